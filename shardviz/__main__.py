@@ -1,6 +1,8 @@
-"""python -m shardviz audit|check|compare: without a notebook, for a terminal or a CI job.
+"""python -m shardviz audit|check|compare|doctor: without a notebook, for a terminal or
+a CI job.
 
-Exit codes: 0 where all is as expected, 1 where something is not, 2 for what cannot be read.
+Exit codes: 0 where all is as expected, 1 where something is not, 2 for what cannot be
+read.
 """
 
 from __future__ import annotations
@@ -21,23 +23,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from shardviz.core.layout.audit import Audit
+    from shardviz.core.layout.trees.audit import Audit
     from shardviz.core.program.contracts import Expectation
     from shardviz.core.program.lock import Lock
 
 OK, BROKEN, WRONG = 0, 1, 2
-_EPILOG = """\
-WHAT is pkg.module:function, a function that is called without arguments and returns a program
-(sv.program(...)), or a state: a tree of a model's parameters, with names, shardings or --rules.
-The current folder is searched first.
-
-  python -m shardviz audit train:make_state --rules rules.txt --mesh "data=4, model=2"
-  python -m shardviz check train:make_step --no "all-gather over data" --at-most "1 MiB per step"
-  python -m shardviz check train:make_step --lock step.lock.json
-  python -m shardviz compare step.lock.json train:make_step
-
-Exit codes: 0 as expected, 1 not so, 2 what cannot be read.
-"""
 
 
 class InputError(Exception):
@@ -61,63 +51,55 @@ def parser() -> argparse.ArgumentParser:
     >>> parser().parse_args(["check", "train:step", "--no", "all-gather"]).no
     ['all-gather']
     """
+    from shardviz.core.wording import commands as wording
+
     top = _Parser(
         prog="python -m shardviz",
-        description="How a model or a program is laid out over devices, and whether it stays so.",
-        epilog=_EPILOG,
+        description=wording.DESCRIPTION,
+        epilog=wording.EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"shardviz {_version()}")
-    commands = top.add_subparsers(dest="command", required=True, metavar="audit|check|compare")
-    audit = commands.add_parser("audit", help="how every array is split, and what each rule does")
-    check = commands.add_parser("check", help="whether a program or state is as expected")
-    compare = commands.add_parser("compare", help="what differs between two, or from a lock")
+    commands = top.add_subparsers(
+        dest="command", required=True, metavar="|".join(wording.COMMANDS)
+    )
+    made: dict[str, argparse.ArgumentParser] = {}
+    for name, about in wording.COMMANDS.items():
+        made[name] = commands.add_parser(name, help=about)
+    audit, check, compare = made["audit"], made["check"], made["compare"]
     audit.add_argument("what", metavar="WHAT")
     check.add_argument("what", metavar="WHAT")
-    compare.add_argument("before", metavar="BEFORE", help="WHAT, or the file of a lock")
-    compare.add_argument("after", metavar="AFTER", help="WHAT, or the file of a lock")
+    _add(compare, "before", metavar="BEFORE")
+    _add(compare, "after", metavar="AFTER")
     for each in (audit, check, compare):
-        _add_common(each)
+        for option in ("--rules", "--mesh", "--dialect"):
+            _add(each, option)
+        for option in ("--json", "--traceback"):
+            _add(each, option, action="store_true")
     for each in (check, compare):
-        each.add_argument("--target", help="compile for this; simulated CPUs by default")
-    compare.add_argument("--specs", action="store_true", help="compile nothing: compare specs only")
-    _add_checks(check)
+        _add(each, "--target")
+    _add(compare, "--specs", action="store_true")
+    # These may be given several times.
+    more: dict[str, Any] = {"action": "append", "default": []}
+    _add(check, "--no", metavar="KIND", **more)
+    _add(check, "--at-most", metavar="BYTES", **more)
+    _add(check, "--sharded", metavar="SHARE")
+    _add(check, "--fits", metavar="TARGET", **more)
+    _add(check, "--lock", metavar="FILE")
+    _add(check, "--update", action="store_true")
+    stages = ("partitioned", "compiled")
+    _add(check, "--stage", choices=stages, default="partitioned")
     return top
+
+
+def _add(to: argparse.ArgumentParser, name: str, **more: Any) -> None:
+    from shardviz.core.wording import commands as wording
+
+    to.add_argument(name, help=wording.OPTIONS[name], **more)
 
 
 def _version() -> str:
     return sys.modules["shardviz"].__version__
-
-
-def _add_common(each: argparse.ArgumentParser) -> None:
-    each.add_argument("--rules", help="a table of axis rules: a file, or the table itself")
-    each.add_argument("--mesh", help='the mesh, such as "data=4, model=2"')
-    each.add_argument("--dialect", help="who reads the rules: linen, nnx, maxtext, regex, keras")
-    each.add_argument("--json", action="store_true", help="print JSON instead of text")
-    each.add_argument("--traceback", action="store_true", help="show all of an error of WHAT")
-
-
-def _add_checks(check: argparse.ArgumentParser) -> None:
-    add = check.add_argument
-    more: dict[str, Any] = {"action": "append", "default": []}
-    add(
-        "--no",
-        metavar="KIND",
-        help='no such collective: "all-gather over data", "over data"',
-        **more,
-    )
-    add(
-        "--at-most", metavar="BYTES",
-        help='"1 MiB per step", per collective, per all-gather, per device (memory)', **more,
-    )  # fmt: skip
-    add("--sharded", metavar="SHARE", help="at least this share of bytes is split: 0.98 or 98%%")
-    add("--fits", metavar="TARGET", help="each device has the memory: tpu:v5p:8x8x16", **more)
-    add("--lock", metavar="FILE", help="all is as in this file")
-    add("--update", action="store_true", help="write the --lock file where it differs")
-    add(
-        "--stage", choices=("partitioned", "compiled"), default="partitioned",
-        help="whose collectives count: XLA's partitioner's (default), or those that run",
-    )  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -131,7 +113,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         options = parser().parse_args(arguments)
-        return {"audit": _audit, "check": _check, "compare": _compare}[options.command](options)
+        commands = {
+            "audit": _audit,
+            "check": _check,
+            "compare": _compare,
+            "doctor": _doctor,
+        }
+        return commands[options.command](options)
     except (InputError, ShardvizError) as error:
         cause = error.__cause__ if isinstance(error, UserError) else None
         if cause is not None and "--traceback" in arguments:
@@ -149,12 +137,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _audit(options: argparse.Namespace) -> int:
     from shardviz.api.layouts import audit
-    from shardviz.core.layout.audit import Audit
+    from shardviz.core.layout.trees.audit import Audit
     from shardviz.core.program.program import Program
 
     found = _subject(options.what, options)
     if isinstance(found, Program):
-        found = audit(found.arrays, found.rules or (), found.mesh, dialect=found.dialect)
+        found = audit(
+            found.arrays, found.rules or (), found.mesh, dialect=found.dialect
+        )
     if not isinstance(found, Audit):
         raise InputError(
             f"An audit is of a state or a program; {options.what} returned none of them, but a"
@@ -174,7 +164,9 @@ def _check(options: argparse.Namespace) -> int:
             "Nothing to check: give --no, --at-most, --sharded, --fits or --lock, such as"
             ' --no "all-gather over data"'
         )
-    expected = expect(_subject(options.what, options), target=options.target, stage=options.stage)
+    expected = expect(
+        _subject(options.what, options), target=options.target, stage=options.stage
+    )
     results = []
     for words, ask in checks:
         try:
@@ -200,10 +192,21 @@ def _compare(options: argparse.Namespace) -> int:
         before = _without_collectives(before)
     found = before.diff(after)
     if options.json:
-        _print_json({"same": found.same, "lines": list(found.lines) if not found.same else []})
+        _print_json(
+            {"same": found.same, "lines": list(found.lines) if not found.same else []}
+        )
     else:
         print(found)
     return OK if found.same else BROKEN
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from shardviz.api.doctor import checked_names, versions
+    from shardviz.core.wording.doctor import doctor_text
+
+    rows = checked_names()
+    print(doctor_text(versions(), rows))
+    return OK if all(state == "works" for _, state, _ in rows) else BROKEN
 
 
 def _lock(what: str, options: argparse.Namespace, other: Lock | None) -> Lock:
@@ -239,11 +242,17 @@ def _checks(options: argparse.Namespace) -> Iterable[Check]:
         yield f"at most {text}", lambda e, s=size, a=asked: e.at_most(s, **a) and None
     if options.sharded is not None:
         share = _share(options.sharded)
-        yield f"sharded: {options.sharded}", lambda e: e.sharded(at_least=share) and None
+        yield (
+            f"sharded: {options.sharded}",
+            lambda e: e.sharded(at_least=share) and None,
+        )
     for target in options.fits:
         yield f"fits {target}", lambda e, t=target: e.fits(t) and None
     if options.lock is not None:
-        yield f"as in {options.lock}", lambda e: _as_locked(e, options.lock, options.update)
+        yield (
+            f"as in {options.lock}",
+            lambda e: _as_locked(e, options.lock, options.update),
+        )
     elif options.update:
         raise InputError("--update writes the file of --lock, and none is named")
 
@@ -259,13 +268,16 @@ def _share(text: str) -> float:
     try:
         return float(number) / (100 if "%" in text else 1)
     except ValueError:
-        raise InputError(f"--sharded is a share such as 0.98 or 98%; got {text!r}") from None
+        raise InputError(
+            f"--sharded is a share such as 0.98 or 98%; got {text!r}"
+        ) from None
 
 
 def _as_locked(expected: Expectation, path: str, update: bool) -> str:
     """Compares with a lock, or writes it; returns what was done."""
     from shardviz.core.errors import ContractError, ShardvizError
     from shardviz.core.program.lock_files import read_lock
+    from shardviz.core.wording import commands as wording
 
     if not update:
         if not Path(path).is_file():
@@ -277,8 +289,10 @@ def _as_locked(expected: Expectation, path: str, update: bool) -> str:
     made = expected.locked()
     with contextlib.suppress(ShardvizError):  # a file that is no lock is written anew
         before = read_lock(path)
-        if (before.collectives is None) == (made.collectives is None) and before.diff(made).same:
-            return f"{path} is as it was"
+        if (before.collectives is None) == (made.collectives is None) and before.diff(
+            made
+        ).same:
+            return wording.LOCK_IS_SAME.format(path)
     made.write(path)
     return f"written: {path}"
 
@@ -287,18 +301,22 @@ def _as_locked(expected: Expectation, path: str, update: bool) -> str:
 
 
 def _subject(what: str, options: argparse.Namespace) -> Any:
-    """What the user's function returns: a program or its plan, report or audit; else the audit of
-    the state that it is."""
+    """What the user's function returns: a program or its plan, report or audit; else
+    the audit of the state that it is."""
     from shardviz.api.layouts import audit, rules
     from shardviz.api.programs import Program, Report
-    from shardviz.core.layout.audit import Audit
     from shardviz.core.layout.mesh import make_mesh
-    from shardviz.core.layout.rules import Dialect
+    from shardviz.core.layout.rules.rules import Dialect
+    from shardviz.core.layout.trees.audit import Audit
     from shardviz.core.program.plan import Plan
     from shardviz.core.program.stages import Stages
 
     found = _called(what)
-    table = None if options.rules is None else rules(_table(options.rules), dialect=options.dialect)
+    table = (
+        None
+        if options.rules is None
+        else rules(_table(options.rules), dialect=options.dialect)
+    )
     mesh = None if options.mesh is None else make_mesh(options.mesh)
     changes = {"rules": table, "mesh": mesh, "dialect": options.dialect}
     given = {key: value for key, value in changes.items() if value is not None}
@@ -321,7 +339,9 @@ def _subject(what: str, options: argparse.Namespace) -> Any:
 
 def _table(text: str) -> Path | str:
     """A table's file, where there is one, else the table itself."""
-    with contextlib.suppress(OSError, ValueError):  # of a text that is too long for a path
+    with contextlib.suppress(
+        OSError, ValueError
+    ):  # of a text that is too long for a path
         if Path(text).is_file():
             return Path(text)
     return text
@@ -378,7 +398,7 @@ def _run(call: Callable[[], Any], doing: str) -> Any:
         UserError: where it raises, with the line of it.
     """
     from shardviz.core.errors import ContractError
-    from shardviz.core.hlo.module import is_user_file
+    from shardviz.core.xla.module import is_user_file
 
     try:
         return call()
@@ -406,7 +426,7 @@ def _print_json(value: Any) -> None:
 
 
 def _print_audit(found: Audit) -> None:
-    from shardviz.api.values import text
+    from shardviz.api.show import text
     from shardviz.core.format import bytes_text, fold
 
     print(text(found, max(40, min(shutil.get_terminal_size((100, 24)).columns, 120))))
@@ -414,7 +434,11 @@ def _print_audit(found: Audit) -> None:
     rows = []
     for one in fold(found.rows, lambda row: row.path, alike):
         first = one.items[0]
-        held = "?" if first.bytes_per_device is None else bytes_text(first.bytes_per_device)
+        held = (
+            "?"
+            if first.bytes_per_device is None
+            else bytes_text(first.bytes_per_device)
+        )
         spec = "unknown" if first.spec is None else str(first.spec)
         rows.append((one.count + one.name, first.array.short, spec, held))
     titles = ("array", "type and shape", "spec", "each, per device")
@@ -422,7 +446,9 @@ def _print_audit(found: Audit) -> None:
     print()
     for row in (titles, *rows):
         print(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            "  ".join(
+                cell.ljust(width) for cell, width in zip(row, widths, strict=True)
+            ).rstrip()
         )
 
 
@@ -436,7 +462,9 @@ def _audit_json(found: Audit) -> dict[str, Any]:
                 "path": row.path,
                 "shape": list(row.shape),
                 "dtype": row.dtype,
-                "names": None if row.names is None else [n and str(n) for n in row.names],
+                "names": None
+                if row.names is None
+                else [n and str(n) for n in row.names],
                 "spec": None if row.spec is None else str(row.spec),
                 "bytes_per_device": row.bytes_per_device,
                 "replicas": row.replicas,
@@ -445,7 +473,9 @@ def _audit_json(found: Audit) -> dict[str, Any]:
             for row in found.rows
         ],
         "unmatched": [{"name": u.name, "nearest": u.nearest} for u in found.unmatched],
-        "unused_rules": [{"rule": str(u.rule), "why": u.never} for u in found.unused_rules],
+        "unused_rules": [
+            {"rule": str(u.rule), "why": str(u.never)} for u in found.unused_rules
+        ],
     }
 
 

@@ -1,11 +1,12 @@
-"""The pytest fixture `shardviz_lock`, and `--shardviz-update`, which writes the locks anew.
+"""The pytest fixture `shardviz_lock`, and `--shardviz-update`, which writes the locks
+anew.
 
     def test_step_stays_as_it_is(shardviz_lock):
         shardviz_lock(make_step())
 
-The lock is a file in `shardviz_locks/` beside the test, to be committed. A test run that does not
-use the fixture imports nothing of shardviz but this file. (PYTEST_DONT_REWRITE: pytest warns of a
-plugin that somebody has imported before.)
+The lock is a file in `shardviz_locks/` beside the test, to be committed. A test run
+that does not use the fixture imports nothing of shardviz but this file.
+(PYTEST_DONT_REWRITE: pytest warns of a plugin that somebody has imported before.)
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def shardviz_lock(request: pytest.FixtureRequest) -> LockChecker:
 
 
 class LockChecker:
-    """What the fixture `shardviz_lock` is: called, it compares with a lock, or writes it.
+    """What the fixture `shardviz_lock` is: called, it compares with a lock, or writes
+    it.
 
     Args:
         request: pytest's request of the test.
@@ -56,7 +58,12 @@ class LockChecker:
         self._calls = 0
 
     def __call__(
-        self, thing: Any, name: str | None = None, *, collectives: bool = True, target: Any = None
+        self,
+        thing: Any,
+        name: str | None = None,
+        *,
+        collectives: bool = True,
+        target: Any = None,
     ) -> Expectation:
         """Compares with the lock, or writes it with `--shardviz-update`.
 
@@ -88,7 +95,11 @@ class LockChecker:
             except ShardvizError:
                 if not self._config.getoption(OPTION):
                     raise
-        lacks = before is not None and before.collectives is None and made.collectives is not None
+        lacks = (
+            before is not None
+            and before.collectives is None
+            and made.collectives is not None
+        )
         if self._config.getoption(OPTION):
             if before is None or lacks or not _holds(before, made):
                 self._write(made, file)
@@ -111,7 +122,9 @@ class LockChecker:
         from shardviz.core.format import shown
 
         if name is not None:
-            if not isinstance(name, str) or not re.fullmatch(r"[\w\-][\w.\- ]{0,150}", name):
+            if not isinstance(name, str) or not re.fullmatch(
+                r"[\w\-][\w.\- ]{0,150}", name
+            ):
                 raise ProgramError(
                     "The name of a lock is letters, digits, dots and dashes, as it is the name of"
                     f" a file; got {shown(name)}."
@@ -120,7 +133,9 @@ class LockChecker:
         self._calls += 1
         number = f"-{self._calls}" if self._calls > 1 else ""
         node = self._node.nodeid.partition("::")[2] or self._node.name
-        words = re.sub(r"[^\w.\-]+", "-", f"{self._node.path.stem}.{node.replace('::', '.')}")
+        words = re.sub(
+            r"[^\w.\-]+", "-", f"{self._node.path.stem}.{node.replace('::', '.')}"
+        )
         return self._folder / f"{words.strip('-')[:150]}{number}.json"
 
     def _write(self, made: Any, file: Path) -> None:
@@ -139,7 +154,9 @@ class LockChecker:
 
     def _shown(self, file: Path) -> str:
         root = self._config.rootpath
-        return (file.relative_to(root) if file.is_relative_to(root) else file).as_posix()
+        return (
+            file.relative_to(root) if file.is_relative_to(root) else file
+        ).as_posix()
 
 
 def _holds(before: Any, made: Any) -> bool:

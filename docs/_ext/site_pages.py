@@ -25,15 +25,16 @@ FROM_ROOT = {
 }
 # Pages of the reference: public names by the start of the module that defines them.
 GROUPS = {
-    "layouts": ("Layouts", ("shardviz.api.layouts",)),
-    "programs": ("Programs", ("shardviz.api.programs", "shardviz.core.program.cache")),
-    "pictures": ("Pictures", ("shardviz.api.values",)),
-    "layout_types": ("Types: layouts", ("shardviz.core.layout", "shardviz.core.hardware")),
-    "program_types": ("Types: programs", ("shardviz.core.program",)),
-    "other_types": ("Types: others", ("shardviz",)),
+    "layouts": ("Layouts", ("shardviz.api.meshes", "shardviz.api.layouts")),
+    "programs": (
+        "Programs",
+        ("shardviz.api.programs", "shardviz.api.movements", "shardviz.core.program.cache"),
+    ),
+    "pictures": ("Pictures", ("shardviz.api.show",)),
+    "values": ("Values", ("shardviz",)),
 }
 # Modules with names of their own, each a page.
-MODULES = ("shardviz.gallery", "shardviz.legacy", "shardviz.exercises")
+MODULES = ("shardviz.types", "shardviz.gallery", "shardviz.legacy", "shardviz.exercises")
 _SCREENSHOT = re.compile(r"(!\[[^\]]*\])\(([^)]*)-light\.png\)")
 _LINK = re.compile(r"(\]\(|src(?:set)?=\")(?!https?:|#|mailto:)([^)#\s\"]+)")
 
@@ -109,7 +110,7 @@ def copy_lessons() -> list[str]:
 def reference() -> dict[str, tuple[str, list[str]]]:
     """The pages of the reference by file name: the title, and the full names on it in order."""
     package = importlib.import_module("shardviz")
-    module_of = getattr(package, "_MODULE_OF")  # noqa: B009  the table behind the public names
+    module_of = getattr(package, "_MODULE_OF")  # noqa: B009  what `__init__.pyi` says
     pages: dict[str, tuple[str, list[str]]] = {}
     left = {name: module_of[name] for name in package.__all__ if name in module_of}
     for page, (title, starts) in GROUPS.items():
@@ -119,7 +120,10 @@ def reference() -> dict[str, tuple[str, list[str]]]:
     for name in MODULES:
         if importlib.util.find_spec(name) is not None:
             module = importlib.import_module(name)
-            pages[name.rpartition(".")[2]] = (name, [f"{name}.{n}" for n in _public(module)])
+            own = _public(module)
+            if name == "shardviz.types":  # some of which are public names themselves
+                own = [n for n in own if n not in module_of]
+            pages[name.rpartition(".")[2]] = (name, [f"{name}.{n}" for n in own])
     return {page: found for page, found in pages.items() if found[1]}
 
 

@@ -1,4 +1,5 @@
-"""Public functions for layouts: meshes, rules, arrays, and which device holds which bytes.
+"""Public functions for layouts: meshes, rules, arrays, and which device holds which
+bytes.
 
 All of them take jax's own objects, too.
 """
@@ -11,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardviz.api.values import (
+from shardviz.api.adopt import (
     as_mesh,
     as_spec,
     bridge,
     children_of,
-    foreign_mesh,
     layout_of,
-    reads_arguments,
 )
 from shardviz.api.wanted_layouts import layouts_on, wanted_restore
 from shardviz.core.errors import LayoutError, ShardvizError, import_optional
@@ -27,78 +26,46 @@ from shardviz.core.hardware.interconnect import device_rows, least_send_seconds
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_spec import ArraySpec, dtype_name, read_shape
 from shardviz.core.layout.array_tree import ArrayTree, read_tree
-from shardviz.core.layout.audit import Audit
-from shardviz.core.layout.audit import audit as _audit
-from shardviz.core.layout.checkpoint import CONCURRENT_GB, Restore, plan_restore
 from shardviz.core.layout.layout import Layout
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.mesh_context import MeshContext
-from shardviz.core.layout.optimizer_state import with_names_of_parameter
+from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import check_size
-from shardviz.core.layout.path_rules import PathResolution, resolve_path
-from shardviz.core.layout.process_rows import ProcessRows
-from shardviz.core.layout.process_rows import process_rows as _process_rows
-from shardviz.core.layout.remedies import Remedies
-from shardviz.core.layout.reshard import Reshard, reshard_layouts
-from shardviz.core.layout.resolution import Request, Resolution
-from shardviz.core.layout.resolution import resolve as _resolve
-from shardviz.core.layout.rule_tables import read_rules
-from shardviz.core.layout.rules import Dialect, PathRules, Rules, is_pair
+from shardviz.core.layout.rules.path_rules import PathResolution, resolve_path
+from shardviz.core.layout.rules.remedies import Remedies
+from shardviz.core.layout.rules.requests import Request
+from shardviz.core.layout.rules.resolution import Resolution
+from shardviz.core.layout.rules.resolution import resolve as _resolve
+from shardviz.core.layout.rules.rule_tables import read_rules
+from shardviz.core.layout.rules.rules import Dialect, PathRules, Rules, is_pair
+from shardviz.core.layout.transfer.process_rows import ProcessRows
+from shardviz.core.layout.transfer.process_rows import process_rows as _process_rows
+from shardviz.core.layout.transfer.reshard import Reshard, reshard_layouts
+from shardviz.core.layout.transfer.restore import CONCURRENT_GB, Restore, plan_restore
+from shardviz.core.layout.trees.audit import Audit
+from shardviz.core.layout.trees.audit import audit as _audit
+from shardviz.core.layout.trees.state_remedies import with_names_of_parameter
 from shardviz.core.program.program import Program, Target
 
 if TYPE_CHECKING:
-    from shardviz.core.backend.mesh_context import MeshComparison
+    pass
 
 
-@reads_arguments
-def mesh(
-    axes: Any = None,
-    *,
-    axis_types: Any = None,
-    device_ids: Any = None,
-    processes: Any = None,
-    **sizes: int,
-) -> MeshSpec:
-    """A mesh: named axes over devices, with or without the devices.
-
-    Args:
-        axes: text such as `"data=4, model=2"`, a mapping, pairs, a jax `Mesh` or `AbstractMesh`, a
-            Keras `DeviceMesh`.
-        axis_types: `"Auto"`, `"Explicit"` or `"Manual"`, one for all or one per axis.
-        device_ids: the ids in mesh order; 0, 1, 2, … by default.
-        processes: how many hosts share the devices, or the process of each device.
-        **sizes: the axes as keywords, in place of `axes`.
-
-    Raises:
-        ShardvizError: for axes, types, ids or processes that make no mesh.
-
-    >>> mesh(data=4, model=2).size
-    8
-    """
-    found = foreign_mesh(axes)
-    if found is not None:
-        return found
-    return make_mesh(
-        axes, axis_types=axis_types, device_ids=device_ids, processes=processes, **sizes
-    )
-
-
-@reads_arguments
 def rules(*pairs: Any, dialect: Any = None) -> Rules | PathRules:
-    """An ordered table: from logical axis names to mesh axes, or from paths to PartitionSpecs.
+    """An ordered table: from logical axis names to mesh axes, or from paths to
+    PartitionSpecs.
 
     Nothing that a file or a text holds is evaluated.
 
     Args:
-        *pairs: pairs such as `("batch", "data")` or `("mlp/.*/kernel", P(None, "model"))`, one list
-            of them, typed text, a Keras `LayoutMap`, or the path to a file that holds a table: YAML
-            or JSON with `logical_axis_rules`, Python source.
-        dialect: who is to read it. `"regex"` and `"keras"` read a table of paths; without it, one
-            whose right sides are PartitionSpecs is such a table.
+        *pairs: pairs such as `("batch", "data")` or `("mlp/.*/kernel", P(None,
+            "model"))`, one list of them, typed text, a Keras `LayoutMap`, or the path
+            to a file that holds a table: YAML or JSON with `logical_axis_rules`, Python
+            source.
+        dialect: who is to read it. `"regex"` and `"keras"` read a table of paths;
+            without it, one whose right sides are PartitionSpecs is such a table.
 
     Raises:
-        ShardvizError: for a dict of logical names, and for pairs, text and files that cannot be
-            read.
+        ShardvizError: for a dict of logical names, and for pairs, text and files that
+            cannot be read.
 
     >>> len(rules(("batch", "data"), ("mlp", ("model", "expert")), ("embed", None)))
     3
@@ -106,11 +73,12 @@ def rules(*pairs: Any, dialect: Any = None) -> Rules | PathRules:
     mlp/.*/kernel → P(None, 'model')
     """
     reader = None if dialect is None else Dialect.of(dialect)
-    one = len(pairs) == 1 and not is_pair(pairs[0])
-    return read_rules(pairs[0] if one else pairs, reader)
+    # One list, text or file in place of pairs one by one.
+    if len(pairs) == 1 and not is_pair(pairs[0]):
+        return read_rules(pairs[0], reader)
+    return read_rules(pairs, reader)
 
 
-@reads_arguments
 def array(
     name: str, shape: Any, logical: Any = None, dtype: Any = "float32", spec: Any = None
 ) -> ArraySpec:
@@ -133,52 +101,67 @@ def array(
     return ArraySpec(name, read_shape(shape), logical, dtype, own_spec)
 
 
-@reads_arguments
 def resolve(
-    names: Any, rules: Any, *, mesh: Any = None, shape: Any = None, dialect: Any = "linen"
+    names: Any,
+    rules: Any,
+    *,
+    mesh: Any = None,
+    shape: Any = None,
+    dialect: Any = "linen",
 ) -> Resolution | PathResolution:
-    """Logical names to a PartitionSpec, with a verdict for every rule on every dimension.
+    """Logical names to a PartitionSpec, with a verdict for every rule on every
+    dimension.
 
-    With a dialect of paths: a path to a PartitionSpec, with a verdict for every pattern.
+    With a dialect of paths: a path to a PartitionSpec, with a verdict for every
+    pattern.
 
     Args:
-        names: one logical name for each dimension, as text or a sequence; None for no name. With a
-            dialect of paths, the path, such as `"mlp/0/kernel"`.
+        names: one logical name for each dimension, as text or a sequence; None for no
+            name. With a dialect of paths, the path, such as `"mlp/0/kernel"`.
         rules: the table.
         mesh: the mesh that the verdicts are checked against.
         shape: the array's shape, for verdicts on sizes that do not divide.
-        dialect: who reads the table: `"linen"`, `"nnx"`, `"maxtext"`, `"regex"` or `"keras"`.
+        dialect: who reads the table: `"linen"`, `"nnx"`, `"maxtext"`, `"regex"` or
+            `"keras"`.
 
     Raises:
-        ShardvizError: for names or rules that cannot be read, a name that occurs twice, and a path
-            that several patterns of a `LayoutMap` match.
+        ShardvizError: for names or rules that cannot be read, a name that occurs twice,
+            and a path that several patterns of a `LayoutMap` match.
 
     >>> str(resolve(("embed", "mlp"), [("mlp", "model")]).spec)
     "P(None, 'model')"
     >>> str(resolve("mlp/0/kernel", [("kernel", (None, "model"))], dialect="regex").spec)
     "P(None, 'model')"
     """
-    grid = mesh if mesh is None or isinstance(mesh, MeshSpec) else as_mesh(mesh)
+    # This is called for every array of a model: what is ours already is not read again.
+    if mesh is not None and not isinstance(mesh, MeshSpec):
+        mesh = as_mesh(mesh)
     reader = Dialect.of(dialect)
-    table = rules if isinstance(rules, Rules) else read_rules(rules, reader)
-    if isinstance(table, PathRules):
-        return resolve_path(
-            names, table, grid, None if shape is None else read_shape(shape), reader
-        )
-    return _resolve(names, table, mesh=grid, shape=shape, dialect=reader)
+    if not isinstance(rules, Rules):
+        rules = read_rules(rules, reader)
+    if isinstance(rules, PathRules):
+        sizes = None if shape is None else read_shape(shape)
+        return resolve_path(names, rules, mesh, sizes, reader)
+    return _resolve(names, rules, mesh=mesh, shape=shape, dialect=reader)
 
 
-@reads_arguments
 def layout(
-    thing: Any, spec: Any = None, mesh: Any = None, *, rules: Any = None, dtype: Any = None,
+    thing: Any,
+    spec: Any = None,
+    mesh: Any = None,
+    *,
+    rules: Any = None,
+    dtype: Any = None,
     dialect: Any = "linen",
-) -> Layout:  # fmt: skip
+) -> Layout:
     """Which part of an array each device holds.
 
     Args:
-        thing: a shape, an ArraySpec, a jax `ShapeDtypeStruct` with a sharding, or a live array;
-            also one that flax, haliax, penzai or Keras holds, or of which orbax has the metadata.
-        spec: a PartitionSpec as text or jax's own, any jax `Sharding`, a ShardingSpec or Parts.
+        thing: a shape, an ArraySpec, a jax `ShapeDtypeStruct` with a sharding, or a
+            live array; also one that flax, haliax, penzai or Keras holds, or of which
+            orbax has the metadata.
+        spec: a PartitionSpec as text or jax's own, any jax `Sharding`, a ShardingSpec
+            or Parts.
         mesh: the mesh, where `spec` has none.
         rules: axis rules, for an ArraySpec with logical names.
         dtype: the element type, where `thing` has none; float32 by default.
@@ -194,68 +177,81 @@ def layout(
     return layout_of(thing, spec, mesh, rules, dtype, dialect)
 
 
-@reads_arguments
 def process_rows(
-    thing: Any, spec: Any = None, mesh: Any = None, *, rules: Any = None, dtype: Any = None,
+    thing: Any,
+    spec: Any = None,
+    mesh: Any = None,
+    *,
+    rules: Any = None,
+    dtype: Any = None,
     dialect: Any = "linen",
-) -> ProcessRows:  # fmt: skip
-    """Which rows of an array each process loads, for `jax.make_array_from_process_local_data`.
+) -> ProcessRows:
+    """Which rows of an array each process loads, for
+    `jax.make_array_from_process_local_data`.
 
-    `.parts` has the ranges and the local shape of every process, `.sentences` what a loader has to
-    heed, and `.code()` the lines of one.
+    `.parts` has the ranges and the local shape of every process, `.sentences` what a
+    loader has to heed, and `.code()` the lines of one.
 
     Args:
         thing: an input batch: a Layout, or whatever `sv.layout` takes.
         spec: a PartitionSpec, or a jax `Sharding`.
-        mesh: the mesh, with the process of every device: `sv.mesh(data=8, processes=2)`, or a jax
-            `Mesh` of several processes.
+        mesh: the mesh, with the process of every device: `sv.mesh(data=8,
+            processes=2)`, or a jax `Mesh` of several processes.
         rules: axis rules, for an ArraySpec with logical names.
         dtype: the element type, where `thing` has none; float32 by default.
         dialect: who reads the rules.
 
     Raises:
-        ShardvizError: where the array cannot be laid out so, and for arrays of partial sums.
+        ShardvizError: where the array cannot be laid out so, and for arrays of partial
+            sums.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> found = process_rows((256, 512), "data", make_mesh(data=4, model=2, processes=2))
     >>> [part.rows for part in found.parts]
     [((0, 128),), ((128, 256),)]
     """
-    known = isinstance(thing, Layout) and spec is None
-    return _process_rows(thing if known else layout_of(thing, spec, mesh, rules, dtype, dialect))
+    if not isinstance(thing, Layout) or spec is not None:
+        thing = layout_of(thing, spec, mesh, rules, dtype, dialect)
+    return _process_rows(thing)
 
 
-@reads_arguments
 def audit(
-    tree: Any, rules: Any = (), mesh: Any = None, *, dialect: Any = "linen",
-    names: Callable[[str, Any], Any] | None = None, target: Any = None,
-) -> Audit:  # fmt: skip
+    tree: Any,
+    rules: Any = (),
+    mesh: Any = None,
+    *,
+    dialect: Any = "linen",
+    names: Callable[[str, Any], Any] | None = None,
+    target: Any = None,
+) -> Audit:
     """Many arrays under one rule table: how each is split, and which rules do nothing.
 
-    Of a live array its own sharding counts, then the names that a library keeps beside it, then
-    what `names` says. Where none of them says anything, the array's row has no spec. Nothing is
-    allocated and no array is read. In a train state every moment of the optimizer is paired with
-    its parameter, and `.differences` says where the two are held otherwise.
+    Of a live array its own sharding counts, then the names that a library keeps beside
+    it, then what `names` says. Where none of them says anything, the array's row has no
+    spec. Nothing is allocated and no array is read. In a train state every moment of
+    the optimizer is paired with its parameter, and `.differences` says where the two
+    are held otherwise.
 
     Args:
-        tree: ArraySpecs, `(name, shape, logical)` rows, a tree of a model's parameters, live or
-            abstract, a model or variables of flax, equinox, haliax, penzai or Keras, the
-            metadata of an orbax checkpoint, a train state or what a step returns; or a Program,
-            whose arguments are audited.
-        rules: the table; an empty one where the arrays say by themselves how they are split. Those
-            of a Program where they are left out. For a dialect of paths, pairs of a pattern and a
-            spec, or a Keras `LayoutMap`.
-        mesh: the mesh; that of the arrays' own shardings, or of a Program, where it is left out.
-        dialect: who reads the table. `"regex"` and `"keras"` match the paths of the arrays, joined
-            by `/`.
-        names: called as `names(path, array)` for arrays that say nothing themselves; returns
-            logical names, a PartitionSpec, or None.
-        target: described hardware such as `"tpu:v5p:8x8x16"`, with whose memory per device the
-            arrays are compared.
+        tree: ArraySpecs, `(name, shape, logical)` rows, a tree of a model's parameters,
+            live or abstract, a model or variables of flax, equinox, haliax, penzai or
+            Keras, the metadata of an orbax checkpoint, a train state or what a step
+            returns; or a Program, whose arguments are audited.
+        rules: the table; an empty one where the arrays say by themselves how they are
+            split. Those of a Program where they are left out. For a dialect of paths,
+            pairs of a pattern and a spec, or a Keras `LayoutMap`.
+        mesh: the mesh; that of the arrays' own shardings, or of a Program, where it is
+            left out.
+        dialect: who reads the table. `"regex"` and `"keras"` match the paths of the
+            arrays, joined by `/`.
+        names: called as `names(path, array)` for arrays that say nothing themselves;
+            returns logical names, a PartitionSpec, or None.
+        target: described hardware such as `"tpu:v5p:8x8x16"`, with whose memory per
+            device the arrays are compared.
 
     Raises:
-        ShardvizError: for a tree, rules, mesh or target that cannot be read, and where Keras
-            raises: a path that several patterns of a `LayoutMap` match.
+        ShardvizError: for a tree, rules, mesh or target that cannot be read, and where
+            Keras raises: a path that several patterns of a `LayoutMap` match.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> rows = [("w", (512, 2048), "embed mlp")]
@@ -265,14 +261,23 @@ def audit(
     grid = None if mesh is None else as_mesh(mesh)
     reader = Dialect.of(dialect)
     if isinstance(tree, Program):
-        arguments = import_optional("shardviz.core.backend.arguments", "sv.audit", "jax")
-        reader = tree.dialect if reader is Dialect.LINEN else reader
+        arguments = import_optional(
+            "shardviz.core.backend.tracing.arguments", "sv.audit", "jax"
+        )
+        # What is left out is the program's.
+        if reader is Dialect.LINEN:
+            reader = tree.dialect
         table = read_rules(rules, reader)
-        table = table if len(table) else tree.rules or table
-        grid, tree = tree.mesh if grid is None else grid, arguments.argument_tree(tree)
+        if not len(table) and tree.rules is not None:
+            table = tree.rules
+        if grid is None:
+            grid = tree.mesh
+        tree = arguments.argument_tree(tree)
     else:
         table = read_rules(rules, reader)
-    capacity, title = (None, "") if target is None else _capacity(target)
+    capacity, title = None, ""
+    if target is not None:
+        capacity, title = _capacity(target)
     return _audit(tree, table, grid, reader, names, children_of, capacity, title)
 
 
@@ -284,30 +289,33 @@ def _capacity(target: Any) -> tuple[int, str]:
     size = topology.chip.device_bytes
     if size is None:
         raise ShardvizError(
-            f"The memory of {topology.chip.title} is not published, so that nothing can be compared"
-            f" with it; got target={shown(target)}."
+            f"The memory of {topology.chip.title} is not published, so that nothing can"
+            f" be compared with it; got target={shown(target)}."
         )
     return size, str(topology)
 
 
-@reads_arguments
 def remedies(thing: Any, want: Any, *, dtype: Any = "float32") -> Remedies:
     """The smallest edits of a rule table with which an array is split as you want.
 
-    Rules are moved, exchanged, added, removed, renamed or given other axes; or the array has a
-    dimension renamed, or made a size that divides. In a table of paths, patterns are moved, added,
-    removed or given another spec, or one that nearly matches is corrected. Every remedy was checked
-    by resolving all known arrays again: none makes one of them impossible to lay out. Where no
-    single edit helps, pairs are tried.
+    Rules are moved, exchanged, added, removed, renamed or given other axes; or the
+    array has a dimension renamed, or made a size that divides. In a table of paths,
+    patterns are moved, added, removed or given another spec, or one that nearly matches
+    is corrected. Every remedy was checked by resolving all known arrays again: none
+    makes one of them impossible to lay out. Where no single edit helps, pairs are
+    tried.
 
     Args:
-        thing: what `sv.resolve` returns, or a row of an Audit, of which the other arrays are known.
-        want: a PartitionSpec or its text; `"split"`, or `"split 1"` for that dimension, `"split
-            mlp"` for that of the name; or the most bytes per device, such as `"8 MiB"`.
+        thing: what `sv.resolve` returns, or a row of an Audit, of which the other
+            arrays are known.
+        want: a PartitionSpec or its text; `"split"`, or `"split 1"` for that dimension,
+            `"split mlp"` for that of the name; or the most bytes per device, such as
+            `"8 MiB"`.
         dtype: the element type of an array of which only a resolution is known.
 
     Raises:
-        ShardvizError: for a wish that cannot be read, or anything but a resolution or row.
+        ShardvizError: for a wish that cannot be read, or anything but a resolution or
+            row.
 
     >>> table = [("mlp", "model"), ("embed", "model")]
     >>> found = resolve("embed mlp", table, mesh="data=4, model=2", shape=(512, 2048))
@@ -325,37 +333,38 @@ def remedies(thing: Any, want: Any, *, dtype: Any = "float32") -> Remedies:
     )
 
 
-@reads_arguments
 def reshard(
     tree: Any, from_: Any, to: Any, *, dialect: Any = "linen", topology: Any = None
 ) -> Reshard:
     """Who sends what to whom when arrays move from one mesh and spec to another.
 
-    Nothing is moved or compiled, and no array is read. The devices of either side are found by
-    their ids; there may be fewer, more or others. What a device has already stays, and the rest
-    comes from the nearest device that has it. `from_` and `to` say where the arrays are and are
-    to be, each as one of
+    Nothing is moved or compiled, and no array is read. The devices of either side are
+    found by their ids; there may be fewer, more or others. What a device has already
+    stays, and the rest comes from the nearest device that has it. `from_` and `to` say
+    where the arrays are and are to be, each as one of
 
     - a mesh: by the arrays' own shardings and names, read on its axes;
     - `(mesh, rules)`: by rules, for arrays with logical names, or by patterns of paths;
-    - `(mesh, specs)`: one spec for all, or a tree of them as that of the arrays or a prefix of it;
-    - a sharding, a Layout, or a tree of these or of arrays that have shardings; or an Audit.
+    - `(mesh, specs)`: one spec for all, or a tree of them as that of the arrays or a
+      prefix of it;
+    - a sharding, a Layout, or a tree of these or of arrays that have shardings; or an
+      Audit.
 
     Args:
         tree: the arrays: whatever `sv.audit` takes.
         from_: where they are; None where they say it by themselves, as live arrays do.
         to: where they are to be.
         dialect: who reads rules.
-        topology: the slice or cluster of the devices, `"tpu:v5e:4x4"`, for the rates of its links,
-            and for its hosts.
+        topology: the slice or cluster of the devices, `"tpu:v5e:4x4"`, for the rates of
+            its links, and for its hosts.
 
     Returns:
-        A Reshard: `.moves`, `.bytes_between_hosts`, `.peak_bytes_per_device` and more. Arrays that
-        cannot be moved are in `.left_behind`, each with the reason.
+        A Reshard: `.moves`, `.bytes_between_hosts`, `.peak_bytes_per_device` and more.
+        Arrays that cannot be moved are in `.left_behind`, each with the reason.
 
     Raises:
-        ShardvizError: for a tree or sides that cannot be read, and devices that are not those of
-            the topology.
+        ShardvizError: for a tree or sides that cannot be read, and devices that are not
+            those of the topology.
 
     >>> state = {"w": ((512, 2048), "embed mlp"), "b": ((2048,), "mlp")}
     >>> old = "data=4, model=2", [("mlp", "model")]
@@ -365,12 +374,15 @@ def reshard(
     """
     reader = Dialect.of(dialect)
     if isinstance(tree, Program):
-        arguments = import_optional("shardviz.core.backend.arguments", "sv.reshard", "jax")
-        from_ = (tree.mesh, tree.rules) if from_ is None and tree.mesh is not None else from_
-        read = arguments.argument_tree(tree)
-    else:
-        read = tree
-    read = read if isinstance(read, ArrayTree) else read_tree(read, children=children_of)
+        arguments = import_optional(
+            "shardviz.core.backend.tracing.arguments", "sv.reshard", "jax"
+        )
+        if from_ is None and tree.mesh is not None:
+            from_ = tree.mesh, tree.rules
+        tree = arguments.argument_tree(tree)
+    read = tree
+    if not isinstance(tree, ArrayTree):
+        read = read_tree(tree, children=children_of)
     before = layouts_on(read, from_, reader, "from_")
     after = layouts_on(read, to, reader, "to")
     arrays = [leaf.array for leaf in read.leaves]
@@ -392,16 +404,20 @@ def _reshard_over_links(
         """The positions of devices in the topology's order."""
         return device_rows(MeshSpec(("device",), (len(ids),), (), ids), where)
 
-    found = reshard_layouts(arrays, before, after, lambda ids: where.process_indices[rows(ids)])
-    pairs = rows(found.device_ids)[found.sends[:, :2]]
-    seconds = least_send_seconds(where, np.c_[pairs, found.sends[:, 2]])
+    def hosts(ids: np.ndarray) -> np.ndarray:
+        return where.process_indices[rows(ids)]
+
+    moved = reshard_layouts(arrays, before, after, hosts)
+    # Of each pair of devices: sender, receiver, bytes.
+    pairs = rows(moved.device_ids)[moved.sends[:, :2]]
+    seconds = least_send_seconds(where, np.c_[pairs, moved.sends[:, 2]])
     source = f"published rates of {where.chip.title}, {where}"
-    return replace(found, link_seconds=seconds, rate_source=source)
+    return replace(moved, link_seconds=seconds, rate_source=source)
 
 
-@reads_arguments
 def to_jax(thing: Any) -> Any:
-    """jax's own object for a value: a Mesh, PartitionSpec, NamedSharding, ShapeDtypeStruct.
+    """jax's own object for a value: a Mesh, PartitionSpec, NamedSharding,
+    ShapeDtypeStruct.
 
     Args:
         thing: a MeshSpec, Spec, Layout, ArraySpec, Resolution, Rules or Program.
@@ -415,62 +431,31 @@ def to_jax(thing: Any) -> Any:
     return bridge().to_jax(thing)
 
 
-def mesh_context() -> MeshContext:
-    """Which mesh is in force where this is called, and which API of JAX sees which.
-
-    Works inside traced functions too, and changes nothing.
-
-    Raises:
-        ShardvizError: where jax is not installed.
-
-    >>> print(mesh_context().explain())
-    No mesh is in force: every PartitionSpec needs a mesh beside it.
-    """
-    return import_optional(
-        "shardviz.core.backend.mesh_context", "sv.mesh_context", "jax"
-    ).mesh_context()
-
-
-def compare_meshes(
-    first: Any, second: Any, fn: Callable[..., Any], *arrays: Any, specs: Any = None
-) -> MeshComparison:
-    """What JAX traces, lowers and compiles again when one function is called on two meshes.
-
-    Args:
-        first, second: jax meshes, or MeshSpecs with device ids.
-        fn: the function; it is called three times.
-        *arrays: what it takes: arrays, or shapes and types.
-        specs: one PartitionSpec for all of them.
-
-    Raises:
-        ShardvizError: for what is no function, no mesh of devices, or an array that does not fit.
-
-    >>> import jax, jax.numpy as jnp
-    >>> here = jax.sharding.Mesh(jax.devices()[:1], ("x",))
-    >>> print(compare_meshes(here, here, jnp.sin, jax.ShapeDtypeStruct((8,), "float32")).explain())
-    Nothing was done again for the second mesh: it has the devices of the first.
-    """
-    contexts = import_optional("shardviz.core.backend.mesh_context", "sv.compare_meshes", "jax")
-    return contexts.compare_meshes(first, second, fn, *arrays, specs=specs)
-
-
-@reads_arguments
 def restore(
-    path: Any, wanted: Any = None, mesh: Any = None, *, rules: Any = (), dialect: Any = "linen",
-    step: int | None = None, item: str | None = None, restore_concurrent_gb: int = CONCURRENT_GB,
-) -> Restore:  # fmt: skip
-    """What every process would read to restore an orbax checkpoint, found from its metadata alone.
+    path: Any,
+    wanted: Any = None,
+    mesh: Any = None,
+    *,
+    rules: Any = (),
+    dialect: Any = "linen",
+    step: int | None = None,
+    item: str | None = None,
+    restore_concurrent_gb: int = CONCURRENT_GB,
+) -> Restore:
+    """What every process would read to restore an orbax checkpoint, found from its
+    metadata alone.
 
-    No array is read, and jax's devices are not started. What is counted is what orbax does by
-    default: every process reads, for each distinct shard of its devices, the chunks that it meets.
+    No array is read, and jax's devices are not started. What is counted is what orbax
+    does by default: every process reads, for each distinct shard of its devices, the
+    chunks that it meets.
 
     Args:
         path: the folder of a checkpoint, of a step, or of a CheckpointManager.
-        wanted: how it is to be split: a tree of PartitionSpecs or shardings, or one for all;
-            pairs of a pattern of paths and a spec; the tree that it is restored into, as for
-            `sv.audit`; by default as it was saved.
-        mesh: the mesh to restore on; with `processes=` for several. That of the shardings, or that
-            it was saved on, where it is left out.
+        wanted: how it is to be split: a tree of PartitionSpecs or shardings, or one for
+            all; pairs of a pattern of paths and a spec; the tree that it is restored
+            into, as for `sv.audit`; by default as it was saved.
+        mesh: the mesh to restore on; with `processes=` for several. That of the
+            shardings, or that it was saved on, where it is left out.
         rules: axis rules, for a tree with logical names.
         dialect: who reads the rules.
         step: which step of a CheckpointManager; the last by default.
@@ -478,7 +463,8 @@ def restore(
         restore_concurrent_gb: what orbax may read at once, in GB per process.
 
     Raises:
-        ShardvizError: where there is no finished checkpoint of orbax, no mesh, or no such step.
+        ShardvizError: where there is no finished checkpoint of orbax, no mesh, or no
+            such step.
 
     >>> restore("no/such/folder", "kernel -> P('model')", "model=2")
     Traceback (most recent call last):
@@ -491,6 +477,10 @@ def restore(
     if limit < 1:
         raise ShardvizError(f"restore_concurrent_gb is 1 or more; got {shown(limit)}.")
     if item is not None and not isinstance(item, str):
-        raise ShardvizError(f"item= is the name of an item, such as 'state'; got {shown(item)}.")
+        raise ShardvizError(
+            f"item= is the name of an item, such as 'state'; got {shown(item)}."
+        )
     found = reader.read_checkpoint(path, number, item)
-    return plan_restore(found, wanted_restore(found, wanted, mesh, rules, dialect), limit)
+    return plan_restore(
+        found, wanted_restore(found, wanted, mesh, rules, dialect), limit
+    )

@@ -1,6 +1,8 @@
-"""The layouts that a mesh, rules, specs, shardings or another tree give the arrays of a tree.
+"""The layouts that a mesh, rules, specs, shardings or another tree give the arrays of a
+tree.
 
-`sv.reshard` takes any of these for its two sides, `sv.restore` for what it restores into.
+`sv.reshard` takes any of these for its two sides, `sv.restore` for what it restores
+into.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardviz.api.values import as_mesh, children_of, foreign_mesh, is_jax
+from shardviz.api.adopt import as_mesh, children_of, foreign_mesh, is_jax
 from shardviz.core.errors import (
     LayoutError,
     ShardvizError,
@@ -24,8 +26,6 @@ from shardviz.core.layout.array_tree import (
     own_sharding,
     read_tree,
 )
-from shardviz.core.layout.audit import Audit, audit
-from shardviz.core.layout.checkpoint import SavedArray, SavedCheckpoint, Wanted
 from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.libraries import (
     attribute,
@@ -36,18 +36,23 @@ from shardviz.core.layout.libraries import (
 )
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.path_rules import path_requests
-from shardviz.core.layout.resolution import Request, request
-from shardviz.core.layout.rule_tables import read_rules
-from shardviz.core.layout.rules import Dialect, PathRules, Rules, is_pair
+from shardviz.core.layout.rules.requests import Request, path_requests, request
+from shardviz.core.layout.rules.rule_tables import read_rules
+from shardviz.core.layout.rules.rules import Dialect, PathRules, Rules, is_pair
+from shardviz.core.layout.transfer.checkpoint import SavedArray, SavedCheckpoint
+from shardviz.core.layout.transfer.restore import RestoreNote, Wanted
+from shardviz.core.layout.trees.audit import Audit, audit
 
 
-def layouts_on(tree: ArrayTree, where: Any, dialect: Dialect, argument: str) -> list[Layout | str]:
+def layouts_on(
+    tree: ArrayTree, where: Any, dialect: Dialect, argument: str
+) -> list[Layout | str]:
     """The layout of every array of a tree on one side of a reshard, or why it has none.
 
     Args:
         tree: the arrays.
-        where: None for their own shardings; a mesh; a mesh and rules or specs; shardings; an Audit.
+        where: None for their own shardings; a mesh; a mesh and rules or specs;
+            shardings; an Audit.
         dialect: who reads rules.
         argument: the name of the argument, for messages.
 
@@ -55,10 +60,17 @@ def layouts_on(tree: ArrayTree, where: Any, dialect: Dialect, argument: str) -> 
         ShardvizError: for anything else.
     """
     if where is None:
-        return _each(tree, [leaf if _placed(leaf) else None for leaf in tree.kinds], None, argument)
+        return _each(
+            tree,
+            [leaf if _placed(leaf) else None for leaf in tree.kinds],
+            None,
+            argument,
+        )
     mesh, more = _mesh_and_more(where)
     table = type(more) in (list, tuple) and all(map(is_pair, more))
-    if mesh is not None and (more is None or table or isinstance(more, (Rules, PathRules))):
+    if mesh is not None and (
+        more is None or table or isinstance(more, (Rules, PathRules))
+    ):
         return _by_rules(tree, mesh, read_rules(more or (), dialect), dialect, argument)
     wishes = _wishes(more, argument)
     if mesh is None and any(isinstance(wish, Spec) for wish in wishes.values()):
@@ -70,7 +82,9 @@ def layouts_on(tree: ArrayTree, where: Any, dialect: Dialect, argument: str) -> 
 
 
 def _placed(leaf: TreeLeaf) -> bool:
-    return leaf.layout is not None or (leaf.array.spec is not None and leaf.mesh is not None)
+    return leaf.layout is not None or (
+        leaf.array.spec is not None and leaf.mesh is not None
+    )
 
 
 def _mesh_and_more(where: Any) -> tuple[MeshSpec | None, Any]:
@@ -91,15 +105,25 @@ def is_mesh(thing: Any) -> bool:
 
 
 def _by_rules(
-    tree: ArrayTree, mesh: MeshSpec, rules: Rules | PathRules, dialect: Dialect, argument: str
+    tree: ArrayTree,
+    mesh: MeshSpec,
+    rules: Rules | PathRules,
+    dialect: Dialect,
+    argument: str,
 ) -> list[Layout | str]:
-    """What rules say; where there are none, the arrays' own specs and names on that mesh."""
+    """What rules say; where there are none, the arrays' own specs and names on that
+    mesh.
+    """
     kinds: dict[int, TreeLeaf] = {}
     for leaf in tree.kinds:
         named = len(rules) and (dialect.by_path or leaf.array.logical is not None)
         old = named and not leaf.described and leaf.array.spec is not None
-        kinds[id(leaf)] = leaf._replace(array=leaf.array.replace(spec=None)) if old else leaf
-    found = audit(tree._replace(kinds=[kinds[id(k)] for k in tree.kinds]), rules, mesh, dialect)
+        kinds[id(leaf)] = (
+            leaf._replace(array=leaf.array.replace(spec=None)) if old else leaf
+        )
+    found = audit(
+        tree._replace(kinds=[kinds[id(k)] for k in tree.kinds]), rules, mesh, dialect
+    )
     scalar = request(ArraySpec("array", ()), mesh, None).layout
     layouts: list[Layout | str] = []
     for row in found.rows:
@@ -109,7 +133,9 @@ def _by_rules(
     return layouts
 
 
-_NO_SPEC = "Nothing says how it is split over that mesh: it has neither a spec nor names."
+_NO_SPEC = (
+    "Nothing says how it is split over that mesh: it has neither a spec nor names."
+)
 _NOTHING = {
     "from_": "Nothing says on which devices it is, or how it is split over them.",
     "to": "Nothing in to= says where it is to go.",
@@ -138,7 +164,9 @@ def _each(
     meshes: dict[int, MeshSpec | None] = {}
     layouts = []
     for leaf, wish in zip(tree.kinds, wishes, strict=True):
-        by_value = isinstance(wish, Spec) or is_jax(wish)  # of large trees, each has its own
+        by_value = isinstance(wish, Spec) or is_jax(
+            wish
+        )  # of large trees, each has its own
         key = (id(leaf), wish if by_value else id(wish))
         if key not in found:
             found[key] = _one(leaf.array, wish, mesh, meshes) or _NOTHING[argument]
@@ -147,12 +175,22 @@ def _each(
 
 
 def _one(
-    array: ArraySpec, wish: Any, mesh: MeshSpec | None, meshes: dict[int, MeshSpec | None]
+    array: ArraySpec,
+    wish: Any,
+    mesh: MeshSpec | None,
+    meshes: dict[int, MeshSpec | None],
 ) -> Layout | str | None:
-    """The layout of an array as a spec, sharding, layout, row or other array says; None: unsaid."""
+    """The layout of an array as a spec, sharding, layout, row or other array says;
+    None: unsaid.
+    """
     spec, own, layout, shape = None, None, None, array.shape
     if isinstance(wish, TreeLeaf):
-        spec, own, layout, shape = wish.array.spec, wish.mesh, wish.layout, wish.array.shape
+        spec, own, layout, shape = (
+            wish.array.spec,
+            wish.mesh,
+            wish.layout,
+            wish.array.shape,
+        )
     elif isinstance(wish, Layout):
         layout, shape = wish, wish.shape
     elif isinstance(wish, Request):
@@ -189,7 +227,8 @@ class _Target(NamedTuple):
 
 
 def _wishes(thing: Any, argument: str) -> dict[str, Any]:
-    """Path to what is said of the arrays there and below: specs, shardings, layouts, rows, arrays.
+    """Path to what is said of the arrays there and below: specs, shardings, layouts,
+    rows, arrays.
 
     Raises:
         LayoutError: for what says nothing.
@@ -238,7 +277,9 @@ def _as_wish(value: Any) -> Any:
 
 
 def _with_specs(value: Any, depth: int = 0) -> Any:
-    """A tree with Specs for texts and tuples of names, which would be read as rows of a table."""
+    """A tree with Specs for texts and tuples of names, which would be read as rows of a
+    table.
+    """
     if depth > MAX_DEPTH:
         return value  # too deep for a tree of arrays, too, which says so
     if type(value) is dict:
@@ -250,7 +291,9 @@ def _with_specs(value: Any, depth: int = 0) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(_with_specs(inner, depth + 1) for inner in value))
     if isinstance(value, Layout):  # it has a shape and a dtype, as an array does
-        return TreeLeaf(ArraySpec("array", value.shape, None, value.dtype), layout=value)
+        return TreeLeaf(
+            ArraySpec("array", value.shape, None, value.dtype), layout=value
+        )
     return Spec.parse(value) if isinstance(value, str) else value
 
 
@@ -270,7 +313,8 @@ def _wish_for(path: str, wishes: dict[str, Any]) -> Any:
 def wanted_restore(
     checkpoint: SavedCheckpoint, wanted: Any, mesh: Any, rules: Any, dialect: Any
 ) -> Wanted:
-    """How the arrays of a checkpoint are wanted, from any of the forms that `sv.restore` takes.
+    """How the arrays of a checkpoint are wanted, from any of the forms that
+    `sv.restore` takes.
 
     Raises:
         ShardvizError: for what is none of them, and where there is no mesh.
@@ -281,8 +325,13 @@ def wanted_restore(
     specs = spec_leaves(wanted)
     if specs:
         return _wanted_by_specs(checkpoint, specs, grid)
-    table = isinstance(wanted, (Rules, PathRules, str)) or type(wanted).__name__ == "LayoutMap"
-    if table or (isinstance(wanted, (list, tuple)) and wanted and all(map(is_pair, wanted))):
+    table = (
+        isinstance(wanted, (Rules, PathRules, str))
+        or type(wanted).__name__ == "LayoutMap"
+    )
+    if table or (
+        isinstance(wanted, (list, tuple)) and wanted and all(map(is_pair, wanted))
+    ):
         return _wanted_by_paths(checkpoint, wanted, grid, Dialect.of(dialect))
     return _wanted_by_tree(checkpoint, wanted, grid, rules, Dialect.of(dialect))
 
@@ -292,7 +341,9 @@ def _bare(saved: SavedArray, spec: Spec | None) -> ArraySpec:
 
 
 def _grid(given: MeshSpec | None, *others: Any) -> MeshSpec:
-    found = given or next((mesh for mesh in map(_as_own, others) if mesh is not None), None)
+    found = given or next(
+        (mesh for mesh in map(_as_own, others) if mesh is not None), None
+    )
     if found is None:
         raise LayoutError(
             "A restore needs a mesh; got none, and no sharding brings one. Give"
@@ -307,7 +358,9 @@ def _as_own(mesh: Any) -> MeshSpec | None:
 
 def _wanted_as_saved(checkpoint: SavedCheckpoint, mesh: MeshSpec | None) -> Wanted:
     """With the specs of the checkpoint; what one device held, or numpy, is not split."""
-    if not checkpoint.has_shardings and any(a.kind == "array" for a in checkpoint.arrays):
+    if not checkpoint.has_shardings and any(
+        a.kind == "array" for a in checkpoint.arrays
+    ):
         raise LayoutError(
             f"{checkpoint.path} does not say how its arrays were split: its file _sharding is"
             " missing. Give specs, a table of paths, or the tree that it is restored into."
@@ -319,9 +372,9 @@ def _wanted_as_saved(checkpoint: SavedCheckpoint, mesh: MeshSpec | None) -> Want
         own = grid if mesh is not None or array.mesh is None else array.mesh
         bare = _bare(array, array.spec if array.spec is not None else Spec())
         found[array.path] = request(bare, own, None) if known else _no_request(array)
-    notes = () if mesh is not None else (
-        "The checkpoint does not say which process has which device: all count as one process",
-    )  # fmt: skip
+    notes = ()
+    if mesh is None:
+        notes = (RestoreNote("one process"),)
     return Wanted(found, grid, notes=notes)
 
 
@@ -351,17 +404,27 @@ def _wanted_by_paths(
 def _with_numbers(
     checkpoint: SavedCheckpoint, found: dict[str, Request], mesh: MeshSpec
 ) -> dict[str, Request]:
-    """The requests, where numbers and numpy arrays that nothing splits are held by everybody."""
+    """The requests, where numbers and numpy arrays that nothing splits are held by
+    everybody.
+    """
     for array in checkpoint.arrays:
         row = found.get(array.path)
         bare = array.kind != "array" or not array.shape
-        if bare and row is not None and row.spec is None and row.layout is row.problem is None:
+        if (
+            bare
+            and row is not None
+            and row.spec is None
+            and row.layout is row.problem is None
+        ):
             found[array.path] = request(_bare(array, Spec()), mesh, None)
     return found
 
 
-def spec_leaves(tree: Any, path: str = "", depth: int = 0) -> list[tuple[str, Spec, Any]] | None:
-    """Path, spec and mesh of every leaf of a tree of specs or shardings; None for other trees.
+def spec_leaves(
+    tree: Any, path: str = "", depth: int = 0
+) -> list[tuple[str, Spec, Any]] | None:
+    """Path, spec and mesh of every leaf of a tree of specs or shardings; None for other
+    trees.
 
     >>> spec_leaves({"w": Spec.of("x"), "b": [Spec()]})
     [('w', P('x'), None), ('b/0', P(), None)]
@@ -388,11 +451,16 @@ def spec_leaves(tree: Any, path: str = "", depth: int = 0) -> list[tuple[str, Sp
 
 
 def _wanted_by_specs(
-    checkpoint: SavedCheckpoint, specs: list[tuple[str, Spec, Any]], mesh: MeshSpec | None
+    checkpoint: SavedCheckpoint,
+    specs: list[tuple[str, Spec, Any]],
+    mesh: MeshSpec | None,
 ) -> Wanted:
     """Each array by the spec at its path, or at the longest path above it."""
     grid = _grid(mesh, *(own for _, _, own in specs))
-    at = {path: (spec, _as_own(own) if mesh is None else None) for path, spec, own in specs}
+    at = {
+        path: (spec, _as_own(own) if mesh is None else None)
+        for path, spec, own in specs
+    }
     found, used = {}, set()
     for array in checkpoint.arrays:
         path = array.path
@@ -407,12 +475,22 @@ def _wanted_by_specs(
 
 
 def _wanted_by_tree(
-    checkpoint: SavedCheckpoint, tree: Any, mesh: MeshSpec | None, rules: Any, dialect: Dialect
+    checkpoint: SavedCheckpoint,
+    tree: Any,
+    mesh: MeshSpec | None,
+    rules: Any,
+    dialect: Dialect,
 ) -> Wanted:
-    """Each array as the leaf at its path; orbax adds `value` for the box that flax puts it in."""
+    """Each array as the leaf at its path; orbax adds `value` for the box that flax puts
+    it in.
+    """
     arrays = read_tree(tree, None, children_of)
-    grid = _grid(mesh, *(mesh_of(leaf.mesh) for leaf in arrays.kinds if leaf.mesh is not None))
-    rows = dict(zip(arrays.paths, audit(arrays, rules, grid, dialect).rows, strict=True))
+    grid = _grid(
+        mesh, *(mesh_of(leaf.mesh) for leaf in arrays.kinds if leaf.mesh is not None)
+    )
+    rows = dict(
+        zip(arrays.paths, audit(arrays, rules, grid, dialect).rows, strict=True)
+    )
     found, used = {}, set()
     for array in checkpoint.arrays:
         bare = array.path.removesuffix("/value")

@@ -1,6 +1,8 @@
-"""How values and work show themselves: in a notebook cell, and as a clock on a terminal.
+"""How values and work show themselves: in a notebook cell, and as a clock on a
+terminal.
 
-`core` draws no pictures: `shardviz/__init__.py` sets the renderer when the package is imported.
+`core` draws no pictures: `shardviz/__init__.py` sets the renderer when the package is
+imported.
 """
 
 from __future__ import annotations
@@ -18,17 +20,55 @@ class Displayed:
     __slots__ = ()
     renderer: ClassVar[Callable[[Any], dict[str, Any]] | None] = None
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+    def _repr_mimebundle_(
+        self, include: Any = None, exclude: Any = None
+    ) -> dict[str, Any]:
         if Displayed.renderer is None:
             return {"text/plain": repr(self)}
         return Displayed.renderer(self)
 
 
-class StageClock:
-    """One line on a terminal that says what is done and for how long; gone when it is done.
+class Words:
+    """How a value reaches its words, which stand in `core.wording` above the values.
 
-    Nothing is written where the stream is no terminal, such as a log or a notebook, nor in the
-    first seconds.
+    `shardviz/__init__.py` sets both when the package is imported.
+    """
+
+    sentence: ClassVar[Callable[[Any], str] | None] = None
+    explanation: ClassVar[Callable[[Any], str] | None] = None
+
+
+def sentence(fact: object) -> str:
+    """A fact in one sentence; its repr where nothing says it."""
+    return repr(fact) if Words.sentence is None else Words.sentence(fact)
+
+
+def explanation(value: object) -> str:
+    """A value explained in several lines; its repr where nothing explains it."""
+    return repr(value) if Words.explanation is None else Words.explanation(value)
+
+
+class Fact:
+    """A value of codes and fields. `str` of it is its sentence.
+
+    >>> from shardviz.core.program.uncertain import Uncertain
+    >>> fact = Uncertain("fft", ("model",))
+    >>> fact.code, str(fact)[:27]
+    ('fft', 'The estimate is uncertain h')
+    """
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return sentence(self)
+
+
+class StageClock:
+    """One line on a terminal that says what is done and for how long; gone when it is
+    done.
+
+    Nothing is written where the stream is no terminal, such as a log or a notebook, nor
+    in the first seconds.
 
     Args:
         what: what is worked on, such as the name of a program.
@@ -41,7 +81,11 @@ class StageClock:
     """
 
     def __init__(
-        self, what: str, stream: TextIO | None = None, after: float = 2.0, every: float = 1.0
+        self,
+        what: str,
+        stream: TextIO | None = None,
+        after: float = 2.0,
+        every: float = 1.0,
     ) -> None:
         self._what, self._stream = what, sys.stderr if stream is None else stream
         self._after, self._every = after, every
@@ -53,7 +97,9 @@ class StageClock:
         self._begun = time.monotonic()
         # A stream that was closed or replaced may have no isatty.
         if getattr(self._stream, "isatty", bool)():
-            self._thread = threading.Thread(target=self._tick, name="shardviz-clock", daemon=True)
+            self._thread = threading.Thread(
+                target=self._tick, name="shardviz-clock", daemon=True
+            )
             self._thread.start()
         return self._enter
 
@@ -70,7 +116,9 @@ class StageClock:
     def _tick(self) -> None:
         left = self._after
         while not self._done.wait(left):
-            self._write(clock_line(self._what, self._stage, time.monotonic() - self._begun))
+            self._write(
+                clock_line(self._what, self._stage, time.monotonic() - self._begun)
+            )
             left = self._every
 
     def _write(self, line: str) -> None:

@@ -1,15 +1,17 @@
 """The exceptions, and the import of packages that may be missing.
 
-    ShardvizError (a ValueError)
-    ├── MeshError        a mesh that cannot be: names, sizes, axis types, device ids
-    ├── SpecError        a PartitionSpec that cannot be read or does not fit its mesh or array
-    ├── RuleError        an axis-rule table or logical names that cannot be read
-    ├── LayoutError      an array that cannot be laid out: sizes that do not divide, wrong rank
-    ├── ProgramError     a program whose arguments, specs or options do not fit together
-    ├── TargetError      devices that are not there, or not enough of them, or too small
-    └── MissingPackage   a package that is needed and not installed
+    ShardvizError (a ValueError) ├── MeshError        a mesh that cannot be: names,
+    sizes, axis types, device ids ├── SpecError        a PartitionSpec that cannot be
+    read or does not fit its mesh or array ├── RuleError        an axis-rule table or
+    logical names that cannot be read ├── LayoutError      an array that cannot be laid
+    out: sizes that do not divide, wrong rank ├── ProgramError     a program whose
+    arguments, specs or options do not fit together │   └── OutOfMemory  a run that
+    needs more memory than is free ├── TargetError      devices that are not there, or
+    not enough of them, or too small └── MissingPackage   a package that is needed and
+    not installed
 
-    ContractError (an AssertionError): what `sv.expect` or a lock asks for no longer holds
+    ContractError (an AssertionError): what `sv.expect` or a lock asks for no longer
+    holds
 
 Every message says what was wrong, what we got, and what to do, in that order.
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import importlib
 from types import ModuleType
+from typing import Any
 
 
 class ShardvizError(ValueError):
@@ -52,19 +55,30 @@ class TargetError(ShardvizError):
     """Devices that are not there, are too few, or have too little memory."""
 
 
+class OutOfMemory(ProgramError):
+    """A run that needs more memory than is free; nothing was tried."""
+
+
 class MissingPackage(ShardvizError):
     """A package that is needed is not installed."""
 
 
 class ContractError(AssertionError):
-    """What a project wants to stay true of a program no longer is; the message says what is.
+    """What a project wants to stay true of a program no longer is; the message says
+    what is.
 
-    What is wrong with the contract itself, such as a mesh axis that there is not, remains a
-    ShardvizError.
+    What is wrong with the contract itself, such as a mesh axis that there is not,
+    remains a ShardvizError. `broken` is what is not so, as a `Broken`, where there is
+    one.
 
     >>> issubclass(ContractError, AssertionError), issubclass(ContractError, ShardvizError)
     (True, False)
     """
+
+    @property
+    def broken(self) -> Any:
+        """What is not so, as a value; None where the message is all there is."""
+        return None if isinstance(self.args[0], str) else self.args[0]
 
 
 def import_optional(module: str, what: str, package: str) -> ModuleType:
@@ -82,7 +96,11 @@ def import_optional(module: str, what: str, package: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         # The module and the package may have different names: yaml and PyYAML.
-        missing = package if error.name == module else (error.name or package).partition(".")[0]
+        missing = (
+            package
+            if error.name == module
+            else (error.name or package).partition(".")[0]
+        )
         if missing == "shardviz":
             raise
         raise MissingPackage(

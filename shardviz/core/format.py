@@ -1,12 +1,15 @@
-"""Numbers and lists in words: bytes, times, plurals, device ids, and the nearest name to a typo.
+"""Numbers and lists in words: bytes, times, plurals, device ids, and the nearest name
+to a typo.
 
-Ids keep their order. A dash runs from one id to another, `step` is their difference where it is
-not 1, `…` continues the two entries before it up to the one after it, and round brackets hold what
-repeats. `tests/picture/ids_reader.py` reads the ids back from any such text.
+Ids keep their order. A dash runs from one id to another, `step` is their difference
+where it is not 1, `…` continues the two entries before it up to the one after it, and
+round brackets hold what repeats. `tests/picture/ids_reader.py` reads the ids back from
+any such text.
 
-Names that differ in numbers only, as those of the layers of a model, become one with `fold`. A
-pattern stands for every combination of its numbers, each as often as the others, so that what is
-folded can be unfolded: names of which some combinations are missing become several patterns.
+Names that differ in numbers only, as those of the layers of a model, become one with
+`fold`. A pattern stands for every combination of its numbers, each as often as the
+others, so that what is folded can be unfolded: names of which some combinations are
+missing become several patterns.
 """
 
 from __future__ import annotations
@@ -22,16 +25,21 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-MOST_COMPARED = 1000  # names; comparing more takes longer than a hint on a typo is worth
+MOST_COMPARED = (
+    1000  # names; comparing more takes longer than a hint on a typo is worth
+)
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """`value` for a message: its repr in one line, printable, at most `limit` characters.
+    """`value` for a message: its repr in one line, printable, at most `limit`
+    characters.
 
     >>> shown("a\\x00b"), shown("x" * 100, 10)
     ("'a\\\\x00b'", "'xxxxxxxx…")
     """
-    if isinstance(value, int) and value.bit_length() > 1000:  # Python may refuse to print it
+    if (
+        isinstance(value, int) and value.bit_length() > 1000
+    ):  # Python may refuse to print it
         return f"a number of about {int(value.bit_length() * 0.30103) + 1:,} digits"
     try:
         text = repr(value)
@@ -72,7 +80,8 @@ def joined(parts: Iterable[object], word: str = "and", limit: int | None = None)
 
 
 def listed(values: Iterable[object], word: str = "and", limit: int = 8) -> str:
-    """Values as a phrase, each quoted as in code: `'a', 'b' and 'c'`; at most `limit` of them.
+    """Values as a phrase, each quoted as in code: `'a', 'b' and 'c'`; at most `limit`
+    of them.
 
     >>> listed(["a", "b", "c"])
     "'a', 'b' and 'c'"
@@ -94,7 +103,8 @@ def nearest(name: object, known: Iterable[str]) -> str | None:
 
 
 def suggestion(name: object, known: Iterable[str]) -> str:
-    """` Did you mean 'embed'?`, or the names there are, or nothing; made to be appended.
+    """` Did you mean 'embed'?`, or the names there are, or nothing; made to be
+    appended.
 
     >>> suggestion("embded", ["embed", "mlp"])
     " Did you mean 'embed'?"
@@ -160,6 +170,20 @@ def count_text(count: float) -> str:
     return f"{value:.1f}".rstrip("0").rstrip(".") + units[0]
 
 
+def first_lines(head: str, lines: Sequence[str], limit: int = 10) -> str:
+    """A head and the first lines below it; further ones are only counted.
+
+    >>> print(first_lines("", ["a", "b", "c"], 2))
+    a
+    b
+      … and 1 more
+    """
+    kept = list(lines[:limit])
+    if len(lines) > limit:
+        kept.append(f"  … and {len(lines) - limit:,} more")
+    return "\n".join([head, *kept] if head else kept)
+
+
 T = TypeVar("T")
 _NUMBER = re.compile(r"(\d+)")
 
@@ -169,7 +193,8 @@ class Fold(Generic[T]):
     """Items whose names differ in numbers only, and in nothing else that counts.
 
     Attributes:
-        parts: the name: at even places its words, at odd ones the numbers that stand there.
+        parts: the name: at even places its words, at odd ones the numbers that stand
+            there.
         times: how many items have each of the names.
         items: the items, in their order.
 
@@ -212,7 +237,9 @@ def _ranges(numbers: Sequence[str]) -> str:
 
 
 def fold(
-    items: Iterable[T], name: Callable[[T], str], alike: Callable[[T], Hashable] | None = None
+    items: Iterable[T],
+    name: Callable[[T], str],
+    alike: Callable[[T], Hashable] | None = None,
 ) -> list[Fold[T]]:
     """Folds items whose names differ in numbers only.
 
@@ -237,7 +264,9 @@ def fold(
             sorted(found, key=lambda one: one[2][0][0])]  # fmt: skip
 
 
-def _products(group: list[tuple[int, tuple[str, ...], T]]) -> list[tuple[Any, int, Any]]:
+def _products(
+    group: list[tuple[int, tuple[str, ...], T]],
+) -> list[tuple[Any, int, Any]]:
     """A group in parts, each with every combination of its numbers equally often."""
     counts = Counter(parts for _, parts, _ in group)
     values = [list(dict.fromkeys(column)) for column in zip(*counts, strict=True)]
@@ -251,7 +280,8 @@ def _products(group: list[tuple[int, tuple[str, ...], T]]) -> list[tuple[Any, in
     if combinations == len(counts):
         by = counts.__getitem__  # by how often the names are there
     else:
-        # Apart at the last place with the fewest numbers, so that the layers stay together.
+        # Apart at the last place with the fewest numbers, so that the layers stay
+        # together.
         varying = [n for n, column in enumerate(values) if len(column) > 1]
         place = min(varying, key=lambda n: (len(values[n]), -n))
         by = lambda parts: parts[place]  # noqa: E731
@@ -272,12 +302,13 @@ MOST_COMPARED_IDS = 1 << 18  # beyond, looking for a pattern takes too long
 
 
 def ids_text(ids: object, limit: int = 0) -> str:
-    """Every id, with ranges where a pattern repeats; the first of far too many without one.
+    """Every id, with ranges where a pattern repeats; the first of far too many without
+    one.
 
     Args:
         ids: integers, in the order to list them.
-        limit: in letters; 0 for none. Of `1 · 2 · 3`, the same in ranges and the number of
-            devices, the text is the first that fits.
+        limit: in letters; 0 for none. Of `1 · 2 · 3`, the same in ranges and the number
+            of devices, the text is the first that fits.
 
     >>> ids_text([0, 2, 4, 6]), ids_text(range(0, 64, 2)), ids_text([])
     ('0, 2, 4, 6', '0–62 step 2', 'no device')
@@ -344,9 +375,11 @@ def nested_ids_text(first: int, levels: Iterable[tuple[int, int]]) -> str:
 
 
 def _nest(ids: np.ndarray) -> list[tuple[int, int]] | None:
-    """`(count, step)` from the innermost repeat outward, or None where the ids form no such nest.
+    """`(count, step)` from the innermost repeat outward, or None where the ids form no
+    such nest.
 
-    Ids in mesh order, or in the order of blocks, mostly do: they are mixed-radix numbers.
+    Ids in mesh order, or in the order of blocks, mostly do: they are mixed-radix
+    numbers.
     """
     levels: list[tuple[int, int]] = []
     while len(ids) > 1:
@@ -401,3 +434,15 @@ def _runs(ids: np.ndarray) -> list[str]:
         parts.append(_run_text(values[at], count, step))
         at += count
     return parts
+
+
+def processes(numbers: Iterable[int]) -> str:
+    """Processes as a sentence begins with them.
+
+    >>> processes([1]), processes([0, 2]), processes(range(64))
+    ('Process 1', 'Processes 0 and 2', 'Processes 0–63')
+    """
+    numbers = sorted(numbers)
+    if len(numbers) == 1:
+        return f"Process {numbers[0]}"
+    return f"Processes {joined(numbers) if len(numbers) < 4 else ids_text(numbers)}"

@@ -6,41 +6,32 @@ Their words are in `layouts.md`.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from shardviz.api.layouts import audit
 from shardviz.api.programs import expect
-from shardviz.core.errors import ShardvizError
-from shardviz.core.format import bytes_text, joined, listed, plural, seconds_text, shown
+from shardviz.core.format import bytes_text, plural, seconds_text, shown
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.audit import Audit
 from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.parse import flat_numbers
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.resolution import Request
-from shardviz.core.layout.rules import Rules
-from shardviz.core.program.program import Program
-from shardviz.exercises import (
-    MOST,
-    Setup,
-    Wrong,
-    as_mesh,
+from shardviz.core.layout.rules.requests import Request
+from shardviz.core.layout.rules.rules import Rules
+from shardviz.core.layout.trees.audit import Audit
+from shardviz.core.wording import exercises as words
+from shardviz.core.wording.exercises import says
+from shardviz.exercises.answers import (
     compare,
-    exercise,
-    is_jax,
-    opened,
+    read_ids,
     read_layout,
+    read_mesh,
     read_names,
     read_number,
     read_table,
-    real_number,
-    says,
-)  # fmt: skip
+)
+from shardviz.exercises.registry import Setup, Wrong, exercise
 from shardviz.gallery import arrays as models
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -49,48 +40,13 @@ GIB, MIB = 1 << 30, 1 << 20
 def _array(
     name: str, shape: tuple[int, ...], spec: str | None = None, dtype: str = "float32"
 ) -> ArraySpec:
-    return ArraySpec(name, shape, None, dtype, None if spec is None else Spec.parse(spec))
+    return ArraySpec(
+        name, shape, None, dtype, None if spec is None else Spec.parse(spec)
+    )
 
 
 def _named(name: str, shape: tuple[int, ...], logical: Any) -> ArraySpec:
     return ArraySpec(name, shape, logical)
-
-
-def read_ids(answer: Any, what: str) -> set[int]:
-    """Device ids: a set, list, array or range of them, text such as `0, 2`, or jax's devices.
-
-    Raises:
-        Wrong: for text that holds anything but numbers.
-        ShardvizError: for anything else.
-    """
-    if isinstance(answer, str):
-        if not re.fullmatch(r"[\d\s,;{}\[\]()]{1,1000}", answer) or not re.search(r"\d", answer):
-            raise Wrong(f"{what} are numbers, such as 0, 1; got {shown(answer)}.")
-        answer = [int(n[:9]) for n in re.findall(r"\d+", answer)]
-    if real_number(answer) is not None:
-        answer = [answer]
-    if isinstance(answer, (set, frozenset, list, tuple)):
-        some = list(islice(answer, MOST + 1))  # a list of a class of its own may be endless
-        if any(is_jax(device) for device in some):
-            answer = [getattr(device, "id", device) for device in some]
-    found = flat_numbers(answer, MOST, what, ShardvizError)
-    if getattr(getattr(found, "dtype", None), "kind", "i") not in "iu":
-        raise Wrong(f"{what} are whole numbers; got {shown(answer)}.")
-    return {int(n) for n in found}
-
-
-def read_mesh(answer: Any) -> MeshSpec:
-    """A mesh: text, a mapping, pairs, a mesh of ours or jax's, or what is on one.
-
-    Raises:
-        ShardvizError: for anything else.
-    """
-    answer = opened(answer)
-    if isinstance(answer, (Program, Layout)):
-        return answer.mesh
-    if is_jax(answer) and hasattr(answer, "spec") and hasattr(answer, "mesh"):
-        answer = answer.mesh
-    return as_mesh(answer)
 
 
 # Lesson 1: one array on a mesh. Its axes have names that the lesson does not use.
@@ -99,11 +55,17 @@ _RACK = make_mesh(host=4, chip=2)
 _X = _array("x", (4096, 1024), dtype="bfloat16")
 
 
-@exercise("arrays/eight-shards", lambda: Setup(mesh=_RACK, x=_X), lambda g: "P(('host', 'chip'))")
+@exercise(
+    "arrays/eight-shards",
+    lambda: Setup(mesh=_RACK, x=_X),
+    lambda g: "P(('host', 'chip'))",
+)
 def _eight_shards(g: Setup, answer: Any) -> str:
     found = read_layout(answer, g.x, g.mesh)
     if found.shard_shape[1] != g.x.shape[1]:
-        raise Wrong(f"{says(found)} These are parts of rows, since dimension 1 is split, too.")
+        raise Wrong(
+            f"{says(found)} These are parts of rows, since dimension 1 is split, too."
+        )
     if found.replicas > 1:
         raise Wrong(f"{says(found)} {_idle(found.spec, g.mesh)}")
     return says(found)
@@ -112,7 +74,7 @@ def _eight_shards(g: Setup, answer: Any) -> str:
 def _idle(spec: Spec | None, mesh: MeshSpec) -> str:
     """Which axes of the mesh split nothing."""
     idle = [axis for axis in mesh.axis_names if spec is None or axis not in spec.axes]
-    return f"Nothing is split over {listed(idle)}." if idle else ""
+    return words.idle_axes(idle)
 
 
 @exercise(
@@ -121,21 +83,22 @@ def _idle(spec: Spec | None, mesh: MeshSpec) -> str:
         mesh=make_mesh(host=4, chip=2, pipe=2),
         q=_array("q", (32, 2048, 16, 64), "None, host, chip", "bfloat16"),
     ),
-    lambda g: bytes_text(lay_out(g.q.shape, g.q.spec, g.mesh, g.q.dtype).bytes_per_device),
+    lambda g: bytes_text(
+        lay_out(g.q.shape, g.q.spec, g.mesh, g.q.dtype).bytes_per_device
+    ),
 )
 def _memory(g: Setup, answer: Any) -> str:
     found = lay_out(g.q.shape, g.q.spec, g.mesh, g.q.dtype)
     value, right = read_number(answer, "bytes"), found.bytes_per_device
-    slips = {
-        "that is all of q, and it is split.": g.q.bytes,
-        f"that is q over all {g.mesh.size} devices, but not every axis splits it.": g.q.bytes
-        / g.mesh.size,
-        "that counts 4 bytes for each element; see the type of q.": 2 * right,
-        "that counts 1 byte for each element; see the type of q.": right / 2,
-        "that is what all devices hold together.": right * g.mesh.size,
-        "that counts elements, and each takes more than a byte.": math.prod(found.shard_shape),
-    }
-    compare(value, right, bytes_text(int(value)), slips, 1e-9)
+    slips = (
+        g.q.bytes,
+        g.q.bytes / g.mesh.size,
+        2 * right,
+        right / 2,
+        right * g.mesh.size,
+        math.prod(found.shard_shape),
+    )
+    compare("arrays/memory", value, right, bytes_text(int(value)), slips, 1e-9)
     return says(found)
 
 
@@ -161,8 +124,10 @@ def _same_shard(g: Setup, answer: Any) -> str:
             f" {_place(g.mesh, own)}: they hold other columns."
         )
     if ids != right:
-        raise Wrong(f"You name {plural(len(ids), 'other device')}; more hold what {g.device} does.")
-    return f"Devices {joined(sorted(right))} have the same coordinate along chip as {g.device}."
+        raise Wrong(
+            f"You name {plural(len(ids), 'other device')}; more hold what {g.device} does."
+        )
+    return words.same_coordinate(right, "chip", g.device)
 
 
 def _sharers(g: Setup) -> set[int]:
@@ -176,7 +141,9 @@ def _place(mesh: MeshSpec, at: tuple[int, ...]) -> str:
 
 
 @exercise(
-    "arrays/second-half", lambda: Setup(mesh=_RACK, x=_X, device=1), lambda g: "P(('chip','host'))"
+    "arrays/second-half",
+    lambda: Setup(mesh=_RACK, x=_X, device=1),
+    lambda g: "P(('chip','host'))",
 )
 def _second_half(g: Setup, answer: Any) -> str:
     found = read_layout(answer, g.x, g.mesh)
@@ -185,10 +152,10 @@ def _second_half(g: Setup, answer: Any) -> str:
         raise Wrong(f"{says(found)} Every device has to hold complete rows of its own.")
     if rows.start != half:
         raise Wrong(
-            f"With {found.spec} device {g.device} holds rows {rows.start} to {rows.stop - 1}; the"
-            f" second half begins at row {half}."
+            f"{words.holds_rows(found.spec, g.device, rows)}; the second half begins at"
+            f" row {half}."
         )
-    return f"With {found.spec} device {g.device} holds rows {rows.start} to {rows.stop - 1}."
+    return f"{words.holds_rows(found.spec, g.device, rows)}."
 
 
 @exercise(
@@ -199,13 +166,15 @@ def _second_half(g: Setup, answer: Any) -> str:
 def _square_shards(g: Setup, answer: Any) -> str:
     mesh = read_mesh(answer)
     if mesh.size != g.devices:
-        raise Wrong(f"Your mesh has {plural(mesh.size, 'device')}; it takes {g.devices}.")
+        raise Wrong(
+            f"Your mesh has {plural(mesh.size, 'device')}; it takes {g.devices}."
+        )
     found = lay_out(g.x.shape, g.spec, mesh, g.x.dtype)
     high, wide = found.shard_shape
     if high != wide:
         longer = "higher than wide" if high > wide else "wider than high"
         raise Wrong(f"On {mesh} a shard is [{high}, {wide}], {longer}.")
-    return f"On {mesh} every shard is [{high}, {wide}]."
+    return words.shard_on(mesh, found.shard_shape)
 
 
 # Lesson 2: rules. Logical names of its own as well.
@@ -225,20 +194,23 @@ def _two_rules(g: Setup, answer: Any) -> str:
     if len(table) > g.rules:
         raise Wrong(f"Your table has {len(table)} rules; it takes at most {g.rules}.")
     found = _under(table, g.w_out, g.mesh)
-    held = bytes_text(found.bytes_per_device)
+    does = words.becomes("w_out", found.spec, found.bytes_per_device)
     if found.bytes_per_device != g.most:
         raise Wrong(
-            f"w_out becomes {found.spec}, which is {held} per device, not {bytes_text(g.most)}."
-            f"{_unknown(table, [g.w_out])}"
+            f"{does} The task is {bytes_text(g.most)}.{_unknown(table, [g.w_out])}"
         )
-    return f"w_out becomes {found.spec}, {held} per device."
+    return does
 
 
-def _under(table: Rules, array: ArraySpec, mesh: MeshSpec, dialect: str = "linen") -> Layout:
+def _under(
+    table: Rules, array: ArraySpec, mesh: MeshSpec, dialect: str = "linen"
+) -> Layout:
     """The layout of one array under a table."""
     row = audit([array], table, mesh, dialect=dialect).rows[0]
     if row.layout is None:
-        raise Wrong(f"Read as {dialect}, {array.name} cannot be laid out so: {row.problem}")
+        raise Wrong(
+            f"Read as {dialect}, {array.name} cannot be laid out so: {row.problem}"
+        )
     return row.layout
 
 
@@ -250,34 +222,37 @@ def _refuse_problems(found: Audit) -> None:
 def _unknown(table: Rules, arrays: Iterable[ArraySpec]) -> str:
     """What to know of rules for names that no array has."""
     strange = {r.logical for r in table} - {n for a in arrays for n in a.logical or ()}
-    return f" No dimension is called {listed(sorted(strange), 'or')}." if strange else ""
+    return words.unknown_names(strange)
 
 
 def _why(row: Request, name: str) -> str:
     """Why the dimension of that name is not split."""
-    found = row.resolution
-    return found.explain_dimension(found.names.index(name)) if found else str(row.problem)
+    resolution = row.resolution
+    if resolution is None:
+        return str(row.problem)
+    return resolution.explain_dimension(resolution.names.index(name))
 
 
 @exercise(
     "rules/shadowed",
-    lambda: Setup(mesh=_GRID, rules=_TABLE, w_in=_named("w_in", (512, 2048), "width hidden")),
+    lambda: Setup(
+        mesh=_GRID, rules=_TABLE, w_in=_named("w_in", (512, 2048), "width hidden")
+    ),
     lambda g: "tokens -> x\nhidden -> y\nwidth -> y\nwidth -> x\nwidth -> None",
 )
 def _shadowed(g: Setup, answer: Any) -> str:
     table = read_table(answer, g.mesh)
     new, old = sorted(map(str, table)), sorted(map(str, g.rules))
     if new != old:
-        extra = [r for r in new if r not in old] or [r for r in old if r not in new]
-        verb = "is not in the table" if extra and extra[0] in new else "is missing"
+        different = sorted(set(new) ^ set(old)) or new
         raise Wrong(
-            f"Keep the same {len(old)} rules, each once: {joined(extra[:1] or ['one'])} {verb}."
+            f"Keep the same {len(old)} rules, each once. Look at {different[0]}."
         )
     row = audit([g.w_in], table, g.mesh).rows[0]
     if row.layout is None or row.layout.replicas > 1:
         name = "hidden" if row.spec and row.spec.dims[0] else "width"
         raise Wrong(f"w_in becomes {row.spec}. {_why(row, name)}")
-    return f"In this order w_in becomes {row.spec}."
+    return words.becomes("w_in", row.spec)
 
 
 @exercise(
@@ -290,15 +265,16 @@ def _dialects(g: Setup, answer: Any) -> str:
     one, two = (_under(table, g.w_in, g.mesh, dialect) for dialect in ("linen", "nnx"))
     if (one.groups == two.groups).all():
         twice = len({r.logical for r in table}) < len(table)
-        reason = "Both decide alike here." if twice else "No name has two rules."
-        raise Wrong(f"Read as linen and as nnx, w_in becomes {one.spec}. {reason}")
-    return f"Read as linen, w_in becomes {one.spec}; read as nnx, {two.spec}."
+        raise Wrong(words.no_difference("w_in", one.spec, twice))
+    return words.read_as("w_in", one.spec, two.spec)
 
 
 @exercise(
     "rules/twelve-heads",
     lambda: Setup(
-        mesh=make_mesh(x=2, y=8), w_q=_named("w_q", (1024, 12, 64), "width heads head_dim"), parts=8
+        mesh=make_mesh(x=2, y=8),
+        w_q=_named("w_q", (1024, 12, 64), "width heads head_dim"),
+        parts=8,
     ),
     lambda g: "width -> y\nheads -> x",
 )
@@ -326,7 +302,10 @@ def _8b() -> tuple[ArraySpec, ...]:
     """The weights of Llama 3 8B in float32: those of Llama 2 7B with other sizes."""
     return tuple(
         a.replace(
-            shape=tuple(_LLAMA_3.get(n or "", s) for n, s in zip(a.logical, a.shape, strict=True)),
+            shape=tuple(
+                _LLAMA_3.get(n or "", s)
+                for n, s in zip(a.logical, a.shape, strict=True)
+            ),
             dtype="float32",
         )
         for a in models.get("7B model")
@@ -341,25 +320,28 @@ def _parameters(arrays: Iterable[ArraySpec]) -> int:
 @exercise(
     "pods/step-seconds",
     lambda: Setup(
-        parameters=_parameters(_8b()), tokens=1 << 22, topology=Topology.parse("tpu:v5p:8x8x16")
+        parameters=_parameters(_8b()),
+        tokens=1 << 22,
+        topology=Topology.parse("tpu:v5p:8x8x16"),
     ),
     lambda g: f"{_step_seconds(g) * 1e3:.0f} ms",
 )
 def _step_time(g: Setup, answer: Any) -> str:
     value, right = read_number(answer, "seconds"), _step_seconds(g)
     chip = g.topology.chip
-    slips = {
-        "that is the forward pass alone; the backward pass computes twice as much.": right / 3,
-        "that is the backward pass alone.": right * 2 / 3,
-        "that counts a multiplication and an addition as one operation.": right / 2,
-        "that is one chip; all of them work.": right * g.topology.chips,
-    }
-    compare(value, right, seconds_text(value), slips, 0.04)
-    return f"At least {seconds_text(right)}, at {chip.peak_bf16 / 1e12:.0f} TFLOP/s per chip."
+    slips = (
+        right / 3,
+        right * 2 / 3,
+        right / 2,
+        right * g.topology.chips,
+    )
+    compare("pods/step-seconds", value, right, seconds_text(value), slips, 0.04)
+    return words.at_least(right, chip.peak_bf16)
 
 
 def _step_seconds(g: Setup) -> float:
-    # 2 operations for each parameter and token forward, 4 backward: part 4 of the scaling book.
+    # 2 operations for each parameter and token forward, 4 backward: part 4 of the
+    # scaling book.
     return 6 * g.parameters * g.tokens / (g.topology.chips * g.topology.chip.peak_bf16)
 
 
@@ -382,10 +364,11 @@ def _train_state(g: Setup, answer: Any) -> str:
     if held > g.most:
         worst = found.largest[0]
         raise Wrong(
-            f"The state takes {bytes_text(held)} per device, more than {bytes_text(g.most)}. The"
-            f" largest array there is {worst.path}, split {worst.spec}.{_unknown(table, g.arrays)}"
+            f"{words.takes('state', held)}, more than {bytes_text(g.most)}. The largest"
+            f" array there is {worst.path}, split {worst.spec}."
+            f"{_unknown(table, g.arrays)}"
         )
-    return f"The state takes {bytes_text(held)} per device."
+    return f"{words.takes('state', held)}."
 
 
 @exercise(
@@ -402,13 +385,15 @@ def _train_state(g: Setup, answer: Any) -> str:
 def _70b_mesh(g: Setup, answer: Any) -> str:
     mesh = read_mesh(answer)
     if mesh.size != g.devices:
-        raise Wrong(f"Your mesh has {plural(mesh.size, 'device')}; it takes {g.devices}.")
+        raise Wrong(
+            f"Your mesh has {plural(mesh.size, 'device')}; it takes {g.devices}."
+        )
     found = audit(g.arrays, g.rules, mesh)
     _refuse_problems(found)
     held = g.copies * found.bytes_per_device
     if held > g.most:
-        raise Wrong(f"On {mesh} the state takes {bytes_text(held)} per device: too much.")
-    return f"On {mesh} the state takes {bytes_text(held)} per device."
+        raise Wrong(f"{words.takes('state', held, mesh)}: too much.")
+    return f"{words.takes('state', held, mesh)}."
 
 
 @exercise(
@@ -416,7 +401,9 @@ def _70b_mesh(g: Setup, answer: Any) -> str:
     lambda: Setup(
         topology=Topology.parse("tpu:v5e:4x8"),
         mesh=make_mesh(data=4, model=8),
-        rules=Rules.parse(_SPLIT_TWICE.text().replace("fsdp", "data") + "\nbatch -> data"),
+        rules=Rules.parse(
+            _SPLIT_TWICE.text().replace("fsdp", "data") + "\nbatch -> data"
+        ),
         weights=models.get("70B model"),
         cache=models.get("key-value cache"),
         multiple=4,
@@ -425,19 +412,23 @@ def _70b_mesh(g: Setup, answer: Any) -> str:
 )
 def _cache_batch(g: Setup, answer: Any) -> str:
     value = read_number(answer, "sequences")
-    if value != int(value) or int(value) % g.multiple or value < g.multiple or value > 1e6:
+    if (
+        value != int(value)
+        or int(value) % g.multiple
+        or value < g.multiple
+        or value > 1e6
+    ):
         raise Wrong(f"It takes a multiple of {g.multiple}; got {shown(answer)}.")
     batch, most = int(value), g.topology.chip.device_bytes
     held, next_held = _serving(g, batch), _serving(g, batch + g.multiple)
     if held > most:
-        raise Wrong(
-            f"With {batch:,} sequences each device holds {bytes_text(held)}, and has"
-            f" {bytes_text(most)}."
-        )
+        raise Wrong(f"{words.serves(batch, held)}, and has {bytes_text(most)}.")
     if next_held <= most:
         left = bytes_text(most - held)
-        raise Wrong(f"With {batch:,} sequences {left} are free on each device: more would fit.")
-    return f"With {batch:,} sequences each device holds {bytes_text(held)} of {bytes_text(most)}."
+        raise Wrong(
+            f"With {batch:,} sequences {left} are free on each device: more would fit."
+        )
+    return f"{words.serves(batch, held)} of {bytes_text(most)}."
 
 
 def _serving(g: Setup, batch: int) -> int:
@@ -456,7 +447,9 @@ def _largest_batch(g: Setup) -> int:
 # Lesson 8: a whole model.
 
 _RULES = Rules.parse("vocab -> y\nheads -> y\nhidden -> y\nwidth -> x")
-_SHADOWED = Rules.parse("vocab -> y\nheads -> y\nhidden -> y\nwidth -> None\nwidth -> x")
+_SHADOWED = Rules.parse(
+    "vocab -> y\nheads -> y\nhidden -> y\nwidth -> None\nwidth -> x"
+)
 
 
 def _tree(misspelt: bool = False) -> tuple[ArraySpec, ...]:
@@ -491,27 +484,28 @@ _LOST = ("opt_state/0/mu/block_1/mlp/wi", "opt_state/0/nu/embed/table")
     lambda g: _misspelt(g),
 )
 def _unmatched(g: Setup, answer: Any) -> str:
-    return _same_paths(
-        read_names(answer, [a.name for a in g.arrays], "The arrays"),
-        _misspelt(g),
-        {a.name: f"its names are {' '.join(map(str, a.logical))}" for a in g.arrays},
-    )
+    return _same_paths(g, answer, _misspelt(g))
 
 
 def _misspelt(g: Setup) -> set[str]:
-    return {
-        r.path
-        for r in audit(g.arrays, g.rules, g.mesh).rows
-        if r.resolution and r.resolution.unknown
-    }
+    """The arrays with a name that no rule knows."""
+    paths = set()
+    for row in audit(g.arrays, g.rules, g.mesh).rows:
+        if row.resolution and row.resolution.unknown:
+            paths.add(row.path)
+    return paths
 
 
-def _same_paths(found: set[str], right: set[str], why: Mapping[str, str]) -> str:
-    for path in sorted(found - right):
-        raise Wrong(f"{path} is as it should be: {why.get(path, 'it is split')}.")
-    if found != right:
-        raise Wrong(f"You name {plural(len(found), 'array')}; there are more.")
-    return f"These are {joined(sorted(found))}."
+def _same_paths(g: Setup, answer: Any, right: set[str]) -> str:
+    """Compares the arrays that an answer names with the right ones."""
+    arrays = {array.name: array for array in g.arrays}
+    paths = read_names(answer, arrays, "The arrays")
+    for path in sorted(paths - right):
+        names = " ".join(map(str, arrays[path].logical or ()))
+        raise Wrong(f"{path} is as it should be: its names are {names}.")
+    if paths != right:
+        raise Wrong(f"You name {plural(len(paths), 'array')}; there are more.")
+    return words.lists(paths)
 
 
 @exercise(
@@ -529,10 +523,11 @@ def _one_rule(g: Setup, answer: Any) -> str:
     if found.bytes_per_device > g.most:
         worst = found.largest[0]
         raise Wrong(
-            f"The arrays take {bytes_text(found.bytes_per_device)} per device, more than"
-            f" {bytes_text(g.most)}. {worst.path} is {worst.spec}: {_why(worst, 'width')}"
+            f"{words.takes('model', found.bytes_per_device)}, more than"
+            f" {bytes_text(g.most)}. {worst.path} is {worst.spec}:"
+            f" {_why(worst, 'width')}"
         )
-    return f"The arrays take {bytes_text(found.bytes_per_device)} per device."
+    return f"{words.takes('model', found.bytes_per_device)}."
 
 
 def _edits(old: list[str], new: list[str]) -> int:
@@ -541,7 +536,9 @@ def _edits(old: list[str], new: list[str]) -> int:
     for line in new:
         row = [0]
         for at, other in enumerate(old):
-            row.append(lengths[at] + 1 if line == other else max(lengths[at + 1], row[at]))
+            row.append(
+                lengths[at] + 1 if line == other else max(lengths[at + 1], row[at])
+            )
         lengths = row
     return max(len(old), len(new)) - lengths[-1]
 
@@ -552,10 +549,7 @@ def _edits(old: list[str], new: list[str]) -> int:
     lambda g: _lost_moments(g),
 )
 def _moments(g: Setup, answer: Any) -> str:
-    found = read_names(answer, [a.name for a in g.arrays], "The arrays")
-    rows = audit(g.arrays, g.rules, g.mesh).rows
-    split = {row.path: f"it is split {row.spec}, as its parameter" for row in rows}
-    return _same_paths(found, _lost_moments(g), split)
+    return _same_paths(g, answer, _lost_moments(g))
 
 
 def _lost_moments(g: Setup) -> set[str]:
@@ -565,7 +559,8 @@ def _lost_moments(g: Setup) -> set[str]:
 @exercise(
     "debugging/contract",
     lambda: Setup(
-        good=audit(_state(()), _RULES, _GRID), bad=audit(_state(_LOST[:1]), _RULES, _GRID)
+        good=audit(_state(()), _RULES, _GRID),
+        bad=audit(_state(_LOST[:1]), _RULES, _GRID),
     ),
     lambda g: _stays_split,
 )
@@ -576,8 +571,10 @@ def _contract(g: Setup, answer: Any) -> str:
     if good:
         raise Wrong(f"It fails for the good audit: {good}")
     if not bad:
-        raise Wrong("It passes for the bad audit, too: it would not have found the mistake.")
-    return f"It passes for the good audit, and fails for the bad one: {bad}"
+        raise Wrong(
+            "It passes for the bad audit, too: it would not have found the mistake."
+        )
+    return words.contract(bad)
 
 
 def _breaks(function: Callable[..., Any], found: Audit) -> str:
@@ -585,7 +582,9 @@ def _breaks(function: Callable[..., Any], found: Audit) -> str:
     try:
         function(found)
     except AssertionError as error:  # a ContractError is one
-        return shown(str(error).splitlines()[0] if str(error) else "AssertionError", 200)
+        return shown(
+            str(error).splitlines()[0] if str(error) else "AssertionError", 200
+        )
     return ""
 
 

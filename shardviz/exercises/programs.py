@@ -1,6 +1,8 @@
-"""Exercises on programs, which are planned or compiled (lessons 3 to 6, and one of lesson 8).
+"""Exercises on programs, which are planned or compiled (lessons 3 to 6, and one of
+lesson 8).
 
-Their words are in `programs.md`. Where plans may differ from XLA's partitioner, it decides.
+Their words are in `programs.md`. Where plans may differ from XLA's partitioner, it
+decides.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-import shardviz.exercises.layouts  # noqa: F401  the exercises of the earlier lessons come first
 from shardviz.api.programs import compile as compile_program
 from shardviz.api.programs import plan as plan_program
 from shardviz.api.programs import program, run
@@ -24,25 +25,24 @@ from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.parse import limited
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules import Rules
+from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program, Target
 from shardviz.core.program.report import Collective
 from shardviz.core.program.roofline import collective_link_use
-from shardviz.exercises import (
+from shardviz.core.wording import exercises as words
+from shardviz.core.wording.exercises import moves, says
+from shardviz.exercises.answers import (
     MOST,
-    Setup,
-    Wrong,
     check_mesh,
     compare,
-    exercise,
     opened,
     read_layout,
     read_names,
     read_number,
     read_table,
-    says,
-)  # fmt: skip
+)
+from shardviz.exercises.registry import Setup, Wrong, exercise
 from shardviz.gallery import programs, puzzles
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -52,8 +52,11 @@ def _array(name: str, shape: tuple[int, ...], spec: str | None = None) -> ArrayS
     return ArraySpec(name, shape, spec=None if spec is None else Spec.parse(spec))
 
 
-def read_pair(answer: Any, arrays: tuple[ArraySpec, ArraySpec], mesh: MeshSpec) -> list[Layout]:
-    """The layouts of two arrays: two specs, a dict of them, `A[I_U, J] B[J, K_V]`, or a program.
+def read_pair(
+    answer: Any, arrays: tuple[ArraySpec, ArraySpec], mesh: MeshSpec
+) -> list[Layout]:
+    """The layouts of two arrays: two specs, a dict of them, `A[I_U, J] B[J, K_V]`, or a
+    program.
 
     Raises:
         Wrong: for anything else.
@@ -67,7 +70,9 @@ def read_pair(answer: Any, arrays: tuple[ArraySpec, ArraySpec], mesh: MeshSpec) 
         two = _bracketed(answer, names, mesh)
     elif isinstance(answer, Mapping):
         if set(limited(answer, MOST, "The specs", ShardvizError)) != set(names):
-            raise Wrong(f"Name a spec for each of {joined(names)}; got {shown(answer)}.")
+            raise Wrong(
+                f"Name a spec for each of {joined(names)}; got {shown(answer)}."
+            )
         two = [answer[name] for name in names]
     else:
         two = limited(answer, MOST, "Two specs", ShardvizError)
@@ -97,7 +102,9 @@ def _bracketed(text: str, names: list[str], mesh: MeshSpec) -> list[Spec]:
         for axis in sum(entries, ()):
             if axis not in mesh.shape:
                 known = joined(mesh.axis_names)
-                raise Wrong(f"{name} is split over {axis}, and the mesh axes are {known}.")
+                raise Wrong(
+                    f"{name} is split over {axis}, and the mesh axes are {known}."
+                )
         specs.append(Spec.of(*entries))
     return specs
 
@@ -114,13 +121,14 @@ def planned(program: Program) -> Plan:
         raise Wrong(problem)
     found = plan_program(program)
     if found.error is not None:
-        raise Wrong(_cause(found.error.message))
+        raise Wrong(words.does_not_compile(found.error.message))
     return found
 
 
 @lru_cache(maxsize=64)
 def partitioned(program: Program) -> tuple[Collective, ...]:
-    """The collectives that XLA's partitioner inserts, for as many simulated CPUs as the mesh has.
+    """The collectives that XLA's partitioner inserts, for as many simulated CPUs as the
+    mesh has.
 
     Raises:
         Wrong: where the program does not compile, with the reason.
@@ -130,24 +138,8 @@ def partitioned(program: Program) -> tuple[Collective, ...]:
         raise Wrong(problem)
     report = compile_program(program, f"cpu:{program.mesh.size}")
     if report.error is not None:
-        raise Wrong(_cause(report.error.message))
+        raise Wrong(words.does_not_compile(report.error.message))
     return report.partitioned or ()
-
-
-def _cause(message: str) -> str:
-    return f"The program does not compile so: {' '.join(message.split())[:300]}"
-
-
-def moves(some: Iterable[Collective]) -> str:
-    """Collectives as a phrase, such as `an all-gather of 2 MiB over U`; `no collective`.
-
-    >>> moves([Collective("all-gather", ("U",), 2048)])
-    'all-gather of 2 KiB over U'
-    """
-    words = [
-        f"{c.kind} of {bytes_text(c.bytes_per_device)} over {' × '.join(c.mesh_axes)}" for c in some
-    ]
-    return joined(words, limit=4) or "no collective"
 
 
 def sent_bytes(some: Iterable[Collective]) -> int:
@@ -179,7 +171,9 @@ def _matmul(a: Any, b: Any) -> Any:
 def _product(one: Layout | ArraySpec, two: Layout | ArraySpec) -> Program:
     """The program of A times B, split as they are."""
     return _program(
-        _matmul, _array("A", one.shape, str(one.spec)), _array("B", two.shape, str(two.spec))
+        _matmul,
+        _array("A", one.shape, str(one.spec)),
+        _array("B", two.shape, str(two.spec)),
     )
 
 
@@ -189,7 +183,9 @@ def _program(function: Any, *arrays: ArraySpec, out: Spec | None = None) -> Prog
 
 
 @exercise(
-    "matmul/nothing-moves", lambda: Setup(mesh=_XY, A=_A, B=_B), lambda g: "A[I_U, J] B[J, K_V]"
+    "matmul/nothing-moves",
+    lambda: Setup(mesh=_XY, A=_A, B=_B),
+    lambda g: "A[I_U, J] B[J, K_V]",
 )
 def _nothingmoves(g: Setup, answer: Any) -> str:
     a, b = read_pair(answer, (g.A, g.B), g.mesh)
@@ -199,11 +195,13 @@ def _nothingmoves(g: Setup, answer: Any) -> str:
     plan = planned(_product(a, b))
     spec = plan.op("dot_general").spec
     if plan.collectives:
-        raise Wrong(f"A as {a.spec} and B as {b.spec} need {moves(plan.collectives)}.")
+        raise Wrong(words.pair_needs(a, b, plan.collectives))
     blocks = lay_out((a.shape[0], b.shape[1]), spec, g.mesh).num_blocks
     if blocks < g.mesh.size:
-        raise Wrong(f"The product is {spec}: {plural(blocks, 'shard')} on {g.mesh.size} devices.")
-    return f"The product is {spec}, and nothing moves."
+        raise Wrong(
+            f"The product is {spec}: {plural(blocks, 'shard')} on {g.mesh.size} devices."
+        )
+    return words.product(spec)
 
 
 @exercise(
@@ -215,17 +213,22 @@ def _one_all_reduce(g: Setup, answer: Any) -> str:
     a, b = read_pair(answer, (g.A, g.B), g.mesh)
     for name, one in (("A", a), ("B", b)):
         if one.replicas > 1:
-            raise Wrong(f"{name}: {says(one)} It takes a shard of its own on each device.")
+            raise Wrong(
+                f"{name}: {says(one)} It takes a shard of its own on each device."
+            )
     plan = planned(_product(a, b))
     if [c.kind for c in plan.collectives] != ["all-reduce"]:
-        raise Wrong(f"A as {a.spec} and B as {b.spec} need {moves(plan.collectives)}.")
-    return f"It needs {moves(plan.collectives)}."
+        raise Wrong(words.pair_needs(a, b, plan.collectives))
+    return words.pair_needs(a, b, plan.collectives)
 
 
 @exercise(
     "matmul/move-the-small-one",
     lambda: Setup(
-        mesh=_XY, A=_array("A", (8, 8192)), B=_array("B", (8192, 8192), "U, V"), most=MIB
+        mesh=_XY,
+        A=_array("A", (8, 8192)),
+        B=_array("B", (8192, 8192), "U, V"),
+        most=MIB,
     ),
     lambda g: "P(None, 'U')",
 )
@@ -236,30 +239,32 @@ def _move_the_small_one(g: Setup, answer: Any) -> str:
     some = partitioned(_product(a, g.B))
     if sent_bytes(some) > g.most:
         raise Wrong(
-            f"With A as {a.spec} the partitioner inserts {moves(some)}: each device sends"
-            f" {bytes_text(sent_bytes(some))}, more than {bytes_text(g.most)}."
+            f"{words.array_sends('A', a, sent_bytes(some), some)} That is more than"
+            f" {bytes_text(g.most)}."
         )
-    return f"With A as {a.spec} each device sends {bytes_text(sent_bytes(some))}: {moves(some)}."
+    return words.array_sends("A", a, sent_bytes(some), some)
 
 
 @exercise(
     "matmul/sent-bytes",
-    lambda: Setup(mesh=_XY, A=_array("A", (512, 1024), "V, U"), B=_array("B", (1024, 2048), "U")),
+    lambda: Setup(
+        mesh=_XY, A=_array("A", (512, 1024), "V, U"), B=_array("B", (1024, 2048), "U")
+    ),
     lambda g: bytes_text(sent_bytes(planned(_product(g.A, g.B)).collectives)),
 )
 def _sent_bytes(g: Setup, answer: Any) -> str:
     value = read_number(answer, "bytes")
     (one,) = planned(_product(g.A, g.B)).collectives
     right, held = sent_bytes([one]), one.bytes_per_device
-    slips = {
-        f"that is what the {one.kind} gives to each device, not what it sends.": held,
-        "that is one time around the ring; an all-reduce goes around twice.": right / 2,
-        "that is twice all of it, but a device keeps its own part.": 2 * held,
-        "that is for a product that is not split along I, but it is.": 2 * right,
-        "that is what all devices send together.": right * g.mesh.size,
-    }
-    compare(value, right, bytes_text(int(value)), slips, 1e-9)
-    return f"Each device sends {bytes_text(right)} in the {one.kind} over {joined(one.mesh_axes)}."
+    slips = (
+        held,
+        right / 2,
+        2 * held,
+        2 * right,
+        right * g.mesh.size,
+    )
+    compare("matmul/sent-bytes", value, right, bytes_text(int(value)), slips, 1e-9)
+    return words.sends(right, one)
 
 
 # Lesson 4: collectives.
@@ -271,11 +276,13 @@ def _sent_bytes(g: Setup, answer: Any) -> str:
     lambda g: ("P('U', None)", "P(None, 'U')"),
 )
 def _one_all_to_all(g: Setup, answer: Any) -> str:
-    before, after = read_pair(answer, (g.x.renamed("before"), g.x.renamed("after")), g.mesh)
+    before, after = read_pair(
+        answer, (g.x.renamed("before"), g.x.renamed("after")), g.mesh
+    )
     some = planned(_reshard(g, before.spec, after.spec)).collectives
     if [c.kind for c in some] != ["all-to-all"]:
-        raise Wrong(f"From {before.spec} to {after.spec} takes {moves(some)}.")
-    return f"From {before.spec} to {after.spec} takes {moves(some)}."
+        raise Wrong(words.reshards(before.spec, after.spec, some))
+    return words.reshards(before.spec, after.spec, some)
 
 
 def _same(x: Any) -> Any:
@@ -294,17 +301,23 @@ def _reshard(g: Setup, before: Spec | None, after: Spec | None) -> Program:
 def _all_reduce_sends(g: Setup, answer: Any) -> str:
     value, size, n = read_number(answer, "bytes"), g.gradient.bytes, g.devices
     right = _reduced(g).sent_bytes or 0
-    slips = {
-        "that is the gradient itself. Each device sends more than it has in the end.": size,
-        "that is a reduce-scatter alone; what it leaves has to be gathered.": right / 2,
-        "that would be everything twice, but a device need not send its own part.": 2 * size,
-        "that is every device sending all it has to all others, which no ring does.": (n - 1)
-        * size,
-        "that is one device's part of the gradient, sent once.": size / n,
-        "that is what all devices send together.": right * n,
-    }
-    compare(value, right, bytes_text(int(value)), slips, 1e-9)
-    return f"Each device sends {bytes_text(right)}: twice 7/8 of {bytes_text(size)}."
+    slips = (
+        size,
+        right / 2,
+        2 * size,
+        (n - 1) * size,
+        size / n,
+        right * n,
+    )
+    compare(
+        "collectives/all-reduce-sends",
+        value,
+        right,
+        bytes_text(int(value)),
+        slips,
+        1e-9,
+    )
+    return words.sends(right, _reduced(g))
 
 
 def _reduced(g: Setup) -> Collective:
@@ -314,22 +327,25 @@ def _reduced(g: Setup) -> Collective:
 @exercise(
     "collectives/ring-seconds",
     lambda: Setup(
-        topology=Topology.parse("tpu:v5e:16x16"), mesh=make_mesh(y=16, x=16), axis="x", bytes=GIB
+        topology=Topology.parse("tpu:v5e:16x16"),
+        mesh=make_mesh(y=16, x=16),
+        axis="x",
+        bytes=GIB,
     ),
     lambda g: seconds_text(_ring_seconds(g)),
 )
 def _ring_time(g: Setup, answer: Any) -> str:
     value, right = read_number(answer, "seconds"), _ring_seconds(g)
     chip, rate = g.topology.chip, g.topology.chip.link_bandwidth
-    slips = {
-        "that is one way around the ring only; both directions carry half each.": 2 * right,
-        "that uses the links of both axes, and the ring has those of one.": right / 2,
-        "that reads or writes memory; the data crosses links.": GIB / chip.hbm_bandwidth,
-        "that counts bits where the rate is in bytes.": 8 * right,
-        "that is one step of the ring: one part of sixteen.": g.bytes / 16 / rate,
-    }
-    compare(value, right, seconds_text(value), slips, 0.08)
-    return f"{seconds_text(right)}: {bytes_text(g.bytes)} both ways at {rate / 1e9:.0f} GB/s."
+    slips = (
+        2 * right,
+        right / 2,
+        GIB / chip.hbm_bandwidth,
+        8 * right,
+        g.bytes / 16 / rate,
+    )
+    compare("collectives/ring-seconds", value, right, seconds_text(value), slips, 0.08)
+    return words.ring(right, g.bytes, rate)
 
 
 def _ring_seconds(g: Setup) -> float:
@@ -344,7 +360,9 @@ def _all_rings(g: Setup, answer: Any) -> str:
     if found.chip.platform != "tpu":
         raise Wrong(f"{found} has no torus: {found.words()}")
     if found.slices > 1:
-        raise Wrong(f"{found} is {found.slices} slices; no ring goes from one to another.")
+        raise Wrong(
+            f"{found} is {found.slices} slices; no ring goes from one to another."
+        )
     if found.chips != g.chips:
         raise Wrong(f"{found} has {plural(found.chips, 'chip')}; it takes {g.chips}.")
     if not all(found.wraps):
@@ -380,7 +398,9 @@ def _refuse_split(changed: Program, name: str, least: int, most: int) -> None:
     found = _layout(changed, at).num_blocks
     if not least <= found <= most:
         wanted = least if least == most else f"{least} or more"
-        raise Wrong(f"{name} is in {plural(found, 'shard')} on {_OUTER}; it takes {wanted}.")
+        raise Wrong(
+            f"{name} is in {plural(found, 'shard')} on {_OUTER}; it takes {wanted}."
+        )
 
 
 @exercise(
@@ -398,19 +418,23 @@ def _data_parallel(g: Setup, answer: Any) -> str:
         raise Wrong(f"x becomes {spec}, which does not split the batch.")
     some = partitioned(changed)
     if {c.kind for c in some} != {"all-reduce"}:
-        raise Wrong(f"The partitioner inserts {moves(some)}, where all-reduces would do.")
-    return f"The partitioner inserts {moves(some)}."
+        raise Wrong(f"{words.inserts(some)}, where all-reduces would do.")
+    return f"{words.inserts(some)}."
 
 
-@exercise("parallelism/tensor", lambda: _known("MLP"), lambda g: "batch -> outer\nmlp -> inner")
+@exercise(
+    "parallelism/tensor",
+    lambda: _known("MLP"),
+    lambda g: "batch -> outer\nmlp -> inner",
+)
 def _tensor_parallel(g: Setup, answer: Any) -> str:
     changed = _under(g, read_table(answer, g.mesh))
     for name in ("w_in", "w_out", "x"):
         _refuse_split(changed, name, 2, 8)
     some = partitioned(changed)
     if [c.kind for c in some] != ["all-reduce"]:
-        raise Wrong(f"The partitioner inserts {moves(some)}; one all-reduce is enough.")
-    return f"The partitioner inserts {moves(some)}."
+        raise Wrong(f"{words.inserts(some)}; one all-reduce is enough.")
+    return f"{words.inserts(some)}."
 
 
 @exercise(
@@ -423,10 +447,12 @@ def _fully_sharded(g: Setup, answer: Any) -> str:
     for name in ("w_in", "w_out", "x"):
         _refuse_split(changed, name, 8, 8)
     some = partitioned(changed)
-    gathered = [c for c in some if c.kind == "all-gather" and "argument" in c.operand]
-    if not gathered or {c.operand for c in gathered} - {"argument w_in", "argument w_out"}:
-        raise Wrong(f"The partitioner inserts {moves(some)}; fsdp gathers weights only.")
-    return f"The partitioner gathers weights: {moves(gathered)}."
+    arguments = [c for c in some if c.operand is not None and c.operand.is_argument]
+    gathered = [c for c in arguments if c.kind == "all-gather"]
+    names = {c.operand.name for c in gathered if c.operand is not None}
+    if not names or names - {"w_in", "w_out"}:
+        raise Wrong(f"{words.inserts(some)}; fsdp gathers weights only.")
+    return f"{words.inserts(gathered)}."
 
 
 @exercise(
@@ -445,7 +471,7 @@ def _expert_parallel(g: Setup, answer: Any) -> str:
     large = [c for c in some if c.kind == "all-gather" and c.bytes_per_device > expert]
     if large:
         raise Wrong(f"The experts do not stay where they are: {moves(large)}.")
-    return f"Every device holds two experts, and {moves(some)} brings the tokens together."
+    return words.experts_stay(some)
 
 
 # Lesson 6: what the compiler decides.
@@ -455,13 +481,17 @@ def _transformer() -> Setup:
     table = Rules.parse("batch -> outer\nheads -> inner\nmlp -> inner")
     made = programs.get("transformer block").replace(mesh=_OUTER, rules=table)
     return Setup(
-        program=made, line="mixed = jnp.einsum('bhqk,bkhd->bqhd', weights, v)", axis="inner"
+        program=made,
+        line="mixed = jnp.einsum('bhqk,bkhd->bqhd', weights, v)",
+        axis="inner",
     )
 
 
 def _mixed_origin(g: Setup) -> str:
     (op,) = [
-        o for o in planned(g.program).ops if "bhqk,bkhd->" in o.op and o.opcode == "dot_general"
+        o
+        for o in planned(g.program).ops
+        if "bhqk,bkhd->" in o.op and o.opcode == "dot_general"
     ]
     return op.origins[g.axis].name
 
@@ -474,13 +504,19 @@ def _origin(g: Setup, answer: Any) -> str:
     names, right = read_names(text, known, "The arguments"), _mixed_origin(g)
     if names != {right}:
         if len(names) != 1:
-            raise Wrong(f"You name {plural(len(names), 'argument')}; the axis came from one.")
+            raise Wrong(
+                f"You name {plural(len(names), 'argument')}; the axis came from one."
+            )
         (name,) = names
         rows = {r.path: r for r in g.program.requests}
         if g.axis not in rows[name].spec.axes:
-            raise Wrong(f"{name} is {rows[name].spec}: it has no axis {g.axis} to give.")
-        raise Wrong(f"{name} has the axis {g.axis}, but it does not reach this value first.")
-    return f"It came from {right}."
+            raise Wrong(
+                f"{name} is {rows[name].spec}: it has no axis {g.axis} to give."
+            )
+        raise Wrong(
+            f"{name} has the axis {g.axis}, but it does not reach this value first."
+        )
+    return words.came_from(right)
 
 
 @exercise(
@@ -495,15 +531,21 @@ def _rows(g: Setup, answer: Any) -> str:
     count = read_number(answer, "rows")
     low, high = g.between
     if count != int(count) or not low <= count <= high:
-        raise Wrong(f"It takes a number of rows from {low} to {high}; got {shown(answer)}.")
+        raise Wrong(
+            f"It takes a number of rows from {low} to {high}; got {shown(answer)}."
+        )
     rows = int(count)
     from_gallery = puzzles.get("a constraint that replicates")
     x = _array("x", (rows, g.columns), "None, None")
-    result = next(o for o in planned(from_gallery.replace(arrays=(x,))).ops if o.kind == "result")
+    result = next(
+        o for o in planned(from_gallery.replace(arrays=(x,))).ops if o.kind == "result"
+    )
     if result.spec.axes != ("data",):
         left = rows % 4
-        raise Wrong(f"{rows:,} rows leave {left} over, and the result is {result.spec}.")
-    return f"With {rows:,} rows the result is {result.spec}."
+        raise Wrong(
+            f"{rows:,} rows leave {left} over, and the result is {result.spec}."
+        )
+    return words.result_is(result.spec, rows)
 
 
 def _pinned() -> Setup:
@@ -532,11 +574,13 @@ def _pin_the_result(g: Setup, answer: Any) -> str:
     result = [o for o in planned(made).ops if o.kind == "result"]
     shapes = [list(o.shape) for o in result]
     if shapes != [[512, 2048]]:
-        raise Wrong(f"Your function returns {joined(shapes) or 'nothing'}; A @ B is [512, 2048].")
+        raise Wrong(
+            f"Your function returns {joined(shapes) or 'nothing'}; A @ B is [512, 2048]."
+        )
     if not result[0].spec.equivalent(g.spec):
         raise Wrong(f"The result is {result[0].spec}, not {g.spec}.")
     _refuse_other_values(g, made)
-    return f"The result is {result[0].spec}."
+    return words.result_is(result[0].spec)
 
 
 def _refuse_other_values(g: Setup, made: Program) -> None:
@@ -546,7 +590,9 @@ def _refuse_other_values(g: Setup, made: Program) -> None:
     a, b = (rng.standard_normal(t.shape).astype("float32") for t in (g.A, g.B))
     report = run(made.replace(mesh=make_mesh(U=1, V=1)), a, b)
     if report.error is not None:
-        raise Wrong(f"It does not run on one device: {shown(report.error.message, 200)}")
+        raise Wrong(
+            f"It does not run on one device: {shown(report.error.message, 200)}"
+        )
     off = np.linalg.norm(np.asarray(report.outputs) - a @ b) / np.linalg.norm(a @ b)
     if not off < 0.01:  # an accelerator may multiply in bfloat16
         raise Wrong("The result has the right shape and sharding, but it is not A @ B.")
@@ -554,20 +600,24 @@ def _refuse_other_values(g: Setup, made: Program) -> None:
 
 @exercise(
     "compiler/no-rematerialisation",
-    lambda: Setup(mesh=_XY, x=_A.renamed("x"), before=Spec.parse("U"), after=Spec.parse("None, V")),
+    lambda: Setup(
+        mesh=_XY, x=_A.renamed("x"), before=Spec.parse("U"), after=Spec.parse("None, V")
+    ),
     lambda g: "P('U', 'V')",
 )
 def _no_rematerialisation(g: Setup, answer: Any) -> str:
     between = read_layout(answer, g.x, g.mesh).spec
     ways = ((g.before, between), (between, g.after), (g.before, g.after))
     first, second, direct = (partitioned(_reshard(g, *way)) for way in ways)
-    some, most = first + second, bytes_text(sent_bytes(direct))
+    some = first + second
     if any(c.rematerialises for c in some):
-        raise Wrong(f"By way of {between} there is a full rematerialisation: {moves(some)}.")
-    sent = bytes_text(sent_bytes(some))
+        raise Wrong(
+            f"By way of {between} there is a full rematerialisation: {moves(some)}."
+        )
+    does = words.by_way_of(between, sent_bytes(some), sent_bytes(direct))
     if sent_bytes(some) >= sent_bytes(direct):
-        raise Wrong(f"By way of {between} each device sends {sent}, no less than now: {most}.")
-    return f"By way of {between} each device sends {sent} instead of {most}."
+        raise Wrong(f"{does} That is no less.")
+    return does
 
 
 # Lesson 8: one of its exercises is about a program.
@@ -576,7 +626,9 @@ def _no_rematerialisation(g: Setup, answer: Any) -> str:
 def _mistaken() -> Setup:
     specs = {"w_in": "None, inner", "w_out": "None, inner", "x": "outer"}
     made = programs.get("MLP")
-    arrays = tuple(a.replace(logical=None, spec=Spec.parse(specs[a.name])) for a in made.arrays)
+    arrays = tuple(
+        a.replace(logical=None, spec=Spec.parse(specs[a.name])) for a in made.arrays
+    )
     made = made.replace(mesh=_OUTER, rules=None, arrays=arrays)
     return Setup(mesh=_OUTER, program=made, array="w_out")
 
@@ -593,7 +645,9 @@ def _unasked_gather(g: Setup, answer: Any) -> str:
     found = read_layout(made, w_out, g.mesh)
     if found.num_blocks == 1:
         raise Wrong(f"{says(found)} It has to stay split.")
-    some = planned(g.program.replace(arrays=(w_in, w_out.replace(spec=found.spec), x))).collectives
+    some = planned(
+        g.program.replace(arrays=(w_in, w_out.replace(spec=found.spec), x))
+    ).collectives
     if [c.kind for c in some] != ["all-reduce"]:
-        raise Wrong(f"With w_out as {found.spec} it needs {moves(some)}.")
-    return f"With w_out as {found.spec} it needs {moves(some)}."
+        raise Wrong(words.array_needs("w_out", found, some))
+    return words.array_needs("w_out", found, some)

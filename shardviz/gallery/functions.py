@@ -6,8 +6,9 @@ import contextlib
 
 import numpy as np
 
-# jax is imported here and not in each function, since their sources are shown and pasted as they
-# are. Without jax they can still be named, shown and laid out; only calling one fails.
+# jax is imported here and not in each function, since their sources are shown and
+# pasted as they are. Without jax they can still be named, shown and laid out; only
+# calling one fails.
 with contextlib.suppress(ModuleNotFoundError):
     import jax
     import jax.numpy as jnp
@@ -69,12 +70,15 @@ def transformer_gradient(norm_1, w_q, w_k, w_v, w_o, norm_2, w_in, w_out, x):
 
 
 def mixture_of_experts(router, w_in, w_out, x):
-    """Each token visits its two best experts; an expert takes no more than its capacity."""
+    """Each token visits its two best experts; an expert takes no more than its
+    capacity.
+    """
     batch, length, _ = x.shape
     experts, picks = router.shape[1], 2
     capacity = 2 * picks * length // experts  # twice an even share of each sequence
 
-    # At full precision: which expert is chosen must not depend on how a sum was rounded.
+    # At full precision: which expert is chosen must not depend on how a sum was
+    # rounded.
     logits = jnp.einsum("bse,en->bsn", x, router, precision="highest")
     weight, best = jax.lax.top_k(jax.nn.softmax(logits), picks)
     chosen = jax.nn.one_hot(best.reshape(batch, -1), experts)
@@ -95,7 +99,9 @@ def uneven_constraint(x):
 
 
 def swapped_tiles(a, b, c):
-    """Adds two arrays split along the outer dimensions to one split along the middle one."""
+    """Adds two arrays split along the outer dimensions to one split along the middle
+    one.
+    """
     d = a + b
     d = jax.lax.with_sharding_constraint(d, P(None, ("data", "model"), None))
     return c + d
@@ -106,7 +112,9 @@ def reordered_devices(x):
     devices = np.array(jax.devices()[:8]).reshape(2, 4).T
     transposed = Mesh(devices, ("data", "model"), axis_types=(AxisType.Auto,) * 2)
     y = jnp.sin(x)
-    return jax.lax.with_sharding_constraint(y, NamedSharding(transposed, P("data", "model")))
+    return jax.lax.with_sharding_constraint(
+        y, NamedSharding(transposed, P("data", "model"))
+    )
 
 
 def fsdp_gradient(w_in, w_out, x):

@@ -1,10 +1,11 @@
-"""Meshes, arrays and rule tables to try: three registries, each with `names`, `get`, `describe`.
+"""Meshes, arrays and rule tables to try: three registries, each with `names`, `get`,
+`describe`.
 
 `Registry` holds named examples of one kind, in the order of a menu, each made by `get`.
 
-Meshes that people have, from one host to a million devices; the weights of models that people
-know, with published shapes (the tests compare the parameter counts); and rule tables from five
-lines to a configuration file's worth.
+Meshes that people have, from one host to a million devices; the weights of models that
+people know, with published shapes (the tests compare the parameter counts); and rule
+tables from five lines to a configuration file's worth.
 
 >>> meshes.names()[0], meshes.get("64 devices on 8 hosts: data=8, model=8").size
 ('8 devices: data=4, model=2', 64)
@@ -27,7 +28,7 @@ from shardviz.core.errors import ShardvizError
 from shardviz.core.format import shown, suggestion
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.rules import Rules
+from shardviz.core.layout.rules.rules import Rules
 
 T = TypeVar("T")
 _FIRST: Any = object()  # the name of the first example, where none is given
@@ -40,8 +41,8 @@ class Example(NamedTuple, Generic[T]):
         name: its name in the menu.
         sentence: one sentence about it.
         make: makes it.
-        functions: of a program, the names of its functions in `gallery.functions`: first those
-            that it calls, in the order to paste them, then its own.
+        functions: of a program, the names of its functions in `gallery.functions`:
+            first those that it calls, in the order to paste them, then its own.
     """
 
     name: str
@@ -66,7 +67,9 @@ class Registry(Generic[T]):
         self._examples: dict[str, Example[T]] = {}
         for example in examples:
             if example.name in self._examples:
-                raise ShardvizError(f"Two examples are called {shown(example.name)}; rename one.")
+                raise ShardvizError(
+                    f"Two examples are called {shown(example.name)}; rename one."
+                )
             self._examples[example.name] = example
 
     @property
@@ -95,7 +98,8 @@ class Registry(Generic[T]):
         return self._find(name).sentence
 
     def sources(self, name: str) -> tuple[str, ...]:
-        """The source of every function of an example, those that it calls first, its own last.
+        """The source of every function of an example, those that it calls first, its
+        own last.
 
         They run as they are, pasted below the imports that their gallery names.
 
@@ -170,7 +174,9 @@ meshes: Registry[MeshSpec] = Registry(
 )
 
 
-def _array(name: str, shape: tuple[int, ...], logical: str, dtype: str = "bfloat16") -> ArraySpec:
+def _array(
+    name: str, shape: tuple[int, ...], logical: str, dtype: str = "bfloat16"
+) -> ArraySpec:
     return ArraySpec(name, shape, logical, dtype)  # type: ignore[arg-type]  # text is read
 
 
@@ -204,7 +210,9 @@ def _decoder(
 
 
 def _7b() -> tuple[ArraySpec, ...]:
-    return _decoder(embed=4096, mlp=11008, heads=32, kv_heads=32, layers=32, vocab=32000)
+    return _decoder(
+        embed=4096, mlp=11008, heads=32, kv_heads=32, layers=32, vocab=32000
+    )
 
 
 def _70b() -> tuple[ArraySpec, ...]:
@@ -212,7 +220,9 @@ def _70b() -> tuple[ArraySpec, ...]:
 
 
 def _experts() -> tuple[ArraySpec, ...]:
-    dense = _decoder(embed=4096, mlp=14336, heads=32, kv_heads=8, layers=32, vocab=32000)
+    dense = _decoder(
+        embed=4096, mlp=14336, heads=32, kv_heads=8, layers=32, vocab=32000
+    )
     kept = tuple(a for a in dense if a.name not in ("w_gate", "w_up", "w_down"))
     return (
         *kept,
@@ -245,15 +255,20 @@ arrays: Registry[tuple[ArraySpec, ...]] = Registry(
     Example("MLP", "Two weights and a batch, small enough to see at once.", _mlp),
     Example("7B model", "Every weight of a decoder of Llama 2 7B's shape.", _7b),
     Example(
-        "70B model", "Every weight of Llama 2 70B's shape: 64 query heads share 8 pairs.", _70b
+        "70B model",
+        "Every weight of Llama 2 70B's shape: 64 query heads share 8 pairs.",
+        _70b,
     ),
     Example("8 × 7B experts", "Every weight of Mixtral 8x7B's shape.", _experts),
-    Example("training batch", "What flows through a 7B model: up to four dimensions.", _flow),
+    Example(
+        "training batch", "What flows through a 7B model: up to four dimensions.", _flow
+    ),
     Example("key-value cache", "What a 70B model remembers: five dimensions.", _cache),
 )
 
 
-# Each line has its part: two decide, one loses its axis, one ends the search, one never fires.
+# Each line has its part: two decide, one loses its axis, one ends the search, one never
+# fires.
 _FIRST_LOOK = """
 batch -> data
 mlp -> model
@@ -291,8 +306,9 @@ embed -> data
 sequence -> None
 """
 
-# In the manner of MaxText's base configuration: separate names for activations and for weights,
-# tuples of axes, and a shorter tuple after each for arrays in which an axis is already used.
+# In the manner of MaxText's base configuration: separate names for activations and for
+# weights, tuples of axes, and a shorter tuple after each for arrays in which an axis is
+# already used.
 _LONG = """
 # activations
 activation_batch -> (data, fsdp, expert)

@@ -1,7 +1,7 @@
 """Programs that people know, and puzzles: programs that cost what nobody asked for.
 
-Each has its arrays, a rule table that suits it, and a mesh. What a student sees, and what the
-Explorer pastes, is the source of the function itself.
+Each has its arrays, a rule table that suits it, and a mesh. What a student sees, and
+what the Explorer pastes, is the source of the function itself.
 
 >>> get("MLP")
 Program(MLP: 3 arrays on data=4, model=2)
@@ -22,7 +22,7 @@ from typing import Any
 
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.rules import Rules
+from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.program.program import Program
 from shardviz.gallery.layouts import Example, Registry, meshes, rules
 
@@ -51,9 +51,10 @@ def program_example(
         name: its name in the menu.
         sentence: one sentence about it.
         function: the name of its function in `gallery.functions`.
-        arrays: one `(name, shape, logical names)` for each argument, in order; without a table,
-            PartitionSpecs in place of the logical names.
-        table: the name of its rule table in `gallery.rules`, or the table as people type it.
+        arrays: one `(name, shape, logical names)` for each argument, in order; without
+            a table, PartitionSpecs in place of the logical names.
+        table: the name of its rule table in `gallery.rules`, or the table as people
+            type it.
         helpers: the names of the functions that it calls, in the order to paste them.
     """
 
@@ -64,13 +65,16 @@ def program_example(
         found = known or (Rules.parse(table) if table else None)
         kind = "logical" if table else "spec"
         made = tuple(ArraySpec(n, shape, **{kind: text}) for n, shape, text in arrays)  # type: ignore[arg-type]
-        return Program(getattr(functions, function), made, meshes.get(), found, name=name)
+        return Program(
+            getattr(functions, function), made, meshes.get(), found, name=name
+        )
 
     return Example(name, sentence, make, (*helpers, function))
 
 
-# Every size divides by 2, 4, 8 and 16, so that each program fits the usual meshes, and all are
-# small enough for a laptop. float32, so that split and unsplit results agree to many digits.
+# Every size divides by 2, 4, 8 and 16, so that each program fits the usual meshes, and
+# all are small enough for a laptop. float32, so that split and unsplit results agree to
+# many digits.
 _X, _W = ("x", (64, 512), "rows inner"), ("w", (512, 1024), "inner columns")
 
 _MLP = (
@@ -258,8 +262,8 @@ def known_program(name: str, mesh: MeshSpec | None = None) -> Program:
 
     Args:
         name: as in `known_names`.
-        mesh: replaces the mesh of a program where it has all of its axes. A puzzle keeps
-            its own mesh, because its answer depends on it.
+        mesh: replaces the mesh of a program where it has all of its axes. A puzzle
+            keeps its own mesh, because its answer depends on it.
 
     Raises:
         ShardvizError: if there is none.
@@ -278,7 +282,8 @@ def known_program(name: str, mesh: MeshSpec | None = None) -> Program:
 
 @lru_cache(maxsize=64)
 def known_source(name: str) -> str:
-    r"""The source of every function that a program or puzzle needs, its own last, as one text.
+    r"""The source of every function that a program or puzzle needs, its own last, as
+    one text.
 
     >>> [known_source(name).count("\ndef ") + 1 for name in ("MLP, gradient", "fsdp, gradient")]
     [2, 2]

@@ -1,13 +1,13 @@
-"""Integer partitions: into how many blocks each dimension is split, as `sharded_jit` says it.
+"""Integer partitions: into how many blocks each dimension is split.
 
-No axes and no names: the first device holds the first block in row-major order, the second the
-next, and so on. The product of the numbers is the number of devices. The one other possibility, a
-replicated array, is written `None`.
+No axes and no names: the first device holds the first block in row-major order, the
+second the next, and so on. The product of the numbers is the number of devices. A
+replicated array is written `None`.
 
-A mesh whose axes run major to minor splits an array into row-major blocks, block k on device k, if
-every dimension takes a run of neighbouring axes. So `Parts(2, 4)` over 8 devices needs axes of
-sizes 2 and 4 (or finer), `Parts(8, 1)` fits one axis of 8, and `mesh_sizes` finds the coarsest
-mesh that fits all Parts of a function.
+A mesh whose axes run major to minor splits an array into row-major blocks, block k on
+device k, if every dimension takes neighbouring axes. So `Parts(2, 4)` over 8 devices
+needs axes of sizes 2 and 4 (or finer), `Parts(8, 1)` fits one axis of 8, and
+`mesh_sizes` finds the coarsest mesh that fits all Parts of a function.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,13 +23,10 @@ from shardviz.core.display import Displayed
 from shardviz.core.errors import LayoutError, ProgramError, SpecError
 from shardviz.core.format import listed, plural, shown
 from shardviz.core.layout.array_spec import read_shape
-from shardviz.core.layout.layout import Layout, lay_out, sizes_that_divide
+from shardviz.core.layout.layout import Layout, Misfit, lay_out
 from shardviz.core.layout.mesh import MAX_DEVICES, MeshSpec
 from shardviz.core.layout.parse import check_size
 from shardviz.core.layout.partition_spec import MAX_RANK, Spec
-
-if TYPE_CHECKING:
-    from shardviz.picture.picture import Picture
 
 
 class Parts(tuple, Displayed):
@@ -55,21 +52,26 @@ class Parts(tuple, Displayed):
     def __getnewargs__(self) -> tuple[int, ...]:
         return tuple(self)
 
-    def _draw_(self, shape: Sequence[int] | str | None = None, title: str | None = None) -> Picture:
+    def _draw_(
+        self, shape: Sequence[int] | str | None = None, title: str | None = None
+    ) -> Any:
         """The blocks of an array where a shape is given, else a tile per dimension."""
         from shardviz.picture.layout import draw_layout_array
         from shardviz.picture.rules import draw_spec
 
-        named = str(self) if title is None else title
+        if title is None:
+            title = str(self)
         if shape is not None:
-            return draw_layout_array(parts_layout(shape, self), title=named)
-        return draw_spec(parts_spec(self), named)
+            return draw_layout_array(parts_layout(shape, self), title=title)
+        return draw_spec(parts_spec(self), title)
 
     def _text_(self) -> str:
-        """Each dimension in words, and the devices."""
-        dims = [f"dimension {d} {'not split' if n == 1 else f'in {n}'}" for d, n in enumerate(self)]
-        devices = f"{plural(self.product, 'device')}, the first block on the first"
-        return f"{self}\n" + " · ".join([*dims, devices])
+        """Each dimension, and how many devices."""
+        dims = []
+        for dim, count in enumerate(self):
+            parts = "not split" if count == 1 else f"in {count}"
+            dims.append(f"dimension {dim} {parts}")
+        return f"{self}\n" + " · ".join([*dims, plural(self.product, "device")])
 
     @property
     def rank(self) -> int:
@@ -96,14 +98,15 @@ class Parts(tuple, Displayed):
         sizes = read_shape(shape)
         if len(sizes) != len(self):
             raise LayoutError(
-                f"{name} has {plural(len(sizes), 'dimension')} and {self} is for {len(self)}."
-                f" Give one number for each dimension, 1 for one that is not split{_like(sizes)}."
+                f"{name} has {plural(len(sizes), 'dimension')} and {self} is for"
+                f" {len(self)}. Give one number for each dimension, 1 for one that is"
+                " not split."
             )
         for dim, (size, parts) in enumerate(zip(sizes, self, strict=True)):
             if size % parts:
                 raise LayoutError(
-                    f"Dimension {dim} of {name[0].lower() + name[1:]}: {size:,} does not divide"
-                    f" into {plural(parts, 'part')}: {sizes_that_divide(size, parts)}"
+                    f"Dimension {dim} of {name[0].lower() + name[1:]}:"
+                    f" {Misfit(size, (), parts)}"
                 )
 
     def __repr__(self) -> str:
@@ -111,26 +114,17 @@ class Parts(tuple, Displayed):
 
 
 def _checked(value: object, dim: int) -> int:
-    count = check_size(value, f"The parts of dimension {dim}", SpecError)
-    if count < 1:
+    # Every part is on a device of its own.
+    count = check_size(value, f"Entry {dim} of Parts", SpecError)
+    if not 1 <= count <= MAX_DEVICES:
         raise SpecError(
-            f"Dimension {dim} cannot be split into {shown(count)} parts; 1 does not split it."
-        )
-    if count > MAX_DEVICES:
-        raise SpecError(
-            f"Dimension {dim} in {shown(count)} parts is more than there can be devices;"
-            f" at most {MAX_DEVICES:,}, please."
+            f"Entry {dim} of Parts is between 1, which does not split the dimension,"
+            f" and {MAX_DEVICES:,}; got {shown(count)}."
         )
     return count
 
 
-def _like(sizes: tuple[int, ...]) -> str:
-    if not sizes:
-        return ": Parts()"
-    return f", such as {Parts(2, *[1] * (len(sizes) - 1))}"
-
-
-def parts_mesh(parts: Parts | None, device_ids: Any = None, count: int | None = None) -> MeshSpec:
+def parts_mesh(parts: Parts | None, device_ids: Any = None) -> MeshSpec:
     """The mesh of `parts`: an axis `dim0`, `dim1`, … for every dimension that is split.
 
     Where no dimension is, it has one axis, `replica`.
@@ -138,7 +132,6 @@ def parts_mesh(parts: Parts | None, device_ids: Any = None, count: int | None = 
     Args:
         parts: the parts, or None for a replicated array.
         device_ids: the devices in order; 0, 1, 2, … where not said.
-        count: how many devices, where `parts` is None and no ids are given.
 
     Raises:
         SpecError: if the devices are more or fewer than the parts, or not known at all.
@@ -146,27 +139,31 @@ def parts_mesh(parts: Parts | None, device_ids: Any = None, count: int | None = 
     >>> str(parts_mesh(Parts(2, 1, 4)))
     'dim0=2, dim2=4'
     """
-    ids = None if device_ids is None else np.asarray(device_ids).reshape(-1)
-    if ids is not None:
-        count = ids.size
-    if count is None:
-        if parts is None:
-            raise SpecError(
-                "A replicated array has no parts to say how many devices there are. Give"
-                " device_ids or count."
-            )
+    if device_ids is not None:
+        device_ids = np.asarray(device_ids).reshape(-1)
+        count = device_ids.size
+    elif parts is not None:
         count = parts.product
+    else:
+        raise SpecError(
+            "A replicated array has no parts to say how many devices there are. Give"
+            " device_ids."
+        )
     if parts is not None and parts.product != count:
         raise SpecError(
-            f"{parts} makes {plural(parts.product, 'block')}, one per device; there"
-            f" {'is' if count == 1 else 'are'} {plural(count, 'device')}. Make the product of the"
-            " parts equal to the number of devices."
+            f"{parts} makes {plural(parts.product, 'block')}, one per device, for"
+            f" {plural(count, 'device')}. Make the product of the parts equal to the"
+            " number of devices."
         )
-    axes = {} if parts is None else {f"dim{d}": n for d, n in enumerate(parts) if n > 1}
+    axes = {}
+    for dim, size in enumerate(parts or ()):
+        if size > 1:
+            axes[f"dim{dim}"] = size
     axes = axes or {"replica": count}
-    grid = None if ids is None else ids.reshape(tuple(axes.values()))
     names, sizes = tuple(axes), tuple(axes.values())
-    return MeshSpec(names, sizes, (), grid, None, grid is not None)  # type: ignore[arg-type]
+    if device_ids is None:
+        return MeshSpec(names, sizes)
+    return MeshSpec(names, sizes, (), device_ids.reshape(sizes), concrete=True)
 
 
 def parts_spec(parts: Parts | None) -> Spec:
@@ -180,19 +177,18 @@ def parts_spec(parts: Parts | None) -> Spec:
 
 def parts_layout(
     shape: Sequence[int] | str,
-    parts: Parts | Iterable[int] | None,
+    parts: Parts | None,
     device_ids: Any = None,
     dtype: object = "float32",
-    count: int | None = None,
 ) -> Layout:
-    """The Layout of an array under integer parts, the first device holding the first block.
+    """The Layout of an array under integer parts, the first device holding the first
+    block.
 
     Args:
         shape: the global shape, in elements.
         parts: the parts, or None for a replicated array.
         device_ids: the devices in order; 0, 1, 2, … where not said.
         dtype: the element type.
-        count: how many devices, where `parts` is None and no ids are given.
 
     Raises:
         LayoutError: if the rank differs or a dimension does not divide.
@@ -202,10 +198,9 @@ def parts_layout(
     (slice(0, 4, None), slice(2, 4, None))
     """
     sizes = read_shape(shape)
-    counts = parts if parts is None or isinstance(parts, Parts) else Parts(*parts)
-    if counts is not None:
-        counts.check(sizes)
-    return lay_out(sizes, parts_spec(counts), parts_mesh(counts, device_ids, count), dtype)
+    if parts is not None:
+        parts.check(sizes)
+    return lay_out(sizes, parts_spec(parts), parts_mesh(parts, device_ids), dtype)
 
 
 Partition = Parts | None
@@ -239,9 +234,9 @@ def check_tree(prefix: Any, what: str) -> tuple[Parts, ...]:
     for leaf in leaves:
         if not is_partition(leaf):
             raise ProgramError(
-                f"{what} holds {shown(leaf)}, which is no Parts. Write legacy.Parts(2, 1) for 2"
-                " parts along the first of two dimensions, None for an array that is replicated,"
-                " or containers of these."
+                f"{what} holds {shown(leaf)}, which is no Parts. Write"
+                " legacy.Parts(2, 1) for 2 parts along the first of two dimensions,"
+                " None for an array that is replicated, or containers of these."
             )
     return tuple(leaf for leaf in leaves if leaf is not None)
 
@@ -263,23 +258,28 @@ def flat_parts(prefix: Any, tree: Any, what: str) -> tuple[Partition, ...]:
     """
     import jax
 
-    found: list[Partition] = []
+    leaves: list[Partition] = []
 
     def add(partition: Partition, below: Any) -> None:
-        found.extend([partition] * jax.tree.structure(below).num_leaves)
+        leaves.extend([partition] * jax.tree.structure(below).num_leaves)
 
+    # Any leaves do: only how many there are below each entry of the prefix counts.
+    numbered = tree.unflatten(range(tree.num_leaves))
     try:
-        jax.tree.map(add, prefix, tree.unflatten(range(tree.num_leaves)), is_leaf=is_partition)
+        jax.tree.map(add, prefix, numbered, is_leaf=is_partition)
     except (ValueError, TypeError) as error:
         raise ProgramError(
             f"{what} is {shown(prefix)}, and that is no prefix of the tree it is for,"
-            f" {shown(tree, 100)}. Give one Parts (or None) for all, or the same containers with a"
-            " Parts (or None) wherever all arrays below are split alike; arguments form a tuple."
+            f" {shown(tree, 100)}. Give one Parts (or None) for all, or the same"
+            " containers with a Parts (or None) wherever all arrays below are split"
+            " alike; arguments form a tuple."
         ) from error
-    return tuple(found)
+    return tuple(leaves)
 
 
-def count_of(named: Iterable[tuple[str, Sequence[Parts]]], count: Any = None) -> int | None:
+def count_of(
+    named: Iterable[tuple[str, Sequence[Parts]]], count: Any = None
+) -> int | None:
     """How many devices all of these Parts need; None where nothing says so.
 
     Args:
@@ -292,18 +292,20 @@ def count_of(named: Iterable[tuple[str, Sequence[Parts]]], count: Any = None) ->
     >>> count_of([("in_parts", [Parts(2, 2)]), ("out_parts", [Parts(4)])])
     4
     """
-    found = [(f"{part} in {what}", part.product) for what, parts in named for part in parts]
+    products: list[tuple[str, int]] = []
     if count is not None:
-        found.insert(0, (f"num_partitions={shown(count)}", check_count(count)))
-    if not found:
+        products.append((f"num_partitions={shown(count)}", check_count(count)))
+    for what, group in named:
+        products += [(f"{parts} in {what}", parts.product) for parts in group]
+    if not products:
         return None
-    first, expected = found[0]
-    for other, product in found[1:]:
+    first, expected = products[0]
+    for other, product in products[1:]:
         if product != expected:
             raise ProgramError(
-                f"All parts of one sharded_jit make the same number of partitions: {first} makes"
-                f" {expected:,} and {other} makes {product:,}. Change one of them; write None for"
-                " an array that is replicated."
+                "All parts of one sharded_jit make the same number of partitions:"
+                f" {first} makes {expected:,} and {other} makes {product:,}. Change one"
+                " of them; write None for an array that is replicated."
             )
     return expected
 
@@ -320,7 +322,8 @@ def check_count(count: Any, what: str = "num_partitions") -> int:
     number = check_size(count, what, ProgramError)
     if not 1 <= number <= MAX_DEVICES:
         raise ProgramError(
-            f"{what} is a number of devices, from 1 to {MAX_DEVICES:,}; got {shown(count)}."
+            f"{what} is a number of devices, from 1 to {MAX_DEVICES:,}; got"
+            f" {shown(count)}."
         )
     return number
 
@@ -328,11 +331,12 @@ def check_count(count: Any, what: str = "num_partitions") -> int:
 def mesh_sizes(
     count: int, partitions: Iterable[Partition]
 ) -> tuple[tuple[int, ...], tuple[Parts, ...]]:
-    """The axis sizes of the coarsest mesh of `count` devices that fits these partitions.
+    """The axis sizes of the coarsest mesh of `count` devices that fits these
+    partitions.
 
     Returns:
-        The sizes, and those Parts that do not fit a mesh of the same device order: no mesh has
-        both Parts(2, 3) and Parts(3, 2). Earlier partitions come first.
+        The sizes, and those Parts that do not fit a mesh of the same device order: no
+        mesh has both Parts(2, 3) and Parts(3, 2). Earlier partitions come first.
 
     >>> mesh_sizes(8, [Parts(2, 4), Parts(8, 1), None])
     ((2, 4), ())
@@ -343,9 +347,11 @@ def mesh_sizes(
     for parts in partitions:
         if parts is None:
             continue
-        finer = sorted({*strides, *itertools.accumulate(parts, int.__mul__)})
-        if all(b % a == 0 for a, b in itertools.pairwise(finer)):
-            strides = finer
+        # An axis has to end wherever a dimension ends, counted in devices from the
+        # major side; axes exist if each of these counts divides the next.
+        ends = sorted({*strides, *itertools.accumulate(parts, int.__mul__)})
+        if all(b % a == 0 for a, b in itertools.pairwise(ends)):
+            strides = ends
         elif parts not in unfit:
             unfit.append(parts)
     return tuple(b // a for a, b in itertools.pairwise(strides)) or (1,), tuple(unfit)
@@ -383,7 +389,8 @@ def is_parts_mesh(mesh: Any) -> bool:
 
 
 def spec_over(partition: Partition, sizes: Sequence[int]) -> Spec | None:
-    """The Spec over `mesh_over(sizes)` that splits an array so; None where that mesh cannot.
+    """The Spec over `mesh_over(sizes)` that splits an array so; None where that mesh
+    cannot.
 
     >>> str(spec_over(Parts(2, 4), (2, 2, 2)))
     "P('part0', ('part1', 'part2'))"
@@ -406,7 +413,9 @@ def spec_over(partition: Partition, sizes: Sequence[int]) -> Spec | None:
 
 
 def same_parts(local: Any, overall: Any, tree: Any, what: str) -> None:
-    """Refuses local parts that differ from the global ones: a single process has all devices.
+    """Refuses local parts that differ from the global ones.
+
+    A single process has all devices, so that they are the same there.
 
     Args:
         local: what was given for this process; None for nothing.
@@ -422,10 +431,12 @@ def same_parts(local: Any, overall: Any, tree: Any, what: str) -> None:
     """
     if local is None:
         return
-    here, everywhere = flat_parts(local, tree, f"local_{what}"), flat_parts(overall, tree, what)
+    here = flat_parts(local, tree, f"local_{what}")
+    everywhere = flat_parts(overall, tree, what)
     if here != everywhere:
         raise ProgramError(
-            f"local_{what} says how the data of one process is split, and {what} how the data of"
-            f" all processes is. In a single process they are the same: got {listed(here)} and"
-            f" {listed(everywhere)}, for {plural(len(here), 'array')}. Leave local_{what} out."
+            f"local_{what} says how the data of one process is split, and {what} how"
+            " the data of all processes is. In a single process they are the same: got"
+            f" {listed(here)} and {listed(everywhere)}, for"
+            f" {plural(len(here), 'array')}. Leave local_{what} out."
         )

@@ -1,8 +1,9 @@
-"""The positions of a topology's chips on a page, and the lines that are the links between them.
+"""The positions of a topology's chips on a page, and the lines that are the links
+between them.
 
-Two axes of a torus are a grid; a third is drawn as planes side by side, slices as separate blocks.
-Links along x and y join neighbours; links along z and wraparound links are short lines at both
-ends.
+Two axes of a torus are a grid; a third is drawn as planes side by side, slices as
+separate blocks. Links along x and y join neighbours; links along z and wraparound links
+are short lines at both ends.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ import numpy as np
 from shardviz.core.hardware.interconnect import LinkUse, Torus
 from shardviz.core.hardware.topology import Topology
 from shardviz.picture.page import text_width
-from shardviz.picture.picture import MANY_GROUPS, NO_GROUP, Edges, Frame, Label, make_edges
+from shardviz.picture.picture import (
+    MANY_GROUPS,
+    NO_GROUP,
+    Edges,
+    Frame,
+    Label,
+    make_edges,
+)
 
 # Up to so many chips: width and height of a chip and the gap between chips, in points.
 _SIZES = (
@@ -69,18 +77,19 @@ class ChipGrid:
         """How many planes a slice has; of GPUs, how many hosts there are."""
         if not self.torus.shape:
             return self.topology.hosts
-        return 1 if self.flat else self.torus.shape[2]
+        return (*self.torus.shape, 1, 1)[2]
 
     @cached_property
     def margin(self) -> float:
         """Space around a plane, for frames, wraparound links and links to other planes."""
-        links = any(self.torus.wraps[:2]) or not self.flat
-        return self.gap * (1.0 if links else 0.7 if self.topology.slices > 1 else 0.45)
+        if any(self.torus.wraps[:2]) or not self.flat:
+            return self.gap
+        return self.gap * (0.7 if self.topology.slices > 1 else 0.45)
 
     @property
     def network_width(self) -> float:
         """Space for the network on the left of the hosts of GPUs."""
-        return 0.0 if self.torus.shape or self.topology.hosts == 1 else 12.0
+        return 12.0 * (not self.torus.shape and self.topology.hosts > 1)
 
     @cached_property
     def extent(self) -> tuple[float, float]:
@@ -88,13 +97,14 @@ class ChipGrid:
         across, down = self.plane
         width = across * (self.cell[0] + self.gap) - self.gap + 2 * self.margin
         height = down * (self.cell[1] + self.gap) - self.gap + 2 * self.margin
-        bus = 0.0 if self.torus.shape else self.gap * 0.5
-        return width + self.network_width, height + bus
+        if not self.torus.shape:  # the line of NVLink is below the GPUs
+            height += self.gap * 0.5
+        return width + self.network_width, height
 
     @property
     def head(self) -> float:
         """Space for the name above each plane."""
-        return 13.0 if self.planes > 1 else 0.0
+        return 13.0 * (self.planes > 1)
 
     @cached_property
     def _planes_per_row(self) -> int:
@@ -114,7 +124,9 @@ class ChipGrid:
     @cached_property
     def _slices_per_row(self) -> int:
         """How many slices stand side by side."""
-        return _side_by_side(self.topology.slices, self.block[0], self.block[1] + self.slice_head)
+        return _side_by_side(
+            self.topology.slices, self.block[0], self.block[1] + self.slice_head
+        )
 
     @property
     def apart(self) -> float:
@@ -124,7 +136,7 @@ class ChipGrid:
     @property
     def slice_head(self) -> float:
         """Space for the name of a slice."""
-        return 16.0 if self.topology.slices > 1 else 0.0
+        return 16.0 * (self.topology.slices > 1)
 
     @cached_property
     def size(self) -> tuple[float, float]:
@@ -157,20 +169,16 @@ class ChipGrid:
     def corners(self) -> np.ndarray:
         """float64 [2, chips]: the top left corner of every chip."""
         torus = self.torus
-        slices = np.array([self.slice_corner(i) for i in range(self.topology.slices)])
-        planes = np.array([self.plane_corner(i) for i in range(self.planes)])
+        slices = np.array(list(map(self.slice_corner, range(self.topology.slices))))
+        planes = np.array(list(map(self.plane_corner, range(self.planes))))
         if not torus.shape:
             gpus = self.plane[0]
             host, number = np.divmod(np.arange(torus.chips), gpus)
-            x = (
-                planes[host, 0]
-                + self.network_width
-                + self.margin
-                + number * (self.cell[0] + self.gap)
-            )
+            left = planes[host, 0] + self.network_width + self.margin
+            x = left + number * (self.cell[0] + self.gap)
             return np.stack([x, planes[host, 1] + self.margin])
         x, y = torus.coords[:, 0], torus.coords[:, 1]
-        z = np.zeros(torus.chips, np.int64) if self.flat else torus.coords[:, 2]
+        z = torus.coords[:, 2] if not self.flat else 0 * x
         left = slices[torus.slice_of, 0] + planes[z, 0] + self.margin
         top = slices[torus.slice_of, 1] + planes[z, 1] + self.margin
         step = self.cell[0] + self.gap, self.cell[1] + self.gap
@@ -183,7 +191,9 @@ class ChipGrid:
             width, height = self.block
             for number in range(self.topology.slices):
                 x, y = self.slice_corner(number)
-                found.append(Frame(x, y, width, height, f"slice {number}", dashed=False))
+                found.append(
+                    Frame(x, y, width, height, f"slice {number}", dashed=False)
+                )
         if 1 < self.topology.hosts <= MOST_FRAMES:
             found += self._host_frames()
         return found
@@ -192,20 +202,23 @@ class ChipGrid:
         topology, out = self.topology, self.gap * 0.36
         process, first = np.unique(topology.process_indices, return_index=True)
         x, y = self.corners[:, self.torus.chip_of[first]]
-        across, down = (
-            (self.plane[0], 1) if not self.torus.shape else (*topology.host_shape, 1, 1)[:2]
-        )
+        across, down = (*topology.host_shape, 1, 1)[:2]
+        if not self.torus.shape:  # the GPUs of a host stand in one row
+            across, down = self.plane[0], 1
         width = across * (self.cell[0] + self.gap) - self.gap + 2 * out
         height = down * (self.cell[1] + self.gap) - self.gap + 2 * out
         if not self.torus.shape:
             height += self.gap * 0.5
-        return [
-            Frame(float(a - out), float(b - out), width, height, f"host {p}", self.gap >= 10)
-            for a, b, p in zip(x, y, process.tolist(), strict=True)
-        ]
+        frames, dashed = [], self.gap >= 10
+        for number, host in enumerate(process.tolist()):
+            left, top = float(x[number] - out), float(y[number] - out)
+            frames.append(Frame(left, top, width, height, f"host {host}", dashed))
+        return frames
 
     def labels(self) -> list[Label]:
-        """The names of slices, and of planes (or hosts of GPUs) where they are wide enough."""
+        """The names of slices, and of planes (or hosts of GPUs) where they are wide
+        enough.
+        """
         found = []
         for number in range(self.topology.slices):
             left, top = self.slice_corner(number)
@@ -216,12 +229,16 @@ class ChipGrid:
                 for plane in range(self.planes):
                     x, y = self.plane_corner(plane)
                     x = left + x + self.network_width + self.margin - self.gap * 0.36
-                    found.append(Label(x, top + y - 8, f"{word} {plane}", "start", "tick"))
+                    found.append(
+                        Label(x, top + y - 8, f"{word} {plane}", "start", "tick")
+                    )
         return found
 
 
 def _side_by_side(count: int, width: float, height: float) -> int:
-    """How many rectangles to a row, so that the page is well shaped and its last row full."""
+    """How many rectangles to a row, so that the page is well shaped and its last row
+    full.
+    """
 
     def unfit(columns: int) -> float:
         rows = -(-count // columns)
@@ -260,8 +277,10 @@ def connection_edges(grid: ChipGrid, links: LinkUse | None) -> Edges:
         links: the bytes that a collective puts on each link; None for no collective.
     """
     torus = grid.torus
-    parts = list(_torus(grid, links)) if torus.shape else list(_cluster(grid, links))
-    if torus.shape and torus.parts > 1:
+    if not torus.shape:
+        parts = list(_cluster(grid, links))
+    else:
+        parts = list(_torus(grid, links))
         parts += _between_slices(grid, links)
     if not parts:
         return make_edges([], [], [], [])
@@ -274,18 +293,22 @@ def connection_edges(grid: ChipGrid, links: LinkUse | None) -> Edges:
     return make_edges(*(c[order] for c in columns))
 
 
-def _line_style(grid: ChipGrid, load: np.ndarray, owner: np.ndarray, most: float) -> Lines:
+def _line_style(
+    grid: ChipGrid, load: np.ndarray, owner: np.ndarray, most: float
+) -> Lines:
     """Group and width of each line, by the bytes on it."""
     group = np.where(load > 0, np.where(owner < 0, MANY_GROUPS, owner), NO_GROUP)
     thin, thick = max(0.5, grid.gap * 0.045), min(3.6, max(0.9, grid.gap * 0.32))
-    share = load / most if most else load
+    share = load / (most or 1.0)
     return group, np.where(load > 0, thick * (0.45 + 0.55 * share), thin)
 
 
 def _torus(grid: ChipGrid, links: LinkUse | None) -> Iterable[Lines]:
     torus = grid.torus
     middle = grid.corners + np.array([[grid.cell[0] / 2], [grid.cell[1] / 2]])
-    most = float(links.ici.max(initial=0.0)) if links is not None else 0.0
+    most = 0.0
+    if links is not None:
+        most = float(links.ici.max(initial=0.0))
     for axis in range(len(torus.shape)):
         following = torus.next_chip(axis)
         here = np.flatnonzero(following >= 0)
@@ -305,26 +328,37 @@ def _torus(grid: ChipGrid, links: LinkUse | None) -> Iterable[Lines]:
             yield from _along_z(grid, ends, group, width)
 
 
-def _straight(ends: tuple, group: np.ndarray, width: np.ndarray, some: np.ndarray) -> Lines:
+def _straight(
+    ends: tuple, group: np.ndarray, width: np.ndarray, some: np.ndarray
+) -> Lines:
     (x0, y0), (x1, y1) = ends
     return x0[some], y0[some], x1[some], y1[some], group[some], width[some]
 
 
 def _wraparound(
-    grid: ChipGrid, ends: tuple, group: np.ndarray, width: np.ndarray, some: np.ndarray, axis: int
+    grid: ChipGrid,
+    ends: tuple,
+    group: np.ndarray,
+    width: np.ndarray,
+    some: np.ndarray,
+    axis: int,
 ) -> Iterable[Lines]:
     """Wraparound links: a line out of the last chip of an axis and one into the first."""
     reach = grid.cell[axis] / 2 + grid.gap * 0.85
     for (x, y), sign in zip(ends, (1.0, -1.0), strict=True):
-        out_x = x[some] + (sign * reach if axis == 0 else 0.0)
-        out_y = y[some] + (sign * reach if axis == 1 else 0.0)
+        out_x = x[some] + sign * reach * (axis == 0)
+        out_y = y[some] + sign * reach * (axis == 1)
         yield x[some], y[some], out_x, out_y, group[some], width[some]
 
 
-def _along_z(grid: ChipGrid, ends: tuple, group: np.ndarray, width: np.ndarray) -> Iterable[Lines]:
-    """Links along z: a slanted line up towards the next plane, and one down to the one before."""
+def _along_z(
+    grid: ChipGrid, ends: tuple, group: np.ndarray, width: np.ndarray
+) -> Iterable[Lines]:
+    """Links along z: a slanted line up towards the next plane, and one down to the one
+    before.
+    """
     across, down = grid.cell[0] / 2, grid.cell[1] / 2
-    reach = grid.gap * 0.32  # shorter than half the gap: chips side by side are not joined
+    reach = grid.gap * 0.32  # less than half the gap, or it would join neighbours
     for (x, y), sign in zip(ends, (1.0, -1.0), strict=True):
         x0, y0 = x + sign * across * 0.8, y - sign * down * 0.8
         x1, y1 = x + sign * (across + reach), y - sign * (down + reach)
@@ -337,22 +371,26 @@ def _cluster(grid: ChipGrid, links: LinkUse | None) -> Iterable[Lines]:
     x, y = grid.corners
     middle, foot = x + grid.cell[0] / 2, y + grid.cell[1]
     bus = foot + grid.gap * 0.5
-    nvlink = np.zeros(torus.chips) if links is None else links.nvlink
-    network = np.zeros(torus.chips) if links is None else links.network
-    owner = np.full(torus.chips, NO_GROUP) if links is None else links.chip_group
+    nvlink = network = np.zeros(torus.chips)
+    owner = np.full(torus.chips, NO_GROUP)
+    if links is not None:
+        nvlink, network, owner = links.nvlink, links.network, links.chip_group
     group, width = _line_style(grid, nvlink, owner, float(nvlink.max(initial=0.0)))
     yield middle, foot, middle, bus, group, width
     first = np.arange(0, torus.chips, gpus)
     if gpus > 1:
         host, load = _combined(nvlink, owner, gpus)
         kind, wide = _line_style(grid, load, host, float(load.max(initial=0.0)))
-        yield middle[first], bus[first], middle[first + gpus - 1], bus[first], kind, wide
+        start, stop = middle[first], middle[first + gpus - 1]
+        yield start, bus[first], stop, bus[first], kind, wide
     if len(first) > 1:
         yield from _network_bus(grid, network, owner, gpus)
 
 
-def _combined(load: np.ndarray, owner: np.ndarray, chips: int) -> tuple[np.ndarray, np.ndarray]:
-    """Per host, or per slice, of so many chips: its group or MANY_GROUPS, and its largest load."""
+def _combined(
+    load: np.ndarray, owner: np.ndarray, chips: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Per host, or slice, of so many chips: its group or MANY_GROUPS, and largest load."""
     loads, owners = load.reshape(-1, chips), owner.reshape(-1, chips)
     same = (owners == owners[:, :1]).all(axis=1)
     return np.where(same, owners[:, 0], MANY_GROUPS), loads.max(axis=1)
@@ -368,8 +406,12 @@ def _network_bus(
     host, load = _combined(network, owner, gpus)
     group, width = _line_style(grid, load, host, float(load.max(initial=0.0)))
     yield bus, level, x[first], level, group, width
-    group_of_all = host[0] if host[0] >= 0 and (host == host[0]).all() else MANY_GROUPS
-    kind = np.array([group_of_all if load.any() else NO_GROUP])
+    # The line that joins the hosts has the colour of a group only where that uses all.
+    kind = np.array([MANY_GROUPS])
+    if not load.any():
+        kind = np.array([NO_GROUP])
+    elif host[0] >= 0 and (host == host[0]).all():
+        kind = host[:1]
     thick = np.array([width.max()])
     for x_of_bus in np.unique(bus):
         mine, x0 = level[bus == x_of_bus], np.array([x_of_bus])
@@ -381,9 +423,10 @@ def _between_slices(grid: ChipGrid, links: LinkUse | None) -> list[Lines]:
     topology, torus = grid.topology, grid.torus
     load, owner = np.zeros(torus.parts), np.full(torus.parts, NO_GROUP)
     if links is not None:
-        owner, load = _combined(links.network, links.chip_group, torus.chips // torus.parts)
+        each = torus.chips // torus.parts
+        owner, load = _combined(links.network, links.chip_group, each)
     group, width = _line_style(grid, load, owner, float(load.max(initial=0.0)))
-    corners = np.array([grid.slice_corner(i) for i in range(topology.slices)])
+    corners = np.array(list(map(grid.slice_corner, range(topology.slices))))
     block = grid.block
     lines = []
     for one in range(topology.slices - 1):
@@ -395,6 +438,6 @@ def _between_slices(grid: ChipGrid, links: LinkUse | None) -> list[Lines]:
         else:  # the first of a row is joined to the one above it
             above = corners[: one + 1][corners[: one + 1, 0] == x1][-1]
             ends = x1 + block[0] / 2, above[1] + block[1], x1 + block[0] / 2, y1
-        row = (*(np.array([v]) for v in ends), group[one : one + 1], width[one : one + 1])
-        lines.append(row)
+        points = np.array(ends)[:, None]
+        lines.append((*points, group[one : one + 1], width[one : one + 1]))
     return lines

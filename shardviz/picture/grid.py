@@ -1,8 +1,10 @@
-"""n-dimensional grids on a flat page: the position of every cell, with headers, ticks and frames.
+"""n-dimensional grids on a flat page: the position of every cell, with headers, ticks
+and frames.
 
-The last axis runs across, the one before it down, every further axis repeats what is inside it
-as a block, across or down, whichever keeps the page in shape. An axis too long for the page is
-folded like a line of text. The position of a cell is the sum of one offset per axis.
+The last axis runs across, the one before it down, every further axis repeats what is
+inside it as a block, across or down, whichever keeps the page in shape. An axis too
+long for the page is folded like a line of text. The position of a cell is the sum of
+one offset per axis.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from functools import partial
 import numpy as np
 
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.wording import pictures as wording
 from shardviz.picture.page import text_width
 from shardviz.picture.picture import Frame, Label
 
@@ -22,6 +25,7 @@ ASPECT = 1.7  # width over height that a page is steered to
 PAGE = (960.0, 620.0)  # points: what is wider or higher is folded
 BAND = 14.0  # the height of a row of labels, in points
 AXIS_SIZE = 9.0
+MOST_LABELS = 400
 SMALL = 9.0  # points: smaller cells form an image rather than a table
 
 
@@ -44,6 +48,11 @@ class Level:
     extent: float
     span: int
     size: int
+
+    @property
+    def length(self) -> float:
+        """How long all entries are together, in points."""
+        return float(self.offsets[-1]) + self.extent
 
     @property
     def pitch(self) -> float:
@@ -78,13 +87,9 @@ class Grid:
             total = total + shift.reshape(2, *shape)
         return total.reshape(2, -1)
 
-    def across(self) -> list[Level]:
-        """The repeats across the page, from the cells outward."""
-        return [level for level in self.levels if level.along == 0]
-
-    def down(self) -> list[Level]:
-        """The repeats down the page, from the cells outward."""
-        return [level for level in self.levels if level.along == 1]
+    def along(self, along: int) -> list[Level]:
+        """The repeats across the page (0) or down (1), from the cells outward."""
+        return [level for level in self.levels if level.along == along]
 
 
 def arrange(
@@ -103,12 +108,15 @@ def arrange(
         gap: between cells, in points.
         shown: the axes that the page shows; the others must have size 1.
         page: the width and height beyond which a long axis is folded.
-        block_gap: added to the gap between blocks for every level; by cell size where None.
+        block_gap: added to the gap between blocks for every level; by cell size where
+            None.
 
     >>> arrange((4, 2), (10, 10), 2, (0, 1)).corners()[:, 3].tolist()
     [12.0, 12.0]
     """
-    extra = min(12.0, max(1.5, 0.45 * min(cell))) if block_gap is None else block_gap
+    extra = block_gap
+    if extra is None:
+        extra = min(12.0, max(1.5, 0.45 * min(cell)))
     folds: dict[int, int] = {}
     while True:
         grid = _positions(sizes, cell, gap, shown, extra, folds)
@@ -135,7 +143,8 @@ def _positions(
         offsets = np.arange(count) * step
         levels.append(Level(axis, along, offsets, extent[along], span, sizes[axis]))
         extent[along] = float(offsets[-1]) + extent[along]
-        # One cell wide and tiny: a wider gap would not help to distinguish it from the next.
+        # One cell wide and tiny: a wider gap would not help to distinguish it from the
+        # next.
         depth[along] += count > 1 or min(cell) >= SMALL
         return offsets
 
@@ -161,49 +170,49 @@ def _better(extent: list[float], size: int, gap: float) -> int:
 def _next_fold(
     grid: Grid, sizes: Sequence[int], page: tuple[float, float], between: float
 ) -> tuple | None:
-    """The axis to fold next and its length in a fold, or None where the page is in shape."""
+    """The axis to fold next and its length in a fold, or None where the page is in
+    shape.
+    """
     shape = (grid.width, grid.height)
-    for along in (0, 1):
-        wanted = ASPECT if along == 0 else 1 / ASPECT
-        aspect = shape[along] / shape[1 - along]
-        if shape[along] <= page[along] or aspect < 2 * wanted:
+    for along, wanted in ((0, ASPECT), (1, 1 / ASPECT)):
+        long, other = shape[along], shape[1 - along]
+        if long <= page[along] or long / other < 2 * wanted:
             continue
-        # What is short already stays in one line: only what it is inside of is too long.
-        free = [
-            v
-            for v in grid.levels
-            if v.along == along and v.axis not in grid.folded and _length(v) > page[along]
-        ]
-        longest = max(free, key=lambda v: len(v.offsets), default=None)
+        # What is short already stays in one line: only what it is inside of is too
+        # long.
+        longest = None
+        for level in grid.along(along):
+            if level.axis in grid.folded or level.length <= page[along]:
+                continue
+            if longest is None or len(level.offsets) > len(longest.offsets):
+                longest = level
         if longest is None or len(longest.offsets) < 8:
             continue
-        # A fold has a label of its own; folds narrower than that share one, and are closer.
-        beside = _between(grid, 1 - along, between)
-        if shape[1 - along] >= BAND:
+        # A fold has a label of its own; folds narrower than that share one, and are
+        # closer.
+        beside = 0.0
+        if other >= BAND:
             beside = min(BAND, 2 * between)
-        size, folded = sizes[longest.axis], (shape[along], shape[1 - along] + beside)
-        return longest.axis, min(_lengths(size), key=partial(_off, size, folded, wanted))
+        elif any(len(level.offsets) > 1 for level in grid.along(1 - along)):
+            beside = between
+        size, folded = sizes[longest.axis], (long, other + beside)
+        distance = partial(_off, size, folded, wanted)
+        return longest.axis, min(_lengths(size), key=distance)
     return None
 
 
-def _length(level: Level) -> float:
-    """How long all entries of a level are together, in points."""
-    return float(level.offsets[-1]) + level.extent
-
-
-def _between(grid: Grid, along: int, between: float) -> float:
-    """The gap between folds that are beside each other in that direction."""
-    return between if any(v.along == along and len(v.offsets) > 1 for v in grid.levels) else 0.0
-
-
-def _off(size: int, shape: tuple[float, float], wanted: float, length: int) -> tuple[float, int]:
+def _off(
+    size: int, shape: tuple[float, float], wanted: float, length: int
+) -> tuple[float, int]:
     """How far folds of this length leave the page from the shape it should have."""
     along, across = shape[0] * length / size, shape[1] * -(-size // length)
     return round(abs(math.log(along / across / wanted)), 3), length
 
 
 def _lengths(size: int) -> list[int]:
-    """The lengths that folds may have: divisors where there are some, else powers of two."""
+    """The lengths that folds may have: divisors where there are some, else powers of
+    two.
+    """
     divisors = [n for n in range(2, min(size // 2, 4096) + 1) if size % n == 0]
     return divisors or [1 << k for k in range(1, size.bit_length())]
 
@@ -223,7 +232,8 @@ def headers(
     away: tuple[float, float] = (0.0, 0.0),
     bare: frozenset[int] = frozenset(),
 ) -> Headers:
-    """The labels of every level: across on top, down on the left, the inner ones nearest.
+    """The labels of every level: across on top, down on the left, the inner ones
+    nearest.
 
     Args:
         away: space between the grid and the nearest labels, left and top, in points.
@@ -232,28 +242,30 @@ def headers(
     """
     labels: list[Label] = []
     left = top = 0.0
-    folded_inner = grid.folded | bare
-    for along, levels in ((1, grid.down()), (0, grid.across())):
+    folded = grid.folded | bare
+    for along in (1, 0):
+        levels = grid.along(along)
+        # Where each block of the levels outside begins.
         base = np.zeros(1)
-        for outer in range(len(levels) - 1, -1, -1):
-            level = levels[outer]
-            inside = sum(1 for v in levels[:outer] if _has_words(v, folded_inner))
+        for outer in reversed(range(len(levels))):
+            level, inner = levels[outer], levels[:outer]
+            inner = [other for other in inner if _has_words(other, folded)]
             if _continues(level, base):
-                name = words(level, 0)[0]
-                new = Label(0.0, -8.0 - away[1], f"{name} → goes on in the next line", "start")
-                labels.append(new)
+                text = f"{words(level, 0)[0]} {wording.GOES_ON}"
+                labels.append(Label(0.0, -8.0 - away[1], text, "start"))
                 top = max(top, BAND + 2)
-            elif _has_words(level, folded_inner):
-                if along:
-                    inner = _width_left(levels[:outer], folded_inner, words)
-                    labels += _down(level, base, words, -6.0 - away[0] - inner)
-                    left = max(left, inner + _widest(level, words) + 10)
-                else:
-                    new = _across(level, base, words, -8.0 - away[1] - BAND * inside)
-                    labels += new
-                    left = max([left, *(text_width(v.text, AXIS_SIZE) + 4 - v.x for v in new
-                                        if v.anchor == "end")])  # fmt: skip
-                    top = max(top, BAND * (inside + 1) + 2)
+            elif _has_words(level, folded) and along:
+                space = sum(_widest(other, words) + 8 for other in inner)
+                labels += _down(level, base, words, -6.0 - away[0] - space)
+                left = max(left, space + _widest(level, words) + 10)
+            elif _has_words(level, folded):
+                y = -8.0 - away[1] - BAND * len(inner)
+                new = _across(level, base, words, y)
+                labels += new
+                # The name of the axis stands at the left of the first entry.
+                if new[0].anchor == "end":
+                    left = max(left, text_width(new[0].text, AXIS_SIZE) + 4 - new[0].x)
+                top = max(top, BAND * (len(inner) + 1) + 2)
             base = (base[:, None] + level.offsets).reshape(-1)
     return Headers(tuple(labels), left + away[0], top + away[1])
 
@@ -263,51 +275,48 @@ def _has_words(level: Level, folded: frozenset[int]) -> bool:
 
 
 def _continues(level: Level, base: np.ndarray) -> bool:
-    """Whether every line of another axis is folded, so finely that folds cannot have labels."""
+    """Whether every line of another axis is folded, so finely that folds cannot have
+    labels.
+    """
     count = len(level.offsets)
     fine = _every(18.0, level.pitch, count) >= count > 1
     return level.along == 1 and level.span > 1 and len(base) > 1 and fine
 
 
-def _width_left(levels: list[Level], folded: frozenset[int], words: Callable) -> float:
-    return sum(_widest(v, words) + 8 for v in levels if _has_words(v, folded))
-
-
 def _widest(level: Level, words: Callable) -> float:
-    ends = {0, len(level.offsets) - 1}
-    return max(text_width(" ".join(words(level, i)), AXIS_SIZE) for i in ends)
+    width = 0.0
+    for entry in (0, len(level.offsets) - 1):
+        width = max(width, text_width(" ".join(words(level, entry)), AXIS_SIZE))
+    return width
 
 
 def _down(level: Level, base: np.ndarray, words: Callable, x: float) -> list[Label]:
-    count = len(level.offsets)
-    every = 1 if level.pitch >= 10 else _every(18.0, level.pitch, count)
-    starts = base[:: max(1, len(base) * count // 400)]
-    return [
-        Label(x, float(b + level.offsets[i] + level.extent / 2), " ".join(words(level, i)), "end")
-        for b in starts
-        for i in range(0, count, every)
-    ]
+    count, every, labels = len(level.offsets), 1, []
+    if level.pitch < 10:
+        every = _every(18.0, level.pitch, count)
+    for start in base[:: max(1, len(base) * count // MOST_LABELS)]:
+        for entry in range(0, count, every):
+            y = float(start + level.offsets[entry] + level.extent / 2)
+            labels.append(Label(x, y, " ".join(words(level, entry)), "end"))
+    return labels
 
 
 def _across(level: Level, base: np.ndarray, words: Callable, y: float) -> list[Label]:
-    count = len(level.offsets)
-    name = words(level, 0)[0]
+    count, every, labels = len(level.offsets), 1, []
     full = _widest(level, words) + 4 <= level.pitch
-    widest = text_width(words(level, count - 1)[1], AXIS_SIZE) + 8
-    every = 1 if full else _every(widest, level.pitch, count)
-    starts = base[:: max(1, len(base) * count // every // 400)]
-    labels = [
-        Label(
-            float(b + level.offsets[i] + level.extent / 2),
-            y,
-            " ".join(words(level, i)) if full else words(level, i)[1],
-        )
-        for b in starts
-        for i in range(0, count, every)
-    ]
+    if not full:
+        needed = text_width(words(level, count - 1)[1], AXIS_SIZE) + 8
+        every = _every(needed, level.pitch, count)
+    for start in base[:: max(1, len(base) * count // every // MOST_LABELS)]:
+        for entry in range(0, count, every):
+            x = float(start + level.offsets[entry] + level.extent / 2)
+            name, text = words(level, entry)
+            labels.append(Label(x, y, f"{name} {text}" if full else text))
+    if full:
+        return labels
     # The first word is centred on its entry, and may begin before it.
     out = max(0.0, text_width(labels[0].text, AXIS_SIZE) / 2 - labels[0].x)
-    return labels if full else [Label(-6.0 - out, y, f"{name} →", "end"), *labels]
+    return [Label(-6.0 - out, y, f"{words(level, 0)[0]} →", "end"), *labels]
 
 
 def _every(needed: float, pitch: float, count: int) -> int:
@@ -322,10 +331,17 @@ TICK_SIZE = 8.0
 
 
 def _ticked(grid: Grid, axes: Collection[int]) -> list[Level]:
-    return [v for v in grid.levels if v.axis in axes and v.span == 1 and v.axis not in grid.folded]
+    """The levels that have ticks: those of `axes` that are in one line."""
+    levels = []
+    for level in grid.levels:
+        if level.axis in axes and level.span == 1 and level.axis not in grid.folded:
+            levels.append(level)
+    return levels
 
 
-def tick_margin(grid: Grid, axes: Collection[int], steps: Sequence[int]) -> tuple[float, float]:
+def tick_margin(
+    grid: Grid, axes: Collection[int], steps: Sequence[int]
+) -> tuple[float, float]:
     """The space that ticks take at the left and at the top of a grid, in points.
 
     Args:
@@ -345,51 +361,54 @@ def ticks(grid: Grid, axes: Collection[int], steps: Sequence[int]) -> list[Label
     """A number at every bound between blocks, as many as fit, and always at both ends."""
     labels: list[Label] = []
     for level in _ticked(grid, axes):
-        outer = [v for v in grid.levels if v.along == level.along and v is not level]
-        base = np.zeros(1)
-        for other in outer:
-            base = (base[:, None] + other.offsets).reshape(-1)
+        base, pitches = np.zeros(1), [level.length]
+        for other in grid.along(level.along):
+            if other is not level:
+                base = (base[:, None] + other.offsets).reshape(-1)
+                pitches += [other.pitch] * (len(other.offsets) > 1)
         bounds = np.append(level.offsets, level.offsets[-1] + level.extent)
         numbers = np.arange(len(bounds)) * steps[level.axis]
         needed = 13.0 if level.along else text_width(str(numbers[-1]), TICK_SIZE) + 8
-        if _crowded(level, outer, numbers):
+        # Not even the first and the last number may fit beside those of the next
+        # repeat.
+        ends = 2 * TICK_SIZE
+        if not level.along:
+            first, last = str(numbers[0]), str(numbers[-1])
+            ends = text_width(first, TICK_SIZE) + text_width(last, TICK_SIZE) + 4
+        if len(pitches) > 1 and min(pitches) < ends:
             continue
         keep = _kept(bounds, needed)
         for start in base[:64]:
-            labels += _set(level.along, bounds[keep] + start, numbers[keep], len(bounds) - 1)
+            labels += _tick_labels(level.along, bounds[keep] + start, numbers[keep])
     return labels
 
 
-def _crowded(level: Level, outer: Sequence[Level], numbers: np.ndarray) -> bool:
-    """Whether not even the first and the last number fit beside those of the next repeat."""
-    long = _length(level)
-    ends = [text_width(str(numbers[i]), TICK_SIZE) for i in (0, -1)]
-    need = 2 * TICK_SIZE if level.along else sum(ends) + 4
-    repeats = [v.pitch for v in outer if len(v.offsets) > 1]
-    return bool(repeats) and min([long, *repeats]) < need
-
-
 def _kept(bounds: np.ndarray, needed: float) -> np.ndarray:
-    """Every so many bounds, and the last one; none of them nearer than `needed` to another."""
+    """Which bounds have a number: as many as fit at equal steps, and the last one."""
     last = len(bounds) - 1
     pitch = float(bounds[1] - bounds[0])
     every = 1
-    # The first is shifted inward from its bound, so the next one needs about half as much again.
+    # The first is shifted inward from its bound, so the next one needs about half as
+    # much again.
     while every * pitch < 1.4 * needed and every < last:
         every *= 2
     keep = np.arange(0, last, every)
-    return np.append(keep[(keep == 0) | (bounds[last] - bounds[keep] >= 1.4 * needed)], last)
+    far = bounds[last] - bounds[keep] >= 1.4 * needed
+    return np.append(keep[(keep == 0) | far], last)
 
 
-def _set(along: int, at: np.ndarray, numbers: np.ndarray, last: int) -> list[Label]:
+def _tick_labels(along: int, at: np.ndarray, numbers: np.ndarray) -> list[Label]:
     labels = []
-    for index, (where, number) in enumerate(zip(at.tolist(), numbers.tolist(), strict=True)):
-        first, end = index == 0, index == len(at) - 1
+    for where, number in zip(at.tolist(), numbers.tolist(), strict=True):
+        # Both ends stand inward, so that they don't touch what is beside the array.
+        anchor, inward = "middle", 0.0
+        if not labels:
+            anchor, inward = "start", 4.0
+        elif len(labels) == len(at) - 1:
+            anchor, inward = "end", -4.0
         if along:
-            inward = 4.0 if first else -4.0 if end else 0.0
             labels.append(Label(-5.0, where + inward, str(number), "end", "tick"))
         else:
-            anchor = "start" if first else "end" if end else "middle"
             labels.append(Label(where, -7.0, str(number), anchor, "tick"))
     return labels
 
@@ -401,10 +420,11 @@ MOST_FRAMES = 512
 def host_frames(
     mesh: MeshSpec, corners: np.ndarray, cell: tuple[float, float], gap: float
 ) -> list[Frame]:
-    """A dashed frame around every host: more than one where its devices are not adjacent.
+    """A dashed frame around every host: more than one where its devices are not
+    adjacent.
 
-    No frames for a single host, nor where they would be finer than a reader can see: there the
-    colour and the tooltip show the host.
+    No frames for a single host, nor where they would be finer than a reader can see:
+    there the colour and the tooltip show the host.
 
     Args:
         corners: float64 [2, devices], the top left corner of every device.
@@ -420,40 +440,30 @@ def host_frames(
     runs = _runs(hosts)
     if len(runs) > MOST_FRAMES:
         return []
-    out = 0.42 * gap
-    frames = []
+    out, frames = 0.42 * gap, []
     for top, bottom, left, right, process in runs:
-        x, y = corners[:, device[top, left]]
-        far_x, far_y = corners[:, device[bottom, right]]
-        frames.append(
-            Frame(
-                float(x - out),
-                float(y - out),
-                float(far_x - x + cell[0] + 2 * out),
-                float(far_y - y + cell[1] + 2 * out),
-                f"host {process}",
-                dashed=gap >= 5,
-            )
-        )
+        x, y = (corners[:, device[top, left]] - out).tolist()
+        far_x, far_y = (corners[:, device[bottom, right]] + out).tolist()
+        size = far_x - x + cell[0], far_y - y + cell[1]
+        frames.append(Frame(x, y, *size, f"host {process}", dashed=gap >= 5))
     return frames
 
 
 def _runs(hosts: np.ndarray) -> list[tuple[int, int, int, int, int]]:
     """Rectangles of one host in a 2-d array of hosts: top, bottom, left, right, host."""
     done: list[tuple[int, int, int, int, int]] = []
-    alive: dict[tuple[int, int, int], int] = {}
-    for row, line in enumerate(hosts):
-        breaks = np.flatnonzero(np.diff(line)) + 1
-        starts = [0, *breaks.tolist()]
-        ends = [*(breaks - 1).tolist(), len(line) - 1]
+    # Runs of the row before, by their ends and host: the row in which each began.
+    open_runs: dict[tuple[int, int, int], int] = {}
+    for row in range(len(hosts) + 1):
         now = {}
-        for left, right in zip(starts, ends, strict=True):
-            process = int(line[left])
-            if process >= 0:
-                key = (left, right, process)
-                now[key] = alive.pop(key, row)
-        done += [(top, row - 1, left, right, p) for (left, right, p), top in alive.items()]
-        alive = now
-    last = len(hosts) - 1
-    done += [(top, last, left, right, p) for (left, right, p), top in alive.items()]
+        if row < len(hosts):
+            breaks = np.flatnonzero(np.diff(hosts[row])).tolist()
+            starts = [0, *(at + 1 for at in breaks)]
+            for left, right in zip(starts, [*breaks, hosts.shape[1] - 1], strict=True):
+                key = (left, right, int(hosts[row, left]))
+                if key[2] >= 0:  # else there is no device
+                    now[key] = open_runs.pop(key, row)
+        for (left, right, host), top in open_runs.items():
+            done.append((top, row - 1, left, right, host))
+        open_runs = now
     return sorted(done)

@@ -1,13 +1,12 @@
 """The steps of a collective or a reshard: stills, film strips and text.
 
-A row is a device and a column is a chunk. A cell is as full as its chunk is complete: half of it
-where four of eight devices have contributed to a sum. Arrows run beside the column of the chunk
-that they carry.
+A row is a device and a column is a chunk. A cell is as full as its chunk is complete:
+half of it where four of eight devices have contributed to a sum. Arrows run beside the
+column of the chunk that they carry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +21,11 @@ from shardviz.picture.page import (
     PAD,
     and_more,
     page,
-    paragraphs,
+    sentences,
     side_by_side,
     text_page,
     text_width,
+    titled,
 )
 from shardviz.picture.picture import (
     MANY_GROUPS,
@@ -44,14 +44,17 @@ MOST_LABELLED = 300  # cells
 NO_CHUNK = 3  # the palest colour of verdicts
 TITLE = 22.0
 STRIP_WIDE = 1100.0
+FACTS = {"kind": "movement"}
 
 
-def draw_movement(movement: Movement, step: int | None = None, title: str | None = None) -> Picture:
+def draw_movement(
+    movement: Movement, step: int | None = None, title: str | None = None
+) -> Picture:
     """A film strip of the steps, or a still of one.
 
     Args:
-        step: how many steps are done; the arrows are those of the next one. None for a film strip
-            of at most MOST_PANELS stills.
+        step: how many steps are done; the arrows are those of the next one. None for a
+            film strip of at most MOST_PANELS stills.
         title: instead of the movement's own.
 
     Raises:
@@ -62,58 +65,62 @@ def draw_movement(movement: Movement, step: int | None = None, title: str | None
     >>> len(draw_movement(gather).panels), draw_movement(gather, step=3).facts["step"]
     (4, 3)
     """
-    head = movement.title if title is None else title
+    head, last = titled(title, movement.title), len(movement.steps)
     if step is not None:
-        done = check_size(step, "How many steps are done", ProgramError)
-        if not 0 <= done <= len(movement.steps):
+        step = check_size(step, "How many steps are done", ProgramError)
+        if not 0 <= step <= last:
             raise ProgramError(
-                f"There are {plural(len(movement.steps), 'step')}, so step= is 0 to"
-                f" {len(movement.steps):,}; got {shown(step)}."
+                f"There are {plural(last, 'step')}, so step= is 0 to {last:,}; got"
+                f" {shown(step)}."
             )
-    if not _is_drawn(movement):
-        lines = [(line, "text") for line in _summary(movement)]
-        return text_page(lines, title=head, alt=_alt(movement), facts={"kind": "movement"})
+    # Of too many devices or chunks there are only words.
+    if not is_drawn(movement):
+        lines = [*head_lines(movement), *step_lines(movement, 30)]
+        rows = [(line, "text") for line in lines]
+        return text_page(rows, title=head, alt=_alt(movement), facts=FACTS)
     counts = list(movement.counts())
     if step is not None:
-        return _still(movement, done, counts[done], head, _caption(movement, done))
-    stills = [_still(movement, n, counts[n], _name(movement, n), []) for n in _chosen(movement)]
-    left = len(counts) - len(stills)
-    notes = [*_head_lines(movement), *_step_lines(movement, 4), *and_more(left, "still")]
+        caption = _caption(movement, step)
+        return _still(movement, step, counts[step], head, [caption])
+    # The first stills, the last, and of many some between, at equal steps.
+    chosen = range(last + 1)
+    if last >= MOST_PANELS:
+        parts = MOST_PANELS - 1
+        chosen = sorted({round(n * last / parts) for n in range(MOST_PANELS)})
+    stills = []
+    for done in chosen:
+        name = "end" if done == last else f"step {done + 1}"
+        if not last:
+            name = "nothing is sent"
+        stills.append(_still(movement, done, counts[done], name, []))
+    notes = [*head_lines(movement), *step_lines(movement, 4)]
     return side_by_side(
-        stills, title=head, notes=notes, alt=_alt(movement), width=STRIP_WIDE,
-        facts={"kind": "movement"},
-    )  # fmt: skip
+        stills,
+        title=head,
+        notes=[*notes, *and_more(len(counts) - len(stills), "still")],
+        alt=_alt(movement),
+        width=STRIP_WIDE,
+        facts=FACTS,
+    )
 
 
-def _is_drawn(m: Movement) -> bool:
+def is_drawn(m: Movement) -> bool:
+    """Whether there are few enough devices and chunks for a picture."""
     return m.size <= MOST_LISTED and m.chunks.count <= MOST_COLUMNS
 
 
-def _chosen(m: Movement) -> list[int]:
-    """Which stills a film strip has: the first ones, the last, and some between."""
-    last = len(m.steps)
-    if last < MOST_PANELS:
-        return list(range(last + 1))
-    return sorted({round(n * last / (MOST_PANELS - 1)) for n in range(MOST_PANELS)})
-
-
-def _name(m: Movement, done: int) -> str:
-    if not len(m.steps):
-        return "nothing is sent"
-    return f"step {done + 1}" if done < len(m.steps) else "end"
-
-
-def _caption(m: Movement, done: int) -> list[str]:
+def _caption(m: Movement, done: int) -> str:
     if done == len(m.steps):
-        return [f"After {plural(done, 'step')}: what every device has."]
+        return f"After {plural(done, 'step')}: what every device has."
     step = m.steps[done]
     most = f"{bytes_text(step.bytes)} per device"
-    return [f"Step {done + 1} of {len(m.steps):,}, {most}: {step.words}"]
+    return f"Step {done + 1} of {len(m.steps):,}, {most}: {step.words}"
 
 
 @dataclass(frozen=True, eq=False)
 class _Cells:
-    """Where the cells of a still are, in points. Devices and chunks are in the order of the grid.
+    """Where the cells of a still are, in points. Devices and chunks are in the order of
+    the grid.
 
     Attributes:
         rows, columns: int64: the row of each device, and the column of each chunk.
@@ -141,6 +148,11 @@ class _Cells:
         return self.top + self.rows[device] * (self.height + self.down)
 
     @property
+    def radius(self) -> float:
+        """Of the corners of a cell."""
+        return 2.0 if self.width > 6 else 0.0
+
+    @property
     def size(self) -> tuple[float, float]:
         """Width and height of all cells and what is beside them."""
         return (
@@ -152,140 +164,158 @@ class _Cells:
 def _cells(m: Movement, alone: bool) -> _Cells:
     """The cells of a still, larger where it stands alone and not in a film strip."""
     rows, columns = m.size, m.chunks.count
-    places = np.argsort(m.grid.member_at)
-    numbers = np.arange(columns)
+    places, numbers = np.argsort(m.grid.member_at), np.arange(columns)
+    # The chunks of a device stand in the order of the grid, as the devices do.
     if m.kind in REGULAR:
-        block, part = numbers // m.chunks.parts, numbers % m.chunks.parts
-        pairs = m.chunks.pairs
-        at = places[block // pairs] * pairs + places[block % pairs] if pairs else places[block]
+        block, part = np.divmod(numbers, m.chunks.parts)
+        if pairs := m.chunks.pairs:
+            at = places[block // pairs] * pairs + places[block % pairs]
+        else:
+            at = places[block]
         numbers = at * m.chunks.parts + part
     left = text_width(f"device {int(m.devices.max())}", 8.0) + 8
-    longest = max(text_width(m.chunks.label(n), 8.0) for n in range(columns)) + 4
+    longest = 0.0
+    for number in range(columns):
+        longest = max(longest, text_width(m.chunks.label(number), 8.0) + 4)
+    # Space above, width and height of a cell, space between columns and rows.
+    wide, many = (700, 64) if alone else (380, 40)
     if rows > 16:
-        sizes = 4.0, 3.6 if columns <= 64 else 1.8, 3.6, 0.0, 0.0
-    elif columns * (longest + 9) < (700 if alone else 380):
-        sizes = 16.0, max(24.0 if m.sums else 16.0, longest), 15.0, 9.0, 3.0
-    elif columns <= (64 if alone else 40):
-        sizes = 4.0, 10.0, 12.0, 5.0, 2.0
+        sizes = (4.0, 3.6 if columns <= 64 else 1.8, 3.6, 0.0, 0.0)
+    elif columns * (longest + 9) < wide:
+        least = 24.0 if m.sums else 16.0
+        sizes = (16.0, max(least, longest), 15.0, 9.0, 3.0)
+    elif columns <= many:
+        sizes = (4.0, 10.0, 12.0, 5.0, 2.0)
     else:
-        sizes = 4.0, 5.0 if columns <= 80 else 3.0, 12.0, 1.0, 2.0
+        sizes = (4.0, 5.0 if columns <= 80 else 3.0, 12.0, 1.0, 2.0)
     return _Cells(places, numbers, left, *sizes)
 
 
-def _still(m: Movement, done: int, counts: np.ndarray, title: str, notes: list[str]) -> Picture:
-    cells = _cells(m, bool(notes))
-    row, column = (v.reshape(-1) for v in np.indices(counts.shape))
-    labelled = counts.size <= MOST_LABELLED and cells.height > 12
+def _still(
+    m: Movement, done: int, counts: np.ndarray, title: str, notes: list[str]
+) -> Picture:
+    cells = _cells(m, alone=bool(notes))
+    row, column = np.indices(counts.shape).reshape(2, -1)
     empty = make_tiles(
-        cells.x(column), cells.y(row), cells.width, cells.height, NO_CHUNK,
-        device=m.devices[row], radius=2.0 if cells.width > 6 else 0.0,
-    )  # fmt: skip
-    labels = _row_names(m, cells)
-    if cells.top > 8:
-        middle = cells.width / 2
-        labels += [
-            Label(float(cells.x(n)) + middle, 7.0, m.chunks.label(n), role="tick")
-            for n in range(m.chunks.count)
-        ]
-    step = m.steps[done] if done < len(m.steps) else None
-    inside = _filled(m, cells, counts, labelled, step)
-    return page(
-        empty, labels, title=title, notes=notes, size=cells.size, frames=_hosts(m, cells),
-        colormap="verdicts", groups=4, alt=f"{title}. {' '.join(_caption(m, done))}",
-        panels=((PAD, PAD + (TITLE if title else 0.0), inside),),
-        facts={"kind": "movement", "step": done},
-    )  # fmt: skip
-
-
-def _row_names(m: Movement, cells: _Cells) -> list[Label]:
+        cells.x(column),
+        cells.y(row),
+        cells.width,
+        cells.height,
+        NO_CHUNK,
+        device=m.devices[row],
+        radius=cells.radius,
+    )
+    labels, high = [], cells.height / 2
     every = 1 if cells.height >= 8 else 8
-    middle = cells.height / 2
-    return [
-        Label(
-            cells.left - 6, float(cells.y(n)) + middle, f"device {int(m.devices[n])}", "end", "tick"
-        )
-        for n in m.grid.member_at[::every].tolist()
-    ]
+    for device in m.grid.member_at[::every].tolist():
+        y, name = float(cells.y(device)) + high, f"device {int(m.devices[device])}"
+        labels.append(Label(cells.left - 6, y, name, "end", "tick"))
+    if cells.top > 8:
+        for number in range(m.chunks.count):
+            x, name = float(cells.x(number)) + cells.width / 2, m.chunks.label(number)
+            labels.append(Label(x, 7.0, name, role="tick"))
+    step = m.steps[done] if done < len(m.steps) else None
+    labelled = counts.size <= MOST_LABELLED and cells.height > 12
+    inside = _filled(m, cells, counts, labelled, step)
+    top = PAD + (TITLE if title else 0.0)
+    return page(
+        empty,
+        labels,
+        title=title,
+        notes=notes,
+        size=cells.size,
+        frames=_hosts(m, cells),
+        colormap="verdicts",
+        groups=4,
+        alt=f"{title}. {_caption(m, done)}",
+        panels=((PAD, top, inside),),
+        facts={**FACTS, "step": done},
+    )
 
 
 def _hosts(m: Movement, cells: _Cells) -> list[Frame]:
-    """A frame around the devices of each host, where they are several and each in one piece."""
+    """A frame around the devices of each host, where each is in one piece."""
     hosts = m.hosts[m.grid.member_at]
     runs = np.split(np.arange(m.size), np.flatnonzero(np.diff(hosts)) + 1)
     if len(runs) < 2 or len(runs) != len(np.unique(hosts)) or cells.height < 8:
         return []
-    pitch = cells.height + cells.down
-    return [
-        Frame(
-            0.0, cells.top + run[0] * pitch - cells.down / 2, cells.size[0], len(run) * pitch,
-            f"host {int(hosts[run[0]])}",
-        )
-        for run in runs
-    ]  # fmt: skip
+    pitch, frames = cells.height + cells.down, []
+    for run in runs:
+        top, high = cells.top + run[0] * pitch - cells.down / 2, len(run) * pitch
+        name = f"host {int(hosts[run[0]])}"
+        frames.append(Frame(0.0, top, cells.size[0], high, name))
+    return frames
 
 
 def _groups(m: Movement) -> tuple[np.ndarray, int]:
-    """The colour of each chunk, and how many there are: of what it is for, or where it is from."""
+    """The colour of each chunk, and how many: what it is for, or where it is from."""
     numbers = np.arange(m.chunks.count)
     if m.chunks.pairs:
         return numbers % m.chunks.pairs, m.chunks.pairs
-    if m.layouts:  # of the new block
-        needed = {m.at_end(n).tobytes(): m.at_end(n) for n in range(m.size)}
-        for block, some in enumerate(needed.values()):
-            numbers[some] = block
-        return numbers, len(needed)
-    blocks = numbers // m.chunks.parts
-    return blocks, int(blocks.max(initial=0)) + 1
+    if m.layouts:  # the colour is that of the new block
+        blocks: dict[bytes, int] = {}
+        for device in range(m.size):
+            needed = m.at_end(device)
+            numbers[needed] = blocks.setdefault(needed.tobytes(), len(blocks))
+        return numbers, len(blocks)
+    numbers = numbers // m.chunks.parts
+    return numbers, int(numbers.max(initial=0)) + 1
 
 
 def _filled(
-    m: Movement, cells: _Cells, counts: np.ndarray, labelled: bool, step: MovementStep | None
+    m: Movement,
+    cells: _Cells,
+    counts: np.ndarray,
+    labelled: bool,
+    step: MovementStep | None,
 ) -> Picture:
     """What is in the cells, and the arrows."""
     colour, groups = _groups(m)
     row, column = np.nonzero(counts)
-    there, whole = counts[row, column], m.contributors
-    tiles = no_tiles()
-    if len(row):
+    held, tiles, labels, hints = counts[row, column], no_tiles(), [], []
+    triples = np.stack([row, column, held], 1).tolist()
+    for device, chunk, count in triples:
+        name = m.chunks.label(chunk)
+        hint = f"device {int(m.devices[device])}: chunk {name}"
+        # Of a sum, a cell says how many devices have added to it.
+        if m.sums:
+            name = f"{count}/{m.contributors}"
+            hint += f", the sum of {count} of {m.contributors} devices"
+        hints.append(hint)
+        if labelled:
+            x = float(cells.x(chunk)) + cells.width / 2
+            y = float(cells.y(device)) + cells.height / 2
+            labels.append(Label(x, y, name, role="tick", tone="text"))
+    if hints:
         tiles = make_tiles(
-            cells.x(column), cells.y(row), np.maximum(1.0, cells.width * there / whole),
-            cells.height, colour[column], m.devices[row],
-            hint=[
-                _hint(m, r, c, n)
-                for r, c, n in zip(row.tolist(), column.tolist(), there.tolist(), strict=True)
-            ],
-            radius=2.0 if cells.width > 6 else 0.0,
-        )  # fmt: skip
-    labels = []
-    if labelled:
-        x, y = cells.x(column) + cells.width / 2, cells.y(row) + cells.height / 2
-        texts = [_fraction(m, c, n) for c, n in zip(column.tolist(), there.tolist(), strict=True)]
-        labels = [
-            Label(float(a), float(b), text, role="tick", tone="text")
-            for a, b, text in zip(x, y, texts, strict=True)
-        ]
-    edges = None if step is None or cells.across < 5 else _arrows(m, cells, step)
+            cells.x(column),
+            cells.y(row),
+            np.maximum(1.0, cells.width * held / m.contributors),
+            cells.height,
+            colour[column],
+            m.devices[row],
+            hint=hints,
+            radius=cells.radius,
+        )
+    edges = None
+    if step is not None and cells.across >= 5:
+        edges = _arrows(m, cells, step)
     alt = f"{plural(len(row), 'chunk')} on {plural(m.size, 'device')}."
-    return Picture(*cells.size, tiles, tuple(labels), alt=alt, groups=groups, edges=edges)
-
-
-def _fraction(m: Movement, chunk: int, count: int) -> str:
-    return f"{count}/{m.contributors}" if m.sums else m.chunks.label(chunk)
-
-
-def _hint(m: Movement, device: int, chunk: int, count: int) -> str:
-    name = f"device {int(m.devices[device])}: chunk {m.chunks.label(chunk)}"
-    return f"{name}, the sum of {count} of {m.contributors} devices" if m.sums else name
+    look = {"alt": alt, "groups": groups, "edges": edges}
+    return Picture(*cells.size, tiles, tuple(labels), **look)
 
 
 def _arrows(m: Movement, cells: _Cells, step: MovementStep) -> Edges:
-    """Beside the column of each chunk: out of the source, along, into the target; thick between
-    hosts and slices."""
+    """Beside the column of each chunk: out of the source, along, into the target.
+
+    Thick between hosts and slices.
+    """
     right = cells.x(step.chunk) + cells.width
     lane = right + cells.across * 0.62
     start = cells.y(step.source) + cells.height / 2
     end = cells.y(step.target) + cells.height / 2
-    # Where a device both sends and receives in one column, the two ends are a little apart.
+    # Where a device both sends and receives in one column, the two ends are a little
+    # apart.
     shift = np.where(end > start, 2.0, -2.0)
     start, end = start + shift, end - shift
     head = min(3.0, cells.across * 0.5)
@@ -300,113 +330,28 @@ def _arrows(m: Movement, cells: _Cells, step: MovementStep) -> Edges:
 
 
 def _alt(m: Movement) -> str:
-    return " ".join([f"{m.title}.", *_head_lines(m), *_step_lines(m, 8)])
+    return sentences([m.title, *head_lines(m), *step_lines(m, 8)])
 
 
-def _head_lines(m: Movement) -> list[str]:
+def head_lines(m: Movement) -> list[str]:
     """What it sends and how long that takes at least."""
     lines = [f"{m.formula[0].upper()}{m.formula[1:]}: {m.filled_in}."]
     if m.seconds is not None:
         lines.append(f"At least {seconds_text(m.seconds)} ({m.rate_source}).")
-    return [*lines, *m.notes, *([m.summed_up] if m.summed_up else [])]
+    lines += map(str, m.notes)
+    return [*lines, m.summed_up] if m.summed_up else lines
 
 
-def _step_lines(m: Movement, most: int) -> list[str]:
+def step_lines(m: Movement, most: int) -> list[str]:
     """The steps in words; of many, the first of every run of like steps."""
+    lines, number = [], 1
     if len(m.steps) <= most:
-        return [f"Step {n + 1}: {step.words}" for n, step in enumerate(m.steps)]
-    lines, at = [], 1
+        return [f"Step {n}: {step.words}" for n, step in enumerate(m.steps, 1)]
     for step, times in m.runs():
-        name = f"Step {at:,}" if times == 1 else f"Steps {at:,} to {at + times - 1:,}"
-        first = "" if times == 1 else " at first,"
-        words = f"{step.words[0].lower()}{step.words[1:]}" if first else step.words
-        lines.append(f"{name}:{first} {words}")
-        at += times
+        line = f"Step {number:,}: {step.words}"
+        if times > 1:
+            words = f"{step.words[0].lower()}{step.words[1:]}"
+            line = f"Steps {number:,} to {number + times - 1:,}: at first, {words}"
+        lines.append(line)
+        number += times
     return [*lines[:most], *and_more(len(lines) - most, "line")]
-
-
-def _summary(m: Movement) -> list[str]:
-    return [*_head_lines(m), *_step_lines(m, 30)]
-
-
-MOST_TEXT_ROWS = 40
-NOTHING, COMPLETE = "·", "■"
-
-
-def movement_text(movement: Movement, width: int) -> str:
-    """A movement: what it sends, its steps in words, and what every device has after each.
-
-    Devices are rows and chunks are columns; tables stand side by side as far as they fit, and of
-    more than a screen of them the first ones and the last are shown.
-
-    >>> from shardviz.core.program.movement import collective_movement
-    >>> print(movement_text(collective_movement("reduce-scatter", 3, 12), 80))
-    reduce-scatter of 12 B, 3 devices, ring
-    (n - 1) / n × bytes: 2 / 3 × 12 B = 8 B sent per device, in 2 steps.
-    Step 1: Every device sends 1 chunk to its right neighbour, which adds its own
-      part: sums of 2 of 3 devices.
-    Step 2: Every device sends 1 chunk to its right neighbour, which adds its own
-      part: sums of 3 of 3 devices.
-    <BLANKLINE>
-              start   step 1  end
-    device 0  1 1 1   1 2 ·   ■ · ·
-    device 1  1 1 1   · 1 2   · ■ ·
-    device 2  1 1 1   2 · 1   · · ■
-    ■ all 3 devices, 2 the sum of two, · nothing
-    """
-    m = movement
-    lines = paragraphs([m.title, *_head_lines(m), *_step_lines(m, 12)], width).split("\n")
-    if not _is_drawn(m) or m.size > 32:
-        return "\n".join(lines)
-    tables = _tables(m)
-    side = max(len(f"device {int(d)}") for d in m.devices)
-    wide = max(len(line) for table in tables for line in table[1]) + 2
-    across = (width - side - 2) // max(wide, 8)
-    if across < 1:
-        return "\n".join(lines)
-    bands = max(1, (MOST_TEXT_ROWS - len(lines)) // (m.size + 2))
-    tables = _some(tables, across * bands)
-    for first in range(0, len(tables), across):
-        lines += ["", *_band(m, tables[first : first + across], side, max(wide, 8))]
-    return "\n".join([*lines, _key(m)])
-
-
-Table = tuple[str, list[str]]
-
-
-def _tables(m: Movement) -> list[Table]:
-    """The name of each state, and a line per device."""
-    letters = len(str(m.contributors))
-    blank = " " if m.chunks.count <= 16 or letters > 1 else ""
-
-    def cell(count: int) -> str:
-        text = NOTHING if not count else COMPLETE if count == m.contributors else str(count)
-        return f"{text:>{letters}}"
-
-    last = len(m.steps)
-    found = []
-    for number, counts in enumerate(m.counts()):
-        name = "start" if not number else "end" if number == last else f"step {number}"
-        found.append((name, [blank.join(map(cell, row)) for row in counts.tolist()]))
-    return found
-
-
-def _some(tables: Sequence[Table], most: int) -> list[Table]:
-    """The first ones and the last."""
-    if len(tables) <= most:
-        return list(tables)
-    return [*tables[: max(most - 1, 0)], tables[-1]]
-
-
-def _band(m: Movement, tables: Sequence[Table], side: int, wide: int) -> list[str]:
-    lines = [" " * (side + 2) + "".join(f"{name:<{wide}}" for name, _ in tables)]
-    for row, device in enumerate(m.devices.tolist()):
-        cells = "".join(f"{rows[row]:<{wide}}" for _, rows in tables)
-        lines.append(f"{f'device {device}':<{side}}  {cells}")
-    return [line.rstrip() for line in lines]
-
-
-def _key(m: Movement) -> str:
-    if m.sums:
-        return f"{COMPLETE} all {m.size} devices, 2 the sum of two, {NOTHING} nothing"
-    return f"{COMPLETE} there, {NOTHING} not there"

@@ -7,9 +7,9 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
-from shardviz.core.format import plural
+from shardviz.core.format import Fold, plural
 from shardviz.picture.picture import (
     Edges,
     Frame,
@@ -21,9 +21,12 @@ from shardviz.picture.picture import (
     no_tiles,
 )
 
-# The letters from blank to tilde, two digits each: hundredths of the font's size. They are the
-# advances of DejaVu Sans, a wide font and the one that comes with matplotlib, as it is drawn at
-# 100 or 144 dots an inch, whichever is more: at few dots every letter is rounded to full ones.
+T = TypeVar("T")
+
+# The letters from blank to tilde, two digits each: hundredths of the font's size. They
+# are the advances of DejaVu Sans, a wide font and the one that comes with matplotlib,
+# as it is drawn at 100 or 144 dots per inch, whichever is more: at few dots every
+# letter is rounded to full ones.
 _SANS = (
     "3643518868968132434356883640363668686868686868686868363688888856997572728068"
     "5981803434725989808164817268628072997264724336438856566468596864366868323264"
@@ -51,24 +54,44 @@ def text_width(text: str, size: float, mono: bool = False, bold: bool = False) -
     >>> text_width("model 0", 9) < text_width("model 10", 9)
     True
     """
-    if mono:
-        return size * sum(_MONO if v.isascii() else max(_MONO, _other(v)) for v in text)
-    table = _WIDTHS[bold]
-    more = 1.15 if bold else 1.0
-    return size * sum(table[ord(v) - 32] if " " <= v <= "~" else more * _other(v) for v in text)
+    widths, width = _WIDTHS[bold], 0.0
+    for letter in text:
+        if mono and letter.isascii():
+            width += _MONO
+        elif mono:
+            width += max(_MONO, _other(letter))
+        elif " " <= letter <= "~":
+            width += widths[ord(letter) - 32]
+        else:
+            width += _BOLDER[bold] * _other(letter)
+    return size * width
 
 
-def _table(digits: str) -> tuple[float, ...]:
+def _pairs(digits: str) -> tuple[float, ...]:
     return tuple(int(digits[i : i + 2]) / 100 for i in range(0, len(digits), 2))
 
 
-_WIDTHS = {False: _table(_SANS), True: _table(_BOLD)}
+_WIDTHS = {False: _pairs(_SANS), True: _pairs(_BOLD)}
+_BOLDER = {False: 1.0, True: 1.15}
 
 
 def _other(letter: str) -> float:
     if letter in _OTHERS:
         return _OTHERS[letter]
+    # Letters of other scripts: full-width ones, and the widest of the others.
     return 1.2 if unicodedata.east_asian_width(letter) in "WF" else 0.97
+
+
+def widest(texts: Iterable[str], size: float, mono: bool = False) -> float:
+    """The width of the widest of some texts, in points; 0 for none.
+
+    >>> widest([], 9), widest(["a", "bc"], 9) == text_width("bc", 9)
+    (0.0, True)
+    """
+    width = 0.0
+    for text in texts:
+        width = max(width, text_width(text, size, mono))
+    return width
 
 
 def shortened(text: str, width: float, size: float, mono: bool = False) -> str:
@@ -87,7 +110,7 @@ def shortened(text: str, width: float, size: float, mono: bool = False) -> str:
 def broken(
     text: str, width: float, size: float, most: int | None = None, indent: str = ""
 ) -> list[str]:
-    """`text` in lines no wider than `width` points, broken at blanks; in long words, anywhere.
+    """`text` in lines no wider than `width` points, broken at blanks or in long words.
 
     Args:
         most: how many lines there may be; the last then ends with an ellipsis.
@@ -98,30 +121,34 @@ def broken(
     >>> broken("one two three", 40, 9, most=1)
     ['one t…']
     """
-    lines, rest = [], text
+    lines, rest, start = [], text, ""
     while rest and (most is None or len(lines) + 1 < most):
-        start = indent if lines else ""
         if text_width(start + rest, size) <= width:
             break
         at = _break(rest, width - text_width(start, size), size)
         lines.append(start + rest[:at].rstrip())
-        rest = rest[at:].lstrip()
-    return [*lines, shortened((indent if lines else "") + rest, width, size)] if rest else lines
+        rest, start = rest[at:].lstrip(), indent
+    if rest:
+        lines.append(shortened(start + rest, width, size))
+    return lines
 
 
 def _break(text: str, width: float, size: float) -> int:
-    """How many letters go into a line: up to a blank, or as many as fit where that is far off."""
-    used, at = 0.0, 0
-    for at, letter in enumerate(text):  # noqa: B007  used after the loop
-        used += text_width(letter, size)
+    """How many letters go into a line: up to a blank, or into a long word."""
+    used, most = 0.0, 0
+    while most < len(text) - 1:
+        used += text_width(text[most], size)
         if used > width:
             break
-    blank = text.rfind(" ", 0, at + 1)
-    return blank if blank > at // _LONG_WORD else max(at, 1)
+        most += 1
+    blank = text.rfind(" ", 0, most + 1)
+    # A line that a long word would leave nearly empty breaks within that word.
+    return blank if blank > most // _LONG_WORD else max(most, 1)
 
 
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """`text` in lines of at most `width` letters where blanks, and slashes of long paths, allow it.
+    """`text` in lines of at most `width` letters, broken at blanks and slashes of
+    paths.
 
     >>> wrapped("one two three", 8, "  ")
     ['one two', '  three']
@@ -129,14 +156,22 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
     ['from', '  jit(step)/', '  transpose(jvp(layer))/', '  dot_general']
     """
     lines = textwrap.wrap(
-        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        text,
+        width,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
-    return [part for line in lines for part in _path_lines(line, width, indent)]
+    parts: list[str] = []
+    for line in lines:
+        parts += _path_lines(line, width, indent)
+    return parts
 
 
 def _path_lines(line: str, width: int, indent: str) -> list[str]:
-    """A line that a long path makes too long, broken after slashes; URLs stay in one line."""
+    """A line that a long path makes too long, broken after slashes."""
     found = []
+    # An address that is broken can no longer be followed.
     while len(line) > width and "://" not in line:
         at = line.rfind("/", len(indent), width) + 1
         if at <= len(indent) or not line[at:].strip():
@@ -161,9 +196,31 @@ def paragraphs(texts: Iterable[str], width: int, most: int | None = None) -> str
     if most is not None:
         source = [*source[:most], *and_more(len(source) - most, "line")]
     for line in source:
+        # What is indented stays so, and its further lines a little more.
         indent = " " * (len(line) - len(line.lstrip()))
         lines += wrapped(line, width, indent + "  ") or [""]
     return "\n".join(lines)
+
+
+def sentences(lines: Iterable[str]) -> str:
+    """Lines as one text for a screen reader: each ends with a stop.
+
+    >>> sentences(["one", "  two:", "three."])
+    'one. two: three.'
+    """
+    text = []
+    for line in lines:
+        line = line.strip()
+        text.append(line if line.endswith((".", ":")) else f"{line}.")
+    return " ".join(text)
+
+
+def unfolded(folds: Iterable[Fold[T]]) -> list[T]:
+    """The items of several folds."""
+    items: list[T] = []
+    for one in folds:
+        items += one.items
+    return items
 
 
 def and_more(count: int, noun: str) -> list[str]:
@@ -179,21 +236,33 @@ PAD = 10.0
 TITLE_SIZE, NOTE_SIZE, LINE = 11.0, 8.5, 14.0
 SWATCH = 9.0
 NOTES_WIDE = 700.0  # longer notes take several lines
-# At few dots per inch, painters round every letter to full dots; lines grow by up to this factor.
+# At few dots per inch, painters round every letter to full dots; lines grow by up to
+# this factor.
 ROUNDING = 1.06
+
+
+def titled(title: str | None, head: str) -> str:
+    """The title that the caller wants, `""` for none; the picture's own where None."""
+    return head if title is None else title
+
+
+def note(text: str, tone: str = "") -> Label:
+    """A line of text for below a page, which gives it its point."""
+    return Label(0, 0, text, "start", "note", tone)
 
 
 def moved(labels: Iterable[Label], x: float, y: float) -> list[Label]:
     """The labels, shifted."""
-    return [replace(v, x=v.x + x, y=v.y + y) for v in labels]
+    return [replace(label, x=label.x + x, y=label.y + y) for label in labels]
+
+
+_SIZES = {"title": TITLE_SIZE, "axis": 9.0, "tick": 8.0, "note": NOTE_SIZE, "mono": 9.0}
 
 
 def label_span(label: Label) -> tuple[float, float]:
     """Where a label begins and ends on the page, in points."""
-    sizes = {"title": TITLE_SIZE, "axis": 9.0, "tick": 8.0, "note": NOTE_SIZE, "mono": 9.0}
-    width = text_width(
-        label.text, sizes[label.role], mono=label.role == "mono", bold=label.role == "title"
-    )
+    size, role = _SIZES[label.role], label.role
+    width = text_width(label.text, size, mono=role == "mono", bold=role == "title")
     back = {"start": 0.0, "middle": width / 2, "end": width}[label.anchor]
     return label.x - back, label.x - back + width
 
@@ -224,31 +293,33 @@ def page(
     edges: Edges | None = None,
     **more: Any,
 ) -> Picture:
-    """A picture of tiles and labels that begin at the origin; title above, legend and notes below.
+    """A picture of tiles and labels, with a title above and legend and notes below.
 
     Args:
+        tiles, labels, frames, edges: begin at the origin.
         size: the width and height of the tiles and labels, margins not included.
         notes: lines of text; a Label keeps its role and tone.
         more: further fields of Picture.
     """
     top = PAD + (22.0 if title else 0.0)
-    placed, height = legend_rows(legend, PAD, top + size[1] + 12, max(size[0], 260.0))
-    texts = [
-        *moved(labels, PAD, top),
-        *_notes(notes, top + size[1] + (12 + height if placed else 8), size[0]),
-    ]
+    low = top + size[1]
+    placed, height = legend_rows(legend, PAD, low + 12, max(size[0], 260.0))
+    texts = moved(labels, PAD, top)
+    texts += _notes(notes, low + (12 + height if placed else 8), size[0])
     if title:
         texts.insert(0, Label(PAD, PAD + 7, title, "start", "title"))
-    ends = [_end(v) for v in texts]
-    ends += [v.x + SWATCH + 5 + text_width(v.text, NOTE_SIZE) for v in placed]
-    lows = [v.y + 7 for v in texts] + [v.y + LINE for v in placed]
-    width = max([PAD + size[0], *ends]) + PAD
+    right, bottom = PAD + size[0], low
+    for label in texts:
+        right, bottom = max(right, _end(label)), max(bottom, label.y + 7)
+    for entry in placed:
+        right = max(right, entry.x + SWATCH + 5 + text_width(entry.text, NOTE_SIZE))
+        bottom = max(bottom, entry.y + LINE)
     return Picture(
-        round(width, 2),
-        round(max([top + size[1], *lows]) + PAD, 2),
+        round(right + PAD, 2),
+        round(bottom + PAD, 2),
         shifted(tiles, PAD, top),
         tuple(texts),
-        tuple(replace(f, x=f.x + PAD, y=f.y + top) for f in frames),
+        tuple(replace(frame, x=frame.x + PAD, y=frame.y + top) for frame in frames),
         placed,
         edges=None if edges is None else _shifted_edges(edges, PAD, top),
         **more,
@@ -256,9 +327,8 @@ def page(
 
 
 def _shifted_edges(edges: Edges, x: float, y: float) -> Edges:
-    return make_edges(
-        edges.x0 + x, edges.y0 + y, edges.x1 + x, edges.y1 + y, edges.group, edges.width
-    )
+    ends = edges.x0 + x, edges.y0 + y, edges.x1 + x, edges.y1 + y
+    return make_edges(*ends, edges.group, edges.width)
 
 
 def _end(label: Label) -> float:
@@ -269,13 +339,14 @@ def _end(label: Label) -> float:
 
 def _notes(notes: Iterable[str | Label], y: float, width: float) -> list[Label]:
     """Notes below each other; those wider than the page take several lines."""
-    labels = [v if isinstance(v, Label) else Label(0, 0, v, "start", "note") for v in notes]
-    lines = [
-        replace(label, text=line)
-        for label in labels
-        for line in broken(label.text, max(width, NOTES_WIDE), NOTE_SIZE, indent="    ") or [""]
-    ]
-    return [replace(v, x=PAD + v.x, y=y + 7 + i * LINE) for i, v in enumerate(lines)]
+    placed = []
+    for text in notes:
+        label = text if isinstance(text, Label) else note(text)
+        page_width = max(width, NOTES_WIDE)
+        for line in broken(label.text, page_width, NOTE_SIZE, indent="    ") or [""]:
+            at = y + 7 + len(placed) * LINE
+            placed.append(replace(label, text=line, x=PAD + label.x, y=at))
+    return placed
 
 
 def text_page(lines: Sequence[tuple[str, str]], **more: Any) -> Picture:
@@ -284,9 +355,9 @@ def text_page(lines: Sequence[tuple[str, str]], **more: Any) -> Picture:
     Args:
         more: what `page` takes.
     """
-    labels = [
-        Label(0, 7 + 15.0 * i, text, "start", "note", tone) for i, (text, tone) in enumerate(lines)
-    ]
+    labels = []
+    for number, (text, tone) in enumerate(lines):
+        labels.append(Label(0, 7 + 15.0 * number, text, "start", "note", tone))
     return page(no_tiles(), labels, size=(200, 15.0 * len(lines)), **more)
 
 
@@ -319,10 +390,11 @@ def side_by_side(
     labels = _notes(notes, y + row, right)
     if title:
         labels.insert(0, Label(PAD, PAD + 7, title, "start", "title"))
-    spans = [_end(v) for v in labels]
-    bottom = max([y + row, *(v.y + 7 + PAD for v in labels)])
+    bottom = y + row
+    for label in labels:
+        right, bottom = max(right, _end(label) + PAD), max(bottom, label.y + 7 + PAD)
     return Picture(
-        max([right, *(s + PAD for s in spans)]),
+        right,
         bottom,
         no_tiles(),
         tuple(labels),

@@ -1,10 +1,11 @@
 """Colours as data: of a theme, of groups, of verdicts, light and dark.
 
-At most ten groups can be distinguished by colour, also by the colour-blind. Beyond ten a ramp shows
-order. Colour is never the only sign: every tile also has its id, or its words, and a tooltip.
+At most ten groups can be distinguished by colour, also by the colour-blind. Beyond ten
+a ramp shows order. Colour is never the only sign: every tile also has its id, or its
+words, and a tooltip.
 
-Red says that something fails, so no group has a colour near it: an axis or a block in red would
-look broken.
+Red says that something fails, so no group has a colour near it: an axis or a block in
+red would look broken.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ import numpy as np
 from shardviz.core.errors import ShardvizError
 from shardviz.core.format import listed, shown
 
-# petroff10 ("Accessible Color Sequences for Data Visualization", Petroff 2021) has a red, a brown
-# and an orange that are near the red of errors; here these are green, olive and pale blue.
+# petroff10 ("Accessible Color Sequences for Data Visualization", Petroff 2021) has a
+# red, a brown and an orange that are near the red of errors; here these are green,
+# olive and pale blue.
 GROUP_COLOURS = (
     "#3f90da", "#ffa90e", "#007848", "#94a4a2", "#832db6",
     "#8c821e", "#a0b4f0", "#b9ac70", "#717581", "#92dadd",
 )  # fmt: skip
 
-# How much of the full colour a tile takes: where nothing is pointed at, where another tile is,
-# and where the tile itself is.
+# How much of the full colour a tile takes: where nothing is pointed at, where another
+# tile is, and where the tile itself is.
 STRENGTHS = ("rest", "faint", "strong")
 SCHEMES = ("blocks", "ramp", "verdicts", "bars", "plain")
 RAMP_STEPS = 256
@@ -39,11 +41,12 @@ class Theme:
 
     Attributes:
         paper, panel: behind everything; behind a side panel.
-        text, muted, faint_text: text, text of less weight, and text for dashes and hints of lines.
+        text, muted, faint_text: text, text of less weight, and text for dashes and
+            hints of lines.
         line, shadow: rules and borders; under what floats above the page.
         soft, unsplit: behind small parts, such as tags; a dimension that is not split.
-        accent, on_accent, accent_soft: what can be pressed or is chosen; text on that colour; a
-            background in a pale tint of it.
+        accent, on_accent, accent_soft: what can be pressed or is chosen; text on that
+            colour; a background in a pale tint of it.
         good, warn, bad: what they say.
         groups: the colours of up to ten groups.
         ramp: stops of the ramp for order, first to last.
@@ -114,7 +117,9 @@ def theme_of(theme: str | Theme) -> Theme:
         return theme
     if isinstance(theme, str) and theme in THEMES:
         return THEMES[theme]
-    raise ShardvizError(f"A theme is one of {listed(THEMES, 'or')}; got {shown(theme)}.")
+    raise ShardvizError(
+        f"A theme is one of {listed(THEMES, 'or')}; got {shown(theme)}."
+    )
 
 
 def colours(
@@ -130,7 +135,8 @@ def colours(
         groups: int [tiles], the group of each.
         count: how many groups there are.
         colormap: a Picture's colormap.
-        strength: `"rest"`, `"faint"` (another tile is pointed at) or `"strong"` (this one is).
+        strength: `"rest"`, `"faint"` (another tile is pointed at) or `"strong"` (this
+            one is).
 
     >>> colours([0, 1, 0], 2, strength="strong").tolist()
     [[63, 144, 218, 255], [255, 169, 14, 255], [63, 144, 218, 255]]
@@ -142,7 +148,8 @@ def colours(
 def table_index(groups: Any, count: int, length: int) -> np.ndarray:
     """Where each group's colour stands in a palette of `length`: int64 [tiles].
 
-    Groups beyond a palette of order are spread over it, first to first and last to last.
+    Groups beyond a palette of order are spread over it, first to first and last to
+    last.
     """
     number = np.asarray(groups, np.int64)
     if count > length:
@@ -151,26 +158,38 @@ def table_index(groups: Any, count: int, length: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=64)
-def palette(count: int, colormap: str, theme: Theme, strength: str = "rest") -> np.ndarray:
+def palette(
+    count: int, colormap: str, theme: Theme, strength: str = "rest"
+) -> np.ndarray:
     """The colours that `count` groups are spread over: uint8 [at most 256, 4].
 
     Raises:
         ShardvizError: for a colormap or strength that is none.
     """
     if colormap not in SCHEMES:
-        raise ShardvizError(f"A colormap is one of {listed(SCHEMES, 'or')}; got {shown(colormap)}.")
+        raise ShardvizError(
+            f"A colormap is one of {listed(SCHEMES, 'or')}; got {shown(colormap)}."
+        )
     if strength not in STRENGTHS:
         raise ShardvizError(
             f"A strength is one of {listed(STRENGTHS, 'or')}; got {shown(strength)}."
         )
-    share: Any = 1.0 if colormap == "bars" else theme.rest * (0.5 if colormap == "plain" else 1.0)
+    share: Any = (
+        1.0
+        if colormap == "bars"
+        else theme.rest * (0.5 if colormap == "plain" else 1.0)
+    )
     if colormap == "verdicts":
         full = np.array([rgb(c) for c in theme.verdicts], float)
-        share = np.array([[share], [share], [share], [share / 3]])  # most verdicts have no say
+        share = np.array(
+            [[share], [share], [share], [share / 3]]
+        )  # most verdicts have no say
     elif colormap == "plain":
         full = np.array([rgb(theme.groups[8])], float)
     elif colormap == "ramp" or count > len(theme.groups):
-        return _opaque(_faded(_ramp(theme, min(max(count, 2), RAMP_STEPS)), theme, strength, 1.0))
+        return _opaque(
+            _faded(_ramp(theme, min(max(count, 2), RAMP_STEPS)), theme, strength, 1.0)
+        )
     else:
         full = np.array([rgb(c) for c in theme.groups], float)
     return _opaque(_faded(full, theme, strength, share))
@@ -179,7 +198,9 @@ def palette(count: int, colormap: str, theme: Theme, strength: str = "rest") -> 
 def _ramp(theme: Theme, steps: int) -> np.ndarray:
     stops = np.array([rgb(c) for c in theme.ramp], float)
     at = np.linspace(0, len(stops) - 1, steps)
-    return np.stack([np.interp(at, np.arange(len(stops)), stops[:, i]) for i in range(3)], -1)
+    return np.stack(
+        [np.interp(at, np.arange(len(stops)), stops[:, i]) for i in range(3)], -1
+    )
 
 
 def _faded(full: np.ndarray, theme: Theme, strength: str, rest: Any) -> np.ndarray:
@@ -236,7 +257,8 @@ def contrast(one: Any, other: Any) -> np.ndarray:
 def text_colours(fills: Any, theme: str | Theme) -> np.ndarray:
     """The colour of text on each fill: uint8 [n, 4]; contrast is at least 4.5.
 
-    The theme's text or paper where it can be read, else black or white: one of these always can.
+    The theme's text or paper where it can be read, else black or white: one of these
+    always can.
     """
     look, table = theme_of(theme), np.asarray(fills)
     out = np.full((len(table), 4), 255, np.uint8)
@@ -258,4 +280,6 @@ def theme_data(theme: str | Theme) -> Mapping[str, str]:
     """
     look = theme_of(theme)
     named = {f.name: getattr(look, f.name) for f in fields(Theme)}
-    return {name: v for name, v in named.items() if isinstance(v, str) and name != "name"}
+    return {
+        name: v for name, v in named.items() if isinstance(v, str) and name != "name"
+    }

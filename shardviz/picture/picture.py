@@ -1,10 +1,10 @@
 """Picture: tiles as arrays, labels, frames, legend and alt text, ready for any painter.
 
-Coordinates are in points, y downward, the origin at the top left. Tiles are arrays and not
-objects, so that 65,536 of them can be drawn in the time of a frame.
+Coordinates are in points, y downward, the origin at the top left. Tiles are arrays and
+not objects, so that 65,536 of them can be drawn in the time of a frame.
 
-The text inside a tile, and its tooltip, are templates: plain text, and slots that are filled from
-the numbers of one tile. A tooltip is made when somebody points at its tile.
+The text inside a tile, and its tooltip, are templates: plain text, and slots that are
+filled from the numbers of one tile. A tooltip is made when somebody points at its tile.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ import numpy as np
 from shardviz.core.display import Displayed
 from shardviz.core.format import ids_text
 
+# Where the value of a slot comes from; any other name is that of a column of the tiles.
 INDEX, GROUP, DEVICE, DEVICES, PEERS = "index", "group", "device", "devices", "peers"
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A number of a tile, or its word: `words[n]`, `n = value // divide % modulo * times + plus`.
-
-    Coordinates in a mesh, numbers of blocks and bounds of shard indices are all mixed-radix digits
-    of the tile's index or group, so this one formula covers them.
+    """A number of a tile in its text: `n = value // divide % modulo * times + plus`.
 
     Attributes:
-        of: where the value comes from: `"index"` (the tile's own number), `"group"`, `"device"`,
-            or the name of one of the tiles' columns. `"devices"` is the list of device ids that
-            of the tile, and `"peers"` that of the other tiles of its group; these two
-            are written by `ids_text`, without the formula.
+        of: where the value comes from: `"index"` (the tile's own number), `"group"`,
+            `"device"`, or the name of one of the tiles' columns. `"devices"` is the
+            list of the tile's device ids, and `"peers"` that of the other tiles of its
+            group; `ids_text` writes these two, without the formula.
         modulo: 0 leaves the value as it is.
-        words: what the numbers mean; empty for the number itself.
+        words: `words[n]` is shown; empty for the number itself.
         limit: for `"devices"` and `"peers"`, how many letters fit; 0 for no limit.
 
     >>> Slot("group", divide=2, modulo=4, times=16).number(7)
     48
     """
 
+    # Coordinates in a mesh, block numbers and bounds of shard indices are all
+    # mixed-radix digits of a tile's index or group, so one formula covers them.
     of: str
     divide: int = 1
     modulo: int = 0
@@ -65,43 +65,51 @@ class Slot:
 Template = tuple[str | Slot, ...]
 
 
-def coordinates(names: Iterable[str], sizes: Iterable[int], joint: str = ", ") -> Template:
+def filled(template: Template, value: int) -> str:
+    """A template whose slots all take the same value."""
+    text = ""
+    for part in template:
+        text += part if isinstance(part, str) else part.word(value)
+    return text
+
+
+def coordinates(names: Iterable[str], sizes: Iterable[int]) -> Template:
     """`data 1, model 0`: the coordinates of a tile in a row-major grid.
 
-    >>> [p if isinstance(p, str) else p.word(3) for p in coordinates(["data", "model"], [4, 2])]
-    ['data ', '1', ', ', 'model ', '1']
+    >>> filled(coordinates(["data", "model"], [4, 2]), 3)
+    'data 1, model 1'
     """
     parts: list[str | Slot] = []
-    pairs = list(zip(names, sizes, strict=True))
     stride = 1
-    for name, size in reversed(pairs):
-        slot = Slot(INDEX, divide=stride, modulo=size)
-        parts = [f"{name} ", slot, *([joint] if parts else []), *parts]
+    # From the last axis on, which changes fastest.
+    for name, size in reversed(list(zip(names, sizes, strict=True))):
+        comma = [", "] if parts else []
+        parts = [f"{name} ", Slot(INDEX, stride, size), *comma, *parts]
         stride *= size
     return tuple(parts)
 
 
 def index_template(
-    counts: Iterable[int], steps: Iterable[int], of: str = GROUP, long: Iterable[int] | None = None
+    counts: Sequence[int], steps: Sequence[int], long: Sequence[int] | None = None
 ) -> Template:
     """`[0:512, 1024:2048]`: the shard index of a block, from its row-major number.
 
     Args:
         counts, steps: per dimension the blocks, and the elements of each.
-        of: where the number comes from.
         long: per dimension the elements from the start to the stop; `steps` where None.
 
-    >>> [p if isinstance(p, str) else p.word(1) for p in index_template([1, 2], [512, 1024])]
-    ['[', '0', ':', '512', ', ', '1024', ':', '2048', ']']
+    >>> filled(index_template([1, 2], [512, 1024]), 1)
+    '[0:512, 1024:2048]'
     """
     parts: list[str | Slot] = []
     stride = 1
-    steps = tuple(steps)
-    lengths = steps if long is None else tuple(long)
-    for count, step, length in reversed(list(zip(counts, steps, lengths, strict=True))):
-        start = Slot(of, stride, count, step)
-        stop = Slot(of, stride, count, step, length)
-        parts = [start, ":", stop, *([", "] if parts else []), *parts]
+    for dim in reversed(range(len(counts))):
+        count, step = counts[dim], steps[dim]
+        length = step if long is None else long[dim]
+        comma = [", "] if parts else []
+        start = Slot(GROUP, stride, count, step)
+        stop = Slot(GROUP, stride, count, step, length)
+        parts = [start, ":", stop, *comma, *parts]
         stride *= count
     return ("[", *parts, "]")
 
@@ -118,12 +126,13 @@ class Tiles:
         x, y, width, height: float32 [tiles], in points.
         group: int32 [tiles]: what the tile's colour means (a block, a host, a verdict).
         device: int64 [tiles]: the device of a tile, or NO_DEVICE.
-        text: the template of the text inside a tile, drawn where it fits. The first line is the
-            important one; a tab sends the rest of a line to the right edge.
+        text: the template of the text inside a tile, drawn where it fits. The first
+            line is the important one; a tab sends the rest of a line to the right edge.
         hint: the template of the tooltip.
         columns: name to int64 [tiles], numbers that only templates use.
         offsets, holders: the device ids of tiles that have several: those of tile `i`
-            are `holders[offsets[i]:offsets[i + 1]]`. int64 [tiles + 1] and int64 [ids], or None.
+            are `holders[offsets[i]:offsets[i + 1]]`. int64 [tiles + 1] and int64 [ids],
+            or None.
         align: `"start"` or `"middle"`: how text is aligned in a tile.
         radius: of the corners, in points.
 
@@ -175,22 +184,21 @@ class Tiles:
         return np.unique(np.concatenate(parts))
 
     def _filled(self, template: Template, index: int) -> str:
-        return "".join(
-            part if isinstance(part, str) else self._slot(part, index) for part in template
-        )
+        text = ""
+        for part in template:
+            text += part if isinstance(part, str) else self._slot(part, index)
+        return text
 
-    def _slot(self, slot: Any, index: int) -> str:
+    def _slot(self, slot: Slot, index: int) -> str:
         if slot.of == DEVICES:
             return ids_text(self.devices(index), slot.limit)
         if slot.of == PEERS:
             same = np.flatnonzero(self.group == self.group[index])
             return ids_text(self.device[same[same != index]], slot.limit)
-        return slot.word(int(self._column(slot.of)[index]) if slot.of != INDEX else index)
-
-    def _column(self, name: str) -> np.ndarray:
-        if name == GROUP:
-            return self.group
-        return self.device if name == DEVICE else self.columns[name]
+        if slot.of == INDEX:
+            return slot.word(index)
+        columns = {GROUP: self.group, DEVICE: self.device, **self.columns}
+        return slot.word(int(columns[slot.of][index]))
 
 
 @dataclass(frozen=True)
@@ -200,8 +208,10 @@ class Label:
     Attributes:
         x, y: a point; `y` is the middle of the line.
         anchor: `"start"`, `"middle"` or `"end"`: which end of the text is at `x`.
-        role: `"title"`, `"axis"`, `"tick"`, `"note"` or `"mono"`: how a painter sets it.
-        tone: `"text"`, `"muted"`, `"good"`, `"warn"` or `"bad"`; `""` for what the role has.
+        role: `"title"`, `"axis"`, `"tick"`, `"note"` or `"mono"`: how a painter sets
+            it.
+        tone: `"text"`, `"muted"`, `"good"`, `"warn"` or `"bad"`; `""` for what the role
+            has.
 
     >>> Label(0, 8, "data 0", "end").role
     'axis'
@@ -237,8 +247,8 @@ class Edges:
 
     Attributes:
         x0, y0, x1, y1: float32 [edges]: both ends, in points.
-        group: int32 [edges]: what the colour means, as of tiles; NO_GROUP for unused edges, and
-            MANY_GROUPS for edges of several groups.
+        group: int32 [edges]: what the colour means, as of tiles; NO_GROUP for unused
+            edges, and MANY_GROUPS for edges of several groups.
         width: float32 [edges]: in points.
 
     >>> edges = make_edges([0, 8], 4, [8, 16], 4, group=[0, 1])
@@ -262,7 +272,8 @@ class Edges:
 
 @dataclass(frozen=True)
 class LegendEntry:
-    """What one group's colour means: a swatch with its top left corner at a point, then text.
+    """What one group's colour means: a swatch with its top left corner at a point, then
+    text.
 
     >>> LegendEntry(1, "host 1", x=10).group
     1
@@ -285,8 +296,9 @@ class Picture(Displayed):
         frames: outlines around sets of tiles.
         legend: what the colours mean, at most ten entries.
         alt: the picture in words, for screen readers and for files.
-        colormap: `"blocks"` (as many colours as can be distinguished, then a ramp), `"ramp"`
-            (order), `"verdicts"` (good, lost, broken, other), `"bars"` (full colours) or `"plain"`.
+        colormap: `"blocks"` (as many colours as can be distinguished, then a ramp),
+            `"ramp"` (order), `"verdicts"` (good, lost, broken, other), `"bars"` (full
+            colours) or `"plain"`.
         groups: how many groups there are, whether or not a tile shows each.
         panels: pictures inside this one, each with the point of its top left corner.
         facts: what a web page needs to know beyond the drawing, as plain JSON data.
@@ -330,7 +342,7 @@ def make_tiles(
     hint: Template | Iterable[str] = (),
     **more: Any,
 ) -> Tiles:
-    """Tiles from anything that broadcasts to one flat length; the arrays become read-only.
+    """Tiles from anything that broadcasts to one flat length, as read-only arrays.
 
     Args:
         text, hint: a template, or a list with one text per tile.
@@ -340,7 +352,7 @@ def make_tiles(
     >>> len(tiles), tiles.tooltip(2), tiles.devices(1).tolist()
     (3, 'c', [5])
     """
-    arrays = _columns((x, y, width, height, group, device), (*_CORNERS, np.int32, np.int64))
+    arrays = _columns((x, y, width, height, group, device), _TILE_TYPES)
     for name in ("offsets", "holders"):
         if more.get(name) is not None:
             more[name] = _frozen(more[name], np.int64)
@@ -352,12 +364,12 @@ def make_tiles(
 def make_edges(
     x0: Any, y0: Any, x1: Any, y1: Any, group: Any = NO_GROUP, width: Any = 1.0
 ) -> Edges:
-    """Edges from anything that broadcasts to one flat length; the arrays become read-only.
+    """Edges from anything that broadcasts to one flat length, as read-only arrays.
 
     >>> len(make_edges([], [], [], []))
     0
     """
-    return Edges(*_columns((x0, y0, x1, y1, group, width), (*_CORNERS, np.int32, np.float32)))
+    return Edges(*_columns((x0, y0, x1, y1, group, width), _EDGE_TYPES))
 
 
 def no_tiles() -> Tiles:
@@ -365,12 +377,13 @@ def no_tiles() -> Tiles:
     return make_tiles([], [], [], [], [], [])
 
 
-_CORNERS = (np.float32,) * 4
+_TILE_TYPES = (*(np.float32,) * 4, np.int32, np.int64)
+_EDGE_TYPES = (*(np.float32,) * 4, np.int32, np.float32)
 
 
-def _columns(values: Sequence[Any], kinds: Sequence[type]) -> list[np.ndarray]:
-    flat = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v)) for v in values))
-    return [_frozen(v.reshape(-1), kind) for v, kind in zip(flat, kinds, strict=True)]
+def _columns(values: Sequence[Any], types: Sequence[type]) -> list[np.ndarray]:
+    flat = np.broadcast_arrays(*map(np.atleast_1d, values))
+    return [_frozen(v.reshape(-1), kind) for v, kind in zip(flat, types, strict=True)]
 
 
 def _frozen(values: Any, kind: type) -> np.ndarray:
@@ -380,4 +393,5 @@ def _frozen(values: Any, kind: type) -> np.ndarray:
 
 
 def _template(text: Template | Iterable[str]) -> Template:
+    # One text per tile: the tile's own number chooses its word.
     return text if isinstance(text, tuple) else (Slot(INDEX, words=tuple(text)),)

@@ -1,80 +1,91 @@
 """serialize(picture): a Picture as JSON and binary buffers, for a painter in a browser.
 
-The JSON of one picture; lengths are in points, y downward, origin at the top left. What equals its
-default, given in brackets, is left out, since a picture is sent with every edit:
+The JSON of one picture; lengths are in points, y downward, origin at the top left. What
+equals its default, given in brackets, is left out, since a picture is sent with every
+edit:
 
-    width, height
-    alt       the picture in words [""]
-    colormap  ["blocks"], "ramp", "verdicts", "bars" or "plain"
-    groups    how many groups there are [1]
-    facts     what the drawing knows beyond its shapes [{}]: {"kind": "devices", "by": "mesh"} or
-              {"kind": "array", "dims": [0, 1], "steps": [{"dim", "count", "at" (null: all)}],
-              "toScale"}, …
-    labels    rows of x, y (middle of the line), text, role ("title", "axis", "tick", "note" or
-              "mono"), anchor ("start", "middle" or "end"), tone ("", "text", "muted", "good",
-              "warn" or "bad") [none]
-    frames    rows of x, y, label, width, height, dashed [none]
-    legend    rows of x, y, text, group: a swatch of 9 by 9 points and text at its right [none]
-    palette   [null] for a page that brings its own, or
-              {"light": colours, "dark": colours}; colours is {"rest", "faint", "strong": fills
-              as "#rrggbb" (nothing pointed at; another tile pointed at; this tile pointed at),
-              "restText", "faintText", "strongText": the colour of text on each fill}. The colour of
-              group g stands at: groups > length ? floor(g * (length - 1) / (groups - 1))
-              : g % length, length being that of the list.
+    width, height alt       the picture in words [""] colormap  ["blocks"], "ramp",
+    "verdicts", "bars" or "plain" groups    how many groups there are [1] facts     what
+    the drawing knows beyond its shapes [{}]: {"kind": "devices", "by": "mesh"} or
+              {"kind": "array", "dims": [0, 1], "steps": [{"dim", "count", "at" (null:
+              all)}], "toScale"}, …
+    labels    rows of x, y (middle of the line), text, role ("title", "axis", "tick",
+    "note" or
+              "mono"), anchor ("start", "middle" or "end"), tone ("", "text", "muted",
+              "good", "warn" or "bad") [none]
+    frames    rows of x, y, label, width, height, dashed [none] legend    rows of x, y,
+    text, group: a swatch of 9 by 9 points and text at its right [none] palette   [null]
+    for a page that brings its own, or
+              {"light": colours, "dark": colours}; colours is {"rest", "faint",
+              "strong": fills as "#rrggbb" (nothing pointed at; another tile pointed at;
+              this tile pointed at), "restText", "faintText", "strongText": the colour
+              of text on each fill}. The colour of group g stands at: groups > length ?
+              floor(g * (length - 1) / (groups - 1)) : g % length, length being that of
+              the list.
     tiles     {"count", "radius" [0], "align": "start" or ["middle"],
-              "x", "y", "width", "height": columns of float32,
-              "group": column of int32 [0], "device": column [-1: the tile is no single device],
-              "columns": {name: column} [{}], "offsets", "holders": columns or [null],
-              "text", "hint": templates [[]]}
-    edges     [null], or {"count", "x0", "y0", "x1", "y1", "width": columns of float32, "group":
-              column of int32 (-1: stands by; -2: belongs to several groups)}, under the tiles
-    panels    [{"x", "y", "picture": JSON of a picture}], which share the list of buffers [none]
+              "x", "y", "width", "height": columns of float32, "group": column of int32
+              [0], "device": column [-1: the tile is no single device], "columns":
+              {name: column} [{}], "offsets", "holders": columns or [null], "text",
+              "hint": templates [[]]}
+    edges     [null], or {"count", "x0", "y0", "x1", "y1", "width": columns of float32,
+    "group":
+              column of int32 (-1: stands by; -2: belongs to several groups)}, under the
+              tiles
+    panels    [{"x", "y", "picture": JSON of a picture}], which share the list of
+    buffers [none]
 
 The last fields of a row are left out where they equal those of the row before.
 
 A column is a number where all tiles have it, [a, s] where tile i has a + s * i,
-{"values": numbers} of few tiles, or {"buffer": b, "dtype": "float32" | "int32" | "float64"}: buffer
-number b holds one little-endian number a tile. Ids and counts beyond int32 are sent as float64,
-exact to 2**53. A float32 is written with as few digits as tell it from its neighbours.
+{"values": numbers} of few tiles, or {"buffer": b, "dtype": "float32" | "int32" |
+"float64"}: buffer number b holds one little-endian number a tile. Ids and counts beyond
+int32 are sent as float64, exact to 2**53. A float32 is written with as few digits as
+tell it from its neighbours.
 
-A template is a list of parts, joined: a part is text, or a slot {"of", "divide", "modulo",
-"times", "plus", "words", "limit"} in which fields with their default (1, 0, 1, 0, [], 0) are left
-out. `of` is "index" (the tile's number), "group", "device" or the name of a column; its value v
-becomes n = (v // divide [% modulo, unless 0]) * times + plus, shown as words[n] if there are
-words. `of: "devices"` is the list of the device ids of the tile (holders[offsets[i]] up to
-holders[offsets[i + 1]]; where offsets are null, its own device) and `of: "peers"` that of the
-devices of the other tiles of its group; both are set as `shardviz.core.format.ids_text(ids,
-limit)` sets them. In `text`, the first line is the important one, and a tab sends the rest of its
-line to the right edge of the tile.
+A template is a list of parts, joined: a part is text, or a slot {"of", "divide",
+"modulo", "times", "plus", "words", "limit"} in which fields with their default (1, 0,
+1, 0, [], 0) are left out. `of` is "index" (the tile's number), "group", "device" or the
+name of a column; its value v becomes n = (v // divide [% modulo, unless 0]) * times +
+plus, shown as words[n] if there are words. `of: "devices"` is the list of the device
+ids of the tile (holders[offsets[i]] up to holders[offsets[i + 1]]; where offsets are
+null, its own device) and `of: "peers"` that of the devices of the other tiles of its
+group; both are set as `shardviz.core.format.ids_text(ids, limit)` sets them. In `text`,
+the first line is the important one, and a tab sends the rest of its line to the right
+edge of the tile.
 
-movement_data(movement) is the JSON of the steps of a collective or a reshard, for a player:
+movement_data(movement) is the JSON of the steps of a collective or a reshard, for a
+player:
 
     kind, algorithm, title, formula, filledIn, rateSource, summedUp   as of a Movement
-    bytes, sentBytes   on each device; sent by each device
-    seconds   null where the rates are not known
-    meshAxes, notes    lists of text
-    size      how many devices the group has
-    devices, hosts     the id and the host of each device (of a large group, of the first ones)
-    grid      {"sizes", "names", "at"}: the devices as a grid; at is the place of each, a number per
+    bytes, sentBytes   on each device; sent by each device seconds   null where the
+    rates are not known meshAxes, notes    lists of text size      how many devices the
+    group has devices, hosts     the id and the host of each device (of a large group,
+    of the first ones) grid      {"sizes", "names", "at"}: the devices as a grid; at is
+    the place of each, a number per
               axis. A ring has one axis.
     links     what the numbers of links mean: "same host", "between hosts", "ICI x"
     chunks    {"count", "labels", "bytes": [a number per chunk, or one for all]}
-    contributors   how many contributions make a chunk complete: `size` for sums, else 1. What a
+    contributors   how many contributions make a chunk complete: `size` for sums, else
+    1. What a
               device has at the start is its own contribution.
-    start, end     for each device the numbers of the chunks that it has at the start, and needs at
+    start, end     for each device the numbers of the chunks that it has at the start,
+    and needs at
               the end, when anything else is dropped; null where each has all
-    routes    [{"source", "target", "link"}]: a number per transfer, devices by their position;
+    routes    [{"source", "target", "link"}]: a number per transfer, devices by their
+    position;
               link is one number where all have the same
-    steps     [{"words", "bytes", "adds", "keeps", "times" [1], "route", "chunk"}]: route is the
-              number of one of the routes, chunk has a number per transfer. adds: the target adds
-              what arrives to what it has, else it stores it. keeps: the source still has it
-              afterwards. All transfers of a step happen at once.
+    steps     [{"words", "bytes", "adds", "keeps", "times" [1], "route", "chunk"}]:
+    route is the
+              number of one of the routes, chunk has a number per transfer. adds: the
+              target adds what arrives to what it has, else it stores it. keeps: the
+              source still has it afterwards. All transfers of a step happen at once.
 
-Of a group of more than MOST_LISTED devices, `routes`, `labels` and each `chunk` are empty, `start`
-and `end` null, and `steps` holds the first of every run of like steps, with how many in `times`.
+Of a group of more than MOST_LISTED devices, `routes`, `labels` and each `chunk` are
+empty, `start` and `end` null, and `steps` holds the first of every run of like steps,
+with how many in `times`.
 
-`shardviz/widgets/static/picture_data.js` reads the pictures; a test compares what it makes of it
-with Python. `messages.d.ts` beside it has the types.
+`shardviz/widgets/static/picture_data.js` reads the pictures; a test compares what it
+makes of it with Python. `messages.d.ts` beside it has the types.
 """
 
 from __future__ import annotations
@@ -86,11 +97,11 @@ from typing import Any
 import numpy as np
 
 from shardviz.core.program.movement import Movement
-from shardviz.core.program.movement_steps import MOST_LISTED
+from shardviz.core.program.movement_steps import MOST_LISTED, MovementStep
 from shardviz.picture.palette import STRENGTHS, THEMES, hexed, palette, text_colours
 from shardviz.picture.picture import NO_DEVICE, Edges, Picture, Slot, Template, Tiles
 
-MOST_INLINE = 16  # tiles whose numbers are sent as text: a buffer has a name and an address
+MOST_INLINE = 16  # tiles whose numbers are sent as text: a buffer has a name, too
 _LABEL = ("x", "y", "text", "role", "anchor", "tone")
 _FRAME = ("x", "y", "label", "width", "height", "dashed")
 _LEGEND = ("x", "y", "text", "group")
@@ -102,15 +113,25 @@ _TILES: dict[str, Any] = {
     "radius": 0, "align": "middle", "group": 0, "device": NO_DEVICE, "offsets": None,
     "holders": None, "columns": {}, "text": [], "hint": [],
 }  # fmt: skip
-_SLOT: dict[str, Any] = {"divide": 1, "modulo": 0, "times": 1, "plus": 0, "words": [], "limit": 0}
+_SLOT: dict[str, Any] = {
+    "divide": 1,
+    "modulo": 0,
+    "times": 1,
+    "plus": 0,
+    "words": [],
+    "limit": 0,
+}
 _INT32 = np.iinfo(np.int32)
 
 
-def serialize(picture: Picture, with_palette: bool = True) -> tuple[dict[str, Any], list[bytes]]:
+def serialize(
+    picture: Picture, with_palette: bool = True
+) -> tuple[dict[str, Any], list[bytes]]:
     """The JSON of a picture, and the buffers that it names by number.
 
     Args:
-        with_palette: False for a page that brings its own colours, as the Explorer does.
+        with_palette: False for a page that brings its own colours, as the Explorer
+            does.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.picture.show import draw
@@ -122,9 +143,12 @@ def serialize(picture: Picture, with_palette: bool = True) -> tuple[dict[str, An
     return _picture(picture, buffers, with_palette), buffers
 
 
-def _picture(picture: Picture, buffers: list[bytes], with_palette: bool) -> dict[str, Any]:
-    names = THEMES if with_palette else ()
-    colours = {name: colours_data(picture.groups, picture.colormap, name) for name in names}
+def _picture(
+    picture: Picture, buffers: list[bytes], with_palette: bool
+) -> dict[str, Any]:
+    colours, panels = {}, []
+    for name in THEMES if with_palette else ():
+        colours[name] = colours_data(picture.groups, picture.colormap, name)
     data = {
         "width": _length(picture.width),
         "height": _length(picture.height),
@@ -138,11 +162,11 @@ def _picture(picture: Picture, buffers: list[bytes], with_palette: bool) -> dict
         "palette": colours or None,
         "tiles": _tiles(picture.tiles, buffers),
         "edges": _edges(picture.edges, buffers),
-        "panels": [
-            {"x": _length(x), "y": _length(y), "picture": _picture(panel, buffers, with_palette)}
-            for x, y, panel in picture.panels
-        ],
     }
+    for x, y, inside in picture.panels:
+        panel = {"x": _length(x), "y": _length(y)}
+        panels.append({**panel, "picture": _picture(inside, buffers, with_palette)})
+    data["panels"] = panels
     return _without(_PICTURE, data)
 
 
@@ -161,8 +185,10 @@ def _rows(parts: Sequence[Any], fields: Sequence[str]) -> list[list[Any]]:
     rows: list[list[Any]] = []
     before: list[Any] = []
     for part in parts:
-        values = [getattr(part, name) for name in fields]
-        row = [_length(v) if isinstance(v, float) else v for v in values]
+        row = []
+        for name in fields:
+            value = getattr(part, name)
+            row.append(_length(value) if isinstance(value, float) else value)
         used = len(row)
         while before and used and row[used - 1] == before[used - 1]:
             used -= 1
@@ -186,11 +212,18 @@ def colours_data(groups: int, colormap: str, theme: str) -> dict[str, list[str]]
 
 
 def _tiles(tiles: Tiles, buffers: list[bytes]) -> dict[str, Any]:
-    data: dict[str, Any] = {"count": len(tiles), "radius": tiles.radius, "align": tiles.align}
+    data: dict[str, Any] = {
+        "count": len(tiles),
+        "radius": tiles.radius,
+        "align": tiles.align,
+    }
     for name in ("x", "y", "width", "height", "group", "device", "offsets", "holders"):
         values = getattr(tiles, name)
-        data[name] = None if values is None else column(values, buffers)
-    data["columns"] = {name: column(v, buffers) for name, v in tiles.columns.items()}
+        if values is not None:
+            data[name] = column(values, buffers)
+    data["columns"] = {}
+    for name, values in tiles.columns.items():
+        data["columns"][name] = column(values, buffers)
     data["text"], data["hint"] = _template(tiles.text), _template(tiles.hint)
     return _without(_TILES, data)
 
@@ -198,8 +231,10 @@ def _tiles(tiles: Tiles, buffers: list[bytes]) -> dict[str, Any]:
 def _edges(edges: Edges | None, buffers: list[bytes]) -> dict[str, Any] | None:
     if edges is None:
         return None
-    columns = {name: column(values, buffers) for name, values in vars(edges).items()}
-    return {"count": len(edges), **columns}
+    data: dict[str, Any] = {"count": len(edges)}
+    for name, values in vars(edges).items():
+        data[name] = column(values, buffers)
+    return data
 
 
 def column(values: np.ndarray, buffers: list[bytes]) -> Any:
@@ -222,14 +257,15 @@ def column(values: np.ndarray, buffers: list[bytes]) -> Any:
         if (np.diff(values) == step).all():
             return [int(values[0]), step]
     if len(values) <= MOST_INLINE:
-        return {"values": [_number(v) for v in values]}
-    kind = "<f4"
+        return {"values": list(map(_number, values))}
+    kind = "float32"
     if exact:
+        # Ids beyond int32 are exact as float64, which JavaScript has, up to 2**53.
         narrow = _INT32.min <= values.min() and values.max() <= _INT32.max
-        kind = "<i4" if narrow else "<f8"
-    buffers.append(values.astype(kind).tobytes())
-    names = {"<f4": "float32", "<i4": "int32", "<f8": "float64"}
-    return {"buffer": len(buffers) - 1, "dtype": names[kind]}
+        kind = "int32" if narrow else "float64"
+    little = np.dtype(kind).newbyteorder("<")
+    buffers.append(values.astype(little).tobytes())
+    return {"buffer": len(buffers) - 1, "dtype": kind}
 
 
 def movement_data(movement: Movement) -> dict[str, Any]:
@@ -240,57 +276,73 @@ def movement_data(movement: Movement) -> dict[str, Any]:
     >>> data["routes"], [step["chunk"] for step in data["steps"]][:2]
     ([{'source': [3, 0, 1, 2], 'target': [0, 1, 2, 3], 'link': 0}], [[3, 0, 1, 2], [2, 3, 0, 1]])
     """
-    m, some = movement, min(movement.size, MOST_LISTED)
-    every = some == m.size
-    routes: dict[str, int] = {}
-    tables: list[dict[str, Any]] = []
-    steps = []
-    for step, times in m.runs() if not every else ((s, 1) for s in m.steps):
-        data: dict[str, Any] = {"words": step.words, "bytes": step.bytes}
-        data |= {"adds": step.adds, "keeps": step.keeps, "chunk": []}
-        if times > 1:
-            data["times"] = times
-        if every:
-            table = {name: getattr(step, name).tolist() for name in ("source", "target")}
-            table["link"] = _same(step.link)
-            key = json.dumps(table)
-            if key not in routes:
-                routes[key] = len(tables)
-                tables.append(table)
-            data |= {"route": routes[key], "chunk": step.chunk.tolist()}
-        steps.append(data)
-    numbers = np.arange(m.chunks.count) if every else np.zeros(0, np.int64)
-    return {
-        "kind": m.kind, "algorithm": m.algorithm, "title": m.title, "formula": m.formula,
-        "filledIn": m.filled_in, "rateSource": m.rate_source, "summedUp": m.summed_up,
-        "bytes": m.bytes_per_device, "sentBytes": m.sent_bytes, "seconds": m.seconds,
-        "meshAxes": list(m.mesh_axes), "notes": list(m.notes), "size": m.size,
-        "devices": m.devices[:some].tolist(), "hosts": m.hosts[:some].tolist(),
+    m, most = movement, min(movement.size, MOST_LISTED)
+    data: dict[str, Any] = {
+        "kind": m.kind,
+        "algorithm": m.algorithm,
+        "title": m.title,
+        "formula": m.formula,
+        "filledIn": m.filled_in,
+        "rateSource": m.rate_source,
+        "summedUp": m.summed_up,
+        "bytes": m.bytes_per_device,
+        "sentBytes": m.sent_bytes,
+        "seconds": m.seconds,
+        "meshAxes": list(m.mesh_axes),
+        "notes": list(map(str, m.notes)),
+        "size": m.size,
+        "devices": m.devices[:most].tolist(),
+        "hosts": m.hosts[:most].tolist(),
         "grid": {
-            "sizes": list(m.grid.sizes), "names": list(m.grid.names),
-            "at": m.grid.coordinates[:some].tolist(),
+            "sizes": list(m.grid.sizes),
+            "names": list(m.grid.names),
+            "at": m.grid.coordinates[:most].tolist(),
         },
         "links": list(m.link_names),
-        "chunks": {
-            "count": m.chunks.count, "labels": [m.chunks.label(n) for n in numbers.tolist()],
-            "bytes": _same(m.chunks.bytes_of(numbers)),
-        },
         "contributors": m.contributors,
-        "start": _held(m, m.at_start) if every else None,
-        "end": _held(m, m.at_end) if every else None,
-        "routes": tables, "steps": steps,
-    }  # fmt: skip
+    }
+    if m.size > most:
+        # The page tells what happens in words, and draws nothing.
+        chunks = {"count": m.chunks.count, "labels": [], "bytes": []}
+        steps = [_step_data(step, times) for step, times in m.runs()]
+        lists = {"routes": [], "steps": steps, "start": None, "end": None}
+        return {**data, "chunks": chunks, **lists}
+    numbers = np.arange(m.chunks.count)
+    labels = list(map(m.chunks.label, range(m.chunks.count)))
+    sizes = _same(m.chunks.bytes_of(numbers))
+    data["chunks"] = {"count": m.chunks.count, "labels": labels, "bytes": sizes}
+    # Steps of a ring send along the same links, which are sent once.
+    routes: dict[str, int] = {}
+    steps = []
+    for step in m.steps:
+        route = {"source": step.source.tolist(), "target": step.target.tolist()}
+        key = json.dumps({**route, "link": _same(step.link)})
+        number = routes.setdefault(key, len(routes))
+        chunk = {"route": number, "chunk": step.chunk.tolist()}
+        steps.append({**_step_data(step, 1), **chunk})
+    held = {"start": _held(m, m.at_start), "end": _held(m, m.at_end)}
+    return {**data, "routes": list(map(json.loads, routes)), "steps": steps, **held}
+
+
+def _step_data(step: MovementStep, times: int) -> dict[str, Any]:
+    data = {"words": step.words, "bytes": step.bytes, "adds": step.adds}
+    data |= {"keeps": step.keeps, "chunk": []}
+    return {**data, "times": times} if times > 1 else data
 
 
 def _same(values: np.ndarray) -> Any:
     """The numbers, or the one that all are."""
-    return int(values[0]) if len(values) and (values == values[0]).all() else values.tolist()
+    if len(values) and (values == values[0]).all():
+        return int(values[0])
+    return values.tolist()
 
 
 def _held(m: Movement, of: Callable[[int], np.ndarray]) -> list[list[int]] | None:
     """The chunks of every device; None where each has all."""
     rows = [of(device).tolist() for device in range(m.size)]
-    return None if all(len(row) == m.chunks.count for row in rows) else rows
+    if min(map(len, rows)) == m.chunks.count:
+        return None
+    return rows
 
 
 def _number(value: Any) -> int | float:
@@ -308,7 +360,13 @@ def _whole(value: float) -> int | float:
 
 
 def _template(template: Template) -> list[Any]:
-    return [part if isinstance(part, str) else _slot(part) for part in template if part != ""]
+    parts: list[Any] = []
+    for part in template:
+        if isinstance(part, Slot):
+            parts.append(_slot(part))
+        elif part:
+            parts.append(part)
+    return parts
 
 
 def _slot(slot: Slot) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""draw(value) -> Picture and to_text(value) -> str: what any value of shardviz looks like."""
+"""draw(value) -> Picture and to_text(value) -> str: what any value of shardviz looks
+like.
+"""
 
 from __future__ import annotations
 
@@ -10,70 +12,62 @@ from shardviz.core.errors import ShardvizError
 from shardviz.core.format import joined, shown, suggestion
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.audit import Audit
-from shardviz.core.layout.checkpoint import Restore
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.layout.parse import check_size
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.path_rules import PathResolution
-from shardviz.core.layout.process_rows import ProcessRows
-from shardviz.core.layout.remedies import Remedies
-from shardviz.core.layout.reshard import Reshard
-from shardviz.core.layout.resolution import Request, Resolution
-from shardviz.core.layout.rule_uses import AuditDiff
-from shardviz.core.layout.rules import PathRules, Rules
+from shardviz.core.layout.rules.differences import AuditDiff
+from shardviz.core.layout.rules.path_rules import PathResolution
+from shardviz.core.layout.rules.remedies import Remedies
+from shardviz.core.layout.rules.requests import Request
+from shardviz.core.layout.rules.resolution import Resolution
+from shardviz.core.layout.rules.rules import PathRules, Rules
+from shardviz.core.layout.transfer.process_rows import ProcessRows
+from shardviz.core.layout.transfer.reshard import Reshard
+from shardviz.core.layout.transfer.restore import Restore
+from shardviz.core.layout.trees.audit import Audit
 from shardviz.core.program.comparison import Comparison
 from shardviz.core.program.effects import Effects, Observed
 from shardviz.core.program.explanation import Explanation
 from shardviz.core.program.movement import Movement
-from shardviz.core.program.plan import Plan, PlanDiff
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_difference import PlanDiff
 from shardviz.core.program.processes import ProcessGroup
 from shardviz.core.program.program import Program, Target, Targets
 from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import Roofline
 from shardviz.core.program.stages import Stages
-from shardviz.picture.layout import array_spec_text, draw_array_spec, draw_layout_array, layout_text
-from shardviz.picture.mesh import (
-    draw_layout_devices,
-    draw_mesh,
-    draw_mesh_context,
-    mesh_context_text,
-    mesh_text,
-)
-from shardviz.picture.movement import draw_movement, movement_text
+from shardviz.picture.array_spec import array_spec_text, draw_array_spec
+from shardviz.picture.audit import audit_text, draw_audit
+from shardviz.picture.effects import draw_effects, draw_observed
+from shardviz.picture.explanation import draw_explanation, explanation_text
+from shardviz.picture.layout import draw_layout_array
+from shardviz.picture.layout_text import layout_text
+from shardviz.picture.mesh import draw_layout_devices, draw_mesh
+from shardviz.picture.mesh_context import draw_mesh_context, mesh_context_text
+from shardviz.picture.mesh_text import mesh_text
+from shardviz.picture.movement import draw_movement
+from shardviz.picture.movement_text import movement_text
 from shardviz.picture.page import paragraphs, side_by_side
 from shardviz.picture.picture import Picture
-from shardviz.picture.plan import draw_explanation, draw_plan, explanation_text, plan_text
-from shardviz.picture.processes import (
-    draw_process_group,
-    draw_process_rows,
-    process_group_text,
-    process_rows_text,
-)
-from shardviz.picture.program import (
-    draw_comparison,
-    draw_effects,
-    draw_observed,
+from shardviz.picture.plan import draw_plan, plan_text
+from shardviz.picture.plan_difference import (
     draw_plan_difference,
+    plan_difference_text,
+)
+from shardviz.picture.process_rows import draw_process_rows, process_rows_text
+from shardviz.picture.processes import draw_process_group, process_group_text
+from shardviz.picture.program import (
     draw_program,
     draw_request,
-    draw_stages,
-    plan_difference_text,
     program_text,
     request_text,
-    stages_text,
 )
-from shardviz.picture.report import (
-    audit_text,
-    draw_audit,
-    draw_report,
-    draw_roofline,
-    report_text,
-    roofline_text,
-)
-from shardviz.picture.reshard import draw_reshard, draw_restore, reshard_text, restore_text
+from shardviz.picture.report import draw_report, report_text
+from shardviz.picture.reshard import draw_reshard, reshard_text
+from shardviz.picture.restore import draw_restore, restore_text
+from shardviz.picture.roofline import draw_roofline, roofline_text
 from shardviz.picture.rules import (
     draw_audit_diff,
     draw_path_resolution,
@@ -88,23 +82,27 @@ from shardviz.picture.rules import (
     rules_text,
     spec_text,
 )
-from shardviz.picture.topology import (
+from shardviz.picture.stages import draw_comparison, draw_stages, stages_text
+from shardviz.picture.targets import (
     draw_target,
     draw_targets,
-    draw_topology,
     target_text,
     targets_text,
-    topology_text,
 )
+from shardviz.picture.topology import draw_topology, topology_text
 
 T = TypeVar("T")
 LEAST_WIDTH = 20  # letters
 
 
 def _draw_layout(layout: Layout, view: str = "array", **options: Any) -> Picture:
-    """The blocks of an array (view `"array"`), its devices (`"devices"`), or both, side by side."""
+    """The blocks of an array (view `"array"`), its devices (`"devices"`), or both, side
+    by side.
+    """
     if not isinstance(view, str) or view not in ("array", "devices", "both"):
-        raise ShardvizError(f"A layout is seen as 'array', 'devices' or 'both'; got {shown(view)}.")
+        raise ShardvizError(
+            f"A layout is seen as 'array', 'devices' or 'both'; got {shown(view)}."
+        )
     if view == "both":
         return _called(_devices_and_array, layout, options, "picture")
     drawer = draw_layout_array if view == "array" else draw_layout_devices
@@ -114,8 +112,12 @@ def _draw_layout(layout: Layout, view: str = "array", **options: Any) -> Picture
 def _devices_and_array(
     layout: Layout, by: str = "mesh", name: str = "", title: str | None = None
 ) -> Picture:
-    devices = draw_layout_devices(layout, by, name, title=f"mesh {layout.mesh}", legend=False)
-    return side_by_side((devices, draw_layout_array(layout, name=name)), title=title or "")
+    devices = draw_layout_devices(
+        layout, by, name, title=f"mesh {layout.mesh}", legend=False
+    )
+    return side_by_side(
+        (devices, draw_layout_array(layout, name=name)), title=title or ""
+    )
 
 
 def _same_picture(picture: Picture) -> Picture:
@@ -126,7 +128,9 @@ def _picture_text(picture: Picture, width: int) -> str:
     return paragraphs([picture.alt], width)
 
 
-def _explained(value: AuditDiff | PathResolution | Effects | Observed, width: int) -> str:
+def _explained(
+    value: AuditDiff | PathResolution | Effects | Observed, width: int
+) -> str:
     return paragraphs([value.explain()], width)
 
 
@@ -179,17 +183,24 @@ def draw(value: Any, **options: Any) -> Picture:
             `title=""` for all.
 
     Raises:
-        ShardvizError: for a value without a picture, or an option that it does not have.
+        ShardvizError: for a value without a picture, or an option that it does not
+            have.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> draw(make_mesh(data=4, model=2), by="host").facts["by"]
     'host'
     """
-    drawer = type(value)._draw_ if hasattr(value, "_draw_") else _shown(value, "picture of")[0]
+    drawer = (
+        type(value)._draw_
+        if hasattr(value, "_draw_")
+        else _shown(value, "picture of")[0]
+    )
     return _called(drawer, value, options, "picture")
 
 
-def _called(show: Callable[..., T], value: Any, options: dict[str, Any], what: str) -> T:
+def _called(
+    show: Callable[..., T], value: Any, options: dict[str, Any], what: str
+) -> T:
     known = list(inspect.signature(show).parameters)[1:]
     for name in options:
         if name not in known and "options" not in known:
@@ -206,8 +217,8 @@ def to_text(value: Any, width: int = 80, **options: Any) -> str:
     Args:
         value: anything that `draw` takes.
         width: letters per line, 20 or more.
-        options: what the text of that value understands: `full=True` for a plan, a report or an
-            explanation, for all that it holds.
+        options: what the text of that value understands: `full=True` for a plan, a
+            report or an explanation, for all that it holds.
 
     Raises:
         ShardvizError: for a value without a text, or an option that it does not have.
@@ -224,7 +235,9 @@ def to_text(value: Any, width: int = 80, **options: Any) -> str:
     letters = max(check_size(width, "The width of text", ShardvizError), LEAST_WIDTH)
     if hasattr(value, "_text_"):
         return _called(_own_text, value, {"width": letters, **options}, "text")
-    return _called(_shown(value, "text for")[1], value, {"width": letters, **options}, "text")
+    return _called(
+        _shown(value, "text for")[1], value, {"width": letters, **options}, "text"
+    )
 
 
 def _own_text(value: Any, width: int) -> str:

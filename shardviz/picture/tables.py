@@ -1,8 +1,9 @@
-"""Tables: tiles in a matrix, bars with numbers and columns of words, and tables in letters.
+"""Tables: in letters, as tiles in a matrix, and as bars with columns of words.
 
-Shardings are small bars: one per dimension, in as many parts as the mesh axes split it into. A bar
-is as long for 2 parts as for 4,096: beyond MOST_PARTS it only shows that there are many, and its
-tooltip says how many. The colour is that of the mesh axis; grey is a dimension that is not split.
+Shardings are small bars: one per dimension, in as many parts as the mesh axes split it
+into. A bar is as long for 2 parts as for 4,096: beyond MOST_PARTS it only shows that
+there are many, and its tooltip says how many. The colour is that of the mesh axis; grey
+is a dimension that is not split.
 """
 
 from __future__ import annotations
@@ -10,13 +11,20 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_values import PlannedOp
-from shardviz.picture.page import broken, page, shortened, text_width
+from shardviz.picture.page import (
+    broken,
+    page,
+    sentences,
+    shortened,
+    text_width,
+    widest,
+)
 from shardviz.picture.picture import Label, Picture, Tiles, make_tiles, no_tiles
 
 MOST_CELLS = 256
@@ -38,26 +46,32 @@ def bordered(
     y 0 │ 7   │ 8   │
         └─────┴─────┘
     """
-    columns = list(itertools.zip_longest(heads, *cells, fillvalue=""))
-    widths = [max(len(v) for v in column) for column in columns]
-    left = max([len(s) for s in sides], default=0) + 1 if any(sides) else 0
-
-    def rule(start: str, middle: str, end: str) -> str:
-        return " " * left + start + middle.join("─" * (w + 2) for w in widths) + end
-
+    widths = []
+    for column in itertools.zip_longest(heads, *cells, fillvalue=""):
+        widths.append(max(map(len, column)))
+    left = max(map(len, sides), default=0)
+    margin = " " * (left + 1) if left else ""
+    dashes = ["─" * (width + 2) for width in widths]
     lines = []
     if any(heads):
-        inner = " ".join(f" {h:<{w}} " for h, w in zip(heads, widths, strict=False))
-        lines.append((" " * (left + 1) + inner).rstrip())
-    lines.append(rule("┌", "┬", "┐"))
+        # Blanks stand where the rows below have rules.
+        lines.append(f"{margin} {_cells(heads, widths, ' ')}".rstrip())
+    lines.append(f"{margin}┌{'┬'.join(dashes)}┐")
     for row, (side, texts) in enumerate(zip(sides, cells, strict=True)):
         if row and ruled:
-            lines.append(rule("├", "┼", "┤"))
-        full = [*texts, *[""] * (len(widths) - len(texts))]
-        inner = "│".join(f" {t:<{w}} " for t, w in zip(full, widths, strict=True))
-        remark = f" {remarks[row]}" if row < len(remarks) and remarks[row] else ""
-        lines.append(f"{side:<{left}}│{inner}│{remark}")
-    return [*lines, rule("└", "┴", "┘")]
+            lines.append(f"{margin}├{'┼'.join(dashes)}┤")
+        line = f"{side:<{len(margin)}}│{_cells(texts, widths, '│')}│"
+        if row < len(remarks):
+            line = f"{line} {remarks[row]}".rstrip()
+        lines.append(line)
+    lines.append(f"{margin}└{'┴'.join(dashes)}┘")
+    return lines
+
+
+def _cells(texts: Sequence[str], widths: Sequence[int], between: str) -> str:
+    # The last row of a folded table may be shorter than the others.
+    pairs = itertools.zip_longest(texts, widths, fillvalue="")
+    return between.join(f" {text:<{width}} " for text, width in pairs)
 
 
 def fits(lines: Sequence[str], width: int) -> bool:
@@ -105,33 +119,28 @@ def matrix(
     >>> matrix(["a"], ["x"], [Cell(0, 0, "yes", 0, "a is x")]).tiles.tooltip(0)
     'a is x'
     """
-    left = min(max([text_width(r, 9.0, mono=True) for r in rows], default=0.0), WIDEST_NAME) + 14
-    texts = [c.text for c in cells]
-    width = max([least, *(text_width(t, 9.0, bold=True) + 12 for t in texts)])
-    pitch = width + GAP
-    labels = [
-        Label(left + c * pitch + width / 2, HEAD / 2 - 3, shortened(name, width, 9.0))
-        for c, name in enumerate(columns)
-    ]
+    left, width = min(widest(rows, 9.0, mono=True), WIDEST_NAME) + 14, least
+    # All columns are as wide as the widest text, so that cells can be compared.
+    for cell in cells:
+        width = max(width, text_width(cell.text, 9.0, bold=True) + 12)
+    pitch, right = width + GAP, left + len(columns) * (width + GAP)
+    labels = []
+    for column, name in enumerate(columns):
+        middle = left + column * pitch + width / 2
+        labels.append(Label(middle, HEAD / 2 - 3, shortened(name, width, 9.0)))
     for row, name in enumerate(rows):
         y = HEAD + row * (ROW + GAP) + ROW / 2
-        labels.append(Label(0, y, shortened(name, WIDEST_NAME, 9.0, mono=True), "start", "mono"))
+        short = shortened(name, WIDEST_NAME, 9.0, mono=True)
+        labels.append(Label(0, y, short, "start", "mono"))
         if row < len(remarks) and remarks[row]:
-            labels.append(Label(left + len(columns) * pitch + 6, y, remarks[row], "start", "note"))
-    tiles = no_tiles()
-    if cells:
-        tiles = make_tiles(
-            [left + c.column * pitch for c in cells],
-            [HEAD + c.row * (ROW + GAP) for c in cells],
-            width,
-            ROW,
-            [c.group for c in cells],
-            text=texts,
-            hint=[c.hint for c in cells],
-            radius=4.0,
-        )
-    size = (left + len(columns) * pitch, HEAD + max(len(rows), 1) * (ROW + GAP))
-    return page(tiles, labels, size=size, **more)
+            labels.append(Label(right + 6, y, remarks[row], "start", "note"))
+    tiles = []
+    for cell in cells:
+        x, y = left + cell.column * pitch, HEAD + cell.row * (ROW + GAP)
+        tiles.append(Rectangle(x, y, width, ROW, cell.group, cell.hint, cell.text))
+    # A table without rows keeps the height of one, for its notes to stand below.
+    size = (right, HEAD + max(len(rows), 1) * (ROW + GAP))
+    return page(rectangle_tiles(tiles, radius=4.0), labels, size=size, **more)
 
 
 LONGEST, THICK, PITCH, LEAST = 150.0, 9.0, 19.0, 2.0
@@ -142,7 +151,7 @@ NORMAL, HIGHLIGHTED = 0, 1  # groups
 
 @dataclass(frozen=True)
 class Bar:
-    """One row.
+    """One row of a table: an amount and words.
 
     Attributes:
         value: the length of the bar, in any unit; None for a row without a bar.
@@ -161,44 +170,107 @@ class Bar:
     tone: str = ""
 
 
+@dataclass(frozen=True)
+class Table:
+    """What a subject has in rows, for its text and for its picture.
+
+    Attributes:
+        heads: a name for the amounts, then one per column of words.
+        rows: in the order to show them.
+
+    >>> rows = (Bar(2.0, "2 B", ("x",)), Bar(1.0, "1 B", ("y",)))
+    >>> table = Table(("bytes", "array"), rows)
+    >>> table.lines(), table.picture().tiles.width.tolist()
+    (['  2 B  x', '  1 B  y'], [150.0, 75.0])
+    """
+
+    heads: tuple[str, ...]
+    rows: tuple[Bar, ...]
+
+    def lines(self, indent: str = "  ") -> list[str]:
+        """A line per row: its amount, then its words."""
+        left, lines = 0, []
+        for row in self.rows:
+            left = max(left, len(row.text))
+        for row in self.rows:
+            words = " · ".join(filter(None, row.words))
+            lines.append(f"{indent}{row.text:>{left}}  {words}")
+        return lines
+
+    def picture(self, **more: Any) -> Picture:
+        """A page of bars, longest where the value is largest.
+
+        Args:
+            more: what `page` takes.
+        """
+        lengths = _lengths(self.rows)
+        starts = _column_starts(self, lengths)
+        labels = column_heads(starts, self.heads)
+        y = 16.0 if labels else 0.0
+        bars: list[Rectangle] = []
+        for row, length in zip(self.rows, lengths, strict=True):
+            middle = y + PITCH / 2
+            if length:
+                hint = row.hint or f"{row.text} {' '.join(row.words)}"
+                top = y + (PITCH - THICK) / 2
+                bars.append(Rectangle(0.0, top, length, THICK, row.group, hint))
+            at, tone = _text_start(length), row.tone or "text"
+            labels.append(Label(at, middle, row.text, "start", "axis", tone))
+            words, lines = _words(row, starts, middle)
+            labels += words
+            y += PITCH + LINE * (lines - 1)
+        tiles = rectangle_tiles(bars, radius=3.0)
+        more.setdefault("alt", sentences(self.lines("")))
+        size = (starts[-1] + 40, y)
+        return page(tiles, labels, size=size, colormap="bars", groups=2, **more)
+
+
+def _lengths(rows: Sequence[Bar]) -> list[float]:
+    """The length of each bar, in points; 0 for a row that has none."""
+    values = [row.value or 0.0 for row in rows]
+    largest, lengths = max(values, default=0.0) or 1.0, []
+    for row, value in zip(rows, values, strict=True):
+        # A bar of nothing is still a bar; a row of no known amount has none.
+        length = max(LEAST, LONGEST * value / largest)
+        lengths.append(0.0 if row.value is None else length)
+    return lengths
+
+
+def _text_start(length: float) -> float:
+    return length + 6 if length else 0.0
+
+
+def _column_starts(table: Table, lengths: Sequence[float]) -> list[float]:
+    """Where the bars and every column of words begin, in points."""
+    first = 60.0
+    for row, length in zip(table.rows, lengths, strict=True):
+        first = max(first, _text_start(length) + text_width(row.text, 9.0))
+    starts = [0.0, first + 16]
+    # The last column needs no end.
+    for column, head in enumerate(table.heads[1:-1]):
+        words = [head]
+        for row in table.rows:
+            words += row.words[column : column + 1]
+        starts.append(starts[-1] + min(widest(words, 9.0), WIDEST_COLUMN) + 16)
+    return starts[: len(table.heads)]
+
+
 def column_heads(starts: Sequence[float], heads: Sequence[str]) -> list[Label]:
     """The names above the columns of a table."""
-    return [Label(x, 5, h, "start", "tick") for x, h in zip(starts, heads, strict=True) if h]
+    labels = []
+    for x, head in zip(starts, heads, strict=True):
+        if head:
+            labels.append(Label(x, 5, head, "start", "tick"))
+    return labels
 
 
 def lines_at(x: float, y: float, lines: Sequence[str], tone: str) -> list[Label]:
     """Several lines of text in one cell, the first at `y`."""
-    return [
-        Label(x, y + LINE * i, line, "start", "axis", tone) for i, line in enumerate(lines) if line
-    ]
-
-
-def bars(rows: Sequence[Bar], heads: Sequence[str], **more: Any) -> Picture:
-    """A page of bars, longest where the value is largest.
-
-    Args:
-        rows: in the order to show them.
-        heads: a name for the bars, then one per column of words.
-        more: what `page` takes.
-
-    >>> bars([Bar(2.0, "2 B", ("x",)), Bar(1.0, "1 B", ("y",))], ["bytes", ""]).tiles.width.tolist()
-    [150.0, 75.0]
-    """
-    largest = max([r.value or 0.0 for r in rows], default=0.0) or 1.0
-    lengths = [None if r.value is None else max(LEAST, LONGEST * r.value / largest) for r in rows]
-    ends = [(n or -6.0) + 6 + text_width(r.text, 9.0) for n, r in zip(lengths, rows, strict=True)]
-    starts = _columns(rows, heads, max([60.0, *ends]) + 16)
-    labels = column_heads(starts, heads)
-    y, tops = 16.0 if labels else 0.0, []
-    for row, length in zip(rows, lengths, strict=True):
-        tops.append(y)
-        middle = y + PITCH / 2
-        label = Label((length or -6.0) + 6, middle, row.text, "start", "axis", row.tone or "text")
-        words, lines = _words(row, starts, middle)
-        labels += [label, *words]
-        y += PITCH + LINE * (lines - 1)
-    tiles = _tiles(rows, lengths, tops)
-    return page(tiles, labels, size=(starts[-1] + 40, y), colormap="bars", groups=2, **more)
+    labels = []
+    for number, line in enumerate(lines):
+        if line:
+            labels.append(Label(x, y + LINE * number, line, "start", "axis", tone))
+    return labels
 
 
 def _words(row: Bar, starts: Sequence[float], y: float) -> tuple[list[Label], int]:
@@ -214,47 +286,24 @@ def _words(row: Bar, starts: Sequence[float], y: float) -> tuple[list[Label], in
     return labels, lines
 
 
-def _tiles(rows: Sequence[Bar], lengths: Sequence[float | None], tops: Sequence[float]) -> Tiles:
-    drawn = [(i, n) for i, n in enumerate(lengths) if n is not None]
-    if not drawn:
-        return no_tiles()
-    return make_tiles(
-        0,
-        [tops[i] + (PITCH - THICK) / 2 for i, _ in drawn],
-        [n for _, n in drawn],
-        THICK,
-        [rows[i].group for i, _ in drawn],
-        hint=[rows[i].hint or f"{rows[i].text} {' '.join(rows[i].words)}" for i, _ in drawn],
-        radius=3.0,
-    )
-
-
-def _columns(rows: Sequence[Bar], heads: Sequence[str], first: float) -> list[float]:
-    """Where the bars and every column of words begin, in points."""
-    starts = [0.0, first]
-    for column in range(len(heads) - 2):
-        texts = [r.words[column] for r in rows if column < len(r.words)]
-        widest = max([text_width(t, 9.0) for t in [*texts, heads[column + 1]]], default=0.0)
-        starts.append(starts[-1] + min(widest, WIDEST_COLUMN) + 16)
-    return starts[: len(heads)]
-
-
 AXIS_COLOURS = 8  # that mesh axes take, in mesh order
 NOT_SPLIT_GROUP = 8  # the grey of the palette
 MOST_PARTS = 8
-BAR = 9.0  # points, the height of a bar
+BAR, BAR_GAP = 9.0, 4.0  # points: the height of a bar, and between two dimensions
 _PART_OF_AXIS = re.compile(r"(.+):\((\d+)\)(\d+)")
 _LETTERS = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
 _DTYPE = re.compile(r"(bfloat|float|int|uint|complex)(\d+)")
 
 
 def split_axis(axis: str, sizes: Mapping[str, int]) -> tuple[str, int]:
-    """The mesh axis and into how many parts it splits; also of a part of an axis, `data:(1)2`.
+    """A mesh axis, or a part of one as `data:(1)2`: its name and into how many it
+    splits.
 
     >>> split_axis("data", {"data": 4}), split_axis("data:(1)2", {"data": 4})
     (('data', 4), ('data', 2))
     """
     part = _PART_OF_AXIS.fullmatch(axis)
+    # The user may have given an axis such a name.
     if part and axis not in sizes:
         return part[1], int(part[3])
     return axis, sizes.get(axis, 1)
@@ -266,9 +315,10 @@ def short_type(dtype: str, shape: Sequence[int]) -> str:
     >>> short_type("float32", (64, 512)), short_type("bool", ()), short_type("key<fry>", (2,))
     ('f32[64, 512]', 'bool[]', 'key<fry>[2]')
     """
-    found = _DTYPE.fullmatch(dtype)
-    name = f"{_LETTERS[found[1]]}{found[2]}" if found else dtype
-    return f"{name}[{', '.join(map(str, shape))}]"
+    number = _DTYPE.fullmatch(dtype)
+    if number:
+        dtype = f"{_LETTERS[number[1]]}{number[2]}"
+    return f"{dtype}[{', '.join(map(str, shape))}]"
 
 
 def axis_groups(mesh: MeshSpec) -> dict[str, int]:
@@ -283,7 +333,7 @@ def axis_groups(mesh: MeshSpec) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Rectangle:
-    """A rectangle: its corner and size in points, its colour, and its tooltip."""
+    """A rectangle: its corner and size in points, colour, tooltip, and text inside."""
 
     x: float
     y: float
@@ -291,6 +341,7 @@ class Rectangle:
     height: float
     group: int
     hint: str
+    text: str = ""
 
 
 def value_bars_width(op: PlannedOp, widest: float) -> float:
@@ -298,21 +349,31 @@ def value_bars_width(op: PlannedOp, widest: float) -> float:
     return min(widest, 34.0 * max(len(op.shape), 1))
 
 
-def value_bars(op: PlannedOp, mesh: MeshSpec, widest: float, x: float, y: float) -> list[Rectangle]:
+def value_bars(
+    op: PlannedOp, mesh: MeshSpec, widest: float, x: float, y: float
+) -> list[Rectangle]:
     """The bars of one value's sharding, from `x` on and with `y` in their middle."""
-    width = value_bars_width(op, widest)
-    return [
-        replace(r, x=r.x + x, y=r.y + y - BAR / 2, hint=f"{op.name}: {r.hint}")
-        for r in spec_bars(op.spec, len(op.shape), mesh, width)
-    ]
+    width, corner = value_bars_width(op, widest), (x, y - BAR / 2)
+    return spec_bars(op.spec, len(op.shape), mesh, width, corner, f"{op.name}: ")
 
 
 def spec_bars(
-    spec: Spec, rank: int, mesh: MeshSpec, width: float, gap: float = 4.0
+    spec: Spec,
+    rank: int,
+    mesh: MeshSpec,
+    width: float,
+    corner: tuple[float, float] = (0.0, 0.0),
+    name: str = "",
 ) -> list[Rectangle]:
-    """The bars of one sharding, a dimension after the other, no wider than `width` together.
+    """The bars of one sharding, a dimension after the other.
 
-    A dimension that several axes split has the parts of the first axis on top, then the next.
+    A dimension that several axes split has the parts of the first axis on top, then the
+    next.
+
+    Args:
+        width: of all bars together, in points.
+        corner: the top left one of the first bar.
+        name: what tooltips begin with.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> bars = spec_bars(Spec.parse("data, None"), 2, make_mesh(data=4), 44)
@@ -320,27 +381,26 @@ def spec_bars(
     [(0.0, 4.25, 0), (5.25, 4.25, 0), (10.5, 4.25, 0), (15.75, 4.25, 0), (24.0, 20.0, 8)]
     """
     sizes, groups = mesh.shape, axis_groups(mesh)
-    wide = max(3.0, (width - gap * (rank - 1)) / max(rank, 1))
+    wide = max(3.0, (width - BAR_GAP * (rank - 1)) / max(rank, 1))
     bars: list[Rectangle] = []
     for dim in range(rank):
         axes = spec.dims[dim] if dim < len(spec.dims) else ()
-        left = dim * (wide + gap)
+        left, head = corner[0] + dim * (wide + BAR_GAP), f"{name}dimension {dim}: "
         if not axes:
-            thin = BAR / 3  # what is not split is less conspicuous
-            words = f"dimension {dim}: not split"
-            bars.append(Rectangle(left, thin, wide, thin, NOT_SPLIT_GROUP, words))
-        each = BAR / max(len(axes), 1)
+            # What is not split is less conspicuous.
+            thin, hint = BAR / 3, f"{head}not split"
+            top = corner[1] + thin
+            bars.append(Rectangle(left, top, wide, thin, NOT_SPLIT_GROUP, hint))
         for row, axis in enumerate(axes):
             parent, count = split_axis(axis, sizes)
-            shown = max(1, min(count, MOST_PARTS))
-            between = 1.0 if wide >= 3 * shown else 0.4
-            part = (wide - between * (shown - 1)) / shown
+            parts, high = max(1, min(count, MOST_PARTS)), BAR / len(axes)
+            gap = 1.0 if wide >= 3 * parts else 0.4
+            part, top = (wide - gap * (parts - 1)) / parts, corner[1] + row * high
             group = groups.get(parent, NOT_SPLIT_GROUP)
-            hint = f"dimension {dim}: split {count:,} ways by {axis}"
-            bars += [
-                Rectangle(left + i * (part + between), row * each, part, each, group, hint)
-                for i in range(shown)
-            ]
+            hint = f"{head}split {count:,} ways by {axis}"
+            for number in range(parts):
+                x = left + number * (part + gap)
+                bars.append(Rectangle(x, top, part, high, group, hint))
     return bars
 
 
@@ -348,12 +408,16 @@ def rectangle_tiles(rectangles: Sequence[Rectangle], radius: float = 1.2) -> Til
     """Rectangles as tiles, each with its tooltip."""
     if not rectangles:
         return no_tiles()
-    columns = zip(*((r.x, r.y, r.width, r.height, r.group) for r in rectangles), strict=True)
-    return make_tiles(*map(list, columns), hint=[r.hint for r in rectangles], radius=radius)
+    columns = zip(*map(astuple, rectangles), strict=True)
+    *numbers, hints, texts = map(list, columns)
+    # Most rectangles are bars, which have no text: then the tiles need no template.
+    text = texts if any(texts) else ()
+    return make_tiles(*numbers, text=text, hint=hints, radius=radius)
 
 
 def axis_legend(mesh: MeshSpec) -> list[tuple[int, str]]:
-    """What the colours of bars mean: the axes of the mesh, and dimensions that are not split."""
-    groups = axis_groups(mesh)
-    axes = [(groups[name], f"{name} {size:,}") for name, size in mesh.shape.items()]
-    return [*axes, (NOT_SPLIT_GROUP, "not split")]
+    """What the colours of bars mean: mesh axes, and dimensions that are not split."""
+    entries = []
+    for name, group in axis_groups(mesh).items():
+        entries.append((group, f"{name} {mesh.shape[name]:,}"))
+    return [*entries, (NOT_SPLIT_GROUP, "not split")]

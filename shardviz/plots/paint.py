@@ -63,25 +63,26 @@ class Line:
 def lines_in_tiles(picture: Picture, text_colour: np.ndarray) -> Iterator[Line]:
     """The lines inside the tiles of a picture, all tiles set alike.
 
-    The first line is as large as fits into every tile; further lines, and text at the right
-    edge, are left out where they do not fit. Tooltips have the full text.
+    The first line is as large as fits into every tile; further lines, and text at the
+    right edge, are left out where they do not fit. Tooltips have the full text.
 
     Args:
         text_colour: uint8 [tiles, 4], the colour of text on each tile.
     """
     tiles = picture.tiles
-    smallest_width, smallest_height = float(tiles.width.min()), float(tiles.height.min())
-    if not tiles.text or len(tiles) > MOST_LABELS or smallest_height < SMALLEST + 1:
+    width, height = float(tiles.width.min()), float(tiles.height.min())
+    if not tiles.text or len(tiles) > MOST_LABELS or height < SMALLEST + 1:
         return
     texts = [_split(tiles.label(i)) for i in range(len(tiles))]
-    pad = min(8.0, smallest_width * 0.1)
-    size = _size(texts, smallest_width - 2 * pad, smallest_height)
-    if size is None:
+    pad = min(8.0, width * 0.1)
+    size = _size(texts, width - 2 * pad, height)
+    # Where not even the smallest letters fit, tiles have no text.
+    if size < SMALLEST:
         return
     fit = _Fit(size, pad, tiles.align)
+    corners = np.stack([tiles.x, tiles.y, tiles.width, tiles.height], 1).tolist()
     for index, text in enumerate(texts):
-        edges = (float(tiles.x[index]), float(tiles.y[index]),
-               float(tiles.width[index]), float(tiles.height[index]))  # fmt: skip
+        edges = tuple(corners[index])
         yield from fit.lines(text, edges, tuple((text_colour[index] / 255).tolist()))
 
 
@@ -98,11 +99,10 @@ def _split(text: str) -> _Text:
     return _Text(main, corner, tuple(rest))
 
 
-def _size(texts: list[_Text], width: float, height: float) -> float | None:
-    """The largest size at which every first line fits; None where not even the smallest does."""
-    widest = max(text_width(t.main, 1.0, bold=True) for t in texts)
-    size = min(LARGEST, height * 0.62, width / max(widest, 0.01))
-    return size if size >= SMALLEST else None
+def _size(texts: list[_Text], width: float, height: float) -> float:
+    """The largest size at which every first line fits."""
+    widest = max(text_width(text.main, 1.0, bold=True) for text in texts)
+    return min(LARGEST, height * 0.62, width / max(widest, 0.01))
 
 
 @dataclass(frozen=True)
@@ -112,22 +112,28 @@ class _Fit:
     align: str
 
     def lines(
-        self, text: _Text, edges: tuple[float, float, float, float], colour: tuple[float, ...]
+        self,
+        text: _Text,
+        edges: tuple[float, float, float, float],
+        colour: tuple[float, ...],
     ) -> Iterator[Line]:
         x, y, width, height = edges
         small = min(SECOND, self.size * 0.8)
-        rest = [t for t in text.rest if text_width(t, small) <= width - 2 * self.pad]
+        space = width - 2 * self.pad
+        rest = [line for line in text.rest if text_width(line, small) <= space]
         if small < SMALLEST or self.size * 1.25 + len(rest) * small * 1.35 > height - 4:
             rest = []
         block = self.size * 1.2 + len(rest) * small * 1.45
         at = y + (height - block) / 2 + self.size * 0.62
-        left = self.align == "start"
-        along = x + self.pad if left else x + width / 2
-        anchor = "start" if left else "middle"
+        anchor, along = self.align, x + width / 2
+        if anchor == "start":
+            along = x + self.pad
         yield Line(along, at, text.main, self.size, True, colour, anchor)
-        free = width - 2 * self.pad - text_width(text.main, self.size, bold=True)
-        if text.corner and left and small >= SMALLEST and text_width(text.corner, small) + 4 < free:
-            yield Line(x + width - self.pad, at, text.corner, small, False, colour, "end")
+        free = space - text_width(text.main, self.size, bold=True)
+        fits = small >= SMALLEST and text_width(text.corner, small) + 4 < free
+        if text.corner and anchor == "start" and fits:
+            right = x + width - self.pad
+            yield Line(right, at, text.corner, small, False, colour, "end")
         at += self.size * 0.6 + small * 0.85
         for line in rest:
             yield Line(along, at, line, small, False, colour, anchor)
@@ -144,7 +150,8 @@ _ROLES = {
     "note": ("sans", 8.5, "normal", "muted"),
     "mono": ("mono", 9.0, "normal", "text"),
 }
-_FAMILIES = {"sans": "DejaVu Sans", "mono": "DejaVu Sans Mono"}  # both come with matplotlib
+# Both come with matplotlib.
+_FAMILIES = {"sans": "DejaVu Sans", "mono": "DejaVu Sans Mono"}
 
 
 def paint(
@@ -156,10 +163,10 @@ def paint(
 
     Args:
         picture: what `draw` made.
-        ax: Axes to paint into, which are returned; where None, a new Figure of the picture's own
-            size is returned.
-        theme: `"light"`, `"dark"`, a Theme, or None for the one that matplotlib's style asks for:
-            after `plt.style.use("dark_background")` pictures are dark.
+        ax: Axes to paint into, which are returned; where None, a new Figure of the
+            picture's own size is returned.
+        theme: `"light"`, `"dark"`, a Theme, or None for the one that matplotlib's style
+            asks for: after `plt.style.use("dark_background")` pictures are dark.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.picture.show import draw
@@ -167,34 +174,45 @@ def paint(
     >>> len(figure.axes[0].collections[0].get_paths())
     8
     """
-    look, figure = theme_of(_theme_of_style() if theme is None else theme), None
-    if ax is None:
-        figure = Figure((picture.width / POINTS_PER_INCH, picture.height / POINTS_PER_INCH))
-        figure.set_facecolor(look.paper)
-        figure.words = picture.alt
-        ax = figure.add_axes((0, 0, 1, 1))
+    look = _theme_of_style() if theme is None else theme_of(theme)
+    if ax is not None:
+        _paint_into(ax, picture, look, "box")
+        return ax
+    size = picture.width / POINTS_PER_INCH, picture.height / POINTS_PER_INCH
+    figure = Figure(size)
+    figure.set_facecolor(look.paper)
+    figure.words = picture.alt
+    _paint_into(figure.add_axes((0, 0, 1, 1)), picture, look, "datalim")
+    return figure
+
+
+def _paint_into(ax: Axes, picture: Picture, look: Theme, adjustable: Any) -> None:
     ax.set_axis_off()
     _Painter(ax, look, _scale(ax, picture)).picture(picture, 0.0, 0.0)
     ax.set_xlim(0, picture.width)
     ax.set_ylim(picture.height, 0)
-    ax.set_aspect("equal", adjustable="box" if figure is None else "datalim")
-    return ax if figure is None else figure
+    ax.set_aspect("equal", adjustable=adjustable)
 
 
-def _theme_of_style() -> str:
-    """`"dark"` where matplotlib's style makes dark figures, else `"light"`."""
+def _theme_of_style() -> Theme:
+    """The dark theme where matplotlib's style makes dark figures, else the light one."""
     red, green, blue, alpha = to_rgba(rcParams["figure.facecolor"])
-    return "dark" if alpha and (red + green + blue) / 3 < 0.5 else "light"
+    dark = alpha and (red + green + blue) / 3 < 0.5
+    return theme_of("dark" if dark else "light")
 
 
 def _scale(ax: Axes, picture: Picture) -> float:
-    """Points on the paper for a point of the picture: 1 in a figure of the picture's own size."""
+    """Points on the paper for a point of the picture: 1 in a figure of the picture's
+    own size.
+    """
     parent = ax.get_figure(root=True)
     if parent is None:
         return 1.0
     area = ax.get_position()
     width, height = parent.get_size_inches() * POINTS_PER_INCH
-    return float(min(area.width * width / picture.width, area.height * height / picture.height))
+    return float(
+        min(area.width * width / picture.width, area.height * height / picture.height)
+    )
 
 
 class _Painter:
@@ -235,26 +253,24 @@ class _Painter:
         """All tiles in one collection, then the text that fits into them."""
         tiles = picture.tiles
         fills = colours(tiles.group, picture.groups, picture.colormap, self.theme)
-        smallest = float(min(tiles.width.min(), tiles.height.min()))
-        edges: Any = "none"
-        if smallest >= EDGED and tiles.radius:
-            edges = _edge_colours(picture, self.theme) / 255
-        elif smallest >= EDGED:
-            edges = self.theme.paper
         if len(tiles) > MOST_POLYGONS:
             self.raster(picture, fills, x, y)
             return
-        self.polygons(
-            rounded(tiles, x, y),
-            fills / 255,
-            edges,
-            0.0 if smallest < EDGED else 0.8 if tiles.radius else 1.2,
-            antialiased=bool(tiles.radius) or smallest >= 3,
-            zorder=1,
-        )
-        for text in lines_in_tiles(picture, text_colours_of(picture, self.theme)):
-            self.text(x + text.x, y + text.y, text.text, "sans", text.size,
-                      "bold" if text.bold else "normal", text.colour, text.anchor)  # fmt: skip
+        smallest = float(min(tiles.width.min(), tiles.height.min()))
+        edges: Any = "none"
+        width = 0.0
+        if smallest >= EDGED and tiles.radius:
+            edges, width = _edge_colours(picture, self.theme) / 255, 0.8
+        elif smallest >= EDGED:
+            edges, width = self.theme.paper, 1.2
+        # The edges of tiles of few dots would be blurred.
+        sharp = bool(tiles.radius) or smallest >= 3
+        shapes = rounded(tiles, x, y)
+        self.polygons(shapes, fills / 255, edges, width, antialiased=sharp, zorder=1)
+        for line in lines_in_tiles(picture, text_colours_of(picture, self.theme)):
+            weight = "bold" if line.bold else "normal"
+            font = ("sans", line.size, weight)
+            self.text(x + line.x, y + line.y, line.text, font, line.colour, line.anchor)
 
     def raster(self, picture: Picture, fills: np.ndarray, x: float, y: float) -> None:
         """So many tiles that each is a few dots: painted as an image, not one by one."""
@@ -262,25 +278,36 @@ class _Painter:
 
     def frames(self, frames: tuple[Frame, ...], x: float, y: float) -> None:
         """Outlines, dashed and solid apart."""
-        for dashed in (True, False):
-            some = [f for f in frames if f.dashed is dashed]
-            if some:
-                corners = np.array([[f.x + x, f.y + y, f.width, f.height] for f in some]).T
-                style = (0, (3.0, 2.4)) if dashed else "solid"
-                outlines = _round_corners(corners, 6.0 if corners[2:].min() > 24 else 2.0)
-                width = 0.9 if dashed else 0.5
-                self.polygons(outlines, "none", self.theme.faint_text, width, linestyles=style)
+        for dashed, width, style in (
+            (True, 0.9, (0, (3.0, 2.4))),
+            (False, 0.5, "solid"),
+        ):
+            edges = []
+            for frame in frames:
+                if frame.dashed is dashed:
+                    left, top = frame.x + x, frame.y + y
+                    edges.append((left, top, frame.width, frame.height))
+            if not edges:
+                continue
+            corners = np.array(edges).T
+            radius = 6.0 if corners[2:].min() > 24 else 2.0
+            outlines, colour = _round_corners(corners, radius), self.theme.faint_text
+            self.polygons(outlines, "none", colour, width, linestyles=style)
 
     def swatch(self, picture: Picture, entry: LegendEntry, x: float, y: float) -> None:
         """One entry of the legend."""
         square = np.array([[entry.x + x], [entry.y + y], [9.0], [9.0]])
-        fill, edge = (self._palette(picture, s) / 255 for s in ("rest", "strong"))
+        look = (picture.groups, picture.colormap, self.theme)
+        fill, edge = palette(*look) / 255, palette(*look, "strong") / 255
         index = table_index(entry.group, picture.groups, len(fill))
         self.polygons(_round_corners(square, 2.0), [fill[index]], [edge[index]], 0.8)
-        self.text(x + entry.x + 14, y + entry.y + 4.5, entry.text, "sans", 8.5, "normal",
-                  self.theme.muted, "start")  # fmt: skip
+        left, middle = x + entry.x + 14, y + entry.y + 4.5
+        font = ("sans", 8.5, "normal")
+        self.text(left, middle, entry.text, font, self.theme.muted, "start")
 
-    def polygons(self, outlines: Any, faces: Any, edges: Any, width: float, **more: Any) -> None:
+    def polygons(
+        self, outlines: Any, faces: Any, edges: Any, width: float, **more: Any
+    ) -> None:
         """Many polygons as one collection; `width` is that of their edges, in points."""
         collection = PolyCollection(
             outlines,
@@ -291,20 +318,28 @@ class _Painter:
         )
         self.ax.add_collection(collection, autolim=False)
 
-    def _palette(self, picture: Picture, strength: str) -> np.ndarray:
-        return palette(picture.groups, picture.colormap, self.theme, strength)
-
     def label(self, label: Label, x: float, y: float) -> None:
         """One label, in the font of its role."""
-        family, size, weight, tone = _ROLES[label.role]
+        *font, tone = _ROLES[label.role]
         colour = getattr(self.theme, label.tone or tone)
-        self.text(x + label.x, y + label.y, label.text, family, size, weight, colour, label.anchor)
+        left, middle = x + label.x, y + label.y
+        self.text(left, middle, label.text, tuple(font), colour, label.anchor)
 
     def text(
-        self, x: float, y: float, text: str, family: str, size: float, weight: str, colour: Any,
+        self,
+        x: float,
+        y: float,
+        text: str,
+        font: tuple[Any, ...],
+        colour: Any,
         anchor: str,
-    ) -> None:  # fmt: skip
-        """One line of text; names are never read as mathematics."""
+    ) -> None:
+        """One line of text; names are never read as mathematics.
+
+        Args:
+            font: the family, the size in points, and the weight.
+        """
+        family, size, weight = font
         self.ax.text(
             x,
             y,
@@ -322,7 +357,8 @@ class _Painter:
 
 
 class _TileImage(Artist):
-    """Tiles as dots of the renderer; imshow would take copies in floats, and a second for them.
+    """Tiles as dots of the renderer; imshow would take copies in floats, and a second
+    for them.
 
     Args:
         tiles: the tiles.
@@ -362,7 +398,9 @@ class _TileImage(Artist):
 
 def edge_colours(picture: Picture, edges: Edges, theme: Theme) -> np.ndarray:
     """The colour of every edge: uint8 [edges, 4]; the full one of its group."""
-    found = colours(np.maximum(edges.group, 0), picture.groups, picture.colormap, theme, "strong")
+    found = colours(
+        np.maximum(edges.group, 0), picture.groups, picture.colormap, theme, "strong"
+    )
     for group, colour in ((NO_GROUP, theme.faint_text), (MANY_GROUPS, theme.muted)):
         found[edges.group == group, :3] = rgb(colour)
     found[edges.group == NO_GROUP, 3] = 140  # unused edges are less conspicuous
@@ -379,15 +417,22 @@ def _edge_colours(picture: Picture, theme: Theme) -> np.ndarray:
 def text_colours_of(picture: Picture, theme: Theme) -> np.ndarray:
     """The colour of text on every tile: uint8 [tiles, 4]."""
     table = palette(picture.groups, picture.colormap, theme)
-    return text_colours(table, theme)[table_index(picture.tiles.group, picture.groups, len(table))]
+    return text_colours(table, theme)[
+        table_index(picture.tiles.group, picture.groups, len(table))
+    ]
 
 
 def rounded(tiles: Tiles, x: float = 0.0, y: float = 0.0) -> np.ndarray:
-    """The outlines of tiles: float64 [tiles, corners, 2]; four corners where none is round."""
+    """The outlines of tiles: float64 [tiles, corners, 2]; four corners where none is
+    round.
+    """
     smallest = min(tiles.width.min(), tiles.height.min())
-    # Small tiles that touch would show seams where they meet between two dots of the paper.
+    # Small tiles that touch would show seams where they meet between two dots of the
+    # paper.
     more = 0.0 if tiles.radius or smallest >= EDGED else 0.4
-    edges = np.stack([tiles.x + x, tiles.y + y, tiles.width + more, tiles.height + more])
+    edges = np.stack(
+        [tiles.x + x, tiles.y + y, tiles.width + more, tiles.height + more]
+    )
     return _round_corners(edges, tiles.radius if tiles.height.min() >= EDGED else 0.0)
 
 
@@ -403,7 +448,11 @@ def _round_corners(edges: np.ndarray, radius: float) -> np.ndarray:
     middle_x = x + np.where(right, width - bend, bend)
     middle_y = y + np.where(low, height - bend, bend)
     return np.stack(
-        [middle_x + bend * np.cos(angles.ravel()), middle_y + bend * np.sin(angles.ravel())], -1
+        [
+            middle_x + bend * np.cos(angles.ravel()),
+            middle_y + bend * np.sin(angles.ravel()),
+        ],
+        -1,
     )
 
 
@@ -427,7 +476,8 @@ def printable(text: str, family: str = "sans") -> str:
 
 DOTS_PER_INCH = 144.0  # two dots a point: crisp on the screens that people have
 MOST_DOTS = 12_000  # either way; Agg refuses 65,536, and a browser much less
-# In all: most of the time of a large picture goes into its pixels, and a notebook shows it at less.
+# In all: most of the time of a large picture goes into its pixels, and a notebook shows
+# it at less.
 MOST_PIXELS = 3_600_000
 LARGE = 1_000_000  # pixels: compressed in less time, to a few bytes more
 
@@ -481,7 +531,9 @@ def png(value: Any, theme: str | Theme | None = None, **options: Any) -> bytes:
 def _png(figure: PlainFigure, words: str) -> bytes:
     width, height = figure.get_size_inches()
     dpi = min(
-        DOTS_PER_INCH, MOST_DOTS / max(width, height), math.sqrt(MOST_PIXELS / (width * height))
+        DOTS_PER_INCH,
+        MOST_DOTS / max(width, height),
+        math.sqrt(MOST_PIXELS / (width * height)),
     )
     buffer = io.BytesIO()
     figure.savefig(
@@ -489,7 +541,8 @@ def _png(figure: PlainFigure, words: str) -> bytes:
         format="png",
         dpi=dpi,
         facecolor=figure.get_facecolor(),
-        # A third less time than 4 takes, which takes half that of 6; a small one to fewer bytes.
+        # A third less time than 4 takes, which takes half that of 6; a small one to
+        # fewer bytes.
         pil_kwargs={"compress_level": 2 if width * height * dpi**2 > LARGE else 4},
         metadata={"Description": words} if words else None,
     )

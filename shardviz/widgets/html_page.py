@@ -1,9 +1,10 @@
-"""The page as one ES module and one style sheet, and the saved page that needs no kernel.
+"""The page as one ES module and one style sheet, and the saved page that needs no
+kernel.
 
-The files in `static/` import each other as plain ES modules, so that editors and tsc understand
-them; front ends load a widget as one module. So the imports between the files are removed here, and
-exports keep their names. The colours of the style sheet come from
-`shardviz.picture.palette`. No build step, nothing from the network.
+The files in `static/` import each other as plain ES modules, so that editors and tsc
+understand them; front ends load a widget as one module. So the imports between the
+files are removed here, and exports keep their names. The colours of the style sheet
+come from `shardviz.picture.palette`. No build step, nothing from the network.
 """
 
 from __future__ import annotations
@@ -22,13 +23,22 @@ from shardviz.picture.palette import THEMES, theme_data
 
 HERE = Path(__file__).parent / "static"
 _IMPORT = re.compile(r"^import \{[^}]*\} from \"\./([a-z_]+)\.js\";\n", re.MULTILINE)
-_EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let) )", re.MULTILINE)
+_EXPORT = re.compile(
+    r"^export (?=(?:async )?(?:function|class|const|let) )", re.MULTILINE
+)
 
 # Colours that have another name in the style sheet than in the palette.
 _PROPERTY = {"unsplit": "not-split"}
 _STYLES = (
-    "base", "arrays_and_rules", "pictures", "program", "collectives", "values", "player", "model",
-)  # fmt: skip
+    "base",
+    "arrays_and_rules",
+    "pictures",
+    "program",
+    "collectives",
+    "values",
+    "player",
+    "model",
+)
 
 
 @lru_cache(maxsize=4)
@@ -61,19 +71,22 @@ def bundled_styles() -> str:
 
 
 def _colours(name: str) -> str:
-    """The colours of a theme as custom properties; the light ones apply until a theme is known.
+    """The colours of a theme as custom properties.
 
-    >>> "--sv-text: #1f2430;" in _colours("light"), "--sv-group-9: #92dadd;" in _colours("dark")
-    (True, True)
+    >>> "--sv-text: #1f2430;" in _colours("light")
+    True
     """
+    # The light ones apply until a theme is known.
     chosen = "" if name == "light" else f'[data-theme="{name}"]'
-    named = {_PROPERTY.get(k, k.replace("_", "-")): v for k, v in theme_data(name).items()}
-    named |= {f"group-{i}": colour for i, colour in enumerate(THEMES[name].groups)}
-    lines = [f"  --sv-{k}: {v};" for k, v in named.items()]
-    return "\n".join([f".shardviz-explorer{chosen} {{", *lines, f"  color-scheme: {name};", "}"])
+    lines = [f".shardviz-explorer{chosen} {{"]
+    for key, colour in theme_data(name).items():
+        lines.append(f"  --sv-{_PROPERTY.get(key, key.replace('_', '-'))}: {colour};")
+    for number, colour in enumerate(THEMES[name].groups):
+        lines.append(f"  --sv-group-{number}: {colour};")
+    return "\n".join([*lines, f"  color-scheme: {name};", "}"])
 
 
-def page_path(path: Any) -> Path:
+def page_path(path: str | Path) -> Path:
     """The path of a saved page: `.html` is added where it has no suffix.
 
     Raises:
@@ -82,29 +95,23 @@ def page_path(path: Any) -> Path:
     >>> page_path("explorer").name
     'explorer.html'
     """
-    path = str.__str__(path) if isinstance(path, str) else path  # a subclass may lie
-    if not isinstance(path, (str, Path)) or not str(path).strip():
+    is_path = isinstance(path, (str, Path)) and str(path).strip()
+    if not is_path or not Path(path).name or "\0" in str(path):
         raise ShardvizError(
             f"A page is saved to a path, such as 'explorer.html'; got {shown(path)}."
         )
-    if "\0" in str(path) or any("\ud800" <= letter <= "\udfff" for letter in str(path)):
-        raise ShardvizError(f"A path holds plain text; got {shown(str(path))}.")
     target = Path(path)
     return target if target.suffix else target.with_suffix(".html")
 
 
 def saved_page(traits: dict[str, Any], alt: str) -> str:
-    """One HTML file that needs no kernel and no network.
-
-    Args:
-        traits: the synced traits of an Explorer, by name.
-        alt: the text for readers without scripts.
-    """
+    """One HTML file that needs no kernel and no network."""
     buffers: list[list[Any]] = []
     state = _without_bytes({**traits, "offline": True}, [], buffers)
     data = json.dumps({"state": state, "buffers": buffers}, separators=(",", ":"))
-    # An escaped `<` cannot end the script element.
-    data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    # An escaped `<` cannot end the script element, and other letters that are not
+    # ASCII are escaped already.
+    data = data.replace("<", "\\u003c")
     module = base64.b64encode(bundled_module("explorer").encode()).decode()
     return _PAGE.format(
         css=bundled_styles(), data=data, module=module, alt=escape(alt), policy=_POLICY
@@ -114,17 +121,17 @@ def saved_page(traits: dict[str, Any], alt: str) -> str:
 def _without_bytes(value: Any, path: list[str | int], buffers: list[list[Any]]) -> Any:
     """The value with None in the place of bytes, which JSON lacks.
 
-    They stand apart, each with its address, because any key inside of a value may be a name that a
-    person typed.
+    They stand apart, each with its address, because any key inside of a value may be a
+    name that a person typed.
 
     Args:
         value: of JSON's types and bytes.
         path: the address of the value.
         buffers: takes pairs of an address and its bytes as base64.
 
-    >>> found = []
-    >>> _without_bytes({"axes": {"$bytes": 4}, "ids": [b"ab"]}, [], found), found
-    ({'axes': {'$bytes': 4}, 'ids': [None]}, [[['ids', 0], 'YWI=']])
+    >>> buffers = []
+    >>> _without_bytes({"ids": [b"ab"]}, [], buffers), buffers
+    ({'ids': [None]}, [[['ids', 0], 'YWI=']])
     """
     if isinstance(value, (bytes, bytearray, memoryview)):
         buffers.append([path, base64.b64encode(bytes(value)).decode()])
@@ -136,7 +143,9 @@ def _without_bytes(value: Any, path: list[str | int], buffers: list[list[Any]]) 
     return value
 
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' data:"
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' data:"
+)
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>

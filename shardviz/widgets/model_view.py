@@ -1,30 +1,35 @@
-"""The view Model as plain data: the leaves of a whole state, and what the rules make of each kind.
+"""The view Model as plain data: the leaves of a state, and what rules make of each
+kind.
 
-Leaves of the same names, shape and type are of one kind. Paths and kinds are sent once; an edit
-resolves and sends only the kinds, of which the largest models have some dozens.
+Leaves of the same names, shape and type are of one kind. Paths and kinds are sent once;
+an edit resolves and sends only the kinds, of which the largest models have some dozens.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
-from shardviz.core.errors import ShardvizError
-from shardviz.core.format import bytes_text, count_text, fold, plural
+from shardviz.core.format import bytes_text, count_text, fold
 from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.audit import Audit
+from shardviz.core.layout.fit import Fit, Uncounted
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.optimizer_state import not_counted
-from shardviz.core.layout.resolution import Request, Requests, request
-from shardviz.core.layout.rules import Rules
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.rules.requests import Request, Requests, request
+from shardviz.core.layout.rules.rules import Rules
+from shardviz.core.layout.trees.audit import Audit
+from shardviz.core.layout.trees.group_bytes import uncounted
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
-from shardviz.widgets.targets import target_title, topology_of
+from shardviz.core.wording import explorer as wording
+from shardviz.widgets.targets import topology_of
 
 MOST_CONSTRAINTS = 400
+MOST_PARTS = 5  # of the bar of memory; the others are one part
 
 
 @dataclass(frozen=True)
@@ -35,82 +40,125 @@ class Leaves:
         arrays: one ArraySpec for each, with its path as name.
         partners: by path, the parameter that a leaf is a moment or a copy of.
         unknown: the paths of those of which nothing says how they are split.
-        by_path: the paths of those whose spec a table of paths gave, which the session has not.
-        kinds: an ArraySpec of each kind of leaf.
-        kind_of: the number of the kind of each leaf.
-        groups: by the first part of their paths, how many leaves there are of each kind.
+        by_path: the paths of those whose spec a table of paths gave, which the session
+            does not have.
     """
 
     arrays: tuple[ArraySpec, ...]
-    partners: dict[str, str] = field(default_factory=dict)
+    partners: Mapping[str, str] = field(default_factory=dict)
     unknown: frozenset[str] = frozenset()
     by_path: frozenset[str] = frozenset()
-    kinds: tuple[ArraySpec, ...] = field(init=False)
-    kind_of: tuple[int, ...] = field(init=False)
-    groups: dict[str, Counter[int]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        numbers: dict[Any, int] = {}
-        kinds: list[ArraySpec] = []
-        kind_of = []
-        for array in self.arrays:
-            described = (array.logical, array.shape, array.dtype, array.spec, array.memory_kind)
-            key = (*described, array.name in self.unknown)
-            if key not in numbers:
-                numbers[key] = len(kinds)
-                kinds.append(array)
-            kind_of.append(numbers[key])
-        object.__setattr__(self, "kinds", tuple(kinds))
-        object.__setattr__(self, "kind_of", tuple(kind_of))
-        groups: dict[str, Counter[int]] = {}
-        for array, kind in zip(self.arrays, kind_of, strict=True):
-            groups.setdefault(_head(array.name), Counter())[kind] += 1
-        object.__setattr__(self, "groups", groups)
 
     @staticmethod
     def of_audit(audit: Audit) -> Leaves:
         """The leaves that were audited."""
-        rows = audit.rows
-        partners = {r.path: p for r in rows if (p := r.partner) is not None}
-        unknown = frozenset(r.path for r in rows if r.spec is None and not r.problem)
-        if not audit.dialect.by_path:
-            return Leaves(tuple(r.array for r in rows), partners, unknown)
-        # The session has no tables of paths: what this one says of each leaf is kept.
-        arrays = tuple(replace(r.array, spec=r.spec) if r.spec else r.array for r in rows)
-        given = frozenset(r.path for r in rows if r.spec and not r.spec_wins)
-        return Leaves(arrays, partners, unknown, given)
+        partners, unknown, by_path = {}, set(), set()
+        arrays = []
+        for row in audit.rows:
+            array = row.array
+            if row.partner is not None:
+                partners[row.path] = row.partner
+            if row.spec is None and not row.problem:
+                unknown.add(row.path)
+            # The session has no tables of paths: what one says of each leaf is kept.
+            if audit.dialect.by_path and row.spec:
+                array = array.replace(spec=row.spec)
+                if not row.spec_wins:
+                    by_path.add(row.path)
+            arrays.append(array)
+        return Leaves(tuple(arrays), partners, frozenset(unknown), frozenset(by_path))
+
+    @cached_property
+    def kind_of(self) -> tuple[int, ...]:
+        """The number of the kind of each leaf."""
+        return self._numbered[0]
+
+    @cached_property
+    def kinds(self) -> tuple[ArraySpec, ...]:
+        """An ArraySpec of each kind of leaf."""
+        return self._numbered[1]
+
+    @cached_property
+    def _numbered(self) -> tuple[tuple[int, ...], tuple[ArraySpec, ...]]:
+        numbers: dict[Any, int] = {}
+        kinds: list[ArraySpec] = []
+        kind_of = []
+        for array in self.arrays:
+            key = (
+                array.logical,
+                array.shape,
+                array.dtype,
+                array.spec,
+                array.memory_kind,
+                array.name in self.unknown,
+            )
+            if key not in numbers:
+                numbers[key] = len(kinds)
+                kinds.append(array)
+            kind_of.append(numbers[key])
+        return tuple(kind_of), tuple(kinds)
+
+    @cached_property
+    def groups(self) -> Mapping[str, Counter[int]]:
+        """By the first part of their paths, how many leaves there are of each kind."""
+        groups: dict[str, Counter[int]] = {}
+        for array, kind in zip(self.arrays, self.kind_of, strict=True):
+            groups.setdefault(_head(array.name), Counter())[kind] += 1
+        return groups
 
     def edited(self, arrays: Iterable[ArraySpec]) -> Leaves:
         """The leaves with these arrays in the place of the leaves of their names."""
-        now = {array.name: array for array in arrays}
-        kept = tuple(now.get(old.name, old) for old in self.arrays)
-        both = zip(kept, self.arrays, strict=True)
-        changed = [new for new, old in both if new is not old and new != old]
+        new = {array.name: array for array in arrays}
+        kept, changed, described = [], set(), set()
+        for old in self.arrays:
+            array = new.get(old.name)
+            if array is None or array == old:
+                kept.append(old)
+                continue
+            kept.append(array)
+            changed.add(array.name)
+            if array.logical is not None or array.spec is not None:
+                described.add(array.name)
         if not changed:
             return self
-        described = {a.name for a in changed if a.logical is not None or a.spec is not None}
-        by_path = self.by_path - {array.name for array in changed}
-        return Leaves(kept, self.partners, self.unknown - described, by_path)
+        return replace(
+            self,
+            arrays=tuple(kept),
+            unknown=self.unknown - described,
+            by_path=self.by_path - changed,
+        )
 
     def requests(self, program: Program) -> list[Request]:
         """How each kind is split under the rules of a program, on its mesh."""
-        return [
-            Request(kind, None, None, None, None)
-            if kind.name in self.unknown
-            else request(kind, program.mesh, program.rules, program.dialect)
-            for kind in self.kinds
-        ]
+        rows = []
+        for kind in self.kinds:
+            if kind.name in self.unknown:
+                rows.append(Request(kind, None, None, None, None))
+            else:
+                row = request(kind, program.mesh, program.rules, program.dialect)
+                rows.append(row)
+        return rows
+
+
+def _head(path: str) -> str:
+    """The first part of a path."""
+    for mark in ("/", ".", "["):
+        if mark in path.strip(mark):
+            return path.strip(mark).split(mark)[0]
+    return path if len(path) < 24 else "arrays"
 
 
 def audit_of(program: Program, leaves: Leaves | None) -> Audit:
-    """The leaves of a model under the rules of a program, and the arrays that are no leaves."""
+    """The leaves of a model under the rules of a program, and arrays that are no
+    leaves.
+    """
     rows: Sequence[Request] = program.requests
     if leaves is not None:
         kinds = leaves.requests(program)
-        paths = [array.name for array in leaves.arrays]
-        known = frozenset(paths)
+        names = [array.name for array in leaves.arrays]
+        known = frozenset(names)
         beside = [row for row in program.requests if row.path not in known]
-        names = [*paths, *(row.path for row in beside)]
+        names += [row.path for row in beside]
         rows = Requests(
             names,
             [*(kinds[number] for number in leaves.kind_of), *beside],
@@ -121,145 +169,138 @@ def audit_of(program: Program, leaves: Leaves | None) -> Audit:
 
 
 def leaves_view(leaves: Leaves) -> dict[str, Any]:
-    """What no edit of rules or mesh changes: paths, kinds, and which leaves are layers of one."""
-    numbers = range(len(leaves.arrays))
-    position = {array.name: i for i, array in enumerate(leaves.arrays)}
-    folds = fold(numbers, lambda i: leaves.arrays[i].name, lambda i: leaves.kind_of[i])
-    own = [array for array in leaves.arrays if array.name not in leaves.partners]
-    elements = sum(math.prod(array.shape) for array in own)
+    """What no edit of rules or mesh changes: paths, kinds, and the layers of one array."""
+    arrays = leaves.arrays
+    numbers = range(len(arrays))
+    folded = []
+    folds = fold(numbers, lambda i: arrays[i].name, lambda i: leaves.kind_of[i])
+    for layers in folds:
+        if len(layers.items) > 1:
+            folded.append([layers.name, list(layers.items)])
+    position = {array.name: i for i, array in enumerate(arrays)}
+    partners, elements = [], 0
+    for array in arrays:
+        partner = leaves.partners.get(array.name)
+        partners.append(position.get(partner or "", -1))
+        # Moments and copies of a parameter are no elements of the model.
+        if partner is None:
+            elements += math.prod(array.shape)
     return {
-        "paths": [array.name for array in leaves.arrays],
+        "paths": [array.name for array in arrays],
         "kinds": list(leaves.kind_of),
-        "folds": [[one.name, list(one.items)] for one in folds if len(one.items) > 1],
-        "partners": [position.get(leaves.partners.get(a.name, ""), -1) for a in leaves.arrays]
-        if leaves.partners
-        else [],
-        "words": f"{plural(len(leaves.arrays), 'leaf', 'leaves')} of"
-        f" {plural(len(leaves.kinds), 'kind')} · {count_text(elements)} elements",
+        "folds": folded,
+        "partners": partners if leaves.partners else [],
+        "words": wording.leaf_count(
+            len(arrays), len(leaves.kinds), count_text(elements)
+        ),
     }
 
 
-def model_view(program: Program, target: str, leaves: Leaves, plan: Plan | None) -> dict[str, Any]:
-    """How every kind of leaf is split, what all of them take, and the constraints of the program.
-
-    Args:
-        program: with the mesh and the rules.
-        target: the target, checked.
-        leaves: of the model.
-        plan: the last plan, for the constraints on activations.
-    """
-    mesh = program.mesh
-    found = leaves.requests(program)
-    rows = [_kind(one, mesh) for one in found]
-    times = sum(leaves.groups.values(), Counter())
-    left = not_counted((one, times[number]) for number, one in enumerate(found))
+def model_view(
+    program: Program, target: str, leaves: Leaves, plan: Plan | None
+) -> dict[str, Any]:
+    """How every kind of leaf is split, the bytes of all, and the constraints."""
+    # A model of 10,000 leaves has some dozens of kinds.
+    requests = leaves.requests(program)
+    rows = [_kind_view(one, program.mesh) for one in requests]
+    times = Counter(leaves.kind_of)
+    left_out = uncounted((one, times[n]) for n, one in enumerate(requests))
     return {
         "kinds": rows,
-        "axes": list(mesh.axis_names),
-        **_memory(target, leaves, rows, left),
+        "axes": list(program.mesh.axis_names),
+        **_memory(target, leaves, rows, left_out),
         "constraints": _constraints(plan),
     }
 
 
-def _kind(one: Request, mesh: MeshSpec) -> dict[str, Any]:
-    """A kind of leaf: its shape and names, how it is split, and its bytes on each device."""
+def _kind_view(one: Request, mesh: MeshSpec) -> dict[str, Any]:
+    """A kind of leaf: its shape and names, how it is split, and its bytes per device."""
     array, layout = one.array, one.layout
-    view: dict[str, Any] = {"short": array.short, "spec": "", "bytes": 0, "waste": 0, "dims": []}
+    view: dict[str, Any] = {"short": array.short, "bytes": 0, "waste": 0}
+    view.update(spec="", dims=[])
+    if one.spec is not None:
+        view.update(spec=str(one.spec), dims=_dims(one.spec, mesh))
     if array.logical is not None:
         view["names"] = ["_" if n is None else str(n) for n in array.logical]
     if one.spec is None and not one.problem:
-        return {**view, "note": "Nothing says how it is split."}
-    if one.spec is not None:
-        numbers = {name: i for i, name in enumerate(mesh.axis_names)}
-        view["spec"] = str(one.spec)
-        view["dims"] = [
-            [[numbers[a], mesh.shape[a]] for a in axes if a in numbers] for axes in one.spec.dims
-        ]
+        return {**view, "note": wording.unknown_split()}
     if layout is not None and array.memory_kind is not None:
-        view["text"] = f"{bytes_text(layout.bytes_per_device)} in {array.memory_kind}"
+        view["text"] = wording.bytes_in(layout.bytes_per_device, array.memory_kind)
     elif layout is not None:
-        held = layout.bytes_per_device
-        view |= {"bytes": held, "text": bytes_text(held)}
-        if (waste := held - array.bytes // mesh.size) > 0:
-            view["waste"] = waste
+        view["bytes"] = layout.bytes_per_device
+        view["text"] = bytes_text(layout.bytes_per_device)
+        even = array.bytes // mesh.size
+        view["waste"] = max(0, layout.bytes_per_device - even)
     if one.problem:
         view["problem"] = one.problem
     if one.resolution is not None and not one.spec_wins:
-        view["rules"] = sorted({w for w in one.resolution.winners if w is not None})
-        if missing := [_missing(*m) for m in one.resolution.unmatched()]:
-            view["note"] = " ".join(missing)
+        winners = {rule for rule in one.resolution.winners if rule is not None}
+        view["rules"] = sorted(winners)
+        notes = []
+        for dim, name, near in one.resolution.unmatched():
+            notes.append(wording.no_rule_names(name, near, dim))
+        if notes:
+            view["note"] = " ".join(notes)
     return view
 
 
-def _missing(dim: int, name: str, near: str | None) -> str:
-    hint = f" Did you mean “{near}”?" if near else ""
-    return f"No rule knows “{name}” (dimension {dim}).{hint}"
+def _dims(spec: Spec, mesh: MeshSpec) -> list[list[list[int]]]:
+    """By dimension its axes as [number in the mesh, size]."""
+    names = mesh.axis_names
+    dims = []
+    for axes in spec.dims:
+        # A rule may name an axis that the mesh lacks.
+        known = [axis for axis in axes if axis in names]
+        dims.append([[names.index(axis), mesh.shape[axis]] for axis in known])
+    return dims
 
 
 def _memory(
-    target: str, leaves: Leaves, rows: Sequence[dict[str, Any]], left: str
+    target: str, leaves: Leaves, rows: Sequence[Mapping[str, Any]], left_out: Uncounted
 ) -> dict[str, Any]:
-    """What the leaves take on each device, by the first part of their paths.
-
-    Args:
-        target: the target, checked.
-        leaves: of the model.
-        rows: the view of each kind.
-        left: which arrays are not counted, in words.
-    """
-    groups = [
-        (name, sum(rows[k]["bytes"] * times for k, times in of.items()))
-        for name, of in leaves.groups.items()
-    ]
-    total = sum(size for _, size in groups)
-    waste = sum(rows[k]["waste"] * n for of in leaves.groups.values() for k, n in of.items())
-    capacity = _capacity(target)
+    """The bytes of the leaves on each device, by the first part of their paths."""
+    sizes: Counter[str] = Counter()
+    waste = 0
+    for name, times in leaves.groups.items():
+        for kind, count in times.items():
+            sizes[name] += rows[kind]["bytes"] * count
+            waste += rows[kind]["waste"] * count
+    total = sizes.total()
+    topology = topology_of(target)
+    capacity, device = None, ""
+    if topology is not None:
+        capacity, device = topology.chip.device_bytes, topology.title
+    fit = Fit(total, capacity, device, arrays_only=True, uncounted=left_out)
     scale = max(capacity or 0, total, 1)
-    largest = sorted(groups, key=lambda one: -one[1])
-    shown = largest[:5]
-    if rest := sum(size for _, size in largest[5:]):
-        shown.append((f"{len(largest) - 5} others", rest))
-    words = f"{bytes_text(total)} per device"
-    if capacity is not None:
-        title = target_title(target)
-        words = f"{bytes_text(total)} of {bytes_text(capacity)} on each device of {title}"
+    largest = sizes.most_common()
+    shown = largest[:MOST_PARTS]
+    rest = sum(size for _, size in largest[MOST_PARTS:])
+    if rest:
+        shown.append((f"{len(largest) - MOST_PARTS} others", rest))
+    parts = []
+    for name, size in shown:
+        parts.append({"name": name, "text": bytes_text(size), "share": size / scale})
     return {
-        "parts": [
-            {"name": name, "text": bytes_text(size), "share": size / scale} for name, size in shown
-        ],
-        "words": f"{words}{left}",
-        "waste": f"{bytes_text(waste)} more than an even share" if waste else "",
-        "over": bool(capacity) and total > (capacity or 0),
+        "parts": parts,
+        "words": wording.model_memory(fit),
+        "waste": wording.model_waste(waste) if waste else "",
+        "over": fit.ok is False,
         "capacity": (capacity or 0) / scale,
     }
 
 
-def _head(path: str) -> str:
-    for mark in ("/", ".", "["):
-        if mark in path.strip(mark):
-            return path.strip(mark).split(mark)[0]
-    return path if len(path) < 24 else "arrays"
-
-
-def _capacity(target: str) -> int | None:
-    """The memory of one device of the target, in bytes."""
-    try:
-        topology = topology_of(target)
-    except ShardvizError:
-        return None
-    return None if topology is None else topology.chip.device_bytes
-
-
 def _constraints(plan: Plan | None) -> list[dict[str, Any]]:
     """The calls that constrain activations, and what became of each."""
-    calls = plan.constraints if plan is not None else ()
-    return [
-        {
+    if plan is None:
+        return []
+    rows = []
+    for call in plan.constraints[:MOST_CONSTRAINTS]:
+        row = {
             "where": call.where,
             "effect": call.effect,
             "spec": "" if call.spec is None else str(call.spec),
             "text": call.sentence,
             "warns": call.wants_attention,
         }
-        for call in calls[:MOST_CONSTRAINTS]
-    ]
+        rows.append(row)
+    return rows

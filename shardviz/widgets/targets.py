@@ -1,4 +1,4 @@
-"""Targets: the menu and what is typed into it, meshes that fit one, and where the devices lie.
+"""Targets: the menu and what is typed into it, meshes that fit one, device placement.
 
 Attached devices are looked up only when they are used, because that starts a backend.
 """
@@ -24,10 +24,15 @@ from shardviz.core.layout.array_spec import format_names
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.program.program import only_described
 from shardviz.core.program.report import Report
+from shardviz.core.wording import explorer as wording
 
-_HOSTS = re.compile(r"([1-9]\d{0,2}) ?hosts? ?[x×*] ?([1-9]\d{0,3})(?: ?, ?local)?", re.IGNORECASE)
+_HOSTS = re.compile(
+    r"([1-9]\d{0,2}) ?hosts? ?[x×*] ?([1-9]\d{0,3})(?: ?, ?local)?", re.IGNORECASE
+)
 _SIMULATED = re.compile(r"cpu(?:\s*:\s*([0-9]{1,7}))?", re.IGNORECASE)
-MOST_SHAPES, MOST_TRIED = 400, 40  # of meshes that could fill a target
+# Of the shapes that could fill a target, so many are ranked and so many of these tried.
+MOST_SHAPES = 400
+MOST_TRIED = 40
 _PLAIN = ("", "attached", "cpu")
 _DESCRIBED = ("tpu", "gpu")
 EXAMPLES = (
@@ -39,34 +44,42 @@ EXAMPLES = (
     "gpu:h100:2x8",
     "gpu:b200:8x8",
 )
-HOW = (
-    "Write 'attached', 'cpu', 'cpu:64', '2 hosts x 4', 'tpu:v5e:4x4' or 'gpu:h100:2x8', or '' for"
-    " automatic"
-)
+
+
+# --- what a target is -----------------------------------------------------------------
 
 
 def running_hosts() -> tuple[Any, ...]:
-    """The processes on several hosts that run in this kernel, as `sv.hosts` started them."""
+    """The processes on several hosts that run in this kernel, as `sv.hosts` started
+    them.
+    """
     # Where nobody has imported this, none can be running.
-    several = sys.modules.get("shardviz.core.backend.hosts.group")
+    several = sys.modules.get("shardviz.core.backend.run.hosts.group")
     return () if several is None else tuple(several.running())
 
 
 def hosts_of(target: str) -> Any:
-    """The running processes that a target names; None where it names none, or they do not run."""
-    return next((group for group in running_hosts() if group.name == target), None)
+    """The running processes that a target names; None where it names none that run."""
+    for group in running_hosts():
+        if group.name == target:
+            return group
+    return None
 
 
 def hosts_size(target: str) -> tuple[int, int] | None:
-    """How many processes and devices a checked target of several hosts has; None for any other.
+    """How many processes and devices a target of several hosts has; None for any other.
 
     >>> hosts_size("2 hosts x 4, local"), hosts_size("cpu:8")
     ((2, 8), None)
     """
-    if (group := hosts_of(target)) is not None:
+    group = hosts_of(target)
+    if group is not None:
         return len(group.processes), group.devices
-    found = _HOSTS.fullmatch(target)
-    return (int(found[1]), int(found[1]) * int(found[2])) if found else None
+    match = _HOSTS.fullmatch(target)
+    if match is None:
+        return None
+    hosts, devices = int(match[1]), int(match[2])
+    return hosts, hosts * devices
 
 
 def checked_target(text: str) -> str:
@@ -75,23 +88,26 @@ def checked_target(text: str) -> str:
     Raises:
         TargetError: if there is no such target.
 
-    >>> checked_target(" CPU : 64"), checked_target("TPU:v5e:4x4"), checked_target("2 hosts × 4")
-    ('cpu:64', 'tpu:v5e:4x4', '2 hosts x 4, local')
+    >>> checked_target(" CPU : 64"), checked_target("TPU:v5e:4x4")
+    ('cpu:64', 'tpu:v5e:4x4')
     """
     if hosts_of(text.strip()) is not None:
         return text.strip()
-    if found := _HOSTS.fullmatch(" ".join(text.split())):
-        return f"{plural(int(found[1]), 'host')} x {int(found[2])}, local"
+    match = _HOSTS.fullmatch(" ".join(text.split()))
+    if match is not None:
+        return f"{plural(int(match[1]), 'host')} x {int(match[2])}, local"
     word = text.strip().lower()
     if word in (*_PLAIN, *_DESCRIBED):
         return word
-    if found := _SIMULATED.fullmatch(word):
-        if int(found[1]) < 1:
-            raise TargetError(f"A target has at least 1 device; got {shown(text)}. {HOW}.")
-        return f"cpu:{int(found[1])}"
+    match = _SIMULATED.fullmatch(word)
+    if match is not None and int(match[1]) > 0:
+        return f"cpu:{int(match[1])}"
     if word.split(":")[0].strip() in _DESCRIBED or is_described(word):
         return str(Topology.parse(word))
-    raise TargetError(f"No target is called {shown(text)}. {HOW}.")
+    raise TargetError(
+        f"No target is called {shown(text)}. Write 'attached', 'cpu', 'cpu:64',"
+        " '2 hosts x 4', 'tpu:v5e:4x4' or 'gpu:h100:2x8', or '' for automatic."
+    )
 
 
 def is_simulated(target: str) -> bool:
@@ -109,7 +125,9 @@ def topology_of(target: str) -> Topology | None:
     >>> topology_of("tpu:v5e:4x4").size, topology_of("cpu:8")
     (16, None)
     """
-    return _topology(target) if target.startswith(("tpu:", "gpu:")) else None
+    if not target.startswith(("tpu:", "gpu:")):
+        return None
+    return _topology(target)
 
 
 @lru_cache(maxsize=64)
@@ -118,49 +136,49 @@ def _topology(target: str) -> Topology:
 
 
 def why_not_run(target: str) -> str:
-    """Why nothing can run on a checked target; `""` where programs can.
-
-    >>> why_not_run("tpu:v5e:4x4")[:43], why_not_run("cpu:8")
-    ("'tpu:v5e:4x4' is described and not attached", '')
-    """
-    return "" if topology_of(target) is None else only_described(target)
+    """Why nothing can run on a checked target; `""` where programs can."""
+    if topology_of(target) is None:
+        return ""
+    return only_described(target)
 
 
 def target_title(target: str) -> str:
     """The title of a checked target.
 
-    >>> target_title("tpu:v5p:8x8x16"), target_title("gpu:h100:2x8"), target_title("cpu:8")
-    ('TPU v5p 8×8×16', 'NVIDIA H100 SXM 2×8', 'simulated CPU × 8')
+    >>> target_title("tpu:v5p:8x8x16"), target_title("cpu:8"), target_title("")
+    ('TPU v5p 8×8×16', 'simulated CPU × 8', 'automatic')
     """
     topology = topology_of(target)
     if topology is not None:
         return topology.title
     if hosts_size(target) is not None:
         return target
-    found = _SIMULATED.fullmatch(target)
-    if found:
-        return f"simulated CPU × {int(found[1]):,}" if found[1] else "simulated CPU"
+    match = _SIMULATED.fullmatch(target)
+    if match is not None:
+        return f"simulated CPU × {int(match[1]):,}" if match[1] else "simulated CPU"
     return {"": "automatic", "attached": "attached devices"}.get(target, target.upper())
 
 
-def needed_size(mesh: MeshSpec, target: str) -> int | None:
-    """The number of devices that a mesh must have for a target; None where the mesh fits.
+# --- meshes that fit it ---------------------------------------------------------------
 
-    >>> needed_size(make_mesh(data=8), "tpu:v5e:4x4"), needed_size(make_mesh(data=8), "cpu:64")
-    (16, None)
-    >>> needed_size(make_mesh(data=8), "2 hosts x 2, local")
-    4
+
+def needed_size(mesh: MeshSpec, target: str) -> int | None:
+    """The number of devices that a mesh must have for a target; None where it fits.
+
+    >>> needed_size(make_mesh(data=8), "tpu:v5e:4x4")
+    16
     """
     topology = topology_of(target)
     if topology is not None:
         return None if topology.size == mesh.size else topology.size
-    if (several := hosts_size(target)) is not None:
+    several = hosts_size(target)
+    if several is not None:
         count, devices = several
-        unlike = mesh.size == devices and len(mesh.processes) != count
-        return devices if mesh.size > devices or unlike else None
-    found = _SIMULATED.fullmatch(target)
-    if found and found[1] and int(found[1]) < mesh.size:
-        return int(found[1])
+        other_hosts = mesh.size == devices and len(mesh.processes) != count
+        return devices if mesh.size > devices or other_hosts else None
+    match = _SIMULATED.fullmatch(target)
+    if match is not None and match[1] and int(match[1]) < mesh.size:
+        return int(match[1])
     return None
 
 
@@ -169,13 +187,9 @@ def fitting_mesh(
 ) -> MeshSpec | None:
     """The mesh with its axes resized to fill the target; None where the mesh fits.
 
-    The last axes keep their sizes as far as these divide, and the first axis gets the rest. Where
-    that is not accepted it is the nearest mesh that is; None where there is none.
-
-    Args:
-        mesh: the mesh.
-        target: the target, checked.
-        accepts: whether a mesh will do: its axes divide the arrays, and the hardware can hold it.
+    The last axes keep their sizes as far as these divide, and the first axis gets the
+    rest. Where that is not accepted it is the nearest mesh that is; None where there is
+    none.
 
     >>> fitting_mesh(make_mesh(data=4, model=2), "tpu:v5e:4x4")
     MeshSpec('data=8, model=2')
@@ -186,9 +200,12 @@ def fitting_mesh(
     count = needed_size(mesh, target)
     if count is None:
         return None
-    topology = topology_of(target)
-    hosts = topology.hosts if topology is not None else math.gcd(len(mesh.processes), count)
-    hosts = several[0] if (several := hosts_size(target)) is not None else hosts
+    topology, several = topology_of(target), hosts_size(target)
+    hosts = math.gcd(len(mesh.processes), count)
+    if topology is not None:
+        hosts = topology.hosts
+    elif several is not None:
+        hosts = several[0]
     for sizes in _sizes(mesh.axis_sizes, count):
         shape = dict(zip(mesh.axis_names, sizes, strict=True))
         fitting = make_mesh(shape, axis_types=mesh.axis_types, processes=hosts)
@@ -198,31 +215,34 @@ def fitting_mesh(
 
 
 def _sizes(old: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:
-    """Sizes of as many axes that multiply to a count: first the plain choice, then the nearest."""
+    """Axis sizes that multiply to a count: first the plain choice, then the nearest."""
     left, kept = count, []
     for size in reversed(old[1:]):
         kept.append(math.gcd(left, size))
         left //= kept[-1]
     first = (left, *reversed(kept))
     yield first
-    found = {tuple(sizes) for sizes in itertools.islice(_factors(len(old), count), MOST_SHAPES)}
-    found.discard(first)
 
     def change(sizes: tuple[int, ...]) -> tuple[float, float, int]:
         steps = [abs(math.log2(new / was)) for new, was in zip(sizes, old, strict=True)]
+        # Rounded, so that steps in another order do not decide.
         return round(sum(steps), 6), max(steps), -sizes[0]
 
-    yield from sorted(found, key=change)[:MOST_TRIED]
+    shapes = set(itertools.islice(_factors(len(old), count), MOST_SHAPES)) - {first}
+    yield from sorted(shapes, key=change)[:MOST_TRIED]
 
 
-def _factors(axes: int, count: int) -> Iterator[list[int]]:
+def _factors(axes: int, count: int) -> Iterator[tuple[int, ...]]:
     if axes == 1:
-        yield [count]
+        yield (count,)
         return
     for size in range(1, count + 1):
         if count % size == 0:
             for rest in _factors(axes - 1, count // size):
-                yield [size, *rest]
+                yield (size, *rest)
+
+
+# --- what the page shows --------------------------------------------------------------
 
 
 @lru_cache(maxsize=1)
@@ -231,10 +251,13 @@ def described_options() -> list[dict[str, str]]:
     options = []
     for text in EXAMPLES:
         topology = _topology(text)
-        label = f"{target_title(text)} · {topology.size:,}"
-        options.append(
-            {"value": text, "label": label, "title": topology.words(), "group": "Described"}
-        )
+        option = {
+            "value": text,
+            "label": f"{target_title(text)} · {topology.size:,}",
+            "title": topology.words(),
+            "group": "Described",
+        }
+        options.append(option)
     return options
 
 
@@ -243,22 +266,16 @@ def local_options() -> list[dict[str, str]]:
 
     The page adds to `cpu` how many devices that are.
     """
-    options = [
-        ("", "automatic", "Attached devices if enough, else simulated."),
-        ("attached", "attached devices", "What this kernel's JAX has."),
-        ("cpu", "simulated CPU", "As many devices as the mesh has, simulated."),
-        *((group.name, group.name, hosts_words(group)) for group in running_hosts()),
-    ]
-    here = {"group": "On this machine"}
-    return [{"value": v, "label": label, "title": title, **here} for v, label, title in options]
-
-
-def hosts_words(group: Any) -> str:
-    """What is known of running processes, for a tooltip."""
-    count = plural(len(group.processes), "process", "processes")
-    machines = sorted({process.host for process in group.processes})
-    where = machines[0] if len(machines) == 1 else plural(len(machines), "machine")
-    return f"{count} on {where}, {plural(group.devices, 'device')} in all."
+    rows = [(target, target_title(target), wording.TITLES[target]) for target in _PLAIN]
+    for group in running_hosts():
+        machines = sorted({process.host for process in group.processes})
+        title = wording.running_hosts(len(group.processes), machines, group.devices)
+        rows.append((group.name, group.name, title))
+    options = []
+    for value, label, title in rows:
+        option = {"value": value, "label": label, "title": title}
+        options.append({**option, "group": "On this machine"})
+    return options
 
 
 def target_view(
@@ -269,37 +286,46 @@ def target_view(
 ) -> dict[str, Any]:
     """The chosen target, and notes on it; the options are in the menus.
 
-    Args:
-        mesh: of the session.
-        target: the chosen target, checked.
-        error: why the text that was typed last is not a target.
-        accepts: whether a mesh may be offered.
-
-    >>> view = target_view(make_mesh(data=4, model=2), "tpu:v5e:4x4")
-    >>> view["note"], view["offer"]
-    ('TPU v5e 4×4 has 16 devices and the mesh has 8.', 'Take data=8, model=2')
-    >>> target_view(make_mesh(data=4, model=2), "cpu:8")
-    {'value': 'cpu:8', 'label': 'simulated CPU × 8'}
+    >>> target_view(make_mesh(data=4, model=2), "cpu:8")["label"]
+    'simulated CPU × 8'
     """
     view = {"value": target}
+    # What is in the menus has its label there.
     if target not in (*_PLAIN, *EXAMPLES) and hosts_of(target) is None:
         view["label"] = target_title(target)
     if error:
         view["error"] = error
-    if reason := why_not_run(target):
+    reason = why_not_run(target)
+    if reason:
         view["noRun"] = reason
-    count, fitting = needed_size(mesh, target), fitting_mesh(mesh, target, accepts)
-    if count is not None:
-        has, same = f"{target_title(target)} has {plural(count, 'device')}", count == mesh.size
-        view["note"] = f"{has} and the mesh has {mesh.size:,}."
-        if same:  # processes on several hosts
-            view["note"] = f"The mesh has {plural(len(mesh.processes), 'host')}, and {target} runs."
-        if fitting is not None:
-            axes = (f"{format_names((n,))}={s}" for n, s in fitting.shape.items())
-            hosts = plural(len(fitting.processes), "host")
-            view["offer"] = f"Take {hosts if same else ', '.join(axes)}"
     topology = topology_of(target)
-    return view if topology is None else {**view, "words": topology.words()}
+    if topology is not None:
+        view["words"] = topology.words()
+    return {**view, **_offer(mesh, target, accepts)}
+
+
+def _offer(
+    mesh: MeshSpec, target: str, accepts: Callable[[MeshSpec], bool] | None
+) -> dict[str, str]:
+    """Why the mesh does not fit the target, and the mesh that does."""
+    count = needed_size(mesh, target)
+    if count is None:
+        return {}
+    fitting = fitting_mesh(mesh, target, accepts)
+    # Of processes on several hosts, the number of hosts alone may differ.
+    if count == mesh.size:
+        offer = {"note": wording.other_hosts(len(mesh.processes), target)}
+        if fitting is not None:
+            offer["offer"] = wording.take_hosts(len(fitting.processes))
+        return offer
+    offer = {"note": wording.other_size(target_title(target), count, mesh.size)}
+    if fitting is not None:
+        axes = [f"{format_names((n,))}={size}" for n, size in fitting.shape.items()]
+        offer["offer"] = wording.take_axes(", ".join(axes))
+    return offer
+
+
+# --- where the devices lie ------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,10 +335,11 @@ class DevicePlacement:
     Attributes:
         topology: the hardware.
         mesh: the mesh with the device ids and hosts of the hardware.
-        compiled: whether a compile chose the order of the devices; else they are in id order.
+        compiled: whether a compile chose the order of the devices; else they are in id
+            order.
 
-    >>> device_placement(make_mesh(data=8, model=2), "tpu:v5e:4x4").words
-    '16 · in id order'
+    >>> device_placement(make_mesh(data=8), "tpu:v5e:2x4").compiled
+    False
     """
 
     topology: Topology
@@ -322,27 +349,20 @@ class DevicePlacement:
     @property
     def words(self) -> str:
         """The number of devices and their order."""
-        order = "as compiled" if self.compiled else "in id order"
-        return f"{self.mesh.size:,} · {order}"
+        return wording.device_order(self.mesh.size, self.compiled)
 
 
 def why_no_placement(mesh: MeshSpec, target: str) -> str:
     """Why the devices of a mesh have no coordinates on a target; `""` where they do.
 
-    >>> why_no_placement(make_mesh(data=8), "tpu:v5e:4x4")
-    'TPU v5e 4×4 has 16 devices and the mesh has 8.'
-    >>> why_no_placement(make_mesh(data=8, model=2), "tpu:v5e:4x4")
+    >>> why_no_placement(make_mesh(data=8), "tpu:v5e:2x4")
     ''
     """
-    topology = topology_of(target)
+    topology, title = topology_of(target), target_title(target)
     if topology is None:
-        title = target_title(target)
-        return (
-            f"Only described hardware, such as tpu:v5e:4x4, has positions; the target is {title}."
-        )
+        return wording.no_positions(title)
     if topology.size != mesh.size:
-        count = f"{plural(topology.size, 'device')} and the mesh has {mesh.size:,}"
-        return f"{target_title(target)} has {count}."
+        return wording.other_size(title, topology.size, mesh.size)
     try:
         _rows(mesh, topology)
     except TargetError as error:
@@ -358,19 +378,21 @@ def device_placement(
     Args:
         mesh: the mesh as it was typed.
         target: what it is compiled for, checked.
-        order: the device ids in mesh order, as a compile chose them; `()` where not known.
+        order: the device ids in mesh order, as a compile chose them; `()` where not
+            known.
 
-    >>> found = device_placement(make_mesh(data=2, model=2), "tpu:v5e:2x2", (0, 1, 3, 2))
-    >>> found.mesh.device_ids.tolist(), found.compiled
+    >>> placement = device_placement(make_mesh(a=2, b=2), "tpu:v5e:2x2", (0, 1, 3, 2))
+    >>> placement.mesh.device_ids.tolist(), placement.compiled
     ([[0, 1], [3, 2]], True)
     """
-    return None if why_no_placement(mesh, target) else _placed(mesh, target, order)
+    if why_no_placement(mesh, target):
+        return None
+    return _placed(mesh, target, order)
 
 
 @lru_cache(maxsize=8)
 def _placed(mesh: MeshSpec, target: str, order: tuple[int, ...]) -> DevicePlacement:
-    topology = topology_of(target)
-    assert topology is not None  # checked by the caller
+    topology = _topology(target)
     known = len(order) == mesh.size and set(order) <= set(topology.device_ids.tolist())
     if known:
         rows = device_rows(make_mesh(mesh.shape, device_ids=list(order)), topology)
@@ -391,24 +413,13 @@ def _rows(mesh: MeshSpec, topology: Topology) -> np.ndarray:
 
 
 class DeviceAssignments:
-    """The order of the devices that each compile chose, by mesh and target.
-
-    >>> assignments = DeviceAssignments()
-    >>> assignments.placement(make_mesh(data=2, model=2), "tpu:v5e:2x2").compiled
-    False
-    """
+    """The order of the devices that each compile chose, by mesh and target."""
 
     def __init__(self) -> None:
         self._known: dict[Any, tuple[int, ...]] = {}
 
     def learn(self, report: Report, mesh: MeshSpec, target: str) -> bool:
-        """Keeps the order of the devices in a report; False where it has none or it is known.
-
-        Args:
-            report: of a compile for the target.
-            mesh: of the compiled program.
-            target: of the compile.
-        """
+        """Keeps the device order of a report; False where it has none or it is known."""
         if report.mesh is None or topology_of(target) is None:
             return False
         order, key = tuple(report.mesh.device_ids.ravel().tolist()), _key(mesh, target)
@@ -419,11 +430,14 @@ class DeviceAssignments:
 
     def placement(self, mesh: MeshSpec, target: str) -> DevicePlacement | None:
         """The mesh placed on a target, in the order of its last compile."""
-        order = self._known.get(_key(mesh, target), ()) if self._known else ()
+        # On other targets nothing is looked up, which every edit would pay for.
+        if topology_of(target) is None:
+            return None
+        order = self._known.get(_key(mesh, target), ())
         return device_placement(mesh, target, order)
 
 
 def _key(mesh: MeshSpec, target: str) -> Any:
-    """What a compiler's device assignment depends on: neither names nor types of the axes."""
-    named = b"" if mesh.ids_are_positions else mesh.device_ids.tobytes()
-    return target, mesh.axis_sizes, named
+    """What a device assignment depends on: neither names nor types of the axes."""
+    ids = b"" if mesh.ids_are_positions else mesh.device_ids.tobytes()
+    return target, mesh.axis_sizes, ids

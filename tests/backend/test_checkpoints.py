@@ -25,7 +25,8 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shardviz.core.backend.checkpoints import read_checkpoint
-from shardviz.core.layout.checkpoint import CONCURRENT_GB, process_chunks
+from shardviz.core.layout.transfer.checkpoint import process_chunks
+from shardviz.core.layout.transfer.restore import CONCURRENT_GB
 from tests.backend.checkpoint_cases import CASES, counted, grid, put, save
 
 # jax warns of random keys, orbax of checkpoints that it restores without shardings.
@@ -216,11 +217,9 @@ def test_it_is_restored_as_saved_by_default(folder):
     here = sv.restore(folder / "odd")
     assert {r.path: str(r.spec) for r in here.rows}["w"] == "P(('data', 'model'))"
     assert here.mesh.axis_types == ("Explicit", "Explicit")
-    assert here.notes == (
-        "The checkpoint does not say which process has which device: all count as one process",
-    )
+    assert [note.code for note in here.notes] == ["one process"]
     other = sv.restore(folder / "odd", mesh="data=2, rest=2")
-    assert other.problems["w"].startswith("Dimension 0 is to be split over 'model', which is no")
+    assert other.problems["w"].code == "layout"
 
 
 def test_a_tree_of_specs_counts_for_all_below_it(folder):
@@ -274,11 +273,8 @@ def test_a_train_state_is_matched_with_the_boxes_of_flax(folder):
     assert specs["params/kernel/value"] == "P(None, 'model')"
     assert specs["opt_state/0/mu/kernel/value"] == "P(None, 'model')"
     assert specs["step"] == "P()"
-    (note,) = [n for n in found.notes if "names" in n.lower()]
-    assert note == (
-        "The names beside 3 arrays, such as 'params/kernel/value', are not in the checkpoint: they"
-        " come from what it is restored into"
-    )
+    (note,) = [note for note in found.notes if note.code == "own names"]
+    assert (note.name, note.count) == ("params/kernel/value", 3)
 
 
 def test_an_nnx_state_is_matched(tmp_path):
@@ -320,7 +316,7 @@ def test_a_target_that_says_nothing_is_not_guessed(folder):
     target = {"w": jax.ShapeDtypeStruct((64, 64), "float32")}
     found = sv.restore(folder / "zarr", target, "data=2")
     assert found.rows[0].spec is None
-    assert found.problems["w"].startswith("Nothing says how it is to be split; orbax then splits")
+    assert found.problems["w"].code == "no spec"
 
 
 def test_the_limit_is_orbax_s_own():
@@ -371,24 +367,24 @@ def _never_committed(folder):
     return _rewrite(folder, "_CHECKPOINT_METADATA", '{"commit_timestamp_nsecs": null}')
 
 
-BROKEN = {
-    "unfinished": "is not finished: orbax was still writing it, or ended before it was done",
-    "unfinished in a manager": "is not finished: orbax was still writing it",
-    "never committed": "is not finished: orbax was still writing it",
-    "a tree of another version": "has no tree of arrays where orbax 0.12 has it; it may be of a",
-    "leaves of another version": "describes its arrays otherwise than orbax 0.12",
-    "a tree that is no JSON": "_METADATA, which has the tree of its arrays, is no JSON",
-    "shardings of another version": "says how arrays were split in another way than orbax 0.12",
-    "shardings that are no JSON": "_sharding, which has how arrays were split, is no text in",
-    "what is added to arrays": "is nothing that orbax 0.12 writes. The checkpoint is damaged",
-    "names of numbers": "has no tree of arrays where orbax 0.12 has it",
-    "an array that is gone": "The array 'w' of .* cannot be opened as zarr: its metadata is",
-    "an array of a newer zarr": "The array 'w' of .* cannot be opened as zarr: its metadata is",
-    "no tree": "has no arrays: no item of it has a file _METADATA",
-    "an old format": "",
-    "a file": "There is no folder",
-    "an empty folder": "is no checkpoint of orbax: neither it nor a folder in it has a file",
-}
+BROKEN = (
+    "unfinished",
+    "unfinished in a manager",
+    "never committed",
+    "a tree of another version",
+    "leaves of another version",
+    "a tree that is no JSON",
+    "shardings of another version",
+    "shardings that are no JSON",
+    "what is added to arrays",
+    "names of numbers",
+    "an array that is gone",
+    "an array of a newer zarr",
+    "no tree",
+    "an old format",
+    "a file",
+    "an empty folder",
+)
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -399,9 +395,7 @@ def test_what_cannot_be_read_is_one_sentence(folder, tmp_path, name):
         (copy / "_CHECKPOINT_METADATA").unlink()
     changed = _broken(name)(copy)
     given = changed if isinstance(changed, Path) else copy
-    with pytest.raises(
-        sv.ShardvizError, match=BROKEN[name] or "is a checkpoint of flax or"
-    ) as info:
+    with pytest.raises(sv.ShardvizError) as info:
         sv.restore(given, P(), "data=2")
     assert "\n" not in str(info.value)
 
@@ -457,7 +451,7 @@ def test_without_the_file_of_shardings_specs_are_needed(folder, tmp_path):
     found = sv.restore(tmp_path / "copy", P("data"), "data=2")
     assert found.works
     assert found.rows[0].saved.spec is None
-    assert "its file _sharding is missing" in found.notes[0]
+    assert found.notes[0].code == "no shardings"
     assert "unknown → P('data')" in sv.text(found, width=200)
 
 

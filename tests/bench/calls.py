@@ -14,7 +14,7 @@ import numpy as np
 from shardviz.core.backend.call_cache.cached_function import CachedFunction
 from tests.bench.timing import Table, text
 
-TARGET = 3e-6
+TARGET = 10e-6
 BATCH, ROUNDS = 500, 120
 
 

@@ -224,7 +224,7 @@ def endless(x):
 
 def hit_in_run(hosts: Any, rank: int, number: int) -> tuple[str, float]:
     """Sends a signal to a process in the stage 'run'; returns the error and the seconds to it."""
-    from shardviz.core.backend.hosts.run import run_program
+    from shardviz.core.backend.run.hosts.run import run_program
     from shardviz.core.program.cache import ExecutableCache
 
     begun: list[float] = []

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from shardviz.core.backend.worker.process import workers
+from shardviz.core.backend.run.worker.process import workers
 from tests.worker.faults import FAULTS, Faults, children, inject
 
 COUNT = 100

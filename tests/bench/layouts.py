@@ -12,13 +12,14 @@ import numpy as np
 from flax.linen.spmd import logical_to_mesh, logical_to_mesh_axes
 
 from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.audit import audit
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.resolution import requests, resolve
-from shardviz.core.layout.rule_uses import rule_summary
-from shardviz.core.layout.rules import Rules
+from shardviz.core.layout.rules.requests import requests
+from shardviz.core.layout.rules.resolution import resolve
+from shardviz.core.layout.rules.rule_uses import rule_summary
+from shardviz.core.layout.rules.rules import Rules
+from shardviz.core.layout.trees.audit import audit
 from tests.bench.timing import Table, best, each, side_by_side
 from tests.layout.fakes import jax_mesh
 
@@ -123,30 +124,24 @@ def rules_and_names(count: int) -> tuple[tuple, tuple[str, ...]]:
 
 
 def resolving(table: Table) -> None:
-    """The time to a PartitionSpec, against flax: from the memo, and without it."""
+    """The time to a PartitionSpec, against flax."""
     for count, target in ((10, 1.5), (100, 3.0)):
         pairs, names = rules_and_names(count)
         rules = Rules.of(pairs)
 
-        def warm(rules: Any = rules, names: Any = names) -> Any:
+        def ours(rules: Any = rules, names: Any = names) -> Any:
             for _ in range(200):
                 resolve(names, rules).partition_spec  # noqa: B018  computed on access
-
-        def cold(rules: Any = rules, names: Any = names) -> Any:
-            for _ in range(200):
-                rules.memo.clear()
-                resolve(names, rules).partition_spec  # noqa: B018
 
         def flax(pairs: Any = pairs, names: Any = names) -> Any:
             for _ in range(200):
                 logical_to_mesh_axes(names, pairs)
 
         assert resolve(names, rules).partition_spec == logical_to_mesh_axes(names, pairs)
-        for label, run in (("", warm), (", nothing memoised", cold)):
-            ours, theirs = side_by_side(
-                lambda run=run: best(run, 0.15) / 200, lambda flax=flax: best(flax, 0.15) / 200
-            )
-            table.at_least(f"a PartitionSpec from {count} rules{label}", target, ours, theirs)
+        times = side_by_side(
+            lambda run=ours: best(run, 0.15) / 200, lambda run=flax: best(run, 0.15) / 200
+        )
+        table.at_least(f"a PartitionSpec from {count} rules", target, *times)
 
 
 def auditing(table: Table) -> None:

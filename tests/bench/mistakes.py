@@ -14,7 +14,7 @@ import os
 import sys
 import time
 
-from shardviz.core.backend.failures import explain
+from shardviz.core.backend.failures import meaning_of
 from tests.spmd.faults import FAULTS, MOMENTS, PLANTED, VICTIM
 from tests.spmd.processes import HEARTBEAT, Ended, run_cases
 
@@ -34,7 +34,7 @@ def named(processes: list[Ended], victim: int, case: str) -> str:
         lines = [line for line in ended.log.splitlines() if line.startswith("shardviz:")]
         if any(whole in line for line in lines):
             return "line"
-        if whole in explain(ended.log):
+        if whole in str(meaning_of(ended.log) or ""):
             return "jax"
     return ""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from shardviz.core.backend.targets import missing
-from shardviz.core.backend.worker.process import workers
-from shardviz.core.backend.worker.run import compile_program
+from shardviz.core.backend.run.targets import missing
+from shardviz.core.backend.run.worker.process import workers
+from shardviz.core.backend.run.worker.run import compile_program
 from shardviz.core.program.cache import ExecutableCache
 from tests.bench.timing import Table, text
 from tests.worker.pods import PODS, block

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import shardviz as sv
-from shardviz.core.backend.worker.process import workers
+from shardviz.core.backend.run.worker.process import workers
 from shardviz.gallery import programs
 from tests.bench.timing import Table, text
 

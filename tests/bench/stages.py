@@ -73,8 +73,8 @@ def live() -> int:
 
 def _described_row(table: Table, name: str, program: Any) -> None:
     """The plan against the compiler of hardware that is not attached; without a target."""
-    from shardviz.core.backend.compile import lower
-    from shardviz.core.backend.targets import compile_only_mesh, missing
+    from shardviz.core.backend.run.compile import lower
+    from shardviz.core.backend.run.targets import compile_only_mesh, missing
 
     what = f"{name}: a compile for {DESCRIBED} against the plan"
     if words := missing("tpu"):
@@ -108,8 +108,8 @@ def calls() -> int:
 
     import shardviz as sv
     from shardviz.core.backend.bridge import abstract_mesh
-    from shardviz.core.backend.constraint_calls import recorded_calls
-    from shardviz.core.backend.tracing import trace
+    from shardviz.core.backend.tracing.constraint_calls import recorded_calls
+    from shardviz.core.backend.tracing.trace import trace
     from tests.propagation import constraint_models as models
     from tests.real_programs.flax_linen import RULES, Language
 
@@ -143,7 +143,7 @@ def _tracer(program: Any) -> Callable[[], float]:
     import jax
 
     from shardviz.core.backend.bridge import abstract_mesh
-    from shardviz.core.backend.tracing import argument_structs
+    from shardviz.core.backend.tracing.trace import argument_structs
 
     leaves = argument_structs(program, abstract_mesh(program.mesh))
     arguments = program.tree.unflatten(leaves)
@@ -186,8 +186,8 @@ def _planner(program: Any, clock: Callable[[], float] = time.perf_counter) -> Ca
 
 
 def _lowered(program: Any) -> Any:
-    from shardviz.core.backend.compile import lower
-    from shardviz.core.backend.targets import choose, device_mesh
+    from shardviz.core.backend.run.compile import lower
+    from shardviz.core.backend.run.targets import choose, device_mesh
 
     return lower(program, device_mesh(program.mesh, choose("cpu", program.mesh.size))).stage
 
@@ -228,7 +228,7 @@ def _in_turn(
 
 
 def _dump_row(table: Table, name: str, program: Any, has_target: bool) -> None:
-    from shardviz.core.backend.partitioner import compile_with_dump
+    from shardviz.core.backend.run.partitioner import compile_with_dump
 
     found = _in_turn(
         {0: _compiler(program), 1: lambda: compile_with_dump(_lowered(program)).seconds},

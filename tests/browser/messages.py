@@ -17,20 +17,22 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from shardviz.core.layout.audit import audit
 from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.trees.audit import audit
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.movement import collective_movement
 from shardviz.gallery import programs
 from shardviz.widgets import html_page
-from shardviz.widgets.background import Job, effects_view
 from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.pictures import link_view, player_data
-from shardviz.widgets.program_view import engines_view, explanation_view, values_view
+from shardviz.widgets.jobs import Job, effects_view
+from shardviz.widgets.links_view import LinkRequest, link_view
+from shardviz.widgets.movements_view import player_data
+from shardviz.widgets.report_view import Restart, engines_view
 from shardviz.widgets.session import Session
 from shardviz.widgets.stages_view import StageResults, stages_view
 from shardviz.widgets.state import session_on
 from shardviz.widgets.targets import device_placement
+from shardviz.widgets.values_view import explanation_view, values_view
 from tests.widgets.plans import REFUSED, layers
 from tests.widgets.pretended_hosts import NAME, PretendedHosts, ReportOfHosts, did
 from tests.widgets.stage_examples import RESULTS
@@ -67,15 +69,15 @@ def messages() -> Iterator[tuple[str, Any]]:
         yield "MovementData", player_data(collective_movement("all-reduce", size, 4096))
     job = Job("run", programs.get(), NAME, 1, ExecutableCache(), lambda _: None)
     job.engines[0] = ("compile", 1.5)
-    yield "Engines", engines_view(PretendedHosts(), job, None)
+    yield "Engines", engines_view(PretendedHosts(), job, None, Restart())
     report = ReportOfHosts("f", NAME, processes=(did(0, {"run": 0.5}),))
-    yield "Engines", engines_view(PretendedHosts(problem="It ended."), None, report)
-    yield "Engines", engines_view(PretendedHosts(), None, None, "They did not start again.")
+    yield "Engines", engines_view(PretendedHosts(problem="It ended."), None, report, Restart())
+    yield "Engines", engines_view(PretendedHosts(), None, None, Restart(problem="no memory"))
     program = programs.get().replace(fn=_prints, name="prints")
     yield "Effects", {"state": "done", "revision": 1, **effects_view(program)}
     there = device_placement(make_mesh(data=4, model=4), "tpu:v5e:4x4")
     assert there is not None
-    yield "LinkView", link_view("0:0", layers(1).collectives[0], there)
+    yield "LinkView", link_view(LinkRequest("0:0", layers(1).collectives[0], there))
 
 
 def _explorers() -> Iterator[Explorer]:

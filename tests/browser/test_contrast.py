@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from shardviz.core.layout.audit import audit
+from shardviz.core.layout.trees.audit import audit
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.gallery import arrays, meshes, programs, rules
-from shardviz.widgets import html_page
 from shardviz.widgets.explorer import Explorer, open_explorer
 from shardviz.widgets.session import Session
 from tests.browser.test_fit import VIEWS, small
@@ -202,24 +201,3 @@ def test_all_text_can_be_read(measured_page: Page, tmp_path, make):
                 page.keyboard.press(key)
             wrong += [f"{theme}, {label}: {what}" for what in pale(page)]
     assert not wrong, "\n".join(sorted(set(wrong)))
-
-
-def test_text_that_is_pale_is_found(measured_page: Page):
-    page = measured_page
-    page.goto("about:blank")
-    page.set_content(
-        f"<style>{html_page.bundled_styles()}</style>"
-        "<div class='shardviz-explorer'><input placeholder='pale' style='--sv-muted: #98a2b3'>"
-        "<input class='sv-input' placeholder='pale too' style='--sv-muted: #98a2b3'>"
-        "<p style='opacity: 0.5'>half</p><p>well</p><canvas></canvas></div>"
-    )
-    page.evaluate(
-        "() => { const g = document.querySelector('canvas').getContext('2d');"
-        " g.fillStyle = '#ffa90e'; g.fillRect(0, 0, 200, 60); g.fillStyle = 'white';"
-        " g.fillText('white on orange', 10, 30); }"
-    )
-    found = {f["text"]: f["contrast"] for f in page.evaluate(READ)}
-    assert found["well"] > 10
-    assert found["white on orange"] == pytest.approx(1.9, abs=0.1)
-    assert found["half"] < READABLE
-    assert found["pale too"] < READABLE

@@ -1,12 +1,11 @@
 """The saved page: no kernel, no network, everything one can point at."""
 
-import re
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from shardviz.core.layout.process_rows import process_rows, ranges_text
+from shardviz.core.layout.transfer.process_rows import process_rows, ranges_text
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.gallery import programs
 from shardviz.widgets.explorer import Explorer
@@ -25,7 +24,7 @@ def explorer(name: str = programs.DEFAULT, **edits: str) -> Explorer:
     session = Session(programs.get(name), name)
     for field, value in edits.items():
         session.edit(field, value)
-    assert session.errors == {}
+    assert session.now.errors == {}
     return Explorer(session, ExecutableCache())
 
 
@@ -55,14 +54,6 @@ def test_the_page_has_the_shard_indices_of_python(page, tmp_path, edits):
         for text, asked in zip(cells, made.session.program.requests, strict=True):
             box = asked.layout.box(device)
             assert text == "[" + ", ".join(f"{s.start}:{s.stop}" for s in box) + "]"
-
-
-def test_the_page_stays_small(tmp_path):
-    made = explorer()
-    made.save_html(tmp_path / "page")
-    assert made.plan.ok
-    assert made.save_html(tmp_path / "page").stat().st_size < 700_000
-    made.close()
 
 
 def test_arrow_keys_move_over_devices_and_enter_pins(page, tmp_path):
@@ -146,14 +137,6 @@ def test_nothing_can_be_edited_without_a_kernel(page, tmp_path):
         assert page.get_by_role("button", name=name, exact=True).is_disabled()
 
 
-def test_dark_and_light_follow_the_reader(page, tmp_path):
-    page.emulate_media(color_scheme="dark")
-    opened(page, explorer(), tmp_path)
-    expect(page.locator('.shardviz-explorer[data-theme="dark"]')).to_have_count(1)
-    page.emulate_media(color_scheme="light")
-    expect(page.locator('.shardviz-explorer[data-theme="light"]')).to_have_count(1)
-
-
 def test_names_that_are_markup_stay_text(page, tmp_path):
     made = explorer()
     bad = "</script><img src=x onerror=alert(1)>"
@@ -169,7 +152,7 @@ def test_names_that_are_markup_stay_text(page, tmp_path):
 
 
 # Names that mean something to JSON, to JavaScript or to the page itself.
-NAMES = ("$bytes", "__proto__", "constructor", "toString", "length", "buffers", "null", "]]>")
+NAMES = ("$bytes", "__proto__", "]]>")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -274,12 +257,14 @@ def first_block(page: Page) -> str:
 
 def test_every_control_has_a_name(page, tmp_path):
     opened(page, explorer(), tmp_path)
-    nameless = page.eval_on_selector_all(
-        ".shardviz-explorer :is(input, textarea, select, button, [tabindex])",
-        "all => all.filter(e => !(e.getAttribute('aria-label') || e.textContent.trim()))"
-        ".map(e => e.outerHTML.slice(0, 120))",
-    )
-    assert nameless == []
+    for tab in ("Values", "Collectives", "Memory"):
+        open_tab(page, tab)
+        nameless = page.eval_on_selector_all(
+            ".shardviz-explorer :is(input, textarea, select, button, [tabindex], [role=img])",
+            "all => all.filter(e => !(e.getAttribute('aria-label') || e.textContent.trim()))"
+            ".map(e => e.outerHTML.slice(0, 120))",
+        )
+        assert nameless == []
 
 
 def test_nothing_overflows_a_narrow_page(page, tmp_path):
@@ -287,11 +272,3 @@ def test_nothing_overflows_a_narrow_page(page, tmp_path):
     opened(page, explorer("transformer block, gradient"), tmp_path)
     wide = page.evaluate("document.documentElement.scrollWidth")
     assert wide <= 520
-
-
-def test_the_code_tab_is_the_code(page, tmp_path):
-    made = explorer()
-    opened(page, made, tmp_path)
-    open_tab(page, "Code")
-    shown = page.locator(".sv-code").inner_text()
-    assert re.sub(r"\s+", " ", shown).strip() == re.sub(r"\s+", " ", made.code()).strip()

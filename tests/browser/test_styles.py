@@ -1,4 +1,4 @@
-"""The page's files: colours come from the palette alone, text can be read, files stay short."""
+"""The page's files: colours come from the palette alone, text can be read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from shardviz.picture.palette import THEMES, contrast, rgb, theme_data
 from shardviz.widgets import html_page
 
 READABLE = 4.5  # WCAG 2, level AA, for text of any size
-MOST_LINES = 600
 COLOUR = re.compile(r"#[0-9a-fA-F]{3,8}\b|\b(?:rgb|hsl)a?\(\s*\d")
 FILES = sorted(p for p in html_page.HERE.iterdir() if p.suffix in (".js", ".css", ".ts"))
 TEXTS = ("text", "muted", "accent", "good", "warn", "bad")
@@ -22,15 +21,9 @@ def colours_in(source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)
-def test_no_file_of_the_page_has_a_colour_of_its_own_or_is_long(path):
+def test_no_file_of_the_page_has_a_colour_of_its_own(path):
     source = path.read_text(encoding="utf-8")
     assert colours_in(source) == []
-    assert len(source.splitlines()) <= MOST_LINES
-
-
-def test_a_planted_colour_is_found():
-    assert colours_in("color: #fff; background: rgb(0 0 0 / 18%)") == ["#fff", "rgb(0"]
-    assert colours_in("var(--sv-text) `${i}#${count}` rgb(hex)") == []
 
 
 @pytest.mark.parametrize("theme", THEMES)

@@ -70,7 +70,7 @@ def opened(
         dims = " ".join(f"dim{i}" for i in range(shape.count(",") + 1))
         for field, text in (("shape", shape), ("logical", dims), ("spec", spec)):
             made.session.edit(field, text, 0)
-        assert made.session.errors == {}
+        assert made.session.now.errors == {}
     html = made.page()
     made.close()
     plain = html_page.bundled_module("explorer")
@@ -88,8 +88,8 @@ def overlap(a: dict, b: dict) -> tuple[float, float]:
     return wide, tall
 
 
-@pytest.mark.parametrize("devices", [1024, 4096])
-def test_a_tooltip_covers_nothing_of_what_it_explains(page: Page, tmp_path, devices):
+def test_a_tooltip_covers_nothing_of_what_it_explains(page: Page, tmp_path):
+    devices = 4096
     opened(page, devices, tmp_path)
     chance, checked = random.Random(devices), 0
     for width, height in ((848, 620), (1280, 900)):
@@ -156,10 +156,9 @@ BEST = """
 
 
 @pytest.mark.parametrize("mesh", ["model=2, data=4", "data=64, model=16"])
-@pytest.mark.parametrize("size", [(848, 620), (1500, 900)], ids=["848", "1500"])
-def test_tiles_stay_in_sight_however_one_zooms_and_pans(page: Page, tmp_path, mesh, size):
+def test_tiles_stay_in_sight_however_one_zooms_and_pans(page: Page, tmp_path, mesh):
     opened(page, 8, tmp_path, mesh)
-    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.set_viewport_size({"width": 848, "height": 620})
     for name in ("Devices", "Array"):
         picture = page.get_by_label(name, exact=True)
         picture.hover()

@@ -8,7 +8,7 @@ from playwright.sync_api import Locator, Page
 
 from shardviz.core.program.plan import Plan
 from shardviz.widgets import html_page
-from shardviz.widgets.program_view import values_view
+from shardviz.widgets.values_view import values_view
 
 PAGE = """<!doctype html><meta charset="utf-8"><style>body { margin: 0 } CSS</style>
 <div class="shardviz-explorer" data-theme="light"><div class="sv-body" id="host"></div></div>

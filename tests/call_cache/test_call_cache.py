@@ -15,9 +15,7 @@ from jax.experimental import io_callback
 from jax.experimental.layout import Format, Layout
 
 import shardviz as sv
-from shardviz.core.backend.call_cache import cached_function as call_cache
-from shardviz.core.backend.call_cache import signature as call_context
-from shardviz.core.backend.call_cache import signature as call_signature
+from shardviz.core.backend.call_cache import signature
 from shardviz.core.backend.call_cache.cached_function import CachedFunction
 from shardviz.core.errors import ProgramError, ShardvizError
 
@@ -55,7 +53,7 @@ def test_a_call_equals_jit(case: str):
     assert (cached.hits, cached.misses, cached.fallbacks) == (2, 1, {})
 
 
-def test_random_keys_take_the_fast_path():
+def test_random_keys_are_cached():
     cached = CachedFunction(jax.random.uniform)
     got = [cached(jax.random.key(n)) for n in (1, 2)]
     assert got == [jax.random.uniform(jax.random.key(n)) for n in (1, 2)]
@@ -123,21 +121,21 @@ def test_methods_and_names_stay():
     assert Model.grow.__doc__ == "Words."
     with pytest.raises(TypeError):
         Model().grow(1)  # self is no array, and jax.jit says so too
-    assert Model.grow.fallbacks == {"an argument that is no array: Model": 1}
+    assert Model.grow.fallbacks == {"not an array": 1}
 
 
 FALLBACKS = {
-    "unhashable static": (lambda f: f(1, [2]), "static argument n is not hashable", ValueError),
-    "text": (lambda f: f("x"), "an argument that is no array: str", TypeError),
-    "an object": (lambda f: f({"w": object()}), "an argument that is no array: object", TypeError),
-    "keys that do not sort": (lambda f: f({1: 1, "a": 2}), "that jax cannot flatten", Exception),
-    "jit": (lambda f: jax.jit(lambda x: f(x))(1), "inside another transformation", None),
-    "grad": (lambda f: jax.grad(lambda x: f(x))(1.0), "inside another transformation", None),
-    "vmap": (lambda f: jax.vmap(lambda x: f(x))(np.ones(3)), "another transformation", None),
-    "closed over": (lambda f: jax.jit(lambda x: f(2) + x)(1), "another transformation", None),
+    "unhashable static": (lambda f: f(1, [2]), "static", ValueError),
+    "text": (lambda f: f("x"), "not an array", TypeError),
+    "an object": (lambda f: f({"w": object()}), "not an array", TypeError),
+    "keys that do not sort": (lambda f: f({1: 1, "a": 2}), "tree", Exception),
+    "jit": (lambda f: jax.jit(lambda x: f(x))(1), "transformation", None),
+    "grad": (lambda f: jax.grad(lambda x: f(x))(1.0), "transformation", None),
+    "vmap": (lambda f: jax.vmap(lambda x: f(x))(np.ones(3)), "transformation", None),
+    "closed over": (lambda f: jax.jit(lambda x: f(2) + x)(1), "transformation", None),
     "scan": (
         lambda f: jax.lax.scan(lambda c, x: (f(c), x), 1.0, np.ones(3)),
-        "inside another transformation",
+        "transformation",
         None,
     ),
     "a ref": (lambda f: f(jax.new_ref(jnp.ones(3))[...] * 1), "", None),
@@ -145,7 +143,7 @@ FALLBACKS = {
 
 
 @pytest.mark.parametrize("case", FALLBACKS)
-def test_what_cannot_take_the_fast_path_goes_to_jit(case: str):
+def test_what_cannot_be_cached_goes_to_jit(case: str):
     def fn(x: Any, n: Any = None) -> Any:
         return jax.tree.map(lambda leaf: leaf * 2, x)
 
@@ -162,7 +160,7 @@ def test_what_cannot_take_the_fast_path_goes_to_jit(case: str):
         assert str(ours.value)[:40] == str(theirs.value)[:40]
     if reason:
         assert (cached.misses, cached.cache_size()) == (0, 0)
-        assert [reason in words for words in cached.fallbacks] == [True]
+        assert list(cached.fallbacks) == [reason]
         assert sum(cached.fallbacks.values()) >= 1
     else:
         assert cached.fallbacks == {}
@@ -176,7 +174,7 @@ def test_a_ref_goes_to_jit():
     cached(ref)
     cached(ref)
     np.testing.assert_array_equal(ref[...], [2, 2])
-    assert cached.fallbacks == {"an argument that is no array: Ref": 2}
+    assert cached.fallbacks == {"not an array": 2}
 
 
 def test_without_jit_the_function_itself_runs():
@@ -186,7 +184,7 @@ def test_without_jit_the_function_itself_runs():
     with jax.disable_jit():
         cached(jnp.ones(2))
     assert not issubclass(seen[1], jax.core.Tracer)
-    assert cached.fallbacks == {"jax.disable_jit is on": 1}
+    assert cached.fallbacks == {"disable_jit": 1}
 
 
 def test_a_nan_is_found_as_jit_finds_it():
@@ -196,7 +194,7 @@ def test_a_nan_is_found_as_jit_finds_it():
         for _ in range(2):
             with pytest.raises(FloatingPointError, match="nan"):
                 cached(x)
-    assert cached.fallbacks == {"jax_debug_nans or jax_debug_infs is on": 2}
+    assert cached.fallbacks == {"debug_nans": 2}
 
 
 def test_another_memory_layout_goes_to_jit():
@@ -205,7 +203,7 @@ def test_another_memory_layout_goes_to_jit():
     other = jax.device_put(x, Format(Layout((1, 0)), x.sharding))
     np.testing.assert_array_equal(cached(x), x * 2)
     np.testing.assert_array_equal(cached(other), x * 2)
-    assert (cached.misses, cached.fallbacks) == (1, {"an array in another memory layout": 1})
+    assert (cached.misses, cached.fallbacks) == (1, {"memory layout": 1})
 
 
 def test_an_error_at_run_time_is_raised_and_not_remembered():
@@ -290,12 +288,12 @@ def test_clear_counts_anew():
     cached.clear()
     assert (cached.hits, cached.misses, cached.cache_size(), cached.table()) == (0, 0, 0, [])
     assert cached(1) == 1
-    assert "entry 1; nothing was compiled before" in cached.explain_miss()
+    assert cached.entries[0].entry == 1
 
 
 @pytest.mark.parametrize("fn", [None, 3, "sin", jnp])
 def test_what_is_no_function_is_refused(fn: Any):
-    with pytest.raises(ProgramError, match="What is cached is a function; got"):
+    with pytest.raises(ProgramError, match="function"):
         sv.cached(fn)
 
 
@@ -306,17 +304,15 @@ def test_unknown_options_are_refused():
         sv.cached(jnp.sin, size=0)
 
 
-def test_where_jax_hides_its_context_the_public_settings_are_used(monkeypatch):
-    monkeypatch.setattr(call_context, "_PRIVATE", False)
-    monkeypatch.setattr(call_cache, "at_top", bool)
-    for module in (call_cache, call_signature):
-        monkeypatch.setattr(module, "ArrayImpl", None)
+def test_where_jax_hides_its_settings_the_public_ones_count(monkeypatch):
+    monkeypatch.setattr(signature, "trace_settings", lambda: None)
+    monkeypatch.setattr(signature, "is_tracing", lambda: False)
     cached, x = CachedFunction(lambda x: x * 2), jnp.ones(4)
     for _ in range(2):
         np.testing.assert_array_equal(cached(x), [2, 2, 2, 2])
     with jax.enable_x64(True):
         cached(x)
-    assert cached.entries[-1].difference == ("x64 mode: off became on",)
+    assert [d.name for d in cached.entries[-1].difference] == ["jax_enable_x64"]
     assert jax.jit(cached)(1) == 2
     assert (cached.hits, cached.misses) == (1, 2)
-    assert cached.fallbacks == {"called inside another transformation of jax": 1}
+    assert cached.fallbacks == {"transformation": 1}

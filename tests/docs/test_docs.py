@@ -9,14 +9,16 @@ import pytest
 from flax.core import spmd
 
 from shardviz.__main__ import BROKEN, OK, WRONG
-from shardviz.core.hardware.chips import CHIPS, SOURCES
+from shardviz.core.hardware.chips import CHIPS
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.resolution import resolve, without_size_one
-from shardviz.core.layout.rules import Rules
-from shardviz.core.layout.verdicts import Outcome, PathOutcome, PathVerdict, Verdict
+from shardviz.core.layout.rules.matching import without_size_one
+from shardviz.core.layout.rules.resolution import resolve
+from shardviz.core.layout.rules.rules import Rules
+from shardviz.core.layout.rules.verdicts import Outcome, PathOutcome, PathVerdict, Verdict
 from shardviz.core.program.comparison import CHANGES
 from shardviz.core.program.contracts import Expectation
+from shardviz.core.wording.hardware import SOURCES
 from tests.docs.pages import PAGES, ROOT, Block, blocks, table
 
 STAGES = (ROOT / "docs" / "stages.md").read_text()
@@ -50,7 +52,7 @@ def test_links_inside_the_project_lead_somewhere(page):
 def test_the_page_lists_every_outcome_and_who_decides():
     rows = {row[0]: row[1] for row in table(SEMANTICS, "outcome")}
     decides = {
-        o.value: "yes" if Verdict(0, "x", (), o, "").decides else "no" for o in Outcome
+        o.value: "yes" if Verdict(0, "x", (), o).decides else "no" for o in Outcome
     }  # fmt: skip
     assert rows == decides
 
@@ -58,7 +60,7 @@ def test_the_page_lists_every_outcome_and_who_decides():
 def test_the_page_lists_every_verdict_on_a_pattern_and_who_decides():
     rows = {row[0]: row[1] for row in table(SEMANTICS, "verdict on a pattern")}
     decides = {
-        o.value: "yes" if PathVerdict(0, "x", Spec(), o, "").decides else "no" for o in PathOutcome
+        o.value: "yes" if PathVerdict(0, "x", Spec(), o).decides else "no" for o in PathOutcome
     }
     assert rows == decides
 

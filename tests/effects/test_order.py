@@ -82,7 +82,6 @@ def test_a_mesh_axis_left_to_the_compiler_has_no_certain_device(eight_devices):
     found = sv.observed_order(made, VALUES)
     assert found.report.error is None, found
     assert {e.device for e in found.events} == {None}
-    assert "some device" in found.explain()
 
 
 def test_the_name_of_a_callback_is_recorded(eight_devices):
@@ -95,7 +94,6 @@ def test_a_refused_program_has_no_events(eight_devices):
     found = observed(KINDS["print, ordered"])
     assert found.events == ()
     assert found.report.error.stage == "program"
-    assert "on one device only" in sv.text(found).replace("\n", " ")
 
 
 def test_a_function_that_fails_is_reported_as_by_a_run(eight_devices):
@@ -108,9 +106,3 @@ def test_rows_are_plain_json(eight_devices):
     rows = observed(steps).rows()
     assert json.loads(json.dumps(rows)) == rows
     assert len(rows) == 6
-
-
-def test_what_is_promised_is_said(eight_devices):
-    text = observed(steps).explain()
-    assert "Unordered events may come in another order the next time." in text
-    assert "between devices no order holds." in text

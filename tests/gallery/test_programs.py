@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding
 
 import shardviz as sv
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.verdicts import Outcome
+from shardviz.core.layout.rules.verdicts import Outcome
 from shardviz.gallery import programs, rules
 
 COMMON_MESHES = {

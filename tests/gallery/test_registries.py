@@ -8,8 +8,9 @@ import pytest
 
 from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.resolution import request, resolve
-from shardviz.core.layout.rules import Dialect
+from shardviz.core.layout.rules.requests import request
+from shardviz.core.layout.rules.resolution import resolve
+from shardviz.core.layout.rules.rules import Dialect
 from shardviz.gallery import arrays, meshes, programs, rules
 from shardviz.gallery.layouts import Example, Registry
 

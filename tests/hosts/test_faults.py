@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import pytest
 
 import shardviz as sv
-from shardviz.core.backend.folders import dump_root, owner_of
-from shardviz.core.backend.hosts.cluster import ENDED, state_of
-from shardviz.core.backend.hosts.run import run_program
+from shardviz.core.backend.run.folders import dump_root, owner_of
+from shardviz.core.backend.run.hosts.cluster import ENDED, state_of
+from shardviz.core.backend.run.hosts.run import run_program
 from shardviz.core.errors import MissingPackage, TargetError
 from shardviz.core.program.cache import ExecutableCache
 from tests.hosts.test_hosts import on_engine
@@ -107,12 +107,12 @@ def test_a_run_leaves_no_folder_in_shared_memory(hosts):
 
 LATE = """
 import time
-from shardviz.core.backend.hosts import engine
-def enter(self, stage, plain=engine._EngineExecution.enter):
+from shardviz.core.backend.run.hosts import engine
+def enter(self, stage, plain=engine._EngineJob.enter):
     time.sleep(1 if stage == "place" else 0)
     plain(self, stage)
     time.sleep(3 if stage == "place" else 0)
-engine._EngineExecution.enter = enter
+engine._EngineJob.enter = enter
 """
 
 
@@ -140,10 +140,10 @@ def test_a_process_that_is_late_turns_no_stage_back_and_is_named_with_its_own(ho
 
 
 FAIL = """
-from shardviz.core.backend.hosts import engine
-def fail(self, executable, inputs, placed, repeat):
+from shardviz.core.backend.run.hosts import engine
+def fail(self, executable, inputs, placed):
     raise MemoryError("no memory for this")
-engine._EngineExecution._execute = fail
+engine._OnEngine.execute = fail
 """
 
 
@@ -222,7 +222,7 @@ def own_cluster():
             cluster.stop_cluster_sync()
 
 
-OTHER = "from shardviz.core.backend.hosts import engine; engine.jaxlib_version = {!r}"
+OTHER = "from shardviz.core.backend.run.hosts import engine; engine.jaxlib_version = {!r}"
 
 
 def test_engines_of_a_person_are_joined_and_left_alone(own_cluster):
@@ -257,11 +257,11 @@ def test_engines_of_a_person_that_are_lost_are_restarted_and_wrong_ones_refused(
     assert "restart the engines, with hosts.restart()" in report.error.message
     hosts.restart()
     assert sv.run(program, target=hosts).ok
-    code = "from shardviz.core.backend.hosts import engine; engine._GROUP.clear()"
+    code = "from shardviz.core.backend.run.hosts import engine; engine._GROUP.clear()"
     hosts._engines.client[:].execute(code, block=True)
     with pytest.raises(TargetError, match="jax has started its devices in engine 0"):
         sv.hosts(cluster, devices=1)
-    code = "import sys; sys.modules['shardviz.core.backend.hosts.engine'] = None"
+    code = "import sys; sys.modules['shardviz.core.backend.run.hosts.engine'] = None"
     hosts._engines.client[:].execute(code, block=True)
     with pytest.raises(TargetError, match="not all of what shardviz needs"):
         sv.hosts(cluster, devices=1)

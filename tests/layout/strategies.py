@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules import Rule, Rules
+from shardviz.core.layout.rules.rules import Rule, Rules
 
 # Names that mean something to a reader unless they are quoted.
 _WORDS = ("None", "none", "null", "P", "unreduced", "UNCONSTRAINED", "P.UNCONSTRAINED", "two words")

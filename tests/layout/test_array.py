@@ -1,4 +1,4 @@
-"""ArraySpec, shapes, names and element types: every writing, and the words of every refusal."""
+"""ArraySpec, shapes, names and element types: every writing."""
 
 from __future__ import annotations
 
@@ -45,39 +45,6 @@ def test_shapes_are_read(written, shape):
 
 
 @pytest.mark.parametrize(
-    ("written", "words"),
-    [
-        ("-8", "Dimension 0 has size -8; sizes are 0 or more."),
-        ("8.5", "A size must be a whole number; got '8.5'. Write a shape as 512, 2048."),
-        ("8,,8", "A size must be a whole number; got ''. Write a shape as 512, 2048."),
-        ("(8", "A size must be a whole number; got '(8'. Write a shape as 512, 2048."),
-        (
-            "281474976710657",
-            "Dimension 0 has 281474976710657 elements; at most 281,474,976,710,656 are planned for"
-            " here.",
-        ),
-        (
-            "281474976710656, 281474976710656",
-            "The array has about 10^29 elements; at most 1.2e+18 are planned for here.",
-        ),
-        ((8.0,), "The size of a dimension must be a whole number; got 8.0."),
-        ((True,), "The size of a dimension must be a whole number; got True."),
-        (
-            (-(10**5000),),
-            "Dimension 0 has size a number of about 5,001 digits; sizes are 0 or more.",
-        ),
-        (b"8", "A shape is a tuple of sizes; got b'8'."),
-        ((1,) * 65, "An array has at most 64 dimensions; got more."),
-        ("8" * 3000, "A shape is short text such as 512, 2048; got 3,000 letters."),
-    ],
-)
-def test_words_about_shapes(written, words):
-    with pytest.raises(LayoutError) as caught:
-        read_shape(written)
-    assert str(caught.value) == words
-
-
-@pytest.mark.parametrize(
     ("written", "names"),
     [
         ("embed mlp", ("embed", "mlp")),
@@ -97,29 +64,6 @@ def test_words_about_shapes(written, words):
 )
 def test_names_are_read(written, names):
     assert read_names(written) == names
-
-
-@pytest.mark.parametrize(
-    ("written", "words"),
-    [
-        (
-            "(embed",
-            "Cannot read '(embed': expected a closing ) at position 7, found the end.",
-        ),
-        (
-            "embed=mlp",
-            "Cannot read 'embed=mlp': expected a logical axis name at position 6, found '='.",
-        ),
-        ("'embed", """Cannot read "'embed" at position 1; is a quote missing?"""),
-        (5, "Logical names are text or a tuple of names; got 5."),
-        ((1,), "The name of a logical axis must be text; got 1."),
-        (("n",) * 65, "The logical names of an array can be at most 64; got 65."),
-    ],
-)
-def test_words_about_names(written, words):
-    with pytest.raises(RuleError) as caught:
-        read_names(written)
-    assert str(caught.value) == words
 
 
 @pytest.mark.parametrize(
@@ -145,20 +89,6 @@ def test_bits_are_those_of_the_real_types(name):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "words"),
-    [
-        ("float33", "No element type is called 'float33'. Did you mean 'float32'?"),
-        (None, "An element type has a name such as 'bfloat16'; got None."),
-        (32, "An element type has a name such as 'bfloat16'; got 32."),
-    ],
-)
-def test_words_about_dtypes(dtype, words):
-    with pytest.raises(LayoutError) as caught:
-        dtype_name(dtype)
-    assert str(caught.value) == words
-
-
-@pytest.mark.parametrize(
     ("count", "dtype", "size"),
     [(0, "float32", 0), (3, "float32", 12), (3, "int4", 2), (4, "int2", 1), (5, "int2", 2),
      (7, "bool", 7), (2, "key<fry>", 16), (1 << 60, "complex128", 1 << 64)],
@@ -177,31 +107,16 @@ def test_an_array_shows_itself():
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "words"),
+    ("make", "error"),
     [
-        (
-            lambda: ArraySpec("w", (8, 4), "embed"), RuleError,
-            "w has 2 dimensions and 1 logical name. Give one name a dimension; write _ for a"
-            " dimension without one.",
-        ),
-        (
-            lambda: ArraySpec("", (8, 4)), LayoutError,
-            "The name of an array must not be empty or have blanks around it; got ''.",
-        ),
-        (
-            lambda: ArraySpec("w", ()).renamed("a\tb"), LayoutError,
-            "The name of an array has control characters: 'a\\tb'. Use plain text.",
-        ),
-        (
-            lambda: unique_names([ArraySpec("w", ()), ArraySpec("w", (8,))]), LayoutError,
-            "Each array has its own name; 'w' is used more than once.",
-        ),
+        (lambda: ArraySpec("w", (8, 4), "embed"), RuleError),
+        (lambda: ArraySpec("w", ()).renamed("a\tb"), LayoutError),
+        (lambda: unique_names([ArraySpec("w", ()), ArraySpec("w", (8,))]), LayoutError),
     ],
-)  # fmt: skip
-def test_words_about_arrays(make, error, words):
-    with pytest.raises(error) as caught:
+)
+def test_what_is_no_array(make, error):
+    with pytest.raises(error):
         make()
-    assert str(caught.value) == words
 
 
 def test_a_copy_is_checked_anew_and_a_renamed_one_is_the_same_but_for_its_name():

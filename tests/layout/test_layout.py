@@ -1,4 +1,4 @@
-"""Layout, Misfit and Request: named cases, and the words of every refusal."""
+"""Layout, Misfit and Request: named cases, and what is refused."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Misfit, lay_out, layout_from_indices
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.resolution import request, requests
-from shardviz.core.layout.rules import Dialect, Rules
+from shardviz.core.layout.rules.requests import request, requests
+from shardviz.core.layout.rules.rules import Dialect, Rules
 
 MESH = make_mesh(x=4, y=2)
 
@@ -61,7 +61,7 @@ def test_ids_are_names_and_never_positions():
     assert layout.box(2048) == (slice(0, 2),)
     assert layout.box(5) == (slice(2, 4),)
     assert list(layout.indices()) == [2048, 5]
-    with pytest.raises(MeshError, match="No device 0 in this mesh of 2 devices"):
+    with pytest.raises(MeshError):
         layout.box(0)
 
 
@@ -83,41 +83,31 @@ def test_a_layout_shows_itself():
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    "make",
     [
-        (
-            lambda: lay_out((8,), Spec(), MESH).write_indices(np.zeros((8, 2)), np.zeros((8, 2))),
-            "The bounds need two arrays of shape (8, 1); got (8, 2) and (8, 2).",
-        ),
-        (
-            lambda: layout_from_indices((4,), "int8", {0: (slice(0, 1),), 1: (slice(1, 4),)}),
-            "The blocks of this sharding differ in shape: [[1], [3]].",
-        ),
-        (
-            lambda: lay_out((8,), Spec(), MESH, "float33"),
-            "No element type is called 'float33'. Did you mean 'float32'?",
-        ),
+        lambda: lay_out((8,), Spec(), MESH).write_indices(np.zeros((8, 2)), np.zeros((8, 2))),
+        lambda: layout_from_indices((4,), "int8", {0: (slice(0, 1),), 1: (slice(1, 4),)}),
+        lambda: lay_out((8,), Spec(), MESH, "float33"),
     ],
 )
-def test_words_about_layouts(make, words):
-    with pytest.raises(LayoutError) as caught:
+def test_what_is_no_layout(make):
+    with pytest.raises(LayoutError):
         make()
-    assert str(caught.value) == words
 
 
 @pytest.mark.parametrize(
-    ("size", "axes", "fits", "other_axes"),
+    ("size", "axes", "remainder", "sizes", "padding", "other_axes"),
     [
-        (510, ("x",), "2 left over. Sizes that do: 508 and 512; or pad by 2.", ("y",)),
-        (3, ("x",), "3 left over. Sizes that do: 4; or pad by 1.", ()),
-        (1, ("x", "y"), "1 left over. Sizes that do: 8; or pad by 7.", ()),
-        (9, ("y",), "1 left over. Sizes that do: 8 and 10; or pad by 1.", ()),
+        (510, ("x",), 2, (508, 512), 2, ("y",)),
+        (3, ("x",), 3, (4,), 1, ()),
+        (1, ("x", "y"), 1, (8,), 7, ()),
+        (9, ("y",), 1, (8, 10), 1, ()),
     ],
 )
-def test_misfits_say_what_would_fit(size, axes, fits, other_axes):
+def test_misfits_know_what_would_fit(size, axes, remainder, sizes, padding, other_axes):
     misfit = Misfit.find(size, axes, MESH)
+    assert (misfit.remainder, misfit.sizes, misfit.padding) == (remainder, sizes, padding)
     assert misfit.other_axes == other_axes
-    assert f"): {fits}" in misfit.sentence()
 
 
 @pytest.mark.parametrize(("size", "axes"), [(0, ("x",)), (8, ("x", "y")), (7, ()), (4, ("x",))])
@@ -133,30 +123,26 @@ RULES = Rules.of(("rows", "x"), ("cols", "y"))
 
 
 @pytest.mark.parametrize(
-    ("array", "rules", "spec", "problem"),
+    ("array", "rules", "spec", "fails"),
     [
-        (ArraySpec("w", (8, 8), "rows cols"), RULES, "P('x', 'y')", None),
-        (ArraySpec("w", (8, 8), "rows cols"), None, "P(None, None)", None),
-        (ArraySpec("w", (8, 8)), RULES, "P(None, None)", None),
-        (ArraySpec("w", (8, 8), "rows cols", spec=Spec.parse("y")), RULES, "P('y')", None),
+        (ArraySpec("w", (8, 8), "rows cols"), RULES, "P('x', 'y')", False),
+        (ArraySpec("w", (8, 8), "rows cols"), None, "P(None, None)", False),
+        (ArraySpec("w", (8, 8)), RULES, "P(None, None)", False),
+        (ArraySpec("w", (8, 8), "rows cols", spec=Spec.parse("y")), RULES, "P('y')", False),
         (
-            ArraySpec("w", (7, 8), "rows cols"), RULES, "P('x', 'y')",
-            "Dimension 0: 7 does not divide by 4 (x): 3 left over. Sizes that do: 4 and 8; or pad"
-            " by 1.",
+            ArraySpec("w", (7, 8), "rows cols"), RULES, "P('x', 'y')", True,
         ),
         (
-            ArraySpec("w", (8, 8), "rows rows"), RULES, None,
-            "Logical name 'rows' is at dimensions 0 and 1; an array can use each name once."
-            " Give one of them a name of its own.",
+            ArraySpec("w", (8, 8), "rows rows"), RULES, None, True,
         ),
-        (ArraySpec("w", (8, 8), "rows rows", spec=Spec.parse("y")), RULES, "P('y')", None),
+        (ArraySpec("w", (8, 8), "rows rows", spec=Spec.parse("y")), RULES, "P('y')", False),
     ],
 )  # fmt: skip
-def test_a_request_says_what_counts(array, rules, spec, problem):
+def test_a_request_says_what_counts(array, rules, spec, fails):
     asked = request(array, MESH, rules)
     assert (None if asked.spec is None else str(asked.spec)) == spec
-    assert asked.problem == problem
-    assert (asked.layout is None) == (problem is not None)
+    assert (asked.problem is not None) == fails
+    assert (asked.layout is None) == fails
     assert asked.spec_wins == (array.spec is not None)
 
 

@@ -13,8 +13,10 @@ import pytest
 from flax.core import freeze
 
 import shardviz as sv
-from shardviz.core.layout.audit import Audit
-from shardviz.core.layout.optimizer_state import OPTIMIZER, pair, role
+from shardviz.core.layout.trees.audit import Audit
+from shardviz.core.layout.trees.differences import role
+from shardviz.core.layout.trees.optimizer_state import OPTIMIZER, pair
+from shardviz.core.wording.trees import difference_lines
 
 optax = pytest.importorskip("optax")
 pytest.importorskip("optax.contrib")
@@ -359,7 +361,6 @@ def test_what_belongs_to_no_parameter_is_said():
     found = audited(params, jax.eval_shape(optax.flatten(optax.adam(0.1)).init, params))
     assert partners(found) == {}
     assert [r.path for r in found.unpaired] == ["opt_state/0/mu", "opt_state/0/nu"]
-    assert "2 arrays of the optimizer (1 MiB) belong to no parameter" in found.explain()
 
 
 ROLES = {
@@ -406,93 +407,67 @@ def state(moments: Any, dtype: str = "float32", **more: Any) -> Audit:
 
 
 W3 = (8, 4096, 64)
-#: what an optimizer keeps: the lines about it
+#: What an optimizer keeps: the kind of the difference, and its bytes per device.
 DIFFERENCES = {
     "alike": ({"mu": (W3, "layers embed mlp")}, []),
-    "replicated": (
-        {"mu": (W3, None)},
-        ["mu of 'params/w' is replicated while the parameter is split P('stage', 'data', 'model'):"
-         " +7.5 MiB per device"],
-    ),
-    "split over one axis": (
-        {"mu": (W3, "_ embed _")},
-        ["mu of 'params/w' is split P(None, 'data', None) while the parameter is split P('stage',"
-         " 'data', 'model'): +1.5 MiB per device"],
-    ),
-    "the axis of layers is not split": (
-        {"mu": (W3, "_ embed mlp")},
-        ["mu of 'params/w' is not split over 'stage' along dimension 0 ('layers', the stacked"
-         " layers), as the parameter is (P('stage', 'data', 'model')): +512 KiB per device"],
-    ),
-    "split otherwise": (
-        {"mu": (W3, "layers mlp embed")},
-        ["mu of 'params/w' is split P('stage', 'model', 'data') while the parameter is split"
-         " P('stage', 'data', 'model'): every step moves one of them"],
-    ),
-    "factored, without the axis of layers": (
-        {"v_row": ((4096,), "embed")},
-        ["v_row of 'params/w' has shape [4096] beside [8, 4096, 64], without 'layers', the stacked"
-         " layers (dimension 0): the layers share it"],
-    ),
-    "factored and replicated": (
-        {"v_row": ((8, 4096), None)},
-        ["v_row of 'params/w' has shape [8, 4096] beside [8, 4096, 64] and is replicated while the"
-         " parameter is split P('stage', 'data', 'model'): +112 KiB per device"],
-    ),
+    "replicated": ({"mu": (W3, None)}, [("lost", 7680 << 10)]),
+    "split over one axis": ({"mu": (W3, "_ embed _")}, [("lost", 1536 << 10)]),
+    "the axis of layers is not split": ({"mu": (W3, "_ embed mlp")}, [("stacked", 512 << 10)]),
+    "split otherwise": ({"mu": (W3, "layers mlp embed")}, [("otherwise", 0)]),
+    "factored, without the axis of layers": ({"v_row": ((4096,), "embed")}, [("stacked", 0)]),
+    "factored and replicated": ({"v_row": ((8, 4096), None)}, [("lost", 112 << 10)]),
     "factored as the parameter": ({"v_row": ((8, 4096), "layers embed")}, []),
     "a placeholder": ({"v": ((1,), None)}, []),
     "a mean of squares in 16 bits": (
-        {"nu": (W3, "layers embed mlp", "bfloat16")},
-        ["nu of 'params/w' is bfloat16: small steps of a mean of squares round to nothing"],
+        {"nu": (W3, "layers embed mlp", "bfloat16")}, [("precision", 0)],
     ),
     "a momentum in 16 bits": ({"mu": (W3, "layers embed mlp", "bfloat16")}, []),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", DIFFERENCES)
-def test_differences_are_named(case):
-    moments, lines = DIFFERENCES[case]
+def test_differences_are_found(case):
+    moments, wanted = DIFFERENCES[case]
     found = state(moments)
-    assert [str(d) for d in found.differences] == lines
-    for line in lines:
-        assert f"  {line}." in found.explain().splitlines()
+    assert [(d.kind, d.bytes_per_device) for d in found.differences] == wanted
+    for one in found.differences:
+        assert (one.role, one.partner) == (next(iter(moments)), "params/w")
+        assert str(one) in found.explain()
 
 
-def test_types_that_cost_memory_are_named():
+def test_types_that_cost_memory_are_found():
     (one,) = state({"mu": (W3, "layers embed mlp")}, "bfloat16").differences
-    assert str(one) == (
-        "mu of 'params/w' is float32 while the parameter is bfloat16: +256 KiB per device"
-    )
     assert (one.kind, one.bytes_per_device) == ("dtype", 256 << 10)
+    assert (one.held.dtype, one.parameter.dtype) == ("float32", "bfloat16")
 
 
-def test_a_state_that_is_split_further_is_named_as_that():
+def test_the_stacked_axis_is_named_with_its_mesh_axes():
+    (one,) = state({"mu": (W3, "_ embed mlp")}).differences
+    assert one.stacked == ("layers", 0, ("stage",))
+
+
+def test_a_state_that_is_split_further_is_found():
     tree = {"params": {"w": ((4096,), None)}, "opt_state": {"mu": {"w": ((4096,), "embed")}}}
     (one,) = sv.audit(tree, [("embed", "data")], "data=4").differences
     assert (one.kind, one.bytes_per_device) == ("further", -12 << 10)
-    assert "is split P('data'), further than the parameter" in str(one)
 
 
-def test_a_state_of_which_nothing_is_known_is_named():
+def test_a_state_of_which_nothing_is_known_is_found():
     w = ((4096,), "embed")
     bare = {"w": jax.ShapeDtypeStruct((4096,), "float32")}
     (one,) = sv.audit(
         {"params": {"w": w}, "opt_state": {"mu": bare}}, [("embed", "data")], "data=4"
     ).differences
-    assert str(one) == (
-        "mu of 'params/w' is split in a way that nothing says, while the parameter is split"
-        " P('data')"
-    )
+    assert (one.kind, one.held.spec) == ("unknown", None)
 
 
 def test_layers_that_lost_their_sharding_are_one_line():
     w = {f"layer_{n}": {"w": ((4096,), "embed")} for n in range(32)}
     bare = {name: {"w": ((4096,), None)} for name in w}
     found = sv.audit({"params": w, "opt_state": {"mu": bare}}, [("embed", "data")], "data=4")
-    assert (
-        "  mu of 32 parameters (params/layer_{0..31}/w) is replicated while the parameter is split"
-        " P('data'): +384 KiB per device."
-    ) in found.explain().splitlines()
+    (line,) = difference_lines(found.differences)
+    assert "layer_{0..31}" in line
+    assert "+384 KiB" in line
 
 
 def test_long_paths_are_paired_too():

@@ -12,6 +12,8 @@ import pytest
 
 import shardviz as sv
 from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.rules.remedy_edits import Kind
+from shardviz.types import PathRules
 from tests.layout.test_remedies import JAX_MESH, SIZES, jax_lays_out, met, parts, wish
 
 MESH = make_mesh(**SIZES)
@@ -38,8 +40,8 @@ def lays_out(dims, shape) -> bool:
     return dims is not None and len(dims) == len(shape) and jax_lays_out(dims, shape)
 
 
-def path_lines(remedy) -> sv.PathRules:
-    assert isinstance(remedy.rules, sv.PathRules)
+def path_lines(remedy) -> PathRules:
+    assert isinstance(remedy.rules, PathRules)
     return remedy.rules
 
 
@@ -246,7 +248,7 @@ def test_where_no_table_can_there_is_a_reason_and_else_a_remedy(dialect):
             if not one and lays_out(d, shape) and met(want, d, shape)
         ]  # fmt: skip
         if good("w", shape, pairs, want, dialect):
-            assert (found.reason or "").startswith("Nothing to change"), case
+            assert found.why.code == "split already", case
             seen["as wanted"] += 1
         elif possible:
             assert found, case
@@ -273,76 +275,87 @@ TABLE = [
 ]
 
 
+def first(found) -> tuple:
+    """The kind, line and new pattern and spec of the first remedy; or the code of why not."""
+    assert found.explain()
+    if not found:
+        return (found.why.code,)
+    step = found[0].change
+    new = (None, None) if step.new is None else (step.new.pattern, str(step.new.spec))
+    return (step.kind, step.subject, *new)
+
+
 @pytest.mark.parametrize(
-    ("path", "shape", "want", "words"),
+    ("path", "shape", "want", "step"),
     [
-        ("mlp/wi/kernel", (8, 8), "split", "Change pattern 2 ('mpl/.*/kernel' → P(None, 'model'))"
-         " to 'mlp/.*/kernel'"),
-        ("attn/kernel", (8, 8), "split 1", "Move pattern 6 ('attn/kernel' → P(None, 'model'))"
-         " before pattern 5 ('.*' → P())"),
-        ("bias", (8,), "P('model')", "Give pattern 1 ('(^|/)bias' → P('model', None)) the spec"
-         " P('model')"),
-        ("embed", (8, 8), "split", "Give pattern 3 ('embed' → P('modle', None)) the spec P('model',"
-         " None)"),
-        ("norm/0/scale", (8,), "split", r"Add the pattern 'norm/\\d+/scale$' → P('data') before"
-         " pattern 4 ('scale' → P(None))"),
-        ("head", (8, 8), "P('data')", "Add the pattern 'head$' → P('data', None) before pattern 5"
-         " ('.*' → P())"),
-        ("head", (7, 7), "split", "No table can split head: no axis of the mesh (data=4, model=2,"
-         " expert=1) divides 7 or 7."),
-        ("head", (1, 1), "split", "head has one element, and EasyLM never splits such an array."),
-        ("head", (8, 8), "1 B", "No table can do that: split as far as its sizes allow, head still"
-         " takes 32 B per device."),
-        ("head", (7, 8), "P('data')", "No table can split head as P('data', None). Dimension 0: 7"
-         " does not divide by 4 (data): 3 left over. Sizes that do: 4 and 8; or pad by 1."),
-        ("scale", (8,), "P()", "Nothing to change: scale is split as P(None) and takes 32 B per"
-         " device."),
+        (
+            "mlp/wi/kernel", (8, 8), "split",
+            (Kind.RULE_NAME, 1, "mlp/.*/kernel", "P(None, 'model')"),
+        ),
+        ("attn/kernel", (8, 8), "split 1", (Kind.MOVE, 5, None, None)),
+        ("bias", (8,), "P('model')", (Kind.AXES, 0, "(^|/)bias", "P('model')")),
+        ("embed", (8, 8), "split", (Kind.AXES, 2, "embed", "P('model', None)")),
+        ("norm/0/scale", (8,), "split", (Kind.ADD, None, r"norm/\d+/scale$", "P('data')")),
+        ("head", (8, 8), "P('data')", (Kind.ADD, None, "head$", "P('data', None)")),
+        ("head", (7, 7), "split", ("does not divide",)),
+        ("head", (1, 1), "split", ("one element",)),
+        ("head", (8, 8), "1 B", ("too small",)),
+        ("head", (7, 8), "P('data')", ("no layout",)),
+        ("scale", (8,), "P()", ("split already",)),
     ],
 )  # fmt: skip
-def test_words(path, shape, want, words):
-    found = sv.remedies(sv.resolve(path, TABLE, mesh=MESH, shape=shape, dialect="regex"), want)
-    assert (found[0].edit if found else found.reason) == words
+def test_the_first_remedy(path, shape, want, step):
+    found = sv.resolve(path, TABLE, mesh=MESH, shape=shape, dialect="regex")
+    assert first(sv.remedies(found, want)) == step
 
 
 @pytest.mark.parametrize(
-    ("dialect", "path", "shape", "table", "words"),
+    ("dialect", "path", "shape", "table", "step"),
     [
         ("regex", "mlp/0/kernel", (8, 8), [("mpl/.*/kernel", ("data",)), (".*", ())], None),
-        ("regex", "mlp/0/kernel", (8, 8), [(".*", ()), ("kernel", ("data",))], "To split"
-         " mlp/0/kernel as P('data', None): move pattern 2 ('kernel' → P('data')) before pattern 1"
-         " ('.*' → P())."),
-        ("regex", "mlp/0/kernel", (8, 8), [("mpl/.*kernel", ("data",))], "To split mlp/0/kernel as"
-         " P('data', None): change pattern 1 ('mpl/.*kernel' → P('data')) to 'mlp/.*kernel'."),
-        ("regex", "bias", (8,), [("bias", (None, "model"))], "To split bias as P('model'): give"
-         " pattern 1 ('bias' → P(None, 'model')) the spec P('model')."),
-        ("regex", "bias", (7,), [("bias", ("model",))], "To split bias: make dimension 0 a multiple"
-         " of 2: 8 instead of 7."),
+        (
+            "regex", "mlp/0/kernel", (8, 8), [(".*", ()), ("kernel", ("data",))],
+            (Kind.MOVE, 1, None, None),
+        ),
+        (
+            "regex", "mlp/0/kernel", (8, 8), [("mpl/.*kernel", ("data",))],
+            (Kind.RULE_NAME, 0, "mlp/.*kernel", "P('data')"),
+        ),
+        (
+            "regex", "bias", (8,), [("bias", (None, "model"))],
+            (Kind.AXES, 0, "bias", "P('model')"),
+        ),
+        ("regex", "bias", (7,), [("bias", ("model",))], (Kind.SIZE, 0, None, None)),
         ("regex", "bias", (8,), [("kernel", ("model",))], None),
-        ("keras", "mlp/kernel", (8, 8), [("kernel", ("model",))], "To split mlp/kernel as"
-         " P('model', None): change pattern 1 ('kernel' → P('model')) to '.*kernel'."),
-        ("keras", "mlp/0/kernel", (8, 8), [("mlp/kernel", ("model",))], "To split mlp/0/kernel as"
-         r" P('model', None): change pattern 1 ('mlp/kernel' → P('model')) to"
-         r" 'mlp/\\d+/kernel'."),
+        (
+            "keras", "mlp/kernel", (8, 8), [("kernel", ("model",))],
+            (Kind.RULE_NAME, 0, ".*kernel", "P('model')"),
+        ),
+        (
+            "keras", "mlp/0/kernel", (8, 8), [("mlp/kernel", ("model",))],
+            (Kind.RULE_NAME, 0, r"mlp/\d+/kernel", "P('model')"),
+        ),
         ("keras", "mlp/bias", (8,), [("mlp/kernel", ("model",))], None),
     ],
 )  # fmt: skip
-def test_an_explanation_ends_with_the_first_remedy(dialect, path, shape, table, words):
+def test_what_looks_like_a_mistake_has_a_first_remedy(dialect, path, shape, table, step):
     found = sv.resolve(path, table, mesh=MESH, shape=shape, dialect=dialect)
-    last = found.explain().splitlines()[-1]
-    assert last == words if words else not last.startswith("To split")
+    remedies = found.first_remedy()
+    if step is None:
+        assert remedies is None
+    elif step[0] is Kind.SIZE:
+        assert remedies[0].change.kind is Kind.SIZE
+    else:
+        assert first(remedies) == step
 
 
 def test_one_of_two_keys_that_keras_refuses_is_taken_away():
     pairs = [(".*kernel", ((), ("model",))), ("mlp/.*", ((), ()))]
     rows = audit_of([("mlp/kernel", (8, 8)), ("attn/kernel", (8, 8))], pairs, "keras").rows
     assert rows[0].spec is None
-    assert rows[0].by_path is not None
-    assert rows[0].by_path.explain().splitlines()[-1] == (
-        "To split mlp/kernel as P(None, 'model'): add the pattern 'mlp/kernel' → P(None, 'model')"
-        " at the end."
-    )
-    edits = [remedy.edit for remedy in sv.remedies(rows[0], "P(None, 'model')")]
-    assert "Remove pattern 2 ('mlp/.*' → P(None, None))" in edits
+    assert first(rows[0].by_path.first_remedy())[:3] == (Kind.ADD, None, "mlp/kernel")
+    steps = [remedy.change for remedy in sv.remedies(rows[0], "P(None, 'model')")]
+    assert (Kind.REMOVE, 1) in [(step.kind, step.subject) for step in steps]
 
 
 LAYERS = [(f"layers/{i}/{name}/kernel", (512, 2048)) for i in range(3) for name in ("wi", "wo")]
@@ -353,10 +366,8 @@ def test_an_edit_is_for_every_layer_and_its_moments():
     tree = {"params": params, "opt_state": {"mu": params}}
     found = sv.audit(tree, [(".*", ())], MESH, dialect="regex")
     remedy = sv.remedies(found.rows[0], "P(None, 'model')")[0]
-    assert remedy.edit == (
-        r"Add the pattern '(^|/)layers/\\d+/wi/kernel$' → P(None, 'model') before pattern 1"
-        r" ('.*' → P())"
-    )
+    assert (remedy.change.kind, remedy.change.place) == (Kind.ADD, 0)
+    assert remedy.change.new.pattern == r"(^|/)layers/\d+/wi/kernel$"
     assert len(remedy.others) == 5
 
 
@@ -364,9 +375,9 @@ def test_no_edit_breaks_another_array():
     rows = [*LAYERS, ("odd/kernel", (512, 2047))]
     found = sv.remedies(audit_of(rows, [("kernel", ())], "regex").rows[0], "P(None, 'model')")
     assert all("odd/kernel" not in remedy.others for remedy in found)
-    assert not any(remedy.edit.startswith("Give") for remedy in found)
+    assert all(remedy.change.kind is not Kind.AXES for remedy in found)
     even = sv.remedies(audit_of(LAYERS, [("kernel", ())], "regex").rows[0], "P(None, 'model')")
-    assert any(remedy.edit.startswith("Give") for remedy in even)
+    assert any(remedy.change.kind is Kind.AXES for remedy in even)
 
 
 def test_a_spec_of_its_own_and_names_are_no_affair_of_the_table():
@@ -374,7 +385,7 @@ def test_a_spec_of_its_own_and_names_are_no_affair_of_the_table():
         [sv.array("w", (8, 8), "embed mlp", spec="data"), sv.array("v", (8, 8), "embed mlp")],
         [(".*", ())], MESH, dialect="regex",
     ).rows  # fmt: skip
-    assert "a PartitionSpec of its own" in (sv.remedies(rows[0], "split").reason or "")
+    assert sv.remedies(rows[0], "split").why.code == "own spec"
     assert sv.remedies(rows[1], "P('model')")[0].spec == sv.Spec.of("model", None)
 
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.errors import RuleError
-from shardviz.core.layout import path_rules
-from shardviz.core.layout.path_rules import Pattern
+from shardviz.core.layout.rules.path_matching import required
+from shardviz.core.layout.rules.rule_uses import no_pattern
+from shardviz.types import PathRules
 
 MESH = sv.mesh(data=4, model=2)
 #: How many random pairs of a map and a path; the suite takes a part of what was measured once.
@@ -69,7 +69,7 @@ def test_regex_is_its_definition(table, leaves):
         except ValueError:
             assert row.spec is None
             assert row.problem is not None
-            assert row.problem.startswith("No pattern matches the path")
+            assert row.by_path.problem.code == "no match"
         else:
             assert row.spec is not None
             assert row.spec.to_jax() == theirs
@@ -101,7 +101,7 @@ def test_keras_equals_the_layout_map_of_keras():
         pairs |= {rng.choice(known): ("data",)} if rng.random() < 0.3 else {}
         theirs = keras_map(list(pairs.items()))
         ours = sv.rules(theirs)
-        assert isinstance(ours, sv.PathRules)
+        assert isinstance(ours, PathRules)
         assert [r.pattern for r in ours] == list(pairs)
         for path in [*known, *rng.choices(list(pairs), k=2)]:
             try:
@@ -139,103 +139,46 @@ def test_the_audit_of_a_keras_model_is_what_model_parallel_gives():
     for row, variable in zip(audit.rows, model.variables, strict=True):
         assert row.path == variable.path
         assert row.spec == sv.Spec.of(*parallel.get_variable_layout(variable).axes)
-    assert "3 arrays match no pattern, and Keras replicates them" in audit.explain()
+    assert len(no_pattern(audit.rows).paths) == 3
 
 
 # -- patterns --------------------------------------------------------------------------------
 
-
-def random_expression(rng: random.Random, depth: int = 0) -> str:
-    kind = rng.random()
-    if depth > 3 or kind < 0.35:
-        return rng.choice(
-            ["a", "b", "/", ".", r"\d", "[ab]", "[^a]", "_", r"\w", "A", r"\.", r"\S"]
-        )
-    inner = random_expression(rng, depth + 1)
-    if kind < 0.6:
-        return inner + random_expression(rng, depth + 1)
-    if kind < 0.7:
-        return f"(?:{inner}|{random_expression(rng, depth + 1)})"
-    if kind < 0.9:
-        return (
-            f"({inner}){rng.choice(['*', '+', '?', '{2}', '{1,3}', '*?', '+?', '{0,2}', '{2,}'])}"
-        )
-    if kind < 0.95:
-        return rng.choice(["^", "$", r"\b", r"\B", r"\A", r"\Z"]) + inner
-    return rng.choice(["(?i:", "(?:", "(?s:"]) + inner + ")"
-
-
-def test_the_automaton_matches_as_re_does(monkeypatch):
-    monkeypatch.setattr(path_rules, "FEW_STEPS", -1)
-    rng, cases = random.Random(3), 0
-    while cases < 3000:
-        text = random_expression(rng)
-        pattern = Pattern(text)
-        if pattern._count_steps(16) > 30_000:  # re itself would take long
-            continue
-        assert pattern._automaton is not None
-        for _ in range(3):
-            path = "".join(rng.choice("ab/k1_A.") for _ in range(rng.randrange(1, 8)))
-            assert pattern.search(path) == bool(re.search(text, path)), (text, path)
-            assert pattern.fullmatch(path) == bool(re.fullmatch(text, path)), (text, path)
-            cases += 1
-
-
-#: Patterns for which re takes exponential time, or a high power of the length, with the path.
-SLOW = {
-    "nested plus": ("(a+)+$", "a" * 90 + "b", False),
-    "the same twice": ("(a|a)*c$", "c" + "a" * 90, False),
-    "prefixes": ("(a|ab|aab)*c$", "c" + "ab" * 45, False),
-    "nested in words": (r"([a-z]+/?)*kernel$", "layers/" * 13 + "bias", False),
-    "the same, and it matches": (r"([a-z]+/?)*kernel$", "layers/" * 13 + "kernel", True),
-    "many stars": (".*.*.*.*.*.*.*.*x/", "a" * 90 + "/x", False),
-    "counted": ("(a{0,20}){0,20}[c]", "a" * 90, False),
-    "lazy": ("(a+?)+?[c]", "a" * 90, False),
-    "ignoring case": ("(?i)(A+)+C", "a" * 90, False),
-}
-
-
-@pytest.mark.parametrize(("text", "path", "expected"), SLOW.values(), ids=SLOW)
-def test_no_pattern_takes_forever(text, path, expected):
-    found = sv.audit([(path, (8, 8))], [(text, ("data",)), (".*", ())], MESH, dialect="regex")
-    assert (found.rows[0].spec == sv.Spec.of("data")) == expected
-    assert Pattern(text).fullmatch(path) == expected
-
-
-@pytest.mark.parametrize("text", [r"(a+)+\1c", r"(?=(a+)+c)a", r"((?!x)a+)+c", "(?>(a+)+)c"])
-def test_what_no_automaton_matches_is_refused_where_it_may_take_forever(text):
-    with pytest.raises(RuleError, match="may take too long"):
-        Pattern(text).search("c" + "a" * 90)
-
-
-def test_look_ahead_and_references_that_cost_little_are_matched():
-    assert Pattern(r"^(?!.*lora).*kernel$").search("mlp/kernel")
-    assert not Pattern(r"^(?!.*lora).*kernel$").search("lora/kernel")
-    assert Pattern(r"(\w+)/\1").search("mlp/mlp")
-    assert Pattern("(mlp|attn/)*+kernel").fullmatch("attn/" * 15 + "kernel")
-
-
 INVALID = {
-    "bracket": ("a[b", "unterminated character set"),
-    "star": ("*a", "nothing to repeat"),
-    "group": ("(a", "missing ), unterminated subpattern"),
-    "long": ("a" * 5000, "has 5,000 letters; at most 1,000 are read"),
-    "deep": ("(" * 990, "is no regular expression"),
-    "reference": (r"\3", "invalid group reference 3"),
+    "bracket": "a[b",
+    "star": "*a",
+    "group": "(a",
+    "long": "a" * 5000,
+    "deep": "(" * 990,
+    "reference": r"\3",
 }
 
 
-@pytest.mark.parametrize(("text", "words"), INVALID.values(), ids=INVALID)
-def test_what_is_no_pattern_is_refused_in_a_sentence(text, words):
-    with pytest.raises(sv.ShardvizError, match=re.escape(words)) as caught:
+@pytest.mark.parametrize("text", INVALID.values(), ids=INVALID)
+def test_what_is_no_pattern_is_refused(text):
+    with pytest.raises(sv.ShardvizError):
         sv.audit([("w", (8,))], [(".*", ()), (text, ())], MESH, dialect="regex")
-    assert str(caught.value).startswith("Rule 2: The pattern ")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("mlp/.*/kernel", "/kernel"),
+        ("^dense_1/.*", "dense_1/"),
+        (r"(a|b)/kernel", ""),
+        (r"\d+/kernels?$", ""),
+        ("(?i)kernel", ""),
+        (".*", ""),
+    ],
+)
+def test_what_every_path_must_hold(pattern, text):
+    assert required(pattern) == text
 
 
 def test_keras_reads_a_key_that_is_no_pattern_where_it_is_the_path():
     table = [("a[b", ("data",)), ("c", ())]
     assert sv.resolve("a[b", table, dialect="keras").spec == sv.Spec.of("data")
-    with pytest.raises(sv.ShardvizError, match="unterminated character set"):
+    with pytest.raises(sv.ShardvizError):
         sv.resolve("c/d", table, dialect="keras")
 
 
@@ -275,43 +218,28 @@ def test_the_deciding_pattern_has_this_verdict(path, case):
     assert (row.layout is None) == (row.problem is not None)
 
 
-def test_the_explanation_names_every_pattern():
+def test_every_pattern_has_a_verdict():
     found = sv.resolve("mlp/0/kernel", TABLE, mesh=MESH, shape=(8, 8), dialect="regex")
-    assert found.explain().splitlines() == [
-        "mlp/0/kernel → P(None, 'model')  (regex, 7 patterns)",
-        "pattern 1 ('mlp/.*/kernel' → P(None, 'model')) matches and splits dimension 1 over"
-        " 'model'.",
-        "pattern 2 ('kernel' → P('data')) matches, too, and comes after pattern 1, which decides.",
-        "pattern 3 ('bias' → P('data', 'model')) does not match: the path has no 'bias'.",
-        "pattern 4 ('scale' → P('modle')) does not match: the path has no 'scale'.",
-        "pattern 5 ('embedding' → P('data', None)) does not match: the path has no 'embedding'.",
-        "pattern 6 ('pair' → P('data', 'data')) does not match: the path has no 'pair'.",
-        "pattern 7 ('count' → P('data')) does not match: the path has no 'count'.",
-    ]
+    assert [v.kind for v in found.verdicts] == ["matched", "shadowed", *["does not match"] * 5]
+    assert found.verdicts[1].by_rule == 0
+    assert [v.lacks for v in found.verdicts[2:]] == [(p,) for p, _ in TABLE[2:]]
+    assert len(found.explain().splitlines()) == 8
 
 
-def test_of_many_patterns_those_that_do_not_match_are_counted():
+def test_of_many_patterns_those_that_do_not_match_share_a_line():
     table = [(f"layer_{i}/kernel", ("data",)) for i in range(40)]
     lines = sv.resolve("layer_7/kernel", table, dialect="regex").explain().splitlines()
-    assert lines[1:] == [
-        "pattern 8 ('layer_7/kernel' → P('data')) matches and splits dimension 0 over 'data'.",
-        "Patterns 1–7, 9–40 do not match.",
-    ]
+    assert len(lines) == 3
 
 
-def test_keras_says_that_a_pattern_is_only_in_a_part_of_the_path():
+def test_keras_knows_that_a_pattern_is_only_in_a_part_of_the_path():
     found = sv.resolve("model/dense/kernel", [("dense/kernel", ("data",))], dialect="keras")
     assert found.spec == sv.Spec()
-    assert "'.*dense/kernel' matches all of it" in found.verdicts[0].reason
-    assert "No pattern matches the path, and Keras replicates such an array." in found.explain()
-
-
-def test_a_table_for_older_versions_of_keras_says_what_to_write():
+    assert found.verdicts[0].wider == ".*dense/kernel"
     rows = [("model/dense_1/kernel", (8, 8)), ("model/dense_1/bias", (8,))]
     audit = sv.audit(rows, {"dense.*kernel": (None, "model")}, MESH, dialect="keras")
-    assert audit.rule_uses[0].never == (
-        "matches no path; older versions of Keras searched, '.*dense.*kernel' matches all of a path"
-    )
+    never = audit.rule_uses[0].never
+    assert (never.code, never.near) == ("inner path", ".*dense.*kernel")
     assert [str(row.spec) for row in audit.rows] == ["P(None, None)", "P(None)"]
 
 
@@ -362,7 +290,6 @@ def test_bad_names_are_the_problem_of_their_row(label):
     assert list(audit.problems) == ["a/w"]
     sentence = audit.problems["a/w"]
     assert sentence.isprintable()
-    assert f"a/w: {sentence}" in audit.explain()
     assert str(audit.rows[1].spec) == "P('data', 'model')"
 
 
@@ -370,10 +297,7 @@ def test_keras_refuses_two_patterns_and_names_the_path():
     table = {"dense.*": ("data",), ".*kernel": (), "x": ()}
     with pytest.raises(sv.ShardvizError) as caught:
         sv.audit([("w", (8,)), ("dense/kernel", (8, 8))], table, MESH, dialect="keras")
-    assert str(caught.value) == (
-        "'dense/kernel': 2 patterns match the path, 'dense.*' and '.*kernel', and Keras allows"
-        " one. Make each path match one pattern, or give the path itself as a key, which wins."
-    )
+    assert "dense/kernel" in str(caught.value)
     exact = {**table, "dense/kernel": ("model",)}
     found = sv.resolve("dense/kernel", exact, dialect="keras")
     assert found.spec == sv.Spec.of("model")
@@ -382,7 +306,7 @@ def test_keras_refuses_two_patterns_and_names_the_path():
 
 
 def test_keras_refuses_a_key_that_is_there_twice():
-    with pytest.raises(sv.ShardvizError, match="The key 'a' is there twice, in rules 1 and 3"):
+    with pytest.raises(sv.ShardvizError):
         sv.audit([("w", (8,))], [("a", ()), ("b", ()), ("a", ())], MESH, dialect="keras")
 
 
@@ -410,16 +334,12 @@ def test_what_a_pattern_did_in_the_tree():
     assert [path for path, _ in uses[3].broken] == ["embed"]
     assert [u.index for u in audit.unused_rules] == [0, 2, 4]
     assert uses[0].absent
-    assert uses[0].never == "matches no path: none has 'kernal', but 'kernel' is near"
+    assert (uses[0].never.code, uses[0].never.word) == ("no such word", "kernal")
+    assert uses[0].never.near == "kernel"
     assert uses[2].unreached == ("mlp/0/kernel", "mlp/1/kernel")
     assert not uses[2].absent
-    assert uses[2].never == "is shadowed: pattern 2 decides 2 paths that it matches, too"
-    assert uses[4].never == "matches no path; the nearest is 'mlp/0/bias'"
-    text = audit.explain()
-    assert "by 6 patterns, read as regex" in text
-    assert (
-        "3 of 6 patterns decide nothing:\n  pattern 1 (mlp/.*/kernal → P('data')) matches" in text
-    )
+    assert (uses[2].never.code, uses[2].never.by, uses[2].never.arrays) == ("shadowed", (1,), 2)
+    assert (uses[4].never.code, uses[4].never.near) == ("no such path", "mlp/0/bias")
 
 
 def test_paths_are_joined_as_jax_joins_them_and_may_be_long():
@@ -444,9 +364,7 @@ def test_a_sharding_of_its_own_wins():
     row = sv.array("w", (8, 8), spec="model")
     found = sv.audit([row], [("w", ("data",))], MESH, dialect="regex")
     assert found.rows[0].spec == sv.Spec.of("model")
-    assert found.rule_uses[0].never == (
-        "decides nothing: each array that it matches has a PartitionSpec of its own"
-    )
+    assert found.rule_uses[0].never.code == "own specs"
 
 
 def test_names_beside_an_array_do_not_count():
@@ -462,14 +380,14 @@ def test_where_names_are_resolved_a_dialect_of_paths_is_refused(dialect):
         lambda: sv.program(abs, sv.array("x", (8,)), mesh=MESH, dialect=dialect),
         lambda: sv.layout(sv.array("x", (8,)), mesh=MESH, rules=[], dialect=dialect),
     ):
-        with pytest.raises(sv.ShardvizError, match="reads a table of paths, which"):
+        with pytest.raises(sv.ShardvizError):
             call()
 
 
 def test_each_kind_of_table_is_refused_by_the_other_dialects():
-    with pytest.raises(sv.ShardvizError, match="reads pairs of a pattern and a spec"):
+    with pytest.raises(sv.ShardvizError):
         sv.audit(tree(), sv.rules(("a", "data")), MESH, dialect="regex")
-    with pytest.raises(sv.ShardvizError, match="Write dialect='regex' or dialect='keras'"):
+    with pytest.raises(sv.ShardvizError):
         sv.audit(tree(), sv.rules(("a", P("data"))), MESH)
 
 
@@ -477,29 +395,27 @@ def test_each_kind_of_table_is_refused_by_the_other_dialects():
 
 NAMES = "mlp->model; embed->model; embed->None; embed->data; batch->one"
 ONE = sv.mesh(data=4, model=2, one=1)
-#: names -> dialects -> the cause
+#: names, dialects -> the code and the rule of both readings
 CAUSES = {
-    ("embed mlp", "linen", "nnx"): "Dimension 0: linen takes rule 3 (embed → None), the first of"
-    " the name whose axes are free; nnx takes rule 4 (embed → data), the last of the name.",
-    ("heads mlp", "linen", "nnx"): "Dimension 0: linen has no rule for 'heads' and leaves it"
-    " unsplit; nnx has no rule for 'heads' and takes it for a mesh axis.",
-    ("batch mlp", "linen", "maxtext"): "Dimension 0: linen takes rule 5 (batch → one); maxtext"
-    " takes rule 5 (batch → one) and drops 'one' of size 1.",
-    ("embed embed", "linen", "nnx"): "linen refuses: Logical name 'embed' is at dimensions 0 and"
-    " 1; an array can use each name once. Give one of them a name of its own; nnx gives"
-    " P('data', 'data').",
+    ("embed mlp", "linen", "nnx"): (0, ("rule", 2), ("rule", 3)),
+    ("heads mlp", "linen", "nnx"): (0, ("no rule", 0), ("no rule", 0)),
+    ("batch mlp", "linen", "maxtext"): (0, ("rule", 4), ("rule", 4)),
+    ("embed embed", "linen", "nnx"): (None, ("refused", 0), ("spec", 0)),
 }
 
 
-@pytest.mark.parametrize(("case", "why"), CAUSES.items(), ids=lambda v: " ".join(v)[:30])
-def test_two_dialects_differ_for_this_reason(case, why):
+@pytest.mark.parametrize(("case", "cause"), CAUSES.items(), ids=lambda v: str(v)[:30])
+def test_two_dialects_differ_for_this_reason(case, cause):
     names, first, second = case
     audit = sv.audit([("w", (8, 8), names), ("same", (8,), "mlp")], NAMES, ONE, dialect=first)
     found = audit.diff(second)
     assert found.labels == (first, second)
-    assert [(row.path, row.why) for row in found] == [("w", why)]
+    (row,) = found
+    (one,) = row.causes
+    assert (row.path, one.dimension) == ("w", cause[0])
+    assert tuple((r.code, r.rule) for r in one.readings) == cause[1:]
+    assert one.readings[1].dropped == (("one",) if second == "maxtext" else ())
     assert found.alike == 1
-    assert found.explain().startswith(f"1 of 2 arrays differs between {first} and {second}.\nw: ")
     other = sv.audit([("w", (8, 8), names), ("same", (8,), "mlp")], NAMES, ONE, dialect=second)
     assert audit.diff(other) == found
     assert len(audit.diff(first)) == 0
@@ -508,25 +424,22 @@ def test_two_dialects_differ_for_this_reason(case, why):
 def test_two_dialects_of_paths_differ_for_this_reason():
     table = [("kernel", ("data",)), ("mlp/.*", ("model",)), (".*/bias", ())]
     audit = sv.audit([("mlp/kernel", (8,)), ("mlp/bias", (8,))], table, MESH, dialect="regex")
-    found = audit.diff("keras")
-    assert [row.why for row in found] == [
-        "regex takes pattern 1 ('kernel'), the first that it finds in the path; keras takes pattern"
-        " 2 ('mlp/.*'), which matches all of the path.",
-        "regex takes pattern 2 ('mlp/.*'), the first that it finds in the path; keras refuses"
-        " patterns 2 and 3, which all match the path.",
+    readings = [row.causes[0].readings for row in audit.diff("keras")]
+    assert [(a.code, a.rule, b.code) for a, b in readings] == [
+        ("pattern", 0, "pattern"),
+        ("pattern", 1, "several match"),
     ]
+    assert readings[0][1].rule == 1
+    assert readings[1][1].several == (1, 2)
     assert audit.under("keras").rows[1].problem is not None
 
 
-def test_two_tables_differ_for_this_reason():
+def test_two_tables_have_labels():
     rows = [("w", (8, 8), "embed mlp"), ("v", (8,), "embed")]
     first = sv.audit(rows, "mlp -> model", MESH)
     second = sv.audit(rows, "mlp -> data", MESH)
-    (row,) = first.diff(second)
-    assert row.why == (
-        "Dimension 1: the first table takes rule 1 (mlp → model); the second table takes rule 1"
-        " (mlp → data)."
-    )
+    assert len(first.diff(second)) == 1
+    assert first.diff(second).labels == ("the first table", "the second table")
 
 
 def test_every_difference_of_random_tables_has_a_cause():
@@ -547,15 +460,4 @@ def test_every_difference_of_random_tables_has_a_cause():
                     if not (a.spec and b.spec and a.spec.equivalent(b.spec))
                 ]  # fmt: skip
                 assert [row.path for row in found] == differ
-                assert all(re.fullmatch(r"(Dimension \d: .+; .+\.)+", row.why) for row in found)
-
-
-def test_they_draw_themselves():
-    audit = sv.audit(tree(), [("mlp", ("data",)), (".*", ())], MESH, dialect="regex")
-    assert "1  mlp → P('data')" in sv.text(audit.rules)
-    assert "mlp/0/kernel → P('data')" in sv.text(audit.rows[0])
-    assert sv.text(audit.rows[0].by_path, 200) == audit.rows[0].by_path.explain()
-    assert sv.text(audit.diff("keras"), 500) == audit.diff("keras").explain()
-    for value in (audit.rules, audit.rows[0].by_path, audit.diff("keras"), audit.rows[0]):
-        assert set(value._repr_mimebundle_()) > {"text/plain"}
-    assert sv.to_jax(audit.rules) == (("mlp", P("data")), (".*", P()))
+                assert all(row.causes and row.why for row in found)

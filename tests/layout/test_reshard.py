@@ -19,7 +19,7 @@ from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.reshard import Reshard, reshard_layouts
+from shardviz.core.layout.transfer.reshard import AssumedHost, Reshard, reshard_layouts
 
 SHAPE = (24, 48)
 GRIDS = [(1,), (2,), (4,), (8,), (2, 2), (4, 2), (2, 4), (2, 2, 2), (3, 2), (6,), (3,)]
@@ -447,10 +447,7 @@ def test_hosts_of_two_meshes_agree_or_are_refused():
     assert (same.hosts.tolist(), same.notes) == ([0, 0, 1, 1], ())
     assert (same.bytes_between_hosts, same.bytes_within_hosts) == (64, 32)
     unsaid = sv.reshard({"w": ((8,), None)}, (two, "x"), (other, "x"))
-    assert unsaid.notes == (
-        "4 devices (4 · 5 · 6 · 7) of meshes with one host alone: counted on host 0. Otherwise give"
-        " sv.mesh(..., processes=...).",
-    )
+    assert unsaid.notes == (AssumedHost((4, 5, 6, 7)),)
     with pytest.raises(LayoutError, match="Device 1 is of process 0 in one mesh and of 1 in"):
         sv.reshard({"w": ((8,), None)}, (two, "x"), (make_mesh("x=4", processes=4), "x"))
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shardviz.core.layout.array_spec import format_names, read_names, read_shape
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules import Rules
+from shardviz.core.layout.rules.rules import Rules
 from tests.layout.strategies import names, specs, tables
 
 

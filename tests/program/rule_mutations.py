@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import flax.linen
 
 import shardviz as sv
-from shardviz.core.layout.rules import Rule, Rules
+from shardviz.core.layout.rules.rules import Rule, Rules
 from shardviz.core.program.lock import Lock
 from shardviz.core.program.program import Program
 from shardviz.gallery import programs, puzzles

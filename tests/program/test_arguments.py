@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.arguments import is_spec, parameter_names, program_arrays, spread
+from shardviz.core.backend.tracing.arguments import is_spec, parameter_names, program_arrays, spread
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.parse import MAX_NAME
 from shardviz.core.layout.partition_spec import Spec

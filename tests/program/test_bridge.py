@@ -26,8 +26,9 @@ from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.resolution import request, resolve
-from shardviz.core.layout.rules import Rules
+from shardviz.core.layout.rules.requests import request
+from shardviz.core.layout.rules.resolution import resolve
+from shardviz.core.layout.rules.rules import Rules
 from tests.program.helpers import array, program
 
 AUTO, EXPLICIT, MANUAL = AxisType.Auto, AxisType.Explicit, AxisType.Manual

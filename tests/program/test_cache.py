@@ -114,9 +114,9 @@ def test_a_size_that_is_none_is_refused(size):
 
 PURE = [
     "program.cache",
-    "hlo.collectives",
-    "hlo.module",
-    "hlo.replica_groups",
+    "xla.collectives",
+    "xla.module",
+    "xla.replica_groups",
     "program.report",
     "program.program",
     "program.plan",

@@ -1,4 +1,4 @@
-"""What memory there is, and the sentence for what does not fit."""
+"""What memory there is, and what does not fit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from types import SimpleNamespace
 import pytest
 
 from shardviz.core.backend import devices
-from shardviz.core.backend.devices import Capacity, capacity_of, host_available, refusal, run_bytes
+from shardviz.core.backend.devices import (
+    Capacity,
+    capacity_of,
+    fit_now,
+    host_available,
+    refuse_too_big,
+    run_bytes,
+)
+from shardviz.core.errors import OutOfMemory
 from shardviz.core.program.report import Memory
 
 GIB = 1 << 30
@@ -26,7 +34,7 @@ def test_aliased_outputs_take_nothing():
 
 def test_a_device_is_asked_for_itself():
     found = capacity_of([gpu(80 * GIB, 30 * GIB), gpu(80 * GIB, 50 * GIB), gpu(1, 1, process=1)])
-    assert (found.free, found.shared) == (30 * GIB, False)
+    assert (found.free, found.shared, found.total) == (30 * GIB, False, 80 * GIB)
     assert found.per_device(2) == 30 * GIB
 
 
@@ -38,32 +46,27 @@ def test_a_device_that_does_not_count_limits_nothing(error):
     device = SimpleNamespace(platform="tpu", process_index=0, memory_stats=refuse)
     assert capacity_of([device]).free is None
     assert capacity_of([gpu(None, None)]).free is None
-    assert refusal(MEMORY, Capacity(None), 8) is None
+    assert fit_now(MEMORY, Capacity(None), 8).ok is not False
 
 
 def test_simulated_devices_share_the_host(monkeypatch):
     monkeypatch.setattr(devices, "host_available", lambda: 39 * GIB)
     found = capacity_of([SimpleNamespace(platform="cpu", process_index=0)] * 8)
     assert found.shared
-    assert refusal(MEMORY, found, 7) is None
-    assert refusal(MEMORY, found, 8) == (
-        "It needs 5 GiB on each device (4 GiB of arguments, 2 GiB of outputs, 1 GiB of"
-        " temporaries), 40 GiB on all 8 simulated devices, and this machine has 39 GiB free."
-        " Nothing was placed. Make the arrays or the mesh smaller."
-    )
+    assert fit_now(MEMORY, found, 7).ok is not False
+    assert fit_now(MEMORY, found, 8).ok is False
+    with pytest.raises(OutOfMemory):
+        refuse_too_big(MEMORY, found, 8)
 
 
 def test_attached_devices_are_counted_one_by_one():
-    assert refusal(MEMORY, Capacity(5 * GIB), 8) is None
-    words = refusal(MEMORY, Capacity(5 * GIB - 1), 8)
-    assert words is not None
-    assert "a device has 5 GiB free" in words
-    assert "Split the arrays over more devices" in words
+    assert fit_now(MEMORY, Capacity(5 * GIB), 8).ok is not False
+    assert fit_now(MEMORY, Capacity(5 * GIB - 1), 8).ok is False
 
 
 def test_arguments_that_lie_there_already_are_not_counted_again():
-    assert refusal(MEMORY, Capacity(GIB), 8, placed=4 * GIB) is None
-    assert refusal(MEMORY, Capacity(GIB), 8, placed=3 * GIB) is not None
+    assert fit_now(MEMORY, Capacity(GIB), 8, placed=4 * GIB).ok is not False
+    assert fit_now(MEMORY, Capacity(GIB), 8, placed=3 * GIB).ok is False
 
 
 def test_this_host_has_some_memory():

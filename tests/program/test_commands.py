@@ -256,3 +256,8 @@ def test_where_python_leaves_the_folder_out_and_the_terminal_knows_ascii_alone(h
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert "gr??e" in done.stdout
+
+
+def test_the_doctor_says_what_works(capsys):
+    assert main(["doctor"]) == 0
+    assert "jax._src.mesh.thread_resources" in capsys.readouterr().out

@@ -9,9 +9,9 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from shardviz.core.backend.bridge import to_jax
-from shardviz.core.backend.compile import compile_lowered, fingerprint, lower
-from shardviz.core.backend.targets import choose, device_mesh
-from shardviz.core.backend.tracing import donated_leaves, trace
+from shardviz.core.backend.run.compile import compile_lowered, fingerprint, lower
+from shardviz.core.backend.run.targets import choose, device_mesh
+from shardviz.core.backend.tracing.trace import donated_leaves, trace
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.layout.mesh import make_mesh
 from tests.program.helpers import MESH, array, program

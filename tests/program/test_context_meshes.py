@@ -15,9 +15,11 @@ from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz.core.backend.bridge import abstract_mesh
-from shardviz.core.backend.targets import missing
-from shardviz.core.backend.tracing import NO_MESH, differing_axes, in_context, trace
-from shardviz.core.backend.worker.export import export_program
+from shardviz.core.backend.run.targets import missing
+from shardviz.core.backend.run.worker.export import export_program
+from shardviz.core.backend.tracing.named_meshes import differing_axes
+from shardviz.core.backend.tracing.trace import NO_MESH, in_context, trace
+from shardviz.core.program.plan_notes import MeshNote
 
 SIZES, NAMES = (2, 4), ("data", "model")
 TYPES = {"Auto": AxisType.Auto, "Explicit": AxisType.Explicit}
@@ -139,13 +141,22 @@ def test_a_mesh_of_cpus_inside_is_no_matter_to_described_hardware(target, eight_
     assert [(c.kind, c.mesh_axes) for c in report.partitioned] == [("all-reduce", ("data",))]
 
 
-# Programs over two meshes of the same devices, as (2, 4) and (8), and how the axes are written.
+# Programs over two meshes of the same devices, as (2, 4) and (8), and of what parts the axes are.
 TWO = {
-    "one axis": ({"all": 8}, "all is data × model here."),
-    "other sizes": ({"data": 4, "model": 2}, "data is data × model:(1)2 and model is model:(2)2"),
-    "other names": ({"data": 2, "b": 4}, "data is data and b is model here."),
-    "another order": ({"model": 4, "data": 2}, "model is data × model:(1)2 and data is model:(2)2"),
-    "smaller axes": ({"a": 2, "b": 2, "c": 2}, "a is data, b is model:(1)2 and c is model:(2)2"),
+    "one axis": ({"all": 8}, {"all": ("data", "model")}),
+    "other sizes": (
+        {"data": 4, "model": 2},
+        {"data": ("data", "model:(1)2"), "model": ("model:(2)2",)},
+    ),
+    "other names": ({"data": 2, "b": 4}, {"data": ("data",), "b": ("model",)}),
+    "another order": (
+        {"model": 4, "data": 2},
+        {"model": ("data", "model:(1)2"), "data": ("model:(2)2",)},
+    ),
+    "smaller axes": (
+        {"a": 2, "b": 2, "c": 2},
+        {"a": ("data",), "b": ("model:(1)2",), "c": ("model:(2)2",)},
+    ),
 }
 
 
@@ -163,13 +174,14 @@ def summed_over(mesh):
 @pytest.mark.parametrize("made", [rows_over, summed_over])
 @pytest.mark.parametrize("name", TWO)
 def test_a_plan_writes_the_axes_of_another_mesh_as_its_own(name, made, eight_devices):
-    sizes, words = TWO[name]
+    sizes, parts = TWO[name]
     inside = devices_mesh("Auto", tuple(sizes.values()), tuple(sizes))
     program = sv.program(made(inside), sv.array("x", (16, 8), spec="data"), mesh=sv.mesh(TWO_FOUR))
     plan = sv.plan(program)
     assert plan.error is None
-    (note,) = (note for note in plan.notes if "mesh of its own" in note)
-    assert words in note
+    (note,) = (note for note in plan.notes if isinstance(note, MeshNote))
+    assert dict(note.axes) == sizes
+    assert dict(note.parts) == parts
     if made is summed_over and jax.__version_info__ >= (0, 12):
         return  # XLA ends the process there
     found = sv.compile(program, "attached").partitioned
@@ -192,8 +204,8 @@ def counted(collectives):
 
 # What cannot be written as axes, or as parts of axes, of the program's mesh.
 OTHER = {
-    "fewer devices": ({"data": 2, "model": 2}, "The sizes differ: model is 2 there and 4 here."),
-    "sizes that do not divide": ({"data": 4, "model": 3}, "The sizes differ: data is 4 there"),
+    "fewer devices": ({"data": 2, "model": 2}, "model is 2 there, 4 here"),
+    "sizes that do not divide": ({"data": 4, "model": 3}, "data is 4 there"),
 }
 
 
@@ -222,7 +234,6 @@ def test_a_shard_map_over_a_part_of_an_axis_is_refused(eight_devices):
     error = sv.plan(program).error
     assert error is not None
     assert "shard_map (test_context_meshes.py:" in error.message
-    assert "not products or parts" in error.message
 
 
 def returns_same(x):
@@ -264,8 +275,7 @@ def test_a_call_of_python_beside_a_mesh_of_devices_is_planned(name, around, eigh
 
 def test_other_types_inside_are_refused_with_what_differs(eight_devices):
     program = sv.program(summed(devices_mesh("Explicit")), X, mesh=sv.mesh(data=2, model=4))
-    words = "The types differ: data is Explicit there and Auto here, model is Explicit there and"
-    assert words in str(sv.plan(program).error)
+    assert "data is Explicit there, Auto here" in str(sv.plan(program).error)
 
 
 @pytest.mark.parametrize("sizes", [(256, 4), (2, 4), (1, 2)])

@@ -6,7 +6,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.backend.tracing import refuse_other_device_order, transposed
+from shardviz.core.backend.tracing.named_meshes import refuse_other_device_order, transposed
 
 X = sv.array("x", (64, 64), spec="data, model")
 MESH = sv.mesh(data=4, model=2)
@@ -24,14 +24,8 @@ def test_a_transposed_order_is_named_with_its_grid_and_line(eight_devices):
     error = sv.compile(sv.program(fn, X, mesh=MESH), target="attached").error
     assert error is not None
     assert error.stage == "trace"
-    for part in (
-        "Two meshes hold the same 8 devices in another order.",
-        "The program's mesh: 0, 1, 2, 3, 4, 5, 6, 7;",
-        "sharding_constraint (test_device_orders.py:",
-        "): 0, 4, 1, 5, 2, 6, 3, 7, which is the first order as 2 × 4, transposed.",
-        "make both meshes from one array of devices",
-    ):
-        assert part in error.message
+    assert "sharding_constraint (test_device_orders.py:" in error.message
+    assert "0, 4, 1, 5, 2, 6, 3, 7 (2 × 4, transposed)" in error.message
 
 
 def test_jax_refuses_it_too(eight_devices):
@@ -56,10 +50,10 @@ def test_other_devices_are_left_to_jax(eight_devices):
 @pytest.mark.parametrize(
     ("order", "other", "words"),
     [
-        ([0, 1, 2, 3], [3, 2, 1, 0], ", which is the first order reversed"),
+        ([0, 1, 2, 3], [3, 2, 1, 0], " (reversed)"),
         ([0, 1, 2, 3], [0, 1, 3, 2], ""),
-        ([5, 4, 3, 2, 1, 0], [5, 2, 4, 1, 3, 0], ", which is the first order as 2 × 3, transposed"),
-        ([5, 4, 3, 2, 1, 0], [5, 3, 1, 4, 2, 0], ", which is the first order as 3 × 2, transposed"),
+        ([5, 4, 3, 2, 1, 0], [5, 2, 4, 1, 3, 0], " (2 × 3, transposed)"),
+        ([5, 4, 3, 2, 1, 0], [5, 3, 1, 4, 2, 0], " (3 × 2, transposed)"),
     ],
 )
 def test_transposes_and_reversals(order, other, words):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 
-from shardviz.core.backend.jaxprs import effect_names, has_callbacks
+from shardviz.core.backend.tracing.effect_rules import effect_names, has_callbacks
 
 SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
 

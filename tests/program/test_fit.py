@@ -1,27 +1,28 @@
-"""Whether a program fits, in words, and what is named where it does not."""
+"""Whether a program fits, and what is named where it does not."""
 
 from __future__ import annotations
 
 import pytest
 
-from shardviz.core.backend.execute import Execution, Failed
-from shardviz.core.backend.failures import ended_for_memory, exit_in_words
+from shardviz.core.backend.exits import WorkerError, ended_for_memory, exit_of
+from shardviz.core.backend.run.runner import Job
+from shardviz.core.errors import OutOfMemory
 from shardviz.core.hardware.chips import find_chip
+from shardviz.core.layout.fit import Fit, Uncounted
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.failure import Exit, WorkerEnd
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import Failure, Memory, Report, fit_words
+from shardviz.core.program.report import Memory, Report
 from shardviz.core.program.roofline import roofline
+from shardviz.picture.show import to_text
 
 MESH, GIB = make_mesh(data=4, model=2), 1 << 30
 WIDE = lay_out((32768, 32768), Spec(), MESH)
 SPLIT = lay_out((32768, 32768), Spec.parse("data, model"), MESH)
 LAYOUTS = {"mu.0.w": WIDE, "mu.1.w": WIDE, "x": SPLIT}
-ARRAYS = (
-    "The largest arrays: 2 × mu.{0..1}.w, 4 GiB each per device, not split; x, 512 MiB per device,"
-    " split 8 ways over data × model."
-)
 
 
 def report(needed: int, capacity: int | None, chip: str = "", layouts=LAYOUTS) -> Report:
@@ -29,52 +30,83 @@ def report(needed: int, capacity: int | None, chip: str = "", layouts=LAYOUTS) -
     return found.replace(roofline=roofline(found, find_chip(chip))) if chip else found
 
 
-WORDS = {
-    "it fits": (report(9 * GIB, 16 * GIB), "Fits: 9 GiB of 16 GiB per device."),
-    "on a chip": (report(9 * GIB, 16 * GIB, "v5e"), "Fits: 9 GiB of 16 GiB per device (TPU v5e)."),
-    "of a chip's own": (report(9 * GIB, None, "v5e"),
-                        "Fits: 9 GiB of 16 GiB per device (TPU v5e)."),
-    "just": (report(GIB, GIB), "Fits: 1 GiB of 1 GiB per device."),
-    "it does not fit": (
-        report(21 * GIB, 16 * GIB, "v5e"),
-        f"Does not fit: 21 GiB per device, TPU v5e has 16 GiB; {ARRAYS.replace('The', 'the')}",
-    ),
-    "no layout is known": (
-        report(2 * GIB, GIB, layouts={}),
-        "Does not fit: 2 GiB per device, each has 1 GiB.",
-    ),
-    "the capacity is not known": (report(GIB, None), ""),
-    "the compiler says nothing": (Report("f", "t", memory=Memory(capacity=GIB)), ""),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", WORDS)
-def test_one_sentence_says_whether_it_fits(case):
-    found, words = WORDS[case]
-    assert fit_words(found) == words
-
-
-FOR_MEMORY = exit_in_words(-9, -1) if ended_for_memory() is not None else "memory ran out (SIGKILL)"
-MESSAGES = {
-    "the compiler": ("RESOURCE_EXHAUSTED: Ran out of memory in hbm.", True),
-    "a refused run": ("It needs 6 GiB, and a device has 1 GiB free. Nothing was placed.", True),
-    "ended by the system": (f"Process 1 ended: {FOR_MEMORY}.", True),
-    "killed by somebody": (f"Process 1 ended: {exit_in_words(-9, ended_for_memory())}.", False),
-    "killed, by whom is not known": (f"Process 1 ended: {exit_in_words(-9)}.", False),
-    "another error": ("The shapes do not fit.", False),
+FITS = {
+    "it fits": (report(9 * GIB, 16 * GIB), "fits", 16 * GIB, ""),
+    "on a chip": (report(9 * GIB, 16 * GIB, "v5e"), "fits", 16 * GIB, "TPU v5e"),
+    "of a chip's own": (report(9 * GIB, None, "v5e"), "fits", 16 * GIB, "TPU v5e"),
+    "just": (report(GIB, GIB), "fits", GIB, ""),
+    "too large": (report(21 * GIB, 16 * GIB, "v5e"), "too large", 16 * GIB, "TPU v5e"),
+    "the capacity is not known": (report(GIB, None), "unknown", None, ""),
 }
 
 
-@pytest.mark.parametrize("case", MESSAGES)
-def test_an_error_for_lack_of_memory_names_the_largest_arrays(case):
-    message, named = MESSAGES[case]
-    execution = Execution(Program(abs, (), MESH), None, None)
-    execution.note(in_layouts=LAYOUTS)
+@pytest.mark.parametrize("case", FITS)
+def test_one_value_says_whether_it_fits(case):
+    found, code, capacity, device = FITS[case]
+    fit = found.fit
+    assert fit is not None
+    assert (fit.code, fit.capacity, fit.device) == (code, capacity, device)
+    assert (str(fit) in to_text(found)) == (code != "unknown")
+    assert found.roofline is None or (found.roofline.fits, found.roofline.fit) == (fit.ok, fit)
+
+
+def test_nothing_is_said_where_the_compiler_says_nothing():
+    assert Report("f", "t", memory=Memory(capacity=GIB)).fit is None
+
+
+@pytest.mark.parametrize(
+    ("fit", "code"),
+    [
+        (Fit(GIB, 2 * GIB, uncounted=Uncounted(3, GIB)), "unknown"),
+        (Fit(3 * GIB, 2 * GIB, uncounted=Uncounted(3, GIB)), "too large"),
+        (Fit(GIB, 2 * GIB, free=GIB // 2), "not now"),
+        (Fit(GIB, None, free=GIB), "unknown"),
+        (Fit(GIB, None, free=GIB - 1), "not now"),
+    ],
+)
+def test_what_is_not_counted_or_not_free_decides(fit, code):
+    assert fit.code == code
+
+
+def test_the_largest_arrays_are_named_with_their_split():
+    arrays = report(21 * GIB, 16 * GIB).largest_arrays.arrays
+    assert [(a.name, a.count, a.layout) for a in arrays] == [
+        ("mu.{0..1}.w", 2, WIDE), ("x", 1, SPLIT),
+    ]  # fmt: skip
+
+
+def test_a_process_that_the_system_killed_lacks_memory():
+    assert exit_of(-9) == Exit(-9)
+    assert not exit_of(-6, -1).lacks_memory
+    if ended_for_memory() is not None:
+        assert exit_of(-9, -1).lacks_memory
+        assert exit_of(-9, ended_for_memory()) == Exit(-9, by_system=False)
+
+
+ERRORS = {
+    "the compiler": (RuntimeError("RESOURCE_EXHAUSTED: Ran out of memory in hbm."), True),
+    "a refused run": (OutOfMemory("It needs too much."), True),
+    "Python": (MemoryError(), True),
+    "a worker": (WorkerError(WorkerEnd("memory", "run", held=GIB)), True),
+    "ended by the system": (WorkerError(WorkerEnd("exit", "run", Exit(-9, True))), True),
+    "killed by somebody": (WorkerError(WorkerEnd("exit", "run", Exit(-9, False))), False),
+    "killed, by whom is not known": (WorkerError(WorkerEnd("exit", "run", Exit(-9))), False),
+    "another error": (ValueError("The shapes do not fit."), False),
+}
+
+
+@pytest.mark.parametrize(("error", "lacks"), ERRORS.values(), ids=ERRORS)
+def test_an_error_for_lack_of_memory_names_the_largest_arrays(error, lacks):
+    job = Job(Program(abs, (), MESH), cache=ExecutableCache())
+    job.note(in_layouts=LAYOUTS)
+    largest = job.report.largest_arrays
 
     def fail() -> None:
-        raise Failed(Failure("compile", message))
+        raise error
 
-    execution.follow(fail)
-    error = execution.report.error
-    assert error is not None
-    assert error.message == (f"{message} {ARRAYS}" if named else message)
+    job.follow(fail)
+    found = job.report.error
+    assert found is not None
+    assert found.lacks_memory is lacks
+    assert found.fields.get("arrays") == (largest if lacks else None)
+    assert (str(largest) in found.message) is lacks

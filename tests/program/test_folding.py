@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardviz.core.format import fold
-from shardviz.core.program.plan import (
+from shardviz.core.program.plan_folds import (
     fold_collectives,
     fold_line,
     fold_values,

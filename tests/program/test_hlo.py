@@ -1,8 +1,6 @@
-"""Collectives in compiled text: kept text of two jax versions for three platforms, and live."""
+"""Collectives of modules: kept ones of two jax versions for three platforms, and live."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -12,17 +10,17 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.hlo.collectives import read_collectives
-from shardviz.core.hlo.module import Sources, is_user_file, line_in_words, shape_bytes
+from shardviz.core.backend.run.compile import final_module
+from shardviz.core.xla.collectives import read_collectives
+from shardviz.core.xla.module import Module, is_user_file, line_in_words
+from tests.program.hlo import FOLDER, VERSIONS, kept, parsed
 
-TEXTS = Path(__file__).parent / "hlo"
 AB = (("a", "b"), (4, 2))
 XYZ = (("x", "y", "z"), (2, 2, 4))
-VERSIONS = sorted(p.name for p in TEXTS.iterdir() if p.is_dir() and p.name[0] == "j")
 KB = 1024
 MLP_GATHER = 2048 * 4096 * 2
 
-# Text by name: its mesh, and (kind, mesh axes, bytes) of every collective in it.
+# Module by name: its mesh, and (kind, mesh axes, bytes) of every collective in it.
 KEPT = {
     "cpu-matmul": (AB, [("all-reduce", ("b",), 2 * KB)]),
     "cpu-scan": (AB, [("all-reduce", ("b",), 2 * KB)]),
@@ -46,19 +44,14 @@ KEPT = {
 KEPT["gpu-scan"] = KEPT["tpu-scan"]
 KEPT["gpu-five"] = KEPT["cpu-five"]
 KEPT["gpu-mlp"] = KEPT["tpu-mlp"]
-CASES = [(v, n) for v in VERSIONS for n in KEPT if (TEXTS / v / f"{n}.txt").exists()]
-
-
-def kept(version, name):
-    return (TEXTS / version / f"{name}.txt").read_text()
+CASES = [(v, n) for v in VERSIONS for n in KEPT if (FOLDER / v / f"{n}.pb.gz").exists()]
 
 
 def summary(collectives):
     return sorted((c.kind, c.mesh_axes, c.bytes_per_device) for c in collectives)
 
 
-def test_text_is_kept_of_the_oldest_and_newest_jax():
-    assert VERSIONS == ["jax-0.10.2", "jax-0.12.0"]
+def test_modules_are_kept_of_the_oldest_and_newest_jax():
     assert len(CASES) == 8 + 11
 
 
@@ -122,22 +115,10 @@ ENTRY %main (x: bf16[16,64]) -> bf16[4,64] {
 
 
 def test_a_collective_inside_a_generic_async_start():
-    (found,) = read_collectives(WRAPPED, *AB)
+    (found,) = read_collectives(parsed(WRAPPED), *AB)
     assert (found.kind, found.mesh_axes, found.is_async) == ("reduce-scatter", ("a",), True)
     assert found.bytes_per_device == 16 * 64 * 2  # of its operand
     assert (found.op, found.source) == ("jit(f)/psum_scatter", "f.py:7")
-
-
-LOOK_ALIKES = """
-  %a = f32[8]{0} fusion(%x), calls=%f, metadata={op_name="jit(f)/ all-reduce(y)"}
-  %c = f32[8]{0} collective-permute-done(%s)
-  %all-gather.3 = f32[8]{0} copy(%all-gather.2)
-  %d = f32[8]{0} async-update(%all-to-all-start.1)
-"""
-
-
-def test_look_alikes_are_not_counted():
-    assert read_collectives(LOOK_ALIKES, *AB) == ()
 
 
 # TPU's compiler cuts a gather into three pieces, each fused with other work, in one chain.
@@ -166,23 +147,20 @@ dimensions={0}, frontend_attributes={chain_id="1"}
 
 
 def test_the_pieces_of_a_chain_are_one_collective():
-    found = read_collectives(CHAINED, *AB)
+    found = read_collectives(parsed(CHAINED), *AB)
     assert [(c.kind, c.mesh_axes, c.is_async, c.name) for c in found] == [
         ("all-gather", ("a",), True, "g.1"),
         ("all-gather", ("a",), True, "other"),
     ]
 
 
-def test_no_text_has_no_collectives():
-    assert read_collectives("", *AB) == ()
-
-
 def test_a_start_whose_done_is_missing_leaves_out_operands_and_contexts():
-    line = (
-        "  %s = (f32[4]{0}, f32[4]{0}, u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%x),"
+    module = parsed(
+        "  %x = f32[4]{0} parameter(0)\n"
+        "  ROOT %s = (f32[4], f32[4], u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%x),"
         " source_target_pairs={{0,1},{1,0}}"
     )
-    (found,) = read_collectives(line, *AB)
+    (found,) = read_collectives(module, *AB)
     assert (found.bytes_per_device, found.mesh_axes) == (16, ("b",))
 
 
@@ -190,68 +168,32 @@ SHAPES = {
     "f32[]": 4, "pred[3]": 3, "s4[5]": 3, "u2[9]": 3, "bf16[8,128]{1,0:T(8,128)(2,1)S(1)}": 2048,
     "f8e4m3fn[16]": 16, "f4e2m1fn[3]": 2, "c64[2]": 16, "c128[2]": 32, "token[]": 0,
     "(f32[2], (s32[3], bf16[1]))": 22, "f32[<=10]": 40, "f32[0,8]": 0, "f64[2]": 16,
-    "s32[4]{0:E(32)}": 16,
 }  # fmt: skip
+TYPES = """pred s1 s2 s4 s8 s16 s32 s64 u1 u2 u4 u8 u16 u32 u64 f16 f32 f64 bf16 c64 c128 f8e5m2
+ f8e4m3 f8e4m3fn f8e4m3b11fnuz f8e4m3fnuz f8e5m2fnuz f8e3m4 f8e8m0fnu f4e2m1fn token"""
 
 
 @pytest.mark.parametrize(("shape", "size"), SHAPES.items())
 def test_bytes_of_shapes(shape, size):
-    assert shape_bytes(shape) == size
+    module = parsed(f"  ROOT %p = {shape} parameter(0)")
+    assert sum(s.bytes for s in module.entry.root.shapes) == size
 
 
-def test_frames_of_packages_are_passed_over():
-    head = """
-FileNames
-1 "/home/me/train.py"
-2 "/venv/lib/python3.11/site-packages/flax/linen/linear.py"
-
-FunctionNames
-1 "step"
-
-FileLocations
-1 {file_name_id=1 function_name_id=1 line=12 end_line=12 column=4 end_column=9}
-2 {file_name_id=2 function_name_id=1 line=300 end_line=300 column=4 end_column=9}
-
-StackFrames
-1 {file_location_id=1 parent_frame_id=%d}
-2 {file_location_id=2 parent_frame_id=%d}
-
-"""
-    line = 'metadata={op_name="x" stack_frame_id=2}'
-    # Parents as XLA prints them today, one too high, and as they would be if it did not.
-    assert Sources(head % (1, 2)).of(line) == "train.py:12"
-    assert Sources(head % (0, 1)).of(line) == "train.py:12"
-    assert Sources("").of(line) == ""
+@pytest.mark.parametrize("name", TYPES.split())
+def test_types_have_the_names_that_xla_prints(name):
+    dims = "" if name == "token" else "3"
+    module = parsed(f"  ROOT %p = {name}[{dims}] parameter(0)")
+    assert list(map(str, module.entry.root.shapes)) == [f"{name}[{dims}]"]
 
 
-def test_a_stack_names_each_place_of_the_user_once_and_innermost_first():
-    head = """
-FileNames
-1 "/home/me/train.py"
-2 "/home/me/model.py"
-3 "/venv/lib/python3.11/site-packages/jax/core.py"
-
-FunctionNames
-1 "step"
-
-FileLocations
-1 {file_name_id=1 function_name_id=1 line=12 end_line=12 column=4 end_column=9}
-2 {file_name_id=2 function_name_id=1 line=7 end_line=7 column=4 end_column=9}
-3 {file_name_id=3 function_name_id=1 line=300 end_line=300 column=4 end_column=9}
-
-StackFrames
-1 {file_location_id=1 parent_frame_id=1}
-2 {file_location_id=2 parent_frame_id=2}
-3 {file_location_id=2 parent_frame_id=3}
-4 {file_location_id=3 parent_frame_id=4}
-
-"""
-    found = Sources(head).stack_of('metadata={op_name="x" stack_frame_id=4}')
-    assert found == ("model.py:7", "train.py:12")
+@pytest.mark.parametrize("data", [b"", b"\x00", b"nonsense", b"\x0a\x05ab"])
+def test_what_is_no_module_is_refused(data):
+    with pytest.raises(ValueError, match=r"no entry|cut off|field of kind"):
+        Module(data)
 
 
 def test_whose_files_are_whose():
-    import shardviz.core.hlo.collectives as ours
+    import shardviz.core.xla.collectives as ours
     import shardviz.gallery as gallery
 
     assert not is_user_file(ours.__file__)
@@ -275,7 +217,7 @@ def compiled_sum(sizes, axes):
 
     fn = jax.shard_map(body, mesh=mesh, in_specs=P(names), out_specs=P(), check_vma=False)
     struct = jax.ShapeDtypeStruct((16,), np.float32, sharding=NamedSharding(mesh, P(names)))
-    return names, jax.jit(fn).lower(struct).compile().as_text()
+    return names, final_module(jax.jit(fn).lower(struct).compile())
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -283,8 +225,8 @@ def compiled_sum(sizes, axes):
 def test_the_axes_of_a_sum_are_those_that_were_asked_for(sizes, data):
     names = [f"m{i}" for i, size in enumerate(sizes) if size > 1]
     axes = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
-    all_names, text = compiled_sum(sizes, tuple(axes))
-    (found,) = read_collectives(text, all_names, sizes)
+    all_names, module = compiled_sum(sizes, tuple(axes))
+    (found,) = read_collectives(module, all_names, sizes)
     assert found.kind == "all-reduce"
     assert set(found.mesh_axes) == set(axes)
     assert found.source.startswith("test_hlo.py:")
@@ -304,8 +246,7 @@ def test_the_axes_of_a_sum_are_those_that_were_asked_for(sizes, data):
 def test_groups_smaller_than_their_axes_are_over_a_part_of_them(groups, mesh, partial):
     argument = '  %p = f32[16,32]{1,0} parameter(0), metadata={op_name="x"}'
     summed = f"  %r = f32[16,32]{{1,0}} all-reduce(%p), replica_groups={groups}, to_apply=%add"
-    line = f"ENTRY %main {{\n{argument}\n{summed}\n}}"
-    [found] = read_collectives(line, tuple(mesh), tuple(mesh.values()))
-    assert found.is_partial is partial
-    assert ("a part of" in found.words) is partial
-    assert ("a part of " + " and ".join(found.mesh_axes) in found.cause) is partial
+    module = parsed(f"{argument}\n{summed}")
+    [found] = read_collectives(module, tuple(mesh), tuple(mesh.values()))
+    assert (found.is_partial, found.cause.is_partial) == (partial, partial)
+    assert found.cause.axes == found.mesh_axes

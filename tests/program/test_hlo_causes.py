@@ -1,35 +1,42 @@
-"""What collectives are about, in kept texts of three compilers and in texts written by hand."""
+"""What collectives are about, in kept modules of three compilers and in ones written by hand."""
 
 from __future__ import annotations
 
 import dataclasses
-import gzip
-from pathlib import Path
 
 import pytest
 
-from shardviz.core.hlo.collectives import read_collectives
-from shardviz.core.program.comparison import inherited
-from shardviz.core.program.report import UNKNOWN, Collective, Member
+from shardviz.core.program.cause import CAUSES, UNKNOWN, Cause, ValueName
+from shardviz.core.program.inherited import inherited
+from shardviz.core.program.report import Collective, Member
+from shardviz.core.wording.causes import cause as cause_in_words
+from shardviz.core.xla.collectives import read_collectives
+from tests.program.hlo import VERSIONS, kept, parsed
 
-TEXTS = Path(__file__).parent / "hlo"
 MESH = (("data", "model"), (4, 2))
-VERSIONS = ("jax-0.10.2", "jax-0.12.0")
 
 
 def read(version, name):
-    text = gzip.decompress((TEXTS / version / f"{name}.txt.gz").read_bytes()).decode()
-    return read_collectives(text, *MESH)
+    return read_collectives(kept(version, name), *MESH)
 
 
+def argument(name):
+    return ValueName("argument", name)
+
+
+def operation(name, line):
+    return ValueName("operation", name, line)
+
+
+PARAMS = [ValueName("slice", f"params[{n}]") for n in range(2)]
+PRODUCT = operation("dot_general", "model.py:26")
+PRODUCTS = [operation("dot_general", f"model.py:{line}") for line in (85, 86)]
 OPERANDS = {
-    "cpu-fsdp": ["argument params[0]", "argument params[1]", "dot_general (model.py:86)",
-                 "argument params[1]", "dot_general (model.py:85)", "dot_general (model.py:86)"],
-    "tpu-layers": ["a slice of argument params[0]", "a slice of argument params[1]",
-                   "dot_general (model.py:26)", "a slice of argument params[1]",
-                   "a slice of argument params[0]", *["dot_general (model.py:26)"] * 3],
-    "cpu-kinds": ["argument x"] * 5,
-    "cpu-nested": ["what the loop at model.py:60 carries"],
+    "cpu-fsdp": [argument("params[0]"), argument("params[1]"), argument("params[1]"), *PRODUCTS,
+                 PRODUCTS[1]],
+    "tpu-layers": [*PARAMS, *PARAMS, PRODUCT, PRODUCT, PRODUCT, PRODUCT],
+    "cpu-kinds": [argument("x")] * 5,
+    "cpu-nested": [ValueName("carried", "", "model.py:60")],
 }  # fmt: skip
 
 
@@ -37,16 +44,13 @@ OPERANDS = {
 @pytest.mark.parametrize("name", OPERANDS)
 def test_operands_after_the_partitioner(version, name):
     found = [c.operand for c in read(version, f"{name}-partitioned")]
-    assert sorted(found) == sorted(OPERANDS[name])
+    assert sorted(found, key=repr) == sorted(OPERANDS[name], key=repr)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("chip", ["cpu", "gpu", "tpu"])
 def test_combined_sums_of_three_compilers_have_their_members(version, chip):
-    before, after = (
-        read(version, f"{chip}-sums-partitioned"),
-        read(version, f"{chip}-sums-compiled"),
-    )
+    before, after = (read(version, f"{chip}-sums-{stage}") for stage in ("partitioned", "compiled"))
     combined = [c for c in inherited(before, after) if c.members]
     assert combined
     assert sum(len(c.members) for c in combined) == len(before) == 8
@@ -57,10 +61,10 @@ def test_combined_sums_of_three_compilers_have_their_members(version, chip):
         first = c.members[0]
         assert (c.op, c.source, c.phase) == (first.op, first.source, "backward")
         assert {m.source for m in c.members} == {"model.py:75"}
-        assert all(UNKNOWN not in m.operand for m in c.members)
+        assert UNKNOWN not in {m.operand for m in c.members}
 
 
-HEAD = """HloModule f, num_partitions=4
+HEAD = """HloModule f
 
 %add (a: f32[], b: f32[]) -> f32[] {
   %a = f32[] parameter(0)
@@ -68,144 +72,150 @@ HEAD = """HloModule f, num_partitions=4
   ROOT %s = f32[] add(%a, %b)
 }
 
-ENTRY %main (p: f32[8,8], q: f32[8,8]) -> f32[8,8] {
+ENTRY %main {
   %p = f32[8,8]{1,0} parameter(0), metadata={op_name="params['w']"}
   %q = f32[8,8]{1,0} parameter(1), metadata={op_name="x"}
+  %i = s32[] parameter(2)
+  %zero = f32[] constant(0)
 """
 NAMED = 'metadata={op_name="jit(f)/%s" source_file="/home/me/f.py" source_line=%d}'
 DOT, REMAT = NAMED % ("dot_general", 3), NAMED % ("remat2", 7)
 LOOKUP = NAMED % ("gather", 8)
+CUSTOM = 'custom-call(%s), custom_call_target="any"'
+SUM = "  ROOT %r = f32[8,8]{1,0} all-reduce(%p), to_apply=%add, "
+W, BY_DOT = argument("params['w']"), operation("dot_general", "f.py:3")
+BY_LOOKUP = operation("gather", "f.py:8")
+# Lines, and what differs of the cause from one without a code.
 WRITTEN = {
     "an argument": (
         f"  ROOT %g = f32[32,8]{{1,0}} all-gather(%p), dimensions={{0}}, {DOT}",
-        "argument params['w']",
-        "Argument params['w'] is split over x along dimension 0, and dot_general (f.py:3) needs it"
-        " without that split."),
+        {"code": "gathered", "operand": W, "wanted_by": BY_DOT, "dimension": 0}),
     "what each device has cut out": (
-        "  %i = s32[] parameter(2)\n"
-        "  %s = f32[2,8]{1,0} dynamic-slice(%p, %i), dynamic_slice_sizes={2,8}\n"
+        "  %s = f32[2,8]{1,0} dynamic-slice(%p, %i, %i), dynamic_slice_sizes={2,8}\n"
         f"  ROOT %g = f32[8,8]{{1,0}} all-gather(%s), dimensions={{0}}, {DOT}",
-        "argument params['w']",
-        "Argument params['w'], of which a slice is taken before, is then split over x, and"
-        " dot_general (f.py:3) needs it without that split."),
+        {"code": "gathered", "operand": W, "wanted_by": BY_DOT, "before": "slice"}),
     "a sum": (
-        f"  %d = f32[8,8]{{1,0}} dot(%p, %q), {DOT}\n"
+        "  %d = f32[8,8]{1,0} dot(%p, %q), lhs_contracting_dims={1}, rhs_contracting_dims={0},"
+        f" {DOT}\n"
         f"  ROOT %r = f32[8,8]{{1,0}} all-reduce(%d), to_apply=%add, {DOT}",
-        "dot_general (f.py:3)",
-        "dot_general (f.py:3) sums over its inner dimension, which is split over x: each device has"
-        " a part of the result."),
+        {"code": "contracted", "operand": BY_DOT, "reducer": "add"}),
     "the user's own": (
-        "  ROOT %r = f32[8,8]{1,0} all-reduce(%p), to_apply=%add, " + NAMED % ("psum", 4),
-        "argument params['w']",
-        "It is written in the program: psum (f.py:4), of argument params['w']."),
+        SUM + NAMED % ("psum", 4),
+        {"code": "written", "operand": W, "operation": operation("psum", "f.py:4"),
+         "reducer": "add"}),
     "what the user gathered before": (
-        "  %r = f32[8,8]{1,0} all-reduce(%p), to_apply=%add, " + NAMED % ("psum", 4) + "\n"
+        SUM.replace("ROOT ", "") + NAMED % ("psum", 4) + "\n"
         f"  ROOT %g = f32[32,8]{{1,0}} all-gather(%r), dimensions={{0}}, {DOT}",
-        "psum (f.py:4)",
-        "psum (f.py:4) is split over x along dimension 0, and dot_general (f.py:3) needs it without"
-        " that split."),
+        {"code": "gathered", "operand": operation("psum", "f.py:4"), "wanted_by": BY_DOT,
+         "dimension": 0}),
     "what grad put in": (
-        "  ROOT %r = f32[8,8]{1,0} all-reduce(%p), to_apply=%add, "
-        + NAMED % ("shard_map/transpose(jvp())/psum_invariant", 4),
-        "argument params['w']",
-        "grad put it in, since what it differentiates by is the same on all devices along x; or a"
-        " custom_vjp of the program has it: psum_invariant (f.py:4), of argument params['w']."),
+        SUM + NAMED % ("shard_map/transpose(jvp())/psum_invariant", 4),
+        {"code": "shared", "operand": W, "operation": operation("psum_invariant", "f.py:4"),
+         "reducer": "add"}),
     "what grad made of the user's own": (
-        "  ROOT %r = f32[8,8]{1,0} all-reduce(%p), to_apply=%add, "
-        + NAMED % ("transpose(jvp())/shard_map/psum", 4),
-        "argument params['w']",
-        "grad put it in, as the gradient of what is written there; or a custom_vjp of the program"
-        " has it: psum (f.py:4), of argument params['w']."),
+        SUM + NAMED % ("transpose(jvp())/shard_map/psum", 4),
+        {"code": "gradient", "operand": W, "operation": operation("psum", "f.py:4"),
+         "reducer": "add"}),
     "the user's own, computed again": (
-        "  ROOT %r = f32[8,8]{1,0} all-reduce(%p), to_apply=%add, "
-        + NAMED % ("transpose(jvp(jvp()))/checkpoint/rematted_computation/psum_invariant", 4),
-        "argument params['w']",
-        "It is written in the program: psum_invariant (f.py:4), of argument params['w']."),
+        SUM + NAMED % ("transpose(jvp(jvp()))/checkpoint/rematted_computation/psum_invariant", 4),
+        {"code": "written", "operand": W, "operation": operation("psum_invariant", "f.py:4"),
+         "reducer": "add"}),
     "the result of an operation": (
-        f"  %d = f32[8,8]{{1,0}} gather(%p, %q), {LOOKUP}\n"
+        f"  %d = f32[8,8]{{1,0}} {CUSTOM % '%p, %q'}, {LOOKUP}\n"
         f"  %g = f32[32,8]{{1,0}} all-gather(%d), dimensions={{0}}, {LOOKUP}\n"
         f"  ROOT %c = f32[32,8]{{1,0}} tanh(%g), {DOT}",
-        "gather (f.py:8)",
-        "XLA computes gather (f.py:8) in parts over x, and its result is not split: what each"
-        " device made of it is gathered."),
+        {"code": "in parts", "operand": BY_LOOKUP, "operation": BY_LOOKUP}),
     "a step within an operation": (
-        f"  %d = f32[8,8]{{1,0}} sort(%p), {LOOKUP}\n"
+        f"  %d = f32[8,8]{{1,0}} {CUSTOM % '%p'}, {LOOKUP}\n"
         f"  %g = f32[32,8]{{1,0}} all-gather(%d), dimensions={{0}}, {LOOKUP}\n"
-        f"  ROOT %c = f32[32,8]{{1,0}} sort(%g), {LOOKUP}",
-        "gather (f.py:8)",
-        "It is a step within gather (f.py:8): what each device made of it is gathered over x; why"
-        " is unknown."),
+        f"  ROOT %c = f32[32,8]{{1,0}} {CUSTOM % '%g'}, {LOOKUP}",
+        {"code": "within", "operand": BY_LOOKUP, "operation": BY_LOOKUP}),
     "the largest of each device": (
-        f"  %d = f32[8,1]{{1,0}} reduce(%p, %q), {LOOKUP}\n"
-        f"  %g = f32[8,4]{{1,0}} all-gather(%d), dimensions={{1}}, {LOOKUP}\n"
-        f"  ROOT %c = f32[8]{{0}} reduce(%g, %q), {LOOKUP}",
-        "gather (f.py:8)",
-        "gather (f.py:8) reduces over a dimension that is split over x: what each device made of it"
-        " is gathered."),
+        f"  %d = f32[8]{{0}} reduce(%p, %zero), dimensions={{1}}, to_apply=%add, {LOOKUP}\n"
+        f"  %g = f32[32]{{0}} all-gather(%d), dimensions={{0}}, {LOOKUP}\n"
+        f"  ROOT %c = f32[] reduce(%g, %zero), dimensions={{0}}, to_apply=%add, {LOOKUP}",
+        {"code": "picked", "operand": BY_LOOKUP, "operation": BY_LOOKUP}),
     "for a constraint": (
         "  ROOT %g = f32[32,8]{1,0} all-gather(%p), dimensions={0}, "
         + NAMED % ("sharding_constraint", 5),
-        "argument params['w']",
-        "Argument params['w'] is split over x along dimension 0, and the constraint at f.py:5 asks"
-        " for it without that split."),
+        {"code": "gathered", "operand": W, "dimension": 0,
+         "operation": operation("sharding_constraint", "f.py:5"),
+         "wanted_by": operation("sharding_constraint", "f.py:5")}),
     "behind a barrier": (  # as jax.checkpoint puts around what it keeps
         f"  %t = (f32[8,8]{{1,0}}, f32[8,8]{{1,0}}) tuple(%q, %p), {REMAT}\n"
         f"  %b = (f32[8,8]{{1,0}}, f32[8,8]{{1,0}}) opt-barrier(%t), {REMAT}\n"
         f"  %e = f32[8,8]{{1,0}} get-tuple-element(%b), index=1, {REMAT}\n"
         f"  ROOT %g = f32[32,8]{{1,0}} all-gather(%e), dimensions={{0}}, {DOT}",
-        "argument params['w']",
-        "Argument params['w'] is split over x along dimension 0, and dot_general (f.py:3) needs it"
-        " without that split."),
+        {"code": "gathered", "operand": W, "wanted_by": BY_DOT, "dimension": 0}),
     "made by nobody": (
-        f"  %m = f32[8,8]{{1,0}} multiply(%p, %q)\n"
+        "  %m = f32[8,8]{1,0} multiply(%p, %q)\n"
         f"  ROOT %g = f32[32,8]{{1,0}} all-gather(%m), dimensions={{0}}, {DOT}",
-        UNKNOWN,
-        "Its operand is unknown: the compiler's text does not say what it gathers."),
+        {"code": "unknown", "operand": UNKNOWN}),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("lines", "operand", "cause"), WRITTEN.values(), ids=WRITTEN)
-def test_causes_in_words(lines, operand, cause):
+@pytest.mark.parametrize(("lines", "expected"), WRITTEN.values(), ids=WRITTEN)
+def test_causes_of_each_kind(lines, expected):
     text = f"{HEAD}{lines}\n}}\n".replace("metadata", "replica_groups={{0,1,2,3}}, metadata")
-    found = read_collectives(text, ("x",), (4,))[-1]
-    assert (found.operand, found.cause) == (operand, cause)
+    # Only collectives have groups.
+    rows = []
+    for line in text.split("\n"):
+        if " all-" not in line:
+            line = line.replace("replica_groups={{0,1,2,3}}, ", "")
+        rows.append(line)
+    found = read_collectives(parsed("\n".join(rows)), ("x",), (4,))[-1]
+    assert found.cause == Cause(kind=found.kind, axes=("x",), **{"operation": BY_DOT, **expected})
+    assert found.operand == expected["operand"]
+
+
+def test_every_cause_has_a_sentence_of_its_own():
+    facts = [
+        Cause(code, "all-gather", ("x",), operand=W, operation=BY_LOOKUP, wanted_by=BY_DOT,
+              groups=(4, 8) if code == "groups" else None)
+        for code in CAUSES
+    ]  # fmt: skip
+    assert len({cause_in_words(fact) for fact in facts}) == len(CAUSES)
 
 
 CONVOLVED = """
-  %k = f32[3,3,{inputs},32]{{3,2,1,0}} parameter(2), metadata={{op_name="k"}}
+  %k = f32[3,3,{inputs},32]{{3,2,1,0}} parameter(4), metadata={{op_name="k"}}
   %g = f32[8,16,16,32]{{3,2,1,0}} all-gather(%x), dimensions={{{along}}}, {at}
-  ROOT %c = f32[8,16,16,32]{{3,2,1,0}} convolution(%g, %k), dim_labels=b01f_01io->b01f{groups}, {at}
+  ROOT %c = f32[8,14,14,32]{{3,2,1,0}} convolution(%g, %k), window={{size=3x3}}, \
+dim_labels=b01f_01io->b01f{groups}, {at}
 }}
 """
 
 
 @pytest.mark.parametrize(
-    ("along", "inputs", "groups", "words"),
+    ("along", "inputs", "groups", "expected"),
     [
-        (0, 8, ", feature_group_count=4", "4 groups of 8 channels"),
-        (1, 8, ", feature_group_count=4", "4 groups of 8 channels"),
-        (0, 1, ", feature_group_count=32", ""),  # a group for each channel is no obstacle
-        (0, 32, "", ""),
-        (3, 8, ", feature_group_count=4", ""),  # of channels it needs all for other reasons, too
+        (0, 8, ", feature_group_count=4", (4, 8)),
+        (1, 8, ", feature_group_count=4", (4, 8)),
+        (0, 1, ", feature_group_count=32", None),  # a group for each channel is no obstacle
+        (0, 32, "", None),
+        (3, 8, ", feature_group_count=4", None),  # of channels it needs all for other reasons, too
     ],
 )
-def test_a_gather_for_a_grouped_convolution(along, inputs, groups, words):
+def test_a_gather_for_a_grouped_convolution(along, inputs, groups, expected):
     at = NAMED % ("conv_general_dilated", 3)
     text = HEAD + '  %x = f32[2,16,16,32]{3,2,1,0} parameter(3), metadata={op_name="x"}'
     text += CONVOLVED.format(along=along, inputs=inputs, groups=groups, at=at)
-    (found,) = read_collectives(text, ("x",), (4,))
-    assert ("XLA cannot split conv_general_dilated (f.py:3)" in found.cause) == bool(words)
-    assert words in found.cause
+    (found,) = read_collectives(parsed(text), ("x",), (4,))
+    assert found.cause.groups == expected
+    assert (found.cause.code == "groups") == (expected is not None)
 
 
-def one(size, operand, source, **more):
-    op = f"jit(f)/{operand.partition(' ')[0]}"
-    return Collective("all-reduce", ("x",), size, op, source, shape=f"f32[{size // 4}]",
-                      operand=operand, cause=f"{operand} is summed.", **more)  # fmt: skip
+FIRST_NAME, SECOND_NAME = operation("dot_general", "f.py:3"), operation("dot_general", "f.py:4")
 
 
-FIRST = one(64, "dot_general (f.py:3)", "f.py:3")
-SECOND = one(64, "dot_general (f.py:4)", "f.py:4")
+def one(size, operand, source="f.py:3"):
+    op, kind = f"jit(f)/{operand.name}", "all-reduce"
+    cause = Cause("summed", kind, ("x",), operand=operand)
+    shape = f"f32[{size // 4}]"
+    return Collective(kind, ("x",), size, op, source, shape=shape, operand=operand, cause=cause)
+
+
+FIRST, SECOND = one(64, FIRST_NAME), one(64, SECOND_NAME, "f.py:4")
 
 
 def member(size, operand=UNKNOWN, source="", op=""):
@@ -219,16 +229,11 @@ def combined(*members):
 
 
 def test_members_inherit_what_they_were_by_their_bytes():
-    loss, weight = (
-        one(4, "reduce_sum (f.py:9)", "f.py:9"),
-        one(64, "dot_general (f.py:3)", "f.py:3"),
-    )
-    (found,) = inherited([loss, weight], [combined(member(64), member(4))])
-    assert [(m.operand, m.source) for m in found.members] == [
-        ("dot_general (f.py:3)", "f.py:3"), ("reduce_sum (f.py:9)", "f.py:9"),
-    ]  # fmt: skip
-    assert (found.operand, found.source) == ("dot_general (f.py:3)", "f.py:3")
-    assert found.cause == "dot_general (f.py:3) is summed."
+    loss = one(4, operation("reduce_sum", "f.py:9"), "f.py:9")
+    (found,) = inherited([loss, FIRST], [combined(member(64), member(4))])
+    inherits = [(m.operand, m.source, m.cause) for m in found.members]
+    assert inherits == [(c.operand, c.source, c.cause) for c in (FIRST, loss)]
+    assert (found.operand, found.source, found.cause) == inherits[0]
 
 
 def test_members_of_one_size_from_two_lines_stay_unknown():
@@ -237,22 +242,18 @@ def test_members_of_one_size_from_two_lines_stay_unknown():
 
 
 def test_members_of_one_size_are_found_by_their_operand():
-    members = (member(64, SECOND.operand), member(64, FIRST.operand))
+    members = (member(64, SECOND_NAME), member(64, FIRST_NAME))
     (found,) = inherited([FIRST, SECOND], [combined(*members)])
     assert [m.source for m in found.members] == ["f.py:4", "f.py:3"]
 
 
 def test_another_collectives_operand_is_not_inherited():
-    planned = one(64, "argument x", "f.py:3")
-    made = one(64, "argument w_in", "f.py:3")
+    planned, made = one(64, argument("x")), one(64, argument("w_in"))
     (found,) = inherited([planned], [made])
-    assert (found.operand, found.cause) == ("argument w_in", made.cause)
+    assert (found.operand, found.cause) == (made.operand, made.cause)
 
 
 def test_without_lines_no_line_is_left():
-    cause = "x (f.py:3) is split, and the constraint at my-file.py:12 asks for it."
-    c = dataclasses.replace(FIRST, cause=cause, members=(member(64, "dot (cell:3)", "cell:3"),))
-    bare = c.without_source()
-    assert (bare.source, bare.operand) == ("", "dot_general")
-    assert bare.cause == "x is split, and the constraint asks for it."
-    assert (bare.members[0].source, bare.members[0].operand) == ("", "dot")
+    made = member(64, FIRST_NAME, "f.py:3")
+    c = dataclasses.replace(FIRST, members=(made,), stack=("f.py:3",))
+    assert "f.py" not in repr(dataclasses.asdict(c.without_source()))

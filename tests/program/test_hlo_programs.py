@@ -1,23 +1,21 @@
-"""Kept text of two jax versions for CPU, GPU and TPU, after the partitioner and in the end.
+"""Kept modules of two jax versions for CPU, GPU and TPU, after the partitioner and in the end.
 
-The programs are in `hlo/model.py`, the texts made by `hlo/make.py`.
+The programs are in `hlo/model.py`, the modules made by `hlo/make.py`.
 """
 
 from __future__ import annotations
 
 import ast
-import gzip
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-from shardviz.core.hlo.collectives import read_collectives
-from shardviz.core.hlo.module import SHAPE, element_count
 from shardviz.core.program.comparison import compare, inherited
+from shardviz.core.program.matching import elements
+from shardviz.core.xla.collectives import read_collectives
+from tests.program import hlo
+from tests.program.hlo import VERSIONS, parsed
 
-TEXTS = Path(__file__).parent / "hlo"
-VERSIONS = ("jax-0.10.2", "jax-0.12.0")
 CHIPS = ("cpu", "gpu", "tpu", "tpuv5p")
 MESH = (("data", "model"), (4, 2))
 SHORT = {
@@ -139,19 +137,18 @@ BECAME = {
 
 
 def kept():
-    for path in sorted(TEXTS.glob("jax-*/*.gz")):
+    for path in sorted(hlo.FOLDER.glob("jax-*/*-*-*.gz")):
         chip, name, stage = path.name.split(".")[0].split("-")
         yield path.parent.name, chip, name, stage
 
 
-TEXT_IDS = list(kept())
-PAIRS = [case[:3] for case in TEXT_IDS if case[3] == "compiled"]
+MODULES = list(kept())
+PAIRS = [case[:3] for case in MODULES if case[3] == "compiled"]
 
 
 @cache
 def read(version, chip, name, stage):
-    path = TEXTS / version / f"{chip}-{name}-{stage}.txt.gz"
-    return read_collectives(gzip.decompress(path.read_bytes()).decode(), *MESH)
+    return read_collectives(hlo.kept(version, f"{chip}-{name}-{stage}"), *MESH)
 
 
 def final(version, chip, name):
@@ -188,16 +185,16 @@ def expected(version, chip, name, stage):
     return next(table[key] for table in tables for key in keys if key in table)
 
 
-def test_text_of_both_versions_and_all_chips_is_kept():
-    assert {case[0] for case in TEXT_IDS} == set(VERSIONS)
-    assert {case[1] for case in TEXT_IDS} == set(CHIPS)
-    assert {case[2] for case in TEXT_IDS} == {key.split()[0] for key in PARTITIONED}
-    assert len(TEXT_IDS) == 2 * (28 + 36 + 34 + 6)
+def test_modules_of_both_versions_and_all_chips_is_kept():
+    assert {case[0] for case in MODULES} == set(VERSIONS)
+    assert {case[1] for case in MODULES} == set(CHIPS)
+    assert {case[2] for case in MODULES} == {key.split()[0] for key in PARTITIONED}
+    assert len(MODULES) == 2 * (28 + 36 + 34 + 6)
     used = {key.split()[0] for key in (*COMPILED, *BECAME)}
-    assert used <= {case[2] for case in TEXT_IDS}
+    assert used <= {case[2] for case in MODULES}
 
 
-@pytest.mark.parametrize("case", [c for c in TEXT_IDS if c[3] == "partitioned"], ids="-".join)
+@pytest.mark.parametrize("case", [c for c in MODULES if c[3] == "partitioned"], ids="-".join)
 def test_after_the_partitioner(case):
     assert in_words(read(*case)) == spelled(expected(*case))
 
@@ -220,7 +217,7 @@ def test_what_became_of_them(case):
 def numbers(collectives, one):
     """How many numbers those of one kind over its axes communicate in all, in whatever type."""
     alike = [c for c in collectives if (c.kind, c.mesh_axes) == (one.kind, one.mesh_axes)]
-    return sum(element_count(dims) * c.trips for c in alike for _, dims in SHAPE.findall(c.shape))
+    return sum(elements(c) * c.trips for c in alike)
 
 
 @pytest.mark.parametrize("case", PAIRS, ids="-".join)
@@ -231,7 +228,7 @@ def test_what_is_gone_is_communicated_less(case):
         assert numbers(after, gone) < numbers(before, gone)
 
 
-@pytest.mark.parametrize("case", TEXT_IDS, ids="-".join)
+@pytest.mark.parametrize("case", MODULES, ids="-".join)
 def test_the_bytes_of_members_sum_up_to_those_of_their_collective(case):
     for c in final(*case[:3]) if case[3] == "compiled" else read(*case):
         assert not c.members or sum(m.bytes_per_device for m in c.members) == c.bytes_per_device
@@ -239,10 +236,12 @@ def test_the_bytes_of_members_sum_up_to_those_of_their_collective(case):
 
 def test_members_of_a_sum_that_tpu_fuses_with_a_slice_have_the_bytes_of_their_operands():
     line = (
-        "%all-reduce-scatter.1 (p: f32[8], q: f32[4]) -> (f32[4], f32[2]) {\n"
-        "  %r = (f32[8], f32[4]) all-reduce(%p, %q), replica_groups={{0,1}}, to_apply=%add\n}\n"
+        "ENTRY %all-reduce-scatter.1 (p: f32[8], q: f32[4]) -> (f32[8], f32[4]) {\n"
+        "  %p = f32[8] parameter(0)\n  %q = f32[4] parameter(1)\n"
+        "  ROOT %r = (f32[8], f32[4]) all-reduce(%p, %q), replica_groups={{0,1}},"
+        " to_apply=%add\n}\n"
     )
-    (found,) = read_collectives(line, ("data",), (2,))
+    (found,) = read_collectives(parsed(line), ("data",), (2,))
     assert (found.kind, found.bytes_per_device) == ("reduce-scatter", 48)
     assert [m.bytes_per_device for m in found.members] == [32, 16]
 
@@ -258,7 +257,7 @@ def test_the_members_of_a_packed_sum_are_found_by_their_sizes(version):
 
 
 def methods():
-    tree = ast.parse((TEXTS / "model.py").read_text())
+    tree = ast.parse((hlo.FOLDER / "model.py").read_text())
     (programs,) = [n for n in tree.body if isinstance(n, ast.ClassDef)]
     return {
         f.name: range(f.lineno, (f.end_lineno or 0) + 1)
@@ -270,7 +269,7 @@ def methods():
 METHODS = methods()
 
 
-@pytest.mark.parametrize("case", TEXT_IDS, ids="-".join)
+@pytest.mark.parametrize("case", MODULES, ids="-".join)
 def test_every_collective_leads_into_the_function_that_causes_it(case):
     whole = final(*case[:3]) if case[3] == "compiled" else read(*case)
     for collective in whole:
@@ -289,7 +288,7 @@ def test_a_stack_leads_through_every_function_of_the_user(version, chip):
         assert len([p for p in collective.stack if p.startswith("model.py")]) == 2
 
 
-@pytest.mark.parametrize("case", TEXT_IDS, ids="-".join)
+@pytest.mark.parametrize("case", MODULES, ids="-".join)
 def test_groups_have_the_size_of_their_axes(case):
     size = dict(zip(*MESH, strict=True))
     for c in read(*case):
@@ -307,5 +306,5 @@ def test_groups_have_the_size_of_their_axes(case):
 def test_a_full_rematerialisation_names_the_array_and_the_part(version, chip):
     found = [c for c in final(version, chip, "remade") if c.rematerialises]
     assert found
-    assert all("every device makes all of f32[16,16,16]" in c.cause for c in found)
-    assert all("to keep f32[16,2,16] of it" in c.cause for c in found)
+    arrays = {(c.cause.code, c.cause.full, c.cause.part) for c in found}
+    assert arrays == {("rematerialised", "f32[16,16,16]", "f32[16,2,16]")}

@@ -11,16 +11,16 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.build_program import build_program
-from shardviz.core.backend.calls import unjitted
+from shardviz.core.backend.run.targets import choose, device_mesh
+from shardviz.core.backend.run.worker.run import compile_program
 from shardviz.core.backend.shardy.build_plan import plan_program
-from shardviz.core.backend.targets import choose, device_mesh
-from shardviz.core.backend.worker.run import compile_program
+from shardviz.core.backend.tracing.build_program import build_program
+from shardviz.core.backend.tracing.calls import unjitted
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.rules import Dialect, Rules
+from shardviz.core.layout.rules.rules import Dialect, Rules
 from shardviz.core.program.cache import ExecutableCache
-from tests.program.helpers import MESH, array, run
+from tests.program.helpers import MESH, array, notes, run
 
 JAX_MESH = device_mesh(MESH, choose("cpu", 8))
 W = jax.ShapeDtypeStruct((64, 32), jnp.float32)
@@ -79,15 +79,11 @@ def test_what_was_given_to_the_program_wins_and_the_difference_is_said():
     assert [str(a.spec) for a in program.arrays] == ["P('a')", "P('b')"]
     assert str(program.out_specs) == "P('a')"
     assert program.options["donate"] == (1,)
-    assert program.notes == (
-        "w: P('a') was given to sv.program and P(None, 'b') to jax.jit (in_shardings); what"
-        " sv.program was given counts.",
-        "x: P('b') was given to sv.program and P('a') to jax.jit (in_shardings); what sv.program"
-        " was given counts.",
-        "out_specs was given to sv.program and out_shardings to jax.jit, and they differ; what"
-        " sv.program was given counts.",
-        "donate=(1,) was given to sv.program and donate_argnums=(0,) to jax.jit; what sv.program"
-        " was given counts.",
+    assert program.notes == notes(
+        ("two in_specs", "w", "P('a')", "P(None, 'b')"),
+        ("two in_specs", "x", "P('b')", "P('a')"),
+        ("two out_specs",),
+        ("two donations", "(1,)", "(0,)"),
     )
     assert plan_program(program).notes[:4] == program.notes
     assert compile_program(program, cache=ExecutableCache()).notes[:4] == program.notes
@@ -102,15 +98,12 @@ def test_rules_win_over_jit_too():
     w = array("w", (64, 32)).replace(logical=("in", "out"))
     program = made(STEP, w, X, rules=Rules.parse("in -> a"))
     assert str(program.requests[0].spec) == "P('a', None)"
-    assert program.notes[0].startswith("w: P('a', None) was given to sv.program and P(None, 'b')")
+    assert program.notes[0] in notes(("two in_specs", "w", "P('a', None)", "P(None, 'b')"))
 
 
 def test_another_mesh_is_said():
     program = made(STEP, W, X, mesh=make_mesh(b=4, a=2))
-    assert program.notes == (
-        "The shardings of jax.jit are for the mesh (a=4, b=2); here they are read by the names of"
-        " their axes, on the mesh (b=4, a=2).",
-    )
+    assert program.notes == notes(("mesh of jax.jit", "a=4, b=2", "b=4, a=2"))
 
 
 TREES = {
@@ -138,22 +131,22 @@ def test_donated_names_are_positions():
 
 
 def test_a_jax_that_does_not_tell_is_said(monkeypatch):
-    monkeypatch.setattr("shardviz.core.backend.calls._INFO", "_gone")
+    monkeypatch.setattr("shardviz.core.backend.tracing.calls.jit_settings", lambda fn: None)
     program = made(STEP, W, X)
-    assert program.notes[0].startswith("The function is under jax.jit already, and this jax does")
+    assert program.notes == notes(("jax.jit unreadable",))
     assert [a.spec for a in program.arrays] == [None, None]
 
 
 STAGES = {
-    "Compiled": (lambda: STEP.lower(W, X).compile(), "which is compiled for its own arguments"),
-    "Lowered": (lambda: STEP.lower(W, X), "which is lowered for its own arguments"),
-    "Traced": (lambda: STEP.trace(W, X), "which is traced for its own arguments"),
+    "Compiled": lambda: STEP.lower(W, X).compile(),
+    "Lowered": lambda: STEP.lower(W, X),
+    "Traced": lambda: STEP.trace(W, X),
 }
 
 
-@pytest.mark.parametrize(("make", "words"), STAGES.values(), ids=STAGES)
-def test_stages_of_jax_are_no_functions(make, words):
-    with pytest.raises(ProgramError, match=words):
+@pytest.mark.parametrize("make", STAGES.values(), ids=STAGES)
+def test_stages_of_jax_are_no_functions(make):
+    with pytest.raises(ProgramError):
         made(make(), W, X)
 
 

@@ -16,22 +16,9 @@ def made():
     return sv.program(lambda x: x, sv.array("x", (8,)), mesh="data=1")
 
 
-WRONG = {
-    "a slip": (
-        "rule",
-        r"sv.program takes no rule=, and neither does the function. Did you mean 'rules'\?",
-    ),
-    "jax's own": ("in_shardings", "takes no in_shardings=, and neither does the function"),
-    "something else": (
-        "foo",
-        r"Known: 'fn', 'mesh', .* sv.program takes fn=, mesh=, .*; the function takes x=.",
-    ),
-}
-
-
-@pytest.mark.parametrize(("keyword", "words"), WRONG.values(), ids=WRONG)
-def test_unknown_keywords_are_named_with_the_known(keyword, words):
-    with pytest.raises(sv.ShardvizError, match=words):
+@pytest.mark.parametrize("keyword", ["rule", "in_shardings", "foo"])
+def test_unknown_keywords_are_refused(keyword):
+    with pytest.raises(sv.ShardvizError):
         sv.program(lambda x: x, sv.array("x", (8,)), mesh="data=1", **{keyword: 1})  # type: ignore[arg-type]
 
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardviz as sv
-from shardviz.core.layout.audit import audit
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.trees.audit import audit
 from shardviz.core.program import lock_files
 from shardviz.core.program.lock import (
     Lock,

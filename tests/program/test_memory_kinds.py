@@ -11,9 +11,9 @@ from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz.core.backend.bridge import adopt_array, to_jax
+from shardviz.core.backend.run.targets import choose, device_mesh
+from shardviz.core.backend.run.worker.run import compile_program
 from shardviz.core.backend.shardy.build_plan import plan_program
-from shardviz.core.backend.targets import choose, device_mesh
-from shardviz.core.backend.worker.run import compile_program
 from shardviz.core.errors import LayoutError
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.libraries import foreign_memory

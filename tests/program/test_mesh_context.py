@@ -15,9 +15,9 @@ import pytest
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend import mesh_context as mesh_context_module
 from shardviz.core.backend.bridge import adopt_mesh
-from shardviz.core.backend.mesh_context import mesh_context
+from shardviz.core.backend.tracing import mesh_context as mesh_context_module
+from shardviz.core.backend.tracing.mesh_context import mesh_context
 from shardviz.core.errors import MeshError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.mesh_context import APIS, MeshContext
@@ -202,22 +202,27 @@ def test_what_each_api_sees_is_what_jax_makes_of_it(nesting: str):
 
 
 @pytest.mark.parametrize(
-    ("nesting", "in_force", "words"),
+    ("nesting", "in_force", "mesh", "entered_mesh", "overlaid"),
     [
-        ("", "none", "No mesh is in force"),
-        ("with X", "with mesh", "flax's with_logical_constraint does not"),
-        ("with X > with Z", "with mesh", "entered inside x=4, y=2"),
-        ("set X", "set_mesh", "put x=4, y=2 in force"),
-        ("with Z > set X", "set_mesh", r"mesh of `with mesh:` \(z=8\) is seen by nobody"),
-        ("use X", "abstract mesh", "no devices"),
-        ("set X > use Z", "set_mesh", "Over it lies an abstract mesh: z=8"),
+        ("", "none", None, None, False),
+        ("with X", "with mesh", "x=4, y=2", "x=4, y=2", False),
+        ("with X > with Z", "with mesh", "z=8", "z=8", False),
+        ("set X", "set_mesh", "x=4, y=2", None, False),
+        ("with Z > set X", "set_mesh", "x=4, y=2", "z=8", False),
+        ("use X", "abstract mesh", "x=4, y=2", None, False),
+        ("set X > use Z", "set_mesh", "z=8", None, True),
     ],
 )
-def test_explain(nesting: str, in_force: str, words: str):
+def test_what_is_in_force(
+    nesting: str, in_force: str, mesh: Any, entered_mesh: Any, overlaid: bool
+):
     with entered(nesting):
         context = mesh_context()
     assert context.in_force == in_force
-    assert re.search(words, context.explain().replace("\n", " ")), context.explain()
+    assert (context.mesh and str(context.mesh)) == mesh
+    assert (context.entered and str(context.entered)) == entered_mesh
+    assert context.overlaid == overlaid
+    assert context.explain()
 
 
 def test_inside_jit_the_mesh_of_set_mesh_is_still_known():
@@ -234,7 +239,6 @@ def test_inside_jit_the_mesh_of_set_mesh_is_still_known():
     assert context.traced
     assert context.current == adopt_mesh(meshes()["X"])
     assert [str(m) for m in context.legacy] == ["z=8"]
-    assert context.explain().startswith("Inside a traced function, ")
 
 
 def test_inside_shard_map_axes_are_manual():
@@ -247,7 +251,7 @@ def test_inside_shard_map_axes_are_manual():
     with entered("set X"):
         jax.shard_map(fn, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})(np.zeros(8))
     assert found[0].abstract.axis_types == ("Manual", "Auto")
-    assert "Over it lies an abstract mesh" in found[0].explain()
+    assert found[0].overlaid
 
 
 WAY = {"set": "set_mesh", "with": "with", "use": "use_abstract_mesh"}
@@ -292,10 +296,7 @@ def test_set_mesh_inside_jit_is_refused_before_it_is_tried():
 
     with pytest.raises(ValueError, match="outside of"):
         fn(1.0)
-    assert said[0].refused == (
-        "jax.set_mesh works only outside of traced functions. Set the mesh around the call of the"
-        " jitted function."
-    )
+    assert said[0].refused.code == "traced"
 
 
 def test_a_disabled_with_is_explained():
@@ -306,37 +307,33 @@ def test_a_disabled_with_is_explained():
             pass
     finally:
         jax.config.update("jax_disallow_mesh_context_manager", False)
-    assert "is disabled here" in said.explain()
+    assert said.refused.code == "with disabled"
 
 
 def test_names_of_axes_are_no_reason_to_refuse():
     with entered("with X > with X"):
         said = mesh_context().entering(meshes()["X"], "with")
     assert said.ok
-    assert said.shadows == ("The mesh x=4, y=2 of the `with mesh:` around it goes out of sight.",)
+    assert [(s.code, str(s.mesh)) for s in said.shadows] == [("outer with", "x=4, y=2")]
 
 
 @pytest.mark.parametrize(
-    ("mesh_given", "way", "words"),
-    [
-        (7, "set_mesh", "Entering takes a mesh; got 7"),
-        (make_mesh(x=2), "enter", "A mesh is entered by"),
-        (None, "with", "Only set_mesh takes None"),
-    ],
+    ("mesh_given", "way"), [(7, "set_mesh"), (make_mesh(x=2), "enter"), (None, "with")]
 )
-def test_entering_what_is_no_mesh(mesh_given: Any, way: str, words: str):
-    with pytest.raises(MeshError, match=words):
+def test_entering_what_is_no_mesh(mesh_given: Any, way: str):
+    with pytest.raises(MeshError):
         MeshContext().entering(mesh_given, way)
 
 
 def test_an_unknown_api_is_named():
-    with pytest.raises(MeshError, match="No API is called 'pjit'"):
+    with pytest.raises(MeshError):
         MeshContext().sees("pjit")
 
 
-def test_a_jax_without_the_private_names_is_a_sentence(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(mesh_context_module, "_jax_mesh_module", lambda: None)
+def test_a_jax_without_the_private_names_is_noted(monkeypatch: pytest.MonkeyPatch):
+    for name in ("entered_meshes", "concrete_mesh"):
+        monkeypatch.setattr(mesh_context_module, name, lambda: None)
     with entered("with X"):
         context = mesh_context()
     assert context.legacy == ()
-    assert "does not say which meshes `with mesh:` has entered" in context.explain()
+    assert [note.code for note in context.notes] == ["entered meshes"]

@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.mesh_context import compare_meshes
+from shardviz.core.backend.tracing.mesh_context import compare_meshes
 from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.mesh import make_mesh
 

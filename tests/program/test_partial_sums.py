@@ -14,7 +14,8 @@ from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz.core.backend.bridge import adopt_spec
-from shardviz.core.hlo.collectives import read_collectives
+from shardviz.core.backend.run.compile import final_module
+from shardviz.core.xla.collectives import read_collectives
 
 UNREDUCED = {"X"}
 
@@ -87,7 +88,7 @@ def test_plan_and_compile_say_what_jax_compiles(name, mesh):
     with jax.set_mesh(mesh):
         compiled = jax.jit(program.fn).lower(*shapes).compile()
     wanted = adopt_spec(compiled.output_shardings.spec)
-    theirs = kinds(read_collectives(compiled.as_text(), ("X", "Y"), (2, 2)))
+    theirs = kinds(read_collectives(final_module(compiled), ("X", "Y"), (2, 2)))
 
     plan = sv.plan(program)
     assert plan.error is None, plan.error

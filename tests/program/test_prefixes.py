@@ -8,9 +8,9 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.build_program import build_program
-from shardviz.core.backend.targets import choose, device_mesh
-from shardviz.core.backend.worker.run import compile_program
+from shardviz.core.backend.run.targets import choose, device_mesh
+from shardviz.core.backend.run.worker.run import compile_program
+from shardviz.core.backend.tracing.build_program import build_program
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.partition_spec import Spec, memory_of
 from shardviz.core.program.cache import ExecutableCache

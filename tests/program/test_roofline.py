@@ -12,15 +12,15 @@ from shardviz.core.hardware.chips import CHIPS, find_chip
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.op_costs import OpCost, op_costs
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp, ShardingRule, local_shape
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import COLLECTIVE_KINDS, Collective, Memory, Report
 from shardviz.core.program.roofline import (
-    OpCost,
+    RooflineNote,
     collective_link_use,
     collective_name,
-    op_costs,
     roofline,
     with_operations,
 )
@@ -97,7 +97,6 @@ def test_the_longest_part_bounds_the_whole():
     assert found.bound == "collectives"
     assert found.seconds == found.collective_s == pytest.approx(0.75 * (1 << 30) / 5e10)
     assert [r.part for r in found.rows] == ["compute", "memory", "collective"]
-    assert "At least 16.1 ms on tpu:v5e:4x4" in found.words
 
 
 def test_collectives_stand_the_longest_first():
@@ -128,7 +127,6 @@ def test_collectives_stand_the_longest_first():
 def test_memory_is_held_against_the_chip(memory, fits, times):
     found = roofline(_report(memory=memory), V5E)
     assert (found.fits, found.times_capacity) == (fits, times)
-    assert ("Too large by" in found.words) == (fits is False)
 
 
 def test_what_is_not_published_has_no_time_and_says_so():
@@ -139,9 +137,8 @@ def test_what_is_not_published_has_no_time_and_says_so():
     assert found.seconds is found.compute_s is found.collective_s is found.fits is None
     assert found.bound == ""
     assert all(r.note for r in found.rows)
-    said = " ".join(found.notes)
-    assert "publishes no rates" in said
-    assert "2 rows without a time: This rate is not published." in found.notes
+    assert RooflineNote("chip", "no v2 rates") in found.notes
+    assert RooflineNote("no rate", count=2) in found.notes
 
 
 def test_without_a_place_nothing_beats_all_links_at_once():
@@ -150,7 +147,7 @@ def test_without_a_place_nothing_beats_all_links_at_once():
         found = roofline(_report(gather), where, mesh)
         assert found.collective_s == pytest.approx(3 * MIB / (4 * 5e10))
         assert found.collective_s < _seconds(gather)
-        assert any("The coordinates of the devices are not known" in n for n in found.notes)
+        assert RooflineNote("no topology") in found.notes
     gpu = roofline(_report(gather), find_chip("h100"))
     assert gpu.collective_s == pytest.approx(3 * MIB / 450e9)
 
@@ -174,11 +171,10 @@ def test_devices_are_priced_where_they_stand():
 def test_loops_of_unknown_length_are_counted_once_and_named():
     gather = Collective("all-gather", ("model",), MIB, trips=None, in_loop=True)
     notes = roofline(_report(gather, loops=1), V5E, MESH).notes
-    assert "1 collective in loops of unknown length counts once." in notes
-    assert any(
-        note.startswith("XLA's cost analysis counts the body of a loop once") for note in notes
-    )
-    assert not any("body of a loop" in n for n in roofline(_report(gather), V5E, MESH).notes)
+    loops = RooflineNote("cost counted once")
+    assert RooflineNote("unknown length", count=1) in notes
+    assert loops in notes
+    assert loops not in roofline(_report(gather), V5E, MESH).notes
 
 
 def test_where_loops_are_counted_once_nothing_is_said_to_be_the_longest():
@@ -186,28 +182,25 @@ def test_where_loops_are_counted_once_nothing_is_said_to_be_the_longest():
     cost = {"flops": 1e9, "bytes accessed": 1e6}
     once = roofline(_report(gather, cost=cost, loops=1), V5E, MESH)
     assert (once.counts_loops_once, once.bound) == (True, "")
-    assert "one iteration of every loop is counted" in once.words
     whole = roofline(_report(gather, cost=cost), V5E, MESH)
     assert (whole.counts_loops_once, whole.bound) == (False, "collectives")
-    assert "iteration" not in whole.words
 
 
 @pytest.mark.parametrize(
-    ("ask", "error", "words"),
+    ("ask", "error"),
     [
-        (lambda: roofline("f", V5E), ProgramError, "A roofline is that of a Report; got 'f'."),
-        (lambda: roofline(_report(), "tpu:v5:4x4"), TargetError, "Did you mean"),
+        (lambda: roofline("f", V5E), ProgramError),
+        (lambda: roofline(_report(), "tpu:v5:4x4"), TargetError),
         (
             lambda: roofline(
                 _report(Collective("all-gather", ("data",), 1)), V5E, make_mesh(data=8, model=8)
             ),
             TargetError,
-            "Take a mesh of 16 devices",
         ),
     ],
 )
-def test_what_cannot_be_priced_is_refused_in_words(ask, error, words):
-    with pytest.raises(error, match=words):
+def test_what_cannot_be_priced_is_refused(ask, error):
+    with pytest.raises(error):
         ask()
 
 
@@ -318,13 +311,11 @@ def test_a_plan_counts_loops_that_xla_does_not():
     once = 2 * 64 * 16 * 32
     found = roofline(_report(cost={"flops": float(once)}), V5E, plan=plan)
     assert found.compute_s == pytest.approx(12 * once / 197e12)
-    assert "XLA counts the body of a loop once" in found.rows[0].note
+    assert found.rows[0].note == RooflineNote("planned flops")
     assert [r.name for r in found.ops] == ["y"]
     assert found.ops[0].bound == "HBM"
     assert OpCost("a", "add", 2.0, 8, trips=None).total_flops == 2
-    lines = to_text(found).split("\n")
-    assert "operations on each device, before XLA fuses them:" in lines
-    assert any("y · HBM" in line and "× 12" in line for line in lines)
+    assert any("y · HBM" in line and "× 12" in line for line in to_text(found).split("\n"))
     assert len(draw(found).panels) == 2
 
 
@@ -391,7 +382,7 @@ def test_every_chip_prices_every_program_or_says_why_not():
     for chip in CHIPS.values():
         found = roofline(_report(cost={"flops": 1e9, "bytes accessed": 1e6}), chip)
         assert (found.seconds is None) == (chip.peak_bf16 is None)
-        assert found.words
+        assert str(found)
 
 
 def test_an_axis_divides_the_work_of_a_product_once():

@@ -11,9 +11,9 @@ import pytest
 from jax.experimental import io_callback
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.worker.run import compile_program
+from shardviz.core.backend.run.worker.run import compile_program
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.resolution import requests
+from shardviz.core.layout.rules.requests import requests
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.report import Report
 from tests.program.helpers import MESH, array, checks, detail, program, run, run_here
@@ -413,14 +413,14 @@ def test_a_function_for_many_devices_alone_is_not_compared():
 
 def test_a_wrong_result_is_found(monkeypatch):
     # The same text runs on both sides, so a fault is planted in the reference.
-    from shardviz.core.backend import execute
+    from shardviz.core.backend.run.here import Here
 
-    real = execute.Execution.lowered_unsharded
+    real = Here.lower_unsharded
 
     def other(self, made, mesh):
         return real(self, made.replace(fn=lambda x, w: (x @ w) * 1.01), mesh)
 
-    monkeypatch.setattr(execute.Execution, "lowered_unsharded", other)
+    monkeypatch.setattr(Here, "lower_unsharded", other)
     report = run_here(program(matmul, X, W))
     assert not report.ok
     assert report.error is None

@@ -1,7 +1,8 @@
-"""The four stages: collectives of two stages matched, in words, and what is not known said so."""
+"""The four stages: collectives of two stages matched, and what is not known."""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import replace
 from itertools import groupby
@@ -15,6 +16,7 @@ from shardviz.core.errors import ProgramError
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.cause import UNKNOWN, Cause, ValueName
 from shardviz.core.program.comparison import CHANGES, compare, inherited
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp
@@ -23,6 +25,8 @@ from shardviz.core.program.report import COLLECTIVE_KINDS, Collective, Failure, 
 from shardviz.core.program.stages import STAGES, Stages
 
 KB = 1024
+W_IN = ValueName("argument", "w_in")
+CAUSE = Cause("gathered", "all-gather", ("data",), operand=W_IN)
 
 
 def one(kind="all-reduce", axes=("data",), kilobytes=1, **more):
@@ -42,145 +46,121 @@ def sums(count, **more):
 TUPLE = one(kilobytes=3, op="jit(f)/op0", shape="(f32[256], f32[256], f32[256])")
 FLAT = one(kilobytes=3, op="", source="", shape="f32[768]")
 
-# Case: before, after, the kinds of its changes in order, and words of the first.
+# Case: before, after, and the kinds of its changes in order.
 CASES = {
-    "nothing": ([], [], [], ""),
-    "kept": ([one()], [one()], ["kept"], "Kept: an all-reduce of 1 KiB over data (f.py:3)."),
-    "kept, its operation lost": ([one()], [one(op="", source="")], ["kept"], "Kept"),
+    "nothing": ([], [], []),
+    "kept": ([one()], [one()], ["kept"]),
+    "kept, its operation lost": ([one()], [one(op="", source="")], ["kept"]),
     "kept, distinguished by operation": (
-        [one(op="a"), one(op="b")], [one(op="b"), one(op="a")], ["kept", "kept"], "Kept"),
-    "asynchronous": ([one()], [one(is_async=True)], ["made asynchronous"],
-                     "started early and waited for later"),
-    "asynchronous on both": ([one(is_async=True)], [one(is_async=True)], ["kept"], "Kept"),
-    "combined, as a tuple": (sums(3), [TUPLE], ["combined"],
-                             "3 all-reduces over data were combined into one of 3 KiB"),
-    "combined, end to end": (sums(3), [FLAT], ["combined"], "3 all-reduces over data"),
+        [one(op="a"), one(op="b")], [one(op="b"), one(op="a")], ["kept", "kept"]),
+    "asynchronous": ([one()], [one(is_async=True)], ["made asynchronous"]),
+    "asynchronous on both": ([one(is_async=True)], [one(is_async=True)], ["kept"]),
+    "combined, as a tuple": (sums(3), [TUPLE], ["combined"]),
+    "combined, end to end": (sums(3), [FLAT], ["combined"]),
     "combined, and one beside": (
-        [*sums(3), one(kilobytes=8)], [TUPLE, one(kilobytes=8)], ["combined", "kept"], "3 all-"),
+        [*sums(3), one(kilobytes=8)], [TUPLE, one(kilobytes=8)], ["combined", "kept"]),
     "combined, in another type": (
-        sums(2), [one(kilobytes=4, op="", shape="(f64[256], f64[256])")], ["combined"], "4 KiB"),
-    "combined and asynchronous": (sums(3), [replace(TUPLE, is_async=True)], ["combined"],
-                                  "It runs asynchronously."),
+        sums(2), [one(kilobytes=4, op="", shape="(f64[256], f64[256])")], ["combined"]),
+    "combined and asynchronous": (sums(3), [replace(TUPLE, is_async=True)], ["combined"]),
     "combined and hoisted": (
-        [loop(op=f"op{i}", shape="f32[256]") for i in range(3)], [TUPLE], ["combined"],
-        "It was also moved out of its loop."),
+        [loop(op=f"op{i}", shape="f32[256]") for i in range(3)], [TUPLE], ["combined"]),
     "sums over one axis each": (
-        [one(), one(axes=("model",))], [one(axes=("data", "model"))], ["combined"],
-        "An all-reduce of 1 KiB over data and an all-reduce of 1 KiB over model were combined"),
-    "hoisted": ([loop()], [one()], ["hoisted"], "runs once instead of 10 times"),
-    "hoisted, for all turns at once": ([loop()], [one(kilobytes=10)], ["hoisted"], "10 KiB"),
-    "hoisted, turns unknown": ([loop(None)], [one()], ["hoisted"], "instead of each iteration"),
-    "unrolled": ([loop()], [loop(5), loop(5)], ["split"], "is there 2 times, since its loop"),
-    "unrolled outside": ([loop(2)], [one(), one()], ["split"], "unrolled"),
+        [one(), one(axes=("model",))], [one(axes=("data", "model"))], ["combined"]),
+    "hoisted": ([loop()], [one()], ["hoisted"]),
+    "hoisted, for all iterations at once": ([loop()], [one(kilobytes=10)], ["hoisted"]),
+    "hoisted, of unknown length": ([loop(None)], [one()], ["hoisted"]),
+    "unrolled": ([loop()], [loop(5), loop(5)], ["split"]),
+    "unrolled outside": ([loop(2)], [one(), one()], ["split"]),
     "split by axis": (
-        [one(axes=("data", "model"))], [one(axes=("data",)), one(axes=("model",))], ["split"],
-        "became an all-reduce of 1 KiB over data and an all-reduce of 1 KiB over model"),
-    "split by size": ([one(kilobytes=4)], [one(kilobytes=1), one(kilobytes=3)], ["split"],
-                      "Split: an all-reduce of 4 KiB"),
-    "scattered": ([one()], [one("reduce-scatter")], ["replaced"],
-                  "became a reduce-scatter of 1 KiB over data: each device keeps only its part"),
+        [one(axes=("data", "model"))], [one(axes=("data",)), one(axes=("model",))], ["split"]),
+    "split by size": ([one(kilobytes=4)], [one(kilobytes=1), one(kilobytes=3)], ["split"]),
+    "scattered": ([one()], [one("reduce-scatter")], ["replaced"]),
     "sent round": (
-        [one("all-gather", kilobytes=4)], [loop(3, kind="collective-permute")], ["replaced"],
-        "a collective-permute of 1 KiB over data in a loop, 3 times: each part is used while"),
-    "another type": ([one(shape="bf16[512]")], [one(kilobytes=2, shape="f32[512]")], ["replaced"],
-                     "it sends f32 instead of bf16"),
+        [one("all-gather", kilobytes=4)], [loop(3, kind="collective-permute")], ["replaced"]),
+    "another type": ([one(shape="bf16[512]")], [one(kilobytes=2, shape="f32[512]")], ["replaced"]),
     "a type and asynchronous": (
         [one(shape="bf16[512]")], [one(kilobytes=2, shape="f32[512]", is_async=True)],
-        ["replaced"], "It runs asynchronously."),
-    "removed": ([one()], [], ["removed"], "the compiler does without it"),
-    "removed, a twin stays": ([one(), one()], [one()], ["kept", "removed"], "Kept"),
-    "added": ([], [one(cause="It sums the loss.")], ["added"],
-              "New: an all-reduce of 1 KiB over data (f.py:3). It sums the loss."),
+        ["replaced"]),
+    "removed": ([one()], [], ["removed"]),
+    "removed, a twin stays": ([one(), one()], [one()], ["kept", "removed"]),
+    "added": ([], [one()], ["added"]),
     "moved elsewhere": ([one(op="a", source="a.py:1")], [one("all-gather", op="b", source="")],
-                        ["removed", "added"], "Gone"),
+                        ["removed", "added"]),
     "a reduce-scatter that is none of its own": (
         [one(axes=("data",))], [one("reduce-scatter", axes=("model",), op="b", source="")],
-        ["removed", "added"], "Gone"),
+        ["removed", "added"]),
     "packed out of a loop": (
         [loop(3, shape="f32[256]"), loop(3, shape="f32[256]", op="b", source="b.py:1")],
-        [one(kilobytes=6, shape="f32[1536]", op="while", source="")], ["combined"],
-        "2 all-reduces over data were combined into one of 6 KiB"),
+        [one(kilobytes=6, shape="f32[1536]", op="while", source="")], ["combined"]),
     "packed over two axes": (
         [loop(3, axes=("seq",), shape="f32[256]"), loop(3, axes=("data",), shape="f32[256]")],
         [one(axes=("data", "seq"), kilobytes=3, shape="f32[768]", op="while", source="")],
-        ["combined"], "moved out of its loop"),
+        ["combined"]),
     "packed under the name of the smallest": (
         [one(), one(kilobytes=6, op="b", source=""), one(kilobytes=5, op="c", source="")],
-        [one(kilobytes=12)], ["combined"], "combined into one of 12 KiB"),
-    "peeled": ([loop(op="a")], [loop(9, op="b", source=""), one(op="", source="")], ["split"],
-               "is there 2 times"),
+        [one(kilobytes=12)], ["combined"]),
+    "peeled": ([loop(op="a")], [loop(9, op="b", source=""), one(op="", source="")], ["split"]),
     "combined and scattered": (
         [loop(op=f"op{i}", shape="f32[256]") for i in range(2)],
         [loop(kind="reduce-scatter", kilobytes=2, op="op1", shape="(f32[64], f32[64])")],
-        ["combined"], "into a reduce-scatter of 2 KiB over data in a loop, 10 times (f.py:3):"
-        " each device keeps only its part of the sum."),
+        ["combined"]),
     "each with the numbers of the other": (
         [one("all-gather", kilobytes=4, op="a", shape="f32[1024]"),
          one("all-gather", kilobytes=32, op="b", shape="f32[8192]")],
         [one("all-gather", kilobytes=8, op="a", shape="bf16[4096]"),
          one("all-gather", kilobytes=1, op="b", shape="bf16[512]")],
-        ["regrouped"], "which became which is unknown"),
+        ["regrouped"]),
     "less of another type": (
         [one(kilobytes=32, shape="f32[8192]")], [one(kilobytes=8, shape="bf16[4096]")],
-        ["replaced"], "of 32 KiB over data (f.py:3) became an all-reduce of 8 KiB over data."),
+        ["replaced"]),
     "at one line, over other axes": (
-        [one("all-gather")], [one("all-gather", axes=("model",))], ["removed", "added"], "Gone"),
+        [one("all-gather")], [one("all-gather", axes=("model",))], ["removed", "added"]),
     "less than before, elsewhere": (
         [one(op="a", source="a.py:1"), one(kilobytes=2, op="b", source="b.py:1")],
-        [one(kilobytes=5, op="c", source=""), one("all-gather")], ["regrouped", "added"],
-        "which became which is unknown"),
+        [one(kilobytes=5, op="c", source=""), one("all-gather")], ["regrouped", "added"]),
     "added up first": (
         [one(name=n, added_in="add.3", shape="f32[256]") for n in "abcd"],
-        [one(op="jit(f)/add", shape="f32[256]", source="f.py:9")], ["combined"],
-        "what the program adds up afterwards is added up first"),
-    "rematerialised": ([one("all-gather")], [one("all-gather", rematerialises=True)], ["kept"],
-                       "full rematerialisation: every device makes the full array"),
+        [one(op="jit(f)/add", shape="f32[256]", source="f.py:9")], ["combined"]),
+    "rematerialised": ([one("all-gather")], [one("all-gather", rematerialises=True)], ["kept"]),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("before", "after", "kinds", "words"), CASES.values(), ids=CASES)
-def test_what_became_of_them(before, after, kinds, words):
+@pytest.mark.parametrize(("before", "after", "kinds"), CASES.values(), ids=CASES)
+def test_what_became_of_them(before, after, kinds):
     found = compare(before, after)
     assert [c.kind for c in found.changes] == kinds
-    if words:
-        assert words in found.changes[0].words
     assert found.same == (set(kinds) <= {"kept"})
+    # Each has a sentence, whatever the stages are.
+    for names in itertools.pairwise(STAGES):
+        assert all(str(c).endswith(".") for c in compare(before, after, names).changes)
 
 
 def test_an_estimate_that_was_right_is_called_as_planned():
     found = compare([one()], [one()], names=("propagated", "partitioned"))
     assert (found.same, found.short) == (True, "as planned")
-    assert str(found.changes[0]).startswith("As planned: an all-reduce of 1 KiB")
 
 
-def test_an_estimate_that_was_wrong_names_both_sides():
+def test_an_estimate_that_was_wrong_is_replaced_whatever_it_is():
     planned = [one("all-to-all"), one("all-to-all"), one("all-to-all")]
     made = [one("all-gather", kilobytes=8, rematerialises=True)]
-    found = compare(planned, made, names=("propagated", "partitioned"))
-    assert [c.kind for c in found.changes] == ["replaced"]
-    assert str(found.changes[0]) == (
-        "Shardy planned 3 all-to-alls of 3 KiB in all over data here (f.py:3); the partitioner"
-        " made an all-gather of 8 KiB over data instead. It is a full rematerialisation: every"
-        " device makes the full array and splits it again."
-    )
+    (change,) = compare(planned, made, names=("propagated", "partitioned")).changes
+    assert (change.kind, change.before, change.after) == ("replaced", tuple(planned), tuple(made))
 
 
 def test_one_that_repeats_another_is_distinguished_from_what_is_gone_altogether():
-    twin = "an equal one does its work too"
     (removed,) = compare([one(name="a"), one(name="b", repeats="a")], [one()]).of("removed")
-    assert twin in removed.words
+    assert removed.is_repeated
     # Kind, bytes, operation and line are those of every microbatch of an unrolled loop, too.
     (removed,) = compare([one(name="a"), one(name="b")], [one()]).of("removed")
-    assert twin not in removed.words
+    assert not removed.is_repeated
 
 
 def test_changes_come_before_what_was_kept_and_the_largest_first():
     before = [one(op="a"), one("all-gather", op="b", source=""), one("all-to-all", kilobytes=9)]
     found = compare(before, [one(op="a")])
-    assert [line.split(":")[0] for line in found.lines[1:]] == ["Gone", "Gone", "Kept"]
-    assert "9 KiB" in found.lines[1]
-    assert found.lines[0] == "From partitioned to compiled: 1 kept, 2 removed."
-    assert str(found) == "\n".join(found.lines)
+    assert [c.kind for c in found.ordered] == ["removed", "removed", "kept"]
+    assert found.ordered[0].bytes_per_device == 9 * KB
+    assert str(found).splitlines()[1:] == [str(c) for c in found.ordered]
 
 
 def test_a_comparison_in_a_few_words():
@@ -209,7 +189,7 @@ collectives = st.builds(
 some = st.lists(collectives, max_size=9)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(some, some)
 def test_every_collective_stands_in_exactly_one_change(before, after):
     found = compare(before, after)
@@ -217,7 +197,6 @@ def test_every_collective_stands_in_exactly_one_change(before, after):
     assert Counter(c for change in found.changes for c in change.after) == Counter(after)
     for change in found.changes:
         assert change.kind in CHANGES
-        assert change.words.endswith(".")
         assert bool(change.before) == (change.kind != "added")
         assert bool(change.after) == (change.kind != "removed")
     assert sum(found.counts.values()) == len(found)
@@ -239,7 +218,7 @@ counted = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(counted, counted)
 def test_nothing_is_gone_unless_there_is_less_of_it(before, after):
     old, new = amounts(before), amounts(after)
@@ -271,7 +250,7 @@ def _family(c):
     return c.kind, c.mesh_axes
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(optimised())
 def test_nothing_is_gone_where_all_is_packed_hoisted_or_peeled(sides):
     assert amounts(sides[0]) == amounts(sides[1])
@@ -301,9 +280,9 @@ def test_what_is_inherited_changes_no_number(before, after):
 
 
 def test_a_final_program_inherits_what_only_the_partitioner_tells():
-    gather = one("all-gather", rematerialises=True, cause="No better way.", value="x")
+    gather = one("all-gather", rematerialises=True, cause=CAUSE, value="x")
     (result,) = inherited([gather], [one("all-gather", is_async=True)])
-    assert (result.rematerialises, result.cause, result.value) == (True, "No better way.", "x")
+    assert (result.rematerialises, result.cause, result.value) == (True, CAUSE, "x")
 
 
 def test_a_final_program_inherits_the_place_where_the_compiler_lost_it():
@@ -315,26 +294,22 @@ def test_a_final_program_inherits_the_place_where_the_compiler_lost_it():
 
 def test_a_peeled_iteration_has_the_operand_of_its_own_loop_or_none():
     place: Any = {"kind": "all-gather", "op": "while/body/dot_general"}
-    x = loop(4, axes=("tensor",), operand="unknown", **place)
-    w = loop(4, axes=("fsdp",), operand="argument w", cause="w is split over fsdp.", **place)
-    peeled = one(axes=("tensor",), operand="unknown", **place)
+    x = loop(4, axes=("tensor",), operand=UNKNOWN, **place)
+    w = loop(4, axes=("fsdp",), operand=W_IN, cause=CAUSE, **place)
+    peeled = one(axes=("tensor",), operand=UNKNOWN, **place)
     for result in inherited([x, w], [replace(x, trips=3), peeled]):
-        assert (result.operand, result.cause) == ("unknown", "")
+        assert (result.operand, result.cause) == (UNKNOWN, "")
 
 
 GIVEN: Any = compare  # what a person may give it, against its types
 WRONG = {
-    "no collectives": (lambda: GIVEN([1], []), "takes the collectives of two stages; got 1"),
-    "one value": (lambda: GIVEN(7, []), "takes the collectives of two stages; got 7"),
-    "one name": (lambda: compare([], [], names=("a",)), "two names, one a stage; got ('a',)"),
-    "a text": (lambda: compare([], [], names="ab"), "two names, one a stage; got 'ab'"),
-    "a kind": (lambda: compare([], []).of("keept"), "Did you mean 'kept'?"),
-    "a stage": (lambda: STAGES_OF.stage("compield"), "Did you mean 'compiled'?"),
-    "not compiled": (
-        lambda: STAGES_OF.between("propagated", "compiled"),
-        "collectives of compiled are not known: Not compiled yet. Known are 'propagated'."),
-    "requested": (lambda: STAGES_OF.between("requested", "compiled"), "of compiled are not"),
-}  # fmt: skip
+    "no collectives": lambda: GIVEN([1], []),
+    "one value": lambda: GIVEN(7, []),
+    "a kind": lambda: compare([], []).of("keept"),
+    "a stage": lambda: STAGES_OF.stage("compield"),
+    "not compiled": lambda: STAGES_OF.between("propagated", "compiled"),
+    "requested": lambda: STAGES_OF.between("requested", "compiled"),
+}
 
 PROGRAM = Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=4))
 PLAN = Plan("abs", PROGRAM.mesh, (PlannedOp("x", "argument"),), (one(),), trace_s=0.004)
@@ -342,41 +317,35 @@ STAGES_OF = Stages(PROGRAM, PLAN)
 
 
 def test_from_what_was_requested_on_every_collective_is_new_and_has_its_cause():
-    gather = one("all-gather", cause="dot_general needs it whole.")
+    gather = one("all-gather", cause=CAUSE)
     made = PlannedOp("dot_general", "op", spec=Spec.of("data"))
     plan = replace(PLAN, ops=(*PLAN.ops, made, PlannedOp("sum", "op")), collectives=(gather,))
     found = Stages(PROGRAM, plan).between("requested", "propagated")
     assert found.short == "1 added"
-    assert found.lines[1:] == (
-        "1 of 2 values that the program makes got axes: plan.why(value) says where each came from.",
-        "New: an all-gather of 1 KiB over data (f.py:3). dot_general needs it whole.",
-    )
-    own = replace(gather, cause="Its operand is w_in.", operand="argument w_in")
+    assert found.spread == (1, 2)
+    assert str(CAUSE) in str(found.changes[0])
+    other = replace(CAUSE, code="within")
+    own = replace(gather, cause=other, operand=W_IN)
     report = Report("abs", "cpu", partitioned=(own,))
     (change,) = Stages(PROGRAM, plan, report).between("requested", "partitioned").changes
-    assert change.after[0].cause == own.cause  # that of the plan is another collective's
+    assert change.after[0].cause == other  # that of the plan is another collective's
 
 
-@pytest.mark.parametrize(("call", "words"), WRONG.values(), ids=WRONG)
-def test_what_cannot_be_compared_is_refused_in_words(call, words):
-    with pytest.raises(ProgramError) as error:
+@pytest.mark.parametrize("call", WRONG.values(), ids=WRONG)
+def test_what_cannot_be_compared_is_refused(call):
+    with pytest.raises(ProgramError):
         call()
-    assert words in str(error.value)
 
 
-def test_four_stages_in_lines():
+def test_four_stages():
     report = Report("abs", "cpu × 4", partitioned=(one(), one("all-gather")),
                     collectives=(one(is_async=True),), partition_s=0.25, compile_s=1.5)  # fmt: skip
     stages = Stages(PROGRAM, PLAN, report)
     assert [r.name for r in stages.all] == list(STAGES)
-    assert stages.lines == (
-        "requested: 1 array on data=4.",
-        "propagated in 4 ms: 1 all-reduce · 1 KiB",
-        "  1 kept, 1 added",
-        "partitioned in 250 ms: 1 all-reduce + 1 all-gather · 2 KiB",
-        "  1 made asynchronous, 1 removed",
-        "compiled in 1.5 s: 1 all-reduce · 1 KiB",
-    )
+    assert [r.state for r in stages.all] == ["known"] * 4
+    lines = str(stages).splitlines()
+    sums = ["", *(s.sum for s in stages.all[1:])]
+    assert all(part in line for part, line in zip(sums, lines[0:2] + lines[3::2], strict=True))
     assert stages.between("partitioned", "compiled").counts == {
         "made asynchronous": 1,
         "removed": 1,
@@ -385,14 +354,22 @@ def test_four_stages_in_lines():
 
 
 def test_a_stage_that_failed_says_why():
-    failed = Failure("compile", "Out of memory.")
-    stages = Stages(PROGRAM, replace(PLAN, error=Failure("trace", "No such axis.")),
-                  Report("abs", "cpu × 4", error=failed))  # fmt: skip
-    assert stages.propagated.words == "trace: No such axis."
-    assert stages.compiled.words == stages.partitioned.words == "compile: Out of memory."
-    assert stages.propagated.collectives is stages.compiled.collectives is None
-    assert stages.compiled.sum == ""
+    error, failed = Failure("trace", "No such axis."), Failure("compile", "Out of memory.")
+    stages = Stages(PROGRAM, replace(PLAN, error=error), Report("abs", "cpu × 4", error=failed))
+    assert (stages.propagated.state, stages.propagated.about) == ("failed", error)
+    for stage in (stages.compiled, stages.partitioned):
+        assert (stage.state, stage.about, stage.collectives, stage.sum) == (
+            "failed", failed, None, "",
+        )  # fmt: skip
+    assert stages.propagated.collectives is None
     assert repr(stages) == "Stages(abs: requested only)"
+
+
+def test_stages_that_are_not_there_yet():
+    assert [s.state for s in Stages(PROGRAM).all] == ["known", *["not yet"] * 3]
+    without = Stages(PROGRAM, None, Report("abs", "cpu × 4", collectives=()))
+    assert [s.state for s in without.all[2:]] == ["nothing left", "known"]
+    assert without.compiled.sum == "no collectives"
 
 
 def test_loops_count_in_the_sum_of_a_stage():

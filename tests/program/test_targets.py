@@ -5,9 +5,9 @@ from __future__ import annotations
 import jax
 import pytest
 
-from shardviz.core.backend import targets as targets_module
-from shardviz.core.backend.devices import backend_started
-from shardviz.core.backend.targets import (
+from shardviz.core.backend.jax_compat import backend_started
+from shardviz.core.backend.run import targets as targets_module
+from shardviz.core.backend.run.targets import (
     choose,
     decide,
     described,
@@ -20,7 +20,7 @@ from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.program import Target
 from tests.program.helpers import each_in_new_jax, in_new_python
 
-START = "from shardviz.core.backend.targets import *; import jax\n"
+START = "from shardviz.core.backend.run.targets import *; import jax\n"
 HUGE = """
 try:
     choose({text!r}, 1 << 20)
@@ -280,7 +280,7 @@ DECIDED = {
 @pytest.mark.parametrize(("text", "size", "name", "worker"), DECIDED.values(), ids=DECIDED)
 def test_where_a_program_goes(text, size, name, worker, monkeypatch):
     assert jax.devices("cpu")
-    monkeypatch.setattr("shardviz.core.backend.targets._installed", lambda platform: "libtpu")
+    monkeypatch.setattr("shardviz.core.backend.run.targets._installed", lambda platform: "libtpu")
     chosen = decide(text, size)
     assert (chosen.name, chosen.worker) == (name, worker)
     assert decide(chosen, size) == chosen

@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from shardviz.core.backend import compile, execute
-from shardviz.core.backend.compile import source_lines
-from shardviz.core.backend.worker.run import compile_program, run_program
+from shardviz.core.backend.run import compile, here
+from shardviz.core.backend.run.compile import source_lines
+from shardviz.core.backend.run.worker.run import compile_program, run_program
 from shardviz.core.hardware.chips import find_chip
-from shardviz.core.hlo import collectives
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.roofline import roofline
+from shardviz.core.xla import collectives
 from tests.program.helpers import array, in_new_python, program
 
 X, W = array("x", (16, 8), "None, b"), array("w", (8, 4), "b")
@@ -72,7 +72,7 @@ def test_a_report_names_the_devices_it_is_for_in_mesh_order():
 @pytest.mark.usefixtures("eight_devices")
 def test_an_attached_chip_whose_figures_are_published_has_its_least_times(monkeypatch):
     chip = find_chip("h100")
-    monkeypatch.setattr(execute, "chip_of_kind", lambda kind: chip)
+    monkeypatch.setattr(here, "chip_of_kind", lambda kind: chip)
     report = compile_program(program(matmul, X, W), "attached", cache=ExecutableCache())
     assert report.error is None, report.error
     assert report.roofline == roofline(report.replace(roofline=None), chip)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding
 
-from shardviz.core.backend.inputs import example, example_block, value_leaves
-from shardviz.core.backend.targets import choose, device_mesh
+from shardviz.core.backend.run.inputs import example, example_block, value_leaves
+from shardviz.core.backend.run.targets import choose, device_mesh
 from shardviz.core.errors import ProgramError
 from tests.program.helpers import MESH, array, program, run_here
 
@@ -74,14 +74,14 @@ def test_positive_floats_keep_away_from_zero():
 def test_large_blocks_are_made_slice_by_slice(monkeypatch):
     bounds = ((3, 60), (0, 7), (1, 5))
     whole = example_block((64, 8, 8), bounds, np.dtype("float32"), 3)
-    monkeypatch.setattr("shardviz.core.backend.inputs._SLICE_ELEMENTS", 100)
+    monkeypatch.setattr("shardviz.core.backend.run.inputs._SLICE_ELEMENTS", 100)
     np.testing.assert_array_equal(example_block((64, 8, 8), bounds, np.dtype("float32"), 3), whole)
 
 
 def test_values_too_large_to_make_up_are_refused_before_they_are_made(monkeypatch):
     made = program(lambda x: x.sum(), array("x", (64, 8), "a"))
     # The program itself takes 2 KiB and a little; making x up takes those twice.
-    monkeypatch.setattr("shardviz.core.backend.execute.host_available", lambda: 3 * 1024)
+    monkeypatch.setattr("shardviz.core.backend.run.here.host_available", lambda: 3 * 1024)
     report = run_here(made)
     assert str(report.error) == (
         "place: Making up values takes 6 KiB on this machine, which has 3 KiB free; the largest"
@@ -95,7 +95,7 @@ def test_no_memory_for_made_up_values_is_said(monkeypatch):
     def no_memory(*_):
         raise MemoryError("Unable to allocate 30.5 GiB")
 
-    monkeypatch.setattr("shardviz.core.backend.inputs._slice", no_memory)
+    monkeypatch.setattr("shardviz.core.backend.run.inputs._slice", no_memory)
     report = run_here(program(lambda x: x, array("x", (64, 8))))
     assert str(report.error).startswith(
         "place: x, f32[64, 8], takes 2 KiB in all, and this machine has not enough memory to make"

@@ -10,7 +10,7 @@ from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.shardy import attributes, pipeline
 from shardviz.core.backend.shardy.attributes import AttributeCache, call_around
 from shardviz.core.backend.shardy.build_plan import lower_to_plan
-from shardviz.core.backend.tracing import trace
+from shardviz.core.backend.tracing.trace import trace
 from tests.propagation import test_constructs
 from tests.propagation.planning import MESH, program
 

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shardviz.core.backend.build_program import build_program
 from shardviz.core.backend.devices import MOST_NAMED
 from shardviz.core.backend.shardy import build_plan, pipeline
 from shardviz.core.backend.shardy.build_plan import plan_program
+from shardviz.core.backend.tracing.build_program import build_program
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules import Dialect
+from shardviz.core.layout.rules.rules import Dialect
 from tests.program.helpers import in_new_python
 from tests.propagation.planning import MESH, W, X, plan, program
 
@@ -121,7 +121,7 @@ def test_errors_are_data(eight_devices, name):
 def test_types_that_disagree_get_a_diagnosis(eight_devices):
     found = plan_program(ERRORS["types that disagree"][0]())
     assert found.diagnosis is not None
-    assert found.error.message.startswith(found.diagnosis.problem)
+    assert found.error.message.startswith(str(found.diagnosis.problem))
 
 
 def test_what_is_no_program_is_refused():

@@ -1,4 +1,4 @@
-"""What Explicit axes refuse: the problem in words, and answers that jax really accepts."""
+"""What Explicit axes refuse: why, and choices that jax really accepts."""
 
 from __future__ import annotations
 
@@ -12,29 +12,19 @@ import pytest
 from jax import lax
 
 from shardviz.core.backend.bridge import to_jax
-from shardviz.core.backend.build_program import build_program
-from shardviz.core.backend.shardy.explicit_axes import diagnose, price
-from shardviz.core.backend.tracing import trace
+from shardviz.core.backend.shardy.explicit_axes import diagnose
+from shardviz.core.backend.tracing.build_program import build_program
+from shardviz.core.backend.tracing.trace import trace
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules import Dialect
+from shardviz.core.layout.rules.rules import Dialect
+from shardviz.core.program.plan_causes import MoveCause
 from shardviz.core.program.plan_values import Diagnosis
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import Collective
 
 EXPLICIT = make_mesh(x=4, y=2, axis_types="Explicit")
-
-
-class Case(NamedTuple):
-    fn: Callable[..., Any]
-    arrays: tuple[tuple[Any, ...], ...]
-    """Shape, spec and perhaps dtype of each."""
-    op: str
-    problem: str
-    words: tuple[str, ...]
-    """What the first choices say."""
 
 
 def convolved(a: Any, k: Any) -> Any:
@@ -45,223 +35,131 @@ def updated(a: Any, i: Any, u: Any) -> Any:
     return a.at[i].add(u)
 
 
-ROWS, COLUMNS = ((8, 16), "x, None"), ((8, 16), "None, x")
-OTHER = ((8, 16), "y, None")
-FEW = ((4,), "None", "int32")
-UNKNOWN = "what it costs is known once it is compiled."
-GATHERED = (
-    "Reshard the operand to P(None, 'x'); the result is P(None, 'x'): an all-to-all of 128 B"
-    " over x.",
-    "Reshard the operand to P(None, None); the result is P(None, None): an all-gather of 512 B"
-    " over x.",
-)
+ROWS, COLUMNS, OTHER = ((8, 16), "x, None"), ((8, 16), "None, x"), ((8, 16), "y, None")
+FEW, INNER = ((4,), "None", "int32"), ((16, 4), "x, None")
+SUM, GATHER, EXCHANGE, PERMUTE = (
+    "all-reduce", "all-gather", "all-to-all", "collective-permute",
+)  # fmt: skip
+MOVED = ("operands", "None, x", [(EXCHANGE, 128)])
 
 
-def along_split(op: str) -> str:
-    return f"{op} works along dimension 0, which is split over x, and needs it not split."
+class Case(NamedTuple):
+    fn: Callable[..., Any]
+    arrays: tuple[tuple[Any, ...], ...]
+    """Shape, spec and perhaps dtype of each."""
+    op: str
+    problem: tuple[Any, ...]
+    """Code of the refusal, and mesh axes of the left and of the right."""
+    first: tuple[str, str, Any]
+    """Code and sharding of the first choice, and its collectives with their bytes."""
 
 
-def uneven(op: str, size: int) -> str:
-    return (
-        f"{op} makes a dimension of size {size} out of one that is split over x, and {size} does"
-        " not divide by 4."
-    )
-
-
+INNER_ALIKE = ("inner alike", "x", "")
 REFUSED = {
     "contracting dimensions alike": Case(
-        lambda a, b: a @ b,
-        (COLUMNS, ((16, 4), "x, None")),
-        "dot_general",
-        "Both operands of dot_general are split over x along the dimension that it sums: each"
-        " device has a part of the sum, and it is ambiguous how the result is split.",
-        (
-            "P('x', None): an all-reduce of 128 B over x.",
-            "P(None, 'x'): an all-reduce of 128 B over x.",
-            "P(None, None): an all-reduce of 128 B over x.",
-        ),
+        lambda a, b: a @ b, (COLUMNS, INNER), "dot_general", INNER_ALIKE,
+        ("out_sharding", "x, None", [(SUM, 128)]),
     ),
     "contracting dimensions apart": Case(
-        lambda a, b: a @ b,
-        (COLUMNS, ((16, 4), "y, None")),
-        "dot_general",
-        "dot_general sums over a dimension that is split over x on the left and over y on the"
-        " right.",
-        ("P('x', 'y'): a collective-permute of 32 B over x and y and an all-reduce of 64 B"
-         " over x.",),
+        lambda a, b: a @ b, (COLUMNS, ((16, 4), "y, None")), "dot_general", ("inner", "x", "y"),
+        ("out_sharding", "x, y", [(PERMUTE, 32), (SUM, 64)]),
     ),
     "batch dimensions apart": Case(
         lambda a, b: jnp.einsum("bij,bjk->bik", a, b),
         (((4, 8, 16), "x, None, None"), ((4, 16, 8), "y, None, None")),
-        "dot_general",
-        "The batch dimensions of dot_general are split over x on the left and over y on the"
-        " right.",
-        (),
+        "dot_general", ("batch", "x", "y"), ("out_sharding", "x, None, y", [(PERMUTE, 256)]),
     ),
     "one axis on both outer dimensions": Case(
-        lambda a, b: a @ b,
-        (ROWS, ((16, 4), "None, x")),
-        "dot_general",
-        "dot_general would split its result over x in two dimensions from operands that are"
-        " P('x', None) and P(None, 'x'); a mesh axis can split one.",
-        ("P('x', None): an all-gather of 256 B over x.",),
+        lambda a, b: a @ b, (ROWS, ((16, 4), "None, x")), "dot_general", ("twice", "x", ""),
+        ("out_sharding", "x, None", [(GATHER, 256)]),
     ),
     "in a function called inside": Case(
-        lambda a, b: jax.jit(lambda a: a @ b)(a),
-        (COLUMNS, ((16, 4), "x, None")),
-        "dot_general",
-        "Both operands of dot_general are split over x along the dimension that it sums: each"
-        " device has a part of the sum, and it is ambiguous how the result is split.",
-        ("P('x', None): an all-reduce of 128 B over x.",),
+        lambda a, b: jax.jit(lambda a: a @ b)(a), (COLUMNS, INNER), "dot_general", INNER_ALIKE,
+        ("out_sharding", "x, None", [(SUM, 128)]),
     ),
     "in a gradient": Case(
         lambda a, b: jax.grad(lambda a: jnp.sum(jnp.dot(a, b)))(a),
-        (COLUMNS, ((16, 16), "x, None")),
-        "dot_general",
-        "Both operands of dot_general are split over x along the dimension that it sums: each"
-        " device has a part of the sum, and it is ambiguous how the result is split.",
-        ("P(None, 'x'): an all-reduce of 512 B over x.",),
+        (COLUMNS, ((16, 16), "x, None")), "dot_general", INNER_ALIKE,
+        ("out_sharding", "None, x", [(SUM, 512)]),
     ),
     "elementwise": Case(
-        lambda a, b: a + b,
-        (ROWS, OTHER),
-        "add",
-        "The operands of add are split differently: P('x', None) and P('y', None).",
-        ("Reshard the left operand to P(None, 'x'); the result is P('y', 'x'): an all-to-all of"
-         " 128 B over x.",),
+        lambda a, b: a + b, (ROWS, OTHER), "add", ("operands", "", ""),
+        ("operands", "y, x", [(EXCHANGE, 128)]),
     ),
     "elementwise with broadcasting": Case(
-        lambda a, b: a * b,
-        (ROWS, ((16,), "x")),
-        "mul",
-        "mul would split its result over x in two dimensions from operands that are P('x', None)"
-        " and P(None, 'x'); a mesh axis can split one.",
-        ("Reshard the right operand to P(None, None); the result is P('x', None): an all-gather of"
-         " 64 B over x.",),
+        lambda a, b: a * b, (ROWS, ((16,), "x")), "mul", ("twice", "x", ""),
+        ("operands", "x, None", [(GATHER, 64)]),
     ),
     "where": Case(
-        lambda a, b: jnp.where(a > 0, a, b),
-        (ROWS, COLUMNS),
-        "select_n",
-        "The operands of select_n are split differently: P('x', None) and P(None, 'x').",
-        ("Reshard the case for false to P('x', None); the result is P('x', None): an all-to-all of"
-         " 128 B over x.",),
+        lambda a, b: jnp.where(a > 0, a, b), (ROWS, COLUMNS), "select_n", ("operands", "", ""),
+        ("operands", "x, None", [(EXCHANGE, 128)]),
     ),
     "reshape that merges": Case(
-        lambda a: a.reshape(-1),
-        (((8, 16), "None, y"),),
-        "reshape",
-        "reshape from (8, 16) to (128,) takes apart a dimension that is split (P(None, 'y')), and"
-        " no mesh axis can follow it.",
-        ("P('y'): an all-to-all of 256 B over y.", "P(None): an all-gather of 512 B over y."),
+        lambda a: a.reshape(-1), (((8, 16), "None, y"),), "reshape", ("reshape", "", ""),
+        ("out_sharding", "y", [(EXCHANGE, 256)]),
     ),
     "reshape that splits": Case(
-        lambda a: a.reshape(2, 4, 16),
-        (ROWS,),
-        "reshape",
-        "reshape from (8, 16) to (2, 4, 16) takes apart a dimension that is split (P('x', None)),"
-        " and no mesh axis can follow it.",
-        ("P(None, None, 'x'): an all-to-all of 128 B over x.",),
+        lambda a: a.reshape(2, 4, 16), (ROWS,), "reshape", ("reshape", "", ""),
+        ("out_sharding", "None, None, x", [(EXCHANGE, 128)]),
     ),
     "concatenate": Case(
-        lambda a, b: jnp.concatenate([a, b]),
-        (ROWS, OTHER),
-        "concatenate",
-        "The operands of concatenate are split differently: P('x', None) and P('y', None).",
-        (),
+        lambda a, b: jnp.concatenate([a, b]), (ROWS, OTHER), "concatenate", ("operands", "", ""),
+        ("operands", "x, None", None),
     ),
     "gather": Case(
-        lambda a, i: a[i],
-        (ROWS, FEW),
-        "gather",
-        "Indexing reads an array that is P('x', None) by indices that are P(None, None), and it is"
-        " ambiguous how the result is split.",
-        (f"P('x', None): {UNKNOWN}",),
+        lambda a, i: a[i], (ROWS, FEW), "gather", ("indexing", "", ""),
+        ("out_sharding", "x, None", None),
     ),
     "scatter": Case(
-        updated,
-        (ROWS, FEW, ((4, 16), "None, None")),
-        "scatter-add",
-        "Indexing writes into an array that is P('x', None) by indices that are P(None, None), and"
-        " it is ambiguous how the result is split.",
-        (f"P('x', None): {UNKNOWN}", f"P(None, 'x'): {UNKNOWN}"),
+        updated, (ROWS, FEW, ((4, 16), "None, None")), "scatter-add", ("indexing", "", ""),
+        ("out_sharding", "x, None", None),
     ),
-    "slice": Case(lambda a: a[:3], (ROWS,), "slice", uneven("slice", 3), GATHERED),
+    "slice": Case(lambda a: a[:3], (ROWS,), "slice", ("uneven", "x", ""), MOVED),
     "pad": Case(
-        lambda a: jnp.pad(a, ((1, 1), (0, 0))), (ROWS,), "pad", uneven("pad", 10), ()
+        lambda a: jnp.pad(a, ((1, 1), (0, 0))), (ROWS,), "pad", ("uneven", "x", ""), MOVED
     ),
     "window": Case(
-        lambda a: lax.reduce_window(a, 0.0, lax.add, (2, 1), (1, 1), "VALID"),
-        (ROWS,),
-        "reduce_window_sum",
-        uneven("reduce_window_sum", 7),
-        GATHERED,
+        lambda a: lax.reduce_window(a, 0.0, lax.add, (2, 1), (1, 1), "VALID"), (ROWS,),
+        "reduce_window_sum", ("uneven", "x", ""), MOVED,
     ),
     "convolution": Case(
-        convolved,
-        (((4, 8, 16, 16), "None, x"), ((8, 8, 3, 3), "None, x")),
-        "conv_general_dilated",
-        "The operands of the convolution are P(None, 'x', None, None) and P(None, 'x', None,"
-        " None), and it is ambiguous how the result is split.",
-        ("P(None, 'x', None, None): an all-reduce of 32 KiB over x.",),
+        convolved, (((4, 8, 16, 16), "None, x"), ((8, 8, 3, 3), "None, x")),
+        "conv_general_dilated", ("convolution", "", ""),
+        ("out_sharding", "None, x, None, None", [(SUM, 32768)]),
     ),
-    "sort": Case(lambda a: jnp.sort(a, 0), (ROWS,), "sort", along_split("sort"), GATHERED),
-    "cumsum": Case(lambda a: jnp.cumsum(a, 0), (ROWS,), "cumsum", along_split("cumsum"), GATHERED),
-    "tile": Case(lambda a: jnp.tile(a, (2, 1)), (ROWS,), "tile", along_split("tile"), ()),
+    "sort": Case(lambda a: jnp.sort(a, 0), (ROWS,), "sort", ("along", "x", ""), MOVED),
+    "cumsum": Case(lambda a: jnp.cumsum(a, 0), (ROWS,), "cumsum", ("along", "x", ""), MOVED),
+    "tile": Case(lambda a: jnp.tile(a, (2, 1)), (ROWS,), "tile", ("along", "x", ""), MOVED),
     "top_k": Case(
-        lambda a: lax.top_k(a, 2),
-        (COLUMNS,),
-        "top_k",
-        "top_k works along dimension 1, which is split over x, and needs it not split.",
-        ("Reshard the operand to P('x', None); the result is P('x', None): an all-to-all of 128 B"
-         " over x.",),
+        lambda a: lax.top_k(a, 2), (COLUMNS,), "top_k", ("along", "x", ""),
+        ("operands", "x, None", [(EXCHANGE, 128)]),
     ),
     "repeat": Case(
-        lambda a: jnp.repeat(a, 2, 0),
-        (ROWS,),
-        "repeat",
-        "jax does not infer a sharding for repeat: it has to be given.",
-        ("P('x', None): nothing moves.",),
+        lambda a: jnp.repeat(a, 2, 0), (ROWS,), "repeat", ("no type", "", ""),
+        ("out_sharding", "x, None", []),
     ),
     "ragged dot": Case(
-        lax.ragged_dot,
-        (COLUMNS, ((2, 16, 4), "None, x"), ((2,), "None", "int32")),
-        "ragged_dot_general",
-        "jax does not infer a sharding for ragged_dot_general: it has to be given.",
-        (f"Put it inside of jax.sharding.auto_axes(..., out_sharding=P('x', None)): {UNKNOWN}",),
+        lax.ragged_dot, (COLUMNS, ((2, 16, 4), "None, x"), ((2,), "None", "int32")),
+        "ragged_dot_general", ("no type", "", ""), ("auto_axes", "x, None", None),
     ),
     "scan": Case(
         lambda a, b: lax.scan(lambda c, _: (c @ b, None), a, None, length=2)[0],
-        (ROWS, ((16, 16), "None, y")),
-        "scan",
-        "The carry c goes into the loop as P('x', None) and comes out of its body as"
-        " P('x', 'y').",
-        ("Reshard to P('x', None) at the end of the body: an all-gather of 128 B over y.",),
+        (ROWS, ((16, 16), "None, y")), "scan", ("carry", "", ""),
+        ("body", "x, None", [(GATHER, 128)]),
     ),
     "while": Case(
         lambda a, b: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] @ b), (0, a)),
-        (ROWS, ((16, 16), "None, y")),
-        "while_loop",
-        "The carry c[1] goes into the loop as P('x', None) and comes out of its body as"
-        " P('x', 'y').",
-        ("Reshard to P('x', None) at the end of the body: an all-gather of 128 B over y.",),
+        (ROWS, ((16, 16), "None, y")), "while_loop", ("carry", "", ""),
+        ("body", "x, None", [(GATHER, 128)]),
     ),
     "cond": Case(
-        lambda a, b: lax.cond(True, lambda: (a, a), lambda: (a, b)),
-        (ROWS, OTHER),
-        "cond",
-        "One branch gives P('x', None) and the other P('y', None).",
-        ("Reshard to P('x', None) at the end of the other branch: a collective-permute of 128 B"
-         " over x and y.",),
+        lambda a, b: lax.cond(True, lambda: (a, a), lambda: (a, b)), (ROWS, OTHER), "cond",
+        ("branch", "", ""), ("second branch", "x, None", [(PERMUTE, 128)]),
     ),
     "constraint": Case(
-        lambda a: lax.with_sharding_constraint(a, Spec.parse("y").to_jax()),
-        (ROWS,),
-        "with_sharding_constraint",
-        "With Explicit axes a constraint only checks: the value is P('x', None) and not"
-        " P('y', None). jax.sharding.reshard changes it.",
-        ("Reshard to P('y', None) in place of the constraint: a collective-permute of 128 B over x"
-         " and y and an all-gather of 256 B over x.",),
+        lambda a: lax.with_sharding_constraint(a, Spec.parse("y").to_jax()), (ROWS,),
+        "with_sharding_constraint", ("constraint", "", ""),
+        ("constraint", "y, None", [(PERMUTE, 128), (GATHER, 256)]),
     ),
 }  # fmt: skip
 
@@ -290,8 +188,15 @@ def test_what_is_refused(name):
     case = REFUSED[name]
     found = diagnosed(program(case.fn, *case.arrays))
     assert found is not None
-    assert (found.op, found.problem) == (case.op, case.problem)
-    assert tuple(c.words for c in found.choices)[: len(case.words)] == case.words
+    why, first = found.problem, found.choices[0]
+    assert found.op == case.op
+    assert (why.code, ",".join(why.axes), ",".join(why.right)) == case.problem
+    code, spec, costs = case.first
+    assert (first.code, first.out_sharding) == (code, Spec.parse(spec))
+    if costs is not None:
+        assert [(c.kind, c.bytes_per_device) for c in first.collectives] == costs
+    assert str(why)
+    assert str(first)
     assert found.source.startswith("test_diagnosis.py:") or name == "ragged dot"
 
 
@@ -346,18 +251,17 @@ def test_a_sum_may_be_put_off():
     case = REFUSED["contracting dimensions alike"]
     found = diagnosed(program(case.fn, *case.arrays))
     assert found is not None
-    last = found.choices[-1]
-    assert last.out_sharding == Spec.parse("None, None, unreduced={x}")
-    assert last.words.endswith("; by its type the sum over x is still due.")
+    assert found.choices[-1].out_sharding == Spec.parse("None, None, unreduced={x}")
 
 
 def test_a_cost_names_the_operand_that_causes_it():
     case = REFUSED["contracting dimensions apart"]
     found = diagnosed(program(case.fn, *case.arrays))
     assert found is not None
-    causes = [k.cause for choice in found.choices for k in choice.collectives or ()]
-    assert any("left operand" in c or "right operand" in c for c in causes), causes
-    assert not any("values[" in c for c in causes), causes
+    causes = [c.cause for choice in found.choices for c in choice.collectives or ()]
+    moved = {cause.value for cause in causes if isinstance(cause, MoveCause)}
+    assert moved <= {"the left operand", "the right operand", "dot_general"}
+    assert moved & {"the left operand", "the right operand"}
 
 
 def test_operands_as_jax_writes_them():
@@ -401,34 +305,10 @@ def test_a_function_that_changes_its_mind_is_still_diagnosed():
     found = diagnosed(program(fickle, COLUMNS, ((16, 4), "x, None")))
     assert found is not None
     assert found.choices == ()
-    assert found.problem.startswith("ShardingTypeError: Contracting dimensions are sharded")
+    assert found.problem.code == "other"
 
 
 def test_tracebacks_are_filtered_again_afterwards():
     before = jax.config.values["jax_traceback_filtering"]
     diagnosed(program(REFUSED["sort"].fn, ROWS))
     assert jax.config.values["jax_traceback_filtering"] == before
-
-
-PRICES = {
-    "nothing": ((), "nothing moves"),
-    "one": (
-        (Collective("all-reduce", ("model",), 131072),),
-        "an all-reduce of 128 KiB over model",
-    ),
-    "three": (
-        (
-            Collective("reduce-scatter", ("x",), 8),
-            Collective("collective-permute", ("x", "y"), 16),
-            Collective("all-gather", (), 1),
-        ),
-        "a reduce-scatter of 8 B over x, a collective-permute of 16 B over x and y and an"
-        " all-gather of 1 B over the devices",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", PRICES)
-def test_prices_in_words(name):
-    collectives, words = PRICES[name]
-    assert price(collectives) == words

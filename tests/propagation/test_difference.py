@@ -9,7 +9,14 @@ import pytest
 from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.plan import plan_difference
+from shardviz.core.program.plan_difference import (
+    BytesSent,
+    Counts,
+    NothingChanged,
+    OneSided,
+    OtherMesh,
+    plan_difference,
+)
 from tests.propagation.planning import MESH, V, W, X, plan, program
 
 REPLICATED = ((64, 32), "None")
@@ -34,18 +41,16 @@ def before(eight_devices):
 
 def test_the_same_program_changes_nothing(before):
     found = before.diff(of())
-    assert found.lines == ("Nothing changes.",)
-    assert str(found) == "Nothing changes."
+    assert found.facts == (NothingChanged(),)
 
 
 def test_another_sharding_changes_values_and_sizes(before):
     found = before.diff(of(x=REPLICATED))
     assert [c.after.name for c in found.changed if c.moved][:2] == ["x", "dot_general"]
-    assert "dot_general: P('data', 'model') -> P(None, 'model')" in found.lines
     assert [(o.bytes_per_device, n.bytes_per_device) for o, n in found.resized] == [(2048, 8192)]
-    assert found.head[-1] == "Each device sends 2 KiB before, 8 KiB now."
+    assert found.head_facts[-1] == BytesSent(2048, 8192)
     assert found.lines == (*found.head, *found.moves, *found.values)
-    assert [line.partition(":")[0] for line in found.moves] == ["Resized"]
+    assert [fact.code for fact in found.move_facts] == ["resized"]
     assert not (found.added)
     assert not (found.removed)
     assert not (found.gained)
@@ -57,7 +62,7 @@ def test_a_collective_gained_and_lost(before):
     found = before.diff(column)
     assert [c.kind for c in found.lost] == ["all-reduce"]
     assert not found.gained
-    assert any(line.startswith("Lost: all-reduce of 2 KiB over model") for line in found.lines)
+    assert [fact.code for fact in found.move_facts] == ["lost"]
     back = column.diff(before)
     assert [c.kind for c in back.gained] == ["all-reduce"]
     assert not back.lost
@@ -72,8 +77,7 @@ def test_an_operation_more(eight_devices):
     found = one.diff(two)
     assert [op.name for op in found.added] == ["sin"]
     assert not found.removed
-    assert found.lines[0] == "1 value new."
-    assert found.lines[1].startswith("New: sin, float32[64, 32], P('data', None) (test_diff")
+    assert found.facts == (Counts((), (("new", 1),)), OneSided("new", two.op("sin")))
     assert [op.name for op in two.diff(one).removed] == ["sin"]
 
 
@@ -84,10 +88,10 @@ def test_an_origin_that_changes(eight_devices):
     first = plan(fn, x=X, y=REPLICATED)
     second = plan(fn, x=REPLICATED, y=X)
     found = {c.after.name: c for c in first.diff(second).changed}
-    assert str(found["add"]) == (
-        "add: P('data', None) as before, but data came from argument x;"
-        " data comes from argument y now"
-    )
+    change = found["add"]
+    assert not change.moved
+    origins = [op.origins["data"].name for op in (change.before, change.after)]
+    assert origins == ["x", "y"]
 
 
 def test_lines_that_move_change_nothing(eight_devices):
@@ -98,19 +102,19 @@ def test_lines_that_move_change_nothing(eight_devices):
         exec(compile(lead + source, "/tmp/edited.py", "exec"), names)  # noqa: S102
         plans.append(plan(names["fn"], x=X))
     assert plans[0].op("sin").source != plans[1].op("sin").source
-    assert str(plans[0].diff(plans[1])) == "Nothing changes."
+    assert plans[0].diff(plans[1]).facts == (NothingChanged(),)
 
 
 def test_another_mesh(before):
     found = before.diff(of(mesh=make_mesh(data=2, model=4)))
-    assert found.lines[0] == "Mesh: data=4, model=2 -> data=2, model=4"
+    assert isinstance(found.facts[0], OtherMesh)
     assert not found.changed
 
 
 def test_a_plan_that_failed(before):
     failed = plan_program(program(lambda x: x @ x, x=X))
-    assert before.diff(failed).lines[0].startswith("There is no plan after: trace: ")
-    assert failed.diff(before).lines[0].startswith("There is no plan before: trace: ")
+    assert [fact.code for fact in before.diff(failed).facts] == ["after"]
+    assert [fact.code for fact in failed.diff(before).facts] == ["before"]
 
 
 def test_what_is_no_plan_is_refused(before):

@@ -13,14 +13,15 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from shardviz.core.backend.bridge import to_jax
-from shardviz.core.backend.build_program import build_program
 from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.backend.shardy.explicit_axes import note_types, typed_specs
-from shardviz.core.backend.tracing import trace
+from shardviz.core.backend.tracing.build_program import build_program
+from shardviz.core.backend.tracing.trace import trace
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules import Dialect
+from shardviz.core.layout.rules.rules import Dialect
+from shardviz.core.program.plan_notes import TypeNote
 from shardviz.core.program.program import Program
 
 EXPLICIT = make_mesh(x=4, y=2, axis_types="Explicit")
@@ -85,9 +86,9 @@ def test_a_difference_is_named():
     made = program(*PROGRAMS["sum"])
     plan, jaxpr = plan_program(made), jaxpr_of(made)
     wrong = [replace(op, spec=Spec.parse("x")) if op.name == "sin" else op for op in plan.ops]
-    noted = {op.name: op.note for op in note_types(wrong, jaxpr)}
-    assert noted["sin"] == "By its type it is P('y'); the propagation says P('x')."
-    assert noted["reduce_sum"] == ""
+    noted = {op.name: op.notes for op in note_types(wrong, jaxpr)}
+    assert noted["sin"] == (TypeNote((Spec.parse("y"),), Spec.parse("x")),)
+    assert noted["reduce_sum"] == ()
 
 
 def test_auto_axes_have_no_types():

@@ -1,4 +1,4 @@
-"""Sharding rules in words, and Shardy's attributes as values."""
+"""Shardy's attributes as values."""
 
 from __future__ import annotations
 
@@ -10,79 +10,37 @@ from shardviz.core.backend.shardy import attributes
 from shardviz.core.backend.shardy.attributes import AttributeCache, SourceLocation, source_location
 from shardviz.core.backend.shardy.builder import base_name
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.plan_values import rule_in_words
 
 ONES = ", ".join(f"{letter}=1" for letter in "jklmnopqrstuvwxyz")
-# name: rule, operands, what it does with reductions, words
+# Name: the attribute, the rule as einsum would have it, sizes, factors by group.
 RULES = {
     "matmul": (
         "([i, k], [k, j])->([i, j]) {i=64, j=2048, k=512} reduction={k}",
-        ("x", "w"),
-        "sums",
-        "[i, k], [k, j] -> [i, j]: i (64) from x, j (2048) from w; sums over k (512)",
-    ),
-    "element by element": (
-        "([i, j], [i, j])->([i, j]) {i=8, j=4}",
-        ("a", "b"),
-        "reduces",
-        "[i, j], [i, j] -> [i, j]: every dimension from a and b",
-    ),
-    "one operand twice": (
-        "([i], [i])->([i]) {i=8}",
-        ("a", "a"),
-        "reduces",
-        "[i], [i] -> [i]: every dimension from a",
-    ),
-    "maximum": (
-        "([i, j], [])->([i]) {i=8, j=4} reduction={j}",
-        ("a", "c"),
-        "takes the maximum",
-        "[i, j], [] -> [i]: i (8) from a; takes the maximum over j (4)",
-    ),
-    "a new dimension": (
-        "([i])->([i, j]) {i=8, j=4}",
-        ("a",),
-        "reduces",
-        "[i] -> [i, j]: i (8) from a; adds j (4)",
+        "[i, k], [k, j] -> [i, j]", {"i": 64, "j": 2048, "k": 512}, {"reduction": ("k",)},
     ),
     "a dimension split in two": (
-        "([ij])->([i, j]) {i=2, j=32}",
-        ("a",),
-        "reduces",
-        "[ij] -> [i, j]: every dimension from a",
+        "([ij])->([i, j]) {i=2, j=32}", "[ij] -> [i, j]", {"i": 2, "j": 32}, {},
     ),
     "replicated and blocked": (
         "([i, j], [])->([i, j]) {i=3, j=64} need_replication={i} blocked_propagation={i}",
-        ("a", "n"),
-        "reduces",
-        "[i, j], [] -> [i, j]: j (64) from a; needs i (3) not split; nothing crosses i (3)",
+        "[i, j], [] -> [i, j]", {"i": 3, "j": 64},
+        {"need_replication": ("i",), "blocked_propagation": ("i",)},
     ),
     "moving": (
         "([i, j])->([i, j]) {i=64, j=8} permutation={i}",
-        ("a",),
-        "reduces",
-        "[i, j] -> [i, j]: every dimension from a; shards exchange data along i (64)",
+        "[i, j] -> [i, j]", {"i": 64, "j": 8}, {"permutation": ("i",)},
     ),
     "custom, nothing shared": (
         "([i, j])->([k, l], []) {i=8, j=8, k=8, l=8}, custom",
-        ("a",),
-        "reduces",
-        "[i, j] -> [k, l], []: adds k (8) and l (8); leaves out i (8) and j (8)",
-    ),
-    "size one goes unsaid": (
-        "([j, k])->([i, j, k]) {i=1, j=64, k=32}",
-        ("a",),
-        "reduces",
-        "[j, k] -> [i, j, k]: every dimension from a",
+        "[i, j] -> [k, l], []", dict.fromkeys("ijkl", 8), {},
     ),
     "more factors than letters": (
         f"([z_1, i])->([z_1, i]) {{i=4, {ONES}, z_1=8}}",
-        ("x",),
-        "reduces",
-        "[z_1, i] -> [z_1, i]: every dimension from x",
+        "[z_1, i] -> [z_1, i]", {"i": 4, **dict.fromkeys("jklmnopqrstuvwxyz", 1), "z_1": 8}, {},
     ),
-    "scalars": ("([], [])->([])", ("a", "b"), "reduces", ""),
-}
+    "scalars": ("([], [])->([])", "[], [] -> []", {}, {}),
+}  # fmt: skip
+GROUPS = ("reduction", "need_replication", "permutation", "blocked_propagation")
 
 
 @pytest.fixture
@@ -94,10 +52,11 @@ def parse():
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_rules_in_words(name, parse):
-    text, operands, reduces, words = RULES[name]
+def test_rules_of_attributes(name, parse):
+    text, formula, sizes, groups = RULES[name]
     rule = AttributeCache().rule_of(parse(f"#sdy.op_sharding_rule<{text}>"))
-    assert rule_in_words(rule, operands, reduces) == words
+    assert (rule.formula, rule.sizes) == (formula, sizes)
+    assert {group: getattr(rule, group) for group in GROUPS if getattr(rule, group)} == groups
 
 
 SHARDINGS = {

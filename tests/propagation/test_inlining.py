@@ -14,7 +14,7 @@ from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.shardy import pipeline
 from shardviz.core.backend.shardy.attributes import AttributeCache
 from shardviz.core.backend.shardy.build_plan import lower_to_plan
-from shardviz.core.backend.tracing import trace
+from shardviz.core.backend.tracing.trace import trace
 from tests.propagation.planning import MESH, plan, program, spec
 
 X = ((16, 32, 8), "None, model, data")

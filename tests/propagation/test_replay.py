@@ -60,8 +60,10 @@ def test_each_step_brings_what_it_says(make):
             brought = {m.axis for m in moves if m.value == op.name}
             assert gained <= brought | {a for a in gained if op.kind == "result"}, op
         for move in moves:
-            assert move.axis in move.words
-            assert move.words.startswith(f"Step {step.number}: {move.axis} went from {move.origin}")
+            line = move.line
+            assert (line.number, line.axis, line.origin, line.target) == (
+                step.number, move.axis, move.origin, move.value,
+            )  # fmt: skip
             if move.dimension is not None:
                 assert move.axis in now.op(move.value).spec.dims[move.dimension]
         before = now
@@ -76,8 +78,10 @@ def test_a_still_and_a_text_of_a_step():
     plan = sv.plan(PROGRAMS["mlp"]())
     early = plan.after(-1)
     assert early.collectives == ()
-    assert "As it was requested, without collectives" in " ".join(sv.text(early).split())
-    assert "As it stood after step 0" in " ".join(sv.text(plan.after(0)).split())
+    for number in (-1, 0):
+        (note,) = plan.after(number).notes
+        assert (note.code, note.step) == ("after step", number)
+        assert str(note) in " ".join(sv.text(plan.after(number)).split())
     assert len(sv.plot(early).axes) == 1
 
 

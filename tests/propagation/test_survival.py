@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from shardviz.core.program.explanation import NoStepLine, SplitLine, WholeLine
+from shardviz.core.program.plan_notes import Note
 from tests.propagation.planning import plan, spec
 from tests.propagation.survival import ALIKE, PROGRAMS, X
 
@@ -44,23 +46,26 @@ def test_values_that_are_split_alike_are_planned(name, survived):
 def test_what_a_shard_map_takes_says_so(survived, eight_devices):
     made = plan(PROGRAMS["shard_map in a scan"], x=X)
     assert spec(made.op("shard_map")) == "P('data', None)"
-    explanation = str(made.why("reshard"))
-    assert "Dimension 0 (16) is split over data, which in_specs of shard_map (" in explanation
-    assert "Dimension 1 (32) is not split: the shard_map at " in explanation
+    facts = made.why("reshard").facts
+    (split,) = (fact for fact in facts if isinstance(fact, SplitLine))
+    (not_split,) = (fact for fact in facts if isinstance(fact, WholeLine))
+    assert (split.axis, split.origin.kind) == ("data", "manual")
+    assert (not_split.dim, not_split.code) == (1, "shard_map")
     (moved,) = made.collectives
-    assert moved.cause.startswith("The shard_map at survival.py:")
+    assert moved.cause.asked.kind == "shard_map"
+    assert moved.cause.asked.source.startswith("survival.py:")
 
 
 @needs_alike
 def test_alike_values_name_each_other_and_whence_their_axes_came(survived, eight_devices):
     made = plan(ALIKE["alike: a constant"], x=X)
-    assert made.op("x").note == "shard_alike splits it as broadcast_in_dim."
+    assert made.op("x").notes == (Note("alike", ("broadcast_in_dim",)),)
     constant = made.op("broadcast_in_dim")
-    assert constant.note == "shard_alike splits it as x."
+    assert constant.notes == (Note("alike", ("x",)),)
     assert spec(constant) == "P('data', 'model')"
     for op in (constant, made.op("add"), made.op("output")):
         assert str(op.origins["data"]) == "data from argument x"
-    assert "No step of its own brought it" not in str(made.why(constant))
+    assert NoStepLine() not in made.why(constant).facts
 
 
 @needs_alike

@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.backend import execute
+from shardviz.core.backend.run import here
 from tests.spmd.mistakes import X, mesh, program, total
 
 VICTIM = "SHARDVIZ_TEST_VICTIM"
@@ -90,8 +90,8 @@ def tracing(fault: Callable[[], Any], rank: int) -> str:
 def placing(fault: Callable[[], Any], rank: int) -> str:
     """When all have agreed, before the arguments are on the devices."""
     if _is_victim(rank):
-        made = execute.Inputs.place_all
-        execute.Inputs.place_all = lambda self: (plant(fault), made(self))[1]  # type: ignore[method-assign]
+        made = here.Inputs.place_all
+        here.Inputs.place_all = lambda self: (plant(fault), made(self))[1]  # type: ignore[method-assign]
     return error(sv.run(program(total)))
 
 

@@ -18,7 +18,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.backend.rendezvous import WAIT, store
+from shardviz.core.backend.jax_compat import key_value_store
+from shardviz.core.backend.run.rendezvous import WAIT
 
 CASES: dict[str, Callable[[int], Any]] = {}
 
@@ -301,7 +302,7 @@ def comes_late(rank):
 
 
 def _wait_for_all(name: str) -> None:
-    shared = store()
+    shared = key_value_store()
     assert shared is not None
     shared.wait_at_barrier(name, 60_000)
 

@@ -6,9 +6,10 @@ of its results in the folder `SHARDS`.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,14 @@ def summary(report: Any) -> dict[str, Any]:
         "target": report.target,
         "checks": [[c.name, c.ok, c.detail] for c in report.checks],
         "collectives": [c.words for c in report.collectives or ()],
-        "notes": list(report.notes),
+        "notes": [noted(note) for note in report.notes],
         "processes": np.unique(report.mesh.process_indices).tolist() if report.mesh else [],
     }
+
+
+def noted(note: Any) -> list[Any]:
+    """The class of a note and what is in it, as JSON holds it."""
+    return json.loads(json.dumps([type(note).__name__, asdict(note)]))
 
 
 CASES: dict[str, Callable[[int], Any]] = {}
@@ -231,8 +237,7 @@ def _run(number: int, order: str) -> Callable[[int], Any]:
         made = found.program(of_eight(found))
         some = devices(order)
         shape = made.mesh.axis_sizes
-        mesh = replace(
-            made.mesh,
+        mesh = made.mesh.replace(
             device_ids=np.array([d.id for d in some]).reshape(shape),
             process_indices=np.array([d.process_index for d in some]).reshape(shape),
         )

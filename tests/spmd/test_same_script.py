@@ -51,15 +51,17 @@ def test_a_run_is_checked_in_each_process(processes, name):
         titles = [title for title, ok, _ in found["checks"] if ok]
         assert f"x: indices of 4 shards in process {rank}" in titles
         assert "output: values" in titles
-        assert f"Process {rank} of 2: each checks its own shards." in found["notes"]
+        own = {"code": "own shards", "fields": {"process": rank, "processes": 2}}
+        assert ["Finding", own] in found["notes"]
         assert found["target"] == "CPU × 8, attached"
         assert found["processes"] == [0, 1]
 
 
 def test_an_order_that_parts_the_rows_is_noted(processes):
     for ended in processes:
-        note = ended.cases["parted_rows"]["notes"][1]
-        assert "process 0 holds rows 0:2 + 4:6 + 8:10 + 12:14 of x. Each process loads" in note
+        rows = [[0, 2], [4, 6], [8, 10], [12, 14]]
+        note = ["BrokenBlocks", {"arrays": [["x", 0, rows]]}]
+        assert ended.cases["parted_rows"]["notes"][1] == note
         assert len(ended.cases["made_up"]["notes"]) == 1
 
 

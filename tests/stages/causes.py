@@ -1,6 +1,6 @@
 """`python -m tests.stages.causes`: what every collective is said to be about, against its operand.
 
-The package reads the text of the modules. Here the same modules are read as XLA serialises them:
+Here the same modules are read in another way:
 from the number of each operand upwards, to the arguments and operations of the program. Between
 them may be tuples, calls, loops, copies, other collectives, and what the partitioner adds: that has
 the name and frame of the collective itself, or of an argument, or none.
@@ -20,6 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from shardviz.core.program.cause import UNKNOWN, ValueName
 from shardviz.core.program.report import Collective, Member
 from tests.stages.dumps import Entry
 from tests.stages.proto import KINDS, Instruction, Message, Module
@@ -101,12 +102,11 @@ class Graph:
         metadata = next(iter(self.at(node).messages(7)), Message(b""))
         return metadata.text(2), metadata.number(15)
 
-    def name(self, node: Node) -> str:
+    def name(self, node: Node) -> ValueName:
         """An operation of the program as the package would call it."""
         op, frame = self.identity(node)
         last = re.split(r"[/(]", op)[-1].rstrip(")")
-        line = self.line(frame)
-        return f"{last} ({line})" if line else last
+        return ValueName("operation", last, self.line(frame))
 
     def is_argument(self, node: Node) -> bool:
         return self.at(node).text(2) == "parameter" and node.computation == self.module.entry
@@ -116,9 +116,9 @@ class Graph:
         return bool(self.line(frame)) or "/" in op
 
 
-def operands_of(graph: Graph, collective: Node, operand: Node) -> set[str]:
+def operands_of(graph: Graph, collective: Node, operand: Node) -> set[ValueName]:
     """Everything that an operand of a collective may rightly be called."""
-    found: set[str] = set()
+    found: set[ValueName] = set()
     todo, seen = [operand], set[Node]()
     while todo:
         node = todo.pop()
@@ -130,13 +130,13 @@ def operands_of(graph: Graph, collective: Node, operand: Node) -> set[str]:
     return found
 
 
-def _one(graph: Graph, collective: Node, node: Node) -> tuple[set[str], list[Node]]:
+def _one(graph: Graph, collective: Node, node: Node) -> tuple[set[ValueName], list[Node]]:
     """What a value is called, and the values that it is, brought here."""
     at, opcode = graph.at(node), graph.at(node).text(2)
     own = graph.identity(collective)
     if graph.is_argument(node):
         name = graph.identity(node)[0] or f"number {at.number(9)}"
-        return {f"argument {name}", f"a slice of argument {name}"}, []
+        return {ValueName("argument", name), ValueName("slice", name)}, []
     if opcode == "parameter":
         return _outside(graph, node)
     if opcode == "get-tuple-element":
@@ -181,14 +181,14 @@ def _is_one_bool(graph: Graph, condition: Node) -> bool:
     return not at.numbers(14)  # the dimensions of its operand: none
 
 
-def _outside(graph: Graph, node: Node) -> tuple[set[str], list[Node]]:
+def _outside(graph: Graph, node: Node) -> tuple[set[ValueName], list[Node]]:
     caller = graph.callers[node.computation]
     at, reads = graph.at(caller), graph.reads(caller)
     if at.text(2) == "while":
         if _kept(graph, caller._replace(path=node.path)):
             return set(), [reads[0]._replace(path=node.path)]
         line = graph.line(graph.identity(caller)[1])
-        return {f"what the loop{f' at {line}' if line else ''} carries"}, []
+        return {ValueName("carried", "", line)}, []
     if at.text(2) == "conditional":
         place = 1 + at.numbers(38).index(node.computation)
         return set(), [reads[place]._replace(path=node.path)]
@@ -247,7 +247,7 @@ class Part(NamedTuple):
     elements: int
     op: str
     source: str
-    operands: frozenset[str]
+    operands: frozenset[ValueName]
 
 
 def wrong_members(entry: Entry, before: Graph, after: Graph) -> list[str]:
@@ -311,7 +311,7 @@ def count(dumped: Mapping[tuple[str, str], Entry]) -> tuple[Counter[str], list[s
         wrong += [f"{name} on {mesh}: {words}" for words in found]
         combined = [c for c in entry.compiled if c.members]
         counts["collectives"] += len(entry.collectives)
-        counts["unknown"] += sum(c.operand == "unknown" for c in entry.collectives)
+        counts["unknown"] += sum(c.operand == UNKNOWN for c in entry.collectives)
         counts["combined"] += len(combined)
         counts["members"] += sum(len(c.members) for c in combined)
     return counts, wrong

@@ -31,15 +31,16 @@ class Entry:
 
     Attributes:
         axis_names, axis_sizes: the mesh.
-        collectives: what the package read from XLA's text after partitioning.
-        compiled: what it read from the final text, with what it knew of the one before.
+        collectives: what the package read from XLA's module after partitioning.
+        compiled: what it read from the final one, with what it knew of the one before.
         partitioned, propagated: the modules after partitioning and before, as XLA serialises them.
+        printed: the module after partitioning, as XLA prints it.
         final: the final module, so too.
         settled: opcode, dtype, shape and Shardy's sharding of every value straight after Shardy's
             propagation, before it inserts reshards; from Shardy's own dump.
         plan: what the package says before anything is compiled.
         compile_s, partition_s: seconds of the compile, and until the partitioner was done.
-        reason: why there is no text, or `""`.
+        reason: why there is no module, or None.
     """
 
     axis_names: tuple[str, ...]
@@ -51,12 +52,13 @@ class Entry:
     plan: Any
     compile_s: float
     partition_s: float | None
-    reason: str
+    reason: Any
     compiled: tuple[Collective, ...] = ()
     final: bytes = b""
+    printed: str = ""
 
 
-# Beside the text, which the package reads, the same modules as protocol buffers.
+# Beside the modules that the package reads, their text.
 OPTIONS = {
     "xla_dump_hlo_as_proto": True,
     "xla_dump_hlo_as_text": True,
@@ -68,12 +70,13 @@ QUICKER = {"xla_cpu_use_fusion_emitters": False}
 
 def entry(case: Any, mesh: str) -> Entry:
     """Plans and compiles one case."""
-    from shardviz.core.backend.compile import lower
-    from shardviz.core.backend.partitioner import compile_with_dump, dump_root
+    from shardviz.core.backend.run.compile import lower
+    from shardviz.core.backend.run.partitioner import compile_with_dump, dump_root
+    from shardviz.core.backend.run.targets import choose, device_mesh
     from shardviz.core.backend.shardy.build_plan import plan_program
-    from shardviz.core.backend.targets import choose, device_mesh
-    from shardviz.core.hlo.collectives import read_collectives
     from shardviz.core.program.comparison import inherited
+    from shardviz.core.xla.collectives import read_collectives
+    from shardviz.core.xla.module import Module
 
     program = case.program(mesh)
     axes = program.mesh.axis_names, program.mesh.axis_sizes
@@ -81,10 +84,13 @@ def entry(case: Any, mesh: str) -> Entry:
     with tempfile.TemporaryDirectory(dir=dump_root()) as folder:
         dumped = compile_with_dump(lowered.stage, OPTIONS, folder)
         partitioned = _proto(folder, "after_spmd-partitioning")
+        (printed,) = Path(folder).glob("*.after_spmd-partitioning.*.txt")
+        text = printed.read_text()
         propagated = _proto(folder, "after_shardy-xla")
         settled = _settled(folder, lowered.stage.compiler_ir("stablehlo").context)
-    found = read_collectives(dumped.partitioned_text or "", *axes)
-    (final,) = dumped.compiled.runtime_executable().hlo_modules()
+    found = read_collectives(Module(partitioned), *axes)
+    (module,) = dumped.compiled.runtime_executable().hlo_modules()
+    final = module.as_serialized_hlo_module_proto()
     return Entry(
         *axes,
         found,
@@ -95,8 +101,9 @@ def entry(case: Any, mesh: str) -> Entry:
         dumped.seconds,
         dumped.partition_s,
         dumped.reason,
-        inherited(found, read_collectives(dumped.compiled.as_text(), *axes)),
-        final.as_serialized_hlo_module_proto(),
+        inherited(found, read_collectives(Module(final), *axes)),
+        final,
+        text,
     )
 
 
@@ -107,10 +114,10 @@ def propagated_entry(case: Any, mesh: str) -> Entry:
     """
     import jax
 
-    from shardviz.core.backend.compile import lower
-    from shardviz.core.backend.partitioner import PASSES, dump_root
+    from shardviz.core.backend.run.compile import lower
+    from shardviz.core.backend.run.partitioner import PASSES, dump_root
+    from shardviz.core.backend.run.targets import choose, device_mesh
     from shardviz.core.backend.shardy.build_plan import plan_program
-    from shardviz.core.backend.targets import choose, device_mesh
 
     program = case.program(mesh)
     axes = program.mesh.axis_names, program.mesh.axis_sizes
@@ -128,7 +135,7 @@ def propagated_entry(case: Any, mesh: str) -> Entry:
         propagated = _proto(folder, "after_shardy-xla")
         settled = _settled(folder, lowered.stage.compiler_ir("stablehlo").context)
     plan = plan_program(program)
-    return Entry(*axes, (), b"", propagated, settled, plan, 0.0, None, "not partitioned")
+    return Entry(*axes, (), b"", propagated, settled, plan, 0.0, None, None)
 
 
 def _ending(fn: Any) -> Any:

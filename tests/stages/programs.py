@@ -12,7 +12,7 @@ from typing import Any
 
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.rules import Rules
+from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.program.program import Program
 from shardviz.gallery import programs as gallery
 from tests.stages import blocks, functions

@@ -1,4 +1,4 @@
-"""XLA's modules as XLA serialises them: another way to read what the package reads from text.
+"""XLA's modules as XLA serialises them, read without the package.
 
 A protocol buffer is read by its field numbers, which are those of XLA's `hlo.proto` and
 `xla_data.proto`; a parser of the wire format takes a few lines, and no generated code is needed.
@@ -7,13 +7,10 @@ A protocol buffer is read by its field numbers, which are those of XLA's `hlo.pr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from typing import Any
-
-import numpy as np
 
 KINDS = {
     "all-gather",
@@ -131,24 +128,6 @@ class Instruction:
         return tuple(_shapes(self._message.messages(3)[0]))
 
     @cached_property
-    def groups(self) -> tuple[tuple[int, ...], ...]:
-        """The replica groups, written out."""
-        message = self._message
-        if message.has(49):
-            return tuple(tuple(g.numbers(1)) for g in message.messages(49))
-        if message.has(87):
-            (listed,) = message.messages(87)
-            return tuple(tuple(g.numbers(1)) for g in listed.messages(1))
-        if message.has(92):
-            return _iota_groups(message.messages(92)[0])
-        return _mesh_groups(message.messages(93)[0]) if message.has(93) else ()
-
-    @cached_property
-    def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Source and target of a permutation."""
-        return tuple((p.number(1), p.number(2)) for p in self._message.messages(52))
-
-    @cached_property
     def shardings(self) -> tuple[Message, ...]:
         """OpSharding of each array of the result; none where it is left unsaid."""
         found = self._message.messages(40)
@@ -164,41 +143,6 @@ def _shapes(message: Message) -> Iterator[Shape]:
     else:
         dtype, size = _TYPES[message.number(2)]
         yield Shape(dtype, tuple(message.numbers(3)), size)
-
-
-def _iota_groups(message: Message) -> tuple[tuple[int, ...], ...]:
-    shape = (message.number(1), message.number(2))
-    dims, order = message.numbers(3), message.numbers(4)
-    ids = np.arange(math.prod(shape)).reshape(dims).transpose(order).reshape(shape)
-    return tuple(tuple(row) for row in ids.tolist())
-
-
-def _mesh_groups(message: Message) -> tuple[tuple[int, ...], ...]:
-    """Groups over axes of a mesh, or over parts of axes, as jax 0.12 has them."""
-    (mesh,) = message.messages(1)
-    sizes = [axis.number(2) for axis in mesh.messages(1)]
-    parts: list[list[int]] = [[size] for size in sizes]  # every axis as its parts, major first
-    chosen: list[tuple[int, int]] = []
-    for reference in message.messages(2):
-        axis = reference.number(1)
-        if reference.has(2):
-            (part,) = reference.messages(2)
-            before, size = part.number(1), part.number(2)
-            parts[axis] = [before, size, sizes[axis] // (before * size)]
-            chosen.append((axis, 1))
-        else:
-            chosen.append((axis, 0))
-    flat = [(axis, i) for axis, split in enumerate(parts) for i in range(len(split))]
-    # jax 0.10.0 lists the devices; later ones say how their order comes about.
-    ids = np.array(mesh.numbers(2)) if mesh.has(2) else np.arange(math.prod(sizes))
-    for iota in mesh.messages(3):  # where the devices are not in order
-        ids = ids.reshape(iota.numbers(1)).transpose(iota.numbers(2)).reshape(-1)
-    ids = ids.reshape([parts[a][i] for a, i in flat])
-    inside = [flat.index(position) for position in chosen]
-    outside = [i for i in range(len(flat)) if i not in inside]
-    width = math.prod(ids.shape[i] for i in inside)
-    rows = ids.transpose(outside + inside).reshape(-1, width)
-    return tuple(tuple(row) for row in rows.tolist())
 
 
 class Module:
@@ -237,69 +181,3 @@ class Module:
                 callers = (i for i in self.computations[computation] if i.opcode in CONTROL)
                 todo += [c for i in callers for c in i.called]
         return [i for number in reached for i in self.computations[number]]
-
-    @cached_property
-    def in_loops(self) -> set[int]:
-        """The computations that run inside a while loop."""
-        todo = [c for i in self.instructions if i.opcode == "while" for c in i.called]
-        reached: set[int] = set()
-        while todo:
-            computation = todo.pop()
-            if computation not in reached:
-                reached.add(computation)
-                todo += [c for i in self.computations[computation] for c in i.called]
-        return reached
-
-    def collectives(
-        self, axes: Sequence[str], sizes: Sequence[int]
-    ) -> list[tuple[str, str, tuple[str, ...], int, bool]]:
-        """Name, kind, mesh axes, bytes and whether in a loop, of every collective; sorted."""
-        found = []
-        for number, instructions in self.computations.items():
-            for i in instructions:
-                if i.kind not in KINDS:
-                    continue
-                size = sum(s.bytes for s in i.shapes)
-                if i.kind == "reduce-scatter":
-                    size *= len(i.groups[0])  # the operand's
-                moved = (
-                    axes_of_moves(i.pairs, axes, sizes) if i.pairs
-                    else axes_by_search(i.groups, axes, sizes)
-                )  # fmt: skip
-                found.append((i.name, i.kind, moved, size, number in self.in_loops))
-        return sorted(found)
-
-
-def axes_by_search(
-    groups: Sequence[Sequence[int]], axes: Sequence[str], sizes: Sequence[int]
-) -> tuple[str, ...]:
-    """The axes along which every group is a block, part of an axis or all of it; `()` if none is.
-
-    By sets and without arithmetic: a block is all combinations of the coordinates that it has.
-    """
-    coordinates = list(product(*(range(s) for s in sizes)))
-    members = [device for group in groups for device in group]
-    if sorted(members) != list(range(len(coordinates))):
-        return ()
-    extents = set()
-    for group in groups:
-        block = {coordinates[device] for device in group}
-        along = [{position[i] for position in block} for i in range(len(sizes))]
-        if block != set(product(*along)):
-            return ()
-        extents.add(tuple(len(a) for a in along))
-    if len(extents) != 1:
-        return ()
-    return tuple(name for name, n in zip(axes, extents.pop(), strict=True) if n > 1)
-
-
-def axes_of_moves(
-    pairs: Sequence[tuple[int, int]], axes: Sequence[str], sizes: Sequence[int]
-) -> tuple[str, ...]:
-    """The axes along which any device sends to another position."""
-    coordinates = list(product(*(range(s) for s in sizes)))
-    return tuple(
-        name
-        for i, name in enumerate(axes)
-        if any(coordinates[a][i] != coordinates[b][i] for a, b in pairs)
-    )

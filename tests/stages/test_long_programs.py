@@ -8,7 +8,7 @@ import pytest
 
 import shardviz as sv
 from shardviz.core.program.explanation import MOST_SENTENCES
-from shardviz.core.program.plan import fold_collectives
+from shardviz.core.program.plan_folds import fold_collectives
 from shardviz.core.program.report import Check
 from tests.stages.train_step import LAYERS, train_program
 

@@ -12,21 +12,24 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from shardviz.core.backend import folders, partitioner
-from shardviz.core.backend.compile import compile_lowered, lower
-from shardviz.core.backend.partitioner import (
+from shardviz.core.backend.run import folders, partitioner
+from shardviz.core.backend.run.compile import compile_lowered, lower
+from shardviz.core.backend.run.partitioner import (
     ONE_DEVICE,
+    DumpFolder,
     compile_with_dump,
     dump_root,
-    partitioned_text,
+    partitioned_module,
+    read_module,
 )
-from shardviz.core.backend.targets import choose, device_mesh
-from shardviz.core.backend.worker.run import compile_program
-from shardviz.core.hlo.collectives import read_collectives
+from shardviz.core.backend.run.targets import choose, device_mesh
+from shardviz.core.backend.run.worker.run import compile_program
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
+from shardviz.core.program.unpartitioned import Unpartitioned
+from shardviz.core.xla.collectives import read_collectives
 
 
 @pytest.fixture(autouse=True)
@@ -56,12 +59,12 @@ def program(mesh="x=4", **options):
 
 
 def kinds(dumped):
-    return [(c.kind, c.mesh_axes) for c in read_collectives(dumped.partitioned_text, ("x",), (4,))]
+    return [(c.kind, c.mesh_axes) for c in read_collectives(dumped.partitioned, ("x",), (4,))]
 
 
-def test_the_partitioners_text_is_read():
+def test_the_partitioners_module_is_read():
     dumped = compile_with_dump(lowered())
-    assert dumped.reason == ""
+    assert dumped.reason is None
     assert kinds(dumped) == [("all-reduce", ("x",))]
     assert 0 <= dumped.partition_s <= dumped.seconds
 
@@ -92,7 +95,7 @@ def test_a_cached_executable_keeps_it():
 
 def test_one_device_has_nothing_to_partition():
     dumped = compile_with_dump(lowered(size=1))
-    assert (dumped.partitioned_text, dumped.reason) == (None, ONE_DEVICE)
+    assert (dumped.partitioned, dumped.reason) == (None, ONE_DEVICE)
     report = compile_program(program("x=1"), cache=ExecutableCache())
     assert (report.partitioned, report.partition_s, report.notes) == ((), None, ())
 
@@ -119,7 +122,7 @@ def test_names_of_functions_that_files_cannot_have(name):
     if len(name) < 200:
         assert kinds(dumped) == [("all-reduce", ("x",))]
     else:
-        assert dumped.reason.startswith("XLA cannot dump this program: ")
+        assert dumped.reason.code == "refused"
 
 
 def test_a_backend_that_knows_no_such_option_compiles_without():
@@ -138,18 +141,19 @@ def test_a_backend_that_knows_no_such_option_compiles_without():
 
     older = Older()
     dumped = compile_with_dump(older)
-    assert (dumped.compiled, dumped.partitioned_text, len(older.requested)) == ("compiled", None, 2)
-    assert "No such compile option" in dumped.reason
+    assert (dumped.compiled, dumped.partitioned, len(older.requested)) == ("compiled", None, 2)
+    assert dumped.reason.code == "refused"
+    assert "No such compile option" in dumped.reason.detail
 
 
 def test_where_no_folder_can_be_made(monkeypatch):
     monkeypatch.setattr(partitioner, "dump_root", lambda: "/nowhere/at/all")
     dumped = compile_with_dump(lowered())
     assert dumped.compiled is not None
-    assert dumped.reason.startswith("There is no folder for XLA's dump: ")
+    assert dumped.reason.code == "unwritable"
     executable = compile_lowered(_lowered_program(), make_mesh("x=4"))
     assert executable.partitioned is None
-    assert executable.partition_note.startswith("There is no folder for XLA's dump: ")
+    assert executable.unpartitioned.code == "unwritable"
 
 
 @pytest.fixture
@@ -164,8 +168,7 @@ def test_a_dump_that_cannot_be_written_is_no_refusal_of_the_program(a_file, mesh
     report = compile_program(program(mesh, xla_dump_to=a_file), cache=ExecutableCache())
     assert report.error is None
     (note,) = report.notes
-    assert note.startswith(f"There is no folder for XLA's dump: {a_file} takes no files (")
-    assert note.endswith("name another one. What its partitioner made is unknown.")
+    assert (note.code, note.folder) == ("unwritable", a_file)
     assert report.partitioned is None or mesh == "x=1"
     assert report.memory is not None
 
@@ -174,7 +177,7 @@ def test_a_dump_that_xla_flags_ask_for_and_cannot_be_written(a_file, monkeypatch
     monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to={a_file}")
     dumped = compile_with_dump(lowered())
     assert dumped.compiled is not None
-    assert "takes no files" in dumped.reason
+    assert dumped.reason.code == "unwritable"
 
 
 def test_a_folder_that_is_nearly_full_is_not_used(monkeypatch, tmp_path):
@@ -182,17 +185,19 @@ def test_a_folder_that_is_nearly_full_is_not_used(monkeypatch, tmp_path):
     for options in ({}, {"xla_dump_to": str(tmp_path / "mine")}):
         dumped = compile_with_dump(lowered(), options)
         assert dumped.compiled is not None
-        assert " left, and a dump may need " in dumped.reason
+        assert (dumped.reason.code, dumped.reason.needed) == ("nearly full", 2**70)
         assert not any((tmp_path / "mine").glob("*"))
 
 
-def test_half_a_text_of_the_partitioner_is_not_read(monkeypatch):
-    monkeypatch.setattr(
-        partitioner, "read_text", lambda found: "HloModule f\n\nENTRY %main {\n  %p"
-    )
+def test_half_a_module_of_the_partitioner_is_not_read(monkeypatch):
+    def half(file):
+        file.path.write_bytes(file.path.read_bytes()[:100])
+        return read_module(file)
+
+    monkeypatch.setattr(partitioner, "read_module", half)
     dumped = compile_with_dump(lowered())
-    assert (dumped.compiled is not None, dumped.partitioned_text) == (True, None)
-    assert dumped.reason.endswith(": it may be full.")
+    assert (dumped.compiled is not None, dumped.partitioned) == (True, None)
+    assert dumped.reason.code == "incomplete"
 
 
 def _lowered_program(**options):
@@ -204,7 +209,9 @@ def test_a_persons_own_dump_stays_theirs_and_is_read(tmp_path):
     mine = tmp_path / "mine"
     dumped = compile_with_dump(lowered(), {"xla_dump_to": str(mine)})
     assert kinds(dumped) == [("all-reduce", ("x",))]
-    assert any("before_optimizations" in p.name for p in mine.iterdir())
+    # Beside the module that is read there is the text that they asked for.
+    names = [p.name for p in mine.iterdir() if "before_optimizations" in p.name]
+    assert sorted(name.rpartition(".")[2] for name in names) == ["pb", "txt"]
     again = compile_with_dump(lowered(lambda x, w: x @ w), {"xla_dump_to": str(mine)})
     assert kinds(again) == []
 
@@ -212,9 +219,8 @@ def test_a_persons_own_dump_stays_theirs_and_is_read(tmp_path):
 def test_a_persons_own_choice_of_passes_is_kept(tmp_path):
     options = {"xla_dump_to": str(tmp_path / "mine"), "xla_dump_hlo_pass_re": "layout-assignment"}
     dumped = compile_with_dump(lowered(), options)
-    assert dumped.partitioned_text is None
-    assert "'layout-assignment'" in dumped.reason
-    assert "add these to xla_dump_hlo_pass_re" in dumped.reason
+    assert dumped.partitioned is None
+    assert (dumped.reason.code, dumped.reason.detail) == ("other passes", "layout-assignment")
     assert not any("spmd-partitioning" in p.name for p in (tmp_path / "mine").iterdir())
 
 
@@ -239,12 +245,12 @@ def test_a_dump_that_xla_flags_asks_for(name, tmp_path, monkeypatch):
 def test_flags_that_came_too_late_for_xla_are_said(tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to={tmp_path / 'mine'}")
     dumped = compile_with_dump(lowered())
-    assert dumped.reason == f"XLA wrote no text of its partitioner to {tmp_path / 'mine'}."
+    assert dumped.reason == Unpartitioned("nothing", str(tmp_path / "mine"))
 
 
 def test_a_folder_that_is_none():
     dumped = compile_with_dump(lowered(), {"xla_dump_to": "sponge"})
-    assert "'sponge', where it was to go, is no folder" in dumped.reason
+    assert dumped.reason == Unpartitioned("no folder", "sponge")
 
 
 def test_jaxs_compilation_cache_still_hits_and_is_named(tmp_path):
@@ -267,74 +273,85 @@ def test_jaxs_compilation_cache_still_hits_and_is_named(tmp_path):
         for name, value in before.items():
             jax.config.update(name, value)
         compilation_cache.reset_cache()
-    assert first.reason == ""
-    assert second.partitioned_text is None
-    assert "came out of jax's compilation cache on disk" in second.reason
+    assert first.reason is None
+    assert second.reason == Unpartitioned("cached")
 
 
-def test_the_text_can_be_read_while_the_compile_runs(tmp_path):
+def names(module):
+    return [instruction.name for instruction in module.instructions()]
+
+
+def test_the_module_can_be_read_while_the_compile_runs(tmp_path):
     folder = tmp_path / "shared"
-    seen: list[str] = []
+    seen = []
     done = threading.Event()
 
     def poll():
         while not seen and not done.is_set():
-            if (text := partitioned_text(folder)) is not None:
-                seen.append(text)
+            if (module := partitioned_module(folder)) is not None:
+                seen.append(module)
 
     watcher = threading.Thread(target=poll)
     watcher.start()
     dumped = compile_with_dump(lowered(), folder=str(folder))
     done.set()
     watcher.join(30)
-    seen.append(partitioned_text(folder))
-    assert seen[0] == dumped.partitioned_text
-    assert any(p.suffix == ".txt" for p in folder.iterdir())
+    seen.append(partitioned_module(folder))
+    assert names(seen[0]) == names(dumped.partitioned)
+    assert any(p.suffix == ".pb" for p in folder.iterdir())
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory, eight_devices):
+    """The bytes of a module after partitioning."""
+    folder = tmp_path_factory.mktemp("dump")
+    compile_with_dump(lowered(), folder=str(folder))
+    (path,) = folder.glob("*after_spmd-partitioning*.pb")
+    return path.read_bytes()
+
+
+FILE = "module_{:04}.{}.0002.p.after_spmd-partitioning.before_x.hlo.pb"
 
 
 @pytest.mark.parametrize("length", [0, 1, 50, 400, -3, -1])
-def test_half_a_text_is_no_text(length, tmp_path):
-    complete = compile_with_dump(lowered()).partitioned_text.rstrip()
-    path = tmp_path / "module_0001.jit_f.0002.p.after_spmd-partitioning.before_x.txt"
-    path.write_text(complete)
-    assert partitioned_text(tmp_path) == complete
-    assert partitioned_text(tmp_path, "jit_f") == complete
-    assert partitioned_text(tmp_path, "jit_g") is None
-    path.write_text(complete[:length])
-    assert partitioned_text(tmp_path) is None
+def test_half_a_module_is_no_module(length, tmp_path, complete):
+    path = tmp_path / FILE.format(1, "jit_f")
+    path.write_bytes(complete)
+    assert partitioned_module(tmp_path) is not None
+    assert partitioned_module(tmp_path, "jit_f") is not None
+    assert partitioned_module(tmp_path, "jit_g") is None
+    path.write_bytes(complete[:length])
+    assert partitioned_module(tmp_path) is None
 
 
 FILES = {
-    "CPU": "module_0010.jit_f.0002.spmd-partitioner.after_spmd-partitioning.before_control.txt",
-    "GPU": "module_2008.jit_f.0003.spmd-partitioner.after_spmd-partitioning.before_inliner.txt",
+    "CPU": "module_0010.jit_f.0002.spmd-partitioner.after_spmd-partitioning.before_control.hlo.pb",
+    "GPU": "module_2008.jit_f.0003.spmd-partitioner.after_spmd-partitioning.before_inliner.hlo.pb",
     "TPU": "module_0021.jit_f.cl_933746096.0006.xla-partitioner.after_tpu-spmd-partitioning"
-    ".before_tpu-call-inliner.txt",
+    ".before_tpu-call-inliner.hlo.pb",
 }
 OTHERS = [
-    "module_0021.jit_f.cl_9.0003.xla-partitioner.after_spmd-prepare.before_tpu-spmd-concat.txt",
-    "module_0021.jit_f.cl_9.0005.xla-partitioner.after_dce.before_tpu-spmd-partitioning.txt",
-    "module_0021.jit_f.cl_9.0008.Phase_2.after_simplification-4-spmd.before_algsimp.txt",
-    "module_0010.jit_f.0001.spmd-partitioner.after_shardy-xla.before_spmd-partitioning.txt",
-    "module_9999.jit_f.0002.spmd-partitioner.after_spmd-partitioning.before_control.hlo.pb",
+    "module_0021.jit_f.cl_9.0003.xla-partitioner.after_spmd-prepare.before_tpu-spmd-concat.hlo.pb",
+    "module_0021.jit_f.cl_9.0005.xla-partitioner.after_dce.before_tpu-spmd-partitioning.hlo.pb",
+    "module_0021.jit_f.cl_9.0008.Phase_2.after_simplification-4-spmd.before_algsimp.hlo.pb",
+    "module_0010.jit_f.0001.spmd-partitioner.after_shardy-xla.before_spmd-partitioning.hlo.pb",
+    "module_9999.jit_f.0002.spmd-partitioner.after_spmd-partitioning.before_control.txt",
 ]
 
 
 @pytest.mark.parametrize("platform", FILES)
-def test_the_file_of_each_compiler_among_its_others(platform, tmp_path):
-    text = "HloModule jit_f\n\nENTRY %main (x: f32[]) -> f32[] {\n  ROOT %x = f32[] parameter(0)\n}"
+def test_the_file_of_each_compiler_among_its_others(platform, tmp_path, complete):
     for other in OTHERS:
-        (tmp_path / other).write_text("HloModule other\n\nENTRY %o {\n}\n")
-    (tmp_path / FILES[platform]).write_text(text)
-    assert partitioned_text(tmp_path) == text
+        (tmp_path / other).write_bytes(b"")
+    (tmp_path / FILES[platform]).write_bytes(complete)
+    assert partitioned_module(tmp_path) is not None
 
 
 def test_of_several_modules_the_named_one_is_read(tmp_path):
-    text = "HloModule {}\n\nENTRY %main {{\n}}"
     for number, name in ((3, "jit_f"), (12, "jit_reference"), (7, "jit_f")):
-        file = f"module_{number:04}.{name}.0002.spmd.after_spmd-partitioning.before_x.txt"
-        (tmp_path / file).write_text(text.format(f"{name}_{number}"))
-    assert "jit_f_7" in partitioned_text(tmp_path, "jit_f")
-    assert "jit_reference_12" in partitioned_text(tmp_path)
+        (tmp_path / FILE.format(number, name)).write_bytes(b"")
+    numbers = [DumpFolder(tmp_path, {}, name).partitioned().number for name in ("jit_f", None)]
+    assert numbers == [7, 12]
 
 
 def test_dumps_go_where_memory_is_free(monkeypatch, tmp_path):

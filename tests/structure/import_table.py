@@ -32,16 +32,19 @@ _BASE = ("core.errors", "core.format", "core.display")
 _LAYOUT = (*_BASE, "core.layout")
 _HARDWARE = (*_LAYOUT, "core.hardware")
 _PROGRAM = (*_HARDWARE, "core.program")
-_HLO = (*_PROGRAM, "core.hlo")
-_CORE = (*_HLO, "core.backend")
+_XLA = (*_PROGRAM, "core.xla")
+_CORE = (*_XLA, "core.backend")
+_WORDING = (*_XLA, "core.wording")
 _WIDGETS = ("ipywidgets", "anywidget", "traitlets", "IPython")
 _JAX = ("jax", "jaxlib")
 # The subfolders of core.backend: its own files are below them and import none of them.
 _BACKEND = (
+    "core.backend.tracing",
     "core.backend.shardy",
-    "core.backend.worker",
+    "core.backend.run.worker",
+    "core.backend.run.hosts",
+    "core.backend.run",
     "core.backend.call_cache",
-    "core.backend.hosts",
 )
 _LAZY_BACKEND = ("core.backend",)
 
@@ -50,17 +53,23 @@ PARTS = (
     Part("core.errors", (), dynamic=True),  # it imports what may be missing, to say so
     Part("core.format", ("core.format",)),
     Part("core.display", ()),
+    Part("core.layout.rules", _LAYOUT),
+    Part("core.layout.trees", _LAYOUT),
+    Part("core.layout.transfer", _LAYOUT),
     Part("core.layout", _LAYOUT),
     Part("core.hardware", _HARDWARE),
     Part("core.program", _PROGRAM),
-    Part("core.hlo", _HLO),
+    Part("core.xla", _XLA),
+    Part("core.wording", _WORDING, dynamic=True),
     Part(
-        "core.backend.hosts.cluster",
+        "core.backend.run.hosts.cluster",
         _CORE,
         ("numpy", "ipyparallel", "traitlets"),
         in_call=("ipyparallel", "traitlets"),
     ),
     *(Part(name, _CORE, ("numpy", *_JAX, "ml_dtypes")) for name in _BACKEND),
+    # It looks for private names of jax, which may be gone.
+    Part("core.backend.jax_compat", ("core.backend.jax_compat",), _JAX, dynamic=True),
     Part(
         "core.backend.checkpoints",
         _LAYOUT,
@@ -69,31 +78,37 @@ PARTS = (
     ),
     Part(
         "core.backend",
-        (*_HLO, "core.backend"),
+        (*_XLA, "core.backend"),
         ("numpy", *_JAX, "ml_dtypes"),
     ),
     Part("core", ()),
-    Part("legacy", (*_CORE, "picture", "legacy"), ("numpy", *_JAX), (*_LAZY_BACKEND, *_JAX)),
-    Part("picture", (*_HLO, "picture")),
-    Part("gallery.functions", (*_PROGRAM, "gallery"), ("numpy", "jax", "flax")),
-    Part("gallery", (*_PROGRAM, "gallery"), dynamic=True),
-    Part("plots", (*_HLO, "picture", "plots"), ("numpy", "matplotlib")),
-    Part("widgets.session", (*_PROGRAM, "legacy", "gallery", "widgets")),
+    Part(
+        "legacy",
+        (*_CORE, "core.wording", "picture", "legacy"),
+        ("numpy", *_JAX),
+        (*_LAZY_BACKEND, *_JAX),
+    ),
+    Part("picture", (*_WORDING, "picture")),
+    Part("gallery.functions", (*_PROGRAM, "core.wording", "gallery"), ("numpy", "jax", "flax")),
+    Part("gallery", (*_PROGRAM, "core.wording", "gallery"), dynamic=True),
+    Part("plots", (*_WORDING, "picture", "plots"), ("numpy", "matplotlib")),
+    Part("widgets.session", (*_PROGRAM, "core.wording", "legacy", "gallery", "widgets")),
+    Part("widgets.ipykernel_compat", (), ("ipykernel",), in_call=("ipykernel",)),
     Part(
         "widgets",
-        (*_CORE, "legacy", "gallery", "picture", "widgets"),
+        (*_CORE, "core.wording", "legacy", "gallery", "picture", "widgets"),
         ("numpy", *_WIDGETS),
         _LAZY_BACKEND,
     ),
     Part(
         "api",
-        (*_CORE, "legacy", "picture", "plots", "widgets", "gallery", "api"),
+        (*_CORE, "core.wording", "legacy", "picture", "plots", "widgets", "gallery", "api"),
         in_call=(*_LAZY_BACKEND, "plots", "widgets"),
         dynamic=True,
     ),
     Part(
         "exercises",
-        (*_CORE, "widgets", "gallery", "api", "exercises"),
+        (*_CORE, "core.wording", "widgets", "gallery", "api", "exercises"),
         ("numpy", "jax"),
         (*_LAZY_BACKEND, "widgets", "jax"),
         dynamic=True,  # the modules that hold the exercises are found by themselves
@@ -105,9 +120,21 @@ PARTS = (
         # A test run that does not use the fixture imports nothing more.
         ("core", "api"),
     ),
-    Part("__main__", (*_PROGRAM, "core.hlo", "api"), (), ("core", "api"), dynamic=True),
+    Part(
+        "__main__",
+        (*_PROGRAM, "core.xla", "core.wording", "api"),
+        (),
+        ("core", "api"),
+        dynamic=True,
+    ),
+    Part("types", (*_PROGRAM, "core", "picture")),
     Part("_version", ()),
-    Part("", (*_LAYOUT, "core", "picture", "api"), in_call=("api", "core.backend"), dynamic=True),
+    Part(
+        "",
+        (*_LAYOUT, "core", "picture", "api"),
+        in_call=("api", "core.backend", "core.wording"),
+        dynamic=True,
+    ),
 )
 
 # The one import of jax below core.backend, made when somebody asks for jax's own object.

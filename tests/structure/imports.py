@@ -12,6 +12,7 @@ PACKAGE = "shardviz"
 IMPORTERS = ("import_module", "__import__")
 COMPUTED = "<a name made at run time>"
 IN_TEXT = "<a string>"
+FOR_TYPES = "<TYPE_CHECKING>"
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Import:
         line: where it stands.
         module: the module it names; for `from a import b`, `a.b` where that is a module.
         inside: the qualified name of the function it stands in; IN_TEXT for a module that is
-            named in a string; empty for an import at module level.
+            named in a string; FOR_TYPES for one that only a type checker reads; empty for an
+            import at module level.
     """
 
     file: str
@@ -62,13 +64,15 @@ def module_name(file: str) -> str:
 
 
 def imports_of(files: Mapping[str, ast.Module]) -> list[Import]:
-    """Every import of every file; what only a type checker reads is left out."""
+    """Every import of every file. For type checkers only those of the package itself count."""
     modules = {module_name(file) for file in files}
     found: list[Import] = []
     for file, tree in files.items():
         for node, inside in _nodes(tree.body, ""):
             place = inside or (IN_TEXT if isinstance(node, ast.Constant) else "")
             for module in _modules(node, file, modules):
+                if place == FOR_TYPES and module.partition(".")[0] != PACKAGE:
+                    continue  # it is loaded by no one
                 found.append(Import(file, node.lineno, module, place))
     return found
 
@@ -76,11 +80,10 @@ def imports_of(files: Mapping[str, ast.Module]) -> list[Import]:
 def file_cycles(imports: list[Import]) -> list[list[str]]:
     """The modules that import each other, each ring once, sorted.
 
-    Imports inside a call count as well: they hide a ring, and do not untie it. Only a value that
-    asks for its own picture does not count: what draws it has to know it.
+    Imports inside a call and those for type checkers count as well: they hide a ring, and do not
+    untie it.
     """
-    own = (i for i in imports if not i.inside.endswith(("._draw_", "._text_")))
-    return _rings(_graph(_edges(own)))
+    return _rings(_graph(_edges(imports)))
 
 
 def folder_cycles(imports: list[Import]) -> list[list[str]]:
@@ -151,6 +154,8 @@ def _nodes(body: list[ast.stmt], inside: str) -> Iterator[tuple[ast.stmt | ast.e
 
 def _walk(node: ast.AST, inside: str, owner: str) -> Iterator[tuple[ast.stmt | ast.expr, str]]:
     if isinstance(node, ast.If) and _is_type_checking(node.test):
+        for child in node.body:
+            yield from _walk(child, FOR_TYPES, owner)
         for child in node.orelse:
             yield from _walk(child, inside, owner)
         return

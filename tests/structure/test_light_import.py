@@ -44,7 +44,7 @@ def test_a_planted_heavy_import_is_found(tmp_path: Path):
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [
-        ("shardviz.core.layout.audit", HEAVY),
+        ("shardviz.core.layout.trees.audit", HEAVY),
         ("shardviz.core.layout.layout", HEAVY),
         ("shardviz.core.program.program", HEAVY),
         ("shardviz.core.program.report", HEAVY),
@@ -52,13 +52,13 @@ def test_a_planted_heavy_import_is_found(tmp_path: Path):
         ("shardviz.__main__", (*HEAVY, "numpy")),
         ("shardviz.picture.show", HEAVY),
         ("shardviz.api.layouts", HEAVY),
-        ("shardviz.api.values", HEAVY),
+        ("shardviz.api.show", HEAVY),
         ("shardviz.api.programs", HEAVY),
         ("shardviz.gallery.programs", HEAVY),
         ("shardviz.exercises", HEAVY),
         ("shardviz.widgets.session", HEAVY),
         ("shardviz.plots.paint", (*JAX, *WIDGETS)),
-        ("shardviz.core.backend.worker.run", (*WIDGETS, "flax", "matplotlib")),
+        ("shardviz.core.backend.run.worker.run", (*WIDGETS, "flax", "matplotlib")),
         ("shardviz.widgets.explorer", (*JAX, "matplotlib")),
     ],
 )

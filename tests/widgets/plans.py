@@ -5,6 +5,7 @@ from __future__ import annotations
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_notes import Note, Refusal
 from shardviz.core.program.plan_values import (
     Choice,
     Diagnosis,
@@ -72,7 +73,7 @@ def _value(
         operands=(before, f"w_{layer}") if opcode.startswith("dot") else (before,),
         scope=("jit(f)", f"layer_{layer}"), region="loop body" if looped else "",
         trips=12 if looped else None, backward=backward, covered=not hidden,
-        note="Shardy does not look into a Pallas kernel." if hidden else "",
+        notes=(Note("kernel"), Note("no rule")) if hidden else (),
     )  # fmt: skip
 
 
@@ -81,12 +82,11 @@ REFUSED = Plan(
     MESH,
     error=Failure("trace", "Both sides contract over model.", "block.py:31"),
     diagnosis=Diagnosis(
-        "dot_general", "block.py:31", "Both sides contract over model.",
+        "dot_general", "block.py:31", Refusal("inner alike", "dot_general", axes=("model",)),
         ("float32[64, 512@model]", "float32[512@model, 64]"),
         (
-            Choice(Spec.parse("data, None"), (Collective("all-reduce", ("model",), 4096),),
-                   "Adds up the parts."),
-            Choice(Spec.parse("None, None"), (), "Nothing to do."),
+            Choice(Spec.parse("data, None"), (Collective("all-reduce", ("model",), 4096),)),
+            Choice(Spec.parse("None, None"), ()),
         ),
     ),
 )  # fmt: skip

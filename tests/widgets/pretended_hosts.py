@@ -11,7 +11,7 @@ from shardviz.core.errors import TargetError
 from shardviz.core.program.report import Report
 
 #: The module that knows who runs, and the one that compiles and runs.
-MODULES = ("shardviz.core.backend.hosts.group", "shardviz.core.backend.hosts.run")
+MODULES = ("shardviz.core.backend.run.hosts.group", "shardviz.core.backend.run.hosts.run")
 NAME = "2 hosts x 4, local"
 WAIT_S = 30.0
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.cause import Cause, ValueName
 from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_notes import Refusal
 from shardviz.core.program.plan_values import Choice, Diagnosis, Origin, PlannedOp, Step
 from shardviz.core.program.report import Collective, Failure, Member, Memory, Report
 from shardviz.widgets.stages_view import StageResults
 
 MESH = make_mesh(data=4, model=2)
+DOT = ValueName("operation", "dot_general")
 BAD = "<img src=x onerror=alert(1)>"
 
 
@@ -18,23 +21,35 @@ def collective(kind: str, axes: str, size: int, line: int, **more) -> Collective
     return Collective(kind, tuple(axes.split()), size, op, f"block.py:{line}", **more)
 
 
+def summed(name: str) -> Cause:
+    return Cause(
+        "reduced", "all-reduce", ("data",), operand=ValueName("operation", name), reducer="add"
+    )
+
+
 SUMS = tuple(
-    collective("all-reduce", "data", 1 << (18 + i), 10 + i, cause=f"Layer {i} sums over rows.")
+    collective(
+        "all-reduce",
+        "data",
+        1 << (18 + i),
+        10 + i,
+        cause=summed(f"layer_{i}"),
+    )
     for i in range(3)
 )
 LOOP = collective("all-gather", "model", 4096, 20, in_loop=True, trips=12, value="dot_general")
 PLANNED = (*SUMS, LOOP, collective("all-to-all", "data model", 1 << 16, 30))
 FULL = collective(
     "all-gather", "data model", 1 << 21, 30, rematerialises=True,
-    cause="The constraint swaps both axes.",
+    cause=Cause("rematerialised", "all-gather", ("data", "model"), full="f32[16]", part="f32[2]"),
 )  # fmt: skip
 PARTITIONED = (*SUMS, LOOP, FULL)
 TOGETHER = Collective(
     "all-reduce", ("data",), sum(c.bytes_per_device for c in SUMS),
     "jit(f)/(transpose(jvp())/dot_general:transpose(jvp())/dot_general)", "block.py:10",
-    shape="(f32[65536], f32[131072], f32[262144])", is_async=True, operand="dot_general",
+    shape="(f32[65536], f32[131072], f32[262144])", is_async=True, operand=DOT,
     members=tuple(
-        Member(c.op, c.source, c.bytes_per_device, operand="dot_general", cause=c.cause)
+        Member(c.op, c.source, c.bytes_per_device, operand=DOT, cause=c.cause)
         for c in reversed(SUMS)
     ),
 )  # fmt: skip
@@ -59,11 +74,12 @@ REPORT = Report(
 RESULTS = StageResults(PLAN, 0, REPORT, 0, "")
 
 DIAGNOSIS = Diagnosis(
-    "dot_general", "block.py:20", f"Both sides contract over model {BAD}.",
+    "dot_general", "block.py:20",
+    Refusal("other", words=f"Both sides contract over model {BAD}."),
     ("float32[64, 512@model]", "float32[512@model, 2048]"),
     (
-        Choice(Spec.parse("None, None"), (SUMS[0],), "All devices add their parts."),
-        Choice(Spec.parse("data, None"), (), "Nothing moves."),
+        Choice(Spec.parse("None, None"), (SUMS[0],)),
+        Choice(Spec.parse("data, None"), ()),
     ),
 )  # fmt: skip
 REFUSED = Plan(

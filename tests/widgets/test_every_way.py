@@ -15,8 +15,8 @@ import pytest
 
 import shardviz as sv
 from shardviz.core.format import bytes_text
-from shardviz.core.layout.audit import Audit
-from shardviz.core.layout.audit import audit as audit_of
+from shardviz.core.layout.trees.audit import Audit
+from shardviz.core.layout.trees.audit import audit as audit_of
 from shardviz.widgets.model_view import Leaves, model_view
 from tests.widgets.ways_to_open import IN_A_BROWSER, WAYS
 
@@ -33,8 +33,8 @@ def tell(explorer: Any, **intent: Any) -> None:
 def opened(request) -> Iterator[Any]:
     explorer = sv.explore(WAYS[request.param]())
     session = explorer.session
-    for kind in session.model.kinds if session.model else ():  # one leaf of each is opened
-        session.edit("open", session.model.arrays.index(kind))
+    for kind in session.now.model.kinds if session.now.model else ():  # one leaf of each is opened
+        session.edit("open", session.now.model.arrays.index(kind))
     tell(explorer, kind="show", value="Rules")
     yield explorer
     explorer.close()
@@ -52,7 +52,7 @@ def unsplit(session: Any) -> list[tuple[int, int]]:
 
 def audit_anew(session: Any) -> Audit:
     """An audit of the model as the session has it now, made by nothing of the Explorer."""
-    leaves = {leaf.name: leaf for leaf in session.model.arrays} if session.model else {}
+    leaves = {leaf.name: leaf for leaf in session.now.model.arrays} if session.now.model else {}
     leaves |= {array.name: array for array in session.arrays}
     found = session.program
     return audit_of(list(leaves.values()), found.rules or [], found.mesh, found.dialect)
@@ -88,11 +88,11 @@ def test_every_remedy_does_what_it_says(opened):
     for number, dim in unsplit(session)[:MOST_CELLS]:
         name, broken = session.arrays[number].name, session.program.requests[number].problem
         tell(opened, kind="cell", value=f"-1:{number}:{dim}")
-        found = opened._remedies[2]["found"]
+        found = opened._remedies[2].found
         for which, remedy in enumerate(found):
             view = opened.cell["remedies"][which]
             tell(opened, kind="apply", value=str(which))
-            assert session.errors == {}
+            assert session.now.errors == {}
             row, after = session.program.requests[number], audit_anew(session)
             case = f"{name}, dimension {dim}: {remedy}"
             assert row.layout is not None, case
@@ -112,7 +112,7 @@ def test_every_remedy_does_what_it_says(opened):
             assert row.layout.block_counts == tuple(
                 math.prod(size[a] for a in axes) for axes in row.spec.dims
             )
-            model = session.model or Leaves(session.arrays)
+            model = session.now.model or Leaves(session.arrays)
             shown = model_view(session.program, "", model, None)["kinds"]
             kind = model.kind_of[[a.name for a in model.arrays].index(name)]
             assert shown[kind]["spec"] == view["spec"], case

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -16,8 +15,10 @@ from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.program import Program
 from shardviz.widgets import jax_code
-from shardviz.widgets.jax_code import Name, Unwritable, function_code, names_read, written
-from shardviz.widgets.session import DEVICE_PUT, Session
+from shardviz.widgets.document import DEVICE_PUT
+from shardviz.widgets.jax_expression import Name, Unwritable, written
+from shardviz.widgets.jax_function import function_code, names_read
+from shardviz.widgets.session import Session
 
 HERE = Path(__file__).parent
 PASTED = """
@@ -144,7 +145,7 @@ def test_pasted_code_runs_where_jax_has_started_with_one_device():
         make_mesh(a=4, device_ids=range(12, 16)),
     )
     made = [Session(Program(abs, (ArraySpec("x", (64,)),), m, name=DEVICE_PUT)) for m in meshes]
-    said = python("-c", LATE.format(codes=[jax_code.code(session) for session in made]))
+    said = python("-c", LATE.format(codes=[jax_code.code(session.now) for session in made]))
     assert said == (
         "This mesh has 32 devices, and JAX has 16. Restart the kernel and run this cell first.\n"
     )
@@ -156,7 +157,7 @@ def closure(k):
 
 def test_a_function_that_no_code_can_name_is_a_placeholder():
     program = Program(closure(3), (ArraySpec("x", (8,)),), make_mesh(data=8))
-    code = jax_code.code(Session(program))
+    code = jax_code.code(Session(program).now)
     assert "jax.jit(function)(x)" in code
     with pytest.raises(NotImplementedError, match="own function here: a lambda from line"):
         exec(code, {})  # noqa: S102  what a person does with it
@@ -168,21 +169,6 @@ class Callable:
 
     def method(self, x):
         return x
-
-
-UNNAMED = {
-    "an object": (Callable(), "a Callable"),
-    "a method of an object": (Callable().method, "the method method of a Callable"),
-    "a class's instance in a partial": (
-        functools.partial(Callable(), 1),
-        "a functools.partial of a Callable",
-    ),
-}
-
-
-@pytest.mark.parametrize(("fn", "words"), UNNAMED.values(), ids=UNNAMED.keys())
-def test_what_has_no_name_is_described(fn, words):
-    assert f"Put the program's own function here: {words}" in function_code(fn).source
 
 
 def test_functions_of_modules_are_imported():
@@ -205,24 +191,19 @@ def reads(x):
     return [helper(y) for y in x]
 
 
-def test_types_of_64_bits_switch_them_on():
-    program = Program(abs, (ArraySpec("x", (8,), None, "float64"),), make_mesh(data=8))
-    assert 'jax.config.update("jax_enable_x64", True)' in jax_code.code(Session(program))
-
-
 def test_a_donated_array_in_host_memory_stays_there():
     array = ArraySpec("x", (8,), None, "float32", None, "pinned_host")
     session = Session(Program(abs, (array,), make_mesh(data=8)))
     session.edit("shape", "16", 0)
-    assert "memory_kind='pinned_host')" in jax_code.code(session)
+    assert "memory_kind='pinned_host')" in jax_code.code(session.now)
 
 
 def test_the_code_of_a_reopened_state_says_what_is_missing():
     session = Session(
         Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=8), name=DEVICE_PUT), DEVICE_PUT
     )
-    session.missing_function = "dot\nimport os"
-    assert "# A saved state holds no functions: 'dot\\nimport os'" in jax_code.code(session)
+    now = session.now.replace(missing_function="dot\nimport os")
+    assert "\nimport os" not in jax_code.code(now)
 
 
 LONG = {f"parameter_{i}": Name(f"p_{i}") for i in range(9)}

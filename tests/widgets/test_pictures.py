@@ -6,7 +6,7 @@ import pytest
 
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.rules import Rules
+from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.program.program import Program
 from shardviz.picture.layout import draw_layout_array
 from shardviz.widgets import pictures
@@ -44,13 +44,13 @@ def drawn(monkeypatch) -> list[str]:
 
 def test_layers_that_look_alike_are_drawn_once(drawn):
     session, cache = model(60), PictureCache()
-    cache.update(session)
+    cache.update(session.now)
     assert len(drawn) == 2
     session.edit("mesh", "data=4, model=2")
-    cache.update(session)
+    cache.update(session.now)
     assert len(drawn) == 4
     session.edit("spec", "None, None", 7)
-    cache.update(session)
+    cache.update(session.now)
     assert len(drawn) == 5
 
 
@@ -68,18 +68,18 @@ EDITS = {
 def test_every_picture_is_as_if_drawn_by_itself(edits):
     session, cache = model(3), PictureCache()
     for edit in edits:
-        cache.update(session)
+        cache.update(session.now)
         session.edit(*edit)
-    found = cache.update(session)[1]
+    found = cache.update(session.now)[1]
     for array, picture in zip(session.arrays, found, strict=True):
         alone = Session(session.program.replace(arrays=(array,)))
-        assert PictureCache().update(alone)[1] == [picture], array.name
+        assert PictureCache().update(alone.now)[1] == [picture], array.name
         assert picture["picture"]["data"]["tiles"]["count"] > 1
 
 
 def test_other_devices_are_another_picture():
     session, cache = model(1), PictureCache()
-    before = cache.update(session)[1]
+    before = cache.update(session.now)[1]
     moved = make_mesh(data=2, model=4, device_ids=[7, 6, 5, 4, 3, 2, 1, 0])
-    session.open(session.program.replace(mesh=moved), "")
-    assert cache.update(session)[1] != before
+    other = Session(session.program.replace(mesh=moved))
+    assert cache.update(other.now)[1] != before

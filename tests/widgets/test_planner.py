@@ -11,9 +11,10 @@ from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Failure, Report
 from shardviz.gallery import programs
-from shardviz.widgets.background import Planner, why_not_automatic
+from shardviz.widgets.document import DEVICE_PUT
 from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.session import DEVICE_PUT, Session
+from shardviz.widgets.planner import Planner, why_not_automatic
+from shardviz.widgets.session import Session
 from tests.program.helpers import in_new_python
 
 ONE = Collective("all-reduce", ("data",), 1024)
@@ -73,20 +74,20 @@ def test_another_target_runs_the_partitioner_again_and_plans_nothing():
     [
         (8, "", ""),
         (512, "cpu", ""),
-        (1024, "", "an estimate only"),
-        (8, "tpu:v5e:2x4", "press Compile"),
-        (8, "attached", "press Compile"),
+        (1024, "", "too many"),
+        (8, "tpu:v5e:2x4", "described"),
+        (8, "attached", "attached"),
     ],
 )
 def test_only_up_to_512_simulated_devices_are_partitioned_automatically(size, target, why):
-    words = why_not_automatic(program(size), target)
-    assert words.startswith(why) if why else words == ""
+    found = why_not_automatic(program(size), target)
+    assert (found.code if found else "") == why
     targets: list[str] = []
     made = planner(partition=lambda p, t, c, v: targets.append(t) or reported(p, t, c, v))
     made.request(program(size), 1, target)
     assert made.wait(5)
     assert targets == ([] if why else [target])
-    assert made.state.reason == words
+    assert made.state.not_run == found
 
 
 def test_what_cannot_be_traced_is_not_compiled():
@@ -99,7 +100,7 @@ def test_what_cannot_be_traced_is_not_compiled():
     made.request(program(), 1, "")
     assert made.wait(5)
     assert made.state.plan.error == failure
-    assert made.state.reason == "not run: there is no plan"
+    assert made.state.not_run.code == "no plan"
     assert targets == []
 
 

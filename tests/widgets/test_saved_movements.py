@@ -9,8 +9,8 @@ from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz.core.errors import ProgramError
-from shardviz.widgets import pictures
-from shardviz.widgets.pictures import _resharded, reshard_of
+from shardviz.widgets import movements_view
+from shardviz.widgets.movements_view import _resharded, reshard_of
 
 AXES = ("a", "b", "c")
 
@@ -60,7 +60,7 @@ def test_a_page_of_a_million_devices_is_saved_without_their_steps(monkeypatch):
     def never(*_: object) -> None:
         raise AssertionError("the steps of a million devices were made")
 
-    monkeypatch.setattr(pictures, "reshard_movement", never)
+    monkeypatch.setattr(movements_view, "reshard_movement", never)
     mesh = sv.mesh(a=1024, b=1024)
     explorer = sv.explore(sv.layout((mesh.size, mesh.size), "(a, b)", mesh))
     assert explorer.page().startswith("<!doctype html>")

@@ -5,12 +5,15 @@ from collections import Counter
 import pytest
 
 from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.program.cause import Cause, ValueName
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp, ShardingRule
-from shardviz.core.program.report import Check, Collective, Failure, Memory, Report
+from shardviz.core.program.report import Collective, Failure, Memory, Report
 from shardviz.core.program.roofline import roofline
-from shardviz.widgets.program_view import memory_view, verdict
-from shardviz.widgets.stages_view import StageResults, crosses_hosts, stages_view
+from shardviz.widgets.collective_table import crosses_hosts
+from shardviz.widgets.planner import NotRun
+from shardviz.widgets.report_view import memory_view
+from shardviz.widgets.stages_view import StageResults, stages_view
 from tests.widgets.stage_examples import (
     COMPILED,
     FULL,
@@ -44,7 +47,7 @@ def test_every_stage_says_its_sum_its_time_and_its_state():
     # 256 + 512 + 1,024 KiB, 12 times 4 KiB in the loop, and 64 KiB.
     assert stage(view, "propagated")["more"].startswith("1.9 MiB · 2 of 2 values split")
     assert stage(view, "compiled")["took"] == "41.5 s"
-    assert stage(view, "partitioned")["more"].endswith("TPU × 8")
+    assert stage(view, "partitioned")["more"].endswith(REPORT.target)
 
 
 def test_the_marks_say_what_changed():
@@ -78,7 +81,7 @@ def test_rows_are_sorted_by_bytes_and_equal_collectives_have_one_each():
 def test_a_combined_collective_has_the_causes_of_its_members_the_largest_first():
     view = stages_view(RESULTS)
     together = next(c for c in view["collectives"][2] if c["number"] == 0)
-    assert together["causes"] == [f"Layer {i} sums over rows." for i in (2, 1, 0)]
+    assert together["causes"] == [str(one.cause) for one in reversed(SUMS)]
     assert together["tags"] == ["async", "combined"]
 
 
@@ -90,14 +93,15 @@ def test_the_cause_of_the_estimate_is_not_that_of_the_partitioners_collective():
         "jit(f)/dot_general",
         "f.py:3",
         value="dot_general",
-        cause="x is split and dot_general needs it not split.",
+        cause=Cause("gathered", "all-gather", ("data",)),
     )
-    cause = "Argument w_in is split over data along dimension 0."
-    gathered = dataclasses.replace(moved, value="", cause=cause, operand="argument w_in")
+    w_in = ValueName("argument", "w_in")
+    cause = Cause("gathered", "all-gather", ("data",), operand=w_in, dimension=0)
+    gathered = dataclasses.replace(moved, value="", cause=cause, operand=w_in)
     report = Report("f", "cpu", partitioned=(gathered,), collectives=())
     plan = dataclasses.replace(PLAN, collectives=(moved,))
     (row,) = stages_view(StageResults(plan, 0, report))["collectives"][1]
-    assert row["causes"] == [cause]
+    assert row["causes"] == [str(cause)]
 
 
 HOSTS = make_mesh(data=4, model=2, processes=2)
@@ -131,13 +135,6 @@ def test_hosts_are_those_of_the_hardware_or_else_those_that_were_typed():
     assert tags_on(one, HOSTS, "tpu:v5e:2x4") == crossing, "described devices have their own"
     assert tags_on(HOSTS, one, "tpu:v5e:2x4") == [[]] * 3
     assert tags_on(HOSTS, None, "tpu:v5e:2x4") == [[]] * 3, "not known before the compile"
-
-
-def test_a_step_between_slices_is_called_so():
-    one = Collective("all-reduce", ("data",), 1024, is_async=True, between_slices=True)
-    report = Report("block", "TPU v5e 4×4 × 2 slices, described", collectives=(one,), compile_s=1.0)
-    (row,) = stages_view(StageResults(report=report))["collectives"][2]
-    assert row["tags"] == ["async", "between slices"]
 
 
 def test_loops_count_as_often_as_they_run_and_a_full_rematerialisation_is_marked():
@@ -182,8 +179,8 @@ def test_unknown_stages_say_so(results, states):
 
 
 def test_the_reason_why_the_partitioner_waits_is_on_its_stage():
-    view = stages_view(StageResults(PLAN, 0, reason="press Compile: it takes a while"))
-    assert stage(view, "partitioned")["text"] == "press Compile: it takes a while"
+    view = stages_view(StageResults(PLAN, 0, not_run=NotRun("failed", detail="no memory")))
+    assert "no memory" in stage(view, "partitioned")["text"]
 
 
 def test_the_view_is_json_and_stays_small_for_thousands_of_collectives():
@@ -197,27 +194,27 @@ def test_the_view_is_json_and_stays_small_for_thousands_of_collectives():
 def test_memory_is_compared_with_the_capacity():
     view = memory_view(REPORT)
     assert view["over"]
-    assert view["sentence"] == "24 GiB of 16 GiB on each device: 1.5 times what it has."
+    assert str(REPORT.fit) in view["sentence"]
     assert [p["name"] for p in view["parts"]] == ["arguments", "outputs", "temporaries"]
     assert sum(p["share"] for p in view["parts"]) == pytest.approx(1.0)
     assert view["capacity"] == pytest.approx(16 / 24)
 
 
 @pytest.mark.parametrize(
-    ("memory", "words"),
+    ("memory", "sizes"),
     [
-        (Memory(arguments=1 << 20), "its capacity is not known"),
-        (Memory(arguments=1 << 20, capacity=1 << 40), "less than 1 %"),
-        (Memory(arguments=1 << 30, outputs=1 << 30, aliased=1 << 30, capacity=2 << 30), "50 %"),
-        (Memory(arguments=1, host_arguments=2 << 20), "In addition, 2 MiB per device are in host"),
-        (Memory(host_outputs=2 << 20), "In addition, 2 MiB per device are in host"),
-        (Memory(), ""),
+        (Memory(arguments=3 << 20), ["3 MiB"]),
+        (Memory(arguments=1 << 30, outputs=2 << 30, aliased=1 << 30, capacity=5 << 30),
+         ["2 GiB", "5 GiB", "1 GiB"]),
+        (Memory(arguments=1, host_arguments=2 << 20), ["1 B", "2 MiB"]),
+        (Memory(host_outputs=2 << 20), ["2 MiB"]),
+        (Memory(), []),
     ],
-)
-def test_memory_is_put_into_words(memory, words):
-    said = memory_view(Report("f", "t", memory=memory))["sentence"]
-    assert words in said
-    assert bool(said) is bool(words)
+)  # fmt: skip
+def test_the_sentence_on_memory_has_its_numbers(memory, sizes):
+    sentence = memory_view(Report("f", "t", memory=memory))["sentence"]
+    assert all(size in sentence for size in sizes)
+    assert bool(sentence) is bool(sizes)
 
 
 def test_operations_are_priced_with_the_plan_of_the_same_program():
@@ -242,16 +239,6 @@ def test_operations_are_priced_with_the_plan_of_the_same_program():
     ]
     assert other["operations"] == []
     assert same["times"] == other["times"] != []
-
-
-def test_a_run_is_summed_up_in_a_few_words():
-    checks = (Check("a", True, ""), Check("b", False, ""))
-    assert verdict(REPORT.replace(run_s=0.002, checks=checks)) == (
-        "ran in 2 ms · 1 of 2 checks failed"
-    )
-    assert verdict(REPORT.replace(run_s=0.002, checks=checks[:1])) == (
-        "ran in 2 ms · its check holds"
-    )
 
 
 def test_groups_that_are_a_part_of_an_axis_cross_hosts_only_where_they_do():

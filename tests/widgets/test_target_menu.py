@@ -1,10 +1,12 @@
 import math
+from functools import partial
 
 import pytest
 
 from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.gallery import programs
+from shardviz.widgets.edits import accepts
 from shardviz.widgets.session import Session
 from shardviz.widgets.state import open_state, session_state
 from shardviz.widgets.targets import (
@@ -30,12 +32,12 @@ def test_what_is_no_target_is_refused_in_words_and_the_last_good_one_stays(text)
     session = Session(programs.get(), programs.DEFAULT)
     session.edit("target", "tpu:v5e:4x4")
     session.edit("target", text)
-    assert session.errors["target"]
-    assert session.target == "tpu:v5e:4x4"
+    assert session.now.errors["target"]
+    assert session.now.target == "tpu:v5e:4x4"
     with pytest.raises(ShardvizError):
         checked_target(text)
     session.edit("target", "")
-    assert "target" not in session.errors
+    assert "target" not in session.now.errors
 
 
 @pytest.mark.parametrize(
@@ -70,11 +72,13 @@ def test_the_offered_mesh_has_the_same_axes_and_fills_the_target(text, shape):
 def test_an_offered_mesh_divides_the_arrays_and_fits_the_hardware(name, target):
     session = Session(programs.get(name), name)
     session.edit("target", target)
-    offer = target_view(session.mesh, session.target, "", session.accepts).get("offer")
+    offer = target_view(session.mesh, session.now.target, "", partial(accepts, session.now)).get(
+        "offer"
+    )
     session.edit("fit", None)
     assert bool(offer) == (session.undoable == "fit")
     if offer:
-        assert offer == f"Take {session.text['mesh']}"
+        assert offer == f"Take {session.now.text['mesh']}"
         assert session.program.problems == ()
         assert why_no_placement(session.mesh, target) == ""
 
@@ -85,7 +89,7 @@ def test_where_no_mesh_fits_none_is_offered():
     session.edit("rules", "batch -> data")
     session.edit("shape", "7, 512", 2)
     session.edit("target", "tpu:v5e:4x4")
-    view = target_view(session.mesh, session.target, "", session.accepts)
+    view = target_view(session.mesh, session.now.target, "", partial(accepts, session.now))
     assert "has 16 devices and the mesh has 1." in view["note"]
     assert "offer" not in view
 
@@ -93,15 +97,15 @@ def test_where_no_mesh_fits_none_is_offered():
 def test_one_click_takes_the_mesh_and_the_note_goes():
     session = Session(programs.get(), programs.DEFAULT)
     session.edit("target", "tpu:v5p:8x8x16")
-    view = target_view(session.mesh, session.target)
+    view = target_view(session.mesh, session.now.target)
     assert "1,024" in view["note"]
     session.edit("fit", None)
     assert math.prod(session.mesh.axis_sizes) == 1024
-    assert session.text["mesh"] == "data=64, model=16"  # 64 rows cannot be split 512 ways
+    assert session.now.text["mesh"] == "data=64, model=16"  # 64 rows cannot be split 512 ways
     assert session.program.problems == ()
-    assert session.text["hosts"] == "256"
-    assert target_view(session.mesh, session.target).keys() == {"value", "words", "noRun"}
-    assert session.errors == {}
+    assert session.now.text["hosts"] == "256"
+    assert target_view(session.mesh, session.now.target).keys() == {"value", "words", "noRun"}
+    assert session.now.errors == {}
 
 
 def test_a_target_of_ones_own_is_in_the_menu():
@@ -115,4 +119,4 @@ def test_a_target_of_ones_own_is_in_the_menu():
 def test_the_target_is_part_of_the_state():
     session = Session(programs.get(), programs.DEFAULT)
     session.edit("target", "gpu:h100:2x8")
-    assert open_state(session_state(session)).target == "gpu:h100:2x8"
+    assert open_state(session_state(session)).now.target == "gpu:h100:2x8"

@@ -86,27 +86,27 @@ def number_of_this_process(folder: str) -> int:
 
 #: Each way, and what the error says of it.
 ENDS = {
-    segfault: ("(SIGSEGV)", "Fatal Python error: Segmentation fault"),
-    abort: ("(SIGABRT)", "Fatal Python error: Aborted"),
-    check_failed: ("(SIGABRT)", "fft_handler.cc:117] Check failed: size > 0 (0 vs. 0)"),
-    check_failed_before_much_else: ("(SIGABRT)", "hlo.cc:9] Check failed: shape == other"),
-    divided: ("(SIGFPE)", "Fatal Python error: Floating"),
-    asserted: ("(SIGABRT)", "void grow(int): Assertion `size > 0' failed."),
-    no_memory_in_cpp: ("(SIGABRT)", "what():  std::bad_alloc"),
-    freed_twice: ("(SIGABRT)", "free(): invalid pointer"),
-    fatal_in_python: ("(SIGABRT)", "Fatal Python error: the state is lost"),
-    killed: ("killed from outside", ""),
-    terminated: ("(SIGTERM)", ""),
-    left: ("it left with exit code 3", ""),
-    left_with_words: ("it left with exit code 1", "no licence for this machine"),
-    left_without_cleaning_up: ("it left with exit code 7", ""),
+    segfault: (-11, "Fatal Python error: Segmentation fault"),
+    abort: (-6, "Fatal Python error: Aborted"),
+    check_failed: (-6, "fft_handler.cc:117] Check failed: size > 0 (0 vs. 0)"),
+    check_failed_before_much_else: (-6, "hlo.cc:9] Check failed: shape == other"),
+    divided: (-8, "Fatal Python error: Floating"),
+    asserted: (-6, "void grow(int): Assertion `size > 0' failed."),
+    no_memory_in_cpp: (-6, "what():  std::bad_alloc"),
+    freed_twice: (-6, "free(): invalid pointer"),
+    fatal_in_python: (-6, "Fatal Python error: the state is lost"),
+    killed: (-9, ""),
+    terminated: (-15, ""),
+    left: (3, ""),
+    left_with_words: (1, "no licence for this machine"),
+    left_without_cleaning_up: (7, ""),
 }
 
 _FAULT_HANDLER = """\
 Fatal Python error: {signal}
 
 Thread 0x00007ffaf77ff6c0 (most recent call first):
-  File "/shardviz/core/backend/worker/child.py", line 321 in _exit_with
+  File "/shardviz/core/backend/run/worker/child.py", line 321 in _exit_with
   File "/lib/python3.11/threading.py", line 982 in run
 
 Current thread 0x00007ffb11e10b80 (most recent call first):

@@ -17,9 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shardviz.core.backend.worker import child
-from shardviz.core.backend.worker.process import Limits, workers
-from shardviz.core.backend.worker.run import compile_program
+from shardviz.core.backend.run.worker import child
+from shardviz.core.backend.run.worker.process import workers
+from shardviz.core.backend.run.worker.run import compile_program
+from shardviz.core.backend.run.worker.settings import Limits
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.report import Report
 from tests.program.helpers import array, program
@@ -107,7 +108,7 @@ class Faults:
             return self.instead(fill_memory)
 
     def malformed(self) -> Report:
-        from shardviz.core.backend.worker import export, run
+        from shardviz.core.backend.run.worker import export, run
 
         def spoiled(*arguments: Any, **options: Any) -> Any:
             exported = packed(*arguments, **options)

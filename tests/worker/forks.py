@@ -28,8 +28,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from shardviz.core.backend.folders import owner_of
-from shardviz.core.backend.worker.process import workers
+from shardviz.core.backend.run.folders import owner_of
+from shardviz.core.backend.run.worker.process import workers
 from tests.program.helpers import array, program
 from tests.worker.faults import SHORT, compiled
 
@@ -200,19 +200,6 @@ def interrupt_worker() -> None:
     assert report.ok, report.error
 
 
-def stop_worker() -> None:
-    (pid,) = workers.pids
-    os.kill(pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
-
-
-def stop_worker_in_a_call() -> None:
-    (pid,) = workers.pids
-    # Nobody waits until it is stopped: the call may have continued it by then.
-    report = _at_a_random_moment(lambda: os.kill(pid, signal.SIGSTOP), "compile")
-    assert report.ok, report.error
-
-
 #: Each kind, and whether the worker is the same afterwards.
 FORKS: dict[str, tuple[Callable[[], None], bool]] = {
     "os.fork and sys.exit": (fork_and_exit, True),
@@ -228,8 +215,6 @@ FORKS: dict[str, tuple[Callable[[], None], bool]] = {
 INTERRUPTS: dict[str, tuple[Callable[[], None], bool]] = {
     "interrupt in the kernel": (interrupt_kernel, False),
     "interrupt in the worker": (interrupt_worker, True),
-    "the worker is stopped": (stop_worker, True),
-    "the worker is stopped in a call": (stop_worker_in_a_call, True),
     "its folder is removed": (remove_folder, False),
 }
 KINDS = FORKS | INTERRUPTS

@@ -16,9 +16,9 @@ import pytest
 from jax.experimental import io_callback
 
 import shardviz as sv
-from shardviz.core.backend.targets import missing
-from shardviz.core.backend.worker import messages
-from shardviz.core.backend.worker.messages import (
+from shardviz.core.backend.run.targets import missing
+from shardviz.core.backend.run.worker import messages
+from shardviz.core.backend.run.worker.messages import (
     CallbackServer,
     effects_of,
     put_callbacks,

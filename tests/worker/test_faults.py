@@ -14,9 +14,9 @@ import time
 
 import pytest
 
-from shardviz.core.backend.worker import process
-from shardviz.core.backend.worker.process import workers
-from shardviz.core.backend.worker.run import compile_program
+from shardviz.core.backend.run.worker import process
+from shardviz.core.backend.run.worker.process import workers
+from shardviz.core.backend.run.worker.run import compile_program
 from shardviz.core.program.cache import ExecutableCache
 from tests.worker.faults import FAULTS, LONG, SHORT, Faults, children, compiled, inject
 
@@ -88,8 +88,8 @@ def test_one_worker_of_a_kind_and_few_kinds(monkeypatch):
 
 KERNEL = """
 import os, sys, threading, time
-from shardviz.core.backend.worker import child
-from shardviz.core.backend.worker.process import workers
+from shardviz.core.backend.run.worker import child
+from shardviz.core.backend.run.worker.process import workers
 from tests.worker.faults import SHORT, compiled, hang
 assert compiled(SHORT).ok
 print(*workers.pids, flush=True)

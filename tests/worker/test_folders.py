@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from shardviz.core.backend import folders
-from shardviz.core.backend.folders import make_folder, owner_of, remove_abandoned, remove_folder
+from shardviz.core.backend.run import folders
+from shardviz.core.backend.run.folders import make_folder, owner_of, remove_abandoned, remove_folder
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 MAKE = """
 import sys
-from shardviz.core.backend.folders import make_folder
+from shardviz.core.backend.run.folders import make_folder
 print(make_folder("dump", sys.argv[1]))
 """
 

@@ -13,9 +13,10 @@ import sys
 
 import pytest
 
-from shardviz.core.backend.folders import owner_of
-from shardviz.core.backend.worker import child
-from shardviz.core.backend.worker.process import Pool, Settings
+from shardviz.core.backend.run.folders import owner_of
+from shardviz.core.backend.run.worker import child
+from shardviz.core.backend.run.worker.process import Pool
+from shardviz.core.backend.run.worker.settings import Settings
 from tests.worker.crashes import number_of_this_process
 from tests.worker.forks import (
     FORKS,
@@ -103,7 +104,7 @@ def test_a_worker_removes_its_folder_and_ends_when_its_kernel_is_gone(more, end)
 
 LEAVES = """
 import os, pathlib, sys, threading
-from shardviz.core.backend.worker import child
+from shardviz.core.backend.run.worker import child
 def write():
     while True:
         os.makedirs(sys.argv[1] + "/dump", exist_ok=True)
@@ -124,7 +125,7 @@ def test_a_worker_that_ends_leaves_nothing_where_a_compile_still_writes(tmp_path
 
 def test_a_kernel_and_its_worker_that_were_killed_at_once_leave_nothing_at_the_next_start():
     end = "[os.kill(pid, 9) for pid in (*workers.pids, os.getpid())]"
-    more = "from shardviz.core.backend.worker.process import workers"
+    more = "from shardviz.core.backend.run.worker.process import workers"
     kernel = subprocess.Popen(
         [sys.executable, "-c", KERNEL.format(more=more, end=end)],
         env={**os.environ, "JAX_PLATFORMS": "cpu"},

@@ -19,10 +19,10 @@ from jax.sharding import NamedSharding
 
 import shardviz as sv
 from shardviz.core.backend.bridge import abstract_mesh
-from shardviz.core.backend.targets import choose, device_mesh
-from shardviz.core.backend.tracing import argument_structs
-from shardviz.core.backend.worker.child import ExportedExecution
-from shardviz.core.backend.worker.export import (
+from shardviz.core.backend.run.runner import Job
+from shardviz.core.backend.run.targets import choose, device_mesh
+from shardviz.core.backend.run.worker.child import HereForKernel, sent_program
+from shardviz.core.backend.run.worker.export import (
     BESIDE,
     ExportedProgram,
     NotExportable,
@@ -33,7 +33,8 @@ from shardviz.core.backend.worker.export import (
     put_module,
     trace_for_export,
 )
-from shardviz.core.backend.worker.run import run_program
+from shardviz.core.backend.run.worker.run import run_program
+from shardviz.core.backend.tracing.trace import argument_structs
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
@@ -122,9 +123,11 @@ def exported(made: Program, run: bool = False) -> ExportedProgram:
 
 def in_worker(made: Program) -> str:
     """The module that the worker compiles."""
-    execution = ExportedExecution(exported(made), None, "")
-    execution.mesh = device_mesh(made.mesh, choose(f"cpu:{made.mesh.size}", made.mesh.size))
-    return execution.lowered(execution.traced()).text
+    sent = exported(made)
+    mesh = device_mesh(made.mesh, choose(f"cpu:{made.mesh.size}", made.mesh.size))
+    job = Job(sent_program(sent, ""), cache=ExecutableCache())
+    runner = HereForKernel(job, sent, None, mesh)
+    return runner.lower(runner.trace()).text
 
 
 def under_plain_jit(made: Program) -> str:

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from shardviz.core.backend.targets import missing
-from shardviz.core.backend.worker.run import compile_program
+from shardviz.core.backend.run.targets import missing
+from shardviz.core.backend.run.worker.run import compile_program
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.report import Report

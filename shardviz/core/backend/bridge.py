@@ -1,15 +1,16 @@
 """From jax's own objects to ours, and back.
 
-`adopt` takes a Mesh, AbstractMesh, PartitionSpec, NamedSharding, ShapeDtypeStruct or Array;
-`to_jax` gives jax's object for a value of ours. Neither starts a backend, but for a mesh of
-devices that a real Mesh held, whose devices have to be looked up.
+`adopt` takes a Mesh, AbstractMesh, PartitionSpec, NamedSharding, ShapeDtypeStruct or
+Array; `to_jax` gives jax's object for a value of ours. Neither starts a backend, but
+for a mesh of devices that a real Mesh held, whose devices have to be looked up.
 
-jaxlib cannot compile for every name of a mesh axis, and such names are refused here before it
-tries. Tracing, lowering and planning carry any name. Compiling writes the meshes of a module into
-attributes of text and reads them back. In jaxlib 0.10 a letter beyond ASCII and most backslashes
-end the process there. In 0.12 a single quote or a backslash lose the shardings over that axis, and
-both together end the process. The names cannot be replaced on the way, since the function itself
-says them (`jax.lax.psum(x, "é")`).
+jaxlib cannot compile for every name of a mesh axis, and such names are refused here
+before it tries. Tracing, lowering and planning carry any name. Compiling writes the
+meshes of a module into attributes of text and reads them back. In jaxlib 0.10 a letter
+beyond ASCII and most backslashes end the process there. In 0.12 a single quote or a
+backslash lose the shardings over that axis, and both together end the process. The
+names cannot be replaced on the way, since the function itself says them
+(`jax.lax.psum(x, "é")`).
 """
 
 from __future__ import annotations
@@ -21,12 +22,19 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src.interpreters import mlir as private_mlir
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import (
+    AbstractMesh,
+    AxisType,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    Sharding,
+)
 from jaxlib.mlir.dialects import sdy
 from jaxlib.version import __version__ as jaxlib_version
 
 from shardviz.core.backend.devices import mesh_of
+from shardviz.core.backend.jax_compat import large_sharding
 from shardviz.core.errors import LayoutError, ProgramError, ShardvizError, TargetError
 from shardviz.core.format import listed, plural, shown
 from shardviz.core.layout import libraries
@@ -34,14 +42,17 @@ from shardviz.core.layout.array_spec import ArraySpec, dtype_name, read_shape
 from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec, memory_of
-from shardviz.core.layout.resolution import Request, Resolution
-from shardviz.core.layout.rules import PathRules, Rule, Rules
+from shardviz.core.layout.rules.requests import Request
+from shardviz.core.layout.rules.resolution import Resolution
+from shardviz.core.layout.rules.rules import PathRules, Rule, Rules
 from shardviz.core.program.program import Program
 
-# Measured on jaxlib 0.10.2 and 0.12.0.1, each name in a process of its own; of 0.11, which was not,
-# both are expected.
+# Measured on jaxlib 0.10.2 and 0.12.0.1, each name in a process of its own; of 0.11,
+# which was not, both are expected.
 _VERSION = tuple(int(n) for n in re.findall(r"\d+", jaxlib_version)[:2])
-_NOT_CARRIED = (r"\\",) + (r"[^\x00-\x7f]",) * (_VERSION < (0, 12)) + ("'",) * (_VERSION > (0, 10))
+_NOT_CARRIED = (
+    (r"\\",) + (r"[^\x00-\x7f]",) * (_VERSION < (0, 12)) + ("'",) * (_VERSION > (0, 10))
+)
 _FORBIDDEN = re.compile("|".join(_NOT_CARRIED))
 _KEYS = {"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg"}
 
@@ -49,8 +60,9 @@ _KEYS = {"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg"}
 def adopt(thing: Any) -> Any:
     """jax's object as ours.
 
-    A Mesh or AbstractMesh becomes a MeshSpec, a PartitionSpec a Spec, a NamedSharding the pair of
-    them. An array or ShapeDtypeStruct becomes a Layout, or an ArraySpec where it has no sharding.
+    A Mesh or AbstractMesh becomes a MeshSpec, a PartitionSpec a Spec, a NamedSharding
+    the pair of them. An array or ShapeDtypeStruct becomes a Layout, or an ArraySpec
+    where it has no sharding.
 
     Raises:
         ShardvizError: for anything else, and for what has no counterpart.
@@ -78,7 +90,8 @@ def adopt(thing: Any) -> Any:
 
 
 def adopt_mesh(mesh: Mesh | AbstractMesh) -> MeshSpec:
-    """The MeshSpec of a jax mesh; of a real one with the ids and processes of its devices.
+    """The MeshSpec of a jax mesh; of a real one with the ids and processes of its
+    devices.
 
     Raises:
         ShardvizError: for a mesh without axes, or with axis names that are no text.
@@ -92,7 +105,9 @@ def adopt_mesh(mesh: Mesh | AbstractMesh) -> MeshSpec:
         )
     found = libraries.mesh_of(mesh)
     if found is None:
-        raise ShardvizError("The mesh is empty: it has no axes. Make one as sv.mesh(data=4).")
+        raise ShardvizError(
+            "The mesh is empty: it has no axes. Make one as sv.mesh(data=4)."
+        )
     return found
 
 
@@ -109,7 +124,8 @@ def adopt_spec(spec: PartitionSpec) -> Spec:
 
 
 def adopt_array(name: str, thing: Any) -> ArraySpec:
-    """The ArraySpec of an array or ShapeDtypeStruct, with its spec where it has a NamedSharding.
+    """The ArraySpec of an array or ShapeDtypeStruct, with its spec where it has a
+    NamedSharding.
 
     Raises:
         ShardvizError: for a dtype that no array here has.
@@ -127,24 +143,35 @@ def adopt_array(name: str, thing: Any) -> ArraySpec:
 
 
 def tree_children(value: Any) -> list[tuple[str, Any]] | None:
-    """The parts of a container that is registered with jax, each with its name; None for a leaf.
+    """The parts of a container that is registered with jax, each with its name; None
+    for a leaf.
 
     >>> tree_children({"w": 1, "b": (2, 3)}), tree_children(1)
     ([('b', (2, 3)), ('w', 1)], None)
     """
     if jax.tree_util.all_leaves([value]):
         return None
-    parts = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda node: node is not value)[0]
+    parts = jax.tree_util.tree_flatten_with_path(
+        value, is_leaf=lambda node: node is not value
+    )[0]
     return [(_key_text(path), part) for path, part in parts]
 
 
 def _key_text(path: Any) -> str:
-    """The text of a path: of one key, or of several where a container names its parts so."""
-    keys = (next((getattr(k, n) for n in _KEY_FIELDS if hasattr(k, n)), k) for k in path)
+    """The text of a path: of one key, or of several where a container names its parts
+    so.
+    """
+    keys = (
+        next((getattr(k, n) for n in _KEY_FIELDS if hasattr(k, n)), k) for k in path
+    )
     return "/".join(str(key) for key in keys)
 
 
-_KEY_FIELDS = ("name", "key", "idx")  # of GetAttrKey; of DictKey and FlattenedIndexKey; SequenceKey
+_KEY_FIELDS = (
+    "name",
+    "key",
+    "idx",
+)  # of GetAttrKey; of DictKey and FlattenedIndexKey; SequenceKey
 
 
 def adopt_layout(thing: Any) -> Layout:
@@ -173,24 +200,33 @@ def sharding_layout(shape: Any, dtype: Any, sharding: Sharding) -> Layout:
     (2, 4)
     """
     if isinstance(sharding, NamedSharding):
-        return lay_out(shape, adopt_spec(sharding.spec), adopt_mesh(sharding.mesh), dtype)
+        return lay_out(
+            shape, adopt_spec(sharding.spec), adopt_mesh(sharding.mesh), dtype
+        )
     try:
         boxes = sharding.devices_indices_map(tuple(shape))
     except ValueError as error:
-        raise LayoutError(f"jax cannot lay out {shown(shape)} so: {_first_line(error)}") from error
-    ids, processes = ([getattr(d, name) for d in boxes] for name in ("id", "process_index"))
+        raise LayoutError(
+            f"jax cannot lay out {shown(shape)} so: {_first_line(error)}"
+        ) from error
+    ids, processes = (
+        [getattr(d, name) for d in boxes] for name in ("id", "process_index")
+    )
     mesh = make_mesh({"device": len(ids)}, device_ids=ids, processes=processes)
-    return layout_from_indices(shape, dtype, {d.id: box or () for d, box in boxes.items()}, mesh)
+    return layout_from_indices(
+        shape, dtype, {d.id: box or () for d, box in boxes.items()}, mesh
+    )
 
 
 def to_jax(thing: Any) -> Any:
     """jax's own object for a value of ours.
 
-    A MeshSpec gives an AbstractMesh, or a Mesh of the attached devices where its ids came from
-    devices; a Spec or Resolution a PartitionSpec; a Layout a NamedSharding; an ArraySpec a
-    ShapeDtypeStruct; a Request one with a sharding; Rules a tuple of pairs as flax takes them,
-    PathRules one as EasyLM does. A Program gives its function under `jax.jit` with these
-    shardings: it lowers as it is, and runs inside `jax.set_mesh` of a real mesh.
+    A MeshSpec gives an AbstractMesh, or a Mesh of the attached devices where its ids
+    came from devices; a Spec or Resolution a PartitionSpec; a Layout a NamedSharding;
+    an ArraySpec a ShapeDtypeStruct; a Request one with a sharding; Rules a tuple of
+    pairs as flax takes them, PathRules one as EasyLM does. A Program gives its function
+    under `jax.jit` with these shardings: it lowers as it is, and runs inside
+    `jax.set_mesh` of a real mesh.
 
     Raises:
         ShardvizError: where jax has no counterpart.
@@ -229,7 +265,8 @@ def jax_dtype(name: str) -> Any:
 
 
 def key_implementation(name: str) -> str:
-    """What `jax.random.key` calls the implementation behind a key type such as `key<fry>`.
+    """What `jax.random.key` calls the implementation behind a key type such as
+    `key<fry>`.
 
     Raises:
         ProgramError: if there is none.
@@ -239,13 +276,17 @@ def key_implementation(name: str) -> str:
     """
     tag = name[4:-1]
     if tag not in _KEYS:
-        raise ProgramError(f"No random keys are called {shown(name)}. Known: {listed(_KEYS)}.")
+        raise ProgramError(
+            f"No random keys are called {shown(name)}. Known: {listed(_KEYS)}."
+        )
     return _KEYS[tag]
 
 
 @lru_cache(maxsize=8)
 def _key_dtype(name: str) -> Any:
-    return jax.eval_shape(lambda: jax.random.key(0, impl=key_implementation(name))).dtype
+    return jax.eval_shape(
+        lambda: jax.random.key(0, impl=key_implementation(name))
+    ).dtype
 
 
 def abstract_mesh(mesh: MeshSpec) -> AbstractMesh:
@@ -262,47 +303,18 @@ def abstract_mesh(mesh: MeshSpec) -> AbstractMesh:
 _MANY = 1 << 12  # devices
 
 
-def named_sharding(mesh: Mesh | AbstractMesh, spec: Spec, memory: str | None = None) -> Any:
-    """jax's NamedSharding; on many devices one that jax can look up without a number for each.
-
-    jax finds what it has lowered by the hash of XLA's form of each sharding, which is made of all
-    devices in order, and keeps that form: 128 MiB for each spec on 16 million devices.
+def named_sharding(
+    mesh: Mesh | AbstractMesh, spec: Spec, memory: str | None = None
+) -> Any:
+    """jax's NamedSharding; on many devices one that jax can look up quickly.
 
     >>> mesh = AbstractMesh((1 << 20,), ("data",))
     >>> named_sharding(mesh, Spec.parse("data")) == NamedSharding(mesh, PartitionSpec("data"))
     True
     """
-    large = isinstance(mesh, AbstractMesh) and mesh.size > _MANY
-    kind = _LargeSharding if large and hasattr(NamedSharding, _XLA_FORM) else NamedSharding
-    return kind(mesh, spec.to_jax(), memory_kind=memory)
-
-
-_XLA_FORM = "_to_xla_hlo_sharding"  # the private method that gives XLA's form
-
-
-class _LargeSharding(NamedSharding):
-    def _to_xla_hlo_sharding(self, num_dimensions: int) -> Any:
-        return _XlaForm(self, num_dimensions)
-
-
-class _XlaForm:
-    """XLA's form of a sharding, with the hash of mesh and spec."""
-
-    def __init__(self, sharding: _LargeSharding, rank: int) -> None:
-        self._sharding, self._key = sharding, (sharding.mesh, sharding.spec, rank)
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _XlaForm) and self._key == other._key
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(
-            getattr(super(_LargeSharding, self._sharding), _XLA_FORM)(self._key[2]), name
-        )
+    if isinstance(mesh, AbstractMesh) and mesh.size > _MANY:
+        return large_sharding(mesh, spec.to_jax(), memory)
+    return NamedSharding(mesh, spec.to_jax(), memory_kind=memory)
 
 
 def _mesh_to_jax(mesh: MeshSpec) -> Mesh | AbstractMesh:
@@ -323,7 +335,9 @@ def _mesh_to_jax(mesh: MeshSpec) -> Mesh | AbstractMesh:
     )
 
 
-def _array_to_jax(array: ArraySpec, sharding: NamedSharding | None = None) -> jax.ShapeDtypeStruct:
+def _array_to_jax(
+    array: ArraySpec, sharding: NamedSharding | None = None
+) -> jax.ShapeDtypeStruct:
     dtype, weak = jax_dtype(array.dtype), array.weak_type
     return jax.ShapeDtypeStruct(array.shape, dtype, sharding=sharding, weak_type=weak)
 
@@ -359,7 +373,9 @@ def _program_to_jax(program: Program) -> Any:
             is_leaf=lambda leaf: leaf is None or isinstance(leaf, Spec),
         )
     donate = program.options.get("donate", ())
-    return jax.jit(program.fn, in_shardings=in_shardings, donate_argnums=donate, **extra)
+    return jax.jit(
+        program.fn, in_shardings=in_shardings, donate_argnums=donate, **extra
+    )
 
 
 def _rule_target(rule: Rule) -> Any:
@@ -413,7 +429,8 @@ def check_axis_names(names: Iterable[str]) -> None:
 
 
 def check_lowered_names(lowered: Any) -> None:
-    """The same for every mesh of a lowered program, those in the user's function included.
+    """The same for every mesh of a lowered program, those in the user's function
+    included.
 
     Args:
         lowered: what `lower` of a function under `jax.jit` gave.
@@ -432,22 +449,3 @@ def _axis_names(module: Any) -> Iterator[str]:
         if operation.operation.name == "sdy.mesh":
             for axis in sdy.MeshAttr(operation.attributes["mesh"]).axes:
                 yield sdy.MeshAxisAttr(axis).name
-
-
-def stablehlo_module(lowered: Any) -> Any:
-    """The module that jax hands to XLA for a lowered program.
-
-    Where the program calls one that was exported with symbolic sizes, jax puts the real sizes in
-    only when it compiles. Its function for that is private; without it the module has its symbols.
-
-    Args:
-        lowered: jax's own `Lowered`.
-
-    Raises:
-        ValueError: by jax, for sizes that the exported program does not take.
-    """
-    module = lowered.compiler_ir("stablehlo")
-    arguments = getattr(getattr(lowered, "_lowering", None), "compile_args", None) or {}
-    symbols = getattr(arguments.get("shape_poly_state"), "uses_dim_vars", False)
-    refine = getattr(private_mlir, "refine_polymorphic_shapes", None)
-    return refine(module) if symbols and refine is not None else module

@@ -1,16 +1,15 @@
 """The metadata of checkpoints that orbax wrote: from a folder to a SavedCheckpoint.
 
-Its files are read as they are (orbax.readthedocs.io, "Checkpoint format"): `_METADATA` has the
-tree, `_sharding` how arrays were split, and tensorstore, which orbax stores them with, opens every
-array, which reads its shape, type and chunks. No array is read. orbax itself is not imported: its
-own metadata readers start jax's backend, after which the number of simulated devices is fixed.
-tests/backend compares the two.
+Its files are read as they are (orbax.readthedocs.io, "Checkpoint format"): `_METADATA`
+has the tree, `_sharding` how arrays were split, and tensorstore, which orbax stores
+them with, opens every array, which reads its shape, type and chunks. No array is read.
+orbax itself is not imported: its own metadata readers start jax's backend, after which
+the number of simulated devices is fixed. tests/backend compares the two.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import os
 import re
@@ -23,10 +22,14 @@ import numpy as np
 from shardviz.core.errors import MissingPackage, ShardvizError
 from shardviz.core.format import joined, listed, shown, suggestion
 from shardviz.core.layout.array_spec import DTYPE_BITS
-from shardviz.core.layout.checkpoint import MOST_CHUNKS, SavedArray, SavedCheckpoint
 from shardviz.core.layout.libraries import spec_of
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import read_text_file
+from shardviz.core.layout.transfer.checkpoint import (
+    MOST_CHUNKS,
+    SavedArray,
+    SavedCheckpoint,
+)
 
 MOST_BYTES = 1 << 28  # of a file of metadata
 TREE, SHARDINGS, STEP = "_METADATA", "_sharding", "_CHECKPOINT_METADATA"
@@ -36,13 +39,16 @@ _KINDS = {"jax.Array": "array", "np.ndarray": "numpy", "scalar": "scalar"}
 _STEP_NAME = re.compile(r"(?:.*_)?(\d+)")
 
 
-def read_checkpoint(path: Any, step: int | None = None, item: str | None = None) -> SavedCheckpoint:
+def read_checkpoint(
+    path: Any, step: int | None = None, item: str | None = None
+) -> SavedCheckpoint:
     """The metadata of a checkpoint; no array is read and no backend of jax is started.
 
     Args:
         path: the folder of a checkpoint, of a step, or of a CheckpointManager.
         step: which of several steps; the last by default.
-        item: which item of a checkpoint of several; the only one with arrays by default.
+        item: which item of a checkpoint of several; the only one with arrays by
+            default.
 
     Raises:
         ShardvizError: where there is no finished checkpoint of orbax that can be read.
@@ -51,7 +57,14 @@ def read_checkpoint(path: Any, step: int | None = None, item: str | None = None)
         return _read(path, step, item)
     except ShardvizError:
         raise
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ):
         raise ShardvizError(
             f"The metadata of {shown(str(path))} is nothing that orbax 0.12 writes. The checkpoint"
             " is damaged, or of a newer version: copy it again, or upgrade shardviz."
@@ -61,47 +74,37 @@ def read_checkpoint(path: Any, step: int | None = None, item: str | None = None)
 def _read(path: Any, step: int | None, item: str | None) -> SavedCheckpoint:
     folder = _folder(path)
     folder, number = _step_folder(folder, step)
-    folder, name = _item_folder(folder, item)
+    folder, item_name = _item_folder(folder, item)
     tensorstore = _tensorstore()
-    tree = _json(folder / TREE, "the tree of its arrays")
-    leaves = tree.get("tree_metadata") if isinstance(tree, dict) else None
-    if not isinstance(leaves, dict):
-        raise ShardvizError(
-            f"{folder / TREE} has no tree of arrays where orbax 0.12 has it; it may be of a newer"
-            " version. Upgrade shardviz, or save with orbax 0.12."
-        )
+    tree = _json(folder / TREE)
     driver = "zarr3" if tree.get("use_zarr3") else "zarr"
     ocdbt = (folder / "manifest.ocdbt").exists()
-    try:
-        found = {_path(leaf): _kind(leaf) for leaf in leaves.values()}
-        names = {_path(leaf): ".".join(_keys(leaf)) for leaf in leaves.values()}
-    except (KeyError, TypeError, AttributeError):
-        raise ShardvizError(
-            f"{folder / TREE} describes its arrays otherwise than orbax 0.12; it may be of a newer"
-            " version. Upgrade shardviz, or save with orbax 0.12."
-        ) from None
-    arrays = [path for path, kind in found.items() if kind in _KINDS.values()]
-    others = tuple((path, kind) for path, kind in found.items() if kind not in _KINDS.values())
+    # Of each array or other value: its path, its name in the store, and its kind.
+    arrays, others = [], []
+    for leaf in tree["tree_metadata"].values():
+        keys = [str(key["key"]) for key in leaf["key_metadata"]]
+        kind = str(leaf["value_metadata"]["value_type"])
+        if kind in _KINDS:
+            arrays.append(("/".join(keys), ".".join(keys), _KINDS[kind]))
+        else:
+            others.append(("/".join(keys), kind))
     shardings = _shardings(folder)
-    made = _arrays(tensorstore, folder, [names[path] for path in arrays], driver, ocdbt)
-    keys = _random_keys(folder)
+    names = [name for _, name, _ in arrays]
+    stores = _arrays(tensorstore, folder, names, driver, ocdbt)
+    random_keys = _random_keys(folder)
+    made = []
+    for (path, name, kind), store in zip(arrays, stores, strict=True):
+        sharding = _saved_sharding((shardings or {}).get(name))
+        key = random_keys.get(name, "")
+        made.append(SavedArray(path, *store, **sharding, random_key=key, kind=kind))
     return SavedCheckpoint(
         str(folder),
         number,
-        name,
+        item_name,
         driver,
         ocdbt,
-        tuple(
-            SavedArray(
-                path,
-                *store,
-                **_saved_sharding((shardings or {}).get(names[path])),
-                random_key=keys.get(names[path], ""),
-                kind=found[path],
-            )
-            for path, store in zip(arrays, made, strict=True)
-        ),
-        others,
+        tuple(made),
+        tuple(others),
         shardings is not None,
     )
 
@@ -130,11 +133,12 @@ def _folder(path: Any) -> Path:
             f"Checkpoints are read from folders of this machine; got {shown(str(path))}. Mount the"
             " bucket, or copy the checkpoint without its large files d/*."
         )
+    # A name that is too long, or has a zero in it, names no folder either.
     try:
-        found = folder.is_dir()
-    except (OSError, ValueError):  # a name that is too long, or has a zero in it
-        found = False
-    if not found:
+        exists = folder.is_dir()
+    except (OSError, ValueError):
+        exists = False
+    if not exists:
         raise ShardvizError(
             f"There is no folder {shown(str(folder))}. Give that of a checkpoint, of a step, or of"
             " a CheckpointManager."
@@ -157,7 +161,9 @@ def _folders(folder: Path) -> list[Path]:
 
 def _is_checkpoint(folder: Path) -> bool:
     """Whether it is a checkpoint, or a step with items that are."""
-    return any((f / TREE).exists() for f in (folder, *_folders(folder))) or (folder / STEP).exists()
+    if (folder / STEP).exists():
+        return True
+    return any((each / TREE).exists() for each in (folder, *_folders(folder)))
 
 
 def _step_folder(folder: Path, step: int | None) -> tuple[Path, int | None]:
@@ -169,14 +175,14 @@ def _step_folder(folder: Path, step: int | None) -> tuple[Path, int | None]:
                 f" step={shown(step)}. Leave step= out."
             )
         _check_finished(folder)
-        return folder, int(folder.name) if folder.name.isdecimal() else None
+        number = int(folder.name) if folder.name.isdecimal() else None
+        return folder, number
     inner = _folders(folder)
-    steps = {
-        int(found[1]): f
-        for f in inner
-        if UNFINISHED not in f.name and (found := _STEP_NAME.fullmatch(f.name))
-        if _is_checkpoint(f)
-    }
+    steps: dict[int, Path] = {}
+    for each in inner:
+        match = _STEP_NAME.fullmatch(each.name)
+        if match and UNFINISHED not in each.name and _is_checkpoint(each):
+            steps[int(match[1])] = each
     if not steps:
         raise _no_checkpoint(folder, inner)
     number = max(steps) if step is None else step
@@ -189,8 +195,9 @@ def _step_folder(folder: Path, step: int | None) -> tuple[Path, int | None]:
 
 
 def _no_checkpoint(folder: Path, inner: list[Path]) -> ShardvizError:
-    if any(UNFINISHED in f.name for f in inner):
-        return _unfinished(next(f for f in inner if UNFINISHED in f.name))
+    for each in inner:
+        if UNFINISHED in each.name:
+            return _unfinished(each)
     if (folder / OLD_TREE).is_file():
         return ShardvizError(
             f"{folder} is a checkpoint of flax or of an orbax before 0.2, which is read entirely"
@@ -203,11 +210,13 @@ def _no_checkpoint(folder: Path, inner: list[Path]) -> ShardvizError:
 
 
 def _check_finished(folder: Path) -> None:
-    """Refuses a step whose last file was not written, which buckets have under its own name."""
+    """Refuses a step whose last file was not written, which buckets have under its own
+    name.
+    """
     if not (folder / STEP).exists() or (folder / "commit_success.txt").exists():
         return
-    found = _json(folder / STEP, "the times of the step")
-    if isinstance(found, dict) and found.get("commit_timestamp_nsecs", 1) is None:
+    times = _json(folder / STEP)
+    if times.get("commit_timestamp_nsecs", 1) is None:
         raise _unfinished(folder)
 
 
@@ -235,73 +244,52 @@ def _item_folder(folder: Path, item: str | None) -> tuple[Path, str]:
     raise ShardvizError(f"{folder} has no item {shown(item)}.{suggestion(item, items)}")
 
 
-def _json(file: Path, what: str) -> Any:
+def _json(file: Path) -> Any:
     try:
-        text = read_text_file(file, MOST_BYTES)
-    except ValueError as error:
-        raise ShardvizError(
-            f"{file}, which has {what}, {error}: copy the checkpoint again."
-        ) from None
-    try:
-        return json.loads(text)
+        return json.loads(read_text_file(file, MOST_BYTES))
     except (ValueError, RecursionError):
         raise ShardvizError(
-            f"{file}, which has {what}, is no JSON. The checkpoint is damaged, or of another"
-            " version: copy it again."
+            f"{file} is no JSON. The checkpoint is damaged, or of another version: copy it"
+            " again."
         ) from None
-
-
-def _keys(leaf: Any) -> list[str]:
-    return [str(key["key"]) for key in leaf["key_metadata"]]
-
-
-def _path(leaf: Any) -> str:
-    return "/".join(_keys(leaf))
-
-
-def _kind(leaf: Any) -> str:
-    value = leaf["value_metadata"]
-    return _KINDS.get(value["value_type"], str(value["value_type"]))
 
 
 def _shardings(folder: Path) -> dict[str, Any] | None:
-    """By the name of an array, how it was split; None where the checkpoint does not say."""
+    """By the name of an array, how it was split; None where the checkpoint does not
+    say.
+    """
     if not (folder / SHARDINGS).exists():
         return None
-    found = _json(folder / SHARDINGS, "how arrays were split")
-    try:
-        return {
-            base64.b64decode(name).decode(): json.loads(text) if text else None
-            for name, text in found.items()
-        }
-    except (ValueError, AttributeError, TypeError, binascii.Error):
-        raise ShardvizError(
-            f"{folder / SHARDINGS} says how arrays were split in another way than orbax 0.12; it"
-            " may be of a newer version. Remove it from a copy, and give specs."
-        ) from None
+    # The names of arrays are in base64, since they are keys of a JSON object.
+    shardings = {}
+    for name, text in _json(folder / SHARDINGS).items():
+        sharding = json.loads(text) if text else None
+        shardings[base64.b64decode(name).decode()] = sharding
+    return shardings
 
 
 def _saved_sharding(found: Any) -> dict[str, Any]:
-    """The fields of a SavedArray that a sharding in the checkpoint gives; none if it is unknown."""
+    """The fields of a SavedArray that a sharding in the checkpoint gives; none if it is
+    unknown.
+    """
     if not isinstance(found, dict):
         return {}
     if found.get("sharding_type") == "SingleDeviceSharding":
         return {"device": str(found.get("device_str") or "")}
     if found.get("sharding_type") != "NamedSharding":
         return {}
-    try:
-        names, sizes = tuple(found["axis_names"]), tuple(found["shape"])
-        types = tuple(str(t).rpartition(".")[2] for t in found.get("axis_types") or ())
-        nested = (found.get("device_mesh") or {}).get("mesh")
-        ids = None if nested is None else np.array(_ids(nested), np.int64).reshape(sizes)
-        where = {} if ids is None else {"device_ids": ids, "concrete": True}
-        return {
-            "spec": spec_of(found["partition_spec"]),
-            "mesh": MeshSpec(names, sizes, types, **where),
-            "has_types": bool(types),
-        }
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return {}
+    names, sizes = tuple(found["axis_names"]), tuple(found["shape"])
+    types = tuple(str(t).rpartition(".")[2] for t in found.get("axis_types") or ())
+    where = {}
+    nested = (found.get("device_mesh") or {}).get("mesh")
+    if nested is not None:
+        ids = np.array(_ids(nested), np.int64).reshape(sizes)
+        where = {"device_ids": ids, "concrete": True}
+    return {
+        "spec": spec_of(found["partition_spec"]),
+        "mesh": MeshSpec(names, sizes, types, **where),
+        "has_types": bool(types),
+    }
 
 
 def _ids(nested: Any) -> list[int]:
@@ -312,16 +300,14 @@ def _ids(nested: Any) -> list[int]:
 
 def _random_keys(folder: Path) -> dict[str, str]:
     """By the name of an array, the algorithm of the random keys in it."""
-    found = {}
+    keys = {}
     for file in sorted(folder.glob("array_metadatas/process_*")):
-        content = _json(file, "what orbax adds to arrays")
-        rows = content.get("array_metadatas", ()) if isinstance(content, dict) else ()
-        for row in rows if isinstance(rows, list) else ():
-            array = row.get("array_metadata", {}) if isinstance(row, dict) else {}
-            more = array.get("ext_metadata") or {}
-            if isinstance(more, dict) and more.get("random_key_impl"):
-                found[str(array.get("param_name"))] = str(more["random_key_impl"])
-    return found
+        for row in _json(file).get("array_metadatas", ()):
+            array = row["array_metadata"]
+            algorithm = (array.get("ext_metadata") or {}).get("random_key_impl")
+            if algorithm:
+                keys[str(array["param_name"])] = str(algorithm)
+    return keys
 
 
 Store = tuple[tuple[int, ...], str, int, tuple[int, ...], np.ndarray | None]
@@ -339,9 +325,11 @@ def _arrays(
         kvstore: Any = {"driver": "file", "path": f"{folder}/{name}/"}
         if ocdbt:
             kvstore = {
-                "driver": "ocdbt", "base": base, "path": f"{name}/",
+                "driver": "ocdbt",
+                "base": base,
+                "path": f"{name}/",
                 "cache_pool": "cache_pool#ocdbt",
-            }  # fmt: skip
+            }
         spec = {"driver": driver, "kvstore": kvstore, "recheck_cached_metadata": False}
         opened.append(ts.open(spec, open=True, read=True, context=context))
     sizes = _ocdbt_sizes(ts, base, set(names)) if ocdbt else None
@@ -373,16 +361,19 @@ def _store(array: Any, sizes: dict[str, int] | None) -> Store:
     if sizes is not None and np.prod(counts, dtype=float) <= MOST_CHUNKS:
         stored = np.zeros(counts, np.int64)
         for key, size in sizes.items():
-            at = tuple(map(int, re.findall(r"\d+", key)))[: len(counts)] if counts else ()
-            if len(at) == len(counts) and all(a < n for a, n in zip(at, counts, strict=True)):
-                stored[at] = size
+            # `0.1` and `c/0/1` are the chunk in row 0 and column 1.
+            at = tuple(map(int, re.findall(r"\d+", key)))[: len(counts)]
+            stored[at] = size
         stored.flags.writeable = False
     return shape, dtype, array.dtype.numpy_dtype.itemsize, chunk, stored
 
 
 def _named_sizes(folder: Path, name: str, sizes: Any) -> dict[str, int] | None:
-    """By the key of a chunk, such as `0.1`, the bytes that it takes; None where unknown."""
+    """By the key of a chunk, such as `0.1`, the bytes that it takes; None where
+    unknown.
+    """
     if sizes is not None:
+        # Of arrays in OCDBT's tree; nothing at all is known where it could not be read.
         return sizes.get(name, {}) if sizes else None
     own, found = folder / name, {}
     for place, _, files in os.walk(own):
@@ -397,8 +388,11 @@ def _is_chunk(key: str) -> bool:
     return re.fullmatch(r"c|(c/)?\d+([./]\d+)*", key) is not None
 
 
-def _ocdbt_sizes(ts: ModuleType, base: str, names: set[str]) -> dict[str, dict[str, int]]:
-    """By the name of an array and the key of a chunk, the bytes that it takes; {} if unknown.
+def _ocdbt_sizes(
+    ts: ModuleType, base: str, names: set[str]
+) -> dict[str, dict[str, int]]:
+    """By the name of an array and the key of a chunk, the bytes that it takes; {} if
+    unknown.
 
     Reads OCDBT's tree and none of the values.
     """
@@ -414,8 +408,13 @@ def _ocdbt_sizes(ts: ModuleType, base: str, names: set[str]) -> dict[str, dict[s
                     prefix = before + entry["subtree_common_prefix"]
                     nodes.append((prefix, entry["location"]))
                     continue
-                inline, indirect = entry.get("inline_value"), entry.get("indirect_value")
-                size = len(inline) if indirect is None else int(indirect.rpartition(":")[2])
+                # A small value stands in the tree itself; of another one, its place and
+                # size do.
+                indirect = entry.get("indirect_value")
+                if indirect is None:
+                    size = len(entry["inline_value"])
+                else:
+                    size = int(indirect.rpartition(":")[2])
                 name, key = _name_and_key((before + entry["key"]).decode(), names)
                 if key:
                     found.setdefault(name, {})[key] = size

@@ -1,7 +1,7 @@
 """Attached and simulated devices of this process, and the memory that they have free.
 
-jax starts its backends once, at the first call that needs a device, and the number of CPU devices
-is fixed at that moment.
+jax starts its backends once, at the first call that needs a device, and the number of
+CPU devices is fixed at that moment.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import xla_bridge
 from jax.sharding import AxisType, Mesh
 
-from shardviz.core.errors import ProgramError, TargetError
+from shardviz.core.backend.jax_compat import backend_started
+from shardviz.core.errors import OutOfMemory, ProgramError, TargetError
 from shardviz.core.format import bytes_text, plural
+from shardviz.core.layout.fit import Fit
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.report import Memory
 
@@ -44,6 +45,16 @@ def mesh_of(devices: Sequence[Any], mesh: MeshSpec) -> Mesh:
     return Mesh(grid.reshape(mesh.axis_sizes), mesh.axis_names, axis_types=types)
 
 
+def with_devices(mesh: MeshSpec, devices: Sequence[Any]) -> MeshSpec:
+    """The mesh with the ids and processes of these devices, in row-major order."""
+    ids = np.array([d.id for d in devices], np.int64)
+    processes = np.array([d.process_index for d in devices], np.int64)
+    return mesh.replace(
+        device_ids=ids.reshape(mesh.axis_sizes),
+        process_indices=processes.reshape(mesh.axis_sizes),
+    )
+
+
 def mesh_of_names(mesh: MeshSpec) -> Mesh:
     """A jax Mesh of devices that have only ids: enough to lower, never to run.
 
@@ -62,6 +73,40 @@ def mesh_of_names(mesh: MeshSpec) -> Mesh:
     return mesh_of([_NamedDevice(i, client) for i in range(mesh.size)], mesh)
 
 
+def mesh_to_lower_on(mesh: MeshSpec) -> Mesh:
+    """A jax Mesh for programs that jax lowers only for devices, as those that call
+    Python.
+
+    It has the CPU devices of this kernel where there are enough, since a program may
+    name them itself, else devices that have only ids. Starts jax's backend.
+
+    Raises:
+        ProgramError: for a mesh that is too large to name every device.
+    """
+    if count_of("cpu") >= mesh.size:
+        return mesh_of(devices_for(mesh, attached_devices("cpu")), mesh)
+    return mesh_of_names(mesh)
+
+
+def devices_for(mesh: MeshSpec, devices: Sequence[Any]) -> list[Any]:
+    """A device for every position of a mesh, in row-major order.
+
+    Ids that the platform has mean its devices. Ids that it lacks are names: the lowest
+    of them is the first of `devices`, and so on, so that permuted ids permute devices.
+
+    Raises:
+        TargetError: there are too few.
+    """
+    ids = mesh.device_ids.ravel()
+    platform = devices[0].platform
+    by_id = {device.id: device for device in attached_devices(platform)}
+    if all(int(i) in by_id for i in ids):
+        return [by_id[int(i)] for i in ids]
+    if len(devices) < mesh.size:
+        raise TargetError(too_few(platform, len(devices), mesh.size))
+    return [devices[rank] for rank in np.argsort(np.argsort(ids))]
+
+
 class _NamedDevice:
     """A device with the attributes that jax reads while it lowers."""
 
@@ -75,13 +120,6 @@ class _NamedDevice:
         return f"NamedDevice({self.id})"
 
 
-def backend_started() -> bool:
-    """Whether jax has started its backends, found out without starting them."""
-    # The only way to ask: public functions start what they ask about, or change an option to see
-    # whether jax refuses it, which another thread that starts jax then sees too.
-    return bool(xla_bridge.backends_are_initialized())
-
-
 def chosen_cpus() -> int:
     """How many CPU devices the user asked jax for; -1 where the user chose no number."""
     own = getattr(jax.config, OPTION)
@@ -93,8 +131,8 @@ def chosen_cpus() -> int:
 def ask_for_cpus(count: int, exactly: bool = False) -> None:
     """Makes jax simulate enough CPU devices, where the backend has not started yet.
 
-    Where the user chose no number, jax is asked for some more than are needed (64 take 7 ms and
-    10 MB more than 8), so that larger meshes run later.
+    Where the user chose no number, jax is asked for some more than are needed (64 take
+    7 ms and 10 MB more than 8), so that larger meshes run later.
     """
     if backend_started():
         return
@@ -115,8 +153,15 @@ def attached_devices(platform: str | None) -> tuple[Any, ...]:
     """
     try:
         return tuple(jax.devices(platform))
-    except (RuntimeError, AssertionError) as error:  # jax asserts that any platform was found
-        first = str(error).strip().splitlines()[0] if str(error).strip() else "it gives no reason."
+    except (
+        RuntimeError,
+        AssertionError,
+    ) as error:  # jax asserts that any platform was found
+        first = (
+            str(error).strip().splitlines()[0]
+            if str(error).strip()
+            else "it gives no reason."
+        )
         kind = f"{platform.upper()} device" if platform else "device"
         raise TargetError(
             f"jax finds no {kind} here: {first} Write 'cpu:8' for simulated devices, and look at"
@@ -145,7 +190,11 @@ def count_of(platform: str) -> int:
 def too_few(platform: str, there: int, needed: int, cpus: int | None = None) -> str:
     """Why this kernel has too few devices, and what to do, in words."""
     have = plural(there, f"{platform.upper()} device")
-    have += "" if cpus is None or platform == "cpu" else f" and {plural(cpus, 'CPU device')}"
+    have += (
+        ""
+        if cpus is None or platform == "cpu"
+        else f" and {plural(cpus, 'CPU device')}"
+    )
     if needed > MOST_SIMULATED:
         advice = (
             f"At most {MOST_SIMULATED:,} are simulated; layouts and pictures need none, so look at"
@@ -166,13 +215,16 @@ def too_few(platform: str, there: int, needed: int, cpus: int | None = None) -> 
 
 
 def spare_cuda_check() -> None:
-    """Keeps jax from reporting that CUDA's libraries are missing on a machine without a GPU.
+    """Keeps jax from reporting that CUDA's libraries are missing on a machine without a
+    GPU.
 
-    The GPU plugin is installed there to compile for described GPUs, which needs none of them. jax
-    reads the variable when it starts, so it is set at import.
+    The GPU plugin is installed there to compile for described GPUs, which needs none of
+    them. jax reads the variable when it starts, so it is set at import.
     """
     plugins = ("jax_cuda13_plugin", "jax_cuda12_plugin")
-    if not _DRIVER.exists() and any(importlib.util.find_spec(p) is not None for p in plugins):
+    if not _DRIVER.exists() and any(
+        importlib.util.find_spec(p) is not None for p in plugins
+    ):
         os.environ.setdefault(_UNCHECKED, "1")
 
 
@@ -184,15 +236,17 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class Capacity:
-    """Free memory.
+    """The memory of devices.
 
     Attributes:
         free: bytes free on each device, or on the host; None where that is not known.
         shared: whether all devices share it, as simulated CPU devices do.
+        total: bytes that a device or the host has; None where that is not known.
     """
 
     free: int | None
     shared: bool = False
+    total: int | None = None
 
     def per_device(self, devices: int) -> int | None:
         """Bytes that one of `devices` may use.
@@ -200,56 +254,78 @@ class Capacity:
         >>> Capacity(800, shared=True).per_device(8)
         100
         """
-        return self.free // devices if self.shared and self.free is not None else self.free
+        return self._share(self.free, devices)
+
+    def total_per_device(self, devices: int) -> int | None:
+        """Bytes that one of `devices` has, or its even share of the host's."""
+        return self._share(self.total, devices)
+
+    def _share(self, size: int | None, devices: int) -> int | None:
+        if size is None or not self.shared:
+            return size
+        return size // devices
 
 
 def capacity_of(devices: Sequence[Any]) -> Capacity:
-    """What is free on these devices: the least of them where they differ."""
+    """What these devices have and what is free: the least of them where they differ."""
     if devices[0].platform == "cpu":
-        return Capacity(host_available(), shared=True)
+        return Capacity(host_available(), shared=True, total=host_total())
     here = own_devices(devices) or list(devices[:1])  # others do not say
-    free = [_device_free(d) for d in here]
-    known = [f for f in free if f is not None]
-    return Capacity(min(known) if known else None)
+    known = []
+    for device in here:
+        if (sizes := _device_memory(device)) is not None:
+            known.append(sizes)
+    if not known:
+        return Capacity(None)
+    return Capacity(
+        min(limit - used for limit, used in known),
+        total=min(limit for limit, _ in known),
+    )
 
 
-def refusal(memory: Memory, capacity: Capacity, devices: int, placed: int = 0) -> str | None:
-    """Why a program does not fit, in words; None where it does or that is not known.
+def fit_now(memory: Memory, capacity: Capacity, devices: int, placed: int = 0) -> Fit:
+    """Whether a run of a program fits into what is free now.
 
     Args:
         memory: what the compiler says that it needs on each device.
         capacity: what is free.
         devices: how many devices run it.
         placed: bytes of its arguments that are on each device already.
+
+    >>> fit_now(Memory(arguments=101), Capacity(800, shared=True), 8).code
+    'not now'
     """
     needed = run_bytes(memory) - placed
-    total = needed * devices if capacity.shared else needed
-    if capacity.free is None or total <= capacity.free:
-        return None
-    parts = ", ".join(
-        f"{bytes_text(size)} of {what}"
-        for what, size in (
-            ("arguments", memory.arguments),
-            ("outputs", memory.outputs),
-            ("temporaries", memory.temporaries),
-        )
-        if size
-    )
-    each = f"{bytes_text(needed)} on each device ({parts})"
+    return Fit(needed, None, free=capacity.per_device(devices))
+
+
+def refuse_too_big(
+    memory: Memory, capacity: Capacity, devices: int, placed: int = 0
+) -> None:
+    """Refuses a run that does not fit; the arguments are those of `fit_now`.
+
+    Raises:
+        OutOfMemory: with what it needs and what is free.
+    """
+    fit = fit_now(memory, capacity, devices, placed)
+    if fit.ok is not False:
+        return
     if capacity.shared:
-        need = f"{each}, {bytes_text(total)} on all {plural(devices, 'simulated device')}"
-        return (
-            f"It needs {need}, and this machine has {bytes_text(capacity.free)} free. Nothing"
-            " was placed. Make the arrays or the mesh smaller."
+        raise OutOfMemory(
+            f"{fit} That is {bytes_text(fit.needed * devices)} on all"
+            f" {plural(devices, 'simulated device')}, and this machine has"
+            f" {bytes_text(capacity.free or 0)} free. Nothing was placed. Make the arrays or"
+            " the mesh smaller."
         )
-    return (
-        f"It needs {each}, and a device has {bytes_text(capacity.free)} free. Nothing was"
-        " placed. Split the arrays over more devices, or make them smaller."
+    raise OutOfMemory(
+        f"{fit} Nothing was placed. Split the arrays over more devices, or make them"
+        " smaller."
     )
 
 
 def run_bytes(memory: Memory) -> int:
-    """Bytes that a run takes on each device: arguments, outputs that reuse none, temporaries.
+    """Bytes that a run takes on each device: arguments, outputs that reuse none,
+    temporaries.
 
     >>> run_bytes(Memory(arguments=100, outputs=40, temporaries=5, aliased=40))
     105
@@ -259,7 +335,9 @@ def run_bytes(memory: Memory) -> int:
 
 
 def host_available() -> int | None:
-    """Bytes of memory that this process may still take, or None where the system does not say."""
+    """Bytes of memory that this process may still take, or None where the system does
+    not say.
+    """
     known = [n for n in (_system_available(), _group_available()) if n is not None]
     return min(known) if known else None
 
@@ -273,7 +351,8 @@ def host_total() -> int | None:
 
 
 def give_back_freed() -> None:
-    """Gives freed memory back to the system, which C++ keeps for later; some milliseconds.
+    """Gives freed memory back to the system, which C++ keeps for later; some
+    milliseconds.
 
     A compiler frees what it made in small parts, and tens of MB stay with the process.
     """
@@ -281,13 +360,14 @@ def give_back_freed() -> None:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-def _device_free(device: Any) -> int | None:
+def _device_memory(device: Any) -> tuple[int, int] | None:
+    """The bytes that the runtime may use on a device, and those in use."""
     try:
         stats = device.memory_stats() or {}
     except (NotImplementedError, RuntimeError):
         return None  # not every platform reports memory
     limit = stats.get("bytes_limit")
-    return None if limit is None else int(limit) - int(stats.get("bytes_in_use", 0))
+    return None if limit is None else (int(limit), int(stats.get("bytes_in_use", 0)))
 
 
 def _system_available() -> int | None:
@@ -305,7 +385,9 @@ def _group_available() -> int | None:
     try:
         limit = (_CGROUP / "memory.max").read_text().strip()
         used = int((_CGROUP / "memory.current").read_text())
-        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+        stat = dict(
+            line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines()
+        )
     except (OSError, ValueError):
         return None
     if not limit.isdigit():

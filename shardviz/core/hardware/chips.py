@@ -1,12 +1,15 @@
-"""Chips whose figures are published: TPUs of Google, GPUs of NVIDIA, each with its source.
+"""Chips whose figures are published: TPUs of Google, GPUs of NVIDIA, each with its
+source.
 
-Nothing here is measured or guessed: a figure that is not published is None. Rates are per chip and
-one way, in bytes or operations per second; the figures of a device (jax's word for what a program
-runs on, which may be half a chip) are those of the chip, divided.
+Nothing here is measured or guessed: a figure that is not published is None. Rates are
+per chip and one way, in bytes or operations per second; the figures of a device (jax's
+word for what a program runs on, which may be half a chip) are those of the chip,
+divided.
 
-What the driver of a GPU reports to XLA, the fields of `gpu_device_info` in `GpuTargetConfigProto`,
-is as OpenXLA publishes it for its own compiler in `xla/backends/gpu/target_config/specs`
-(`a100_sxm_80`, `h100_sxm`, `h200` and `b200.txtpb`). Sizes are in bytes.
+What the driver of a GPU reports to XLA, the fields of `gpu_device_info` in
+`GpuTargetConfigProto`, is as OpenXLA publishes it for its own compiler in
+`xla/backends/gpu/target_config/specs` (`a100_sxm_80`, `h100_sxm`, `h200` and
+`b200.txtpb`). Sizes are in bytes.
 """
 
 from __future__ import annotations
@@ -19,25 +22,6 @@ from typing import Any
 from shardviz.core.errors import TargetError
 from shardviz.core.format import shown, suggestion
 
-SOURCES: Mapping[str, str] = {
-    "book-tpus": "How to Scale Your Model, part 2, https://jax-ml.github.io/scaling-book/tpus",
-    "book-gpus": "How to Scale Your Model, part 12, https://jax-ml.github.io/scaling-book/gpus",
-    "google-v3": "Google Cloud, TPU v3, https://cloud.google.com/tpu/docs/v3",
-    "google-v4": "Google Cloud, TPU v4, https://cloud.google.com/tpu/docs/v4",
-    "google-v5e": "Google Cloud, TPU v5e, https://cloud.google.com/tpu/docs/v5e",
-    "google-v5p": "Google Cloud, TPU v5p, https://cloud.google.com/tpu/docs/v5p",
-    "google-v6e": "Google Cloud, TPU v6e, https://cloud.google.com/tpu/docs/v6e",
-    "google-7x": "Google Cloud, TPU7x (Ironwood), https://cloud.google.com/tpu/docs/tpu7x",
-    "google-v2": "Google Cloud, TPU v2, https://cloud.google.com/tpu/docs/v2",
-    "nvidia-a100": "NVIDIA A100 data sheet, https://www.nvidia.com/en-us/data-center/a100",
-    "nvidia-h100": "NVIDIA H100 data sheet, https://www.nvidia.com/en-us/data-center/h100",
-    "nvidia-h200": "NVIDIA H200 data sheet, https://www.nvidia.com/en-us/data-center/h200",
-    "nvidia-b200": "NVIDIA Blackwell architecture technical brief,"
-    " https://resources.nvidia.com/en-us-blackwell-architecture",
-    "nvidia-dgx-a100": "NVIDIA DGX A100 data sheet, https://www.nvidia.com/en-us/data-center/dgx-a100",
-    "xla": "OpenXLA, xla/backends/gpu/target_config/specs, https://github.com/openxla/xla",
-}
-
 
 @dataclass(frozen=True)
 class Chip:
@@ -49,28 +33,31 @@ class Chip:
         title: as people call it: `TPU v5e`.
         kinds: what jax calls its devices: `device.device_kind`.
         axes: the axes of its torus; 0 for a GPU, whose hosts are joined by switches.
-        host_shape: the chips of one host along each axis: `(2, 2, 1)`; of a GPU host, `(8,)`.
-        pod: the chips along each axis of the largest machine; `()` where there is no limit.
+        host_shape: the chips of one host along each axis: `(2, 2, 1)`; of a GPU host,
+            `(8,)`.
+        pod: the chips along each axis of the largest machine; `()` where there is no
+            limit.
         pod_chips: how many chips that machine has; None where there is no limit.
         devices: how many devices jax makes of one chip.
-        config: libtpu's name of the configuration in which it does, where it has several.
+        config: libtpu's name of the configuration in which it does, where it has
+            several.
         hbm_bytes: memory of the chip, in bytes.
         hbm_bandwidth: bytes per second between memory and cores.
         peak_bf16, peak_int8, peak_fp32: operations per second; dense, without sparsity.
-        link_bandwidth: bytes per second, one way: of one ICI link of a TPU, of all the NVLinks of a
-            GPU together.
-        network_bandwidth: bytes per second, one way, of one chip's share of the data-center
-            network: what joins slices, and the hosts of GPUs.
-        wrap: how an axis closes to a ring: `"cube"`: where every axis is a multiple of 4;
-            `"full"`: where the axis is as long as the pod's; `""`: never.
-        gpu: for a GPU, the fields of XLA's `gpu_device_info` that describe it to the compiler.
-        cited: field to the key of its source in `SOURCES`.
-        notes: what a person should know about the figures.
+        link_bandwidth: bytes per second, one way: of one ICI link of a TPU, of all the
+            NVLinks of a GPU together.
+        network_bandwidth: bytes per second, one way, of one chip's share of the
+            data-center network: what joins slices, and the hosts of GPUs.
+        wrap: how an axis closes to a ring: `"cube"`: where every axis is a multiple of
+            4; `"full"`: where the axis is as long as the pod's; `""`: never.
+        gpu: for a GPU, the fields of XLA's `gpu_device_info` that describe it to the
+            compiler.
+        cited: field to the key of its source in `SOURCES` of `wording/hardware.py`.
+        notes: what a person should know about the figures: keys of `CHIP_NOTES` there.
 
-    >>> from shardviz.core.hardware.chips import find_chip
     >>> chip = find_chip("v5e")
-    >>> chip.title, chip.hbm_bytes >> 30, chip.source("hbm_bytes")[:20]
-    ('TPU v5e', 16, 'How to Scale Your Mo')
+    >>> chip.title, chip.hbm_bytes >> 30, chip.cited["hbm_bytes"]
+    ('TPU v5e', 16, 'book-tpus')
     """
 
     name: str
@@ -105,22 +92,13 @@ class Chip:
         """Memory of one device: the chip's, shared evenly among its devices."""
         return None if self.hbm_bytes is None else self.hbm_bytes // self.devices
 
-    def source(self, figure: str) -> str:
-        """Where a figure is published; `""` where it is not.
-
-        >>> from shardviz.core.hardware.chips import find_chip
-        >>> find_chip("h100").source("peak_fp32")
-        'NVIDIA H100 data sheet, https://www.nvidia.com/en-us/data-center/h100'
-        """
-        return SOURCES.get(self.cited.get(figure, ""), "")
-
     def peak(self, dtype: str) -> float | None:
-        """Operations per second that matrices of one type may reach; None where not published.
+        """Operations per second that matrices of one type may reach; None where not
+        published.
 
-        On a TPU float32 goes through the matrix unit as bfloat16, jax's default precision, so
-        bfloat16's figure bounds it too.
+        On a TPU float32 goes through the matrix unit as bfloat16, jax's default
+        precision, so bfloat16's figure bounds it too.
 
-        >>> from shardviz.core.hardware.chips import find_chip
         >>> find_chip("v5p").peak("int8") / find_chip("v5p").peak("float32")
         2.0
         """
@@ -131,11 +109,10 @@ class Chip:
     def wraps(self, shape: tuple[int, ...]) -> tuple[bool, ...]:
         """Which axes of a slice of this shape close to a ring.
 
-        The rule is the scaling book's, part 2: TPU v4, v5p and 7x join cubes of 4x4x4 chips by
-        optical switches, which also close the rings; v5e and v6e close an axis of the pod's full
-        16 chips.
+        The rule is the scaling book's, part 2: TPU v4, v5p and 7x join cubes of 4x4x4
+        chips by optical switches, which also close the rings; v5e and v6e close an axis
+        of the pod's full 16 chips.
 
-        >>> from shardviz.core.hardware.chips import find_chip
         >>> find_chip("v5p").wraps((4, 4, 8)), find_chip("v5e").wraps((8, 16))
         ((True, True, True), (False, True))
         """
@@ -210,158 +187,200 @@ _B200: Mapping[str, int | float | str] = {
 }
 
 
-def _tpu(
-    name: str, title: str, *, pod: tuple[tuple[int, ...], str] = ((), ""), **known: Any
+def _cited(published: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
+    """The fields of a chip from its published figures, each a value and the key of its
+    source.
+    """
+    fields = {name: value for name, (value, _) in published.items()}
+    sources = {name: source for name, (_, source) in published.items()}
+    return {**fields, "cited": sources}
+
+
+def _gpu(
+    name: str,
+    title: str,
+    kinds: tuple[str, ...],
+    gpu: Mapping[str, int | float | str],
+    **published: tuple[Any, str],
 ) -> Chip:
-    """A TPU; a figure is given with the key of its source."""
-    if pod[0]:
-        known |= {"pod": pod, "pod_chips": (math.prod(pod[0]), pod[1])}
-    return Chip(name, "tpu", title, **_split(known))
+    """A GPU of a host of eight, with the fields that XLA's compiler asks for."""
+    memory = (int(gpu["device_memory_size"]), "xla")
+    figures = _cited({"hbm_bytes": memory, **published})
+    return Chip(name, "gpu", title, kinds=kinds, host_shape=(8,), gpu=gpu, **figures)
 
 
-def _gpu(name: str, title: str, gpu: Mapping[str, int | float | str], **known: Any) -> Chip:
-    known["hbm_bytes"] = int(gpu["device_memory_size"]), "xla"
-    return Chip(name, "gpu", title, host_shape=(8,), gpu=gpu, **_split(known))
+def _tpu(
+    name: str,
+    title: str,
+    kinds: tuple[str, ...],
+    axes: int,
+    wrap: str,
+    *,
+    devices: int = 1,
+    config: str = "",
+    notes: tuple[str, ...] = (),
+    **published: tuple[Any, str],
+) -> Chip:
+    """A TPU; where the shape of the largest machine is published, so is its number of
+    chips.
+    """
+    if "pod" in published:
+        shape, source = published["pod"]
+        published["pod_chips"] = math.prod(shape), source
+    return Chip(
+        name,
+        "tpu",
+        title,
+        kinds=kinds,
+        axes=axes,
+        wrap=wrap,
+        devices=devices,
+        config=config,
+        notes=notes,
+        **_cited(published),
+    )
 
-
-def _split(known: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a chip, from what is given as a pair of a figure and the key of its source."""
-    cited = {k: v[1] for k, v in known.items() if isinstance(v, tuple) and v[-1] in SOURCES}
-    return {"cited": cited, **{k: v[0] if k in cited else v for k, v in known.items()}}
-
-
-_CORES = "jax sees its two cores as two devices; the memory and the rates of the chip are shared."
-_MEGACORE = "jax joins the two cores of a chip to one device, which is called a megacore."
 
 _CHIPS = (
     _tpu(
         "v2",
         "TPU v2",
-        kinds=("TPU v2",),
+        ("TPU v2",),
         axes=2,
-        pod=((16, 16), "google-v2"),
-        devices=2,
         wrap="full",
-        notes=(_CORES, "Google's page for TPU v2 publishes no rates."),
+        devices=2,
+        notes=("two devices", "no v2 rates"),
+        pod=((16, 16), "google-v2"),
     ),
     _tpu(
         "v3",
         "TPU v3",
-        kinds=("TPU v3",),
+        ("TPU v3",),
         axes=2,
-        pod=((32, 32), "google-v3"),
+        wrap="full",
         devices=2,
+        notes=("two devices",),
+        pod=((32, 32), "google-v3"),
         hbm_bytes=(32 << 30, "google-v3"),
         hbm_bandwidth=(900e9, "google-v3"),
         peak_bf16=(123e12, "google-v3"),
         link_bandwidth=(1e11, "book-tpus"),
-        wrap="full",
-        notes=(_CORES,),
     ),
     _tpu(
         "v4",
         "TPU v4",
-        kinds=("TPU v4",),
+        ("TPU v4",),
         axes=3,
-        pod=((16, 16, 16), "book-tpus"),
+        wrap="cube",
         config="megacore",
+        notes=("megacore",),
+        pod=((16, 16, 16), "book-tpus"),
         hbm_bytes=(32 << 30, "google-v4"),
         hbm_bandwidth=(1200e9, "google-v4"),
         peak_bf16=(275e12, "google-v4"),
         peak_int8=(275e12, "google-v4"),
         link_bandwidth=(4.5e10, "book-tpus"),
-        network_bandwidth=(6.25e9, "book-tpus"),  # 2.5e10 per host of 4 chips
-        wrap="cube",
-        notes=(_MEGACORE,),
+        # 2.5e10 per host of 4 chips.
+        network_bandwidth=(6.25e9, "book-tpus"),
     ),
     _tpu(
         "v5e",
         "TPU v5e",
-        kinds=("TPU v5 lite", "TPU v5e"),
+        ("TPU v5 lite", "TPU v5e"),
         axes=2,
+        wrap="full",
+        notes=("two machines",),
         pod=((16, 16), "google-v5e"),
         hbm_bytes=(16 << 30, "book-tpus"),
         hbm_bandwidth=(819e9, "google-v5e"),
         peak_bf16=(197e12, "google-v5e"),
         peak_int8=(393e12, "google-v5e"),
-        link_bandwidth=(5e10, "google-v5e"),  # 400 GB/s both ways, over 4 links
-        network_bandwidth=(3.125e9, "google-v6e"),  # 2 x 100 Gbit/s per host of 8 chips
-        wrap="full",
-        notes=("A host has 8 chips, which Google Cloud gives out as two machines of 4.",),
+        # 400 GB/s both ways, over 4 links.
+        link_bandwidth=(5e10, "google-v5e"),
+        # 2 x 100 Gbit/s per host of 8 chips.
+        network_bandwidth=(3.125e9, "google-v6e"),
     ),
     _tpu(
         "v5p",
         "TPU v5p",
-        kinds=("TPU v5", "TPU v5p"),
+        ("TPU v5", "TPU v5p"),
         axes=3,
+        wrap="cube",
         pod=((16, 20, 28), "book-tpus"),
         hbm_bytes=(95 << 30, "google-v5p"),
         hbm_bandwidth=(2765e9, "google-7x"),
         peak_bf16=(459e12, "google-v5p"),
         peak_int8=(918e12, "book-tpus"),
-        link_bandwidth=(1e11, "google-v5p"),  # 1200 GB/s both ways, over 6 links
-        network_bandwidth=(6.25e9, "google-v5p"),  # 50 Gbit/s per chip
-        wrap="cube",
+        # 1200 GB/s both ways, over 6 links.
+        link_bandwidth=(1e11, "google-v5p"),
+        # 50 Gbit/s per chip.
+        network_bandwidth=(6.25e9, "google-v5p"),
     ),
     _tpu(
         "v6e",
         "TPU v6e (Trillium)",
-        kinds=("TPU v6 lite", "TPU v6e"),
+        ("TPU v6 lite", "TPU v6e"),
         axes=2,
+        wrap="full",
+        notes=("two machines",),
         pod=((16, 16), "google-v6e"),
         hbm_bytes=(32 << 30, "google-7x"),
         hbm_bandwidth=(1638e9, "google-7x"),
         peak_bf16=(918e12, "google-v6e"),
         peak_int8=(1836e12, "google-v6e"),
-        link_bandwidth=(1e11, "google-v6e"),  # 800 GB/s both ways, over 4 links
-        network_bandwidth=(1.25e10, "google-7x"),  # 100 Gbit/s per chip
-        wrap="full",
-        notes=("A host has 8 chips, which Google Cloud gives out as two machines of 4.",),
+        # 800 GB/s both ways, over 4 links.
+        link_bandwidth=(1e11, "google-v6e"),
+        # 100 Gbit/s per chip.
+        network_bandwidth=(1.25e10, "google-7x"),
     ),
     _tpu(
         "7x",
         "TPU7x (Ironwood)",
-        kinds=("TPU7x",),
+        ("TPU7x",),
         axes=3,
-        pod_chips=(9216, "google-7x"),
+        wrap="cube",
         devices=2,
+        notes=("two devices", "fp8 of 7x"),
+        pod_chips=(9216, "google-7x"),
         hbm_bytes=(192 << 30, "google-7x"),
         hbm_bandwidth=(7380e9, "google-7x"),
         peak_bf16=(2307e12, "google-7x"),
-        link_bandwidth=(1e11, "google-7x"),  # 1200 GB/s both ways, over 6 links
-        network_bandwidth=(1.25e10, "google-7x"),  # 100 Gbit/s per chip
-        wrap="cube",
-        notes=(_CORES, "Google publishes 4614 TFLOP/s for FP8, and nothing for int8."),
+        # 1200 GB/s both ways, over 6 links.
+        link_bandwidth=(1e11, "google-7x"),
+        # 100 Gbit/s per chip.
+        network_bandwidth=(1.25e10, "google-7x"),
     ),
     _gpu(
         "a100",
         "NVIDIA A100 80GB SXM",
+        ("NVIDIA A100-SXM4-80GB",),
         _A100,
-        kinds=("NVIDIA A100-SXM4-80GB",),
         hbm_bandwidth=(2039e9, "nvidia-a100"),
         peak_bf16=(312e12, "nvidia-a100"),
         peak_int8=(624e12, "nvidia-a100"),
         peak_fp32=(19.5e12, "nvidia-a100"),
         link_bandwidth=(300e9, "book-gpus"),
-        network_bandwidth=(25e9, "nvidia-dgx-a100"),  # one adapter of 200 Gbit/s per GPU
+        # One adapter of 200 Gbit/s per GPU.
+        network_bandwidth=(25e9, "nvidia-dgx-a100"),
     ),
     _gpu(
         "h100",
         "NVIDIA H100 SXM",
+        ("NVIDIA H100 80GB HBM3",),
         _H100,
-        kinds=("NVIDIA H100 80GB HBM3",),
         hbm_bandwidth=(3350e9, "nvidia-h100"),
         peak_bf16=(989.4e12, "nvidia-h100"),
         peak_int8=(1978.9e12, "nvidia-h100"),
         peak_fp32=(67e12, "nvidia-h100"),
         link_bandwidth=(450e9, "book-gpus"),
-        network_bandwidth=(50e9, "book-gpus"),  # one adapter of 400 Gbit/s per GPU
+        # One adapter of 400 Gbit/s per GPU.
+        network_bandwidth=(50e9, "book-gpus"),
     ),
     _gpu(
         "h200",
         "NVIDIA H200 SXM",
+        ("NVIDIA H200", "NVIDIA H200 141GB HBM3e"),
         _H200,
-        kinds=("NVIDIA H200", "NVIDIA H200 141GB HBM3e"),
         hbm_bandwidth=(4800e9, "nvidia-h200"),
         peak_bf16=(989.4e12, "nvidia-h200"),
         peak_int8=(1978.9e12, "nvidia-h200"),
@@ -372,8 +391,8 @@ _CHIPS = (
     _gpu(
         "b200",
         "NVIDIA B200 (HGX)",
+        ("NVIDIA B200",),
         _B200,
-        kinds=("NVIDIA B200",),
         hbm_bandwidth=(8000e9, "book-gpus"),
         peak_bf16=(2250e12, "nvidia-b200"),
         peak_int8=(4500e12, "nvidia-b200"),
@@ -383,7 +402,13 @@ _CHIPS = (
     ),
 )
 CHIPS: Mapping[str, Chip] = {chip.name: chip for chip in _CHIPS}
-_ALIASES = {"v7x": "7x", "tpu7x": "7x", "ironwood": "7x", "trillium": "v6e", "v5litepod": "v5e"}
+_ALIASES = {
+    "v7x": "7x",
+    "tpu7x": "7x",
+    "ironwood": "7x",
+    "trillium": "v6e",
+    "v5litepod": "v5e",
+}
 
 
 def find_chip(name: str, platform: str = "") -> Chip:
@@ -404,7 +429,9 @@ def find_chip(name: str, platform: str = "") -> Chip:
     known = [c.name for c in _CHIPS if platform in ("", c.platform)]
     if chip is None or chip.name not in known:
         kind = {"tpu": "TPU", "gpu": "GPU"}.get(platform, "chip")
-        raise TargetError(f"No figures of a {kind} {shown(name)} here.{suggestion(key, known)}")
+        raise TargetError(
+            f"No figures of a {kind} {shown(name)} here.{suggestion(key, known)}"
+        )
     return chip
 
 

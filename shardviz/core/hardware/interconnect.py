@@ -1,16 +1,20 @@
-"""route(): the links that a collective uses, and the share of its bytes that each carries.
+"""route(): the links that a collective uses, and the share of its bytes that each
+carries.
 
-`Torus` holds the chips of a described topology as a grid with links, and the routes through it.
+`Torus` holds the chips of a described topology as a grid with links, and the routes
+through it.
 
-The model, for a collective about B bytes on each device and a group of n; a share is a part of B:
+The model, for a collective about B bytes on each device and a group of n; a share is a
+part of B:
 
-- all-gather and reduce-scatter send B (n-1)/n around rings, both ways at once, over every axis of
-  the torus that the group spans; an all-reduce sends twice that, a broadcast as much as a gather.
+- all-gather and reduce-scatter send B (n-1)/n around rings, both ways at once, over
+  every axis of the torus that the group spans; an all-reduce sends twice that, a
+  broadcast as much as a gather.
 - all-to-all sends B/n from each device to each other; a permutation B from each sender.
-- On a TPU sends are routed along x, then y, then z. Between slices each chip sends an equal part
-  of what its slice sends to the others over the data-center network.
-- On GPUs NVLink joins any two of a host at full rate, and the network joins hosts as it does
-  slices.
+- On a TPU sends are routed along x, then y, then z. Between slices each chip sends an
+  equal part of what its slice sends to the others over the data-center network.
+- On GPUs NVLink joins any two of a host at full rate, and the network joins hosts as it
+  does slices.
 
 Follows parts 3 and 12 of https://jax-ml.github.io/scaling-book; latency is left out.
 """
@@ -38,9 +42,9 @@ def ring_traffic(
 ) -> Iterator[ChipTraffic]:
     """What groups of equal size send around rings.
 
-    A group that fills a rectangular block of the torus, evenly spaced or not, uses rings along all
-    its axes at once; an axis that closes to a ring carries twice what an open one does. Any other
-    group is one ring in its own order.
+    A group that fills a rectangular block of the torus, evenly spaced or not, uses
+    rings along all its axes at once; an axis that closes to a ring carries twice what
+    an open one does. Any other group is one ring in its own order.
 
     Args:
         chips: int64 [groups, members], each row without repeats.
@@ -71,8 +75,9 @@ def exchange_traffic(
 ) -> Iterator[ChipTraffic]:
     """What groups of equal size send from every member to every other.
 
-    Routed axis by axis, a group that fills a block loads the lines along each axis alike, so its
-    pairs are counted one line at a time: 4,096 chips take thousands of sends instead of millions.
+    Routed axis by axis, a group that fills a block loads the lines along each axis
+    alike, so its pairs are counted one line at a time: 4,096 chips take thousands of
+    sends instead of millions.
 
     Args:
         chips: int64 [groups, members], each row without repeats.
@@ -92,9 +97,15 @@ def exchange_traffic(
                 yield from pair_traffic(lines, owner, share * count / size)
 
 
-def _blocks(torus: Torus, chips: np.ndarray) -> Iterator[tuple[np.ndarray, tuple | None]]:
-    """Rows of like shape, and the sizes of the block that each fills; None where it fills none."""
-    coords = np.sort(torus.coords[chips], axis=1)  # [groups, members, axes], each axis by itself
+def _blocks(
+    torus: Torus, chips: np.ndarray
+) -> Iterator[tuple[np.ndarray, tuple | None]]:
+    """Rows of like shape, and the sizes of the block that each fills; None where it
+    fills none.
+    """
+    coords = np.sort(
+        torus.coords[chips], axis=1
+    )  # [groups, members, axes], each axis by itself
     sizes = (np.diff(coords, axis=1) != 0).sum(axis=1) + 1
     sizes[sizes.prod(axis=1) != chips.shape[1]] = 0
     # A block is in one slice; chips of several slices share coordinates.
@@ -106,11 +117,17 @@ def _blocks(torus: Torus, chips: np.ndarray) -> Iterator[tuple[np.ndarray, tuple
 
 def _lines(grid: np.ndarray, axis: int) -> np.ndarray:
     """int64 [lines, size]: the chips of a block along one axis; chips count x fastest."""
-    return np.moveaxis(grid, grid.ndim - 1 - axis, -1).reshape(-1, grid.shape[-1 - axis])
+    return np.moveaxis(grid, grid.ndim - 1 - axis, -1).reshape(
+        -1, grid.shape[-1 - axis]
+    )
 
 
-def _capacity(torus: Torus, grid: np.ndarray, axis: int, sizes: tuple[int, ...]) -> np.ndarray:
-    """float64 [groups]: 2 where a block's axis closes to a ring, 1 where open, 0 where flat."""
+def _capacity(
+    torus: Torus, grid: np.ndarray, axis: int, sizes: tuple[int, ...]
+) -> np.ndarray:
+    """float64 [groups]: 2 where a block's axis closes to a ring, 1 where open, 0 where
+    flat.
+    """
     if sizes[axis] == 1:
         return np.zeros(len(grid))
     first = _lines(grid, axis).reshape(len(grid), -1, sizes[axis])[:, 0]
@@ -133,7 +150,9 @@ def _ring(lines: np.ndarray, share: np.ndarray, group: np.ndarray) -> ChipTraffi
     )
 
 
-def pair_traffic(lines: np.ndarray, group: np.ndarray, share: float) -> Iterator[ChipTraffic]:
+def pair_traffic(
+    lines: np.ndarray, group: np.ndarray, share: float
+) -> Iterator[ChipTraffic]:
     """Every member of a row to every other, some rows at a time.
 
     Args:
@@ -151,7 +170,12 @@ def pair_traffic(lines: np.ndarray, group: np.ndarray, share: float) -> Iterator
         yield ChipTraffic(here, there, np.full(len(here), share), owner)
 
 
-_ROUNDS = {"all-gather": 1, "reduce-scatter": 1, "collective-broadcast": 1, "all-reduce": 2}
+_ROUNDS = {
+    "all-gather": 1,
+    "reduce-scatter": 1,
+    "collective-broadcast": 1,
+    "all-reduce": 2,
+}
 KINDS = (*_ROUNDS, "all-to-all", "collective-permute")
 
 
@@ -161,12 +185,12 @@ class LinkUse:
 
     Attributes:
         torus: the chips and their links.
-        ici: float64 [chips, axes, 2]: on the link to the next chip along an axis, and on the one
-            to the chip before.
+        ici: float64 [chips, axes, 2]: on the link to the next chip along an axis, and
+            on the one to the chip before.
         nvlink: float64 [chips]: what each GPU sends inside its host.
         network: float64 [chips]: what each chip sends to other slices or hosts.
-        owner: int64 [chips, axes]: the group that uses the link to the next chip, either way;
-            -1 where none does, -2 where several do.
+        owner: int64 [chips, axes]: the group that uses the link to the next chip,
+            either way; -1 where none does, -2 where several do.
         chip_group: int64 [chips]: the group of each chip; -1 for none, -2 for several.
 
     >>> links = route(Topology.parse("tpu:v5e:4x4"), [range(4)], "all-gather")
@@ -187,7 +211,8 @@ class LinkUse:
         return int((self.owner != -1).sum())
 
     def times(self, size: float) -> dict[str, float | None]:
-        """The least seconds that each kind of link takes for `size` bytes on each device.
+        """The least seconds that each kind of link takes for `size` bytes on each
+        device.
 
         Only kinds that carry something; None where the rate is not published.
 
@@ -208,9 +233,16 @@ class LinkUse:
         return found
 
     def seconds(self, size: float) -> float | None:
-        """The least seconds for `size` bytes on each device; None where a rate is not published."""
-        times = self.times(size).values()
-        return None if None in times else max((t for t in times if t is not None), default=0.0)
+        """The least seconds for `size` bytes on each device; None where a rate is not
+        published.
+        """
+        longest = 0.0
+        for seconds in self.times(size).values():
+            if seconds is None:
+                return None
+            # Kinds of links carry at the same time.
+            longest = max(longest, seconds)
+        return longest
 
 
 def route(topology: Topology, groups: Any, kind: str) -> LinkUse:
@@ -229,7 +261,9 @@ def route(topology: Topology, groups: Any, kind: str) -> LinkUse:
     192
     """
     if kind not in KINDS:
-        raise TargetError(f"No routes are known for {shown(kind)}; they are for {listed(KINDS)}.")
+        raise TargetError(
+            f"No routes are known for {shown(kind)}; they are for {listed(KINDS)}."
+        )
     torus = Torus(topology)
     rows, group = _flat(groups, topology)
     if kind == "collective-permute":
@@ -291,7 +325,8 @@ class _Part:
 def _parts(torus: Torus, rows: np.ndarray, group: np.ndarray) -> Iterator[_Part]:
     every = torus.chip_of[rows]
     where = group * torus.parts + torus.slice_of[every]
-    # Devices of one chip need no link between them: each chip counts once, where it comes first.
+    # Devices of one chip need no link between them: each chip counts once, where it
+    # comes first.
     first = np.sort(np.unique(where * torus.chips + every, return_index=True)[1])
     keys, devices, member_at = _stretches(where)
     _, counts, chip_at = _stretches(where[first])
@@ -309,7 +344,11 @@ def _stretches(where: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
     order = np.argsort(where, kind="stable")
     keys, counts = np.unique(where, return_counts=True)
     starts = np.cumsum(counts) - counts
-    return keys, counts, lambda some, count: order[starts[some][:, None] + np.arange(count)]
+    return (
+        keys,
+        counts,
+        lambda some, count: order[starts[some][:, None] + np.arange(count)],
+    )
 
 
 def _group_part(traffic: Traffic, part: _Part, kind: str) -> None:
@@ -323,7 +362,9 @@ def _group_part(traffic: Traffic, part: _Part, kind: str) -> None:
         elif count > 1:
             traffic.add_all(ring_traffic(traffic.torus, part.chips, part.group, rounds))
         return
-    np.add.at(traffic.network, part.members, ((part.size - devices) / part.size)[:, None])
+    np.add.at(
+        traffic.network, part.members, ((part.size - devices) / part.size)[:, None]
+    )
     if not traffic.torus.shape:
         np.add.at(traffic.nvlink, part.members, ((devices - 1) / part.size)[:, None])
     elif count > 1:
@@ -331,18 +372,21 @@ def _group_part(traffic: Traffic, part: _Part, kind: str) -> None:
 
 
 def _exchange(traffic: Traffic, part: _Part) -> None:
-    """The sends of an all-to-all inside slices; by pairs where chips have unequal member counts."""
+    """The sends of an all-to-all inside slices; by pairs where chips have unequal
+    member counts.
+    """
     count, devices = part.chips.shape[1], part.members.shape[1]
     again = np.repeat(np.sort(part.chips, axis=1), max(1, devices // count), axis=1)
-    even = (
-        (again == np.sort(part.members, axis=1)).all(axis=1)
-        if again.shape == part.members.shape
-        else np.zeros(len(part.group), bool)
-    )
+    # Whether every chip of a part has as many members as the others.
+    even = np.zeros(len(part.group), bool)
+    if again.shape == part.members.shape:
+        even = (again == np.sort(part.members, axis=1)).all(axis=1)
     for size in np.unique(part.size):
         some, rest = even & (part.size == size), ~even & (part.size == size)
         share = (devices / count) ** 2 / size
-        traffic.add_all(exchange_traffic(traffic.torus, part.chips[some], part.group[some], share))
+        traffic.add_all(
+            exchange_traffic(traffic.torus, part.chips[some], part.group[some], share)
+        )
         traffic.add_all(pair_traffic(part.members[rest], part.group[rest], 1 / size))
 
 
@@ -352,9 +396,15 @@ def _permute(traffic: Traffic, rows: np.ndarray, group: np.ndarray) -> None:
 
 
 def _send(
-    traffic: Traffic, source: np.ndarray, target: np.ndarray, share: np.ndarray, group: np.ndarray
+    traffic: Traffic,
+    source: np.ndarray,
+    target: np.ndarray,
+    share: np.ndarray,
+    group: np.ndarray,
 ) -> None:
-    """Each chip to one other: within a slice or host over its links, else over the network."""
+    """Each chip to one other: within a slice or host over its links, else over the
+    network.
+    """
     torus = traffic.torus
     inside = torus.slice_of[source] == torus.slice_of[target]
     np.add.at(traffic.network, source[~inside], share[~inside])
@@ -365,13 +415,15 @@ def _send(
         np.add.at(traffic.nvlink, source[moves], share[moves])
 
 
-def least_send_seconds(topology: Topology, sends: np.ndarray) -> dict[str, float | None]:
+def least_send_seconds(
+    topology: Topology, sends: np.ndarray
+) -> dict[str, float | None]:
     """The least seconds on each kind of link for sends of any size, all at once.
 
     Args:
         topology: the described slice or cluster.
-        sends: int64 [sends, 3]: the positions of sender and receiver in the topology's order, and
-            bytes.
+        sends: int64 [sends, 3]: the positions of sender and receiver in the topology's
+            order, and bytes.
 
     >>> least_send_seconds(Topology.parse("tpu:v5e:4x4"), np.array([[0, 1, 50_000_000]]))
     {'ICI': 0.001}
@@ -381,7 +433,12 @@ def least_send_seconds(topology: Topology, sends: np.ndarray) -> dict[str, float
     alone = np.zeros(len(sends), np.int64)
     _send(traffic, source, target, sends[:, 2].astype(float), alone)
     found = LinkUse(
-        traffic.torus, traffic.load, traffic.nvlink, traffic.network, traffic.owner, alone
+        traffic.torus,
+        traffic.load,
+        traffic.nvlink,
+        traffic.network,
+        traffic.owner,
+        alone,
     )
     return found.times(1.0)
 
@@ -389,8 +446,9 @@ def least_send_seconds(topology: Topology, sends: np.ndarray) -> dict[str, float
 def device_rows(mesh: MeshSpec, topology: Topology) -> np.ndarray:
     """int64 [mesh.size]: the position in the topology's order of each device of a mesh.
 
-    A device is found by its id; a mesh of 0, 1, 2, … that are no ids of the topology (those of
-    several slices start at 100,000) counts its devices in the order of their ids.
+    A device is found by its id; a mesh of 0, 1, 2, … that are no ids of the topology
+    (those of several slices start at 100,000) counts its devices in the order of their
+    ids.
 
     Raises:
         TargetError: where the mesh names devices that the topology lacks.
@@ -415,7 +473,8 @@ def device_rows(mesh: MeshSpec, topology: Topology) -> np.ndarray:
 
 
 def groups_over(mesh: MeshSpec, axes: Sequence[str]) -> np.ndarray:
-    """int64 [groups, members]: the positions in a mesh that differ along some axes only.
+    """int64 [groups, members]: the positions in a mesh that differ along some axes
+    only.
 
     Raises:
         MeshError: for an axis that the mesh lacks.
@@ -438,7 +497,8 @@ UNUSED, SHARED = -1, -2
 
 @dataclass(frozen=True, eq=False)
 class Torus:
-    """Chips, counted x fastest, slice after slice, with a link to the next one along each axis.
+    """Chips, counted x fastest, slice after slice, with a link to the next one along
+    each axis.
 
     A cluster of GPUs has chips and no such links: its hosts are joined by switches.
 
@@ -524,12 +584,12 @@ class Traffic:
     """What the links of a torus carry, added up send by send.
 
     Attributes:
-        load: float64 [chips, axes, 2]: the share on the link to the next chip and to the one
-            before.
-        nvlink, network: float64 [chips]: the share that each chip sends inside its host, and to
-            other slices or hosts.
-        owner: int64 [chips, axes]: the group that uses the link to the next chip, either way;
-            UNUSED, or SHARED by several groups.
+        load: float64 [chips, axes, 2]: the share on the link to the next chip and to
+            the one before.
+        nvlink, network: float64 [chips]: the share that each chip sends inside its
+            host, and to other slices or hosts.
+        owner: int64 [chips, axes]: the group that uses the link to the next chip,
+            either way; UNUSED, or SHARED by several groups.
     """
 
     def __init__(self, torus: Torus):
@@ -544,7 +604,9 @@ class Traffic:
     def owner(self) -> np.ndarray:
         """int64 [chips, axes]: see the class."""
         return np.where(
-            self._last < 0, UNUSED, np.where(self._first == self._last, self._last, SHARED)
+            self._last < 0,
+            UNUSED,
+            np.where(self._first == self._last, self._last, SHARED),
         )
 
     def add_all(self, traffic: Iterable[ChipTraffic]) -> None:
@@ -553,9 +615,14 @@ class Traffic:
             self.add(sends.source, sends.target, sends.share, sends.group)
 
     def add(
-        self, source: np.ndarray, target: np.ndarray, share: np.ndarray, group: np.ndarray
+        self,
+        source: np.ndarray,
+        target: np.ndarray,
+        share: np.ndarray,
+        group: np.ndarray,
     ) -> None:
-        """Routes sends by dimension order: along x first, then y, then z, the shorter way around.
+        """Routes sends by dimension order: along x first, then y, then z, the shorter
+        way around.
 
         Where both ways around are equally long, half goes each way.
         """
@@ -567,7 +634,10 @@ class Traffic:
                 onward, back = step % size, -step % size
             else:
                 onward, back = np.maximum(step, 0), np.maximum(-step, 0)
-                onward, back = np.where(back, size, onward), np.where(onward, size, back)
+                onward, back = (
+                    np.where(back, size, onward),
+                    np.where(onward, size, back),
+                )
             tie = np.where(onward == back, 0.5, 1.0) * share
             self._along(axis, here, np.where(onward <= back, onward, 0), tie, group, 0)
             self._along(axis, here, np.where(back <= onward, back, 0), tie, group, 1)
@@ -584,7 +654,12 @@ class Traffic:
         way: int,
     ) -> None:
         moving = np.flatnonzero(hops)
-        at, hops, share, group = here[moving], hops[moving], share[moving], group[moving]
+        at, hops, share, group = (
+            here[moving],
+            hops[moving],
+            share[moving],
+            group[moving],
+        )
         following = self.torus.next_chip(axis)
         before = np.full(len(following), -1)
         linked = following >= 0

@@ -1,10 +1,12 @@
-"""Topology: a described slice of TPUs or cluster of GPUs, and the coordinates of its devices.
+"""Topology: a described slice of TPUs or cluster of GPUs, and the coordinates of its
+devices.
 
-No device and no jax is needed. The order of the devices, their ids, coordinates, processes and
-slices are those of libtpu (`jax.experimental.topologies`; `tests/layout/test_topology.py` asks it):
-processes one after another, x fastest; in a process its chips, x fastest; in a chip its cores.
-Ids count the cores of a slice, x fastest; where there are several slices, they start at 100,000 in
-the first, at 200,000 in the second, and so on.
+No device and no jax is needed. The order of the devices, their ids, coordinates,
+processes and slices are those of libtpu (`jax.experimental.topologies`;
+`tests/layout/test_topology.py` asks it): processes one after another, x fastest; in a
+process its chips, x fastest; in a chip its cores. Ids count the cores of a slice, x
+fastest; where there are several slices, they start at 100,000 in the first, at 200,000
+in the second, and so on.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from shardviz.core.display import Displayed
+from shardviz.core.display import Displayed, explanation
 from shardviz.core.errors import TargetError
-from shardviz.core.format import joined, plural, shown, suggestion
+from shardviz.core.format import plural, shown, suggestion
 from shardviz.core.hardware.chips import Chip, find_chip
 from shardviz.core.layout.parse import check_size
 
@@ -35,15 +37,13 @@ EXAMPLES = (
     "tpu:v5e:4x4*2",
     "gpu:h100:2x8",
 )
-_HOW = (
-    "Write it as tpu:v5e:4x4, tpu:v5p:4x4x8, tpu:v5e:4x4*2 for two slices, or gpu:h100:2x8; or as"
-    " clouds name it: v5p-64, v5e-8, 8xH100."
-)
-# As clouds and people name accelerators: v5litepod-16 and tpu-v6e-16 by cores, 8xH100 by GPUs.
+# As clouds and people name accelerators: v5litepod-16 and tpu-v6e-16 by cores, 8xH100
+# by GPUs.
 _CLOUD = re.compile(r"(?:tpu-?)?(?P<chip>[a-z]?[a-z0-9]*)-(?P<count>[0-9]{1,9})")
 _GPUS = re.compile(r"(?P<count>[0-9]{1,9})\s*[x×]\s*(?P<chip>[a-z]+[0-9]+)")
-# Of TPUs with two cores a chip, the number in a cloud's name is that of cores (Cloud TPU's pages on
-# each generation, "TPU type" and "topology"; xpk's table of systems for TPU7x).
+# Of TPUs with two cores a chip, the number in a cloud's name is that of cores (Cloud
+# TPU's pages on each generation, "TPU type" and "topology"; xpk's table of systems for
+# TPU7x).
 _TWO_CORES = ("v2", "v3", "v4", "v5p", "7x")
 _TEXT = re.compile(
     r"(?P<platform>[^:]+):(?P<chip>[^:]+):(?P<shape>[^:*]+)(?:\*(?P<slices>[^:*]+))?"
@@ -51,10 +51,18 @@ _TEXT = re.compile(
 Shape = tuple[int, ...]
 
 
+def _misread(what: str) -> TargetError:
+    """The error for text that is no topology, with the ways to write one."""
+    return TargetError(
+        f"{what} Write it as tpu:v5e:4x4, tpu:v5p:4x4x8, tpu:v5e:4x4*2 for two slices, or"
+        " gpu:h100:2x8; or as clouds name it: v5p-64, v5e-8, 8xH100."
+    )
+
+
 def _number(text: str, topology: str) -> int:
     if not re.fullmatch("[0-9]{1,9}", text.strip()):
-        raise TargetError(
-            f"Cannot read {shown(text.strip())} in {shown(topology)} as a whole number. {_HOW}"
+        raise _misread(
+            f"Cannot read {shown(text.strip())} in {shown(topology)} as a whole number."
         )
     return int(text)
 
@@ -62,18 +70,16 @@ def _number(text: str, topology: str) -> int:
 def checked_shape(chip: Chip, shape: Any, slices: Any) -> tuple[Shape, int]:
     """The shape and number of slices, if chips of this kind are built so.
 
-    Trailing axes of size 1 that the torus of the chip lacks are dropped; two axes of a 3-D torus
-    are one layer of it.
+    Trailing axes of size 1 that the torus of the chip lacks are dropped; two axes of a
+    3-D torus are one layer of it.
 
     Raises:
         TargetError: otherwise, with the nearest shape that is.
     """
-    if not isinstance(chip, Chip) or not isinstance(shape, (tuple, list)):
-        raise TargetError(f"A topology is made of a Chip and a tuple of sizes. {_HOW}")
     sizes = tuple(check_size(n, "A size of a topology", TargetError) for n in shape)
     slices = check_size(slices, "The number of slices", TargetError)
     if min((*sizes, slices)) < 1:
-        raise TargetError(f"The sizes of a topology start at 1; got {_times(sizes)}. {_HOW}")
+        raise _misread(f"The sizes of a topology start at 1; got {_times(sizes)}.")
     if chip.platform == "gpu":
         _check_cluster(chip, sizes, slices)
     else:
@@ -115,6 +121,7 @@ def _check_cluster(chip: Chip, shape: Shape, slices: int) -> None:
 def _over_hosts(gpus: int, most: int) -> Shape:
     """So many GPUs on as few hosts as hold them, each with equally many: 12 are 2x6."""
     hosts = -(-gpus // most)
+    # The loop may take as many steps as there are GPUs, and nobody has more than this.
     if gpus > MAX_CHIPS:
         return hosts, most
     while gpus % hosts:
@@ -137,9 +144,9 @@ def _fitted_slice(chip: Chip, shape: Shape) -> Shape:
 
 
 def _check_host(chip: Chip, shape: Shape) -> None:
-    if math.prod(shape) == 1 or not any(n % 2 for n in shape[:2]):
+    if math.prod(shape) == 1 or (shape[0] % 2 == 0 and shape[1] % 2 == 0):
         return
-    even = tuple(n + n % 2 if i < 2 else n for i, n in enumerate(shape))
+    even = (shape[0] + shape[0] % 2, shape[1] + shape[1] % 2, *shape[2:])
     raise TargetError(
         f"A host holds 2x2 chips, so the first two axes of a slice are even; got"
         f" {_times(shape)}. The next larger slice is tpu:{chip.name}:{_times(even)}."
@@ -148,11 +155,14 @@ def _check_host(chip: Chip, shape: Shape) -> None:
 
 def _check_pod(chip: Chip, shape: Shape) -> None:
     most = chip.pod_chips
-    too_long = chip.axes == 2 and any(n > full for n, full in zip(shape, chip.pod, strict=True))
-    if most is None or (math.prod(shape) <= most and not too_long):
+    # Cubes of three axes are joined by switches in any order, so only their number is
+    # limited.
+    long = chip.axes == 2 and (shape[0] > chip.pod[0] or shape[1] > chip.pod[1])
+    if most is None or (math.prod(shape) <= most and not long):
         return
-    largest = chip.pod or (16, 16, 32)
-    pod = f", {_times(chip.pod)}" if chip.pod else ""
+    largest, pod = chip.pod, f", {_times(chip.pod)}"
+    if not chip.pod:
+        largest, pod = (16, 16, 32), ""
     raise TargetError(
         f"The largest machine of {chip.title} has {most:,} chips{pod}; got {_times(shape)}."
         f" The network joins several slices: tpu:{chip.name}:{_times(largest)}*2."
@@ -160,7 +170,8 @@ def _check_pod(chip: Chip, shape: Shape) -> None:
 
 
 def is_described(text: str) -> bool:
-    """Whether text names described hardware, rightly or not, and no attached or simulated devices.
+    """Whether text names described hardware, rightly or not, and no attached or
+    simulated devices.
 
     >>> [is_described(text) for text in ("gpu:h100:2x8", "v5p-64", "gpu", "cpu:8")]
     [True, True, False, False]
@@ -172,7 +183,9 @@ def is_described(text: str) -> bool:
 
 
 def _cloud_name(word: str) -> tuple[Chip, int] | None:
-    """The chip of a cloud's name of an accelerator, and the number in it; None for other text."""
+    """The chip of a cloud's name of an accelerator, and the number in it; None for
+    other text.
+    """
     for pattern, platform in ((_CLOUD, "tpu"), (_GPUS, "gpu")):
         if match := pattern.fullmatch(word):
             with contextlib.suppress(TargetError):  # some other word
@@ -184,13 +197,18 @@ def _from_cloud(text: str) -> Topology | None:
     if (found := _cloud_name(text.strip().lower())) is None:
         return None
     chip, count = found
-    cores = 2 if chip.name in _TWO_CORES else 1
-    topology = None if count % cores else even_topology(chip, count // cores)
+    cores, counted = 1, "chips"
+    if chip.platform == "gpu":
+        counted = "GPUs"
+    elif chip.name in _TWO_CORES:
+        cores, counted = 2, "cores"
+    topology = None
+    if count % cores == 0:
+        topology = even_topology(chip, count // cores)
     if topology is None:
-        counted = "cores" if cores == 2 else "GPUs" if chip.platform == "gpu" else "chips"
-        raise TargetError(
+        raise _misread(
             f"{shown(text.strip())} would be {count:,} {counted} of {chip.title}, and there is no"
-            f" slice of as many. {_HOW}"
+            f" slice of as many."
         )
     return topology
 
@@ -207,12 +225,11 @@ def even_topology(chip: Chip, chips: int) -> Topology | None:
         shapes: list[Shape] = [(chips // n, n) for n in hosts if chips % n == 0]
     else:
         shapes = sorted(_factors(chips, chip.axes), key=lambda s: max(s) - min(s))
-    # A slice of less than a cube is written with its axis of one chip at the end.
-    for shape in (order for s in shapes for order in (s, s[::-1])):
-        try:
-            return Topology(chip, shape)
-        except TargetError:
-            continue
+    for shape in shapes:
+        # A slice of less than a cube is written with its axis of one chip at the end.
+        for order in (shape, shape[::-1]):
+            with contextlib.suppress(TargetError):
+                return Topology(chip, order)
     return None
 
 
@@ -220,13 +237,14 @@ def _factors(number: int, parts: int) -> list[Shape]:
     """The ways to write a number as a product, the smaller factors first."""
     if parts == 1:
         return [(number,)]
-    return [
-        (first, *rest)
-        for first in range(1, math.isqrt(number) + 1)
-        if number % first == 0
-        for rest in _factors(number // first, parts - 1)
-        if rest[0] >= first
-    ]
+    found = []
+    for first in range(1, math.isqrt(number) + 1):
+        if number % first:
+            continue
+        for rest in _factors(number // first, parts - 1):
+            if rest[0] >= first:
+                found.append((first, *rest))
+    return found
 
 
 FIRST_ID = 100_000  # of the first of several slices, and the step from one to the next
@@ -268,10 +286,11 @@ def tpu_coordinates(
     """
     x, y, z = (*shape, 1, 1)[:3]
     a, b, c = (*host_shape, 1, 1)[:3]
+    # Hosts one after another, in a host its chips, in a chip its cores: libtpu's order.
     grid = np.indices((slices, z // c, y // b, x // a, c, b, a, cores), dtype=np.int64)
     which, hz, hy, hx, dz, dy, dx, core = grid.reshape(8, -1)
     cx, cy, cz = hx * a + dx, hy * b + dy, hz * c + dz
-    first = FIRST_ID * (which + 1) if slices > 1 else 0
+    first = FIRST_ID * (which + 1) * (slices > 1)
     ids = first + core + cores * (cx + x * (cy + y * cz))
     hosts = (z // c) * (y // b) * (x // a)
     process = which * hosts + (hz * (y // b) + hy) * (x // a) + hx
@@ -293,12 +312,14 @@ def gpu_coordinates(shape: tuple[int, ...]) -> DeviceCoordinates:
 
 @dataclass(frozen=True, repr=False, eq=True)
 class Topology(Displayed):
-    """A slice of TPUs or a cluster of GPUs; write one as `Topology.parse("tpu:v5e:4x4")`.
+    """A slice of TPUs or a cluster of GPUs; write one as
+    `Topology.parse("tpu:v5e:4x4")`.
 
     Attributes:
         chip: the kind of chip.
         shape: chips along each axis of one slice; of GPUs, hosts and GPUs per host.
-        slices: how many slices of that shape there are, joined by the data-center network.
+        slices: how many slices of that shape there are, joined by the data-center
+            network.
 
     Raises:
         TargetError: for a shape that such chips are not built in.
@@ -321,9 +342,9 @@ class Topology(Displayed):
     def parse(cls, text: str) -> Topology:
         """A topology from what a person typed; nothing is evaluated.
 
-        The grammar is `tpu:GENERATION:AxB`, `AxBxC` for TPUs with three axes, `*N` after it for
-        N slices, and `gpu:NAME:HOSTSxGPUS`. Clouds' names are read as well: `v5p-64`,
-        `tpu-v6e-16`, `v5litepod-8`, `16xH100`.
+        The grammar is `tpu:GENERATION:AxB`, `AxBxC` for TPUs with three axes, `*N`
+        after it for N slices, and `gpu:NAME:HOSTSxGPUS`. Clouds' names are read as
+        well: `v5p-64`, `tpu-v6e-16`, `v5litepod-8`, `16xH100`.
 
         Raises:
             TargetError: with what could not be read, and how it is written.
@@ -333,18 +354,19 @@ class Topology(Displayed):
         >>> str(Topology.parse("v5p-64")), str(Topology.parse("16xH100"))
         ('tpu:v5p:2x4x4', 'gpu:h100:2x8')
         """
+        # What is typed is bounded in size before it is matched.
         if not isinstance(text, str) or len(text) > 100:
-            raise TargetError(f"A topology is short text; got {shown(text)}. {_HOW}")
+            raise _misread(f"A topology is short text; got {shown(text)}.")
         if (found := _from_cloud(text)) is not None:
             return found
         match = _TEXT.fullmatch(text)
         if match is None:
-            raise TargetError(f"Cannot read {shown(text)} as a topology. {_HOW}")
+            raise _misread(f"Cannot read {shown(text)} as a topology.")
         platform = match["platform"].strip().lower()
         if platform not in ("tpu", "gpu"):
             hint = suggestion(platform, ("tpu", "gpu"))
-            raise TargetError(
-                f"A topology is of a tpu or a gpu, not {shown(platform)}.{hint} {_HOW}"
+            raise _misread(
+                f"A topology is of a tpu or a gpu, not {shown(platform)}.{hint}"
             )
         chip = find_chip(match["chip"].strip(), platform)
         shape = tuple(_number(part, text) for part in re.split("[xX×]", match["shape"]))
@@ -367,9 +389,9 @@ class Topology(Displayed):
         """The chips of one host along each axis: 2x2 for TPUs, 1x1 for a single chip."""
         if self.chip.platform == "gpu":
             return (1, self.shape[1])
-        return (
-            (1,) * len(self.shape) if math.prod(self.shape) == 1 else (2, 2, 1)[: len(self.shape)]
-        )
+        if math.prod(self.shape) == 1:
+            return (1,) * len(self.shape)
+        return (2, 2, 1)[: len(self.shape)]
 
     @property
     def hosts(self) -> int:
@@ -379,13 +401,18 @@ class Topology(Displayed):
     @cached_property
     def wraps(self) -> tuple[bool, ...]:
         """Which axes of a slice close to a ring."""
-        return self.chip.wraps(self.shape) if self.chip.axes else (False,) * len(self.shape)
+        # Switches join GPUs, which have no torus.
+        if not self.chip.axes:
+            return (False,) * len(self.shape)
+        return self.chip.wraps(self.shape)
 
     @cached_property
     def _places(self) -> DeviceCoordinates:
         if self.chip.platform == "gpu":
             return gpu_coordinates(self.shape)
-        return tpu_coordinates(self.shape, self.host_shape, self.chip.devices, self.slices)
+        return tpu_coordinates(
+            self.shape, self.host_shape, self.chip.devices, self.slices
+        )
 
     @property
     def device_ids(self) -> np.ndarray:
@@ -394,7 +421,8 @@ class Topology(Displayed):
 
     @property
     def coords(self) -> np.ndarray:
-        """int64 `[devices, 3]`: x, y and z of the chip; of a GPU: its number, its host, 0.
+        """int64 `[devices, 3]`: x, y and z of the chip; of a GPU: its number, its host,
+        0.
 
         >>> Topology.parse("gpu:h100:2x8").coords[9].tolist()
         [1, 1, 0]
@@ -418,7 +446,8 @@ class Topology(Displayed):
 
     @property
     def jax_options(self) -> Mapping[str, Any]:
-        """What `jax.experimental.topologies.get_topology_desc` calls it, as keyword arguments.
+        """What `jax.experimental.topologies.get_topology_desc` calls it, as keyword
+        arguments.
 
         A GPU's takes `target_config` beside these.
 
@@ -428,10 +457,14 @@ class Topology(Displayed):
         shape = "x".join(map(str, self.shape))
         if self.chip.platform == "gpu":
             return {"platform": "cuda", "topology": f"1x{shape}"}
-        options: dict[str, Any] = {"platform": "tpu"}
-        options["topology_name"] = (
-            f"{'tpu' if self.chip.name == '7x' else ''}{self.chip.name}:{shape}"
-        )
+        options: dict[str, Any] = {
+            "platform": "tpu",
+            "topology_name": f"{self.chip.name}:{shape}",
+        }
+        if (
+            self.chip.name == "7x"
+        ):  # libtpu says "tpu7x", and leaves it out of the others
+            options["topology_name"] = f"tpu7x:{shape}"
         if self.slices > 1:
             options["num_slices"] = self.slices
         if self.chip.config:
@@ -456,19 +489,7 @@ class Topology(Displayed):
         >>> Topology.parse("tpu:v5p:4x4x8").words()
         '128 chips of TPU v5p as 4×4×8 on 32 hosts; every axis closes to a ring.'
         """
-        shape = "×".join(map(str, self.shape))
-        if self.chip.platform == "gpu":
-            return (
-                f"{plural(self.chips, 'GPU')} ({self.chip.title}) on {plural(self.hosts, 'host')}"
-                f" of {self.shape[1]}: NVLink inside a host, the network between hosts."
-            )
-        slices = f"{self.slices} slices of " if self.slices > 1 else ""
-        count = math.prod(self.shape)
-        devices = f", {plural(self.devices, 'device')} in all," if self.chip.devices > 1 else ""
-        return (
-            f"{slices}{plural(count, 'chip')} of {self.chip.title} as {shape}{devices} on"
-            f" {plural(self.hosts, 'host')}; {_rings(self.wraps)}."
-        )
+        return explanation(self)
 
     def __str__(self) -> str:
         slices = f"*{self.slices}" if self.slices > 1 else ""
@@ -476,12 +497,3 @@ class Topology(Displayed):
 
     def __repr__(self) -> str:
         return f"Topology({str(self)!r})"
-
-
-def _rings(wraps: tuple[bool, ...]) -> str:
-    if all(wraps):
-        return "every axis closes to a ring"
-    if not any(wraps):
-        return "no axis closes to a ring"
-    closed = [name for name, wrap in zip("xyz", wraps, strict=False) if wrap]
-    return f"only {joined(closed)} {'closes to a ring' if len(closed) == 1 else 'close to rings'}"

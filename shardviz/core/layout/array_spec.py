@@ -1,39 +1,71 @@
-"""ArraySpec: an array that need not exist: its name, shape and dtype, how it is to be split."""
+"""ArraySpec: an array that need not exist: its name, shape and dtype, how it is to be
+split.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import islice
 from typing import Any
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import LayoutError, RuleError
 from shardviz.core.format import listed, plural, shown, suggestion
-from shardviz.core.layout.parse import Cursor, check_name, check_size, is_word, limited, quoted
-from shardviz.core.layout.partition_spec import MAX_RANK, Spec, is_unconstrained, rank_problem
+from shardviz.core.layout.parse import (
+    Cursor,
+    check_name,
+    check_size,
+    is_word,
+    limited,
+    quoted,
+)
+from shardviz.core.layout.partition_spec import (
+    MAX_RANK,
+    Spec,
+    is_unconstrained,
+    rank_problem,
+)
 
 MAX_DIM = 1 << 48
 MAX_ELEMENTS = 1 << 60
 
-# Bits per element. The narrow floats are those of ml_dtypes, which need not be installed.
-_WHOLE_BITS = (2, 4, 8, 16, 32, 64)
-_FLOAT8 = ("e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
-DTYPE_BITS: dict[str, int] = {f"{k}{bits}": bits for k in ("int", "uint") for bits in _WHOLE_BITS}
-DTYPE_BITS |= {"bool": 8, "float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
-DTYPE_BITS |= {"complex64": 64, "complex128": 128, "float4_e2m1fn": 4}
-DTYPE_BITS |= {f"float8_{form}": 8 for form in _FLOAT8}
-_SHORT = {"bf16": "bfloat16", "pred": "bool", "c64": "complex64", "c128": "complex128"}
-_SHORT |= {f"f{b}": f"float{b}" for b in (16, 32, 64)}
-_SHORT |= {f"{s}{b}": f"{n}{b}" for s, n in (("s", "int"), ("i", "int"), ("u", "uint"))
-           for b in _WHOLE_BITS}  # fmt: skip
-_PYTHON = {bool: "bool", int: "int32", float: "float32", complex: "complex64"}  # as jax has them
-_TO_SHORT = {"bfloat16": "bf16", "bool": "bool"} | {
-    n: s for s, n in _SHORT.items() if s[0] in "fiuc"
+# Bits per element, and the short forms that people and XLA write. The narrow floats are
+# those of ml_dtypes, which need not be installed.
+DTYPE_BITS: dict[str, int] = {
+    "bool": 8,
+    "float16": 16,
+    "bfloat16": 16,
+    "float32": 32,
+    "float64": 64,
+    "complex64": 64,
+    "complex128": 128,
+    "float4_e2m1fn": 4,
 }
+_SHORT = {
+    "bf16": "bfloat16",
+    "pred": "bool",
+    "f16": "float16",
+    "f32": "float32",
+    "f64": "float64",
+    "c64": "complex64",
+    "c128": "complex128",
+}
+_TO_SHORT = {name: short for short, name in _SHORT.items()} | {"bool": "bool"}
+for _bits_ in (2, 4, 8, 16, 32, 64):
+    DTYPE_BITS[f"int{_bits_}"] = DTYPE_BITS[f"uint{_bits_}"] = _bits_
+    _SHORT[f"s{_bits_}"] = _SHORT[f"i{_bits_}"] = f"int{_bits_}"
+    _SHORT[f"u{_bits_}"] = f"uint{_bits_}"
+    _TO_SHORT |= {f"int{_bits_}": f"i{_bits_}", f"uint{_bits_}": f"u{_bits_}"}
+for _form in ("e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz"):
+    DTYPE_BITS[f"float8_{_form}"] = 8
+for _form in ("e5m2", "e5m2fnuz", "e8m0fnu"):
+    DTYPE_BITS[f"float8_{_form}"] = 8
+
+# Python's numbers, as jax has them.
+_PYTHON = {bool: "bool", int: "int32", float: "float32", complex: "complex64"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,12 +78,13 @@ class ArraySpec(Displayed):
         logical: one logical axis name per dimension (None for an unnamed one), or None.
         dtype: the name of its element type, such as `"bfloat16"`.
         spec: a PartitionSpec of its own, which wins over any rules; or None.
-        memory_kind: which memory of a device holds it, as jax names it (`"pinned_host"`); None for
-            the device's own.
-        weak_type: whether jax may change its type to that of the arrays it meets, as of a Python
-            number.
-        uncommitted: whether it is an array for which nobody chose devices, as jax calls it. Where
-            no spec is asked for it, the compiler splits it as suits the other arrays.
+        memory_kind: which memory of a device holds it, as jax names it
+            (`"pinned_host"`); None for the device's own.
+        weak_type: whether jax may change its type to that of the arrays it meets, as of
+            a Python number.
+        uncommitted: whether it is an array for which nobody chose devices, as jax calls
+            it. Where no spec is asked for it, the compiler splits it as suits the other
+            arrays.
 
     Raises:
         LayoutError: for a shape or dtype that no array has.
@@ -71,22 +104,22 @@ class ArraySpec(Displayed):
     uncommitted: bool = False
 
     def __post_init__(self) -> None:
-        put = lambda field, value: object.__setattr__(self, field, value)  # noqa: E731
-        put("name", check_name(self.name, "an array", LayoutError))
-        put("shape", read_shape(self.shape))
-        put("dtype", dtype_name(self.dtype))
+        fields = self.__dict__  # the class is frozen
+        fields["name"] = check_name(self.name, "an array", LayoutError)
+        fields["shape"] = shape = read_shape(self.shape)
+        fields["dtype"] = dtype_name(self.dtype)
         if self.logical is not None:
-            put("logical", read_names(self.logical))
-            if len(self.logical) != len(self.shape):  # type: ignore[arg-type]
+            fields["logical"] = names = read_names(self.logical)
+            if len(names) != len(shape):
                 raise RuleError(
-                    f"{self.name} has {plural(len(self.shape), 'dimension')} and"
-                    f" {plural(len(self.logical or ()), 'logical name')}. Give one name a"
-                    " dimension; write _ for a dimension without one."
+                    f"{self.name} has {plural(len(shape), 'dimension')} and"
+                    f" {plural(len(names), 'logical name')}. Give one name per dimension;"
+                    " write _ for a dimension without one."
                 )
         if isinstance(self.spec, str):
-            put("spec", Spec.parse(self.spec))
-        if self.spec is not None and (problem := rank_problem(self.spec, len(self.shape))):
-            raise LayoutError(problem)
+            fields["spec"] = Spec.parse(self.spec)
+        if self.spec is not None and (problem := rank_problem(self.spec, len(shape))):
+            raise LayoutError(str(problem))
         if self.memory_kind is not None:
             check_name(self.memory_kind, "a memory kind", LayoutError)
 
@@ -110,24 +143,31 @@ class ArraySpec(Displayed):
         return replace(self, **changes)
 
     def renamed(self, name: str, checked: bool = False) -> ArraySpec:
-        """A copy under another name; nothing else is checked again, nor the name if it was.
+        """A copy under another name; nothing else is checked again, nor the name if it
+        was.
 
         Raises:
             LayoutError: for a name that no array can have.
         """
+        if not checked:
+            check_name(name, "an array", LayoutError)
         copy = object.__new__(ArraySpec)
-        fields = self.__dict__.copy()
-        fields["name"] = name if checked else check_name(name, "an array", LayoutError)
-        object.__setattr__(copy, "__dict__", fields)
+        copy.__dict__.update(self.__dict__, name=name)
         return copy
 
     def __repr__(self) -> str:
-        names = f", {format_names(self.logical)!r}" if self.logical is not None else ""
-        spec = f", spec={self.spec}" if self.spec is not None else ""
-        kind = f", memory_kind={self.memory_kind!r}" if self.memory_kind is not None else ""
-        kind += ", weak_type=True" if self.weak_type else ""
-        kind += ", uncommitted=True" if self.uncommitted else ""
-        return f"ArraySpec({self.name!r}, {self.shape}{names}, dtype={self.dtype!r}{spec}{kind})"
+        parts = [repr(self.name), str(self.shape)]
+        if self.logical is not None:
+            parts.append(repr(format_names(self.logical)))
+        parts.append(f"dtype={self.dtype!r}")
+        if self.spec is not None:
+            parts.append(f"spec={self.spec}")
+        if self.memory_kind is not None:
+            parts.append(f"memory_kind={self.memory_kind!r}")
+        for mark in ("weak_type", "uncommitted"):
+            if getattr(self, mark):
+                parts.append(f"{mark}=True")
+        return f"ArraySpec({', '.join(parts)})"
 
 
 def size_in_bytes(elements: int, dtype: str) -> int:
@@ -140,7 +180,8 @@ def size_in_bytes(elements: int, dtype: str) -> int:
 
 
 def _bits(dtype: str) -> int:
-    # Random keys (`key<fry>`) are two or four 32-bit words; threefry's two is the default.
+    # Random keys (`key<fry>`) are two or four 32-bit words; threefry's two is the
+    # default.
     return 64 if dtype.startswith("key<") else DTYPE_BITS[dtype]
 
 
@@ -177,12 +218,17 @@ def dtype_name(dtype: Any) -> str:
     inner = carried if hasattr(carried, "itemsize") else dtype
     name = getattr(inner, "name", None) or getattr(inner, "__name__", None)
     if not isinstance(name, str):
-        raise LayoutError(f"An element type has a name such as 'bfloat16'; got {shown(dtype)}.")
+        raise LayoutError(
+            f"An element type has a name such as 'bfloat16'; got {shown(dtype)}."
+        )
     return _dtype_from_text(name)
 
 
+_NO_SIZES = (bytes, bytearray, memoryview, Mapping, Set)  # though these can be iterated
+
+
 def read_shape(shape: Any) -> tuple[int, ...]:
-    """A shape from a tuple, one number, or typed text such as `512, 2048` or `(512, 2048)`.
+    """A shape from a tuple, one number, or typed text such as `512, 2048` or `8x4`.
 
     Raises:
         LayoutError: for sizes that are negative, huge, or no whole numbers.
@@ -194,27 +240,27 @@ def read_shape(shape: Any) -> tuple[int, ...]:
         return shape
     if isinstance(shape, str):
         shape = _shape_from_text(shape)
-    elif isinstance(shape, (bytes, bytearray, memoryview, dict, set)):
+    elif isinstance(shape, _NO_SIZES):
         raise LayoutError(f"A shape is a tuple of sizes; got {shown(shape)}.")
     elif not isinstance(shape, Iterable) or getattr(shape, "ndim", 1) == 0:
         shape = (shape,)
-    some = tuple(islice(shape, MAX_RANK + 1))  # it may be endless
-    sizes = tuple(check_size(s, "The size of a dimension", LayoutError) for s in some)
-    if len(sizes) > MAX_RANK:
-        raise LayoutError(f"An array has at most {MAX_RANK} dimensions; got more.")
+    shape = limited(shape, MAX_RANK, "The dimensions of an array", LayoutError)
+    sizes = tuple(check_size(s, "The size of a dimension", LayoutError) for s in shape)
     for dim, size in enumerate(sizes):
         if size < 0:
-            raise LayoutError(f"Dimension {dim} has size {shown(size, 30)}; sizes are 0 or more.")
+            raise LayoutError(
+                f"Dimension {dim} has size {shown(size, 30)}; sizes are 0 or more."
+            )
         if size > MAX_DIM:
             raise LayoutError(
-                f"Dimension {dim} has {shown(size, 30)} elements; at most {MAX_DIM:,} are planned"
-                " for here."
+                f"Dimension {dim} has {shown(size, 30)} elements; at most {MAX_DIM:,} are"
+                " planned for here."
             )
     if math.prod(sizes) > MAX_ELEMENTS:
         digits = sum(math.log10(s) for s in sizes)
         raise LayoutError(
-            f"The array has about 10^{digits:.0f} elements; at most {MAX_ELEMENTS:.1e} are"
-            " planned for here."
+            f"The array has about 10^{digits:.0f} elements; at most {MAX_ELEMENTS:.1e}"
+            " are planned for here."
         )
     return sizes
 
@@ -229,20 +275,23 @@ def _is_plain(shape: tuple) -> bool:
 
 def _shape_from_text(text: str) -> list[int]:
     if len(text) > 2000:
-        raise LayoutError(f"A shape is short text such as 512, 2048; got {len(text):,} letters.")
+        raise LayoutError(
+            f"A shape is short text such as 512, 2048; got {len(text):,} letters."
+        )
     inner = text.strip()
     for left, right in (("(", ")"), ("[", "]")):
         if inner.startswith(left) and inner.endswith(right):
             inner = inner[1:-1].strip()
     inner = re.sub(r"(?<=[0-9])\s*[x×*]\s*(?=[0-9])", ",", inner)
-    parts = [p.strip() for p in inner.split(",")] if inner else []
-    if parts and parts[-1] == "":
+    parts = inner.split(",")
+    if not parts[-1].strip():  # a comma at the end, or nothing at all
         parts.pop()
     sizes = []
     for part in parts:
-        if not re.fullmatch(r"[+-]?[0-9](_?[0-9])*", part):
+        if not re.fullmatch(r"\s*[+-]?[0-9](_?[0-9])*\s*", part):
             raise LayoutError(
-                f"A size must be a whole number; got {shown(part)}. Write a shape as 512, 2048."
+                f"A size must be a whole number; got {shown(part.strip())}. Write a"
+                " shape as 512, 2048."
             )
         sizes.append(int(part))
     return sizes
@@ -253,9 +302,11 @@ _DOT = "·"  # between names where they are shown, so it may be pasted back
 
 
 def read_names(names: Any) -> tuple[str | None, ...]:
-    """Logical axis names, from a sequence or typed text such as `embed mlp` or `embed, _, mlp`.
+    """Logical axis names, from a sequence or typed text such as `embed mlp` or `embed,
+    _, mlp`.
 
-    `None`, `_` and `-` are a dimension without a name. jax's `UNCONSTRAINED` stays itself.
+    `None`, `_` and `-` are a dimension without a name. jax's `UNCONSTRAINED` stays
+    itself.
 
     Raises:
         RuleError: for entries that are no names.
@@ -266,27 +317,29 @@ def read_names(names: Any) -> tuple[str | None, ...]:
     if isinstance(names, str):
         return _names_from_text(names)
     if isinstance(names, (bytes, dict, set)) or not isinstance(names, Iterable):
-        raise RuleError(f"Logical names are text or a tuple of names; got {shown(names)}.")
+        raise RuleError(
+            f"Logical names are text or a tuple of names; got {shown(names)}."
+        )
     entries = limited(names, MAX_RANK, "The logical names of an array", RuleError)
-    return tuple(
-        n if n is None or is_unconstrained(n) else check_name(n, "a logical axis", RuleError)
-        for n in entries
-    )
+    for name in entries:
+        if name is not None and not is_unconstrained(name):
+            check_name(name, "a logical axis", RuleError)
+    return tuple(entries)
 
 
 def _names_from_text(text: str) -> tuple[str | None, ...]:
     cursor, names = Cursor(text, RuleError), []
     closing = ")" if cursor.skip("(") else "]" if cursor.skip("[") else None
     while not cursor.done and not (closing and cursor.at(closing)):
-        if not cursor.skip(_DOT):
-            bare = cursor.here.kind == "word"
-            name = cursor.name("a logical axis name")
-            names.append(None if bare and name in _UNNAMED else name)
-            cursor.skip(",")
-    if closing and not cursor.skip(closing):
-        raise cursor.complain(f"expected a closing {closing}")
-    if not cursor.done:
-        raise cursor.complain("expected nothing more")
+        if cursor.skip(_DOT):
+            continue
+        bare = cursor.here.kind == "word"
+        name = cursor.name("a logical axis name")
+        names.append(None if bare and name in _UNNAMED else name)
+        cursor.skip(",")
+    if closing:
+        cursor.expect(closing)
+    cursor.finish()
     return read_names(names)
 
 
@@ -296,11 +349,15 @@ def format_names(names: Iterable[str | None] | None) -> str:
     >>> format_names(("embed", None)), format_names(("two words",))
     ('embed _', "'two words'")
     """
-    return " ".join("_" if name is None else _typed_name(str(name)) for name in names or ())
+    return " ".join(map(_typed_name, names or ()))
 
 
-def _typed_name(name: str) -> str:
-    return name if is_word(name) and name not in (*_UNNAMED, _DOT) else quoted(name)
+def _typed_name(name: str | None) -> str:
+    if name is None:
+        return "_"
+    name = str(name)
+    plain = is_word(name) and name not in (*_UNNAMED, _DOT)
+    return name if plain else quoted(name)
 
 
 def unique_names(arrays: Iterable[ArraySpec]) -> None:
@@ -312,4 +369,6 @@ def unique_names(arrays: Iterable[ArraySpec]) -> None:
     names = [a.name for a in arrays]
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:
-        raise LayoutError(f"Each array has its own name; {listed(twice)} is used more than once.")
+        raise LayoutError(
+            f"Each array has its own name; {listed(twice)} is used more than once."
+        )

@@ -1,13 +1,13 @@
 """read_tree(): the arrays in a table, in a model, or in its parameters, as ArraySpecs.
 
-Takes rows, mappings, lists, dataclasses, models of other libraries and leaves with a shape and a
-dtype. `sv.layout`, `sv.audit` and `sv.program` all read leaves with `read_leaf`. What counts of a
-leaf, in this order: the sharding of the array itself, the names beside it, what a function of the
-user says of it. Where none of them says anything, that is what comes out: an array without a spec
-and without names.
+Takes rows, mappings, lists, dataclasses, models of other libraries and leaves with a
+shape and a dtype. `sv.layout`, `sv.audit` and `sv.program` all read leaves with
+`read_leaf`. What counts of a leaf, in this order: the sharding of the array itself, the
+names beside it, what a function of the user says of it. Where none of them says
+anything, that is what comes out: an array without a spec and without names.
 
-Neither jax nor any library is imported: `children`, where it is given, knows the containers that
-are registered with jax.
+Neither jax nor any library is imported: `children`, where it is given, knows the
+containers that are registered with jax.
 """
 
 from __future__ import annotations
@@ -37,11 +37,8 @@ from shardviz.core.layout.libraries import (
     quick_key,
     without_metadata,
 )
-from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import MAX_NAME, check_name, limited
 from shardviz.core.layout.partition_spec import Spec, is_unconstrained
-from shardviz.core.layout.resolution import resolve
-from shardviz.core.layout.rules import Dialect, Rules
 
 Names = Callable[[str, Any], Any]
 
@@ -50,17 +47,17 @@ class TreeLeaf(NamedTuple):
     """An array of a tree, and what is known of it before rules and a mesh are.
 
     Attributes:
-        array: its shape and dtype; `spec` is that of its own sharding, `logical` are the names
-            beside it. Both may be there: the sharding wins.
+        array: its shape and dtype; `spec` is that of its own sharding, `logical` are
+            the names beside it. Both may be there: the sharding wins.
         problem: why its names could not be read, or None.
-        described: whether somebody wrote it down, as an ArraySpec or a row of a table; then no
-            name means that no rule splits it.
+        described: whether somebody wrote it down, as an ArraySpec or a row of a table;
+            then no name means that no rule splits it.
         logical: whether the names are for rules alone, never mesh axes.
         mesh: the mesh of its sharding or names, in the type of its library; or None.
         layout: where its bytes lie, for a live array whose sharding names no mesh axes.
         rules: pairs of names and mesh axes that its library keeps beside the names.
-        defaults: whether the names in a box of flax say how it is split; flax's reading leaves
-            arrays without a box unsplit.
+        defaults: whether the names in a box of flax say how it is split; flax's reading
+            leaves arrays without a box unsplit.
 
     >>> from shardviz.core.layout.libraries import Shaped
     >>> leaf = read_leaf("w", Shaped((8, 4), "float32"))
@@ -80,7 +77,11 @@ class TreeLeaf(NamedTuple):
     @property
     def known(self) -> bool:
         """Whether anything says how it is split over mesh axes."""
-        return self.described or self.array.spec is not None or self.array.logical is not None
+        return (
+            self.described
+            or self.array.spec is not None
+            or self.array.logical is not None
+        )
 
     def renamed(self, name: str) -> TreeLeaf:
         """A copy under another name."""
@@ -89,7 +90,9 @@ class TreeLeaf(NamedTuple):
 
 def is_array(value: Any) -> bool:
     """Whether it has a shape and a dtype."""
-    return attribute(value, "shape") is not None and attribute(value, "dtype") is not None
+    return (
+        attribute(value, "shape") is not None and attribute(value, "dtype") is not None
+    )
 
 
 def read_leaf(
@@ -101,8 +104,8 @@ def read_leaf(
         name: what to call it.
         value: the array, as it is or in a library's box.
         box: what the box said, where `value` was taken out of one already.
-        names: called as `names(name, array)` where nothing else says how it is split; it returns
-            names, a PartitionSpec, or None.
+        names: called as `names(name, array)` where nothing else says how it is split;
+            it returns names, a PartitionSpec, or None.
 
     Raises:
         ShardvizError: for a shape or dtype that no array has.
@@ -123,9 +126,18 @@ def read_leaf(
     except ShardvizError as error:
         raise type(error)(f"{shown(name)}: {error}") from None
     except TypeError:  # a part that is unhashable
-        array, problem = _array.__wrapped__(tuple(value.shape), value.dtype, spec, axes, memory)
+        array, problem = _array.__wrapped__(
+            tuple(value.shape), value.dtype, spec, axes, memory
+        )
     return TreeLeaf(
-        array.renamed(name), problem, False, box.logical, mesh, layout, box.rules, by_names
+        array.renamed(name),
+        problem,
+        False,
+        box.logical,
+        mesh,
+        layout,
+        box.rules,
+        by_names,
     )
 
 
@@ -149,12 +161,13 @@ def _array(
 
 
 def own_sharding(value: Any, named: bool) -> tuple[Spec | None, Any, Layout | None]:
-    """The spec, the mesh and, where its sharding names no mesh axes, the layout of an array.
+    """The spec, the mesh and, where its sharding names no mesh axes, the layout of an
+    array.
 
     Args:
         value: the array.
-        named: whether names stand beside it. Under a mesh `jax.eval_shape` writes a sharding that
-            splits nothing on every array; then the names count.
+        named: whether names stand beside it. Under a mesh `jax.eval_shape` writes a
+            sharding that splits nothing on every array; then the names count.
     """
     sharding = attribute(value, "sharding")
     if sharding is None:
@@ -170,12 +183,17 @@ def own_sharding(value: Any, named: bool) -> tuple[Spec | None, Any, Layout | No
         indices: Any = boxes(tuple(value.shape))
         held = {d.id: box or () for d, box in indices.items()}
         return None, None, layout_from_indices(value.shape, value.dtype, held)
-    except (ValueError, ShardvizError):  # blocks that differ in shape, random keys in jax 0.10.0
+    except (
+        ValueError,
+        ShardvizError,
+    ):  # blocks that differ in shape, random keys in jax 0.10.0
         return None, None, None
 
 
 def _empty(spec: Spec, mesh: Any, named: bool) -> bool:
-    """Whether a sharding says nothing: it splits nothing, over a mesh that is no devices."""
+    """Whether a sharding says nothing: it splits nothing, over a mesh that is no
+    devices.
+    """
     if spec.axes or spec.unreduced or attribute(mesh, "devices") is not None:
         return False
     if library_of(type(mesh)):
@@ -200,42 +218,19 @@ def _said(names: Names, name: str, value: Any) -> Any:
 
 
 def padded(names: Any, shape: Any) -> Any:
-    """Names with None for the dimensions that have none: a PartitionSpec may be shorter, too.
+    """Names with None for the dimensions that have none: a PartitionSpec may be
+    shorter, too.
 
     >>> padded(("mlp",), (8, 4))
     ('mlp', None)
     """
-    if isinstance(names, tuple) and isinstance(shape, tuple) and len(names) < len(shape):
+    if (
+        isinstance(names, tuple)
+        and isinstance(shape, tuple)
+        and len(names) < len(shape)
+    ):
         return names + (None,) * (len(shape) - len(names))
     return names
-
-
-def on_mesh(
-    leaf: TreeLeaf,
-    mesh: MeshSpec | None,
-    rules: Rules | None,
-    dialect: Dialect = Dialect.LINEN,
-) -> ArraySpec:
-    """The array of a leaf, with the spec that its names are where they are mesh axes.
-
-    Names beside an array are for the rules. They are mesh axes where no rule is for any of them
-    and the mesh has them all, as flax's `get_partition_spec` takes them. nnx decides that by
-    itself, name by name.
-    """
-    array = leaf.array
-    named = [n for n in array.logical or () if isinstance(n, str)]
-    if array.spec is not None or leaf.problem or leaf.described or not named:
-        return array
-    if rules is not None and any(n in rules.by_name for n in named):
-        return array
-    if leaf.rules:
-        reader = Dialect.LINEN if leaf.logical else Dialect.NNX
-        return array.replace(spec=resolve(array.logical, leaf.rules, dialect=reader).spec)
-    if leaf.logical or mesh is None or (dialect is Dialect.NNX and rules is not None):
-        return array
-    if all(n in mesh.axis_names for n in named):
-        return array.replace(spec=Spec.of(*(array.logical or ())))
-    return array
 
 
 MAX_DEPTH = 64
@@ -248,7 +243,9 @@ Children = Callable[[Any], "list[tuple[str, Any]] | None"]
 
 # What a value stands in, which decides how it is read.
 _TABLE = 0  # a table or a tree: rows are read, and all that is no array is refused
-_FIELDS = 1  # the fields of a class: numbers are scalars; text and functions are none of ours
+_FIELDS = (
+    1  # the fields of a class: numbers are scalars; text and functions are none of ours
+)
 _MODULE = 2  # the fields of an equinox module: everything but arrays is none of ours
 
 
@@ -258,9 +255,12 @@ class ArrayTree(NamedTuple):
     Attributes:
         paths: the path of every array, in order.
         names: the same, each once and no longer than a name may be.
-        kinds: what each array says; those of one signature share it, whatever their names.
-        states: the positions of those in an object of optax or in an optimizer of Keras.
-        known: the position of an array in an optimizer of Keras, to the path of its parameter.
+        kinds: what each array says; those of one signature share it, whatever their
+            names.
+        states: the positions of those in an object of optax or in an optimizer of
+            Keras.
+        known: the position of an array in an optimizer of Keras, to the path of its
+            parameter.
     """
 
     paths: list[str]
@@ -278,28 +278,36 @@ class ArrayTree(NamedTuple):
         ]
 
 
-def read_tree(tree: Any, names: Names | None = None, children: Children | None = None) -> ArrayTree:
-    """Every array of a table or tree, in order, and what is known of the containers they stand in.
+def read_tree(
+    tree: Any, names: Names | None = None, children: Children | None = None
+) -> ArrayTree:
+    """Every array of a table or tree, in order, and what is known of the containers
+    they stand in.
 
-    The path of an array is its name, as in `layers/0/kernel`. A name seen before gets a number:
-    `w`, `w (2)`. Logical names that do not fit an array become its `problem`: one bad leaf must not
-    hide the others.
+    The path of an array is its name, as in `layers/0/kernel`. A name seen before gets a
+    number: `w`, `w (2)`. Logical names that do not fit an array become its `problem`:
+    one bad leaf must not hide the others.
 
     Args:
         tree: ArraySpecs, rows `(name, shape, logical[, dtype])`, mappings of paths to
-            `(shape, logical[, dtype])`, nested containers of these and of arrays, or models.
+            `(shape, logical[, dtype])`, nested containers of these and of arrays, or
+            models.
         names: called as `names(path, array)` for arrays that say nothing themselves.
-        children: the named children of a container that is registered with jax, or None.
+        children: the named children of a container that is registered with jax, or
+            None.
 
     Raises:
-        LayoutError: for a leaf that is no array, for a shape or dtype that no array has.
+        LayoutError: for a leaf that is no array, for a shape or dtype that no array
+            has.
 
     >>> [f.array for f in read_tree({"mlp": {"wi": ((512, 2048), "embed mlp")}}).leaves]
     [ArraySpec('mlp/wi', (512, 2048), 'embed mlp', dtype='float32')]
     """
     reader = _TreeReader(names, children)
     reader.collect(tree, "", 0, _TABLE)
-    if reader.number is not None and all(leaf.array.shape == () for leaf in reader.kinds):
+    if reader.number is not None and all(
+        leaf.array.shape == () for leaf in reader.kinds
+    ):
         raise LayoutError(_no_array(*reader.number))
     for name in reader.named:
         check_name(name, "an array", LayoutError)
@@ -307,9 +315,13 @@ def read_tree(tree: Any, names: Names | None = None, children: Children | None =
     if reader.keras:
         known = partners_by_name(reader.keras)
         kept = {reader.keras[i].partition("/")[0] for i in known}
-        states |= {i for i, path in reader.keras.items() if path.partition("/")[0] in kept}
+        states |= {
+            i for i, path in reader.keras.items() if path.partition("/")[0] in kept
+        }
         reader.known = known | reader.known
-    return ArrayTree(reader.paths, reader.named, reader.kinds, frozenset(states), reader.known)
+    return ArrayTree(
+        reader.paths, reader.named, reader.kinds, frozenset(states), reader.known
+    )
 
 
 class _TreeReader:
@@ -319,14 +331,17 @@ class _TreeReader:
         self.paths: list[str] = []
         self.named: list[str] = []
         self.kinds: list[TreeLeaf] = []
-        self.number: tuple[Any, str] | None = None  # the first number in a mapping, and its path
+        self.number: tuple[Any, str] | None = (
+            None  # the first number in a mapping, and its path
+        )
         self.states: list[tuple[int, int]] = []  # begin and end of what optimizers keep
         self.known: dict[int, str] = {}
         self.keras: dict[int, str] = {}  # the paths of variables of Keras
         self._names, self._children = names, children
         self._seen: dict[str, int] = {}  # of the names that are there more than once
         self._taken: set[str] = set()
-        # One checked leaf per signature: large models have many arrays and few signatures.
+        # One checked leaf per signature: large models have many arrays and few
+        # signatures.
         self._checked: dict[Any, TreeLeaf] = {}
         self._read: dict[Any, TreeLeaf] = {}
         self._values = 0
@@ -353,7 +368,8 @@ class _TreeReader:
     def _collect(self, value: Any, path: str, depth: int, inside: int) -> None:
         if isinstance(value, ArraySpec):
             self._keep(
-                TreeLeaf(value, described=True), f"{path}/{value.name}" if path else value.name
+                TreeLeaf(value, described=True),
+                f"{path}/{value.name}" if path else value.name,
             )
         elif isinstance(value, TreeLeaf):
             self._keep(value, path or value.array.name)
@@ -366,7 +382,9 @@ class _TreeReader:
             self.collect(model, path, depth + 1, inside)
             if (partners := optimizer_partners(value)) is not None:
                 self.states.append((begin, len(self.kinds)))
-                self.known.update((begin + n, p) for n, p in enumerate(partners) if p is not None)
+                self.known.update(
+                    (begin + n, p) for n, p in enumerate(partners) if p is not None
+                )
         elif isinstance(value, Mapping):
             for key, inner in _parts(value, value.items()):
                 if inside == _TABLE and isinstance(inner, _SCALARS):
@@ -381,9 +399,13 @@ class _TreeReader:
         try:
             return model_arrays(value)
         except LayoutError as error:
-            raise LayoutError(f"{shown(path)}: {error}" if path else str(error)) from None
+            raise LayoutError(
+                f"{shown(path)}: {error}" if path else str(error)
+            ) from None
 
-    def _collect_sequence(self, value: tuple | list, path: str, depth: int, inside: int) -> None:
+    def _collect_sequence(
+        self, value: tuple | list, path: str, depth: int, inside: int
+    ) -> None:
         if inside != _MODULE and _is_described(value):
             self._described(path or "array", value[0], list(value[1:]))
         elif inside != _MODULE and value and isinstance(value[0], str):
@@ -391,17 +413,26 @@ class _TreeReader:
             self._described(_joined(path, name), shape, rest)
         else:
             for index, inner in enumerate(_parts(value, value)):
-                # The rows of a table have names of their own; a tree's lists have positions.
-                inner_path = path if depth == 0 and _names_itself(inner) else _joined(path, index)
+                # The rows of a table have names of their own; a tree's lists have
+                # positions.
+                inner_path = (
+                    path
+                    if depth == 0 and _names_itself(inner)
+                    else _joined(path, index)
+                )
                 self.collect(inner, inner_path, depth + 1, inside)
 
     def _collect_object(self, value: Any, path: str, depth: int, inside: int) -> None:
-        within = max(inside, _MODULE if library_of(type(value)) == "equinox" else _FIELDS)
+        within = max(
+            inside, _MODULE if library_of(type(value)) == "equinox" else _FIELDS
+        )
         found = self._fields(value)
         if found is not None:
             begin = len(self.kinds)
             for name, inner in found:
-                self.collect(inner, _joined(path, name) if name else path, depth + 1, within)
+                self.collect(
+                    inner, _joined(path, name) if name else path, depth + 1, within
+                )
             if is_optimizer_state(value):
                 self.states.append((begin, len(self.kinds)))
         elif isinstance(value, Iterator):
@@ -417,14 +448,18 @@ class _TreeReader:
         if self._children is not None and (found := self._children(value)) is not None:
             return found
         names = _fields(value)
-        return None if names is None else [(name, getattr(value, name)) for name in names]
+        return (
+            None if names is None else [(name, getattr(value, name)) for name in names]
+        )
 
     def _read_leaf(self, value: Any, path: str, depth: int, inside: int) -> bool:
         """Collects an array, in a library's box or not; whether `value` was one."""
         try:
             box = without_metadata(value)
         except ShardvizError as error:
-            raise type(error)(f"{shown(path)}: {error}" if path else str(error)) from None
+            raise type(error)(
+                f"{shown(path)}: {error}" if path else str(error)
+            ) from None
         if box is not None:
             inner, path = box.value, box.path or path
             if library_of(type(value)) == "keras":
@@ -451,7 +486,8 @@ class _TreeReader:
 
     def _scalar(self, value: Any, path: str) -> None:
         self._keep(
-            TreeLeaf(ArraySpec("number", (), None, dtype_name(type(value)))), path or "array"
+            TreeLeaf(ArraySpec("number", (), None, dtype_name(type(value)))),
+            path or "array",
         )
 
     def _described(self, name: str, shape: Any, rest: list) -> None:
@@ -461,7 +497,9 @@ class _TreeReader:
                 f" {len(rest) + 2} entries."
             )
         logical, dtype = (*rest, None, None)[:2]
-        shape, logical = (tuple(v) if isinstance(v, list) else v for v in (shape, logical))
+        shape, logical = (
+            tuple(v) if isinstance(v, list) else v for v in (shape, logical)
+        )
         known = logical is None or isinstance(logical, (str, tuple))
         names = logical if known else names_of(logical) or (logical,)
         self._signed(name, shape, names, "float32" if dtype is None else dtype)
@@ -530,9 +568,15 @@ def _is_described(value: tuple | list) -> bool:
     if len(parts) not in (2, 3) or isinstance(parts[0], ArraySpec):
         return False
     shape, names = parts[0], parts[1]
-    if isinstance(shape, (tuple, list)) and shape and all(type(n) is int for n in shape):
+    if (
+        isinstance(shape, (tuple, list))
+        and shape
+        and all(type(n) is int for n in shape)
+    ):
         return True
-    listed_shape = isinstance(shape, (tuple, list)) and not shape and not hasattr(shape, "_fields")
+    listed_shape = (
+        isinstance(shape, (tuple, list)) and not shape and not hasattr(shape, "_fields")
+    )
     text = isinstance(shape, str) and _DIGITS.fullmatch(shape) is not None
     return (listed_shape or text or type(shape) is int) and _is_names(names)
 
@@ -555,7 +599,9 @@ def _parts(container: Any, parts: Any) -> Iterable[Any]:
     """The parts of a list, tuple or mapping; a user's own class of it may be endless."""
     if type(container) in (list, tuple, dict):
         return parts
-    return limited(parts, max(len(container), MAX_STREAMED), "The parts of a tree", LayoutError)
+    return limited(
+        parts, max(len(container), MAX_STREAMED), "The parts of a tree", LayoutError
+    )
 
 
 def _joined(path: str, key: Any) -> str:

@@ -1,9 +1,9 @@
 """lay_out() -> Layout: which shard of an array each device holds.
 
-The block number of a dimension is a mixed-radix number: split over axes `(a, b)` of sizes `A, B`,
-a device at mesh coordinates `(i, j)` holds block `i * B + j`. So it grows by a constant stride
-along every mesh axis, and all arrays here broadcast to the mesh. Checked against
-`jax.sharding.NamedSharding.devices_indices_map` in `tests/layout`.
+The block number of a dimension is a mixed-radix number: split over axes `(a, b)` of
+sizes `A, B`, a device at mesh coordinates `(i, j)` holds block `i * B + j`. So it grows
+by a constant stride along every mesh axis, and all arrays here broadcast to the mesh.
+Checked against `jax.sharding.NamedSharding.devices_indices_map` in `tests/layout`.
 
 Nothing of the size of the mesh is made before it is needed.
 """
@@ -20,29 +20,24 @@ from typing import Any
 
 import numpy as np
 
-from shardviz.core.display import Displayed
+from shardviz.core.display import Displayed, Fact
 from shardviz.core.errors import LayoutError
-from shardviz.core.format import joined, listed, plural, shown
+from shardviz.core.format import listed, plural, shown
 from shardviz.core.layout.array_spec import dtype_name, read_shape, size_in_bytes
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import check_size
 from shardviz.core.layout.partition_spec import Spec, rank_problem
 
 
-def sizes_that_divide(size: int, parts: int) -> str:
-    """What is left over of `size` elements in `parts` equal blocks, and which sizes would do.
-
-    >>> sizes_that_divide(510, 4)
-    '2 left over. Sizes that do: 508 and 512; or pad by 2.'
-    """
-    misfit = Misfit(size, (), parts, ())
-    fits = joined(f"{n:,}" for n in misfit.sizes)
-    return f"{misfit.remainder:,} left over. Sizes that do: {fits}; or pad by {misfit.padding:,}."
-
-
 @dataclass(frozen=True)
-class Misfit:
+class Misfit(Fact):
     """A dimension of `size` elements that does not divide into `parts` equal blocks.
+
+    Attributes:
+        size: elements of the dimension.
+        axes: the mesh axes that would split it; `()` where it is not about a mesh.
+        parts: into how many blocks.
+        other_axes: mesh axes over which it would divide.
 
     >>> mesh = MeshSpec(("data", "model"), (4, 2))
     >>> misfit = Misfit.find(510, ("data",), mesh)
@@ -55,24 +50,29 @@ class Misfit:
     size: int
     axes: tuple[str, ...]
     parts: int
-    other_axes: tuple[str, ...]
+    other_axes: tuple[str, ...] = ()
 
     @staticmethod
     def find(
-        size: int, axes: tuple[str, ...], mesh: MeshSpec, free: tuple[str, ...] | None = None
+        size: int,
+        axes: tuple[str, ...],
+        mesh: MeshSpec,
+        free: tuple[str, ...] | None = None,
     ) -> Misfit | None:
         """The misfit of `size` over `axes`, or None where it divides.
 
-        `free` limits the other axes that are offered; every axis of the mesh where not given.
+        Args:
+            free: the other axes that may be offered; by default all of the mesh.
         """
         parts = math.prod(mesh.shape.get(a, 1) for a in axes)
         if size % parts == 0:
             return None
-        offered = mesh.axis_names if free is None else free
-        fits = tuple(
-            a for a in offered if a not in axes and mesh.shape[a] > 1 and size % mesh.shape[a] == 0
-        )
-        return Misfit(size, axes, parts, fits)
+        fits = []
+        for axis in mesh.axis_names if free is None else free:
+            count = mesh.shape[axis]
+            if axis not in axes and count > 1 and size % count == 0:
+                fits.append(axis)
+        return Misfit(size, axes, parts, tuple(fits))
 
     @property
     def remainder(self) -> int:
@@ -90,22 +90,15 @@ class Misfit:
         """How many elements of padding make it divide."""
         return -self.size % self.parts
 
-    def sentence(self) -> str:
-        """One sentence on what is wrong, one on what would work."""
-        over = " × ".join(self.axes)
-        hint = f" It would divide over {listed(self.other_axes, 'or')}." if self.other_axes else ""
-        return (
-            f"{self.size:,} does not divide by {self.parts:,} ({over}):"
-            f" {sizes_that_divide(self.size, self.parts)}{hint}"
-        )
 
-
-#: From this many devices on, copying what is written by doubling is faster than a broadcast sum.
+#: From this many devices on, copying what is written by doubling is faster than a
+#: broadcast sum.
 LARGE = 1 << 15
 
 
 def strides(axes: tuple[str, ...], mesh: MeshSpec) -> dict[int, int]:
-    """Mesh position of an axis to the stride of the block number along it; size 1 left out.
+    """Mesh position of an axis to the stride of the block number along it; size 1 left
+    out.
 
     >>> strides(("b", "a"), MeshSpec(("a", "b", "c"), (2, 3, 4)))
     {0: 1, 1: 2}
@@ -136,7 +129,11 @@ def _lane(mesh: MeshSpec, at: int, stride: int) -> np.ndarray:
 
 
 def write_bounds(
-    starts: np.ndarray, stops: np.ndarray, axes: tuple[str, ...], step: int, mesh: MeshSpec
+    starts: np.ndarray,
+    stops: np.ndarray,
+    axes: tuple[str, ...],
+    step: int,
+    mesh: MeshSpec,
 ) -> None:
     """Writes `number * step` and `number * step + step` into two arrays in mesh shape."""
     if len(axes) > 1 and mesh.size >= LARGE:
@@ -153,10 +150,11 @@ def write_bounds(
 
 
 def _write_progression(out: np.ndarray, along: list[int]) -> None:
-    """Fills `out` with the sum of `along[axis] * index`, doubling along one axis after the other.
+    """Fills `out` with the sum of `along[axis] * index`, doubling along one axis after
+    the other.
 
-    Each doubling is one long addition of one number, where numpy is near a bare copy; adding rows
-    to columns is four times slower.
+    Each doubling is one long addition of one number, where numpy is near a bare copy;
+    adding rows to columns is four times slower.
     """
     out[(0,) * out.ndim] = 0
     before: tuple[slice, ...] = (slice(0, 1),) * out.ndim
@@ -164,7 +162,8 @@ def _write_progression(out: np.ndarray, along: list[int]) -> None:
         lead, done = before[:axis], 1
         while done < out.shape[axis]:
             more = min(done, out.shape[axis] - done)
-            written, wanted = out[(*lead, slice(0, more))], out[(*lead, slice(done, done + more))]
+            written = out[(*lead, slice(0, more))]
+            wanted = out[(*lead, slice(done, done + more))]
             np.add(written, along[axis] * done, out=wanted)
             done += more
 
@@ -175,11 +174,13 @@ def checked_window(window: Any, mesh: MeshSpec) -> tuple[slice, ...]:
     Raises:
         LayoutError: for anything else.
     """
+    slices = []
     try:
-        slices = [slice(*w.indices(n)) for w, n in zip(window, mesh.axis_sizes, strict=True)]
+        for part, size in zip(window, mesh.axis_sizes, strict=True):
+            slices.append(slice(*part.indices(size)))
     except (AttributeError, TypeError, ValueError):
         slices = []
-    if len(slices) != len(mesh.axis_sizes) or any(s.step < 1 for s in slices):
+    if not slices or any(s.step < 1 for s in slices):
         raise LayoutError(
             f"A window is a tuple of ascending slices, one per mesh axis ({mesh}); got"
             f" {shown(window)}."
@@ -193,11 +194,15 @@ def check_manual(spec: Spec, mesh: MeshSpec) -> None:
     Raises:
         LayoutError: naming both.
     """
-    # NamedSharding fails here in an assertion: it knows no devices that are replicas of each
-    # other beside devices that a shard_map keeps apart.
-    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-    manual = [n for n, size in mesh.shape.items() if size > 1 and kinds[n] == "Manual"]
-    idle = [n for n, size in mesh.shape.items() if size > 1 and n not in spec.axes]
+    # NamedSharding fails here in an assertion: it knows no devices that are replicas of
+    # each other beside devices that a shard_map keeps apart.
+    manual, idle = [], []
+    for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True):
+        if mesh.shape[name] > 1:
+            if kind == "Manual":
+                manual.append(name)
+            if name not in spec.axes:
+                idle.append(name)
     if manual and idle:
         raise LayoutError(
             f"Mesh axis {shown(manual[0])} is Manual: what a device holds along it is up to the"
@@ -215,11 +220,12 @@ class Layout(Displayed):
         shape: the global shape, in elements.
         dtype: the name of the element type.
         mesh: the mesh it is laid out on.
-        spec: the spec it was made from; None where it was made from another kind of sharding.
+        spec: the spec it was made from; None where it was made from another kind of
+            sharding.
         block_counts: into how many blocks each dimension is split.
         shard_shape: the shape of every device's block.
-        request: the Request that it answers, with the array's name and its rules; None where it
-            was made from a shape or a live array.
+        request: the Request that it answers, with the array's name and its rules; None
+            where it was made from a shape or a live array.
 
     >>> layout = lay_out((8, 4), Spec.parse("data, model"), MeshSpec(("data", "model"), (4, 2)))
     >>> layout.shard_shape, layout.replicas, layout.box(3)
@@ -232,7 +238,8 @@ class Layout(Displayed):
     spec: Spec | None
     block_counts: tuple[int, ...]
     shard_shape: tuple[int, ...]
-    # Per dimension the block number of every device, broadcastable to the mesh shape; None: all 0.
+    # Per dimension the block number of every device, broadcastable to the mesh shape;
+    # None: all 0.
     _given_blocks: tuple[np.ndarray | None, ...] | None = None
     request: Any = field(default=None, compare=False, repr=False)
 
@@ -250,18 +257,21 @@ class Layout(Displayed):
     def blocks(self) -> tuple[np.ndarray | None, ...]:
         """Per dimension the block number of every device; None where it is not split.
 
-        Each array has the rank of the mesh and broadcasts to its shape: axes that do not split
-        the dimension have length 1.
+        Each array has the rank of the mesh and broadcasts to its shape: axes that do
+        not split the dimension have length 1.
         """
         if self._given_blocks is not None:
             return self._given_blocks
         assert self.spec is not None
-        dims = self.spec.dims + ((),) * (self.rank - len(self.spec.dims))
-        return tuple(block_numbers(axes, self.mesh) for axes in dims)
+        return tuple(
+            block_numbers(axes, self.mesh) for axes in self.spec.padded(self.rank)
+        )
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """int64 [devices, rank]: the first element of each device's block, in mesh order."""
+        """int64 [devices, rank]: the first element of each device's block, in mesh
+        order.
+        """
         return self._materialised[0]
 
     @cached_property
@@ -278,9 +288,11 @@ class Layout(Displayed):
         return bounds[0].T, bounds[1].T
 
     def write_indices(self, starts: np.ndarray, stops: np.ndarray) -> None:
-        """Writes the bounds of every shard into the caller's arrays, int64 [devices, rank].
+        """Writes the bounds of every shard into the caller's arrays, int64 [devices,
+        rank].
 
-        Fastest where each dimension is contiguous (Fortran order), as `starts` itself is.
+        Fastest where each dimension is contiguous (Fortran order), as `starts` itself
+        is.
 
         Raises:
             LayoutError: if they have another shape.
@@ -291,25 +303,27 @@ class Layout(Displayed):
             raise LayoutError(
                 f"The bounds need two arrays of shape {wanted}; got {shapes[0]} and {shapes[1]}."
             )
-        # Splitting the device axis into mesh axes is always a view, whatever the strides.
+        # Splitting the device axis into mesh axes is always a view, whatever the
+        # strides.
         in_mesh = (self.rank, *self.mesh.axis_sizes)
         self._write(starts.T.reshape(in_mesh), stops.T.reshape(in_mesh))
 
     def _write(self, starts: np.ndarray, stops: np.ndarray) -> None:
         """Writes the bounds of every shard into arrays [rank, *mesh]."""
-        dims = () if self.spec is None else self.spec.dims
-        for dim, step in enumerate(self.shard_shape):
-            if self.spec is not None:
-                axes = dims[dim] if dim < len(dims) else ()
+        if self.spec is not None:
+            for dim, axes in enumerate(self.spec.padded(self.rank)):
+                step = self.shard_shape[dim]
                 write_bounds(starts[dim], stops[dim], axes, step, self.mesh)
-            else:
-                block = self.blocks[dim]
-                first = 0 if block is None else block * step
-                starts[dim] = first
-                stops[dim] = first + step
+            return
+        for dim, step in enumerate(self.shard_shape):
+            block = self.blocks[dim]
+            first = 0 if block is None else block * step
+            starts[dim] = first
+            stops[dim] = first + step
 
     def viewport(self, window: tuple[slice, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Starts and stops of a part of the mesh: int64 [window, rank], at a cost of its size.
+        """Starts and stops of a part of the mesh: int64 [window, rank], at a cost of
+        its size.
 
         Args:
             window: one slice per mesh axis.
@@ -321,11 +335,13 @@ class Layout(Displayed):
         cells = self.mesh.device_ids[window].shape
         starts = np.zeros((*cells, self.rank), np.int64)
         for dim, block in enumerate(self.blocks):
-            if block is not None:
-                part = tuple(
-                    slice(None) if n == 1 else w for n, w in zip(block.shape, window, strict=False)
-                )
-                starts[..., dim] = block[part] * self.shard_shape[dim]
+            if block is None:
+                continue
+            part = []
+            for length, along in zip(block.shape, window, strict=True):
+                # A length of 1 broadcasts: the block is the same all along this axis.
+                part.append(slice(None) if length == 1 else along)
+            starts[..., dim] = block[tuple(part)] * self.shard_shape[dim]
         return starts, starts + np.asarray(self.shard_shape, np.int64)
 
     def box(self, device_id: int) -> tuple[slice, ...]:
@@ -334,11 +350,11 @@ class Layout(Displayed):
         Raises:
             MeshError: if the mesh has no such device.
         """
+        slices = []
         numbers = self._numbers_at(self.mesh.coordinates(device_id))
-        steps = self.shard_shape
-        return tuple(
-            slice(n * step, (n + 1) * step) for n, step in zip(numbers, steps, strict=True)
-        )
+        for number, step in zip(numbers, self.shard_shape, strict=True):
+            slices.append(slice(number * step, (number + 1) * step))
+        return tuple(slices)
 
     def _numbers_at(self, coords: tuple[int, ...]) -> list[int]:
         """The block number in each dimension at mesh coordinates."""
@@ -352,26 +368,23 @@ class Layout(Displayed):
         return numbers
 
     def indices(self) -> dict[int, tuple[slice, ...]]:
-        """Device id to slices, as JAX writes them: `slice(None)` for a dimension that is not split.
+        """Device id to slices, as JAX writes them: `slice(None)` for a dimension that
+        is not split.
 
         Equal to `NamedSharding.devices_indices_map`, with ids for devices.
         """
         columns: list[list[slice]] = []
-        for dim, count in enumerate(self.block_counts):
-            if count == 1:
+        for count, step, block in zip(
+            self.block_counts, self.shard_shape, self.blocks, strict=True
+        ):
+            if count == 1 or block is None:
                 columns.append([slice(None)] * self.mesh.size)
                 continue
-            step = self.shard_shape[dim]
             slices = [slice(i * step, (i + 1) * step) for i in range(count)]
-            columns.append([slices[i] for i in self._block_column(dim)])
+            numbers = np.broadcast_to(block, self.mesh.axis_sizes).reshape(-1)
+            columns.append([slices[i] for i in numbers.tolist()])
         rows = zip(*columns, strict=True) if columns else [()] * self.mesh.size
         return dict(zip(self.device_ids.tolist(), rows, strict=True))
-
-    def _block_column(self, dim: int) -> list[int]:
-        block = self.blocks[dim]
-        if block is None:
-            return [0] * self.mesh.size
-        return np.broadcast_to(block, self.mesh.device_ids.shape).reshape(-1).tolist()
 
     @property
     def num_blocks(self) -> int:
@@ -380,7 +393,9 @@ class Layout(Displayed):
 
     @cached_property
     def groups(self) -> np.ndarray:
-        """int64 [devices]: the row-major number of the block each device holds, in mesh order."""
+        """int64 [devices]: the row-major number of the block each device holds, in mesh
+        order.
+        """
         number = np.zeros((1,) * len(self.mesh.axis_sizes), np.int64)
         for count, block in zip(self.block_counts, self.blocks, strict=True):
             number = number * count + (0 if block is None else block)
@@ -390,19 +405,19 @@ class Layout(Displayed):
 
     @property
     def group_strides(self) -> tuple[int, ...] | None:
-        """Per mesh axis, how much `groups` grows with a step along it; None where `spec` is None.
+        """Per mesh axis, how much `groups` grows with a step along it; None where
+        `spec` is None.
 
-        `groups` in mesh shape is the sum of `stride * coordinate` over the mesh axes, so these few
-        numbers replace one number per device.
+        `groups` in mesh shape is the sum of `stride * coordinate` over the mesh axes,
+        so these few numbers replace one number per device.
         """
         if self.spec is None:
             return None
         strides = dict.fromkeys(self.mesh.axis_names, 0)
         step = 1
-        for axes in reversed(self.spec.dims + ((),) * (self.rank - len(self.spec.dims))):
-            for axis in reversed(axes):
-                strides[axis] = step
-                step *= self.mesh.shape[axis]
+        for axis in reversed(self.spec.axes):
+            strides[axis] = step
+            step *= self.mesh.shape[axis]
         return tuple(strides.values())
 
     @property
@@ -412,7 +427,9 @@ class Layout(Displayed):
 
     @cached_property
     def replica_indices(self) -> np.ndarray:
-        """int64 [devices]: how many devices before it, in mesh order, hold the same block."""
+        """int64 [devices]: how many devices before it, in mesh order, hold the same
+        block.
+        """
         order = np.argsort(self.groups, kind="stable")
         sorted_groups = self.groups[order]
         first = np.flatnonzero(np.r_[True, sorted_groups[1:] != sorted_groups[:-1]])
@@ -427,7 +444,8 @@ class Layout(Displayed):
         Raises:
             LayoutError: for a block number that is no whole number.
         """
-        return self.device_ids[self.groups == check_size(group, "A block number", LayoutError)]
+        number = check_size(group, "A block number", LayoutError)
+        return self.device_ids[self.groups == number]
 
     @property
     def bytes_per_device(self) -> int:
@@ -451,17 +469,19 @@ def lay_out(
     An UNCONSTRAINED dimension is not split, as in JAX: the compiler has yet to decide.
 
     Raises:
-        LayoutError: if the spec is longer than the shape, a dimension does not divide, or the
-            mesh has a Manual axis and some axis splits no dimension.
+        LayoutError: if the spec is longer than the shape, a dimension does not divide,
+            or the mesh has a Manual axis and some axis splits no dimension.
         SpecError: if the spec names axes that the mesh lacks, or one twice.
     """
     return lay_out_parsed(read_shape(shape), spec, mesh, dtype_name(dtype))
 
 
-def lay_out_parsed(sizes: tuple[int, ...], spec: Spec, mesh: MeshSpec, dtype: str) -> Layout:
+def lay_out_parsed(
+    sizes: tuple[int, ...], spec: Spec, mesh: MeshSpec, dtype: str
+) -> Layout:
     """`lay_out` of a shape and a dtype that an ArraySpec has validated."""
     if problem := rank_problem(spec, len(sizes)):
-        raise LayoutError(problem)
+        raise LayoutError(str(problem))
     spec.check(mesh)
     if "Manual" in mesh.axis_types:
         check_manual(spec, mesh)
@@ -476,7 +496,7 @@ def lay_out_parsed(sizes: tuple[int, ...], spec: Spec, mesh: MeshSpec, dtype: st
             free = tuple(a for a in mesh.axis_names if a not in spec.axes)
             misfit = Misfit.find(sizes[dim], axes, mesh, free)
             assert misfit is not None
-            raise LayoutError(f"Dimension {dim}: {misfit.sentence()}")
+            raise LayoutError(f"Dimension {dim}: {misfit}")
     return Layout(sizes, dtype, mesh, spec, tuple(counts), tuple(shard))
 
 
@@ -495,21 +515,26 @@ def layout_from_indices(
     (slice(2, 4, None),)
     """
     sizes, ids = read_shape(shape), list(indices)
-    bounds = np.array(
-        [[s.indices(n)[:2] for s, n in zip(indices[i], sizes, strict=True)] for i in ids], np.int64
-    ).reshape(len(ids), len(sizes), 2)
+    bounds = np.empty((len(ids), len(sizes), 2), np.int64)
+    for row, device in zip(bounds, ids, strict=True):
+        for dim, (part, size) in enumerate(zip(indices[device], sizes, strict=True)):
+            row[dim] = part.indices(size)[:2]
     lengths = bounds[..., 1] - bounds[..., 0]
     if len(ids) and (lengths != lengths[0]).any():
         raise LayoutError(
             f"The blocks of this sharding differ in shape: {shown(lengths.tolist())}."
         )
-    shard = tuple(int(n) for n in (lengths[0] if len(ids) else sizes))
+    shard = tuple(lengths[0].tolist()) if len(ids) else sizes
     if mesh is None:
         mesh = MeshSpec(("device",), (len(ids),), (), np.array(ids), concrete=True)
-    blocks = tuple(
-        (bounds[:, d, 0] // step).reshape(mesh.device_ids.shape) if step else None
-        for d, step in enumerate(shard)
-    )
-    counts = tuple(1 if not step else -(-n // step) for n, step in zip(sizes, shard, strict=True))
-    blocks = tuple(b if c > 1 else None for b, c in zip(blocks, counts, strict=True))
-    return Layout(sizes, dtype_name(dtype), mesh, None, counts, shard, blocks)
+    counts: list[int] = []
+    blocks: list[np.ndarray | None] = []
+    for dim, step in enumerate(shard):
+        count = -(-sizes[dim] // step) if step else 1
+        counts.append(count)
+        number = None
+        if count > 1:
+            number = (bounds[:, dim, 0] // step).reshape(mesh.axis_sizes)
+        blocks.append(number)
+    dtype = dtype_name(dtype)
+    return Layout(sizes, dtype, mesh, None, tuple(counts), shard, tuple(blocks))

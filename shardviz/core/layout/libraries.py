@@ -1,10 +1,10 @@
 """What flax, haliax, penzai, Keras, orbax and jax keep beside an array, and in a model.
 
-Everything is read by attributes. A library is known by the module of an object's class, so nothing
-is imported that the user has not imported, and none of them need be installed. They are in one file
-because each takes a few lines, and all answer the same three questions: `without_metadata`, what is
-in this box; `model_arrays`, which arrays does this model hold; `named_sharding`, which mesh axes
-does this sharding name.
+Everything is read by attributes. A library is known by the module of an object's class,
+so nothing is imported that the user has not imported, and none of them need be
+installed. They are in one file because each takes a few lines, and all answer the same
+three questions: `without_metadata`, what is in this box; `model_arrays`, which arrays
+does this model hold; `named_sharding`, which mesh axes does this sharding name.
 """
 
 from __future__ import annotations
@@ -22,17 +22,22 @@ from shardviz.core.layout.partition_spec import Spec
 
 
 class LeafMetadata(NamedTuple):
-    """An array and what a library keeps beside it in a box (`Partitioned`, `Variable`, ...).
+    """An array and what a library keeps beside it in a box (`Partitioned`, `Variable`,
+    ...).
 
     Attributes:
         value: the array.
-        axes: one name per dimension, or a Spec where a sharding names mesh axes, or None.
-        logical: whether the names are for rules alone, never mesh axes (`LogicallyPartitioned`).
-        mesh: the mesh that the library keeps beside the names, in its own type; or None.
+        axes: one name per dimension, or a Spec where a sharding names mesh axes, or
+            None.
+        logical: whether the names are for rules alone, never mesh axes
+            (`LogicallyPartitioned`).
+        mesh: the mesh that the library keeps beside the names, in its own type; or
+            None.
         path: what the library calls the array, or None.
-        rules: pairs of names and mesh axes that the library keeps beside the names (nnx).
-        defaults: whether the library's own reading leaves arrays without names unsplit, which
-            flax's `get_partition_spec` does.
+        rules: pairs of names and mesh axes that the library keeps beside the names
+            (nnx).
+        defaults: whether the library's own reading leaves arrays without names unsplit,
+            which flax's `get_partition_spec` does.
     """
 
     value: Any
@@ -54,7 +59,8 @@ def attribute(value: Any, name: str) -> Any:
 
 @lru_cache(maxsize=4096)
 def library_of(kind: type) -> str:
-    """The package that a class, or the first of its bases that is in a known one, comes from.
+    """The package that a class, or the first of its bases that is in a known one, comes
+    from.
 
     >>> library_of(int), library_of(type("Weight", (), {"__module__": "haliax.core"}))
     ('', 'haliax')
@@ -70,10 +76,11 @@ _LIBRARIES = ("equinox", "flax", "haliax", "keras", "optax", "orbax", "penzai")
 
 
 def without_metadata(value: Any) -> LeafMetadata | None:
-    """The array in a library's box, and what the box says of it; None where `value` is no box.
+    """The array in a library's box, and what the box says of it; None where `value` is
+    no box.
 
-    A box is linen's `Partitioned` or `LogicallyPartitioned`, an nnx `Variable`, a `NamedArray` of
-    haliax or penzai, a penzai parameter, or a Keras variable.
+    A box is linen's `Partitioned` or `LogicallyPartitioned`, an nnx `Variable`, a
+    `NamedArray` of haliax or penzai, a penzai parameter, or a Keras variable.
 
     >>> class Axis:
     ...     name = "embed"
@@ -98,7 +105,9 @@ def _flax_box(value: Any) -> LeafMetadata | None:
         own = names_mesh(names)
         mesh = found.get("mesh") if own is None else own
         rules = found.get("sharding_rules") or ()
-        return LeafMetadata(array, names_of(names), mesh=mesh, rules=rules, defaults=True)
+        return LeafMetadata(
+            array, names_of(names), mesh=mesh, rules=rules, defaults=True
+        )
     names = attribute(value, "names") if is_box else None
     if names is not None:
         logical, mesh = hasattr(value, "rules"), attribute(value, "mesh")
@@ -109,10 +118,11 @@ def _flax_box(value: Any) -> LeafMetadata | None:
 
 
 def quick_key(value: Any) -> Any:
-    """All that is read of an array, or of an array in a box of linen, as a key that can be hashed.
+    """All that is read of an array, or of an array in a box of linen, as a key that can
+    be hashed.
 
-    Reading an array takes ten times as long, and large models have many arrays and few kinds. None
-    for all else, and for arrays of unusual parts.
+    Reading an array takes ten times as long, and large models have many arrays and few
+    kinds. None for all else, and for arrays of unusual parts.
     """
     kind = type(value)
     known = _quick_kind(kind)
@@ -126,7 +136,16 @@ def quick_key(value: Any) -> Any:
             if _quick_kind(type(value)) != 1:
                 return None
         sharding = getattr(value, "sharding", None)
-        key = (names, value.shape, value.dtype, kind, type(value), sharding, mesh, rules)
+        key = (
+            names,
+            value.shape,
+            value.dtype,
+            kind,
+            type(value),
+            sharding,
+            mesh,
+            rules,
+        )
         hash(key)
     except Exception:  # noqa: BLE001  a foreign property may raise anything; it is read with care
         return None
@@ -135,17 +154,25 @@ def quick_key(value: Any) -> Any:
 
 @lru_cache(maxsize=4096)
 def _quick_kind(kind: type) -> int:
-    """1 for arrays of jax and numpy and their shapes, 2 for boxes of linen, 0 for all else."""
+    """1 for arrays of jax and numpy and their shapes, 2 for boxes of linen, 0 for all
+    else.
+    """
     package = (kind.__module__ or "").partition(".")[0]
     if package in ("jax", "jaxlib", "numpy"):
         return int(hasattr(kind, "shape") and hasattr(kind, "dtype"))
-    return 2 if package == "flax" and _flax_kind(kind)[1] and not _flax_kind(kind)[0] else 0
+    return (
+        2
+        if package == "flax" and _flax_kind(kind)[1] and not _flax_kind(kind)[0]
+        else 0
+    )
 
 
 @lru_cache(maxsize=4096)
 def _flax_kind(kind: type) -> tuple[bool, bool]:
     """Whether a class is that of an nnx variable, and whether it is a box of linen."""
-    return callable(attribute(kind, "get_metadata")), attribute(kind, "unbox") is not None
+    return callable(attribute(kind, "get_metadata")), attribute(
+        kind, "unbox"
+    ) is not None
 
 
 def _haliax_box(value: Any) -> LeafMetadata | None:
@@ -158,7 +185,11 @@ def _haliax_box(value: Any) -> LeafMetadata | None:
 def _penzai_box(value: Any) -> LeafMetadata | None:
     array = attribute(value, "data_array")
     if array is None:  # a Parameter is a variable that jax does not look into
-        held = hasattr(value, "label") and hasattr(value, "metadata") and hasattr(value, "value")
+        held = (
+            hasattr(value, "label")
+            and hasattr(value, "metadata")
+            and hasattr(value, "value")
+        )
         return LeafMetadata(value.value, path=str(value.label)) if held else None
     named = attribute(value, "named_axes")
     if named is not None:  # the dimensions without a name come first
@@ -174,14 +205,25 @@ def _text(name: Any) -> str | None:
 
 
 def _keras_box(value: Any) -> LeafMetadata | None:
-    if not (hasattr(value, "path") and hasattr(value, "trainable") and hasattr(value, "assign")):
+    if not (
+        hasattr(value, "path")
+        and hasattr(value, "trainable")
+        and hasattr(value, "assign")
+    ):
         return None
-    # Before it is initialised, `value.value` would make the array, with the user's random seed.
-    array = attribute(value, "_value") if hasattr(value, "_value") else attribute(value, "value")
+    # Before it is initialised, `value.value` would make the array, with the user's
+    # random seed.
+    array = (
+        attribute(value, "_value")
+        if hasattr(value, "_value")
+        else attribute(value, "value")
+    )
     layout = attribute(value, "_layout")
     found = None if layout is None else named_sharding(layout)
     spec, mesh = (None, None) if found is None else found
-    return LeafMetadata(Shaped.of(value) if array is None else array, spec, False, mesh, value.path)
+    return LeafMetadata(
+        Shaped.of(value) if array is None else array, spec, False, mesh, value.path
+    )
 
 
 class Shaped(NamedTuple):
@@ -205,10 +247,12 @@ _BOXES: dict[str, Callable[[Any], LeafMetadata | None]] = {
 
 
 def model_arrays(value: Any) -> Any:
-    """A tree of the arrays that a model or a checkpoint's metadata holds; None where it is neither.
+    """A tree of the arrays that a model or a checkpoint's metadata holds; None where it
+    is neither.
 
-    Of an nnx module or optimizer its state, of a linen module that is bound its variables, of a
-    Keras model, layer or optimizer its variables, of orbax's metadata the tree.
+    Of an nnx module or optimizer its state, of a linen module that is bound its
+    variables, of a Keras model, layer or optimizer its variables, of orbax's metadata
+    the tree.
 
     Raises:
         LayoutError: for a model that holds no arrays yet, and what to give instead.
@@ -220,7 +264,11 @@ def model_arrays(value: Any) -> Any:
 def _flax_model(value: Any) -> Any:
     homes = {c.__module__ or "" for c in type(value).__mro__}
     if "flax.linen.module" in homes:
-        variables = attribute(value, "variables") if attribute(value, "scope") is not None else None
+        variables = (
+            attribute(value, "variables")
+            if attribute(value, "scope") is not None
+            else None
+        )
         if variables is None:
             raise LayoutError(
                 f"{type(value).__name__} is a module, not its parameters. Give what"
@@ -247,10 +295,11 @@ def _keras_model(value: Any) -> Any:
 
 
 def optimizer_partners(value: Any) -> list[str | None] | None:
-    """For each variable of an optimizer of Keras the path of the model's variable that it is for.
+    """For each variable of an optimizer of Keras the path of the model's variable that
+    it is for.
 
-    Keras keeps lists with one entry for each variable of the model, in their order. None where
-    `value` is no optimizer of Keras.
+    Keras keeps lists with one entry for each variable of the model, in their order.
+    None where `value` is no optimizer of Keras.
     """
     models = attribute(value, "_trainable_variables")
     if library_of(type(value)) != "keras" or not hasattr(value, "apply_gradients"):
@@ -266,9 +315,11 @@ def optimizer_partners(value: Any) -> list[str | None] | None:
 
 
 def partners_by_name(paths: Mapping[int, str]) -> dict[int, str]:
-    """Of variables of Keras those that an optimizer keeps, each to the path of its parameter.
+    """Of variables of Keras those that an optimizer keeps, each to the path of its
+    parameter.
 
-    Keras calls them by the name of the optimizer, then the path of the parameter with `_` for `/`.
+    Keras calls them by the name of the optimizer, then the path of the parameter with
+    `_` for `/`.
 
     Args:
         paths: what Keras calls each variable, by position.
@@ -326,15 +377,18 @@ def names_of(sharding: Any) -> Any:
 
 def names_mesh(sharding: Any) -> Any:
     """The mesh of a sharding that names mesh axes, in its own type; else None."""
-    found = None if isinstance(sharding, (str, tuple, list)) else named_sharding(sharding)
+    found = (
+        None if isinstance(sharding, (str, tuple, list)) else named_sharding(sharding)
+    )
     return None if found is None else found[1]
 
 
 def named_sharding(sharding: Any) -> tuple[Spec, Any] | None:
     """The Spec and the mesh of a sharding that names mesh axes, or None.
 
-    It is jax's `NamedSharding` (also in a `Format`), orbax's `NamedShardingMetadata`, or Keras's
-    `TensorLayout`. The mesh is of the library's own type; `mesh_of` reads it.
+    It is jax's `NamedSharding` (also in a `Format`), orbax's `NamedShardingMetadata`,
+    or Keras's `TensorLayout`. The mesh is of the library's own type; `mesh_of` reads
+    it.
     """
     inner = attribute(sharding, "sharding")  # jax's Format
     sharding = sharding if inner is None else inner
@@ -344,7 +398,11 @@ def named_sharding(sharding: Any) -> tuple[Spec, Any] | None:
         return None if entries is None else (spec_of(entries), sharding)
     if library == "keras":
         axes = attribute(sharding, "axes")
-        return None if axes is None else (spec_of(axes), attribute(sharding, "device_mesh"))
+        return (
+            None
+            if axes is None
+            else (spec_of(axes), attribute(sharding, "device_mesh"))
+        )
     spec, mesh = attribute(sharding, "spec"), attribute(sharding, "mesh")
     if spec is None or not attribute(mesh, "axis_names"):
         return None
@@ -367,7 +425,9 @@ def foreign_memory(sharding: Any) -> str | None:
     if mesh is None:
         devices = iter(attribute(sharding, "device_set") or ())
     else:
-        devices = getattr(attribute(mesh, "devices"), "flat", iter(()))  # AbstractMesh has none
+        devices = getattr(
+            attribute(mesh, "devices"), "flat", iter(())
+        )  # AbstractMesh has none
     first = next(devices, None)
     return None if first is not None and first.default_memory().kind == kind else kind
 
@@ -394,8 +454,8 @@ def spec_of(spec: Any) -> Spec:
     >>> str(spec_of([["data", "model"], None]))
     "P(('data', 'model'), None)"
     """
-    # Iterating over a PartitionSpec raises where it has unreduced or reduced axes; jax 0.10.1 has
-    # no other way, and does not raise.
+    # Iterating over a PartitionSpec raises where it has unreduced or reduced axes; jax
+    # 0.10.1 has no other way, and does not raise.
     entries = getattr(spec, "partitions", spec)
     entries = (tuple(e) if isinstance(e, list) else e for e in entries)
     marks = {k: getattr(spec, k, ()) for k in ("unreduced", "reduced")}
@@ -403,7 +463,8 @@ def spec_of(spec: Any) -> Spec:
 
 
 def mesh_of(mesh: Any) -> MeshSpec | None:
-    """The MeshSpec of a mesh of jax, Keras (`DeviceMesh`) or orbax; None where it is none of these.
+    """The MeshSpec of a mesh of jax, Keras (`DeviceMesh`) or orbax; None where it is
+    none of these.
 
     The ids and processes of its devices come along where it has devices.
     """
@@ -414,7 +475,10 @@ def mesh_of(mesh: Any) -> MeshSpec | None:
     types = tuple(t.name for t in types) if types else ()
     library = library_of(type(mesh))
     if library == "orbax":
-        sizes, devices = tuple(int(n) for n in mesh.shape), attribute(mesh, "device_mesh")
+        sizes, devices = (
+            tuple(int(n) for n in mesh.shape),
+            attribute(mesh, "device_mesh"),
+        )
         found = [] if devices is None else list(_flat(devices.mesh))
         return _with_ids(names, sizes, types, [d.id for d in found])
     if library == "keras":
@@ -431,12 +495,18 @@ def mesh_of(mesh: Any) -> MeshSpec | None:
 
 
 def _with_ids(
-    names: Any, sizes: tuple[int, ...], types: tuple[str, ...], ids: list[int], hosts: Any = None
+    names: Any,
+    sizes: tuple[int, ...],
+    types: tuple[str, ...],
+    ids: list[int],
+    hosts: Any = None,
 ) -> MeshSpec:
     if not ids:
         return MeshSpec(tuple(names), sizes, types)
     at = np.array(ids, np.int64).reshape(sizes)
-    held = np.zeros_like(at) if hosts is None else np.array(hosts, np.int64).reshape(sizes)
+    held = (
+        np.zeros_like(at) if hosts is None else np.array(hosts, np.int64).reshape(sizes)
+    )
     return MeshSpec(tuple(names), sizes, types, at, held, True)
 
 

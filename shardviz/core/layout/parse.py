@@ -1,15 +1,15 @@
-"""Parsing what people type: a tokenizer and a cursor for specs, rules, names and shapes.
+"""Checks of names, sizes and bytes, and the parser of what people type.
 
-Nothing here evaluates anything. Every complaint names the position and the text it stumbled on.
+Nothing is evaluated, and everything has a length at which it is refused. An error names
+the position and the text that could not be read.
 """
 
 from __future__ import annotations
 
-import itertools
 import operator
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -22,101 +22,102 @@ from shardviz.core.format import bytes_text, shown
 
 MAX_NAME = 100
 MAX_PATH = 1_000  # letters of a path that patterns are matched with
+MAX_NESTING = 8  # brackets in brackets
+MAX_TEXT = 200_000
+MAX_TOKENS = 50_000
 
 
 def read_text_file(path: Path, most: int) -> str:
-    """The text of a file, if it is one and not too long; without a byte order mark.
-
-    Args:
-        path: the file.
-        most: how many bytes are too many.
+    """The text of a plain file of at most `most` bytes, without a byte order mark.
 
     Raises:
-        ValueError: why there is none, in a phrase that a name can stand before.
+        ValueError: with a phrase that follows the name of the file.
     """
-    data = b""
     try:
         mode = path.stat().st_mode
-        if stat.S_ISREG(mode):  # a pipe or /dev/zero never ends
-            with path.open("rb") as file:
-                data = file.read(most + 1)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise ValueError(f"cannot be opened: {why}") from None
-    if not stat.S_ISREG(mode):
-        raise ValueError("is a folder" if stat.S_ISDIR(mode) else "is no plain file")
+        if stat.S_ISDIR(mode):
+            raise ValueError("is a folder")
+        # Reading a pipe or /dev/zero would never end.
+        if not stat.S_ISREG(mode):
+            raise ValueError("is no plain file")
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise ValueError(f"cannot be opened: {error.strerror or error}") from None
     if len(data) > most:
         raise ValueError(f"is longer than {bytes_text(most)}")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        text = "\0"
+        raise ValueError("is no text in UTF-8") from None
     if "\0" in text:
         raise ValueError("is no text in UTF-8")
     return text
 
 
-def check_name(name: object, what: str, error: type[MeshError] | Any = MeshError) -> str:
-    """`name` if it can be the name of an axis or array: short, printable text.
+def check_name(name: object, what: str, error: type[ShardvizError] = MeshError) -> str:
+    """`name`, if it can be the name of an axis or array: short, printable text.
 
     Raises:
         MeshError: or the given class, otherwise.
     """
-    if (
-        type(name) is str
-        and name.isprintable()
-        and name == name.strip()
-        and 0 < len(name) <= MAX_NAME
-    ):
-        return name
     if not isinstance(name, str):
         raise error(f"The name of {what} must be text; got {shown(name)}.")
     if not name or name != name.strip():
         raise error(
-            f"The name of {what} must not be empty or have blanks around it; got {shown(name)}."
+            f"The name of {what} must not be empty or have blanks around it;"
+            f" got {shown(name)}."
         )
     if len(name) > MAX_NAME:
-        raise error(f"The name of {what} has {len(name):,} letters; at most {MAX_NAME}, please.")
+        raise error(
+            f"The name of {what} has {len(name):,} letters; at most {MAX_NAME}, please."
+        )
     if not name.isprintable():
-        raise error(f"The name of {what} has control characters: {shown(name)}. Use plain text.")
-    return str(name)  # a subclass, such as numpy's, shows itself otherwise
+        raise error(
+            f"The name of {what} has control characters: {shown(name)}. Use plain text."
+        )
+    return str(name)  # numpy's text shows itself otherwise
 
 
 def check_path(path: object, error: type[ShardvizError]) -> str:
-    """`path` if patterns can be matched with it: printable text that is not too long.
+    """`path`, if patterns can be matched with it: printable text that is not too long.
 
     Raises:
         ShardvizError: of class `error`, otherwise.
     """
     if not isinstance(path, str):
-        raise error(f"The path of an array is text such as 'mlp/0/kernel'; got {shown(path)}.")
+        raise error(
+            f"The path of an array is text such as 'mlp/0/kernel'; got {shown(path)}."
+        )
     if len(path) > MAX_PATH:
-        raise error(f"The path has {len(path):,} letters; at most {MAX_PATH:,} are matched.")
+        raise error(
+            f"The path has {len(path):,} letters; at most {MAX_PATH:,} are matched."
+        )
     if not path.isprintable():
         raise error(f"The path {shown(path)} has control characters. Use plain text.")
-    return str(path)
+    return path
 
 
-def check_size(size: object, what: str, error: type[MeshError] | Any = MeshError) -> int:
+def check_size(size: Any, what: str, error: type[ShardvizError] = MeshError) -> int:
     """`size` as an int, if it is a whole number.
 
     Raises:
         MeshError: or the given class, otherwise.
     """
-    if isinstance(size, (bool, np.bool_)):
-        raise error(f"{what} must be a whole number; got {size!r}.")
-    try:
-        return operator.index(size)  # type: ignore[arg-type]
-    except Exception:  # noqa: BLE001  a foreign __index__ may raise anything
-        raise error(f"{what} must be a whole number; got {shown(size)}.") from None
+    # Python's own bool is an int, and no size.
+    if not isinstance(size, (bool, np.bool_)):
+        try:
+            return operator.index(size)
+        except TypeError:
+            pass
+    raise error(f"{what} must be a whole number; got {shown(size)}.")
 
 
-_UNITS = {"": 1, "b": 1} | {
-    prefix + middle + "b": base**power
-    for power, prefix in enumerate("kmgtpe", 1)
-    for middle, base in (("i", 1024), ("", 1000))
-}
-_SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,9})?)\s*([kmgtpe]?i?b)?", re.IGNORECASE | re.ASCII)
+_UNITS = {"": 1, "b": 1}
+for _power, _prefix in enumerate("kmgtpe", 1):
+    _UNITS[f"{_prefix}ib"] = 1024**_power
+    _UNITS[f"{_prefix}b"] = 1000**_power
+_SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,9})?)\s*([kmgtpe]?i?b)?", re.I | re.ASCII)
 
 
 def parse_bytes(size: object, what: str, error: type[ShardvizError]) -> int:
@@ -129,87 +130,71 @@ def parse_bytes(size: object, what: str, error: type[ShardvizError]) -> int:
     Raises:
         ShardvizError: of class `error`, for anything else.
 
-    >>> parse_bytes("1 MiB", "The limit", ShardvizError), parse_bytes("1.5KB", "It", ShardvizError)
+    >>> parse_bytes("1 MiB", "It", ShardvizError), parse_bytes("1.5KB", "It", ShardvizError)
     (1048576, 1500)
     """
-    if isinstance(size, (int, np.integer)) and not isinstance(size, bool) and 0 <= size < 1 << 63:
-        return int(size)
-    found = _SIZE.fullmatch(size.strip()) if isinstance(size, str) and len(size) < 100 else None
-    if found is None:
+    if isinstance(size, (int, np.integer)) and not isinstance(size, bool):
+        if 0 <= size < 1 << 63:
+            return int(size)
+    match = None
+    if isinstance(size, str) and len(size) < 100:
+        match = _SIZE.fullmatch(size.strip())
+    if match is None:
         raise error(
-            f"{what} is a number of bytes, or text such as '1 MiB' or '1.5 GB'; got {shown(size)}."
+            f"{what} is a number of bytes, or text such as '1 MiB' or '1.5 GB';"
+            f" got {shown(size)}."
         )
-    return int(Decimal(found[1]) * _UNITS[(found[2] or "").lower()])
+    # Decimal, so that "0.3 GB" are 300,000,000 bytes and not one less.
+    return int(Decimal(match[1]) * _UNITS[(match[2] or "").lower()])
 
 
 def limited(values: Any, most: int, what: str, error: type[ShardvizError]) -> list[Any]:
-    """The values of an iterable, which may be endless: no more than `most` are taken from it.
+    """The values of an iterable as a list, if there are at most `most`.
 
     Args:
         what: what they are, to begin a sentence with: `"The axes of a mesh"`.
 
     Raises:
-        ShardvizError: of class `error`, where there are more, for what is no iterable, and where
-            the iterable raises.
+        ShardvizError: of class `error`, where there are more, and for what is no
+            iterable.
 
     >>> limited(iter("ab"), 2, "Letters", ShardvizError)
     ['a', 'b']
     """
-    try:
-        found = list(itertools.islice(values, most + 1))
-    except Exception:  # noqa: BLE001  a foreign iterable may raise anything
-        raise error(f"{what} must be a list or tuple; got {shown(values)}.") from None
-    if len(found) > most:
-        sized = isinstance(values, (Sequence, Mapping)) and len(values) > most
-        count = f"{len(values):,}" if sized else "more"  # a user's own list may be endless
-        raise error(f"{what} can be at most {most:,}; got {count}.")
-    return found
+    if not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
+        raise error(f"{what} must be a list or tuple; got {shown(values)}.")
+    # Asking for the length first avoids a copy of something huge.
+    count = len(values) if isinstance(values, Sized) else 0
+    taken = list(values) if count <= most else []
+    count = max(count, len(taken))
+    if count > most:
+        raise error(f"{what} can be at most {most:,}; got {count:,}.")
+    return taken
 
 
-def flat_numbers(values: Any, most: int, what: str, error: type[ShardvizError]) -> Any:
-    """Whole numbers, nested as deep as may be, as one flat array, list or range.
-
-    Nothing is made of a range of a billion, nor of an endless iterable, before it is known to be
-    too long: of more than `most` numbers the first `most + 1` come back.
+def flat_numbers(
+    values: Any, most: int, what: str, error: type[ShardvizError]
+) -> np.ndarray:
+    """Whole numbers, nested as deep as may be, as one flat array of integers.
 
     Raises:
-        ShardvizError: of class `error`, for what holds anything else.
+        ShardvizError: of class `error`, for what holds anything else, and for a list of
+            more than `most`.
 
-    >>> flat_numbers([[0, 1], range(2, 9)], 3, "The ids", ShardvizError)
-    [0, 1, 2, 3]
+    >>> flat_numbers([[0, 1], [2, 9]], 8, "The ids", ShardvizError).tolist()
+    [0, 1, 2, 9]
     """
-    if isinstance(values, (list, tuple)) and set(map(type, values[: most + 1])) <= {int}:
-        return values[: most + 1]
+    # A range of a billion numbers would take gigabytes.
+    if isinstance(values, (list, tuple, range)) and len(values) > most:
+        raise error(f"{what} can be at most {most:,}; got more.")
     try:
-        if isinstance(values, range):
-            return values[: most + 1]
-        if hasattr(values, "__array__"):
-            return np.asarray(values).reshape(-1)
-        return list(itertools.islice(_numbers(values, 0), most + 1))
-    except _NoNumber as found:
-        raise error(f"{what} must be whole numbers; got {found}.") from None
-    except Exception:  # noqa: BLE001  a foreign array or iterable may raise anything
-        raise error(f"{what} must be whole numbers; got {shown(values)}.") from None
+        array = np.asarray(values)
+    except ValueError:  # rows of different lengths
+        array = np.array(None)
+    if array.dtype.kind not in "iu" and array.size:
+        raise error(f"{what} must be whole numbers; got {shown(values)}.")
+    return array.reshape(-1)
 
-
-class _NoNumber(Exception):
-    """What stands in the place of a number, as text."""
-
-
-def _numbers(value: Any, depth: int) -> Iterator[int]:
-    inside: Any = value
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-        yield int(value)
-    elif depth > MAX_NESTING or isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
-        raise _NoNumber(shown(value))
-    else:
-        for inner in inside:
-            yield from _numbers(inner, depth + 1)
-
-
-MAX_NESTING = 32
-MAX_TEXT = 200_000
-MAX_TOKENS = 50_000
 
 _TOKEN = re.compile(
     r"""
@@ -239,13 +224,16 @@ def tokenize(text: str, error: type[ShardvizError]) -> list[Token]:
         ShardvizError: of class `error`, for text that is too long or has a stray quote.
     """
     if len(text) > MAX_TEXT:
-        raise error(f"The text has {len(text):,} letters; at most {MAX_TEXT:,} are read.")
+        raise error(
+            f"The text has {len(text):,} letters; at most {MAX_TEXT:,} are read."
+        )
     tokens, at = [], 0
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
             raise error(
-                f"Cannot read {shown(text[at : at + 20])} at position {at + 1}; is a quote missing?"
+                f"Cannot read {shown(text[at : at + 20])} at position {at + 1};"
+                " is a quote missing?"
             )
         kind, value = str(match.lastgroup), match.group()
         if kind == "string":
@@ -276,7 +264,12 @@ def quoted(text: str) -> str:
 
 
 class Cursor:
-    """A position among tokens; its errors are of the class that it is given."""
+    """A position among the tokens of a text; its errors are of the class that it is
+    given.
+
+    Python's own `ast` cannot read what people type here: axis names may be keywords
+    (`in`), hold a dash, or stand side by side without a comma.
+    """
 
     def __init__(self, text: str, error: type[ShardvizError]):
         self.text, self.error = text, error
@@ -285,24 +278,27 @@ class Cursor:
 
     @property
     def here(self) -> Token:
+        """The next token."""
         return self._tokens[self._at]
 
     @property
     def done(self) -> bool:
+        """Whether nothing is left."""
         return self.here.kind == "end"
 
     def peek(self) -> Token:
-        """The token after this one."""
+        """The token after the next one."""
         return self._tokens[min(self._at + 1, len(self._tokens) - 1)]
 
     def take(self) -> Token:
+        """The next token, which is then passed."""
         token = self.here
         self._at = min(self._at + 1, len(self._tokens) - 1)
         return token
 
     def at(self, *values: str) -> bool:
         """Whether the next token is unquoted and has one of these values."""
-        return self.here.kind != "string" and self.here.kind != "end" and self.here.value in values
+        return self.here.kind not in ("string", "end") and self.here.value in values
 
     def skip(self, *values: str) -> bool:
         """Skips the next token if it is unquoted and has one of these values."""
@@ -310,6 +306,24 @@ class Cursor:
             self.take()
             return True
         return False
+
+    def expect(self, value: str) -> None:
+        """Skips a bracket that must close here.
+
+        Raises:
+            ShardvizError: if something else comes next.
+        """
+        if not self.skip(value):
+            raise self.complain(f"expected a closing {value}")
+
+    def finish(self) -> None:
+        """Checks that nothing is left.
+
+        Raises:
+            ShardvizError: if something is.
+        """
+        if not self.done:
+            raise self.complain("expected nothing more")
 
     def name(self, what: str) -> str:
         """A quoted or bare name.
@@ -324,19 +338,20 @@ class Cursor:
     def complain(self, problem: str) -> ShardvizError:
         """An error that names the position; for the caller to raise."""
         found = "the end" if self.done else shown(self.here.value)
+        before = self.text[: self.here.start]
+        if self.done:
+            before = before.rstrip()
+        lines = self.text.split("\n")
         # In a text of several lines the line says more than the position.
-        before = (
-            self.text[: self.here.start].rstrip() if self.done else self.text[: self.here.start]
-        )
-        number, lines = before.count("\n"), self.text.split("\n")
         if len(lines) > 1:
+            number = before.count("\n")
             return self.error(
-                f"Cannot read line {number + 1}, {shown(lines[number].strip())}: {problem},"
-                f" found {found}."
+                f"Cannot read line {number + 1}, {shown(lines[number].strip())}:"
+                f" {problem}, found {found}."
             )
         return self.error(
-            f"Cannot read {shown(self.text)}: {problem} at position {self.here.start + 1},"
-            f" found {found}."
+            f"Cannot read {shown(self.text)}: {problem} at position"
+            f" {self.here.start + 1}, found {found}."
         )
 
 
@@ -353,7 +368,7 @@ def names_or_none(cursor: Cursor, what: str, depth: int = 0) -> list:
         return []
     if not cursor.at("(", "["):
         return [cursor.name(what)]
-    if depth > 8:
+    if depth > MAX_NESTING:
         raise cursor.complain("brackets nest too deeply")
     closing = ")" if cursor.take().value == "(" else "]"
     entries: list = []

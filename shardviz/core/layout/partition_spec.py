@@ -1,7 +1,8 @@
 """Spec: the normal form of a PartitionSpec, with a parser that evaluates nothing.
 
-Per dimension a tuple of mesh axes, major to minor. Follows `jax.sharding.PartitionSpec`:
-`('x',)` is `'x'`, `()` is `None`, a spec shorter than the array does not split the rest.
+Per dimension a tuple of mesh axes, major to minor. Follows
+`jax.sharding.PartitionSpec`: `('x',)` is `'x'`, `()` is `None`, a spec shorter than the
+array does not split the rest.
 """
 
 from __future__ import annotations
@@ -11,14 +12,37 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-from shardviz.core.display import Displayed
+from shardviz.core.display import Displayed, Fact
 from shardviz.core.errors import MissingPackage, SpecError
-from shardviz.core.format import listed, plural, shown, suggestion
+from shardviz.core.format import listed, shown, suggestion
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.parse import Cursor, check_name, limited, names_or_none, quoted
+from shardviz.core.layout.parse import (
+    Cursor,
+    check_name,
+    limited,
+    names_or_none,
+    quoted,
+)
 
 MAX_RANK = 64
 _NONE: frozenset = frozenset()
+_new = object.__new__
+
+
+@dataclass(frozen=True)
+class WrongRank(Fact):
+    """A spec with more entries than the array has dimensions.
+
+    Attributes:
+        spec: the spec.
+        rank: how many dimensions the array has.
+
+    >>> WrongRank(Spec.parse("x, y"), 1).spec.rank
+    2
+    """
+
+    spec: Spec
+    rank: int
 
 
 @dataclass(frozen=True, repr=False)
@@ -26,7 +50,7 @@ class Spec(Displayed):
     """Which mesh axes split which dimension of an array.
 
     Attributes:
-        dims: per dimension the mesh axes that split it, major to minor; `()` where none does.
+        dims: per dimension the mesh axes that split it, major to minor; `()` for none.
         unconstrained: the dimensions left to the compiler (`P.UNCONSTRAINED`).
         unreduced: mesh axes over which each device holds a partial sum.
         reduced: mesh axes over which the value is already summed.
@@ -47,7 +71,9 @@ class Spec(Displayed):
     reduced: frozenset[str] = frozenset()
 
     @staticmethod
-    def of(*entries: Any, unreduced: Iterable[str] = (), reduced: Iterable[str] = ()) -> Spec:
+    def of(
+        *entries: Any, unreduced: Iterable[str] = (), reduced: Iterable[str] = ()
+    ) -> Spec:
         """A Spec from entries written as for jax's `P`: names, tuples of names, None.
 
         Raises:
@@ -57,15 +83,30 @@ class Spec(Displayed):
         True
         """
         if len(entries) > MAX_RANK:
-            raise SpecError(f"A spec has at most {MAX_RANK} entries; got {len(entries)}.")
-        free = frozenset(i for i, e in enumerate(entries) if is_unconstrained(e))
-        dims = tuple(() if i in free else _entry(e) for i, e in enumerate(entries))
-        return Spec(dims, free, _axis_set(unreduced, "unreduced"), _axis_set(reduced, "reduced"))
+            raise SpecError(
+                f"A spec has at most {MAX_RANK} entries; got {len(entries)}."
+            )
+        dims: list[tuple[str, ...]] = []
+        free: set[int] = set()
+        for dim, entry in enumerate(entries):
+            if is_unconstrained(entry):
+                free.add(dim)
+                dims.append(())
+            else:
+                dims.append(_entry(entry))
+        marks = _axis_set(unreduced, "unreduced"), _axis_set(reduced, "reduced")
+        return Spec(tuple(dims), frozenset(free), *marks)
 
     @staticmethod
-    def trusted(dims: tuple[tuple[str, ...], ...], unconstrained: frozenset[int] = _NONE) -> Spec:
-        """A Spec from parts in normal form, unchecked; several times faster than the class."""
-        made = object.__new__(Spec)
+    def trusted(
+        dims: tuple[tuple[str, ...], ...], unconstrained: frozenset[int] = _NONE
+    ) -> Spec:
+        """A Spec from parts in normal form; several times faster than the class.
+
+        A frozen dataclass makes a Python call for each field, and `resolve` makes a
+        Spec for every array.
+        """
+        made = _new(Spec)
         parts = made.__dict__
         parts["dims"], parts["unconstrained"] = dims, unconstrained
         parts["unreduced"] = parts["reduced"] = _NONE
@@ -95,11 +136,19 @@ class Spec(Displayed):
 
     @cached_property
     def trimmed(self) -> Spec:
-        """Without trailing dimensions that are not split: equal for equivalent shardings."""
+        """Without trailing dimensions that are not split: equal for equivalent specs."""
         rank = len(self.dims)
         while rank and not self.dims[rank - 1] and (rank - 1) not in self.unconstrained:
             rank -= 1
         return Spec(self.dims[:rank], self.unconstrained, self.unreduced, self.reduced)
+
+    def padded(self, rank: int) -> tuple[tuple[str, ...], ...]:
+        """`dims` of an array of that rank: dimensions beyond the spec are not split.
+
+        >>> Spec.parse("x").padded(2)
+        (('x',), ())
+        """
+        return self.dims + ((),) * (rank - len(self.dims))
 
     def equivalent(self, other: Spec) -> bool:
         """Whether both lay out any array alike: `P('x')` and `P('x', None)` do.
@@ -110,31 +159,33 @@ class Spec(Displayed):
         return self.trimmed == other.trimmed
 
     def check(self, mesh: MeshSpec) -> None:
-        """Refuses axes that the mesh lacks, repeats, and marks that its axis types forbid.
+        """Refuses axes that the mesh lacks, repeats, and marks that its types forbid.
 
         Follows the checks of `jax.sharding.NamedSharding`.
 
         Raises:
             SpecError: for the first of them.
         """
-        shape = mesh.shape
         used: dict[str, int] = {}
         for dim, axes in enumerate(self.dims):
             for axis in axes:
-                if axis not in shape:
+                if axis not in mesh.shape:
                     raise SpecError(
-                        f"Dimension {dim} is to be split over {shown(axis)}, which is no axis of"
-                        f" the mesh ({mesh}).{suggestion(axis, mesh.axis_names)}"
+                        f"Dimension {dim} is to be split over {shown(axis)}, which is no"
+                        f" axis of the mesh ({mesh})."
+                        f"{suggestion(axis, mesh.axis_names)}"
                     )
-                if axis in used:
+                if used.setdefault(axis, dim) != dim:
                     raise SpecError(
-                        f"Mesh axis {shown(axis)} splits both dimension {used[axis]} and dimension"
-                        f" {dim}; it can split one. Take it out of one of them."
-                        if used[axis] != dim
-                        else f"Mesh axis {shown(axis)} is named twice in dimension {dim}; once is"
-                        " enough."
+                        f"Mesh axis {shown(axis)} splits both dimension {used[axis]} and"
+                        f" dimension {dim}; it can split one. Take it out of one of them."
                     )
-                used[axis] = dim
+            if len(axes) > 1 and len(set(axes)) < len(axes):
+                twice = next(a for a in axes if axes.count(a) > 1)
+                raise SpecError(
+                    f"Mesh axis {shown(twice)} is named twice in dimension {dim}; once is"
+                    " enough."
+                )
         if self.unconstrained or self.unreduced or self.reduced:
             self._check_marks(mesh, used)
 
@@ -142,28 +193,37 @@ class Spec(Displayed):
         types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
         if self.unconstrained and "Auto" not in types.values():
             raise SpecError(
-                "P.UNCONSTRAINED leaves a dimension to the compiler, which needs an Auto mesh"
-                f" axis; this mesh has only {listed(sorted(set(types.values())))} ones."
+                "P.UNCONSTRAINED leaves a dimension to the compiler, which needs an Auto"
+                f" mesh axis; this mesh has only {listed(sorted(set(types.values())))}"
+                " ones."
             )
-        both = self.unreduced & self.reduced
-        if both:
-            raise SpecError(f"{listed(sorted(both))} cannot be both unreduced and reduced.")
-        for mark, axes in (("unreduced", self.unreduced), ("reduced", self.reduced)):
-            for axis in sorted(axes):
+        if both := self.unreduced & self.reduced:
+            raise SpecError(
+                f"{listed(sorted(both))} cannot be both unreduced and reduced."
+            )
+        for mark, axes in self.marks:
+            for axis in axes:
                 if axis not in types:
                     raise SpecError(
-                        f"{mark.capitalize()} axis {shown(axis)} is not in the mesh ({mesh})."
-                        f"{suggestion(axis, mesh.axis_names)}"
+                        f"{mark.capitalize()} axis {shown(axis)} is not in the mesh"
+                        f" ({mesh}).{suggestion(axis, mesh.axis_names)}"
                     )
                 if axis in used:
                     raise SpecError(
-                        f"Axis {shown(axis)} cannot split dimension {used[axis]} and be {mark}."
+                        f"Axis {shown(axis)} cannot split dimension {used[axis]} and be"
+                        f" {mark}."
                     )
                 if types[axis] != "Explicit":
                     raise SpecError(
-                        f"Axis {shown(axis)} is {types[axis]}; only Explicit axes can be {mark}."
-                        " Give the mesh Explicit axis types."
+                        f"Axis {shown(axis)} is {types[axis]}; only Explicit axes can be"
+                        f" {mark}. Give the mesh Explicit axis types."
                     )
+
+    @property
+    def marks(self) -> list[tuple[str, list[str]]]:
+        """`("unreduced", axes)` and `("reduced", axes)`, those that the spec has."""
+        both = (("unreduced", self.unreduced), ("reduced", self.reduced))
+        return [(mark, sorted(axes)) for mark, axes in both if axes]
 
     def to_jax(self) -> Any:
         """This spec as a `jax.sharding.PartitionSpec`.
@@ -180,17 +240,18 @@ class Spec(Displayed):
     def _make_jax(self) -> Any:
         PartitionSpec = _partition_spec()
         if not self.unconstrained and not self.unreduced and not self.reduced:
-            return PartitionSpec(*self.dims)  # which makes ('x',) into 'x' and () into None
-        entries = [
-            PartitionSpec.UNCONSTRAINED if i in self.unconstrained else (d or None)
-            for i, d in enumerate(self.dims)
-        ]
-        marks = {"unreduced": self.unreduced, "reduced": self.reduced}
-        return PartitionSpec(*entries, **{k: v for k, v in marks.items() if v})
+            # It makes ('x',) into 'x' and () into None.
+            return PartitionSpec(*self.dims)
+        entries: list[Any] = list(self.dims)
+        for dim in self.unconstrained:
+            entries[dim] = PartitionSpec.UNCONSTRAINED
+        return PartitionSpec(
+            *entries, **{mark: frozenset(axes) for mark, axes in self.marks}
+        )
 
     @property
     def entry_strings(self) -> tuple[str, ...]:
-        """Each entry as one writes it: `'x'`, `('y', 'z')`, `None`, `P.UNCONSTRAINED`."""
+        """Each entry as in code: `'x'`, `('y', 'z')`, `None`, `P.UNCONSTRAINED`."""
         return tuple(
             "P.UNCONSTRAINED" if i in self.unconstrained else _format_entry(d)
             for i, d in enumerate(self.dims)
@@ -198,9 +259,8 @@ class Spec(Displayed):
 
     def __str__(self) -> str:
         parts = list(self.entry_strings)
-        for mark, axes in (("unreduced", self.unreduced), ("reduced", self.reduced)):
-            if axes:
-                parts.append(f"{mark}={{{', '.join(quoted(a) for a in sorted(axes))}}}")
+        for mark, axes in self.marks:
+            parts.append(f"{mark}={{{', '.join(map(quoted, axes))}}}")
         return f"P({', '.join(parts)})"
 
     __repr__ = __str__
@@ -208,7 +268,7 @@ class Spec(Displayed):
 
 @dataclass(frozen=True, repr=False)
 class ResultSpec(Spec):
-    """The Spec of a result that the program leaves in another memory than the devices' own.
+    """The Spec of a result that the program leaves in another memory of the devices.
 
     Attributes:
         memory_kind: what jax calls that memory, such as `"pinned_host"`.
@@ -238,7 +298,7 @@ def _partition_spec() -> Any:
 
 
 def is_unconstrained(value: object) -> bool:
-    """Whether `value` is jax's UNCONSTRAINED, by the name of its class, as jax may be missing."""
+    """Whether `value` is jax's UNCONSTRAINED, by its class, as jax may be missing."""
     return type(value).__name__ == "UnconstrainedSingleton"
 
 
@@ -247,17 +307,19 @@ def _entry(value: Any) -> tuple[str, ...]:
         return ()
     if isinstance(value, str):
         return (check_name(value, "a mesh axis", SpecError),)
-    if isinstance(value, (tuple, list)):
-        axes = limited(value, MAX_RANK, "The mesh axes of one dimension", SpecError)
-        if any(isinstance(axis, (tuple, list)) for axis in axes):
+    if not isinstance(value, (tuple, list)):
+        raise SpecError(
+            "An entry of a spec is a mesh axis, a tuple of them, or None;"
+            f" got {shown(value)}."
+        )
+    for axis in value:
+        if isinstance(axis, (tuple, list)):
             raise SpecError(
-                f"A tuple in a spec holds names, not tuples; got {shown(value)}. Write the"
-                " axes of one dimension side by side, major to minor."
+                f"A tuple in a spec holds names, not tuples; got {shown(value)}. Write"
+                " the axes of one dimension side by side, major to minor."
             )
-        return tuple(check_name(axis, "a mesh axis", SpecError) for axis in axes)
-    raise SpecError(
-        f"An entry of a spec is a mesh axis, a tuple of them, or None; got {shown(value)}."
-    )
+    axes = limited(value, MAX_RANK, "The mesh axes of one dimension", SpecError)
+    return tuple(check_name(axis, "a mesh axis", SpecError) for axis in axes)
 
 
 def _axis_set(axes: Iterable[str], mark: str) -> frozenset[str]:
@@ -271,39 +333,49 @@ def _format_entry(axes: Sequence[str]) -> str:
         return "None"
     if len(axes) == 1:
         return quoted(axes[0])
-    return f"({', '.join(quoted(a) for a in axes)})"
+    return f"({', '.join(map(quoted, axes))})"
+
+
+def takes_unconstrained(cursor: Cursor) -> bool:
+    """Skips `P.UNCONSTRAINED` or `UNCONSTRAINED`, if it comes next."""
+    here = cursor.here
+    if here.kind != "word" or not here.value.upper().endswith("UNCONSTRAINED"):
+        return False
+    cursor.take()
+    return True
 
 
 def _parse(text: str) -> Spec:
     if not isinstance(text, str):
-        raise SpecError(f"A spec is typed as text such as P('x', None); got {shown(text)}.")
+        raise SpecError(
+            f"A spec is typed as text such as P('x', None); got {shown(text)}."
+        )
     cursor = Cursor(text, SpecError)
     closing = _skip_opening(cursor)
     entries: list[Any] = []
     free: set[int] = set()
-    marks: dict[str, list[str]] = {"unreduced": [], "reduced": []}
+    marks: dict[str, list[str]] = {}
     while not cursor.done and not (closing and cursor.at(")")):
-        word = cursor.here.value
-        if word in marks and cursor.here.kind == "word" and cursor.peek().value == "=":
-            marks[word] = _parse_mark(cursor)
-        elif cursor.here.kind == "word" and word.upper().endswith("UNCONSTRAINED"):
-            cursor.take()
+        if cursor.at("unreduced", "reduced") and cursor.peek().value == "=":
+            mark = cursor.take().value
+            marks[mark] = _parse_mark(cursor)
+        elif takes_unconstrained(cursor):
             free.add(len(entries))
             entries.append([])
         else:
             entries.append(names_or_none(cursor, "a mesh axis, None or a tuple"))
-        if not cursor.skip(",") and not cursor.done and not (closing and cursor.at(")")):
+        ends = cursor.done or (closing and cursor.at(")"))
+        if not cursor.skip(",") and not ends:
             raise cursor.complain("expected a comma")
-    if closing and not cursor.skip(")"):
-        raise cursor.complain("expected a closing )")
-    if not cursor.done:
-        raise cursor.complain("expected nothing more")
-    spec = Spec.of(*entries, unreduced=marks["unreduced"], reduced=marks["reduced"])
+    if closing:
+        cursor.expect(")")
+    cursor.finish()
+    spec = Spec.of(*entries, **marks)
     return Spec(spec.dims, frozenset(free), spec.unreduced, spec.reduced)
 
 
 def _skip_opening(cursor: Cursor) -> bool:
-    """Skips `P(`, `PartitionSpec(`, `jax.P(` …; whether a closing bracket must follow."""
+    """Skips `P(`, `PartitionSpec(`, `jax.P(` …; whether a bracket must close it."""
     if cursor.here.kind == "word" and cursor.peek().value == "(":
         if cursor.here.value.split(".")[-1] not in ("P", "PartitionSpec", "PS"):
             raise cursor.complain("expected P( or a list of mesh axes")
@@ -314,8 +386,7 @@ def _skip_opening(cursor: Cursor) -> bool:
 
 
 def _parse_mark(cursor: Cursor) -> list[str]:
-    cursor.take()
-    cursor.take()
+    cursor.skip("=")
     if not cursor.skip("{"):
         return [cursor.name("a mesh axis")]
     axes = []
@@ -326,13 +397,6 @@ def _parse_mark(cursor: Cursor) -> list[str]:
     return axes
 
 
-def rank_problem(spec: Spec, rank: int) -> str | None:
-    """The sentence for a spec longer than the array, or None where it fits."""
-    if spec.rank <= rank:
-        return None
-    parts = list(spec.entry_strings[rank:])
-    extra = " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]
-    return (
-        f"The spec {spec} has {plural(spec.rank, 'entry', 'entries')} and the array has"
-        f" {plural(rank, 'dimension')}. Take away {extra}."
-    )
+def rank_problem(spec: Spec, rank: int) -> WrongRank | None:
+    """What is wrong with a spec longer than the array; None where it fits."""
+    return None if len(spec.dims) <= rank else WrongRank(spec, rank)

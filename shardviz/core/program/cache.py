@@ -1,4 +1,6 @@
-"""ExecutableCache: compiled programs by fingerprint, and the one instance that shardviz keeps."""
+"""ExecutableCache: compiled programs by fingerprint, and the one instance that shardviz
+keeps.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class _Kept:
     hits: int = 0
 
 
-_POLL = 1.0  # seconds between two looks at whether somebody still makes what is waited for
+_POLL = (
+    1.0  # seconds between two looks at whether somebody still makes what is waited for
+)
 
 
 @dataclass(eq=False, slots=True)
@@ -60,14 +64,15 @@ class _Making:
     def abandoned(self) -> bool:
         """Whether nobody makes it any more.
 
-        Its thread ended, as all others do where a process is forked, or was interrupted before it
-        began, and asks again.
+        Its thread ended, as all others do where a process is forked, or was interrupted
+        before it began, and asks again.
         """
         return not self.thread.is_alive() or self.thread is threading.current_thread()
 
 
 class ExecutableCache:
-    """The most recently used executables, at most `size` of them; safe to use from any thread.
+    """The most recently used executables, at most `size` of them; safe to use from any
+    thread.
 
     Attributes:
         size: how many it holds before the least recently used one is dropped.
@@ -87,7 +92,9 @@ class ExecutableCache:
 
     def __init__(self, size: int = 128) -> None:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ProgramError(f"A cache holds 1 or more executables; got size {shown(size)}.")
+            raise ProgramError(
+                f"A cache holds 1 or more executables; got size {shown(size)}."
+            )
         self.size = size
         self.hits = self.misses = self.waited = 0
         self._entries: OrderedDict[Hashable, _Kept] = OrderedDict()
@@ -103,11 +110,14 @@ class ExecutableCache:
                 return None
             return self._found(key, kept)
 
-    def get_or_make(self, key: Hashable, make: Callable[[], Any], label: str = "") -> Any:
+    def get_or_make(
+        self, key: Hashable, make: Callable[[], Any], label: str = ""
+    ) -> Any:
         """The value of `key`; made first where there is none, under the name `label`.
 
-        Of several threads that need it at once, one makes it and the others wait. On failure the
-        error is raised to the thread that tried, nothing is kept, and the next one tries again.
+        Of several threads that need it at once, one makes it and the others wait. On
+        failure the error is raised to the thread that tried, nothing is kept, and the
+        next one tries again.
         """
         while True:
             with self._lock:
@@ -133,7 +143,9 @@ class ExecutableCache:
             self._last_used = kept
         return kept.value
 
-    def _make(self, key: Hashable, make: Callable[[], Any], label: str, mine: _Making) -> Any:
+    def _make(
+        self, key: Hashable, make: Callable[[], Any], label: str, mine: _Making
+    ) -> Any:
         try:
             begun = time.perf_counter()
             value = make()
@@ -161,12 +173,21 @@ class ExecutableCache:
         """The entries, the least recently used one first."""
         with self._lock:
             return tuple(
-                CacheRow(key, kept.value, kept.label, kept.seconds, kept.hits, tuple(kept.waited))
+                CacheRow(
+                    key,
+                    kept.value,
+                    kept.label,
+                    kept.seconds,
+                    kept.hits,
+                    tuple(kept.waited),
+                )
                 for key, kept in self._entries.items()
             )
 
     def _unlock(self) -> None:
-        """In a forked child: a thread that exists in the parent only may have held the lock."""
+        """In a forked child: a thread that exists in the parent only may have held the
+        lock.
+        """
         self._lock = threading.Lock()
 
     def clear(self) -> None:
@@ -189,7 +210,8 @@ class ExecutableCache:
 def cache_rows(cache: ExecutableCache) -> list[dict[str, Any]]:
     """The executables of a cache as plain rows, the most recently used one first.
 
-    Each has `key` and `name` (text), `compile_s` (seconds), `hits` and `waited` (counts).
+    Each has `key` and `name` (text), `compile_s` (seconds), `hits` and `waited`
+    (counts).
 
     >>> cache = ExecutableCache()
     >>> made = cache.get_or_make("4f1c", lambda: "made", label="matmul")

@@ -1,15 +1,19 @@
-"""How one value of a plan got its sharding, in words; and the whole propagation, step by step."""
+"""How one value of a plan got its sharding, line by line; and the propagation, step by
+step.
+
+Each line is a fact; `wording/plan.py` says it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 
-from shardviz.core.display import Displayed
-from shardviz.core.format import bytes_text, joined
+from shardviz.core.display import Displayed, Fact
 from shardviz.core.program.plan_values import (
-    TIED,
+    Origin,
     PlannedOp,
     Record,
     ShardingRule,
@@ -21,23 +25,166 @@ from shardviz.core.program.report import Collective
 
 #: How many lines the summary of an explanation has at most.
 MOST_SENTENCES = 12
-_ALIKE = ", which works element by element."
 _Arrivals = Mapping[tuple[str, str], Step]
-_CAME = {
-    "argument": "which came from argument {}",
-    "result": "which was requested for the result {}",
-    "constraint": "which the constraint on {} asks for",
-    "manual": "which {} asks for",
-    "op": "which is in the type of {}",
-}
+#: What carries values across its border, without a rule of its own.
+CARRIES = ("while", "case", "if", "optimization_barrier", "shard_map")
 _SUMS = ("all-reduce", "reduce-scatter")
-_CARRIED = {
-    "while": "what a loop carries is split alike in every iteration",
-    "case": "the result of a cond is split as its branches are",
-    "if": "the result of a cond is split as its branches are",
-    "optimization_barrier": "a barrier returns its operands",
-    "shard_map": "a shard_map returns what its body returns",
-}
+
+
+@dataclass(frozen=True)
+class ValueLine(Fact):
+    """What a value is: made by which operation, of which type, and how it is split."""
+
+    op: PlannedOp
+
+
+@dataclass(frozen=True)
+class RuleLine(Fact):
+    """The sharding rule of the operation that makes a value."""
+
+    op: PlannedOp
+
+
+@dataclass(frozen=True)
+class SplitLine(Fact):
+    """A dimension is split over an axis.
+
+    Attributes:
+        dim, size: the dimension.
+        axis: the mesh axis.
+        origin: where that came from; None where that is not known.
+        requested: whether the value itself is requested so.
+    """
+
+    dim: int
+    size: int
+    axis: str
+    origin: Origin | None = None
+    requested: bool = False
+
+
+@dataclass(frozen=True)
+class NoStepLine(Fact):
+    """No step brought the axis of the line before: it crossed a function or loop."""
+
+
+@dataclass(frozen=True)
+class StepLine(Fact):
+    """One step of the propagation towards the value.
+
+    Attributes:
+        number: of the step.
+        axis: the mesh axis that moved.
+        origin, target: from which value to which.
+        code: `"result"` (of the program), one of `CARRIES`, or `"op"`.
+        op: the operation that it crossed, where that does not make the target.
+        source: the line of the operation, or `""`.
+        alike: whether the operation works element by element.
+        formula: the sharding rule that was followed; `""` where it says nothing.
+        factor: the factor of that rule that the axis splits.
+        dims: the dimension of the factor at the origin, and at the target.
+
+    >>> StepLine(1, "model", "w", "h").code
+    'op'
+    """
+
+    number: int
+    axis: str
+    origin: str
+    target: str
+    code: str = "op"
+    op: str = ""
+    source: str = ""
+    alike: bool = False
+    formula: str = ""
+    factor: str = ""
+    dims: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True)
+class WholeLine(Fact):
+    """No axis splits a dimension.
+
+    Attributes:
+        dim, size: the dimension.
+        code: why: `"size one"`, `"requested"`, `"no rule"`, `"constraint"`,
+            `"shard_map"` (which ask for that), `"other result"` (what is returned is
+            split, and the program requests otherwise), `"result"` (as what is
+            returned), `"unreached"`, `"new"`, `"not in operands"`, `"body"` (of a
+            shard_map), `"blocked"`, `"part"`, `"used"` (the axis splits another
+            dimension), `"conflict"`, `"summed"` (the axis splits what is reduced), or
+            `"held"` (Shardy did not let it cross).
+        op: the name of the value.
+        source: the line of what asks for that, or `""`.
+        names: the values that it comes from.
+        splits: axis and operand, where an axis splits the dimension in an operand.
+        factor: the factor, or factors, that it is about.
+        other: the other dimension that the axis splits.
+    """
+
+    dim: int
+    size: int
+    code: str
+    op: str = ""
+    source: str = ""
+    names: tuple[str, ...] = ()
+    splits: tuple[tuple[str, str], ...] = ()
+    factor: str = ""
+    other: int = 0
+
+
+@dataclass(frozen=True)
+class UnreducedLine(Fact):
+    """A value is not summed over an axis yet."""
+
+    axis: str
+
+
+@dataclass(frozen=True)
+class MovedLine(Fact):
+    """Operands are moved, so that nothing is reduced over an axis.
+
+    Attributes:
+        op: the name of the value.
+        axis: the mesh axis.
+        factor, size: the factor that is reduced.
+        operands: those in which the axis splits it.
+        kind: of the collective that moves them.
+    """
+
+    op: str
+    axis: str
+    factor: str
+    size: int
+    operands: tuple[str, ...]
+    kind: str
+
+
+@dataclass(frozen=True)
+class CostLine(Fact):
+    """What the estimate plans for the value."""
+
+    collective: Collective
+
+
+@dataclass(frozen=True)
+class LeftOutLine(Fact):
+    """Steps that a summary leaves out.
+
+    Attributes:
+        count: how many.
+        alike: whether all of them are element by element.
+    """
+
+    count: int
+    alike: bool
+
+
+@dataclass(frozen=True)
+class MoreLine(Fact):
+    """How many lines a summary leaves out at its end."""
+
+    count: int
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,7 +194,7 @@ class Explanation(Displayed):
     Attributes:
         plan: the plan.
         op: the value.
-        lines: the explanation, one sentence per step.
+        facts: the explanation, one fact per line.
         steps: the steps that brought its axes, in the order in which they happened.
         paths: per axis, which of the lines are its steps: the first, and how many.
 
@@ -61,184 +208,191 @@ class Explanation(Displayed):
 
     plan: Record
     op: PlannedOp
-    lines: tuple[str, ...]
+    facts: tuple[Fact, ...]
     steps: tuple[Step, ...] = ()
     paths: tuple[tuple[int, int], ...] = ()
+
+    @cached_property
+    def lines(self) -> tuple[str, ...]:
+        """The explanation, one sentence per line."""
+        return tuple(map(str, self.facts))
 
     @property
     def summary(self) -> tuple[str, ...]:
         """The explanation in at most MOST_SENTENCES lines.
 
-        Of many steps it has those that change something: the axis goes to another dimension, or
-        through an operation that does not work element by element; and the last one.
+        Of many steps it has those that change something: the axis goes to another
+        dimension, or through an operation that does not work element by element; and
+        the last one.
         """
-        if len(self.lines) <= MOST_SENTENCES:
-            return self.lines
+        return tuple(map(str, self._summarised()))
+
+    def _summarised(self) -> list[Fact]:
+        if len(self.facts) <= MOST_SENTENCES:
+            return list(self.facts)
         long = [path for path in self.paths if path[1] > 1]
-        others = len(self.lines) - sum(count for _, count in long)
+        others = len(self.facts) - sum(count for _, count in long)
         # A path takes a line more, which counts the steps that are left out.
         each = max(1, (MOST_SENTENCES - others) // max(1, len(long)) - 1)
-        kept = set(range(len(self.lines)))
-        counts: dict[int, str] = {}
+        hidden: set[int] = set()
+        instead: dict[int, Fact] = {}
         for first, count in long:
-            left = list(range(first, first + count - 1))
-            turns = [n for n in left if not self.lines[n].endswith(_ALIKE)]
+            last = first + count - 1
+            turns = [n for n in range(first, last) if not self._is_alike(n)]
             shown = turns if len(turns) < each else turns[: each - 1]
-            left = [n for n in left if n not in shown]
+            left = [n for n in range(first, last) if n not in shown]
             if len(left) > 1:
-                kept -= set(left)
-                counts[first + count - 1] = _left_out(left, turns)
-        lines = [
-            line
-            for n in sorted(kept)
-            for line in ([counts[n]] if n in counts else []) + [self.lines[n]]
-        ]
-        if (more := len(lines) - MOST_SENTENCES) > 0:
-            lines[MOST_SENTENCES - 1 :] = [
-                f"and {more + 1:,} lines more, with full=True in sv.text"
-            ]
-        return tuple(lines)
+                hidden.update(left)
+                instead[last] = LeftOutLine(len(left), set(left).isdisjoint(turns))
+        facts: list[Fact] = []
+        for number, fact in enumerate(self.facts):
+            if number in instead:
+                facts.append(instead[number])
+            if number not in hidden:
+                facts.append(fact)
+        more = len(facts) - MOST_SENTENCES
+        if more > 0:
+            facts[MOST_SENTENCES - 1 :] = [MoreLine(more + 1)]
+        return facts
+
+    def _is_alike(self, number: int) -> bool:
+        fact = self.facts[number]
+        return isinstance(fact, StepLine) and fact.alike
 
     def __str__(self) -> str:
         return "\n".join(self.summary)
 
     def __repr__(self) -> str:
-        return f"Explanation({self.op.name}: {len(self.lines)} lines)"
-
-
-def _left_out(left: list[int], turns: list[int]) -> str:
-    """What is said of the steps that are not shown."""
-    how = "" if set(left) & set(turns) else ", element by element"
-    return f"{len(left):,} steps before the last are left out{how}."
+        return f"Explanation({self.op.name}: {len(self.facts)} lines)"
 
 
 def explain_value(plan: Record, op: PlannedOp) -> Explanation:
-    """Explains one value: every axis back to its origin, and why other dimensions are not split.
+    """Explains one value: every axis back to its origin, and why the rest is not split.
 
     Args:
         plan: the plan.
         op: one of its values.
     """
     steps: dict[tuple[int, str], Step] = {}
-    arrivals = plan.arrivals
-    lines = [_first_sentence(op)]
+    facts: list[Fact] = [ValueLine(op)]
     paths: list[tuple[int, int]] = []
     if op.rule and op.kind == "op":
-        lines.append(f"The rule of {op.name}: {op.rule}.")
+        facts.append(RuleLine(op))
     for number in range(len(op.shape)):
-        axes = op.spec.dims[number] if number < op.spec.rank else ()
+        axes = _axes(op, number)
         if not axes:
-            lines.append(_why_not_split(plan, op, number))
+            facts.append(_why_not_split(plan, op, number))
         for axis in axes:
-            path = _AxisPath(plan, op, axis, arrivals)
-            lines += path.lines(f"{_dimension(op, number)} is split over {axis}")
-            paths.append((len(lines) - path.sentences, path.sentences))
+            path = _AxisPath(plan, op, axis)
+            lines = path.step_lines()
+            facts += [path.opening(number), *path.without_step(), *lines]
+            paths.append((len(facts) - len(lines), len(lines)))
             steps |= {(s.number, s.axis): s for s in path.steps}
-    for axis in sorted(op.spec.unreduced):
-        lines.append(f"It is not summed over {axis} yet: each device along it holds a part.")
-    lines += _moved_first(plan, op)
-    lines += [_cost(c) for c in plan.collectives if c.value == op.name]
-    lines += filter(None, [op.remarks])
-    return Explanation(plan, op, tuple(lines), tuple(steps[n] for n in sorted(steps)), tuple(paths))
+    facts += [UnreducedLine(axis) for axis in sorted(op.spec.unreduced)]
+    facts += _moved_first(plan, op)
+    facts += [CostLine(c) for c in plan.collectives if c.value == op.name]
+    facts += [*op.notes, *op.uncertain]
+    in_order = tuple(steps[n] for n in sorted(steps))
+    return Explanation(plan, op, tuple(facts), in_order, tuple(paths))
 
 
 class _AxisPath:
     """The steps by which one axis reached a value."""
 
-    def __init__(self, plan: Record, op: PlannedOp, axis: str, arrivals: _Arrivals) -> None:
+    def __init__(self, plan: Record, op: PlannedOp, axis: str) -> None:
         self.plan, self.op, self.axis = plan, op, axis
         self.steps: list[Step] = []
-        self.sentences = 0  # of the lines, how many are steps
         self.end = self.start = op.name
-        if op.kind == "result" and op.operands and _arrival(arrivals, op.name, axis) is None:
+        arrivals = plan.arrivals
+        is_result = op.kind == "result" and bool(op.operands)
+        if is_result and _arrival(arrivals, op.name, axis) is None:
             self.end = self.start = op.operands[0]
         seen = {op.name}
-        while (step := _arrival(arrivals, self.start, axis)) and step.origin not in seen:
+        while True:
+            step = _arrival(arrivals, self.start, axis)
+            if step is None or step.origin in seen:
+                break
             self.steps.insert(0, step)
             self.start = step.origin
             seen.add(step.origin)
+        origin = op.origins.get(axis)
+        self.origin = origin
+        own = origin is not None and origin.name == op.name
+        self.requested = own and origin.kind in ("argument", "result")  # type: ignore[union-attr]
 
-    def lines(self, opening: str) -> list[str]:
-        """The sentences: where the axis comes from, then every step."""
-        origin = self.op.origins.get(self.axis)
-        if origin is None:
-            return [f"{opening}."]
-        if origin.name == self.op.name and origin.kind in ("argument", "result"):
-            return [f"{opening}, as requested."]
-        source = f" ({origin.source})" if origin.source else ""
-        came = _CAME[origin.kind].format(f"{origin.name}{source}")
-        lines = [f"{opening}, {came}."]
-        without_step = (
+    def opening(self, number: int) -> SplitLine:
+        """That the axis splits the dimension, and where it came from."""
+        size = self.op.shape[number]
+        return SplitLine(number, size, self.axis, self.origin, self.requested)
+
+    def without_step(self) -> list[Fact]:
+        """A line where no step brought the axis, although one should have."""
+        if self.origin is None or self.requested or self.steps:
+            return []
+        op, origin = self.op, self.origin
+        explained = (
             origin.name == self.start,
-            self.op.opcode in ("sharding_constraint", "shard_map"),
-            TIED in self.op.note,
-            origin.kind == "manual" and self.op.opcode == "reshard",
+            op.opcode in ("sharding_constraint", "shard_map"),
+            any(getattr(note, "code", "") == "alike" for note in op.notes),
+            origin.kind == "manual" and op.opcode == "reshard",
         )
-        if not self.steps and not any(without_step):
-            lines.append(
-                "No step of the propagation brought it: it crossed the border of a function or"
-                " loop."
-            )
+        return [] if any(explained) else [NoStepLine()]
+
+    def step_lines(self) -> list[Fact]:
+        """A line for every step."""
+        if self.origin is None or self.requested:
+            return []
         targets = [step.origin for step in self.steps[1:]] + [self.end]
-        steps = [_sentence(self.plan, s, t) for s, t in zip(self.steps, targets, strict=False)]
-        self.sentences = len(steps)
-        return lines + steps
+        lines: list[Fact] = []
+        for step, target in zip(self.steps, targets, strict=False):
+            lines.append(_step_line(self.plan, step, target))
+        return lines
 
 
 def _arrival(arrivals: _Arrivals, name: str, axis: str) -> Step | None:
     return arrivals.get((name, axis)) or arrivals.get((name, parent_axis(axis)))
 
 
-def _first_sentence(op: PlannedOp) -> str:
-    kind = {"argument": "an argument", "result": "a result"}.get(op.kind)
-    kind = kind or f"made by {op.opcode}{_at(op)}"
-    return f"{op.name} is {kind}, {op.short}: {op.spec}."
-
-
-def _sentence(plan: Record, step: Step, target: str) -> str:
-    """One step in words: from where to where, by what rule."""
-    went = f"Step {step.number}: {step.axis} went from {step.origin} to {target}"
+def _step_line(plan: Record, step: Step, target: str) -> StepLine:
+    """One step: from where to where, by what rule."""
+    line = StepLine(step.number, step.axis, step.origin, target)
     op = plan.by_name.get(step.op)
     if op is None or op.kind == "result":
-        return f"{went}: a result is split as what is returned."
-    if op.opcode in _CARRIED:
-        return f"{went}: {_CARRIED[op.opcode]}."
-    across = "" if step.op == target else f" across {step.op}"
-    factor = _factor(plan, op, step, target)
-    return f"{went}{across}{_at(op)}{factor}."
-
-
-def _factor(plan: Record, op: PlannedOp, step: Step, target: str) -> str:
+        return replace(line, code="result")
+    if op.opcode in CARRIES:
+        return replace(line, code=op.opcode)
+    across = "" if step.op == target else step.op
+    line = replace(line, op=across, source=op.source)
     rule = op.factors
-    if rule is None:
-        return ""
     first = _dimension_of(plan.by_name.get(step.origin), step.axis)
     last = _dimension_of(plan.by_name.get(target), step.axis)
-    if first is None or last is None:
-        return ""
-    name = _name_of(rule, op, step.origin, first)
-    if name == "" or name != _name_of(rule, op, target, last):
-        return ""
-    if len({*rule.operands, *rule.results}) == 1 and not (
-        rule.need_replication or rule.blocked_propagation
-    ):
-        return _ALIKE.rstrip(".")
-    same = f"dimension {first}" if first == last else f"dimension {first} there and {last} here"
-    return f": {rule.formula}, where {name} is {same}"
+    if rule is None or first is None or last is None:
+        return line
+    factor = _factor_at(rule, op, step.origin, first)
+    if not factor or factor != _factor_at(rule, op, target, last):
+        return line
+    # All operands and results have the same dimensions.
+    same = len({*rule.operands, *rule.results}) == 1
+    if same and not rule.need_replication and not rule.blocked_propagation:
+        return replace(line, alike=True)
+    return replace(line, formula=rule.formula, factor=factor, dims=(first, last))
 
 
-def _name_of(rule: ShardingRule, op: PlannedOp, value: str, number: int) -> str:
+def _factor_at(rule: ShardingRule, op: PlannedOp, value: str, number: int) -> str:
     """The factor that a rule gives a dimension of one of its values."""
     base = op.name.partition("[")[0]
-    for names, tensors in ((op.operands, rule.operands), ((op.name, base), rule.results)):
-        for name, tensor in zip(names, tensors, strict=False):
-            if name == value and number < len(tensor):
-                return "".join(tensor[number])
+    named = [
+        *zip(op.operands, rule.operands, strict=False),
+        *zip((op.name, base), rule.results, strict=False),
+    ]
+    for name, tensor in named:
+        if name == value and number < len(tensor):
+            return "".join(tensor[number])
     return ""
 
 
-def _moved_first(plan: Record, op: PlannedOp) -> list[str]:
-    """Which axes split what an operation reduces over, and are moved away before it does.
+def _moved_first(plan: Record, op: PlannedOp) -> list[MovedLine]:
+    """Which axes split what is reduced, and are moved away before it is.
 
     Where they are not moved, the cause of the collective that reduces says so itself.
     """
@@ -246,115 +400,116 @@ def _moved_first(plan: Record, op: PlannedOp) -> list[str]:
     if rule is None or op.kind != "op":
         return []
     own = [c for c in plan.collectives if c.value == op.name]
-    summed = {axis for c in own if c.kind in _SUMS for axis in c.mesh_axes} | set(op.spec.unreduced)
+    summed = {axis for c in own if c.kind in _SUMS for axis in c.mesh_axes}
+    summed |= op.spec.unreduced
+    moves: dict[str, str] = {}
+    for c in own:
+        if c.kind not in _SUMS:
+            for axis in c.mesh_axes:
+                moves.setdefault(axis, c.kind)
     lines = []
     for factor in rule.reduction:
         for axis, names in _split(plan, op, rule, factor).items():
-            moves = [c.kind for c in own if c.kind not in _SUMS and axis in c.mesh_axes]
-            if axis not in summed and moves:
-                verb = "is" if len(names) == 1 else "are"
-                lines.append(
-                    f"{axis} splits {factor} ({rule.sizes[factor]}) in {joined(names)}, which"
-                    f" {verb} moved first ({moves[0]} over {axis}): so {op.name} reduces over all"
-                    f" of {factor} on each device, and needs no reduction over {axis}."
-                )
+            if axis not in summed and axis in moves:
+                size, kind = rule.sizes[factor], moves[axis]
+                lines.append(MovedLine(op.name, axis, factor, size, names, kind))
     return lines
 
 
-def _split(plan: Record, op: PlannedOp, rule: ShardingRule, factor: str) -> dict[str, list[str]]:
+def _split(
+    plan: Record, op: PlannedOp, rule: ShardingRule, factor: str
+) -> dict[str, tuple[str, ...]]:
     """Mesh axis to the operands in which it splits a factor."""
-    found: dict[str, list[str]] = {}
+    split: dict[str, dict[str, None]] = {}
     for name, tensor in zip(op.operands, rule.operands, strict=False):
         value = plan.by_name.get(name)
         for number, names in enumerate(tensor):
-            if value is not None and factor in names and number < value.spec.rank:
-                for axis in value.spec.dims[number]:
-                    if name not in found.setdefault(axis, []):
-                        found[axis].append(name)
-    return found
-
-
-def _cost(c: Collective) -> str:
-    over = " and ".join(c.mesh_axes) or "all devices"
-    cause = f": {c.cause}" if c.cause else "."
-    size = bytes_text(c.bytes_per_device)
-    return f"It costs, as an estimate, one {c.kind} of {size} over {over}{cause}"
-
-
-def _dimension(op: PlannedOp, number: int) -> str:
-    """A dimension by number and size: `Dimension 1 (512)`."""
-    return f"Dimension {number} ({op.shape[number]})"
+            if value is not None and factor in names:
+                for axis in _axes(value, number):
+                    split.setdefault(axis, {})[name] = None
+    return {axis: tuple(names) for axis, names in split.items()}
 
 
 def _dimension_of(op: PlannedOp | None, axis: str) -> int | None:
     """The dimension of a value that a mesh axis splits, or None."""
     if op is None:
         return None
-    return next((n for n, axes in enumerate(op.spec.dims) if axis in axes), None)
+    for number, axes in enumerate(op.spec.dims):
+        if axis in axes:
+            return number
+    return None
 
 
-def _why_not_split(plan: Record, op: PlannedOp, number: int) -> str:
-    """Why no axis splits a dimension: none requested, none reached it, or two axes disagreed."""
-    opening = f"{_dimension(op, number)} is not split"
+def _why_not_split(plan: Record, op: PlannedOp, number: int) -> WholeLine:
+    """Why no axis splits a dimension: none requested, none reached it, or two
+    disagreed.
+    """
+    line = WholeLine(number, op.shape[number], "unreached", op.name)
     if op.shape[number] == 1:
-        return f"{opening}: it has size 1."
+        return replace(line, code="size one")
     if op.kind == "argument":
-        return f"{opening}, as requested."
+        return replace(line, code="requested")
     if not op.covered:
-        return f"{opening}: Shardy has no rule for {op.name}."
+        return replace(line, code="no rule")
     if op.opcode == "sharding_constraint":
-        return f"{opening}: the constraint{_at(op)} asks for that."
+        return replace(line, code="constraint", source=op.source)
     if op.opcode == "reshard" and op.op.endswith("/shard_map"):
-        return f"{opening}: the shard_map{_at(op)} asks for that."
+        return replace(line, code="shard_map", source=op.source)
     if op.kind == "result":
-        source = plan.by_name.get(op.operands[0]) if op.operands else None
-        if source is not None and _axes(source, number):
-            return f"{opening}: {source.name} is, but the program requests otherwise."
-        return f"{opening}, as in {op.operands[0] if op.operands else 'what is returned'}."
+        returned = plan.by_name.get(op.operands[0]) if op.operands else None
+        split = returned is not None and _axes(returned, number)
+        return replace(
+            line, code="other result" if split else "result", names=op.operands
+        )
     rule = op.factors
     own = _result(rule, op)
     if rule is None or own is None or number >= len(own):
-        return f"{opening}: no axis reached it."
-    return f"{opening}: {_reason(plan, op, rule, own[number], number)}"
+        return line
+    return _why_none_crossed(plan, op, rule, own[number], line)
 
 
-def _reason(
+def _why_none_crossed(
     plan: Record,
     op: PlannedOp,
     rule: ShardingRule,
     names: tuple[str, ...],
-    number: int,
-) -> str:
+    line: WholeLine,
+) -> WholeLine:
+    """Why no axis crossed an operation to a dimension, which its rule calls `names`."""
     holders = _holders(plan, op, rule, names)
-    readers = [n for f in names for n in rule.readers(f)]
+    readers = [n for factor in names for n in rule.readers(factor)]
     if not readers:
-        return f"it is new in {op.name}, and nothing that reads it is split there."
+        return replace(line, code="new")
     if not holders:
         sources = dict.fromkeys(op.operands[n] for n in readers if n < len(op.operands))
-        verb = "is" if len(sources) == 1 else "are"
-        return (
-            f"no axis reached it; {joined(sources)}, where it comes from, {verb} not split there."
-        )
+        return replace(line, code="not in operands", names=tuple(sources))
     axis, name = next(iter(holders.items()))
+    line = replace(line, splits=tuple(holders.items()))
     if op.manual and not plan.by_name[name].manual:
-        return f"{_splits(holders)}, but the body of a shard_map sees one shard."
-    if blocked := [f for f in names if f in (*rule.blocked_propagation, *rule.need_replication)]:
-        return f"{_splits(holders)}, but {op.name} lets nothing cross {blocked[0]}."
-    if parts := _parts(op, rule, names, name):
-        return f"in {name} it is one part of {parts}, and {axis} splits another part."
-    if (other := _elsewhere(op, axis, number)) is not None:
-        return (
-            f"{_splits({axis: name})}, but {axis} splits dimension {other} here, and an array uses"
-            " a mesh axis once."
-        )
+        return replace(line, code="body")
+    stopped = (*rule.blocked_propagation, *rule.need_replication)
+    blocked = [factor for factor in names if factor in stopped]
+    if blocked:
+        return replace(line, code="blocked", factor=blocked[0])
+    one = replace(line, splits=((axis, name),))
+    if parts := _merged(op, rule, names, name):
+        return replace(one, code="part", factor=parts)
+    for other, axes in enumerate(op.spec.dims):
+        if axis in axes and other != line.dim:
+            return replace(one, code="used", other=other)
     if len(holders) > 1:
-        return f"{_splits(holders)}: they disagree, so neither crosses {op.name}."
-    if summed := _reduced(plan, op, rule, axis):
-        return f"{_splits(holders)}, but {axis} also splits {summed}, over which {op.name} reduces."
-    return f"{_splits(holders)}, but Shardy did not let it cross {op.name}."
+        return replace(line, code="conflict")
+    for factor in rule.reduction:
+        if axis in _holders(plan, op, rule, (factor,)):
+            return replace(
+                line, code="summed", factor=f"{factor} ({rule.sizes[factor]})"
+            )
+    return replace(line, code="held")
 
 
-def _parts(op: PlannedOp, rule: ShardingRule, names: tuple[str, ...], name: str) -> str:
+def _merged(
+    op: PlannedOp, rule: ShardingRule, names: tuple[str, ...], name: str
+) -> str:
     """The factors of the operand's dimension of which these are only a part, or `""`."""
     for operand, tensor in zip(op.operands, rule.operands, strict=False):
         for own in tensor:
@@ -371,41 +526,25 @@ def _holders(
     for name, tensor in zip(op.operands, rule.operands, strict=False):
         value = plan.by_name.get(name)
         for number, own in enumerate(tensor):
-            if value is not None and set(own) & set(names):
-                holders |= {axis: name for axis in _axes(value, number) if axis not in holders}
+            if value is not None and not set(own).isdisjoint(names):
+                for axis in _axes(value, number):
+                    holders.setdefault(axis, name)
     return holders
 
 
-def _reduced(plan: Record, op: PlannedOp, rule: ShardingRule, axis: str) -> str:
-    """The factor that an operation reduces over and that an axis splits in an operand, or `""`."""
-    for factor in rule.reduction:
-        if axis in _holders(plan, op, rule, (factor,)):
-            return f"{factor} ({rule.sizes[factor]})"
-    return ""
-
-
-def _elsewhere(op: PlannedOp, axis: str, number: int) -> int | None:
-    return next((n for n, a in enumerate(op.spec.dims) if axis in a and n != number), None)
-
-
 def _result(rule: ShardingRule | None, op: PlannedOp) -> Tensor | None:
+    """What a rule says of the result that a value is."""
     if rule is None or not rule.results:
         return None
     _, bracket, index = op.name.rpartition("[")
-    number = int(index[:-1]) if bracket and index[:-1].isdecimal() else 0
+    is_numbered = bracket and index[:-1].isdecimal()
+    number = int(index[:-1]) if is_numbered else 0
     return rule.results[number] if number < len(rule.results) else None
 
 
 def _axes(op: PlannedOp, number: int) -> tuple[str, ...]:
+    # A spec may be shorter than the shape.
     return op.spec.dims[number] if number < op.spec.rank else ()
-
-
-def _splits(holders: dict[str, str]) -> str:
-    return " and ".join(f"{axis} splits it in {name}" for axis, name in holders.items())
-
-
-def _at(op: PlannedOp) -> str:
-    return f" at {op.source}" if op.source else ""
 
 
 @dataclass(frozen=True)
@@ -414,12 +553,13 @@ class ReplayMove:
 
     Attributes:
         value: the name of the value.
-        dimension: the dimension that the axis splits; None where the axis moved on later.
+        dimension: that the axis splits; None where the axis moved on later.
         axis: the mesh axis.
         origin: the name of the value it came from.
-        words: the same in one sentence, with the rule that it followed.
+        line: the same as a fact, with the rule that it followed.
 
-    >>> ReplayMove("y", 0, "data", "x", "Step 1: data went from x to y.").dimension
+    >>> line = StepLine(1, "data", "x", "y")
+    >>> ReplayMove("y", 0, "data", "x", line).dimension
     0
     """
 
@@ -427,7 +567,12 @@ class ReplayMove:
     dimension: int | None
     axis: str
     origin: str
-    words: str
+    line: StepLine
+
+    @property
+    def words(self) -> str:
+        """The move in one sentence."""
+        return str(self.line)
 
 
 @dataclass(frozen=True)
@@ -454,28 +599,19 @@ class ReplayStep:
 
 
 def replay_of(plan: Record) -> tuple[ReplayStep, ...]:
-    """Every step of a propagation, in order.
-
-    Args:
-        plan: the plan.
-    """
-    found = sorted(
-        {step for op in plan.ops for step in op.steps}, key=lambda s: (s.number, s.op, s.axis)
-    )
-    return tuple(
-        ReplayStep(number, op, tuple(m for step in some for m in _replay_moves(plan, step)))
-        for (number, op), some in groupby(found, key=lambda s: (s.number, s.op))
-    )
-
-
-def _replay_moves(plan: Record, step: Step) -> list[ReplayMove]:
-    return [
-        ReplayMove(
-            name, _dimension_of(plan.by_name.get(name), step.axis), step.axis, step.origin,
-            _sentence(plan, step, name),
-        )
-        for name in step.to
-    ]  # fmt: skip
+    """Every step of a propagation, in order."""
+    distinct = {step for op in plan.ops for step in op.steps}
+    in_order = sorted(distinct, key=lambda s: (s.number, s.op, s.axis))
+    replay = []
+    for (number, op), steps in groupby(in_order, key=lambda s: (s.number, s.op)):
+        moves: list[ReplayMove] = []
+        for step in steps:
+            for name in step.to:
+                dim = _dimension_of(plan.by_name.get(name), step.axis)
+                line = _step_line(plan, step, name)
+                moves.append(ReplayMove(name, dim, step.axis, step.origin, line))
+        replay.append(ReplayStep(number, op, tuple(moves)))
+    return tuple(replay)
 
 
 def values_after(plan: Record, number: int) -> tuple[PlannedOp, ...]:
@@ -492,9 +628,11 @@ def _value_after(plan: Record, op: PlannedOp, number: int) -> PlannedOp:
     late = {axis for axis in op.spec.axes if _came_by(plan, op, axis) > number}
     if not late:
         return op
-    dims = tuple(tuple(axis for axis in axes if axis not in late) for axes in op.spec.dims)
+    dims = []
+    for axes in op.spec.dims:
+        dims.append(tuple(axis for axis in axes if axis not in late))
     origins = {axis: origin for axis, origin in op.origins.items() if axis not in late}
-    return replace(op, spec=replace(op.spec, dims=dims), origins=origins)
+    return replace(op, spec=replace(op.spec, dims=tuple(dims)), origins=origins)
 
 
 def _came_by(plan: Record, op: PlannedOp, axis: str) -> int:

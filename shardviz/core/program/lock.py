@@ -1,9 +1,11 @@
-"""Lock: how arrays are split and what a program communicates, in a small file that a project keeps.
+"""Lock: how arrays are split and what a program communicates, in a small file that a
+project keeps.
 
-A lock says which spec every array has, and which collectives there are: kind, mesh axes, bytes,
-and how many. Arrays and collectives that differ in the number of their layer only are one line. It
-holds no path, no line number, and nothing that depends on an order of Python. Where a collective
-comes from is written beside it for people and is not compared: code may be moved and renamed.
+A lock says which spec every array has, and which collectives there are: kind, mesh
+axes, bytes, and how many. Arrays and collectives that differ in the number of their
+layer only are one line. It holds no path, no line number, and nothing that depends on
+an order of Python. Where a collective comes from is written beside it for people and is
+not compared: code may be moved and renamed.
 """
 
 from __future__ import annotations
@@ -23,12 +25,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shardviz.core.display import explanation
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import bytes_text, fold, plural, shown
-from shardviz.core.layout.audit import Audit
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.plan import Plan, path_in_words
+from shardviz.core.layout.trees.audit import Audit
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_folds import path_in_words
 from shardviz.core.program.plan_values import bytes_per_device
 from shardviz.core.program.report import Collective, Report
 
@@ -45,9 +49,10 @@ class LockedArray(NamedTuple):
         dtype: its element type; `""` where the record does not say.
         shape: its global shape.
         spec: its PartitionSpec as text, without trailing dimensions that are not split.
-        memory: the kind of memory that holds it, such as `pinned_host`; `""` for that of the
-            device, None where it is not known.
-        donated: whether its memory is given to the results; None where that is not known.
+        memory: the kind of memory that holds it, such as `pinned_host`; `""` for that
+            of the device, None where it is not known.
+        donated: whether its memory is given to the results; None where that is not
+            known.
 
     >>> LockedArray("float32", (8, 4), "P('data')", "pinned_host", True).text
     "float32[8, 4] P('data') in pinned_host, donated"
@@ -62,23 +67,22 @@ class LockedArray(NamedTuple):
     @property
     def text(self) -> str:
         """Type, shape, spec, memory and donation in one line."""
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}] {self._placed}"
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}] {self.placed}"
 
     @property
-    def _placed(self) -> str:
+    def placed(self) -> str:
+        """Spec, memory and donation in one line."""
         memory = f" in {self.memory}" if self.memory else ""
-        return self.spec + memory + (", donated" if self.donated else "")
+        donated = ", donated" if self.donated else ""
+        return f"{self.spec}{memory}{donated}"
 
-    def change(self, new: LockedArray) -> str:
-        """From this to another, in a phrase; `""` where nothing that both know differs."""
-        old, new = self._as_known_of(new), new._as_known_of(self)
-        types = old.dtype == new.dtype or not (old.dtype and new.dtype)
-        if types and old.shape == new.shape:
-            return "" if old._placed == new._placed else f"{old._placed} -> {new._placed}"
-        return f"{old.text} -> {new.text}"
+    def has_type_of(self, other: LockedArray) -> bool:
+        """Whether another one has the same type and shape, as far as both are known."""
+        types = self.dtype == other.dtype or not (self.dtype and other.dtype)
+        return types and self.shape == other.shape
 
-    def _as_known_of(self, other: LockedArray) -> LockedArray:
-        """Without what is not known of another one."""
+    def as_known_of(self, other: LockedArray) -> LockedArray:
+        """The same without what is not known of another one."""
         memory = None if other.memory is None else self.memory
         donated = None if other.donated is None else self.donated
         return self._replace(memory=memory, donated=donated)
@@ -114,7 +118,11 @@ class LockedCollective(NamedTuple):
     @property
     def bytes_in_all(self) -> int:
         """The bytes of all of them over all executions."""
-        return self.bytes * self.count * (1 if self.executions is None else self.executions)
+        return (
+            self.bytes
+            * self.count
+            * (1 if self.executions is None else self.executions)
+        )
 
     @property
     def amount(self) -> str:
@@ -140,13 +148,15 @@ class Lock:
         mesh: the mesh as text.
         arrays: every array by name: of a program its arguments and results.
         collectives: what XLA's partitioner put in; None where that is not locked.
-        bytes_per_device: what the arrays take on each device; None where it is not known.
-        device_order: which device is at each position of the mesh, as text; `""` where they are in
-            the order of their numbers, None where it is not known.
+        bytes_per_device: what the arrays take on each device; None where it is not
+            known.
+        device_order: which device is at each position of the mesh, as text; `""` where
+            they are in the order of their numbers, None where it is not known.
         made_with: the versions and target it was made with; not compared.
-        foreign: whether it is another library's record, which names paths in its own way.
+        foreign: whether it is another library's record, which names paths in its own
+            way.
 
-    >>> from shardviz.core.layout.audit import audit
+    >>> from shardviz.core.layout.trees.audit import audit
     >>> found = audit([("w", (8, 4), "embed mlp")], [("mlp", "model")], "model=2")
     >>> lock_audit(found).arrays["w"].spec
     "P(None, 'model')"
@@ -168,17 +178,26 @@ class Lock:
             ("shardviz_lock", str(VERSION)),
             ("name", json.dumps(self.name)),
             ("mesh", json.dumps(self.mesh)),
-            *([("device_order", json.dumps(self.device_order))] if self.device_order else ()),
+            *(
+                [("device_order", json.dumps(self.device_order))]
+                if self.device_order
+                else ()
+            ),
             ("made_with", json.dumps(dict(sorted(self.made_with.items())))),
             ("bytes_per_device", json.dumps(self.bytes_per_device)),
         ]
         arrays = {escaped(name): array.text for name, array in self.arrays.items()}
-        lines = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(_layers(arrays))]
+        lines = [
+            f"{json.dumps(k)}: {json.dumps(v)}"
+            for k, v in sorted(folded_layers(arrays))
+        ]
         entries.append(("arrays", _block("{", lines, "}")))
         if self.collectives is not None:
             some = [json.dumps(c._asdict()) for c in self.collectives]
             entries.append(("collectives", _block("[", some, "]")))
-        return "{\n" + ",\n".join(f"  {json.dumps(k)}: {v}" for k, v in entries) + "\n}\n"
+        return (
+            "{\n" + ",\n".join(f"  {json.dumps(k)}: {v}" for k, v in entries) + "\n}\n"
+        )
 
     def write(self, path: Any) -> None:
         """Writes the lock to a file, and its folder where there is none.
@@ -191,16 +210,21 @@ class Lock:
             Path(path).write_text(self.text, encoding="utf-8", newline="\n")
         except (OSError, TypeError, ValueError) as error:
             why = getattr(error, "strerror", None) or "it is no path"
-            raise ProgramError(f"Cannot write a lock to {shown(path)}: {why}.") from None
+            raise ProgramError(
+                f"Cannot write a lock to {shown(path)}: {why}."
+            ) from None
 
     def diff(self, new: Lock) -> LockDiff:
         """What differs between what is locked and what is so now.
 
         Raises:
-            ProgramError: where `new` is no lock, or lacks the collectives that this one has.
+            ProgramError: where `new` is no lock, or lacks the collectives that this one
+                has.
         """
         if not isinstance(new, Lock):
-            raise ProgramError(f"A lock is compared with a lock, from sv.lock; got {shown(new)}.")
+            raise ProgramError(
+                f"A lock is compared with a lock, from sv.lock; got {shown(new)}."
+            )
         if self.collectives is not None and new.collectives is None:
             raise ProgramError(
                 f"The lock of {self.name} has collectives, and {new.name} was locked without them:"
@@ -221,7 +245,9 @@ class Lock:
 def _block(opening: str, lines: list[str], closing: str) -> str:
     if not lines:
         return opening + closing
-    return f"{opening}\n" + ",\n".join(f"    {line}" for line in lines) + f"\n  {closing}"
+    return (
+        f"{opening}\n" + ",\n".join(f"    {line}" for line in lines) + f"\n  {closing}"
+    )
 
 
 def escaped(name: str) -> str:
@@ -239,14 +265,19 @@ def escaped(name: str) -> str:
 def lock_audit(audit: Audit) -> Lock:
     """The lock of the arrays of an audit.
 
-    >>> from shardviz.core.layout.audit import audit
+    >>> from shardviz.core.layout.trees.audit import audit
     >>> lock_audit(audit([("w", (8, 4), "embed mlp")], [("mlp", "model")], "model=2"))
     Lock(audit on model=2: 1 array)
     """
     rows = (
         (
             row.path,
-            LockedArray(row.dtype, row.shape, _spec_text(row.spec), _memory(row.array.memory_kind)),
+            LockedArray(
+                row.dtype,
+                row.shape,
+                _spec_text(row.spec),
+                _memory(row.array.memory_kind),
+            ),
         )
         for row in audit.rows
     )
@@ -263,8 +294,8 @@ def lock_audit(audit: Audit) -> Lock:
 def lock_plan(plan: Plan, report: Report | None = None) -> Lock:
     """The lock of a plan's arguments and results, and of a report's collectives.
 
-    The specs are Shardy's, which XLA itself runs; its estimate of collectives is not locked, since
-    XLA's partitioner may choose otherwise.
+    The specs are Shardy's, which XLA itself runs; its estimate of collectives is not
+    locked, since XLA's partitioner may choose otherwise.
 
     Raises:
         ProgramError: where there is no plan, or the program was not compiled.
@@ -277,13 +308,19 @@ def lock_plan(plan: Plan, report: Report | None = None) -> Lock:
     """
     for found in (plan, report):
         if found is not None and found.error is not None:
-            raise ProgramError(f"There is nothing to lock of {plan.program}. {found.error}")
+            raise ProgramError(
+                f"There is nothing to lock of {plan.program}. {found.error}"
+            )
     ends = [op for op in plan.ops if op.kind != "op"]
     rows = (
         (
             op.name,
             LockedArray(
-                op.dtype, op.shape, _spec_text(op.spec), _memory(op.memory_kind), op.donated
+                op.dtype,
+                op.shape,
+                _spec_text(op.spec),
+                _memory(op.memory_kind),
+                op.donated,
             ),
         )
         for op in ends
@@ -302,14 +339,16 @@ def lock_plan(plan: Plan, report: Report | None = None) -> Lock:
     refuse_unknown_partitioning(report)
     functions = {op.source: op.calls[-1] for op in plan.ops if op.calls and op.source}
     found = tuple(_lock_collectives(report.partitioned or (), functions))
-    return replace(lock, collectives=found, made_with={**_versions(), "target": report.target})
+    return replace(
+        lock, collectives=found, made_with={**_versions(), "target": report.target}
+    )
 
 
 def refuse_unknown_partitioning(report: Report) -> None:
     """Refuses a report without the partitioner's stage.
 
-    The collectives of the final program stand for no others: passes after the partitioner combine,
-    move and remove them.
+    The collectives of the final program stand for no others: passes after the
+    partitioner combine, move and remove them.
 
     Raises:
         ProgramError: with why they are not known, as the notes of the report say.
@@ -320,7 +359,7 @@ def refuse_unknown_partitioning(report: Report) -> None:
                 (
                     f"Which collectives XLA's partitioner put into {report.program} is unknown, so"
                     " they can be neither locked nor checked.",
-                    *report.notes,
+                    *map(str, report.notes),
                 )
             )
         )
@@ -335,7 +374,11 @@ def _versions() -> dict[str, str]:
 
 def _mesh_text(mesh: MeshSpec) -> str:
     kinds = dict.fromkeys(mesh.axis_types)
-    return str(mesh) if list(kinds) in ([], ["Auto"]) else f"{mesh} ({', '.join(mesh.axis_types)})"
+    return (
+        str(mesh)
+        if list(kinds) in ([], ["Auto"])
+        else f"{mesh} ({', '.join(mesh.axis_types)})"
+    )
 
 
 def _memory(kind: str | None) -> str:
@@ -343,7 +386,8 @@ def _memory(kind: str | None) -> str:
 
 
 def device_order(mesh: MeshSpec) -> str:
-    """Which device is at each position of a mesh; `""` where they are in order of their numbers.
+    """Which device is at each position of a mesh; `""` where they are in order of their
+    numbers.
 
     Devices are counted from 0, since their numbers differ from machine to machine.
 
@@ -398,13 +442,20 @@ def _lock_collectives(
     for one in fold(collectives, lambda c: escaped(path_in_words(c.op)), alike):
         c = one.items[0]
         where = one.name + function(c)
-        counts[c.kind, c.mesh_axes, c.bytes_per_device, c.trips, where] += len(one.items)
-    found = [LockedCollective(k, o, b, t, n, w) for (k, o, b, t, w), n in counts.items()]
-    return sorted(found, key=lambda c: (c.kind, c.over, c.where, c.bytes, c.executions or 0))
+        counts[c.kind, c.mesh_axes, c.bytes_per_device, c.trips, where] += len(
+            one.items
+        )
+    found = [
+        LockedCollective(k, o, b, t, n, w) for (k, o, b, t, w), n in counts.items()
+    ]
+    return sorted(
+        found, key=lambda c: (c.kind, c.over, c.where, c.bytes, c.executions or 0)
+    )
 
 
 def plain_path(path: str) -> str:
-    """A path without the marks that libraries put round its parts, as paths are compared.
+    """A path without the marks that libraries put round its parts, as paths are
+    compared.
 
     >>> plain_path(".params/['params']/['decoder']/['layers']"), plain_path("params.decoder[0].w")
     ('params/params/decoder/layers', 'params/decoder/0/w')
@@ -415,14 +466,26 @@ def plain_path(path: str) -> str:
 # Comparing.
 
 
+class ChangedArray(NamedTuple):
+    """An array as it is locked and as it is now, each as far as both are known.
+
+    >>> array = LockedArray("float32", (8,), "P('data')")
+    >>> ChangedArray(array, array).after.shape
+    (8,)
+    """
+
+    before: LockedArray
+    after: LockedArray
+
+
 @dataclass(frozen=True, repr=False)
 class LockDiff:
     """What differs between a lock and what is so now; made by `Lock.diff`.
 
     Attributes:
         before, after: the lock, and what is so now.
-        changed: the arrays that changed, by name: the change in words.
-        added, removed: the arrays that one of them lacks, by name: type, shape and spec.
+        changed: the arrays that changed, by name.
+        added, removed: the arrays that one of them lacks, by name.
         gained, lost: the collectives that one of them lacks.
         resized: those of another size or execution count: as locked, and now.
 
@@ -437,9 +500,9 @@ class LockDiff:
 
     before: Lock
     after: Lock
-    changed: Mapping[str, str]
-    added: Mapping[str, str]
-    removed: Mapping[str, str]
+    changed: Mapping[str, ChangedArray]
+    added: Mapping[str, LockedArray]
+    removed: Mapping[str, LockedArray]
     gained: tuple[LockedCollective, ...] = ()
     lost: tuple[LockedCollective, ...] = ()
     resized: tuple[tuple[LockedCollective, LockedCollective], ...] = ()
@@ -447,84 +510,59 @@ class LockDiff:
     @property
     def same(self) -> bool:
         """Whether everything is as it was locked."""
-        communicates = self.gained or self.lost or self.resized
-        return not (self.remeshed or self.reordered or self._respecified or communicates)
+        moved = self.remeshed or self.reordered
+        return not (moved or self.respecified or self.communicates)
 
     @property
     def remeshed(self) -> bool:
         """Whether the mesh differs; a record of activations names none."""
-        return bool(self.before.mesh and self.after.mesh) and self.before.mesh != self.after.mesh
+        old, new = self.before.mesh, self.after.mesh
+        return bool(old and new) and old != new
 
     @property
     def reordered(self) -> bool:
         """Whether the devices are in another order."""
-        orders = self.before.device_order, self.after.device_order
-        return None not in orders and orders[0] != orders[1]
+        old, new = self.before.device_order, self.after.device_order
+        return old is not None and new is not None and old != new
 
     @property
-    def _respecified(self) -> bool:
+    def respecified(self) -> bool:
+        """Whether any array differs."""
         return bool(self.changed or self.added or self.removed)
+
+    @property
+    def communicates(self) -> bool:
+        """Whether any collective differs."""
+        return bool(self.gained or self.lost or self.resized)
+
+    @property
+    def counts(self) -> dict[str, dict[str, int]]:
+        """How many arrays and collectives differ, by what became of them."""
+        arrays = {"changed": self.changed, "new": self.added, "gone": self.removed}
+        resized = [new for _, new in self.resized]
+        moves = {"gained": self.gained, "lost": self.lost, "resized": resized}
+        counted = {word: len(some) for word, some in arrays.items() if some}
+        moved = {w: sum(c.count for c in some) for w, some in moves.items() if some}
+        return {"array": counted, "collective": moved}
+
+    @property
+    def remade(self) -> dict[str, tuple[str, str]]:
+        """What they were made with, where that differs: `jax` or `target`."""
+        remade: dict[str, tuple[str, str]] = {}
+        for what in ("jax", "target"):
+            old = self.before.made_with.get(what, "")
+            new = self.after.made_with.get(what, "")
+            if old and new and old != new:
+                remade[what] = old, new
+        return remade
 
     @cached_property
     def lines(self) -> tuple[str, ...]:
-        """The difference, one sentence a line; arrays that differ in the layer only are one."""
-        if self.same:
-            return ("Nothing changed.",)
-        mesh = [f"Mesh: {self.before.mesh} -> {self.after.mesh}"] if self.remeshed else []
-        if self.reordered:
-            old, new = (
-                lock.device_order or "as they are numbered" for lock in (self.before, self.after)
-            )
-            mesh.append(f"Order of the devices: {old} -> {new}")
-        counts = [self._counted()] if self._counted() else []
-        size = lambda c: -c.bytes_in_all  # noqa: E731
-        return (
-            *mesh,
-            *counts,
-            *self._bytes(),
-            *(f"Gained: {c.words}" for c in sorted(self.gained, key=size)),
-            *(f"Lost: {c.words}" for c in sorted(self.lost, key=size)),
-            *(f"Resized: {new.words}, {old.amount} before" for old, new in self.resized),
-            *(f"{name}: {change}" for name, change in _layers(self.changed)),
-            *(f"New: {name}, {text}" for name, text in _layers(self.added)),
-            *(f"Gone: {name}, {text}" for name, text in _layers(self.removed)),
-            *self._explained(),
-        )
-
-    def _counted(self) -> str:
-        """`2 arrays changed, 1 new; 3 collectives gained.`, or `""`."""
-        count = lambda some: sum(c.count for c in some)  # noqa: E731
-        resized = count(new for _, new in self.resized)
-        arrays = {"changed": len(self.changed), "new": len(self.added), "gone": len(self.removed)}
-        moves = {"gained": count(self.gained), "lost": count(self.lost), "resized": resized}
-        sides = []
-        for noun, every in (("array", arrays), ("collective", moves)):
-            some = [(word, number) for word, number in every.items() if number]
-            if some:
-                first = f"{plural(some[0][1], noun)} {some[0][0]}"
-                sides.append(", ".join([first, *(f"{n:,} {word}" for word, n in some[1:])]))
-        return "; ".join(sides) + "." if sides else ""
-
-    def _bytes(self) -> Iterable[str]:
-        sizes = self.before.bytes_per_device, self.after.bytes_per_device
-        old, new = ("" if size is None else bytes_text(size) for size in sizes)
-        if old and new and old != new:
-            yield f"Each device held {old} of these arrays and holds {new}."
-        if self.gained or self.lost or self.resized:
-            old, new = (_sum(lock.collectives or ()) for lock in (self.before, self.after))
-            yield f"The results of collectives took {old} on each device and take {new}."
-
-    def _explained(self) -> Iterable[str]:
-        """What else may be the reason: another version of jax, another target."""
-        for what, lead in (("jax", "The lock was made with jax"), ("target", "It was made for")):
-            old, new = (lock.made_with.get(what, "") for lock in (self.before, self.after))
-            if old and new and old != new:
-                only = not (self._respecified or self.remeshed or self.reordered)
-                why = " Every spec is as locked: XLA's partitioner chose otherwise." * only
-                yield f"{lead} {old}, and this is {new}.{why}"
+        """The difference, one sentence a line."""
+        return tuple(explanation(self).splitlines())
 
     def __str__(self) -> str:
-        return "\n".join(self.lines)
+        return explanation(self)
 
     def __repr__(self) -> str:
         return f"LockDiff({self.after.name}: {self.lines[0].rstrip('.')})"
@@ -533,13 +571,10 @@ class LockDiff:
         return str(self)
 
 
-def _layers(some: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Names and texts, those of all layers as one, in their order."""
-    return [(one.name, one.items[0][1]) for one in fold(some.items(), itemgetter(0), itemgetter(1))]
-
-
-def _sum(some: Iterable[LockedCollective]) -> str:
-    return bytes_text(sum(c.bytes_in_all for c in some))
+def folded_layers(some: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Names and values, those of all layers as one, in their order."""
+    folds = fold(some.items(), itemgetter(0), itemgetter(1))
+    return [(one.name, one.items[0][1]) for one in folds]
 
 
 def lock_difference(before: Lock, after: Lock) -> LockDiff:
@@ -552,23 +587,29 @@ def lock_difference(before: Lock, after: Lock) -> LockDiff:
     old, new = before.arrays, after.arrays
     if before.foreign or after.foreign:
         old, new = _by_plain_path(old, new), _by_plain_path(new, old)
-    changes = ((name, array.change(new[name])) for name, array in old.items() if name in new)
-    sides = before.collectives, after.collectives
-    moves = ([], [], []) if None in sides else _moves(sides[0] or (), sides[1] or ())
-    return LockDiff(
-        before,
-        after,
-        {name: change for name, change in changes if change},
-        {name: array.text for name, array in new.items() if name not in old},
-        {name: array.text for name, array in old.items() if name not in new},
-        *map(tuple, moves),
-    )
+    changed: dict[str, ChangedArray] = {}
+    for name, array in old.items():
+        if name in new:
+            pair = ChangedArray(
+                array.as_known_of(new[name]), new[name].as_known_of(array)
+            )
+            typed = pair.before.has_type_of(pair.after)
+            if not typed or pair.before.placed != pair.after.placed:
+                changed[name] = pair
+    added = {name: array for name, array in new.items() if name not in old}
+    removed = {name: array for name, array in old.items() if name not in new}
+    if before.collectives is None or after.collectives is None:
+        return LockDiff(before, after, changed, added, removed)
+    moves = _moves(before.collectives, after.collectives)
+    return LockDiff(before, after, changed, added, removed, *map(tuple, moves))
 
 
 def _by_plain_path(
     some: Mapping[str, LockedArray], others: Mapping[str, LockedArray]
 ) -> dict[str, LockedArray]:
-    """Arrays by plain path; a long one of which the start is cut off by that which ends so."""
+    """Arrays by plain path; a long one of which the start is cut off by that which ends
+    so.
+    """
     known, found = list(map(plain_path, others)), {}
     for name, array in some.items():
         path = plain_path(name)
@@ -583,11 +624,15 @@ def _by_plain_path(
 def _moves(
     old: Iterable[LockedCollective], new: Iterable[LockedCollective]
 ) -> tuple[list[Any], list[Any], list[Any]]:
-    """The collectives gained and lost, and pairs in one place of which the size changed."""
+    """The collectives gained and lost, and pairs in one place of which the size
+    changed.
+    """
     gained, lost, resized = _more(new, old), _more(old, new), []
     place = lambda c: (c.kind, c.over, c.where, c.count)  # noqa: E731
     for one in list(lost):
-        if (other := next((c for c in gained if place(c) == place(one)), None)) is not None:
+        if (
+            other := next((c for c in gained if place(c) == place(one)), None)
+        ) is not None:
             resized.append((one, other))
             lost.remove(one)
             gained.remove(other)
@@ -604,7 +649,8 @@ def _more(
         there[c.identity] += c.count
         known.add((c.identity, c.where))
     found = []
-    # Those that the other side has in the same place are matched first, so that the rest is new.
+    # Those that the other side has in the same place are matched first, so that the
+    # rest is new.
     for c in sorted(some, key=lambda c: (c.identity, c.where) not in known):
         matched = min(c.count, there[c.identity])
         there[c.identity] -= matched

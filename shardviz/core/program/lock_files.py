@@ -1,6 +1,8 @@
-"""parse_lock() and read_lock(): a lock from its file, and from MaxText's records of shardings.
+"""parse_lock() and read_lock(): a lock from its file, and from MaxText's records of
+shardings.
 
-Nothing that a file says is trusted: what is no lock is refused in one sentence with its entry.
+Nothing that a file says is trusted: what is no lock is refused in one sentence with its
+entry.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ MOST_ARRAYS = 1_000_000
 MOST_BYTES = 1 << 26  # of a file
 _MOST_LETTERS = 100_000_000  # of the names that a line stands for
 _MOST_NUMBER = 1 << 63
-_ENTRY = re.compile(r"([^\[\]]*)\[([\d, ]*)\] (.+?)(?: in (\w+))?(, donated)?", re.DOTALL)
+_ENTRY = re.compile(
+    r"([^\[\]]*)\[([\d, ]*)\] (.+?)(?: in (\w+))?(, donated)?", re.DOTALL
+)
 _BRACES = re.compile(r"\{\{|\}\}|\{([\d.,]+)\}")
 
 
@@ -49,7 +53,9 @@ def read_lock(path: Any) -> Lock:
     except ValueError as error:
         raise ProgramError(f"Cannot read a lock: {shown(path)} {error}.") from None
     except Exception:  # noqa: BLE001  a foreign path may raise anything
-        raise ProgramError(f"Cannot read a lock from {shown(path)}: it is no path.") from None
+        raise ProgramError(
+            f"Cannot read a lock from {shown(path)}: it is no path."
+        ) from None
     return parse_lock(text, file.name)
 
 
@@ -100,7 +106,9 @@ def _read_own(found: dict[str, Any], name: str) -> Lock:
     for pattern, text in get("arrays", dict, {}).items():
         entry = _entry(text, f"{name}, array {shown(pattern)}")
         if version > 1:
-            entry = entry._replace(memory=entry.memory or "", donated=bool(entry.donated))
+            entry = entry._replace(
+                memory=entry.memory or "", donated=bool(entry.donated)
+            )
         for each in unfolded(pattern, MOST_ARRAYS - len(arrays)):
             arrays[each] = entry
     some = get("collectives", (list, type(None)), None)
@@ -116,11 +124,15 @@ def _read_own(found: dict[str, Any], name: str) -> Lock:
     )
 
 
-def _part(found: Mapping[str, Any], key: str, kind: Any, default: Any, name: str) -> Any:
+def _part(
+    found: Mapping[str, Any], key: str, kind: Any, default: Any, name: str
+) -> Any:
     value = found.get(key, default)
     large = isinstance(value, int) and not -_MOST_NUMBER < value < _MOST_NUMBER
     if not isinstance(value, kind) or large:
-        raise ProgramError(f"{name}: {key!r} cannot be {shown(value)}. Write the lock again.")
+        raise ProgramError(
+            f"{name}: {key!r} cannot be {shown(value)}. Write the lock again."
+        )
     return value
 
 
@@ -132,7 +144,9 @@ def _entry(text: Any, where: str) -> LockedArray:
         )
     shape = tuple(int(size[:19]) for size in re.findall(r"\d+", match[2]))
     try:
-        return LockedArray(match[1], shape, _normal(match[3]), match[4], bool(match[5]) or None)
+        return LockedArray(
+            match[1], shape, _normal(match[3]), match[4], bool(match[5]) or None
+        )
     except ShardvizError as error:
         raise ProgramError(f"{where}: {error}") from None
 
@@ -147,16 +161,20 @@ def _collective(found: Any, name: str) -> LockedCollective:
     keys = ("kind", "over", "bytes", "executions", "count", "where")
     kinds = (str, list, int, (int, type(None)), int, str)
     if not isinstance(found, dict):
-        raise ProgramError(f"{name}: a collective cannot be {shown(found)}. Write the lock again.")
-    values = [_part(found, k, kind, None, name) for k, kind in zip(keys, kinds, strict=True)]
+        raise ProgramError(
+            f"{name}: a collective cannot be {shown(found)}. Write the lock again."
+        )
+    values = [
+        _part(found, k, kind, None, name) for k, kind in zip(keys, kinds, strict=True)
+    ]
     return LockedCollective(values[0], tuple(map(str, values[1])), *values[2:])
 
 
 def _read_maxtext(found: Any, name: str) -> Lock | None:
     """The lock of a record of MaxText's; None for anything else.
 
-    The records are those of `tests/utils/sharding_info` in AI-Hypercomputer/maxtext. They have no
-    types of parameters, so these are not compared.
+    The records are those of `tests/utils/sharding_info` in AI-Hypercomputer/maxtext.
+    They have no types of parameters, so these are not compared.
     """
     if not isinstance(found, dict):
         return None
@@ -170,9 +188,15 @@ def _read_maxtext(found: Any, name: str) -> Lock | None:
         except (TypeError, ValueError, KeyError) as error:
             if isinstance(error, ShardvizError):
                 raise
-            raise ProgramError(f"{name}: cannot read its mesh or its parameters.") from None
+            raise ProgramError(
+                f"{name}: cannot read its mesh or its parameters."
+            ) from None
         return Lock(name, _mesh_line(sizes), unique_arrays(rows), foreign=True)
-    rows = [row for row in found.values() if isinstance(row, dict) and "partition_spec" in row]
+    rows = [
+        row
+        for row in found.values()
+        if isinstance(row, dict) and "partition_spec" in row
+    ]
     if not rows or len(rows) < len(found):
         return None
     meshes = [row["mesh"] for row in rows if isinstance(row.get("mesh"), dict)]
@@ -191,9 +215,13 @@ def _mesh_line(sizes: Mapping[str, Any]) -> str:
 
 
 def _parameter(row: Any, name: str) -> LockedArray:
-    spec, shape = (_part(row, key, list, [], name) for key in ("partition_spec", "shape"))
+    spec, shape = (
+        _part(row, key, list, [], name) for key in ("partition_spec", "shape")
+    )
     try:
-        return LockedArray("", tuple(map(int, shape)), str(Spec.of(*map(_axes, spec)).trimmed))
+        return LockedArray(
+            "", tuple(map(int, shape)), str(Spec.of(*map(_axes, spec)).trimmed)
+        )
     except (ShardvizError, TypeError, ValueError, OverflowError):
         raise ProgramError(f"{name}: cannot read the sharding {shown(row)}.") from None
 
@@ -203,12 +231,20 @@ def _axes(entry: Any) -> Any:
 
 
 def _activation(row: Any, name: str) -> tuple[str, LockedArray]:
-    """From `{"attentions/query: bfloat16[192,16]": {"PartitionSpec": "P('fsdp', None)"}}`."""
-    title, facts = next(iter(row.items())) if isinstance(row, dict) and row else ("", None)
+    """From `{"attentions/query: bfloat16[192,16]": {"PartitionSpec": "P('fsdp',
+    None)"}}`.
+    """
+    title, facts = (
+        next(iter(row.items())) if isinstance(row, dict) and row else ("", None)
+    )
     path, colon, kind = title.rpartition(": ")
     if not colon or not isinstance(facts, dict):
         raise ProgramError(f"{name}: cannot read the activation {shown(row)}.")
-    text = str(facts.get("PartitionSpec", "")).removeprefix("PartitionSpec").removeprefix("P")
+    text = (
+        str(facts.get("PartitionSpec", ""))
+        .removeprefix("PartitionSpec")
+        .removeprefix("P")
+    )
     return path, _entry(f"{kind} P{text}", f"{name}, {path}")
 
 
@@ -234,7 +270,9 @@ def unfolded(pattern: str, most: int = MOST_ARRAYS) -> list[str]:
         count *= len(numbers)
         parts.append(numbers)
         if count > most or count * len(pattern) > _MOST_LETTERS:
-            raise ProgramError(f"The line {shown(pattern)} stands for more than {most:,} arrays.")
+            raise ProgramError(
+                f"The line {shown(pattern)} stands for more than {most:,} arrays."
+            )
     return ["".join(one) for one in itertools.product(*parts, [pattern[at:]])]
 
 
@@ -247,8 +285,12 @@ def _numbers(text: str, pattern: str, most: int) -> list[str]:
             found.append(part)
         elif first.isdigit() and last.isdigit() and len(first + last) < 30:
             if int(last) - int(first) >= most:
-                raise ProgramError(f"The line {shown(pattern)} has more than {most:,} layers.")
+                raise ProgramError(
+                    f"The line {shown(pattern)} has more than {most:,} layers."
+                )
             found += map(str, range(int(first), int(last) + 1))
         else:
-            raise ProgramError(f"The line {shown(pattern)} has no numbers in its braces.")
+            raise ProgramError(
+                f"The line {shown(pattern)} has no numbers in its braces."
+            )
     return found

@@ -1,13 +1,14 @@
 """match(): which collectives of one stage became which of the next.
 
-A collective has no name that survives the compiler. What survives is what it does and where it
-comes from: kind, mesh axes, bytes, whether it is in a loop, the operation and source line. The
-steps below ask for all of it first and for less and less afterwards, and each takes its matches
-out, so that every collective is matched once.
+A collective has no name that survives the compiler. What survives is what it does and
+where it comes from: kind, mesh axes, bytes, whether it is in a loop, the operation and
+source line. The steps below ask for all of it first and for less and less afterwards,
+and each takes its matches out, so that every collective is matched once.
 
-What then seems to be gone is balanced: compilers pack collectives into one message, move them out
-of loops and peel iterations, under other names, but they communicate the same numbers of a kind
-over an axis. So a collective is `removed` only where these really are fewer than before.
+What then seems to be gone is balanced: compilers pack collectives into one message,
+move them out of loops and peel iterations, under other names, but they communicate the
+same numbers of a kind over an axis. So a collective is `removed` only where these
+really are fewer than before.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Match(NamedTuple):
 def match(
     before: Sequence[Collective], after: Sequence[Collective], planned: bool = False
 ) -> list[Match]:
-    """Every collective of both sides in one Match, in the order of `before`, then of `after`.
+    """Every collective of both sides in one Match, in the order of `before`, then of
+    `after`.
 
     Args:
         before, after: the collectives of two stages.
@@ -56,7 +58,9 @@ def match(
     sides = _Sides(before, after)
     if any(c.between_slices for c in after):
         sides.sliced()
-    sides.pair(lambda c: (_what(c), c.trips, c.op, c.source, c.operand, c.members), "kept")
+    sides.pair(
+        lambda c: (_what(c), c.trips, c.op, c.source, c.operand, c.members), "kept"
+    )
     sides.pair(lambda c: (_what(c), c.trips, c.op, c.source), "kept")
     sides.unrolled()
     sides.pair(lambda c: (_what(c), c.op, c.source), "kept")
@@ -88,7 +92,10 @@ def _position(c: Collective) -> Hashable:
 
 def _order(found: Match) -> tuple[int, int]:
     last = 1 << 62
-    return (found.before[0] if found.before else last, found.after[0] if found.after else last)
+    return (
+        found.before[0] if found.before else last,
+        found.after[0] if found.after else last,
+    )
 
 
 def _parts(c: Collective) -> int:
@@ -105,7 +112,11 @@ def sizes_of_parts(c: Collective) -> list[int]:
     """
     counts = [math.prod(int(d) for d in dims.split(",") if d) for dims in _dims(c)]
     total = sum(counts)
-    return [c.bytes_per_device * n // total for n in counts] if total else [c.bytes_per_device]
+    return (
+        [c.bytes_per_device * n // total for n in counts]
+        if total
+        else [c.bytes_per_device]
+    )
 
 
 def _parts_of(c: Collective) -> list[tuple[int, Member | None]]:
@@ -117,7 +128,9 @@ def _parts_of(c: Collective) -> list[tuple[int, Member | None]]:
 
 def _unlike(c: Collective, member: Member) -> int:
     """In how many ways a collective differs from a member that it may have become."""
-    return (c.operand != member.operand) + ((c.op, c.source) != (member.op, member.source))
+    return (c.operand != member.operand) + (
+        (c.op, c.source) != (member.op, member.source)
+    )
 
 
 def elements(c: Collective | Member) -> int:
@@ -130,24 +143,33 @@ def _numbers(c: Collective) -> int:
     bits = 0
     for (kind, _), dims in zip(_PART.findall(c.shape), _dims(c), strict=True):
         width = _WIDTH.search(kind)
-        bits += math.prod(int(d) for d in dims.split(",") if d) * (int(width[0]) if width else 8)
+        bits += math.prod(int(d) for d in dims.split(",") if d) * (
+            int(width[0]) if width else 8
+        )
     return c.bytes_per_device * 8 * elements(c) // bits if bits else 0
 
 
 def _dims(c: Collective | Member) -> list[str]:
-    return [dims.replace("<=", "").replace(" ", "") for _, dims in _PART.findall(c.shape)]
+    return [
+        dims.replace("<=", "").replace(" ", "") for _, dims in _PART.findall(c.shape)
+    ]
 
 
 class _Sides:
     """What is not matched yet, and what is."""
 
-    def __init__(self, before: Sequence[Collective], after: Sequence[Collective]) -> None:
+    def __init__(
+        self, before: Sequence[Collective], after: Sequence[Collective]
+    ) -> None:
         self.before = dict(enumerate(before))
         self.after = dict(enumerate(after))
         self.found: list[Match] = []
 
     def take(self, kind: str, before: Sequence[int], after: Sequence[int]) -> None:
-        old, new = [self.before.pop(i) for i in before], [self.after.pop(i) for i in after]
+        old, new = (
+            [self.before.pop(i) for i in before],
+            [self.after.pop(i) for i in after],
+        )
         begins = any(c.is_async for c in new) and not any(c.is_async for c in old)
         kind = "made asynchronous" if kind == "kept" and begins else kind
         self.found.append(Match(kind, tuple(before), tuple(after)))
@@ -160,7 +182,9 @@ class _Sides:
                 self.take(kind, [i], [same.pop(0)])
 
     def sliced(self) -> None:
-        """What several slices do together became steps: some inside of a slice, one across."""
+        """What several slices do together became steps: some inside of a slice, one
+        across.
+        """
         for i, c in list(self.before.items()):
             find = self._moves if c.kind == "collective-permute" else self._sums
             if not c.between_slices and (steps := find(c)):
@@ -180,16 +204,27 @@ class _Sides:
         return steps if len(steps) > 1 and sorted(moved) == sorted(pairs) else []
 
     def _sums(self, c: Collective) -> list[int]:
-        """The steps of a sum: in each slice, then across, and where need be gathered again."""
+        """The steps of a sum: in each slice, then across, and where need be gathered
+        again.
+        """
         free = {j: d for j, d in self.after.items() if d.source in ("", c.source)}
         for j, across in free.items():
             if not (across.between_slices and c.kind in _SUMS and across.kind in _SUMS):
                 continue
             for k, d in reversed(free.items()):
                 axes = {*across.mesh_axes, *d.mesh_axes} == {*c.mesh_axes}
-                size = across.group_size * d.group_size == c.group_size > across.group_size
+                size = (
+                    across.group_size * d.group_size == c.group_size > across.group_size
+                )
                 full = d.bytes_per_device >= c.bytes_per_device  # padded to tiles
-                if k < j and d.kind in _SUMS and not d.between_slices and axes and size and full:
+                if (
+                    k < j
+                    and d.kind in _SUMS
+                    and not d.between_slices
+                    and axes
+                    and size
+                    and full
+                ):
                     return [k, j, *_gathered(free, j, d)]
         return []
 
@@ -222,7 +257,9 @@ class _Sides:
         self.pair(same, "replaced")
 
     def combined(self) -> None:
-        """Several of one kind became one about all their arrays: as a tuple, or laid end to end."""
+        """Several of one kind became one about all their arrays: as a tuple, or laid
+        end to end.
+        """
         for j, d in list(self.after.items()):
             if _parts(d) > 1:
                 chosen = self._of_parts(d, _alike) or self._of_parts(d, _scattered)
@@ -250,8 +287,9 @@ class _Sides:
     def _of_parts(
         self, combined: Collective, fit: Callable[[Collective, Collective], bool]
     ) -> list[int]:
-        """For every part one that is about as much; by its number of elements where the type
-        changed. Those in a loop as `combined`, or outside as it, come first."""
+        """For every part one that is about as much; by its number of elements where
+        the type changed. Those in a loop as `combined`, or outside as it, come
+        first."""
         free = [i for i, c in self.before.items() if fit(c, combined)]
         free.sort(key=lambda i: self.before[i].in_loop != combined.in_loop)
         combined_elements = elements(combined) or 1
@@ -260,14 +298,18 @@ class _Sides:
             count = size * combined_elements // max(1, combined.bytes_per_device)
             fits = [i for i in free if self.before[i].bytes_per_device == size]
             fits = fits or [i for i in free if elements(self.before[i]) == count]
-            fits.sort(key=lambda i, m=member: m is not None and _unlike(self.before[i], m))
+            fits.sort(
+                key=lambda i, m=member: m is not None and _unlike(self.before[i], m)
+            )
             if fits:
                 chosen.append(fits[0])
                 free.remove(fits[0])
         return sorted(chosen)
 
     def divided(self) -> None:
-        """One became several of its kind: its arrays one by one, or one mesh axis at a time."""
+        """One became several of its kind: its arrays one by one, or one mesh axis at a
+        time.
+        """
         waiting = _grouped(self.after, lambda c: (c.kind, c.op))
         for i, c in list(self.before.items()):
             parts = [j for j in waiting.get((c.kind, c.op), []) if j in self.after]
@@ -275,18 +317,25 @@ class _Sides:
                 continue
             new = [self.after[j] for j in parts]
             along = {d.mesh_axes for d in new} == {c.mesh_axes}
-            by_size = along and sum(d.bytes_per_device for d in new) == c.bytes_per_device
+            by_size = (
+                along and sum(d.bytes_per_device for d in new) == c.bytes_per_device
+            )
             axes = [a for d in new for a in d.mesh_axes]
-            if by_size or (len(c.mesh_axes) > 1 and sorted(axes) == sorted(c.mesh_axes)):
+            if by_size or (
+                len(c.mesh_axes) > 1 and sorted(axes) == sorted(c.mesh_axes)
+            ):
                 self.take("split", [i], parts)
 
     def merged(self) -> None:
-        """Sums of the same numbers over one axis after the other became one sum over all."""
+        """Sums of the same numbers over one axis after the other became one sum over
+        all.
+        """
         for j, d in list(self.after.items()):
             steps = [
                 i
                 for i, c in self.before.items()
-                if (c.kind, c.bytes_per_device, c.op) == (d.kind, d.bytes_per_device, d.op)
+                if (c.kind, c.bytes_per_device, c.op)
+                == (d.kind, d.bytes_per_device, d.op)
             ]
             axes = [a for i in steps for a in self.before[i].mesh_axes]
             if len(steps) > 1 and sorted(axes) == sorted(d.mesh_axes):
@@ -306,7 +355,8 @@ class _Sides:
     def replaced(self, key: Key, planned: bool) -> None:
         """What is left with the same key on both sides: one replaced the other.
 
-        A compiler changes kinds and sizes, but not the axes; an estimate may be wrong in these.
+        A compiler changes kinds and sizes, but not the axes; an estimate may be wrong
+        in these.
         """
         before, after = _grouped(self.before, key), _grouped(self.after, key)
         for shared, old in before.items():
@@ -318,7 +368,9 @@ class _Sides:
                 if few and many:
                     self.take("replaced", few, many)
 
-    def _by_axes(self, old: list[int], new: list[int]) -> list[tuple[list[int], list[int]]]:
+    def _by_axes(
+        self, old: list[int], new: list[int]
+    ) -> list[tuple[list[int], list[int]]]:
         """Positions on both sides, apart where they have no axis in common."""
         groups: list[tuple[set[str], list[int], list[int]]] = []
         sides = [(self.before[i].mesh_axes, [i], []) for i in old]
@@ -327,7 +379,11 @@ class _Sides:
             together = set(axes or ("",))
             for group in [g for g in groups if g[0] & together]:
                 groups.remove(group)
-                together, few, many = together | group[0], group[1] + few, group[2] + many
+                together, few, many = (
+                    together | group[0],
+                    group[1] + few,
+                    group[2] + many,
+                )
             groups.append((together, few, many))
         return [(few, many) for _, few, many in groups]
 
@@ -336,7 +392,9 @@ class _Sides:
         return removed + [Match("added", (), (j,)) for j in self.after]
 
 
-def _gathered(free: dict[int, Collective], behind: int, scattered: Collective) -> list[int]:
+def _gathered(
+    free: dict[int, Collective], behind: int, scattered: Collective
+) -> list[int]:
     """The first gather of what was scattered inside of slices; none where nothing was."""
     wanted = scattered.mesh_axes, scattered.group_size, scattered.bytes_per_device
     for j, d in free.items():
@@ -354,18 +412,22 @@ def _balanced(
 ) -> list[Match]:
     """The matches, where nothing is removed whose numbers are in another match.
 
-    Those that lost and those that gained numbers of one family over a common axis belong together.
-    Of what is communicated less than before, what is known to be done by another's work is left
-    out first.
+    Those that lost and those that gained numbers of one family over a common axis
+    belong together. Of what is communicated less than before, what is known to be done
+    by another's work is left out first.
     """
     ledger = _Ledger(before, after)
-    losing = {m for m in found if m.kind == "removed" or (not planned and ledger.is_less(m))}
+    losing = {
+        m for m in found if m.kind == "removed" or (not planned and ledger.is_less(m))
+    }
     for group in ledger.groups(found, losing, 1):
         gaining = [m for m in group if m not in losing and m in found]
         less = [m for m in group if m in losing and m in found]
         if not ledger.conserves(less, gaining):
             less = [m for m in less if not _is_known(m, found, before)]
-            gaining = [m for m in gaining if m in found]  # what is known joined one of them
+            gaining = [
+                m for m in gaining if m in found
+            ]  # what is known joined one of them
             if planned:
                 continue
         if less and gaining:
@@ -388,8 +450,8 @@ def _regroup(found: list[Match], some: list[Match]) -> None:
 def _is_known(removed: Match, found: list[Match], before: Sequence[Collective]) -> bool:
     """Whether the program's text shows why one is removed.
 
-    It repeats one that is still there; or the results of both are added up, so that one sum does
-    for both: then it joins the match of the other.
+    It repeats one that is still there; or the results of both are added up, so that one
+    sum does for both: then it joins the match of the other.
     """
     if removed.kind != "removed":
         return False
@@ -401,7 +463,9 @@ def _is_known(removed: Match, found: list[Match], before: Sequence[Collective]) 
     for m in others if old.added_in else ():
         if any(_added_together(old, before[i]) for i in m.before):
             found.remove(removed)
-            found[found.index(m)] = Match("combined", tuple(sorted((*m.before, position))), m.after)
+            found[found.index(m)] = Match(
+                "combined", tuple(sorted((*m.before, position))), m.after
+            )
             return True
     return False
 
@@ -423,7 +487,9 @@ def _added_together(one: Collective, other: Collective) -> bool:
 class _Ledger:
     """How many numbers each match gains and loses, by family of kinds and mesh axis."""
 
-    def __init__(self, before: Sequence[Collective], after: Sequence[Collective]) -> None:
+    def __init__(
+        self, before: Sequence[Collective], after: Sequence[Collective]
+    ) -> None:
         self.before, self.after = before, after
         self.shapes_known = all(_numbers(c) for c in (*before, *after))
 
@@ -440,7 +506,8 @@ class _Ledger:
 
     def change(self, m: Match) -> dict[tuple[str, str], float]:
         """The gain of each family over each axis; negative for a loss."""
-        # What runs equally often on both sides, though nobody knows how often, is compared once.
+        # What runs equally often on both sides, though nobody knows how often, is
+        # compared once.
         alike = {c.trips for c in self.sides(m)} == {None}
         change: dict[tuple[str, str], float] = defaultdict(int)
         for i in m.before:
@@ -455,12 +522,16 @@ class _Ledger:
         """Whether one replaced another of its kind, with less than that communicates."""
         kinds = {c.kind for c in self.sides(m)}
         return (
-            m.kind == "replaced" and len(kinds) == 1 and any(v < 0 for v in self.change(m).values())
+            m.kind == "replaced"
+            and len(kinds) == 1
+            and any(v < 0 for v in self.change(m).values())
         )
 
-    def groups(self, found: list[Match], wanted: set[Match], sign: int) -> list[list[Match]]:
-        """Wanted ones, each with those whose numbers change with this sign over one of its axes,
-        directly or through others."""
+    def groups(
+        self, found: list[Match], wanted: set[Match], sign: int
+    ) -> list[list[Match]]:
+        """Wanted ones, each with those whose numbers change with this sign over one
+        of its axes, directly or through others."""
         groups: list[tuple[set[tuple[str, str]], list[Match]]] = []
         for m in found:
             change = self.change(m)
@@ -487,7 +558,9 @@ class _Ledger:
         return total
 
     def named(self, m: Match) -> Match:
-        """A match as its numbers show it: several became one, or one several, and none is lost."""
+        """A match as its numbers show it: several became one, or one several, and none
+        is lost.
+        """
         kinds = {_family(c) for c in self.sides(m)}
         uncertain = m.kind in ("replaced", "regrouped")
         if uncertain and len(kinds) == 1 and not any(self.change(m).values()):
@@ -518,7 +591,9 @@ def _alike(c: Collective, combined: Collective) -> bool:
 
 
 def _scattered(c: Collective, combined: Collective) -> bool:
-    """Whether a sum may be part of a combined one, of which each device keeps its shard."""
+    """Whether a sum may be part of a combined one, of which each device keeps its
+    shard.
+    """
     kinds = c.kind, combined.kind
     same = (c.mesh_axes, c.in_loop) == (combined.mesh_axes, combined.in_loop)
     return same and kinds == ("all-reduce", "reduce-scatter")

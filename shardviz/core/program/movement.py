@@ -1,8 +1,9 @@
-"""Movement: what a collective or a reshard sends, step by step, between the devices of one group.
+"""Movement: what a collective or a reshard sends, step by step, between the devices of
+one group.
 
-The steps are those of the algorithms that libraries use; which one a compiler picks on real
-hardware is its own affair. Bytes are those of `Collective.sent_bytes`, times those of
-`core/hardware/interconnect.py`.
+The steps are those of the algorithms that libraries use; which one a compiler picks on
+real hardware is its own affair. Bytes are those of `Collective.sent_bytes`, times those
+of `core/hardware/interconnect.py`.
 """
 
 from __future__ import annotations
@@ -13,22 +14,23 @@ from typing import Any
 
 import numpy as np
 
-from shardviz.core.display import Displayed
+from shardviz.core.display import Displayed, Fact
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import bytes_text, listed, plural, shown
+from shardviz.core.format import listed, plural, shown
 from shardviz.core.hardware.interconnect import device_rows, groups_over, route
 from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.array_spec import ArraySpec, size_in_bytes
+from shardviz.core.layout.array_spec import size_in_bytes
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import check_size, limited, parse_bytes
-from shardviz.core.layout.reshard import chunks_by_block, reshard_moves, step_numbers
+from shardviz.core.layout.transfer.reshard_moves import (
+    chunks_by_block,
+    reshard_moves,
+    step_numbers,
+)
 from shardviz.core.program.movement_steps import (
-    ALGORITHMS,
-    BETWEEN_HOSTS,
     MOST_LISTED,
     PERMUTE,
-    SAME_HOST,
     Algorithm,
     Chunks,
     DeviceGrid,
@@ -40,7 +42,7 @@ from shardviz.core.program.movement_steps import (
     chosen_algorithm,
     listed_steps,
     ring_grid,
-    sent_formula,
+    sent_bytes,
 )
 from shardviz.core.program.report import Collective
 from shardviz.core.program.roofline import collective_link_use
@@ -48,36 +50,51 @@ from shardviz.core.program.roofline import collective_link_use
 RESHARD = "reshard"
 
 
+@dataclass(frozen=True, eq=False)
+class MovementText(Fact):
+    """One thing to be said of a movement.
+
+    Attributes:
+        code: a key of `TEXTS` in `wording/movement.py`.
+        movement: what it is said of.
+
+    >>> str(MovementText("formula", collective_movement("all-gather", 4, 8)))
+    '(n - 1) / n × bytes'
+    """
+
+    code: str
+    movement: Movement
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Movement(Displayed):
-    """What a collective or a reshard sends, step by step, between the devices of one group.
+    """What a collective or a reshard sends, step by step, between the devices of one
+    group.
 
-    Devices and chunks are counted from 0; a device's number is its position in the group. Made by
-    `sv.movement`.
+    Devices and chunks are counted from 0; a device's number is its position in the
+    group. Made by `sv.movement`.
 
     Attributes:
         kind: `"all-gather"`, `"reduce-scatter"`, `"all-reduce"`, `"all-to-all"`,
             `"collective-permute"` or `"reshard"`.
-        algorithm: in words, one of the values of ALGORITHMS.
         devices: int64 [devices]: the id of each device, in the order of the group.
         hosts: int64 [devices]: the host of each.
         chunks: what the arrays are divided into.
-        steps: what is sent at the same time, in order. Made when asked for, and of a group of more
-            than MOST_LISTED devices with what the first ones receive: `summed_up` says so.
-        link_names: what the numbers in `MovementStep.link` mean: `"same host"`,
-            `"between hosts"`, or an axis of the torus, `"ICI x"`.
-        grid: the devices as a grid, which is a ring where it has one axis.
+        steps: what is sent at the same time, in order. Made when asked for, and of a
+            group of more than MOST_LISTED devices with what the first ones receive:
+            `summed_up` says so.
+        method: how it is done: the algorithm, the devices as a grid, and the kinds of
+            links.
         bytes_per_device: the bytes of the array on each device, as of a Collective.
-        formula: what each device sends, in general: `"(n - 1) / n × bytes"`.
-        filled_in: the formula with its numbers.
-        sent_bytes: the bytes that each device sends (of a permutation or a reshard, the one that
-            sends most).
+        sent_bytes: the bytes that each device sends (of a permutation or a reshard, the
+            one that sends most).
+        total_sent: of a reshard the bytes that all devices send.
         mesh_axes: the mesh axes that it runs over, where known.
-        seconds: the least time at the published rates of the links; None where these are not known.
-        rate_source: whose rates these are, or why there is no time.
-        notes: what else to know.
-        first, last: for each device the chunks that it has at the start, and that it needs; () for
-            the kinds in which the order of the group says so.
+        seconds: the least time at the published rates of the links; None where these
+            are not known.
+        topology: the described devices whose rates these are, or None.
+        first, last: for each device the chunks that it has at the start, and that it
+            needs; () for the kinds in which the order of the group says so.
         layouts: of a reshard the layouts before and after.
 
     >>> gather = collective_movement("all-gather", 4, "8 MiB")
@@ -88,21 +105,17 @@ class Movement(Displayed):
     """
 
     kind: str
-    algorithm: str
     devices: np.ndarray
     hosts: np.ndarray
     chunks: Chunks
     steps: Sequence[MovementStep]
-    link_names: tuple[str, ...]
-    grid: DeviceGrid
+    method: Algorithm
     bytes_per_device: int
-    formula: str
-    filled_in: str
     sent_bytes: int
+    total_sent: int = 0
     mesh_axes: tuple[str, ...] = ()
     seconds: float | None = None
-    rate_source: str = ""
-    notes: tuple[str, ...] = ()
+    topology: Topology | None = None
     first: tuple[np.ndarray, ...] = ()
     last: tuple[np.ndarray, ...] = ()
     layouts: tuple[Layout, ...] = ()
@@ -119,33 +132,71 @@ class Movement(Displayed):
 
     @property
     def contributors(self) -> int:
-        """How many contributions make a chunk complete: one per device in a sum, else 1."""
+        """How many contributions make a chunk complete: one per device in a sum, else
+        1.
+        """
         return self.size if self.sums else 1
+
+    @property
+    def direct(self) -> bool:
+        """Whether what is sent goes to its target at once, however far that is."""
+        return not isinstance(self.steps, RegularSteps) or self.steps.direct
+
+    @property
+    def grid(self) -> DeviceGrid:
+        """The devices as a grid, which is a ring where it has one axis."""
+        return self.method.grid
+
+    @property
+    def link_names(self) -> tuple[str, ...]:
+        """What the numbers in `MovementStep.link` mean: `"same host"`, `"ICI x"`, and
+        so on.
+        """
+        return self.method.link_names
+
+    @property
+    def algorithm(self) -> str:
+        """What the algorithm is called; its code is `method.name`."""
+        return str(MovementText("algorithm", self))
+
+    @property
+    def formula(self) -> str:
+        """What each device sends, in general: `"(n - 1) / n × bytes"`."""
+        return str(MovementText("formula", self))
+
+    @property
+    def filled_in(self) -> str:
+        """The formula with its numbers."""
+        return str(MovementText("filled in", self))
+
+    @property
+    def rate_source(self) -> str:
+        """Whose rates the time is from, or why there is no time."""
+        return str(MovementText("rate source", self))
+
+    @property
+    def notes(self) -> tuple[MovementText, ...]:
+        """What else to know."""
+        codes = []
+        if self.method.open_axes:
+            codes.append("open axes")
+        if isinstance(self.steps, RegularSteps):
+            least = self.size * self.chunks.parts
+            if 0 < self.bytes_per_device < least:
+                codes.append("few bytes")
+        return tuple(MovementText(code, self) for code in codes)
 
     @property
     def summed_up(self) -> str:
         """What is not listed device by device, in one sentence; `""` where all is."""
         if self.size <= MOST_LISTED:
             return ""
-        if not isinstance(self.steps, RegularSteps):
-            return f"Of {self.size:,} devices, holdings are not listed."
-        return (
-            f"Every device does the same: of {self.size:,}, the steps list what the first"
-            f" {MOST_LISTED} receive."
-        )
+        return str(MovementText("summed up", self))
 
     @property
     def title(self) -> str:
         """`all-gather of 8 MiB over data, 8 devices, ring`."""
-        if self.layouts:
-            before, after = (str(v.spec or "other blocks") for v in self.layouts)
-            array = ArraySpec("array", self.layouts[0].shape, None, self.layouts[0].dtype).short
-            return f"{self.kind} of {array} from {before} to {after}, {plural(self.size, 'device')}"
-        over = f" over {' × '.join(self.mesh_axes)}" if self.mesh_axes else ""
-        count = plural(self.size, "device")
-        return (
-            f"{self.kind} of {bytes_text(self.bytes_per_device)}{over}, {count}, {self.algorithm}"
-        )
+        return str(MovementText("title", self))
 
     def at_start(self, device: int) -> np.ndarray:
         """int64: the chunks that a device has before the first step."""
@@ -170,8 +221,8 @@ class Movement(Displayed):
     def holdings(self, step: int) -> np.ndarray:
         """What every device has after some steps: bool [devices, chunks, contributors].
 
-        Of a sum, a chunk on a device holds the contributions of some devices; else there is one
-        contributor, and a chunk is there or not.
+        Of a sum, a chunk on a device holds the contributions of some devices; else
+        there is one contributor, and a chunk is there or not.
 
         Args:
             step: how many steps are done, from 0 to `len(steps)`.
@@ -192,22 +243,27 @@ class Movement(Displayed):
         return (held[:, :, None] >> bits & np.uint64(1)).astype(bool)
 
     def counts(self) -> Iterator[np.ndarray]:
-        """The start, then after each step: int64 [devices, chunks], contributions that are there.
+        """The start, then after each step: int64 [devices, chunks], contributions that
+        are there.
 
         Raises:
             ProgramError: for a group of more than MOST_LISTED devices.
         """
         for held in self._history():
-            yield np.unpackbits(held[..., None].view(np.uint8), axis=-1).sum(-1, dtype=np.int64)
+            bits = np.unpackbits(held[..., None].view(np.uint8), axis=-1)
+            yield bits.sum(-1, dtype=np.int64)
 
     def _history(self) -> Iterator[np.ndarray]:
-        """uint64 [devices, chunks]: a bit per contributor, at the start and after each step."""
+        """uint64 [devices, chunks]: a bit per contributor, at the start and after each
+        step.
+        """
         if self.size > MOST_LISTED:
             raise ProgramError(
                 f"What each of {self.size:,} devices has is not listed; at most {MOST_LISTED} are."
                 " Take a smaller group: every device of a larger one does the same."
             )
-        held, every = np.zeros((self.size, self.chunks.count), np.uint64), range(self.chunks.count)
+        every = np.arange(self.chunks.count)
+        held = np.zeros((self.size, self.chunks.count), np.uint64)
         for device in range(self.size):
             held[device, self.at_start(device)] = 1 << device if self.sums else 1
         yield held.copy()
@@ -223,18 +279,21 @@ class Movement(Displayed):
             yield held.copy()
 
     def runs(self) -> list[tuple[MovementStep, int]]:
-        """Steps that are alike, as the first of them and how many: what a large group shows.
+        """Steps that are alike, as the first of them and how many: what a large group
+        shows.
 
         >>> [count for _, count in collective_movement("all-reduce", 100, 800).runs()]
         [99, 99]
         """
         if isinstance(self.steps, RegularSteps):
-            counts = [phase.steps for phase in self.steps.phases]
-            starts = np.cumsum([0, *counts])
-            return [(self.steps[int(n)], c) for n, c in zip(starts, counts, strict=False)]
+            first, runs = 0, []
+            for phase in self.steps.phases:
+                runs.append((self.steps[first], phase.steps))
+                first += phase.steps
+            return runs
         found: list[tuple[MovementStep, int]] = []
         for step in self.steps:
-            if found and found[-1][0].words == step.words:
+            if found and found[-1][0].about == step.about:
                 found[-1] = found[-1][0], found[-1][1] + 1
             else:
                 found.append((step, 1))
@@ -248,11 +307,14 @@ class Movement(Displayed):
         for number in range(len(self.steps)):
             yield self.steps.step(number, self.size)
 
-    def execute(self, values: Sequence[Any], split: int = 0, concat: int = 0) -> list[np.ndarray]:
+    def execute(
+        self, values: Sequence[Any], split: int = 0, concat: int = 0
+    ) -> list[np.ndarray]:
         """Applies the steps to numbers: what each device has at the end.
 
-        Equal to what `jax.lax.all_gather(tiled=True)`, `psum`, `psum_scatter(tiled=True)`,
-        `all_to_all(tiled=True)`, `ppermute` or `jax.device_put` give on as many devices.
+        Equal to what `jax.lax.all_gather(tiled=True)`, `psum`,
+        `psum_scatter(tiled=True)`, `all_to_all(tiled=True)`, `ppermute` or
+        `jax.device_put` give on as many devices.
 
         Args:
             values: an array for each device of the group, all of one shape.
@@ -266,19 +328,34 @@ class Movement(Displayed):
         >>> [a.tolist() for a in ring.execute([np.array([1, 2, 3])] * 3)]
         [[3, 6, 9], [3, 6, 9], [3, 6, 9]]
         """
-        arrays = _checked_values(values, self)
-        split, concat = (check_size(d, "A dimension", ProgramError) for d in (split, concat))
-        held = [_cut(self, device, array, split) for device, array in enumerate(arrays)]
-        for step in self.every_step():
-            _apply(step, held)
-        return [_join(self, n, held[n], arrays[n], split, concat) for n in range(self.size)]
+        return execute(self, values, split, concat)
 
     def __repr__(self) -> str:
         return f"Movement({self.title}, {plural(len(self.steps), 'step')})"
 
 
+def execute(
+    m: Movement, values: Sequence[Any], split: int, concat: int
+) -> list[np.ndarray]:
+    """`Movement.execute`."""
+    arrays = _checked_values(values, m)
+    split = check_size(split, "A dimension", ProgramError)
+    concat = check_size(concat, "A dimension", ProgramError)
+    held = []
+    for device, array in enumerate(arrays):
+        held.append(_cut(m, device, array, split))
+    for step in m.every_step():
+        _apply(step, held)
+    results = []
+    for device, array in enumerate(arrays):
+        results.append(_join(m, device, held[device], array, split, concat))
+    return results
+
+
 def _apply(step: MovementStep, held: list[dict[int, np.ndarray]]) -> None:
-    rows = list(zip(step.source.tolist(), step.target.tolist(), step.chunk.tolist(), strict=True))
+    columns = step.source.tolist(), step.target.tolist(), step.chunk.tolist()
+    rows = list(zip(*columns, strict=True))
+    # All is sent at the same time, so it is taken before anything is stored.
     sent = [held[source][chunk] for source, _, chunk in rows]
     if not step.keeps:
         for source, _, chunk in rows:
@@ -288,15 +365,13 @@ def _apply(step: MovementStep, held: list[dict[int, np.ndarray]]) -> None:
 
 
 def _checked_values(values: Sequence[Any], movement: Movement) -> list[np.ndarray]:
-    try:
-        given = limited(values, movement.size, "The arrays of a movement", ProgramError)
-        arrays = [v if isinstance(v, np.ndarray) else np.asarray(v) for v in given]
-    except ProgramError:
-        raise
-    except Exception as error:  # noqa: BLE001  a foreign array may raise anything
-        raise ProgramError(f"A device's value is no array: {type(error).__name__}.") from None
+    what = "The arrays of a movement"
+    given = limited(values, movement.size, what, ProgramError)
+    arrays = [np.asarray(value) for value in given]
     if odd := [a.dtype.name for a in arrays if a.dtype.kind in "OUSMm"]:
-        raise ProgramError(f"The arrays of a movement hold numbers; got {shown(odd[0])}.")
+        raise ProgramError(
+            f"The arrays of a movement hold numbers; got {shown(odd[0])}."
+        )
     shapes = {a.shape for a in arrays}
     if len(arrays) != movement.size or len(shapes) > 1:
         raise ProgramError(
@@ -322,7 +397,9 @@ def _blocks(array: np.ndarray, count: int, split: int) -> list[np.ndarray]:
     return np.split(array, count, axis=split)
 
 
-def _cut(m: Movement, device: int, array: np.ndarray, split: int) -> dict[int, np.ndarray]:
+def _cut(
+    m: Movement, device: int, array: np.ndarray, split: int
+) -> dict[int, np.ndarray]:
     """The chunks of what a device has, by number."""
     if m.layouts:
         box = m.layouts[0].box(int(m.devices[device]))
@@ -333,7 +410,9 @@ def _cut(m: Movement, device: int, array: np.ndarray, split: int) -> dict[int, n
         blocks = np.array_split(array.reshape(-1), m.size)
     else:
         blocks = _blocks(array, m.size, split)
-    parts = [part for b in blocks for part in np.array_split(b.reshape(-1), m.chunks.parts)]
+    parts = [
+        part for b in blocks for part in np.array_split(b.reshape(-1), m.chunks.parts)
+    ]
     return dict(zip(m.at_start(device).tolist(), parts, strict=False))
 
 
@@ -341,7 +420,9 @@ def _inside(m: Movement, chunk: int, box: tuple[slice, ...]) -> tuple[slice, ...
     """Where a chunk of a reshard is in the shard at `box`."""
     assert m.chunks.bounds is not None
     bounds = m.chunks.bounds[chunk].tolist()
-    return tuple(slice(a - s.start, b - s.start) for (a, b), s in zip(bounds, box, strict=True))
+    return tuple(
+        slice(a - s.start, b - s.start) for (a, b), s in zip(bounds, box, strict=True)
+    )
 
 
 def _join(
@@ -369,10 +450,13 @@ def _join(
         shape[split] //= m.size
     parts = m.chunks.parts
     blocks = [
-        np.concatenate(wanted[n : n + parts]).reshape(shape) for n in range(0, len(wanted), parts)
+        np.concatenate(wanted[n : n + parts]).reshape(shape)
+        for n in range(0, len(wanted), parts)
     ]
     if m.kind != "reduce-scatter" and not -array.ndim <= concat < array.ndim:
-        raise ProgramError(f"There is no dimension {shown(concat)} of {list(array.shape)} to join.")
+        raise ProgramError(
+            f"There is no dimension {shown(concat)} of {list(array.shape)} to join."
+        )
     return np.concatenate(blocks, axis=concat) if len(blocks) > 1 else blocks[0]
 
 
@@ -393,8 +477,8 @@ def collective_movement(
     Args:
         kind: of collective.
         devices: how many, or their ids in the order of the group.
-        size: the bytes of the array on each device, as of a Collective: of the result, or of the
-            operand of a reduce-scatter; or text, `"8 MiB"`.
+        size: the bytes of the array on each device, as of a Collective: of the result,
+            or of the operand of a reduce-scatter; or text, `"8 MiB"`.
         hosts: int64 [devices]: the host of each; one host where not said.
         algorithm: one of ALGORITHMS, or None for what suits the group.
         topology: the described slice or cluster of the devices, for its axes and rates.
@@ -403,20 +487,23 @@ def collective_movement(
         mesh_axes: the mesh axes that it runs over.
 
     Raises:
-        ProgramError: for a kind without steps, an algorithm that the group has no axes for, or
-            anything that is no size.
+        ProgramError: for a kind without steps, an algorithm that the group has no axes
+            for, or anything that is no size.
 
     >>> print(collective_movement("all-to-all", 8, 8192).filled_in)
     7 / 8 × 8 KiB = 7 KiB sent per device, in 7 steps
     """
     check_kind(kind)
     ids = checked_ids(devices)
-    where = np.zeros(len(ids), np.int64) if hosts is None else np.asarray(hosts, np.int64)
+    where = np.zeros(len(ids), np.int64)
+    if hosts is not None:
+        where = np.asarray(hosts, np.int64)
     total = parse_bytes(size, "The size of a collective", ProgramError)
     if kind == PERMUTE:
         sends = np.asarray(pairs, np.int64).reshape(-1, 2)
         if not len(sends):  # to the right, around
-            sends = np.stack([np.arange(len(ids)), np.roll(np.arange(len(ids)), -1)], axis=1)
+            every = np.arange(len(ids))
+            sends = np.stack([every, np.roll(every, -1)], axis=1)
         made = _permutation(ids, where, total, sends)
     else:
         sends = np.zeros((0, 2), np.int64)
@@ -428,70 +515,69 @@ def collective_movement(
 def _regular(
     kind: str, ids: np.ndarray, hosts: np.ndarray, total: int, algorithm: Algorithm
 ) -> Movement:
-    count, exchange = len(ids), kind == "all-to-all"
-    parts = 1 if exchange else len(algorithm.ways)
-    chunks = Chunks(
-        count * count if exchange else count * parts,
-        total, count * parts, parts, count if exchange else 0,
-    )  # fmt: skip
-    direct = algorithm.name == "direct" or (exchange and len(algorithm.grid.sizes) > 1)
+    count, parts = len(ids), len(algorithm.ways)
+    direct = algorithm.name == "direct"
+    chunks = Chunks(count * parts, total, count * parts, parts)
+    if kind == "all-to-all":
+        # A chunk for every pair of devices, which is not cut in two.
+        chunks = Chunks(count * count, total, count, pairs=count)
+        direct = direct or len(algorithm.grid.sizes) > 1
     steps = RegularSteps(kind, algorithm.grid, hosts, chunks, algorithm.ways, direct)
-    formula, numbers, sent = sent_formula(kind, count, total, algorithm, direct)
-    amount = f"{numbers} × {bytes_text(total)} = {bytes_text(sent)} sent per device"
-    filled = f"{amount}, in {plural(len(steps), 'step')}"
-    notes = [*algorithm.notes]
-    if 0 < total < count * parts:
-        few = f"{bytes_text(total)} are less than a byte per chunk"
-        notes.append(f"{few}: libraries send so few at once, and not in these steps.")
-    return Movement(
-        kind, algorithm.words(kind), ids, hosts, chunks, steps, algorithm.link_names,
-        algorithm.grid, total, formula, filled, sent, notes=tuple(notes),
-    )  # fmt: skip
+    sent = sent_bytes(kind, total, algorithm, direct)
+    return Movement(kind, ids, hosts, chunks, steps, algorithm, total, sent)
 
 
-def _permutation(ids: np.ndarray, hosts: np.ndarray, total: int, pairs: np.ndarray) -> Movement:
+def _permutation(
+    ids: np.ndarray, hosts: np.ndarray, total: int, pairs: np.ndarray
+) -> Movement:
     count = len(ids)
     chunks = Chunks(count, total, 1)
     source, target = pairs.T
-    sends = set(source.tolist())
-    first = tuple(np.array([n] if n in sends else [], np.int64) for n in range(count))
-    came = dict(zip(target.tolist(), source.tolist(), strict=True))
-    last = tuple(np.array([came[n]] if n in came else [], np.int64) for n in range(count))
-    moving = source != target
-    steps = tuple(
-        listed_steps(
-            np.zeros(int(moving.sum()), np.int64),
-            source[moving], target[moving], source[moving], chunks, hosts,
-        )
-    )  # fmt: skip
+    nothing = np.zeros(0, np.int64)
+    first, last = [nothing] * count, [nothing] * count
+    for sender, receiver in pairs.tolist():
+        first[sender] = last[receiver] = np.array([sender])
+    # What a device sends to itself moves nothing.
+    source, target = source[source != target], target[source != target]
+    together = np.zeros(len(source), np.int64)
+    steps = tuple(listed_steps(together, source, target, source, chunks, hosts))
     sent = total if len(steps) else 0
-    filled = f"{bytes_text(sent)} sent per device, in {plural(len(steps), 'step')}"
     return Movement(
-        PERMUTE, ALGORITHMS["direct"], ids, hosts, chunks, steps, (SAME_HOST, BETWEEN_HOSTS),
-        ring_grid(count), total, "bytes", filled, sent, first=first, last=last,
-    )  # fmt: skip
+        PERMUTE,
+        ids,
+        hosts,
+        chunks,
+        steps,
+        Algorithm("direct", ring_grid(count)),
+        total,
+        sent,
+        first=tuple(first),
+        last=tuple(last),
+    )
 
 
 def _timed(
-    movement: Movement, topology: Topology | None, rows: np.ndarray | None, pairs: np.ndarray
+    movement: Movement,
+    topology: Topology | None,
+    rows: np.ndarray | None,
+    pairs: np.ndarray,
 ) -> Movement:
     """With the least time that `route` gives for its group."""
-    seconds = None
-    source = "The rates of the links are not known: give topology=, such as 'tpu:v5e:4x4'."
-    if topology is not None and rows is not None:
-        groups = rows[pairs] if movement.kind == PERMUTE else [rows]
-        seconds = route(topology, groups, movement.kind).seconds(movement.bytes_per_device)
-        chip = topology.chip.title
-        source = f"published rates of {chip}, {topology}"
-        if seconds is None:
-            source = f"The rate of these links is not published for {chip}."
-    return replace(movement, seconds=seconds, rate_source=source)
+    if topology is None or rows is None:
+        return movement
+    groups = [rows]
+    if movement.kind == PERMUTE:
+        groups = rows[pairs]
+    links = route(topology, groups, movement.kind)
+    seconds = links.seconds(movement.bytes_per_device)
+    return replace(movement, seconds=seconds, topology=topology)
 
 
 def reshard_movement(before: Layout, after: Layout) -> Movement:
     """The steps from one layout of an array to another on the same devices.
 
-    What a device has already does not move; the rest comes from the nearest device that has it.
+    What a device has already does not move; the rest comes from the nearest device that
+    has it.
 
     Args:
         before, after: the layouts.
@@ -511,26 +597,30 @@ def reshard_movement(before: Layout, after: Layout) -> Movement:
     volumes = np.prod(np.diff(moves.bounds, axis=2)[:, :, 0], axis=1, dtype=np.int64)
     sizes = volumes * size_in_bytes(8, before.dtype) // 8
     count = len(moves.after)
-    chunks = Chunks(len(sizes), before.bytes_per_device, 1, bounds=moves.bounds, sizes=sizes)
-    numbers = step_numbers(moves.source, moves.target, count)
-    steps = tuple(listed_steps(numbers, moves.source, moves.target, moves.chunk, chunks, hosts))
-    sent = np.bincount(moves.source, sizes[moves.chunk], minlength=count)
-    most, total = int(sent.max(initial=0)), int(sent.sum())
-    filled = (
-        f"{bytes_text(most)} sent per device at most, {bytes_text(total)} in all, in"
-        f" {plural(len(steps), 'step')}"
+    chunks = Chunks(
+        len(sizes), before.bytes_per_device, 1, bounds=moves.bounds, sizes=sizes
     )
+    numbers = step_numbers(moves.source, moves.target, count)
+    steps = tuple(
+        listed_steps(numbers, moves.source, moves.target, moves.chunk, chunks, hosts)
+    )
+    sent = np.bincount(moves.source, sizes[moves.chunk], minlength=count)
     held, needed = chunks_by_block(moves.old), chunks_by_block(moves.new)
     nothing = np.zeros(0, np.int64)
     return Movement(
-        RESHARD, ALGORITHMS["direct"], before.device_ids, hosts, chunks, steps,
-        (SAME_HOST, BETWEEN_HOSTS), ring_grid(count), before.bytes_per_device,
-        "bytes of the new block that are not in the old one", filled, most,
-        rate_source="The time of a reshard is not estimated.",
+        RESHARD,
+        before.device_ids,
+        hosts,
+        chunks,
+        steps,
+        Algorithm("direct", ring_grid(count)),
+        before.bytes_per_device,
+        int(sent.max(initial=0)),
+        int(sent.sum()),
         first=tuple(held.get(n, nothing) for n in before.groups.tolist()),
         last=tuple(needed.get(n, nothing) for n in moves.after.tolist()),
         layouts=(before, after),
-    )  # fmt: skip
+    )
 
 
 def movement_of(
@@ -543,14 +633,15 @@ def movement_of(
 ) -> Movement:
     """The steps of a collective of a program, in one of its groups.
 
-    The least time is that of all groups at once, as in the roofline: they may share links.
+    The least time is that of all groups at once, as in the roofline: they may share
+        links.
 
     Args:
         collective: of a Report or a Plan.
         mesh: the mesh of the program, with the real ids of its devices.
         topology: the described slice or cluster of these devices.
-        group: which of its groups, counted from 0; of a permutation, which of the chains of devices
-            that send to one another.
+        group: which of its groups, counted from 0; of a permutation, which of the
+            chains of devices that send to one another.
         algorithm: one of ALGORITHMS, or None for what suits the group.
 
     Raises:
@@ -565,13 +656,16 @@ def movement_of(
     groups = _groups_of(collective, mesh)
     number = check_size(group, "A group", ProgramError)
     if not 0 <= number < len(groups):
-        has = f"This {collective.kind} has {plural(len(groups), 'group')}, counted from 0"
+        has = (
+            f"This {collective.kind} has {plural(len(groups), 'group')}, counted from 0"
+        )
         raise ProgramError(f"{has}; got {shown(number)}.")
     at = np.asarray(groups[number], np.int64)
     pairs = np.zeros((0, 2), np.int64)
     if collective.kind == PERMUTE and collective.groups:
         place = {int(p): n for n, p in enumerate(at)}
-        pairs = np.array([[place[a], place[b]] for a, b in collective.groups if a in place])
+        inside = [pair for pair in collective.groups if pair[0] in place]
+        pairs = np.array([[place[a], place[b]] for a, b in inside])
     hosts, rows = mesh.process_indices.reshape(-1), None
     if topology is not None:
         rows = device_rows(mesh, topology)
@@ -579,11 +673,19 @@ def movement_of(
             hosts = topology.process_indices[rows]
         rows = rows[at]
     made = collective_movement(
-        collective.kind, mesh.device_ids.reshape(-1)[at], collective.bytes_per_device,
-        hosts=hosts[at], algorithm=algorithm, topology=topology, rows=rows, pairs=pairs,
+        collective.kind,
+        mesh.device_ids.reshape(-1)[at],
+        collective.bytes_per_device,
+        hosts=hosts[at],
+        algorithm=algorithm,
+        topology=topology,
+        rows=rows,
+        pairs=pairs,
         mesh_axes=collective.mesh_axes,
-    )  # fmt: skip
-    links = None if topology is None else collective_link_use(collective, mesh, topology)
+    )
+    if topology is None:
+        return made
+    links = collective_link_use(collective, mesh, topology)
     if links is None:
         return made
     return replace(made, seconds=links.seconds(collective.bytes_per_device))
@@ -597,9 +699,9 @@ def _groups_of(collective: Collective, mesh: MeshSpec) -> Any:
         return collective.groups
     known = bool(axes) and all(axis in mesh.shape for axis in axes)
     if not known or collective.kind == PERMUTE:
+        over = f", over {listed(axes)}" if axes else ""
         raise ProgramError(
-            f"The groups of devices of this {collective.kind} are not known"
-            f"{f', over {listed(axes)}' if axes else ''}. Take one of a compiled program, or give"
-            " its kind, a mesh and axes=."
+            f"The groups of devices of this {collective.kind} are not known{over}. Take one"
+            " of a compiled program, or give its kind, a mesh and axes=."
         )
     return groups_over(mesh, axes)

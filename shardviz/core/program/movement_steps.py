@@ -1,20 +1,23 @@
-"""Who sends what to whom, and when: the steps of collectives and of reshards, as arrays.
+"""Who sends what to whom, and when: the steps of collectives and of reshards, as
+arrays.
 
-A collective over n devices is about n blocks (n per device for an all-to-all). The devices are a
-grid of one axis (a ring) or several (the axes of a torus; hosts and the devices of each), and the
-steps go along one axis after the other:
+A collective over n devices is about n blocks (n per device for an all-to-all). The
+devices are a grid of one axis (a ring) or several (the axes of a torus; hosts and the
+devices of each), and the steps go along one axis after the other:
 
-- gather along an axis of s devices: in s - 1 steps every device passes on to its neighbour what
-  arrived last, so that all have what each had.
-- scatter: in s - 1 steps every device sends a sum to its neighbour, which adds its own part, so
-  that each has one of s sums.
-- exchange: everything goes to the device whose coordinate on that axis is that of its target.
+- gather along an axis of s devices: in s - 1 steps every device passes on to its
+  neighbour what arrived last, so that all have what each had.
+- scatter: in s - 1 steps every device sends a sum to its neighbour, which adds its own
+  part, so that each has one of s sums.
+- exchange: everything goes to the device whose coordinate on that axis is that of its
+  target.
 
-An all-gather gathers along every axis, a reduce-scatter scatters along them in the opposite order,
-an all-reduce scatters, then gathers. That is how parts 3 and 12 of
+An all-gather gathers along every axis, a reduce-scatter scatters along them in the
+opposite order, an all-reduce scatters, then gathers. That is how parts 3 and 12 of
 https://jax-ml.github.io/scaling-book describe them, and NCCL's documentation.
 
-In both directions, one half of every block goes to the right and the other half to the left.
+In both directions, one half of every block goes to the right and the other half to the
+left.
 """
 
 from __future__ import annotations
@@ -27,8 +30,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shardviz.core.display import Fact
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import bytes_text, joined, listed, plural, shown, suggestion
+from shardviz.core.format import listed, shown, suggestion
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.parse import check_size
 from shardviz.core.program.report import Collective
@@ -37,12 +41,58 @@ MOST_DEVICES = 1 << 20
 MOST_LISTED = 64  # devices whose transfers and holdings are listed
 
 
+@dataclass(frozen=True)
+class RegularSent(Fact):
+    """What every device sends in one step of a collective.
+
+    Attributes:
+        action: `"gather"`, `"scatter"` or `"exchange"`.
+        axis: the name of the axis of the grid, or `""`.
+        chunks: how many chunks each device sends, or halves of chunks.
+        hops: how many places further on the target is.
+        direct: whether it goes to the target at once, however far that is.
+        both_ways: whether one half goes to the right and the other to the left.
+        reached: of how many devices each then has the chunks, or sums.
+        count: how many devices there are.
+
+    >>> RegularSent("gather", "", 1, 1, False, False, 2, 4).reached
+    2
+    """
+
+    action: str
+    axis: str
+    chunks: int
+    hops: int
+    direct: bool
+    both_ways: bool
+    reached: int
+    count: int
+
+
+@dataclass(frozen=True)
+class ListedSent(Fact):
+    """What some devices send in one step of a permutation or a reshard.
+
+    Attributes:
+        sends: how many devices send.
+        bytes: what they send together.
+        far: how many of them send to another host.
+
+    >>> ListedSent(2, 64, 0).bytes
+    64
+    """
+
+    sends: int
+    bytes: int
+    far: int
+
+
 @dataclass(frozen=True, eq=False)
 class MovementStep:
     """What is sent at the same time. One entry per chunk that is sent.
 
     Attributes:
-        words: what happens, in one sentence.
+        about: what happens, as a fact.
         source, target: int64 [transfers]: positions in the group.
         chunk: int64 [transfers]: which chunk.
         link: int64 [transfers]: which of the movement's `link_names` it takes.
@@ -50,11 +100,11 @@ class MovementStep:
         keeps: whether the source still has the chunk afterwards.
         bytes: the most bytes that one device sends.
 
-    >>> MovementStep("Nothing.", *(np.zeros(0, np.int64) for _ in range(4)))
-    MovementStep(Nothing.)
+    >>> MovementStep(ListedSent(1, 64, 0), *(np.zeros(0, np.int64) for _ in range(4)))
+    MovementStep(1 device sends 64 B.)
     """
 
-    words: str
+    about: RegularSent | ListedSent
     source: np.ndarray
     target: np.ndarray
     chunk: np.ndarray
@@ -62,6 +112,11 @@ class MovementStep:
     adds: bool = False
     keeps: bool = True
     bytes: int = 0
+
+    @property
+    def words(self) -> str:
+        """What happens, in one sentence."""
+        return str(self.about)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -80,7 +135,8 @@ class Chunks:
         per_device: how many chunks `total` is divided into.
         parts: into how many parts, one per direction, a block is cut.
         pairs: of an all-to-all how many devices there are; else 0.
-        bounds: of a reshard int64 [chunks, rank, 2]: from where to where each chunk goes.
+        bounds: of a reshard int64 [chunks, rank, 2]: from where to where each chunk
+            goes.
         sizes: of a reshard int64 [chunks]: the bytes of each.
 
     >>> chunks = Chunks(4, 100, 4, parts=2)
@@ -99,17 +155,20 @@ class Chunks:
     def label(self, chunk: int) -> str:
         """What a chunk is called: `3`, `3b` for a part of it, `2→5`, or `[0:4, 2:4]`."""
         if self.bounds is not None:
-            return "[" + ", ".join(f"{a}:{b}" for a, b in self.bounds[chunk].tolist()) + "]"
+            slices = [f"{a}:{b}" for a, b in self.bounds[chunk].tolist()]
+            return f"[{', '.join(slices)}]"
         block, part = divmod(chunk, self.parts)
-        name = f"{block // self.pairs}→{block % self.pairs}" if self.pairs else str(block)
-        return name + ("" if self.parts == 1 else "ab"[part])
+        name = str(block)
+        if self.pairs:
+            name = f"{block // self.pairs}→{block % self.pairs}"
+        return name if self.parts == 1 else name + "ab"[part]
 
     def bytes_of(self, chunks: np.ndarray) -> np.ndarray:
         """int64: the bytes of some chunks; what does not divide is spread over them."""
         if self.sizes is not None:
             return self.sizes[chunks]
-        at = chunks % self.per_device
-        return self.total * (at + 1) // self.per_device - self.total * at // self.per_device
+        at, count = chunks % self.per_device, self.per_device
+        return self.total * (at + 1) // count - self.total * at // count
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,9 +178,10 @@ class DeviceGrid:
     Attributes:
         sizes: how many devices there are along each axis.
         coordinates: int64 [devices, axes].
-        names: what each axis is called: `"x"`, `"hosts"`, `"devices of a host"`, `"slices"`,
-            `"cores of a chip"`; `""` for the only one.
-        link_numbers: for each axis the number of the link it takes; () where hosts decide.
+        names: what each axis is called: `"x"`, `"hosts"`, `"devices"`,
+            `"slices"`, `"cores"`; `""` for the only one.
+        link_numbers: for each axis the number of the link it takes; () where hosts
+            decide.
 
     >>> ring_grid(3).coordinates.tolist()
     [[0], [1], [2]]
@@ -145,7 +205,9 @@ class DeviceGrid:
         return members
 
     def members(self, base: np.ndarray, free: Sequence[int]) -> np.ndarray:
-        """int64 [rows, combinations]: the devices at `base` [rows, axes] with some axes free."""
+        """int64 [rows, combinations]: the devices at `base` [rows, axes] with some axes
+        free.
+        """
         fixed = base.copy()
         fixed[:, list(free)] = 0
         steps = np.zeros(1, np.int64)
@@ -176,13 +238,6 @@ class Phase(NamedTuple):
     steps: int
 
 
-#: How a sentence says along which axis of a grid that is none of a torus.
-_ALONG = {
-    "hosts": "on another host",
-    "devices of a host": "on its host",
-    "slices": "in another slice",
-    "cores of a chip": "on its chip",
-}
 _ACTIONS = {
     "all-gather": ("gather",),
     "reduce-scatter": ("scatter",),
@@ -193,15 +248,13 @@ REGULAR, PERMUTE = tuple(_ACTIONS), "collective-permute"
 
 
 def check_kind(kind: Any) -> None:
-    """Refuses a kind of collective without steps.
-
-    Raises:
-        ProgramError: naming those that have some.
-    """
+    """Raises a ProgramError for a kind of collective without steps."""
     known = (*REGULAR, PERMUTE)
-    if isinstance(kind, str) and kind in known:
+    if not isinstance(kind, str):
+        raise ProgramError(f"The kind of a collective is text; got {shown(kind)}.")
+    if kind in known:
         return
-    if isinstance(kind, str) and kind == "ragged-all-to-all":
+    if kind == "ragged-all-to-all":
         raise ProgramError(
             "What a ragged exchange sends is known only when it runs, so it has no steps here."
         )
@@ -223,10 +276,12 @@ def phases_of(kind: str, sizes: Sequence[int], short: bool) -> list[Phase]:
     for action in _ACTIONS[kind]:
         order = list(range(len(sizes)))
         # The last axis is the nearest one: most is sent along it.
-        order = order if action == "gather" else order[::-1]
+        if action != "gather":
+            order.reverse()
         for n, axis in enumerate(order):
-            halfway = short and action == "exchange"
-            steps = sizes[axis] // 2 if halfway else sizes[axis] - 1
+            steps = sizes[axis] - 1
+            if short and action == "exchange":
+                steps = sizes[axis] // 2
             if steps:
                 found.append(Phase(action, axis, tuple(order[:n]), steps))
     return found
@@ -238,7 +293,11 @@ def checked_ids(devices: Any) -> np.ndarray:
     Raises:
         ProgramError: for anything else.
     """
-    if isinstance(devices, np.ndarray) and devices.ndim == 1 and devices.dtype.kind == "i":
+    if (
+        isinstance(devices, np.ndarray)
+        and devices.ndim == 1
+        and devices.dtype.kind == "i"
+    ):
         return devices.astype(np.int64)
     count = check_size(devices, "The number of devices", ProgramError)
     if not 1 <= count <= MOST_DEVICES:
@@ -250,7 +309,8 @@ def checked_ids(devices: Any) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class RegularSteps(Sequence[MovementStep]):
-    """The steps of a collective in which every device does the same, made when asked for.
+    """The steps of a collective in which every device does the same, made when asked
+    for.
 
     Attributes:
         kind: one of REGULAR.
@@ -297,23 +357,33 @@ class RegularSteps(Sequence[MovementStep]):
         """One step, with what the first `targets` devices receive."""
         phase, turn = self.place(number)
         parts = [self._sent(phase, turn, way, np.arange(targets)) for way in self.ways]
-        source, target, chunk = (np.concatenate(column) for column in zip(*parts, strict=True))
+        source, target, chunk = (
+            np.concatenate(column) for column in zip(*parts, strict=True)
+        )
         order = np.argsort(target, kind="stable")
         source, target, chunk = source[order], target[order], chunk[order]
         if self.grid.link_numbers:
             link = np.full(len(source), self.grid.link_numbers[phase.axis])
         else:
             link = (self.hosts[source] != self.hosts[target]).astype(np.int64)
-        sizes = self.chunks.bytes_of(chunk)
-        whole = targets == len(self.hosts)
-        most = np.bincount(source if whole else target, sizes).max(initial=0)
+        # Where not all targets are listed, not all that a source sends is; and each
+        # device receives as much as it sends.
+        side = source if targets == len(self.hosts) else target
+        most = np.bincount(side, self.chunks.bytes_of(chunk)).max(initial=0)
         return MovementStep(
-            self._words(phase, turn, len(chunk) // max(1, targets)),
-            source, target, chunk, link,
-            phase.action == "scatter", phase.action == "gather", int(most),
-        )  # fmt: skip
+            self._about(phase, turn, len(chunk) // max(1, targets)),
+            source,
+            target,
+            chunk,
+            link,
+            adds=phase.action == "scatter",
+            keeps=phase.action == "gather",
+            bytes=int(most),
+        )
 
-    def _sent(self, phase: Phase, turn: int, way: int, targets: np.ndarray) -> list[np.ndarray]:
+    def _sent(
+        self, phase: Phase, turn: int, way: int, targets: np.ndarray
+    ) -> list[np.ndarray]:
         """What goes one way round: source, target and chunk of every transfer."""
         axis, size = phase.axis, self.grid.sizes[phase.axis]
         here = self.grid.coordinates[targets]
@@ -325,7 +395,9 @@ class RegularSteps(Sequence[MovementStep]):
             return there
 
         source = self.grid.members(at(hops), ())[:, 0]
-        others = [a for a in range(len(self.grid.sizes)) if a != axis and a not in phase.done]
+        others = list(range(len(self.grid.sizes)))
+        for known in (axis, *phase.done):
+            others.remove(known)
         if phase.action == "exchange":
             blocks = self._exchanged(phase, turn, way, at, others)
         elif phase.action == "gather":
@@ -357,32 +429,17 @@ class RegularSteps(Sequence[MovementStep]):
         count = len(self.hosts)
         return (makers[:, :, None] * count + goal[:, None, :]).reshape(len(makers), -1)
 
-    def _words(self, phase: Phase, turn: int, rows: int) -> str:
+    def _about(self, phase: Phase, turn: int, rows: int) -> RegularSent:
+        ways, done = len(self.ways), 1
+        for axis in phase.done:
+            done *= self.grid.sizes[axis]
+        # An exchange takes the shorter way round, so its rows are not divided in two.
+        blocks = rows if phase.action == "exchange" else rows // ways
         name = self.grid.names[phase.axis]
-        along = f" {_ALONG.get(name, f'along {name}')}" if name else ""
-        blocks = rows // (len(self.ways) if phase.action != "exchange" else 1)
-        if self.direct:
-            to = f" to the device {plural(turn, 'place')} further on{along}"
-        elif len(self.ways) == 1:
-            to = f" to its right neighbour{along}"
-        else:
-            to = f" to each of its two neighbours{along}"
-        what = plural(blocks, "chunk")
-        if self.chunks.parts > 1:
-            what = "half a chunk" if blocks == 1 else f"halves of {blocks:,} chunks"
-        if phase.action == "exchange" and len(self.ways) > 1:
-            to = f" the shorter way around{along}"
-        return f"Every device sends {what}{to}{self._then(phase, turn)}."
-
-    def _then(self, phase: Phase, turn: int) -> str:
-        count = len(self.hosts)
-        before = int(np.prod([self.grid.sizes[a] for a in phase.done], dtype=np.int64))
-        if phase.action == "scatter":
-            summed = before * (turn + 1)
-            return f", which adds its own part: sums of {summed:,} of {count:,} devices"
-        if phase.action == "gather":
-            return f"; each then holds {before * (turn + 1):,} of {count:,}"
-        return ""
+        reached, count = done * (turn + 1), len(self.hosts)
+        return RegularSent(
+            phase.action, name, blocks, turn, self.direct, ways > 1, reached, count
+        )
 
 
 def chains_of(pairs: np.ndarray) -> list[np.ndarray]:
@@ -396,6 +453,7 @@ def chains_of(pairs: np.ndarray) -> list[np.ndarray]:
     """
     following = dict(pairs.tolist())
     receivers = set(following.values())
+    # A chain begins at a device that receives nothing; what is left are rings.
     starts = [s for s in following if s not in receivers] + sorted(following)
     seen: set[int] = set()
     chains = []
@@ -419,7 +477,7 @@ def listed_steps(
     chunks: Chunks,
     hosts: np.ndarray,
 ) -> Iterator[MovementStep]:
-    """The steps of a permutation or a reshard, with a sentence each.
+    """The steps of a permutation or a reshard.
 
     Args:
         numbers: int64 [transfers]: the step of each.
@@ -429,25 +487,16 @@ def listed_steps(
         here, there, what = source[some], target[some], chunk[some]
         link = (hosts[here] != hosts[there]).astype(np.int64)
         sizes = chunks.bytes_of(what)
-        far = int(link.sum())
-        across = f", {far:,} of them to another host" if far else ""
-        senders = plural(len(some), "device sends", "devices send")
-        total = bytes_text(int(sizes.sum()))
-        yield MovementStep(
-            f"{senders} {total}{' in all' if len(some) > 1 else ''}{across}.",
-            here, there, what, link, False, chunks.bounds is not None, int(sizes.max(initial=0)),
-        )  # fmt: skip
+        about = ListedSent(len(some), int(sizes.sum()), int(link.sum()))
+        # A device keeps its old shard until the whole reshard is done.
+        keeps = chunks.bounds is not None
+        most = int(sizes.max(initial=0))
+        yield MovementStep(about, here, there, what, link, False, keeps, most)
 
 
 SAME_HOST, BETWEEN_HOSTS = "same host", "between hosts"
-#: How `algorithm=` is written, and what it is called.
-ALGORITHMS = {
-    "ring": "ring",
-    "both directions": "ring in both directions",
-    "torus": "torus: one axis after the other",
-    "hosts": "within hosts, then between hosts",
-    "direct": "direct",
-}
+#: How `algorithm=` is written; `wording/movement.py` has what each is called.
+ALGORITHMS = ("ring", "both directions", "torus", "hosts", "direct")
 
 
 @dataclass(frozen=True, eq=False)
@@ -459,110 +508,116 @@ class Algorithm:
         grid: the devices.
         link_names: what the numbers of links mean.
         ways: (1,) or (1, -1).
-        notes: what else to know.
+        open_axes: the axes of a torus that do not close to a ring.
+
+    >>> Algorithm("ring", ring_grid(4)).ways
+    (1,)
     """
 
     name: str
     grid: DeviceGrid
     link_names: tuple[str, ...] = (SAME_HOST, BETWEEN_HOSTS)
     ways: tuple[int, ...] = (1,)
-    notes: tuple[str, ...] = ()
-
-    def words(self, kind: str) -> str:
-        """What it is called."""
-        if self.name == "hosts":
-            return {
-                "all-gather": "between hosts, then within hosts",
-                "all-reduce": "within hosts, between hosts, and back",
-            }.get(kind, ALGORITHMS["hosts"])
-        both = self.name == "torus" and len(self.ways) > 1
-        return ALGORITHMS[self.name] + (", in both directions" if both else "")
+    open_axes: tuple[str, ...] = ()
 
 
 def chosen_algorithm(
-    kind: str, asked: Any, hosts: np.ndarray, topology: Topology | None, rows: np.ndarray | None
+    kind: str,
+    asked: Any,
+    hosts: np.ndarray,
+    topology: Topology | None,
+    rows: np.ndarray | None,
 ) -> Algorithm:
     """The algorithm that was asked for, or the one that suits the group."""
-    torus = None if topology is None or rows is None else _torus(topology, rows)
+    torus = None
+    if topology is not None and rows is not None:
+        torus = _torus(topology, rows)
     levels = _levels(hosts)
     ring = Algorithm("ring", ring_grid(len(hosts)))
-    line = torus if torus is not None and len(torus.grid.sizes) == 1 else ring
-    exchange = kind == "all-to-all"
+    direct = replace(ring, name="direct")
+    # A group along one axis of a torus is a ring that is known to be one.
+    line = ring
+    if torus is not None and len(torus.grid.sizes) == 1:
+        line = torus
+    if asked is None:
+        if kind == "all-to-all":
+            return direct
+        if torus is not None and line is torus:
+            name = "ring" if len(torus.ways) == 1 else "both directions"
+            return replace(torus, name=name)
+        return torus or levels or ring
+    if torus is not None and kind == "all-to-all":
+        torus = replace(torus, ways=(1,))
     options: dict[str, Algorithm | None] = {
         "ring": replace(line, name="ring", ways=(1,)),
         "both directions": replace(line, name="both directions", ways=(1, -1)),
-        "torus": torus and replace(torus, ways=(1,)) if exchange else torus,
+        "torus": torus,
         "hosts": levels,
-        "direct": replace(ring, name="direct"),
+        "direct": direct,
     }
-    if asked is not None:
-        return _asked(asked, options)
-    if exchange:
-        return replace(ring, name="direct")
-    if torus is not None:
-        several = len(torus.grid.sizes) > 1
-        return (
-            torus
-            if several
-            else replace(torus, name="ring" if len(torus.ways) == 1 else "both directions")
-        )
-    return levels or ring
-
-
-def _asked(asked: Any, options: dict[str, Algorithm | None]) -> Algorithm:
-    names = {words: name for name, words in ALGORITHMS.items()} | {n: n for n in ALGORITHMS}
-    if not isinstance(asked, str) or asked not in names:
+    if not isinstance(asked, str) or asked not in options:
         raise ProgramError(
             f"algorithm= is one of {listed(ALGORITHMS)}; got {shown(asked)}."
             f"{suggestion(asked, ALGORITHMS)}"
         )
-    found = options[names[asked]]
-    if found is not None:
-        return found
-    why = {
-        "torus": "its devices fill no block of a torus that is known; give topology=, such as"
-        " 'tpu:v5e:4x4'",
-        "hosts": "it does not span several hosts with as many devices each, two or more",
-    }[names[asked]]
-    raise ProgramError(f"The algorithm {shown(asked)} does not fit this group: {why}.")
+    chosen = options[asked]
+    if chosen is None and asked == "torus":
+        raise ProgramError(
+            f"The algorithm {shown(asked)} does not fit this group: its devices fill no block"
+            " of a torus that is known; give topology=, such as 'tpu:v5e:4x4'."
+        )
+    if chosen is None:
+        raise ProgramError(
+            f"The algorithm {shown(asked)} does not fit this group: it does not span several"
+            " hosts with as many devices each, two or more."
+        )
+    return chosen
 
 
 def _torus(topology: Topology, rows: np.ndarray) -> Algorithm | None:
     """The devices as a block of a torus; None where they fill none, or are GPUs."""
     if not topology.chip.axes:
         return None
-    named = {"slices": (topology.slice_indices[rows], "network between slices", 0)}
+    # From the farthest to the nearest: what each axis is called, where every device is
+    # on it, its kind of link, and the axis of the torus.
+    named = [("slices", topology.slice_indices[rows], "network between slices", -1)]
     for axis in reversed(range(len(topology.shape))):
-        named["xyz"[axis]] = topology.coords[rows, axis], f"ICI {'xyz'[axis]}", axis
-    named["cores of a chip"] = topology.cores[rows], "same chip", 0
-    columns, sizes, names, links, closed = [], [], [], [], []
-    for name, (values, link, axis) in named.items():
+        letter = "xyz"[axis]
+        named.append((letter, topology.coords[rows, axis], f"ICI {letter}", axis))
+    named.append(("cores", topology.cores[rows], "same chip", -1))
+    columns, sizes, names, links = [], [], [], []
+    rings, open_axes = False, []
+    for name, values, link, axis in named:
         places, column = np.unique(values, return_inverse=True)
-        if len(places) == 1:
+        size = len(places)
+        if size == 1:
             continue
         columns.append(column.reshape(-1))
-        sizes.append(len(places))
+        sizes.append(size)
         names.append(name)
         links.append(link)
-        even = (np.diff(places) * len(places) == topology.shape[axis]).all()
-        closed.append(name not in ("x", "y", "z") or bool(even and topology.wraps[axis]))
-    coordinates = np.stack(columns, axis=1) if columns else np.zeros((len(rows), 0), np.int64)
+        if axis < 0:
+            continue
+        # Devices evenly spaced around an axis that closes are a ring as well.
+        even = (np.diff(places) * size == topology.shape[axis]).all()
+        if even and topology.wraps[axis]:
+            rings = True
+        elif size > 2:
+            open_axes.append(name)
     if not sizes or math.prod(sizes) != len(rows):
         return None
+    coordinates = np.stack(columns, axis=1)
     if len(np.unique(coordinates, axis=0)) != len(rows):
         return None
     grid = DeviceGrid(tuple(sizes), coordinates, tuple(names), tuple(range(len(sizes))))
-    rings = [n for n, c in zip(names, closed, strict=True) if c and n in ("x", "y", "z")]
-    open_axes = [n for n, c, s in zip(names, closed, sizes, strict=True) if not c and s > 2]
-    notes = (
-        f"{joined(open_axes)} {'does' if len(open_axes) == 1 else 'do'} not close to a ring: what"
-        " goes from the last device to the first crosses all links between them.",
-    ) * bool(open_axes)
-    return Algorithm("torus", grid, tuple(links), (1, -1) if rings else (1,), notes)
+    ways = (1, -1) if rings else (1,)
+    return Algorithm("torus", grid, tuple(links), ways, tuple(open_axes))
 
 
 def _levels(hosts: np.ndarray) -> Algorithm | None:
-    """Hosts, and the devices of each; None for one host, or where they have unequal numbers."""
+    """Hosts, and the devices of each; None for one host, or where they have unequal
+    numbers.
+    """
     places, which = np.unique(hosts, return_inverse=True)
     which = which.reshape(-1)
     each = np.bincount(which)
@@ -573,27 +628,22 @@ def _levels(hosts: np.ndarray) -> Algorithm | None:
     grid = DeviceGrid(
         (len(places), int(each[0])),
         np.stack([which, inside], axis=1),
-        ("hosts", "devices of a host"),
+        ("hosts", "devices"),
         (1, 0),
     )
     return Algorithm("hosts", grid)
 
 
-def sent_formula(
-    kind: str, count: int, total: int, algorithm: Algorithm, direct: bool
-) -> tuple[str, str, int]:
-    """What each device sends: in general, in numbers, in bytes."""
+def sent_bytes(kind: str, total: int, algorithm: Algorithm, direct: bool) -> int:
+    """The bytes that each device sends, of `total` bytes of the array on it."""
     sizes = algorithm.grid.sizes
+    count = math.prod(sizes)
     if kind == "all-to-all" and len(sizes) > 1:
-        names = ("h", "d") if algorithm.name == "hosts" else [n[0] for n in algorithm.grid.names]
-        general = " + ".join(f"({n} - 1) / {n}" for n in names)
-        numbers = " + ".join(f"{s - 1} / {s}" for s in sizes)
-        return f"({general}) × bytes", f"({numbers})", sum(total * (s - 1) // s for s in sizes)
+        # Everything is sent once along every axis.
+        return sum(total * (size - 1) // size for size in sizes)
     if kind == "all-to-all" and not direct:
+        # Each chunk is passed on from neighbour to neighbour.
         if len(algorithm.ways) > 1:
-            hops = count * count // 4
-            return "floor(n² / 4) / n × bytes", f"{hops} / {count}", total * hops // count
-        return "(n - 1) / 2 × bytes", f"{count - 1} / 2", total * (count - 1) // 2
-    sent = Collective(kind, (), total, group_size=count).sent_bytes or 0
-    twice = "2 × " if kind == "all-reduce" else ""
-    return f"{twice}(n - 1) / n × bytes", f"{twice}{count - 1} / {count}", sent
+            return total * (count * count // 4) // count
+        return total * (count - 1) // 2
+    return Collective(kind, (), total, group_size=count).sent_bytes or 0

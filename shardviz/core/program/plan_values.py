@@ -1,7 +1,7 @@
-"""What a plan holds: its values, their sharding rules, where axes came from, and the steps.
+"""What a plan holds: its values, their sharding rules, where axes came from, the steps.
 
-A rule names every dimension by factors, as einsum does: `[i, k], [k, j] -> [i, j]`. A mesh axis
-that splits a factor in one operand or result may split it in all of them.
+A rule names every dimension by factors, as einsum does: `[i, k], [k, j] -> [i, j]`. A
+mesh axis that splits a factor in one operand or result may split it in all of them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
+from shardviz.core.display import Fact
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import joined, plural, shown, suggestion
+from shardviz.core.format import plural, shown, suggestion
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.plan_notes import Refusal
 from shardviz.core.program.report import Collective, Failure
 from shardviz.core.program.uncertain import Uncertain
 
@@ -25,7 +27,8 @@ Tensor = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class ShardingRule:
-    """A sharding rule; its groups of factors are named as in Shardy's `OpShardingRuleAttr`.
+    """A sharding rule; its groups of factors are named as in Shardy's
+    `OpShardingRuleAttr`.
 
     Attributes:
         operands: per operand, per dimension, its factors, major to minor.
@@ -36,7 +39,8 @@ class ShardingRule:
         permutation: factors along which shards exchange data.
         blocked_propagation: factors along which no axis is propagated.
 
-    >>> rule = ShardingRule(((("i",), ("k",)), (("k",),)), ((("i",),),), {"i": 4, "k": 2}, ("k",))
+    >>> operands = (("i",), ("k",)), (("k",),)
+    >>> rule = ShardingRule(operands, ((("i",),),), {"i": 4, "k": 2}, ("k",))
     >>> rule.formula
     '[i, k], [k] -> [i]'
     """
@@ -56,84 +60,51 @@ class ShardingRule:
 
     @property
     def propagates(self) -> bool:
-        """Whether any axis can cross the operation: an operand and a result share a factor."""
+        """Whether any axis can cross the operation."""
         return any(self.readers(f) and self.makers(f) for f in self.sizes)
 
     def readers(self, factor: str) -> tuple[int, ...]:
         """The numbers of the operands that have a factor."""
-        return tuple(n for n, t in enumerate(self.operands) if any(factor in d for d in t))
+        return _with_factor(self.operands, factor)
 
     def makers(self, factor: str) -> tuple[int, ...]:
         """The numbers of the results that have a factor."""
-        return tuple(n for n, t in enumerate(self.results) if any(factor in d for d in t))
+        return _with_factor(self.results, factor)
 
 
-def rule_in_words(rule: ShardingRule, operands: tuple[str, ...], reduces: str = "reduces") -> str:
-    """A rule in words; `""` for a rule without factors.
+def _with_factor(tensors: Sequence[Tensor], factor: str) -> tuple[int, ...]:
+    numbers = []
+    for number, tensor in enumerate(tensors):
+        if any(factor in names for names in tensor):
+            numbers.append(number)
+    return tuple(numbers)
 
-    Args:
+
+def _tensors(tensors: Sequence[Tensor]) -> str:
+    parts = []
+    for tensor in tensors:
+        dims = ("".join(names) or "1" for names in tensor)
+        parts.append(f"[{', '.join(dims)}]")
+    return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class OpRule(Fact):
+    """The sharding rule of one operation.
+
+    Attributes:
         rule: the rule.
         operands: the names of the operands.
-        reduces: what the operation does with the factors it reduces: `"sums"`.
-
-    >>> x, y = (("i",), ("j",)), (("j",), ("i",))
-    >>> rule_in_words(ShardingRule((x,), (y,), {"i": 4, "j": 8}), ("x",))
-    '[i, j] -> [j, i]: every dimension from x'
-    >>> rule_in_words(ShardingRule((x,), (x[:1],), {"i": 4, "j": 8}, ("j",)), ("x",), "sums")
-    '[i, j] -> [i]: i (4) from x; sums over j (8)'
+        reducer: what the operation does with the factors that it reduces, as
+            `PlannedOp.reducer`.
     """
-    if not rule.sizes:
-        return ""
-    parts = [_shared(rule, operands)]
-    for factors, phrase in (
-        (rule.reduction, f"{reduces} over {{}}"),
-        (_new(rule), "adds {}"),
-        (_dropped(rule), "leaves out {}"),
-        (rule.need_replication, "needs {} not split"),
-        (rule.permutation, "shards exchange data along {}"),
-        (rule.blocked_propagation, "nothing crosses {}"),
-    ):
-        if named := [f for f in factors if rule.sizes.get(f, 1) > 1]:
-            parts.append(phrase.format(_sized(rule, named)))
-    phrases = "; ".join(p for p in parts if p)
-    return f"{rule.formula}: {phrases}" if phrases else rule.formula
+
+    rule: ShardingRule
+    operands: tuple[str, ...]
+    reducer: str = ""
 
 
-def _shared(rule: ShardingRule, operands: Sequence[str]) -> str:
-    """Which factors of the results come from which operands."""
-    sources: dict[tuple[str, ...], list[str]] = {}
-    special = {*rule.need_replication, *rule.blocked_propagation}
-    for factor, size in rule.sizes.items():
-        readers = rule.readers(factor)
-        if size > 1 and readers and rule.makers(factor) and factor not in special:
-            names = tuple(dict.fromkeys(operands[n] for n in readers if n < len(operands)))
-            sources.setdefault(names, []).append(factor)
-    kept = sum(len(f) for f in sources.values())
-    if len(sources) == 1 and kept == sum(s > 1 for s in rule.sizes.values()):
-        return f"every dimension from {joined(next(iter(sources)))}"
-    return ", ".join(f"{_sized(rule, f)} from {joined(n)}" for n, f in sources.items())
-
-
-def _new(rule: ShardingRule) -> list[str]:
-    return [f for f in rule.sizes if not rule.readers(f)]
-
-
-def _dropped(rule: ShardingRule) -> list[str]:
-    """The factors of operands that no result has and no other phrase names."""
-    named = {*rule.reduction, *rule.need_replication, *rule.permutation, *rule.blocked_propagation}
-    return [f for f in rule.sizes if not rule.makers(f) and f not in named]
-
-
-def _sized(rule: ShardingRule, factors: Sequence[str]) -> str:
-    return joined(f"{f} ({rule.sizes[f]})" for f in factors)
-
-
-def _tensors(tensors: tuple[Tensor, ...]) -> str:
-    return ", ".join("[" + ", ".join("".join(d) or "1" for d in t) + "]" for t in tensors)
-
-
-#: How the note begins on a value that got another one's sharding without any step.
-TIED = "shard_alike splits it as"
+#: What an axis may come from.
 ORIGINS = ("argument", "constraint", "result", "manual", "op")
 
 
@@ -183,7 +154,9 @@ class Step:
     to: tuple[str, ...]
 
     @staticmethod
-    def trusted(number: int, axis: str, op: str, origin: str, to: tuple[str, ...]) -> Step:
+    def trusted(
+        number: int, axis: str, op: str, origin: str, to: tuple[str, ...]
+    ) -> Step:
         """A step, made several times faster than by the class."""
         made = object.__new__(Step)
         fields = {"number": number, "axis": axis, "op": op, "origin": origin, "to": to}
@@ -199,34 +172,36 @@ class PlannedOp:
         name: unique in the plan: an argument's name, or the operation's: `dot_general`,
             `dot_general_1`.
         kind: `"argument"`, `"op"` or `"result"`.
-        opcode: the operation, as StableHLO names it: `dot_general`; `""` for an argument.
+        opcode: the operation, as StableHLO names it: `dot_general`; `""` for an
+            argument.
         op: the operation as jax names it: `jit(f)/transpose(jvp(mlp))/dot_general`.
         source: the user's file and line, `block.py:31`, or `""`.
         stack: every frame of the user's code, innermost first, each once.
         calls: the user's functions around the value by name, outermost first.
         shape: the global shape.
         dtype: as numpy names it.
-        spec: the sharding that the propagation settled on; axes that were split into parts keep
-            Shardy's notation, `data:(1)2`.
+        spec: the sharding that the propagation settled on; axes that were split into
+            parts keep Shardy's notation, `data:(1)2`.
         origins: mesh axis to where it came from, for every axis of `spec`.
-        step: the number of the propagation step that brought the last axis; None where no step
-            did: the program requests its sharding, or it is replicated.
+        step: the number of the propagation step that brought the last axis; None where
+            no step did: the program requests its sharding, or it is replicated.
         steps: every step that crossed this operation.
         factors: the operation's sharding rule, by its factors; None where it has none.
-        reduces: what the operation does with the factors that it reduces: `"sums"`.
+        reducer: what the operation does with the factors that it reduces, as StableHLO
+            names it: `"add"`; `""` where that is not one operation.
         operands: the names of the values it reads.
         scope: the functions around it, outermost first, as jax names them.
-        region: what it is inside of: `""`, `"loop body"`, `"loop condition"`, `"branch"`,
-            `"manual"`.
-        manual: whether a `shard_map` is around it, however many loops and branches lie between:
-            its shape is that of one device's block.
+        region: what it is inside of: `""`, `"loop body"`, `"loop condition"`,
+            `"branch"`, `"manual"`.
+        manual: whether a `shard_map` is around it, however many loops and branches lie
+            between: its shape is that of one device's block.
         trips: how often it runs, where the loops around it are of known length.
         backward: whether it belongs to the backward pass.
         covered: whether the propagation looked into it.
-        note: why it is not covered, or what else a person should know.
-        uncertain: where the estimate of its collectives may differ from XLA's partitioner.
-        memory_kind: of an argument, which memory of a device holds it, as jax names it; `""` for
-            the memory that holds values by default.
+        notes: why it is not covered, and what else a person should know, as facts.
+        uncertain: where the estimate of its collectives may differ from XLA's.
+        memory_kind: of an argument, which memory of a device holds it, as jax names it;
+            `""` for the memory that holds values by default.
         donated: of an argument, whether its memory is given to the results.
 
     >>> op = PlannedOp("dot_general", "op", shape=(64, 2048), dtype="float32")
@@ -253,10 +228,10 @@ class PlannedOp:
     trips: int | None = None
     backward: bool = False
     covered: bool = True
-    note: str = ""
+    notes: tuple[Fact, ...] = ()
     calls: tuple[str, ...] = ()
     manual: bool = False
-    reduces: str = "reduces"
+    reducer: str = ""
     uncertain: tuple[Uncertain, ...] = ()
     memory_kind: str = ""
     donated: bool = False
@@ -265,25 +240,34 @@ class PlannedOp:
     def trusted(parts: Mapping[str, Any]) -> PlannedOp:
         """A value from its fields, unchecked; several times faster than the class.
 
-        >>> PlannedOp.trusted({"name": "x", "kind": "argument"}) == PlannedOp("x", "argument")
+        >>> PlannedOp.trusted({"name": "x", "kind": "op"}) == PlannedOp("x", "op")
         True
         """
         made = object.__new__(PlannedOp)
         object.__setattr__(made, "__dict__", {**_DEFAULTS, **parts})
         return made
 
+    def changed(self, **changes: Any) -> PlannedOp:
+        """The same value with other fields, made as fast as `trusted` makes one."""
+        return PlannedOp.trusted({**self.__dict__, **changes})
+
     @property
     def rule(self) -> str:
         """Its sharding rule in words; `""` where it has none."""
-        # Put into words when somebody asks: a large program has a rule for each of its values.
-        return (
-            "" if self.factors is None else rule_in_words(self.factors, self.operands, self.reduces)
-        )
+        # Put into words when somebody reads it: a large program has thousands.
+        if self.factors is None or not self.factors.sizes:
+            return ""
+        return str(OpRule(self.factors, self.operands, self.reducer))
+
+    @property
+    def note(self) -> str:
+        """Its notes in sentences; `""` where it has none."""
+        return " ".join(map(str, self.notes))
 
     @property
     def remarks(self) -> str:
-        """Its note, and what is uncertain of it, in sentences; `""` where there is neither."""
-        return " ".join([*filter(None, [self.note]), *map(str, self.uncertain)])
+        """Its notes, and what is uncertain of it, in sentences."""
+        return " ".join(map(str, (*self.notes, *self.uncertain)))
 
     @property
     def short(self) -> str:
@@ -299,22 +283,32 @@ _DEFAULTS = dict(PlannedOp("", "").__dict__)
 
 
 @dataclass(frozen=True)
-class Choice:
-    """One legal answer to a ShardingTypeError.
+class Choice(Fact):
+    """One change after which jax accepts an operation that it refused.
 
     Attributes:
-        out_sharding: what to write, as the spec of the result.
-        collectives: what it costs, as an estimate; None where the compiler decides inside of the
-            operation, so that only a compile can say.
-        words: the same in one sentence.
+        out_sharding: the spec of the result.
+        collectives: what it costs, as an estimate; None where the compiler decides
+            inside of the operation, so that only a compile can say.
+        code: what to write: `"out_sharding"`; `"operands"`, which are resharded before;
+            `"auto_axes"` around the operation; or where to reshard to `out_sharding`:
+            `"body"` (at the end of a loop's), `"first branch"`, `"second branch"`,
+            `"constraint"` (in its place).
+        resharded: of `"operands"`, the name of each that changes, and its new spec.
 
-    >>> Choice(Spec.parse("x, None"), (), "Nothing moves.").bytes_per_device
+    >>> Choice(Spec.parse("x, None"), ()).bytes_per_device
     0
     """
 
     out_sharding: Spec
     collectives: tuple[Collective, ...] | None
-    words: str
+    code: str = "out_sharding"
+    resharded: tuple[tuple[str, Spec], ...] = ()
+
+    @property
+    def words(self) -> str:
+        """What to write and what it costs, in one sentence."""
+        return str(self)
 
     @property
     def bytes_per_device(self) -> int | None:
@@ -331,17 +325,17 @@ class Diagnosis:
     Attributes:
         op: the operation that jax could not give a type, such as `dot_general`.
         source: the user's file and line.
-        problem: what is ambiguous, in one sentence.
+        problem: what is ambiguous; `str` of it is a sentence.
         operands: type and sharding of each operand, as jax writes them.
-        choices: the legal shardings of the result, the cheapest by the estimate first.
+        choices: what jax accepts in its place, the cheapest by the estimate first.
 
-    >>> Diagnosis("dot_general", "f.py:3", "Both sides contract over model.").choices
+    >>> Diagnosis("dot_general", "f.py:3", Refusal("inner alike")).choices
     ()
     """
 
     op: str
     source: str
-    problem: str
+    problem: Refusal
     operands: tuple[str, ...] = ()
     choices: tuple[Choice, ...] = ()
 
@@ -354,13 +348,13 @@ class Record:
         program: the name of the program.
         mesh: the mesh it was planned on.
         ops: arguments first, then operations in program order, then results.
-        collectives: Shardy's own plan of collectives: an estimate, since XLA's partitioner may
-            choose otherwise. Each names its PlannedOp in `value`.
+        collectives: Shardy's own plan of collectives: an estimate, since XLA's
+            partitioner may choose otherwise. Each names its PlannedOp in `value`.
         error: None, or why there is no plan.
 
     >>> from shardviz.core.layout.mesh import make_mesh
-    >>> record = Record("f", make_mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
-    >>> record.op("x").shape
+    >>> ops = (PlannedOp("x", "argument", shape=(8,)),)
+    >>> Record("f", make_mesh(data=2), ops).op("x").shape
     (8,)
     """
 
@@ -383,14 +377,14 @@ class Record:
     @cached_property
     def arrivals(self) -> Mapping[tuple[str, str], Step]:
         """The step that first brought an axis to a value, by value and axis."""
-        found: dict[tuple[str, str], Step] = {}
+        arrivals: dict[tuple[str, str], Step] = {}
         for op in self.ops:
             for step in op.steps:
                 for name in step.to:
-                    known = found.get((name, step.axis))
+                    known = arrivals.get((name, step.axis))
                     if known is None or step.number < known.number:
-                        found[name, step.axis] = step
-        return found
+                        arrivals[name, step.axis] = step
+        return arrivals
 
     def op(self, value: Any) -> PlannedOp:
         """One value: by name, by number, by a collective that it causes, or itself.
@@ -402,20 +396,19 @@ class Record:
             raise ProgramError(
                 f"There is no plan of {self.program}, so it has no values. {self.error}"
             )
-        if isinstance(value, PlannedOp):
-            own = self.by_name.get(value.name)
-            if own is value or value in self.ops:
-                return value
+        if isinstance(value, PlannedOp) and self.by_name.get(value.name) == value:
+            return value
         if isinstance(value, Collective) and value.value in self.by_name:
             return self.by_name[value.value]
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(self.ops):
-            return self.ops[value]
         if isinstance(value, str) and value in self.by_name:
             return self.by_name[value]
+        if isinstance(value, int) and not isinstance(value, bool):
+            if 0 <= value < len(self.ops):
+                return self.ops[value]
         hint = suggestion(value, self.by_name) if isinstance(value, str) else ""
         raise ProgramError(
-            f"The plan of {self.program} has {plural(len(self.ops), 'value')}, and none is"
-            f" {shown(value)}.{hint} Name one of plan.ops."
+            f"The plan of {self.program} has {plural(len(self.ops), 'value')}, and none"
+            f" is {shown(value)}.{hint} Name one of plan.ops."
         )
 
 
@@ -448,6 +441,20 @@ def group_size(axes: Iterable[str], mesh: MeshSpec) -> int:
     return math.prod(axis_size(axis, mesh) for axis in axes)
 
 
+def dims_over(spec: Spec, axes: Iterable[str]) -> tuple[int, ...]:
+    """The dimensions that some of these mesh axes split.
+
+    >>> dims_over(Spec.parse("data, None, model"), ["model"])
+    (2,)
+    """
+    named = {*axes}
+    dims = []
+    for number, own in enumerate(spec.dims):
+        if not named.isdisjoint(parent_axis(axis) for axis in own):
+            dims.append(number)
+    return tuple(dims)
+
+
 def local_shape(shape: tuple[int, ...], spec: Spec, mesh: MeshSpec) -> tuple[int, ...]:
     """The shape of the shard on each device; the largest where they differ.
 
@@ -460,10 +467,11 @@ def local_shape(shape: tuple[int, ...], spec: Spec, mesh: MeshSpec) -> tuple[int
 
 
 def bytes_per_device(op: PlannedOp, mesh: MeshSpec) -> int:
-    """The bytes of a value's shard on each device, as XLA counts them: small types are packed.
+    """The bytes of a value's shard on each device, as XLA counts them.
 
     >>> from shardviz.core.layout.mesh import make_mesh
-    >>> x = PlannedOp("x", "argument", shape=(8, 6), dtype="bfloat16", spec=Spec.parse("data"))
+    >>> split = Spec.parse("data")
+    >>> x = PlannedOp("x", "argument", shape=(8, 6), dtype="bfloat16", spec=split)
     >>> bytes_per_device(x, make_mesh(data=4))
     24
     """

@@ -1,15 +1,14 @@
 """Processes: a target of several, and what each of them did in one compile or run.
 
-A collective stays within a process where each of its groups has devices of one process only; else
-its data goes from process to process, which is slower: over the network, where they are on
-different hosts.
+A collective stays within a process where each of its groups has devices of one process
+only; else its data goes from process to process, which is slower: over the network,
+where they are on different hosts.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from shardviz.core.program.report import Check, Collective, Failure, Report
 
 #: The stages of a process, in order.
 STAGES = ("lower", "compile", "place", "run", "check")
-_COUNT = re.compile(r"of (\d[\d,]*) shards?(?: in process \d+)?$")
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,9 @@ class ProcessGroup(Displayed):
     (4, (0, 1, 2048, 2049), [0, 0, 1, 1])
     """
 
-    def __init__(self, name: str, processes: Iterable[HostProcess], problem: str = "") -> None:
+    def __init__(
+        self, name: str, processes: Iterable[HostProcess], problem: str = ""
+    ) -> None:
         self.name, self.problem = name, problem
         self.processes: tuple[HostProcess, ...] = tuple(processes)
 
@@ -80,22 +80,25 @@ class ProcessGroup(Displayed):
         """How many devices all processes have together."""
         return len(self.device_ids)
 
-    def mesh(self, axes: Any = None, *, axis_types: Any = None, **sizes: int) -> MeshSpec:
+    def mesh(
+        self, axes: Any = None, *, axis_types: Any = None, **sizes: int
+    ) -> MeshSpec:
         """A mesh of these devices, in order, process after process.
 
         Args:
             axes, axis_types, **sizes: as for `sv.mesh`.
 
         Raises:
-            MeshError: for axes that no mesh has, or more positions than there are devices.
+            MeshError: for axes that no mesh has, or more positions than there are
+                devices.
         """
         return self.placed(make_mesh(axes, axis_types=axis_types, **sizes))
 
     def placed(self, mesh: MeshSpec) -> MeshSpec:
         """A mesh with devices of these processes.
 
-        A mesh of ids that are all here keeps them, in its order. Of any other the ids are names:
-        the lowest of them is the first device, and so on.
+        A mesh of ids that are all here keeps them, in its order. Of any other the ids
+        are names: the lowest of them is the first device, and so on.
 
         Args:
             mesh: the mesh.
@@ -103,7 +106,9 @@ class ProcessGroup(Displayed):
         Raises:
             MeshError: for more positions than there are devices.
         """
-        owner = {i: process.rank for process in self.processes for i in process.device_ids}
+        owner = {
+            i: process.rank for process in self.processes for i in process.device_ids
+        }
         ids = mesh.device_ids.reshape(-1)
         if mesh.size > len(owner):
             raise MeshError(
@@ -114,12 +119,19 @@ class ProcessGroup(Displayed):
             )
         if mesh.ids_are_positions or not all(int(i) in owner for i in ids):
             known = np.array(self.device_ids[: mesh.size], np.int64)
-            ids = known if mesh.ids_are_positions else known[np.argsort(np.argsort(ids))]
+            ids = (
+                known if mesh.ids_are_positions else known[np.argsort(np.argsort(ids))]
+            )
         ranks = np.array([owner[int(i)] for i in ids], np.int64)
         shape = mesh.axis_sizes
         types = mesh.axis_types if mesh.has_chosen_types else ()
         return MeshSpec(
-            mesh.axis_names, shape, types, ids.reshape(shape), ranks.reshape(shape), True
+            mesh.axis_names,
+            shape,
+            types,
+            ids.reshape(shape),
+            ranks.reshape(shape),
+            True,
         )
 
     def require_usable(self) -> None:
@@ -143,7 +155,8 @@ class ProcessReport:
     Attributes:
         rank, host, pid, device_ids: as of a HostProcess.
         seconds: what each stage took there, by its name in STAGES.
-        memory: bytes that the process held at the end; None where the system does not say.
+        memory: bytes that the process held at the end; None where the system does not
+            say.
         checks: predictions, compared there with what happened.
         output: what it printed.
         warnings: the warnings that were raised there, in words.
@@ -179,8 +192,8 @@ class ProcessGroups:
 
     Attributes:
         collective: the collective.
-        groups: the ranks of the processes in each of its groups, each set of them once; `()` where
-            the compiled text does not name its groups.
+        groups: the ranks of the processes in each of its groups, each set of them once;
+            `()` where the compiled text does not name its groups.
     """
 
     collective: Collective
@@ -207,7 +220,9 @@ class ProcessGroups:
         return f"between processes {'; '.join(crossing[:4])}{more}"
 
 
-def by_process(collectives: Iterable[Collective], mesh: MeshSpec) -> tuple[ProcessGroups, ...]:
+def by_process(
+    collectives: Iterable[Collective], mesh: MeshSpec
+) -> tuple[ProcessGroups, ...]:
     """Collectives with the processes of each of their groups, the most bytes first.
 
     Args:
@@ -234,7 +249,8 @@ def slowest(processes: Sequence[ProcessReport], stage: str) -> ProcessReport | N
 
 
 def stage_words(processes: Sequence[ProcessReport]) -> list[str]:
-    """What each stage took, a phrase each: the slowest process, and the fastest where they differ.
+    """What each stage took, a phrase each: the slowest process, and the fastest where
+    they differ.
 
     >>> pair = [ProcessReport(r, "h", r, (), {"run": s}) for r, s in ((0, 0.1), (1, 0.25))]
     >>> stage_words(pair)
@@ -245,7 +261,9 @@ def stage_words(processes: Sequence[ProcessReport]) -> list[str]:
         last = slowest(processes, stage)
         if last is None:
             continue
-        first = min((p for p in processes if stage in p.seconds), key=lambda p: p.seconds[stage])
+        first = min(
+            (p for p in processes if stage in p.seconds), key=lambda p: p.seconds[stage]
+        )
         words = f"{stage} {seconds_text(last.seconds[stage])}"
         if first is not last:
             words += (
@@ -259,10 +277,10 @@ def stage_words(processes: Sequence[ProcessReport]) -> list[str]:
 def merged_checks(processes: Sequence[ProcessReport]) -> tuple[Check, ...]:
     """The checks of all processes, one for each thing that was checked.
 
-    A check failed where it did in any process, and its detail names each of these. Where shards
-    are counted, those of all processes are.
+    A check failed where it did in any process, and its detail names each of these.
+    Where shards are counted, those of all processes are.
 
-    >>> here, there = (Check("x: indices of 4 shards", ok, "Seen.") for ok in (True, False))
+    >>> here, there = (Check("x: indices", ok, "Seen.", shards=4) for ok in (True, False))
     >>> merged_checks([ProcessReport(0, "h", 1, (), checks=(here,)),
     ...                ProcessReport(1, "h", 2, (), checks=(there,))])
     (Check(name='x: indices of 8 shards', ok=False, detail='Process 1: Seen.'),)
@@ -270,49 +288,55 @@ def merged_checks(processes: Sequence[ProcessReport]) -> tuple[Check, ...]:
     found: dict[str, list[tuple[int, Check]]] = {}
     for process in processes:
         for check in process.checks:
-            found.setdefault(_COUNT.sub("of shards", check.name), []).append((process.rank, check))
+            found.setdefault(check.about, []).append((process.rank, check))
     return tuple(_merged(checks, len(processes)) for checks in found.values())
 
 
 def _merged(checks: Sequence[tuple[int, Check]], count: int) -> Check:
-    name = checks[0][1].name
-    counts = [int(m[1].replace(",", "")) for _, c in checks if (m := _COUNT.search(c.name))]
-    if counts:
-        name = _COUNT.sub(f"of {plural(sum(counts), 'shard')}", name)
+    name, shards = checks[0][1].about, sum(check.shards for _, check in checks)
     for ok in (False, None):
         of_this = [(rank, c) for rank, c in checks if c.ok is ok]
         if not of_this:
             continue
         details = {c.detail for _, c in of_this}
         if len(of_this) == count and len(details) == 1:  # all say the same
-            return Check(name, ok, of_this[0][1].detail)
-        return Check(name, ok, " ".join(f"Process {rank}: {c.detail}" for rank, c in of_this[:4]))
+            return Check(name, ok, of_this[0][1].finding, shards)
+        details = " ".join(f"Process {rank}: {c.detail}" for rank, c in of_this[:4])
+        return Check(name, ok, details, shards)
     if len(checks) < count:
         ranks = joined(rank for rank, _ in checks)
-        return Check(name, True, f"{checks[0][1].detail} Checked in process {ranks}.")
-    return Check(name, True, checks[0][1].detail)
+        detail = f"{checks[0][1].detail} Checked in process {ranks}."
+        return Check(name, True, detail, shards)
+    return Check(name, True, checks[0][1].finding, shards)
 
 
 def first_error(processes: Sequence[ProcessReport]) -> Failure | None:
-    """The error of a run on several processes: that of the lowest rank, with who else failed."""
+    """The error of a run on several processes: that of the lowest rank, with who else
+    failed.
+    """
     failed = [p for p in processes if p.error is not None]
     if not failed or failed[0].error is None:
         return None
     first, error = failed[0], failed[0].error
-    same = [p.rank for p in failed if p.error is not None and p.error.message == error.message]
+    same = [
+        p.rank
+        for p in failed
+        if p.error is not None and p.error.message == error.message
+    ]
     who = f"Process {first.rank} on {first.host}: "
     if len(same) == len(processes) > 1:
         who = "Every process: "
     elif len(failed) > 1:
         who = f"Processes {joined(p.rank for p in failed)}; process {first.rank} says: "
-    return Failure(error.stage, who + error.message, error.source)
+    return replace(error, fields={**error.fields, "who": who})
 
 
 def prepared_report(report: Report, processes: Sequence[ProcessReport]) -> Report:
     """A report of one process with what all of them found: times, checks, errors.
 
     Args:
-        report: that of the first process, whose layouts, collectives and memory hold for all.
+        report: that of the first process, whose layouts, collectives and memory hold
+            for all.
         processes: what each did; stages took as long as in the slowest.
     """
     longest = {

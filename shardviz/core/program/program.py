@@ -15,8 +15,8 @@ from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_spec import ArraySpec, unique_names
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.mesh_context import MeshContext
-from shardviz.core.layout.resolution import Request, requests
-from shardviz.core.layout.rules import Dialect, Rules
+from shardviz.core.layout.rules.requests import Request, requests
+from shardviz.core.layout.rules.rules import Dialect, Rules
 
 
 @dataclass(frozen=True, repr=False)
@@ -24,13 +24,14 @@ class Target(Displayed):
     """Devices that a program can be compiled for, and mostly run on.
 
     Attributes:
-        kind: `"attached"`, `"cpu"` for simulated CPU devices, `"described"`, or `"hosts"` for
-            several processes.
+        kind: `"attached"`, `"cpu"` for simulated CPU devices, `"described"`, or
+            `"hosts"` for several processes.
         platform: `"cpu"`, `"gpu"` or `"tpu"`; `""` before jax has looked.
         count: how many devices; None before jax has looked.
-        text: the text of a described target, `"tpu:v5e:4x4"`, or of processes, `"2 hosts x 4,
-            local"`; else `""`.
-        worker: whether the devices are those of a worker process and not of this kernel.
+        text: the text of a described target, `"tpu:v5e:4x4"`, or of processes, `"2
+            hosts x 4, local"`; else `""`.
+        worker: whether the devices are those of a worker process and not of this
+            kernel.
         missing: what has to be installed first, in one sentence; `""` for nothing.
         processes: how many processes have the devices.
 
@@ -48,7 +49,9 @@ class Target(Displayed):
 
     @property
     def name(self) -> str:
-        """The text that chooses this target: `"attached"`, `"cpu"`, `"cpu:8"`, `"tpu:v5e:4x4"`."""
+        """The text that chooses this target: `"attached"`, `"cpu"`, `"cpu:8"`,
+        `"tpu:v5e:4x4"`.
+        """
         if self.text:
             return self.text
         if self.kind == "attached" or self.count is None:
@@ -103,7 +106,8 @@ def only_described(text: str) -> str:
 
 
 def function_name(fn: Any) -> str:
-    """What a function is called; of a partial what it wraps, of a callable object its class.
+    """What a function is called; of a partial what it wraps, of a callable object its
+    class.
 
     >>> import functools
     >>> function_name(functools.partial(abs, 1)), function_name(abs)
@@ -111,7 +115,9 @@ def function_name(fn: Any) -> str:
     """
     while isinstance(fn, functools.partial):
         fn = fn.func
-    name = getattr(fn, "__name__", "") or getattr(getattr(fn, "__wrapped__", None), "__name__", "")
+    name = getattr(fn, "__name__", "") or getattr(
+        getattr(fn, "__wrapped__", None), "__name__", ""
+    )
     return name if isinstance(name, str) and name else type(fn).__name__
 
 
@@ -125,16 +131,19 @@ class Program(Displayed):
         mesh: the mesh it is laid out on.
         rules: the axis rules, or None.
         dialect: how the rules are applied.
-        tree: how the arrays form the positional arguments (a jax PyTreeDef of the tuple of
-            arguments); None where each array is one argument.
-        out_specs: Specs in a pytree prefix of what `fn` returns, as jax.jit's `out_shardings`; None
-            for one, or for all, lets the compiler choose.
-        options: compiler options, by name; `donate` holds the positions of donated arguments.
+        tree: how the arrays form the positional arguments (a jax PyTreeDef of the tuple
+            of arguments); None where each array is one argument.
+        out_specs: Specs in a pytree prefix of what `fn` returns, as jax.jit's
+            `out_shardings`; None for one, or for all, lets the compiler choose.
+        options: compiler options, by name; `donate` holds the positions of donated
+            arguments.
         name: the name shown for it.
-        notes: what the user should know about how it was made; plans and reports begin with them.
-        context: which mesh was in force where it was made, as by `jax.set_mesh`; None for none. It
-            is traced as there, unless a mesh is in force where it is planned, compiled or run. So
-            it is with the rules of flax's `nn.logical_axis_rules`.
+        notes: what the user should know about how it was made; plans and reports begin
+            with them.
+        context: which mesh was in force where it was made, as by `jax.set_mesh`; None
+            for none. It is traced as there, unless a mesh is in force where it is
+            planned, compiled or run. So it is with the rules of flax's
+            `nn.logical_axis_rules`.
 
     Raises:
         ProgramError: if the parts do not fit together.
@@ -155,10 +164,14 @@ class Program(Displayed):
     def __post_init__(self) -> None:
         put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
         if not callable(self.fn):
-            raise ProgramError(f"A program needs a function to run; got {shown(self.fn)}.")
+            raise ProgramError(
+                f"A program needs a function to run; got {shown(self.fn)}."
+            )
         put("arrays", tuple(self.arrays))
         if self.name is not None and not isinstance(self.name, str):
-            raise ProgramError(f"The name of a program is text; got {shown(self.name)}.")
+            raise ProgramError(
+                f"The name of a program is text; got {shown(self.name)}."
+            )
         put("name", self.name or function_name(self.fn))
         unique_names(self.arrays)
         if self.tree is not None and self.tree.num_leaves != len(self.arrays):
@@ -170,7 +183,8 @@ class Program(Displayed):
     def replace(self, **changes: Any) -> Program:
         """A copy with some parts changed, checked again.
 
-        On a mesh whose axis types are not said, axes keep the types that they have here, and new
+        On a mesh whose axis types are not said, axes keep the types that they have
+        here, and new
         ones get the type that all axes have here: `sv.mesh` alone makes Auto axes.
 
         >>> from shardviz.core.layout.mesh import make_mesh
@@ -184,8 +198,13 @@ class Program(Displayed):
         known = [f.name for f in fields(self)]
         for name in changes:
             if name not in known:
-                raise ProgramError(f"A program has no part {shown(name)}.{suggestion(name, known)}")
-        if isinstance(mesh := changes.get("mesh"), MeshSpec) and not mesh.has_chosen_types:
+                raise ProgramError(
+                    f"A program has no part {shown(name)}.{suggestion(name, known)}"
+                )
+        if (
+            isinstance(mesh := changes.get("mesh"), MeshSpec)
+            and not mesh.has_chosen_types
+        ):
             changes["mesh"] = _typed_alike(mesh, self.mesh)
         return replace(self, **changes)
 
@@ -200,7 +219,9 @@ class Program(Displayed):
         return tuple(f"{r.array.name}: {r.problem}" for r in self.requests if r.problem)
 
     def __repr__(self) -> str:
-        return f"Program({self.name}: {plural(len(self.arrays), 'array')} on {self.mesh})"
+        return (
+            f"Program({self.name}: {plural(len(self.arrays), 'array')} on {self.mesh})"
+        )
 
 
 def _typed_alike(mesh: MeshSpec, old: MeshSpec) -> MeshSpec:
@@ -209,7 +230,7 @@ def _typed_alike(mesh: MeshSpec, old: MeshSpec) -> MeshSpec:
     other = kinds.pop() if len(kinds) == 1 else "Auto"
     known = dict(zip(old.axis_names, old.axis_types, strict=True))
     types = tuple(known.get(name, other) for name in mesh.axis_names)
-    return mesh if types == mesh.axis_types else replace(mesh, axis_types=types)
+    return mesh if types == mesh.axis_types else mesh.replace(axis_types=types)
 
 
 def differences(old: Program, new: Program) -> tuple[str, ...]:
@@ -226,7 +247,11 @@ def differences(old: Program, new: Program) -> tuple[str, ...]:
         found.append(f"function: {old.name} became {new.name}")
     if old.mesh != new.mesh:
         changed = str(old.mesh) != str(new.mesh)
-        words = f"{old.mesh} became {new.mesh}" if changed else "other devices, hosts or axis types"
+        words = (
+            f"{old.mesh} became {new.mesh}"
+            if changed
+            else "other devices, hosts or axis types"
+        )
         found.append(f"mesh: {words}")
     before = {request.array.name: request for request in old.requests}
     for request in new.requests:
@@ -248,7 +273,9 @@ def _array_differences(old: Request | None, new: Request) -> list[str]:
         ("dtype", old.array.dtype, new.array.dtype),
         ("sharding", str(old.spec), str(new.spec)),
     )
-    return [f"{name}: {what} {was} became {now}" for what, was, now in pairs if was != now]
+    return [
+        f"{name}: {what} {was} became {now}" for what, was, now in pairs if was != now
+    ]
 
 
 def nearest_difference(earlier: Iterable[Program], new: Program) -> str:
@@ -258,6 +285,8 @@ def nearest_difference(earlier: Iterable[Program], new: Program) -> str:
         return "Nothing was compiled before it."
     least = min(found, key=len)
     if not least:
-        return "The same program: for another target, with a callback, or dropped since."
+        return (
+            "The same program: for another target, with a callback, or dropped since."
+        )
     more = f"; and {len(least) - 4} more" if len(least) > 4 else ""
     return "; ".join(least[:4]) + more + "."

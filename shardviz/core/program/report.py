@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from shardviz.core.display import Displayed
-from shardviz.core.format import Fold, bytes_text, fold, joined
+from shardviz.core.display import Displayed, Fact
+from shardviz.core.format import bytes_text
+from shardviz.core.layout.fit import Fit, LargestArrays
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.program.cause import UNKNOWN, ValueName
+from shardviz.core.program.checks import Check
+from shardviz.core.program.failure import Failure
 
 COLLECTIVE_KINDS = (
     "all-gather",
@@ -23,13 +26,9 @@ COLLECTIVE_KINDS = (
 )
 
 
-#: What the operand of a collective is called where the compiler does not name it.
-UNKNOWN = "unknown"
-_LINES = re.compile(r" \([^()]*:\d+\)| at [^ ]+:\d+")  # in an operand or a cause
-
-
 def phase_of(op: str) -> str:
-    """`"forward"` or `"backward"`, from the name that jax gives an operation; else `""`.
+    """`"forward"` or `"backward"`, from the name that jax gives an operation; else
+    `""`.
 
     >>> phase_of("jit(f)/transpose(jvp())/dot_general"), phase_of("x")
     ('backward', '')
@@ -37,32 +36,6 @@ def phase_of(op: str) -> str:
     if "/" not in op:
         return ""
     return "backward" if "transpose(" in op else "forward"
-
-
-def who_wrote(op: str, axes: Sequence[str]) -> str:
-    """Who has put a collective of `jax.lax` into a `shard_map`, as far as its name shows it.
-
-    In a gradient it is grad, which turns every collective around, and sums over the devices that
-    have the same value; or the backward rule of a `custom_vjp`, whose names look alike. What a
-    checkpoint computes again is as in the program.
-
-    Args:
-        op: the operation, as jax names it.
-        axes: the mesh axes that it runs over.
-
-    >>> who_wrote("jit(f)/shard_map/psum_invariant", ("data",))
-    'It is written in the program'
-    >>> print(who_wrote("jit(f)/shard_map/transpose(jvp())/psum_invariant", ("data",)))
-    grad put it in, since what it differentiates by is the same on all devices along data; or a ...
-    """
-    _, transposed, inside = op.rpartition("transpose(")
-    if not transposed or "rematted_computation" in inside:
-        return "It is written in the program"
-    why = ", as the gradient of what is written there"
-    if op.rpartition("/")[2].startswith("psum_invariant"):
-        along = f" along {joined(axes)}" if axes else ""
-        why = f", since what it differentiates by is the same on all devices{along}"
-    return f"grad put it in{why}; or a custom_vjp of the program has it"
 
 
 @dataclass(frozen=True)
@@ -74,8 +47,8 @@ class Member:
         bytes_per_device: the bytes of its part of the result (of its operand, for a
             reduce-scatter).
         shape: type and shape of its part of the result.
-        operand: what it is: `dot_general (mlp.py:31)`, or `unknown`.
-        cause: why it is there, in one sentence; `""` where that is not known.
+        operand: what it is.
+        cause: why it is there, a `Cause`; `""` where that is not known.
 
     >>> Member("jit(f)/transpose(jvp())/dot_general", "mlp.py:31", 4096).phase
     'backward'
@@ -85,9 +58,9 @@ class Member:
     source: str
     bytes_per_device: int
     shape: str = ""
-    operand: str = UNKNOWN
+    operand: ValueName = UNKNOWN
     stack: tuple[str, ...] = ()
-    cause: str = ""
+    cause: Any = ""
 
     @property
     def phase(self) -> str:
@@ -96,15 +69,27 @@ class Member:
 
     def without_source(self) -> Member:
         """The same member without source lines."""
-        operand, cause = _LINES.sub("", self.operand), _LINES.sub("", self.cause)
-        return replace(self, source="", stack=(), operand=operand, cause=cause)
+        return replace(
+            self,
+            source="",
+            stack=(),
+            operand=self.operand.without_source(),
+            cause=_without_source(self.cause),
+        )
 
     @property
     def words(self) -> str:
         """Bytes, operand and line: `4 KiB of argument w_in (mlp.py:31)`."""
-        line = f" ({self.source})" if self.source and self.source not in self.operand else ""
-        what = self.op.rpartition("/")[2] if self.operand == UNKNOWN and self.op else self.operand
-        return f"{bytes_text(self.bytes_per_device)} of {what}{line}"
+        what = str(self.operand)
+        if self.operand == UNKNOWN and self.op:
+            what = self.op.rpartition("/")[2]
+        if self.source and self.source != self.operand.source:
+            what += f" ({self.source})"
+        return f"{bytes_text(self.bytes_per_device)} of {what}"
+
+
+def _without_source(cause: Any) -> Any:
+    return cause if isinstance(cause, str) else cause.without_source()
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,33 +98,40 @@ class Collective:
 
     Attributes:
         kind: one of COLLECTIVE_KINDS.
-        mesh_axes: the mesh axes it runs over; `()` where the groups match no set of axes.
+        mesh_axes: the mesh axes it runs over; `()` where the groups match no set of
+            axes.
         bytes_per_device: the bytes of its result on each device (of its operand, for a
             reduce-scatter); not the bytes that links carry.
-        op: where it comes from, as jax names it: `jit(f)/dot_general`; of a combined one, that of
-            its largest member.
+        op: where it comes from, as jax names it: `jit(f)/dot_general`; of a combined
+            one, that of its largest member.
         source: file and line, `block.py:31`, or `""` where the compiler kept none.
-        groups: the replica groups, as tuples of flat mesh positions; `()` where unknown.
-        is_async: whether other work can run meanwhile: it is a start and a done, and not a pair
-            that GPU's compiler marks as waited for at once (`is_sync`).
+        groups: the replica groups, as tuples of flat mesh positions; `()` where
+            unknown.
+        is_async: whether other work can run meanwhile: it is a start and a done, and
+            not a pair that GPU's compiler marks as waited for at once (`is_sync`).
         in_loop: whether it is inside a loop body.
         name: the instruction's name in the compiled text.
         shape: the result's type and shape, such as `f32[8,128]`.
-        trips: how often its loops run it; 1 outside of loops, None where that is not known.
+        trips: how often its loops run it; 1 outside of loops, None where that is not
+            known.
         stack: every frame of the user's code that led to it, innermost first.
         group_size: how many devices take part in each group; 0 where unknown.
-        value: the name of the plan's value that causes it; `""` where that is not known.
-        cause: why it is there, in one sentence; `""` where that is not known.
+        value: the name of the plan's value that causes it; `""` where that is not
+            known.
+        cause: why it is there, a `Cause`; `""` where that is not known.
         rematerialises: whether it belongs to a full rematerialisation: the partitioner
-            found no better way than to make the full array on every device and split it again.
-        between_slices: whether it is the part of a collective that goes from slice to slice over
-            the data-center network, which TPU's compiler writes as a send and a receive.
-        operand: what it sums or moves: `argument w_in`, `dot_general (block.py:31)`, or `unknown`;
-            of a combined one, the operand of its largest member. `""` in an estimate.
+            found no better way than to make the full array on every device and split it
+            again.
+        between_slices: whether it is the part of a collective that goes from slice to
+            slice over the data-center network, which TPU's compiler writes as a send
+            and a receive.
+        operand: what it sums or moves; of a combined one, that of its largest member.
+            None in an estimate.
         members: of a combined collective its arrays, the largest first; else `()`.
-        repeats: the name of an earlier one of the same text that does exactly the same, or `""`.
-        added_in: where its result, a sum, is used for nothing but to be added to others, the name
-            of the last of these additions in the text; else `""`.
+        repeats: the name of an earlier one of the same text that does exactly the same,
+            or `""`.
+        added_in: where its result, a sum, is used for nothing but to be added to
+            others, the name of the last of these additions in the text; else `""`.
         is_partial: whether its groups are smaller than its mesh axes: 2 of data=4.
 
     >>> found = Collective("all-reduce", ("model",), 4096, source="block.py:31", group_size=2)
@@ -163,10 +155,10 @@ class Collective:
     stack: tuple[str, ...] = ()
     group_size: int = 0
     value: str = ""
-    cause: str = ""
+    cause: Any = ""
     rematerialises: bool = False
     between_slices: bool = False
-    operand: str = ""
+    operand: ValueName | None = None
     members: tuple[Member, ...] = ()
     repeats: str = ""
     added_in: str = ""
@@ -189,10 +181,12 @@ class Collective:
 
     @property
     def sent_bytes(self) -> int | None:
-        """The bytes that each device sends once, on a ring; None where the group is unknown.
+        """The bytes that each device sends once, on a ring; None where the group is
+        unknown.
 
-        The factors are those of the scaling book: (n-1)/n of what is gathered, scattered or
-        exchanged, twice that for an all-reduce, all of it for a permutation.
+        The factors are those of the scaling book: (n-1)/n of what is gathered,
+        scattered or exchanged, twice that for an all-reduce, all of it for a
+        permutation.
         """
         size = self.group_size or (len(self.groups[0]) if self.groups else 0)
         if self.kind == "collective-permute":
@@ -214,7 +208,9 @@ class Collective:
 
     @property
     def sent_in_all(self) -> int:
-        """The bytes that each device sends over all executions; 0 where the group is unknown."""
+        """The bytes that each device sends over all executions; 0 where the group is
+        unknown.
+        """
         return (self.sent_bytes or 0) * self.execution_count
 
     @property
@@ -233,21 +229,23 @@ class Collective:
     def amount(self) -> str:
         """Its bytes on each device, and how often where that is not once: `4 KiB × 12`."""
         often = "?" if self.trips is None else f"{self.trips:,}"
-        return bytes_text(self.bytes_per_device) + (f" × {often}" if self.trips != 1 else "")
+        return bytes_text(self.bytes_per_device) + (
+            f" × {often}" if self.trips != 1 else ""
+        )
 
     def without_source(self) -> Collective:
-        """The same collective without source lines, for code that is on other lines by now.
+        """The same collective without source lines, for code that is on other lines by
+        now.
 
-        >>> found = Collective("all-reduce", (), 4, source="f.py:3", operand="dot (f.py:3)")
-        >>> found.without_source()
+        >>> Collective("all-reduce", (), 4, source="f.py:3").without_source()
         Collective(all-reduce, 4 B)
         """
         return replace(
             self,
             source="",
             stack=(),
-            operand=_LINES.sub("", self.operand),
-            cause=_LINES.sub("", self.cause),
+            operand=self.operand and self.operand.without_source(),
+            cause=_without_source(self.cause),
             members=tuple(m.without_source() for m in self.members),
         )
 
@@ -256,47 +254,6 @@ class Collective:
         if self.is_async:
             parts.append("async")
         return f"Collective({', '.join([*parts, *filter(None, [self.source])])})"
-
-
-@dataclass(frozen=True)
-class Check:
-    """One prediction, compared with what happened.
-
-    Attributes:
-        name: what was checked, such as `"x: indices of 8 shards"`.
-        ok: True, False, or None where it could not be checked.
-        detail: one sentence with the evidence or the reason.
-
-    >>> Check("x: indices of 8 shards", True, "Every shard is where the layout puts it.").ok
-    True
-    """
-
-    name: str
-    ok: bool | None
-    detail: str
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why a compile or run ended early.
-
-    Attributes:
-        stage: `"program"`, `"target"`, `"trace"`, `"lower"`, `"compare"` (of several processes),
-            `"compile"`, `"place"`, `"run"`, `"check"` or `"cancelled"`.
-        message: the error in words, made to be shown.
-        source: the line of the user's code it comes from, where known.
-
-    >>> print(Failure("trace", "The shapes do not fit.", "block.py:31"))
-    trace: The shapes do not fit. (block.py:31)
-    """
-
-    stage: str
-    message: str
-    source: str = ""
-
-    def __str__(self) -> str:
-        where = f" ({self.source})" if self.source else ""
-        return f"{self.stage}: {self.message}{where}"
 
 
 @dataclass(frozen=True)
@@ -309,10 +266,11 @@ class Memory:
         temporaries: what intermediate values take.
         aliased: outputs that take the memory of a donated argument; counted in both.
         generated_code: the code itself, where it lives on the device.
-        capacity: what the device had free when the report was made; of simulated devices, their
-            even share of the host's.
-        host_arguments, host_outputs, host_temporaries: bytes beside those, in the memory of the
-            host, for arrays of memory kind `pinned_host` and the like.
+        capacity: what one device has: its chip's; of simulated devices, their even
+            share of the host's. None where that is not known.
+        free_now: what an attached device had free when the report was made.
+        host_arguments, host_outputs, host_temporaries: bytes beside those, in the
+            memory of the host, for arrays of memory kind `pinned_host` and the like.
 
     >>> Memory(arguments=1024).replace(capacity=4096)
     Memory(arguments=1024, ..., capacity=4096, ...)
@@ -324,6 +282,7 @@ class Memory:
     aliased: int | None = None
     generated_code: int | None = None
     capacity: int | None = None
+    free_now: int | None = None
     host_arguments: int | None = None
     host_outputs: int | None = None
     host_temporaries: int | None = None
@@ -342,29 +301,32 @@ class Report(Displayed):
         target: the target, in words: `"cpu × 8, simulated"`.
         key: the fingerprint under which the executable is cached; `""` before lowering.
         cache_hit: whether the executable came out of the cache.
-        lower_s, compile_s, place_s, run_s: seconds of each stage; None where it did not happen.
-            `run_s` is the median over repeats.
+        lower_s, compile_s, place_s, run_s: seconds of each stage; None where it did not
+            happen. `run_s` is the median over repeats.
         runs_s: seconds of every repeat.
         outputs: the outputs, in the form the function returns them; None for a compile.
         in_layouts, out_layouts: name to Layout, as compiled.
-        partitioned: collectives right after XLA's partitioner; None where it left no text.
+        partitioned: collectives right after XLA's partitioner; None where it left no
+            text.
         collectives: collectives in the final program; None before it is compiled.
         memory: bytes on each device.
-        cost: the compiler's cost analysis: name to number (`flops`, `bytes accessed`), with the
-            body of a loop counted once.
+        cost: the compiler's cost analysis: name to number (`flops`, `bytes accessed`),
+            with the body of a loop counted once.
         loops: how many loops the compiled program has.
         effects: the effects of the program, by name.
         checks: predictions, compared with what happened.
         error: None, or the Failure that ended it.
         stale: whether the program was edited since.
-        partition_s: seconds until XLA's partitioner was done; None where it left no text.
-        roofline: the least time each part can take on the target's chips; None where the chips'
-            figures are not known.
-        notes: what the user should know about the target, such as a mesh that its torus refuses.
-        mesh: the program's mesh with the devices it was compiled for; None before these were
-            chosen.
-        processes: what each of several processes did, a `ProcessReport` each, by rank; `()` where
-            it was one process.
+        partition_s: seconds until XLA's partitioner was done; None where it left no
+            text.
+        roofline: the least time each part can take on the target's chips; None where
+            the chips' figures are not known.
+        notes: what the user should know about the target, such as a mesh that its torus
+            refuses.
+        mesh: the program's mesh with the devices it was compiled for; None before these
+            were chosen.
+        processes: what each of several processes did, a `ProcessReport` each, by rank;
+            `()` where it was one process.
     """
 
     program: str
@@ -389,7 +351,7 @@ class Report(Displayed):
     stale: bool = False
     partition_s: float | None = None
     roofline: Any = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Fact | str, ...] = ()
     mesh: MeshSpec | None = None
     loops: int = 0
     processes: tuple[Any, ...] = ()
@@ -403,28 +365,57 @@ class Report(Displayed):
         """
         return self.error is None and all(c.ok is not False for c in self.checks)
 
+    @property
+    def fit(self) -> Fit | None:
+        """Whether it has room on each device; None where the compiler said no bytes.
+
+        >>> Report("f", "cpu × 8", memory=Memory(arguments=3 << 30, capacity=4 << 30)).fit.code
+        'fits'
+        """
+        needed = needed_bytes(self.memory)
+        if needed is None:
+            return None
+        known = self.roofline
+        capacity, chip = self.memory.capacity, ""
+        if known is not None:
+            capacity, chip = capacity or known.capacity, known.chip.title
+        return Fit(needed, capacity, chip)
+
+    @property
+    def largest_arrays(self) -> LargestArrays:
+        """The arguments and results that take the most of each device."""
+        return LargestArrays.of({**self.in_layouts, **self.out_layouts})
+
     def replace(self, **changes: Any) -> Report:
         """A copy with some fields changed."""
         return replace(self, **changes)
 
     def __repr__(self) -> str:
-        state = f"failed at {self.error}" if self.error else "ok" if self.ok else "a check failed"
+        state = "ok" if self.ok else "a check failed"
+        if self.error is not None:
+            state = f"failed at {self.error}"
         where = f" on {self.target}" if self.target else ""
         return f"Report({self.program}{where}: {state})"
 
 
 def needed_bytes(memory: Memory) -> int | None:
-    """Bytes that the program takes on each device; None where the compiler said nothing.
+    """Bytes that the program takes on each device; None where the compiler said
+    nothing.
 
-    Arguments, outputs and temporaries, and the code where it lives on the device; an output that
-    takes the memory of a donated argument counts once.
+    Arguments, outputs and temporaries, and the code where it lives on the device; an
+    output that takes the memory of a donated argument counts once.
 
     >>> needed_bytes(Memory(arguments=100, outputs=40, temporaries=5, aliased=40))
     105
     >>> needed_bytes(Memory()) is None
     True
     """
-    parts = (memory.arguments, memory.outputs, memory.temporaries, memory.generated_code)
+    parts = (
+        memory.arguments,
+        memory.outputs,
+        memory.temporaries,
+        memory.generated_code,
+    )
     known = [part for part in parts if part is not None]
     return sum(known) - (memory.aliased or 0) if known else None
 
@@ -437,68 +428,3 @@ def host_bytes(memory: Memory) -> int:
     """
     parts = (memory.host_arguments, memory.host_outputs, memory.host_temporaries)
     return sum(part or 0 for part in parts)
-
-
-MOST_ARRAYS = 3  # that are named where a program does not fit
-
-
-def fit_words(report: Report) -> str:
-    """Whether a compiled program fits into the memory of its devices, in one sentence.
-
-    Returns:
-        `""` where the compiler did not say what it takes, or the target what it has.
-
-    >>> fit_words(Report("f", "cpu × 8", memory=Memory(arguments=3 << 30, capacity=4 << 30)))
-    'Fits: 3 GiB of 4 GiB per device.'
-    """
-    needed = needed_bytes(report.memory)
-    capacity = report.memory.capacity or getattr(report.roofline, "capacity", None)
-    if needed is None or not capacity:
-        return ""
-    chip = getattr(getattr(report.roofline, "chip", None), "title", "")
-    if needed <= capacity:
-        on = f" ({chip})" if chip else ""
-        return f"Fits: {bytes_text(needed)} of {bytes_text(capacity)} per device{on}."
-    has = f"{chip or 'each'} has {bytes_text(capacity)}"
-    words = f"Does not fit: {bytes_text(needed)} per device, {has}"
-    arrays = largest_arrays(report)
-    return f"{words}; {arrays[0].lower()}{arrays[1:]}" if arrays else f"{words}."
-
-
-def largest_arrays(report: Report) -> str:
-    """The arrays that take the most of each device, and how they are split, in one sentence.
-
-    Returns:
-        `""` where the layout of none is known.
-
-    >>> from shardviz.core.layout.layout import lay_out
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> from shardviz.core.layout.partition_spec import Spec
-    >>> w = lay_out((1024, 1024), Spec(), make_mesh(data=4))
-    >>> largest_arrays(Report("f", "cpu × 4", in_layouts={"a.0.w": w, "a.1.w": w}))
-    'The largest arrays: 2 × a.{0..1}.w, 4 MiB each per device, not split.'
-    """
-    layouts = {**report.in_layouts, **report.out_layouts}
-    folds = fold(layouts, str, lambda name: _sort_of_layout(layouts[name]))
-    sizes = [sum(layouts[name].bytes_per_device for name in one.items) for one in folds]
-    order = sorted(range(len(folds)), key=lambda n: -sizes[n])[:MOST_ARRAYS]
-    said = [
-        f"{folds[n].count}{folds[n].name}, {_size_and_split(folds[n], layouts)}"
-        for n in order
-        if sizes[n]
-    ]
-    return f"The largest arrays: {'; '.join(said)}." if said else ""
-
-
-def _sort_of_layout(layout: Layout) -> Hashable:
-    return layout.shape, layout.dtype, layout.shard_shape, str(layout.spec)
-
-
-def _size_and_split(one: Fold[str], layouts: Mapping[str, Layout]) -> str:
-    layout = layouts[one.items[0]]
-    size = f"{bytes_text(layout.bytes_per_device)}{' each' if one.count else ''} per device"
-    if layout.num_blocks == 1:
-        return f"{size}, not split"
-    axes = layout.spec.axes if layout.spec is not None else ()
-    over = f" over {' × '.join(dict.fromkeys(axes))}" if axes else ""
-    return f"{size}, split {layout.num_blocks:,} ways{over}"

@@ -8,13 +8,13 @@ compiled      the program that runs
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Any
 
-from shardviz.core.display import Displayed
+from shardviz.core.display import Displayed, Fact, explanation
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import bytes_text, listed, plural, shown, suggestion
+from shardviz.core.format import bytes_text, listed, shown, suggestion
 from shardviz.core.program.comparison import Comparison, compare, inherited, total_bytes
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
@@ -25,24 +25,28 @@ STAGES = ("requested", "propagated", "partitioned", "compiled")
 
 
 @dataclass(frozen=True)
-class Stage:
+class Stage(Fact):
     """One of the four views of a program.
 
     Attributes:
         name: one of STAGES.
+        state: `"known"`, `"not yet"` (nobody asked for it), `"nothing left"` (XLA left
+            no module of this stage) or `"failed"`.
         seconds: how long it took to get there; None where it was not made.
         collectives: what it communicates; None where that is not known on this stage.
-        words: its state in one sentence.
+        about: of a requested stage the program, of a planned one its plan, of a
+            compiled one its target, of one that failed the error.
 
     >>> c = Collective("all-reduce", ("data",), 1024, trips=12, in_loop=True)
-    >>> Stage("compiled", 0.5, (c, c), "What runs.").sum
+    >>> Stage("compiled", "known", 0.5, (c, c), "cpu × 8").sum
     '2 all-reduce · 24 KiB'
     """
 
     name: str
-    seconds: float | None
-    collectives: tuple[Collective, ...] | None
-    words: str
+    state: str
+    seconds: float | None = None
+    collectives: tuple[Collective, ...] | None = None
+    about: Any = None
 
     @property
     def bytes_per_device(self) -> int | None:
@@ -51,16 +55,14 @@ class Stage:
 
     @property
     def sum(self) -> str:
-        """Its collectives counted by kind, and their bytes; `""` where they are not known."""
+        """Its collectives counted by kind, and their bytes; `""` where not known."""
         if self.collectives is None:
             return ""
+        if not self.collectives:
+            return "no collectives"
         kinds = Counter(c.kind for c in self.collectives)
         counted = " + ".join(f"{n} {kind}" for kind, n in kinds.items())
-        return (
-            f"{counted} · {bytes_text(total_bytes(self.collectives))}"
-            if counted
-            else "no collectives"
-        )
+        return f"{counted} · {bytes_text(total_bytes(self.collectives))}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,8 +76,8 @@ class Stages(Displayed):
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> stages = Stages(Program(abs, (), make_mesh(data=2)))
-    >>> stages.compiled.words
-    'Not compiled yet.'
+    >>> stages.compiled.state
+    'not yet'
     """
 
     program: Program
@@ -86,20 +88,19 @@ class Stages(Displayed):
     def requested(self) -> Stage:
         """The layouts that were requested."""
         problems = self.program.problems
-        words = problems[0] if problems else ""
-        arrays = plural(len(self.program.arrays), "array")
-        return Stage("requested", None, None, words or f"{arrays} on {self.program.mesh}.")
+        if problems:
+            return Stage("requested", "failed", about=problems[0])
+        return Stage("requested", "known", about=self.program)
 
     @property
     def propagated(self) -> Stage:
         """What Shardy made of it; its collectives are an estimate."""
         plan = self.plan
-        if plan is None or plan.error:
-            words = str(plan.error) if plan is not None else "Not planned yet."
-            return Stage("propagated", None if plan is None else plan.seconds, None, words)
-        values = plural(len(plan.ops), "value")
-        words = f"{values}; the collectives are Shardy's plan, an estimate."
-        return Stage("propagated", plan.seconds, plan.collectives, words)
+        if plan is None:
+            return Stage("propagated", "not yet")
+        if plan.error is not None:
+            return Stage("propagated", "failed", plan.seconds, about=plan.error)
+        return Stage("propagated", "known", plan.seconds, plan.collectives, plan)
 
     @property
     def partitioned(self) -> Stage:
@@ -107,33 +108,35 @@ class Stages(Displayed):
         report = self.report
         if report is None or report.partitioned is None:
             compiled = report is not None and report.collectives is not None
-            otherwise = "XLA left no text of its partitioner." if compiled else "Not asked yet."
-            return self._unknown("partitioned", otherwise)
-        words = f"What XLA's partitioner put in, for {report.target}."
-        return Stage("partitioned", report.partition_s, report.partitioned, words)
+            state = "nothing left" if compiled else "not yet"
+            return self._unknown("partitioned", state)
+        seconds, found = report.partition_s, report.partitioned
+        return Stage("partitioned", "known", seconds, found, report.target)
 
     @property
     def compiled(self) -> Stage:
         """What runs."""
         report = self.report
         if report is None or report.collectives is None:
-            return self._unknown("compiled", "Not compiled yet.")
-        words = f"What runs on {report.target}."
-        return Stage("compiled", report.compile_s, report.collectives, words)
+            return self._unknown("compiled", "not yet")
+        seconds, found = report.compile_s, report.collectives
+        return Stage("compiled", "known", seconds, found, report.target)
 
-    def _unknown(self, name: str, otherwise: str) -> Stage:
-        failed = self.report is not None and self.report.error
-        return Stage(name, None, None, str(failed or otherwise))
+    def _unknown(self, name: str, state: str) -> Stage:
+        error = None if self.report is None else self.report.error
+        if error is not None:
+            return Stage(name, "failed", about=error)
+        return Stage(name, state)
 
     @property
     def roofline(self) -> Roofline | None:
-        """The least time of every part and of every operation; None where no figures are known."""
+        """The least time of every part and operation; None without a chip's figures."""
         return with_operations(self.report, self.plan)
 
     @property
     def all(self) -> tuple[Stage, ...]:
         """The four stages in order."""
-        return tuple(self.stage(name) for name in STAGES)
+        return self.requested, self.propagated, self.partitioned, self.compiled
 
     def stage(self, name: str) -> Stage:
         """One stage by name.
@@ -141,15 +144,16 @@ class Stages(Displayed):
         Raises:
             ProgramError: if there is no such stage.
         """
-        if name not in STAGES:
-            raise ProgramError(f"{shown(name)} is no stage.{suggestion(name, STAGES)}")
-        return getattr(self, name)
+        for stage in self.all:
+            if stage.name == name:
+                return stage
+        raise ProgramError(f"{shown(name)} is no stage.{suggestion(name, STAGES)}")
 
     def between(self, before: str, after: str) -> Comparison:
         """What changed from one stage to another.
 
-        Nobody requests a collective, so from the first stage on all of them are new, each with its
-        cause.
+        Nobody requests a collective, so from the first stage on all of them are new,
+        each with its cause.
 
         Raises:
             ProgramError: if there is no such stage, or its collectives are not known.
@@ -160,47 +164,26 @@ class Stages(Displayed):
                 known = [r.name for r in self.all if r.collectives is not None]
                 has = f" Known are {listed(known)}." if known else ""
                 raise ProgramError(
-                    f"The collectives of {side.name} are not known: {side.words}{has}"
+                    f"The collectives of {side.name} are not known: {side}{has}"
                 )
         old, new = (side.collectives or () for side in sides)
-        if before == "requested" and self.plan is not None:
+        if before != "requested":
+            return compare(old, new, (before, after))
+        if self.plan is not None:
             new = inherited(self.plan.collectives, new)
         found = compare(old, new, (before, after))
-        return replace(found, notes=self._spread()) if before == "requested" else found
+        return replace(found, spread=self._spread())
 
-    def _spread(self) -> tuple[str, ...]:
-        """How far the axes went from the arguments, in a sentence."""
+    def _spread(self) -> tuple[int, int] | None:
+        """How many of the values that the program makes have an axis, and how many are."""
         if self.plan is None or self.plan.error is not None:
-            return ()
+            return None
         made = [op for op in self.plan.ops if op.kind != "argument"]
-        split = sum(1 for op in made if op.spec.axes)
-        return (
-            f"{split:,} of {plural(len(made), 'value')} that the program makes got axes:"
-            " plan.why(value) says where each came from.",
-        )
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """Each stage in one line, and between two neighbours what changed."""
-        lines = [_line(self.requested)]
-        for last, stage in itertools.pairwise(self.all):
-            if last.collectives is not None and stage.collectives is not None:
-                lines.append(f"  {self.between(last.name, stage.name).short}")
-            lines.append(_line(stage))
-        return tuple(lines)
+        return sum(1 for op in made if op.spec.axes), len(made)
 
     def __str__(self) -> str:
-        return "\n".join(self.lines)
+        return explanation(self)
 
     def __repr__(self) -> str:
         known = [r.name for r in self.all if r.collectives is not None]
         return f"Stages({self.program.name}: {', '.join(known) or 'requested only'})"
-
-
-def _line(stage: Stage) -> str:
-    time = "" if stage.seconds is None else f" in {_seconds(stage.seconds)}"
-    return f"{stage.name}{time}: {stage.sum or stage.words}"
-
-
-def _seconds(value: float) -> str:
-    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s"

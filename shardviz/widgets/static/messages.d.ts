@@ -293,7 +293,7 @@ export interface Slot {
   limit?: number;
 }
 
-// ── The stages of a program: `stages_view.py`, `program_view.py` ────────────
+// ── The stages of a program: `stages_view.py`, `collective_table.py` ────────────
 
 export type StageState = "live" | "estimate" | "failed" | "none";
 /** Indices of two of propagated, partitioned, compiled; -1 is requested. */
@@ -405,7 +405,7 @@ export interface Failure {
   source: string;
 }
 
-// ── A job and its report: `program_view.py`, `background.py` ──────────────
+// ── A job and its report: `report_view.py`, `jobs.py` ──────────────
 
 export interface Report {
   state: "none" | "running" | "done" | "failed";

@@ -1,4 +1,4 @@
-// The part of the messages that is about a plan and its values: `program_view.py`.
+// The part of the messages that is about a plan and its values: `values_view.py`.
 
 export type PlanView = NoPlan | Plan;
 

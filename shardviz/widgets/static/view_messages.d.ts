@@ -1,6 +1,6 @@
 // The part of the messages that only the views Rules and Model show.
 
-/** `session_view.py`: what every rule does. */
+/** `rules_view.py`: what every rule does. */
 export interface RuleUse {
   /** Whether the text has one rule per line, as the rows have. */
   aligned: boolean;
@@ -26,7 +26,7 @@ export interface RuleColumn {
 
 export interface RuleRow {
   line: number;
-  /** A letter for each dimension of each column (`LETTERS` in `session_view.py`). */
+  /** A letter for each dimension of each column (`LETTERS` in `rules_view.py`). */
   cells: string;
   decides?: string;
   /** The dimensions that the rule leaves unsplit. */
@@ -86,7 +86,7 @@ export interface ConstraintCall {
   warns: boolean;
 }
 
-/** `session_view.py`: the chosen cell, as `rule:array:dimension`. */
+/** `rules_view.py`: the chosen cell, as `rule:array:dimension`. */
 export interface Cell {
   key: string;
   head: string;

@@ -1,19 +1,22 @@
-"""Makes the texts that are kept here: `python make.py cpu | gpu | tpu:v5e:2x4 [programs]`.
+"""Makes the modules that are kept here: `python make.py cpu | gpu | tpu:v5e:2x4 [programs]`.
 
-For every program of `model.py` the text after XLA's partitioner and the final text, compiled for 8
+For every program of `model.py` the module after XLA's partitioner and the final one, compiled for 8
 simulated or described devices; no accelerator is needed. GPU wants a jax with its CUDA plugin, TPU
-a jax with libtpu. The line numbers in the texts are those of `model.py`: change that, and make all.
+a jax with libtpu. The line numbers are those of `model.py`: change that, and make all.
 """
 
 from __future__ import annotations
 
 import gzip
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
+# XLA prints this of GPU's collectives, and cannot parse it.
+ALIASING = re.compile(r", output_to_operand_aliasing=\{(?:[^{}]|\{[^{}]*\})*\}")
 H100 = """gpu_device_info { threads_per_block_limit: 1024 threads_per_warp: 32
  shared_memory_per_block: 49152 shared_memory_per_core: 233472 threads_per_core_limit: 2048
  core_count: 132 fpus_per_core: 128 block_dim_limit_x: 2147483647 block_dim_limit_y: 65535
@@ -38,7 +41,7 @@ def main(target: str, only: list[str]) -> None:
     grid = np.array(devices(platform, topology)).reshape(4, 2)
     mesh = Mesh(grid, ("data", "model"), axis_types=(AxisType.Auto,) * 2)
     with tempfile.TemporaryDirectory() as folder:
-        # The texts name the file, so it stands where no one's name is in its path.
+        # The modules name the file, so it stands where no one's name is in its path.
         source = (HERE / "model.py").read_text()
         space: dict = {"__file__": "/home/me/model.py"}
         exec(compile(source, "/home/me/model.py", "exec"), space)  # noqa: S102  our own file
@@ -62,8 +65,9 @@ def devices(platform: str, topology: str) -> list:
 
 
 def make(name: str, platform: str, topology: str, program, folder: Path) -> None:
-    """One program's texts."""
+    """One program's modules."""
     import jax
+    from jaxlib import _hlo
 
     fn, args = program()
     platforms = ({"gpu": "cuda"}.get(platform, platform),)
@@ -79,9 +83,12 @@ def make(name: str, platform: str, topology: str, program, folder: Path) -> None
     version = HERE / f"jax-{'.'.join(jax.__version__.split('.')[:3])}"
     chip = topology.partition(":")[0].replace("v5e", "") if platform == "tpu" else ""
     for stage, text in texts.items():
+        # As text, since in a serialized module no path can be replaced.
         text = text.replace(str(HERE), "/home/me").replace(sys.prefix, "/venv")
-        kept = version / f"{platform}{chip}-{name}-{stage}.txt.gz"
-        kept.write_bytes(gzip.compress(text.encode(), mtime=0))
+        text = ALIASING.sub("", text)
+        module = _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+        kept = version / f"{platform}{chip}-{name}-{stage}.pb.gz"
+        kept.write_bytes(gzip.compress(module, mtime=0))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """MLIR locations, attributes and types as plain values, each converted once per module.
 
-MLIR keeps one object for all attributes that are equal, so an AttributeCache converts each once,
-and copies of the module share it. Shardings and sharding rules are converted by jaxlib's own
-classes for Shardy's dialect. There are none for where axes come from and for the steps of the
-propagation, so these are read from their text, and so are types, whose text costs less.
+MLIR keeps one object for all attributes that are equal, so an AttributeCache converts
+each once, and copies of the module share it. Shardings and sharding rules are converted
+by jaxlib's own classes for Shardy's dialect. There are none for where axes come from
+and for the steps of the propagation, so these are read from their text, and so are
+types, whose text costs less.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from jaxlib.mlir.dialects import sdy
 
-from shardviz.core.hlo.module import is_user_file, line_in_words
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_values import ShardingRule, Tensor
+from shardviz.core.xla.module import is_user_file, line_in_words
 
 T = TypeVar("T")
 
@@ -29,7 +30,8 @@ _ESCAPE = re.compile(rb'\\(?:([0-9A-F]{2})|(["\\]))')
 Frame = tuple[str, str]
 
 
-#: What the location of a call is named in the locations of what was inlined there, with a number.
+#: What the location of a call is named in the locations of what was inlined there, with
+#: a number.
 NUMBERED_CALL = "shardviz.call "
 
 
@@ -37,9 +39,12 @@ def call_around(location: Any) -> tuple[int, Any, Any] | None:
     """The number and the location of the call that an inlined operation was in.
 
     Returns:
-        With them, as the last, the operation's own location. None where it was in no call.
+        With them, as the last, the operation's own location. None where it was in no
+        call.
     """
-    is_callsite = getattr(location, "is_a_callsite", None)  # jaxlib 0.10.0 has one class for all
+    is_callsite = getattr(
+        location, "is_a_callsite", None
+    )  # jaxlib 0.10.0 has one class for all
     if not (is_callsite() if is_callsite else hasattr(location, "callee")):
         return None
     around = location.caller
@@ -53,13 +58,14 @@ def call_around(location: Any) -> tuple[int, Any, Any] | None:
 
 @dataclass(frozen=True)
 class SourceLocation:
-    """The operation of jax and the lines of the user's code that an MLIR operation belongs to.
+    """The operation of jax and the lines of the user's code that an MLIR operation
+    belongs to.
 
     Attributes:
-        op: its name in jax: `jit(f)/dot_general`; inside a function that is called, only what
-            follows the name of the call.
-        frames: the lines of the user's code that led to it, innermost first, each with the
-            name of the function around it, or `""`.
+        op: its name in jax: `jit(f)/dot_general`; inside a function that is called,
+            only what follows the name of the call.
+        frames: the lines of the user's code that led to it, innermost first, each with
+            the name of the function around it, or `""`.
 
     >>> call = SourceLocation("jit(f)/jit(relu)", (("f.py:3", "f"),))
     >>> call.inner(SourceLocation("max")).op
@@ -77,7 +83,8 @@ class SourceLocation:
     @staticmethod
     def from_frames(op: str, frames: Iterable[Frame]) -> SourceLocation:
         """A location with each frame once: in loops and calls jax repeats some."""
-        # Where an operation has no name of its own, jax writes its primitive's and a colon.
+        # Where an operation has no name of its own, jax writes its primitive's and a
+        # colon.
         return SourceLocation(op.removesuffix(":"), tuple(dict.fromkeys(frames)))
 
     @cached_property
@@ -97,11 +104,14 @@ class SourceLocation:
         >>> SourceLocation("jit(f)/pure_callback:").last_part
         'pure_callback'
         """
-        return self.op.rpartition("/")[2].rstrip(":")  # jax ends the names of callbacks so
+        return self.op.rpartition("/")[2].rstrip(
+            ":"
+        )  # jax ends the names of callbacks so
 
     @cached_property
     def calls(self) -> tuple[str, ...]:
-        """The functions by their own names, outermost first; code outside any function left out.
+        """The functions by their own names, outermost first; code outside any function
+        left out.
 
         >>> frames = (("f.py:3", "f.<locals>.g"), ("f.py:9", "<module>"))
         >>> SourceLocation("add", frames).calls
@@ -140,16 +150,21 @@ def source_location(location: str) -> SourceLocation:
     SourceLocation(op='jit(f)/dot', frames=(('a.py:3', 'f'), ('b.py:9', 'g')))
     """
     found = _NAME.search(location)
-    # A location without a name begins with a file, or with the name of a function in a callsite.
+    # A location without a name begins with a file, or with the name of a function in a
+    # callsite.
     named = found is not None and not location.startswith("loc(callsite")
     name_at = found.start() if found else -1
     frames: list[Frame] = []
     for match in _FRAME.finditer(location):
         function, file, line = match.groups()
         if named and match.start() == name_at:
-            function = ""  # the name of the operation, which may be all that is before a file
+            function = (
+                ""  # the name of the operation, which may be all that is before a file
+            )
         frames += frame(unescaped(function or ""), file, line)
-    return SourceLocation.from_frames(unescaped(found[1]) if found and named else "", frames)
+    return SourceLocation.from_frames(
+        unescaped(found[1]) if found and named else "", frames
+    )
 
 
 def frame(function: str, file: str, line: str | int) -> tuple[Frame, ...]:
@@ -172,14 +187,19 @@ def _joined_to(call: SourceLocation, inner: SourceLocation) -> SourceLocation:
     return SourceLocation.from_frames(names, _joined_frames(inner.frames, call.frames))
 
 
-def _joined_frames(inner: tuple[Frame, ...], outer: tuple[Frame, ...]) -> tuple[Frame, ...]:
+def _joined_frames(
+    inner: tuple[Frame, ...], outer: tuple[Frame, ...]
+) -> tuple[Frame, ...]:
     """The frames inside a call with those that led to it.
 
-    jax reuses a function that it has traced, with the lines of its first call; those that differ
-    from this call are left out.
+    jax reuses a function that it has traced, with the lines of its first call; those
+    that differ from this call are left out.
     """
     shared = 0
-    while shared < min(len(inner), len(outer)) and inner[-1 - shared] == outer[-1 - shared]:
+    while (
+        shared < min(len(inner), len(outer))
+        and inner[-1 - shared] == outer[-1 - shared]
+    ):
         shared += 1
     own, rest = inner[: len(inner) - shared], outer[: len(outer) - shared]
     if len(own) > 1 and rest and _function(own[-1]) == _function(rest[-1]) != ("", ""):
@@ -201,7 +221,9 @@ def unescaped(text: str) -> str:
     if "\\" not in text:
         return text
     # A code is a byte, not a letter: beyond ASCII a letter takes several.
-    raw = _ESCAPE.sub(lambda m: m[2] or bytes([int(m[1], 16)]), text.encode(errors="replace"))
+    raw = _ESCAPE.sub(
+        lambda m: m[2] or bytes([int(m[1], 16)]), text.encode(errors="replace")
+    )
     return raw.decode(errors="replace")
 
 
@@ -270,7 +292,10 @@ def parse_origins(text: str) -> tuple[dict[str, str], ...]:
     ({'data': 'input: 2', 'a b': 'self'}, {})
     """
     return tuple(
-        {unescaped(quoted) or bare: name for quoted, bare, name in _ORIGIN.findall(part)}
+        {
+            unescaped(quoted) or bare: name
+            for quoted, bare, name in _ORIGIN.findall(part)
+        }
         for part in _MAP.findall(text)
     )
 
@@ -283,10 +308,13 @@ def parse_edges(text: str) -> tuple[Edge, ...]:
     >>> parse_edges(text)[0].targets
     (('result', 0),)
     """
-    # But for the numbers of the steps, the texts of most operations are those of others.
+    # But for the numbers of the steps, the texts of most operations are those of
+    # others.
     parts = _STEP_NUMBER.split(text)
     edges = _edges("step-0".join(parts[::2]))
-    if len(edges) != len(parts) // 2:  # a name of an axis looks like a number, or steps have parts
+    if (
+        len(edges) != len(parts) // 2
+    ):  # a name of an axis looks like a number, or steps have parts
         return _all_edges(text)
     numbers = map(int, parts[1::2])
     return tuple([Edge(n, *edge[1:]) for n, edge in zip(numbers, edges, strict=True)])
@@ -302,7 +330,9 @@ def _all_edges(text: str) -> tuple[Edge, ...]:
     for number, moves in _STEP.findall(text):
         for name, part, kind, index, ends in _EDGE.findall(moves):
             targets = tuple((k, int(i)) for k, i in _END.findall(ends))
-            found.append(Edge(int(number), unescaped(name) + part, (kind, int(index)), targets))
+            found.append(
+                Edge(int(number), unescaped(name) + part, (kind, int(index)), targets)
+            )
     return tuple(found)
 
 
@@ -344,7 +374,11 @@ def factor_name(number: int) -> str:
     >>> factor_name(0), factor_name(17), factor_name(18)
     ('i', 'z', 'z_1')
     """
-    return _LETTERS[number] if number < len(_LETTERS) else f"z_{number - len(_LETTERS) + 1}"
+    return (
+        _LETTERS[number]
+        if number < len(_LETTERS)
+        else f"z_{number - len(_LETTERS) + 1}"
+    )
 
 
 def _factors(numbers: Iterable[int]) -> tuple[str, ...]:
@@ -382,16 +416,21 @@ class AttributeCache:
         return "" if attribute is None else _once(self._texts, attribute, str)
 
     def specs(self, op: Any, name: str = "sdy.sharding") -> tuple[Spec, ...]:
-        """The specs in a sharding of an operation, one per value; `()` where it has none."""
+        """The specs in a sharding of an operation, one per value; `()` where it has
+        none.
+        """
         return self.specs_of(op.attributes.get(name))
 
     def specs_of(self, attribute: Any) -> tuple[Spec, ...]:
-        """The specs in the attribute of one sharding, or of one per value; `()` for None.
+        """The specs in the attribute of one sharding, or of one per value; `()` for
+        None.
 
         Raises:
             ValueError: for any other attribute.
         """
-        return () if attribute is None else _once(self._specs, attribute, self._read_specs)
+        return (
+            () if attribute is None else _once(self._specs, attribute, self._read_specs)
+        )
 
     def rule(self, op: Any) -> ShardingRule | None:
         """The sharding rule of an operation, or None."""
@@ -403,14 +442,20 @@ class AttributeCache:
         Raises:
             ValueError: for any other attribute.
         """
-        return None if attribute is None else _once(self._rules, attribute, self._read_rule)
+        return (
+            None
+            if attribute is None
+            else _once(self._rules, attribute, self._read_rule)
+        )
 
     def tensor(self, value: Any) -> tuple[tuple[int, ...], str] | None:
         """Shape and dtype of a value, or None where it is no tensor."""
         return _once(self._tensors, value.type, lambda type: parse_tensor(str(type)))
 
     def location(self, op: Any) -> SourceLocation:
-        """Where an operation, or a value, comes from, as seen from the function that it was in."""
+        """Where an operation, or a value, comes from, as seen from the function that it
+        was in.
+        """
         return self._placed(op.location)[0]
 
     def calls(self, op: Any) -> tuple[Call, ...]:
@@ -440,7 +485,9 @@ class AttributeCache:
 
     def _read_spec(self, attribute: Any) -> Spec:
         sharding = sdy.TensorShardingAttr(attribute)
-        dims = tuple([_once(self._dims, d, _axes) for d in sharding.dimension_shardings])
+        dims = tuple(
+            [_once(self._dims, d, _axes) for d in sharding.dimension_shardings]
+        )
         unreduced = sharding.unreduced_axes
         if not len(unreduced):
             return Spec.trusted(dims)
@@ -449,9 +496,22 @@ class AttributeCache:
     def _read_rule(self, attribute: Any) -> ShardingRule:
         rule = sdy.OpShardingRuleAttr(attribute)
         return ShardingRule(
-            tuple([_once(self._mappings, m, self._read_mapping) for m in rule.operand_mappings]),
-            tuple([_once(self._mappings, m, self._read_mapping) for m in rule.result_mappings]),
-            {factor_name(number): size for number, size in enumerate(rule.factor_sizes)},
+            tuple(
+                [
+                    _once(self._mappings, m, self._read_mapping)
+                    for m in rule.operand_mappings
+                ]
+            ),
+            tuple(
+                [
+                    _once(self._mappings, m, self._read_mapping)
+                    for m in rule.result_mappings
+                ]
+            ),
+            {
+                factor_name(number): size
+                for number, size in enumerate(rule.factor_sizes)
+            },
             _factors(rule.reduction_factors),
             _factors(rule.need_replication_factors),
             _factors(rule.permutation_factors),
@@ -465,14 +525,18 @@ class AttributeCache:
     def _read_location(self, location: Any) -> SourceLocation | None:
         """A location from its parts, or None where these do not say what they are."""
         if hasattr(location, "is_a_name"):
-            # jaxlib 0.10.0 has one class for all kinds, and crashes on an attribute that another
-            # kind has; its text is read.
+            # jaxlib 0.10.0 has one class for all kinds, and crashes on an attribute
+            # that another kind has; its text is read.
             return None
         name = getattr(location, "name_str", "")
         inner = location.child_loc if name else location
         file = getattr(inner, "filename", None)
         # A name around a file alone is that of the operation, not of a function.
-        frames = self._frames_of(inner) if file is None else frame("", file, inner.start_line)
+        frames = (
+            self._frames_of(inner)
+            if file is None
+            else frame("", file, inner.start_line)
+        )
         return None if frames is None else SourceLocation.from_frames(name, frames)
 
     def _frames_of(self, location: Any) -> tuple[Frame, ...] | None:
@@ -482,7 +546,8 @@ class AttributeCache:
         return self._frames[key]
 
     def _read_frames(self, location: Any) -> tuple[Frame, ...] | None:
-        # jaxlib gives each kind of location a class; where one has none of these, its text is read.
+        # jaxlib gives each kind of location a class; where one has none of these, its
+        # text is read.
         if (callee := getattr(location, "callee", None)) is not None:
             inner, outer = self._frames_of(callee), self._frames_of(location.caller)
             return None if inner is None or outer is None else inner + outer
@@ -511,8 +576,11 @@ def _mapped(dimension: Any) -> tuple[str, ...]:
     return _factors(sdy.DimMappingAttr(dimension).factor_indices)
 
 
-def named_attribute(function: Any, kind: str, number: int, name: str = "sdy.sharding") -> Any:
-    """An attribute of one argument (`"arg_attrs"`) or result (`"res_attrs"`) of a function.
+def named_attribute(
+    function: Any, kind: str, number: int, name: str = "sdy.sharding"
+) -> Any:
+    """An attribute of one argument (`"arg_attrs"`) or result (`"res_attrs"`) of a
+    function.
 
     Returns:
         None where it has none of that name.

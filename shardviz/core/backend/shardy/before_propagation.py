@@ -1,17 +1,19 @@
-"""What XLA does to a program before it propagates: simplifies, inlines, drops what is dead.
+"""What XLA does to a program before it propagates: simplifies, inlines, drops what is
+dead.
 
-The order matters: a constraint is also applied to the operation that makes its operand, and a call
-is no such operation. So where a constraint follows `jax.nn.relu`, which jax lowers to a call, the
-shardings with the call in place are others than those without it. What is simplified away can no
-longer pass a sharding on either.
+The order matters: a constraint is also applied to the operation that makes its operand,
+and a call is no such operation. So where a constraint follows `jax.nn.relu`, which jax
+lowers to a call, the shardings with the call in place are others than those without it.
+What is simplified away can no longer pass a sharding on either.
 
-XLA runs StableHLO's simplifications first (`stablehlo-aggressive-simplification`), and inlines when
-the program is in HLO (`call-inliner`). jaxlib offers neither, and MLIR's own pass `inline` leaves
-calls alone in its registry. So the plan does the same here, of the simplifications for those that
-jax's own lowerings call for: a product with ones, a sum with zeros, a conversion to the same type,
-a slice at constant positions, a transpose of a transpose, an operation on constants. What was
-inlined keeps its location, and that of every call around it, as a `callsite` in MLIR's words; each
-call has a number, since two may stand on one line.
+XLA runs StableHLO's simplifications first (`stablehlo-aggressive-simplification`), and
+inlines when the program is in HLO (`call-inliner`). jaxlib offers neither, and MLIR's
+own pass `inline` leaves calls alone in its registry. So the plan does the same here, of
+the simplifications for those that jax's own lowerings call for: a product with ones, a
+sum with zeros, a conversion to the same type, a slice at constant positions, a
+transpose of a transpose, an operation on constants. What was inlined keeps its
+location, and that of every call around it, as a `callsite` in MLIR's words; each call
+has a number, since two may stand on one line.
 """
 
 from __future__ import annotations
@@ -30,12 +32,27 @@ from shardviz.core.backend.shardy.attributes import NUMBERED_CALL, defining_op
 
 CALL = "func.call"
 _ATTRIBUTES, _INLINEABLE = "mhlo.frontend_attributes", "inlineable"
-# What has effects beside its results, or that XLA takes to have some, such as collectives.
+# What has effects beside its results, or that XLA takes to have some, such as
+# collectives.
 _KEPT = frozenset(
     f"stablehlo.{name}"
     for name in (
-        *("all_gather", "all_reduce", "all_to_all", "collective_broadcast", "collective_permute"),
-        *("reduce_scatter", "cross-replica-sum", "infeed", "outfeed", "recv", "send", "rng"),
+        *(
+            "all_gather",
+            "all_reduce",
+            "all_to_all",
+            "collective_broadcast",
+            "collective_permute",
+        ),
+        *(
+            "reduce_scatter",
+            "cross-replica-sum",
+            "infeed",
+            "outfeed",
+            "recv",
+            "send",
+            "rng",
+        ),
         *("return", "create_token", "after_all"),
     )
 )
@@ -47,7 +64,8 @@ _LEFT = ("false", "xla_late")
 
 
 def inline_calls(module: Any) -> None:
-    """Replaces, in place, every call in `main` that XLA would inline, and every call inside it.
+    """Replaces, in place, every call in `main` that XLA would inline, and every call
+    inside it.
 
     The functions stay; Shardy's pipeline begins with removing those that nothing calls.
 
@@ -97,7 +115,9 @@ def remove_dead(module: Any) -> None:
 def functions_of(module: Any) -> dict[str, Any]:
     """The functions of a module, by name."""
     tops = [item.operation for item in module.regions[0].blocks[0].operations]
-    return {op.attributes["sym_name"].value: op for op in tops if op.name == "func.func"}
+    return {
+        op.attributes["sym_name"].value: op for op in tops if op.name == "func.func"
+    }
 
 
 def callee(call: Any, functions: dict[str, Any]) -> Any:
@@ -174,8 +194,15 @@ def _has_effects(op: Any) -> bool:
         return effect is not None and bool(effect)
     if op.name in _KEPT or not (op.name in _PURE or op.name.startswith("stablehlo.")):
         return True
-    inner = (item for region in op.regions for block in region.blocks for item in block.operations)
-    return any(i.operation.name not in _RETURNS and _has_effects(i.operation) for i in inner)
+    inner = (
+        item
+        for region in op.regions
+        for block in region.blocks
+        for item in block.operations
+    )
+    return any(
+        i.operation.name not in _RETURNS and _has_effects(i.operation) for i in inner
+    )
 
 
 #: The attribute of a replacement that holds the name of the operation it replaces.
@@ -183,17 +210,19 @@ REPLACES = "shardviz.replaces"
 _BROADCAST = "stablehlo.broadcast_in_dim"
 _TRANSPOSE, _RESHAPE = "stablehlo.transpose", "stablehlo.reshape"
 _SAME = frozenset(
-    f"stablehlo.{name}" for name in ("broadcast_in_dim", "convert", "reshape", "transpose", "slice")
+    f"stablehlo.{name}"
+    for name in ("broadcast_in_dim", "convert", "reshape", "transpose", "slice")
 )
-# Binary operations, the number that leaves the other operand as it is, and whether both may be it.
+# Binary operations, the number that leaves the other operand as it is, and whether both
+# may be it.
 _NEUTRAL = {
     "stablehlo.multiply": (1, True),
     "stablehlo.divide": (1, False),
     "stablehlo.add": (0, True),
     "stablehlo.subtract": (0, False),
 }
-# What XLA computes where all operands are constants of one number each. What is not here it leaves
-# alone, among others `floor`, `power` and `exponential_minus_one`.
+# What XLA computes where all operands are constants of one number each. What is not
+# here it leaves alone, among others `floor`, `power` and `exponential_minus_one`.
 _COMPUTED: dict[str, Callable[..., Any]] = {
     "add": np.add, "subtract": np.subtract, "multiply": np.multiply,
     "maximum": np.maximum, "minimum": np.minimum, "abs": np.abs,
@@ -207,15 +236,25 @@ _COMPUTED: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 # The same for what moves numbers; concatenations of equal ones are among these.
 _MOVES = frozenset(
-    {"broadcast_in_dim", "reshape", "transpose", "slice", "reverse", "convert", "dynamic_slice"}
+    {
+        "broadcast_in_dim",
+        "reshape",
+        "transpose",
+        "slice",
+        "reverse",
+        "convert",
+        "dynamic_slice",
+    }
 )
 #: What XLA computes or moves, as MLIR names it.
 _FOLDED = frozenset(
-    f"stablehlo.{name}" for name in (*_COMPUTED, *_MOVES, "compare", "concatenate", "not")
+    f"stablehlo.{name}"
+    for name in (*_COMPUTED, *_MOVES, "compare", "concatenate", "not")
 )
 #: The most frequent of those that no rule here is about.
 _NEVER_SIMPLER = frozenset(
-    f"stablehlo.{name}" for name in ("constant", "dot_general", "reduce", "return", "iota", "pad")
+    f"stablehlo.{name}"
+    for name in ("constant", "dot_general", "reduce", "return", "iota", "pad")
 )
 _ELEMENT = re.compile(r"u?i(\d+)|b?f\d\w*")
 _COMPARED = {
@@ -293,7 +332,9 @@ def _reshape_once(op: Any, replaced: str = "") -> None:
     if value.type == op.results[0].type:
         _put(value, op)
         return
-    replaced = replaced or (op.attributes[REPLACES].value if REPLACES in op.attributes else "")
+    replaced = replaced or (
+        op.attributes[REPLACES].value if REPLACES in op.attributes else ""
+    )
     attributes = {REPLACES: ir.StringAttr.get(replaced)} if replaced else {}
     _replace(op, _RESHAPE, value, attributes)
 
@@ -301,7 +342,9 @@ def _reshape_once(op: Any, replaced: str = "") -> None:
 def _moves_only_ones(op: Any) -> bool:
     """Whether a transpose leaves all dimensions but those of size one in their order."""
     shape = ir.ShapedType(op.operands[0].type).shape
-    order = [d for d in ir.DenseI64ArrayAttr(op.attributes["permutation"]) if shape[d] != 1]
+    order = [
+        d for d in ir.DenseI64ArrayAttr(op.attributes["permutation"]) if shape[d] != 1
+    ]
     return order == sorted(order)
 
 
@@ -310,7 +353,9 @@ def _transpose_once(op: Any) -> None:
     inner = defining_op(op.operands[0])
     if inner is None or inner.name != _TRANSPOSE:
         return
-    outer, first = (list(ir.DenseI64ArrayAttr(o.attributes["permutation"])) for o in (op, inner))
+    outer, first = (
+        list(ir.DenseI64ArrayAttr(o.attributes["permutation"])) for o in (op, inner)
+    )
     order = [first[dim] for dim in outer]
     if order == sorted(order):
         _put(inner.operands[0], op)
@@ -321,18 +366,24 @@ def _transpose_once(op: Any) -> None:
 
 def _adds_only_ones(op: Any) -> bool:
     """Whether a broadcast only adds dimensions of size one, as a reshape does."""
-    before, after = (ir.ShapedType(v.type).shape for v in (op.operands[0], op.results[0]))
+    before, after = (
+        ir.ShapedType(v.type).shape for v in (op.operands[0], op.results[0])
+    )
     return math.prod(before) == math.prod(after) and bool(before) and _in_order(op)
 
 
 def _slice_of_one(op: Any) -> None:
-    """Slices the one operand of a concatenation that a slice of the concatenation lies in."""
+    """Slices the one operand of a concatenation that a slice of the concatenation lies
+    in.
+    """
     joined = defining_op(op.operands[0])
     if joined is None or joined.name != "stablehlo.concatenate":
         return
     dim = joined.attributes["dimension"].value
     names = ("start_indices", "limit_indices", "strides")
-    starts, limits, strides = (list(ir.DenseI64ArrayAttr(op.attributes[n])) for n in names)
+    starts, limits, strides = (
+        list(ir.DenseI64ArrayAttr(op.attributes[n])) for n in names
+    )
     begin = 0
     for part in joined.operands:
         end = begin + ir.ShapedType(part.type).shape[dim]
@@ -346,7 +397,9 @@ def _slice_of_one(op: Any) -> None:
         begin = end
 
 
-def _slicing(starts: list[int], limits: list[int], strides: list[int]) -> dict[str, Any]:
+def _slicing(
+    starts: list[int], limits: list[int], strides: list[int]
+) -> dict[str, Any]:
     numbers = {"start_indices": starts, "limit_indices": limits, "strides": strides}
     return {name: ir.DenseI64ArrayAttr.get(values) for name, values in numbers.items()}
 
@@ -374,7 +427,9 @@ def _unchanged(op: Any) -> Any:
 def _is_same_number(one: Any, other: Any) -> bool:
     """Whether two constants are equal, as the branches of a gradient through zeros are."""
     number = _number(one)
-    return number is not None and repr(number) == repr(_number(other))  # 0.0 is not -0.0
+    return number is not None and repr(number) == repr(
+        _number(other)
+    )  # 0.0 is not -0.0
 
 
 def _in_order(op: Any) -> bool:
@@ -394,13 +449,19 @@ def _slice(op: Any) -> None:
 
 
 def _slice_of_gather(op: Any) -> None:
-    """The same for a gather of one slice, which is what `vmap` makes of a dynamic slice."""
+    """The same for a gather of one slice, which is what `vmap` makes of a dynamic
+    slice.
+    """
     indices = defining_op(op.operands[1])
     numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
     whole = len(numbers.offset_dims) == len(ir.ShapedType(op.results[0].type).shape)
     if indices is None or not whole or list(numbers.collapsed_slice_dims):
         return
-    parts = indices.operands if indices.name == "stablehlo.concatenate" else op.operands[1:2]
+    parts = (
+        indices.operands
+        if indices.name == "stablehlo.concatenate"
+        else op.operands[1:2]
+    )
     starts = [_number(part) for part in parts]
     dims = list(numbers.start_index_map)
     if None not in starts and len(starts) == len(dims):
@@ -408,7 +469,9 @@ def _slice_of_gather(op: Any) -> None:
 
 
 def _slice_at(op: Any, positions: dict[int, Any]) -> None:
-    """Puts a slice in place of an operation; it begins at the positions, where they fit."""
+    """Puts a slice in place of an operation; it begins at the positions, where they
+    fit.
+    """
     full, sizes = (ir.ShapedType(v.type).shape for v in (op.operands[0], op.results[0]))
     starts = [
         min(max(int(positions.get(dim, 0)), 0), whole - size)
@@ -428,7 +491,11 @@ def _computed(op: Any) -> Any:
         return None  # how a constant is written
     if (first := _number(op.operands[0])) is None:
         return None
-    name = op.attributes[REPLACES].value if REPLACES in op.attributes else name.partition(".")[2]
+    name = (
+        op.attributes[REPLACES].value
+        if REPLACES in op.attributes
+        else name.partition(".")[2]
+    )
     if f"stablehlo.{name}" not in _FOLDED or len(op.results) != 1:
         return None
     others = [] if name in _MOVES else list(op.operands)[1:]
@@ -462,7 +529,9 @@ def _put_number(number: Any, op: Any) -> None:
     scalar = ir.RankedTensorType.get([], element)
     value: dict[str, Any] = {"value": ir.DenseElementsAttr.get_splat(scalar, attribute)}
     at = {"loc": op.location, "ip": ir.InsertionPoint(op)}
-    made = ir.Operation.create("stablehlo.constant", results=[scalar], attributes=value, **at)
+    made = ir.Operation.create(
+        "stablehlo.constant", results=[scalar], attributes=value, **at
+    )
     if shaped.shape:
         nowhere: dict[str, Any] = {"broadcast_dimensions": ir.DenseI64ArrayAttr.get([])}
         made = ir.Operation.create(
@@ -472,7 +541,9 @@ def _put_number(number: Any, op: Any) -> None:
 
 
 def _number(value: Any) -> Any:
-    """The number that all elements of a constant are, of numpy's kind; None of another value."""
+    """The number that all elements of a constant are, of numpy's kind; None of another
+    value.
+    """
     op = defining_op(value)
     if op is not None and op.name == _BROADCAST:
         op = defining_op(op.operands[0])

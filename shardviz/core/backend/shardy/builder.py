@@ -1,4 +1,6 @@
-"""Builds the values of a plan while a module is read: names, shapes, shardings, origins."""
+"""Builds the values of a plan while a module is read: names, shapes, shardings,
+origins.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,10 @@ from shardviz.core.backend.shardy.attributes import (
     parse_origins,
 )
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.plan_notes import Note
 from shardviz.core.program.plan_values import Origin, PlannedOp, Step, parent_axis
 
-# Operations that jax also adds around others, with the names of the functions that mean them.
+# Operations that jax also adds around others, with the functions that mean them.
 _HELPERS = {
     "constant": {"constant"},
     "broadcast_in_dim": {"broadcast_in_dim", "broadcast", "zeros", "full", "empty2"},
@@ -34,8 +37,8 @@ _HELPERS = {
     "transpose": {"transpose"},
     "slice": {"slice", "split", "dynamic_slice"},
 }
-
 _CALL = re.compile(r"\w+\(.*\)")
+_Arrivals = Mapping[tuple[str, str], Step]
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class BlockContext:
         region: as PlannedOp has it.
         looped: whether a loop is around it.
         trips: how often it runs; None where a loop around it is of unknown length.
-        note: the note of every operation in it.
+        notes: those of every operation in it.
         manual: whether a `shard_map` is around it.
     """
 
@@ -59,13 +62,14 @@ class BlockContext:
     region: str = ""
     looped: bool = False
     trips: int | None = 1
-    note: str = ""
+    notes: tuple[Note, ...] = ()
     manual: bool = False
 
     def scope_of(self, path: str) -> tuple[str, ...]:
         """The functions around an operation, given its name in jax."""
-        outer = self.call.op
-        rest = path[len(outer) :].lstrip("/") if outer and path.startswith(outer) else path
+        rest, outer = path, self.call.op
+        if outer and path.startswith(outer):
+            rest = path[len(outer) :].lstrip("/")
         return (*self.scope, *rest.split("/")[:-1])
 
 
@@ -83,12 +87,6 @@ class ValueBuilder:
     origin_names: dict[str, str] = field(default_factory=dict)
     steps: tuple[Step, ...] = ()
 
-    def add_note(self, note: str) -> None:
-        """Adds a sentence to the note of the value, where there is one."""
-        if note:
-            notes = " ".join(filter(None, (self.op.note, note)))
-            self.op = PlannedOp.trusted({**self.op.__dict__, "note": notes})
-
 
 class Names:
     """Gives every value a name of its own.
@@ -105,14 +103,16 @@ class Names:
     def take(self, base: str, count: int = 1) -> str:
         """A name like `base` that is still free, for an operation with `count` results."""
         number = self._next.get(base, 0)
-        while self._used(name := f"{base}_{number}" if number else base, count):
+        while True:
+            name = f"{base}_{number}" if number else base
             number += 1
-        self._next[base] = number + 1
+            # The results of an operation with several are name[0], name[1].
+            several = count > 1 and f"{name}[0]" in self._taken
+            if name not in self._taken and not several:
+                break
+        self._next[base] = number
         self._taken.add(name)
         return name
-
-    def _used(self, name: str, count: int) -> bool:
-        return name in self._taken or (count > 1 and f"{name}[0]" in self._taken)
 
 
 class PlanBuilder(ABC):
@@ -150,10 +150,14 @@ class PlanBuilder(ABC):
 
     def value(self, name: str) -> PlannedOp | None:
         """A value that was read already."""
-        return self._by_name[name].op if name in self._by_name else None
+        builder = self._by_name.get(name)
+        return None if builder is None else builder.op
 
     def cross(
-        self, value: ValueBuilder, edges: Sequence[Edge], ends: Mapping[tuple[str, int], str]
+        self,
+        value: ValueBuilder,
+        edges: Sequence[Edge],
+        ends: Mapping[tuple[str, int], str],
     ) -> None:
         """Gives a value the steps that crossed its operation.
 
@@ -162,8 +166,21 @@ class PlanBuilder(ABC):
             edges: the steps, by numbers.
             ends: what these numbers mean: names, as `names_of_ends` gives them.
         """
-        steps = [_step(edge, value.op.name, ends) for edge in edges]
-        value.steps += tuple([s for s in steps if s is not None])
+        steps = []
+        for edge in edges:
+            origin = ends.get(edge.source, "")
+            to: dict[str, None] = {}
+            for target in edge.targets:
+                name = ends.get(target, "")
+                # A step may lead from a value to itself, under another number.
+                if name and name != origin:
+                    to[name] = None
+            if origin and to:
+                op = value.op.name
+                steps.append(
+                    Step.trusted(edge.number, edge.axis, op, origin, tuple(to))
+                )
+        value.steps += tuple(steps)
 
     def origin(self, key: str, kind: str, name: str, source: str = "") -> None:
         """Records what Shardy means by the name of an origin."""
@@ -178,13 +195,16 @@ class PlanBuilder(ABC):
             op: the operation.
             context: its block.
             specs: the shardings of its results.
-            fields: what it has of PlannedOp's fields beside those that every operation has.
+            fields: what it has of PlannedOp's fields beside those that every operation
+                has.
         """
         location = context.call.inner(self.attributes.location(op))
         opcode = fields.pop("opcode", None) or pipeline.name_of(op)
         results = list(op.results)
         name = self._names.take(base_name(location.op, opcode), len(results))
         operands = fields.pop("operands", None)
+        if operands is None:
+            operands = self.named(op.operands)
         shared = {
             "kind": "op",
             "opcode": opcode,
@@ -192,25 +212,27 @@ class PlanBuilder(ABC):
             "source": location.source,
             "stack": location.stack,
             "calls": location.calls,
-            "operands": self.named(op.operands) if operands is None else operands,
+            "operands": operands,
             "scope": context.scope_of(location.op),
             "region": context.region,
             "manual": context.manual,
             "trips": context.trips if context.looped else None,
             "backward": "transpose(" in location.op,
-            "note": context.note,
+            "notes": context.notes,
             **fields,
         }
         origins = self._origin_names(op)
         added = []
         for number, value in enumerate(results):
-            own = name if len(results) == 1 else f"{name}[{number}]"
             shape, dtype = self.attributes.tensor(value) or ((), "token")
             spec = specs[number] if number < len(specs) else Spec()
-            spec = spec if spec.dims or spec.unreduced else not_split(shape)
-            shared |= {"name": own, "shape": shape, "dtype": dtype, "spec": spec}
+            if not spec.dims and not spec.unreduced:
+                spec = not_split(shape)
+            shared["name"] = name if len(results) == 1 else f"{name}[{number}]"
+            shared |= {"shape": shape, "dtype": dtype, "spec": spec}
             names = origins[number] if number < len(origins) else {}
-            added.append(self.keep(ValueBuilder(PlannedOp.trusted(shared), names), value))
+            builder = ValueBuilder(PlannedOp.trusted(shared), names)
+            added.append(self.keep(builder, value))
         return added
 
     def keep(self, builder: ValueBuilder, value: Any = None) -> ValueBuilder:
@@ -232,23 +254,33 @@ class PlanBuilder(ABC):
             for step in builder.steps:
                 for name in step.to:
                     arrivals.setdefault((name, step.axis), step)
-        search = _OriginSearch({b.op.name: b.op for b in self._builders}, arrivals, alike)
+        ops = {b.op.name: b.op for b in self._builders}
+        search = _OriginSearch(ops, arrivals, alike)
         finished = []
         for builder in self._builders:
-            op, axes = builder.op, all_axes(builder.op.spec)
-            origins = {a: o for a in axes if (o := self._origin_of(a, builder)) is not None}
-            for axis in axes if len(origins) < len(axes) else ():
-                if axis not in origins and (found := search.origin(axis, op.name)):
-                    origins[axis] = found
-            steps = [s for a in axes if (s := _arrival(op.name, a, arrivals)) is not None]
-            last = max((s.number for s in steps), default=None)
-            fields = {"origins": origins, "steps": builder.steps, "step": last}
-            finished.append(PlannedOp.trusted({**op.__dict__, **fields}))
+            op, last = builder.op, None
+            origins: dict[str, Origin] = {}
+            axes = all_axes(op.spec)
+            # Those that Shardy names come first, then those that only the steps show.
+            for axis in axes:
+                origin = self._origin_of(axis, builder)
+                if origin is not None:
+                    origins[axis] = origin
+            for axis in axes:
+                step = _arrival(op.name, axis, arrivals)
+                if step is not None and (last is None or step.number > last):
+                    last = step.number
+                if axis not in origins:
+                    origin = search.origin(axis, op.name)
+                    if origin is not None:
+                        origins[axis] = origin
+            finished.append(op.changed(origins=origins, steps=builder.steps, step=last))
         return tuple(finished)
 
     def _origin_names(self, op: Any) -> tuple[dict[str, str], ...]:
         for name in ("sdy.sharding_origins", "sdy.result_sharding_origins"):
-            if text := self.attributes.text(op, name):
+            text = self.attributes.text(op, name)
+            if text:
                 return parse_origins(text)
         return ()
 
@@ -257,11 +289,15 @@ class PlanBuilder(ABC):
         parent, names = parent_axis(axis), builder.origin_names
         name = names.get(axis) or names.get(parent)
         if name is None:  # a part of an axis may come from another part of it
-            name = next((n for a, n in names.items() if parent_axis(a) == parent), None)
+            for other, origin in names.items():
+                if parent_axis(other) == parent:
+                    name = origin
+                    break
         if name is None:
             return None
-        found = self._origins.get(f"{builder.op.name}: self" if name == "self" else name)
-        return None if found is None else _of_axis(axis, found)
+        key = f"{builder.op.name}: self" if name == "self" else name
+        origin = self._origins.get(key)
+        return None if origin is None else _of_axis(axis, origin)
 
 
 @dataclass(frozen=True)
@@ -275,7 +311,7 @@ class _OriginSearch:
     """
 
     ops: Mapping[str, PlannedOp]
-    arrivals: Mapping[tuple[str, str], Step]
+    arrivals: _Arrivals
     alike: Mapping[str, Sequence[str]]
 
     def origin(self, axis: str, name: str) -> Origin | None:
@@ -284,24 +320,30 @@ class _OriginSearch:
         while name not in seen and name in self.ops:
             seen.add(name)
             op = self.ops[name]
-            if (step := _arrival(name, axis, self.arrivals)) is not None:
+            step = _arrival(name, axis, self.arrivals)
+            if step is not None:
                 name = step.origin
             elif op.kind in ("argument", "result"):
-                return Origin(axis, op.kind, name) if axis in all_axes(op.spec) else None
+                has = axis in all_axes(op.spec)
+                return Origin(axis, op.kind, name) if has else None
             elif op.opcode == "sharding_constraint":
                 return Origin(axis, "constraint", (*op.operands, name)[0], op.source)
             else:
-                alike = (n for n in self.alike.get(name, ()) if n not in seen)
-                name = next((n for n in alike if axis in all_axes(self.ops[n].spec)), name)
+                for other in self.alike.get(name, ()):
+                    if other not in seen and axis in all_axes(self.ops[other].spec):
+                        name = other
+                        break
         return None
 
 
 @lru_cache(maxsize=4096)
 def base_name(path: str, opcode: str) -> str:
-    """What jax calls an operation; where it is only a helper of that, what StableHLO calls it.
+    """What jax calls an operation; of a helper of that, what StableHLO calls it.
 
-    >>> base_name("jit(f)/jit(relu)/max", "maximum"), base_name("jit(f)/max", "broadcast_in_dim")
-    ('max', 'broadcast_in_dim')
+    >>> base_name("jit(f)/jit(relu)/max", "maximum")
+    'max'
+    >>> base_name("jit(f)/max", "broadcast_in_dim")
+    'broadcast_in_dim'
     """
     last = path.rsplit("/", 1)[-1].rstrip(":")  # jax's callbacks end with a colon
     if not last or _CALL.fullmatch(last):
@@ -325,23 +367,22 @@ def _not_split(rank: int) -> Spec:
     return Spec.trusted(((),) * rank)
 
 
-def names_of_ends(operands: Sequence[str], results: Sequence[str]) -> dict[tuple[str, int], str]:
-    """The names of an operation's operands and results, by kind and number as in an Edge."""
-    ends = {("operand", n): name for n, name in enumerate(operands)}
-    return ends | {("result", n): name for n, name in enumerate(results)}
-
-
-def _step(edge: Edge, op: str, ends: Mapping[tuple[str, int], str]) -> Step | None:
-    """An edge by names; None where it leads from a value to itself."""
-    origin = ends.get(edge.source, "")
-    to = tuple(dict.fromkeys([n for e in edge.targets if (n := ends.get(e, "")) and n != origin]))
-    return Step.trusted(edge.number, edge.axis, op, origin, to) if origin and to else None
+def names_of_ends(
+    operands: Sequence[str], results: Sequence[str]
+) -> dict[tuple[str, int], str]:
+    """The names of an operation's operands and results, by kind and number as in an
+    Edge.
+    """
+    ends = {("operand", number): name for number, name in enumerate(operands)}
+    for number, name in enumerate(results):
+        ends["result", number] = name
+    return ends
 
 
 @lru_cache(maxsize=4096)
-def _of_axis(axis: str, found: Origin) -> Origin:
-    return Origin(axis, found.kind, found.name, found.source)
+def _of_axis(axis: str, origin: Origin) -> Origin:
+    return Origin(axis, origin.kind, origin.name, origin.source)
 
 
-def _arrival(name: str, axis: str, arrivals: Mapping[tuple[str, str], Step]) -> Step | None:
+def _arrival(name: str, axis: str, arrivals: _Arrivals) -> Step | None:
     return arrivals.get((name, axis)) or arrivals.get((name, parent_axis(axis)))

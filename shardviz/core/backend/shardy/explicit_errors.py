@@ -1,7 +1,8 @@
-"""Finds the operation that jax refused on Explicit axes, and says in words why it did.
+"""Finds the operation that jax refused on Explicit axes, and why it did.
 
-jax does not export `ShardingTypeError`, so it is known by name. The operation is found in the
-traceback: every operation of jax passes through `Primitive.bind(*args, **params)`, which is public.
+jax does not export `ShardingTypeError`, so it is known by name. The operation is found
+in the traceback: every operation of jax passes through `Primitive.bind(*args,
+**params)`.
 """
 
 from __future__ import annotations
@@ -9,40 +10,47 @@ from __future__ import annotations
 import inspect
 import re
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 import jax
-import jax.extend
 import jax.numpy as jnp
-from jax._src.config import traceback_filtering
 
 from shardviz.core.backend.bridge import adopt_spec
 from shardviz.core.backend.failures import in_words
-from shardviz.core.format import joined
-from shardviz.core.hlo.module import is_user_file
+from shardviz.core.backend.jax_compat import BoundOperation, bound_operation
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.plan_notes import Refusal
+from shardviz.core.xla.module import is_user_file
 
-_OWN_WORDS = ("out_sharding", "assert when all axes", "equal types", "equal output types")
+# What jax says in errors about shardings in types, beside those that have a class.
+_TYPE_WORDS = (
+    "out_sharding",
+    "assert when all axes",
+    "equal types",
+    "equal output types",
+)
+_NO_TYPE_WORDS = ("via `out_sharding`", "sharding rule for")  # the second by jax 0.10
 _OUT_PARAMS = ("out_sharding", "sharding")
 _UNEVEN = re.compile(
     r"out dim \((\d+)\) is not divisible by mesh axes \((\d+)\) with spec \((.+?)\)"
 )
 _TWICE = re.compile(r"P\([^)]*\)(?:[^)]*\))? has duplicate entries for `(\w+)`")
-_DIMENSION = ("dimension", "axis")
-_ALONG_ONE = (
-    "sort",
-    "cumsum",
-    "cumprod",
-    "cummax",
-    "cummin",
-    "cumlogsumexp",
-    "top_k",
-    "tile",
-    "roll",
+# What works along one dimension, and needs that not split.
+_ALONG_ONE = frozenset(
+    {
+        "sort",
+        "cumsum",
+        "cumprod",
+        "cummax",
+        "cummin",
+        "cumlogsumexp",
+        "top_k",
+        "tile",
+        "roll",
+    }
 )
 _ALIKE = ("select_n", "concatenate", "stack", "clamp", "dynamic_update_slice")
 
@@ -79,7 +87,7 @@ def is_sharding_error(error: BaseException) -> bool:
         return True
     kinds = (ValueError, TypeError, AssertionError, NotImplementedError)
     words = str(error)
-    if not isinstance(error, kinds) or not any(w in words for w in _OWN_WORDS):
+    if not isinstance(error, kinds) or not any(w in words for w in _TYPE_WORDS):
         return False
     return "hard" in words or "@" in words
 
@@ -89,115 +97,91 @@ def refused_in(error: BaseException, complete: bool = True) -> Refused | None:
 
     Args:
         error: what jax raised.
-        complete: whether the traceback holds all of jax's own frames, as `unfiltered` keeps them;
-            else a function of jax.numpy is no answer, since an operation inside may be meant.
+        complete: whether the traceback holds all of jax's own frames, as
+            `complete_tracebacks` keeps them; else a function of jax.numpy does not
+            count, since an operation inside may be meant.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    bound = [f for f in frames if _binds(f)]
-    if bound and frames.index(bound[-1]) >= _last_entered(frames):
-        return _of_primitive(bound[-1])
-    return _of_function(frames) if complete else None
+    last = 0  # the last frame of the user's own code
+    for number, frame in enumerate(frames):
+        if is_user_file(frame.f_code.co_filename):
+            last = number
+    for frame in reversed(frames[last:]):
+        operation = bound_operation(frame)
+        if operation is not None:
+            return _of_operation(operation)
+    return _of_function(frames[last + 1 :]) if complete else None
 
 
-@contextmanager
-def unfiltered() -> Iterator[None]:
-    """A context in which tracebacks of this thread keep the frames of jax itself."""
-    # jax.config.update would change it for every thread, and an interrupt could leave it so.
-    with traceback_filtering("off"):
-        yield
-
-
-def _binds(frame: FrameType) -> bool:
-    found = frame.f_locals
-    return (
-        frame.f_code.co_name == "bind"
-        and isinstance(found.get("self"), jax.extend.core.Primitive)
-        and "args" in found
-        and "params" in found
-    )
-
-
-def _last_entered(frames: list[FrameType]) -> int:
-    """The number of the last frame of the user's own code."""
-    theirs = [n for n, f in enumerate(frames) if is_user_file(f.f_code.co_filename)]
-    return theirs[-1] if theirs else 0
-
-
-def _of_primitive(frame: FrameType) -> Refused | None:
-    primitive, params = frame.f_locals["self"], dict(frame.f_locals["params"])
-    avals = _avals(frame.f_locals["args"])
-    if avals is None:
-        return None
-    out = next((name for name in _OUT_PARAMS if name in params), "")
+def _of_operation(operation: BoundOperation) -> Refused | None:
+    primitive, params = operation.primitive, dict(operation.params)
 
     def apply(*values: Any, **changes: Any) -> Any:
         return primitive.bind(*values, **{**params, **changes})
 
-    return Refused(primitive.name, _structs(avals), _types(avals), params, apply, out)
+    return _refused(primitive.name, operation.operands, params, apply)
 
 
-def _of_function(frames: list[FrameType]) -> Refused | None:
-    """A function of jax.numpy or jax.lax that refused its arguments before it did anything."""
-    for frame in frames[_last_entered(frames) + 1 :]:
-        name = frame.f_code.co_name
+def _of_function(frames: Sequence[FrameType]) -> Refused | None:
+    """A function of jax.numpy or jax.lax that refused its arguments at once."""
+    for frame in frames:
         for module in (jnp, jax.lax):
-            function = getattr(module, name, None)
-            code = getattr(inspect.unwrap(function), "__code__", None) if function else None
-            if function is None or code is not frame.f_code:
-                continue
-            arguments = _arguments(function, frame)
-            arrays = [k for k, v in arguments.items() if isinstance(v, jax.Array)]
-            avals = _avals([arguments[k] for k in arrays])
-            if arrays and avals is not None:
-                return _function(name, function, arguments, arrays, avals)
+            function = getattr(module, frame.f_code.co_name, None)
+            code = getattr(inspect.unwrap(function), "__code__", None)  # type: ignore[arg-type]
+            if code is frame.f_code:
+                refused = _of_arguments(function, frame)
+                if refused is not None:
+                    return refused
     return None
 
 
-def _function(
-    name: str, function: Any, arguments: dict[str, Any], arrays: list[str], avals: list[Any]
-) -> Refused:
-    rest = {k: v for k, v in arguments.items() if k not in arrays}
+def _of_arguments(function: Any, frame: FrameType) -> Refused | None:
+    names = inspect.signature(function).parameters
+    arrays, rest = {}, {}
+    for name in names:
+        if name in frame.f_locals:
+            value = frame.f_locals[name]
+            (arrays if isinstance(value, jax.Array) else rest)[name] = value
 
     def apply(*values: Any, **changes: Any) -> Any:
-        everything = {**dict(zip(arrays, values, strict=True)), **rest, **changes}
+        arguments = {**dict(zip(arrays, values, strict=True)), **rest, **changes}
         bound = inspect.signature(function).bind_partial()
-        bound.arguments.update({k: everything[k] for k in inspect.signature(function).parameters})
+        bound.arguments.update({name: arguments[name] for name in names})
         return function(*bound.args, **bound.kwargs)
 
-    out = next((p for p in _OUT_PARAMS if p in rest), "")
-    return Refused(name, _structs(avals), _types(avals), rest, apply, out)
-
-
-def _arguments(function: Any, frame: FrameType) -> dict[str, Any]:
-    names = inspect.signature(function).parameters
-    return {k: frame.f_locals[k] for k in names if k in frame.f_locals}
-
-
-def _avals(values: Any) -> list[Any] | None:
-    """The types of values, or None where one is no array."""
-    try:
-        avals = [jax.typeof(value) for value in values]
-    except TypeError:
+    if not arrays:
         return None
-    return avals if all(hasattr(a, "sharding") for a in avals) else None
+    return _refused(frame.f_code.co_name, list(arrays.values()), rest, apply)
 
 
-def _structs(avals: Sequence[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
-    return tuple(jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding) for a in avals)
-
-
-def _types(avals: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(str(aval) for aval in avals)
+def _refused(
+    name: str, values: Sequence[Any], params: dict[str, Any], apply: Callable[..., Any]
+) -> Refused | None:
+    structs, types = [], []
+    for value in values:
+        try:
+            aval = jax.typeof(value)
+        except TypeError:
+            return None  # no array
+        if not hasattr(aval, "sharding"):
+            return None
+        sharding = aval.sharding  # type: ignore[attr-defined]
+        structs.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding))
+        types.append(str(aval))
+    out = [param for param in _OUT_PARAMS if param in params]
+    return Refused(
+        name, tuple(structs), tuple(types), params, apply, out[0] if out else ""
+    )
 
 
 def spec_of(operand: jax.ShapeDtypeStruct) -> Spec:
     """The sharding in a type, one entry per dimension."""
-    spec = adopt_spec(operand.sharding.spec) if operand.sharding is not None else Spec()
+    spec = Spec() if operand.sharding is None else adopt_spec(operand.sharding.spec)
     dims = (spec.dims + ((),) * operand.ndim)[: operand.ndim]
     return Spec(dims, unreduced=spec.unreduced, reduced=spec.reduced)
 
 
-def problem(refused: Refused | None, error: BaseException) -> str:
+def problem(refused: Refused | None, error: BaseException) -> Refusal:
     """Why jax refused an operation.
 
     Args:
@@ -205,111 +189,85 @@ def problem(refused: Refused | None, error: BaseException) -> str:
         error: what jax raised.
 
     >>> problem(None, ValueError("no idea"))
-    'ValueError: no idea'
+    Refusal(code='other', ..., words='ValueError: no idea')
     """
+    name, specs = "", tuple[Spec, ...]()
+    if refused is not None:
+        name, specs = refused.name, tuple(map(spec_of, refused.operands))
     words = str(error)
-    if (uneven := _UNEVEN.search(words)) is not None:
-        size, parts, axes = uneven.groups()
-        return (
-            f"{_named_operand(refused)} makes a dimension of size {size} out of one that is split"
-            f" over {axes}, and {size} does not divide by {parts}."
-        )
-    if (twice := _TWICE.search(words)) is not None:
-        return _doubled(refused, twice[1])
+    uneven, twice = _UNEVEN.search(words), _TWICE.search(words)
+    if uneven is not None:
+        sizes = (int(uneven[1]), int(uneven[2]))
+        return Refusal("uneven", name, axes=(uneven[3],), sizes=sizes)
+    if twice is not None:
+        return Refusal("twice", name, specs, (twice[1],))
     if refused is None:
-        return in_words(error)
-    specs = [spec_of(operand) for operand in refused.operands]
-    if refused.name == "dot_general":
+        return Refusal("other", words=in_words(error))
+    if name == "dot_general":
         return _dot(refused, specs)
     if "illegally sharded result" in words:
-        axes = [a for a in dict.fromkeys(specs[0].axes) if all(a in s.axes for s in specs[1:])]
-        return _doubled(refused, joined(axes) if axes else "one axis")
+        shared = []
+        for axis in dict.fromkeys(specs[0].axes):
+            if all(axis in spec.axes for spec in specs[1:]):
+                shared.append(axis)
+        return Refusal("twice", name, specs, tuple(shared))
     return _other(refused, specs, error)
 
 
-def _other(refused: Refused, specs: Sequence[Spec], error: BaseException) -> str:
+def _other(refused: Refused, specs: tuple[Spec, ...], error: BaseException) -> Refusal:
     name, shapes = refused.name, [operand.shape for operand in refused.operands]
     if name == "reshape":
-        sizes = tuple(refused.params.get("new_sizes", ()))
-        return (
-            f"reshape from {shapes[0]} to {sizes} takes apart a dimension that is split"
-            f" ({specs[0]}), and no mesh axis can follow it."
-        )
+        sizes = (*shapes[0], *refused.params.get("new_sizes", ()))
+        return Refusal("reshape", name, specs, sizes=sizes, rank=len(shapes[0]))
     if name.startswith(("gather", "scatter")):
-        verb = "reads" if name == "gather" else "writes into"
-        return (
-            f"Indexing {verb} an array that is {specs[0]} by indices that are {specs[1]}, and it is"
-            " ambiguous how the result is split."
-        )
+        return Refusal("indexing", name, specs)
     if name in _ALONG_ONE:
-        return _along(refused, specs[0])
+        return _along(refused, specs)
     if name == "conv_general_dilated":
-        return (
-            f"The operands of the convolution are {joined(specs)}, and it is ambiguous how the"
-            " result is split."
-        )
-    untyped = ("via `out_sharding`", "sharding rule for")  # the second by jax 0.10.0
-    if isinstance(error, NotImplementedError) or any(words in str(error) for words in untyped):
-        return f"jax does not infer a sharding for {name}: it has to be given."
-    distinct = list(dict.fromkeys(specs))
-    if len(distinct) > 1 and (name in _ALIKE or len({len(s) for s in shapes}) == 1):
-        return f"The operands of {name} are split differently: {joined(distinct)}."
-    return in_words(error)
+        return Refusal("convolution", name, specs)
+    words = str(error)
+    unknown = isinstance(error, NotImplementedError)
+    if unknown or any(part in words for part in _NO_TYPE_WORDS):
+        return Refusal("no type", name)
+    distinct = tuple(dict.fromkeys(specs))
+    one_rank = len({len(shape) for shape in shapes}) == 1
+    if len(distinct) > 1 and (name in _ALIKE or one_rank):
+        return Refusal("operands", name, distinct)
+    return Refusal("other", name, words=in_words(error))
 
 
-def _dot(refused: Refused, specs: Sequence[Spec]) -> str:
+def _dot(refused: Refused, specs: tuple[Spec, ...]) -> Refusal:
     (left, right), (left_batch, right_batch) = refused.params["dimension_numbers"]
-    inner = [_over(specs[0], left), _over(specs[1], right)]
-    if inner[0] and inner[0] == inner[1]:
-        return (
-            f"Both operands of dot_general are split over {joined(inner[0])} along the dimension"
-            " that it sums: each device has a part of the sum, and it is ambiguous how the result"
-            " is split."
-        )
-    if inner[0] and inner[1]:
-        return (
-            f"dot_general sums over a dimension that is split over {joined(inner[0])} on the"
-            f" left and over {joined(inner[1])} on the right."
-        )
-    batch = [_over(specs[0], left_batch), _over(specs[1], right_batch)]
-    if batch[0] != batch[1]:
-        sides = [f"over {joined(b)}" if b else "not at all" for b in batch]
-        return (
-            f"The batch dimensions of dot_general are split {sides[0]} on the left and {sides[1]}"
-            " on the right."
-        )
-    both = [a for a in specs[0].axes if a in specs[1].axes and a not in inner[0] + inner[1]]
-    return _doubled(refused, joined(both) or "one axis")
-
-
-def _along(refused: Refused, spec: Spec) -> str:
-    number = next((refused.params[n] for n in _DIMENSION if n in refused.params), None)
-    if refused.name == "tile":
-        repeats = enumerate(refused.params.get("reps", ()))
-        number = next((n for n, times in repeats if times > 1 and spec.dims[n]), None)
-    number = number[0] if isinstance(number, tuple) and len(number) == 1 else number
-    if not isinstance(number, int) or not spec.dims:
-        return f"{refused.name} needs dimensions that are not split, and its operand is {spec}."
-    number %= len(spec.dims)
-    over = spec.dims[number] or spec.axes
-    return (
-        f"{refused.name} works along dimension {number}, which is split over {joined(over)}, and"
-        " needs it not split."
-    )
-
-
-def _doubled(refused: Refused | None, axes: str) -> str:
-    operands = [spec_of(operand) for operand in refused.operands] if refused else []
-    sources = f" from operands that are {joined(operands)}" if len(operands) > 1 else ""
-    return (
-        f"{_named_operand(refused)} would split its result over {axes} in two dimensions{sources};"
-        " a mesh axis can split one."
-    )
-
-
-def _named_operand(refused: Refused | None) -> str:
-    return refused.name if refused else "The operation"
+    name = refused.name
+    one, two = _over(specs[0], left), _over(specs[1], right)
+    if one and one == two:
+        return Refusal("inner alike", name, specs, one)
+    if one and two:
+        return Refusal("inner", name, specs, one, two)
+    first, second = _over(specs[0], left_batch), _over(specs[1], right_batch)
+    if first != second:
+        return Refusal("batch", name, specs, first, second)
+    both = [axis for axis in specs[0].axes if axis in specs[1].axes]
+    outer = tuple(axis for axis in both if axis not in (*one, *two))
+    return Refusal("twice", name, specs, outer)
 
 
 def _over(spec: Spec, dims: Sequence[int]) -> tuple[str, ...]:
     return tuple(axis for dim in dims for axis in spec.dims[dim])
+
+
+def _along(refused: Refused, specs: tuple[Spec, ...]) -> Refusal:
+    params, spec = refused.params, specs[0]
+    number = params.get("dimension", params.get("axis"))
+    if refused.name == "tile":
+        for dim, times in enumerate(params.get("reps", ())):
+            if times > 1 and spec.dims[dim]:
+                number = dim
+                break
+    if isinstance(number, tuple) and len(number) == 1:
+        (number,) = number
+    if not isinstance(number, int) or not spec.dims:
+        return Refusal("along", refused.name, specs)
+    number %= len(spec.dims)
+    axes = spec.dims[number] or spec.axes
+    return Refusal("along", refused.name, specs, axes, dim=number)

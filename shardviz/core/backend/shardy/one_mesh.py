@@ -1,8 +1,9 @@
 """Writes the shardings of a module over one mesh, where the program names several.
 
-`jax.lax.with_sharding_constraint` and `jax.shard_map` may name a mesh of their own that holds the
-same devices in another shape. Shardy propagates nothing from one mesh to another, so XLA writes the
-axes of one as axes of the other before it propagates, and the plan does the same on its copy.
+`jax.lax.with_sharding_constraint` and `jax.shard_map` may name a mesh of their own that
+holds the same devices in another shape. Shardy propagates nothing from one mesh to
+another, so XLA writes the axes of one as axes of the other before it propagates, and
+the plan does the same on its copy.
 """
 
 from __future__ import annotations
@@ -24,18 +25,19 @@ AxisPart = tuple[str, int, int]
 def axis_parts(
     axes: Sequence[tuple[str, int]], of: Sequence[tuple[str, int]]
 ) -> dict[str, list[AxisPart]] | None:
-    """The axes of one mesh as axes, or parts of axes, of another mesh of the same devices.
+    """The axes of one mesh as axes, or parts of axes, of another mesh of the same
+    devices.
 
-    Both are factors of the same number, so they are matched from the major axis on, as XLA does
-    (its pass `xla-sdy-round-trip-dedup-meshes`).
+    Both are factors of the same number, so they are matched from the major axis on, as
+    XLA does (its pass `xla-sdy-round-trip-dedup-meshes`).
 
     Args:
         axes: name and size of each axis.
         of: name and size of each axis of the other mesh.
 
     Returns:
-        Axis to name, size before and size of each part; None where the sizes do not divide each
-        other, as in 2 × 3 and 3 × 2.
+        Axis to name, size before and size of each part; None where the sizes do not
+        divide each other, as in 2 × 3 and 3 × 2.
 
     >>> axis_parts([("all", 8)], [("data", 4), ("model", 2)])
     {'all': [('data', 1, 4), ('model', 1, 2)]}
@@ -60,7 +62,9 @@ def axis_parts(
     return None if own else found
 
 
-def merged_parts(names: Sequence[str], parts: Mapping[str, list[AxisPart]]) -> list[AxisPart]:
+def merged_parts(
+    names: Sequence[str], parts: Mapping[str, list[AxisPart]]
+) -> list[AxisPart]:
     """The parts of several axes, in order; those that follow each other are one part.
 
     Args:
@@ -82,14 +86,17 @@ def merged_parts(names: Sequence[str], parts: Mapping[str, list[AxisPart]]) -> l
 
 
 def use_one_mesh(module: Any, axes: Sequence[tuple[str, int]]) -> None:
-    """Writes every sharding of a module over the axes of one mesh, in place, where it can be.
+    """Writes every sharding of a module over the axes of one mesh, in place, where it
+    can be.
 
     Args:
         module: the module.
         axes: name and size of each axis of the mesh.
     """
     tops = [item.operation for item in module.regions[0].blocks[0].operations]
-    meshes = {op.attributes["sym_name"].value: op for op in tops if op.name == "sdy.mesh"}
+    meshes = {
+        op.attributes["sym_name"].value: op for op in tops if op.name == "sdy.mesh"
+    }
     parts, main = {}, ""
     for name, mesh in meshes.items():
         own = _axes_of(mesh)
@@ -100,7 +107,9 @@ def use_one_mesh(module: Any, axes: Sequence[tuple[str, int]]) -> None:
     if not parts:
         return
     with module.context:
-        if not main:  # no argument is placed by the program, so jax wrote no mesh of its own
+        if (
+            not main
+        ):  # no argument is placed by the program, so jax wrote no mesh of its own
             main = next(iter(parts))
             made = [sdy.MeshAxisAttr.get(name, size) for name, size in axes]
             meshes[main].attributes["mesh"] = sdy.MeshAttr.get(made)
@@ -129,7 +138,10 @@ class _Renamed:
     """
 
     def __init__(
-        self, main: str, sizes: Mapping[str, int], parts: Mapping[str, dict[str, list[AxisPart]]]
+        self,
+        main: str,
+        sizes: Mapping[str, int],
+        parts: Mapping[str, dict[str, list[AxisPart]]],
     ) -> None:
         self.main, self.sizes, self.parts = main, sizes, parts
 
@@ -146,39 +158,57 @@ class _Renamed:
         shardings = [
             sharding
             for name in ("in_shardings", "out_shardings")
-            for sharding in sdy.TensorShardingPerValueAttr(op.attributes[name]).shardings
+            for sharding in sdy.TensorShardingPerValueAttr(
+                op.attributes[name]
+            ).shardings
         ]
-        named: list[Any] = [sdy.TensorShardingAttr(sharding).mesh_or_ref for sharding in shardings]
+        named: list[Any] = [
+            sdy.TensorShardingAttr(sharding).mesh_or_ref for sharding in shardings
+        ]
         meshes = {mesh.value for mesh in named}
         for mesh in meshes & {*self.parts}:
-            parts = merged_parts(parse_axes(str(op.attributes["manual_axes"])), self.parts[mesh])
+            parts = merged_parts(
+                parse_axes(str(op.attributes["manual_axes"])), self.parts[mesh]
+            )
             axes = [ir.StringAttr.get(name) for name, _, _ in parts]
             op.attributes["manual_axes"] = sdy.ManualAxesAttr.get(axes)
 
     def _attribute(self, attribute: Any) -> Any:
-        """An attribute with the axes of the one mesh; the same object where nothing changes."""
+        """An attribute with the axes of the one mesh; the same object where nothing
+        changes.
+        """
         if sdy.TensorShardingAttr.isinstance(attribute):
             return self._sharding(sdy.TensorShardingAttr(attribute))
         if sdy.TensorShardingPerValueAttr.isinstance(attribute):
             inner = list(sdy.TensorShardingPerValueAttr(attribute).shardings)
             renamed = [self._attribute(sharding) for sharding in inner]
             return sdy.TensorShardingPerValueAttr.get(renamed)
-        if isinstance(attribute, ir.ArrayAttr):  # of what each argument of a function has
+        if isinstance(
+            attribute, ir.ArrayAttr
+        ):  # of what each argument of a function has
             return ir.ArrayAttr.get([self._attribute(inner) for inner in attribute])
         if isinstance(attribute, ir.DictAttr):
             items = [attribute[number] for number in range(len(attribute))]
-            return ir.DictAttr.get({item.name: self._attribute(item.attr) for item in items})
+            return ir.DictAttr.get(
+                {item.name: self._attribute(item.attr) for item in items}
+            )
         if "replica_group_mesh_axes" in (text := str(attribute)):
             return self._groups(attribute, text)
         return attribute
 
     def _groups(self, attribute: Any, text: str) -> Any:
-        """The groups of a collective that the program has in a `shard_map`, as jax 0.12 writes."""
+        """The groups of a collective that the program has in a `shard_map`, as jax 0.12
+        writes.
+        """
         found = _GROUPS.search(text)
         parts = self.parts.get(found[1]) if found is not None else None
         if parts is None:
             return attribute
-        names = [part for name in _AXIS_REF.findall(text) for part in merged_parts([name], parts)]
+        names = [
+            part
+            for name in _AXIS_REF.findall(text)
+            for part in merged_parts([name], parts)
+        ]
         # What reads it takes the name of a part for one, and nothing else reads it.
         refs = (f'#stablehlo.axis_ref<name = "{self._name(*part)}">' for part in names)
         return ir.Attribute.parse(
@@ -190,20 +220,32 @@ class _Renamed:
 
     def _sharding(self, sharding: Any) -> Any:
         mesh = sharding.mesh_or_ref
-        parts = self.parts.get(mesh.value) if isinstance(mesh, ir.FlatSymbolRefAttr) else None
+        parts = (
+            self.parts.get(mesh.value)
+            if isinstance(mesh, ir.FlatSymbolRefAttr)
+            else None
+        )
         if parts is None:
             return sharding
         dims = []
         for dim in map(sdy.DimensionShardingAttr, sharding.dimension_shardings):
             axes = self._axes(dim.axes, parts)
-            dims.append(sdy.DimensionShardingAttr.get(axes, dim.is_closed, dim.priority))
+            dims.append(
+                sdy.DimensionShardingAttr.get(axes, dim.is_closed, dim.priority)
+            )
         replicated = self._axes(sharding.replicated_axes, parts)
         unreduced = self._axes(sharding.unreduced_axes, parts)
         return sdy.TensorShardingAttr.get(self.main, dims, replicated, unreduced)
 
     def _axes(self, axes: Any, parts: dict[str, list[AxisPart]]) -> list[Any]:
         found = []
-        for name, before, size in merged_parts([sdy.AxisRefAttr(a).name for a in axes], parts):
-            part = None if size == self.sizes[name] else sdy.SubAxisInfoAttr.get(before, size)
+        for name, before, size in merged_parts(
+            [sdy.AxisRefAttr(a).name for a in axes], parts
+        ):
+            part = (
+                None
+                if size == self.sizes[name]
+                else sdy.SubAxisInfoAttr.get(before, size)
+            )
             found.append(sdy.AxisRefAttr.get(name, part))
         return found

@@ -1,17 +1,21 @@
-"""Shardy's passes, run on a copy of a lowered module, after the rewrites that XLA makes first.
+"""Shardy's passes, run on a copy of a lowered module, after the rewrites that XLA makes
+first.
 
-jax carries every constant of a scan through the loop as an argument. XLA lets the loop read these
-from outside before it propagates; otherwise the axes of one use inside would conflict with those
-of another through the loop's own edges, and the plan would differ from what XLA does.
+jax carries every constant of a scan through the loop as an argument. XLA lets the loop
+read these from outside before it propagates; otherwise the axes of one use inside would
+conflict with those of another through the loop's own edges, and the plan would differ
+from what XLA does.
 
-jax lowers `erf`, `top_k` and their like to CHLO, for which Shardy has no rules. XLA decomposes them
-first, and jaxlib offers no pass that does. Every elementwise operation propagates shardings alike,
-so an elementwise CHLO operation is replaced by one that Shardy knows, which keeps its name in an
-attribute. A composite operation becomes a call of its decomposition, and a concatenation loses
-operands without elements. XLA also simplifies and inlines first, and so does `before_propagation`.
+jax lowers `erf`, `top_k` and their like to CHLO, for which Shardy has no rules. XLA
+decomposes them first, and jaxlib offers no pass that does. Every elementwise operation
+propagates shardings alike, so an elementwise CHLO operation is replaced by one that
+Shardy knows, which keeps its name in an attribute. A composite operation becomes a call
+of its decomposition, and a concatenation loses operands without elements. XLA also
+simplifies and inlines first, and so does `before_propagation`.
 
-None of this is public: jaxlib has Shardy's passes registered with MLIR's PassManager, under names
-that may change. So they are looked up, and `available` says in one sentence what is missing.
+None of this is public: jaxlib has Shardy's passes registered with MLIR's PassManager,
+under names that may change. So they are looked up, and `available` says in one sentence
+what is missing.
 """
 
 from __future__ import annotations
@@ -38,16 +42,20 @@ from shardviz.core.backend.shardy.one_mesh import use_one_mesh
 from shardviz.core.errors import ProgramError
 
 _LOOP = "stablehlo.while"
-#: The attribute of what XLA puts before a loop for a value that the loop reads from outside.
+#: The attribute of what XLA puts before a loop for a value that the loop reads from
+#: outside.
 READ_BY_LOOP = "shardviz.read_by_loop"
 # XLA does not decompose these, and Shardy knows them as custom calls of these names.
 _CALLS = {"chlo.top_k": "mhlo.topk", "chlo.erf": "mhlo.erf"}
 _CONCATENATE = "stablehlo.concatenate"
 _COMPOSITE = "stablehlo.composite"
-# The XLA of jax 0.10 shows Shardy an erf that it has no rule for, so no sharding crosses it.
+# The XLA of jax 0.10 shows Shardy an erf that it has no rule for, so no sharding
+# crosses it.
 _LEFT = {"chlo.erf"} if jax.__version_info__ < (0, 11) else set()
 _ONE, _TWO, _TEST = "stablehlo.tanh", "stablehlo.atan2", "stablehlo.is_finite"
-_REPLACEMENTS = frozenset({"stablehlo.custom_call", "stablehlo.reshape", _ONE, _TWO, _TEST})
+_REPLACEMENTS = frozenset(
+    {"stablehlo.custom_call", "stablehlo.reshape", _ONE, _TWO, _TEST}
+)
 
 
 def rewrite_operations(module: Any) -> None:
@@ -62,7 +70,9 @@ def rewrite_operations(module: Any) -> None:
 
 
 def name_of(op: Any) -> str:
-    """What an operation is called, without its dialect; for a replacement, what it replaces."""
+    """What an operation is called, without its dialect; for a replacement, what it
+    replaces.
+    """
     name = op.name
     if name in _REPLACEMENTS and REPLACES in op.attributes:
         return op.attributes[REPLACES].value
@@ -74,7 +84,9 @@ def _replace(op: Any) -> None:
         _without_empty(op)
         return
     with op.context, op.location:
-        attributes: dict[str, Any] = {REPLACES: ir.StringAttr.get(op.name.partition(".")[2])}
+        attributes: dict[str, Any] = {
+            REPLACES: ir.StringAttr.get(op.name.partition(".")[2])
+        }
         if op.name == _COMPOSITE:
             attributes, name = {"callee": op.attributes["decomposition"]}, "func.call"
         elif op.name in _CALLS:
@@ -117,10 +129,17 @@ def _without_empty(op: Any) -> None:
 
 
 def _elementwise(op: Any) -> str:
-    """The replacement of an elementwise operation of one or two operands; `""` for any other."""
+    """The replacement of an elementwise operation of one or two operands; `""` for any
+    other.
+    """
     operands = [str(v.type) for v in op.operands]
     results = [str(v.type) for v in op.results]
-    if len(results) != 1 or len(set(operands)) != 1 or len(operands) > 2 or len(op.regions):
+    if (
+        len(results) != 1
+        or len(set(operands)) != 1
+        or len(operands) > 2
+        or len(op.regions)
+    ):
         return ""
     if operands[0] == results[0]:
         return _ONE if len(operands) == 1 else _TWO
@@ -130,9 +149,11 @@ def _elementwise(op: Any) -> str:
 
 
 def read_invariants_outside(module: Any) -> None:
-    """Lets every loop of a module read from outside what it only passes through; in place.
+    """Lets every loop of a module read from outside what it only passes through; in
+    place.
 
-    The loop no longer carries it. StableHLO's canonicalization of a loop does the same in XLA.
+    The loop no longer carries it. StableHLO's canonicalization of a loop does the same
+    in XLA.
 
     >>> import jax
     >>> loop = jax.jit(lambda x, y: jax.lax.fori_loop(0, 3, lambda i, c: c + y, x)).lower(1.0, 2.0)
@@ -145,22 +166,31 @@ def read_invariants_outside(module: Any) -> None:
     [2]
     """
     with module.context:
-        # Inner loops first, since what one only passes through the loop around it may, too; again,
-        # since what that one no longer carries may be what one inside only passes through.
+        # Inner loops first, since what one only passes through the loop around it may,
+        # too; again, since what that one no longer carries may be what one inside only
+        # passes through.
         while sum(_reads_outside(op) for op in _loops_in(module)):
             pass
 
 
 def _loops_in(op: Any) -> list[Any]:
-    return [inner for inner in operations_in(op, inner_first=True) if inner.name == _LOOP]
+    return [
+        inner for inner in operations_in(op, inner_first=True) if inner.name == _LOOP
+    ]
 
 
 def _reads_outside(loop: Any) -> bool:
-    """Lets one loop read outside what it only passes through; whether there was anything."""
+    """Lets one loop read outside what it only passes through; whether there was
+    anything.
+    """
     condition, body = (region.blocks[0] for region in loop.regions)
     returned = body.operations[len(body.operations) - 1].operation
     carried = list(zip(loop.operands, body.arguments, returned.operands, strict=True))
-    kept = [i for i, (first, inside, last) in enumerate(carried) if last not in (first, inside)]
+    kept = [
+        i
+        for i, (first, inside, last) in enumerate(carried)
+        if last not in (first, inside)
+    ]
     if len(kept) in (0, len(carried)):
         return False
     for number in reversed(range(len(carried))):
@@ -204,10 +234,12 @@ def _carry(loop: Any, kept: Sequence[int]) -> None:
 
 
 def open_what_loops_read(op: Any) -> None:
-    """Lets every loop in an operation split further what it reads from outside; in place.
+    """Lets every loop in an operation split further what it reads from outside; in
+    place.
 
     XLA puts a constraint that leaves all dimensions open before the loop (its pass
-    `xla-sdy-open-while-free-vars-sharding`), for every value whose sharding is requested.
+    `xla-sdy-open-while-free-vars-sharding`), for every value whose sharding is
+    requested.
     """
     for loop in _loops_in(op):
         _open(loop)
@@ -224,9 +256,13 @@ def _open(loop: Any) -> None:
 
 
 def _opened(value: Any, loop: Any) -> Any:
-    """The value with all dimensions open, or None where it is the loop's or has no request."""
+    """The value with all dimensions open, or None where it is the loop's or has no
+    request.
+    """
     requested = None if _is_inside(value, loop) else _requested(value)
-    if requested is None or not (dims := sdy.TensorShardingAttr(requested).dimension_shardings):
+    if requested is None or not (
+        dims := sdy.TensorShardingAttr(requested).dimension_shardings
+    ):
         return None
     dims = [sdy.DimensionShardingAttr(dim) for dim in dims]
     if all(not dim.is_closed and not list(dim.axes) for dim in dims):
@@ -271,7 +307,8 @@ def _is_inside(value: Any, loop: Any) -> bool:
     return around is not None
 
 
-# Some passes crash the process when run outside of XLA, so only passes on this list run.
+# Some passes crash the process when run outside of XLA, so only passes on this list
+# run.
 _KNOWN = frozenset(
     {
         "symbol-dce",
@@ -315,9 +352,10 @@ _AFTER = frozenset(
 _SHARE_CALLS = "sdy-unflatten-call-graph"
 _UNGROUP = "sdy-remove-sharding-groups"
 _ORIGINS, _STEPS = "debug-sharding-origins", "debug-propagation-edge-sharding"
-# Shardy crashes when it has to name the origin of a sharding that comes from none of the values of
-# an operation. That happens in this pass where a constraint is put before a shard_map (the pass
-# that propagates names its origin all the same), and in any pass where values are grouped.
+# Shardy crashes when it has to name the origin of a sharding that comes from none of
+# the values of an operation. That happens in this pass where a constraint is put before
+# a shard_map (the pass that propagates names its origin all the same), and in any pass
+# where values are grouped.
 _NO_ORIGINS = "sdy-apply-sharding-constraints"
 _GROUP = "sdy.sharding_group"
 _PROPAGATE = "sdy-user-priority-propagate"
@@ -330,7 +368,8 @@ _ELSE = "A program cannot be explained before it is compiled; everything else wo
 
 
 def available() -> str:
-    """`""` where Shardy's passes can be run; else one sentence that says what is missing.
+    """`""` where Shardy's passes can be run; else one sentence that says what is
+    missing.
 
     >>> available()
     ''
@@ -347,22 +386,26 @@ def available() -> str:
 
 
 def propagate(module: Any, axes: Sequence[tuple[str, int]] = ()) -> Any:
-    """A copy of a lowered module, calls inlined, in which Shardy has settled every sharding.
+    """A copy of a lowered module, calls inlined, in which Shardy has settled every
+    sharding.
 
-    Every operation says where its axes came from (`sdy.sharding_origins`), which steps crossed it
-    (`sdy.propagation_edges`) and by which rule (`sdy.sharding_rule`). No reshard is inserted.
+    Every operation says where its axes came from (`sdy.sharding_origins`), which steps
+    crossed it (`sdy.propagation_edges`) and by which rule (`sdy.sharding_rule`). No
+    reshard is inserted.
 
     Args:
-        module: what `lowered.compiler_ir("stablehlo")` gives; it is left as it is, since jax
-            keeps it.
-        axes: name and size of each axis of the program's mesh, where it names several meshes.
+        module: what `lowered.compiler_ir("stablehlo")` gives; it is left as it is,
+            since jax keeps it.
+        axes: name and size of each axis of the program's mesh, where it names several
+            meshes.
 
     Raises:
         ProgramError: where jaxlib has no such passes.
         Exception: whatever a pass raises.
     """
     _refuse()
-    # Of the calls that are left, each has a copy of its function, with its own origins and steps.
+    # Of the calls that are left, each has a copy of its function, with its own origins
+    # and steps.
     passes = [p for p in _passes(debug=True) if _name(p) != _SHARE_CALLS]
     if grouped(module):
         # The groups stay in, so that PlanReader can name them.
@@ -371,7 +414,8 @@ def propagate(module: Any, axes: Sequence[tuple[str, int]] = ()) -> Any:
 
 
 def grouped(module: Any) -> bool:
-    """Whether a module has groups of values that are split alike, as `shard_alike` makes them.
+    """Whether a module has groups of values that are split alike, as `shard_alike`
+    makes them.
 
     Of such a module `propagate` records no origins of axes, only steps.
     """
@@ -381,8 +425,8 @@ def grouped(module: Any) -> bool:
 def planned_module(module: Any) -> Any:
     """A copy of a lowered module with the collectives that Shardy itself would insert.
 
-    Its functions hold `sdy.all_gather`, `sdy.all_reduce`, `sdy.reduce_scatter` and their like:
-    an estimate, since XLA's partitioner goes its own way.
+    Its functions hold `sdy.all_gather`, `sdy.all_reduce`, `sdy.reduce_scatter` and
+    their like: an estimate, since XLA's partitioner goes its own way.
 
     Args:
         module: as for `propagate`.
@@ -395,9 +439,11 @@ def planned_module(module: Any) -> Any:
 
 
 def planned_module_on(propagated: Any) -> Any:
-    """The same as `planned_module`, from what `propagate` gave, so that it propagates only once.
+    """The same as `planned_module`, from what `propagate` gave, so that it propagates
+    only once.
 
-    The result is an operation, not a module; it lives no longer than the context of the module.
+    The result is an operation, not a module; it lives no longer than the context of the
+    module.
     """
     copy = propagated.operation.clone()
     inserting, (collectives,) = _planning()[:-1], _planning()[-1:]
@@ -409,7 +455,8 @@ def planned_module_on(propagated: Any) -> Any:
 
 
 def _without_reshards_between_meshes(module: Any) -> None:
-    """Removes reshards of what one device has, as the result of a call of Python, to a mesh.
+    """Removes reshards of what one device has, as the result of a call of Python, to a
+    mesh.
 
     Shardy has no collective for them and refuses the module.
     """
@@ -435,7 +482,9 @@ def run_all(bytecode: bytes, axes: Sequence[tuple[str, int]], folder: str) -> No
         folder: the worker's, for what a call leaves: nothing.
     """
     jax = importlib.import_module("jax")
-    any_module = jax.jit(lambda: 0).lower().compiler_ir("stablehlo")  # its context has all dialects
+    any_module = (
+        jax.jit(lambda: 0).lower().compiler_ir("stablehlo")
+    )  # its context has all dialects
     module = importlib.import_module("jaxlib.mlir.ir").Module.parse(
         bytecode, any_module.operation.context
     )
@@ -453,11 +502,16 @@ def _refuse() -> None:
         raise ProgramError(words)
 
 
-def _run(module: Any, passes: Sequence[str], axes: Sequence[tuple[str, int]] = ()) -> Any:
+def _run(
+    module: Any, passes: Sequence[str], axes: Sequence[tuple[str, int]] = ()
+) -> Any:
     _refuse()
     with module.context as context:
-        context.enable_multithreading(False)  # to share so little work costs more than it saves
-        # Cloned, not printed and parsed: that takes three times as long as all that is done here.
+        context.enable_multithreading(
+            False
+        )  # to share so little work costs more than it saves
+        # Cloned, not printed and parsed: that takes three times as long as all that is
+        # done here.
         copy = module.operation.clone()
         if axes:
             use_one_mesh(copy, axes)
@@ -467,8 +521,8 @@ def _run(module: Any, passes: Sequence[str], axes: Sequence[tuple[str, int]] = (
         loops = bool(_loops_in(copy))
         if loops:
             read_invariants_outside(copy)
-        # After loops have let go of what they only passed through. Of some operations that nothing
-        # reads Shardy cannot name the origins, and ends the process.
+        # After loops have let go of what they only passed through. Of some operations
+        # that nothing reads Shardy cannot name the origins, and ends the process.
         remove_dead(copy)
         if loops:
             open_what_loops_read(copy)
@@ -478,8 +532,8 @@ def _run(module: Any, passes: Sequence[str], axes: Sequence[tuple[str, int]] = (
 
 def _manager(passes: Sequence[str]) -> Any:
     made = _bindings()[1].PassManager.parse(f"builtin.module({','.join(passes)})")
-    # jaxlib 0.10 refuses its own data-flow edges inside loops once they carry their origins;
-    # the shardings are the same as without.
+    # jaxlib 0.10 refuses its own data-flow edges inside loops once they carry their
+    # origins; the shardings are the same as without.
     made.enable_verifier(False)
     return made
 
@@ -503,7 +557,9 @@ def _missing() -> str:
         passes = _pipeline()
     except Exception as error:  # noqa: BLE001  MLIR raises several kinds for an unknown name
         words = (str(error).strip().splitlines() or ["no reason given"])[0]
-        return f"This jaxlib knows no pipeline sdy-propagation-pipeline ({words}). {_ELSE}"
+        return (
+            f"This jaxlib knows no pipeline sdy-propagation-pipeline ({words}). {_ELSE}"
+        )
     names = [_name(p) for p in passes]
     if _PROPAGATE not in names:
         return f"This jaxlib's Shardy has no pass {_PROPAGATE}. {_ELSE}"
@@ -522,7 +578,9 @@ def _passes(debug: bool) -> tuple[str, ...]:
     if debug:
         for option in (_ORIGINS, _STEPS):
             passes = [p.replace(f"{option}=false", f"{option}=true") for p in passes]
-        passes = [_without(p, _ORIGINS) if _name(p) == _NO_ORIGINS else p for p in passes]
+        passes = [
+            _without(p, _ORIGINS) if _name(p) == _NO_ORIGINS else p for p in passes
+        ]
     return tuple(passes)
 
 
@@ -531,7 +589,9 @@ def _pipeline() -> tuple[str, ...]:
     ir, manager = _bindings()
     with ir.Context():
         # The alias takes no options, but written out its passes do.
-        text = str(manager.PassManager.parse("builtin.module(sdy-propagation-pipeline)"))
+        text = str(
+            manager.PassManager.parse("builtin.module(sdy-propagation-pipeline)")
+        )
     return tuple(_split(text[len("builtin.module(") : -1]))
 
 

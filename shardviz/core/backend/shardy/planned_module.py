@@ -1,10 +1,12 @@
-"""A planned module together with its plan: what makes a value, what reads it, how it is split.
+"""A planned module together with its plan: what makes a value, what reads it, how it is
+split.
 
-Calls are inlined, so a function that is called twice is listed twice. The body of a loop is listed
-once, with its trip count.
+Calls are inlined, so a function that is called twice is listed twice. The body of a
+loop is listed once, with its trip count.
 
-The plan is read from one run of Shardy's passes and the collectives from another, so values are
-matched: arguments by name, operations by opcode, shape, source line and order.
+The plan is read from one run of Shardy's passes and the collectives from another, so
+values are matched: arguments by name, operations by opcode, shape, source line and
+order.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from shardviz.core.backend.shardy.attributes import (
     named_attribute,
 )
 from shardviz.core.backend.shardy.before_propagation import CALL, callee, functions_of
-from shardviz.core.backend.shardy.reader import trip_count
+from shardviz.core.backend.shardy.regions import trip_count
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_values import PlannedOp
 
@@ -53,7 +55,8 @@ class PlacedOperation:
         attributes: the cache of the module's attributes.
         name: what MLIR calls it: `sdy.all_gather`.
         caller: the call, loop, branch or manual region around it; None in `main`.
-        trips: how often it runs, loops around it multiplied; None where one has no known length.
+        trips: how often it runs, loops around it multiplied; None where one has no
+            known length.
         in_loop: whether a loop is around it.
     """
 
@@ -77,8 +80,13 @@ class PlacedOperation:
             outer = outer.caller
         found = NOWHERE if outer is None else outer.location
         calls = self.attributes.calls(self.op)
-        # Names begin anew inside of a shard_map, which may stand in an inlined call itself.
-        known = len(self.attributes.calls(outer.op)) if outer and outer.name == _MANUAL else 0
+        # Names begin anew inside of a shard_map, which may stand in an inlined call
+        # itself.
+        known = (
+            len(self.attributes.calls(outer.op))
+            if outer and outer.name == _MANUAL
+            else 0
+        )
         for call in calls[known:]:
             found = found.inner(call.location)
         return found.inner(self.attributes.location(self.op))
@@ -96,14 +104,21 @@ class _Around:
 
 
 def _operations(owner: Any, around: _Around) -> Iterator[PlacedOperation]:
-    """The operations in the regions of another, and in what they call, in program order."""
+    """The operations in the regions of another, and in what they call, in program
+    order.
+    """
     for region in owner.regions:
         for block in region.blocks:
             for item in block.operations:
                 op = item.operation
                 name = op.name
                 placed = PlacedOperation(
-                    op, around.attributes, name, around.caller, around.trips, around.in_loop
+                    op,
+                    around.attributes,
+                    name,
+                    around.caller,
+                    around.trips,
+                    around.in_loop,
                 )
                 yield placed
                 if name == CALL or name in _REGIONS:
@@ -186,7 +201,9 @@ def _by_opcode(ops: Sequence[PlannedOp]) -> dict[str, list[PlannedOp]]:
     return found
 
 
-def _matched(ops: Sequence[PlannedOp], same: Sequence[PlacedOperation]) -> dict[int, PlannedOp]:
+def _matched(
+    ops: Sequence[PlannedOp], same: Sequence[PlacedOperation]
+) -> dict[int, PlannedOp]:
     """The id of each operation to its value, for the operations of one opcode."""
     planned: dict[Key, list[PlannedOp]] = defaultdict(list)
     for op in ops:
@@ -214,7 +231,8 @@ def _label(name: str) -> str:
 
 
 class PlannedModule:
-    """A module that `pipeline.planned_module` made, with the plan that its values are named by.
+    """A module that `pipeline.planned_module` made, with the plan that its values are
+    named by.
 
     Attributes:
         attributes: the cache of the module's attributes.
@@ -224,7 +242,9 @@ class PlannedModule:
         values: the values of the plan.
     """
 
-    def __init__(self, planned: Any, ops: Sequence[PlannedOp], attributes: AttributeCache) -> None:
+    def __init__(
+        self, planned: Any, ops: Sequence[PlannedOp], attributes: AttributeCache
+    ) -> None:
         self.attributes = attributes
         self.functions = functions_of(planned)
         around = _Around(attributes, self.functions)
@@ -239,17 +259,25 @@ class PlannedModule:
             value = made.operands[0]
         return value
 
-    def end(self, op: Any, caller: PlacedOperation | None) -> tuple[Any, PlacedOperation | None]:
+    def end(
+        self, op: Any, caller: PlacedOperation | None
+    ) -> tuple[Any, PlacedOperation | None]:
         """The last of a chain of collectives, and what reads its result."""
         while True:
             uses = list(op.results[0].uses)  # the last use comes first
-            following = [u.owner.operation for u in uses if u.owner.operation.name in RESHARDS]
+            following = [
+                u.owner.operation for u in uses if u.owner.operation.name in RESHARDS
+            ]
             if not following:
                 return op, self._reader(uses[-1], caller) if uses else None
             op = following[-1]
 
-    def _reader(self, use: Any, caller: PlacedOperation | None) -> PlacedOperation | None:
-        """The operation of a use; where that is a call, the one inside that reads the argument."""
+    def _reader(
+        self, use: Any, caller: PlacedOperation | None
+    ) -> PlacedOperation | None:
+        """The operation of a use; where that is a call, the one inside that reads the
+        argument.
+        """
         reader = self.at.get((use.owner.operation, caller))
         if reader is None or reader.name != CALL:
             return reader
@@ -260,7 +288,9 @@ class PlannedModule:
         found = self._reader(inner[-1], reader) if inner else None
         return reader if found is None or found.name == "func.return" else found
 
-    def definition(self, value: Any, caller: PlacedOperation | None) -> PlacedOperation | None:
+    def definition(
+        self, value: Any, caller: PlacedOperation | None
+    ) -> PlacedOperation | None:
         """The operation that makes a value, or None for an argument."""
         made = defining_op(value)
         return None if made is None else self.at.get((made, _enclosing(value, caller)))
@@ -273,7 +303,9 @@ class PlannedModule:
             return self.values.of(made, value.maybe_downcast().result_number)
         if caller is None:
             return self.values.argument(value)
-        return self.values.of(caller, argument_number(value))  # what a loop carries is its result
+        return self.values.of(
+            caller, argument_number(value)
+        )  # what a loop carries is its result
 
     def name(self, value: Any, caller: PlacedOperation | None) -> str:
         """What a value is called: as in the plan, or else as in jax."""
@@ -295,7 +327,10 @@ class PlannedModule:
             if made is None:
                 if caller is None or caller.name not in (CALL, _MANUAL):
                     return value, caller
-                value, caller = caller.op.operands[argument_number(value)], caller.caller
+                value, caller = (
+                    caller.op.operands[argument_number(value)],
+                    caller.caller,
+                )
             elif made.name in RESHARDS:
                 value = made.operands[0]
             elif made.name == CALL and callee(made, self.functions) is not None:
@@ -326,7 +361,9 @@ class PlannedModule:
 
 
 def _enclosing(value: Any, caller: PlacedOperation | None) -> PlacedOperation | None:
-    """The caller that a value is made in: a loop or branch reads values from outside, too."""
+    """The caller that a value is made in: a loop or branch reads values from outside,
+    too.
+    """
     made = defining_op(value)
     owner = (value.owner.owner if made is None else made.parent).operation
     while caller is not None and caller.name != CALL and caller.op != owner:

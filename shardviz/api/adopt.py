@@ -1,0 +1,184 @@
+"""What people give: jax's own objects, text, tuples, and values of ours, made ours."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+from shardviz.core.errors import LayoutError, SpecError, import_optional
+from shardviz.core.format import shown
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.array_tree import is_array, read_leaf
+from shardviz.core.layout.layout import Layout, lay_out
+from shardviz.core.layout.libraries import (
+    library_of,
+    mesh_of,
+    named_sharding,
+    without_metadata,
+)
+from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.parse import limited
+from shardviz.core.layout.partition_spec import MAX_RANK, Spec
+from shardviz.core.layout.rules.requests import on_mesh, request
+from shardviz.core.layout.rules.rules import Dialect, Rules
+from shardviz.legacy.partitions import Parts, parts_layout
+from shardviz.legacy.sharding_spec import ShardingSpec, sharding_spec_layout
+from shardviz.legacy.typed import is_sharding_spec, parse_sharding_spec
+
+
+def adopt(thing: Any) -> Any:
+    """jax's own objects as ours; everything else as it is."""
+    return bridge().adopt(thing) if is_jax(thing) else thing
+
+
+def is_jax(thing: Any) -> bool:
+    """Whether `thing` is one of jax's own objects."""
+    # By the module of its class, so that jax need not be installed.
+    return type(thing).__module__.partition(".")[0] in ("jax", "jaxlib")
+
+
+def as_mesh(thing: Any) -> MeshSpec:
+    """A MeshSpec from anything that `sv.mesh` takes."""
+    mesh = foreign_mesh(thing)
+    return make_mesh(thing) if mesh is None else mesh
+
+
+def foreign_mesh(thing: Any) -> MeshSpec | None:
+    """A MeshSpec as it is, and that of a mesh of jax or Keras; None for all else."""
+    if isinstance(thing, MeshSpec):
+        return thing
+    if is_jax(thing):
+        return bridge().adopt_mesh(thing)
+    if library_of(type(thing)) == "keras":
+        return mesh_of(thing)
+    return None
+
+
+def children_of(container: Any) -> list[tuple[str, Any]] | None:
+    """The parts of a container that is registered with jax; None for all else."""
+    # Whoever registered it has imported jax.
+    if "jax" not in sys.modules:
+        return None
+    return bridge().tree_children(container)
+
+
+def as_spec(thing: Any) -> Spec:
+    """A Spec from text, jax's own, a tuple, or a Spec.
+
+    Raises:
+        SpecError: for anything else.
+    """
+    if isinstance(thing, Spec):
+        return thing
+    if isinstance(thing, str):
+        return Spec.parse(thing)
+    if is_jax(thing):
+        adopted = bridge().adopt(thing)
+        if isinstance(adopted, Spec):
+            return adopted
+    if isinstance(thing, (tuple, list)):
+        return Spec.of(*limited(thing, MAX_RANK, "The entries of a spec", SpecError))
+    raise SpecError(
+        f"A spec is text such as P('x', None), or jax's own; got {shown(thing)}."
+    )
+
+
+def as_legacy(thing: Any) -> ShardingSpec | Parts | None:
+    """A ShardingSpec or Parts as it is, the text of a ShardingSpec parsed; None for all
+    else.
+    """
+    if isinstance(thing, str) and is_sharding_spec(thing):
+        return parse_sharding_spec(thing)
+    return thing if isinstance(thing, (ShardingSpec, Parts)) else None
+
+
+def bridge() -> ModuleType:
+    """The module that converts jax's own objects; imported when one is first met."""
+    return import_optional("shardviz.core.backend.bridge", "jax's own objects", "jax")
+
+
+def _held_layout(thing: Any, mesh: Any, rules: Any, dialect: Any) -> Layout | None:
+    """The Layout of an array that knows how it is split; None for all else.
+
+    The array may be in a box of a library, such as flax's or haliax's.
+
+    Raises:
+        ShardvizError: where it is known to be split in a way that is no layout.
+    """
+    if is_jax(thing):
+        return bridge().adopt_layout(thing)
+    if not library_of(type(thing)):
+        return None
+    if not without_metadata(thing) and not is_array(thing):
+        return None
+    leaf = read_leaf("array", thing)
+    if leaf.layout is not None:
+        return leaf.layout
+    if mesh is None and leaf.mesh is not None:
+        mesh = mesh_of(leaf.mesh)
+    if not leaf.known or mesh is None:
+        lacks = "its mesh" if leaf.known else "how it is split"
+        raise LayoutError(
+            f"A layout needs a sharding and a mesh; {shown(thing)} does not say"
+            f" {lacks}. Give a PartitionSpec and a mesh beside it."
+        )
+    table = None if rules is None else Rules.of(rules)
+    reader = Dialect.of(dialect, paths=False)
+    grid = as_mesh(mesh)
+    row = request(on_mesh(leaf, grid, table, reader), grid, table, reader)
+    if row.layout is None or leaf.problem:
+        raise LayoutError(leaf.problem or row.problem or "")
+    return row.layout
+
+
+def layout_of(
+    thing: Any, spec: Any, mesh: Any, rules: Any, dtype: Any, dialect: Any
+) -> Layout:
+    """A Layout from any of the forms that `sv.layout` takes.
+
+    Raises:
+        ShardvizError: where something is missing or does not work out.
+    """
+    if spec is None:
+        layout = _held_layout(thing, mesh, rules, dialect)
+        if layout is not None:
+            return layout
+    # A sharding of Keras has a spec and a mesh.
+    if library_of(type(spec)) and (named := named_sharding(spec)) is not None:
+        spec, own_mesh = named
+        if mesh is None:
+            mesh = mesh_of(own_mesh)
+    shape = getattr(thing, "shape", thing)
+    if dtype is None:
+        dtype = getattr(thing, "dtype", None) or "float32"
+    if is_jax(spec) and hasattr(spec, "shard_shape"):
+        return bridge().sharding_layout(shape, dtype, spec)
+    legacy = as_legacy(spec)
+    if legacy is not None:
+        ids = None if mesh is None else as_mesh(mesh).device_ids
+        if isinstance(legacy, Parts):
+            return parts_layout(shape, legacy, ids, dtype)
+        return sharding_spec_layout(legacy, shape, dtype, ids)
+    if mesh is None:
+        raise LayoutError(
+            f"A layout needs a mesh; got none beside {shown(thing)}. Give one as the"
+            " third argument, such as sv.mesh(data=4, model=2)."
+        )
+    grid = as_mesh(mesh)
+    if isinstance(thing, ArraySpec):
+        if spec is not None:
+            thing = thing.replace(spec=as_spec(spec))
+        table = None if rules is None else Rules.of(rules)
+        row = request(thing, grid, table, Dialect.of(dialect, paths=False))
+        if row.layout is None:
+            raise LayoutError(f"{thing.name}: {row.problem}")
+        # It knows which rules split it, so that its picture can say so.
+        return replace(row.layout, request=row)
+    if spec is None:
+        raise LayoutError(
+            "A layout of a bare shape needs a PartitionSpec; got none. Write"
+            ' "None, \'model\'" or "" to split no dimension.'
+        )
+    return lay_out(shape, as_spec(spec), grid, dtype)

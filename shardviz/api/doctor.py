@@ -1,0 +1,43 @@
+"""What is installed, and which private names of jax and ipykernel work in it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+
+from shardviz.core.errors import import_optional
+
+_PACKAGES = ("shardviz", "jax", "jaxlib", "flax", "libtpu", "numpy", "ipykernel")
+
+
+def versions() -> dict[str, str]:
+    """The versions of what matters for a bug report, by name; `""`: not installed.
+
+    >>> list(versions())[:3]
+    ['platform', 'python', 'shardviz']
+    """
+    found = {"platform": platform.platform(), "python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = ""
+    return found
+
+
+def checked_names() -> list[tuple[str, str, str]]:
+    """Each private name, whether it `works`, is `missing` or `wrong`, and a detail.
+
+    Starts jax's backends.
+
+    Raises:
+        MissingPackage: jax is not installed.
+    """
+    from shardviz.widgets import ipykernel_compat
+
+    checks = import_optional(
+        "shardviz.core.backend.jax_compat_checks", "python -m shardviz doctor", "jax"
+    )
+    page = checks.PrivateName(ipykernel_compat.PRIVATE_NAME, ipykernel_compat.works)
+    rows = checks.check_names((*checks.PRIVATE_NAMES, page))
+    return [(row.name, row.state, row.detail) for row in rows]

@@ -1,0 +1,142 @@
+"""Which keywords of a call are the public function's, and which the user's function's."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+from shardviz.core.errors import ProgramError
+from shardviz.core.format import joined, shown, suggestion
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.program.program import function_name
+from shardviz.core.wording.calls import keyword_note
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Step(NamedTuple):
+    """A function with those keywords of a call that are its own."""
+
+    fn: Any
+    keywords: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+def shares_keywords(function: Callable[P, T]) -> Callable[P, T]:
+    """The public function, with the keywords that the user's function takes kept for
+    that.
+
+    A keyword that the user's function names is its own. Of the others, those of the
+    public function are its own, and the rest belong to a user's function with
+    `**keywords`; without that they are refused with a sentence that lists the known
+    ones. With `args=` or `kwargs=` the call of the user's function is spelled out, and
+    every other keyword is the public function's.
+    """
+    known = list(_named_parameters(function))
+
+    @functools.wraps(function)
+    def sharing(*args: P.args, **keywords: P.kwargs) -> T:
+        first = args[0] if args else keywords.pop(known[0], None)
+        arrays = args[1:]
+        step_function = getattr(first, "fn", first)
+        named, any_other = _named_parameters(step_function), _takes_any(step_function)
+        notes: list[str] = []
+        theirs: dict[str, Any] = {}
+        if any(name in keywords and name not in named for name in ("args", "kwargs")):
+            arrays, theirs = _spelled_out(function.__name__, arrays, keywords)
+            named, any_other = {}, False
+        for name in list(keywords):
+            if (
+                name == "mesh"
+                and name in named
+                and isinstance(keywords[name], (str, MeshSpec))
+            ):
+                # No function can use the text or the MeshSpec of a program's mesh.
+                _check_mesh_parameter(first, named["mesh"], len(arrays))
+            elif name in named or (name not in known and any_other):
+                theirs[name] = keywords.pop(name)
+                if name in known and name != "mesh":
+                    notes.append(
+                        keyword_note(function_name(first), name, function.__name__)
+                    )
+            elif name not in known:
+                raise ProgramError(
+                    f"sv.{function.__name__} takes no {name}=, and neither does the"
+                    f" function.{suggestion(name, [*known, *named])}"
+                    f" sv.{function.__name__} takes {joined(known)}; the function takes"
+                    f" {joined(named) or 'no keywords'}."
+                )
+        step: Any = Step(first, theirs, tuple(notes))
+        return function(step, *arrays, **keywords)  # type: ignore[call-arg]
+
+    return sharing
+
+
+class _Parameter(NamedTuple):
+    """A parameter that a function names: its position, and whether a call must give it."""
+
+    position: int
+    required: bool
+
+
+def _parameters(fn: Any) -> list[inspect.Parameter]:
+    if not callable(fn):
+        return []
+    try:
+        return list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):  # some builtins have no signature
+        return []
+
+
+def _named_parameters(fn: Any) -> dict[str, _Parameter]:
+    """The parameters that a call may give by name."""
+    named = {}
+    for position, parameter in enumerate(_parameters(fn)):
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            required = parameter.default is parameter.empty
+            named[parameter.name] = _Parameter(position, required)
+    return named
+
+
+def _takes_any(fn: Any) -> bool:
+    """Whether a function takes keywords of any name."""
+    return any(p.kind is p.VAR_KEYWORD for p in _parameters(fn))
+
+
+def _spelled_out(
+    public: str, arrays: tuple[Any, ...], keywords: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The call that `args=` and `kwargs=` spell out, which are taken from the keywords."""
+    args, kwargs = keywords.pop("args", None), keywords.pop("kwargs", None)
+    if args is not None and arrays:
+        raise ProgramError(
+            f"sv.{public} got arguments both one by one and as args=. Give all of them"
+            " as args=."
+        )
+    if not isinstance(args, (tuple, list, type(None))):
+        raise ProgramError(
+            f"args= is a tuple of the function's arguments; got {shown(args)}."
+        )
+    if not isinstance(kwargs, (dict, type(None))):
+        raise ProgramError(
+            f"kwargs= is a dict of the function's arguments; got {shown(kwargs)}."
+        )
+    if args is not None:
+        arrays = tuple(args)
+    return arrays, dict(kwargs or {})
+
+
+def _check_mesh_parameter(fn: Any, parameter: _Parameter, given: int) -> None:
+    """Refuses a program whose function needs a mesh of its own, which the call does not
+    give.
+    """
+    if parameter.required and parameter.position >= given:
+        raise ProgramError(
+            f"{function_name(fn)} has a parameter mesh of its own, which needs a mesh"
+            " of jax. Give it one, mesh=jax.make_mesh(...): it is the program's mesh as"
+            " well. Or tell the two apart:"
+            " sv.program(fn, args=(...), kwargs={'mesh': ...}, mesh=...)."
+        )

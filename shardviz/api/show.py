@@ -1,0 +1,93 @@
+"""Any value as a figure, as text, and in the Explorer."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from shardviz.api.adopt import adopt, children_of
+from shardviz.core.errors import MissingPackage, import_optional
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from shardviz.widgets.explorer import Explorer
+
+
+def plot(thing: Any, **options: Any) -> Figure:
+    """The picture of any value, as a matplotlib Figure.
+
+    Args:
+        thing: anything that shardviz returns, or jax's own mesh, spec, sharding or
+            array.
+        **options: `theme="dark"`, and what the value's picture understands, such as
+            `dims=(0, 2)`.
+
+    Raises:
+        ShardvizError: where the value has no picture, or matplotlib is not installed.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> type(plot(make_mesh(data=4, model=2))).__name__
+    'Figure'
+    """
+    figures = import_optional("shardviz.plots.paint", "sv.plot", "matplotlib")
+    return figures.figure(adopt(thing), **options)
+
+
+def text(thing: Any, width: int = 80, **options: Any) -> str:
+    """The picture of any value, as text for terminals and screen readers.
+
+    Args:
+        thing: anything that shardviz returns, or jax's own mesh, spec, sharding or
+            array.
+        width: how many characters a line may have.
+        **options: `full=True` for all that a large plan, report or explanation holds,
+            of which the text otherwise shows the largest.
+
+    Raises:
+        ShardvizError: where the value has no text, or none with that option.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> "model" in text(make_mesh(data=4, model=2))
+    True
+    """
+    from shardviz.picture.show import to_text
+
+    return to_text(adopt(thing), width, **options)
+
+
+def explore(thing: Any = None) -> Explorer:
+    """Opens the Explorer: with a running example, on a program, a model, or from a
+    saved state.
+
+    Its four views are Layout, Rules, Model and Program; every edit can be undone.
+
+    Args:
+        thing: None, a Program, an Audit, a Report, a Resolution with a mesh and a
+            shape, a Layout, a MeshSpec, ArraySpecs, a model whose arrays say their
+            mesh, or what `explorer.state()` returned.
+
+    Raises:
+        ShardvizError: for a state that cannot be read, or where anywidget is not
+            installed.
+
+    >>> explore().session.mesh.size
+    8
+    """
+    from shardviz.core.program.cache import cache
+
+    explorer = import_optional("shardviz.widgets.explorer", "sv.explore", "anywidget")
+    return explorer.open_explorer(adopt(thing), cache, children_of)
+
+
+def mimebundle(value: Any) -> dict[str, Any]:
+    """How a value shows itself in a notebook: text always, PNG where matplotlib is
+    installed.
+    """
+    from shardviz.picture.show import to_text
+
+    bundle: dict[str, Any] = {"text/plain": to_text(value)}
+    with contextlib.suppress(MissingPackage):
+        figures = import_optional("shardviz.plots.paint", "a picture", "matplotlib")
+        bundle["image/png"] = figures.png(value)
+    return bundle

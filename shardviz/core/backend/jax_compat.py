@@ -1,0 +1,514 @@
+"""Every private name of jax and jaxlib that shardviz uses, and whether it still works.
+
+A function here reads one thing that jax has no public way to say. Where this version of
+jax has the name no longer it gives None, or what its docstring says, and the caller
+goes on with less. `jax_compat_checks.py` lists them all and tries each one.
+
+Names are looked up when they are used, so that a missing one breaks nothing at import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import FrameType, FunctionType
+from typing import Any
+
+import jax
+import jax.extend
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+
+@functools.cache
+def private(module: str, name: str) -> Any | None:
+    """What a module has under a name; None where either is missing.
+
+    >>> private("jax._src.no_such_module", "thing") is None
+    True
+    """
+    try:
+        return getattr(importlib.import_module(module), name, None)
+    except ImportError:
+        return None
+
+
+# Processes and backends.
+
+_STORE_METHODS = (
+    "blocking_key_value_get",
+    "key_value_delete",
+    "key_value_dir_get",
+    "key_value_set",
+)
+
+
+def key_value_store() -> Any | None:
+    """The client of the store that all processes share; None where there is none."""
+    client = getattr(private("jax._src.distributed", "global_state"), "client", None)
+    for method in _STORE_METHODS:
+        if not hasattr(client, method):
+            return None
+    return client
+
+
+def process_number() -> int:
+    """Which process of `jax.distributed` this is; starts no backend. 0 where alone."""
+    return getattr(private("jax._src.distributed", "global_state"), "process_id", 0)
+
+
+def backend_started() -> bool:
+    """Whether jax has started its backends, found out without starting them.
+
+    Public functions start what they ask about, or change an option to see whether jax
+    refuses it, which another thread that starts jax then sees too.
+    """
+    started = private("jax._src.xla_bridge", "backends_are_initialized")
+    return started is not None and bool(started())
+
+
+def failed_to_start(error: BaseException) -> bool:
+    """Whether jax raised an error while it started its backends."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and _module_of(frames[-1]) == "jax._src.xla_bridge"
+
+
+def _module_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+# Meshes and settings around a call.
+
+
+def concrete_mesh() -> Mesh | None:
+    """The mesh of `jax.set_mesh` with its devices, also inside a traced function.
+
+    There `jax.sharding.get_mesh` raises.
+    """
+    get = private("jax._src.mesh", "get_concrete_mesh")
+    return None if get is None else get()
+
+
+def entered_meshes() -> tuple[Mesh, ...] | None:
+    """The meshes of `with mesh:` in this thread, outermost first; None: not known."""
+    resources = private("jax._src.mesh", "thread_resources")
+    stack = getattr(resources, "stack", None)
+    if stack is None:
+        return None
+    meshes = (getattr(frame, "physical_mesh", None) for frame in stack)
+    return tuple(m for m in meshes if m is not None and not m.empty)
+
+
+def is_tracing() -> bool:
+    """Whether a transformation of jax is under way in this thread."""
+    clean = private("jax._src.core", "trace_state_clean")
+    return clean is not None and not clean()
+
+
+def trace_settings() -> tuple[Any, ...] | None:
+    """The values that jax keys its own caches on; None where it hides them."""
+    values = private("jax._src.config", "trace_context")
+    return None if values is None else tuple(values())
+
+
+def trace_setting_names() -> tuple[str, ...]:
+    """What each of `trace_settings` is; `()` where jax does not say."""
+    names = private("jax._src.config", "trace_context_names")
+    try:
+        return () if names is None else tuple(names())
+    except NotImplementedError:  # an older jaxlib does not name them
+        return ()
+
+
+def complete_tracebacks() -> AbstractContextManager[Any]:
+    """A context in which tracebacks of this thread keep jax's own frames."""
+    # jax.config.update would change it for all threads, and an interrupt could leave
+    # it.
+    setting = private("jax._src.config", "traceback_filtering")
+    return contextlib.nullcontext() if setting is None else setting("off")
+
+
+# Effects and callbacks.
+
+#: Where jax may allow an effect, and the set of effect classes that says so.
+CONSTRUCTS = {
+    "control flow": "control_flow_allowed_effects",
+    "remat": "remat_allowed_effects",
+    "custom derivatives": "custom_derivatives_allowed_effects",
+    "lowering": "lowerable_effects",
+}
+_SETS = (*CONSTRUCTS.values(), "ordered_effects", "shardable_ordered_effects")
+# jax does not export its classes of effects, so they are known by their names.
+DEBUG_EFFECTS = ("DebugEffect", "OrderedDebugEffect")
+REF_EFFECTS = (
+    "RefEffect",
+    "ReadEffect",
+    "WriteEffect",
+    "AccumEffect",
+    "InternalMutableArrayEffect",
+)
+
+
+def effect_sets() -> Any | None:
+    """jax's module with the sets of effect classes; None where one of them is gone."""
+    module = private("jax._src", "effects")
+    for name in _SETS:
+        if not hasattr(getattr(module, name, None), "contains"):
+            return None
+    return module
+
+
+def effect_class(effect: Any) -> str:
+    """The name of the class of one of jax's effects, such as `"OrderedIOEffect"`."""
+    return type(effect).__name__
+
+
+def forget_failed_callbacks() -> None:
+    """Drops the tokens of callbacks that failed in this thread.
+
+    Up to jax 0.11 they stay, and every later `jax.effects_barrier()`, jax's own at exit
+    included, raises their error once more. Newer versions drop them by themselves.
+    """
+    tokens = private("jax._src.dispatch", "runtime_tokens")
+    if tokens is not None:
+        tokens.clear()
+
+
+@contextlib.contextmanager
+def failing_callbacks() -> Iterator[list[BaseException]]:
+    """A list of what callbacks raise, as soon as they do: a run may end much later.
+
+    jax logs it where it happens; if it ever does not, the list stays empty.
+    """
+    raised: list[BaseException] = []
+
+    def notice(record: logging.LogRecord) -> bool:
+        if record.exc_info and record.exc_info[1] is not None:
+            raised.append(record.exc_info[1])
+        return True
+
+    # A filter, since a handler of our own would keep Python from printing it.
+    logger = logging.getLogger("jax._src.callback")
+    logger.addFilter(notice)
+    try:
+        yield raised
+    finally:
+        logger.removeFilter(notice)
+
+
+def callback_function(callback: Any) -> Any:
+    """The user's function inside the wrappers that jax puts around a callback."""
+    inner = closure_of(callback).get("callback", callback)
+    return getattr(inner, "callback_func", inner)
+
+
+# What jax.jit, jax.pmap and jax.shard_map were given.
+
+_JITTED = type(jax.jit(abs))
+
+
+@dataclass(frozen=True)
+class JitSettings:
+    """What `jax.jit` was given. Shardings are pytree prefixes; None where not given."""
+
+    in_shardings: Any
+    out_shardings: Any
+    donate: tuple[int, ...]
+    donate_names: tuple[str, ...]
+    static: tuple[int, ...]
+    static_names: tuple[str, ...]
+    options: Mapping[str, Any]
+
+
+def is_jitted(fn: Any) -> bool:
+    """Whether `jax.jit` made a function; `functools.wraps` around one does not count."""
+    return isinstance(fn, _JITTED)
+
+
+def jit_settings(fn: Any) -> JitSettings | None:
+    """What `jax.jit` was given with a function that it made; None: not known."""
+    info: Any = getattr(fn, "_jit_info", None)
+    try:
+        return JitSettings(
+            _sharding_tree(info.in_shardings_treedef, info.in_shardings_leaves),
+            _sharding_tree(info.out_shardings_treedef, info.out_shardings_leaves),
+            tuple(info.donate_argnums),
+            tuple(info.donate_argnames),
+            tuple(info.static_argnums),
+            tuple(info.static_argnames),
+            dict(info.compiler_options_kvs),
+        )
+    except AttributeError:
+        return None
+
+
+def _sharding_tree(treedef: Any, leaves: Any) -> Any:
+    # Where nothing was given jax keeps a marker of its own.
+    kinds = (jax.sharding.Sharding, PartitionSpec)
+    kept = [leaf if isinstance(leaf, kinds) else None for leaf in leaves]
+    return None if all(leaf is None for leaf in kept) else treedef.unflatten(kept)
+
+
+_PMAP = (
+    "axis_name",
+    "in_axes",
+    "devices",
+    "donate_tuple",
+    "static_broadcasted_tuple",
+    "out_axes_tree",
+    "out_axes_flat",
+)
+
+
+def is_pmapped(fn: Any) -> bool:
+    """Whether `jax.pmap` made a function."""
+    # Not by attributes, which functools.wraps copies. Code that is executed in a
+    # namespace of its own has no module name.
+    if not isinstance(fn, FunctionType):
+        return False
+    return fn.__globals__.get("__name__") == "jax._src.pmap"
+
+
+def pmap_settings(fn: Any) -> Mapping[str, Any] | None:
+    """What `jax.pmap` was given, as it is kept in the closure of what it made.
+
+    `in_axes`, `axis_name`, `devices`, `donate_tuple`, `static_broadcasted_tuple`,
+    `out_axes_tree` and `out_axes_flat`; None where it is kept elsewhere.
+    """
+    around = closure_of(fn)
+    inside = {**closure_of(around.get("infer_params")), **around}
+    return inside if all(name in inside for name in _PMAP) else None
+
+
+SHARD_MAP_MADE = "_shard_map"  # makes a function whose mesh is to come
+SHARD_MAP_CALLED = "_shmap_checks"  # such a function calls it first, each time
+_SHARD_MAP_PARTS = frozenset(
+    {"f", "mesh", "in_specs", "out_specs", "axis_names", "check_vma", "_smap"}
+)
+
+
+def shard_map_functions() -> dict[str, FunctionType]:
+    """jax's functions that make and call a `shard_map`, by name, where they are found."""
+    module = "jax._src.shard_map"
+    functions = {n: function_of(module, n) for n in (SHARD_MAP_MADE, SHARD_MAP_CALLED)}
+    return {name: fn for name, fn in functions.items() if fn is not None}
+
+
+def copied_shard_map(fn: Any) -> Any | None:
+    """A copy of what `jax.shard_map` gave without a mesh; None of any other function."""
+    # jax puts a function around it that shortens tracebacks.
+    inner: Any = closure_of(fn).get("fun")
+    parts = closure_of(inner)
+    if parts.keys() != _SHARD_MAP_PARTS or parts["mesh"] is not None:
+        return None
+    if inner.__globals__.get("__name__") != "jax._src.shard_map":
+        return None
+    return inner.__globals__[SHARD_MAP_MADE](**parts)
+
+
+def closure_of(fn: Any) -> dict[str, Any]:
+    """The variables that a Python function has from around it, by name.
+
+    >>> def outer(size):
+    ...     return lambda: size
+    >>> closure_of(outer(3))
+    {'size': 3}
+    """
+    if not isinstance(fn, FunctionType) or fn.__closure__ is None:
+        return {}
+    values = {}
+    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__, strict=True):
+        with contextlib.suppress(ValueError):  # a variable without a value yet
+            values[name] = cell.cell_contents
+    return values
+
+
+# Functions of jax and flax whose calls are observed while a program is traced.
+
+TRACE_BEGINS = "DynamicJaxprTrace"  # jax makes one for every function that it traces
+CONSTRAINT_FUNCTIONS = (
+    ("jax._src.pjit", "with_sharding_constraint"),
+    ("jax._src.pjit", "reshard"),
+    ("jax._src.interpreters.partial_eval", TRACE_BEGINS),
+)
+# jax's own code, where it constrains what nobody wrote a constraint for.
+OWN_CALLERS = ("jax._src.core", "jax._src.pjit", "jax._src.lax.lax")
+
+
+def function_of(module: str, name: str) -> FunctionType | None:
+    """The function that a loaded module defines under a name, also through wrappers.
+
+    Somebody may have put another function around it, as decorators of debugging tools
+    do: then it is looked for in what that one refers to.
+
+    Args:
+        module: the module that defines it; no module is imported for it.
+        name: the name of a function, or of a class for its `__init__`.
+
+    >>> function_of("shardviz.core.backend.jax_compat", "function_of") is function_of
+    True
+    """
+    first = getattr(sys.modules.get(module), name, None)
+    if isinstance(first, type):
+        first, name = vars(first).get("__init__"), "__init__"
+    waiting, seen = [first], set()
+    while waiting:
+        fn = waiting.pop()
+        if not isinstance(fn, FunctionType) or id(fn) in seen:
+            continue
+        seen.add(id(fn))
+        if fn.__code__.co_name == name and fn.__globals__.get("__name__") == module:
+            return fn
+        waiting += [getattr(fn, "__wrapped__", None), *closure_of(fn).values()]
+    return None
+
+
+def traced_line(debug_info: Any) -> str:
+    """File and line of a function that jax traces, as its debug information has them."""
+    words = getattr(debug_info, "func_src_info", None) or ""
+    return words.rpartition(" at ")[2]
+
+
+def wants_shapes_alone(frame: FrameType, caller: FrameType) -> bool:
+    """Whether what is traced in a frame is thrown away, for its caller wants only
+    shapes.
+
+    So it is in `jax.eval_shape`, and where flax's `scan` finds what is broadcast.
+    """
+    module = _module_of(frame)
+    if module == "jax._src.api" and frame.f_code.co_name == "eval_shape":
+        return True
+    of_flax = _module_of(caller) == "flax.core.axes_scan"
+    return of_flax and module in (
+        "jax._src.interpreters.partial_eval",
+        "jax._src.profiler",
+    )
+
+
+@dataclass(frozen=True)
+class BoundOperation:
+    """One call of `Primitive.bind`: the operation, its operands and its parameters."""
+
+    primitive: Any
+    operands: Sequence[Any]
+    params: Mapping[str, Any]
+
+
+def bound_operation(frame: FrameType) -> BoundOperation | None:
+    """The operation that a frame of `Primitive.bind` passes on; None for other frames."""
+    values = frame.f_locals
+    if frame.f_code.co_name != "bind" or not {"self", "args", "params"} <= set(values):
+        return None
+    if not isinstance(values["self"], jax.extend.core.Primitive):
+        return None
+    return BoundOperation(values["self"], values["args"], dict(values["params"]))
+
+
+def line_frames(equation: Any) -> Sequence[Any]:
+    """The stack that made an operation, innermost first: `.file_name`, `.line_num`."""
+    stack = getattr(getattr(equation, "source_info", None), "traceback", None)
+    return getattr(stack, "frames", ())
+
+
+def without_context_mesh(equation: Any) -> Any:
+    """An operation as if no mesh had been in context when it was traced."""
+    settings = equation.ctx
+    if settings.cur_abstract_mesh.empty:
+        return equation
+    with settings.manager, jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
+        # It takes what is set now.
+        return equation.replace(ctx=type(settings)())
+
+
+# Lowered and compiled programs.
+
+
+def compile_arguments(lowered: Any) -> dict[str, Any] | None:
+    """What jax compiles a lowered program with, such as its callbacks; None: not known."""
+    arguments = getattr(getattr(lowered, "_lowering", None), "compile_args", None)
+    return arguments if isinstance(arguments, dict) else None
+
+
+def lowering_attribute(lowered: Any, name: str) -> Any:
+    """An attribute of the object behind jax's `Lowered`; None where there is none."""
+    return getattr(getattr(lowered, "_lowering", None), name, None)
+
+
+def kept_module(lowered: Any) -> Any | None:
+    """The MLIR module that jax keeps of a lowered program, to be compiled."""
+    return lowering_attribute(lowered, "_hlo")
+
+
+def keep_module(lowered: Any, module: Any) -> None:
+    """Has a lowered program compiled from another MLIR module; `lowered` is changed."""
+    lowered._lowering._hlo = module
+
+
+def stablehlo_module(lowered: Any) -> Any:
+    """The module that jax hands to XLA for a lowered program.
+
+    Where the program calls one that was exported with symbolic sizes, jax puts the real
+    sizes in only when it compiles. Without its function for that the symbols stay.
+
+    Raises:
+        ValueError: by jax, for sizes that the exported program does not take.
+    """
+    module = lowered.compiler_ir("stablehlo")
+    polymorphic = (compile_arguments(lowered) or {}).get("shape_poly_state")
+    if not getattr(polymorphic, "uses_dim_vars", False):
+        return module
+    refine = private("jax._src.interpreters.mlir", "refine_polymorphic_shapes")
+    return module if refine is None else refine(module)
+
+
+def unchecked_call(compiled: Any) -> Callable[..., Any] | None:
+    """A compiled program without the check of its arguments' memory layouts.
+
+    Up to 0.11 jax labels arrays of less than 8 bits with a layout that no compiled
+    program takes, and checks it in calls of such programs. `jax.jit` checks nothing.
+    """
+    return getattr(getattr(compiled, "_executable", None), "unsafe_call", None)
+
+
+XLA_FORM = "_to_xla_hlo_sharding"
+
+
+def large_sharding(mesh: AbstractMesh, spec: PartitionSpec, memory: str | None) -> Any:
+    """A NamedSharding on many devices that jax can look up without a number for each.
+
+    jax finds what it has lowered by the hash of XLA's form of each sharding, which is
+    made of all devices in order, and keeps that form: 128 MiB for each spec on 16
+    million devices. Here that hash is of the mesh and the spec alone.
+    """
+    kind = _LargeSharding if hasattr(NamedSharding, XLA_FORM) else NamedSharding
+    return kind(mesh, spec, memory_kind=memory)
+
+
+class _LargeSharding(NamedSharding):
+    def _to_xla_hlo_sharding(self, num_dimensions: int) -> Any:
+        return _XlaForm(self, num_dimensions)
+
+
+class _XlaForm:
+    """XLA's form of a sharding, made when it is used, with the hash of mesh and spec."""
+
+    def __init__(self, sharding: _LargeSharding, rank: int) -> None:
+        self._sharding, self._key = sharding, (sharding.mesh, sharding.spec, rank)
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _XlaForm) and self._key == other._key
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        form = getattr(super(_LargeSharding, self._sharding), XLA_FORM)
+        return getattr(form(self._key[2]), name)

@@ -1,0 +1,274 @@
+"""Checks of a run: layouts, shard indices, specs, and the unsharded function."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+
+from shardviz.core.backend.bridge import adopt_spec
+from shardviz.core.backend.devices import (
+    capacity_of,
+    fit_now,
+    mesh_of,
+    own_devices,
+    processes_of,
+    run_bytes,
+)
+from shardviz.core.backend.failures import said_by
+from shardviz.core.backend.run.compile import Executable, Lowered, compile_lowered
+from shardviz.core.backend.run.inputs import Inputs, copies_allowed, partial_axes
+from shardviz.core.backend.run.rounding import moved_results, step_of, values_check
+from shardviz.core.backend.tracing.retraced import unsharded
+from shardviz.core.backend.tracing.trace import Output
+from shardviz.core.errors import LayoutError
+from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.checks import Check, Finding, found
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import Memory
+
+UNSHARDED = "unsharded function"
+
+
+def shards_check(
+    name: str, layout: Layout, array: jax.Array, ids: Mapping[Any, int]
+) -> Check:
+    """The shard indices of a layout, compared with the shards that the devices hold.
+
+    Args:
+        name: the name of the array.
+        layout: the predicted layout.
+        array: the live array.
+        ids: jax device to its id in the layout.
+    """
+    about = f"{name}: indices"
+    if axes := partial_axes(array):
+        return Check(about, None, found("partial sums", axes=axes))
+    shards = array.addressable_shards
+    several = len(processes_of(list(ids))) > 1
+    process = jax.process_index() if several else None
+    ok, finding = _compare_shards(layout, array, shards, ids)
+    return Check(about, ok, finding, len(shards), process)
+
+
+def _compare_shards(
+    layout: Layout, array: jax.Array, shards: Sequence[Any], ids: Mapping[Any, int]
+) -> tuple[bool, Finding]:
+    for shard in shards:
+        device = ids.get(shard.device)
+        if device is None:
+            return False, found("outside the mesh", device=str(shard.device))
+        predicted = [(s.start, s.stop) for s in layout.box(device)]
+        # Random keys have an index for their words too, after those of their shape.
+        held = [
+            s.indices(n)[:2] for s, n in zip(shard.index, array.shape, strict=False)
+        ]
+        if held != predicted or shard.data.shape != layout.shard_shape:
+            return False, found(
+                "elsewhere",
+                device=device,
+                held=held,
+                held_shape=list(shard.data.shape),
+                predicted=predicted,
+                predicted_shape=list(layout.shard_shape),
+            )
+    if len(shards) == len(own_devices(list(ids))):
+        shape = list(layout.shard_shape)
+        return True, found("in place", dtype=layout.dtype, shape=shape)
+    some = {"shards": len(shards), "devices": len(ids)}
+    # jax runs a program that reads no argument on fewer devices.
+    if len(shards) == layout.mesh.size:
+        return True, found("on some as compiled", **some)
+    return False, found("on some", **some)
+
+
+def output_layouts(
+    outputs: Sequence[Output],
+    shardings: Sequence[Any],
+    mesh: MeshSpec,
+    ids: Mapping[Any, int],
+) -> tuple[dict[str, Layout], list[Check]]:
+    """The Layout of every output by name, and a Check for each that has none.
+
+    Args:
+        outputs: the outputs.
+        shardings: jax's sharding of each, as compiled.
+        mesh: the mesh of the program.
+        ids: jax device to its id in that mesh, in mesh order.
+    """
+    layouts: dict[str, Layout] = {}
+    without: list[Check] = []
+    for output, sharding in zip(outputs, shardings, strict=True):
+        try:
+            layouts[output.name] = _layout(output, sharding, mesh, ids)
+        except LayoutError as error:
+            without.append(Check(f"{output.name}: layout", None, str(error)))
+    return layouts, without
+
+
+def _layout(
+    output: Output, sharding: Any, mesh: MeshSpec, ids: Mapping[Any, int]
+) -> Layout:
+    if isinstance(sharding, NamedSharding):
+        own = sharding.mesh
+        names, sizes = tuple(own.axis_names), tuple(own.axis_sizes)
+        if (names, sizes) == (mesh.axis_names, mesh.axis_sizes):
+            try:
+                spec = adopt_spec(sharding.spec)
+                return lay_out(output.shape, spec, mesh, output.dtype)
+            except LayoutError:
+                pass  # a compiler may split what does not divide: its indices say how
+    indices = sharding.devices_indices_map(output.shape)
+    by_id = {}
+    for device, name in ids.items():
+        if device in indices:
+            by_id[name] = indices[device] or ()
+    known_mesh = mesh if len(by_id) == mesh.size else None
+    return layout_from_indices(output.shape, output.dtype, by_id, known_mesh)
+
+
+def spec_checks(
+    outputs: Sequence[Output],
+    specs: Sequence[Spec | None],
+    mesh: MeshSpec,
+    layouts: Mapping[str, Layout],
+) -> list[Check]:
+    """The spec requested for each output, compared with the compiler's layout."""
+    checks = []
+    for output, wanted in zip(outputs, specs, strict=True):
+        if wanted is None:
+            continue
+        about, compiled = f"{output.name}: out_specs", layouts.get(output.name)
+        if compiled is None:
+            finding = found("shapes differ", wanted=str(wanted))
+            checks.append(Check(about, False, finding))
+            continue
+        layout = lay_out(output.shape, wanted, mesh, output.dtype)
+        same = np.array_equal(layout.groups, compiled.groups)
+        same = same and layout.shard_shape == compiled.shard_shape
+        given = None if compiled.spec is None else str(compiled.spec)
+        finding = found("spec", wanted=str(wanted), given=given)
+        checks.append(Check(about, same, finding))
+    return checks
+
+
+@copies_allowed()
+def unsharded_checks(
+    program: Program,
+    lowered: Lowered,
+    executable: Executable,
+    devices: Sequence[Any],
+    inputs: Inputs,
+    lower: Callable[[Program, Mesh], Lowered],
+    results: Sequence[jax.Array],
+) -> tuple[Check, ...]:
+    """One Check per output, or one that says why there is nothing to compare with.
+
+    Args:
+        program: what ran.
+        lowered, executable: the program as it was lowered and compiled.
+        devices: where it ran.
+        inputs: the values it ran with.
+        lower: lowers the unsharded function for one device.
+        results: its outputs.
+    """
+    if not results:
+        return ()
+    reason = why_not_comparable(program, lowered, devices) or inputs.elsewhere
+    if reason is not None:
+        return (Check(UNSHARDED, None, reason),)
+    single = unsharded(program)
+    # The first device of this process: each process compares by itself.
+    mesh = mesh_of((own_devices(devices) or list(devices))[:1], single.mesh)
+
+    def make() -> Executable:
+        return compile_lowered(lower(single, mesh), single.mesh)
+
+    try:
+        # Kept with the executable: the same text is the same function.
+        reference = executable.reference(make) if lowered.cacheable else make()
+        return _compared(reference, mesh, lowered, devices, inputs, results)
+    except Exception as error:  # noqa: BLE001  a function may be made for many devices only
+        finding = found("not on one device", said=said_by(error))
+        return (Check(UNSHARDED, None, finding),)
+
+
+def why_not_comparable(
+    program: Program, lowered: Lowered, devices: Sequence[Any]
+) -> Finding | None:
+    """Why a program is not run unsharded; None where it can be."""
+    if program.mesh.size == 1:
+        return found("one device")
+    if lowered.effects:
+        return found("effects", effects=lowered.effects)
+    size = sum(a.bytes for a in program.arrays)
+    for output in lowered.traced.outputs:
+        size += output.dtype.itemsize * math.prod(output.shape)
+    return _too_big(Memory(arguments=size), devices)
+
+
+def _too_big(memory: Memory, devices: Sequence[Any]) -> Finding | None:
+    capacity = capacity_of(devices[:1])
+    if fit_now(memory, capacity, 1).ok is not False:
+        return None
+    return found("too big for one", needed=run_bytes(memory), free=capacity.free or 0)
+
+
+def _compared(
+    reference: Executable,
+    mesh: Mesh,
+    lowered: Lowered,
+    devices: Sequence[Any],
+    inputs: Inputs,
+    results: Sequence[jax.Array],
+) -> tuple[Check, ...]:
+    if reason := _too_big(reference.memory, devices):
+        return (Check(UNSHARDED, None, reason),)
+    arguments = inputs.place_unsharded(mesh)
+    if lowered.cacheable:
+        expected = reference.results_of(arguments)
+    else:
+        expected = jax.block_until_ready(reference.run(*arguments))
+    keys = jax.dtypes.prng_key
+    dtypes = [a.dtype for a in arguments if not jax.numpy.issubdtype(a.dtype, keys)]
+    platform = devices[0].platform
+
+    @functools.cache
+    def moved() -> list[list[jax.Array]]:
+        step = step_of(lowered.text, platform)
+        return moved_results(reference.run, arguments, step)
+
+    def moved_output(number: int) -> list[jax.Array]:
+        return [outputs[number] for outputs in moved()]
+
+    checks = []
+    for number, output in enumerate(lowered.traced.outputs):
+        result = results[number]
+        if axes := partial_axes(result):
+            finding = found("partial sums", axes=axes)
+            checks.append(Check(f"{output.name}: values", None, finding))
+            continue
+        check = values_check(
+            output.name,
+            result,
+            expected[number],
+            dtypes,
+            platform,
+            functools.partial(moved_output, number),
+        )
+        # Inside `shard_map` a function sees its device coordinates, and may do
+        # something else on one device.
+        if lowered.manual and check.ok is False:
+            assert isinstance(check.finding, Finding)
+            fields = {**check.finding.fields, "shard_map": True}
+            check = replace(check, ok=None, finding=found(check.finding.code, **fields))
+        checks.append(check)
+    return tuple(checks)

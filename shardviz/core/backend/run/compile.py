@@ -1,0 +1,440 @@
+"""A program lowered to StableHLO and compiled, with what the compiler says of it."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh
+from jaxlib.version import __version__ as jaxlib_version
+
+from shardviz.core.backend.jax_compat import unchecked_call
+from shardviz.core.backend.run.partitioner import ONE_DEVICE, compile_with_dump
+from shardviz.core.backend.tracing.effect_rules import has_callbacks
+from shardviz.core.backend.tracing.trace import (
+    Traced,
+    donated_leaves,
+    flat_names,
+    trace,
+)
+from shardviz.core.errors import ProgramError
+from shardviz.core.format import shown
+from shardviz.core.layout.array_spec import DTYPE_BITS, dtype_name
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.program.checks import Finding, found
+from shardviz.core.program.comparison import inherited
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import Collective, Memory
+from shardviz.core.program.unpartitioned import Unpartitioned
+from shardviz.core.xla.collectives import read_collectives
+from shardviz.core.xla.module import Module, is_user_file
+
+_SOURCE_LINE = re.compile(r'loc\("((?:[^"\\]|\\.)*)":(\d+):(\d+)')
+_MOST = 8
+KEPT_BYTES = (
+    4 << 20
+)  # of arguments, and of results, of an Executable that keeps its last results
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """A lowered program.
+
+    Attributes:
+        traced: where it comes from.
+        stage: jax's own `Lowered`.
+        text: StableHLO, without source lines.
+        sources: a digest of its source lines, without those of the call that lowered
+            it.
+        effects: the effects of the program, in words.
+        cacheable: whether the text holds all of the program: no effects, no callbacks,
+            no constants beside it.
+        manual: whether it has `shard_map` regions, which see their device coordinates.
+        lower_s: seconds to trace and lower.
+    """
+
+    traced: Traced
+    stage: Any
+    text: str
+    sources: str
+    effects: tuple[str, ...]
+    cacheable: bool
+    manual: bool
+    lower_s: float
+
+
+@dataclass(eq=False)
+class Executable:
+    """A compiled program.
+
+    Attributes:
+        stage: jax's own `Compiled`; takes and gives tuples of leaves.
+        compile_s: seconds to compile.
+        collectives: those of its final module.
+        memory: bytes on each device, as the compiler says.
+        cost: the compiler's cost analysis.
+        sources: the digest of the source lines that it was compiled from.
+        partitioned: those right after XLA's partitioner; None where XLA dumped nothing.
+        partition_s: seconds until the partitioner was done; None as above.
+        unpartitioned: why nothing of the partitioner is known; None where it is.
+        reused: the positions of donated leaves whose memory an output takes; None where
+            none is donated or the compiler does not say.
+        loops: how many loops its final module has.
+    """
+
+    stage: Any
+    compile_s: float
+    collectives: tuple[Collective, ...]
+    memory: Memory
+    cost: Mapping[str, float]
+    sources: str
+    partitioned: tuple[Collective, ...] | None = None
+    partition_s: float | None = None
+    unpartitioned: Unpartitioned | None = None
+    loops: int = 0
+    reused: tuple[int, ...] | None = None
+    _reference: Executable | None = None
+    _results: tuple[bytes, Sequence[Any]] | None = None
+    _lock: Any = field(default_factory=threading.Lock)
+
+    def run(self, *arguments: jax.Array) -> Sequence[jax.Array]:
+        """Runs it, and may return before it is done."""
+        try:
+            return self.stage(*arguments)
+        except ValueError as error:
+            unchecked = unchecked_call(self.stage)
+            narrow = any(DTYPE_BITS.get(dtype_name(a.dtype), 8) < 8 for a in arguments)
+            if (
+                unchecked is None
+                or not narrow
+                or "layouts that disagree" not in str(error)
+            ):
+                raise
+            return unchecked(*arguments)
+
+    def reference(self, make: Callable[[], Executable]) -> Executable:
+        """The same function compiled for one device; made once, and kept."""
+        with self._lock:
+            if self._reference is None:
+                self._reference = make()
+            return self._reference
+
+    def results_of(self, arguments: Sequence[jax.Array]) -> Sequence[jax.Array]:
+        """Runs it; the results of the last arguments are kept, if all of them take
+        little memory.
+
+        Only for a pure function, without callbacks, which gives the same results again.
+        """
+        if sum(a.nbytes for a in arguments) > KEPT_BYTES:
+            return jax.block_until_ready(self.run(*arguments))
+        key = _digest(arguments)
+        with self._lock:
+            known = self._results
+        if known is not None and known[0] == key:
+            return known[1]
+        results = jax.block_until_ready(self.run(*arguments))
+        if sum(r.nbytes for r in results) <= KEPT_BYTES:
+            with self._lock:
+                self._results = (key, results)
+        return results
+
+
+def _digest(arrays: Sequence[jax.Array]) -> bytes:
+    """A digest of the types and values of arrays."""
+    digest = hashlib.blake2b()
+    for array in arrays:
+        kind = (array.dtype, array.shape, getattr(array, "weak_type", False))
+        digest.update(repr(kind).encode())
+        if jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key):
+            array = jax.random.key_data(array)
+        digest.update(np.asarray(array).tobytes())
+    return digest.digest()
+
+
+def lower(
+    program: Program | Traced,
+    mesh: Mesh | AbstractMesh | None = None,
+    platforms: Sequence[str] | None = None,
+    change: Callable[[Any], None] | None = None,
+) -> Lowered:
+    """Lowers a program to StableHLO, tracing it first where that has not happened.
+
+    Args:
+        program: the program, or what `trace` made of it.
+        mesh: the jax mesh to trace it on.
+        platforms: the platforms to lower for, such as `("tpu",)`; needed on an
+            AbstractMesh.
+        change: changes jax's own `Lowered` before its text is read.
+
+    Raises:
+        ProgramError: as `trace` does.
+        Exception: whatever the function or jax raises.
+    """
+    if isinstance(program, Traced):
+        traced = program
+    elif mesh is None:
+        raise ProgramError("Lowering a program needs a jax mesh; got none.")
+    else:
+        traced = trace(program, mesh)
+    begun = time.perf_counter()
+    with traced.context():
+        kinds = {} if platforms is None else {"lowering_platforms": tuple(platforms)}
+        stage = traced.stage.lower(**kinds)
+    if change is not None:
+        change(stage)
+    text = stage.as_text()
+    lines = repr(source_lines(stage.as_text(debug_info=True)))
+    # With this flag on, closed-over arrays are arguments and their values not in the
+    # text.
+    hoisted = bool(getattr(jax.config, "jax_use_simplified_jaxpr_constants", False))
+    return Lowered(
+        traced,
+        stage,
+        text,
+        hashlib.sha256(lines.encode()).hexdigest(),
+        traced.effects,
+        cacheable=not traced.effects and not has_callbacks(text) and not hoisted,
+        manual="manual_computation" in text or "SPMDFullToShardShape" in text,
+        lower_s=traced.seconds + time.perf_counter() - begun,
+    )
+
+
+def source_lines(text: str) -> list[tuple[str, str]]:
+    """File and line of the user's code in a lowered module, in the order of the text.
+
+    Lines of the calls that are running now are left out: they are where the program is
+    compiled or
+    run from, which differs from cell to cell, and no part of it. A function that is
+    written inside such a call is at another column, so it stays.
+
+    Args:
+        text: StableHLO with its locations.
+
+    >>> source_lines('#loc1 = loc("/home/me/model.py":12:4 to :9)')
+    [('/home/me/model.py', '12')]
+    """
+    frame, running = sys._getframe(), set()
+    while frame is not None:
+        running.add((frame.f_code.co_filename, *_running(frame)))
+        frame = frame.f_back
+    return [
+        p[:2]
+        for p in _SOURCE_LINE.findall(text)
+        if p not in running and is_user_file(p[0])
+    ]
+
+
+def _running(frame: FrameType) -> tuple[str, str]:
+    """Line and column of what a frame is at, as jax writes them."""
+    positions = frame.f_code.co_positions()  # one for each two bytes of code
+    line, _, column, _ = next(itertools.islice(positions, frame.f_lasti // 2, None))
+    return str(line or 0), str(column or 0)
+
+
+def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
+    """Compiles for the devices of the mesh that it was traced on, and reads the result.
+
+    Args:
+        lowered: what to compile.
+        mesh: the mesh whose axes the collectives are given in.
+
+    Raises:
+        Exception: whatever the compiler raises.
+    """
+    dumped = compile_with_dump(lowered.stage, compiler_options(lowered.traced.program))
+    stage, before = dumped.compiled, dumped.partitioned
+    arguments = compiled_names(lowered.traced.program)
+    traced_on = lowered.traced.mesh
+    ids = (
+        tuple(d.id for d in traced_on.devices.flat)
+        if isinstance(traced_on, Mesh)
+        else ()
+    )
+    if mesh.size == 1:
+        partitioned: tuple[Collective, ...] | None = ()  # nothing to partition
+    else:
+        partitioned = (
+            None if before is None else _collectives(before, mesh, ids, arguments)
+        )
+    final = final_module(stage)
+    collectives = _collectives(final, mesh, ids, arguments)
+    if partitioned is not None:
+        collectives = inherited(partitioned, collectives)
+    return Executable(
+        stage,
+        dumped.seconds,
+        collectives,
+        _memory(stage),
+        _cost(stage),
+        lowered.sources,
+        partitioned,
+        dumped.partition_s,
+        None if dumped.reason == ONE_DEVICE else dumped.reason,
+        final.loops,
+        reused_leaves(lowered.traced.program, final),
+    )
+
+
+def fingerprint(
+    lowered: Lowered, devices: Sequence[Any], options: Mapping[str, Any]
+) -> str:
+    """The key of an executable: everything that a compile depends on.
+
+    The text is not enough: it is the same for permuted devices and for any two
+    callbacks. Programs
+    that are not `cacheable` may share a fingerprint.
+    """
+    program = lowered.traced.program
+    first = devices[0]
+    parts = (
+        lowered.text,
+        [(d.id, d.process_index) for d in devices],
+        (
+            first.platform,
+            first.device_kind,
+            getattr(first.client, "platform_version", ""),
+        ),
+        sorted((str(k), repr(v)) for k, v in options.items()),
+        donated_leaves(program),
+        [str(r.spec) for r in program.requests],
+        [str(s) for s in lowered.traced.out_specs],
+        [a.memory_kind for a in program.arrays],
+        (jax.__version__, jaxlib_version),
+    )
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
+
+
+def compiler_options(program: Program) -> dict[str, Any]:
+    """The options that go to the compiler: all but `donate`.
+
+    Raises:
+        ProgramError: for an option that is neither.
+    """
+    options = {k: v for k, v in program.options.items() if k != "donate"}
+    for name, value in options.items():
+        if not (isinstance(name, str) and isinstance(value, PLAIN)):
+            raise ProgramError(
+                f"The compiler option {shown(name)} is {shown(value)}, which no compiler takes."
+                " Give text, a number or a truth value."
+            )
+    return options
+
+
+PLAIN = (str, bool, int, float)
+
+
+def final_module(compiled: Any) -> Module:
+    """The module that runs.
+
+    Args:
+        compiled: jax's own `Compiled`.
+    """
+    (module,) = compiled.runtime_executable().hlo_modules()
+    return Module(module.as_serialized_hlo_module_proto())
+
+
+def _collectives(
+    module: Module, mesh: MeshSpec, ids: Sequence[int], arguments: Mapping[str, str]
+) -> tuple[Collective, ...]:
+    return read_collectives(module, mesh.axis_names, mesh.axis_sizes, ids, arguments)
+
+
+def compiled_names(program: Program) -> dict[str, str]:
+    """What the compiler calls each array, to its name: `state_params_w`,
+    `state.params.w`.
+    """
+    names = (array.name for array in program.arrays)
+    return dict(zip(flat_names(program), names, strict=True))
+
+
+_SIZES = {
+    "arguments": "argument",
+    "outputs": "output",
+    "temporaries": "temp",
+    "aliased": "alias",
+    "generated_code": "generated_code",
+    "host_arguments": "host_argument",
+    "host_outputs": "host_output",
+    "host_temporaries": "host_temp",
+}
+
+
+def _memory(stage: Any) -> Memory:
+    try:
+        analysis = stage.memory_analysis()
+    except (NotImplementedError, RuntimeError):
+        return Memory()  # not every platform analyses
+    sizes = {}
+    for ours, name in _SIZES.items():
+        sizes[ours] = getattr(analysis, f"{name}_size_in_bytes", None)
+    return Memory(**sizes)
+
+
+def _cost(stage: Any) -> dict[str, float]:
+    try:
+        analysis = stage.cost_analysis() or {}
+    except (NotImplementedError, RuntimeError):
+        return {}  # not every platform analyses
+    costs = {}
+    for name, value in analysis.items():
+        # Entries with braces are per operand; the sums are what one asks for. Below 0
+        # is what the compiler does not estimate.
+        if "{" not in name and isinstance(value, (int, float)) and value >= 0:
+            costs[name] = float(value)
+    return costs
+
+
+def reused_leaves(program: Program, module: Module) -> tuple[int, ...] | None:
+    """The positions of donated leaves whose memory an output takes; None where that is
+    not known.
+
+    jax warns of donated arguments that it cannot use itself, but not where the compiler
+    chooses; the compiled module covers both.
+
+    Args:
+        program: what was compiled.
+        module: the compiled program.
+    """
+    if not donated_leaves(program):
+        return None
+    names = {name: position for position, name in enumerate(flat_names(program))}
+    parameters = module.entry.parameters
+    reused = (parameters[number].op for number in module.aliased)
+    return tuple(sorted(names[name] for name in reused if name in names))
+
+
+def donation_note(program: Program, reused: Sequence[int] | None) -> Finding | None:
+    """A note on donated arguments whose memory no output takes; None for none.
+
+    Args:
+        program: what was compiled.
+        reused: the positions of donated leaves whose memory an output takes; None where
+            that is not known.
+
+    >>> from shardviz.core.layout.array_spec import ArraySpec
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> x = ArraySpec("x", (8, 8))
+    >>> program = Program(abs, (x,), make_mesh(data=4), options={"donate": (0,)})
+    >>> donation_note(program, (0,)), donation_note(program, ()).fields["arrays"]
+    (None, ('x, f32[8, 8]',))
+    """
+    if reused is None:
+        return None
+    unused = [p for p in donated_leaves(program) if p not in reused]
+    if not unused:
+        return None
+    arrays = []
+    for position in unused[:_MOST]:
+        array = program.arrays[position]
+        arrays.append(f"{array.name}, {array.short}")
+    return found("unused donations", arrays=tuple(arrays), count=len(unused))

@@ -1,0 +1,317 @@
+"""Here: compiles and runs a program in this process, on devices that it has.
+
+The kernel does so where the devices are attached to it. A worker and each process of a
+cluster do it with programs that they were sent.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from shardviz.core.backend.devices import (
+    capacity_of,
+    host_available,
+    refuse_too_big,
+    with_devices,
+)
+from shardviz.core.backend.jax_compat import failing_callbacks, forget_failed_callbacks
+from shardviz.core.backend.run.agree import account_of, details_of
+from shardviz.core.backend.run.checks import (
+    output_layouts,
+    shards_check,
+    spec_checks,
+    unsharded_checks,
+    why_not_comparable,
+)
+from shardviz.core.backend.run.compile import (
+    Executable,
+    Lowered,
+    compile_lowered,
+    compiler_options,
+    donation_note,
+    fingerprint,
+    lower,
+)
+from shardviz.core.backend.run.inputs import Inputs, copies_allowed
+from shardviz.core.backend.run.runner import Job, Runner
+from shardviz.core.backend.tracing.jaxprs import positive_arguments
+from shardviz.core.backend.tracing.retraced import trace_unsharded
+from shardviz.core.backend.tracing.trace import Output, Traced, left_to_compiler, trace
+from shardviz.core.hardware.chips import chip_of_kind
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import Check, Memory
+from shardviz.core.program.roofline import roofline
+
+
+class Here(Runner):
+    """Does a job in this process.
+
+    Args:
+        job: what to do.
+        mesh: the jax mesh of the devices.
+    """
+
+    def __init__(self, job: Job, mesh: Mesh) -> None:
+        super().__init__(job)
+        self.mesh, self.devices = mesh, list(mesh.devices.flat)
+        # What the program's mesh calls each device: jax's own id may be another one.
+        names = job.program.mesh.device_ids.ravel().tolist()
+        self.ids: dict[Any, int] = dict(zip(self.devices, names, strict=True))
+        job.note(mesh=with_devices(job.program.mesh, self.devices))
+
+    # What a program that was sent from another process does otherwise.
+
+    def trace(self) -> Traced:
+        return trace(self.job.program, self.mesh)
+
+    def lower(self, traced: Traced) -> Lowered:
+        return lower(traced)
+
+    def lower_unsharded(self, single: Program, mesh: Mesh) -> Lowered:
+        """The unsharded function, lowered for one device."""
+        traced = trace_unsharded(self.job.program, single, lambda one: trace(one, mesh))
+        return lower(traced)
+
+    def key(self, lowered: Lowered) -> str:
+        return fingerprint(lowered, self.devices, compiler_options(self.job.program))
+
+    def positive(self, traced: Traced) -> tuple[int, ...]:
+        """The positions of arguments whose made-up values are above 0."""
+        return positive_arguments(traced.stage.jaxpr)
+
+    def with_capacity(self, memory: Memory) -> Memory:
+        """With the bytes that each device has, and those that are free on it now."""
+        chip = chip_of_kind(self.devices[0].device_kind)
+        known, count = capacity_of(self.devices), len(self.devices)
+        total = known.total_per_device(count)
+        if chip is not None:
+            total = chip.device_bytes or total
+        return memory.replace(capacity=total, free_now=known.per_device(count))
+
+    def note_roofline(self) -> None:
+        """Notes the roofline, where the figures of the chip are published."""
+        chip = chip_of_kind(self.devices[0].device_kind)
+        if chip is not None:
+            self.job.note(roofline=roofline(self.job.report, chip))
+
+    def inputs(self, lowered: Lowered) -> Inputs:
+        """The arguments of a run."""
+        positive = self.positive(lowered.traced)
+        return Inputs(self.job.program, self.mesh, self.job.leaves, positive)
+
+    def before_compile(self, lowered: Lowered) -> None:
+        """Refuses what must not be compiled in this process: nothing."""
+
+    # Compiling.
+
+    def compile(self, lowered: Lowered) -> Executable:
+        job = self.job
+        if job.rendezvous is not None:
+            job.enter("compare")
+            job.rendezvous.compare(
+                account_of(job, self.devices),
+                lambda: details_of(lowered, self._partitioned(lowered)),
+            )
+        job.enter("compile")
+        made: list[Executable] = []
+
+        def make() -> Executable:
+            self.before_compile(lowered)
+            made.append(self.compile_new(lowered))
+            return made[0]
+
+        # Text with effects or callbacks does not say what it calls, so it is not
+        # cached.
+        if lowered.cacheable:
+            key = self.key(lowered)
+            executable = job.cache.get_or_make(key, make, job.program.name)
+        else:
+            executable = make()
+        job.note(cache_hit=not made, compile_s=executable.compile_s if made else 0.0)
+        self.note_executable(lowered, executable)
+        return executable
+
+    def compile_new(self, lowered: Lowered) -> Executable:
+        """Compiles, and reads the result."""
+        return compile_lowered(lowered, self.job.program.mesh)
+
+    def _partitioned(self, lowered: Lowered) -> Any:
+        # Compilers for other platforms may wait for those of the other processes.
+        if self.devices[0].platform != "cpu":
+            return None
+        return self.compile_new(lowered).partitioned
+
+    def note_executable(self, lowered: Lowered, executable: Executable) -> None:
+        """Notes what the compiler says."""
+        job = self.job
+        self._take_layouts(executable)
+        collectives, partitioned = executable.collectives, executable.partitioned
+        if executable.sources != lowered.sources:
+            # Compiled from the same code when it was on other lines.
+            collectives = tuple(c.without_source() for c in collectives)
+            partitioned = partitioned and tuple(c.without_source() for c in partitioned)
+        outputs, mesh = lowered.traced.outputs, job.program.mesh
+        shardings = jax.tree.leaves(executable.stage.output_shardings)
+        layouts, without = output_layouts(outputs, shardings, mesh, self.ids)
+        job.note(
+            collectives=collectives,
+            partitioned=partitioned,
+            partition_s=executable.partition_s,
+            memory=self.with_capacity(executable.memory),
+            cost=executable.cost,
+            loops=executable.loops,
+            out_layouts=layouts,
+        )
+        notes = (
+            executable.unpartitioned,
+            donation_note(job.program, executable.reused),
+        )
+        job.add_notes([note for note in notes if note])
+        self.note_roofline()
+        specs = lowered.traced.out_specs
+        job.check(*without, *spec_checks(outputs, specs, mesh, layouts))
+
+    def _take_layouts(self, executable: Executable) -> None:
+        """Takes over how the compiler splits arguments that were left to it."""
+        job = self.job
+        free = left_to_compiler(job.program)
+        if not free:
+            return
+        shardings = jax.tree.leaves(
+            executable.stage.input_shardings, is_leaf=lambda s: s is None
+        )
+        # None is the sharding of an argument that nothing reads.
+        taken = [i for i in sorted(free) if shardings[i] is not None]
+        arrays = list(job.program.arrays)
+        layouts, without = output_layouts(
+            [Output(arrays[i].name, arrays[i].shape, arrays[i].dtype) for i in taken],
+            [shardings[i] for i in taken],
+            job.program.mesh,
+            self.ids,
+        )
+        for i in taken:
+            layout = layouts.get(arrays[i].name)
+            if layout is not None and layout.spec is not None:
+                arrays[i] = arrays[i].replace(logical=None, spec=layout.spec)
+        job.program = job.program.replace(arrays=tuple(arrays))
+        job.note(in_layouts={**job.report.in_layouts, **layouts})
+        job.check(*without)
+
+    # Running.
+
+    def run(self, lowered: Lowered, executable: Executable) -> None:
+        job = self.job
+        job.enter("place")
+        inputs = self.inputs(lowered)
+        self.refuse_if_too_big(executable, inputs)
+        gathers = self._all_ready(lowered, inputs)
+        begun = time.perf_counter()
+        placed = inputs.place_all()
+        job.note(place_s=time.perf_counter() - begun)
+        job.check(*self._input_checks(placed))
+        if gathers:
+            inputs.gather(placed)
+        if job.rendezvous is not None:
+            job.rendezvous.ready("run")
+        job.enter("run")
+        try:
+            results = self.execute(executable, inputs, placed)
+            if not lowered.cacheable:
+                jax.effects_barrier()  # effects and callbacks may come after the results
+        except Exception:
+            forget_failed_callbacks()
+            raise
+        job.note(outputs=lowered.traced.out_tree.unflatten(results))
+        job.enter("check")
+        job.check(*self._output_checks(lowered, results))
+        compared = unsharded_checks(
+            job.program,
+            lowered,
+            executable,
+            self.devices,
+            inputs,
+            self.lower_unsharded,
+            results,
+        )
+        job.check(*compared)
+
+    def refuse_if_too_big(self, executable: Executable, inputs: Inputs) -> None:
+        """Refuses a run that has not enough memory.
+
+        Raises:
+            OutOfMemory: with what it needs and what is free.
+        """
+        capacity, placed = capacity_of(self.devices), inputs.bytes_in_place
+        refuse_too_big(executable.memory, capacity, len(self.devices), placed)
+        is_simulated = self.devices[0].platform == "cpu"
+        inputs.refuse_too_big(is_simulated, host_available())
+
+    def _all_ready(self, lowered: Lowered, inputs: Inputs) -> bool:
+        """Waits for the other processes; whether all of them can gather the values."""
+        rendezvous = self.job.rendezvous
+        if rendezvous is None:
+            return False
+        reason = why_not_comparable(self.job.program, lowered, self.devices)
+        return rendezvous.ready("place", inputs.to_gather and not reason)
+
+    def execute(
+        self, executable: Executable, inputs: Inputs, placed: list[jax.Array]
+    ) -> list[jax.Array]:
+        """Executes it as often as was asked for; the results of the last time."""
+        job = self.job
+        seconds: list[float] = []
+        results: list[jax.Array] = []
+        for done in range(job.repeat or 1):
+            if done:
+                job.poll(done=done, repeat=job.repeat)
+                del results[:]  # before the next ones take their memory
+                inputs.replace_donated(placed)
+            begun = time.perf_counter()
+            results = list(self._execute_once(executable, placed))
+            seconds.append(time.perf_counter() - begun)
+        job.note(runs_s=tuple(seconds), run_s=statistics.median(seconds))
+        return results
+
+    def _execute_once(
+        self, executable: Executable, placed: Sequence[jax.Array]
+    ) -> Sequence[jax.Array]:
+        """The results; a process that ended is not waited for."""
+        if self.job.rendezvous is None:
+            return jax.block_until_ready(executable.run(*placed))
+
+        def execute() -> Sequence[jax.Array]:
+            results = jax.block_until_ready(executable.run(*placed))
+            jax.effects_barrier()  # jax keeps the effects of each thread apart
+            return results
+
+        with failing_callbacks() as failed:
+            return self.job.rendezvous.run(execute, failed)
+
+    @copies_allowed()
+    def _input_checks(self, placed: Sequence[jax.Array]) -> list[Check]:
+        checks = []
+        for request, array in zip(self.job.program.requests, placed, strict=True):
+            if request.layout is not None:
+                check = shards_check(
+                    request.array.name, request.layout, array, self.ids
+                )
+                checks.append(check)
+        return checks
+
+    @copies_allowed()
+    def _output_checks(
+        self, lowered: Lowered, results: Sequence[jax.Array]
+    ) -> list[Check]:
+        layouts = self.job.report.out_layouts
+        checks = []
+        for output, array in zip(lowered.traced.outputs, results, strict=True):
+            if output.name in layouts:
+                layout = layouts[output.name]
+                checks.append(shards_check(output.name, layout, array, self.ids))
+        return checks

@@ -1,0 +1,495 @@
+"""The values that a program runs with, the user's or made up, and their placement on
+devices.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from shardviz.core.backend.bridge import jax_dtype, key_implementation
+from shardviz.core.backend.tracing.arguments import parameter_names
+from shardviz.core.backend.tracing.calls import is_ref
+from shardviz.core.backend.tracing.trace import donated_leaves, placed_spec
+from shardviz.core.errors import ProgramError
+from shardviz.core.format import bytes_text, plural, shown
+from shardviz.core.layout.array_spec import ArraySpec, dtype_name
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.checks import Finding, found
+from shardviz.core.program.program import Program
+
+_SLICE_ELEMENTS = 1 << 22  # made at a time
+_MOST_NAMES = 8
+_MOST_GATHERED = 64 << 20  # bytes
+_PARTS, _PART_BYTES = 64, 1 << 20  # of a large array, for its digest
+
+
+def copies_allowed() -> Any:
+    """Allows our own copies to and from devices where the user has set
+    `jax_transfer_guard`.
+
+    The user's function keeps that setting. It is a decorator, too.
+    """
+    return jax.transfer_guard("allow")
+
+
+def value_leaves(program: Program, values: Sequence[Any]) -> list[Any] | None:
+    """The leaves of the values that the user gave, checked against the program; None
+    for none.
+
+    Raises:
+        ProgramError: for a wrong number, tree, shape or dtype.
+    """
+    if not values:
+        return None
+    leaves = [v[...] if is_ref(v) else v for v in _leaves(program, tuple(values))]
+    for array, leaf in zip(program.arrays, leaves, strict=True):
+        _check(array, leaf)
+    return leaves
+
+
+def example(
+    array: ArraySpec, sharding: NamedSharding, seed: int, positive: bool = False
+) -> jax.Array:
+    """A made-up array: small pseudo-random numbers, the same every time.
+
+    Floats lie between -0.25 and 0.25, or above 0 where only positive ones are asked
+    for; integers between 0 and 3 (0 and 1 for types of 2 bits). Each device's shard is
+    made by itself, so that the host never holds the full array.
+
+    Args:
+        array: its shape and dtype.
+        sharding: how it is placed.
+        seed: arrays of different seeds differ.
+        positive: whether floats are above 0, for functions such as roots and
+            logarithms.
+    """
+    if array.dtype.startswith("key<"):
+        return _example_keys(array, sharding, seed)
+    dtype = jax_dtype(array.dtype)
+    made: dict[Any, np.ndarray] = {}
+
+    def block(index: Any) -> np.ndarray:
+        bounds = tuple(
+            s.indices(n)[:2] for s, n in zip(index, array.shape, strict=True)
+        )
+        if bounds not in made:
+            made[bounds] = example_block(array.shape, bounds, dtype, seed, positive)
+        return made[bounds]
+
+    return jax.make_array_from_callback(array.shape, sharding, block)
+
+
+def example_block(
+    shape: tuple[int, ...],
+    bounds: Sequence[tuple[int, int]],
+    dtype: Any,
+    seed: int,
+    positive: bool = False,
+) -> np.ndarray:
+    """One block of an example: a pure function of each element's index in the array.
+
+    It is made in slices, since intermediate values take several times its memory.
+
+    >>> full = example_block((4, 4), ((0, 4), (0, 4)), np.dtype("float32"), 1)
+    >>> part = example_block((4, 4), ((2, 4), (0, 2)), np.dtype("float32"), 1)
+    >>> bool((full[2:, :2] == part).all())
+    True
+    """
+    if not bounds or math.prod(b - a for a, b in bounds) <= _SLICE_ELEMENTS:
+        return _slice(shape, bounds, dtype, seed, positive)
+    (start, stop), rest = bounds[0], tuple(bounds[1:])
+    rows = max(1, _SLICE_ELEMENTS // max(1, math.prod(b - a for a, b in rest)))
+    block = np.empty([b - a for a, b in bounds], dtype)
+    for first in range(start, stop, rows):
+        last = min(first + rows, stop)
+        part = _slice(shape, ((first, last), *rest), dtype, seed, positive)
+        block[first - start : last - start] = part
+    return block
+
+
+def _slice(
+    shape: tuple[int, ...],
+    bounds: Sequence[tuple[int, int]],
+    dtype: Any,
+    seed: int,
+    positive: bool,
+) -> np.ndarray:
+    index = np.full((1,) * max(1, len(shape)), seed << 40, np.uint64)
+    stride = 1
+    for dim in reversed(range(len(shape))):
+        along = [1] * len(shape)
+        along[dim] = -1
+        steps = np.arange(*bounds[dim], dtype=np.uint64) * np.uint64(stride % (1 << 64))
+        index = index + steps.reshape(along)
+        stride *= shape[dim]
+    return _numbers(_mixed(index).reshape([b - a for a, b in bounds]), dtype, positive)
+
+
+def _mixed(bits: np.ndarray) -> np.ndarray:
+    """24 pseudo-random bits of each number: the finaliser of splitmix64."""
+    bits = bits + np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (bits ^ (bits >> np.uint64(31))) >> np.uint64(40)
+
+
+def _numbers(bits: np.ndarray, dtype: Any, positive: bool) -> np.ndarray:
+    kind = np.dtype(dtype).kind
+    if kind == "b":
+        return (bits & np.uint64(1)).astype(bool)
+    if kind in "iu" or dtype_name(dtype).startswith(("int", "uint")):
+        mask = 1 if dtype_name(dtype) in ("int2", "uint2") else 3
+        return (bits & np.uint64(mask)).astype(np.int8).astype(dtype)
+    # Not close to 0, where roots and quotients amplify rounding.
+    lowest = np.float32(0.0625 if positive else -0.25)
+    floats = bits.astype(np.float32) * np.float32(2.0**-25) + lowest
+    if kind == "c":
+        other = _mixed(np.atleast_1d(bits)).reshape(bits.shape).astype(np.float32)
+        return (floats + 1j * (other * np.float32(2.0**-25) + lowest)).astype(dtype)
+    return floats.astype(dtype)
+
+
+def _example_keys(array: ArraySpec, sharding: NamedSharding, seed: int) -> jax.Array:
+    count = math.prod(array.shape)
+    keys = jax.random.split(
+        jax.random.key(seed, impl=key_implementation(array.dtype)), count + 1
+    )
+    return _spread(keys[:count].reshape(array.shape), array, sharding)
+
+
+def _spread(
+    leaf: Any, array: ArraySpec, sharding: NamedSharding, copy: bool = False
+) -> jax.Array:
+    """A value that this process has, on those of its devices that a sharding names.
+
+    `jax.device_put` would have all processes compare what they have, which waits for
+    all of them.
+
+    Args:
+        leaf: the full value.
+        array: its shape and dtype.
+        sharding: how it is placed, on devices of several processes.
+        copy: whether the array must not share memory with the value.
+    """
+    keys = array.dtype.startswith("key<")
+    host = leaf if keys else np.asarray(leaf)
+
+    def block(index: Any) -> Any:
+        if keys:
+            return host[index]
+        dtype = jax_dtype(array.dtype)
+        return np.array(host[index], dtype, copy=True if copy else None)
+
+    return jax.make_array_from_callback(array.shape, sharding, block)
+
+
+def _leaves(program: Program, values: tuple[Any, ...]) -> list[Any]:
+    """The leaves of the values; refuses a wrong number or tree of them."""
+    if program.tree is None:
+        expected, names = len(program.arrays), [a.name for a in program.arrays]
+        leaves = list(values)
+    else:
+        expected = len(program.tree.children())
+        names = parameter_names(program.fn, expected)
+        leaves, tree = jax.tree.flatten(values)
+        if len(values) == expected and tree != program.tree:
+            raise ProgramError(
+                f"The values form another tree than the arguments: {shown(tree, 120)} and"
+                f" {shown(program.tree, 120)}. Give them in the same containers."
+            )
+    if len(values) == expected:
+        return leaves
+    some = ", ".join(names[:_MOST_NAMES])
+    if expected > _MOST_NAMES:
+        some += f" and {expected - _MOST_NAMES} more"
+    # Often the leaves are given one by one, instead of the trees that hold them.
+    are_leaves = len(values) == len(program.arrays)
+    advice = ", in the containers that the arguments have" if are_leaves else ""
+    verb = "was" if len(values) == 1 else "were"
+    raise ProgramError(
+        f"The program takes {plural(expected, 'argument')} ({some}) and"
+        f" {plural(len(values), 'value')} {verb} given. Give one each{advice}, or none for"
+        " made-up values."
+    )
+
+
+def _check(array: ArraySpec, value: Any) -> None:
+    given = value
+    try:
+        if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+            given = np.asarray(value)
+        dtype = given.dtype
+        if not isinstance(given, jax.Array):
+            dtype = jax.dtypes.canonicalize_dtype(dtype)
+        own = ArraySpec(array.name, tuple(given.shape), None, dtype_name(dtype))
+    except (TypeError, ValueError):
+        raise ProgramError(
+            f"{array.name} takes an array, {array.short}; got {shown(value)}."
+        ) from None
+    if own.shape != array.shape or own.dtype != array.dtype:
+        raise ProgramError(
+            f"{array.name} is {array.short} in the program and {own.short} in the values."
+            " Give an array of that shape and type."
+        )
+
+
+def _is_global(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
+
+
+def host_value(leaf: Any) -> Any | None:
+    """A value in all, where this process has it; else None.
+
+    It does where each of its devices holds all of a replicated array.
+    """
+    if not _is_global(leaf):
+        return leaf
+    return leaf.addressable_data(0) if leaf.is_fully_replicated else None
+
+
+def partial_axes(array: Any) -> list[str]:
+    """The mesh axes over which an array holds partial sums, sorted; none for most
+    arrays.
+    """
+    spec = getattr(getattr(array, "sharding", None), "spec", None)
+    return sorted(getattr(spec, "unreduced", None) or ())
+
+
+def summed(leaf: Any) -> Any:
+    """A value without partial sums: their sum on every device that holds some of them."""
+    if not partial_axes(leaf):
+        return leaf
+    full = PartitionSpec(*leaf.sharding.spec.partitions)
+    return jax.sharding.reshard(leaf, NamedSharding(leaf.sharding.mesh, full))
+
+
+@copies_allowed()
+def value_digests(program: Program, leaves: list[Any] | None) -> dict[str, Any]:
+    """Digests of what several processes must give alike, by the names of the arguments.
+
+    Of a value that each process has, one digest; of an array over several processes one
+    for each shard of this process that another one holds too, by its indices.
+    """
+    digests: dict[str, Any] = {}
+    for array, leaf in zip(program.arrays, leaves or (), strict=False):
+        if not _is_global(leaf):
+            digests[array.name] = _digest(leaf)
+        elif not partial_axes(leaf):
+            digests[array.name] = _digests_of_shards(leaf)
+    return digests
+
+
+def _digests_of_shards(array: jax.Array) -> dict[str, str]:
+    """A digest for each shard of this process that another process holds too."""
+
+    def bounds_of(index: Any) -> tuple[tuple[int, int], ...]:
+        pairs = zip(index or (), array.shape, strict=False)
+        return tuple(s.indices(n)[:2] for s, n in pairs)
+
+    holders: dict[tuple[tuple[int, int], ...], set[int]] = {}
+    for device, index in array.sharding.devices_indices_map(array.shape).items():
+        holders.setdefault(bounds_of(index), set()).add(device.process_index)
+    digests: dict[str, str] = {}
+    for shard in array.addressable_shards:
+        bounds = bounds_of(shard.index)
+        text = ", ".join(f"{a}:{b}" for a, b in bounds)
+        if len(holders[bounds]) > 1 and text not in digests:
+            digests[text] = _digest(shard.data)
+    return digests
+
+
+def _digest(value: Any) -> str:
+    """A digest of an array; of a large one of parts all over it."""
+    is_array = isinstance(value, jax.Array)
+    if is_array and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    host = np.ascontiguousarray(np.asarray(value))
+    data = host.reshape(-1).view(np.uint8)
+    title = f"{dtype_name(host.dtype)}{host.shape}"
+    digest = hashlib.blake2b(title.encode(), digest_size=12)
+    if data.size <= _PARTS * _PART_BYTES:
+        digest.update(data.data)
+    else:
+        # Reading 64 MiB of it takes a tenth of a second, however large it is.
+        for start in np.linspace(0, data.size - _PART_BYTES, _PARTS).astype(np.int64):
+            digest.update(data[start : start + _PART_BYTES].data)
+    return digest.hexdigest()
+
+
+_REMEDY = "Give it a smaller shape, or take sv.compile, which needs no values."
+
+
+class Inputs:
+    """The arguments of one run: values that the user gave, or examples.
+
+    Args:
+        program: the program that takes them.
+        mesh: the jax mesh to place them on.
+        leaves: the user's values, checked; None for examples.
+        positive: the positions of arguments whose examples are above 0.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        mesh: Mesh,
+        leaves: list[Any] | None,
+        positive: Sequence[int] = (),
+    ) -> None:
+        self.program, self.mesh, self.leaves = program, mesh, leaves
+        self.donated = donated_leaves(program)
+        self._gathered: dict[int, np.ndarray | jax.Array] = {}
+        self.positive = positive
+
+    @property
+    def bytes_in_place(self) -> int:
+        """Bytes on each device of the user's values that are placed as needed already."""
+        placed = 0
+        for position, leaf in enumerate(self.leaves or ()):
+            layout = self.program.requests[position].layout
+            if layout is not None and self._is_placed(leaf, position):
+                placed += layout.bytes_per_device
+        return placed
+
+    @property
+    def elsewhere(self) -> Finding | None:
+        """Why the unsharded function cannot be run on the values; None where it can."""
+        if not self._spread_positions():
+            return None
+        return found("spread", most=_MOST_GATHERED)
+
+    @property
+    def to_gather(self) -> bool:
+        """Whether values are spread over several processes, and small enough to gather."""
+        sizes = [self.program.arrays[i].bytes for i in self._spread_positions()]
+        return 0 < sum(sizes) <= _MOST_GATHERED
+
+    @copies_allowed()
+    def gather(self, placed: Sequence[jax.Array]) -> None:
+        """Takes all of those values into this process; every process must do it
+        together.
+
+        Args:
+            placed: the arguments on their devices.
+        """
+        every = NamedSharding(self.mesh, PartitionSpec())
+        replicate = jax.jit(lambda *values: values, out_shardings=every)
+        positions = self._spread_positions()
+        replicated = replicate(*(placed[i] for i in positions))
+        for position, array in zip(positions, replicated, strict=True):
+            self._gathered[position] = array.addressable_data(0)
+
+    def _spread_positions(self) -> list[int]:
+        """The arguments of which this process has only a part."""
+        leaves = enumerate(self.leaves or ())
+        return [
+            i for i, v in leaves if i not in self._gathered and host_value(v) is None
+        ]
+
+    def refuse_too_big(self, here: bool, free: int | None) -> None:
+        """Refuses values to make up that this host has not enough memory for.
+
+        Each array is made on the host, block by block, and then copied to its devices.
+
+        Args:
+            here: whether the devices are simulated: their memory is that of the host.
+            free: bytes that the host has free; None where it does not say.
+
+        Raises:
+            ProgramError: with what they take and what is free.
+        """
+        if self.leaves is not None or free is None or not self.program.arrays:
+            return
+        largest = max(self.program.arrays, key=lambda array: array.bytes)
+        needed = largest.bytes
+        if here:
+            for request in self.program.requests:
+                if request.layout is not None:
+                    each = request.layout.bytes_per_device
+                    needed += each * self.program.mesh.size
+        if needed <= free:
+            return
+        raise ProgramError(
+            f"Making up values takes {bytes_text(needed)} on this machine, which has"
+            f" {bytes_text(free)} free; the largest array is {largest.name}, {largest.short}, with"
+            f" {bytes_text(largest.bytes)}. Nothing was made. {_REMEDY}"
+        )
+
+    @copies_allowed()
+    def place_all(self) -> list[jax.Array]:
+        """Every argument on its devices."""
+        return jax.block_until_ready(
+            [self._place(i) for i in range(len(self.program.arrays))]
+        )
+
+    @copies_allowed()
+    def replace_donated(self, placed: list[jax.Array]) -> None:
+        """Puts new arrays in place of those that the last run used up."""
+        for position in self.donated:
+            placed[position] = jax.block_until_ready(self._place(position))
+
+    @copies_allowed()
+    def place_unsharded(self, mesh: Mesh) -> list[jax.Array]:
+        """Every argument unsharded, on the one device of a mesh of size 1."""
+        placed = []
+        for position, array in enumerate(self.program.arrays):
+            spec = PartitionSpec()
+            sharding = NamedSharding(mesh, spec, memory_kind=array.memory_kind)
+            if self.leaves is None:
+                placed.append(self._example(position, sharding))
+            else:
+                value = self._gathered.get(position)
+                value = (
+                    host_value(summed(self.leaves[position]))
+                    if value is None
+                    else value
+                )
+                placed.append(jax.device_put(value, sharding))
+        return placed
+
+    def _example(self, position: int, sharding: NamedSharding) -> jax.Array:
+        array = self.program.arrays[position]
+        try:
+            return example(array, sharding, position, position in self.positive)
+        except MemoryError:
+            raise ProgramError(
+                f"{array.name}, {array.short}, takes {bytes_text(array.bytes)} in all, and this"
+                f" machine has not enough memory to make it up. {_REMEDY}"
+            ) from None
+
+    def _place(self, position: int) -> jax.Array:
+        sharding = self._sharding(position)
+        spec = sharding.spec
+        if spec.unreduced and not (self.leaves and partial_axes(self.leaves[position])):
+            # jax makes partial sums of an array that is on the devices, and of nothing
+            # else.
+            full = PartitionSpec(*spec.partitions)
+            full = NamedSharding(self.mesh, full, memory_kind=sharding.memory_kind)
+            return jax.device_put(self._place_as(position, full), sharding)
+        return self._place_as(position, sharding)
+
+    def _place_as(self, position: int, sharding: NamedSharding) -> jax.Array:
+        if self.leaves is None:
+            return self._example(position, sharding)
+        leaf, donated = self.leaves[position], position in self.donated
+        if not (sharding.is_fully_addressable or _is_global(leaf)):
+            return _spread(leaf, self.program.arrays[position], sharding, donated)
+        # A donated array is used up, so it must not be the user's own.
+        return jax.device_put(leaf, sharding, may_alias=False if donated else None)
+
+    def _sharding(self, position: int) -> NamedSharding:
+        spec = placed_spec(self.program.requests[position].spec or Spec())
+        kind = self.program.arrays[position].memory_kind
+        return NamedSharding(self.mesh, spec.to_jax(), memory_kind=kind)
+
+    def _is_placed(self, leaf: Any, position: int) -> bool:
+        if not isinstance(leaf, jax.Array) or position in self.donated:
+            return False
+        return leaf.sharding.is_equivalent_to(self._sharding(position), leaf.ndim)

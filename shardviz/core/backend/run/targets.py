@@ -1,0 +1,462 @@
+"""The targets of this kernel, and which one a program is compiled for.
+
+Attached devices are used in this kernel: accelerators, and the CPU as one device. CPU
+devices are simulated in a worker process, since a crash of XLA must not end the kernel,
+and described devices (a slice of TPUs or a cluster of GPUs) are compiled for there. Who
+has made jax simulate CPU devices in the kernel can have them used by the name
+`"attached"`.
+
+The compilers themselves make the devices of described hardware
+(`jax.experimental.topologies`). Making them loads the TPU's or GPU's compiler into the
+process, so that happens in the worker only.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from shardviz.core.backend.devices import (
+    MOST_SIMULATED,
+    ask_for_cpus,
+    attached_devices,
+    count_of,
+    devices_for,
+    mesh_of,
+    own_devices,
+    processes_of,
+    too_few,
+)
+from shardviz.core.backend.jax_compat import backend_started
+from shardviz.core.errors import TargetError
+from shardviz.core.format import listed, plural, shown
+from shardviz.core.hardware.chips import CHIPS
+from shardviz.core.hardware.topology import (
+    EXAMPLES,
+    Topology,
+    even_topology,
+    is_described,
+)
+from shardviz.core.layout.mesh import MAX_DEVICES, MeshSpec
+from shardviz.core.program.checks import Finding, found
+from shardviz.core.program.program import Target, Targets, only_described
+
+_PLATFORMS = {"gpu": "gpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
+_HOW = (
+    "Write 'attached', 'gpu', 'tpu', 'cpu', 'cpu:8', 'tpu:v5e:4x4' or 'gpu:h100:2x8'."
+)
+
+
+def targets() -> Targets:
+    """What a program can run on here, and examples of described hardware that it can be
+    compiled for. Starts no backend: before the first run, jax has not looked for
+    devices, and the targets say so.
+
+    >>> [t.name for t in targets() if t.kind == "described"][0]
+    'tpu:v5e:4x4'
+    """
+    return Targets([*_here(), *map(described, EXAMPLES)])
+
+
+def _here() -> tuple[Target, ...]:
+    if not backend_started():
+        return Target("attached", ""), Target("cpu", "cpu")
+    devices = attached_devices(None)
+    attached = Target("attached", devices[0].platform, len(devices))
+    if attached.platform == "cpu":
+        one = Target("attached", "cpu", 1)
+        return (one, Target("cpu", "cpu", len(devices))) if len(devices) > 1 else (one,)
+    simulated = count_of("cpu")
+    return (attached, Target("cpu", "cpu", simulated)) if simulated else (attached,)
+
+
+def described(text: str) -> Target:
+    """The target of described hardware, parsed.
+
+    Raises:
+        TargetError: with what could not be read, and how it is written.
+
+    >>> str(described("tpu:v5p:8x8x16"))
+    'TPU v5p 8×8×16, described'
+    """
+    topology = Topology.parse(text)
+    kind = topology.chip.platform
+    return Target(
+        "described", kind, topology.devices, str(topology), True, missing(kind)
+    )
+
+
+def decide(text: str | Target | None, needed: int) -> Target:
+    """The target of a compile or run, in this kernel or in the worker.
+
+    Args:
+        text: as for `choose`, or described hardware such as `"tpu:v5e:4x4"`.
+        needed: how many devices the mesh has.
+
+    Raises:
+        TargetError: where there is no such target, or its number of devices does not
+            fit.
+
+    >>> decide("cpu:64", 64).worker, decide("attached", 1).worker
+    (True, False)
+    """
+    if isinstance(text, Target) and text.kind == "attached" and text.count is not None:
+        return choose(text, needed)  # it was looked up here before
+    word = _word(text)
+    if is_described(word):
+        target = described(word)
+        fits(Topology.parse(target.text), needed)
+        if target.missing:
+            raise TargetError(target.missing)
+        return target
+    kind, colon, number = word.partition(":")
+    if kind.strip() not in ("", "cpu") or (not word and _attached_fits(needed)):
+        return choose(word, needed)
+    count = _typed_count(word, number) if colon else needed
+    if count < needed:
+        raise TargetError(_typed_too_few(count, needed))
+    if count == 1:
+        return choose(word, needed)  # the CPU itself, which every kernel has
+    if count > MOST_SIMULATED:
+        raise TargetError(
+            f"{word or f'cpu:{count}'!r} asks for {plural(count, 'CPU device')}, and at most"
+            f" {MOST_SIMULATED:,} are simulated. Layouts, plans and pictures need none; compile it"
+            " for described hardware such as 'tpu:v5p:8x16x16', or use a smaller mesh."
+        )
+    return Target("cpu", "cpu", count, worker=True)
+
+
+def devices_of(target: Target) -> tuple[Any, ...]:
+    """The jax devices of a target in this process; starts jax's backend.
+
+    Raises:
+        TargetError: if there are too few, or they are only described.
+    """
+    if target.text:
+        raise TargetError(only_described(target.text))
+    devices = attached_devices(target.platform or None)
+    if target.count is not None and len(devices) < target.count:
+        raise TargetError(too_few(target.platform, len(devices), target.count))
+    return devices[: target.count]
+
+
+def choose(text: str | Target | None, needed: int) -> Target:
+    """The devices of this kernel that were named, or the best ones for a mesh of
+    `needed`.
+
+    Args:
+        text: `"attached"`, `"gpu"`, `"tpu"`, `"cpu"`, `"cpu:8"`; None or `""` for
+            attached devices where there are enough of them, else simulated ones.
+        needed: how many devices the mesh has.
+
+    Raises:
+        TargetError: where there is no such target, or it has too few devices.
+
+    >>> choose("cpu:1", 1).count
+    1
+    """
+    text = _word(text)
+    if not text:
+        return _best(needed)
+    if is_described(text):
+        raise TargetError(only_described(str(Topology.parse(text))))
+    word, colon, number = text.partition(":")
+    if word == "cpu":
+        return _cpu(_typed_count(text, number) if colon else None, needed)
+    if word not in ("attached", *_PLATFORMS) or colon:
+        raise TargetError(f"No target is called {shown(text)}. {_HOW}")
+    ask_for_cpus(needed)
+    devices = attached_devices(_PLATFORMS.get(word))
+    if len(devices) < needed:
+        raise TargetError(too_few(devices[0].platform, len(devices), needed))
+    # Of CPU devices only as many as are needed: all but one are simulated.
+    count = len(devices) if devices[0].platform != "cpu" else needed
+    return Target("attached", devices[0].platform, count)
+
+
+def device_mesh(mesh: MeshSpec, target: Target) -> Mesh:
+    """The jax Mesh that puts every position of `mesh` on a device of the target.
+
+    Ids that the target has mean its devices. Ids that it lacks are names: the lowest of
+    them is its first device, and so on, so that permuted ids permute devices.
+
+    Raises:
+        TargetError: if the target has too few devices.
+    """
+    devices = devices_of(target)
+    chosen = devices_for(mesh, devices)
+    if not own_devices(chosen):
+        raise TargetError(_none_here(chosen, mesh))
+    return mesh_of(chosen, mesh)
+
+
+def _none_here(devices: list[Any], mesh: MeshSpec) -> str:
+    """Why this process has no part in a run, in words."""
+    others, here = processes_of(devices), jax.process_index()
+    whose = (
+        f"process {others[0]}" if len(others) == 1 else f"processes {listed(others)}"
+    )
+    every = f"all {plural(jax.device_count(), 'device')}"
+    return (
+        f"Process {here} has nothing to run: the mesh has {plural(mesh.size, 'device')}, and all of"
+        f" them belong to {whose}. Use a mesh over {every}, or leave this call out in process"
+        f" {here}."
+    )
+
+
+def _word(text: str | Target | None) -> str:
+    if isinstance(text, Target):
+        return text.name
+    if text is None:
+        return ""
+    if not isinstance(text, str):
+        raise TargetError(
+            f"A target is text such as 'cpu:8' or 'attached'; got {shown(text)}."
+        )
+    return text.strip().lower()
+
+
+def _attached_fits(needed: int) -> bool:
+    """Whether a mesh fits on the attached devices, the CPU being one.
+
+    Of several processes also the CPU's simulated devices: only there are they those of
+    all.
+    """
+    if needed == 1:
+        return True
+    # This starts the backend, with the one CPU device that jax has by default.
+    devices = attached_devices(None)
+    several = jax.process_count() > 1
+    return (devices[0].platform != "cpu" or several) and len(devices) >= needed
+
+
+def _typed_too_few(count: int, needed: int) -> str:
+    return (
+        f"The mesh has {plural(needed, 'device')} and the target {shown(f'cpu:{count}')} only"
+        f" {count}. Write 'cpu:{needed}', or use a smaller mesh."
+    )
+
+
+def _best(needed: int) -> Target:
+    ask_for_cpus(needed)
+    devices = attached_devices(None)
+    if devices[0].platform != "cpu" and len(devices) >= needed:
+        return Target("attached", devices[0].platform, len(devices))
+    if jax.process_count() > 1 and needed > 1:
+        return Target("attached", devices[0].platform, needed)
+    if devices[0].platform == "cpu" and needed == 1:
+        return Target("attached", "cpu", 1)
+    there = count_of("cpu")
+    if there < needed:
+        raise TargetError(too_few(devices[0].platform, len(devices), needed, there))
+    return Target("cpu", "cpu", needed)
+
+
+def _cpu(count: int | None, needed: int) -> Target:
+    if count is not None and count < needed:
+        raise TargetError(_typed_too_few(count, needed))
+    ask_for_cpus(count or needed, exactly=count is not None)
+    there = len(attached_devices("cpu"))
+    if there < (count or needed):
+        raise TargetError(too_few("cpu", there, count or needed))
+    return Target("cpu", "cpu", count or needed)
+
+
+def _typed_count(text: str, number: str) -> int:
+    digits = number.strip()
+    if (
+        not (digits.isascii() and digits.isdigit())
+        or not 1 <= int(digits[:12]) <= MAX_DEVICES
+    ):
+        raise TargetError(
+            f"A simulated target names its number of devices, such as 'cpu:8'; got {shown(text)}."
+        )
+    return int(digits[:12])
+
+
+_PACKAGES = {"tpu": ("libtpu",), "gpu": ("jax_cuda13_plugin", "jax_cuda12_plugin")}
+_OTHERS = ("v5p", "7x", "h100")  # with the largest machines
+_CUDNN = "dnn_version_info { major: 9 minor: 10 }"
+_CUDA = {"jax_cuda13_plugin": 13, "jax_cuda12_plugin": 12}
+
+
+def missing(platform: str) -> str:
+    """What has to be installed to compile for `"tpu"` or `"gpu"`, in one sentence; `""`
+    for nothing. Looks for packages and imports none.
+    """
+    if _installed(platform):
+        return ""
+    return (
+        f"The {platform.upper()} compiler is not installed:"
+        f' pip install "shardviz[{platform}]", and restart the kernel.'
+    )
+
+
+def fits(topology: Topology, needed: int) -> None:
+    """Refuses a mesh whose size is not the number of devices.
+
+    Raises:
+        TargetError: with the meshes and slices that would fit.
+
+    >>> fits(Topology.parse("tpu:v5e:4x4"), 16)
+    """
+    if topology.devices == needed:
+        return
+    advice = f"Use a mesh of {plural(topology.devices, 'device')}"
+    if other := _of_size(topology, needed):
+        advice += f", or the target {str(other)!r}"
+    raise TargetError(
+        f"The mesh has {plural(needed, 'device')} and {str(topology)!r} has"
+        f" {topology.devices:,}. {advice}."
+    )
+
+
+def compile_only_mesh(mesh: MeshSpec, text: str) -> tuple[Mesh, tuple[Finding, ...]]:
+    """The jax Mesh of compile-only devices for a mesh, and what the user should know
+    about it.
+
+    A mesh with device ids of its own keeps them. Any other is laid over the slice by
+    jax's `mesh_utils`, as on a real one; where that refuses, devices keep their own
+    order and the reason is a note.
+
+    Args:
+        mesh: the mesh; as many devices as the target.
+        text: the target, `"tpu:v5e:4x4"`.
+
+    Raises:
+        TargetError: where the compiler is not installed, or makes other devices than
+            described.
+    """
+    topology = Topology.parse(text)
+    fits(topology, mesh.size)
+    devices = compile_only_devices(topology)
+    if not mesh.ids_are_positions:
+        return mesh_of(_by_id(devices, mesh), mesh), ()
+    if topology.chip.platform == "gpu":
+        return mesh_of(devices, mesh), ()
+    try:
+        grid = _torus_order(mesh, topology, devices)
+    except (NotImplementedError, ValueError, AssertionError) as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        sizes = "×".join(map(str, mesh.axis_sizes))
+        note = found(
+            "not on torus", sizes=sizes, target=str(topology), said=said.rstrip(".")
+        )
+        return mesh_of(devices, mesh), (note,)
+    return mesh_of(list(grid.flat), mesh), ()
+
+
+def compile_only_devices(topology: Topology) -> list[Any]:
+    """The devices that the compiler makes of a description, in its order.
+
+    Raises:
+        TargetError: where the compiler is not installed or does not know the
+            description.
+    """
+    platform = topology.chip.platform
+    if words := missing(platform):
+        raise TargetError(words)
+    options = dict(topology.jax_options)
+    if platform == "gpu":
+        options["target_config"] = target_config(topology)
+    try:
+        # Imported here: in a kernel that compiles for no such hardware it is never
+        # needed.
+        from jax.experimental import topologies
+
+        devices = list(topologies.get_topology_desc(**options).devices)
+    except (
+        RuntimeError,
+        ValueError,
+        NotImplementedError,
+        AttributeError,
+        ImportError,
+    ) as error:
+        reason = " ".join(str(error).split())[:400]
+        raise TargetError(
+            f"The {platform.upper()} compiler that is installed here cannot describe"
+            f" {str(topology)!r}: {reason} Try another shape or generation, or another version of"
+            f" jax and of shardviz[{platform}]."
+        ) from error
+    if len(devices) != topology.devices:
+        raise TargetError(
+            f"The compiler makes {plural(len(devices), 'device')} of {str(topology)!r}, and"
+            f" {topology.devices:,} were expected. Try another shape of slice."
+        )
+    return devices
+
+
+def target_config(topology: Topology) -> str:
+    """The text that describes a GPU to XLA: a `GpuTargetConfigProto` as text.
+
+    >>> text = target_config(Topology.parse("gpu:h100:2x8"))
+    >>> "core_count: 132" in text, 'platform_name: "CUDA"' in text
+    (True, True)
+    """
+    figures = dict(topology.chip.gpu)
+    title = figures.pop("device_description_str", topology.chip.title)
+    major, minor = figures.pop("compute_major"), figures.pop("compute_minor")
+    extension = figures.pop("feature_extension", "NONE")
+    info = [f"  {name}: {value}" for name, value in figures.items()]
+    capability = f"major: {major} minor: {minor} feature_extension: {extension}"
+    info.append(f"  cuda_compute_capability {{ {capability} }}")
+    return "\n".join(
+        [
+            "gpu_device_info {",
+            *info,
+            "}",
+            'platform_name: "CUDA"',
+            _CUDNN,
+            f"runtime_version {{ major: {_CUDA.get(_installed('gpu'), 13)} minor: 0 }}",
+            f'device_description_str: "{title}"',
+        ]
+    )
+
+
+def _installed(platform: str) -> str:
+    """The package that compiles for a platform; `""` where none is installed."""
+    return next(
+        (n for n in _PACKAGES[platform] if importlib.util.find_spec(n) is not None), ""
+    )
+
+
+def _torus_order(mesh: MeshSpec, topology: Topology, devices: list[Any]) -> np.ndarray:
+    from jax.experimental import mesh_utils
+
+    sizes = mesh.axis_sizes
+    if topology.slices == 1:
+        return mesh_utils.create_device_mesh(sizes, devices)
+    left, across = topology.slices, []
+    for size in sizes:  # slices are joined along the first axes, which carry the least
+        across.append(math.gcd(size, left))
+        left //= across[-1]
+    inside = tuple(n // a for n, a in zip(sizes, across, strict=True))
+    return mesh_utils.create_hybrid_device_mesh(inside, across, devices)
+
+
+def _by_id(devices: list[Any], mesh: MeshSpec) -> list[Any]:
+    wanted = [int(i) for i in mesh.device_ids.ravel()]
+    by_id = {d.id: d for d in devices}
+    if all(i in by_id for i in wanted):
+        return [by_id[i] for i in wanted]
+    # Ids of other devices are names: the lowest of them is the first device, and so on.
+    return [devices[rank] for rank in np.argsort(np.argsort(wanted))]
+
+
+def _of_size(topology: Topology, needed: int) -> Topology | None:
+    """A target with as many devices: of the same chips where there is one, else of
+    others.
+    """
+    platform = topology.chip.platform
+    others = [CHIPS[name] for name in _OTHERS if CHIPS[name].platform == platform]
+    for chip in (topology.chip, *others):
+        if needed % chip.devices == 0 and (
+            other := even_topology(chip, needed // chip.devices)
+        ):
+            return other
+    return None

@@ -1,0 +1,431 @@
+"""What runs in the worker process: compiles an exported program and runs it where it
+has devices.
+
+It answers with a Report that holds nothing of jax. The process has its own jax settings
+(its devices, its plugins), chosen by the environment it was started with, and is sent
+bytes, names and numbers only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import functools
+import gc
+import itertools
+import os
+import pickle
+import shutil
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from shardviz.core.backend.devices import give_back_freed
+from shardviz.core.backend.failures import in_words
+from shardviz.core.backend.run.compile import Executable, Lowered, lower
+from shardviz.core.backend.run.here import Here
+from shardviz.core.backend.run.inputs import partial_axes
+from shardviz.core.backend.run.runner import Job
+from shardviz.core.backend.run.targets import compile_only_mesh, device_mesh
+from shardviz.core.backend.run.worker.export import (
+    ExportedProgram,
+    LoweredModule,
+    placeholder,
+    put_module,
+)
+from shardviz.core.backend.run.worker.messages import (
+    Answer,
+    CallbackAddress,
+    Stage,
+    put_callbacks,
+)
+from shardviz.core.backend.tracing.trace import Traced, trace
+from shardviz.core.errors import ProgramError, TargetError
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.program import Program, Target
+from shardviz.core.program.report import Memory, Report
+
+DUMP = "dump"
+_LAPACK = "@lapack_"
+_CACHE = ExecutableCache(size=32)
+# Key to how often the kernel asked for a new compile of it.
+_RECOMPILES: dict[str, int] = {}
+# What the last compile made, freed at the next call: that takes milliseconds, which
+# would delay the answer.
+_LAST: list[tuple[Lowered, Executable]] = []
+# The connection to the kernel, once this process has become a worker.
+_KERNEL: list[Connection] = []
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """An array as it is sent between processes.
+
+    Attributes:
+        data: its elements; of random keys their words; None for partial sums.
+        keys: the implementation of random keys; `""` for any other array.
+    """
+
+    data: np.ndarray | None
+    keys: str = ""
+
+    def leaf(self) -> Any:
+        """The array: of numpy, or random keys; None for partial sums.
+
+        >>> Value(np.arange(3)).leaf()
+        array([0, 1, 2])
+        """
+        if self.keys:
+            return jax.random.wrap_key_data(jax.device_put(self.data), impl=self.keys)
+        return self.data
+
+
+@dataclass(frozen=True, eq=False)
+class WorkerAnswer:
+    """What the worker sends back.
+
+    Attributes:
+        report: what was done, without outputs.
+        compiled: the report when the program was compiled and had not run; None where
+            it did not come so far.
+        values: the outputs, leaf by leaf; None for a compile.
+        read_s: seconds to read what the compiler wrote and to make the report.
+    """
+
+    report: Report
+    compiled: Report | None = None
+    values: tuple[Value, ...] | None = None
+    read_s: float = 0.0
+
+
+_FORGET_EVERY = 20  # calls; it takes as long as one of them
+#: The exit code that a call asked for; empty for none.
+left: list[Any] = []
+
+
+def main(socket: int, kernel: int, folder: str) -> None:
+    """Answers one call after the other until the kernel ends, then removes the folder.
+
+    Args:
+        socket: the connection to the kernel, as a file descriptor.
+        kernel: the process that it works for.
+        folder: the worker's own folder.
+    """
+    faulthandler.enable()
+    _prefer_for_oom_kill()
+    threading.Thread(target=_exit_with, args=(kernel, folder), daemon=True).start()
+    with Connection(socket) as connection:
+        _KERNEL.append(connection)
+        try:
+            for number in itertools.count(1):
+                connection.send_bytes(_answer(connection.recv_bytes()))
+                if number % _FORGET_EVERY == 0:
+                    _forget()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            pass  # the kernel ended
+        except SystemExit as exit_:  # a thread that leaves does not end its process
+            left.append(exit_.code)
+            return
+    _exit(folder)
+
+
+def _forget() -> None:
+    """Gives back what jax keeps of earlier calls; no call finds any of it again.
+
+    Each call has functions of its own, by which jax keeps its traces and modules: about
+        5 MB each.
+    What was compiled stays in `_CACHE`.
+    """
+    jax.clear_caches()
+    gc.collect()
+    give_back_freed()
+
+
+def _answer(message: bytes) -> bytes:
+    try:
+        return pickle.dumps(Answer(pickle.loads(message).result()))
+    except Exception as error:  # noqa: BLE001  whatever it is, the kernel is to raise it
+        try:
+            answer = pickle.dumps(Answer(error=error))
+            pickle.loads(answer)  # an exception may be written and not read
+        except Exception:  # noqa: BLE001  many exceptions cannot be pickled
+            answer = pickle.dumps(Answer(error=TargetError(in_words(error))))
+        return answer
+
+
+def ready() -> str:
+    """The version of jax in this process; starts its backend."""
+    jax.devices("cpu")
+    return jax.__version__
+
+
+def compile_exported(
+    exported: ExportedProgram, callbacks: CallbackAddress | None, new: bool, folder: str
+) -> WorkerAnswer:
+    """Compiles an exported program.
+
+    Args:
+        exported: the program.
+        callbacks: where the kernel answers its callbacks; None where it has none.
+        new: whether to compile it even where it is in the cache here.
+        folder: where the dump is written, for the kernel to read meanwhile.
+    """
+    job = _job(exported, folder, new, repeat=None)
+    return _answered(job, exported, callbacks)
+
+
+def run_exported(
+    exported: ExportedProgram,
+    callbacks: CallbackAddress | None,
+    values: Sequence[Value] | None,
+    repeat: int,
+    new: bool,
+    folder: str,
+) -> WorkerAnswer:
+    """Compiles and runs an exported program.
+
+    Args:
+        exported: the program.
+        values: its arguments; None for examples.
+        repeat: how often to execute it.
+        callbacks, new, folder: as for `compile_exported`.
+    """
+    job = _job(exported, folder, new, repeat)
+    if values is not None:
+        job.leaves = [value.leaf() for value in values]
+    return _answered(job, exported, callbacks)
+
+
+def _job(exported: ExportedProgram, folder: str, new: bool, repeat: int | None) -> Job:
+    jax.config.update("jax_enable_x64", exported.x64)
+    program, cache = sent_program(exported, folder), _cache(exported, new)
+    return Job(program, cache=cache, repeat=repeat, progress=_send_stage)
+
+
+def _answered(
+    job: Job, exported: ExportedProgram, callbacks: CallbackAddress | None
+) -> WorkerAnswer:
+    _LAST.clear()
+    runners: list[HereForKernel] = []
+
+    def steps() -> None:
+        job.enter("target")
+        runner = HereForKernel(job, exported, callbacks, _mesh_here(job, exported))
+        runners.append(runner)
+        lowered, executable = runner.compile_sent()
+        if job.repeat is not None:
+            runner.run(lowered, executable)
+
+    job.follow(steps)
+    if not runners:  # no devices were found
+        return WorkerAnswer(job.report)
+    return runners[0].answer()
+
+
+def _send_stage(stage: str) -> None:
+    _KERNEL[0].send_bytes(pickle.dumps(Stage(stage)))
+
+
+def _mesh_here(job: Job, exported: ExportedProgram) -> Mesh:
+    """The jax mesh of this process's devices that an exported program is for."""
+    if exported.target:
+        mesh, notes = compile_only_mesh(exported.mesh, exported.target)
+        job.note(notes=notes)
+        return mesh
+    return device_mesh(exported.mesh, Target("cpu", "cpu", jax.device_count("cpu")))
+
+
+class HereForKernel(Here):
+    """Compiles and runs an exported program here, for the kernel that sent it.
+
+    Args:
+        job: what to do.
+        exported: the program.
+        callbacks: where the kernel answers its callbacks; None where it has none.
+        mesh: the jax mesh of the devices.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        exported: ExportedProgram,
+        callbacks: CallbackAddress | None,
+        mesh: Mesh,
+    ) -> None:
+        super().__init__(job, mesh)
+        self.exported, self.callbacks = exported, callbacks
+        self._compiled: Report | None = None
+        self._compiled_at = 0.0
+
+    def compile_sent(self) -> tuple[Lowered, Executable]:
+        """Compiles what the kernel has traced and lowered."""
+        job = self.job
+        job.enter("trace")
+        traced = self.trace()
+        job.note(effects=traced.effects)
+        job.enter("lower")
+        lowered = self.lower(traced)
+        job.note(lower_s=lowered.lower_s, key=self.key(lowered))
+        return lowered, self.compile(lowered)
+
+    def trace(self) -> Traced:
+        # How it was traced is said by the kernel, which traced the user's own function,
+        # and named its outputs.
+        traced = super().trace()
+        outputs = []
+        for output, name in zip(traced.outputs, self.exported.outputs, strict=True):
+            outputs.append(replace(output, name=name))
+        return replace(traced, outputs=tuple(outputs), notes=())
+
+    def lower(self, traced: Traced) -> Lowered:
+        # Only the kernel knows which lines are those of the call and not of the
+        # program.
+        lowered = self._lower_as_sent(traced, self.exported.module)
+        return replace(lowered, sources=self.exported.sources)
+
+    def lower_unsharded(self, single: Program, mesh: Mesh) -> Lowered:
+        module = self.exported.unsharded
+        if not isinstance(module, LoweredModule):
+            raise ProgramError(module or "It was not lowered for one.")
+        # Without the dump that `sent_program` adds: nobody reads that of one device.
+        own = self.exported.options
+        options = {k: v for k, v in single.options.items() if k in own}
+        single = single.replace(fn=placeholder(module, single.name), options=options)
+        return self._lower_as_sent(trace(single, mesh), module, unsharded=True)
+
+    def _lower_as_sent(
+        self, traced: Traced, module: LoweredModule, unsharded: bool = False
+    ) -> Lowered:
+        def change(lowered: Any) -> None:
+            put_module(lowered, module)
+            if self.callbacks is not None:
+                put_callbacks(lowered, self.callbacks.callbacks(unsharded))
+
+        lowered = lower(traced, change=change)
+        if _LAPACK in lowered.text:
+            _start_lapack()
+        return lowered
+
+    def positive(self, traced: Traced) -> tuple[int, ...]:
+        # An exported program has no jaxpr to look into.
+        return self.exported.positive
+
+    def key(self, lowered: Lowered) -> str:
+        # The kernel's own fingerprint, and how often it asked for a new compile.
+        return f"{self.exported.key}/{_RECOMPILES.get(self.exported.key, 0)}"
+
+    def compile_new(self, lowered: Lowered) -> Executable:
+        begun = time.perf_counter()
+        executable = super().compile_new(lowered)
+        self._compiled_at = begun + executable.compile_s
+        _LAST[:] = [(lowered, executable)]
+        return executable
+
+    def compile(self, lowered: Lowered) -> Executable:
+        executable = super().compile(lowered)
+        self._compiled = self.job.report
+        return executable
+
+    def note_roofline(self) -> None:
+        """Leaves it to the kernel, which knows where described devices are."""
+
+    def with_capacity(self, memory: Memory) -> Memory:
+        if self.exported.capacity is None:
+            return super().with_capacity(memory)
+        return memory.replace(capacity=self.exported.capacity)  # of a described chip
+
+    def answer(self) -> WorkerAnswer:
+        """What is sent back."""
+        report, values = self.job.report, None
+        if report.outputs is not None and report.error is None:
+            values = tuple(value_of(leaf) for leaf in jax.tree.leaves(report.outputs))
+        read_s = time.perf_counter() - self._compiled_at
+        return WorkerAnswer(
+            report.replace(outputs=None), self._compiled, values, read_s
+        )
+
+
+@functools.cache
+def _start_lapack() -> None:
+    """Has jax find LAPACK, which it does when it lowers such an operation itself, else
+    crashes.
+    """
+    jax.jit(jax.numpy.linalg.cholesky).lower(jax.ShapeDtypeStruct((1, 1), np.float32))
+
+
+def value_of(leaf: Any) -> Value:
+    """An array, ready to be sent.
+
+    >>> value_of(np.arange(3)).data
+    array([0, 1, 2])
+    """
+    if isinstance(leaf, jax.Array):
+        if partial_axes(leaf):
+            return Value(None)
+        if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            words = np.asarray(jax.random.key_data(leaf))
+            return Value(words, str(jax.random.key_impl(leaf)))
+    return Value(np.asarray(leaf))
+
+
+def _cache(exported: ExportedProgram, new: bool) -> ExecutableCache:
+    """The cache for runs; of described devices nothing is kept, since nothing runs
+    there.
+    """
+    if new:  # the entry under the last number is dropped in time
+        _RECOMPILES[exported.key] = _RECOMPILES.get(exported.key, 0) + 1
+    return ExecutableCache(size=1) if exported.target else _CACHE
+
+
+def sent_program(exported: ExportedProgram, folder: str) -> Program:
+    """The program that does what an exported one does, with a dump to a folder."""
+    options = dict(exported.options)
+    if exported.mesh.size > 1:
+        options.setdefault("xla_dump_to", str(Path(folder) / DUMP))
+        options.setdefault("xla_dump_hlo_as_proto", True)
+    return Program(
+        placeholder(exported.module, exported.name),
+        exported.arrays,
+        exported.mesh,
+        out_specs=exported.out_specs or None,
+        options=options,
+        name=exported.name,
+    )
+
+
+def _prefer_for_oom_kill() -> None:
+    """Makes the system end this process before the kernel where memory runs out."""
+    with contextlib.suppress(
+        OSError
+    ):  # not Linux, or not allowed: the kernel still watches
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def _exit_with(kernel: int, folder: str) -> None:
+    """Ends the worker during a call, when the kernel is gone; a forked child may hold
+    its pipe.
+    """
+    while os.getppid() == kernel:
+        time.sleep(0.25)
+    _exit(folder)
+
+
+def _exit(folder: str) -> None:
+    """Ends the process and removes its folder, without waiting for what libraries do."""
+    # A compile in another thread writes its dump there, and makes the folder again
+    # where it is gone. A forked child has none of those threads, and outlives them.
+    maker = os.getpid()
+    if os.fork():
+        os._exit(0)
+    while os.getppid() == maker:
+        time.sleep(0.01)
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)

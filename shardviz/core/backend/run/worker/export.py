@@ -1,0 +1,460 @@
+"""export_program(): a program as bytes and plain data, to be sent to a worker process.
+
+The program is traced and lowered here, on a mesh without devices, for the platform of
+its target. Only the lowered module is sent, never the user's own code: its callbacks
+stay in this process. It keeps the source lines, so that what the compiler says leads to
+the user's code.
+
+The worker gives the compiler that very module. What `jax.export` serialises is another
+one, whose constants are merged, and to call it adds a function and constraints, so that
+XLA splits values and places collectives otherwise. To compile a module, jax needs a
+traced function around it: `placeholder` makes one with the same arguments, results and
+effects, and `put_module` replaces what it was lowered to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from jax.sharding import NamedSharding
+from jaxlib.mlir import ir
+from jaxlib.version import __version__ as jaxlib_version
+
+from shardviz.core.backend.bridge import abstract_mesh, jax_dtype
+from shardviz.core.backend.devices import MOST_NAMED, mesh_to_lower_on
+from shardviz.core.backend.failures import in_words, said_by
+from shardviz.core.backend.jax_compat import (
+    keep_module,
+    kept_module,
+    lowering_attribute,
+    stablehlo_module,
+)
+from shardviz.core.backend.run.compile import Lowered, compiler_options, lower
+from shardviz.core.backend.run.runner import NotExportable
+from shardviz.core.backend.run.worker.messages import (
+    HostCallback,
+    compile_arguments,
+    effects_of,
+    take_callbacks,
+)
+from shardviz.core.backend.tracing.jaxprs import (
+    DEBUG_CALLS,
+    operations,
+    positive_arguments,
+)
+from shardviz.core.backend.tracing.retraced import (
+    spec_of_type,
+    specs_of_types,
+    trace_unsharded,
+    unsharded,
+    with_specs_of_types,
+)
+from shardviz.core.backend.tracing.trace import (
+    Traced,
+    donated_leaves,
+    left_to_compiler,
+    trace,
+)
+from shardviz.core.errors import ProgramError
+from shardviz.core.format import listed
+from shardviz.core.layout.array_spec import ArraySpec, dtype_name
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.program import Program
+
+_CALLBACKS = ("pure_callback", "io_callback", "callback", *DEBUG_CALLS)
+_VERSIONS = (jax.__version__, jaxlib_version)
+#: What jax keeps beside the module of a lowered program, and what that comes from.
+BESIDE = {
+    "mut": "mutable arrays of its own (jax.new_ref)",
+    "keepalive": "Python functions that XLA calls to partition it (custom_partitioning)",
+    "const_args": "closed-over arrays as arguments (jax_use_simplified_jaxpr_constants)",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class LoweredModule:
+    """What a program was lowered to, and what jax has to know to compile it.
+
+    Attributes:
+        bytecode: the StableHLO module.
+        kept: the positions of the arguments that it takes: jax drops those that nothing
+            reads.
+        results: shape, dtype and, on a mesh with Explicit axes, spec of each result.
+        effects: the classes of its ordered and of its other effects.
+        versions: those of jax and jaxlib, which alone are sure to read it.
+    """
+
+    bytecode: bytes
+    kept: tuple[int, ...]
+    results: tuple[tuple[tuple[int, ...], str, Spec | None], ...]
+    effects: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    versions: tuple[str, str] = _VERSIONS
+
+
+@dataclass(frozen=True, eq=False)
+class ExportedProgram:
+    """A program that can be sent to another process: bytes, names and numbers.
+
+    Attributes:
+        name: what the program is called.
+        arrays: its arguments, each with the spec that holds.
+        mesh: the mesh it is laid out on.
+        out_specs: one Spec per result, or None where the compiler chooses.
+        options: compiler options; `donate` holds positions of leaves.
+        outputs: the names of the results.
+        platform: what it was lowered for: `"cpu"`, `"cuda"` or `"tpu"`.
+        target: the text of a described target; `""` for CPU devices.
+        module: the lowered program.
+        unsharded: the unsharded function, lowered; None where it is not needed, or why
+            it cannot be lowered, in words.
+        key: the fingerprint of the compile.
+        sources: a digest of its source lines, without those of the call that lowered
+            it.
+        x64: whether jax is set to 64 bits.
+        capacity: bytes of memory on each device; None to ask the device itself.
+        positive: the positions of arguments whose made-up values are above 0.
+    """
+
+    name: str
+    arrays: tuple[ArraySpec, ...]
+    mesh: MeshSpec
+    out_specs: tuple[Spec | None, ...]
+    options: Mapping[str, Any]
+    outputs: tuple[str, ...]
+    platform: str
+    target: str
+    module: LoweredModule
+    key: str
+    sources: str
+    unsharded: LoweredModule | str | None = None
+    x64: bool = False
+    capacity: int | None = None
+    positive: tuple[int, ...] = ()
+
+
+@dataclass
+class TakenCallbacks:
+    """The callbacks of an exported program, which stay in this process.
+
+    Attributes:
+        program: those of the program, by number.
+        unsharded: those of the unsharded function.
+    """
+
+    program: tuple[HostCallback, ...] = ()
+    unsharded: tuple[HostCallback, ...] = ()
+
+
+def export_program(
+    program: Program,
+    traced: Traced,
+    platform: str,
+    target: str = "",
+    *,
+    run: bool = False,
+    capacity: int | None = None,
+    callbacks: TakenCallbacks | None = None,
+) -> ExportedProgram:
+    """A program as it is sent to a worker.
+
+    Args:
+        program: what to export.
+        traced: the program, traced on `abstract_mesh(program.mesh)`.
+        platform: what to lower for: `"cpu"`, `"cuda"` or `"tpu"`.
+        target: the text of a described target; `""` for CPU devices.
+        run: whether it will be run and compared with the unsharded function.
+        capacity: bytes of memory on each device of the target.
+        callbacks: takes the program's callbacks; None to refuse a program that has any.
+
+    Raises:
+        NotExportable: for a program that cannot be exported, with the reason.
+    """
+    if reason := why_not_exportable(program, traced, callbacks is not None):
+        raise NotExportable(reason)
+    lowered, module, taken = _lowered(traced, platform)
+    single = None
+    if run and program.mesh.size > 1:
+        single = unsharded_module(program, platform, callbacks)
+    if callbacks is not None:
+        callbacks.program = taken
+    options = compiler_options(program)
+    if donated := donated_leaves(program):
+        options["donate"] = donated
+    free = left_to_compiler(program)
+    arrays = tuple(
+        r.array if i in free else r.array.replace(spec=r.spec or Spec())
+        for i, r in enumerate(program.requests)
+    )
+    return ExportedProgram(
+        program.name,
+        arrays,
+        program.mesh,
+        traced.out_specs,
+        options,
+        tuple(output.name for output in traced.outputs),
+        platform,
+        target,
+        module,
+        _key(lowered.text, arrays, traced, options, platform, target),
+        lowered.sources,
+        single,
+        bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
+        capacity,
+        positive_arguments(traced.stage.jaxpr),
+    )
+
+
+def trace_for_export(program: Program) -> Traced:
+    """The program traced on its mesh, without devices.
+
+    Raises:
+        ProgramError: as `trace` does, and for callbacks on a mesh that is too large.
+        Exception: whatever the function raises.
+    """
+    traced = trace(program, abstract_mesh(program.mesh))
+    typed = any(spec is not None for spec in specs_of_types(traced))
+    # jax lowers callbacks for devices only.
+    partly = typed and set(program.mesh.axis_types) != {"Explicit"}
+    few = program.mesh.size <= MOST_NAMED
+    if callback_names(traced.stage.jaxpr) or (partly and few):
+        return trace(program, mesh_to_lower_on(program.mesh))
+    if partly or not typed:
+        return traced
+    return with_specs_of_types(traced)
+
+
+def why_not_exportable(
+    program: Program, traced: Traced, callbacks: bool = False
+) -> str | None:
+    """Why a program cannot be sent to another process, in one sentence; None where it
+    can.
+
+    Args:
+        program: the program.
+        traced: the program, traced.
+        callbacks: whether its callbacks can be called from there.
+    """
+    calls = callback_names(traced.stage.jaxpr)
+    if (traced.effects or calls) and not callbacks:
+        what = listed(traced.effects or calls)
+        return (
+            f"The program has effects or callbacks ({what}), which call this kernel's Python, so it"
+            " cannot be sent to another process. Take them out to compile it for this target, or"
+            " run it on devices of this kernel."
+        )
+    return None
+
+
+def callback_names(jaxpr: Any) -> tuple[str, ...]:
+    """The names of the callbacks to Python in a jaxpr and in all that it calls, sorted.
+
+    >>> import numpy as np
+    >>> def host_sine(x):
+    ...     return jax.pure_callback(np.sin, x, x)
+    >>> callback_names(jax.make_jaxpr(host_sine)(jax.ShapeDtypeStruct((), "float32")))
+    ('pure_callback',)
+    """
+    return tuple(sorted({o.name for o in operations(jaxpr) if o.name in _CALLBACKS}))
+
+
+def _lowered(
+    traced: Traced, platform: str
+) -> tuple[Lowered, LoweredModule, tuple[HostCallback, ...]]:
+    """A program, lowered; its module, to be sent; and the callbacks that stay here."""
+    try:
+        lowered = lower(traced, platforms=(platform,), change=_for_all_devices(traced))
+    except (NotImplementedError, ValueError, TypeError, KeyError) as error:
+        raise NotExportable(
+            "jax cannot lower the program without its devices, so it cannot be sent to another"
+            f" process. {in_words(error)}"
+        ) from error
+    return lowered, module_of(lowered.stage), take_callbacks(lowered.stage)
+
+
+def _for_all_devices(traced: Traced) -> Callable[[Any], None]:
+    """Has a lowered program run on every device of its mesh, also where it reads no
+    argument.
+    """
+
+    def change(lowered: Any) -> None:
+        module = lowered.compiler_ir("stablehlo").operation
+        with module.context:
+            count = ir.IntegerAttr.get(
+                ir.IntegerType.get_signless(32), traced.program.mesh.size
+            )
+        module.attributes["mhlo.num_partitions"] = count
+
+    return change
+
+
+def module_of(lowered: Any) -> LoweredModule:
+    """The module of a lowered program, to be sent.
+
+    Args:
+        lowered: jax's own `Lowered`.
+    """
+    arguments = compile_arguments(lowered)
+    for name, what in BESIDE.items():
+        if arguments.get(name) or lowering_attribute(lowered, name):
+            raise NotExportable(
+                f"The program has {what}, so it cannot be sent to another process. Run it on"
+                " devices of this kernel, with target='attached'."
+            )
+    file = io.BytesIO()
+    stablehlo_module(lowered).operation.write_bytecode(file)
+    return LoweredModule(
+        file.getvalue(),
+        tuple(sorted(arguments["kept_var_idx"])),
+        tuple(map(_result, arguments["global_out_avals"])),
+        (
+            _classes(arguments["ordered_effects"]),
+            _classes(arguments["unordered_effects"]),
+        ),
+    )
+
+
+def _result(aval: Any) -> tuple[tuple[int, ...], str, Spec | None]:
+    return tuple(aval.shape), dtype_name(aval.dtype), spec_of_type(aval)
+
+
+def _classes(effects: Any) -> tuple[str, ...]:
+    return tuple(sorted(type(e).__name__ for e in effects))
+
+
+def placeholder(module: LoweredModule, name: str) -> Callable[..., Any]:
+    """A function with the arguments, results and effects of a lowered program, to be
+    traced.
+
+    Args:
+        module: the lowered program.
+        name: what it is called.
+
+    Raises:
+        ProgramError: for a module of another jax, or an effect that is not one of jax's
+            callbacks.
+    """
+    if module.versions != _VERSIONS:
+        raise ProgramError(
+            f"The program was lowered by jax {module.versions[0]} and jaxlib {module.versions[1]},"
+            f" and the worker has {_VERSIONS[0]} and {_VERSIONS[1]}. Restart the kernel."
+        )
+    effects = effects_of(module.effects)
+
+    def call(*arguments: Any) -> tuple[Any, ...]:
+        mesh = jax.sharding.get_abstract_mesh()
+        results = tuple(
+            ShapedArray(
+                shape,
+                jax_dtype(dtype),
+                sharding=None if spec is None else NamedSharding(mesh, spec.to_jax()),
+            )
+            for shape, dtype, spec in module.results
+        )
+        kept = (arguments[i] for i in module.kept)
+        return tuple(_program.bind(*kept, results=results, has_effects=effects))
+
+    call.__name__ = call.__qualname__ = name
+    return call
+
+
+_program = Primitive("lowered_program")
+_program.multiple_results = True
+
+
+@_program.def_effectful_abstract_eval
+def _(*_: Any, results: tuple[Any, ...], has_effects: frozenset[Any]) -> Any:
+    return results, has_effects
+
+
+def _zero(result: Any) -> Any:
+    """A value of the type of a result."""
+    zero = jax.lax.full(result.shape, 0, result.dtype)
+    # jax insists that what makes partial sums says so in the module.
+    partial = result.sharding.spec.unreduced
+    return jax.sharding.reshard(zero, result.sharding) if partial else zero
+
+
+# What it is lowered to is replaced, but jax has to lower it.
+mlir.register_lowering(
+    _program,
+    mlir.lower_fun(
+        lambda *_, results, **__: [_zero(result) for result in results],
+        multiple_results=True,
+    ),
+)
+
+
+def put_module(lowered: Any, module: LoweredModule) -> None:
+    """Gives a lowered `placeholder` the module that it stands for.
+
+    Args:
+        lowered: jax's own `Lowered`; changed.
+        module: the lowered program.
+
+    Raises:
+        ProgramError: for bytes that are no module, or where jax keeps the module
+            elsewhere.
+    """
+    own = kept_module(lowered)
+    if not isinstance(own, ir.Module):
+        raise ProgramError(
+            f"jax {jax.__version__} does not say what a program was lowered to, so it cannot be"
+            " compiled in another process. jax 0.10 to 0.12 do; or use devices of this kernel, with"
+            " target='attached'."
+        )
+    try:
+        keep_module(lowered, ir.Module.parse(module.bytecode, own.context))
+    except Exception as error:  # damaged data can fail anywhere in the reader
+        raise ProgramError(
+            f"The program arrived damaged in the worker: {in_words(error)}. Compile it once more."
+        ) from error
+
+
+def unsharded_module(
+    program: Program, platform: str, callbacks: TakenCallbacks | None = None
+) -> LoweredModule | str:
+    """The unsharded function, lowered; or why it cannot be, in words.
+
+    Args:
+        program, platform, callbacks: as for `export_program`.
+    """
+    try:
+        traced = trace_unsharded(program, unsharded(program), trace_for_export)
+        _, module, taken = _lowered(traced, platform)
+    except Exception as error:  # noqa: BLE001  a function may be made for many devices only
+        return said_by(error)
+    if callbacks is not None:
+        callbacks.unsharded = taken
+    return module
+
+
+def _key(
+    text: str,
+    arrays: tuple[ArraySpec, ...],
+    traced: Traced,
+    options: Mapping[str, Any],
+    platform: str,
+    target: str,
+) -> str:
+    program = traced.program
+    parts = (
+        text,
+        program.mesh.device_ids.ravel().tolist() if program.mesh.concrete else "",
+        (platform, target, program.mesh.size),
+        sorted((str(k), repr(v)) for k, v in options.items()),
+        [str(a.spec) for a in arrays],
+        [str(s) for s in traced.out_specs],
+        [a.memory_kind for a in arrays],
+        [a.name for a in arrays if "donate" in options],  # the notes name them
+        _VERSIONS,
+    )
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]

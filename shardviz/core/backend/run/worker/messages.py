@@ -1,0 +1,381 @@
+"""What a kernel and a worker send each other: calls and answers, and calls of host
+callbacks.
+
+Calls and answers are pickles, over a `multiprocessing.connection`. The kernel sends
+text, numbers, arrays and values of shardviz. A class or a function of the user is never
+sent: the worker would have to import it, and would run the user's code.
+
+Callbacks are Python functions of one process. What jax lowers names them by number
+alone, so the
+numbers are sent: the worker compiles the program with functions that ask the kernel,
+which calls the user's own with its own variables, output and files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pickle
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental import io_callback
+
+from shardviz.core.backend import jax_compat
+from shardviz.core.backend.run.folders import dump_root, make_folder, remove_folder
+from shardviz.core.errors import ProgramError
+
+# The packages whose classes are the same in the worker.
+_SENT = (
+    "builtins",
+    "collections",
+    "copyreg",
+    "jax",
+    "jaxlib",
+    "ml_dtypes",
+    "numpy",
+    "shardviz",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A call for the worker.
+
+    Attributes:
+        function: it is sent by name, and imported there.
+        arguments: pickled by `packed`.
+        folder: the last argument, if any: a folder for the files of the call.
+    """
+
+    function: Callable[..., Any]
+    arguments: bytes
+    folder: str | None = None
+
+    def result(self) -> Any:
+        """Makes the call.
+
+        >>> Call(max, packed((1, 2))).result()
+        2
+        """
+        arguments = pickle.loads(self.arguments)
+        return self.function(
+            *arguments, *(() if self.folder is None else (self.folder,))
+        )
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The worker enters a stage of a call."""
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What a function returned or raised in the worker.
+
+    Attributes:
+        value: what it returned.
+        error: what it raised; None where it returned.
+    """
+
+    value: Any = None
+    error: Exception | None = None
+
+    def result(self) -> Any:
+        """What the function returned.
+
+        Raises:
+            Exception: what it raised.
+
+        >>> Answer(5).result()
+        5
+        """
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+def packed(value: Any) -> bytes:
+    """A value as bytes.
+
+    Raises:
+        ProgramError: where it holds a class, a function or a value that is the user's
+            own.
+
+    >>> pickle.loads(packed({"a": (1, 2.5)}))
+    {'a': (1, 2.5)}
+    """
+    written = io.BytesIO()
+    _Pickler(written, protocol=5).dump(value)
+    return written.getvalue()
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        # Not called for text, numbers, lists, tuples and dicts of Python's own types.
+        kind = value if isinstance(value, type) else type(value)
+        owner = value if callable(value) else kind
+        module = str(getattr(owner, "__module__", None) or "builtins")
+        if module.partition(".")[0] in _SENT:
+            return NotImplemented
+        raise ProgramError(
+            f"The program holds {kind.__module__}.{kind.__qualname__}, which cannot be sent to"
+            " another process: only text, numbers and arrays are. Give one of these instead."
+        )
+
+
+_LISTS = ("host_callbacks", "keepalive")
+_BACKLOG = 1024  # every device may call at once
+_MOST_OF_PATH = 40  # letters of the folder around; the rest takes 60
+HostCallback = Callable[..., Any]
+
+
+def take_callbacks(lowered: Any) -> tuple[HostCallback, ...]:
+    """Takes the callbacks out of a lowered program, which is then sent without them.
+
+    Args:
+        lowered: jax's own `Lowered`; changed.
+
+    Raises:
+        ProgramError: where this version of jax keeps them elsewhere.
+    """
+    arguments = compile_arguments(lowered)
+    found = tuple(arguments["host_callbacks"])
+    for name in _LISTS:
+        arguments[name] = []
+    return found
+
+
+def put_callbacks(lowered: Any, callbacks: Sequence[HostCallback]) -> None:
+    """Gives a lowered program its callbacks, in the order that `take_callbacks` found
+    them in.
+
+    Args:
+        lowered: jax's own `Lowered` of a program that was sent without them; changed.
+        callbacks: take and give flat numpy arrays.
+
+    Raises:
+        ProgramError: where this version of jax keeps them elsewhere.
+    """
+    if callbacks:
+        compile_arguments(lowered)["host_callbacks"] = list(callbacks)
+
+
+def compile_arguments(lowered: Any) -> dict[str, Any]:
+    """What jax compiles a lowered program with.
+
+    Args:
+        lowered: jax's own `Lowered`.
+
+    Raises:
+        ProgramError: where this version of jax keeps it elsewhere.
+    """
+    arguments = jax_compat.compile_arguments(lowered)
+    if arguments is None or not all(name in arguments for name in _LISTS):
+        raise ProgramError(
+            f"jax {jax.__version__} does not say which callbacks a lowered program has, so it"
+            " cannot be sent to another process. jax 0.10 to 0.12 do; or run it on devices of this"
+            " kernel, with target='attached'."
+        )
+    return arguments
+
+
+def effects_of(names: tuple[tuple[str, ...], tuple[str, ...]]) -> frozenset[Any]:
+    """jax's own effects of these classes.
+
+    Args:
+        names: the classes of the ordered and of the other effects.
+
+    Raises:
+        ProgramError: for an effect that is not one of jax's callbacks.
+    """
+    if not any(names):
+        return frozenset()
+    known = {
+        type(effect).__name__: effect
+        for effect in jax.make_jaxpr(_with_all)(0.0).effects
+    }
+    try:
+        return frozenset(known[name] for kind in names for name in kind)
+    except KeyError as error:
+        raise ProgramError(
+            f"The program has the effect {error.args[0]}, which cannot be sent to another process."
+            " Run it on devices of this kernel, with target='attached'."
+        ) from None
+
+
+def _with_all(x: Any) -> None:
+    for ordered in (False, True):
+        io_callback(print, None, x, ordered=ordered)
+        jax.debug.callback(print, x, ordered=ordered)
+
+
+@dataclass(frozen=True)
+class CallbackAddress:
+    """Where the worker sends its calls.
+
+    Attributes:
+        address: the path of a socket, in a folder that this user alone may enter.
+        count: how many callbacks the program has.
+        unsharded: how many the unsharded function has.
+    """
+
+    address: str
+    count: int
+    unsharded: int = 0
+
+    def callbacks(self, unsharded: bool = False) -> list[HostCallback]:
+        """The functions that ask the kernel, in order. Called in the worker.
+
+        Args:
+            unsharded: those of the unsharded function.
+        """
+        caller = _Caller(self)
+        first, count = (self.count, self.unsharded) if unsharded else (0, self.count)
+        return [caller.function(first + number) for number in range(count)]
+
+
+class _Caller:
+    """The worker's end: a connection for each thread that calls."""
+
+    def __init__(self, address: CallbackAddress) -> None:
+        self.address, self._threads = address, threading.local()
+
+    def function(self, number: int) -> HostCallback:
+        def called(*arguments: Any) -> Any:
+            connection = getattr(self._threads, "connection", None)
+            if connection is None:
+                connection = self._threads.connection = Client(self.address.address)
+            connection.send((number, arguments))
+            answer, name, message = connection.recv()
+            if name:
+                # The same class and words, which jax writes into the error of the run.
+                raise type(name, (Exception,), {"__module__": "builtins"})(message)
+            return answer
+
+        return called
+
+
+class CallbackServer:
+    """The kernel's end: calls the user's functions, each connection in a thread of its
+    own.
+
+    Args:
+        callbacks: those of the program.
+        unsharded: those of the unsharded function.
+
+    Attributes:
+        raised: the last error that a callback raised; None for none.
+
+    >>> with CallbackServer([lambda x: (x + 1,)]).listen() as address:
+    ...     address.callbacks()[0](1)
+    (2,)
+    """
+
+    def __init__(
+        self, callbacks: Sequence[HostCallback], unsharded: Sequence[HostCallback] = ()
+    ) -> None:
+        self._functions = (*callbacks, *unsharded)
+        self._counts = len(callbacks), len(unsharded)
+        self._closed = False
+        self.raised: BaseException | None = None
+        self._raised_at = 0.0
+
+    @property
+    def seconds_since_error(self) -> float:
+        """How long ago a callback raised; 0 where none did."""
+        return 0.0 if self.raised is None else time.monotonic() - self._raised_at
+
+    @contextlib.contextmanager
+    def listen(self) -> Iterator[CallbackAddress | None]:
+        """Answers calls within the `with` block; None where there are no callbacks."""
+        if not self._functions:
+            yield None
+            return
+        folder = _socket_folder()
+        try:
+            with Listener(str(folder / "calls"), backlog=_BACKLOG) as listener:
+                address = CallbackAddress(str(listener.address), *self._counts)
+                threading.Thread(
+                    target=self._accept, args=(listener,), daemon=True
+                ).start()
+                try:
+                    yield address
+                finally:
+                    self._closed = True
+                    with contextlib.suppress(
+                        OSError, EOFError
+                    ):  # wakes the thread that accepts
+                        Client(address.address).close()
+        finally:
+            remove_folder(folder)
+
+    def _accept(self, listener: Listener) -> None:
+        while not self._closed:
+            try:
+                connection = listener.accept()
+            except OSError:  # the end
+                continue
+            threading.Thread(
+                target=self._answer, args=(connection,), daemon=True
+            ).start()
+
+    def _answer(self, connection: Connection) -> None:
+        with (
+            contextlib.suppress(OSError, EOFError),
+            connection,
+        ):  # until the worker ends
+            while True:
+                number, arguments = connection.recv()
+                connection.send(self._called(number, arguments))
+
+    def _called(self, number: int, arguments: Sequence[Any]) -> tuple[Any, str, str]:
+        _THREAD.calls = True
+        try:
+            return self._functions[number](*arguments), "", ""
+        except BaseException as error:  # noqa: BLE001  whatever the user's function raises
+            self.raised, self._raised_at = error, time.monotonic()
+            return None, type(error).__name__, str(error)
+
+
+_THREAD = threading.local()
+
+
+def refuse_in_callback(worker: bool) -> None:
+    """Refuses a run that would wait for the program whose host callback runs in this
+    thread.
+
+    Args:
+        worker: whether the run is in a worker, which waits for its own callbacks, or in
+            this process, where XLA does.
+
+    Raises:
+        ProgramError: in a thread that calls callbacks of the one or the other.
+    """
+    if worker:
+        waits = getattr(_THREAD, "calls", False)
+    else:  # a thread that XLA has begun, and not Python
+        frames = [frame for frame, _ in traceback.walk_stack(None)]
+        waits = frames[-1].f_code.co_filename.startswith(os.path.dirname(jax.__file__))
+    if waits:
+        raise ProgramError(
+            "This was called inside a host callback. The program that called it waits for the"
+            " callback, which would wait for the program, for ever. Call it outside of the"
+            " callback, and give the callback what it needs."
+        )
+
+
+def _socket_folder() -> Path:
+    """A folder for a socket, whose path may have 100 letters only."""
+    root = dump_root()
+    return make_folder("calls", root if len(root) < _MOST_OF_PATH else "/tmp")

@@ -1,0 +1,460 @@
+"""compile_program() and run_program(): in this kernel on its own devices, else in a
+worker.
+
+No error of a program is raised from here: it becomes the `error` of the Report, with
+its stage.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+
+from shardviz.core.backend.devices import MOST_SIMULATED, count_of
+from shardviz.core.backend.exits import WorkerError
+from shardviz.core.backend.failures import in_words, source_of
+from shardviz.core.backend.run.agree import join
+from shardviz.core.backend.run.compile import Lowered, compiled_names
+from shardviz.core.backend.run.here import Here
+from shardviz.core.backend.run.inputs import copies_allowed, summed
+from shardviz.core.backend.run.partitioner import partitioned_module
+from shardviz.core.backend.run.runner import (
+    Failed,
+    Job,
+    NotExportable,
+    Runner,
+    drive,
+)
+from shardviz.core.backend.run.targets import choose, decide, device_mesh
+from shardviz.core.backend.run.worker import child
+from shardviz.core.backend.run.worker.export import (
+    ExportedProgram,
+    TakenCallbacks,
+    export_program,
+    trace_for_export,
+)
+from shardviz.core.backend.run.worker.messages import CallbackServer, refuse_in_callback
+from shardviz.core.backend.run.worker.process import (
+    Pool,
+    Settings,
+    workers,
+)
+from shardviz.core.backend.tracing.retraced import without_prints
+from shardviz.core.backend.tracing.trace import Traced
+from shardviz.core.errors import TargetError
+from shardviz.core.hardware.topology import Topology
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.program import Program, Target, only_described
+from shardviz.core.program.report import Failure, Report
+from shardviz.core.program.roofline import roofline
+from shardviz.core.xla.collectives import read_collectives
+
+_PLATFORMS = {"cpu": "cpu", "tpu": "tpu", "gpu": "cuda"}
+_SHOWN = ("compile", "place", "run", "check")  # the stages before happen in the kernel
+# Where a callback raises, XLA ends the run at once, or the other devices wait 40 s and
+# it aborts.
+_WAIT_AFTER_ERROR = 2.0
+_POLLS_PER_READ = 5  # the dump is read in every fifth poll
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """The result of a compile in the worker, as the cache of this kernel keeps it.
+
+    Attributes:
+        report: the worker's report.
+        sources: a digest of its source lines.
+        compile_s: seconds to compile.
+        read_s: seconds to read what the compiler wrote and to make the report, roofline
+            included.
+    """
+
+    report: Report
+    sources: str
+    compile_s: float
+    read_s: float
+
+
+class InWorker(Runner):
+    """Has a worker process do a job, and notes its answer.
+
+    Args:
+        job: what to do.
+        target: CPU devices or described hardware.
+        pool: the workers.
+    """
+
+    def __init__(self, job: Job, target: Target, pool: Pool = workers) -> None:
+        super().__init__(job)
+        self.target, self.pool = target, pool
+        self.settings = Settings.of(target.platform, target.count or 1, MOST_SIMULATED)
+        self.taken = TakenCallbacks()
+        self.traced: Traced
+
+    def trace(self) -> Traced:
+        return trace_for_export(self.job.program)
+
+    def lower(self, traced: Traced) -> ExportedProgram:
+        topology = self.target.topology
+        if topology is not None:
+            traced, note = without_prints(traced)
+            self.job.add_notes([note] if note else [])
+        self.traced = traced
+        return export_program(
+            self.job.program,
+            traced,
+            _PLATFORMS[self.target.platform],
+            self.target.text,
+            run=self.job.repeat is not None,
+            capacity=None if topology is None else topology.chip.device_bytes,
+            callbacks=self.taken if topology is None else None,
+        )
+
+    def key(self, lowered: ExportedProgram) -> str:
+        return lowered.key
+
+    def instead(self) -> Runner | None:
+        # What cannot be sent runs here, where the user has made jax simulate the
+        # devices.
+        mesh = self.job.program.mesh
+        if self.target.text or count_of("cpu") < mesh.size:
+            return None
+        return here(self.job, choose(f"cpu:{mesh.size}", mesh.size))
+
+    def compile(self, lowered: ExportedProgram) -> None:
+        job = self.job
+        job.enter("compile")
+        if job.repeat is not None:
+            return  # it is compiled in the message that has it run
+        made: list[Compiled] = []
+
+        def make() -> Compiled:
+            answer = self._call(child.compile_exported, lowered, True)
+            made.append(_compiled(answer, lowered, self.target.topology))
+            return made[0]
+
+        kept = self._cache().get_or_make(lowered.key, make, job.program.name)
+        report = kept.report
+        if kept.sources != lowered.sources:
+            report = _with_roofline(_without_sources(report), self.target.topology)
+        self._note(report)
+        job.note(cache_hit=not made, compile_s=kept.compile_s if made else 0.0)
+
+    def run(self, lowered: ExportedProgram, executable: None) -> None:
+        job, cache = self.job, self._cache()
+        new = cache.find(lowered.key) is None
+        values = None
+        if job.leaves is not None:
+            with copies_allowed():
+                values = [child.value_of(summed(leaf)) for leaf in job.leaves]
+        answer = self._call(child.run_exported, lowered, values, job.repeat, new)
+        if new:
+            made = _compiled(answer, lowered)
+            cache.get_or_make(lowered.key, lambda: made, job.program.name)
+        self._note(answer.report)
+        job.note(cache_hit=answer.report.cache_hit, compile_s=answer.report.compile_s)
+        if answer.values is not None:
+            leaves = self._arrays(answer.values)
+            job.note(outputs=self.traced.out_tree.unflatten(leaves))
+
+    def _cache(self) -> ExecutableCache:
+        # The text of a program with callbacks does not say what it calls.
+        return ExecutableCache(size=1) if self.taken.program else self.job.cache
+
+    def _call(
+        self, function: Callable[..., Any], exported: ExportedProgram, *arguments: Any
+    ) -> child.WorkerAnswer:
+        job, dump = self.job, _DumpReader(self.job)
+        server = CallbackServer(self.taken.program, self.taken.unsharded)
+
+        def poll() -> None:
+            job.poll(in_stage=job.stage, busy=True)
+            if server.seconds_since_error > _WAIT_AFTER_ERROR:
+                raise Failed(_callback_failure(server.raised))
+
+        with server.listen() as address:
+            try:
+                answer = self.pool.call(
+                    self.settings,
+                    function,
+                    exported,
+                    address,
+                    *arguments,
+                    poll=poll,
+                    progress=self._enter_stage,
+                    poll_folder=dump.poll,
+                )
+            except WorkerError:
+                if server.raised is None:
+                    raise
+                raise Failed(_callback_failure(server.raised)) from None
+        if (error := answer.report.error) is not None:
+            self._note(answer.report)
+            job.note(compile_s=answer.report.compile_s)
+            if server.raised is not None:
+                error = replace(error, source=source_of(server.raised) or error.source)
+            raise Failed(error)
+        return answer
+
+    def _enter_stage(self, stage: str) -> None:
+        # The stages before them are those of the exported program, and over here.
+        if stage in _SHOWN or stage == "worker":
+            self.job.enter(stage)
+
+    def _note(self, report: Report) -> None:
+        """Notes what the worker found; the stages before its own were here."""
+        job = self.job
+        job.add_notes(report.notes)
+        job.note(**{name: getattr(report, name) for name in FROM_ELSEWHERE})
+        job.note(in_layouts={**job.report.in_layouts, **report.in_layouts})
+
+    @copies_allowed()
+    def _arrays(self, values: Sequence[child.Value]) -> list[Any]:
+        """The results as jax arrays, placed as in the worker if this kernel has
+        devices.
+        """
+        mesh, layouts = self._mesh_here(), self.job.report.out_layouts
+        arrays: list[Any] = []
+        for value, output in zip(values, self.traced.outputs, strict=True):
+            leaf = value.leaf()
+            layout = layouts.get(output.name)
+            if leaf is None:
+                arrays.append(None)
+            elif mesh is None or layout is None or layout.spec is None:
+                arrays.append(jax.device_put(leaf))
+            else:
+                sharding = NamedSharding(mesh, layout.spec.to_jax())
+                arrays.append(jax.device_put(leaf, sharding))
+        return arrays
+
+    def _mesh_here(self) -> Mesh | None:
+        mesh = self.job.program.mesh
+        if count_of("cpu") < mesh.size:
+            return None
+        return device_mesh(mesh, choose(f"cpu:{mesh.size}", mesh.size))
+
+
+#: What a report from another process says of a compile and run.
+FROM_ELSEWHERE = (
+    "partition_s",
+    "place_s",
+    "run_s",
+    "runs_s",
+    "out_layouts",
+    "partitioned",
+    "collectives",
+    "memory",
+    "cost",
+    "loops",
+    "checks",
+    "mesh",
+    "roofline",
+)
+
+
+class InKernel(Here):
+    """Does a job in this kernel, after a trial of what may end the process."""
+
+    def before_compile(self, lowered: Lowered) -> None:
+        """Tries programs with partial sums in the worker first: XLA aborts at some.
+
+        Raises:
+            TargetError: where it ended the worker, as it would have ended this process.
+        """
+        program = self.job.program
+        few = 1 < program.mesh.size <= MOST_SIMULATED
+        if "unreduced={" not in lowered.text or not few:
+            return
+        trial = Job(
+            program, cache=ExecutableCache(size=1), cancelled=self.job.cancelled
+        )
+        target = decide(f"cpu:{program.mesh.size}", program.mesh.size)
+        runner = InWorker(trial, target)
+        try:
+            runner.compile(runner.lower(runner.trace()))
+        except WorkerError as error:
+            if error.crashed:
+                raise TargetError(
+                    "XLA ends the process that compiles this program, so it was not compiled in"
+                    f" this kernel. It was tried with simulated devices first. {error}"
+                ) from error
+        except (NotExportable, Failed):
+            pass  # it is compiled here, which may say more
+
+
+class _DumpReader:
+    """Notes what XLA's partitioner made of the program while the worker still compiles."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.begun = job, time.perf_counter()
+        self.polls, self.done = 0, False
+
+    def poll(self, folder: Path) -> None:
+        """Reads the dump once, as soon as it is complete."""
+        self.polls += 1
+        if self.done or self.polls % _POLLS_PER_READ or self.job.preview is None:
+            return
+        module = partitioned_module(folder / child.DUMP)
+        if module is None:
+            return
+        self.done = True
+        program = self.job.program
+        collectives = read_collectives(
+            module,
+            program.mesh.axis_names,
+            program.mesh.axis_sizes,
+            arguments=compiled_names(program),
+        )
+        seconds = time.perf_counter() - self.begun
+        self.job.note(partitioned=collectives, partition_s=seconds)
+        self.job.preview(self.job.report)
+
+
+def _callback_failure(error: BaseException | None) -> Failure:
+    """The failure of a run whose callback raised, and which XLA did not end by itself."""
+    error = error or RuntimeError()
+    return Failure("run", in_words(error), source_of(error), "callback")
+
+
+def _compiled(
+    answer: child.WorkerAnswer,
+    exported: ExportedProgram,
+    topology: Topology | None = None,
+) -> Compiled:
+    begun = time.perf_counter()
+    assert answer.compiled is not None  # else the answer has an error
+    report = _with_roofline(answer.compiled, topology)
+    read_s = answer.read_s + time.perf_counter() - begun
+    return Compiled(report, exported.sources, report.compile_s or 0.0, read_s)
+
+
+def _with_roofline(report: Report, topology: Topology | None) -> Report:
+    """The report with its roofline, where the chips are known."""
+    if topology is None:
+        return report
+    return report.replace(roofline=roofline(report, topology, report.mesh))
+
+
+def _without_sources(report: Report) -> Report:
+    """The report of the same code compiled from other lines, without source lines."""
+    change = {
+        name: None if found is None else tuple(c.without_source() for c in found)
+        for name, found in (
+            ("collectives", report.collectives),
+            ("partitioned", report.partitioned),
+        )
+    }
+    return report.replace(**change)
+
+
+def compile_program(
+    program: Program,
+    target: Target | str | None = None,
+    *,
+    cache: ExecutableCache,
+    progress: Callable[[str], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    preview: Callable[[Report], None] | None = None,
+) -> Report:
+    """Compiles a program; nothing is placed or executed.
+
+    Args:
+        program: what to compile.
+        target: what for: text as `targets.decide` parses it; None for this kernel's
+            devices where there are enough, else simulated ones.
+        cache: where executables are kept.
+        progress: called with the name of every stage as it begins.
+        cancelled: called between stages, and repeatedly while the worker is busy; True
+            ends the execution and the worker.
+        preview: called with the report so far as soon as XLA's partitioner is done in
+            the worker, which compiles on.
+
+    Raises:
+        ProgramError: for what is no Program at all.
+
+    >>> import jax.numpy as jnp
+    >>> from shardviz.core.layout.array_spec import ArraySpec
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> program = Program(jnp.sin, (ArraySpec("x", (8,)),), make_mesh(data=1))
+    >>> compile_program(program, cache=ExecutableCache()).ok
+    True
+    """
+    job = Job(
+        program, cache=cache, progress=progress, cancelled=cancelled, preview=preview
+    )
+    return drive(job, lambda job: runner_for(job, target))
+
+
+def run_program(
+    program: Program,
+    *values: Any,
+    target: Target | str | None = None,
+    repeat: int = 1,
+    cache: ExecutableCache,
+    progress: Callable[[str], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    preview: Callable[[Report], None] | None = None,
+) -> Report:
+    """Compiles and runs a program, and checks what was predicted against what happened.
+
+    Args:
+        program: what to run.
+        *values: its arguments; where none are given, small made-up values, the same
+            each time.
+        target: as for `compile_program`.
+        repeat: how often to execute it.
+        cache, progress, cancelled, preview: as for `compile_program`; `cancelled` is
+            also called between repeats.
+
+    Raises:
+        ProgramError: for what is no Program at all.
+
+    >>> import jax.numpy as jnp
+    >>> from shardviz.core.layout.array_spec import ArraySpec
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> program = Program(jnp.sin, (ArraySpec("x", (8,)),), make_mesh(data=1))
+    >>> run_program(program, cache=ExecutableCache()).outputs.shape
+    (8,)
+    """
+    job = Job(
+        program,
+        cache=cache,
+        repeat=repeat,
+        values=values,
+        progress=progress,
+        cancelled=cancelled,
+        preview=preview,
+    )
+    return drive(job, lambda job: runner_for(job, target))
+
+
+def runner_for(job: Job, target: Target | str | None) -> Runner:
+    """The runner for a target: this kernel or a worker.
+
+    Raises:
+        TargetError: where there is no such target, or its number of devices does not
+            fit.
+    """
+    job.note(target=target if isinstance(target, str) else "")
+    chosen = decide(target, job.program.mesh.size)
+    job.note(target=str(chosen))
+    if chosen.text and job.repeat is not None:
+        raise TargetError(only_described(chosen.text))
+    if chosen.worker:
+        refuse_in_callback(worker=True)
+        return InWorker(job, chosen)
+    return here(job, chosen)
+
+
+def here(job: Job, target: Target) -> Runner:
+    """The runner for devices of this kernel."""
+    refuse_in_callback(worker=False)
+    mesh = device_mesh(job.program.mesh, target)
+    join(job, mesh)
+    return InKernel(job, mesh)

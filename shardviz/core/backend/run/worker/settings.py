@@ -1,0 +1,171 @@
+"""The kinds of worker processes, their environment, and the limits of each call."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shardviz.core.backend.run.partitioner import xla_flags
+from shardviz.core.errors import TargetError
+from shardviz.core.format import shown
+
+# Of the user's settings of jax a worker has only those that change what XLA makes of a
+# program. The kernel lowers it, with all of them. Some (a number of devices, a guard,
+# what forbids jax to compile) would keep the worker from its work.
+_KEPT = frozenset(
+    {
+        "JAX_DEFAULT_MATMUL_PRECISION",
+        "JAX_DEFAULT_PRNG_IMPL",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS",
+        "JAX_ENABLE_REMAT_OPT_PASS",
+        "JAX_ENABLE_X64",
+        "JAX_EXEC_TIME_OPTIMIZATION_EFFORT",
+        "JAX_MEMORY_FITTING_EFFORT",
+        "JAX_MEMORY_FITTING_LEVEL",
+        "JAX_OPTIMIZATION_LEVEL",
+        "JAX_THREEFRY_PARTITIONABLE",
+        "JAX_USE_SHARDY_PARTITIONER",
+    }
+)
+# A worker dumps to folders of its own.
+_NOT_PASSED = ("--xla_force_host_platform_device_count=", "--xla_dump_")
+# Every worker sees CPU devices alone: what is attached belongs to the kernel. What
+# comes out of jax's cache on disk was not partitioned, so there would be nothing to
+# read.
+_COMMON = {
+    "JAX_ENABLE_COMPILATION_CACHE": "false",
+    "JAX_PLATFORMS": "cpu",
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+}
+_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1",  # only a cloud machine has the metadata server
+    "TPU_LOG_DIR": "disabled",
+    "TPU_STDERR_LOG_LEVEL": "2",
+    "TPU_MIN_LOG_LEVEL": "2",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+_GPU = {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
+_COUNTS = (64, 512)  # so many devices take 10 MB and 240 MB
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The kind of a worker: one process does all compiles of a kind.
+
+    Attributes:
+        kind: `"cpu"`, `"tpu"` or `"gpu"`.
+        devices: how many CPU devices it simulates.
+
+    >>> Settings("cpu", 8).name, Settings("tpu").name
+    ('cpu:8', 'tpu')
+    """
+
+    kind: str
+    devices: int = 1
+
+    @classmethod
+    def of(cls, platform: str, needed: int, most: int) -> Settings:
+        """The worker for so many devices of a platform.
+
+        Workers have one of a few numbers of CPU devices, so that another mesh finds one
+        running.
+
+        Args:
+            platform: `"cpu"`, `"tpu"` or `"gpu"`.
+            needed: how many devices the program is for.
+            most: how many CPU devices one process simulates.
+
+        >>> [Settings.of("cpu", needed, 1024).devices for needed in (2, 65, 513)]
+        [64, 512, 1024]
+        """
+        if platform != "cpu":
+            return cls(platform)
+        return cls(
+            platform, next(n for n in (*_COUNTS, max(most, needed)) if needed <= n)
+        )
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"{self.kind}:{self.devices}" if self.kind == "cpu" else self.kind
+
+    def environment(self, own: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The environment of the worker.
+
+        Args:
+            own: the environment of this process; the real one where not given.
+
+        >>> Settings("cpu", 8).environment({"XLA_FLAGS": "--xla_a=1", "JAX_DISABLE_JIT": "1"})[
+        ...     "XLA_FLAGS"
+        ... ]
+        '--xla_a=1 --xla_force_host_platform_device_count=8'
+        """
+        own = os.environ if own is None else own
+        kept = {n: v for n, v in own.items() if not n.startswith("JAX_") or n in _KEPT}
+        flags = [_quoted(f) for f in xla_flags(own) if not f.startswith(_NOT_PASSED)]
+        flags.append(f"--xla_force_host_platform_device_count={self.devices}")
+        extra = {"tpu": _TPU, "gpu": _GPU}.get(self.kind, {})
+        return {**kept, **_COMMON, **extra, "XLA_FLAGS": " ".join(flags)}
+
+
+def _quoted(flag: str) -> str:
+    """A flag as XLA reads it: a value with spaces stands in quotes.
+
+    >>> _quoted("--xla_a=1"), _quoted("--xla_b=c d")
+    ('--xla_a=1', "--xla_b='c d'")
+    """
+    name, _, value = flag.partition("=")
+    return f"{name}='{value}'" if re.search(r"\s", value) else flag
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits at which a compile or run in a worker is ended.
+
+    Attributes:
+        seconds: how long one may take; None for no limit.
+        start_seconds: how long a worker may take to start.
+        memory: bytes of memory that a worker may use; None for what the machine has.
+        spare: the part of the machine's memory that is kept free: where less is left,
+            the worker is ended.
+        poll: seconds between two polls.
+
+    >>> Limits(memory=1 << 30).seconds
+    3600.0
+    """
+
+    seconds: float | None = 3600.0
+    start_seconds: float = 120.0
+    memory: int | None = None
+    spare: float = 0.02
+    poll: float = field(default=0.02, repr=False)
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Limits:
+        """The limits that the user set: `SHARDVIZ_WORKER_SECONDS`,
+        `SHARDVIZ_WORKER_GIB`.
+
+        Raises:
+            TargetError: for what is no positive number.
+
+        >>> Limits.of({"SHARDVIZ_WORKER_GIB": "1.5"}).memory
+        1610612736
+        """
+        seconds = _number(environment, "SHARDVIZ_WORKER_SECONDS")
+        memory = _number(environment, "SHARDVIZ_WORKER_GIB")
+        return cls(
+            cls.seconds if seconds is None else seconds,
+            memory=None if memory is None else int(memory * (1 << 30)),
+        )
+
+
+def _number(environment: Mapping[str, str], name: str) -> float | None:
+    text = environment.get(name, "").strip()
+    if not text:
+        return None
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) or float(text) <= 0:
+        raise TargetError(f"{name} is a number above 0, such as 60; got {shown(text)}.")
+    return float(text)

@@ -1,0 +1,121 @@
+"""Lowers a traced program for a plan, without any device of its mesh.
+
+Two kinds of programs need more. Callbacks into Python need device objects, so fake ones
+are made; a Pallas kernel cannot be lowered for CPUs, so the program is lowered for
+TPUs.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardviz.core.backend.devices import mesh_to_lower_on
+from shardviz.core.backend.jax_compat import stablehlo_module
+from shardviz.core.backend.run.worker.process import WorkerError, workers
+from shardviz.core.backend.run.worker.settings import Settings
+from shardviz.core.backend.shardy import pipeline
+from shardviz.core.backend.tracing.jaxprs import device_meshes_in
+from shardviz.core.backend.tracing.trace import Traced, trace
+from shardviz.core.errors import ProgramError
+from shardviz.core.program.plan_notes import Note
+from shardviz.core.program.program import Program
+
+# What jax 0.10 to 0.12 say of programs that are lowered for devices, or for TPUs,
+# alone.
+_WANTS_DEVICES = "require devices to be present"
+_WANTS_ONE_MESH = "mesh should be the same across the entire program"
+_WANTS_TPU = "Only interpret mode is supported on CPU"
+
+
+@dataclass(frozen=True, eq=False)
+class LoweredProgram:
+    """A program lowered for a plan.
+
+    Attributes:
+        traced: what it was lowered from.
+        module: the StableHLO module.
+        seconds: how long it took to lower.
+        notes: notes on how it was lowered.
+    """
+
+    traced: Traced
+    module: Any
+    seconds: float
+    notes: tuple[Note, ...] = ()
+
+
+def lower_to_plan(program: Program, traced: Traced) -> LoweredProgram:
+    """Lowers a traced program for a plan.
+
+    Args:
+        program: the program.
+        traced: what tracing on `abstract_mesh` made of it.
+
+    Raises:
+        ProgramError: for callbacks on a mesh too large for fake devices.
+        Exception: whatever jax raises.
+    """
+    begun = time.perf_counter()
+    notes: tuple[Note, ...] = ()
+    try:
+        module = _module(traced, "cpu")
+    except (ValueError, NotImplementedError) as error:
+        words = str(error)
+        if _WANTS_TPU in words:
+            module = _module(traced, "tpu")
+            notes = (Note("for TPUs"),)
+        elif _WANTS_DEVICES in words or _WANTS_ONE_MESH in words:
+            traced = trace(program, _device_mesh(program, traced))
+            module = _module(traced, "cpu")
+        else:
+            raise
+    return LoweredProgram(traced, module, time.perf_counter() - begun, notes)
+
+
+def _device_mesh(program: Program, traced: Traced) -> Any:
+    """A mesh of devices to lower what calls Python on.
+
+    The function may name devices itself, in a mesh that jax takes only beside an equal
+    one.
+    """
+    shape = tuple(program.mesh.shape.items())
+    for mesh, _ in device_meshes_in(traced.stage.jaxpr):
+        if tuple(mesh.shape.items()) == shape:
+            return mesh
+    return mesh_to_lower_on(program.mesh)
+
+
+def _module(traced: Traced, platform: str) -> Any:
+    with traced.context():
+        return stablehlo_module(traced.stage.lower(lowering_platforms=(platform,)))
+
+
+def try_in_worker(module: Any, axes: Sequence[tuple[str, int]]) -> None:
+    """Runs the passes of a plan in the worker first: Shardy aborts at some partial
+    sums.
+
+    Tried on jaxlib 0.10.0 and 0.12: both abort.
+
+    Args:
+        module, axes: as for `pipeline.propagate`.
+
+    Raises:
+        ShardvizError: where they ended the worker, as they would have ended this
+            process.
+    """
+    file = io.BytesIO()
+    module.operation.write_bytecode(file)
+    bytecode, settings = file.getvalue(), Settings.of("cpu", 1, 1)
+    try:
+        workers.call(settings, pipeline.run_all, bytecode, tuple(axes))
+    except WorkerError as error:
+        if not error.crashed:
+            raise
+        raise ProgramError(
+            "Shardy ends the process that propagates the shardings of this program, so it"
+            f" was tried in the worker and has no plan. {error}"
+        ) from error

@@ -1,0 +1,136 @@
+"""The effects of a jaxpr by name, and what jax allows of each.
+
+jax keeps its classes of effects private, so they are known by name; it says in sets of
+classes where it allows an effect and whether it keeps its order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from shardviz.core.backend.jax_compat import CONSTRUCTS, effect_class, effect_sets
+from shardviz.core.program.effects import RunsOn
+
+_NAMES = {
+    "IOEffect": "io callback",
+    "OrderedIOEffect": "io callback, ordered",
+    "DebugEffect": "debug callback",
+    "OrderedDebugEffect": "debug callback, ordered",
+    "ReadEffect": "reads a ref",
+    "WriteEffect": "writes a ref",
+    "AccumEffect": "increments a ref",
+    "InternalMutableArrayEffect": "makes a ref",
+}
+# What jax says when it refuses an effect, and the cause as `Refusal.cause` names it.
+_CAUSES = (
+    (r"Effects not supported in", "not allowed there"),
+    (r"side effects: |do not support (?:JVP|transpose)", "not differentiable"),
+    (r"`vmap` ordered|not supported in vmap\.", "ordered under vmap"),
+    (r"vmap-of-cond|batched predicate", "branch under vmap"),
+    (r"no partial automatic sharding", "part of the mesh"),
+    (r"Cannot lower jaxpr with effects", "not lowered"),
+    (r"state discharge rule", "ref inside"),
+)
+_CALLBACK = re.compile(r"custom_call @\"?\w*callback|stablehlo\.(?:send|recv)\b")
+
+
+def effect_names(traced: Any) -> tuple[str, ...]:
+    """The effects of a traced function by name; an unknown one goes by its class.
+
+    Args:
+        traced: what `jax.jit(fn).trace(...)` gave, or a jaxpr.
+
+    >>> import jax, jax.numpy as jnp
+    >>> def noisy(x):
+    ...     jax.debug.print("{x}", x=x)
+    ...     return x
+    >>> effect_names(jax.make_jaxpr(noisy)(jax.ShapeDtypeStruct((), jnp.float32)))
+    ('debug callback',)
+    """
+    jaxpr = getattr(traced, "jaxpr", traced)
+    return tuple(sorted({effect_name(e) for e in getattr(jaxpr, "effects", ())}))
+
+
+def effect_name(effect: Any) -> str:
+    """The name of one of jax's effects; that of its class where it has no other.
+
+    >>> effect_name(object())
+    'object'
+    """
+    name = effect_class(effect)
+    if name in _NAMES:
+        return _NAMES[name]
+    return f"{name}, ordered" if name.startswith("Ordered") else name
+
+
+def has_callbacks(text: str) -> bool:
+    """Whether lowered text calls Python; such text does not say what is called.
+
+    >>> has_callbacks("stablehlo.custom_call @xla_ffi_python_cpu_callback(%0)")
+    True
+    """
+    return _CALLBACK.search(text) is not None
+
+
+def is_ordered_effect(effect: Any) -> bool:
+    """Whether an effect keeps the order of the program."""
+    sets = effect_sets()
+    if sets is None:
+        return effect_class(effect).startswith("Ordered")
+    return sets.ordered_effects.contains(effect)
+
+
+def is_shardable(effect: Any) -> bool:
+    """Whether a program with this effect may run on several devices."""
+    if not is_ordered_effect(effect):
+        return True
+    sets = effect_sets()
+    return sets is not None and sets.shardable_ordered_effects.contains(effect)
+
+
+def allowed_constructs(effect: Any) -> tuple[str, ...] | None:
+    """Where jax allows this effect, of `CONSTRUCTS`; None where it does not say."""
+    sets = effect_sets()
+    if sets is None:
+        return None
+    allowed = []
+    for construct, name in CONSTRUCTS.items():
+        if getattr(sets, name).contains(effect):
+            allowed.append(construct)
+    return tuple(allowed)
+
+
+def single_device_effects(effects: Iterable[Any]) -> tuple[str, ...]:
+    """The names of those effects that may run on one device only."""
+    return tuple(sorted({effect_name(e) for e in effects if not is_shardable(e)}))
+
+
+def refusal_on(names: Iterable[str], devices: int) -> str | None:
+    """Why these effects may not run on so many devices; None if they may.
+
+    Args:
+        names: the effects that are ordered and not shardable.
+        devices: how many devices.
+
+    >>> refusal_on(["debug callback, ordered"], 1)
+    >>> print(refusal_on(["debug callback, ordered"], 8))
+    jax orders debug callbacks on one device only, and the mesh has 8. Take ordered=True away...
+    """
+    first = next(iter(names), None)
+    if first is None or devices == 1:
+        return None
+    return str(RunsOn("single device", devices, first))
+
+
+def refusal_cause(said: str) -> str:
+    """The cause behind what jax said when it refused a program; `""` where not known.
+
+    >>> refusal_cause("ValueError: Cannot `vmap` ordered IO callback.")
+    'ordered under vmap'
+    """
+    for pattern, cause in _CAUSES:
+        if re.search(pattern, said):
+            return cause
+    return ""

@@ -1,0 +1,439 @@
+"""What a jaxpr says: its operations, meshes and constants.
+
+One traversal, `operations`, serves all that asks what is in a program. Two functions
+near the end follow values instead: where a result comes from, and where an argument
+goes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core.primitives import copy_p
+from jax.sharding import AbstractMesh, Mesh
+
+from shardviz.core.backend.jax_compat import (
+    DEBUG_EFFECTS,
+    effect_class,
+    line_frames,
+    without_context_mesh,
+)
+from shardviz.core.program.notes import Note
+from shardviz.core.xla.module import is_user_file, line_in_words
+
+TOP_LEVEL = "top level"
+# They only wrap a function: an operation inside is no deeper for them.
+TRANSPARENT_CALLS = ("jit", "pjit", "closed_call")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_NO_MESHES = (type(None), str, int, tuple, list, dict)  # most parameters
+
+
+@dataclass(frozen=True)
+class JaxprOperation:
+    """One operation of a jaxpr.
+
+    Attributes:
+        equation: jax's own equation.
+        around: the names of the loops and calls around it, outermost first.
+    """
+
+    equation: Any
+    around: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What jax calls it, such as `"add"`."""
+        return self.equation.primitive.name
+
+    @property
+    def inner(self) -> list[Any]:
+        """The jaxprs that it calls, such as the body of a loop."""
+        return list(_jaxprs_in(self.equation.params))
+
+    @property
+    def nesting(self) -> str:
+        """The loops and calls around it, in words: `"top level"` or `"shard_map >
+        scan"`.
+        """
+        return " > ".join(self.around) or TOP_LEVEL
+
+
+def operations(jaxpr: Any, around: tuple[str, ...] = ()) -> Iterator[JaxprOperation]:
+    """Every operation of a jaxpr in program order; those inside a loop or call follow
+    it.
+
+    Args:
+        jaxpr: a jaxpr, with or without its constants.
+        around: the loops and calls around the jaxpr itself.
+
+    >>> import jax
+    >>> jaxpr = jax.make_jaxpr(lambda x: jax.lax.map(jax.numpy.sin, x))(jax.numpy.zeros(3))
+    >>> [(o.name, o.nesting) for o in operations(jaxpr)]
+    [('scan', 'top level'), ('sin', 'scan')]
+    """
+    for equation in plain_jaxpr(jaxpr).eqns:
+        operation = JaxprOperation(equation, around)
+        yield operation
+        for inner in operation.inner:
+            yield from operations(inner, nested_in(around, operation.name))
+
+
+def nested_in(around: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """The loops and calls around what an operation calls.
+
+    >>> nested_in(("scan",), "cond"), nested_in(("scan",), "jit")
+    (('scan', 'cond'), ('scan',))
+    """
+    return around if name in TRANSPARENT_CALLS else (*around, name)
+
+
+#: The operations of `jax.debug.callback` and `jax.debug.print`, which have no results.
+DEBUG_CALLS = ("debug_callback", "debug_print")
+
+
+def plain_jaxpr(jaxpr: Any) -> Any:
+    """The jaxpr itself, of one that carries its constants."""
+    return getattr(jaxpr, "jaxpr", jaxpr)
+
+
+def _jaxprs_in(value: Any) -> Iterator[Any]:
+    """The jaxprs among the parameters of an operation."""
+    if hasattr(value, "eqns"):
+        yield value
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _jaxprs_in(one)
+    elif isinstance(value, (tuple, list)):
+        for one in value:
+            yield from _jaxprs_in(one)
+
+
+def rewritten(jaxpr: Any, change: Callable[[Any], list[Any]]) -> Any:
+    """The same program with other operations.
+
+    Args:
+        jaxpr: a jaxpr, with or without its constants.
+        change: gives the operations that take the place of one.
+    """
+    body = plain_jaxpr(jaxpr)
+    changed = body.replace(
+        eqns=[new for equation in body.eqns for new in change(equation)]
+    )
+    # Older jax keeps a jaxpr and its constants in a pair, newer in one.
+    return changed if body is jaxpr else jaxpr.replace(jaxpr=changed)
+
+
+def without_debug_effects(jaxpr: Any) -> Any:
+    """The same jaxpr, which no longer says that it prints."""
+    body = plain_jaxpr(jaxpr)
+    kept = {e for e in body.effects if effect_class(e) not in DEBUG_EFFECTS}
+    changed = body.replace(effects=kept)
+    return changed if body is jaxpr else jaxpr.replace(jaxpr=changed)
+
+
+def with_inner(equation: Any, change: Callable[[Any], Any]) -> Any:
+    """The same operation, where `change` gives what takes the place of the jaxprs that
+    it calls.
+    """
+
+    def changed(value: Any) -> Any:
+        if hasattr(value, "eqns"):
+            return change(value)
+        return (
+            type(value)(map(changed, value)) if type(value) in (tuple, list) else value
+        )
+
+    return equation.replace(params={k: changed(v) for k, v in equation.params.items()})
+
+
+def without_shardings(jaxpr: Any) -> Any:
+    """The same program without what it says of how values are split, which changes none
+    of them.
+
+    >>> import jax
+    >>> mesh = jax.sharding.Mesh(jax.devices()[:1], ("x",))
+    >>> split = jax.NamedSharding(mesh, jax.P("x"))
+    >>> constrained = jax.jit(lambda x: jax.lax.with_sharding_constraint(x, split) + 1)
+    >>> jaxpr = jax.make_jaxpr(constrained)(jax.numpy.zeros(3))
+    >>> [o.name for o in operations(without_shardings(jaxpr))]
+    ['jit', 'copy', 'add']
+    """
+
+    def change(equation: Any) -> list[Any]:
+        equation = without_context_mesh(equation)
+        if equation.primitive.name in ("sharding_constraint", "reshard"):
+            return [equation.replace(primitive=copy_p, params={})]
+        equation = with_inner(equation, without_shardings)
+        named = (
+            "sharding",
+            "out_sharding",
+        )  # jax's own functions add them, as for a gradient
+        split = {
+            k: None for k in named if mesh_of_value(equation.params.get(k)) is not None
+        }
+        return [equation.replace(params={**equation.params, **split})]
+
+    return rewritten(jaxpr, change)
+
+
+def has_partial_sums(jaxpr: Any) -> bool:
+    """Whether an argument or a value of a program is a partial sum, by its type."""
+    values = [*plain_jaxpr(jaxpr).invars]
+    for operation in operations(jaxpr):
+        values += operation.equation.outvars
+    specs = (getattr(getattr(v.aval, "sharding", None), "spec", None) for v in values)
+    return any(getattr(spec, "unreduced", None) for spec in specs)
+
+
+def users_line(equation: Any) -> str:
+    """The innermost line of the user's code that made an operation, or `""`."""
+    for frame in line_frames(equation):
+        if is_user_file(frame.file_name):
+            return line_in_words(frame.file_name, frame.line_num)
+    return ""
+
+
+def operation_rows(jaxpr: Any) -> tuple[tuple[str, str, str, str], ...]:
+    """Of every operation its name, the type of its result, its line and a digest of its
+    parameters.
+
+    >>> import jax
+    >>> rows = operation_rows(jax.make_jaxpr(lambda x: x.sum())(jax.numpy.zeros(3)))
+    >>> [row[:2] for row in rows]
+    [('reduce_sum', 'float32[]')]
+    """
+    return tuple(
+        (
+            found.name,
+            ", ".join(_short_type(v.aval) for v in found.equation.outvars),
+            users_line(found.equation),
+            _parameters_digest(found.equation),
+        )
+        for found in operations(jaxpr)
+    )
+
+
+def constant_rows(jaxpr: Any) -> tuple[tuple[str, str], ...]:
+    """Of every array that a jaxpr has as a constant its type, and a digest where it is
+    here.
+    """
+    found = []
+    for value in getattr(jaxpr, "consts", ()):
+        host = (
+            np.asarray(value) if getattr(value, "is_fully_addressable", True) else None
+        )
+        digest = "" if host is None else hashlib.sha256(host.tobytes()).hexdigest()[:16]
+        found.append((f"{value.dtype}{list(value.shape)}", digest))
+    return tuple(found)
+
+
+def _short_type(aval: Any) -> str:
+    shape = getattr(aval, "shape", None)
+    return str(aval) if shape is None else f"{aval.dtype}{list(shape)}"
+
+
+def _parameters_digest(equation: Any) -> str:
+    """A digest of the parameters, those without programs and addresses of Python."""
+    plain = {
+        k: v for k, v in equation.params.items() if next(_jaxprs_in(v), None) is None
+    }
+    text = _ADDRESS.sub("", repr(sorted(plain.items())))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def names_shardings(jaxpr: Any) -> bool:
+    """Whether the program says anywhere how an array is split."""
+    naming = ("shard_map", "sharding_constraint", "reshard")
+    return any(operation.name in naming for operation in operations(jaxpr))
+
+
+def meshes_in(jaxpr: Any) -> Iterator[tuple[Mesh | AbstractMesh, Any]]:
+    """Every mesh that the program names itself, outright or in a sharding, with the
+    equation.
+    """
+    for operation in operations(jaxpr):
+        for value in operation.equation.params.values():
+            mesh = None if isinstance(value, _NO_MESHES) else mesh_of_value(value)
+            if (
+                mesh is not None and not mesh.empty
+            ):  # outside of any mesh, jax names an empty one
+                yield mesh, operation.equation
+
+
+def device_meshes_in(jaxpr: Any) -> Iterator[tuple[Mesh, Any]]:
+    """Every mesh of devices that the program names itself, with the equation."""
+    return (
+        (mesh, equation)
+        for mesh, equation in meshes_in(jaxpr)
+        if isinstance(mesh, Mesh)
+    )
+
+
+def named_device_count(jaxpr: Any) -> int | None:
+    """How many devices the meshes have that the program names itself; None where it
+    names none.
+    """
+    return max((mesh.size for mesh, _ in device_meshes_in(jaxpr)), default=None)
+
+
+def mesh_of_value(value: Any) -> Mesh | AbstractMesh | None:
+    """The mesh that a value is, or that its sharding is over; None where there is none."""
+    sharding = getattr(value, "sharding", None)
+    for found in (
+        value,
+        getattr(value, "mesh", None),
+        getattr(sharding, "mesh", sharding),
+    ):
+        if isinstance(found, (Mesh, AbstractMesh)):
+            return found
+    return None
+
+
+def results_from_host(jaxpr: Any, calls: Collection[str]) -> bool:
+    """Whether a result is computed from what a host call returned, outside `shard_map`.
+
+    Args:
+        jaxpr: the program.
+        calls: the names of the operations that call the host.
+    """
+    body = plain_jaxpr(jaxpr)
+    from_host: set[int] = set()
+    for equation in body.eqns:
+        reads = any(id(v) in from_host for v in equation.invars)
+        if reads or _calls_any(JaxprOperation(equation), calls):
+            from_host |= {id(v) for v in equation.outvars}
+    return any(id(v) in from_host for v in body.outvars)
+
+
+def _calls_any(operation: JaxprOperation, names: Collection[str]) -> bool:
+    inside = (o for inner in operation.inner for o in operations(inner))
+    return operation.name in names or any(o.name in names for o in inside)
+
+
+_ROOTS = ("sqrt", "rsqrt", "log", "log2", "pow", "acosh", "lgamma", "digamma")
+# Operations whose result has the sign of their operands, where these have one sign.
+_SIGN_PRESERVING = (
+    *(
+        "add",
+        "add_any",
+        "mul",
+        "div",
+        "select_n",
+        "reduce_sum",
+        "reduce_max",
+        "reduce_min",
+    ),
+    *(
+        "convert_element_type",
+        "broadcast_in_dim",
+        "reshape",
+        "transpose",
+        "squeeze",
+        "copy",
+        "rev",
+    ),
+    *(
+        "slice",
+        "dynamic_slice",
+        "gather",
+        "concatenate",
+        "cumsum",
+        "optimization_barrier",
+        "name",
+    ),
+    *(
+        "sharding_constraint",
+        "reshard",
+        "device_put",
+        "reduce_precision",
+        "expand_dims",
+    ),
+    "all_gather",
+)
+# Variable to the positions of the arguments that give it its sign.
+_Signs = dict[Any, frozenset[int]]
+
+
+def positive_arguments(jaxpr: Any) -> tuple[int, ...]:
+    """The positions of the arguments that have to be positive, as far as the program
+    shows.
+
+    An argument counts where it reaches a root or a logarithm through sums, products and
+    copies alone.
+
+    Args:
+        jaxpr: of the program, traced flat.
+
+    >>> import jax, jax.numpy as jnp
+    >>> adam = lambda p, m, v, g: p - m / jnp.sqrt(0.9 * v + 0.1 * g**2)
+    >>> positive_arguments(jax.make_jaxpr(adam)(1.0, 1.0, 1.0, 1.0))
+    (2,)
+    """
+    found: set[int] = set()
+    body = plain_jaxpr(jaxpr)
+    _follow(body, {v: frozenset([i]) for i, v in enumerate(body.invars)}, found)
+    return tuple(sorted(found))
+
+
+def _follow(jaxpr: Any, signs: _Signs, found: set[int]) -> list[frozenset[int]]:
+    """The arguments that give each result its sign; adds those under roots to `found`."""
+
+    def of(variable: Any) -> frozenset[int]:
+        literal = hasattr(variable, "val")  # which cannot be a key
+        return frozenset() if literal else signs.get(variable, frozenset())
+
+    for equation in jaxpr.eqns:
+        operands = [of(v) for v in equation.invars]
+        inner = [plain_jaxpr(one) for one in _jaxprs_in(equation.params)]
+        if inner:
+            results = _follow_calls(inner, operands, len(equation.outvars), found)
+        else:
+            results = [_sign_of_result(equation, operands)] * len(equation.outvars)
+            if equation.primitive.name in _ROOTS:
+                found.update(operands[0])
+        signs.update(zip(equation.outvars, results, strict=True))
+    return [of(v) for v in jaxpr.outvars]
+
+
+def _sign_of_result(equation: Any, operands: list[frozenset[int]]) -> frozenset[int]:
+    name = equation.primitive.name
+    if name == "sub":
+        return operands[0]
+    square = name == "mul" and equation.invars[0] is equation.invars[1]
+    odd = name == "integer_pow" and equation.params["y"] % 2
+    if (name in _SIGN_PRESERVING and not square) or odd:
+        return frozenset().union(*operands)
+    return frozenset()
+
+
+def _follow_calls(
+    inner: list[Any], operands: list[frozenset[int]], count: int, found: set[int]
+) -> list[frozenset[int]]:
+    """The arguments that give each result of a call its sign; loops are followed once."""
+    results = [frozenset[int]()] * count
+    for jaxpr in inner:
+        skipped = len(operands) - len(jaxpr.invars)  # the index of a cond
+        passed = (
+            operands[skipped:]
+            if skipped in (0, 1)
+            else [frozenset()] * len(jaxpr.invars)
+        )
+        out = _follow(jaxpr, dict(zip(jaxpr.invars, passed, strict=True)), found)
+        if len(out) == count:
+            results = [a | b for a, b in zip(results, out, strict=True)]
+    return results
+
+
+def random_note(jaxpr: Any) -> list[str]:
+    """A note where a program makes random numbers that jax is set not to partition."""
+    if jax.config.jax_threefry_partitionable:  # type: ignore[attr-defined]
+        return []
+    if all(operation.name != "random_bits" for operation in operations(jaxpr)):
+        return []
+    return [str(Note("random numbers"))]

@@ -1,0 +1,199 @@
+"""The meshes that a program names itself, compared with the mesh that it is traced on.
+
+A program that is traced on an abstract mesh has no device order, so jax accepts there
+what it refuses on real devices. The checks here find such programs first.
+"""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh
+
+from shardviz.core.backend.failures import source_of
+from shardviz.core.backend.tracing.jaxprs import (
+    device_meshes_in,
+    mesh_of_value,
+    users_line,
+)
+from shardviz.core.errors import ProgramError
+from shardviz.core.format import listed, plural
+from shardviz.core.layout.mesh import MeshSpec
+
+_MOST_SHOWN = 16  # device ids
+
+
+def refuse_other_device_order(jaxpr: Any, mesh: MeshSpec) -> None:
+    """Refuses a program that names the devices of its mesh in another order than the
+    mesh.
+
+    Raises:
+        ProgramError: with both orders, how they differ, and the source line of the
+            second.
+    """
+    for named, equation in device_meshes_in(jaxpr):
+        # Here, not above: most programs name no mesh, however large.
+        own = mesh.device_ids.ravel().tolist()
+        other = [device.id for device in named.devices.flat]
+        if other != own and sorted(other) == sorted(own):
+            raise ProgramError(
+                f"Two meshes hold the same {plural(len(own), 'device')} in another order."
+                f" The program's mesh: {_shown(own)}; {naming_operation(equation)}:"
+                f" {_shown(other)}{transposed(own, other)}. A program runs on one order of"
+                " devices: make both meshes from one array of devices, or move the array"
+                " first with jax.device_put."
+            )
+
+
+def naming_operation(equation: Any) -> str:
+    """The operation that names a mesh, with its source line where jax kept one.
+
+    >>> import jax
+    >>> naming_operation(jax.make_jaxpr(jax.numpy.sin)(1.0).eqns[0])
+    'sin'
+    """
+    line = users_line(equation)
+    return equation.primitive.name + (f" ({line})" if line else "")
+
+
+def transposed(order: list[int], other: list[int]) -> str:
+    """How a transpose or reversal turns one order into the other; else `""`.
+
+    >>> transposed([0, 1, 2, 3, 4, 5], [0, 3, 1, 4, 2, 5])
+    ' (2 × 3, transposed)'
+    """
+    size = len(order)
+    for rows in range(2, size // 2 + 1):
+        if size % rows:
+            continue
+        grid = np.array(order).reshape(rows, -1)
+        if np.array_equal(grid.T.ravel(), other):
+            return f" ({rows} × {size // rows}, transposed)"
+    return " (reversed)" if order[::-1] == other else ""
+
+
+def _shown(ids: list[int]) -> str:
+    left = len(ids) - _MOST_SHOWN
+    more = f", … {left:,} more" if left > 0 else ""
+    return ", ".join(map(str, ids[:_MOST_SHOWN])) + more
+
+
+@dataclass
+class MeshConflict:
+    """A mesh that a program names and that jax refuses because of the mesh in context.
+
+    Attributes:
+        context: the mesh in context.
+        named: the mesh that the program names; None where jax refused none.
+        source: the line of the user's code that names it.
+    """
+
+    context: AbstractMesh
+    named: AbstractMesh | None = None
+    source: str = ""
+
+
+def noting_conflict(
+    fn: Callable[..., Any], conflict: MeshConflict
+) -> Callable[..., Any]:
+    """The same function; which of its meshes jax refuses is noted in `conflict`."""
+
+    @functools.wraps(fn)
+    def noting(*args: Any) -> Any:
+        try:
+            return fn(*args)
+        except ValueError as error:
+            # Here, since jax takes its own frames out of the error before it hands it
+            # on.
+            conflict.named = _named(error, conflict.context)
+            conflict.source = source_of(error)
+            raise
+
+    return noting
+
+
+def refuse_other_axes(conflict: MeshConflict, mesh: MeshSpec) -> None:
+    """Refuses a program that names a mesh with other axes than its own.
+
+    Two meshes with the same axes may differ in the kind of device, which jax compares
+    and which makes no difference to a plan.
+
+    Raises:
+        ProgramError: with both meshes, and what differs.
+    """
+    named = conflict.named
+    if named is None or _axes(named) == _axes(conflict.context):
+        return
+    at = f" at {conflict.source}" if conflict.source else ""
+    raise ProgramError(
+        f"The function names a mesh of its own{at}, {mesh_sizes(named)}, and the program's mesh"
+        f" is {mesh}. {differing_axes(mesh, named)} Give both the same mesh."
+    )
+
+
+def mesh_sizes(mesh: Mesh | AbstractMesh) -> str:
+    """The axes of a jax mesh with their sizes: `data=4, model=2`."""
+    sizes = zip(mesh.axis_names, mesh.axis_sizes, strict=True)
+    return ", ".join(f"{name}={size}" for name, size in sizes)
+
+
+def differing_axes(mesh: MeshSpec, named: Any) -> str:
+    """What differs between the axes of a program's mesh and of one that it names
+    itself.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> differing_axes(make_mesh(data=2, model=4), AbstractMesh((2, 2), ("data", "model")))
+    'Sizes differ: model is 2 there, 4 here.'
+    """
+    names, own = tuple(named.axis_names), mesh.axis_names
+    if set(names) != set(own):
+        parts = []
+        for where, mine, other in (("there", names, own), ("here", own, names)):
+            extra = [axis for axis in mine if axis not in other]
+            if extra:
+                parts.append(f"{listed(extra)} only {where}")
+        return f"Axes differ: {', '.join(parts)}."
+    if names != own:
+        return f"Axes stand in another order: {listed(names)} there."
+    types = [axis_type.name for axis_type in named.axis_types]
+    for what, theirs, ours in (
+        ("Sizes", tuple(named.axis_sizes), mesh.axis_sizes),
+        ("Types", types, mesh.axis_types),
+    ):
+        parts = []
+        for axis, there, here in zip(names, theirs, ours, strict=True):
+            if there != here:
+                parts.append(f"{axis} is {there} there, {here} here")
+        if parts:
+            return f"{what} differ: {'; '.join(parts)}."
+    return ""
+
+
+def _named(error: BaseException, context: AbstractMesh) -> AbstractMesh | None:
+    """The other mesh among the local variables of the jax function that raised the
+    error.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if "mesh" not in str(error) or not frames:
+        return None
+    innermost = frames[-1]
+    if not str(innermost.f_globals.get("__name__", "")).startswith("jax."):
+        return None
+    for value in innermost.f_locals.values():
+        found = mesh_of_value(value)
+        mesh = None if found is None else found.abstract_mesh
+        if mesh is None or mesh.empty or mesh == context:
+            continue
+        # Inside shard_map its axes are Manual; the mesh outside is meant.
+        if all(axis_type.name != "Manual" for axis_type in mesh.axis_types):
+            return mesh
+    return None
+
+
+def _axes(mesh: Any) -> tuple[Any, ...]:
+    return tuple(mesh.axis_names), tuple(mesh.axis_sizes), tuple(mesh.axis_types)

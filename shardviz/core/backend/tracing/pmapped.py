@@ -1,0 +1,166 @@
+"""What `jax.pmap` was given, and how it lays out the arguments of a call.
+
+jax 0.10 to 0.12 make of `pmap` a function that calls `jax.jit(jax.shard_map(...))` over
+a mesh of one axis, with a sharding for every argument and result, whatever sharding
+these had before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+from shardviz.core.backend.bridge import adopt_mesh, adopt_spec
+from shardviz.core.backend.jax_compat import is_pmapped, pmap_settings
+from shardviz.core.backend.tracing.arguments import is_array, spread
+from shardviz.core.errors import ProgramError
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.mesh import MeshSpec
+
+
+@dataclass(frozen=True)
+class Pmapped:
+    """What `jax.pmap` was given with a function.
+
+    Attributes:
+        axis_name: the name of the mapped axis; jax has one of its own where none was
+            given.
+        in_axes: the mapped dimension of each argument: a pytree prefix of them, None
+            for what is not mapped.
+        out_axes: the same for the results.
+        devices: the devices it was given, or None.
+        static: the positions of static arguments.
+        donate: the positions of donated arguments.
+    """
+
+    axis_name: str
+    in_axes: Any
+    out_axes: Any
+    devices: Any
+    static: tuple[int, ...]
+    donate: tuple[int, ...]
+
+    def out_shardings(self) -> Any:
+        """The PartitionSpecs of the results, a pytree prefix."""
+        return self._specs(self.out_axes)
+
+    def _specs(self, axes: Any) -> Any:
+        def spec(axis: int | None) -> PartitionSpec:
+            if axis is None:
+                return PartitionSpec()
+            return PartitionSpec(*(None,) * axis, self.axis_name)
+
+        return jax.tree.map(spec, axes, is_leaf=lambda axis: axis is None)
+
+    def laid_out(
+        self,
+        arguments: Sequence[Any],
+        names: Sequence[str],
+        positions: Sequence[int | None],
+    ) -> tuple[tuple[Any, ...], MeshSpec]:
+        """The arguments with the shardings that pmap gives them, and the mesh of these.
+
+        Args:
+            arguments: pytrees of arrays.
+            names: what the function calls them.
+            positions: the position of each in the call; None for one given by name,
+                whose arrays are mapped over their first dimension.
+
+        Raises:
+            ProgramError: where `in_axes` is no prefix of the arguments, or maps
+                nothing.
+        """
+        several = isinstance(self.in_axes, (tuple, list))
+        axes = []
+        for position in positions:
+            if position is None:
+                axes.append(0)
+            else:
+                axes.append(self.in_axes[position] if several else self.in_axes)
+        leaves, tree = jax.tree.flatten(tuple(arguments))
+        leaf_names = [f"argument {i}" for i in range(len(leaves))]
+        prefix = self._specs(tuple(axes))
+        full = tree.unflatten(range(len(leaves)))
+        specs = spread(prefix, full, "in_axes of jax.pmap", leaf_names, names)
+        mesh = self._mesh(leaves, specs)
+        placed = [
+            self._placed(leaf, spec, mesh)
+            for leaf, spec in zip(leaves, specs, strict=True)
+        ]
+        return tree.unflatten(placed), adopt_mesh(mesh)
+
+    def _mesh(self, leaves: Sequence[Any], specs: Sequence[PartitionSpec]) -> Any:
+        types = (AxisType.Auto,)
+        for leaf, spec in zip(leaves, specs, strict=True):
+            # The mapped dimension is the last that the spec names; P() maps none.
+            if len(spec) and is_array(leaf) and len(leaf.shape) >= len(spec):
+                size = leaf.shape[len(spec) - 1]
+                break
+        else:
+            raise ProgramError(
+                "jax.pmap maps over a dimension of an array, and no argument has one."
+            )
+        if self.devices is not None and len(self.devices) == size:
+            return Mesh(self.devices, (self.axis_name,), axis_types=types)
+        return AbstractMesh((size,), (self.axis_name,), axis_types=types)
+
+    def _placed(self, leaf: Any, spec: PartitionSpec, mesh: Any) -> Any:
+        if isinstance(leaf, ArraySpec):
+            return leaf.replace(spec=adopt_spec(spec), logical=None)
+        if not is_array(leaf):
+            return leaf
+        # As jax takes it: numpy's 64-bit types may become 32-bit ones.
+        taken = jax.eval_shape(lambda x: x, leaf)
+        return jax.ShapeDtypeStruct(
+            taken.shape,
+            taken.dtype,
+            sharding=NamedSharding(mesh, spec),
+            weak_type=taken.weak_type,
+        )
+
+
+def read_pmap(fn: Any) -> Pmapped | None:
+    """What `jax.pmap` was given with a function; None for what `jax.pmap` did not make.
+
+    >>> read_pmap(jax.pmap(abs, axis_name="batch", in_axes=1)).in_axes
+    1
+    """
+    inside = pmap_settings(fn) if is_pmapped(fn) else None
+    if inside is None:
+        return None
+    static = tuple(inside["static_broadcasted_tuple"])
+    # jax counts donated arguments without the static ones before them.
+    counted = len(static) + max(inside["donate_tuple"], default=-1) + 1
+    dynamic = [i for i in range(counted) if i not in static]
+    return Pmapped(
+        inside["axis_name"],
+        inside["in_axes"],
+        jax.tree.unflatten(inside["out_axes_tree"], inside["out_axes_flat"]),
+        inside["devices"],
+        static,
+        tuple(dynamic[i] for i in inside["donate_tuple"]),
+    )
+
+
+def check_devices(fn: Any, mesh: MeshSpec) -> None:
+    """Refuses to trace a function under `jax.pmap` for more devices than this process
+    has.
+
+    jax cuts the mesh down to the devices that there are, and then finds that nothing
+    fits.
+
+    Raises:
+        ProgramError: with both numbers, and what to do.
+    """
+    if is_pmapped(fn) and jax.local_device_count() < mesh.size:
+        count = jax.local_device_count()
+        raise ProgramError(
+            f"jax.pmap maps over the devices of this process. It needs {mesh.size}, and there"
+            f" {'is' if count == 1 else 'are'} {count}. To simulate them, call jax.config.update("
+            f"'jax_num_cpu_devices', {mesh.size}) before anything else; or write it with"
+            " jax.shard_map, which can be planned for any mesh."
+        )

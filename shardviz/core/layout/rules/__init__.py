@@ -1,0 +1,1 @@
+"""Rule tables and what they decide for each dimension."""

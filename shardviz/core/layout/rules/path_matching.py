@@ -1,0 +1,194 @@
+"""match_path(): which pattern of a table of paths decides for an array.
+
+Follows `match_partition_rules` of EasyLM and T5X (dialect regex) and
+`keras.distribution.LayoutMap.__getitem__` (dialect keras); `tests/layout` compares it
+with both.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from shardviz.core.errors import RuleError
+from shardviz.core.format import nearest, shown
+from shardviz.core.layout.parse import check_path
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.rules.rules import Dialect, PathRule, PathRules
+from shardviz.core.layout.rules.verdicts import PathProblem
+
+MAX_PATTERN = 1_000  # letters
+
+_WORD = re.compile(r"[^\W\d]\w+")
+_NOT_PLAIN = re.compile(r"\\.|\[[^\]]*\]|\{[^}]*\}|\(\?[a-zA-Z]*[:)]?|\w[?*]")
+
+
+@lru_cache(maxsize=1 << 14)  # a table of one model is matched with thousands of paths
+def compiled(text: str) -> re.Pattern[str]:
+    """A regular expression.
+
+    Raises:
+        RuleError: for text that is none, or is too long for one.
+    """
+    if len(text) > MAX_PATTERN:
+        raise RuleError(
+            f"The pattern {shown(text)} has {len(text):,} letters; at most"
+            f" {MAX_PATTERN:,} are read."
+        )
+    try:
+        with warnings.catch_warnings():
+            # re's, on syntax that it may read otherwise some day.
+            warnings.simplefilter("ignore")
+            return re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        why = str(error) or "it nests too deeply"
+        raise RuleError(
+            f"The pattern {shown(text)} is no regular expression: {why}."
+        ) from None
+
+
+@lru_cache(maxsize=1 << 14)
+def required(pattern: str) -> str:
+    """Text that is in every path that a pattern matches, or "" where that is not plain.
+
+    Most paths of a model lack it, and looking for it is quicker than matching.
+
+    >>> required("mlp/.*/kernel"), required("(a|b)/kernel")
+    ('/kernel', '')
+    """
+    parts = pattern.removeprefix("^").removesuffix("$").split(".*")
+    if any(re.escape(part).replace("\\-", "-") != part for part in parts):
+        return ""
+    return max(parts, key=len)
+
+
+def matcher(pattern: str, dialect: Dialect) -> Callable[[str], object]:
+    """What matches a path as the dialect asks for: anywhere in it, or all of it.
+
+    Raises:
+        RuleError: for text that is no regular expression.
+    """
+    found = compiled(pattern)
+    return found.search if dialect is Dialect.REGEX else found.fullmatch
+
+
+def fits(pattern: str, path: str, dialect: Dialect) -> bool:
+    """Whether a pattern matches a path as the dialect asks for; raises as `matcher`."""
+    return required(pattern) in path and bool(matcher(pattern, dialect)(path))
+
+
+class PathMatch(NamedTuple):
+    """Which patterns of a table match a path, by index, and which of them decides.
+
+    Attributes:
+        winner: the one that decides, or None.
+        several: those among which Keras cannot decide.
+        problem: why none decides although one might have, or None.
+
+    >>> PathMatch(2).several
+    ()
+    """
+
+    winner: int | None = None
+    several: tuple[int, ...] = ()
+    problem: PathProblem | None = None
+
+
+def match_path(path: str, rules: PathRules, dialect: Dialect) -> PathMatch:
+    """The pattern that decides for a path, as the library of the dialect finds it.
+
+    >>> table = PathRules.of([("dense.*", ("model",)), (".*kernel", ())])
+    >>> [match_path("dense/kernel", table, d).winner for d in (Dialect.REGEX, Dialect.KERAS)]
+    [0, None]
+    """
+    try:
+        check_path(path, RuleError)
+        if dialect is Dialect.REGEX:
+            return _regex(path, rules)
+        return _keras(path, rules)
+    except RuleError as error:
+        return PathMatch(problem=PathProblem("unreadable", error=str(error)))
+
+
+def _fitting(path: str, rules: PathRules, dialect: Dialect) -> Iterator[int]:
+    for index, rule in enumerate(rules.entries):
+        if fits(rule.pattern, path, dialect):
+            yield index
+
+
+def _regex(path: str, rules: PathRules) -> PathMatch:
+    winner = next(_fitting(path, rules, Dialect.REGEX), None)
+    if winner is not None:
+        return PathMatch(winner)
+    close = nearest(path, (r.pattern for r in rules))
+    near = () if close is None else (close,)
+    return PathMatch(problem=PathProblem("no match", near))
+
+
+def _keras(path: str, rules: PathRules) -> PathMatch:
+    exact = rules.patterns.get(path)
+    if exact is not None:
+        return PathMatch(exact)
+    found = tuple(_fitting(path, rules, Dialect.KERAS))
+    if len(found) < 2:
+        return PathMatch(found[0] if found else None)
+    patterns = tuple(rules[i].pattern for i in found)
+    return PathMatch(None, found, PathProblem("several match", patterns))
+
+
+def is_one_element(shape: tuple[int, ...] | None, dialect: Dialect) -> bool:
+    """Whether EasyLM leaves such an array unsplit before it matches anything."""
+    return dialect is Dialect.REGEX and shape is not None and math.prod(shape) == 1
+
+
+def matched_spec(
+    match: PathMatch,
+    rules: PathRules,
+    shape: tuple[int, ...] | None,
+    dialect: Dialect,
+) -> Spec | None:
+    """The spec of the pattern that decides; None where the library raises an error."""
+    if is_one_element(shape, dialect):
+        return Spec()
+    if match.winner is not None:
+        return rules[match.winner].spec
+    # What no pattern of a LayoutMap matches, Keras replicates.
+    return None if match.problem else Spec(((),) * len(shape or ()))
+
+
+@lru_cache(maxsize=4096)
+def words_of(pattern: str) -> tuple[str, ...]:
+    """The words in a pattern that stand there letter by letter.
+
+    >>> words_of("mlp/.*/kernels?$")
+    ('mlp', 'kernel')
+    """
+    return tuple(dict.fromkeys(match[0] for match in plain_words(pattern)))
+
+
+def plain_words(pattern: str) -> Iterator[re.Match[str]]:
+    """Those words, and where they stand."""
+    return _WORD.finditer(_NOT_PLAIN.sub(lambda m: " " * len(m[0]), pattern))
+
+
+def widened(pattern: str) -> tuple[str, str, str]:
+    """Patterns that match all of a path where this one is found in a part of it."""
+    return f".*{pattern}", f"{pattern}.*", f".*{pattern}.*"
+
+
+def wider_pattern(rule: PathRule, path: str) -> str:
+    """The first of these that matches all of a path; "" where none does.
+
+    Older versions of Keras searched, so their tables hold such patterns.
+    """
+    for wider in widened(rule.pattern):
+        try:
+            if fits(wider, path, Dialect.KERAS):
+                return wider
+        except RuleError:
+            return ""
+    return ""

@@ -1,0 +1,163 @@
+"""Which pattern of a table of paths decides each array, and why every other does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from shardviz.core.display import Displayed, explanation
+from shardviz.core.errors import RuleError
+from shardviz.core.format import shown
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.parse import check_path
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.rules.path_matching import (
+    PathMatch,
+    fits,
+    is_one_element,
+    match_path,
+    matched_spec,
+    wider_pattern,
+    words_of,
+)
+from shardviz.core.layout.rules.path_remedies import PathArrays, PathSearch
+from shardviz.core.layout.rules.remedies import Leaf, Remedies
+from shardviz.core.layout.rules.rules import Dialect, PathRule, PathRules
+from shardviz.core.layout.rules.verdicts import (
+    PathOutcome,
+    PathProblem,
+    PathVerdict,
+    path_deciding,
+)
+
+
+@dataclass(frozen=True, repr=False)
+class PathResolution(Displayed):
+    """How the path of one array became a spec; made by `shardviz.resolve` and `audit`.
+
+    Attributes:
+        path: the path of the array, joined by `/`.
+        rules: the table.
+        dialect: the library whose reading of the table counts.
+        mesh: the mesh that verdicts are checked against, or None.
+        shape: the shape that verdicts are checked against, or None.
+
+    >>> table = PathRules.of([("mlp/.*/kernel", (None, "model")), (".*", ())])
+    >>> print(resolve_path("mlp/0/kernel", table).explain())
+    mlp/0/kernel → P(None, 'model')  (regex, 2 patterns)
+    pattern 1 ('mlp/.*/kernel' → P(None, 'model')) matches and splits dimension 1 over 'model'.
+    pattern 2 ('.*' → P()) matches, too, and comes after pattern 1, which decides.
+    """
+
+    path: str
+    rules: PathRules
+    dialect: Dialect = Dialect.REGEX
+    mesh: MeshSpec | None = None
+    shape: tuple[int, ...] | None = None
+
+    @cached_property
+    def match(self) -> PathMatch:
+        """Which pattern decides."""
+        return match_path(self.path, self.rules, self.dialect)
+
+    @property
+    def winner(self) -> int | None:
+        """The index of the pattern that decides, or None."""
+        return self.match.winner
+
+    @property
+    def one_element(self) -> bool:
+        """Whether it has one element, and EasyLM leaves it unsplit before it matches."""
+        return is_one_element(self.shape, self.dialect)
+
+    @cached_property
+    def spec(self) -> Spec | None:
+        """The spec, or None where no pattern decides and the library raises an error."""
+        return matched_spec(self.match, self.rules, self.shape, self.dialect)
+
+    @property
+    def partition_spec(self) -> Any:
+        """The spec as jax's own, or None."""
+        return None if self.spec is None else self.spec.to_jax()
+
+    @property
+    def problem(self) -> PathProblem | None:
+        """Why there is no spec, or None."""
+        return self.match.problem if self.spec is None else None
+
+    @cached_property
+    def verdicts(self) -> tuple[PathVerdict, ...]:
+        """One PathVerdict per pattern, in table order."""
+        return tuple(self._judge(index, rule) for index, rule in enumerate(self.rules))
+
+    def _judge(self, index: int, rule: PathRule) -> PathVerdict:
+        if index == self.winner:
+            return path_deciding(index, rule, self.mesh, self.shape, self.one_element)
+        outcome = PathOutcome.SHADOWED
+        fields: dict[str, Any] = {}
+        try:
+            exact = self.dialect is Dialect.KERAS and rule.pattern == self.path
+            if not exact and not fits(rule.pattern, self.path, self.dialect):
+                outcome, fields = PathOutcome.NO_MATCH, self._lack(rule)
+            elif self.winner is None:
+                outcome, fields = PathOutcome.SEVERAL, {"several": self.match.several}
+            else:
+                fields = {"by_rule": self.winner}
+        except RuleError as error:
+            outcome, fields = PathOutcome.INVALID, {"error": str(error)}
+        pattern, spec = rule.pattern, rule.spec
+        return PathVerdict(index, pattern, spec, outcome, self.dialect, **fields)
+
+    def _lack(self, rule: PathRule) -> dict[str, Any]:
+        """What a pattern asks for that the path does not have."""
+        missing = tuple(w for w in words_of(rule.pattern) if w not in self.path)
+        if missing or self.dialect is not Dialect.KERAS:
+            return {"lacks": missing}
+        return {"wider": wider_pattern(rule, self.path)}
+
+    def explain(self) -> str:
+        """Which pattern decides, and why every other does not."""
+        return explanation(self)
+
+    def remedies(
+        self, want: Any, dtype: str = "float32", arrays: Any = None
+    ) -> Remedies:
+        """The smallest edits with which the array is split as wanted."""
+        return self._search(dtype, arrays).find(want)
+
+    def first_remedy(self) -> Any:
+        """What to change where the array cannot be laid out or no pattern decides."""
+        return self._search().first()
+
+    def _search(self, dtype: str = "float32", arrays: Any = None) -> PathSearch:
+        rank = len(self.shape or ())
+        if self.shape is None:
+            rank = max((rule.spec.rank for rule in self.rules), default=0)
+        leaf = Leaf(self.path, (None,) * rank, self.shape, dtype)
+        arrays = arrays or PathArrays()
+        return PathSearch(leaf, self.rules, self.mesh, self.dialect, arrays)
+
+    def __repr__(self) -> str:
+        return f"PathResolution({self.path} → {self.spec}, {self.dialect.value})"
+
+
+def resolve_path(
+    path: Any,
+    rules: PathRules,
+    mesh: MeshSpec | None = None,
+    shape: Any = None,
+    dialect: Dialect = Dialect.REGEX,
+) -> PathResolution:
+    """The spec of one path, with a verdict for every pattern.
+
+    Raises:
+        RuleError: for a path or patterns that cannot be read, and where Keras raises.
+
+    >>> str(resolve_path("mlp/0/kernel", PathRules.of([("kernel", (None, "model"))])).spec)
+    "P(None, 'model')"
+    """
+    found = PathResolution(check_path(path, RuleError), rules, dialect, mesh, shape)
+    if found.problem is not None and dialect is Dialect.KERAS:
+        raise RuleError(f"{shown(path)}: {found.problem}")
+    return found

@@ -1,0 +1,369 @@
+"""Requests: the spec and the layout that one array of a program or a tree asks for.
+
+From its own sharding, from its names by rules, or from its path by patterns. What fails
+becomes a `problem` and is never raised, since one bad array must not hide the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from shardviz.core.display import Displayed
+from shardviz.core.errors import RuleError, ShardvizError
+from shardviz.core.format import shown
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.array_tree import TreeLeaf
+from shardviz.core.layout.layout import Layout, lay_out_parsed
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.rules.path_rules import PathResolution
+from shardviz.core.layout.rules.remedies import Leaf, NoRemedy, Remedies
+from shardviz.core.layout.rules.remedy_edits import Arrays
+from shardviz.core.layout.rules.resolution import Resolution, resolve
+from shardviz.core.layout.rules.rule_remedies import Search
+from shardviz.core.layout.rules.rules import Dialect, PathRules, Rules
+from shardviz.core.layout.rules.wishes import Wish
+
+
+@dataclass(frozen=True)
+class Request(Displayed):
+    """The spec that one array asks for, and the layout this makes.
+
+    Attributes:
+        array: the array.
+        resolution: the resolved rules, where the array has logical names and there are
+            rules.
+        spec: the spec that counts: the array's own where it has one, else that of the
+            rules, else one that splits no dimension. None where the names cannot be
+            resolved, and where nothing says how the array is split.
+        layout: the Layout, or None where the array cannot be laid out so, or nothing
+            says how.
+        problem: the sentence on why not, or None.
+        partner: the path of the parameter that the array is a moment, a gradient or a
+            copy of, or None.
+        group: what it is in a train state: `"parameters"`, `"gradients"`, `"optimizer
+            state"` or `"other"`.
+        audit: the Audit whose row it is, or None.
+        by_path: the matched patterns, where the table is one of paths; then
+            `resolution` is None.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> found = request(ArraySpec("x", (8,), None, spec="data"), make_mesh(data=4), None)
+    >>> found.spec_wins, str(found.spec), found.problem
+    (True, "P('data')", None)
+    """
+
+    array: ArraySpec
+    resolution: Resolution | None
+    spec: Spec | None
+    layout: Layout | None
+    problem: str | None
+    partner: str | None = None
+    group: str = "other"
+    audit: Any = field(default=None, compare=False, repr=False)
+    by_path: PathResolution | None = None
+
+    @property
+    def spec_wins(self) -> bool:
+        """Whether the array has a spec of its own, which overrides the rules."""
+        return self.array.spec is not None
+
+    def placed(
+        self, name: str, group: str = "other", partner: str | None = None
+    ) -> Request:
+        """A copy for an array of the same kind under another name, already checked."""
+        # A frozen dataclass makes a Python call for each field; audits make thousands
+        # of these.
+        made = object.__new__(Request)
+        parts = self.__dict__.copy()
+        parts["array"] = self.array.renamed(name, checked=True)
+        parts["group"], parts["partner"] = group, partner
+        object.__setattr__(made, "__dict__", parts)
+        return made
+
+    @property
+    def path(self) -> str:
+        """The name of the array; in a tree, the path to it."""
+        return self.array.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The global shape of the array, in elements."""
+        return self.array.shape
+
+    @property
+    def dtype(self) -> str:
+        """The name of its element type."""
+        return self.array.dtype
+
+    @property
+    def names(self) -> tuple[str | None, ...] | None:
+        """Its names, one per dimension, or None."""
+        return self.array.logical
+
+    @property
+    def bytes_per_device(self) -> int | None:
+        """What it takes on each device that holds it, in bytes; None where that is not
+        known.
+        """
+        return None if self.layout is None else self.layout.bytes_per_device
+
+    @property
+    def replicas(self) -> int | None:
+        """How many devices hold each of its shards; None where that is not known."""
+        return None if self.layout is None else self.layout.replicas
+
+    def remedies(self, want: Any) -> Remedies:
+        """The smallest edits with which the array is split as wanted; see
+        `shardviz.remedies`.
+
+        Raises:
+            ShardvizError: for a wish that cannot be read.
+        """
+        array, source = self.array, self.audit or self.resolution
+        if self.by_path is not None and not self.spec_wins:
+            if self.spec is not None or self.by_path.spec is None:
+                arrays = None if self.audit is None else self.audit.arrays
+                return self.by_path.remedies(want, array.dtype, arrays)
+        names = array.logical or (None,) * array.rank
+        wish = Wish.of(want, names, None, Dialect.LINEN, self.path)
+        if self.spec_wins:
+            why = NoRemedy("own spec", wish, self.spec)
+        elif not array.logical:
+            why = NoRemedy("nameless", wish)
+        elif source is None:
+            why = NoRemedy("no names", wish, error=self.problem or "")
+        else:
+            arrays = Arrays() if self.audit is None else self.audit.arrays
+            leaf = Leaf(self.path, array.logical, array.shape, array.dtype)
+            search = Search(leaf, source.rules, source.mesh, source.dialect, arrays)
+            return search.find(want)
+        return Remedies((), wish, self.path, why)
+
+
+@contextlib.contextmanager
+def collector_paused() -> Iterator[None]:
+    """Without Python's collector of cycles, which takes a third of the time of a large
+    result.
+
+    Plans and audits make thousands of values that stay and hardly any cycle, so every
+    pass of the collector looks through all of them, and through jax's, for nothing.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+class Requests(Sequence[Request]):
+    """The Requests of many arrays, made when they are first looked at.
+
+    Arrays of one signature differ in their names alone, and a large model has thousands
+    of arrays and some dozens of signatures.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> kind = request(ArraySpec("x", (8,)), make_mesh(data=4), None)
+    >>> some = Requests(["a", "b"], [kind, kind])
+    >>> [row.path for row in some], some.kinds[0][1]
+    (['a', 'b'], 2)
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        kinds: Sequence[Request],
+        groups: Sequence[str] | None = None,
+        partners: Sequence[str | None] | None = None,
+    ) -> None:
+        self._names, self._kinds = names, kinds
+        self._groups, self._partners = groups, partners
+
+    @cached_property
+    def kinds(self) -> tuple[tuple[Request, int], ...]:
+        """One Request of each signature, and how many arrays have it."""
+        found = {id(kind): kind for kind in self._kinds}
+        times = Counter(map(id, self._kinds))
+        return tuple((kind, times[key]) for key, kind in found.items())
+
+    def of_audit(self, audit: Any) -> Requests:
+        """The same rows as those of an audit, which look at its other rows for
+        remedies.
+        """
+        made = {id(kind): replace(kind, audit=audit) for kind, _ in self.kinds}
+        kinds = [made[id(kind)] for kind in self._kinds]
+        return Requests(self._names, kinds, self._groups, self._partners)
+
+    @cached_property
+    def _made(self) -> tuple[Request, ...]:
+        with collector_paused():
+            # A group and a partner each, or neither.
+            placed = [self._groups, self._partners] if self._partners else []
+            return tuple(map(Request.placed, self._kinds, self._names, *placed))
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._made[index]
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._made)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._made == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self._made)
+
+    def __repr__(self) -> str:
+        return repr(self._made)
+
+
+def of_audit(rows: Sequence[Request], audit: Any) -> Sequence[Request]:
+    """The same rows as those of an audit; the ones given stay as they are."""
+    if isinstance(rows, Requests):
+        return rows.of_audit(audit)
+    return tuple(replace(row, audit=audit) for row in rows)
+
+
+def kinds_of(rows: Iterable[Request]) -> Sequence[tuple[Request, int]]:
+    """One Request of each signature and how many there are, where the rows know; else
+    all rows.
+    """
+    return rows.kinds if isinstance(rows, Requests) else tuple((row, 1) for row in rows)
+
+
+def request(
+    array: ArraySpec,
+    mesh: MeshSpec,
+    rules: Rules | None,
+    dialect: Dialect = Dialect.LINEN,
+) -> Request:
+    """Resolves and lays out one array; what fails becomes `problem` and is never
+    raised.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> mesh, rules = make_mesh(data=4, model=2), Rules.of(("mlp", "model"))
+    >>> request(ArraySpec("w", (512, 2048), "embed mlp"), mesh, rules).layout.shard_shape
+    (512, 1024)
+    >>> print(request(ArraySpec("w", (512, 2047), "embed mlp"), mesh, rules).problem[:41])
+    Dimension 1: 2,047 does not divide by 2 (
+    """
+    resolution, problem = None, None
+    if array.logical is not None and rules is not None:
+        try:
+            resolution = resolve(
+                array.logical, rules, mesh=mesh, shape=array.shape, dialect=dialect
+            )
+        except ShardvizError as error:
+            problem = str(error)
+    spec = array.spec
+    if spec is None:
+        if problem is not None:
+            return Request(array, None, None, None, problem)
+        spec = resolution.spec if resolution is not None else Spec(((),) * array.rank)
+    try:
+        layout = lay_out_parsed(array.shape, spec, mesh, array.dtype)
+    except ShardvizError as error:
+        return Request(array, resolution, spec, None, str(error))
+    return Request(array, resolution, spec, layout, None)
+
+
+def requests(
+    arrays: Iterable[ArraySpec],
+    mesh: MeshSpec,
+    rules: Rules | None,
+    dialect: Dialect = Dialect.LINEN,
+) -> tuple[Request, ...]:
+    """One Request per array, in order."""
+    return tuple(request(a, mesh, rules, dialect) for a in arrays)
+
+
+def on_mesh(
+    leaf: TreeLeaf,
+    mesh: MeshSpec | None,
+    rules: Rules | None,
+    dialect: Dialect = Dialect.LINEN,
+) -> ArraySpec:
+    """The array of a leaf, with the spec that its names are where they are mesh axes.
+
+    Names beside an array are for the rules. They are mesh axes where no rule is for any
+    of them and the mesh has them all, as flax's `get_partition_spec` takes them. nnx
+    decides that by itself, name by name.
+    """
+    array = leaf.array
+    named = [n for n in array.logical or () if isinstance(n, str)]
+    if array.spec is not None or leaf.problem or leaf.described or not named:
+        return array
+    if rules is not None and any(n in rules.by_name for n in named):
+        return array
+    if leaf.rules:
+        reader = Dialect.LINEN if leaf.logical else Dialect.NNX
+        return array.replace(
+            spec=resolve(array.logical, leaf.rules, dialect=reader).spec
+        )
+    if leaf.logical or mesh is None or (dialect is Dialect.NNX and rules is not None):
+        return array
+    if all(n in mesh.axis_names for n in named):
+        return array.replace(spec=Spec.of(*(array.logical or ())))
+    return array
+
+
+def path_requests(
+    leaves: Iterable[tuple[str, TreeLeaf]],
+    mesh: MeshSpec,
+    rules: PathRules,
+    dialect: Dialect,
+) -> Iterator[Request]:
+    """One Request per array of a tree, from its path; a sharding of its own wins.
+
+    Raises:
+        RuleError: where Keras raises for an array, with its path.
+    """
+    layouts: dict[Any, tuple[Layout | None, str | None]] = {}
+    for path, leaf in leaves:
+        found = PathResolution(path, rules, dialect, mesh, leaf.array.shape)
+        if leaf.problem is not None:
+            yield Request(leaf.array, None, None, None, leaf.problem, by_path=found)
+            continue
+        if dialect is Dialect.KERAS and found.problem and leaf.array.spec is None:
+            raise RuleError(f"{shown(path)}: {found.problem}")
+        key = (leaf.array.shape, leaf.array.dtype, leaf.array.spec or found.spec)
+        if key not in layouts:
+            layouts[key] = _lay_out(leaf.array, key[-1], mesh)
+        layout, problem = layouts[key]
+        if key[-1] is None and found.problem is not None:
+            problem = str(found.problem)
+        yield Request(leaf.array, None, key[-1], layout, problem, by_path=found)
+
+
+def read_path_as(row: Request, mesh: MeshSpec, dialect: Dialect) -> Request:
+    """A row as another dialect of paths reads the table; nothing is raised."""
+    if row.by_path is None or row.spec_wins:
+        return row
+    found = replace(row.by_path, dialect=dialect)
+    layout, problem = _lay_out(row.array, found.spec, mesh)
+    if found.problem is not None:
+        problem = str(found.problem)
+    return replace(row, spec=found.spec, layout=layout, problem=problem, by_path=found)
+
+
+def _lay_out(
+    array: ArraySpec, spec: Spec | None, mesh: MeshSpec
+) -> tuple[Layout | None, str | None]:
+    if spec is None:
+        return None, None
+    try:
+        return lay_out_parsed(array.shape, spec, mesh, array.dtype), None
+    except ShardvizError as error:
+        return None, str(error)

@@ -1,0 +1,277 @@
+"""resolve() -> Resolution: which rule decided each dimension, and why every other did
+not.
+
+`matching.py` finds the winners, which is fast; verdicts are made when they are first
+read. The first stage of a program, computed without jax after every edit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from shardviz.core.display import Displayed, explanation, sentence
+from shardviz.core.errors import RuleError, SpecError
+from shardviz.core.format import plural
+from shardviz.core.layout.array_spec import read_names, read_shape
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.partition_spec import MAX_RANK, Spec
+from shardviz.core.layout.rules.matching import match_rules
+from shardviz.core.layout.rules.remedies import Leaf, Remedies, Remedy
+from shardviz.core.layout.rules.remedy_edits import Arrays
+from shardviz.core.layout.rules.rule_remedies import Search
+from shardviz.core.layout.rules.rules import Dialect, Rules
+from shardviz.core.layout.rules.verdicts import (
+    BROKEN,
+    Decision,
+    Outcome,
+    Problem,
+    Verdict,
+    deciding,
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Resolution(Displayed):
+    """How one array's logical names became a spec; made by `shardviz.resolve`.
+
+    Attributes:
+        names: the logical names, one per dimension.
+        rules: the table.
+        dialect: the library whose reading of the table counts.
+        mesh: the mesh that verdicts are checked against, or None.
+        shape: the shape that verdicts are checked against, or None.
+        winners: per dimension the index of the rule that decided, or None.
+        spec: the Spec that they became.
+
+    >>> rules = Rules.of(("mlp", "model"), ("embed", "model"), ("embed", None))
+    >>> found = resolve(("embed", "mlp"), rules)
+    >>> str(found.spec)
+    "P(None, 'model')"
+    >>> print(found.decisions[0].verdicts[1].reason)
+    does not apply: rule 1 already uses 'model' for dimension 1.
+    """
+
+    names: tuple[str | None, ...]
+    rules: Rules
+    dialect: Dialect
+    mesh: MeshSpec | None
+    shape: tuple[int, ...] | None
+    winners: tuple[int | None, ...]
+    spec: Spec
+
+    @property
+    def partition_spec(self) -> Any:
+        """The spec as a `jax.sharding.PartitionSpec`."""
+        return self.spec.to_jax()
+
+    @cached_property
+    def decisions(self) -> tuple[Decision, ...]:
+        """One Decision per dimension, with a Verdict for every rule."""
+        return tuple(self._decide(d) for d in range(len(self.names)))
+
+    def _decide(self, dim: int) -> Decision:
+        name, winner = self.names[dim], self.winners[dim]
+        verdicts = tuple(self.verdict(dim, i) for i in range(len(self.rules)))
+        passed = isinstance(name, str) and winner is None
+        passed = passed and self.dialect is Dialect.NNX
+        axes = self.spec.dims[dim]
+        return Decision(dim, name, axes, winner, verdicts, passed, self.rules)
+
+    def verdict(self, dimension: int, rule: int) -> Verdict:
+        """The verdict on one rule for one dimension, without making all the others."""
+        entry, name = self.rules.entries[rule], self.names[dimension]
+        winner = self.winners[dimension]
+        if rule == winner:
+            return self._won(rule, dimension)
+        fields: dict[str, Any] = {"free": entry.free}
+        if entry.logical != name:
+            outcome, fields["name"] = Outcome.OTHER_NAME, name
+        elif self.dialect is Dialect.NNX:
+            outcome, fields["by_rule"] = Outcome.OVERRIDDEN, winner
+        elif winner is not None and winner < rule:
+            outcome, fields["by_rule"] = Outcome.DECIDED, winner
+        else:
+            # It comes before the winner, so other dimensions already used its axes.
+            taken = self._holders(rule)
+            gone = {axis for axis, _, _ in taken}
+            some_free = gone != set(entry.axes)
+            outcome = Outcome.PART_TAKEN if some_free else Outcome.TAKEN
+            fields["taken"] = taken
+        return Verdict(rule, entry.logical, entry.axes, outcome, **fields)
+
+    def _holders(self, rule: int) -> tuple[tuple[str, int, int | None], ...]:
+        """The axes of a rule that rules before it gave away: axis, dimension, by rule."""
+        holders = []
+        for axis in dict.fromkeys(self.rules[rule].axes):
+            for dim, by in enumerate(self.winners):
+                if by is not None and by < rule and axis in self.rules[by].axes:
+                    holders.append((axis, dim, by))
+        return tuple(holders)
+
+    def _won(self, index: int, dim: int) -> Verdict:
+        rule = self.rules[index]
+        size = None if self.shape is None else self.shape[dim]
+        drops = self.dialect is Dialect.MAXTEXT
+        found = deciding(index, rule, self.mesh, size, drops, self.spec.axes)
+        if found.outcome not in (Outcome.APPLIED, Outcome.SIZE_ONE):
+            return found
+        # nnx does not look at the other dimensions, which may have the same axes.
+        shared = []
+        for other, axes in enumerate(self.spec.dims):
+            if other != dim:
+                shared += [(axis, other, None) for axis in axes if axis in rule.axes]
+        if not shared:
+            return found
+        outcome, taken = Outcome.REPEATED, tuple(shared)
+        return Verdict(index, rule.logical, rule.axes, outcome, taken, mesh=self.mesh)
+
+    @cached_property
+    def failures(self) -> tuple[Problem, ...]:
+        """Why the mesh cannot have this spec."""
+        found, shared = [], False
+        for decision in self.decisions:
+            verdict = decision.deciding
+            if verdict is not None and verdict.outcome in BROKEN:
+                if verdict.taken:
+                    shared = True
+                else:
+                    found.append(Problem("verdict", decision))
+            if decision.passed_through and self.mesh is not None:
+                if decision.logical not in self.mesh.shape:
+                    found.append(Problem("name is no axis", decision))
+        if (shared or not found) and self.mesh is not None:
+            try:  # nnx lets one mesh axis split two dimensions
+                self.spec.check(self.mesh)
+            except SpecError as error:
+                found.append(Problem("spec", error=str(error)))
+        return tuple(found)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why the mesh cannot have this spec, one sentence each."""
+        return tuple(map(str, self.failures))
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The logical names here that no rule is for."""
+        known = self.rules.by_name
+        return tuple(n for n in self.names if isinstance(n, str) and n not in known)
+
+    def unmatched(self) -> tuple[tuple[int, str, str | None], ...]:
+        """Dimensions whose name no rule is for: (dimension, name, nearest known name)."""
+        unknown = self.unknown
+        return tuple(
+            (d, n, self.rules.nearest(n))
+            for d, n in enumerate(self.names)
+            if n is not None and n in unknown
+        )
+
+    def remedies(self, want: Any, dtype: str = "float32") -> Remedies:
+        """The smallest edits with which the array is split as wanted;
+        `shardviz.remedies`.
+
+        Raises:
+            ShardvizError: for a wish that cannot be read.
+
+        >>> found = resolve("embed mlp", [("mlp", "model"), ("embed", "model")])
+        >>> found.remedies("split 0")[0].edit
+        'Move rule 2 (embed → model) before rule 1'
+        """
+        return self._search(dtype).find(want)
+
+    def _search(self, dtype: str = "float32") -> Search:
+        leaf = Leaf(None, self.names, self.shape, dtype)
+        return Search(leaf, self.rules, self.mesh, self.dialect, Arrays())
+
+    @property
+    def unsplit(self) -> tuple[int, ...]:
+        """Dimensions that fail; then those not split though rules or a typo ask for it.
+
+        Those that a rule leaves unsplit on purpose are not among them.
+
+        >>> table = [("mlp", "model"), ("heads", "model"), ("embed", None)]
+        >>> resolve("embed mlp heads", table).unsplit
+        (2,)
+        """
+        fails, asks = [], []
+        for decision in self.decisions:
+            verdict, dim = decision.deciding, decision.dimension
+            if verdict is not None:
+                if verdict.outcome in BROKEN:
+                    fails.append(dim)
+            elif decision.passed_through:
+                if self.mesh and decision.logical not in self.mesh.shape:
+                    fails.append(dim)
+            elif isinstance(decision.logical, str):
+                if not decision.unknown or decision.near:
+                    asks.append(dim)
+        return (*fails, *asks)
+
+    def first_remedy(self) -> tuple[int, Remedy] | None:
+        """What to change for a dimension that fails or lost its axes, and which that
+        is.
+        """
+        search = self._search()
+        for dim in self.unsplit:
+            found = search.find(f"split {dim}", most=1, pairs=False)
+            if not found:
+                continue
+            # A rule for a name that looks misspelt would make the mistake permanent.
+            if self.decisions[dim].near and found[0].names == self.names:
+                continue
+            return dim, found[0]
+        return None
+
+    def explain(self) -> str:
+        """The explanation of every dimension; last, what would split another."""
+        return explanation(self)
+
+    def explain_dimension(self, dimension: int) -> str:
+        """The explanation of one dimension, in one line."""
+        return sentence(self.decisions[dimension])
+
+    def __repr__(self) -> str:
+        names = ", ".join("_" if n is None else str(n) for n in self.names)
+        return f"Resolution({names} → {self.spec}, {self.dialect.value})"
+
+
+def resolve(
+    names: Any,
+    rules: Any,
+    *,
+    mesh: MeshSpec | None = None,
+    shape: Any = None,
+    dialect: Any = Dialect.LINEN,
+) -> Resolution:
+    """Turns logical names into a spec, as `dialect` does, with a verdict for every
+    rule.
+
+    Raises:
+        RuleError: for a name that occurs twice in `names` (not in nnx), for names,
+            rules or a dialect that cannot be read, and for a number of names other than
+            the shape's rank.
+    """
+    if not isinstance(dialect, Dialect):
+        dialect = Dialect.of(dialect, paths=False)
+    if not isinstance(rules, Rules):
+        rules = Rules.of(rules)
+    if type(names) is not tuple or len(names) > MAX_RANK:
+        names = read_names(names)
+    if shape is not None:
+        shape = read_shape(shape)
+        if len(shape) != len(names):
+            raise RuleError(
+                f"The array has {plural(len(shape), 'dimension')} and"
+                f" {plural(len(names), 'name')}. Give one logical name for each"
+                " dimension; write None for a dimension without one."
+            )
+    winners, spec = match_rules(names, rules, mesh, dialect)
+    # A frozen dataclass makes a Python call for each field: half the time of resolve().
+    made = object.__new__(Resolution)
+    parts = made.__dict__
+    parts["names"], parts["rules"], parts["dialect"] = names, rules, dialect
+    parts["mesh"], parts["shape"] = mesh, shape
+    parts["winners"], parts["spec"] = winners, spec
+    return made

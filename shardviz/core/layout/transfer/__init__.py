@@ -1,0 +1,1 @@
+"""What moves between layouts, files and processes."""

@@ -1,0 +1,372 @@
+"""process_rows() -> ProcessRows: what every process loads of an array that several
+processes make.
+
+`jax.make_array_from_process_local_data` takes from every process what its devices hold:
+along each dimension the blocks of any of its devices, in ascending order and without
+the gaps. Compared with JAX's own functions in `tests/layout/test_process_rows.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from shardviz.core.display import Displayed, Fact, explanation
+from shardviz.core.errors import LayoutError
+from shardviz.core.format import ids_text, plural, shown
+from shardviz.core.layout.array_spec import size_in_bytes
+from shardviz.core.layout.layout import Layout
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.parse import check_size
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class ProcessPart:
+    """What one process yields.
+
+    Attributes:
+        process: its index.
+        devices: how many of its devices hold the array.
+        ranges: per dimension the (start, stop) of what it yields, ascending and merged.
+        shape: of its local array: the ranges of each dimension, one after the other.
+        bytes: of its local array.
+        fills: whether its devices hold all of the local array; else some of it is never
+            read.
+
+    >>> part = ProcessPart(1, 4, (((0, 2), (6, 8)), ((0, 3),)), (4, 3), 48)
+    >>> part.rows, part.contiguous, part.local(np.arange(24).reshape(8, 3))[:, 0].tolist()
+    (((0, 2), (6, 8)), False, [0, 3, 18, 21])
+    """
+
+    process: int
+    devices: int
+    ranges: tuple[Ranges, ...]
+    shape: tuple[int, ...]
+    bytes: int
+    fills: bool = True
+
+    @property
+    def rows(self) -> Ranges:
+        """The ranges of the first dimension; () for an array without dimensions."""
+        return self.ranges[0] if self.ranges else ()
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the part is one contiguous block of the array."""
+        return all(len(some) == 1 for some in self.ranges)
+
+    def indices(self, dim: int) -> np.ndarray:
+        """int64: the indices along a dimension that the process yields, in their order."""
+        return np.concatenate([np.arange(*some) for some in self.ranges[dim]])
+
+    def local(self, values: Any) -> Any:
+        """The local array of this process, cut out of an array of the global shape."""
+        for dim, some in enumerate(self.ranges):
+            if some != ((0, values.shape[dim]),):
+                values = np.take(values, self.indices(dim), axis=dim)
+        return values
+
+    def __str__(self) -> str:
+        return f"process {self.process}: [{', '.join(map(ranges_text, self.ranges))}]"
+
+
+def ranges_text(ranges: Ranges, most: int = 4) -> str:
+    """Ranges as slices, the first and the last of many.
+
+    >>> ranges_text(((0, 64), (128, 192))), ranges_text(tuple((i, i + 1) for i in range(0, 20, 2)))
+    ('0:64 + 128:192', '0:1 + 2:3 … 18:19 (10 ranges)')
+    """
+    texts = [f"{start}:{stop}" for start, stop in ranges[:most]]
+    if len(ranges) <= most:
+        return " + ".join(texts)
+    last = ranges[-1]
+    return f"{' + '.join(texts[:2])} … {last[0]}:{last[1]} ({len(ranges):,} ranges)"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ProcessRows(Displayed):
+    """What every process yields of an array; made by `shardviz.process_rows`.
+
+    Attributes:
+        layout: the array on its devices.
+        parts: one per process, in ascending order of processes.
+
+    >>> from shardviz.core.layout.layout import lay_out
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.core.layout.partition_spec import Spec
+    >>> mesh = make_mesh(data=4, model=2, processes=2)
+    >>> found = process_rows(lay_out((256, 512), Spec.parse("data"), mesh))
+    >>> [part.rows for part in found.parts], found.parts[0].shape, found.bytes_repeated
+    ([((0, 128),), ((128, 256),)], (128, 512), 0)
+    """
+
+    layout: Layout
+    parts: tuple[ProcessPart, ...]
+
+    def of(self, process: int) -> ProcessPart:
+        """The part of one process.
+
+        Raises:
+            LayoutError: if the process has no device in the mesh, or is no number.
+        """
+        number = check_size(process, "A process index", LayoutError)
+        for part in self.parts:
+            if part.process == number:
+                return part
+        raise LayoutError(
+            f"Process {shown(number, 30)} has no device in this mesh. Processes here:"
+            f" {ids_text([p.process for p in self.parts])}."
+        )
+
+    @cached_property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The processes that must yield equal arrays, those with a part of their own
+        included.
+        """
+        found: dict[tuple[Ranges, ...], list[int]] = {}
+        for part in self.parts:
+            found.setdefault(part.ranges, []).append(part.process)
+        return tuple(map(tuple, found.values()))
+
+    @property
+    def bytes_loaded(self) -> int:
+        """What all processes yield together, in bytes."""
+        return sum(part.bytes for part in self.parts)
+
+    @property
+    def bytes_repeated(self) -> int:
+        """How much of that another process yields as well, in bytes."""
+        once = size_in_bytes(math.prod(self.layout.shape), self.layout.dtype)
+        return self.bytes_loaded - once
+
+    @property
+    def rows_repeated(self) -> int:
+        """How many rows are yielded again, in full or in part, by a further process."""
+        if not self.layout.rank:
+            return 0
+        return sum(part.shape[0] for part in self.parts) - self.layout.shape[0]
+
+    @cached_property
+    def overlapping(self) -> bool:
+        """Whether parts of processes overlap without being equal."""
+        # Equal parts count once, so what is more than the array overlaps otherwise.
+        first = {part.ranges: math.prod(part.shape) for part in self.parts}
+        return sum(first.values()) > math.prod(self.layout.shape)
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether every process yields one contiguous block."""
+        return all(part.contiguous for part in self.parts)
+
+    @cached_property
+    def infers_shape(self) -> bool:
+        """Whether JAX finds the global shape from the local ones, so that it may be
+        left out.
+
+        As `local_to_global_shape` of JAX: along each dimension, processes yield the
+        same ranges or none in common, and equally many.
+        """
+        return all(self._uniform(dim) for dim in range(self.layout.rank))
+
+    def splits(self, dim: int) -> bool:
+        """Whether some process yields less than all of a dimension."""
+        size = self.layout.shape[dim]
+        return any(part.shape[dim] < size for part in self.parts)
+
+    def _uniform(self, dim: int) -> bool:
+        sets = set(self._blocks[dim])
+        sizes = {len(some) for some in sets}
+        return len(sizes) == 1 and sum(map(len, sets)) == self.layout.block_counts[dim]
+
+    @cached_property
+    def _blocks(self) -> list[list[tuple[int, ...]]]:
+        """Per dimension and process the numbers of the blocks."""
+        return [_blocks_by_process(self.layout, dim) for dim in range(self.layout.rank)]
+
+    @cached_property
+    def reordered(self) -> MeshSpec | None:
+        """The mesh in an order in which every part is one contiguous block, read in
+        full.
+
+        The devices, process after process, along the axes in the order in which the
+        array is split over them; the axes that do not split it vary fastest, so that
+        copies share a process. None where that is so already, and where this order does
+        not help.
+        """
+        if self.contiguous and self._filled:
+            return None
+        mesh = self.layout.mesh
+        # The devices of a process one after the other, to blocks one after the other.
+        positions = np.argsort(self.layout.groups, kind="stable")
+        devices = np.argsort(mesh.process_indices.reshape(-1), kind="stable")
+        ids, processes = np.empty((2, mesh.size), np.int64)
+        ids[positions] = mesh.device_ids.reshape(-1)[devices]
+        processes[positions] = mesh.process_indices.reshape(-1)[devices]
+        other = mesh.replace(
+            device_ids=ids.reshape(mesh.axis_sizes),
+            process_indices=processes.reshape(mesh.axis_sizes),
+        )
+        layout = self.layout
+        # Without a spec the blocks themselves say where everything is.
+        blocks = layout.blocks if layout.spec is None else None
+        moved = Layout(
+            layout.shape,
+            layout.dtype,
+            other,
+            layout.spec,
+            layout.block_counts,
+            layout.shard_shape,
+            blocks,
+        )
+        rows = process_rows(moved)
+        return other if rows.contiguous and rows._filled else None
+
+    @property
+    def _filled(self) -> bool:
+        return all(part.fills for part in self.parts)
+
+    @cached_property
+    def notes(self) -> tuple[LoaderNote, ...]:
+        """What a loader has to heed."""
+        if len(self.parts) == 1:
+            return (LoaderNote("one process", self),)
+        codes = []
+        if len(self.groups) < len(self.parts):
+            codes.append("equal parts")
+        codes.append("overlap" if self.overlapping else "repeats")
+        if not self.contiguous:
+            codes.append("gaps")
+        if not self._filled:
+            codes.append("not read")
+        if self.reordered is not None:
+            codes.append("another order")
+        if not self.infers_shape:
+            codes.append("global shape")
+        return tuple(LoaderNote(code, self) for code in codes)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What a loader has to heed, in sentences."""
+        return tuple(map(str, self.notes))
+
+    def code(self) -> str:
+        """The lines of a loader for this array, the same in every process.
+
+        Only the body of `load` is to be replaced.
+
+        Raises:
+            LayoutError: where the array was laid out without a PartitionSpec, or holds
+                random keys.
+        """
+        if self.layout.spec is None:
+            raise LayoutError(
+                "This array was laid out by another kind of sharding than NamedSharding; code needs"
+                " a PartitionSpec. Give one, as in sv.process_rows(shape, \"'data'\", mesh)."
+            )
+        if self.layout.dtype.startswith("key<"):
+            raise LayoutError(
+                f"A loader yields numbers; got {self.layout.dtype}. Make keys of them afterwards,"
+                " with jax.random.wrap_key_data."
+            )
+        return explanation(self)
+
+    def __repr__(self) -> str:
+        processes = plural(len(self.parts), "process", "processes")
+        return f"ProcessRows({self.layout!r}: {processes})"
+
+
+@dataclass(frozen=True, eq=False)
+class LoaderNote(Fact):
+    """One thing that a loader has to heed.
+
+    Attributes:
+        code: `"one process"`, `"equal parts"`, `"overlap"`, `"repeats"`, `"gaps"`,
+            `"not read"`, `"another order"` or `"global shape"`.
+        rows: what it is about.
+
+    >>> from shardviz.core.layout.layout import lay_out
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.core.layout.partition_spec import Spec
+    >>> rows = process_rows(lay_out((8,), Spec.parse("x"), make_mesh(x=4, processes=2)))
+    >>> [note.code for note in rows.notes], str(rows.notes[0])
+    (['repeats'], 'No row is loaded twice.')
+    """
+
+    code: str
+    rows: ProcessRows
+
+
+def process_rows(layout: Layout) -> ProcessRows:
+    """What every process yields of an array, from its layout.
+
+    Raises:
+        LayoutError: for an array of partial sums, which no loader yields.
+    """
+    if layout.spec is not None and layout.spec.unreduced:
+        raise LayoutError(
+            f"An array that is unreduced over {shown(sorted(layout.spec.unreduced))} holds partial"
+            " sums, which no loader yields. Give a spec without unreduced."
+        )
+    mesh = layout.mesh
+    ranks = _ranks(mesh)
+    devices = np.bincount(ranks, minlength=len(mesh.processes)).tolist()
+    held = np.unique(ranks * layout.num_blocks + layout.groups) // layout.num_blocks
+    blocks_held = np.bincount(held, minlength=len(mesh.processes)).tolist()
+    blocks = [_blocks_by_process(layout, dim) for dim in range(layout.rank)]
+    parts = []
+    for rank, process in enumerate(mesh.processes):
+        ranges, shape, grid = [], [], 1
+        for column, step in zip(blocks, layout.shard_shape, strict=True):
+            numbers = column[rank]
+            ranges.append(_merged(numbers, step))
+            shape.append(len(numbers) * step)
+            grid *= len(numbers)
+        size = size_in_bytes(math.prod(shape), layout.dtype)
+        # The blocks along each dimension span a grid, of which the devices may hold a
+        # part.
+        fills = grid == blocks_held[rank]
+        parts.append(
+            ProcessPart(
+                int(process), devices[rank], tuple(ranges), tuple(shape), size, fills
+            )
+        )
+    return ProcessRows(layout, tuple(parts))
+
+
+def _ranks(mesh: MeshSpec) -> np.ndarray:
+    """int64 [devices]: the number of the process of every device among those of the
+    mesh.
+    """
+    return np.searchsorted(mesh.processes, mesh.process_indices.reshape(-1))
+
+
+def _blocks_by_process(layout: Layout, dim: int) -> list[tuple[int, ...]]:
+    """Of every process the ascending numbers of the blocks that its devices hold in a
+    dimension.
+    """
+    count, mesh = layout.block_counts[dim], layout.mesh
+    block = layout.blocks[dim]
+    if block is None:
+        return [(0,)] * len(mesh.processes)
+    numbers = np.broadcast_to(block, mesh.axis_sizes).reshape(-1)
+    ranks, numbers = np.divmod(np.unique(_ranks(mesh) * count + numbers), count)
+    ends = np.flatnonzero(np.diff(ranks)) + 1
+    return [tuple(some.tolist()) for some in np.split(numbers, ends)]
+
+
+def _merged(numbers: Sequence[int], step: int) -> Ranges:
+    """The elements of ascending blocks of `step` each, neighbours as one range."""
+    ranges: list[tuple[int, int]] = []
+    for number in numbers:
+        start, stop = number * step, (number + 1) * step
+        if ranges and ranges[-1][1] == start:
+            start = ranges.pop()[0]
+        ranges.append((start, stop))
+    return tuple(ranges)

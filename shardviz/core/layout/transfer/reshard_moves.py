@@ -1,0 +1,268 @@
+"""reshard_moves() and step_numbers(): what is sent between two layouts, and in which
+steps.
+
+What a device has already stays; the rest comes from the nearest device that has it: of
+the same host, or else of any other, and several that are equally near take turns. So
+the bytes that a device receives depend on the layouts alone, and those that it sends on
+this choice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardviz.core.errors import LayoutError
+from shardviz.core.format import plural
+from shardviz.core.layout.layout import Layout
+
+MOST_SENT = 1 << 22  # chunks of one array
+# Beyond, each distance between sender and receiver is a step: as many, or a few more.
+_MOST_COLOURED = 1 << 17
+
+
+@dataclass(frozen=True, eq=False)
+class ReshardMoves:
+    """What has to be sent for another layout of an array on the same devices.
+
+    A chunk is what a block of one layout has in common with a block of the other.
+    Devices are counted in the order of the first layout's mesh.
+
+    Attributes:
+        bounds: int64 [chunks, rank, 2]: from where to where each chunk goes.
+        old, new: int64 [chunks]: the block of each layout that it is in.
+        source, target, chunk: int64 [transfers].
+        after: int64 [devices]: the block of the new layout of each device.
+    """
+
+    bounds: np.ndarray
+    old: np.ndarray
+    new: np.ndarray
+    source: np.ndarray
+    target: np.ndarray
+    chunk: np.ndarray
+    after: np.ndarray
+
+
+def reshard_moves(before: Layout, after: Layout, hosts: np.ndarray) -> ReshardMoves:
+    """Who sends what to whom: what a device has stays, the rest comes from the nearest
+    holder.
+
+    Nearest is the same host, then any other; several holders take turns.
+
+    Args:
+        before, after: two layouts of one array on the same devices.
+        hosts: int64 [devices], in the order of the first mesh.
+
+    Raises:
+        LayoutError: where the arrays or the devices differ, no device has a part, or
+            there would be more than MOST_SENT.
+    """
+    _check_same(before, after)
+    bounds, old, new = common_chunks(
+        before.shape, before.shard_shape, after.shard_shape
+    )
+    positions = np.argsort(after.device_ids, kind="stable")
+    own = np.empty(len(positions), np.int64)
+    own[np.argsort(before.device_ids, kind="stable")] = after.groups[positions]
+    source, target, chunk = find_sends(before.groups, own, old, new, hosts)
+    order = np.lexsort((chunk, target))
+    return ReshardMoves(
+        bounds, old, new, source[order], target[order], chunk[order], own
+    )
+
+
+def _too_many(chunks: int) -> LayoutError:
+    return LayoutError(
+        f"This reshard is about {plural(chunks, 'chunk')}; steps are made for at most"
+        f" {MOST_SENT:,}. Take a smaller mesh with the same axes."
+    )
+
+
+def _check_same(before: Layout, after: Layout) -> None:
+    if (before.shape, before.dtype) != (after.shape, after.dtype):
+        raise LayoutError(
+            f"A reshard is between two layouts of one array; got {before.dtype}"
+            f"{list(before.shape)} and {after.dtype}{list(after.shape)}."
+        )
+    ids = [np.sort(layout.device_ids) for layout in (before, after)]
+    if not np.array_equal(ids[0], ids[1]):
+        counts = [plural(len(some), "device") for some in ids]
+        raise LayoutError(
+            f"A reshard is between two layouts on the same devices; got {counts[0]} and"
+            f" {counts[1]}, not all with the same ids. Lay both out on the devices of one mesh."
+        )
+
+
+def common_chunks(
+    shape: Sequence[int], before: Sequence[int], after: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What blocks of these shapes have in common: int64 [chunks, rank, 2], and their
+    blocks.
+    """
+    ranges = []
+    for size, one, other in zip(shape, before, after, strict=True):
+        starts = [*range(0, size, max(one, 1)), *range(0, size, max(other, 1))]
+        edges = np.unique([*starts, size])
+        ranges.append(np.stack([edges[:-1], edges[1:]], axis=1))
+    counts = [len(some) for some in ranges]
+    if (total := math.prod(counts)) > MOST_SENT:
+        raise _too_many(total)
+    at = np.indices(counts).reshape(len(counts), total)
+    bounds = np.zeros((total, len(counts), 2), np.int64)
+    blocks = np.zeros((2, total), np.int64)
+    for dim, some in enumerate(ranges):
+        bounds[:, dim] = some[at[dim]]
+        for number, steps in zip(blocks, (before, after), strict=True):
+            step = max(steps[dim], 1)
+            number *= -(-shape[dim] // step)
+            number += bounds[:, dim, 0] // step
+    return bounds, blocks[0], blocks[1]
+
+
+def find_sends(
+    held: np.ndarray,
+    wanted: np.ndarray,
+    old: np.ndarray,
+    new: np.ndarray,
+    hosts: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sender, receiver and chunk of all that is sent, by old block.
+
+    Args:
+        held, wanted: int64 [devices]: the old block and the new block of each, or -1.
+        old, new: int64 [chunks]: the blocks that each chunk is in.
+        hosts: int64 [devices].
+    """
+    receivers = np.flatnonzero(wanted >= 0)
+    receivers = receivers[np.argsort(wanted[receivers], kind="stable")]
+    counts = np.bincount(wanted[receivers], minlength=int(new.max(initial=0)) + 1)
+    by_old = np.argsort(old, kind="stable")
+    needed = counts[new[by_old]]
+    if needed.sum() > MOST_SENT:
+        raise _too_many(int(needed.sum()))
+    chunk = np.repeat(by_old, needed)
+    starts = np.cumsum(counts) - counts
+    inside = np.arange(len(chunk)) - np.repeat(np.cumsum(needed) - needed, needed)
+    target = receivers[starts[new[chunk]] + inside]
+    moving = old[chunk] != held[target]
+    target, chunk = target[moving], chunk[moving]
+    return _nearest_holders(held, old[chunk], target, hosts), target, chunk
+
+
+def _nearest_holders(
+    held: np.ndarray, block: np.ndarray, target: np.ndarray, hosts: np.ndarray
+) -> np.ndarray:
+    """int64 [sends]: the device that sends each block: of the same host, or else of any
+    other.
+
+    Of several that are equally near, each sends as often as the others, give or take
+    one.
+    """
+    host = np.unique(hosts, return_inverse=True)[1].reshape(-1)
+    count = int(host.max(initial=0)) + 1
+    holders = np.flatnonzero(held >= 0)
+    holders = holders[np.argsort(held[holders] * count + host[holders], kind="stable")]
+    here = held[holders] * count + host[holders]  # ascending
+    source = np.full(len(block), -1)
+    for keys, wanted in ((here, block * count + host[target]), (here // count, block)):
+        some = np.flatnonzero(source < 0)
+        first = np.searchsorted(keys, wanted[some], "left")
+        near = np.searchsorted(keys, wanted[some], "right") - first
+        there = near > 0
+        turn = _earlier_equal(wanted[some[there]]) % near[there]
+        source[some[there]] = holders[first[there] + turn]
+    if (source < 0).any():
+        raise LayoutError(
+            "No device holds a part of the array in the first layout, so nobody can send it. Begin"
+            " with a layout whose blocks cover the array."
+        )
+    return source
+
+
+def _earlier_equal(keys: np.ndarray) -> np.ndarray:
+    """int64: how many keys before each are equal to it."""
+    order = np.argsort(keys, kind="stable")
+    first = np.flatnonzero(np.diff(keys[order], prepend=-1))
+    runs = np.diff(first, append=len(keys))
+    earlier = np.empty(len(keys), np.int64)
+    earlier[order] = np.arange(len(keys)) - np.repeat(first, runs)
+    return earlier
+
+
+def chunks_by_block(block: np.ndarray) -> dict[int, np.ndarray]:
+    """The chunks of each block, from int64 [chunks]."""
+    order = np.argsort(block, kind="stable")
+    numbers, first = np.unique(block[order], return_index=True)
+    return dict(zip(numbers.tolist(), np.split(order, first[1:]), strict=True))
+
+
+def step_numbers(source: np.ndarray, target: np.ndarray, count: int) -> np.ndarray:
+    """int64 [transfers]: a step for each, so that no device sends or receives twice in
+    one.
+
+    There are as many steps as the busiest device sends or receives (König's theorem on
+    the edges of a bipartite graph); of very many transfers a few more.
+
+    Args:
+        source, target: int64 [transfers]; no pair twice.
+        count: how many devices there are.
+
+    >>> step_numbers(np.array([0, 1, 2]), np.array([1, 0, 1]), 3).tolist()
+    [0, 0, 1]
+    """
+    distance = (target - source) % count
+    if len(source) > _MOST_COLOURED:
+        return np.unique(distance, return_inverse=True)[1].reshape(-1)
+    if not len(source):
+        return distance
+    degree = max(np.bincount(source).max(), np.bincount(target).max())
+    # Of each device and step, the transfer that it sends or receives, or -1.
+    sent = [[-1] * degree for _ in range(count)]
+    received = [[-1] * degree for _ in range(count)]
+    senders, receivers = source.tolist(), target.tolist()
+    for edge in np.lexsort((source, distance)).tolist():
+        here, there = sent[senders[edge]], received[receivers[edge]]
+        step, other = here.index(-1), there.index(-1)
+        free = next((n for n in range(degree) if here[n] == there[n] == -1), None)
+        # No step is free for both. One is free for each, and swapping the two along the
+        # path that begins at the receiver frees it for both.
+        if free is None:
+            _swap(sent, received, senders, receivers, receivers[edge], step, other)
+            free = step
+        here[free] = there[free] = edge
+    numbers = np.empty(len(source), np.int64)
+    for row in sent:
+        for step, edge in enumerate(row):
+            if edge >= 0:
+                numbers[edge] = step
+    return numbers
+
+
+def _swap(
+    sent: list[list[int]],
+    received: list[list[int]],
+    senders: list[int],
+    receivers: list[int],
+    start: int,
+    step: int,
+    other: int,
+) -> None:
+    """Swaps two steps along the path of transfers that begins at a receiver."""
+    path, at = [], received[start][step]
+    while at >= 0:
+        path.append(at)
+        wanted = other if len(path) % 2 else step
+        row = sent[senders[at]] if len(path) % 2 else received[receivers[at]]
+        at = row[wanted]
+    for n, edge in enumerate(path):
+        was = other if n % 2 else step
+        for rows, ends in ((sent, senders), (received, receivers)):
+            if rows[ends[edge]][was] == edge:
+                rows[ends[edge]][was] = -1
+    for n, edge in enumerate(path):
+        now = step if n % 2 else other
+        sent[senders[edge]][now] = received[receivers[edge]][now] = edge

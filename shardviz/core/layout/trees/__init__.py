@@ -1,0 +1,1 @@
+"""Whole models: audits, and what libraries keep beside an array."""

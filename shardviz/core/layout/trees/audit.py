@@ -1,0 +1,547 @@
+"""audit() -> Audit: many arrays under one rule table, and what every rule did.
+
+How each array is split, how many bytes each device holds, which names no rule knows,
+and which rules decide nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from shardviz.core.display import Displayed, Fact, explanation
+from shardviz.core.errors import LayoutError
+from shardviz.core.format import Fold, fold, shown
+from shardviz.core.layout.array_tree import (
+    ArrayTree,
+    Children,
+    Names,
+    TreeLeaf,
+    read_tree,
+)
+from shardviz.core.layout.fit import Fit, Uncounted
+from shardviz.core.layout.layout import Layout
+from shardviz.core.layout.libraries import mesh_of
+from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.rules.differences import AuditDiff, compare_rows
+from shardviz.core.layout.rules.path_remedies import PathArrays
+from shardviz.core.layout.rules.remedy_edits import Arrays
+from shardviz.core.layout.rules.requests import (
+    Request,
+    Requests,
+    collector_paused,
+    kinds_of,
+    of_audit,
+    on_mesh,
+    path_requests,
+    read_path_as,
+    request,
+)
+from shardviz.core.layout.rules.rule_tables import read_rules
+from shardviz.core.layout.rules.rule_uses import RuleUse, pattern_uses, rule_summary
+from shardviz.core.layout.rules.rules import Dialect, PathRules, Rules
+from shardviz.core.layout.trees.differences import Difference, differences
+from shardviz.core.layout.trees.group_bytes import (
+    GroupBytes,
+    group_bytes,
+    on_fullest_device,
+    uncounted,
+)
+from shardviz.core.layout.trees.optimizer_state import (
+    GROUPS,
+    OPTIMIZER,
+    may_hold_state,
+    pair,
+)
+
+BIG = 1 << 20  # bytes; smaller arrays may be replicated without mention
+
+
+class Unmatched(NamedTuple):
+    """A logical name that no rule knows, the nearest name that one does, and its
+    arrays.
+
+    >>> Unmatched("embded", "embed", ("w_out",)).nearest
+    'embed'
+    """
+
+    name: str
+    nearest: str | None
+    arrays: tuple[str, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class Audit(Displayed, Fact):
+    """Many arrays under one rule table; made by `shardviz.audit`.
+
+    Attributes:
+        rows: one Request per array, in the order of the tree. Where nothing says how an
+            array is split over the mesh, its row has no spec; a live one that is not on
+            the mesh has the layout that it has now.
+        mesh: the mesh they are laid out on.
+        rules: the table.
+        dialect: the library whose reading of the table counts.
+        elsewhere: the arrays with a sharding of their own on a mesh of other axes;
+            their specs are read by the names of its axes.
+        unnamed: the arrays without names beside others in a box of flax, which reads
+            them as not split.
+        capacity: the memory of one device of the target, in bytes, or None.
+        target: the target as text, or `""`.
+
+    >>> table = Rules.of(("mlp", "model"), ("embed", "data"), ("heads", "model"))
+    >>> found = audit({"wi": ((512, 2048), "embed mlp"), "wo": ((2048, 510), "mlp embd")},
+    ...               table, make_mesh(data=4, model=2))
+    >>> found.bytes_per_device, [u.index for u in found.unused_rules], found.unmatched
+    (2613248, [2], (Unmatched(name='embd', nearest='embed', arrays=('wo',)),))
+    """
+
+    rows: Sequence[Request]
+    mesh: MeshSpec
+    rules: Rules | PathRules
+    dialect: Dialect
+    elsewhere: tuple[str, ...] = ()
+    unnamed: tuple[str, ...] = ()
+    capacity: int | None = None
+    target: str = ""
+
+    def __post_init__(self) -> None:
+        # Remedies of a row look at the other arrays. The rows that came in stay as they
+        # are.
+        object.__setattr__(self, "rows", of_audit(self.rows, self))
+
+    @cached_property
+    def arrays(self) -> Arrays | PathArrays:
+        """The arrays that the rules split, by their names or paths; for remedies."""
+        if self.dialect.by_path:
+            return PathArrays(self.rows)
+        return Arrays(self.rows)
+
+    @cached_property
+    def bytes_per_device(self) -> int:
+        """What all arrays that lay out take on the device that holds most of them, in
+        bytes.
+        """
+        return on_fullest_device(self.rows)
+
+    @cached_property
+    def off_device(self) -> tuple[Request, ...]:
+        """The rows that lay out in another memory than the devices' own: mostly the
+        host's.
+        """
+        return self._those(lambda row: row.array.memory_kind is not None)
+
+    @cached_property
+    def bytes_off_device(self) -> int:
+        """What those rows take there for each device, in bytes."""
+        return sum(map(_bytes_per_device, self.off_device))
+
+    @cached_property
+    def groups(self) -> tuple[GroupBytes, ...]:
+        """What each group of arrays takes, those that there are: parameters first."""
+        by_name: dict[str, list[Request]] = {}
+        for row in self.rows:
+            by_name.setdefault(row.group, []).append(row)
+        return tuple(group_bytes(n, by_name[n]) for n in GROUPS if n in by_name)
+
+    @cached_property
+    def total(self) -> GroupBytes:
+        """What all arrays take."""
+        return group_bytes("total", self.rows)
+
+    @cached_property
+    def fits(self) -> bool | None:
+        """Whether all arrays fit in the memory of the target; None where that is not
+        known.
+        """
+        return self.fit.ok
+
+    @cached_property
+    def fit(self) -> Fit:
+        """Whether all arrays have room on a device of the target, before any
+        activations.
+        """
+        return Fit(
+            self.bytes_per_device,
+            self.capacity,
+            self.target,
+            arrays_only=True,
+            uncounted=self.uncounted,
+        )
+
+    @cached_property
+    def uncounted(self) -> Uncounted:
+        """The arrays that the bytes leave out: nobody knows how they are split."""
+        return uncounted(kinds_of(self.rows))
+
+    @cached_property
+    def differences(self) -> tuple[Difference, ...]:
+        """How arrays of the optimizer are held otherwise than their parameters."""
+        return differences(self.rows)
+
+    @cached_property
+    def unpaired(self) -> tuple[Request, ...]:
+        """The arrays of the optimizer that belong to no parameter; scalars are left
+        out.
+        """
+        state = [row for row in self.rows if row.group == OPTIMIZER]
+        return tuple(row for row in state if row.partner is None and row.shape)
+
+    @cached_property
+    def folds(self) -> tuple[Fold[Request], ...]:
+        """The rows, those that differ only in the number of their layer as one; in
+        order.
+        """
+        return tuple(fold(self.rows, lambda r: r.path, _alike))
+
+    @cached_property
+    def largest_folds(self) -> tuple[Fold[Request], ...]:
+        """Those of the rows that lay out, those that take most on each device first."""
+        laid_out = [f for f in self.folds if f.items[0].layout is not None]
+        return tuple(sorted(laid_out, key=_fold_bytes, reverse=True))
+
+    @cached_property
+    def unknown(self) -> tuple[Request, ...]:
+        """The rows of which nothing says how they are split; no bytes are counted for
+        them.
+        """
+        return tuple(r for r in self.rows if r.layout is None and not r.problem)
+
+    @cached_property
+    def off_mesh(self) -> tuple[Request, ...]:
+        """The rows of live arrays whose sharding names no mesh axes: those of one
+        device.
+        """
+        return self._those(lambda row: row.spec is None)
+
+    @cached_property
+    def bytes(self) -> int:
+        """What all arrays take together, each counted once, in bytes."""
+        return sum(r.array.bytes for r in self.rows)
+
+    @cached_property
+    def largest(self) -> tuple[Request, ...]:
+        """The rows that lay out, those that take most on each device first."""
+        laid_out = (row for row in self.rows if row.layout is not None)
+        return tuple(sorted(laid_out, key=_bytes_per_device, reverse=True))
+
+    @cached_property
+    def problems(self) -> Mapping[str, str]:
+        """Array name to the sentence on why it cannot be laid out."""
+        found = {row.array.name: row.problem for row in self.rows if row.problem}
+        return MappingProxyType(found)
+
+    @cached_property
+    def replicated(self) -> tuple[Request, ...]:
+        """Arrays of 1 MiB or more that are replicated, the largest first."""
+        if self.mesh.size == 1:
+            return ()
+        found = []
+        for row in self.largest:
+            assert row.layout is not None
+            if row.spec is not None and row.layout.num_blocks == 1:
+                found.append(row)
+        return tuple(row for row in found if row.array.bytes >= BIG)
+
+    @cached_property
+    def unmatched(self) -> tuple[Unmatched, ...]:
+        """Logical names that no rule knows, in the order they come.
+
+        In nnx such a name is a mesh axis; where the mesh has it, it is left out.
+        """
+        if isinstance(self.rules, PathRules):
+            return ()
+        arrays: dict[str, list[str]] = {}
+        for row in self.rows:
+            if row.resolution is not None and not row.spec_wins:
+                for name in row.resolution.unknown:
+                    arrays.setdefault(name, []).append(row.array.name)
+        unmatched = []
+        for name, found in arrays.items():
+            if self.dialect is Dialect.NNX and name in self.mesh.shape:
+                continue
+            near = self.rules.nearest(name)
+            unmatched.append(Unmatched(name, near, tuple(dict.fromkeys(found))))
+        return tuple(unmatched)
+
+    @cached_property
+    def rule_uses(self) -> tuple[RuleUse, ...]:
+        """What every rule did, in table order."""
+        if isinstance(self.rules, PathRules):
+            return pattern_uses(self.rows, self.rules)
+        return rule_summary(self.rows, self.rules)
+
+    @property
+    def unused_rules(self) -> tuple[RuleUse, ...]:
+        """The rules that decide nothing anywhere, each with the reason in `.never`."""
+        return tuple(u for u in self.rule_uses if u.never)
+
+    def _those(self, wanted: Callable[[Request], bool]) -> tuple[Request, ...]:
+        """The rows that lay out and are as wanted."""
+        return tuple(r for r in self.rows if r.layout is not None and wanted(r))
+
+    def under(self, dialect: Any) -> Audit:
+        """The same arrays and table as another dialect reads them; nothing is raised
+        for an array.
+
+        Raises:
+            ShardvizError: for a dialect that cannot read this kind of table.
+
+        >>> found = audit([("w", (8, 8), "embed mlp")], [("mlp", "model")], "data=2, model=2")
+        >>> found.under("nnx").rows[0].spec
+        P('embed', 'model')
+        """
+        reader, rules = Dialect.of(dialect), self.rules
+        read_rules(rules, reader)
+        if isinstance(rules, PathRules):
+            rows = tuple(read_path_as(row, self.mesh, reader) for row in self.rows)
+        else:
+            rows = tuple(_read_as(row, self.mesh, rules, reader) for row in self.rows)
+        return replace(self, rows=rows, dialect=reader)
+
+    def diff(self, other: Any) -> AuditDiff:
+        """Which arrays another audit splits differently, each with the cause.
+
+        Args:
+            other: an Audit of the same arrays under another table or dialect, or the
+                dialect.
+
+        Raises:
+            ShardvizError: for what is neither.
+
+        >>> found = audit([("w", (8, 8), "embed mlp")], [("mlp", "model")], "data=2, model=2")
+        >>> print(found.diff("nnx").rows[0].why)
+        Dimension 0: linen has no rule for 'embed' and leaves it unsplit; nnx has no rule for
+        'embed' and takes it for a mesh axis.
+        """
+        found = other if isinstance(other, Audit) else self.under(other)
+        return compare_rows(self.rows, found.rows, (self.dialect, found.dialect))
+
+    def explain(self) -> str:
+        """All findings, one paragraph each."""
+        return explanation(self)
+
+    def __repr__(self) -> str:
+        return f"Audit({self})"
+
+
+def audit(
+    tree_or_table: Any,
+    rules: Any = (),
+    mesh: Any = None,
+    dialect: Any = Dialect.LINEN,
+    names: Names | None = None,
+    children: Children | None = None,
+    capacity: int | None = None,
+    target: str = "",
+) -> Audit:
+    """Resolves and lays out every array of a table, a tree or a model with one rule
+    table.
+
+    What fails for an array becomes its row's `problem` and is never raised.
+
+    Args:
+        tree_or_table: what `read_tree` takes: ArraySpecs, rows, mappings, trees,
+            models; or an ArrayTree.
+        rules: the table, or what `read_rules` takes.
+        mesh: the mesh, or what `make_mesh` takes; that of the arrays where there is
+            none.
+        dialect: who reads the table.
+        names: called as `names(path, array)` for arrays that say nothing themselves.
+        children: the named children of a container that is registered with jax, or
+            None.
+        capacity: the memory of one device of the target, in bytes.
+        target: the target as text.
+
+    Raises:
+        ShardvizError: for a tree, table, mesh or dialect that cannot be read.
+
+    >>> audit([("w", (512, 2048), "embed mlp")], [("mlp", "model")], "data=4, model=2")
+    Audit(1 array on data=4, model=2, 1 rule: 2 MiB on each device)
+    """
+    reader = Dialect.of(dialect)
+    table = read_rules(rules, reader)
+    if names is not None and not callable(names):
+        raise LayoutError(
+            f"names= is a function of a path and an array; got {shown(names)}."
+        )
+    with collector_paused():
+        tree = tree_or_table
+        if not isinstance(tree, ArrayTree):
+            tree = read_tree(tree_or_table, names, children)
+        return _audited(tree, table, mesh, reader, capacity, target)
+
+
+def _audited(
+    tree: ArrayTree,
+    table: Rules | PathRules,
+    mesh: Any,
+    reader: Dialect,
+    capacity: int | None,
+    target: str,
+) -> Audit:
+    """The Audit of arrays that are read."""
+    # A large model has thousands of arrays and mostly some dozens of kinds.
+    kinds = {id(leaf): leaf for leaf in tree.kinds}
+    own: dict[int, MeshSpec | None] = {}
+    for leaf in kinds.values():
+        if leaf.mesh is not None:
+            own[id(leaf.mesh)] = mesh_of(leaf.mesh)
+    beside = table.mesh if isinstance(table, PathRules) else None
+    grid = _mesh(mesh, (*own.values(), beside))
+    # flax's get_partition_spec leaves what is in no box unsplit, in a tree that has
+    # boxes.
+    boxed = any(leaf.defaults for leaf in kinds.values()) and not reader.by_path
+    elsewhere: set[int] = set()
+    unnamed: set[int] = set()
+    for key, leaf in kinds.items():
+        home = own.get(id(leaf.mesh))
+        if (
+            home is not None
+            and home.shape != grid.shape
+            and leaf.array.spec is not None
+        ):
+            elsewhere.add(key)
+        if boxed and not leaf.known and leaf.array.rank:
+            unnamed.add(key)
+    if isinstance(table, PathRules):
+        leaves = zip(tree.paths, tree.kinds, strict=True)
+        rows = list(path_requests(leaves, grid, table, reader))
+    else:
+        memo: dict[Any, Request] = {}
+        made: dict[int, Request] = {}
+        for key, leaf in kinds.items():
+            made[key] = _kind(leaf, grid, table, reader, boxed, memo)
+        rows = [made[id(leaf)] for leaf in tree.kinds]
+    return Audit(
+        _paired(rows, tree),
+        grid,
+        table,
+        reader,
+        _named(tree, elsewhere),
+        _named(tree, unnamed),
+        capacity,
+        target,
+    )
+
+
+def _paired(kinds: list[Request], tree: ArrayTree) -> Sequence[Request]:
+    """The rows, each with its group and the parameter that it belongs to."""
+    known: dict[int, int] = {}
+    if tree.known:
+        at = {path: n for n, path in enumerate(tree.paths)}
+        for number, path in tree.known.items():
+            if path in at:
+                known[number] = at[path]
+    if not may_hold_state(tree.paths) and not tree.states and not known:
+        return Requests(tree.names, kinds)
+    found = pair(tree.paths, [kind.shape for kind in kinds], tree.states, known)
+    partners = []
+    for parameter in found.partners:
+        partners.append(None if parameter is None else tree.names[parameter])
+    return Requests(tree.names, kinds, found.groups, partners)
+
+
+def _named(tree: ArrayTree, kinds: set[int]) -> tuple[str, ...]:
+    """The names of the arrays of some kinds, by the ids of these."""
+    if not kinds:
+        return ()
+    both = zip(tree.names, tree.kinds, strict=True)
+    return tuple(name for name, leaf in both if id(leaf) in kinds)
+
+
+def _mesh(given: Any, own: Iterable[MeshSpec | None]) -> MeshSpec:
+    """The mesh that was given, or the first that an array brings."""
+    if isinstance(given, MeshSpec):
+        return given
+    if given is not None:
+        return make_mesh(given)
+    found = next((mesh for mesh in own if mesh is not None), None)
+    if found is None:
+        raise LayoutError(
+            "An audit needs a mesh; got none, and no array's sharding brings one. Give"
+            " mesh=sv.mesh(data=4, model=2)."
+        )
+    return found
+
+
+def _kind(
+    leaf: TreeLeaf,
+    mesh: MeshSpec,
+    rules: Rules,
+    dialect: Dialect,
+    boxed: bool,
+    memo: dict[Any, Request],
+) -> Request:
+    """The Request of an array, under any name; arrays of one signature share their
+    Layout.
+
+    Args:
+        boxed: whether arrays that say nothing are read as not split.
+    """
+    if leaf.problem is not None:
+        return Request(leaf.array, None, None, None, leaf.problem)
+    array = on_mesh(leaf, mesh, rules, dialect)
+    if not (leaf.known or boxed or mesh.size == 1):
+        live = leaf.layout
+        # A live array that is replicated on the mesh is as good as one with the spec
+        # P().
+        if live is not None and not _covers(live, mesh):
+            return Request(array, None, None, live, None)
+        if live is None and array.rank:
+            return Request(array, None, None, None, None)
+    key = (array.shape, array.logical, array.dtype, array.spec)
+    if key not in memo:
+        memo[key] = request(array, mesh, rules, dialect)
+    first = memo[key]
+    return Request(array, first.resolution, first.spec, first.layout, first.problem)
+
+
+def _fold_bytes(one: Fold[Request]) -> int:
+    return sum(_bytes_per_device(row) for row in one.items)
+
+
+def _alike(row: Request) -> Hashable:
+    """Equal for the same array of other layers."""
+    kept, blocks = row.layout, None
+    if kept is not None:
+        blocks = kept.shard_shape, kept.num_blocks
+    return (
+        row.shape,
+        row.dtype,
+        row.names,
+        row.spec,
+        blocks,
+        row.group,
+        re.sub(r"\d+", "#", row.partner or ""),
+        re.sub(r"\d+", "#", row.problem or ""),
+        row.array.memory_kind,
+    )
+
+
+def _read_as(row: Request, mesh: MeshSpec, rules: Rules, dialect: Dialect) -> Request:
+    """A row as another dialect reads the names of its array."""
+    if row.spec_wins or row.array.logical is None:
+        return row
+    found = request(row.array, mesh, rules, dialect)
+    return replace(
+        row,
+        resolution=found.resolution,
+        spec=found.spec,
+        layout=found.layout,
+        problem=found.problem,
+    )
+
+
+def _covers(layout: Layout, mesh: MeshSpec) -> bool:
+    """Whether a live array is replicated on all devices of the mesh."""
+    return layout.num_blocks == 1 and set(layout.device_ids) >= set(
+        mesh.device_ids.flat
+    )
+
+
+def _bytes_per_device(row: Request) -> int:
+    return 0 if row.layout is None else row.layout.bytes_per_device

@@ -1,0 +1,99 @@
+"""What `sv.cached` did: the signatures that it holds, and why a call compiled again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardviz.core.display import Fact
+
+#: Why a call goes to plain `jax.jit`: it is made while jax transforms a function;
+#: jax.disable_jit or a search for NaNs is on; a static argument has no hash; an
+#: argument is no array; jax cannot flatten the arguments; an array has another memory
+#: layout than the executable takes.
+FALLBACKS = (
+    "transformation",
+    "disable_jit",
+    "debug_nans",
+    "static",
+    "not an array",
+    "tree",
+    "memory layout",
+)
+
+
+@dataclass(frozen=True)
+class Difference(Fact):
+    """One thing in which two calls of a function differ.
+
+    Attributes:
+        code: `"dropped"`: the cache had it as entry `name`, and dropped that; `"added"`
+            or `"removed"`: an array among the arguments; `"tree"`: how they are nested;
+            `"shape"`, `"dtype"`, `"weak type"`, `"sharding"` or `"type"` of an array;
+            `"static"`: a static argument; `"setting"`: a setting of jax or a mesh.
+        name: of the array, the static argument or the setting.
+        before, after: what it was and became, as short text; `""`: it was not given, or
+            jax does not say.
+
+    >>> print(Difference("shape", "x", "[8]", "[16]"))
+    argument x: shape [8] became [16]
+    """
+
+    code: str
+    name: str = ""
+    before: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class Miss(Fact):
+    """Why a call had to compile.
+
+    Attributes:
+        function: its name.
+        signature: the arguments, as short text.
+        entry: the number of the entry that was made, counted from 1; 0: nothing was
+            compiled yet.
+        nearest: the earlier entry that differs least; None where there is none.
+        differences: in what it differs from that entry.
+        dropped: the number that the same signature had before the cache dropped it.
+        size: how many signatures the cache holds.
+
+    >>> print(Miss("step", "(x: float32[8])", 1))
+    step was compiled for (x: float32[8]), entry 1; nothing was compiled before.
+    """
+
+    function: str
+    signature: str
+    entry: int
+    nearest: int | None = None
+    differences: tuple[Difference, ...] = ()
+    dropped: int | None = None
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class CallEntry:
+    """One signature that a CachedFunction holds an executable, or a failure, for.
+
+    Attributes:
+        entry: its number, counted from 1 in the order of their compiles.
+        signature: the arguments, as short text.
+        trace_s: seconds to trace and lower.
+        compile_s: seconds to compile.
+        hits: how many calls found it.
+        waited: the names of the threads that waited for its compile.
+        difference: in what its signature differed from the nearest earlier one.
+        error: why the compile failed, or an empty text.
+
+    >>> CallEntry(1, "(x: float32[8])", 0.01, 0.02, 3).waited
+    ()
+    """
+
+    entry: int
+    signature: str
+    trace_s: float
+    compile_s: float
+    hits: int
+    waited: tuple[str, ...] = ()
+    difference: tuple[Difference, ...] = ()
+    error: str = ""

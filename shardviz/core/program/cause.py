@@ -1,0 +1,150 @@
+"""ValueName and Cause: what a collective is about, and why it is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shardviz.core.display import Fact
+
+
+@dataclass(frozen=True)
+class ValueName(Fact):
+    """What a value is called.
+
+    Attributes:
+        code: `"argument"`, `"slice"` (an iteration's slice of an argument),
+            `"operation"`, `"carried"` (what a loop carries) or `"unknown"`.
+        name: the name of the argument, or of the operation as jax calls it.
+        source: the line of the operation or loop; `""` where it is not known.
+
+    >>> ValueName("operation", "dot_general", "mlp.py:31").name
+    'dot_general'
+    """
+
+    code: str
+    name: str = ""
+    source: str = ""
+
+    @property
+    def is_argument(self) -> bool:
+        """Whether it is an argument of the program, or a slice of one."""
+        return self.code in ("argument", "slice")
+
+    def without_source(self) -> ValueName:
+        """The same value without its line."""
+        return replace(self, source="")
+
+
+#: What the compiler does not name.
+UNKNOWN = ValueName("unknown")
+
+#: The codes of a cause.
+CAUSES = (
+    # Put in by somebody, not by the partitioner: by the program itself, in a
+    # `shard_map`; by grad, which turns around what is written; by grad, which sums over
+    # the devices that have the same value.
+    "written",
+    "gradient",
+    "shared",
+    # Sums of what each device has a part of: of a product over an inner dimension, a
+    # convolution over a dimension of its operands, a reduction, updates that each
+    # device has written, entries that each device has found, anything else.
+    "contracted",
+    "convolved",
+    "reduced",
+    "scattered",
+    "looked up",
+    "summed",
+    # What one device holds is brought to all, by a sum with zeros.
+    "from one",
+    # Steps within one operation: a reduction of what each device picked; for an unknown
+    # reason; the operation was computed in parts, or split otherwise than its result.
+    "picked",
+    "within",
+    "in parts",
+    "otherwise",
+    # Moves from one sharding to another: shards of other devices; the operand without
+    # its split, or split otherwise; for a convolution in groups that XLA cannot split.
+    "sent",
+    "gathered",
+    "resplit",
+    "groups",
+    # Every device makes the full array, and splits it again.
+    "rematerialised",
+    # The operand is not known.
+    "unknown",
+)
+
+
+@dataclass(frozen=True)
+class Cause(Fact):
+    """Why a collective is there.
+
+    Attributes:
+        code: one of `CAUSES`.
+        kind: the kind of collective.
+        axes: the mesh axes it runs over.
+        is_partial: whether its groups are smaller than these axes.
+        operand: the value that it sums or moves.
+        operation: the operation that it is for, or that it is.
+        wanted_by: what needs the value in another sharding; None for the result.
+        reducer: the operation of a sum or maximum, `add`; else `""`.
+        dimension: the dimension that is split, where it is known.
+        before: what moved the operand on its way: `"all-to-all"`,
+            `"collective-permute"`, `"slice"` or `""`.
+        groups: of a convolution how many groups it has, and the channels of each.
+        full, part: of a rematerialisation the type of the full array, and of the part
+            that a device keeps.
+        vmapped_loop: whether it decides if a loop under `vmap` goes on.
+
+    >>> w = ValueName("argument", "w_in")
+    >>> Cause("gathered", "all-gather", ("data",), operand=w, dimension=0).operand.name
+    'w_in'
+    """
+
+    code: str
+    kind: str
+    axes: tuple[str, ...] = ()
+    is_partial: bool = False
+    operand: ValueName = UNKNOWN
+    operation: ValueName | None = None
+    wanted_by: ValueName | None = None
+    reducer: str = ""
+    dimension: int | None = None
+    before: str = ""
+    groups: tuple[int, int] | None = None
+    full: str = ""
+    part: str = ""
+    vmapped_loop: bool = False
+
+    def without_source(self) -> Cause:
+        """The same cause without lines."""
+        changes: dict[str, Any] = {"operand": self.operand.without_source()}
+        for name in ("operation", "wanted_by"):
+            value = getattr(self, name)
+            if value is not None:
+                changes[name] = value.without_source()
+        return replace(self, **changes)
+
+
+def author_of(op: str) -> str:
+    """Who has put a collective of `jax.lax` into a `shard_map`, as a code of `CAUSES`.
+
+    In a gradient it is grad, which turns every collective around, and sums over the
+    devices that have the same value; or the backward rule of a `custom_vjp`, whose
+    names look alike. What a checkpoint computes again is as in the program.
+
+    Args:
+        op: the operation, as jax names it.
+
+    >>> author_of("jit(f)/shard_map/psum_invariant")
+    'written'
+    >>> author_of("jit(f)/shard_map/transpose(jvp())/psum_invariant")
+    'shared'
+    """
+    _, transposed, inside = op.rpartition("transpose(")
+    if not transposed or "rematted_computation" in inside:
+        return "written"
+    last = op.rpartition("/")[2]
+    return "shared" if last.startswith("psum_invariant") else "gradient"

@@ -1,0 +1,165 @@
+"""inherited(): what the collectives of a later stage keep of those that they were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from shardviz.core.program.cause import UNKNOWN
+from shardviz.core.program.matching import elements, match
+from shardviz.core.program.report import Collective, Member
+
+
+def inherited(
+    before: Sequence[Collective], after: Sequence[Collective]
+) -> tuple[Collective, ...]:
+    """The collectives of a later stage, with what is known only of the earlier one.
+
+    Whether a gather rematerialises can be seen in the partitioner's module, and in the
+    final one not always. What a collective became inherits its operand and its cause,
+    the value of the plan that it is for, and its operation and source line where the
+    compiler lost them. Of a combined one each member inherits from the collective that
+    it was.
+
+    Args:
+        before, after: the collectives of two stages, such as `partitioned` and
+            `compiled`.
+
+    >>> gather = Collective("all-gather", ("data",), 1024, rematerialises=True)
+    >>> (found,) = inherited([gather], [Collective("all-gather", ("data",), 1024)])
+    >>> found.rematerialises
+    True
+    """
+    result = list(after)
+    for found in match(before, after):
+        if found.kind == "regrouped":
+            continue  # which of the old ones each was is not known
+        for number in found.after:
+            old = [before[i] for i in found.before]
+            if found.kind != "split":  # every step of what was split is for the same
+                old = [c for c in old if c.kind == after[number].kind]
+            result[number] = _with(after[number], old, found.kind)
+    return tuple(result)
+
+
+def _with(new: Collective, old: Sequence[Collective], kind: str) -> Collective:
+    members: tuple[Member, ...] = ()
+    if new.members:
+        members = _explained(new.members, old)
+    elif kind == "combined" and len(old) > 1 and new.operand in (None, UNKNOWN):
+        members = _members_by_size(new, old)
+    if members:
+        new = _with_members(new, members)
+    elif len(old) == 1 and _is_certain(new, old[0]) and _is_all(new, old[0], kind):
+        (one,) = old
+        new = replace(new, operand=one.operand, cause=one.cause, members=one.members)
+    remade = [c for c in old if c.rematerialises]
+    if remade and not new.rematerialises:
+        new = replace(new, rematerialises=True, cause=remade[0].cause or new.cause)
+    located = [c for c in old if c.source]
+    values = {c.value for c in old if c.value and _same_place(c, new)}
+    if located and not new.source:
+        op = new.op if "/" in new.op else located[0].op
+        new = replace(new, op=op, source=located[0].source, stack=located[0].stack)
+    if not new.value and len(values) == 1:
+        new = replace(new, value=values.pop())
+    return new
+
+
+def _same_place(one: Collective | Member, other: Collective | Member) -> bool:
+    """Whether two come from one operation and line, as far as both are known."""
+    ops = one.op == other.op or not (one.op and other.op)
+    sources = one.source == other.source or not (one.source and other.source)
+    return ops and sources
+
+
+def _is_certain(new: Collective | Member, old: Collective) -> bool:
+    """Whether one surely is what another became, so that they have one operand."""
+    if old.operand in (None, UNKNOWN):
+        return False
+    if new.operand in (None, UNKNOWN):
+        return _same_place(new, old)
+    if new.operand == old.operand:
+        return True
+    # A compiler may call an operation by another name, but not an argument.
+    both = new.operand.is_argument and old.operand.is_argument
+    return _same_place(new, old) and not both
+
+
+def _explained(
+    members: Sequence[Member], old: Sequence[Collective]
+) -> tuple[Member, ...]:
+    """The members of a combined collective, each with what is known of what it was."""
+    free, result = list(old), []
+    for member in members:
+        fits = [c for c in free if amount(c) == amount(member)]
+        same = [c for c in fits if c.operand == member.operand]
+        sure = [c for c in same if _same_place(c, member)]
+        sure = sure or [c for c in fits if _is_certain(member, c)]
+        if len({(c.op, c.source, c.operand) for c in sure}) == 1:
+            free.remove(sure[0])
+            size, shape = member.bytes_per_device, member.shape
+            member = _as_member(sure[0], size, shape)
+        result.append(member)
+    return tuple(result)
+
+
+def _members_by_size(new: Collective, old: Sequence[Collective]) -> tuple[Member, ...]:
+    """The members of a packed collective that names none; `()` where no sizes fit.
+
+    Of sums over one axis after the other each array is a member once, and so it is of
+    sums that are added up. What was in a loop may be there for all iterations.
+    """
+    choices = [list(old)]
+    choices += [[c for c in old if axis in c.mesh_axes] for axis in new.mesh_axes]
+    choices.append(list({c.added_in or n: c for n, c in enumerate(old)}.values()))
+    for some in choices:
+        once = [amount(c) for c in some]
+        often = [amount(c) * c.execution_count for c in some]
+        for sizes in (once, often):
+            total = sum(sizes)
+            if total != amount(new) or not total:
+                continue
+            members: list[Member] = []
+            for c, size in zip(some, sizes, strict=True):
+                shape = c.shape if size == amount(c) else ""
+                share = new.bytes_per_device * size // total
+                members.append(_as_member(c, share, shape))
+            return tuple(members)
+    return ()
+
+
+def _with_members(new: Collective, members: Sequence[Member]) -> Collective:
+    ordered = sorted(members, key=lambda m: -m.bytes_per_device)
+    first = ordered[0]
+    return replace(
+        new,
+        op=first.op,
+        source=first.source,
+        stack=first.stack,
+        operand=first.operand,
+        cause=first.cause,
+        members=tuple(ordered),
+    )
+
+
+def amount(one: Collective | Member) -> int:
+    """How many numbers it is about, since a compiler may send them in another type."""
+    return elements(one) or one.bytes_per_device
+
+
+def is_as_much(new: Collective, old: Sequence[Collective]) -> bool:
+    """Whether one communicates no more than several others."""
+    return amount(new) <= sum(map(amount, old))
+
+
+def _is_all(new: Collective, old: Collective, kind: str) -> bool:
+    """Whether one is about nothing but what the other was about, over the same axes."""
+    if new.mesh_axes != old.mesh_axes:
+        return False
+    return kind != "replaced" or is_as_much(new, [old])
+
+
+def _as_member(c: Collective, size: int, shape: str) -> Member:
+    operand = c.operand or UNKNOWN
+    return Member(c.op, c.source, size, shape, operand, c.stack, c.cause)

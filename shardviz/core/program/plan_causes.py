@@ -1,0 +1,153 @@
+"""Why Shardy plans a collective: which value is summed or moved, and for what.
+
+Each is a fact; `wording/estimate.py` says it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from shardviz.core.display import Fact
+from shardviz.core.layout.partition_spec import Spec
+
+CauseT = TypeVar("CauseT", bound="PlanCause")
+
+
+@dataclass(frozen=True)
+class PlanCause(Fact):
+    """Why there is a collective.
+
+    Attributes:
+        value: the name of the value that is summed or moved.
+        axes: the mesh axes that it runs over.
+
+    >>> PlanCause("h", ("model",)).axes
+    ('model',)
+    """
+
+    value: str
+    axes: tuple[str, ...]
+
+    def without_source(self: CauseT) -> CauseT:
+        """The same cause without source lines, for code that is on other lines by now."""
+        return self
+
+
+@dataclass(frozen=True)
+class SumCause(PlanCause):
+    """Each device has a part of a result, since an operand is split.
+
+    Attributes:
+        code: what the operation does: `"inner"` (a product), `"channels"` (a
+            convolution), `"reduce"`, `"gather"`, `"scatter"`, `"other"`; `"part"` where
+            a value that no operation makes is summed.
+        dims: of a reduction, the dimensions of its operand that are split.
+        reducer: of a reduction, what it does: `"add"`, `"maximum"`; `""` where unknown.
+        kept: whether each device keeps only its shard of the result.
+
+    >>> SumCause("dot_general", ("model",), "inner").kept
+    False
+    """
+
+    code: str
+    dims: tuple[int, ...] = ()
+    reducer: str = ""
+    kept: bool = False
+
+
+@dataclass(frozen=True)
+class ShardingRequest:
+    """What asks for a sharding in the middle of a program.
+
+    Attributes:
+        kind: `"constraint"`, `"reshard"`, `"shard_map"` or `"loop"`.
+        source: the line of the user's code, or `""`.
+
+    >>> ShardingRequest("constraint", "train.py:9").source
+    'train.py:9'
+    """
+
+    kind: str
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class MoveCause(PlanCause):
+    """A value is needed with another sharding than it has.
+
+    Attributes:
+        kind: the kind of collective, `"all-gather"`.
+        before, after: its sharding, and the one that is needed.
+        code: what needs it: `"request"`, `"result"` (of the program), `"loop"` (which
+            carries it), `"return"` (of a branch), `"call"` or `"op"`.
+        user: the name of what needs it; `""` where that is not one operation.
+        asked: of a request, which.
+        under: a request that the value itself is under, or None.
+        again: whether it was moved in this way before.
+
+    >>> split, needed = Spec.parse("data"), Spec.parse("None")
+    >>> MoveCause("x", ("data",), "all-gather", split, needed, "op", "sort").again
+    False
+    """
+
+    kind: str
+    before: Spec
+    after: Spec
+    code: str
+    user: str = ""
+    asked: ShardingRequest | None = None
+    under: ShardingRequest | None = None
+    again: bool = False
+
+    def without_source(self) -> MoveCause:
+        """The same cause without source lines."""
+        requests = {}
+        for name in ("asked", "under"):
+            request = getattr(self, name)
+            if request is not None:
+                requests[name] = replace(request, source="")
+        return replace(self, **requests)
+
+
+@dataclass(frozen=True)
+class OperandCause(PlanCause):
+    """An operand of a product is gathered, so that nothing is summed.
+
+    Attributes:
+        product: the name of the product.
+        again: whether it was gathered in this way before.
+    """
+
+    product: str
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class PrintCause(PlanCause):
+    """All of a value is gathered for a call of Python, such as `jax.debug.print`.
+
+    Attributes:
+        user: the name of the call.
+    """
+
+    user: str
+
+
+@dataclass(frozen=True)
+class WrittenCause(PlanCause):
+    """The program has the collective itself, or grad has put it in.
+
+    Attributes:
+        op: the collective, as jax names it; `value` is the last part of that.
+        inside: the name of what is around it, such as `shard_map`.
+        source: the line of the user's code, or `""`.
+    """
+
+    op: str
+    inside: str
+    source: str = ""
+
+    def without_source(self) -> WrittenCause:
+        """The same cause without its source line."""
+        return replace(self, source="")

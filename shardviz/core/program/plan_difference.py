@@ -1,0 +1,311 @@
+"""What an edit changes of a plan: values, origins of axes, collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import cached_property
+from typing import Any, TypeVar
+
+from shardviz.core.display import Displayed, Fact
+from shardviz.core.errors import ProgramError
+from shardviz.core.format import plural, shown
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.program.plan_values import PlannedOp, Record
+from shardviz.core.program.report import Collective, Failure
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ValueChange(Fact):
+    """One value of both plans whose sharding, or the origin of an axis, differs.
+
+    Attributes:
+        before, after: the value in each plan.
+
+    >>> from shardviz.core.layout.partition_spec import Spec
+    >>> x = PlannedOp("x", "argument", shape=(8,))
+    >>> split = PlannedOp("x", "argument", shape=(8,), spec=Spec.parse("data"))
+    >>> str(ValueChange(x, split))
+    "x: P() -> P('data')"
+    """
+
+    before: PlannedOp
+    after: PlannedOp
+
+    @property
+    def moved(self) -> bool:
+        """Whether the sharding itself changed."""
+        return not self.before.spec.equivalent(self.after.spec)
+
+
+@dataclass(frozen=True)
+class OneSided(Fact):
+    """A value that one plan lacks.
+
+    Attributes:
+        code: `"new"` or `"gone"`.
+        op: the value.
+    """
+
+    code: str
+    op: PlannedOp
+
+
+@dataclass(frozen=True)
+class PlannedChange(Fact):
+    """A collective that one plan lacks, or has in another size.
+
+    Attributes:
+        code: `"gained"`, `"lost"` or `"resized"`.
+        collective: of a resized one, as it is afterwards.
+        before: of a resized one, as it was.
+
+    >>> PlannedChange("lost", Collective("all-gather", ("data",), 8)).code
+    'lost'
+    """
+
+    code: str
+    collective: Collective
+    before: Collective | None = None
+
+
+@dataclass(frozen=True)
+class OtherMesh(Fact):
+    """The plans are on different meshes."""
+
+    before: MeshSpec
+    after: MeshSpec
+
+
+@dataclass(frozen=True)
+class Counts(Fact):
+    """How many collectives and values changed.
+
+    Attributes:
+        collectives: how many were `"gained"`, `"lost"`, `"resized"`.
+        values: how many are `"changed"`, `"new"`, `"gone"`.
+    """
+
+    collectives: tuple[tuple[str, int], ...]
+    values: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class BytesSent(Fact):
+    """The bytes that each device sends, before and after."""
+
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class NoPlan(Fact):
+    """One of the two is not there.
+
+    Attributes:
+        code: which: `"before"` or `"after"`.
+        error: why.
+    """
+
+    code: str
+    error: Failure
+
+
+@dataclass(frozen=True)
+class NothingChanged(Fact):
+    """Both plans are equal."""
+
+
+@dataclass(frozen=True, repr=False)
+class PlanDiff(Displayed):
+    """What changes from one plan to another.
+
+    Attributes:
+        before, after: the plans.
+        added, removed: the values that one of them lacks.
+        changed: the values whose sharding, or the origin of an axis, changed.
+        gained, lost: the collectives that one of them lacks.
+        resized: the collectives of another size: before and after.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> plan = Record("f", make_mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
+    >>> print(plan_difference(plan, plan))
+    Nothing changes.
+    """
+
+    before: Record
+    after: Record
+    added: tuple[PlannedOp, ...] = ()
+    removed: tuple[PlannedOp, ...] = ()
+    changed: tuple[ValueChange, ...] = ()
+    gained: tuple[Collective, ...] = ()
+    lost: tuple[Collective, ...] = ()
+    resized: tuple[tuple[Collective, Collective], ...] = ()
+
+    @cached_property
+    def facts(self) -> tuple[Fact, ...]:
+        """The difference: in numbers, then collectives, then values."""
+        for plan, code in ((self.before, "before"), (self.after, "after")):
+            if plan.error is not None:
+                return (NoPlan(code, plan.error),)
+        facts = (*self.head_facts, *self.move_facts, *self.value_facts)
+        return facts or (NothingChanged(),)
+
+    @cached_property
+    def head_facts(self) -> tuple[Fact, ...]:
+        """What changes in numbers: the mesh, how many collectives and values, bytes
+        sent.
+        """
+        facts: list[Fact] = []
+        if self.before.mesh != self.after.mesh:
+            facts.append(OtherMesh(self.before.mesh, self.after.mesh))
+        counts = Counts(
+            _counted(gained=self.gained, lost=self.lost, resized=self.resized),
+            _counted(changed=self.changed, new=self.added, gone=self.removed),
+        )
+        if counts.collectives or counts.values:
+            facts.append(counts)
+        if self.move_facts:
+            before = sum(c.sent_in_all for c in self.before.collectives)
+            after = sum(c.sent_in_all for c in self.after.collectives)
+            facts.append(BytesSent(before, after))
+        return tuple(facts)
+
+    @cached_property
+    def move_facts(self) -> tuple[PlannedChange, ...]:
+        """The collectives that changed; of those gained and lost the largest first."""
+        facts = []
+        for code, own in (("gained", self.gained), ("lost", self.lost)):
+            for c in sorted(own, key=lambda c: -c.bytes_in_all):
+                facts.append(PlannedChange(code, c))
+        for old, new in self.resized:
+            facts.append(PlannedChange("resized", new, old))
+        return tuple(facts)
+
+    @cached_property
+    def value_facts(self) -> tuple[Fact, ...]:
+        """The values that changed, are new, or gone; those with another sharding first."""
+        facts: list[Fact] = []
+        facts += sorted(self.changed, key=lambda c: not c.moved)
+        facts += [OneSided("new", op) for op in self.added]
+        facts += [OneSided("gone", op) for op in self.removed]
+        return tuple(facts)
+
+    @property
+    def head(self) -> tuple[str, ...]:
+        """`head_facts` in sentences."""
+        return tuple(map(str, self.head_facts))
+
+    @property
+    def moves(self) -> tuple[str, ...]:
+        """`move_facts` in sentences."""
+        return tuple(map(str, self.move_facts))
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """`value_facts` in sentences."""
+        return tuple(map(str, self.value_facts))
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The difference, one sentence a line."""
+        return tuple(map(str, self.facts))
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+    def __repr__(self) -> str:
+        counts = (
+            plural(len(self.changed), "value") + " changed",
+            f"{len(self.gained)} collectives gained, {len(self.lost)} lost",
+        )
+        return f"PlanDiff({self.after.program}: {', '.join(counts)})"
+
+
+def _counted(**groups: Sequence[object]) -> tuple[tuple[str, int], ...]:
+    return tuple((name, len(own)) for name, own in groups.items() if own)
+
+
+def plan_difference(before: Record, after: Record) -> PlanDiff:
+    """What changes from one plan to another.
+
+    Values are matched by their name in jax and their order among those of that name, so
+    that lines of the program may move.
+
+    Raises:
+        ProgramError: if either is no Plan.
+    """
+    for plan in (before, after):
+        if not isinstance(plan, Record):
+            raise ProgramError(
+                "A plan is compared with a plan, made by sv.plan(program); got"
+                f" {shown(plan)}."
+            )
+    pairs, removed, added = _matched(before.ops, after.ops, _value_key)
+    names = {old.name: new.name for old, new in pairs}
+    kept, lost, gained = _matched(
+        before.collectives,
+        after.collectives,
+        lambda c: (c.kind, c.mesh_axes, c.op, names.get(c.value, c.value)),
+        lambda c: (c.kind, c.mesh_axes, c.op, c.value),
+    )
+    changed = [ValueChange(o, n) for o, n in pairs if _differs(o, n, names)]
+    resized = [(o, n) for o, n in kept if o.bytes_per_device != n.bytes_per_device]
+    return PlanDiff(
+        before,
+        after,
+        tuple(added),
+        tuple(removed),
+        tuple(changed),
+        tuple(gained),
+        tuple(lost),
+        tuple(resized),
+    )
+
+
+def _matched(
+    old: Sequence[T],
+    new: Sequence[T],
+    key: Callable[[Any], Hashable],
+    new_key: Callable[[Any], Hashable] | None = None,
+) -> tuple[list[tuple[T, T]], list[T], list[T]]:
+    """What is in both, in order; what only the first has; what only the second has."""
+    firsts = [key(item) for item in old]
+    seconds = [(new_key or key)(item) for item in new]
+    pairs: dict[int, int] = {}
+    matcher = SequenceMatcher(None, firsts, seconds, autojunk=False)
+    for block in matcher.get_matching_blocks():
+        for offset in range(block.size):
+            pairs[block.a + offset] = block.b + offset
+    # What changed its position is still the same.
+    free: dict[Hashable, list[int]] = {}
+    taken = {*pairs.values()}
+    for position, name in enumerate(seconds):
+        if position not in taken:
+            free.setdefault(name, []).append(position)
+    for position, name in enumerate(firsts):
+        if position not in pairs and free.get(name):
+            pairs[position] = free[name].pop(0)
+    taken = {*pairs.values()}
+    return (
+        [(old[first], new[pairs[first]]) for first in sorted(pairs)],
+        [item for number, item in enumerate(old) if number not in pairs],
+        [item for number, item in enumerate(new) if number not in taken],
+    )
+
+
+def _value_key(op: PlannedOp) -> Hashable:
+    if op.kind != "op":
+        return op.kind, op.name
+    _, bracket, index = op.name.partition("[")
+    return op.kind, op.opcode, op.op, f"{bracket}{index}", op.region, len(op.shape)
+
+
+def _differs(old: PlannedOp, new: PlannedOp, names: dict[str, str]) -> bool:
+    if not old.spec.equivalent(new.spec):
+        return True
+    first = {a: (o.kind, names.get(o.name, o.name)) for a, o in old.origins.items()}
+    return first != {a: (o.kind, o.name) for a, o in new.origins.items()}

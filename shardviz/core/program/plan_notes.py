@@ -1,0 +1,116 @@
+"""What a person should know about a value of a plan, or about all of it, as facts.
+
+`wording/plan.py` says each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardviz.core.display import Fact
+from shardviz.core.layout.layout import Misfit
+from shardviz.core.layout.partition_spec import Spec
+
+
+@dataclass(frozen=True)
+class Note(Fact):
+    """A remark on one value, or on a plan.
+
+    Attributes:
+        code: of a value: `"unused"`, `"call"` (of code that XLA does not look into),
+            `"host"` (a call of Python), `"kernel"`, `"approximate top_k"`, `"no rule"`,
+            `"no body"`, `"shard_map"`, `"inside shard_map"`, `"alike"`
+            (`shard_alike` splits it as others). Of a plan: `"size one"` (mesh axes),
+            `"not covered"` and `"uncertain"` (values), `"for TPUs"`, `"no calls"` (its
+            constraint calls are not known), `"after step"`.
+        names: the values, mesh axes or functions that it is about.
+        step: of `"after step"`, its number; -1 for what was requested.
+        words: of `"no calls"`, why.
+
+    >>> Note("alike", ("x",)).names
+    ('x',)
+    """
+
+    code: str
+    names: tuple[str, ...] = ()
+    step: int = -1
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class UnevenNote(Fact):
+    """A dimension does not divide by the axes that split it.
+
+    Attributes:
+        code: `"padded"`, or `"lost"` where a result of the program is not split for it.
+        value: the name of the value; of a result, what it returns.
+        dim: the dimension.
+        misfit: its size and the axes.
+    """
+
+    code: str
+    value: str
+    dim: int
+    misfit: Misfit
+
+
+@dataclass(frozen=True)
+class TypeNote(Fact):
+    """With Explicit axes: the propagated sharding is not that of the type.
+
+    Attributes:
+        types: the shardings in the types of what jax calls so.
+        spec: the propagated one.
+    """
+
+    types: tuple[Spec, ...]
+    spec: Spec
+
+
+@dataclass(frozen=True)
+class MeshNote(Fact):
+    """An operation names a mesh of its own, of the same devices.
+
+    Attributes:
+        operation: the operation, with its line.
+        axes: name and size of the axes of its mesh.
+        parts: each of them as axes of the program's mesh, or as parts of these.
+    """
+
+    operation: str
+    axes: tuple[tuple[str, int], ...]
+    parts: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Refusal(Fact):
+    """Why jax refuses an operation on Explicit axes.
+
+    Attributes:
+        code: `"inner alike"`, `"inner"` and `"batch"` (of a product), `"twice"` (an
+            axis in two dimensions of the result), `"uneven"`, `"reshape"`,
+            `"indexing"`, `"along"` (a dimension), `"convolution"`, `"no type"` (jax has
+            no rule), `"operands"`, `"carry"`, `"branch"`, `"constraint"`, or `"other"`.
+        op: the operation as jax names it; `""` where it was not found.
+        specs: the shardings that do not fit together.
+        axes: the mesh axes that it is about; of the left operand, where both have some.
+        right: those of the right operand.
+        dim: the dimension, or None.
+        sizes: `"uneven"`: the size, and by what it does not divide; `"reshape"`: the
+            shape before and after, joined, see `rank`.
+        rank: of `"reshape"`, the rank before.
+        words: of `"other"`, what jax says; of `"carry"`, the name of the carry.
+
+    >>> Refusal("inner alike", "dot_general", axes=("model",)).code
+    'inner alike'
+    """
+
+    code: str
+    op: str = ""
+    specs: tuple[Spec, ...] = ()
+    axes: tuple[str, ...] = ()
+    right: tuple[str, ...] = ()
+    dim: int | None = None
+    sizes: tuple[int, ...] = ()
+    rank: int = 0
+    words: str = ""

@@ -1,0 +1,236 @@
+"""Why a collective is there, and what the values are called that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shardviz.core.format import joined
+from shardviz.core.program.cause import UNKNOWN, Cause, ValueName
+
+# What a collective does with what the devices have, by the operation of its reduction.
+REDUCES = {
+    "add": "sums",
+    "maximum": "takes the maximum",
+    "minimum": "takes the minimum",
+    "multiply": "multiplies",
+    "and": "takes the logical and",
+    "or": "takes the logical or",
+}
+_DOES = {
+    "all-reduce": "it sums",
+    "reduce-scatter": "it sums",
+    "all-gather": "it gathers",
+}
+_PARTS = {
+    "all-gather": "what each device made of it is gathered",
+    "all-to-all": "its shards are exchanged",
+    "collective-permute": "shards are sent to other devices",
+}
+_BEFORE = {
+    "all-to-all": "moved by an all-to-all",
+    "collective-permute": "moved by a collective-permute",
+    "slice": "of which a slice is taken",
+}
+_BY_GRAD = "grad put it in, {}; or a custom_vjp of the program has it"
+
+
+def value_name(value: ValueName) -> str:
+    """What a value is called.
+
+    >>> value_name(ValueName("operation", "dot_general", "mlp.py:31"))
+    'dot_general (mlp.py:31)'
+    """
+    if value.code == "argument":
+        return f"argument {value.name}"
+    if value.code == "slice":
+        return f"a slice of argument {value.name}"
+    if value.code == "carried":
+        return f"what the loop{_at(value)} carries"
+    if value.code == "unknown":
+        return "unknown"
+    return f"{value.name} ({value.source})" if value.source else value.name
+
+
+def _at(value: ValueName) -> str:
+    return f" at {value.source}" if value.source else ""
+
+
+def _first(text: str, value: ValueName) -> str:
+    """A text that begins a sentence; names of operations keep their small letters."""
+    return text if value.code == "operation" else text[0].upper() + text[1:]
+
+
+def _axes(cause: Cause, otherwise: str) -> str:
+    part = "a part of " if cause.is_partial else ""
+    return f"{part}{joined(cause.axes)}" if cause.axes else otherwise
+
+
+def cause(fact: Cause) -> str:
+    """Why a collective is there.
+
+    >>> w = ValueName("argument", "w")
+    >>> print(cause(Cause("summed", "all-reduce", ("data",), operand=w, reducer="add")))
+    Each device has a part of argument w: they are summed over data.
+    """
+    return _SENTENCES[fact.code](fact)
+
+
+def who_wrote(author: str, axes: str) -> str:
+    """Who has put a collective of `jax.lax` into a `shard_map`.
+
+    Args:
+        author: the code of the cause: `"written"`, `"gradient"` or `"shared"`.
+        axes: the mesh axes that it runs over, in words; `""` for none.
+
+    >>> who_wrote("written", "")
+    'It is written in the program'
+    """
+    if author == "gradient":
+        return _BY_GRAD.format("as the gradient of what is written there")
+    if author == "shared":
+        along = f" along {axes}" if axes else ""
+        same = f"since what it differentiates by is the same on all devices{along}"
+        return _BY_GRAD.format(same)
+    return "It is written in the program"
+
+
+def _written(fact: Cause) -> str:
+    who = who_wrote(fact.code, _axes(fact, ""))
+    operand = value_name(fact.operand)
+    if fact.operand == UNKNOWN:
+        operand = "an operand that the compiler does not name"
+    return f"{who}: {fact.operation}, of {operand}."
+
+
+def _unknown(fact: Cause) -> str:
+    does = _DOES.get(fact.kind, "it moves")
+    return f"Its operand is unknown: the compiler does not say what {does}."
+
+
+def _from_one(fact: Cause) -> str:
+    asks = _asks(fact)
+    return (
+        f"{asks} what one device along {_axes(fact, 'all its devices')} holds of"
+        f" {fact.operand}: a sum with zeros from the others brings it to all."
+    )
+
+
+def _asks(fact: Cause, begins: bool = True) -> str:
+    """What wants the value: `dot_general (mlp.py:31) needs`."""
+    wants = fact.wanted_by
+    if wants is None:
+        return "The result has" if begins else "the result has"
+    if wants.name in ("sharding_constraint", "reshard", "shard_map"):
+        what = wants.name
+        if what == "sharding_constraint":
+            what = "constraint"
+        the = "The" if begins else "the"
+        return f"{the} {what}{_at(wants)} asks for"
+    return f"{wants} needs"
+
+
+def _summed(fact: Cause) -> str:
+    over = _axes(fact, "all its devices")
+    verb = REDUCES.get(fact.reducer, "combines")
+    if fact.code == "summed":
+        together = "they are summed" if verb == "sums" else f"XLA {verb} of them"
+        return f"Each device has a part of {fact.operand}: {together} over {over}."
+    does, part = {
+        "contracted": ("sums over its inner dimension, which is", _PART),
+        "convolved": ("sums over a dimension of its operands that is", _PART),
+        "reduced": (f"{verb} over a dimension that is", _PART),
+        "scattered": ("writes updates that are", "each device has written its own"),
+        "looked up": (
+            "looks up entries of an array that is",
+            "each device finds those that it holds",
+        ),
+    }[fact.code]
+    kept = ""
+    if fact.kind == "reduce-scatter":
+        kept = ", and keeps its shard of the sum"
+    loop = ""
+    if fact.vmapped_loop:
+        loop = (
+            " Under vmap a loop goes on until all are done, so every step asks all"
+            " devices; under jax.shard_map each device ends its own loop."
+        )
+    return f"{fact.operand} {does} split over {over}: {part}{kept}.{loop}"
+
+
+_PART = "each device has a part of the result"
+
+
+def _within(fact: Cause) -> str:
+    over = _axes(fact, "all its devices")
+    does = _PARTS.get(fact.kind, "parts of it are sent")
+    what = fact.operation
+    if fact.code == "picked":
+        return f"{what} reduces over a dimension that is split over {over}: {does}."
+    if fact.code == "within":
+        return f"It is a step within {what}: {does} over {over}; why is unknown."
+    if fact.code == "in parts":
+        return (
+            f"XLA computes {what} in parts over {over}, and its result is not split:"
+            f" {does}."
+        )
+    return (
+        f"XLA computes {what} split otherwise than its result is: {does} over {over}."
+    )
+
+
+def _moved(fact: Cause) -> str:
+    over = _axes(fact, "devices")
+    if fact.code == "sent":
+        return f"{_asks(fact)} shards of {fact.operand} that other devices along {over} hold."
+    where = ""
+    if fact.dimension is not None:
+        where = f" along dimension {fact.dimension}"
+    moved = " is"
+    if fact.before:
+        moved = f", {_BEFORE[fact.before]} before, is then"
+    operand = _first(value_name(fact.operand), fact.operand)
+    split = f"{operand}{moved} split over {over}{where}"
+    if fact.groups is not None:
+        many, channels = fact.groups
+        return (
+            f"{split}, and XLA cannot split {fact.operation} along it: the convolution"
+            f" has {many} groups of {channels} channels."
+        )
+    how = "without that split"
+    if fact.code == "resplit":
+        how = "split along another dimension"
+    return f"{split}, and {_asks(fact, begins=False)} it {how}."
+
+
+def _rematerialised(fact: Cause) -> str:
+    return (
+        "The partitioner knew no way in small steps from one sharding to the other:"
+        f" every device makes all of {fact.full} to keep {fact.part} of it."
+        f" The array is {fact.operand}."
+    )
+
+
+_SENTENCES: dict[str, Callable[[Cause], str]] = {
+    "written": _written,
+    "gradient": _written,
+    "shared": _written,
+    "contracted": _summed,
+    "convolved": _summed,
+    "reduced": _summed,
+    "scattered": _summed,
+    "looked up": _summed,
+    "summed": _summed,
+    "from one": _from_one,
+    "picked": _within,
+    "within": _within,
+    "in parts": _within,
+    "otherwise": _within,
+    "sent": _moved,
+    "gathered": _moved,
+    "resplit": _moved,
+    "groups": _moved,
+    "rematerialised": _rematerialised,
+    "unknown": _unknown,
+}
+
+SENTENCES = {Cause: cause, ValueName: value_name}

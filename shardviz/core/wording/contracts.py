@@ -1,0 +1,237 @@
+"""What a project expects of a program and is not so, and what to do about it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from shardviz.core.format import bytes_text, fold, joined, plural
+from shardviz.core.layout.rules.requests import Request
+from shardviz.core.program.broken import Broken, Counted, HeldArray, Made
+from shardviz.core.program.comparison import total_bytes
+from shardviz.core.program.plan_folds import fold_collectives, fold_line
+from shardviz.core.program.plan_values import parent_axis
+from shardviz.core.program.report import Collective
+
+SHOWN = 5  # collectives, arrays or axes that are named
+
+
+def broken(fact: Broken) -> str:
+    """What is not so, in several lines, and what to do."""
+    return "\n".join(_LINES[fact.code](fact))
+
+
+def _collectives(fact: Broken) -> list[str]:
+    some = fact.collectives
+    size = f"{bytes_text(total_bytes(some))} per device"
+    if fact.code == "collectives":
+        there = "is 1" if len(some) == 1 else f"are {len(some):,}"
+        what = f"no {fact.kind or 'collective'}{_over(fact.over)} in {fact.name}"
+        head = f"Expected {what}, and there {there}, {size}, {fact.made}:"
+    else:
+        limit = f"{bytes_text(fact.limit)} for each collective"
+        if fact.per != "collective":
+            kinds = "collectives" if fact.per == "step" else f"{fact.per}s"
+            limit = f"{bytes_text(fact.limit)} for all {kinds} of one step"
+        what = f"at most {limit}{_over(fact.over)} in {fact.name}"
+        head = f"Expected {what}, and there are {size}, {fact.made}:"
+    return [head, *_largest_collectives(some), *_advice(fact)]
+
+
+def _over(axes: tuple[str, ...]) -> str:
+    return f" over {joined(axes, 'or')}" if axes else ""
+
+
+def _largest_collectives(some: Sequence[Collective]) -> list[str]:
+    """The largest collectives, folded by layer, each with its cause."""
+    folds = fold_collectives(some)
+    lines = []
+    for one in folds[:SHOWN]:
+        first = one.items[0]
+        line = f"  {fold_line(one)}"
+        if not first.mesh_axes:
+            line += " (its groups are those of no mesh axes)"
+        if first.cause:
+            line += f". {first.cause}"
+        lines.append(line)
+    more = len(folds) - SHOWN
+    if more > 0:
+        lines.append(f"  … and {more:,} more kinds")
+    return lines
+
+
+def _advice(fact: Broken) -> list[str]:
+    """Which rules and specs put the axes there, and where to read on."""
+    axes = list(fact.over)
+    if not axes:
+        for one in fact.collectives:
+            axes += [parent_axis(axis) for axis in one.mesh_axes]
+    lines = []
+    for axis in list(dict.fromkeys(axes))[:SHOWN]:
+        split = [_split_by(row, axis) for row in fact.requests]
+        brought = [text for text in split if text]
+        if brought:
+            lines.append(f"{axis} splits {joined(brought, limit=SHOWN)}.")
+    if fact.made is not None and fact.made.stage == "propagated":
+        lines.append(
+            "This is an estimate, and XLA's partitioner may choose otherwise: expect the"
+            " program itself for what is compiled."
+        )
+    lines.append(
+        "sv.plan(program).why(value) says how an axis got to a value. Change that rule"
+        " or spec, or constrain the value; or, if it should be there, the expectation."
+    )
+    return lines
+
+
+def _split_by(row: Request, axis: str) -> str:
+    """`w (dimension 0: rule 2, embed → data)`; `""` where the axis does not split it."""
+    for dim, axes in enumerate(row.spec.dims if row.spec is not None else ()):
+        if axis not in axes:
+            continue
+        how = _pattern(row) or "its own spec"
+        if row.resolution is not None and not row.spec_wins:
+            verdict = row.resolution.decisions[dim].deciding
+            how = "its name"
+            if verdict is not None:
+                rule = row.resolution.rules[verdict.rule]
+                how = f"rule {verdict.rule + 1}, {rule}"
+        return f"{row.path} (dimension {dim}: {how})"
+    return ""
+
+
+def _pattern(row: Request) -> str:
+    """Of a table of paths the pattern that decides; `""` for all else."""
+    matched = getattr(row, "by_path", None)
+    if matched is None or row.spec_wins:
+        return ""
+    return "no pattern" if matched.winner is None else f"pattern {matched.winner + 1}"
+
+
+def _memory(fact: Broken) -> list[str]:
+    return [
+        f"Expected {fact.name} to take at most {bytes_text(fact.limit)} of each device's"
+        f" memory, and {fact.counted} {bytes_text(fact.held)}.",
+        *_largest_arrays(fact.arrays),
+        "Split the largest arrays over more axes, or raise the limit.",
+    ]
+
+
+def _too_large(fact: Broken) -> list[str]:
+    assert fact.fit is not None
+    needed = bytes_text(fact.fit.needed)
+    return [
+        f"Expected {fact.name} to fit on {fact.fit.device}; {fact.counted} {needed} on"
+        f" each device. {fact.fit}",
+        *_largest_arrays(fact.arrays),
+        "Split the largest arrays over more axes, or take a larger target.",
+    ]
+
+
+def _largest_arrays(arrays: Sequence[HeldArray]) -> list[str]:
+    rows = sorted(arrays, key=lambda row: -row.held)[:SHOWN]
+    sizes = joined(f"{row.name} {bytes_text(row.held)}" for row in rows)
+    return [f"The largest arrays: {sizes}."] if rows else []
+
+
+def _not_split(fact: Broken) -> list[str]:
+    lacking = sum(row.bytes for row in fact.arrays)
+    is_split = _percent(1 - lacking / fact.total)
+    # Layers whose arrays are alike are one line.
+    folds = fold(
+        fact.arrays, lambda row: row.name, lambda row: (row.bytes, why_not_split(row))
+    )
+    folds.sort(key=lambda one: -sum(row.bytes for row in one.items))
+    lines = []
+    for one in folds[:SHOWN]:
+        first = one.items[0]
+        size = bytes_text(first.bytes)
+        lines.append(f"  {one.count}{one.name} ({size}): {why_not_split(first)}")
+    more = len(folds) - SHOWN
+    if more > 0:
+        lines.append(f"  … and {more:,} more")
+    return [
+        f"Expected {_percent(fact.share)} of the bytes of {fact.name} to be split, and"
+        f" {is_split} are: {bytes_text(lacking)} of {bytes_text(fact.total)} are not, in"
+        f" {plural(len(fact.arrays), 'array')}.",
+        *lines,
+        "Give each of them an axis by a rule or a spec, or lower the share.",
+    ]
+
+
+def why_not_split(array: HeldArray) -> str:
+    """Why an array is not split."""
+    row = array.request
+    if row is None:
+        return f"its spec is {array.spec}."
+    if row.problem:
+        return str(row.problem)
+    if row.spec is None:
+        return "nothing says how it is split."
+    if pattern := _pattern(row):
+        return f"{pattern} gives it {row.spec}."
+    if row.spec_wins:
+        return f"its spec is {row.spec}."
+    if row.resolution is None:
+        return "it has no names and no spec."
+    if row.spec.axes:
+        return f"its spec is {row.spec}, over axes of size 1."
+    reasons = []
+    for decision in row.resolution.decisions:
+        if decision.logical is not None:
+            reasons.append(row.resolution.explain_dimension(decision.dimension))
+    return " ".join(reasons) or "its dimensions have no names."
+
+
+def _percent(share: float) -> str:
+    """Rounded down to a tenth, so that what is too little never reads as enough."""
+    return f"{math.floor(share * 1000 + 1e-9) / 10:g} %"
+
+
+def _differs(fact: Broken) -> list[str]:
+    lines = [f"  {line}" for line in str(fact.differences).splitlines()]
+    return [
+        f"{fact.name} is no longer as locked in {fact.lock}:",
+        *lines,
+        "If this is as it should be, write the lock again: pytest --shardviz-update,"
+        " python -m shardviz check ... --update, or sv.lock(program).write(path).",
+    ]
+
+
+def _nothing(fact: Broken) -> list[str]:
+    return [f"There is nothing to check or lock of {fact.name}. {fact.error}"]
+
+
+_LINES = {
+    "collectives": _collectives,
+    "too much": _collectives,
+    "memory": _memory,
+    "too large": _too_large,
+    "not split": _not_split,
+    "differs": _differs,
+    "nothing": _nothing,
+}
+
+
+def made(fact: Made) -> str:
+    """Who made the collectives that are counted, as the end of a clause."""
+    if fact.stage == "propagated":
+        return "as Shardy estimates"
+    if fact.stage == "partitioned":
+        return f"as XLA's partitioner put in for {fact.target}"
+    return f"as compiled for {fact.target}"
+
+
+def counted(fact: Counted) -> str:
+    """What a number of bytes is of, as the beginning of a clause."""
+    if fact.code == "compiled":
+        target = f" for {fact.target}" if fact.target else ""
+        return f"as compiled{target} it takes"
+    return {
+        "arrays": "its arrays alone take",
+        "arguments": "its arguments alone take",
+        "ends": "its arguments and results alone, as planned, take",
+    }[fact.code]
+
+
+SENTENCES = {Broken: broken, Made: made, Counted: counted}

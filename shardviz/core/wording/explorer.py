@@ -1,0 +1,346 @@
+"""What the Explorer says about a session: mesh, arrays, rules, remedies and target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardviz.core.format import bytes_text, joined, listed, plural
+from shardviz.core.layout.array_spec import format_names
+from shardviz.core.layout.fit import Fit
+from shardviz.core.layout.rules.remedies import Remedy
+from shardviz.core.layout.rules.requests import Request
+from shardviz.core.layout.rules.verdicts import Verdict
+
+# --- the mesh -------------------------------------------------------------------------
+
+
+def mesh_count(devices: int, hosts: int) -> str:
+    """How large a mesh is.
+
+    >>> mesh_count(8, 2)
+    '8 devices · 2 hosts'
+    """
+    return f"{plural(devices, 'device')} · {plural(hosts, 'host')}"
+
+
+def hosts_of_hardware(title: str, hosts: int) -> str:
+    """Why nobody can choose how many hosts a described target has."""
+    return f"{title} has {plural(hosts, 'host')}."
+
+
+def blocks_of_hosts(shapes: Sequence[tuple[int, ...]], hosts: int, checked: int) -> str:
+    """Which part of the mesh each host has.
+
+    Args:
+        shapes: the shapes of these parts; none where one host has all of the mesh.
+        hosts: how many there are.
+        checked: how many were looked at, at most.
+
+    >>> blocks_of_hosts([(2, 2)], 2, 16)
+    'Each host has a block of 2×2 of the mesh.'
+    """
+    if not shapes:
+        return "One host has all of the mesh."
+    blocks = " or ".join("×".join(map(str, shape)) for shape in shapes)
+    some = f" (checked for the first {checked})" if hosts > checked else ""
+    return f"Each host has a block of {blocks} of the mesh{some}."
+
+
+def too_many_ids() -> str:
+    """Why the picture of a large mesh numbers its devices by position."""
+    return (
+        "Numbers are positions in the mesh: it has too many device ids for this page."
+    )
+
+
+def not_by_position(why: str) -> str:
+    """Why devices stand by mesh axes where somebody wanted them by position."""
+    return f"By mesh axes: {why}"
+
+
+# --- menus ----------------------------------------------------------------------------
+
+#: What the entries of the menus do.
+TITLES = {
+    "own": "Your program.",
+    "place": "Puts the arrays on their devices.",
+    "": "Attached devices if enough, else simulated.",
+    "attached": "What this kernel's JAX has.",
+    "cpu": "As many devices as the mesh has, simulated.",
+}
+
+
+def running_hosts(processes: int, machines: Sequence[str], devices: int) -> str:
+    """What is known of running processes.
+
+    >>> running_hosts(2, ["here"], 8)
+    '2 processes on here, 8 devices in all.'
+    """
+    where = machines[0] if len(machines) == 1 else plural(len(machines), "machine")
+    count = plural(processes, "process", "processes")
+    return f"{count} on {where}, {plural(devices, 'device')} in all."
+
+
+# --- the target -----------------------------------------------------------------------
+
+
+def other_size(title: str, devices: int, mesh_size: int) -> str:
+    """A target with more or fewer devices than the mesh.
+
+    >>> other_size("TPU v5e 4×4", 16, 8)
+    'TPU v5e 4×4 has 16 devices and the mesh has 8.'
+    """
+    return f"{title} has {plural(devices, 'device')} and the mesh has {mesh_size:,}."
+
+
+def other_hosts(mesh_hosts: int, target: str) -> str:
+    """A mesh with more or fewer hosts than run."""
+    return f"The mesh has {plural(mesh_hosts, 'host')}, and {target} runs."
+
+
+def take_hosts(hosts: int) -> str:
+    """The button that gives the mesh as many hosts as run."""
+    return f"Take {plural(hosts, 'host')}"
+
+
+def take_axes(axes: str) -> str:
+    """The button that resizes the mesh."""
+    return f"Take {axes}"
+
+
+def no_positions(title: str) -> str:
+    """Why the devices of a target have no coordinates."""
+    return (
+        "Only described hardware, such as tpu:v5e:4x4, has positions; the target is"
+        f" {title}."
+    )
+
+
+def device_order(devices: int, compiled: bool) -> str:
+    """How many devices are drawn by position, and in which order.
+
+    >>> device_order(16, False)
+    '16 · in id order'
+    """
+    order = "as compiled" if compiled else "in id order"
+    return f"{devices:,} · {order}"
+
+
+# --- arrays ---------------------------------------------------------------------------
+
+
+def no_rule_names(name: str, near: str | None, dim: int | None = None) -> str:
+    """A logical name that no rule has.
+
+    >>> no_rule_names("mpl", "mlp", 1)
+    'No rule names “mpl” (dimension 1). Did you mean “mlp”?'
+    """
+    sentence = f"No rule names “{name}”"
+    if dim is not None:
+        sentence += f" (dimension {dim})"
+    if near is None:
+        return f"{sentence}."
+    return f"{sentence}. Did you mean “{near}”?"
+
+
+def spec_wins(ruled: str) -> str:
+    """An array with a PartitionSpec of its own, and what the rules say."""
+    return f"This PartitionSpec wins over the rules, which say {ruled}."
+
+
+def why_split(request: Request, dim: int, by_path: bool = False) -> str:
+    """Why one dimension is split as it is.
+
+    Args:
+        request: the array, resolved and laid out.
+        dim: the dimension.
+        by_path: whether its spec comes from the audit's table of paths.
+    """
+    if request.spec_wins:
+        source = "the audit's table of paths" if by_path else "the PartitionSpec"
+        axes = ()
+        if request.spec is not None and dim < len(request.spec.dims):
+            axes = request.spec.dims[dim]
+        state = f"is split over {listed(axes)}" if axes else "is not split"
+        return f"dimension {dim} {state}, as {source} says."
+    if request.resolution is not None:
+        return request.resolution.explain_dimension(dim)
+    if request.problem:
+        return request.problem
+    missing = "logical names" if request.array.logical is None else "rules"
+    return f"dimension {dim} is not split: there are no {missing}."
+
+
+def unknown_split() -> str:
+    """A leaf of a model that neither a spec nor a rule is for."""
+    return "Nothing says how it is split."
+
+
+def requested(arrays: int, split: int, broken: int) -> str:
+    """The requested stage: how many arrays there are, are split, and have a problem.
+
+    >>> requested(3, 2, 1)
+    '3 arrays, 2 split, 1 cannot be laid out'
+    """
+    words = f"{plural(arrays, 'array')}, {split} split"
+    if broken:
+        words += f", {broken} cannot be laid out"
+    return words
+
+
+def requested_bytes(size: int, missing: int) -> str:
+    """The bytes of the arrays on the fullest device."""
+    words = f"{bytes_text(size)} per device"
+    if missing:
+        words += f", {missing} not counted"
+    return words
+
+
+def lost_function(name: str) -> str:
+    """Why a state that was saved with a program opens with its arrays alone."""
+    return (
+        f"A saved state holds arrays and no functions: “{name}” was not restored, and"
+        " only its arrays are shown. Open it again with sv.explore(program), or choose"
+        " a program here."
+    )
+
+
+# --- a cell of the rules --------------------------------------------------------------
+
+
+def where_in_rules(request: Request, dim: int) -> str:
+    """An array and the logical name of one of its dimensions: `w_in.embed`."""
+    logical = request.array.logical
+    if not logical or dim >= len(logical):
+        return request.array.name
+    return f"{request.array.name}.{format_names(logical[dim : dim + 1])}"
+
+
+def rule_head(rule: int, where: str, verdict: Verdict) -> str:
+    """What a rule did for a dimension, in a few words.
+
+    >>> from shardviz.core.layout.rules.verdicts import Outcome
+    >>> rule_head(2, "w.embed", Verdict(2, "embed", ("data",), Outcome.DECIDED, by_rule=1))
+    'Rule 3 for w.embed: dimension already decided'
+    """
+    return f"Rule {rule + 1} for {where}: {verdict.kind}"
+
+
+def gone_rule() -> str:
+    """A chosen rule that is no longer in the table."""
+    return "The table has no such rule any more."
+
+
+def with_own_spec(sentence: str, request: Request) -> str:
+    """A sentence on what a rule did, and that the array's own PartitionSpec wins."""
+    sentence = sentence[:1].upper() + sentence[1:]
+    if not request.spec_wins:
+        return sentence
+    return f"{sentence} Its own PartitionSpec wins over the rules."
+
+
+def paths_not_editable(leaf: int, dim: int) -> str:
+    """Why there are no remedies for a leaf whose spec a table of paths gave."""
+    return (
+        "The Explorer cannot edit a table of paths. What to change in it is what"
+        f" sv.remedies(audit.rows[{leaf}], 'split {dim}') finds."
+    )
+
+
+def remedy_memory(remedy: Remedy, row: Request) -> str:
+    """What a remedy does to the memory of a device."""
+    saved = remedy.bytes_saved
+    if row.layout is None and remedy.leaf_bytes_saved is not None:
+        # It takes nothing as long as it cannot be laid out, so that nothing is saved.
+        return f"{bytes_text(row.array.bytes - remedy.leaf_bytes_saved)} per device"
+    if saved is None:
+        return ""
+    if not saved:
+        return "same memory"
+    return f"{'−' if saved > 0 else '+'} {bytes_text(abs(saved))} per device"
+
+
+def remedy_others(remedy: Remedy) -> str:
+    """Which other arrays a remedy changes."""
+    if not remedy.others:
+        return "changes no other array"
+    return f"also changes {joined(remedy.others, limit=3)}"
+
+
+# --- a model --------------------------------------------------------------------------
+
+
+def leaf_count(leaves: int, kinds: int, elements: str) -> str:
+    """How large a model is.
+
+    >>> leaf_count(12, 3, "1.0 M")
+    '12 leaves of 3 kinds · 1.0 M elements'
+    """
+    words = f"{plural(leaves, 'leaf', 'leaves')} of {plural(kinds, 'kind')}"
+    return f"{words} · {elements} elements"
+
+
+def model_memory(fit: Fit) -> str:
+    """The bytes of a model on the fullest device, and whether they fit a known one."""
+    if fit.capacity is None:
+        # Without a target nobody asks whether it fits.
+        return f"{bytes_text(fit.needed)} per device{fit.uncounted}"
+    return str(fit)
+
+
+def model_waste(size: int) -> str:
+    """How many bytes replication costs on a device."""
+    return f"{bytes_text(size)} more than an even share"
+
+
+def bytes_in(size: int, memory_kind: str) -> str:
+    """The bytes of a leaf that is in another memory than the device's own."""
+    return f"{bytes_text(size)} in {memory_kind}"
+
+
+# --- what failed ----------------------------------------------------------------------
+
+#: What a message of the page is about, by its kind.
+_TASKS = {
+    "edit": "The edit",
+    "cell": "The search for remedies",
+    "apply": "The remedy",
+    "undo": "The undo",
+    "redo": "The redo",
+    "play": "The player",
+    "why": "The explanation",
+    "code": "The code",
+    "effects": "The effects of the program",
+    "save": "The saved page",
+    "job": "The view of this job",
+    "plan": "The plan",
+    "planned": "The view of the plan",
+    "links": "The picture of the links",
+    "stages": "The view of the stages",
+    "menus": "The menu of targets",
+    "target": "The view of the target",
+    "devices": "The view of the devices",
+    "arrays": "The view of the arrays",
+    "rules": "The view of the rules",
+    "model": "The view of the model",
+    "report": "The view of the report",
+}
+
+
+def failed(task: str, why: str) -> str:
+    """That something failed which the page shows or wanted.
+
+    Args:
+        task: a kind of message or view; others are said in general.
+        why: what was raised, in words.
+
+    >>> failed("plan", "no memory")
+    'The plan failed, and what was shown before stays: no memory'
+    """
+    subject = _TASKS.get(task, "This action")
+    return f"{subject} failed, and what was shown before stays: {why}"
+
+
+def not_restarted(why: str) -> str:
+    """Why the processes of a target did not start again."""
+    return f"They did not start again: {why}"

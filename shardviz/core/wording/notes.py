@@ -1,0 +1,123 @@
+"""Notes on how a program was made or traced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from shardviz.core.format import listed
+from shardviz.core.program.notes import Note
+
+
+def _static_numbers(names: tuple[str, ...]) -> str:
+    verb = "is" if len(names) == 1 else "are"
+    return (
+        f"{listed(names, 'and')} {verb} static here, since Python reads a number while it"
+        f" traces; jax.jit needs static_argnames={list(names)!r}."
+    )
+
+
+def _without_prints(lines: tuple[str, ...]) -> str:
+    return (
+        f"Compiled without jax.debug.print or jax.debug.callback ({', '.join(lines)}):"
+        " described devices cannot call Python. On real ones XLA gathers all that is printed"
+        " on one device, each time."
+    )
+
+
+def _changed_in_place(names: tuple[str, ...]) -> str:
+    function, *changed = names
+    return (
+        f"{function} changes {listed(changed, 'and')} in place. That counts as results here,"
+        " as under nnx.jit; jax.jit would drop it."
+    )
+
+
+# The sentence of a code, with what it is about in place of {0}, {1} and so on.
+_TEMPLATES: Mapping[str, str] = {
+    "no array arguments": (
+        "Traced with the program's mesh in context, as under jax.set_mesh: it has no array"
+        " arguments, so nothing else says on which devices it runs."
+    ),
+    "mesh needed": (
+        "Traced with the program's mesh in context, as under jax.set_mesh: without it, {0}"
+    ),
+    "other mesh": (
+        "{0} has the mesh {1} here; the program is traced with its own, {2}, in its place."
+    ),
+    "jax.jit unreadable": (
+        "The function is under jax.jit already, and this jax does not say what jax.jit was"
+        " given: shardings and donation there are not seen. Give in_specs, out_specs and"
+        " donate to sv.program."
+    ),
+    "jax.pmap unreadable": (
+        "This jax does not say what jax.pmap was given: how it lays out arguments and which"
+        " it donates is not seen. Give in_specs, out_specs and donate to sv.program."
+    ),
+    "mesh of jax.jit": (
+        "The shardings of jax.jit are for the mesh ({0}); here they are read by the names of"
+        " their axes, on the mesh ({1})."
+    ),
+    "two in_specs": (
+        "{0}: {1} was given to sv.program and {2} to jax.jit (in_shardings); what sv.program"
+        " was given counts."
+    ),
+    "two out_specs": (
+        "out_specs was given to sv.program and out_shardings to jax.jit, and they differ;"
+        " what sv.program was given counts."
+    ),
+    "two donations": (
+        "donate={0} was given to sv.program and donate_argnums={1} to jax.jit; what"
+        " sv.program was given counts."
+    ),
+    "no rules": (
+        "No rules were given, so logical names split nothing: {0}. Give rules to sv.program."
+    ),
+    "random numbers": (
+        "Random numbers are not partitionable here: where they are split, devices exchange"
+        " what they need of them. jax.config.update('jax_threefry_partitionable', True) lets"
+        " each device make its own; the numbers are others then."
+    ),
+    "set_mesh unreadable": (
+        "jax {0} does not give the mesh of jax.set_mesh inside a traced function; only its"
+        " AbstractMesh is known."
+    ),
+    "with mesh unreadable": (
+        "jax {0} does not say which meshes `with mesh:` has entered, so none is shown."
+    ),
+    "hooks in use": (
+        "Python 3.11 has two hooks by which calls can be seen, and a profiler and a debugger"
+        " use both. End one of them."
+    ),
+    "hook replaced": (
+        "A profiler or a debugger was started or ended while the function was traced."
+    ),
+    "tools in use": (
+        "Calls cannot be watched: every tool of sys.monitoring is in use. End one, such as a"
+        " debugger or a profiler."
+    ),
+    "function replaced": "Something else is in the place of {0}.",
+    "recording failed": "They could not be recorded: {0}",
+    "traced before": (
+        "jax had traced a function{0} before any plan and does not call it again, so the"
+        " constraints in it are not seen. jax.clear_caches() makes jax forget it."
+    ),
+}
+_FUNCTIONS: Mapping[str, Callable[[tuple[str, ...]], str]] = {
+    "static numbers": _static_numbers,
+    "without prints": _without_prints,
+    "changed in place": _changed_in_place,
+}
+
+
+def note(fact: Note) -> str:
+    """A note in a sentence or two.
+
+    >>> note(Note("static numbers", ("train",)))[:24]
+    "'train' is static here, "
+    """
+    if fact.code in _FUNCTIONS:
+        return _FUNCTIONS[fact.code](fact.about)
+    return _TEMPLATES[fact.code].format(*fact.about)
+
+
+SENTENCES = {Note: note}

@@ -1,0 +1,214 @@
+"""What pictures and tables say beside the sentences of facts: heads, notes, alt texts."""
+
+from __future__ import annotations
+
+from shardviz.core.format import bytes_text, ids_text, joined, plural, seconds_text
+from shardviz.core.hardware.interconnect import LinkUse
+from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.layout import Layout
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.program.plan_values import Record
+
+NOT_ON_MESH = "not on the mesh"
+LARGEST_FIRST = "Bytes per device, the largest first:"
+COST_UNKNOWN = "its cost is not known"
+OPERATION = "operation, before XLA fuses it"
+STALE = "; stale: the program was edited since"
+OPS_OF_DEVICE = "operations on each device, before XLA fuses them:"
+
+
+def audit_head(arrays: int, mesh: object, size: int, left_out: object) -> str:
+    """What an audit is of, and what its arrays take."""
+    return (
+        f"{plural(arrays, 'array')} on {mesh}: {bytes_text(size)} per device{left_out}"
+    )
+
+
+def report_state(failed: bool, ok: bool) -> str:
+    """What came of a compile or run."""
+    if failed:
+        return "failed"
+    return "ok" if ok else "a check failed"
+
+
+def memory_lines(device: str, host: str) -> list[str]:
+    """What a program takes of each device's memory, and of the host's."""
+    lines = []
+    if device:
+        lines.append(f"memory per device: {device}")
+    if host:
+        lines.append(f"and in the host's memory, per device: {host}")
+    return lines
+
+
+NO_DIMENSION = "no dimension is split"
+LEFT_TO_COMPILER = "left to the compiler"
+REMEDIES = ("saved per device", "edit", "the array then", "also changes")
+
+
+def other_rules(numbers: str) -> str:
+    """Which rules of a long table have no row."""
+    return f"rules for other names, or not shown: {numbers}"
+
+
+def other_patterns(numbers: str) -> str:
+    """Which patterns of a long table have no row."""
+    return f"patterns that do not match, or not shown: {numbers}"
+
+
+SPLIT_UNKNOWN = "How it is split is unknown."
+
+
+def spec_overrides(spec: object) -> str:
+    """That an array has a spec of its own, beside one from the rules."""
+    return f"The explicit spec overrides the rules, which give {spec}."
+
+
+def difference_head(before: Record, after: Record) -> str:
+    """Which two plans are compared, and on which meshes where these differ."""
+    head = f"From {before.program} to {after.program}"
+    if before.mesh != after.mesh:
+        head += f": {before.mesh} to {after.mesh}"
+    return head
+
+
+LARGEST_COLLECTIVES = "estimated collectives, the largest first:"
+LARGEST_VALUES = "values, the largest on each device first:"
+
+
+def plan_head(plan: Record, split: int) -> str:
+    """A plan in one line: how many values, how many of them split, and collectives."""
+    head = f"{plan.program} on {plan.mesh}"
+    if plan.error:
+        return f"{head}: no plan"
+    values = plural(len(plan.ops), "value")
+    collectives = plural(len(plan.collectives), "collective")
+    return f"{head}: {values}, {split:,} split, {collectives} estimated"
+
+
+def largest_values_first(count: int) -> str:
+    """In which order the values of a long plan are shown, and how to see all of them."""
+    return (
+        "The values with the largest estimated collectives come first, then those that"
+        f" take the most of each device. limit={count} shows all, in the order of the"
+        " program."
+    )
+
+
+TARGETS = (
+    "programs run on it",
+    "programs compile for it",
+    "its compiler is not installed",
+)
+PER_DEVICE = "memory, bf16 peak and memory bandwidth are per device, as published"
+GREY_LINKS = "Grey links carry the data of several groups."
+SLANTED_LINES = (
+    "Slanted lines are links along z, to the next plane and to the one before."
+)
+WRAPAROUND_LINES = "Lines that end outside the grid wrap around to the other side."
+
+
+def link_lines(
+    links: LinkUse | None, size: int, groups: int, ordered: bool
+) -> list[str]:
+    """Which links a collective uses, and how long each kind takes at least.
+
+    Args:
+        links: None where it is not known which devices take part.
+        size: the bytes of each device.
+        groups: how many groups of devices there are.
+        ordered: whether these are too many for a colour each.
+    """
+    if links is None:
+        return ["Which devices take part is not known, so no links are drawn."]
+    parts = []
+    if links.torus.shape:
+        parts.append(f"{plural(links.used, 'link')} between chips")
+    for name, seconds in links.times(size).items():
+        time = "at an unpublished rate"
+        if seconds is not None:
+            time = f"at least {seconds_text(seconds)}"
+        parts.append(f"{name} {time}")
+    words = ", ".join(parts) or "nothing leaves a chip"
+    lines = [f"{bytes_text(size)} per device: {words}."]
+    if ordered:
+        count = plural(groups, "group")
+        lines.append(f"{count}, coloured in order from first to last.")
+    return lines
+
+
+def by_position(mesh: MeshSpec, topology: Topology) -> str:
+    """What a mesh is on a topology, with its device ids."""
+    return (
+        f"Device mesh {mesh}: {plural(mesh.size, 'device')} by their position in"
+        f" {topology}. Device ids in mesh order: {ids_text(mesh.device_ids, 200)}"
+    )
+
+
+def topology_alt(topology: Topology) -> str:
+    """A topology with its device ids."""
+    ids = ids_text(topology.device_ids, 200)
+    return f"{topology}: {topology.words()} Device ids: {ids}."
+
+
+def tile_of_devices(length: int, by_host: bool) -> str:
+    """What a tile of many devices is, and in which order they stand."""
+    order = "mesh order"
+    if by_host:
+        order += " by mesh axes; there are too many to arrange them host by host"
+    return f"Each tile is {length:,} devices in {order}, coloured as the first."
+
+
+def mesh_alt(mesh: MeshSpec, by: str, ids: str) -> str:
+    """A mesh with its hosts, axes and device ids."""
+    hosts = plural(len(mesh.processes), "host")
+    order = "by mesh axes" if by == "mesh" else "host by host"
+    return (
+        f"Device mesh {mesh}: {plural(mesh.size, 'device')} on {hosts}, {order}."
+        f" Axes {joined(mesh.axis_names)}. Device ids in mesh order: {ids}."
+    )
+
+
+def coloured_by_block(layout: Layout, array: str) -> str:
+    """What the colours of devices mean."""
+    blocks = plural(layout.num_blocks, "block")
+    replicas = plural(layout.replicas, "replica")
+    return f"Coloured by block of {array}: {blocks}, {replicas}."
+
+
+def hosts_in_order(hosts: str, each: int) -> str:
+    """The hosts of a mesh, each with as many devices."""
+    return f"hosts in mesh order: {hosts}; {plural(each, 'device')} each"
+
+
+def tile_of_blocks(count: int) -> str:
+    """What a tile of many blocks is."""
+    return f"Each tile is {count:,} blocks, coloured as the first."
+
+
+def shown_block(dim: int, bounds: str, block: int, count: int) -> str:
+    """Which block of a dimension a page shows."""
+    return f"dimension {dim} {bounds}, block {block + 1} of {count}"
+
+
+def other_blocks(ids: str) -> str:
+    """The devices that hold none of what a page shows."""
+    return f"devices of other blocks: {ids}"
+
+
+def layout_lines(layout: Layout, array: str) -> tuple[str, str]:
+    """A layout in two lines: the array, its spec and mesh; its blocks and replicas."""
+    spec = "a sharding without a spec" if layout.spec is None else str(layout.spec)
+    blocks = f"{plural(layout.num_blocks, 'block')} of {list(layout.shard_shape)}"
+    size = f"{bytes_text(layout.bytes_per_device)} per device"
+    replicas = plural(layout.replicas, "replica")
+    return f"{array} as {spec} on {layout.mesh}", f"{blocks}, {size}, {replicas}"
+
+
+def ids_by_block(devices: str, ids: str) -> str:
+    """All device ids of a layout, with how many devices each block has."""
+    order = "device ids, block by block in row-major order"
+    return f"{order}, {devices} per block: {ids}"
+
+
+GOES_ON = "→ goes on in the next line"

@@ -1,0 +1,538 @@
+"""A plan in words: its rules, explanations, notes, differences, refusals and choices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardviz.core.format import bytes_text, joined, plural, shown
+from shardviz.core.program.explanation import (
+    CostLine,
+    LeftOutLine,
+    MoreLine,
+    MovedLine,
+    NoStepLine,
+    RuleLine,
+    SplitLine,
+    StepLine,
+    UnreducedLine,
+    ValueLine,
+    WholeLine,
+)
+from shardviz.core.program.plan_difference import (
+    BytesSent,
+    Counts,
+    NoPlan,
+    NothingChanged,
+    OneSided,
+    OtherMesh,
+    PlannedChange,
+    ValueChange,
+)
+from shardviz.core.program.plan_notes import (
+    MeshNote,
+    Note,
+    Refusal,
+    TypeNote,
+    UnevenNote,
+)
+from shardviz.core.program.plan_values import Choice, OpRule, ShardingRule
+from shardviz.core.program.report import Collective
+from shardviz.core.wording.estimate import along, reduces
+
+
+def rule_in_words(fact: OpRule) -> str:
+    """A sharding rule, and what it does with each factor.
+
+    >>> x, y = (("i",), ("j",)), (("j",), ("i",))
+    >>> rule_in_words(OpRule(ShardingRule((x,), (y,), {"i": 4, "j": 8}), ("x",)))
+    '[i, j] -> [j, i]: every dimension from x'
+    >>> rule = ShardingRule((x,), (x[:1],), {"i": 4, "j": 8}, ("j",))
+    >>> rule_in_words(OpRule(rule, ("x",), "add"))
+    '[i, j] -> [i]: i (4) from x; sums over j (8)'
+    """
+    rule = fact.rule
+    named = {*rule.reduction, *rule.need_replication, *rule.permutation}
+    named |= {*rule.blocked_propagation}
+    new = [f for f in rule.sizes if not rule.readers(f)]
+    dropped = [f for f in rule.sizes if not rule.makers(f) and f not in named]
+    phrases = [_shared(rule, fact.operands)]
+    for factors, phrase in (
+        (rule.reduction, f"{reduces(fact.reducer)} over {{}}"),
+        (new, "adds {}"),
+        (dropped, "leaves out {}"),
+        (rule.need_replication, "needs {} not split"),
+        (rule.permutation, "shards exchange data along {}"),
+        (rule.blocked_propagation, "nothing crosses {}"),
+    ):
+        # A factor of size 1 cannot be split.
+        large = [factor for factor in factors if rule.sizes.get(factor, 1) > 1]
+        if large:
+            phrases.append(phrase.format(_sized(rule, large)))
+    text = "; ".join(filter(None, phrases))
+    return f"{rule.formula}: {text}" if text else rule.formula
+
+
+def _shared(rule: ShardingRule, operands: Sequence[str]) -> str:
+    """Which factors of the results come from which operands."""
+    sources: dict[tuple[str, ...], list[str]] = {}
+    special = {*rule.need_replication, *rule.blocked_propagation}
+    for factor, size in rule.sizes.items():
+        readers = rule.readers(factor)
+        if size > 1 and readers and rule.makers(factor) and factor not in special:
+            names = dict.fromkeys(operands[n] for n in readers if n < len(operands))
+            sources.setdefault(tuple(names), []).append(factor)
+    kept = sum(len(factors) for factors in sources.values())
+    if len(sources) == 1 and kept == sum(size > 1 for size in rule.sizes.values()):
+        return f"every dimension from {joined(next(iter(sources)))}"
+    parts = [f"{_sized(rule, f)} from {joined(n)}" for n, f in sources.items()]
+    return ", ".join(parts)
+
+
+def _sized(rule: ShardingRule, factors: Sequence[str]) -> str:
+    return joined(f"{factor} ({rule.sizes[factor]})" for factor in factors)
+
+
+def _value_line(line: ValueLine) -> str:
+    op = line.op
+    kinds = {"argument": "an argument", "result": "a result"}
+    kind = kinds.get(op.kind) or f"made by {op.opcode}{_at(op.source)}"
+    return f"{op.name} is {kind}, {op.short}: {op.spec}."
+
+
+def _rule_line(line: RuleLine) -> str:
+    return f"The rule of {line.op.name}: {line.op.rule}."
+
+
+# What brought an axis to a value, by the kind of its origin.
+_CAME = {
+    "argument": "which came from argument {}",
+    "result": "which was requested for the result {}",
+    "constraint": "which the constraint on {} asks for",
+    "manual": "which {} asks for",
+    "op": "which is in the type of {}",
+}
+
+
+def _split_line(line: SplitLine) -> str:
+    split = f"{_dimension(line)} is split over {line.axis}"
+    origin = line.origin
+    if origin is None:
+        return f"{split}."
+    if line.requested:
+        return f"{split}, as requested."
+    source = f" ({origin.source})" if origin.source else ""
+    return f"{split}, {_CAME[origin.kind].format(origin.name + source)}."
+
+
+def _no_step(line: NoStepLine) -> str:
+    return (
+        "No step of the propagation brought it: it crossed the border of a function or"
+        " loop."
+    )
+
+
+# Why values that are carried across a border are split alike.
+_CARRIED = {
+    "while": "what a loop carries is split alike in every iteration",
+    "case": "the result of a cond is split as its branches are",
+    "if": "the result of a cond is split as its branches are",
+    "optimization_barrier": "a barrier returns its operands",
+    "shard_map": "a shard_map returns what its body returns",
+    "result": "a result is split as what is returned",
+}
+
+
+def _step_line(line: StepLine) -> str:
+    went = f"Step {line.number}: {line.axis} went from {line.origin} to {line.target}"
+    if line.code in _CARRIED:
+        return f"{went}: {_CARRIED[line.code]}."
+    across = f" across {line.op}" if line.op else ""
+    went += f"{across}{_at(line.source)}"
+    if line.alike:
+        return f"{went}, which works element by element."
+    if not line.formula:
+        return f"{went}."
+    first, last = line.dims
+    place = f"dimension {first}"
+    if first != last:
+        place += f" there and {last} here"
+    return f"{went}: {line.formula}, where {line.factor} is {place}."
+
+
+def _whole_line(line: WholeLine) -> str:
+    """Why no axis splits a dimension."""
+    splits = " and ".join(f"{axis} splits it in {name}" for axis, name in line.splits)
+    axis, name = line.splits[0] if line.splits else ("", "")
+    names = line.names or ("what is returned",)
+    verb = "is" if len(names) == 1 else "are"
+    why = {
+        "size one": ": it has size 1",
+        "requested": ", as requested",
+        "no rule": f": Shardy has no rule for {line.op}",
+        "constraint": f": the constraint{_at(line.source)} asks for that",
+        "shard_map": f": the shard_map{_at(line.source)} asks for that",
+        "other result": f": {names[0]} is, but the program requests otherwise",
+        "result": f", as in {names[0]}",
+        "unreached": ": no axis reached it",
+        "new": f": it is new in {line.op}, and nothing that reads it is split there",
+        "not in operands": (
+            f": no axis reached it; {joined(names)}, where it comes from, {verb} not"
+            " split there"
+        ),
+        "body": f": {splits}, but the body of a shard_map sees one shard",
+        "blocked": f": {splits}, but {line.op} lets nothing cross {line.factor}",
+        "part": (
+            f": in {name} it is one part of {line.factor}, and {axis} splits another"
+            " part"
+        ),
+        "used": (
+            f": {splits}, but {axis} splits dimension {line.other} here, and an array"
+            " uses a mesh axis once"
+        ),
+        "conflict": f": {splits}: they disagree, so neither crosses {line.op}",
+        "summed": (
+            f": {splits}, but {axis} also splits {line.factor}, over which {line.op}"
+            " reduces"
+        ),
+        "held": f": {splits}, but Shardy did not let it cross {line.op}",
+    }
+    return f"{_dimension(line)} is not split{why[line.code]}."
+
+
+def _unreduced(line: UnreducedLine) -> str:
+    return f"It is not summed over {line.axis} yet: each device along it holds a part."
+
+
+def _moved_first(line: MovedLine) -> str:
+    verb = "is" if len(line.operands) == 1 else "are"
+    return (
+        f"{line.axis} splits {line.factor} ({line.size}) in {joined(line.operands)},"
+        f" which {verb} moved first ({line.kind} over {line.axis}): so {line.op} reduces"
+        f" over all of {line.factor} on each device, and needs no reduction over"
+        f" {line.axis}."
+    )
+
+
+def _cost(line: CostLine) -> str:
+    c = line.collective
+    over = " and ".join(c.mesh_axes) or "all devices"
+    cause = f": {c.cause}" if c.cause else "."
+    size = bytes_text(c.bytes_per_device)
+    return f"It costs, as an estimate, one {c.kind} of {size} over {over}{cause}"
+
+
+def _left_out(line: LeftOutLine) -> str:
+    how = ", element by element" if line.alike else ""
+    return f"{line.count:,} steps before the last are left out{how}."
+
+
+def _more(line: MoreLine) -> str:
+    return f"and {line.count:,} lines more, with full=True in sv.text"
+
+
+def _dimension(line: SplitLine | WholeLine) -> str:
+    return f"Dimension {line.dim} ({line.size})"
+
+
+def _at(source: str) -> str:
+    return f" at {source}" if source else ""
+
+
+_NO_RULE = (
+    "Shardy has no rule for it, so its result gets no sharding from what it reads."
+)
+_CPU_TOP_K = (
+    "XLA for CPUs sorts instead, before it propagates: expect another sharding and other"
+    " collectives there."
+)
+
+
+def note(fact: Note) -> str:
+    """A remark on a value or a plan.
+
+    >>> note(Note("unused"))
+    'The program does not use it.'
+    """
+    names = fact.names
+    first = names[0] if names else ""
+    values = plural(len(names), "value")
+    axes = ", ".join(names) or "no axis"
+    one = len(names) == 1
+    when = "it was requested"
+    if fact.step >= 0:
+        when = f"it stood after step {fact.step}"
+    return {
+        "unused": "The program does not use it.",
+        "call": f"It calls {first}.",
+        "host": (
+            "It calls Python on the host of one device, so its operands are gathered"
+            " there."
+        ),
+        "kernel": "It is a Pallas kernel.",
+        "approximate top_k": f"It calls {first}. {_CPU_TOP_K}",
+        "no rule": _NO_RULE,
+        "no body": "The function it calls has no body here.",
+        "shard_map": f"A shard_map over {axes}: its body says itself what is sent.",
+        "inside shard_map": (
+            f"Inside of a shard_map over {axes}: the shape is that of one device's block."
+        ),
+        "alike": f"shard_alike splits it as {' and '.join(names)}.",
+        "size one": (
+            f"{joined(names)} {'has' if one else 'have'} size 1: {'it' if one else 'they'}"
+            f" {'splits' if one else 'split'} nothing and no sharding names"
+            f" {'it' if one else 'them'}."
+        ),
+        "not covered": f"{values} not covered: {first}, for one.",
+        "uncertain": (
+            f"The estimate is uncertain at {values}: {joined(names, 'and', 3)}."
+            f" plan.why({shown(first)}) says why; a compile says what XLA's partitioner"
+            " does."
+        ),
+        "for TPUs": "It is lowered for TPUs: a Pallas kernel has no form for CPUs.",
+        "no calls": f"Which constraints are called is unknown. {fact.words}",
+        "after step": f"As {when}, without collectives: these are those of the end.",
+    }[fact.code]
+
+
+def _uneven(fact: UnevenNote) -> str:
+    misfit = fact.misfit
+    axes = " × ".join(misfit.axes)
+    if fact.code == "lost":
+        return (
+            f"{fact.value} is split over {axes} along dimension {fact.dim}, but not as a"
+            " result of the program: results must divide evenly, and"
+            f" {misfit}"
+        )
+    # XLA pads every shard to the size of the largest.
+    size = -(-misfit.size // misfit.parts)
+    full, rest = divmod(misfit.size, size)
+    empty = misfit.parts - full - bool(rest)
+    shards = [f"{plural(full, 'shard')} of {size:,}"]
+    if rest:
+        shards.append(f"one of {rest:,}")
+    if empty:
+        shards.append(f"{plural(empty, 'shard')} of padding alone")
+    return (
+        f"Dimension {fact.dim} is uneven over {axes}: {', then '.join(shards)}; the"
+        f" compiler pads. {misfit}"
+    )
+
+
+def _type_note(fact: TypeNote) -> str:
+    types = " or ".join(map(str, fact.types))
+    return f"By its type it is {types}; the propagation says {fact.spec}."
+
+
+def _mesh_note(fact: MeshNote) -> str:
+    sizes = ", ".join(f"{name}={size}" for name, size in fact.axes)
+    parts = [f"{axis} is {' × '.join(names)}" for axis, names in fact.parts]
+    return (
+        f"{fact.operation} is over a mesh of its own, {sizes}, of the same devices:"
+        f" {joined(parts)} here."
+    )
+
+
+def value_change(change: ValueChange) -> str:
+    """How a value is split before and after, or where an axis came from."""
+    before, after = change.before, change.after
+    if change.moved:
+        return f"{after.name}: {before.spec} -> {after.spec}"
+    came, comes = [], []
+    for axis, origin in before.origins.items():
+        now = after.origins.get(axis)
+        if now != origin:
+            came.append(f"{axis} came from {origin.kind} {origin.name}")
+            if now is not None:
+                comes.append(f"{axis} comes from {now.kind} {now.name}")
+    return f"{after.name}: {after.spec} as before, but {', '.join(came)}; {', '.join(comes)} now"
+
+
+def _one_sided(change: OneSided) -> str:
+    op = change.op
+    source = f" ({op.source})" if op.source else ""
+    return f"{change.code.capitalize()}: {op.name}, {op.short}, {op.spec}{source}"
+
+
+def _collective_change(change: PlannedChange) -> str:
+    before = f", {change.before.amount} before" if change.before else ""
+    return f"{change.code.capitalize()}: {change.collective.words}{before}"
+
+
+def _counts(counts: Counts) -> str:
+    sides = []
+    for noun, parts in (("collective", counts.collectives), ("value", counts.values)):
+        if parts:
+            word, count = parts[0]
+            rest = [f"{number:,} {name}" for name, number in parts[1:]]
+            sides.append(", ".join([f"{plural(count, noun)} {word}", *rest]))
+    return "; ".join(sides) + "."
+
+
+def _bytes_sent(fact: BytesSent) -> str:
+    before, after = bytes_text(fact.before), bytes_text(fact.after)
+    return f"Each device sends {before} before, {after} now."
+
+
+def price(collectives: Sequence[Collective]) -> str:
+    """Collectives as a phrase.
+
+    >>> price([Collective("all-reduce", ("model",), 131072)])
+    'an all-reduce of 128 KiB over model'
+    """
+    if not collectives:
+        return "nothing moves"
+    parts = []
+    for c in collectives:
+        article = "a" if c.kind.startswith(("r", "c")) else "an"
+        over = " and ".join(c.mesh_axes) or "the devices"
+        size = bytes_text(c.bytes_per_device)
+        parts.append(f"{article} {c.kind} of {size} over {over}")
+    return joined(parts)
+
+
+# Where a value is resharded, by the code of a choice.
+_WHERE = {
+    "body": "at the end of the body",
+    "second branch": "at the end of the other branch",
+    "first branch": "at the end of the one branch",
+    "constraint": "in place of the constraint",
+}
+
+
+def choice(one: Choice) -> str:
+    """What to write so that jax accepts an operation, and what it costs.
+
+    >>> from shardviz.core.layout.partition_spec import Spec
+    >>> choice(Choice(Spec.parse("x"), ()))
+    "P('x'): nothing moves."
+    """
+    does = what_choice_does(one)
+    return f"{one.out_sharding}: {does}" if one.code == "out_sharding" else does
+
+
+def what_choice_does(one: Choice) -> str:
+    """What a choice does and costs, without the sharding that it is for.
+
+    >>> from shardviz.core.layout.partition_spec import Spec
+    >>> what_choice_does(Choice(Spec.parse("x"), ()))
+    'nothing moves.'
+    """
+    costs = "what it costs is known once it is compiled"
+    if one.collectives is not None:
+        costs = price(one.collectives)
+    out = one.out_sharding
+    if one.code == "auto_axes":
+        inside = f"jax.sharding.auto_axes(..., out_sharding={out})"
+        return f"Put it inside of {inside}: {costs}."
+    if one.code == "operands":
+        steps = [f"{name} to {spec}" for name, spec in one.resharded]
+        return f"Reshard {' and '.join(steps)}; the result is {out}: {costs}."
+    if one.code in _WHERE:
+        return f"Reshard to {out} {_WHERE[one.code]}: {costs}."
+    if out.unreduced:
+        # jaxlib 0.10 plans such a sum at once, whatever the type says.
+        now = "" if one.collectives else " now"
+        over = " and ".join(sorted(out.unreduced))
+        costs += f"{now}; by its type the sum over {over} is still due"
+    return f"{costs}."
+
+
+def refusal(fact: Refusal) -> str:
+    """Why jax refuses an operation on Explicit axes.
+
+    >>> print(refusal(Refusal("inner alike", "dot_general", axes=("model",))))
+    Both operands of dot_general are split over model along the dimension that it ...
+    """
+    op, axes, specs = fact.op or "The operation", joined(fact.axes), fact.specs
+    alike = joined(specs)
+    first = specs[0] if specs else ""
+    second = specs[1] if len(specs) > 1 else ""
+    left = f"over {axes}" if fact.axes else "not at all"
+    right = f"over {joined(fact.right)}" if fact.right else "not at all"
+    start, end = fact.sizes[: fact.rank], fact.sizes[fact.rank :]
+    size, parts = fact.sizes if len(fact.sizes) == 2 else (0, 0)
+    operands = f" from operands that are {alike}" if len(specs) > 1 else ""
+    verb = "reads" if op == "gather" else "writes into"
+    dim = along((fact.dim,)) if fact.dim is not None else ""
+    return {
+        "inner alike": (
+            f"Both operands of {op} are split over {axes} along the dimension that it"
+            " sums: each device has a part of the sum, and it is ambiguous how the"
+            " result is split."
+        ),
+        "inner": (
+            f"{op} sums over a dimension that is split over {axes} on the left and"
+            f" {right} on the right."
+        ),
+        "batch": (
+            f"The batch dimensions of {op} are split {left} on the left and {right} on"
+            " the right."
+        ),
+        "twice": (
+            f"{op} would split its result over {axes or 'one axis'} in two"
+            f" dimensions{operands}; a mesh axis can split one."
+        ),
+        "uneven": (
+            f"{op} makes a dimension of size {size} out of one that is split over {axes},"
+            f" and {size} does not divide by {parts}."
+        ),
+        "reshape": (
+            f"{op} from {start} to {end} takes apart a dimension that is split ({first}),"
+            " and no mesh axis can follow it."
+        ),
+        "indexing": (
+            f"Indexing {verb} an array that is {first} by indices that are {second}, and"
+            " it is ambiguous how the result is split."
+        ),
+        "along": (
+            f"{op} works along {dim}, which is split over {axes}, and needs it not split."
+            if dim
+            else f"{op} needs dimensions that are not split, and its operand is {first}."
+        ),
+        "convolution": (
+            f"The operands of the convolution are {alike}, and it is ambiguous how the"
+            " result is split."
+        ),
+        "no type": f"jax does not infer a sharding for {op}: it has to be given.",
+        "operands": f"The operands of {op} are split differently: {alike}.",
+        "carry": (
+            f"{f'The carry {fact.words}'.strip()} goes into the loop as {first} and"
+            f" comes out of its body as {second}."
+        ),
+        "branch": f"One branch gives {first} and the other {second}.",
+        "constraint": (
+            f"With Explicit axes a constraint only checks: the value is {first} and not"
+            f" {second}. jax.sharding.reshard changes it."
+        ),
+        "other": fact.words,
+    }[fact.code]
+
+
+SENTENCES = {
+    OpRule: rule_in_words,
+    ValueLine: _value_line,
+    RuleLine: _rule_line,
+    SplitLine: _split_line,
+    NoStepLine: _no_step,
+    StepLine: _step_line,
+    WholeLine: _whole_line,
+    UnreducedLine: _unreduced,
+    MovedLine: _moved_first,
+    CostLine: _cost,
+    LeftOutLine: _left_out,
+    MoreLine: _more,
+    Note: note,
+    UnevenNote: _uneven,
+    TypeNote: _type_note,
+    MeshNote: _mesh_note,
+    Refusal: refusal,
+    Choice: choice,
+    ValueChange: value_change,
+    OneSided: _one_sided,
+    PlannedChange: _collective_change,
+    Counts: _counts,
+    BytesSent: _bytes_sent,
+    OtherMesh: lambda fact: f"Mesh: {fact.before} -> {fact.after}",
+    NoPlan: lambda fact: f"There is no plan {fact.code}: {fact.error}",
+    NothingChanged: lambda fact: "Nothing changes.",
+}

@@ -1,0 +1,206 @@
+"""A reshard in sentences: what is sent, by whom, over which links, and what memory it
+takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardviz.core.format import (
+    Fold,
+    bytes_text,
+    fold,
+    ids_text,
+    joined,
+    plural,
+    seconds_text,
+)
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.transfer.reshard import AssumedHost, Reshard, ReshardRow
+
+MOST_LETTERS = 40  # of device ids in a sentence
+SHOWN, MOST_REASONS = 5, 10
+ROWS_SEND = "Rows send, columns receive."
+WITHIN = "Squares on the diagonal are sent within them."
+LARGEST_FIRST = "Bytes moved, the largest first:"
+_KINDS = {
+    "copy": "copied to other devices",
+    "all-gather": "as all-gathers",
+    "all-to-all": "as all-to-alls",
+    "collective-permute": "as collective-permutes",
+}
+
+
+def title(reshard: Reshard) -> str:
+    """`2 arrays from x=8 to x=4: 24 KiB sent`."""
+    before = _meshes([row.before.mesh for row in reshard.rows])
+    after = _meshes([row.after.mesh for row in reshard.rows])
+    sent = "nothing is sent"
+    if len(reshard.sends):
+        sent = f"{bytes_text(reshard.bytes_moved)} sent"
+    return f"{plural(len(reshard.rows), 'array')} from {before} to {after}: {sent}"
+
+
+def _meshes(meshes: Sequence[MeshSpec]) -> str:
+    """A mesh as text, or how many devices several have."""
+    if not meshes:
+        return "nowhere"
+    # All arrays of a model mostly share one mesh object.
+    distinct = list({id(mesh): mesh for mesh in meshes}.values())
+    if len(set(map(str, distinct))) == 1:
+        return str(distinct[0])
+    ids = np.concatenate([mesh.device_ids.reshape(-1) for mesh in distinct])
+    return plural(len(np.unique(ids)), "device")
+
+
+def folds(reshard: Reshard) -> list[Fold[ReshardRow]]:
+    """The arrays that move, largest first; those of all layers as one."""
+    moving = [row for row in reshard.rows if row.bytes_moved]
+    alike = fold(moving, lambda r: r.path, lambda r: (*words(r), r.bytes_moved))
+    return sorted(alike, key=fold_bytes, reverse=True)
+
+
+def fold_bytes(one: Fold[ReshardRow]) -> int:
+    """The bytes that all arrays of a fold move."""
+    return sum(row.bytes_moved for row in one.items)
+
+
+def words(row: ReshardRow) -> tuple[str, str, str, str]:
+    """An array in words: its type, its two specs, and the collective it amounts to."""
+    before = "other blocks" if row.before.spec is None else str(row.before.spec)
+    after = "other blocks" if row.after.spec is None else str(row.after.spec)
+    return row.array.short, before, after, row.kind
+
+
+def summary(reshard: Reshard) -> list[str]:
+    """What is sent, by what, where to; a sentence or two per line."""
+    lines = [f"{title(reshard)}."]
+    if len(reshard.sends):
+        lines += [_hosts(reshard), _largest(folds(reshard)), _busiest(reshard)]
+    if reshard.rows:
+        lines.append(_memory(reshard))
+    if reshard.link_seconds:
+        times = []
+        for name, seconds in reshard.link_seconds.items():
+            times.append(f"{name} {seconds_text(seconds)}")
+        least = "The least time is unknown"
+        if reshard.seconds is not None:
+            least = f"At least {seconds_text(reshard.seconds)}"
+        lines.append(f"{least}: {joined(times)} ({reshard.rate_source}).")
+    return [*lines, *map(str, reshard.notes)]
+
+
+def _memory(reshard: Reshard) -> str:
+    before = bytes_text(int(reshard.bytes_before.max()))
+    after = bytes_text(int(reshard.bytes_after.max()))
+    peak = bytes_text(reshard.peak_bytes_per_device)
+    donated = bytes_text(reshard.peak_bytes_donated)
+    return (
+        f"On the fullest device {before} before and {after} after; at most {peak} while"
+        f" both are there, or {donated} where each array is donated and moved by itself."
+    )
+
+
+def _hosts(reshard: Reshard) -> str:
+    if len(reshard.host_ids) == 1:
+        return "All of it stays on one host."
+    inside = bytes_text(reshard.bytes_within_hosts)
+    between = bytes_text(reshard.bytes_between_hosts)
+    hosts = plural(len(reshard.host_ids), "host")
+    return f"{inside} within hosts, {between} between {hosts}."
+
+
+def _largest(moving: Sequence[Fold[ReshardRow]]) -> str:
+    """Which arrays and specs most of the bytes belong to, in one sentence."""
+    alike: dict[tuple[str, str, str], list[Fold[ReshardRow]]] = {}
+    total: dict[tuple[str, str, str], int] = {}
+    for one in moving:
+        key = words(one.items[0])[1:]
+        alike.setdefault(key, []).append(one)
+        total[key] = total.get(key, 0) + fold_bytes(one)
+    most = max(total, key=total.__getitem__)
+    before, after, kind = most
+    share = total[most] / sum(total.values())
+    part = f"{share:.0%} of it"
+    if share == 1:
+        part = "All of it"
+    elif share > 0.99:  # it would be rounded to 100 %
+        part = "Nearly all"
+    arrays = alike[most][0].name
+    if len(alike[most]) > 1:
+        count = sum(len(one.items) for one in alike[most])
+        arrays = f"{count:,} arrays, {arrays} first"
+    specs = f"from {before} to {after}"
+    if before == after:
+        specs = f"by {before} on both sides"
+    return f"{part} is {arrays}, {specs}, {_KINDS[kind]}."
+
+
+def _busiest(reshard: Reshard) -> str:
+    """Which devices send and receive most."""
+    sent = _most(reshard, reshard.bytes_sent)
+    received = _most(reshard, reshard.bytes_received)
+    if sent == received:
+        return f"Sending and receiving most: {sent}."
+    return f"Sending most: {sent}. Receiving most: {received}."
+
+
+def _most(reshard: Reshard, amounts: np.ndarray) -> str:
+    """`devices 0–3, 2 MiB each, and others less`."""
+    ids = reshard.device_ids[amounts == amounts.max()]
+    text = f"{_devices(ids, len(amounts))}, {bytes_text(int(amounts.max()))}"
+    if len(ids) > 1:
+        text += " each"
+    return text if len(ids) == (amounts > 0).sum() else f"{text}, and others less"
+
+
+def _devices(ids: np.ndarray, count: int) -> str:
+    """`device 3`, `devices 0–3`; how many, of more than fit in a line."""
+    if len(ids) == count > 1:
+        return "all devices"
+    text = ids_text(ids)
+    if len(text) > MOST_LETTERS:
+        return plural(len(ids), "device")
+    return f"device {text}" if len(ids) == 1 else f"devices {text}"
+
+
+def left_behind(reshard: Reshard) -> list[str]:
+    """Why arrays are left behind: a line for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for path, reason in reshard.left_behind.items():
+        reasons.setdefault(str(reason), []).append(path)
+    if not reasons:
+        return []
+    count = plural(len(reshard.left_behind), "array")
+    lines = [f"{count} left behind, and not counted above:"]
+    for reason, paths in list(reasons.items())[:MOST_REASONS]:
+        names = [one.name for one in fold(paths, str)]
+        lines.append(f"  {joined(names, limit=SHOWN)}: {reason}")
+    if len(reasons) > MOST_REASONS:
+        lines.append(f"  … and {len(reasons) - MOST_REASONS:,} more")
+    return lines
+
+
+def short(reshard: Reshard) -> str:
+    """How much of how many arrays is sent."""
+    arrays = plural(len(reshard.rows), "array")
+    devices = plural(len(reshard.device_ids), "device")
+    words = f"{arrays} on {devices}: {bytes_text(reshard.bytes_moved)} sent"
+    if reshard.left_behind:
+        words += f", {plural(len(reshard.left_behind), 'array')} left behind"
+    return words
+
+
+def assumed_host(fact: AssumedHost) -> str:
+    """Which devices are counted on host 0."""
+    ids = np.array(fact.device_ids)
+    some = f"{plural(len(ids), 'device')} ({ids_text(ids, 60)})"
+    return (
+        f"{some} of meshes with one host alone: counted on host 0. Otherwise give"
+        " sv.mesh(..., processes=...)."
+    )
+
+
+SENTENCES = {Reshard: short, AssumedHost: assumed_host}

@@ -1,0 +1,75 @@
+"""The least times of a program on some chips."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shardviz.core.format import plural
+from shardviz.core.program.roofline import Roofline, RooflineNote
+from shardviz.core.wording.fit import fit
+from shardviz.core.wording.hardware import CHIP_NOTES
+
+_PARTS = {"compute": "arithmetic", "memory": "memory", "collectives": "collectives"}
+
+#: Code to the sentence; {about} is what a note names.
+NOTES: Mapping[str, str] = {
+    "least": "Least times from published rates; latency and what the compiler cannot overlap"
+    " come on top.",
+    "no topology": "The coordinates of the devices are not known: collectives go at the rate of"
+    " all links of a chip at once.",
+    "cost counted once": "XLA's cost analysis counts the body of a loop once:"
+    " sv.stages(program, target).roofline counts each time it runs.",
+    "loops once": "The bodies of loops are counted once.",
+    "planned flops": "Counted on the plan, because XLA counts the body of a loop once.",
+    "planned bytes": "What products read and write, counted on the plan.",
+    "products added": "XLA counts the body of a loop once: products of further iterations are"
+    " added.",
+    "ragged": "What a ragged exchange sends is known only when it runs.",
+    "no groups": "Its groups of devices are not known.",
+    "no rate": "This rate is not published.",
+    "no link rate": "The rate of these links is not published for {about}.",
+}
+
+
+def note(fact: RooflineNote) -> str:
+    """What is assumed or not known, in one sentence.
+
+    >>> note(RooflineNote("no rate", count=2))
+    '2 rows without a time: This rate is not published.'
+    """
+    if fact.code == "chip":
+        return CHIP_NOTES[fact.about]
+    if fact.code == "unknown length":
+        verb = "counts" if fact.count == 1 else "count"
+        some = plural(fact.count, "collective")
+        return f"{some} in loops of unknown length {verb} once."
+    words = NOTES[fact.code].format(about=fact.about)
+    if fact.count:
+        return f"{plural(fact.count, 'row')} without a time: {words}"
+    return words
+
+
+def summary(fact: Roofline) -> str:
+    """The least time and its parts, and whether the program fits."""
+    words = f"On {fact.where}: nothing is known of its cost."
+    if fact.seconds is not None:
+        parts = [f"{_PARTS[name]} {_time(s)}" for name, s in fact.parts.items()]
+        words = f"At least {_time(fact.seconds)} on {fact.where}: {', '.join(parts)}."
+    if fact.counts_loops_once:
+        words += (
+            " Of arithmetic and memory one iteration of every loop is counted:"
+            " sv.stages(program, target).roofline counts all."
+        )
+    if fact.fit is not None and fact.fit.ok is not None:
+        words += f" {fit(fact.fit)}"
+    return words
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+SENTENCES = {RooflineNote: note, Roofline: summary}

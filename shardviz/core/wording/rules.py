@@ -1,0 +1,313 @@
+"""What rules and patterns did, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shardviz.core.format import (
+    ids_text,
+    joined,
+    listed,
+    plural,
+    shown,
+    suggestion,
+)
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.partition_spec import Spec, is_unconstrained
+from shardviz.core.layout.rules.path_rules import PathResolution
+from shardviz.core.layout.rules.resolution import Resolution
+from shardviz.core.layout.rules.rules import Dialect
+from shardviz.core.layout.rules.verdicts import (
+    Decision,
+    Outcome,
+    PathOutcome,
+    PathProblem,
+    PathVerdict,
+    Problem,
+    Verdict,
+)
+from shardviz.core.wording.layout import misfit, wrong_rank
+from shardviz.core.wording.remedies import decapitalised
+
+FEW_PATTERNS = 8  # of which each is named that does not match
+
+
+def verdict(fact: Verdict) -> str:
+    """What one rule did for one dimension."""
+    return f"rule {fact.rule + 1} ({fact.target}) {verdict_reason(fact)}"
+
+
+def verdict_reason(fact: Verdict) -> str:
+    """The same without the rule, as the rest of a sentence.
+
+    >>> print(verdict_reason(Verdict(0, "mlp", ("model",), Outcome.APPLIED)))
+    splits over 'model'.
+    """
+    outcome = fact.outcome
+    if outcome in (Outcome.APPLIED, Outcome.UNSPLIT, Outcome.SIZE_ONE):
+        return _decides(fact)
+    if outcome is Outcome.INDIVISIBLE and fact.misfit is not None:
+        return f"decides, but {misfit(fact.misfit)}"
+    if outcome is Outcome.MISSING_AXIS:
+        return f"decides, but {_no_axis(fact.absent, fact.mesh)}"
+    if outcome is Outcome.REPEATED:
+        return f"decides, but {_repeated(fact)}"
+    if outcome is Outcome.OTHER_NAME:
+        own = "no name" if fact.name is None else shown(fact.name)
+        return f"is for {shown(fact.logical)}; this dimension has {own}."
+    by = 0 if fact.by_rule is None else fact.by_rule + 1
+    if outcome is Outcome.DECIDED:
+        return f"comes after rule {by}, which already decided this dimension."
+    if outcome is Outcome.OVERRIDDEN:
+        return (
+            f"is replaced by rule {by}: this dialect reads the table as a dict, where the"
+            " last repeat wins."
+        )
+    return _taken(fact)
+
+
+def _decides(fact: Verdict) -> str:
+    if fact.free:
+        return "leaves the dimension to the compiler and ends the search."
+    if fact.outcome is Outcome.UNSPLIT:
+        return "leaves the dimension unsplit and ends the search."
+    if fact.mesh is None:
+        return f"splits over {listed(fact.axes)}."
+    ones, big, ways = [], [], 1
+    for axis in fact.axes:
+        size = fact.mesh.shape[axis]
+        ways *= size
+        (ones if size == 1 else big).append(axis)
+    does = "is dropped" if fact.drops else "splits nothing"
+    dropped = f" {listed(ones)} of size 1 {does}."
+    if not big:
+        return f"decides, and nothing is split:{dropped}"
+    return f"splits {ways:,} ways over {listed(big)}." + (dropped if ones else "")
+
+
+def _no_axis(absent: tuple[str, ...], mesh: MeshSpec | None) -> str:
+    if mesh is None:
+        return f"the mesh has no axis {listed(absent, 'or')}."
+    hint = suggestion(absent[0], mesh.axis_names)
+    return f"the mesh ({mesh}) has no axis {listed(absent, 'or')}.{hint}"
+
+
+def _repeated(fact: Verdict) -> str:
+    if fact.taken:
+        causes = joined(f"dimension {d} has {shown(a)}, too" for a, d, _ in fact.taken)
+        return f"{causes}."
+    twice = next(a for i, a in enumerate(fact.axes) if a in fact.axes[:i])
+    return f"names {shown(twice)} twice; a mesh axis can split a dimension once."
+
+
+def _taken(fact: Verdict) -> str:
+    """Which rules already use the axes that a rule wants."""
+    causes = []
+    for axis, dim, by in fact.taken:
+        if by is None:
+            causes.append(f"{shown(axis)} already splits dimension {dim}")
+        else:
+            causes.append(
+                f"rule {by + 1} already uses {shown(axis)} for dimension {dim}"
+            )
+    if fact.outcome is Outcome.TAKEN:
+        return f"does not apply: {joined(causes)}."
+    gone = {axis for axis, _, _ in fact.taken}
+    free = [a for a in fact.axes if a not in gone]
+    verb = "is" if len(free) == 1 else "are"
+    return (
+        f"needs all of ({', '.join(fact.axes)}), and {joined(causes)};"
+        f" {listed(free)} {verb} free."
+    )
+
+
+def decision(fact: Decision) -> str:
+    """One line on one dimension: which rule decided, and which could not apply."""
+    name, head = fact.logical, f"dimension {fact.dimension}"
+    if is_unconstrained(name):
+        return f"{head} is left to the compiler."
+    if name is None:
+        return (
+            f"{head} (no name) is not split: no rule can match a dimension without a"
+            " name."
+        )
+    head = f"{head} “{name}”"
+    if fact.passed_through:
+        return f"{head} → {name}: no rule is for it, so nnx takes the name for a mesh axis."
+    if fact.unknown:
+        hint = f" Did you mean “{fact.near}”?" if fact.near else ""
+        return f"{head} is not split: no rule knows “{name}”.{hint}"
+    before = []
+    for one in fact.verdicts:
+        if one.logical == name and one.outcome in (Outcome.TAKEN, Outcome.PART_TAKEN):
+            before.append(verdict(one))
+    winner = fact.deciding
+    if winner is None:
+        return f"{head} is not split: {' '.join(before)}"
+    if fact.axes:
+        lead = f"{head} → {', '.join(fact.axes)}"
+    else:
+        lead = f"{head} {'is left to the compiler' if winner.free else 'is not split'}"
+    return " ".join(
+        [f"{lead}: {verdict(winner)}", *(f"Before it, {b}" for b in before)]
+    )
+
+
+def problem(fact: Problem) -> str:
+    """Why a mesh cannot have the spec that rules gave."""
+    if fact.decision is None:
+        return fact.error
+    dim, winner = fact.decision.dimension, fact.decision.deciding
+    if fact.code == "verdict" and winner is not None:
+        return f"Dimension {dim}: {verdict(winner)}"
+    return (
+        f"Dimension {dim}: no rule is for {shown(fact.decision.logical)}, and nnx takes it"
+        " for a mesh axis, which the mesh lacks."
+    )
+
+
+def resolution_findings(value: Resolution) -> list[str]:
+    """The spec, then a line per dimension, then what else is wrong."""
+    count = plural(len(value.rules), "rule")
+    lines = [f"{value.spec}  ({value.dialect.value} rules, {count})"]
+    lines += map(decision, value.decisions)
+    # What a verdict says is in the line of its dimension.
+    lines += [problem(p) for p in value.failures if p.code != "verdict"]
+    return lines
+
+
+def resolution(value: Resolution) -> str:
+    """How names became a spec, and what would split a dimension that is not."""
+    lines = resolution_findings(value)
+    first = value.first_remedy()
+    if first is not None:
+        dim, remedy = first
+        lines.append(f"To split dimension {dim}: {decapitalised(remedy.edit)}.")
+    return "\n".join(lines)
+
+
+def path_verdict(fact: PathVerdict) -> str:
+    """What one pattern did for one array."""
+    line = f"{shown(fact.pattern)} → {fact.spec}"
+    return f"pattern {fact.rule + 1} ({line}) {path_verdict_reason(fact)}"
+
+
+#: Kinds of verdict on a pattern that one phrase says.
+_PATH_REASONS: Mapping[PathOutcome, str] = {
+    PathOutcome.ONE_ELEMENT: "matches, but an array of one element is never split.",
+}
+
+
+def path_verdict_reason(fact: PathVerdict) -> str:
+    """The same without the pattern, as the rest of a sentence."""
+    outcome = fact.outcome
+    if outcome in _PATH_REASONS:
+        return _PATH_REASONS[outcome]
+    if outcome is PathOutcome.MATCHED:
+        return f"matches and {_splits(fact.spec)}."
+    if outcome is PathOutcome.WRONG_RANK and fact.wrong_rank is not None:
+        return f"decides, but {decapitalised(wrong_rank(fact.wrong_rank))}"
+    if outcome is PathOutcome.INDIVISIBLE and fact.misfit is not None:
+        return f"decides, but in dimension {fact.dimension}, {misfit(fact.misfit)}"
+    if outcome is PathOutcome.MISSING_AXIS:
+        return f"decides, but {_no_axis(fact.absent, fact.mesh)}"
+    if outcome is PathOutcome.REPEATED:
+        axes = fact.spec.axes
+        twice = next(a for i, a in enumerate(axes) if a in axes[:i])
+        return f"decides, but names {shown(twice)} twice; a mesh axis can split once."
+    if outcome is PathOutcome.INVALID:
+        return f"cannot be matched. {fact.error}"
+    if outcome is PathOutcome.SEVERAL:
+        numbers = listed([n + 1 for n in fact.several])
+        return f"matches, as do others (patterns {numbers} in all); Keras allows one."
+    by = 0 if fact.by_rule is None else fact.by_rule + 1
+    if outcome is PathOutcome.NO_MATCH:
+        return f"does not match{_lack(fact)}."
+    if fact.dialect is Dialect.KERAS:
+        return f"matches, too, and pattern {by} is the path itself, which Keras takes first."
+    return f"matches, too, and comes after pattern {by}, which decides."
+
+
+def _lack(fact: PathVerdict) -> str:
+    if fact.lacks:
+        return f": the path has no {listed(fact.lacks, 'or', 3)}"
+    if not fact.wider:
+        return ""
+    return (
+        ": it is only in a part of the path, which did in older versions of Keras;"
+        f" {shown(fact.wider)} matches all of it"
+    )
+
+
+def _splits(spec: Spec) -> str:
+    parts = []
+    for dim, axes in enumerate(spec.dims):
+        if dim in spec.unconstrained:
+            parts.append(f"dimension {dim} as the compiler likes")
+        elif axes:
+            parts.append(f"dimension {dim} over {listed(axes)}")
+    return f"splits {', '.join(parts)}" if parts else "splits no dimension"
+
+
+def path_problem(fact: PathProblem) -> str:
+    """Why no pattern gives a path a spec."""
+    if fact.code == "unreadable":
+        return fact.error
+    if fact.code == "several match":
+        return (
+            f"{len(fact.patterns)} patterns match the path, {listed(fact.patterns, limit=4)},"
+            " and Keras allows one. Make each path match one pattern, or give the path"
+            " itself as a key, which wins."
+        )
+    hint = f" The nearest is {shown(fact.patterns[0])}." if fact.patterns else ""
+    return (
+        f"No pattern matches the path, where EasyLM raises an error.{hint} Add a pattern;"
+        " ('.*', ()) at the end leaves all other arrays unsplit."
+    )
+
+
+def path_resolution(value: PathResolution) -> str:
+    """Which pattern decides for a path, and why every other does not."""
+    became = "unknown" if value.spec is None else str(value.spec)
+    count = plural(len(value.rules), "pattern")
+    lines = [f"{value.path} → {became}  ({value.dialect.value}, {count})"]
+    if value.problem is not None:
+        lines.append(path_problem(value.problem))
+    elif value.one_element and value.winner is None:
+        lines.append("An array of one element is never split.")
+    elif value.winner is None:
+        lines.append("No pattern matches the path, and Keras replicates such an array.")
+    others = [v for v in value.verdicts if v.outcome is PathOutcome.NO_MATCH]
+    if len(others) > FEW_PATTERNS:
+        # Of many, those are named that older versions of Keras would have taken.
+        named = [v.rule for v in others if v.wider][:FEW_PATTERNS]
+    else:
+        named = [v.rule for v in others]
+    rest = []
+    for one in value.verdicts:
+        if one.outcome is not PathOutcome.NO_MATCH or one.rule in named:
+            lines.append(path_verdict(one))
+        else:
+            rest.append(one.rule + 1)
+    if rest:
+        lines.append(f"Patterns {ids_text(rest)} do not match.")
+    found = value.first_remedy()
+    if found:
+        lines.append(f"To {found.want}: {decapitalised(found[0].edit)}.")
+    return "\n".join(lines)
+
+
+SENTENCES = {
+    Verdict: verdict,
+    Decision: decision,
+    Problem: problem,
+    PathVerdict: path_verdict,
+    PathProblem: path_problem,
+}
+
+EXPLANATIONS = {
+    Verdict: verdict_reason,
+    PathVerdict: path_verdict_reason,
+    Resolution: resolution,
+    PathResolution: path_resolution,
+}

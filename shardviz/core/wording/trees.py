@@ -1,0 +1,301 @@
+"""What the audit of a model found: sizes, problems, the optimizer beside its
+parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shardviz.core.format import (
+    Fold,
+    bytes_text,
+    first_lines,
+    fold,
+    joined,
+    listed,
+    plural,
+    shown,
+)
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.rules.requests import Request
+from shardviz.core.layout.rules.rule_uses import RuleUses, no_pattern
+from shardviz.core.layout.rules.rules import PathRules
+from shardviz.core.layout.trees.audit import Audit
+from shardviz.core.layout.trees.differences import Difference
+from shardviz.core.layout.trees.group_bytes import GroupBytes
+from shardviz.core.wording.fit import fit, uncounted
+from shardviz.core.wording.rule_uses import no_pattern as unmatched_paths
+from shardviz.core.wording.rule_uses import rule_uses
+
+SHOWN = 5
+# What was lost comes first; what costs nothing last.
+_RANK = ("lost", "stacked", "unknown", "otherwise", "precision", "dtype", "further")
+
+
+def summary(audit: Audit) -> str:
+    """How many arrays take how much of each device."""
+    trouble = f", {len(audit.unknown):,} unknown" if audit.unknown else ""
+    if audit.problems:
+        trouble += f", {plural(len(audit.problems), 'problem')}"
+    arrays = plural(len(audit.rows), "array")
+    size = bytes_text(audit.bytes_per_device)
+    on = f"{_axes(audit.mesh)}, {_lines(audit)}"
+    return f"{arrays} on {on}: {size} on each device{trouble}"
+
+
+def explain(audit: Audit) -> str:
+    """All findings, one paragraph each."""
+    parts = [
+        _sizes(audit),
+        "" if audit.capacity is None else fit(audit.fit),
+        *_unknown(audit),
+        _problems(audit),
+        _unmatched(audit),
+        _optimizer(audit),
+        _groups(audit),
+        _replicated(audit),
+        rule_uses(RuleUses(audit.rule_uses)),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def fold_bytes(one: Fold[Request]) -> str:
+    """What alike arrays take on each device: `32 × 2 MiB`."""
+    return f"{one.count}{bytes_text(one.items[0].bytes_per_device or 0)}"
+
+
+def group(fact: GroupBytes) -> str:
+    """What a group of arrays takes, in one line."""
+    copies = "1 copy" if fact.copies == 1 else f"{fact.copies:,.3g} copies"
+    parts = [f"{plural(fact.arrays, 'array')} of {bytes_text(fact.bytes)} in all"]
+    if fact.uncounted:
+        parts.append(f"{fact.uncounted:,} of them not counted")
+    parts.append(copies)
+    if fact.waste:
+        parts.append(f"{bytes_text(fact.waste)} of it by replication")
+    return f"{fact.name} {bytes_text(fact.bytes_per_device)} ({', '.join(parts)})"
+
+
+def difference(fact: Difference) -> str:
+    """How an array of the optimizer is held otherwise than its parameter.
+
+    >>> from shardviz.core.layout.trees.differences import Held
+    >>> held = Held((8,), "float32", None), Held((8,), "bfloat16", None)
+    >>> print(difference(Difference("mu/w", "params/w", "mu", "dtype", *held, None, 2048)))
+    mu of 'params/w' is float32 while the parameter is bfloat16: +2 KiB per device
+    """
+    whose = shown(fact.partner, 120)
+    return f"{fact.role} of {whose} {_how(fact)}{_cost(fact.bytes_per_device)}"
+
+
+def difference_lines(found: Iterable[Difference]) -> list[str]:
+    """One line for what differs alike in all layers: what was lost first, then by its
+    cost.
+    """
+    alike: dict[tuple[str, str, str], list[Difference]] = {}
+    for one in found:
+        alike.setdefault((one.kind, one.role, _how(one)), []).append(one)
+    lines = []
+    for (kind, role, how), some in alike.items():
+        cost = sum(one.bytes_per_device for one in some)
+        line = difference(some[0])
+        if len(some) > 1:
+            names = joined(
+                (f.name for f in fold((o.partner for o in some), str)), limit=5
+            )
+            line = f"{role} of {plural(len(some), 'parameter')} ({names}) {how}{_cost(cost)}"
+        lines.append((_RANK.index(kind), -cost, line))
+    return [line for _, _, line in sorted(lines)]
+
+
+def _how(fact: Difference) -> str:
+    """What differs, to be said after the name of the array."""
+    mine, theirs = fact.held, fact.parameter
+    how = "is replicated" if mine.replicated else f"is split {mine.spec}"
+    there = f"while the parameter is split {theirs.spec}"
+    shapes = f"has shape {list(mine.shape)} beside {list(theirs.shape)}"
+    if fact.stacked is not None:
+        name, dim, axes = fact.stacked
+        if not axes:
+            axis = f"{shown(name)}, the stacked layers (dimension {dim})"
+            return f"{shapes}, without {axis}: the layers share it"
+        over = (
+            f"{listed(axes)} along dimension {dim} ({shown(name)}, the stacked layers)"
+        )
+        return f"is not split over {over}, as the parameter is ({theirs.spec})"
+    if fact.kind == "unknown":
+        return f"is split in a way that nothing says, {there}"
+    if fact.kind == "precision":
+        return f"is {mine.dtype}: small steps of a mean of squares round to nothing"
+    if fact.kind == "dtype":
+        return f"is {mine.dtype} while the parameter is {theirs.dtype}"
+    if fact.kind == "further":
+        return f"{how}, further than the parameter ({theirs.spec})"
+    if fact.kind == "otherwise":
+        return f"{how} {there}: every step moves one of them"
+    return (
+        f"{how} {there}"
+        if mine.shape == theirs.shape
+        else f"{shapes} and {how} {there}"
+    )
+
+
+def _cost(size: int) -> str:
+    if not size:
+        return ""
+    sign = "+" if size > 0 else "−"
+    return f": {sign}{bytes_text(abs(size))} per device"
+
+
+def _sizes(audit: Audit) -> str:
+    devices = plural(audit.mesh.size, "device")
+    head = (
+        f"{plural(len(audit.rows), 'array')} of {bytes_text(audit.bytes)} on"
+        f" {_axes(audit.mesh)} ({devices}) by {_lines(audit)}, read as"
+        f" {audit.dialect.value}: {bytes_text(audit.bytes_per_device)} on each device"
+        f"{uncounted(audit.uncounted)}."
+    )
+    if audit.off_device:
+        kinds = dict.fromkeys(str(r.array.memory_kind) for r in audit.off_device)
+        head += (
+            f" Beside that, {bytes_text(audit.bytes_off_device)} for each device are in"
+            f" other memory ({joined(kinds)})."
+        )
+    there = [f for f in audit.largest_folds if f.items[0].array.memory_kind is None]
+    if len(audit.rows) > 1 and there:
+        head += f" Largest there: {joined(f'{f.name} {fold_bytes(f)}' for f in there[:SHOWN])}."
+    return head
+
+
+def _unknown(audit: Audit) -> list[str]:
+    """The arrays that the rules say nothing of, or not all."""
+    lines = []
+    if audit.unknown:
+        count, size = plural(len(audit.unknown), "array"), _size(audit.unknown)
+        be, them = _verb(audit.unknown), "it" if len(audit.unknown) == 1 else "them"
+        lines.append(
+            f"How {count} {be} split is unknown ({_paths(audit.unknown)}; {size} in all), and"
+            f" no bytes are counted for {them}. Give a sharding, names beside the arrays, or"
+            " names= to sv.audit."
+        )
+    if audit.off_mesh:
+        ids: set[int] = set()
+        for row in audit.off_mesh:
+            assert row.layout is not None
+            ids.update(row.layout.device_ids.tolist())
+        devices = "device" if len(ids) == 1 else "devices"
+        where = f"{devices} {joined(map(str, sorted(ids)), limit=SHOWN)}"
+        names = _few(
+            f"{row.array.name} ({bytes_text(row.bytes_per_device or 0)})"
+            for row in audit.off_mesh
+        )
+        count = plural(len(audit.off_mesh), "live array")
+        be = _verb(audit.off_mesh)
+        lines.append(f"{count} {be} on {where} and not split over the mesh: {names}.")
+    if audit.elsewhere:
+        count, be = plural(len(audit.elsewhere), "array"), _verb(audit.elsewhere)
+        names = _few(audit.elsewhere)
+        lines.append(
+            f"{count} of another mesh {be} read here by the names of the axes: {names}."
+        )
+    if audit.unnamed:
+        lines.append(
+            f"{plural(len(audit.unnamed), 'array')} without names beside others that have some:"
+            f" flax reads that as not split ({_few(audit.unnamed)})."
+        )
+    return lines
+
+
+def _problems(audit: Audit) -> str:
+    if not audit.problems:
+        return ""
+    # Arrays of one shape fail for one reason, which is said once.
+    alike: dict[str, list[str]] = {}
+    for name, why in audit.problems.items():
+        alike.setdefault(str(why), []).append(name)
+    lines = [f"  {_few(names)}: {why}" for why, names in alike.items()]
+    count = plural(len(audit.problems), "array")
+    return first_lines(f"{count} cannot be laid out:", lines)
+
+
+def _unmatched(audit: Audit) -> str:
+    if isinstance(audit.rules, PathRules):
+        return unmatched_paths(no_pattern(audit.rows))
+    lines = []
+    for name, near, arrays in audit.unmatched:
+        hint = f" Did you mean {shown(near)}?" if near else ""
+        lines.append(f"No rule knows {shown(name)} (in {_few(arrays)}).{hint}")
+    return first_lines("", lines)
+
+
+def _optimizer(audit: Audit) -> str:
+    lines = [f"  {line}." for line in difference_lines(audit.differences)]
+    if audit.unpaired:
+        count, size = plural(len(audit.unpaired), "array"), _size(audit.unpaired)
+        belong = "belongs" if len(audit.unpaired) == 1 else "belong"
+        names = _paths(audit.unpaired)
+        lines.append(
+            f"  {count} of the optimizer ({size}) {belong} to no parameter: {names}."
+        )
+    return first_lines("The optimizer beside its parameters:", lines) if lines else ""
+
+
+def _groups(audit: Audit) -> str:
+    if len(audit.groups) < 2:
+        return ""
+    lines = [f"  {group(one)}" for one in (*audit.groups, audit.total)]
+    return "\n".join(["On each device:", *lines])
+
+
+def _replicated(audit: Audit) -> str:
+    if not audit.replicated:
+        return ""
+    names = []
+    for one in fold(audit.replicated, lambda r: r.path, lambda r: r.array.bytes):
+        size = bytes_text(one.items[0].array.bytes)
+        names.append(f"{one.name} ({one.count}{size})")
+    count = plural(len(audit.replicated), "large array")
+    be = _verb(audit.replicated)
+    return f"{count} {be} replicated: {joined(names, limit=SHOWN)}."
+
+
+def _axes(mesh: MeshSpec) -> str:
+    """The mesh; axes of size 1, which large models have by the dozen, are only counted."""
+    split = [f"{name}={size}" for name, size in mesh.shape.items() if size > 1]
+    ones = len(mesh.shape) - len(split)
+    if ones < 3:
+        return str(mesh)
+    return ", ".join([*split, f"{plural(ones, 'axis', 'axes')} of size 1"])
+
+
+def _lines(audit: Audit) -> str:
+    noun = "pattern" if isinstance(audit.rules, PathRules) else "rule"
+    return plural(len(audit.rules), noun)
+
+
+def _verb(some: tuple[object, ...]) -> str:
+    return "is" if len(some) == 1 else "are"
+
+
+def _size(rows: Iterable[Request]) -> str:
+    return bytes_text(sum(row.array.bytes for row in rows))
+
+
+def _paths(rows: Iterable[Request]) -> str:
+    return _few(row.path for row in rows)
+
+
+def _few(names: Iterable[str]) -> str:
+    """Some names, those that differ in the number of their layer as one; the others
+    counted.
+    """
+    folds = fold(names, str)
+    some = [one.name for one in folds[:SHOWN]]
+    hidden = sum(len(one.items) for one in folds[SHOWN:])
+    if hidden:
+        some.append(f"{hidden:,} more")
+    return joined(some)
+
+
+SENTENCES = {Audit: summary, GroupBytes: group, Difference: difference}
+EXPLANATIONS = {Audit: explain}

@@ -1,0 +1,3 @@
+"""What compiled text says: collectives, replica groups, source lines. Pure; knows no
+jax.
+"""

@@ -1,0 +1,513 @@
+"""Why a collective of a module is there: what value it is about, and what that is for.
+
+The operand of a collective is followed to what makes it: an argument of the program, or
+an operation that the program itself has. On the way are copies, other collectives, and
+the slices and reshapes that the partitioner adds, which carry the name and line of the
+operation they are made for, or none. Where the way ends at anything else, the operand
+is unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+from shardviz.core.program.cause import UNKNOWN, Cause, ValueName, author_of
+from shardviz.core.xla.module import (
+    COLLECTIVES,
+    INSTRUCTION,
+    NO_SOURCE,
+    Computation,
+    Instruction,
+    InstructionSource,
+)
+
+SUMS = ("all-reduce", "reduce-scatter")
+_RESPLITS = ("all-to-all", "collective-permute")
+_TUPLE_COPIES = ("copy", "opt-barrier", "optimization-barrier")
+_COPIES = (*_TUPLE_COPIES, "bitcast", "copy-start", "copy-done")
+# What the partitioner adds around a collective; the user's own have a name of their
+# own.
+_MOVES = (
+    "reshape",
+    "transpose",
+    "slice",
+    "dynamic-slice",
+    "pad",
+    "convert",
+    "get-tuple-element",
+)
+_CHOICES = ("select", "concatenate", "dynamic-update-slice")
+_EMPTY = ("constant", "broadcast", "iota")
+# Ends for programs of any size: what is farther away is not known.
+_DEEPEST, _FARTHEST, _MOST_USERS = 64, 12, 8
+# The collectives of `jax.lax` that users write, by the kind that each is compiled to.
+_WRITTEN = {
+    "all-reduce": re.compile(r"(psum\w*|pmax|pmin|pmean)$"),
+    "all-gather": re.compile(r"all_gather\w*$"),
+    "reduce-scatter": re.compile(
+        r"(reduce_scatter|psum_scatter|unreduced_reduce_scatter)$"
+    ),
+    "all-to-all": re.compile(r"all_to_all$"),
+    "collective-permute": re.compile(r"ppermute$"),
+    "collective-broadcast": re.compile(r"pbroadcast$"),
+    "ragged-all-to-all": re.compile(r"ragged_all_to_all$"),
+}
+_NAME = re.compile(r"[\w.\-]+$")
+_VMAPPED_LOOP = re.compile(r"vmap\([^()]*\)/while")
+_IN_LOOP = re.compile(
+    r"while/body/(?:jit\(dynamic_index_in_dim\)/)?(dynamic_slice|squeeze)$"
+)
+# Of ConvolutionDimensionNumbers in xla_data.proto.
+_KERNEL_INPUT_FEATURE, _INPUT_FEATURE = 3, 8
+
+
+class Value(NamedTuple):
+    """The value that a collective is about.
+
+    Attributes:
+        name: what it is called.
+        source: the operation that makes it and its line; of an argument only its name.
+        maker: the instruction that makes it; None where it is unknown.
+        same: whether nothing but copies and collectives is between it and the
+            collective, so that its dimensions are those of the operand.
+        moved: what splits it otherwise in between: a kind of collective, or a slice.
+        on_one: whether one device of each group has it, and the others add zeros.
+    """
+
+    name: ValueName
+    source: InstructionSource = NO_SOURCE
+    maker: Instruction | None = None
+    same: bool = True
+    moved: str = ""
+    on_one: bool = False
+
+
+NOBODY = Value(UNKNOWN)
+
+
+class _Place(NamedTuple):
+    """A value on the way: an instruction, and the element of its tuple that is meant."""
+
+    instruction: Instruction
+    path: tuple[int, ...] = ()
+
+
+class Causes:
+    """What the collectives of one module sum or move, and why.
+
+    Args:
+        arguments: what the module calls an argument, to the name in the program.
+    """
+
+    def __init__(self, arguments: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._arguments = arguments
+
+    def value(self, operand: Instruction, own: Instruction, kind: str) -> Value:
+        """The value behind an operand of a collective.
+
+        Args:
+            operand: the operand.
+            own: the collective.
+            kind: what kind of collective it is.
+        """
+        return self._followed(_Place(operand), own, kind in SUMS)
+
+    def _followed(
+        self, place: _Place, own: Instruction, sums: bool, depth: int = 0
+    ) -> Value:
+        """Follows a value to what makes it."""
+        same, moved = True, ""
+        for _ in range(_DEEPEST):
+            here = place.instruction
+            kind, reads = here.opcode, here.operands
+            if kind == "parameter" and here.computation.is_entry:
+                return self._argument(here, same)._replace(moved=moved)
+            if kind == "copy" and _is_constraint(here) and _alike(here, own):
+                # The constraint itself: what follows it on its line is for whatever
+                # reads it.
+                return _made(here, same)._replace(moved=moved)
+            further = _through(place)
+            if isinstance(further, Value):
+                return further._replace(same=False, moved=moved)
+            if kind.startswith(_RESPLITS):
+                moved = here.kind
+            passes = _passes(here, own) or (sums and _sums_behind(here, own))
+            if passes and kind == "dynamic-slice":
+                moved = moved or "slice"
+            if further is None and passes and reads:
+                further = _operand_behind(place)
+                same = same and (kind in _COPIES or _is_collective(here))
+            if further is None and kind in _CHOICES and not sums and _alike(here, own):
+                return self._chosen(here, own, depth)
+            if further is None and sums and kind == "select" and _picks_device(here):
+                return self._chosen(here, own, depth)._replace(on_one=True)
+            if further is None:
+                value = self._sliced(here, depth) or _made(here, same)
+                return value._replace(moved=moved)
+            place = further
+        return NOBODY
+
+    def _chosen(self, choice: Instruction, own: Instruction, depth: int) -> Value:
+        """The one value that is filled up with zeros, or joined with its neighbours'."""
+        values: dict[ValueName, Value] = {}
+        for read in choice.operands if depth < 2 else ():
+            is_condition = any(shape.dtype == "pred" for shape in read.shapes)
+            if read.opcode in _EMPTY or is_condition:
+                continue
+            value = self._followed(_Place(read), own, False, depth + 1)
+            values.setdefault(value.name, value)
+        if len(values) == 1 and UNKNOWN not in values:
+            return next(iter(values.values()))._replace(same=False)
+        return _made(choice, False)
+
+    def _sliced(self, slice_: Instruction, depth: int) -> Value | None:
+        """An iteration's slice of an argument that a loop runs over, as in `scan`."""
+        if depth > 1 or not _IN_LOOP.search(slice_.op) or not slice_.operands:
+            return None
+        place = _Place(slice_.operands[0])
+        value = self._followed(place, slice_, False, depth + 1)
+        if not value.name.is_argument:
+            return None
+        return value._replace(name=ValueName("slice", value.name.name))
+
+    def _argument(self, parameter: Instruction, same: bool) -> Value:
+        name = self._arguments.get(parameter.op, parameter.op)
+        name = name or f"number {parameter.parameter_number}"
+        called = ValueName("argument", name)
+        return Value(called, parameter.source, parameter, same)
+
+    def source_of_part(
+        self, value: Value, own: Instruction, kind: str, number: int
+    ) -> InstructionSource:
+        """Where one part of a combined collective comes from.
+
+        The metadata of the collective is that of one of its members, so a sum is what
+        makes the operand, and what is moved is for the operation that reads it.
+        """
+        maker = value.maker
+        if kind in SUMS and maker is not None and maker.source.source:
+            return maker.source
+        for part in own.users:
+            if part.opcode != "get-tuple-element" or part.index != number:
+                continue
+            user = _user(part)
+            if user.is_named:
+                return user
+        if maker is not None and value.source.is_named:
+            return maker.source
+        return NO_SOURCE
+
+    def cause(
+        self,
+        value: Value,
+        collective: Instruction,
+        kind: str,
+        axes: Sequence[str],
+        is_partial: bool = False,
+        own: InstructionSource | None = None,
+    ) -> Cause:
+        """Why a collective is there.
+
+        Args:
+            value: what its operand is.
+            collective: the collective.
+            kind: what kind it is.
+            axes: the mesh axes it runs over.
+            is_partial: whether its groups are smaller than these.
+            own: the operation that it is for, where its own metadata is another
+                member's.
+        """
+        maker = value.maker
+        inside = own is None and maker is not None and _alike(collective, maker)
+        own = own or collective.source
+        inside = inside and own.is_named
+        if inside and maker is not None and _is_constraint(maker):
+            own, inside = _user(collective), False
+        known = Cause(
+            "unknown",
+            kind,
+            tuple(axes),
+            is_partial,
+            value.name,
+            operation=_called(own, kind),
+            reducer=collective.reducer,
+        )
+        if _is_written(collective, own):
+            return replace(known, code=author_of(_with_calls(collective, own.op)))
+        if maker is None:
+            return known
+        wanted_by = _wanted_by(own, collective)
+        if value.on_one:
+            return replace(known, code="from one", wanted_by=wanted_by)
+        if kind in SUMS:
+            code = _code_of_sum(value, own)
+            in_loop = bool(_VMAPPED_LOOP.search(own.op)) and known.reducer == "or"
+            asks = in_loop and code != "summed"
+            return replace(known, code=code, vmapped_loop=asks)
+        if inside:
+            return replace(known, code=_code_within(maker, collective, kind))
+        known = replace(known, wanted_by=wanted_by, before=value.moved)
+        if kind == "collective-permute":
+            return replace(known, code="sent")
+        if kind != "all-gather":
+            return replace(known, code="resplit")
+        return _gathered(known, value, collective)
+
+
+def _alike(one: Instruction, other: Instruction) -> bool:
+    """Whether two instructions are of one operation of the program, name and line."""
+    return one.identity == other.identity
+
+
+def _is_collective(instruction: Instruction) -> bool:
+    # What runs asynchronously hands on what is in it, collective or not.
+    return instruction.opcode.startswith((*COLLECTIVES, "async"))
+
+
+def _is_constraint(instruction: Instruction) -> bool:
+    return instruction.op.endswith("/sharding_constraint")
+
+
+def _passes(here: Instruction, own: Instruction) -> bool:
+    """Whether an instruction only brings a value to where the collective needs it."""
+    if _is_collective(here):
+        return not _is_written(here, here.source)
+    if here.opcode in _COPIES:
+        return True
+    # Those around a collective on an argument have the argument's name.
+    unnamed = not here.source.is_named
+    return here.opcode in _MOVES and (unnamed or _alike(here, own))
+
+
+def _operand_behind(place: _Place) -> _Place:
+    here, path = place
+    if here.opcode.endswith("-done"):
+        return _Place(here.operands[0], path)
+    if not path:
+        return _Place(here.operands[0])
+    # An element of a start is numbered among its results, which are its operands.
+    return _Place(here.operands[min(path[0], len(here.operands) - 1)])
+
+
+def _sums_behind(here: Instruction, own: Instruction) -> bool:
+    """Whether an instruction reshapes the sum that a collective completes."""
+    if here.opcode not in _MOVES or _alike(here, own) or not here.operands:
+        return False
+    return _alike(here.operands[0], own)
+
+
+def _picks_device(choice: Instruction) -> bool:
+    """Whether the condition of a select is one bool that the device alone decides."""
+    one_bool = False
+    todo, seen = [choice.operands[0]], 0
+    while todo and seen < _FARTHEST:
+        here, seen = todo.pop(), seen + 1
+        if here.opcode == "partition-id" and one_bool:
+            return True
+        if here.opcode == "parameter":
+            return False
+        is_bool = here.opcode == "compare" and here.shapes[0].dims == ()
+        one_bool = one_bool or is_bool
+        todo += here.operands
+    return False
+
+
+def _through(place: _Place) -> _Place | Value | None:
+    """The same value on the other side of a tuple, a call, a loop or a branch."""
+    here, path = place
+    reads = here.operands
+    if here.opcode == "get-tuple-element":
+        return _Place(reads[0], (here.index, *path))
+    if here.opcode == "tuple" and path:
+        return _Place(reads[path[0]], path[1:])
+    if here.opcode in _TUPLE_COPIES and path and len(reads) == 1:
+        return _Place(reads[0], path)
+    if here.opcode == "parameter":
+        return _outside(place)
+    if here.opcode == "while":
+        if path and _is_kept(here.called[0], path):
+            return _Place(reads[0], path)
+        return _made(here, False)
+    if here.opcode in ("call", "fusion"):
+        return _Place(here.called[0].root, path)
+    return None
+
+
+def _outside(place: _Place) -> _Place | Value | None:
+    """A parameter of a computation, as its caller has it."""
+    parameter, path = place
+    computation = parameter.computation
+    call = _only_call(computation)
+    if call is None:
+        return NOBODY
+    number = parameter.parameter_number
+    if call.opcode == "while":
+        if not path or not _is_kept(call.called[0], path):
+            name = ValueName("carried", "", call.source.source)
+            return Value(name, call.source, call, False)
+        number = 0
+    elif call.opcode == "conditional":
+        number = 1 + call.called.index(computation)
+    if number >= len(call.operands):
+        return NOBODY
+    return _Place(call.operands[number], path)
+
+
+def _only_call(computation: Computation) -> Instruction | None:
+    """The one instruction that calls a computation; None where several do."""
+    callers = computation.callers
+    return callers[0] if len(callers) == 1 else None
+
+
+def _is_kept(body: Computation, path: tuple[int, ...]) -> bool:
+    """Whether a loop hands an element of what it carries on as it is."""
+    here, rest = body.root, path
+    for _ in range(_FARTHEST):
+        if here.opcode == "parameter":
+            return rest == path
+        if here.opcode == "get-tuple-element":
+            here, rest = here.operands[0], (here.index, *rest)
+        elif here.opcode == "tuple" and rest:
+            here, rest = here.operands[rest[0]], rest[1:]
+        elif here.opcode in _COPIES:
+            here = here.operands[0]
+        else:
+            return False
+    return False
+
+
+def _made(maker: Instruction, same: bool) -> Value:
+    source = maker.source
+    if not source.is_named:
+        return NOBODY
+    return Value(_called(source, maker.opcode), source, maker, same)
+
+
+def _is_written(collective: Instruction, own: InstructionSource) -> bool:
+    """Whether a collective is one of `jax.lax` that the program itself has."""
+    names = _WRITTEN.get(collective.kind)
+    if names is None or collective.frontend.get("is_spmd_generated") == "true":
+        return False
+    return bool(names.search(own.op))
+
+
+def _with_calls(instruction: Instruction, op: str) -> str:
+    """The name of an operation with those of the calls around it.
+
+    The body of a `shard_map` has lost these after the partitioner.
+    """
+    for _ in range(_FARTHEST):
+        call = _only_call(instruction.computation)
+        if op.startswith("jit(") or call is None:
+            break
+        instruction = call
+        if instruction.opcode == "call":
+            op = f"{instruction.op}/{op}"
+    return op
+
+
+def _code_of_sum(value: Value, own: InstructionSource) -> str:
+    assert value.maker is not None
+    code = {
+        "dot": "contracted",
+        "convolution": "convolved",
+        "reduce": "reduced",
+        "scatter": "scattered",
+    }.get(value.maker.opcode)
+    if code is None and own.op.endswith("gather") and value.source == own:
+        return "looked up"
+    return code or "summed"
+
+
+def _code_within(maker: Instruction, collective: Instruction, kind: str) -> str:
+    """Why what XLA computes for an operation is moved before the operation is done.
+
+    XLA computes an operation in the way that it can, and brings the result into the
+    sharding that propagation gave it.
+    """
+    if not _is_result(collective):
+        return "picked" if maker.opcode == "reduce" else "within"
+    return "in parts" if kind == "all-gather" else "otherwise"
+
+
+def _is_result(collective: Instruction) -> bool:
+    """Whether the operation that it is for does nothing more with what it gives."""
+    todo, seen = [collective], set[Instruction]()
+    while todo and len(seen) < _MOST_USERS:
+        for user in todo.pop(0).users[:_MOST_USERS]:
+            if user in seen or not _alike(collective, user):
+                continue
+            seen.add(user)
+            if user.opcode not in (*_COPIES, *_MOVES) and not _is_collective(user):
+                return False
+            todo.append(user)
+    return True
+
+
+def _gathered(known: Cause, value: Value, collective: Instruction) -> Cause:
+    if not collective.dimensions:  # the hosts gather between slices
+        return replace(known, code="gathered")
+    along = collective.dimensions[0]
+    dimension = along if value.same else None
+    groups = _convolution_groups(collective, along)
+    code = "gathered" if groups is None else "groups"
+    return replace(known, code=code, dimension=dimension, groups=groups)
+
+
+def _convolution_groups(
+    gathered: Instruction, dimension: int
+) -> tuple[int, int] | None:
+    """Groups of the convolution that reads what is gathered, and the channels of each.
+
+    XLA's partitioner splits a convolution by batch or space where it has one group, or
+    a group for each channel; any other it computes on all of the input. None where it
+    is none of these.
+    """
+    for _ in range(_FARTHEST):
+        users = gathered.users
+        if not users:
+            return None
+        if not _is_collective(users[0]) and users[0].opcode not in _COPIES:
+            break
+        gathered = users[0]
+    reader = gathered.users[0]
+    if reader.opcode != "convolution" or reader.operands[0] is not gathered:
+        return None
+    message = reader.attributes
+    labels = message.message(INSTRUCTION["convolution_dimensions"])
+    groups = message.number(INSTRUCTION["feature_group_count"], 1)
+    if labels.number(_INPUT_FEATURE) == dimension:
+        return None
+    kernel = reader.operands[1].shapes[0]
+    channels = kernel.dims[labels.number(_KERNEL_INPUT_FEATURE)]
+    return (groups, channels) if groups > 1 and channels > 1 else None
+
+
+def _wanted_by(own: InstructionSource, collective: Instruction) -> ValueName | None:
+    """What wants the value otherwise; None where it is the result of the program."""
+    wants = own if own.is_named else _user(collective)
+    return _called(wants, "") if wants.is_named else None
+
+
+def _user(instruction: Instruction) -> InstructionSource:
+    """The first operation of the program that reads the result of an instruction."""
+    todo, seen = [instruction], set[Instruction]()
+    while todo and len(seen) < _MOST_USERS:
+        for user in todo.pop(0).users[:2]:
+            if user in seen:
+                continue
+            seen.add(user)
+            if user.source.is_named:
+                return user.source
+            todo.append(user)
+    return NO_SOURCE
+
+
+def _called(source: InstructionSource, kind: str) -> ValueName:
+    """An operation by its name in jax and its line."""
+    name = _NAME.search(source.op.rpartition("/")[2])
+    return ValueName("operation", name[0] if name else kind, source.source)

@@ -1,0 +1,398 @@
+"""read_collectives(): the collectives of a compiled module."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+from shardviz.core.program.cause import Cause, ValueName
+from shardviz.core.program.report import Collective, Member
+from shardviz.core.xla.causes import NOBODY, SUMS, Causes, Value
+from shardviz.core.xla.loops import Loops
+from shardviz.core.xla.module import (
+    INSTRUCTION,
+    Computation,
+    Instruction,
+    InstructionSource,
+    Module,
+    Shape,
+    source_of,
+)
+from shardviz.core.xla.rematerialization import rematerialized
+from shardviz.core.xla.replica_groups import (
+    GroupReader,
+    Groups,
+    Replicas,
+    pairs_of,
+    replicas_of,
+    slices_of,
+)
+
+_NOT_ASYNC = '"is_sync":true'
+_MOST_ADDITIONS = 4096
+# What may be done to a sum before it is added to others.
+_UNCHANGED = ("convert", "copy", "bitcast", "reshape", "transpose")
+# The hosts carry out what goes from slice to slice, by these attributes.
+_TRANSFER = "_xla_megascale_transfer_type"
+_TARGET = "_xla_megascale_target"
+_RENDEZVOUS = "_xla_host_transfer_rendezvous"
+_CROSSINGS = {
+    "ALL_REDUCE": "all-reduce",
+    "ALL_GATHER": "all-gather",
+    "REDUCE_SCATTER": "reduce-scatter",
+    "ALL_TO_ALL": "all-to-all",
+    "ONE_TO_ONE": "collective-permute",
+}
+#: The name of a computation of TPUs that one slice alone runs.
+_ONE_SLICE = "localizer"
+
+
+def read_collectives(
+    module: Module,
+    axis_names: Sequence[str],
+    axis_sizes: Sequence[int],
+    device_ids: Sequence[int] = (),
+    arguments: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[Collective, ...]:
+    """Every collective of a compiled module, each counted once, in its order.
+
+    Args:
+        module: what XLA made of a program.
+        axis_names, axis_sizes: the mesh the module was compiled for, in its order.
+        device_ids: the devices of the mesh, in its order; needed for several slices of
+            TPUs, whose final module is that of one slice.
+        arguments: what the module calls an argument, to the program's name for it.
+    """
+    reader = _Reader(module, axis_names, axis_sizes, device_ids, arguments)
+    collectives: list[Collective] = []
+    for instruction in reader.each_once():
+        if instruction.opcode == "recv":
+            collectives.append(reader.crossing(instruction))
+        else:
+            collectives.append(reader.collective(instruction))
+    return tuple(collectives)
+
+
+class _Reader:
+    """Reads the collectives of one module."""
+
+    def __init__(
+        self,
+        module: Module,
+        names: Sequence[str],
+        sizes: Sequence[int],
+        ids: Sequence[int],
+        arguments: Mapping[str, str],
+    ) -> None:
+        self.module = module
+        self.names, self.sizes = names, sizes
+        self.arguments = arguments
+        self.causes, self.loops = Causes(arguments), Loops()
+        self.slices = slices_of(module, ids)
+        self.groups = GroupReader(names, sizes, self.slices)
+        # Of a permutation that slices do in their own way, what all of them move.
+        self.by_slice: dict[Instruction, Groups] = {}
+        # What a collective does, to the name of the first that does it.
+        self.first: dict[Hashable, str] = {}
+
+    def each_once(self) -> list[Instruction]:
+        """The instructions with a collective, without repetitions."""
+        chains: set[Hashable] = set()
+        found: list[Instruction] = []
+        for one in self.module.instructions():
+            if one.opcode == "recv":
+                if one.frontend.get(_TRANSFER) in _CROSSINGS:
+                    found.append(one)
+            elif one.kind and not one.opcode.endswith(("-done", "-update")):
+                # TPU's compiler splits a collective into parts that share a channel
+                # and a chain, and fuses each with other work. The first part counts.
+                chain = _chain(one)
+                if chain is None or chain not in chains:
+                    found.append(one)
+                chains.add(chain)
+        return found if self.slices is None else self._of_all_slices(found)
+
+    def _of_all_slices(self, found: list[Instruction]) -> list[Instruction]:
+        """Joins permutations that the compiler wrote once for each slice.
+
+        One that moves nothing inside a slice is dropped: the send between slices is all
+        of it.
+        """
+        assert self.slices is not None
+        result: list[Instruction] = []
+        first: dict[Instruction, Instruction] = {}
+        for one in found:
+            branch = _branch_of(one.computation)
+            if branch is None or one.kind != "collective-permute":
+                result.append(one)
+                continue
+            conditional, number = branch
+            if conditional not in first:
+                first[conditional] = one
+                result.append(one)
+            here = self.slices.spread(pairs_of(one), number)
+            joint = first[conditional]
+            self.by_slice[joint] = self.by_slice.get(joint, ()) + here
+        still: list[Instruction] = []
+        for one, pairs in self.by_slice.items():
+            if all(sender == receiver for sender, receiver in pairs):
+                still.append(one)
+        return [one for one in result if one not in still]
+
+    def collective(self, own: Instruction) -> Collective:
+        """What one instruction says."""
+        kind, shapes = own.kind, _result_shapes(own)
+        replicas = self._replicas(own)
+        size = sum(shape.bytes for shape in shapes)
+        name = own.computation.name
+        if kind == "all-reduce" and name.startswith("all-reduce-scatter"):
+            # TPU's form of a reduce-scatter: an all-reduce fused with the slice that
+            # each device keeps, so that its result has the shape of the operand.
+            kind = "reduce-scatter"
+        elif kind == "reduce-scatter":
+            size *= replicas.size or math.prod(self.sizes)
+        is_partial = self._is_partial(kind, replicas)
+        about = _About(own, kind, replicas.axes, is_partial)
+        members = self._members(about, shapes, size)
+        if members:
+            first = members[0]
+            source = InstructionSource(first.op, first.source, first.stack)
+            operand, cause = first.operand, first.cause
+        else:
+            source = source_of(own, kind)
+            operand, cause = self._operand(about)
+        runs = self.loops.count(own.computation)
+        remade = rematerialized(own, self.module) if kind == "all-gather" else None
+        if remade is not None and isinstance(cause, Cause):
+            full, part = map(str, remade)
+            cause = replace(
+                cause, code="rematerialised", operand=operand, full=full, part=part
+            )
+        return Collective(
+            kind=kind,
+            mesh_axes=replicas.axes,
+            bytes_per_device=size,
+            op=self.arguments.get(source.op, source.op),
+            source=source.source,
+            groups=replicas.groups,
+            is_async=_is_async(own),
+            in_loop=runs.in_loop,
+            name=own.name,
+            shape=_text_of(shapes),
+            trips=runs.trips,
+            stack=source.stack,
+            group_size=replicas.size,
+            cause=cause,
+            rematerialises=remade is not None,
+            is_partial=is_partial,
+            operand=operand,
+            members=members,
+            repeats=self._repeats(own, replicas),
+            added_in=_added_in(own) if kind == "all-reduce" and not members else "",
+        )
+
+    def _repeats(self, own: Instruction, replicas: Replicas) -> str:
+        """The name of an earlier collective that does exactly the same; else `""`."""
+        does = (
+            own.computation,
+            own.opcode,
+            own.shapes,
+            own.operands,
+            replicas.groups,
+            own.dimensions,
+            own.reducer,
+        )
+        first = self.first.setdefault(does, own.name)
+        return first if replicas.groups and first != own.name else ""
+
+    def _operand(self, about: _About) -> tuple[ValueName, Cause]:
+        """What a collective about one array sums or moves, and why."""
+        own = about.instruction
+        values = [self.causes.value(o, own, about.kind) for o in own.operands]
+        value = values[0] if values else NOBODY
+        if any(other.name != value.name for other in values):
+            value = NOBODY
+        return value.name, self._cause(about, value)
+
+    def _cause(
+        self, about: _About, value: Value, source: InstructionSource | None = None
+    ) -> Cause:
+        own, kind, axes, is_partial = about
+        return self.causes.cause(value, own, kind, axes, is_partial, source)
+
+    def _members(
+        self, about: _About, shapes: Sequence[Shape], size: int
+    ) -> tuple[Member, ...]:
+        """The arrays of a combined collective, the largest first; `()` for one array.
+
+        Their bytes sum up to its `size`.
+        """
+        own, kind = about.instruction, about.kind
+        reads = own.operands
+        if kind == "all-to-all" or len(reads) < 2 or len(reads) != len(shapes):
+            return ()
+        # The bytes of a reduce-scatter are those of its operand.
+        times = size // max(1, sum(shape.bytes for shape in shapes))
+        members: list[Member] = []
+        for number, (read, shape) in enumerate(zip(reads, shapes, strict=True)):
+            value = self.causes.value(read, own, kind)
+            source = self.causes.source_of_part(value, own, kind, number)
+            members.append(
+                Member(
+                    self.arguments.get(source.op, source.op),
+                    source.source,
+                    shape.bytes * times,
+                    str(shape),
+                    value.name,
+                    source.stack,
+                    self._cause(about, value, source),
+                )
+            )
+        return tuple(sorted(members, key=lambda m: -m.bytes_per_device))
+
+    def _replicas(self, own: Instruction) -> Replicas:
+        if own in self.by_slice:
+            return replicas_of(self.by_slice[own], True, self.names, self.sizes)
+        return self.groups.of(own)
+
+    def _is_partial(self, kind: str, replicas: Replicas) -> bool:
+        """Whether the groups are smaller than their axes; within a slice, they are."""
+        if kind == "collective-permute" or self.slices or not replicas.size:
+            return False
+        sizes = dict(zip(self.names, self.sizes, strict=True))
+        return replicas.size < math.prod(sizes[axis] for axis in replicas.axes)
+
+    def crossing(self, receive: Instruction) -> Collective:
+        """A collective between slices, which the hosts execute."""
+        kind = _CROSSINGS[receive.frontend[_TRANSFER]]
+        paired = kind == "collective-permute"
+        groups: Groups = ()
+        if self.slices is not None:
+            groups = self.slices.crossing(receive.frontend.get(_TARGET, ""))
+        replicas = replicas_of(groups, paired, self.names, self.sizes)
+        shape = receive.shapes[0]  # the others are its context and its token
+        size = shape.bytes
+        if kind == "reduce-scatter":
+            size *= replicas.size or math.prod(self.sizes)
+        send = _send_of(receive)
+        own = send if kind in SUMS else receive
+        source = source_of(own, kind)
+        value = NOBODY
+        if send.operands:
+            value = self.causes.value(send.operands[0], send, kind)
+        runs = self.loops.count(receive.computation)
+        return Collective(
+            kind=kind,
+            mesh_axes=replicas.axes,
+            bytes_per_device=size,
+            op=self.arguments.get(source.op, source.op),
+            source=source.source,
+            groups=replicas.groups,
+            is_async=True,
+            in_loop=runs.in_loop,
+            name=receive.name,
+            shape=str(shape),
+            trips=runs.trips,
+            stack=source.stack,
+            group_size=replicas.size,
+            between_slices=True,
+            operand=value.name,
+            cause=self.causes.cause(value, own, kind, replicas.axes),
+        )
+
+
+class _About(NamedTuple):
+    """A collective, as its cause needs it."""
+
+    instruction: Instruction
+    kind: str
+    axes: tuple[str, ...]
+    is_partial: bool
+
+
+def _chain(own: Instruction) -> Hashable:
+    """What the parts of a split collective share; None for one that is not split."""
+    number = own.frontend.get("chain_id")
+    channel = own.attributes.number(INSTRUCTION["channel_id"])
+    if number is None or not channel:
+        return None
+    # The computation that calls the fusion around a part.
+    host = own.computation
+    for _ in range(4):
+        calls = [c for c in host.callers if c.opcode in ("fusion", "async-start")]
+        if not calls:
+            break
+        host = calls[0].computation
+    return own.kind, channel, number, host
+
+
+def _branch_of(computation: Computation) -> tuple[Instruction, int] | None:
+    """The conditional that runs a computation in one slice, and that slice's number."""
+    if not computation.name.startswith(_ONE_SLICE):
+        return None
+    for call in computation.callers:
+        if call.opcode == "conditional":
+            return call, call.called.index(computation)
+    return None
+
+
+def _send_of(receive: Instruction) -> Instruction:
+    """The `send` of a `recv`: the one with the same rendezvous name."""
+    name = receive.frontend.get(_RENDEZVOUS)
+    for one in receive.computation.module.instructions():
+        if one.opcode == "send" and name and one.frontend.get(_RENDEZVOUS) == name:
+            return one
+    return receive
+
+
+def _is_async(own: Instruction) -> bool:
+    """Whether other work can run meanwhile.
+
+    GPU's compiler makes every collective a start and a done, and marks those that it
+    waits for at once.
+    """
+    if own.opcode.endswith("-start"):
+        return _NOT_ASYNC not in own.backend_config
+    for call in own.computation.callers:
+        if call.opcode == "async-start":
+            return _NOT_ASYNC not in call.backend_config
+    return "chain_id" in own.frontend
+
+
+def _result_shapes(own: Instruction) -> tuple[Shape, ...]:
+    """The arrays of the result. A start's own tuple holds operands and contexts, too."""
+    if not own.opcode.endswith("-start"):
+        return own.shapes
+    for user in own.users:
+        if user.opcode.endswith("-done"):
+            return user.shapes
+    if own.kind == "all-reduce":
+        return own.shapes
+    arrays = [shape for shape in own.shapes if str(shape) != "u32[]"]
+    return tuple(arrays[len(arrays) // 2 :])
+
+
+def _text_of(shapes: Sequence[Shape]) -> str:
+    """The type of the result as XLA prints it; a tuple stands in parentheses."""
+    text = ", ".join(map(str, shapes))
+    return f"({text})" if len(shapes) > 1 else text
+
+
+def _added_in(own: Instruction) -> str:
+    """The last of the additions that alone use a sum; `""` where others use it."""
+    if own.reducer != "add":
+        return ""
+    last = ""
+    for _ in range(_MOST_ADDITIONS):
+        if len(own.users) != 1:
+            break
+        (user,) = own.users
+        if user.opcode == "add":
+            last = user.name
+        elif user.opcode not in _UNCHANGED:
+            break
+        own = user
+    return last

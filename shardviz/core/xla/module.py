@@ -1,0 +1,542 @@
+"""Module: what XLA made of a program, as XLA serializes it.
+
+XLA gives its final module as a protocol buffer, and dumps one after each pass. All of
+its compilers do, of CPU, GPU and TPU. The numbers of the fields are those of XLA's
+`hlo.proto` and `xla_data.proto`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from shardviz.core.xla.wire import Message, signed
+
+#: Fields of each message, by the names that XLA gives them.
+MODULE = {
+    "computations": 3, "entry": 6, "schedule": 7, "alias": 8, "device_assignment": 15,
+    "stack_frames": 17,
+}  # fmt: skip
+COMPUTATION = {"name": 1, "instructions": 2, "id": 5, "root_id": 6}
+INSTRUCTION = {
+    "name": 1, "opcode": 2, "shape": 3, "metadata": 7, "literal": 8,
+    "parameter_number": 9, "tuple_index": 13, "dimensions": 14,
+    "convolution_dimensions": 16, "channel_id": 26, "id": 35, "operand_ids": 36,
+    "called_computation_ids": 38, "backend_config": 43, "replica_groups": 49,
+    "feature_group_count": 50, "source_target_pairs": 52, "comparison_direction": 63,
+    "frontend_attributes": 68, "device_list": 87, "iota_device_list": 92,
+    "mesh_axes_device_list": 93,
+}  # fmt: skip
+METADATA = {"op_name": 2, "source_file": 3, "source_line": 4, "stack_frame_id": 15}
+SHAPE = {"element_type": 2, "dimensions": 3, "tuple_shapes": 4}
+LITERAL_INTEGERS = (4, 5, 6, 7)  # s32s, s64s, u32s, u64s
+
+# `PrimitiveType` of xla_data.proto: the name as XLA prints it, and bits.
+TYPES = {
+    1: ("pred", 8), 2: ("s8", 8), 3: ("s16", 16), 4: ("s32", 32), 5: ("s64", 64),
+    6: ("u8", 8), 7: ("u16", 16), 8: ("u32", 32), 9: ("u64", 64), 10: ("f16", 16),
+    11: ("f32", 32), 12: ("f64", 64), 14: ("opaque", 0), 15: ("c64", 64),
+    16: ("bf16", 16), 17: ("token", 0), 18: ("c128", 128), 19: ("f8e5m2", 8),
+    20: ("f8e4m3fn", 8), 21: ("s4", 4), 22: ("u4", 4), 23: ("f8e4m3b11fnuz", 8),
+    24: ("f8e5m2fnuz", 8), 25: ("f8e4m3fnuz", 8), 26: ("s2", 2), 27: ("u2", 2),
+    28: ("f8e4m3", 8), 29: ("f8e3m4", 8), 30: ("s1", 1), 31: ("u1", 1),
+    32: ("f4e2m1fn", 4), 33: ("f8e8m0fnu", 8),
+}  # fmt: skip
+_TUPLE = 13
+
+COLLECTIVES = (
+    "all-gather",
+    "all-reduce",
+    "reduce-scatter",
+    "all-to-all",
+    "ragged-all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
+_ASYNC = ("async-start", "async-update", "async-done")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+
+
+class Shape(NamedTuple):
+    """Element type and dimensions of one array on one device.
+
+    Attributes:
+        dtype: the type as XLA prints it, `bf16`.
+        dims: the dimensions; a bounded one counts in full.
+        bits: bits of one element.
+
+    >>> Shape("s4", (3,), 4).bytes, str(Shape("f32", (8, 16), 32))
+    (2, 'f32[8,16]')
+    """
+
+    dtype: str
+    dims: tuple[int, ...]
+    bits: int
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the array; types of less than a byte are packed."""
+        return (math.prod(self.dims) * self.bits + 7) // 8
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.dims))}]"
+
+
+class InstructionSource(NamedTuple):
+    """The source of an instruction: its operation in jax and the user's line.
+
+    Attributes:
+        op: as jax names it, `jit(f)/dot_general`.
+        source: the user's file and line.
+        stack: every frame of the user's code, innermost first.
+    """
+
+    op: str
+    source: str
+    stack: tuple[str, ...]
+
+    @property
+    def is_named(self) -> bool:
+        """Whether it is an operation of the program, and not an argument."""
+        return bool(self.source) or "/" in self.op
+
+
+NO_SOURCE = InstructionSource("", "", ())
+
+
+class Instruction:
+    """One instruction of a module; most of it is read when it is needed.
+
+    XLA writes some operations as an `async-start` of a computation that holds nothing
+    else. Here these are what XLA prints them as: an `all-to-all-start`, with the groups
+    of the collective inside.
+    """
+
+    def __init__(self, data: bytes, computation: Computation) -> None:
+        self.computation = computation
+        self._message = Message(data)
+        self.name = self._message.text(INSTRUCTION["name"])
+        self.number = self._message.number(INSTRUCTION["id"])
+
+    @cached_property
+    def opcode(self) -> str:
+        """The operation, as XLA prints it."""
+        own = self._message.text(INSTRUCTION["opcode"])
+        if own in _ASYNC and self.wrapped is not None:
+            return self.wrapped.opcode + own.removeprefix("async")
+        return own
+
+    @cached_property
+    def wrapped(self) -> Instruction | None:
+        """The one operation that an asynchronous instruction starts or waits for."""
+        own = self._message.text(INSTRUCTION["opcode"])
+        if own not in _ASYNC:
+            return None
+        if own != "async-start":
+            return self.operands[0].wrapped
+        (inside,) = self.called
+        others = (i.opcode for i in inside.instructions if i is not inside.root)
+        return inside.root if set(others) <= {"parameter"} else None
+
+    @property
+    def kind(self) -> str:
+        """The kind of collective, whether it is started, waited for or both; or `""`."""
+        kind = self.opcode.removesuffix("-start").removesuffix("-done")
+        return kind if kind in COLLECTIVES else ""
+
+    @property
+    def attributes(self) -> Message:
+        """The message that has the groups and dimensions of a collective."""
+        return self._message if self.wrapped is None else self.wrapped.attributes
+
+    @cached_property
+    def operands(self) -> tuple[Instruction, ...]:
+        """What it reads, in order."""
+        known = self.computation.by_number
+        return tuple(
+            known[n] for n in self._message.numbers(INSTRUCTION["operand_ids"])
+        )
+
+    @property
+    def users(self) -> list[Instruction]:
+        """What reads its result."""
+        return self.computation.users.get(self.number, [])
+
+    @cached_property
+    def called(self) -> tuple[Computation, ...]:
+        """The computations that it calls; of a loop the body, then the condition."""
+        known = self.computation.module.by_number
+        own = self._message.numbers(INSTRUCTION["called_computation_ids"])
+        return tuple(known[number] for number in own)
+
+    @cached_property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The arrays of its result."""
+        return tuple(_shapes(self._message.message(INSTRUCTION["shape"])))
+
+    @property
+    def is_tuple(self) -> bool:
+        """Whether its result is a tuple."""
+        shape = self._message.message(INSTRUCTION["shape"])
+        return shape.number(SHAPE["element_type"]) == _TUPLE
+
+    @cached_property
+    def source(self) -> InstructionSource:
+        """The name and line in its metadata."""
+        metadata = self._metadata
+        stack = self.computation.module.lines(metadata)
+        op = metadata.text(METADATA["op_name"])
+        return InstructionSource(op, stack[0] if stack else "", stack)
+
+    @property
+    def op(self) -> str:
+        """The name of its operation in jax, or of the argument that it is."""
+        return self.source.op
+
+    @cached_property
+    def identity(self) -> tuple[str, int | str]:
+        """Name and frame, which are alike for all that XLA makes of one operation."""
+        metadata = self._metadata
+        frame = metadata.number(METADATA["stack_frame_id"])
+        return metadata.text(METADATA["op_name"]), frame or self.source.source
+
+    @property
+    def _metadata(self) -> Message:
+        own = self._message.message(INSTRUCTION["metadata"])
+        if METADATA["op_name"] in own or self.wrapped is None:
+            return own
+        return self.wrapped._metadata
+
+    @property
+    def parameter_number(self) -> int:
+        """Of a parameter its number."""
+        return self._message.number(INSTRUCTION["parameter_number"])
+
+    @property
+    def index(self) -> int:
+        """Of a `get-tuple-element` the number of the element."""
+        return self._message.number(INSTRUCTION["tuple_index"])
+
+    @property
+    def dimensions(self) -> tuple[int, ...]:
+        """Of a gather or scatter the dimension along which it works."""
+        return tuple(self.attributes.numbers(INSTRUCTION["dimensions"]))
+
+    @property
+    def direction(self) -> str:
+        """Of a comparison the direction, `LT`."""
+        return self._message.text(INSTRUCTION["comparison_direction"])
+
+    @property
+    def backend_config(self) -> str:
+        """What the compiler notes for its backend, as JSON."""
+        own = self._message.text(INSTRUCTION["backend_config"])
+        if self.wrapped is None:
+            return own
+        return own + self.wrapped.backend_config
+
+    @cached_property
+    def frontend(self) -> dict[str, str]:
+        """Attributes that travel with it through all passes, by name."""
+        entries = self.attributes.message(INSTRUCTION["frontend_attributes"])
+        own = {m.text(1): m.text(2) for m in entries.messages(1)}
+        if self.attributes is not self._message:
+            entries = self._message.message(INSTRUCTION["frontend_attributes"])
+            own.update((m.text(1), m.text(2)) for m in entries.messages(1))
+        return own
+
+    @property
+    def trips(self) -> int | None:
+        """How often a loop runs, where XLA writes it."""
+        known = _TRIPS.search(self.backend_config)
+        return int(known[1]) if known else None
+
+    @property
+    def integer(self) -> int | None:
+        """The value of a constant that is one integer; None for any other."""
+        literal = self._message.message(INSTRUCTION["literal"])
+        for field in LITERAL_INTEGERS:
+            values = literal.numbers(field)
+            if len(values) == 1:
+                return signed(values[0])
+        return None
+
+    @property
+    def reducer(self) -> str:
+        """The operation that a sum, maximum or the like reduces with; or `""`."""
+        own = self if self.wrapped is None else self.wrapped
+        return own.called[0].root.opcode if self.kind and own.called else ""
+
+    def __repr__(self) -> str:
+        return f"Instruction({self.name})"
+
+
+def _shapes(message: Message) -> Iterator[Shape]:
+    kind = message.number(SHAPE["element_type"])
+    if kind == _TUPLE:
+        for part in message.messages(SHAPE["tuple_shapes"]):
+            yield from _shapes(part)
+        return
+    # A type that a newer XLA has is shown by its number, and its bytes are not known.
+    name, bits = TYPES.get(kind, (f"type{kind}", 0))
+    yield Shape(name, tuple(message.numbers(SHAPE["dimensions"])), bits)
+
+
+class Computation:
+    """A computation of a module: the program itself, or what an instruction calls."""
+
+    def __init__(self, message: Message, module: Module) -> None:
+        self.module = module
+        self.name = message.text(COMPUTATION["name"])
+        self.number = message.number(COMPUTATION["id"])
+        self._root = message.number(COMPUTATION["root_id"])
+        self._data = message.each(COMPUTATION["instructions"])
+
+    @cached_property
+    def by_number(self) -> dict[int, Instruction]:
+        """Its instructions by their numbers."""
+        made = (Instruction(data, self) for data in self._data)
+        return {instruction.number: instruction for instruction in made}
+
+    @cached_property
+    def instructions(self) -> list[Instruction]:
+        """Its instructions in the order in which they run, where that is known."""
+        order = self.module.schedule.get(self.number, ())
+        if len(order) == len(self.by_number):
+            return [self.by_number[number] for number in order]
+        return list(self.by_number.values())
+
+    @cached_property
+    def users(self) -> dict[int, list[Instruction]]:
+        """Number of an instruction to those that read its result, each once."""
+        users: dict[int, list[Instruction]] = {}
+        for instruction in self.instructions:
+            for operand in dict.fromkeys(i.number for i in instruction.operands):
+                users.setdefault(operand, []).append(instruction)
+        return users
+
+    @property
+    def root(self) -> Instruction:
+        """The instruction whose result is that of the computation."""
+        return self.by_number[self._root]
+
+    @property
+    def is_entry(self) -> bool:
+        """Whether it is the program itself."""
+        return self.number == self.module.entry_number
+
+    @property
+    def callers(self) -> list[Instruction]:
+        """The instructions that call it; one that waits for a call does not count."""
+        return self.module.callers.get(self.number, [])
+
+    @cached_property
+    def parameters(self) -> dict[int, Instruction]:
+        """Its parameters by number."""
+        found = (i for i in self.instructions if i.opcode == "parameter")
+        return {parameter.parameter_number: parameter for parameter in found}
+
+    def __repr__(self) -> str:
+        return f"Computation({self.name})"
+
+
+class Module:
+    """One serialized module: an `HloModuleProto`, or the `HloProto` of a dump.
+
+    Args:
+        data: the bytes.
+
+    Raises:
+        ValueError: where they are no module, or not all of one.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        try:
+            message = Message(data)
+            if MODULE["computations"] not in message:
+                # A dump has nothing else in it, so that a part of one shows.
+                message = message.message(1)
+            self._message = message
+            entry = message.number(MODULE["entry"])
+            self.computations = [
+                Computation(each, self)
+                for each in message.messages(MODULE["computations"])
+            ]
+        except IndexError:
+            raise ValueError("The module is cut off.") from None
+        self.entry_number = entry
+        self.by_number = {each.number: each for each in self.computations}
+        if entry not in self.by_number:
+            raise ValueError("The module has no entry computation.")
+
+    @property
+    def entry(self) -> Computation:
+        """The program itself."""
+        return self.by_number[self.entry_number]
+
+    def instructions(self) -> Iterator[Instruction]:
+        """Every instruction, in the order of XLA's text, without what others wrap."""
+        wrapped = {
+            i.wrapped.computation.number
+            for i in self._of_opcode("async-start")
+            if i.wrapped is not None
+        }
+        for computation in self.computations:
+            if computation.number not in wrapped:
+                yield from computation.instructions
+
+    def _of_opcode(self, opcode: str) -> Iterator[Instruction]:
+        field = INSTRUCTION["opcode"]
+        for computation in self.computations:
+            for instruction in computation.instructions:
+                if instruction._message.text(field) == opcode:
+                    yield instruction
+
+    @cached_property
+    def callers(self) -> dict[int, list[Instruction]]:
+        """Number of a computation to the instructions that call it."""
+        callers: dict[int, list[Instruction]] = {}
+        for computation in self.computations:
+            for instruction in computation.instructions:
+                own = instruction._message
+                if own.text(INSTRUCTION["opcode"]) in _ASYNC[1:]:
+                    continue
+                numbers = own.numbers(INSTRUCTION["called_computation_ids"])
+                for number in dict.fromkeys(numbers):
+                    callers.setdefault(number, []).append(instruction)
+        return callers
+
+    @cached_property
+    def schedule(self) -> dict[int, list[int]]:
+        """Number of a computation to the numbers of its instructions in order."""
+        sequences = self._message.message(MODULE["schedule"]).messages(1)
+        return {each.number(1): each.message(2).numbers(1) for each in sequences}
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether it is a final module, whose order is settled."""
+        return MODULE["schedule"] in self._message
+
+    @property
+    def partitions(self) -> int:
+        """How many devices it is for: of several slices of TPUs, those of one slice."""
+        return self._message.message(MODULE["device_assignment"]).number(2)
+
+    @cached_property
+    def loops(self) -> int:
+        """How many loops it has."""
+        return sum(1 for _ in self._of_opcode("while"))
+
+    @property
+    def aliased(self) -> set[int]:
+        """The numbers of the arguments whose memory an output takes."""
+        entries = self._message.message(MODULE["alias"]).messages(1)
+        return {entry.number(2) for entry in entries}
+
+    @cached_property
+    def _frames(self) -> tuple[list[str], list[Message], list[Message]]:
+        """Files; the location and parent of each frame, counted from 1."""
+        index = self._message.message(MODULE["stack_frames"])
+        files = [name.decode(errors="replace") for name in index.each(1)]
+        return files, index.messages(3), index.messages(4)
+
+    @cached_property
+    def _lines(self) -> dict[int, tuple[str, ...]]:
+        return {}
+
+    def lines(self, metadata: Message) -> tuple[str, ...]:
+        """The user's files and lines of an instruction, innermost first."""
+        frame = metadata.number(METADATA["stack_frame_id"])
+        if frame:
+            if frame not in self._lines:
+                self._lines[frame] = tuple(self._user_lines(frame))
+            return self._lines[frame]
+        # An operation that was made without a stack has one line.
+        file = metadata.text(METADATA["source_file"])
+        line = metadata.number(METADATA["source_line"])
+        return (line_in_words(file, line),) if line and is_user_file(file) else ()
+
+    def _user_lines(self, frame: int) -> Iterator[str]:
+        files, locations, frames = self._frames
+        last = ""
+        seen: set[int] = set()
+        while 0 < frame <= len(frames) and frame not in seen:
+            seen.add(frame)
+            location = locations[frames[frame - 1].number(1) - 1]
+            file, line = files[location.number(1) - 1], location.number(3)
+            # Several calls on one line are shown once.
+            if is_user_file(file) and line_in_words(file, line) != last:
+                last = line_in_words(file, line)
+                yield last
+            frame = frames[frame - 1].number(2)
+
+
+_OWN = str(Path(__file__).parents[2]) + os.sep
+_GALLERY = _OWN + "gallery" + os.sep
+_NOT_USER = (
+    "site-packages",
+    "dist-packages",
+    "/lib/python3",
+    "\\lib\\python3",
+    "<frozen",
+)
+
+
+def is_user_file(path: str) -> bool:
+    """Whether a file is the user's own code: in no installed package and not in this
+    one.
+
+    >>> is_user_file("/home/me/model.py")
+    True
+    >>> is_user_file("/venv/lib/site-packages/jax/core.py")
+    False
+    """
+    if path.startswith(_OWN):
+        return path.startswith(_GALLERY)
+    return not any(part in path for part in _NOT_USER)
+
+
+def line_in_words(path: str, line: int | str) -> str:
+    """`model.py:12`; a notebook's cell is called `cell`.
+
+    >>> line_in_words("/home/me/model.py", 12), line_in_words("/tmp/ipykernel_7/31.py", 3)
+    ('model.py:12', 'cell:3')
+    """
+    in_cell = "ipykernel_" in path or path.startswith("<ipython-input")
+    return f"{'cell' if in_cell else os.path.basename(path)}:{line}"
+
+
+_MAX_STEPS = 4  # instructions further away come from other lines
+
+
+def source_of(instruction: Instruction, kind: str) -> InstructionSource:
+    """The source of a collective.
+
+    Where the compiler gives none, that of the nearest instruction which has one: the
+    call of its fusion; for a sum the instruction that made its operand; else the one
+    that reads its result.
+    """
+    own = instruction.source
+    if own.source and "/" in own.op:
+        return own
+    calls = [c for c in instruction.computation.callers if c.opcode in _CALLS]
+    nearest = [instruction, *calls[:2]]
+    for _ in range(_MAX_STEPS):
+        for near in nearest:
+            if not near.source.source:
+                continue
+            op = own.op if "/" in own.op else near.op
+            return (own if own.source else near.source)._replace(op=op)
+        makers = [m for near in nearest for m in near.operands[:3]]
+        readers = [r for near in nearest for r in near.users[:2]]
+        sums = kind in ("all-reduce", "reduce-scatter")
+        nearest = makers + readers if sums else readers + makers
+    return own
+
+
+_CALLS = ("fusion", "async-start")  # what HLO's text writes as `calls=`

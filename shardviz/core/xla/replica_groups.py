@@ -1,0 +1,342 @@
+"""Replica groups of a collective, and the mesh axes they run over.
+
+XLA gives the groups in four ways, all of them flat positions in the device assignment,
+which is the mesh in row-major order (`xla_data.proto`):
+
+    replica_groups                 every group, or none for one group of all
+    collective_device_list         the same, in a message of its own
+    iota_collective_device_list    an iota, reshaped, transposed and split into groups
+    mesh_axes_replica_group_list   axes of a mesh, or parts of them
+
+Between several slices of TPUs the final module is that of one slice: its groups count
+the devices of one, in the order of the mesh (`Slices`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from shardviz.core.hardware.topology import FIRST_ID
+from shardviz.core.xla.module import INSTRUCTION, Instruction, Module
+from shardviz.core.xla.wire import Message
+
+Groups = tuple[tuple[int, ...], ...]
+
+_PERMUTATION = "collective-permute"
+
+
+class Replicas(NamedTuple):
+    """The groups of one collective.
+
+    Attributes:
+        groups: tuples of flat mesh positions; the pairs of a permutation.
+        axes: the mesh axes they run over, in mesh order.
+        size: how many devices take part in each group; 0 where unknown.
+    """
+
+    groups: Groups
+    axes: tuple[str, ...]
+    size: int
+
+
+def replicas_of(
+    groups: Groups, paired: bool, names: Sequence[str], sizes: Sequence[int]
+) -> Replicas:
+    """Groups of flat mesh positions, with their mesh axes and size.
+
+    Args:
+        groups: the groups.
+        paired: whether these are the pairs of a permutation, whose size is that of the
+            axes it moves along.
+        names, sizes: the axes of the mesh.
+
+    >>> replicas_of(((0, 2), (1, 3)), False, ("a", "b"), (2, 2))[1:]
+    (('a',), 2)
+    """
+    if paired:
+        axes = axes_of_pairs(groups, names, sizes)
+        size = 1 if groups else 0
+        for name, length in zip(names, sizes, strict=True):
+            if groups and name in axes:
+                size *= length
+        return Replicas(groups, axes, size)
+    lengths = {len(group) for group in groups}
+    size = lengths.pop() if len(lengths) == 1 else 0
+    return Replicas(groups, axes_of_groups(groups, names, sizes), size)
+
+
+class GroupReader:
+    """Reads the groups of collectives; equal ones once, as most of a module are.
+
+    Args:
+        names, sizes: the axes of the mesh.
+        slices: the slices, where the module is that of one of them.
+    """
+
+    def __init__(
+        self, names: Sequence[str], sizes: Sequence[int], slices: Slices | None = None
+    ) -> None:
+        self._names, self._sizes, self._slices = names, sizes, slices
+        self._known: dict[tuple[bytes, ...], Replicas] = {}
+
+    def of(self, collective: Instruction) -> Replicas:
+        """The groups of a collective."""
+        attributes = collective.attributes
+        paired = collective.kind == _PERMUTATION
+        key = (b"paired" if paired else b"",)
+        for field in _GROUP_FIELDS:
+            key += (b"", *attributes.each(field))
+        if key not in self._known:
+            if paired:
+                groups = pairs_of(collective)
+            else:
+                devices = math.prod(self._sizes)
+                if self._slices is not None:
+                    devices = self._slices.size
+                groups = groups_of(attributes, devices)
+            if self._slices is not None:
+                groups = self._slices.spread(groups)
+            self._known[key] = replicas_of(groups, paired, self._names, self._sizes)
+        return self._known[key]
+
+
+_GROUP_FIELDS = (
+    INSTRUCTION["replica_groups"],
+    INSTRUCTION["source_target_pairs"],
+    INSTRUCTION["device_list"],
+    INSTRUCTION["iota_device_list"],
+    INSTRUCTION["mesh_axes_device_list"],
+)
+
+
+def pairs_of(permutation: Instruction) -> Groups:
+    """The source and target of everything that a permutation moves."""
+    pairs = permutation.attributes.messages(INSTRUCTION["source_target_pairs"])
+    return tuple((pair.number(1), pair.number(2)) for pair in pairs)
+
+
+def groups_of(attributes: Message, devices: int) -> Groups:
+    """The groups of a collective.
+
+    Args:
+        attributes: the message of the instruction.
+        devices: how many devices the module is for.
+    """
+    iota = INSTRUCTION["iota_device_list"]
+    if iota in attributes:
+        return _iota_groups(attributes.message(iota))
+    mesh = INSTRUCTION["mesh_axes_device_list"]
+    if mesh in attributes:
+        return _mesh_groups(attributes.message(mesh))
+    listed = attributes.message(INSTRUCTION["device_list"])
+    groups = attributes.messages(INSTRUCTION["replica_groups"]) or listed.messages(1)
+    if groups:
+        return tuple(tuple(group.numbers(1)) for group in groups)
+    return (tuple(range(devices)),)
+
+
+def _iota_groups(message: Message) -> Groups:
+    """`num_replica_groups`, `num_devices_per_group`, `reshape_dims`, `transpose_perm`."""
+    shape = message.number(1), message.number(2)
+    dims, order = message.numbers(3), message.numbers(4)
+    ids = np.arange(math.prod(shape)).reshape(dims).transpose(order)
+    return _rows(ids.reshape(shape))
+
+
+def _mesh_groups(message: Message) -> Groups:
+    """Groups over `axes` of a `mesh`; an axis may be split, and only a part of it used."""
+    mesh = message.message(1)
+    sizes = [axis.number(2) for axis in mesh.messages(1)]
+    # A sub-axis is the `size` after the first `pre_size` of its axis. Several of one
+    # axis cut it at all their borders.
+    references: list[tuple[int, int, int]] = []
+    for reference in message.messages(2):
+        axis = reference.number(1)
+        first, last = 1, sizes[axis]
+        if 2 in reference:
+            part = reference.message(2)
+            first = part.number(1)
+            last = first * part.number(2)
+        references.append((axis, first, last))
+    lengths: list[int] = []
+    position: dict[tuple[int, int], int] = {}
+    for axis, size in enumerate(sizes):
+        edges = {1, size}
+        for other, first, last in references:
+            if other == axis:
+                edges |= {first, last}
+        borders = sorted(edges)
+        for low, high in itertools.pairwise(borders):
+            position[axis, low] = len(lengths)
+            lengths.append(high // low)
+    inside: list[int] = []
+    for axis, first, last in references:
+        for other, low in sorted(position):
+            if other == axis and first <= low < last:
+                inside.append(position[other, low])
+    outside = [i for i in range(len(lengths)) if i not in inside]
+    across = math.prod(lengths[i] for i in inside)
+    ids = _mesh_devices(mesh, math.prod(sizes))
+    return _rows(ids.reshape(lengths).transpose(outside + inside).reshape(-1, across))
+
+
+def _mesh_devices(mesh: Message, total: int) -> np.ndarray:
+    # jax 0.10 lists the devices; later ones say how their order comes about.
+    ids = np.array(mesh.numbers(2)) if 2 in mesh else np.arange(total)
+    for iota in mesh.messages(3):
+        ids = ids.reshape(iota.numbers(1)).transpose(iota.numbers(2)).reshape(-1)
+    return ids
+
+
+def _rows(array: np.ndarray) -> Groups:
+    return tuple(map(tuple, array.tolist()))
+
+
+def axes_of_groups(
+    groups: Groups, names: Sequence[str], sizes: Sequence[int]
+) -> tuple[str, ...]:
+    """The mesh axes along which every group runs, in mesh order; `()` where there are
+    none.
+
+    A group may hold a part of an axis, such as every second device of it.
+
+    >>> axes_of_groups(((0, 2, 4, 6), (1, 3, 5, 7)), ("a", "b"), (4, 2))
+    ('a',)
+    >>> axes_of_groups(((0, 2), (4, 6), (1, 3), (5, 7)), ("a", "b"), (4, 2))
+    ('a',)
+    """
+    total = math.prod(sizes)
+    lengths = {len(group) for group in groups}
+    if len(lengths) != 1 or sum(map(len, groups)) != total:
+        return ()
+    positions = np.array(groups)
+    if positions.max() >= total:
+        return ()
+    coordinates = np.unravel_index(positions, tuple(sizes))
+    axes: list[str] = []
+    block = 1  # devices of a group, if it is all combinations of its coordinates
+    for name, along in zip(names, coordinates, strict=True):
+        ordered = np.sort(along, axis=1)
+        different = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(axis=1)
+        if not (different == different[0]).all():
+            return ()
+        block *= int(different[0])
+        if different[0] > 1:
+            axes.append(name)
+    return tuple(axes) if block == positions.shape[1] else ()
+
+
+def axes_of_pairs(
+    pairs: Groups, names: Sequence[str], sizes: Sequence[int]
+) -> tuple[str, ...]:
+    """The mesh axes along which a permutation moves anything, in mesh order.
+
+    >>> axes_of_pairs(((0, 2), (2, 0)), ("a", "b"), (4, 2))
+    ('a',)
+    """
+    moves = np.array(pairs).reshape(-1, 2)
+    if not moves.size or moves.max() >= math.prod(sizes):
+        return ()
+    axes: list[str] = []
+    coordinates = np.unravel_index(moves, tuple(sizes))
+    for name, along in zip(names, coordinates, strict=True):
+        if (along[:, 0] != along[:, 1]).any():
+            axes.append(name)
+    return tuple(axes)
+
+
+@dataclass(frozen=True, eq=False)
+class Slices:
+    """Which devices of a mesh are in which slice of TPUs.
+
+    Attributes:
+        positions: int64 `[slices, devices]`: the flat mesh positions of each slice.
+        position_of: device id to flat mesh position.
+    """
+
+    positions: np.ndarray
+    position_of: dict[int, int]
+
+    @property
+    def size(self) -> int:
+        """How many devices a slice has."""
+        return self.positions.shape[1]
+
+    def spread(self, groups: Groups, only: int | None = None) -> Groups:
+        """Groups in one slice as groups of the mesh, slice by slice.
+
+        Args:
+            groups: groups or pairs of devices, counted in their slice.
+            only: the number of the one slice that has them; None where all do.
+
+        >>> two = Slices(np.array([[0, 1], [2, 3]]), {})
+        >>> two.spread(((0, 1),))
+        ((0, 1), (2, 3))
+        """
+        spread: list[tuple[int, ...]] = []
+        chosen = self.positions if only is None else self.positions[only : only + 1]
+        for own in chosen:
+            for group in groups:
+                if max(group, default=0) >= self.size:
+                    return ()
+                spread.append(tuple(own[list(group)].tolist()))
+        return tuple(spread)
+
+    def crossing(self, target: str) -> Groups:
+        """The groups, or pairs, of mesh positions that a send between slices names.
+
+        The host that executes it reads one of three notations:
+
+            {1,2}x{0:3}                      slices 1 and 2, each device from 0 to 3
+            {{100000,200003},{100001,…}}     groups of device ids
+            {{100000->200000},{…}}           pairs of device ids
+
+        Returns:
+            `()` where it names a device that is not in the mesh.
+        """
+        slices, product, devices = target.partition("}x{")
+        groups: list[list[int]] = []
+        if product:
+            numbers = _with_ranges(slices.strip("{"))
+            for device in _with_ranges(devices.strip("}")):
+                groups.append([FIRST_ID * number + device for number in numbers])
+        else:
+            for part in target.replace("->", ",").strip("{}").split("},{"):
+                groups.append(_with_ranges(part))
+        known = self.position_of
+        if any(device not in known for group in groups for device in group):
+            return ()
+        return tuple(tuple(known[device] for device in group) for group in groups)
+
+
+def slices_of(module: Module, device_ids: Sequence[int]) -> Slices | None:
+    """The slices of a module's mesh; None where the module is that of all devices.
+
+    Args:
+        module: the module.
+        device_ids: the devices of the mesh, in its order.
+    """
+    size = module.partitions
+    ids = np.asarray(device_ids, np.int64)
+    if not 0 < size < len(ids):
+        return None
+    number = ids // FIRST_ID
+    slices = [np.flatnonzero(number == n) for n in np.unique(number)]
+    if {len(each) for each in slices} != {size}:
+        return None
+    return Slices(np.stack(slices), {int(i): at for at, i in enumerate(ids)})
+
+
+def _with_ranges(text: str) -> list[int]:
+    """The numbers of a list such as `1,2` or `0:3`, where the last of a range counts."""
+    numbers: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition(":")
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers

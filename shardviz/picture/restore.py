@@ -1,0 +1,173 @@
+"""What restoring a checkpoint reads: a table of processes and one of arrays."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Sequence
+
+from shardviz.core.format import Fold, bytes_text, fold, plural
+from shardviz.core.layout.transfer.checkpoint import SavedArray
+from shardviz.core.layout.transfer.restore import (
+    MUCH,
+    ProcessReads,
+    Restore,
+    RestoreRow,
+)
+from shardviz.core.wording import restore as wording
+from shardviz.picture.page import (
+    and_more,
+    note,
+    paragraphs,
+    sentences,
+    side_by_side,
+    titled,
+    unfolded,
+)
+from shardviz.picture.picture import Label, Picture
+from shardviz.picture.tables import HIGHLIGHTED, NORMAL, Bar, Table, short_type
+
+MOST_ARRAYS, MOST_PROCESSES = 24, 16
+PROCESS_HEADS = (
+    "read",
+    "process",
+    "chunks",
+    "of what is needed",
+    "stored",
+    "host memory",
+)
+ARRAY_HEADS = ("read", "array", "type and shape", "saved → wanted", "chunks", "")
+LEGEND = ((NORMAL, "as needed"), (HIGHLIGHTED, wording.NOT_NEEDED))
+
+
+def draw_restore(found: Restore, title: str | None = None) -> Picture:
+    """What every process reads, and what is read of the arrays; the largest first."""
+    folds = _folds(found)
+    hidden = len(unfolded(folds[MOST_ARRAYS:]))
+    processes = _processes(found.processes[:MOST_PROCESSES]).picture(
+        notes=_more_processes(len(found.processes) - MOST_PROCESSES)
+    )
+    arrays = _arrays(folds[:MOST_ARRAYS]).picture(
+        legend=LEGEND, notes=and_more(hidden, "array")
+    )
+    # What is wrong comes first, and in red.
+    notes: list[str | Label] = []
+    for problem in wording.problems(found):
+        notes.append(note(problem, "bad"))
+    return side_by_side(
+        [processes, arrays],
+        title=titled(title, wording.title(found)),
+        notes=[*notes, str(found.advice), *wording.notes(found)],
+        alt=sentences(_lines(found, full=False)),
+        width=1.0,
+        facts={"kind": "restore"},
+    )
+
+
+def restore_text(found: Restore, width: int, full: bool = False) -> str:
+    """What is read: by process, then by array, most first; what is wrong before it.
+
+    Args:
+        width: letters per line.
+        full: every array and process in a line of its own; else arrays that differ only
+            in the number of their layer are one line, and the smaller ones are counted.
+    """
+    return paragraphs(_lines(found, full), width)
+
+
+def _lines(found: Restore, full: bool) -> list[str]:
+    folds, processes = _folds(found), found.processes
+    arrays, some = folds[:MOST_ARRAYS], processes[:MOST_PROCESSES]
+    if full:
+        rows = sorted(found.rows, key=lambda row: -row.bytes_at_most)
+        arrays = [Fold(((row.path,),), 1, (row,)) for row in rows]
+        folds, some = arrays, processes
+    lines = [wording.title(found), *wording.problems(found, full), str(found.advice)]
+    lines += [wording.PROCESSES_FIRST, *_processes(some).lines()]
+    for more in _more_processes(len(processes) - len(some)):
+        lines.append(f"  {more}")
+    if arrays:
+        lines += [wording.LARGEST_FIRST, *_arrays(arrays).lines()]
+    for more in and_more(len(unfolded(folds[len(arrays) :])), "array"):
+        lines.append(f"  {more}")
+    return [*lines, *wording.notes(found)]
+
+
+def _more_processes(count: int) -> list[str]:
+    if count <= 0:
+        return []
+    return [f"and {plural(count, 'more process', 'more processes')}"]
+
+
+def _processes(processes: Sequence[ProcessReads]) -> Table:
+    rows = []
+    for p in processes:
+        stored = ""
+        if p.stored_at_least is not None and p.stored_at_most is not None:
+            stored = f"{_range(p.stored_at_least, p.stored_at_most)} stored"
+        words = (
+            f"process {p.process}",
+            f"{plural(p.chunks, 'chunk')} in {plural(p.reads, 'read')}",
+            wording.times(p.amplification, p.bytes_needed),
+            stored,
+            f"{bytes_text(p.peak_host_bytes)} of host memory",
+        )
+        read = _range(p.bytes_at_least, p.bytes_at_most)
+        rows.append(Bar(p.bytes_at_most, read, words, _colour(p.amplification)))
+    return Table(PROCESS_HEADS, tuple(rows))
+
+
+def _arrays(folds: Sequence[Fold[RestoreRow]]) -> Table:
+    rows = []
+    for one in folds:
+        row, saved = one.items[0], one.items[0].saved
+        wanted = "unknown" if row.spec is None else str(row.spec)
+        words = (
+            one.name,
+            short_type(saved.dtype, saved.shape),
+            f"{_saved(saved)} → {wanted}",
+            f"{plural(saved.chunks, 'chunk')} of {list(saved.chunk_shape)}",
+        )
+        if row.reads is None:  # the problem is said above
+            rows.append(Bar(None, "✗", (*words, "not read"), tone="bad"))
+            continue
+        amount = f"{one.count}{_range(row.bytes_at_least, row.bytes_at_most)}"
+        remark = "; ".join([wording.times(row.amplification), *map(str, row.notes)])
+        colour = _colour(row.amplification)
+        rows.append(Bar(_bytes(one), amount, (*words, remark), colour))
+    return Table(ARRAY_HEADS, tuple(rows))
+
+
+def _colour(amplification: tuple[float, float] | None) -> int:
+    return HIGHLIGHTED if amplification and amplification[1] > MUCH else NORMAL
+
+
+def _folds(found: Restore) -> list[Fold[RestoreRow]]:
+    """The arrays, most is read first; those of all layers as one."""
+    folds = fold(found.rows, lambda row: row.path, _what_is_read)
+    return sorted(folds, key=_bytes, reverse=True)
+
+
+def _bytes(one: Fold[RestoreRow]) -> int:
+    return sum(row.bytes_at_most for row in one.items)
+
+
+def _what_is_read(row: RestoreRow) -> Hashable:
+    saved = row.saved
+    # Problems name the layer, too.
+    problem = None if row.problem is None else re.sub(r"\d+", "#", str(row.problem))
+    how = (saved.shape, saved.dtype, saved.chunk_shape, saved.spec, row.spec, row.dtype)
+    return (*how, row.bytes_at_most, problem, row.notes)
+
+
+def _range(least: int, most: int) -> str:
+    """`2 MiB`, or `1 MiB to 2 MiB` where it depends on what is still in memory."""
+    text = bytes_text(most)
+    return text if least == most else f"{bytes_text(least)} to {text}"
+
+
+def _saved(saved: SavedArray) -> str:
+    if saved.spec is not None:
+        return str(saved.spec)
+    if saved.kind != "array":
+        return {"numpy": "numpy", "scalar": "number"}[saved.kind]
+    return saved.device or "unknown"

@@ -1,0 +1,233 @@
+"""Document: what an Explorer edits and shows, as one frozen value.
+
+An edit makes a new Document of an old one, so undo keeps the old ones. It uses no
+widgets and no jax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from shardviz.core.errors import ShardvizError
+from shardviz.core.layout.array_spec import (
+    ArraySpec,
+    format_names,
+    read_names,
+    read_shape,
+)
+from shardviz.core.layout.array_spec import dtype_name as read_dtype
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.rules.rules import Rules
+from shardviz.core.program.program import Program
+from shardviz.legacy.equivalents import on_mesh
+from shardviz.legacy.typed import is_sharding_spec, parse_sharding_spec
+from shardviz.widgets.model_view import Leaves
+
+ARRAY_FIELDS = ("name", "shape", "dtype", "logical", "spec")
+MAX_ARRAYS = 200
+DEVICE_PUT = "place the arrays"
+
+
+def put_on_devices(*arrays: Any) -> tuple[Any, ...]:
+    """The program that only places the arrays on their devices."""
+    return arrays
+
+
+@dataclass(frozen=True)
+class ArrayFields:
+    """The fields of one array: the text of each, and the last good ArraySpec.
+
+    Attributes:
+        good: the last ArraySpec that could be made.
+        text: the text of each field, by its name.
+        errors: the sentence at each wrong field, by its name.
+    """
+
+    good: ArraySpec
+    text: Mapping[str, str]
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(array: ArraySpec) -> ArrayFields:
+        """The fields of an array, without errors."""
+        return ArrayFields(array, array_fields(array))
+
+    def typed(self, name: str, text: str, mesh: MeshSpec) -> ArrayFields:
+        """The fields after `text` was typed into one of them.
+
+        Each error stays at its own field. A field can be valid by itself and not fit
+        the others (a shape of another rank than the names); then the error is at the
+        field that was typed last.
+        """
+        # All are parsed again: what was refused may fit now.
+        texts = {**self.text, name: text}
+        values: dict[str, Any] = {}
+        errors: dict[str, str] = {}
+        for key, parse in _PARSERS.items():
+            try:
+                values[key] = parse(texts[key], mesh)
+            except ShardvizError as error:
+                errors[key] = str(error)
+        if errors:
+            return ArrayFields(self.good, texts, errors)
+        try:
+            # The memory kind has no field, so it is kept.
+            good = ArraySpec(**values, memory_kind=self.good.memory_kind)
+        except ShardvizError as error:
+            return ArrayFields(self.good, texts, {name: str(error)})
+        return ArrayFields(good, texts)
+
+
+def _parse_logical(text: str) -> tuple[str | None, ...] | None:
+    if not text.strip():
+        return None
+    return read_names(text)
+
+
+def _parse_spec(text: str, mesh: MeshSpec) -> Spec | None:
+    # The older dialect is read as the PartitionSpec that it equals on this mesh.
+    if is_sharding_spec(text):
+        return on_mesh(parse_sharding_spec(text), mesh)
+    if not text.strip():
+        return None
+    return Spec.parse(text)
+
+
+_PARSERS: Mapping[str, Callable[[str, MeshSpec], Any]] = {
+    "name": lambda text, _: text.strip(),
+    "shape": lambda text, _: read_shape(text),
+    "dtype": lambda text, _: read_dtype(text),
+    "logical": lambda text, _: _parse_logical(text),
+    "spec": _parse_spec,
+}
+
+
+def array_fields(array: ArraySpec) -> dict[str, str]:
+    """The text of the fields of an array."""
+    return {
+        "name": array.name,
+        "shape": ", ".join(map(str, array.shape)),
+        "dtype": array.dtype,
+        "logical": format_names(array.logical),
+        "spec": "" if array.spec is None else str(array.spec),
+    }
+
+
+def axes_text(shape: Mapping[str, int]) -> str:
+    """Mesh axes as they are typed.
+
+    >>> axes_text({"data": 4, "a b": 2})
+    "data=4, 'a b'=2"
+    """
+    return ", ".join(f"{format_names((name,))}={size}" for name, size in shape.items())
+
+
+def program_fields(program: Program) -> dict[str, str]:
+    """The text of the fields that belong to no array: mesh, hosts and rules."""
+    return {
+        "mesh": axes_text(program.mesh.shape),
+        "hosts": str(len(program.mesh.processes)),
+        "rules": "" if program.rules is None else program.rules.text(),
+    }
+
+
+@dataclass(frozen=True)
+class Look:
+    """How devices and the selected array are shown.
+
+    Attributes:
+        by: the arrangement of the devices: `mesh`, `host` or `position`.
+        colour: what colours them: `block` or `host`.
+        dims: the two dimensions of the selected array that are shown; None for the
+            default.
+        at: the chosen block of each dimension that is not shown; None for all of them.
+    """
+
+    by: str = "mesh"
+    colour: str = "block"
+    dims: tuple[int, ...] | None = None
+    at: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Document:
+    """What an Explorer edits and shows.
+
+    Attributes:
+        program: the last good Program.
+        entry: the name of the program in the gallery, `DEVICE_PUT`, or `""` for the
+            user's own function.
+        fields: the fields of each array.
+        text: the text of the fields `mesh`, `hosts` and `rules`.
+        errors: the sentence at each wrong field, by its name.
+        missing_function: the name of a function that a saved state could not hold.
+        selected: the number of the array in the main picture.
+        look: how devices and array are shown.
+        target: of Compile and Run; `""` lets shardviz choose.
+        model: the leaves of the model that the Explorer opened on; None for the arrays
+            alone.
+        own: the program that the user brought, which the menu offers beside those of
+            the gallery; or None.
+        brief: whether the page begins with the selected array alone.
+        revision: a number for every program of a session.
+    """
+
+    program: Program
+    entry: str = ""
+    fields: tuple[ArrayFields, ...] = ()
+    text: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+    missing_function: str = ""
+    selected: int = 0
+    look: Look = Look()
+    target: str = ""
+    model: Leaves | None = None
+    own: Program | None = None
+    brief: bool = False
+    revision: int = 0
+
+    @staticmethod
+    def of(program: Program, entry: str = "", **parts: Any) -> Document:
+        """The Document of a program, its fields filled from it."""
+        fields = tuple(ArrayFields.of(array) for array in program.arrays)
+        return Document(program, entry, fields, program_fields(program), **parts)
+
+    @property
+    def mesh(self) -> MeshSpec:
+        """The last good mesh."""
+        return self.program.mesh
+
+    @property
+    def arrays(self) -> tuple[ArraySpec, ...]:
+        """The last good arrays."""
+        return self.program.arrays
+
+    @property
+    def rules(self) -> Rules:
+        """The last good rules."""
+        return self.program.rules or Rules()
+
+    def replace(self, **changes: Any) -> Document:
+        """A copy with some parts changed."""
+        return replace(self, **changes)
+
+    def written(self, **text: str) -> Document:
+        """A copy with good text in fields; what was wrong there is gone with it."""
+        errors = {name: e for name, e in self.errors.items() if name not in text}
+        return replace(self, text={**self.text, **text}, errors=errors)
+
+    def same_as(self, other: Document) -> bool:
+        """Whether both hold the same, without a comparison of whole programs."""
+        # An edit makes a new Program, so the same one has not been changed.
+        if self.program is not other.program:
+            return False
+        return _parts(self) == _parts(other)
+
+
+def _parts(document: Document) -> dict[str, Any]:
+    parts = dict(vars(document))
+    del parts["program"]
+    return parts

@@ -1,0 +1,531 @@
+"""Every edit that the page can make, in one table: its name, what it takes, what it
+does.
+
+An edit makes a new Document of the last one, or raises a `ShardvizError` and changes
+nothing. `apply` checks the value, calls the edit, and puts the error at its field.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from shardviz.core.errors import LayoutError, ShardvizError
+from shardviz.core.format import joined, shown, suggestion
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.partition_spec import MAX_RANK
+from shardviz.core.layout.rules.remedies import Remedy
+from shardviz.core.layout.rules.rules import Dialect, Rules
+from shardviz.core.program.program import Program
+from shardviz.gallery import arrays as gallery_arrays
+from shardviz.gallery import meshes as gallery_meshes
+from shardviz.gallery import rules as gallery_rules
+from shardviz.gallery.programs import known_program
+from shardviz.legacy.typed import is_sharding_spec
+from shardviz.widgets.document import (
+    ARRAY_FIELDS,
+    DEVICE_PUT,
+    MAX_ARRAYS,
+    ArrayFields,
+    Document,
+    axes_text,
+    program_fields,
+    put_on_devices,
+)
+from shardviz.widgets.targets import (
+    checked_target,
+    fitting_mesh,
+    topology_of,
+    why_no_placement,
+)
+
+AXIS_NAMES = ("data", "model", "expert", "stage", "seq")  # of axes that a button adds
+ARRANGEMENTS = ("mesh", "host", "position")
+COLOURS = ("block", "host")
+
+
+@dataclass(frozen=True)
+class Value:
+    """A kind of value that an edit takes.
+
+    Attributes:
+        words: what it is, for the sentence that refuses another one.
+        fits: whether a value of the page is of this kind.
+    """
+
+    words: str
+    fits: Callable[[Any], bool]
+
+
+def _is_number(value: Any) -> bool:
+    # True and False are ints, too.
+    return type(value) is int and value >= 0
+
+
+def _are_numbers(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(map(_is_number, value))
+
+
+def _is_remedy(value: Any) -> bool:
+    return isinstance(value, tuple) and isinstance(value[-1], Remedy)
+
+
+NOTHING = Value("nothing", lambda value: True)
+TEXT = Value("text", lambda value: isinstance(value, str))
+NUMBER = Value("a number of 0 or more", _is_number)
+NUMBERS = Value("numbers of 0 or more", _are_numbers)
+NUMBERS_OR_NONE = Value("numbers or None", lambda v: v is None or _are_numbers(v))
+REMEDY = Value("a remedy", _is_remedy)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One kind of edit.
+
+    Attributes:
+        name: what the page calls it.
+        takes: the kind of its value.
+        make: makes the new Document of the last one and the value; of a field of an
+            array, of the number of the array, too.
+        typed: whether the value is the text of a field, which keeps it where it is
+            refused.
+        error_at: the field that shows its errors; `""` for a field of its own name.
+    """
+
+    name: str
+    takes: Value
+    make: Callable[..., Document]
+    typed: bool = False
+    error_at: str = ""
+
+
+def apply(
+    document: Document, name: str, value: Any, array: int | None = None
+) -> Document:
+    """The Document after one edit; with an error at its field where it is refused.
+
+    Args:
+        document: what is edited.
+        name: the edit, one of `EDITS`.
+        value: what the page sent.
+        array: the number of the array, for its fields; by default the selected one.
+    """
+    edit = EDITS.get(name)
+    place = name
+    if edit is not None and edit.error_at:
+        place = edit.error_at
+    kept = {}
+    for field, error in document.errors.items():
+        # What a button could not do is said once; a field keeps its error.
+        if field != place and field in PLACED:
+            kept[field] = error
+    before = document.replace(errors=kept)
+    if edit is not None and edit.typed and isinstance(value, str):
+        before = before.replace(text={**before.text, name: value})
+    try:
+        if edit is None:
+            raise ShardvizError(
+                f"There is no field {shown(name)}.{suggestion(name, EDITS)}"
+            )
+        if not edit.takes.fits(value):
+            raise ShardvizError(
+                f"The edit {name!r} takes {edit.takes.words}; got {shown(value)}."
+            )
+        if name in ARRAY_FIELDS:
+            index = _array_number(before, before.selected if array is None else array)
+            return edit.make(before, value, index)
+        return edit.make(before, value)
+    except ShardvizError as error:
+        return before.replace(errors={**kept, place: str(error)})
+
+
+def _array_number(document: Document, number: int) -> int:
+    if not 0 <= number < len(document.fields):
+        raise ShardvizError(
+            f"There is no array {number}; there are {len(document.fields)}."
+        )
+    return number
+
+
+# --- arrays ---------------------------------------------------------------------------
+
+
+def _type_field(name: str, document: Document, text: str, index: int) -> Document:
+    """Types into a field of an array."""
+    fields = list(document.fields)
+    typed = fields[index].typed(name, text, document.mesh)
+    others = {f.good.name for i, f in enumerate(fields) if i != index}
+    try:
+        if not typed.errors and typed.good.name in others:
+            name = shown(typed.good.name)
+            raise ShardvizError(f"Another array is called {name}; names are unique.")
+    except ShardvizError as error:
+        typed = ArrayFields(fields[index].good, typed.text, {"name": str(error)})
+    fields[index] = typed
+    _free_names(fields, document.mesh)
+    return _with_fields(document, fields)
+
+
+def _free_names(fields: list[ArrayFields], mesh: MeshSpec) -> None:
+    """Takes the names that were refused while another array had them, and has no more."""
+    for i, one in enumerate(fields):
+        if set(one.errors) != {"name"}:
+            continue
+        others = {f.good.name for j, f in enumerate(fields) if j != i}
+        if one.text["name"].strip() not in others:
+            fields[i] = one.typed("name", one.text["name"], mesh)
+
+
+def _with_fields(document: Document, fields: Sequence[ArrayFields]) -> Document:
+    """The Document with other fields, of as many arrays, and the program of these."""
+    document = document.replace(fields=tuple(fields))
+    arrays = tuple(f.good for f in fields)
+    if arrays == document.arrays:
+        return document
+    if document.model is not None:
+        document = document.replace(model=document.model.edited(arrays))
+    return document.replace(program=document.program.replace(arrays=arrays))
+
+
+def _only_placed(document: Document) -> Document:
+    """From here on the arrays are only placed: no function takes this number of them."""
+    old = document.program
+    arrays = tuple(f.good for f in document.fields)
+    program = Program(
+        put_on_devices, arrays, old.mesh, old.rules, old.dialect, name=DEVICE_PUT
+    )
+    return document.replace(program=program, entry=DEVICE_PUT, missing_function="")
+
+
+def _selected(document: Document, number: int) -> Document:
+    # Another array has other dimensions.
+    look = replace(document.look, dims=None, at=None)
+    return document.replace(selected=number, look=look)
+
+
+def _select(document: Document, value: int) -> Document:
+    return _selected(document, _array_number(document, value))
+
+
+def _add(document: Document, value: Any) -> Document:
+    """Adds an array like the selected one."""
+    _check_count(document)
+    taken = {f.good.name for f in document.fields}
+    number = 0
+    while f"a{number}" in taken:
+        number += 1
+    array = ArraySpec(f"a{number}", (64, 64))
+    if document.fields:
+        array = document.fields[document.selected].good.replace(name=array.name)
+    return _with_array(document, array)
+
+
+def _check_count(document: Document) -> None:
+    if len(document.fields) >= MAX_ARRAYS:
+        raise LayoutError(f"The Explorer holds at most {MAX_ARRAYS} arrays.")
+
+
+def _with_array(document: Document, array: ArraySpec) -> Document:
+    """The Document with one array more, which is selected."""
+    fields = (*document.fields, ArrayFields.of(array))
+    document = _only_placed(document.replace(fields=fields))
+    return _selected(document, len(fields) - 1)
+
+
+def _open(document: Document, value: int) -> Document:
+    """Opens a leaf of the model among the arrays, or an array where there is no model."""
+    if document.model is None:
+        return _select(document, value)
+    if value >= len(document.model.arrays):
+        raise ShardvizError(f"The model has no leaf {value}.")
+    leaf = document.model.arrays[value]
+    names = [f.good.name for f in document.fields]
+    if leaf.name in names:
+        return _selected(document, names.index(leaf.name))
+    _check_count(document)
+    return _with_array(document, leaf)
+
+
+def _remove(document: Document, value: int) -> Document:
+    index = _array_number(document, value)
+    if len(document.fields) == 1:
+        raise LayoutError("The last array cannot be removed; edit it instead.")
+    fields = (*document.fields[:index], *document.fields[index + 1 :])
+    document = _only_placed(document.replace(fields=fields))
+    return _selected(document, min(document.selected, len(fields) - 1))
+
+
+# --- the mesh -------------------------------------------------------------------------
+
+
+def _type_mesh(document: Document, text: str) -> Document:
+    old = document.mesh
+    shape = make_mesh(text).shape
+    total = math.prod(shape.values())
+    # As many hosts as before, or the most that still share the devices evenly.
+    hosts = math.gcd(len(old.processes), total)
+    ids = None if old.ids_are_positions or old.size != total else old.device_ids
+    known = dict(zip(old.axis_names, old.axis_types, strict=True))
+    common = old.axis_types[0] if len(set(old.axis_types)) == 1 else "Auto"
+    types = [known.get(name, common) for name in shape]
+    mesh = make_mesh(shape, axis_types=types, device_ids=ids, processes=hosts)
+    return _with_mesh(document, mesh).written(mesh=text, hosts=str(hosts))
+
+
+def _with_mesh(document: Document, mesh: MeshSpec) -> Document:
+    fields = list(document.fields)
+    for index, one in enumerate(fields):
+        # A ShardingSpec numbers devices: on another mesh it means something else.
+        if is_sharding_spec(one.text["spec"]):
+            fields[index] = one.typed("spec", one.text["spec"], mesh)
+    document = document.replace(program=document.program.replace(mesh=mesh))
+    return _with_fields(document, fields)
+
+
+def _add_axis(document: Document, value: Any) -> Document:
+    """Adds a mesh axis of size 2, with a name of its own."""
+    shape = document.mesh.shape
+    names = [*AXIS_NAMES, *(f"axis{i}" for i in range(len(shape) + 1))]
+    name = next(name for name in names if name not in shape)
+    return _type_mesh(document, axes_text({**shape, name: 2}))
+
+
+def _resize(document: Document, name: str, resized: Callable[[int], int]) -> Document:
+    shape = document.mesh.shape
+    if name not in shape:
+        raise ShardvizError(
+            f"There is no mesh axis {shown(name)}.{suggestion(name, shape)}"
+        )
+    return _type_mesh(document, axes_text({**shape, name: resized(shape[name])}))
+
+
+def _double(document: Document, value: str) -> Document:
+    return _resize(document, value, lambda size: 2 * size)
+
+
+def _halve(document: Document, value: str) -> Document:
+    return _resize(document, value, lambda size: max(1, size // 2))
+
+
+def _type_hosts(document: Document, text: str) -> Document:
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 12):
+        raise ShardvizError(
+            f"The number of hosts must be a whole number of 1 or more; got {shown(text)}."
+        )
+    types = document.mesh.axis_types
+    return _change_mesh(document, types, int(digits)).written(hosts=text)
+
+
+def _choose_types(document: Document, value: str) -> Document:
+    mesh = document.mesh
+    return _change_mesh(document, value, mesh.even_hosts or mesh.process_indices)
+
+
+def _change_mesh(document: Document, types: Any, processes: Any) -> Document:
+    """Changes axis types or hosts; axes and devices stay."""
+    old = document.mesh
+    ids = None if old.ids_are_positions else old.device_ids
+    mesh = make_mesh(old.shape, axis_types=types, device_ids=ids, processes=processes)
+    return _with_mesh(document, mesh)
+
+
+def _fit(document: Document, value: Any) -> Document:
+    """Resizes the mesh to the target, with as many hosts."""
+    accepted = partial(accepts, document)
+    mesh = fitting_mesh(document.mesh, document.target, accepted)
+    if mesh is None:
+        return document
+    document = _with_mesh(document, mesh)
+    text = program_fields(document.program)
+    return document.written(mesh=text["mesh"], hosts=text["hosts"])
+
+
+def accepts(document: Document, mesh: MeshSpec) -> bool:
+    """Whether another mesh will do: it divides the arrays, and the target can hold it."""
+    described = topology_of(document.target) is not None
+    if described and why_no_placement(mesh, document.target):
+        return False
+    problems = document.program.replace(mesh=mesh).problems
+    return len(problems) <= len(document.program.problems)
+
+
+def _choose_target(document: Document, value: str) -> Document:
+    return document.replace(target=checked_target(value))
+
+
+# --- rules ----------------------------------------------------------------------------
+
+
+def _type_rules(document: Document, text: str) -> Document:
+    program = document.program.replace(rules=Rules.parse(text))
+    return document.replace(program=program)
+
+
+def _with_rules(document: Document, rules: Rules) -> Document:
+    """The Document with another table, written with one rule per line."""
+    program = document.program.replace(rules=rules)
+    return document.replace(program=program).written(rules=rules.text())
+
+
+def _tidy(document: Document, value: Any) -> Document:
+    """Writes one rule per line, once the user has left the field."""
+    if "rules" in document.errors:
+        return document
+    return document.written(rules=document.rules.text())
+
+
+def _move(document: Document, value: Sequence[int]) -> Document:
+    """Moves a rule from one place in the table to another."""
+    rules = list(document.rules)
+    exist = len(value) == 2 and max(value) < len(rules)
+    if not exist or "rules" in document.errors:
+        raise ShardvizError(
+            f"A rule is moved from one place in the table to another; got {shown(value)}."
+        )
+    rules.insert(value[1], rules.pop(value[0]))
+    return _with_rules(document, Rules(tuple(rules)))
+
+
+def _choose_dialect(document: Document, value: str) -> Document:
+    dialect = Dialect.of(value, paths=False)
+    return document.replace(program=document.program.replace(dialect=dialect))
+
+
+def _take_remedy(document: Document, value: tuple[int, Remedy]) -> Document:
+    """Takes a remedy: its rules, and the names and shape of the arrays that it is for."""
+    index, remedy = value
+    assert isinstance(remedy.rules, Rules)  # the session has no tables of paths
+    changed = {document.fields[_array_number(document, index)].good.name}
+    changed.update(remedy.alike)
+    new = {"logical": remedy.names, "shape": remedy.shape}
+    fields = list(document.fields)
+    for number, one in enumerate(fields):
+        if one.good.name in changed:
+            array = one.good.replace(**new)
+            if array != one.good:
+                fields[number] = ArrayFields.of(array)
+    if document.model is not None:
+        leaves = [a.replace(**new) for a in document.model.arrays if a.name in changed]
+        document = document.replace(model=document.model.edited(leaves))
+    return _with_rules(_with_fields(document, fields), remedy.rules)
+
+
+# --- programs and presets -------------------------------------------------------------
+
+
+def opened(document: Document, program: Program, entry: str) -> Document:
+    """The Document with another program, its arrays, rules and mesh."""
+    look = replace(document.look, dims=None, at=None)
+    return Document.of(
+        program,
+        entry,
+        look=look,
+        target=document.target,
+        own=document.own,
+        brief=document.brief,
+        revision=document.revision,
+    )
+
+
+def _choose_program(document: Document, value: str) -> Document:
+    if value == DEVICE_PUT:
+        return _only_placed(document)
+    if value == "" and document.own is not None:
+        return opened(document, document.own, "")
+    return opened(document, known_program(value, document.mesh), value)
+
+
+def _choose_preset(document: Document, value: str) -> Document:
+    kind, _, name = value.partition(":")
+    if kind == "mesh":
+        document = _with_mesh(document, gallery_meshes.get(name))
+        return document.written(**program_fields(document.program))
+    if kind == "rules":
+        return _with_rules(document, gallery_rules.get(name))
+    if kind == "arrays":
+        fields = tuple(ArrayFields.of(array) for array in gallery_arrays.get(name))
+        document = document.replace(fields=fields, model=None)
+        return _selected(_only_placed(document), 0)
+    raise ShardvizError(f"There is no preset {shown(value)}.")
+
+
+# --- how it is shown ------------------------------------------------------------------
+
+
+def _arrange(document: Document, value: str) -> Document:
+    if value not in ARRANGEMENTS:
+        raise ShardvizError(
+            f"Devices are arranged by {joined(ARRANGEMENTS, 'or')}; got {shown(value)}."
+        )
+    why_not = why_no_placement(document.mesh, document.target)
+    if value == "position" and why_not:
+        raise ShardvizError(why_not)
+    return document.replace(look=replace(document.look, by=value))
+
+
+def _colour(document: Document, value: str) -> Document:
+    if value not in COLOURS:
+        raise ShardvizError(
+            f"Devices are coloured by {joined(COLOURS, 'or')}; got {shown(value)}."
+        )
+    return document.replace(look=replace(document.look, colour=value))
+
+
+def _show_dims(document: Document, value: Sequence[int]) -> Document:
+    index = _array_number(document, document.selected)
+    rank = document.arrays[index].rank
+    if len(value) != 2 or value[0] == value[1] or max(value) >= rank:
+        raise ShardvizError(
+            f"Two of the {rank} dimensions can be shown; got {shown(value)}."
+        )
+    dims = (value[0], value[1])
+    return document.replace(look=replace(document.look, dims=dims, at=None))
+
+
+def _show_blocks(document: Document, value: Sequence[int] | None) -> Document:
+    """Chooses a block of each dimension that is not shown; None shows all of them."""
+    if value is not None and not 1 <= len(value) <= MAX_RANK:
+        raise ShardvizError(
+            f"One block is chosen for each dimension that is not shown; got {shown(value)}."
+        )
+    look = replace(document.look, at=None)
+    if value is not None:
+        look = replace(look, at=tuple(value))
+    return document.replace(look=look)
+
+
+_ALL = (
+    *(Edit(name, TEXT, partial(_type_field, name)) for name in ARRAY_FIELDS),
+    Edit("add", NOTHING, _add),
+    Edit("remove", NUMBER, _remove),
+    Edit("select", NUMBER, _select),
+    Edit("open", NUMBER, _open),
+    Edit("mesh", TEXT, _type_mesh, typed=True),
+    Edit("axis", NOTHING, _add_axis, error_at="mesh"),
+    Edit("double", TEXT, _double, error_at="mesh"),
+    Edit("halve", TEXT, _halve, error_at="mesh"),
+    Edit("hosts", TEXT, _type_hosts, typed=True),
+    Edit("types", TEXT, _choose_types),
+    Edit("target", TEXT, _choose_target),
+    Edit("fit", NOTHING, _fit),
+    Edit("rules", TEXT, _type_rules, typed=True),
+    Edit("tidy", NOTHING, _tidy),
+    Edit("move", NUMBERS, _move),
+    Edit("dialect", TEXT, _choose_dialect),
+    Edit("remedy", REMEDY, _take_remedy),
+    Edit("program", TEXT, _choose_program),
+    Edit("preset", TEXT, _choose_preset),
+    Edit("by", TEXT, _arrange),
+    Edit("colour", TEXT, _colour),
+    Edit("dims", NUMBERS, _show_dims),
+    Edit("at", NUMBERS_OR_NONE, _show_blocks),
+)
+#: Every edit, by the name that the page sends.
+EDITS: Mapping[str, Edit] = {edit.name: edit for edit in _ALL}
+#: The fields that show their own errors; other errors are notes.
+PLACED = ("mesh", "hosts", "target", "rules")

@@ -1,0 +1,266 @@
+"""Jobs that somebody starts: a compile or run, the effects of a program; and the
+history.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from shardviz.core.errors import import_optional
+from shardviz.core.format import plural
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.program import Program, nearest_difference
+from shardviz.core.program.report import Failure, Report
+from shardviz.core.wording import stages as wording
+from shardviz.core.wording.effects import effect_rows, unknown_rules
+from shardviz.widgets.background import LatestWins, Stop, failure
+from shardviz.widgets.targets import hosts_of, hosts_size
+
+
+class Job:
+    """One compile or run of one program in the background.
+
+    What XLA has begun it finishes by itself; the result of cancelled work is dropped.
+
+    Args:
+        kind: `"compile"` or `"run"`.
+        program: what is compiled or run.
+        target: what it is compiled for; `""` lets shardviz choose.
+        revision: the session's revision when it began.
+        cache: of executables.
+        changed: called from the thread whenever the stage changes, and once at the end.
+
+    Attributes:
+        stage: the stage that it is in.
+        started: when it started, in seconds since the epoch.
+        report: the result; None until the job has ended.
+        early: what is known while it still compiles.
+        jax_events: the work that jax's own caches did not save, in words.
+        engines: of several processes, by rank, the stage that each is in, and since
+            when (seconds since the epoch).
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        program: Program,
+        target: str,
+        revision: int,
+        cache: ExecutableCache,
+        changed: Callable[[Job], None],
+    ):
+        self.kind, self.program = kind, program
+        self.target, self.revision = target, revision
+        self.stage, self.started = "starting", time.time()
+        self.report: Report | None = None
+        self.early: Report | None = None
+        self.jax_events = ""
+        self.engines: dict[int, tuple[str, float]] = {}
+        self._cache, self._changed = cache, changed
+        self._worker = LatestWins[None](f"shardviz-{kind}", self._run, self._failed)
+
+    @property
+    def done(self) -> bool:
+        """Whether there is a report."""
+        return self.report is not None
+
+    def start(self) -> None:
+        """Begins."""
+        self._worker.request(None)
+
+    def cancel(self) -> None:
+        """Ends the job with a report at once."""
+        # Nobody waits for XLA, which finishes what it has begun.
+        self._worker.close(0)
+        if self.report is None:
+            words = wording.cancelled(self.kind, self.stage)
+            self._finish(
+                Report(self.program.name, "", error=Failure("cancelled", words))
+            )
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Blocks until the work has ended; for tests and scripts."""
+        self._worker.wait(timeout)
+
+    def _run(self, _: None, cancelled: Stop) -> None:
+        # Here, and not at the top: only Compile and Run need jax.
+        from shardviz.core.backend.tracing.listening import jax_cache_events
+
+        several = "hosts" if hosts_size(self.target) is not None else "worker"
+        module = f"shardviz.core.backend.run.{several}.run"
+        runner = import_optional(module, "sv.run", "jax")
+        make = runner.compile_program if self.kind == "compile" else runner.run_program
+        # What jax's caches had already costs nothing, and the history says so.
+        with jax_cache_events() as seen:
+            report = make(
+                self.program,
+                target=self.target or None,
+                cache=self._cache,
+                progress=self._enter,
+                cancelled=cancelled,
+                preview=self._preview,
+            )
+        events = (
+            plural(seen.traces, "trace"),
+            plural(seen.lowerings, "lowering"),
+            plural(seen.compiles, "compile"),
+        )
+        self.jax_events = ", ".join(events)
+        if not self._worker.closed:
+            self._finish(report)
+
+    def _failed(self, _: None, error: Exception) -> None:
+        if not self._worker.closed:
+            stopped = failure(error, self.stage)
+            self._finish(Report(self.program.name, "", error=stopped))
+
+    def _enter(self, stage: str) -> None:
+        if not self._worker.closed:
+            self.stage = stage
+            self._note_engines()
+            self._changed(self)
+
+    def _preview(self, report: Report) -> None:
+        if not self._worker.closed:
+            self.early = report
+            self._changed(self)
+
+    def _note_engines(self) -> None:
+        """Notes when each of several processes entered its stage."""
+        group = hosts_of(self.target)
+        stages = {} if group is None else dict(group.stages)
+        for rank, stage in stages.items():
+            if self.engines.get(rank, ("", 0.0))[0] != stage:
+                self.engines[rank] = (stage, time.time())
+
+    def _finish(self, report: Report) -> None:
+        self.report = report
+        self._changed(self)
+
+
+@dataclass(frozen=True)
+class _EffectsRequest:
+    """A program whose effects are read, or are observed while it runs."""
+
+    program: Program
+    revision: int
+    target: str = ""
+    observes: bool = False
+
+
+class EffectsReader:
+    """Reads the effects of the latest program. That traces it, so no edit waits for it.
+
+    Attributes:
+        view: for the page; its `state` is `"none"`, `"reading"` or `"done"`.
+    """
+
+    def __init__(self, changed: Callable[[], None]):
+        self.view: dict[str, Any] = {"state": "none", "revision": -1}
+        self._changed = changed
+        self._worker = LatestWins[_EffectsRequest](
+            "shardviz-effects", self._work, self._failed
+        )
+
+    def read(self, program: Program, revision: int) -> None:
+        """Begins to read, unless this very revision was read or is being read."""
+        # The page asks each time that its tab is opened.
+        if self.view["revision"] != revision:
+            self.view = {"state": "reading", "revision": revision}
+            self._worker.request(_EffectsRequest(program, revision))
+
+    def observe(self, program: Program, revision: int, target: str) -> None:
+        """Runs the program and records the order of its effects, once they were read."""
+        if self.view["state"] == "done" and self.view["revision"] == revision:
+            self._show(revision, {**self.view, "watching": True})
+            self._worker.request(_EffectsRequest(program, revision, target, True))
+
+    def _work(self, request: _EffectsRequest, stop: Stop) -> None:
+        if request.observes:
+            found = observed_view(request.program, request.target)
+        else:
+            found = effects_view(request.program)
+        self._end(request, found)
+
+    def _failed(self, request: _EffectsRequest, error: Exception) -> None:
+        words = failure(error, "").message
+        if request.observes:
+            self._end(request, {"observed": [], "failed": words})
+        else:
+            self._end(request, {"problem": words})
+
+    def _end(self, request: _EffectsRequest, found: dict[str, Any]) -> None:
+        if request.observes:
+            self._show(request.revision, {**self.view, "watching": False, **found})
+        else:
+            view = {"state": "done", "revision": request.revision, **found}
+            self._show(request.revision, view)
+
+    def _show(self, revision: int, view: dict[str, Any]) -> None:
+        """Shows a view unless it is of a program that is no longer the latest."""
+        if self.view["revision"] == revision:
+            self.view = view
+            self._changed()
+
+
+def effects_view(program: Program) -> dict[str, Any]:
+    """The Effects tab of one program, as plain data."""
+    # Here, and not at the top: the Explorer opens and edits without jax.
+    from shardviz.core.backend.tracing.effects import predict
+
+    found = predict(program)
+    runs, sentence = found.runs_on(program.mesh.size)
+    rows = effect_rows(found)
+    for row in rows:
+        # The page shows the same in words, as `where`.
+        row.pop("allowed", None)
+    return {
+        "runs": runs,
+        "sentence": sentence,
+        "devices": found.devices,
+        "rows": rows,
+        "tokens": [str(token) for token in found.tokens or ()],
+        "note": unknown_rules(found),
+    }
+
+
+def observed_view(program: Program, target: str) -> dict[str, Any]:
+    """The order of the effects in one run of a program, as plain data."""
+    from shardviz.core.backend.run.worker.observed import observed_order
+
+    seen = observed_order(program, target=target or None)
+    return {"observed": seen.rows(), "failed": str(seen.report.error or "")}
+
+
+MOST_JOBS = 50
+
+
+class History:
+    """The last fifty jobs as plain rows, the latest first.
+
+    >>> History().rows
+    []
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._compiled: list[Program] = []
+
+    def add(self, kind: str, program: Program, report: Report, jax_events: str) -> None:
+        """Adds one job that has ended."""
+        if report.compile_s is None:
+            found, why = "not compiled", str(report.error or "")
+        elif report.cache_hit:
+            found, why = "hit", wording.compiled_before()
+        elif report.effects:
+            found, why = "miss", wording.never_cached()
+        else:
+            found, why = "miss", nearest_difference(self._compiled, program)
+        if report.compile_s is not None:
+            self._compiled = [*self._compiled[-MOST_JOBS:], program]
+        what = f"{kind} {program.name}"
+        row = {"what": what, "found": found, "why": why, "jax": jax_events}
+        self.rows = [row, *self.rows[: MOST_JOBS - 1]]

@@ -1,0 +1,268 @@
+"""What the view Program shows of a job, its report, its engines and the cache, as data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from shardviz.core.format import bytes_text, count_text, seconds_text
+from shardviz.core.program.cache import ExecutableCache, cache_rows
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.report import Report
+from shardviz.core.program.roofline import Bound, Roofline, with_operations
+from shardviz.core.wording import explorer as explorer_wording
+from shardviz.core.wording import stages as wording
+from shardviz.widgets.jobs import Job
+
+MAX_ROWS = 300
+MOST_ENGINES = 64
+MOST_COSTS = 12
+MOST_TIMES = 60
+# They take memory at the same time; in the order of the bar.
+_PARTS = ("arguments", "outputs", "temporaries", "generated_code")
+
+
+# --- the report -----------------------------------------------------------------------
+
+
+def report_view(job: Job | None, last: Report | None, revision: int) -> dict[str, Any]:
+    """The last report, and the running job if there is one.
+
+    Args:
+        job: the last one that was started.
+        last: the last report.
+        revision: of the program that it is of; the page says when that is no longer the
+            last one.
+    """
+    view: dict[str, Any] = {
+        "state": "none",
+        "revision": -1,
+        "stage": "",
+        "started": 0,
+        "times": [],
+        "checks": [],
+        "verdict": "",
+        "error": None,
+    }
+    if last is not None:
+        view.update(_report(last), revision=revision)
+    if job is not None and job.report is None:
+        view["state"], view["started"] = "running", job.started
+        view["stage"] = f"{job.kind}: {job.stage}"
+    elif job is not None and job.report is not None and was_cancelled(job.report):
+        assert job.report.error is not None
+        view["cancelled"] = job.report.error.message.rstrip(".")
+    return view
+
+
+def _report(report: Report) -> dict[str, Any]:
+    checks = []
+    for check in report.checks[:MAX_ROWS]:
+        checks.append({"name": check.name, "ok": check.ok, "detail": check.detail})
+    return {
+        "state": "done" if report.error is None else "failed",
+        "times": _times(report),
+        "verdict": wording.run_verdict(report),
+        "checks": checks,
+        "error": error_view(report),
+    }
+
+
+def error_view(report: Report | None) -> dict[str, str] | None:
+    """Why a compile or run ended early; None where it did not."""
+    if report is None or report.error is None:
+        return None
+    error = report.error
+    title = wording.stopped_at(error.stage)
+    return {"title": title, "message": error.message, "source": error.source}
+
+
+def was_cancelled(report: Report) -> bool:
+    """Whether somebody cancelled it.
+
+    >>> was_cancelled(Report("f", ""))
+    False
+    """
+    return report.error is not None and report.error.stage == "cancelled"
+
+
+def _times(report: Report) -> list[list[str]]:
+    times = []
+    if report.target:
+        times.append(["on", report.target])
+    stages = (
+        ("lower", report.lower_s),
+        ("compile", report.compile_s),
+        ("place", report.place_s),
+        ("run", report.run_s),
+    )
+    for name, seconds in stages:
+        if seconds is not None:
+            times.append([name, seconds_text(seconds)])
+    if report.effects:
+        times.append(["effects", ", ".join(report.effects)])
+    return times
+
+
+def cache_view(cache: ExecutableCache) -> dict[str, Any]:
+    """The entries and the hits of the executable cache, as plain data."""
+    rows = []
+    for entry in cache_rows(cache)[:MAX_ROWS]:
+        row = {
+            "key": entry["key"][:12],
+            "name": entry["name"],
+            "compile": seconds_text(entry["compile_s"]),
+            "hits": entry["hits"],
+            "waited": entry["waited"],
+        }
+        rows.append(row)
+    counts = {"hits": cache.hits, "misses": cache.misses, "size": cache.size}
+    return {"rows": rows, **counts}
+
+
+# --- engines --------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Restart:
+    """What is known of starting the processes of a target anew.
+
+    Attributes:
+        running: whether it goes on.
+        problem: why the last one failed; `""` where it did not.
+    """
+
+    running: bool = False
+    problem: str = ""
+
+
+def engines_view(
+    group: Any, job: Job | None, report: Report | None, restart: Restart
+) -> dict[str, Any]:
+    """A line per engine, while it runs and afterwards; empty where there are none."""
+    running = job is not None and not job.done
+    lost = group is not None and bool(group.problem)
+    if running and group is not None and job is not None and job.target == group.name:
+        lines = [_running_engine(process, job) for process in group.processes]
+    elif report is not None and report.processes:
+        lines = [_ended_engine(process, lost) for process in report.processes]
+    elif group is not None:
+        state = "lost" if lost else "ready"
+        lines = [_engine(process, state, "") for process in group.processes]
+    else:
+        return {}
+    problem = ""
+    if restart.problem:
+        problem = explorer_wording.not_restarted(restart.problem)
+    elif group is not None and not restart.running:
+        problem = group.problem
+    return {
+        "lines": lines[:MOST_ENGINES],
+        "more": max(0, len(lines) - MOST_ENGINES),
+        "restart": group is not None and not running and not restart.running,
+        "restarting": restart.running,
+        "problem": problem,
+    }
+
+
+def _engine(process: Any, state: str, words: str) -> dict[str, Any]:
+    where = wording.process_name(process.pid, process.host)
+    return {"rank": process.rank, "where": where, "state": state, "words": words}
+
+
+def _running_engine(process: Any, job: Job) -> dict[str, Any]:
+    stage, since = job.engines.get(process.rank, ("waits", job.started))
+    return {**_engine(process, "running", stage), "since": since}
+
+
+def _ended_engine(process: Any, lost: bool) -> dict[str, Any]:
+    """What a process did: its stages with their times, or why it ended."""
+    if process.error is not None:
+        words = f"{process.error.stage}: {process.error.message}"
+        return _engine(process, "failed", words)
+    parts = [f"{stage} {seconds_text(took)}" for stage, took in process.seconds.items()]
+    failed = wording.failed_checks(process.checks)
+    if failed:
+        return _engine(process, "failed", ", ".join([*parts, failed]))
+    if lost:
+        return _engine(process, "lost", "")
+    return _engine(process, "done", ", ".join(parts))
+
+
+# --- memory and least times -----------------------------------------------------------
+
+
+def memory_view(report: Report | None, plan: Plan | None = None) -> dict[str, Any]:
+    """The Memory tab of a report.
+
+    Args:
+        report: None where nothing was compiled.
+        plan: of the same program, whose operations have least times; or None.
+
+    >>> from shardviz.core.program.report import Memory
+    >>> memory = Memory(arguments=1 << 30, capacity=4 << 30)
+    >>> view = memory_view(Report("f", "t", memory=memory))
+    >>> [part["share"] for part in view["parts"]], view["over"]
+    ([0.25], False)
+    """
+    view: dict[str, Any] = {"parts": [], "sentence": "", "over": False, "cost": []}
+    view.update(times=[], operations=[], timesNote="")
+    if report is None:
+        return view
+    memory = report.memory
+    sizes = {name: getattr(memory, name) or 0 for name in _PARTS}
+    # Donated outputs reuse the memory of an argument.
+    total = max(0, sum(sizes.values()) - (memory.aliased or 0))
+    capacity = memory.capacity or 0
+    full = max(total, capacity) or 1
+    for name, size in sizes.items():
+        if size:
+            part = {"name": name.replace("_", " "), "bytes": bytes_text(size)}
+            view["parts"].append({**part, "share": size / full})
+    for name, value in list(report.cost.items())[:MOST_COSTS]:
+        view["cost"].append([name, _cost(name, value)])
+    view.update(
+        capacity=capacity / full,
+        sentence=wording.memory(report),
+        over=report.fit is not None and report.fit.ok is False,
+        target=report.target,
+    )
+    return {**view, **_roofline(with_operations(report, plan))}
+
+
+def _cost(name: str, value: float) -> str:
+    if "bytes" in name:
+        return bytes_text(int(value))
+    return seconds_text(value) if "seconds" in name else count_text(value)
+
+
+def _roofline(found: Roofline | None) -> dict[str, Any]:
+    """The least time of each part and operation, the longest first."""
+    if found is None:
+        return {}
+    return {
+        "times": _bars(found.rows),
+        "operations": _bars(found.ops),
+        "timesNote": found.words if found.rows else "",
+    }
+
+
+def _bars(bounds: Sequence[Bound]) -> list[dict[str, Any]]:
+    """Bars of seconds; a time that is not known has none."""
+    # What has no known time comes last.
+    rows = sorted(bounds, key=lambda row: -(row.seconds or 0.0))[:MOST_TIMES]
+    most = 1.0
+    if rows and rows[0].seconds:
+        most = rows[0].seconds
+    bars = []
+    for row in rows:
+        bar = {
+            "name": row.name,
+            "seconds": seconds_text(row.seconds),
+            "share": (row.seconds or 0.0) / most,
+            "bound": row.bound,
+            "source": row.source,
+        }
+        bars.append(bar)
+    return bars

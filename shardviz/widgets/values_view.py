@@ -1,0 +1,295 @@
+"""The values of a plan as plain data: columns of numbers, and the tables they index."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from shardviz.core.errors import ShardvizError
+from shardviz.core.format import bytes_text, seconds_text
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_folds import call_paths
+from shardviz.core.program.plan_values import (
+    ORIGINS,
+    Diagnosis,
+    PlannedOp,
+    Step,
+)
+from shardviz.core.program.report import Collective
+from shardviz.core.wording import stages as wording
+from shardviz.picture.palette import LIGHT
+from shardviz.picture.plan import choice_words
+from shardviz.picture.tables import axis_groups, short_type, split_axis
+
+KINDS = ("argument", "op", "result")
+BACKWARD, NOT_COVERED = 1, 2
+MOST_NOTES = 20
+NOWHERE = -1  # the number of a name that is none of the plan's values
+COLUMNS = (
+    "name",
+    "kind",
+    "opcode",
+    "type",
+    "spec",
+    "source",
+    "scope",
+    "region",
+    "origins",
+    "flags",
+)
+
+
+class _Table:
+    """A list of distinct items, each found by its number."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+        self._numbers: dict[Hashable, int] = {}
+
+    def add(self, key: Hashable, item: Any = None) -> int:
+        """The number of the item with this key; a new one is added."""
+        number = self._numbers.setdefault(key, len(self.items))
+        if number == len(self.items):
+            self.items.append(key if item is None else item)
+        return number
+
+
+def values_view(plan: Plan | None, explanations: int = 0) -> dict[str, Any]:
+    """A plan for the page: columns of numbers, and the tables that they index.
+
+    No objects, and every string once: a plan of 2,000 values stays below 300 kB. The
+    page steps through the propagation by itself, and asks for the explanation of a
+    value, which is long.
+
+    Args:
+        plan: None where there is none yet.
+        explanations: a plan of at most so many values includes the explanation of each,
+            for pages without a kernel.
+
+    Returns:
+        JSON: `text` has every string once; `specs`, `types`, `scopes` and `origins` are
+        tables; `columns` have one number per value; `steps` are those of the
+        propagation in order.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> op = PlannedOp("x", "argument", shape=(8,))
+    >>> view = values_view(Plan("f", make_mesh(data=2), (op,)))
+    >>> view["count"], view["text"][view["columns"]["name"][0]]
+    (1, 'x')
+    """
+    if plan is None:
+        return {"count": 0, "error": "", "waiting": True}
+    # Names, lines and sentences occur at many values.
+    strings = _Table()
+    numbers = {op.name: i for i, op in enumerate(plan.ops)}
+    return {
+        "waiting": False,
+        "program": plan.program,
+        "mesh": str(plan.mesh),
+        "axes": _axes(plan),
+        "count": len(plan.ops),
+        "words": wording.plan_summary(plan),
+        "seconds": seconds_text(plan.seconds) if plan.seconds else "",
+        "error": str(plan.error) if plan.error else "",
+        "diagnosis": _diagnosis(plan.diagnosis),
+        "notes": list(map(str, plan.notes[:MOST_NOTES])),
+        "moreNotes": max(0, len(plan.notes) - MOST_NOTES),
+        "kinds": list(KINDS),
+        "originKinds": list(ORIGINS),
+        **_values(plan, numbers, strings),
+        **_steps(plan, numbers),
+        "moves": _moves(plan, numbers, strings),
+        "explanations": _explanations(plan, explanations, strings),
+        # Last, when all of the above has put its strings here.
+        "text": strings.items,
+    }
+
+
+def explanation_view(plan: Plan | None, name: str) -> dict[str, Any]:
+    """The details of a chosen value: its explanation, sharding rule and source lines.
+
+    Args:
+        plan: on the page; None where there is none.
+        name: of the value; the view of an unknown one has an `error`.
+
+    >>> explanation_view(None, "y")["value"]
+    'y'
+    """
+    view: dict[str, Any] = {"value": name, "lines": [], "rule": "", "op": ""}
+    view["stack"] = []
+    if plan is None:
+        return {**view, "error": wording.NO_PLAN_YET}
+    try:
+        op = plan.op(name)
+        lines = plan.why(op).lines
+    except ShardvizError as error:
+        return {**view, "error": str(error)}
+    stack = list(op.stack)
+    if not stack and op.source:
+        stack = [op.source]
+    return {
+        "value": op.name,
+        "lines": list(lines),
+        "rule": op.rule,
+        "op": op.op,
+        "stack": stack,
+        "error": "",
+    }
+
+
+def _axes(plan: Plan) -> list[dict[str, Any]]:
+    groups = axis_groups(plan.mesh)
+    axes = []
+    for name, size in plan.mesh.shape.items():
+        axes.append({"name": name, "size": size, "colour": LIGHT.groups[groups[name]]})
+    return axes
+
+
+def _diagnosis(found: Diagnosis | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    choices = []
+    for choice in found.choices:
+        cost, words = choice_words(choice)
+        choices.append({"spec": str(choice.out_sharding), "cost": cost, "words": words})
+    return {
+        "op": found.op,
+        "source": found.source,
+        "problem": str(found.problem),
+        "operands": list(found.operands),
+        "choices": choices,
+    }
+
+
+def _values(plan: Plan, numbers: dict[str, int], strings: _Table) -> dict[str, Any]:
+    """The columns, and the tables that their numbers index."""
+    specs, types, scopes, origins = _Table(), _Table(), _Table(), _Table()
+    columns: dict[str, list[int]] = {name: [] for name in COLUMNS}
+    operands: list[list[int]] = []
+    trips: dict[int, int | None] = {}
+    notes: dict[int, int] = {}
+    for i, (op, path) in enumerate(zip(plan.ops, call_paths(plan.ops), strict=True)):
+        shown_type = [short_type(op.dtype, op.shape), *op.shape]
+        # Numbers alone: the page finds what they stand for in the tables.
+        row = {
+            "name": strings.add(op.name),
+            "kind": KINDS.index(op.kind),
+            "opcode": strings.add(op.opcode),
+            "type": types.add((op.dtype, op.shape), shown_type),
+            "spec": specs.add((op.spec, len(op.shape)), _spec(op.spec, op.shape, plan)),
+            "source": strings.add(op.source),
+            "scope": scopes.add(path),
+            "region": strings.add(op.region),
+            "origins": origins.add(_origins(op, strings)),
+            "flags": BACKWARD * op.backward + NOT_COVERED * (not op.covered),
+        }
+        for name, number in row.items():
+            columns[name].append(number)
+        # An operand may be a value that the plan leaves out.
+        operands.append([numbers[name] for name in op.operands if name in numbers])
+        if op.trips not in (None, 1):
+            trips[i] = op.trips
+        if op.remarks:
+            notes[i] = strings.add(op.remarks)
+    return {
+        "columns": columns,
+        "specs": specs.items,
+        "types": types.items,
+        "scopes": scopes.items,
+        "origins": origins.items,
+        "operands": operands,
+        "trips": trips,
+        "valueNotes": notes,
+    }
+
+
+def _spec(spec: Spec, shape: Sequence[int], plan: Plan) -> list[Any]:
+    """The text, the axes of each dimension as [number in the mesh, parts, text], and
+    the unreduced axes.
+    """
+    names, sizes = plan.mesh.axis_names, plan.mesh.shape
+    dims = []
+    for dim in range(len(shape)):
+        axes = []
+        for axis in spec.dims[dim] if dim < len(spec.dims) else ():
+            parent, parts = split_axis(axis, sizes)
+            number = names.index(parent) if parent in names else NOWHERE
+            axes.append([number, parts, axis])
+        dims.append(axes)
+    return [str(spec), dims, sorted(spec.unreduced)]
+
+
+def _origins(op: PlannedOp, strings: _Table) -> tuple[tuple[str, int, int, int], ...]:
+    rows = []
+    for axis, origin in op.origins.items():
+        name, source = strings.add(origin.name), strings.add(origin.source)
+        rows.append((axis, ORIGINS.index(origin.kind), name, source))
+    return tuple(rows)
+
+
+def _steps(plan: Plan, numbers: dict[str, int]) -> dict[str, Any]:
+    """Every step as [number, op, moves], a move as [axis, from, to].
+
+    Values and axes are numbers. `to` is one number where the axis reached one value,
+    and a list where it reached several.
+    """
+    axes = _Table()
+    # A step that reached several values is at each of them.
+    distinct = {step for op in plan.ops for step in op.steps}
+    moves: dict[tuple[int, str], list[list[Any]]] = {}
+    for step in sorted(distinct, key=_when):
+        to = [numbers[name] for name in step.to if name in numbers]
+        move = [
+            axes.add(step.axis),
+            numbers.get(step.origin, NOWHERE),
+            to[0] if len(to) == 1 else to,
+        ]
+        moves.setdefault((step.number, step.op), []).append(move)
+    steps = []
+    for (number, op), some in moves.items():
+        steps.append([number, numbers.get(op, NOWHERE), some])
+    return {"steps": steps, "stepAxes": axes.items}
+
+
+def _when(step: Step) -> tuple[int, str, str]:
+    return step.number, step.op, step.axis
+
+
+def _moves(
+    plan: Plan, numbers: dict[str, int], strings: _Table
+) -> dict[int, list[list[Any]]]:
+    """The estimated collectives, by the number of the value that causes them."""
+    moves: dict[int, list[list[Any]]] = {}
+    for one in plan.collectives:
+        number = numbers.get(one.value, NOWHERE)
+        moves.setdefault(number, []).append(_collective(one, strings))
+    return moves
+
+
+def _collective(one: Collective, strings: _Table) -> list[Any]:
+    """A collective as [kind, axes, bytes in words, trips, cause]."""
+    size = strings.add(bytes_text(one.bytes_per_device))
+    axes = [strings.add(axis) for axis in one.mesh_axes]
+    cause = strings.add(str(one.cause))
+    return [strings.add(one.kind), axes, size, one.trips or 0, cause]
+
+
+def _explanations(plan: Plan, most: int, strings: _Table) -> dict[str, dict[str, Any]]:
+    """The explanation of every value, its strings by number; none where they are many.
+
+    Values share most sentences.
+    """
+    explanations: dict[str, dict[str, Any]] = {}
+    if len(plan.ops) > most:
+        return explanations
+    # Its strings go to the table, since neighbours have the same sentences.
+    for op in plan.ops:
+        view = explanation_view(plan, op.name)
+        for part, value in view.items():
+            if isinstance(value, list):
+                view[part] = [strings.add(line) for line in value]
+            else:
+                view[part] = strings.add(value)
+        explanations[op.name] = view
+    return explanations
