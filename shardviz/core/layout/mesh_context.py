@@ -162,7 +162,7 @@ class MeshContext(Displayed):
 
     @property
     def entered(self) -> MeshSpec | None:
-        """The innermost mesh of `with mesh:`, or None."""
+        """The mesh that a `with` statement entered last, or None."""
         return self.legacy[-1] if self.legacy else None
 
     @property
