@@ -17,10 +17,9 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.agreement import (
     Account,
-    ProgramDetails,
     broken_blocks,
     difference,
-    program_differences,
+    first_other_operation,
 )
 
 SAME = Account(
@@ -87,55 +86,30 @@ def test_a_shard_that_two_processes_hold():
     assert difference(accounts) is None
 
 
-def details(*operations, collectives=(), constants=()):
-    rows = tuple((name, "f32[8]", f"f.py:{line}", "") for name, line in operations)
-    return ProgramDetails(rows, collectives, constants)
+def rows(*operations):
+    return [(name, "f32[8]", f"f.py:{line}") for name, line in operations]
 
 
-SUM = ("all-reduce", "data", "f.py:3")
 PROGRAMS = {
-    "an operation less": (
-        details(("sin", 1)),
-        details(("sin", 1), ("cos", 2)),
-        [("no operation", "cos", 1)],
-    ),
+    "an operation less": ([("sin", 1)], [("sin", 1), ("cos", 2)], (None, "cos")),
     "two operations more": (
-        details(("sin", 1), ("exp", 2), ("log", 3), ("cos", 4)),
-        details(("sin", 1), ("cos", 4)),
-        [("more operation", "exp", 2)],
+        [("sin", 1), ("exp", 2), ("log", 3), ("cos", 4)],
+        [("sin", 1), ("cos", 4)],
+        ("exp", None),
     ),
-    "another operation": (
-        details(("sin", 1)),
-        details(("cos", 1)),
-        [("operation", "sin", 1)],
-    ),
-    "a collective less": (
-        details(("sin", 1)),
-        details(("sin", 1), collectives=(SUM,)),
-        [("no collective", "all-reduce", 1)],
-    ),
-    "a collective more": (
-        details(("sin", 1), collectives=(SUM, SUM)),
-        details(("sin", 1), collectives=(SUM,)),
-        [("more collective", "all-reduce", 1)],
-    ),
-    "other constants": (
-        details(("sin", 1), constants=(("f32[8]", "a"),)),
-        details(("sin", 1), constants=(("f32[8]", "b"),)),
-        [("constant", "f32[8]", 1)],
-    ),
-    "nothing that is known": (details(("sin", 1)), details(("sin", 1)), []),
+    "another operation": ([("sin", 1)], [("cos", 1)], ("sin", "cos")),
 }
 
 
-@pytest.mark.parametrize(("odd", "others", "codes"), PROGRAMS.values(), ids=PROGRAMS)
-def test_what_differs_in_programs(odd, others, codes):
-    found = program_differences(ProgramDetails.read(odd.text), ProgramDetails.read(others.text))
-    assert [(d.code, d.here[0], d.count) for d in found] == codes
-    accounts = [SAME, replace(SAME, process=1, program="def")]
-    difference_of_programs = difference(accounts)
-    assert difference_of_programs is not None
-    assert str(replace(difference_of_programs, details=found)).startswith("Process 1 runs ")
+@pytest.mark.parametrize(("odd", "others", "names"), PROGRAMS.values(), ids=PROGRAMS)
+def test_the_first_operation_that_differs(odd, others, names):
+    found = first_other_operation(rows(*odd), rows(*others))
+    assert found is not None
+    assert tuple(operation and operation[0] for operation in found) == names
+
+
+def test_the_same_operations_have_no_first_that_differs():
+    assert first_other_operation(rows(("sin", 1)), rows(("sin", 1))) is None
 
 
 BLOCKS = {

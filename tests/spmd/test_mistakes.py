@@ -15,19 +15,16 @@ WORDS = {
         "look for a branch on jax.process_index()",
     ),
     "branch_kind": ("Process 1 is at sv.compile('total')", "process 0 is at sv.run('total')"),
-    "branch_same_name": ("Process 1 runs another program than process 0", "it has mul instead of"),
+    "branch_same_name": ("Process 1 runs another program than process 0", ": mul ("),
     "branch_order": ("Process 1 is at sv.run('largest')",),
     "branch_repeat": (
         "Process 1 has the options repeat=2, and process 0 has the options repeat=1",
     ),
-    "skip_sum": (
-        "Process 1 runs another program",
-        "it has no all-reduce over data at mistakes.py:",
-    ),
-    "skip_constraint": ("it has no all-gather over data at mistakes.py:",),
-    "skip_psum": ("it has no all-reduce over data at mistakes.py:", "instead of psum"),
-    "skip_permute": ("it has no collective-permute over data at mistakes.py:",),
-    "skip_gradient": ("it has no all-reduce over data at mistakes.py:", "has no dot_general"),
+    "skip_sum": ("Process 1 runs another program", "reduce_sum (", ") at mistakes.py:"),
+    "skip_constraint": ("the same operations with",),
+    "skip_psum": ("instead of psum", ") at mistakes.py:"),
+    "skip_permute": ("ppermute (", ") at mistakes.py:"),
+    "skip_gradient": ("without dot_general (", ") at mistakes.py:"),
     **dict.fromkeys(
         ("fetch_asarray", "fetch_device_get", "fetch_tolist", "fetch_item", "fetch_pickle"),
         (
@@ -60,7 +57,7 @@ WORDS = {
         "and process 0 has 0, 1, 2, 3,",
     ),
     "differ_spec": ("Process 1 has x as f32[16, 8] as P(None, 'model')", "a spec or rules"),
-    "differ_constant": ("other values in float32[8], which the function closes over",),
+    "differ_constant": ("the same operations with", "values that the function closes over"),
     "differ_donation": ("Process 1 has the options donate=(0,)",),
     "differ_option": ("Process 1 has the options xla_cpu_enable_fast_math=True",),
     "fails_in_trace": (

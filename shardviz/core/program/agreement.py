@@ -10,7 +10,6 @@ get wrong numbers: jax does not compare. Each process describes what it is about
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -18,6 +17,9 @@ from typing import Any
 from shardviz.core.display import Fact
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.transfer.process_rows import process_rows
+
+#: Name, type of the result and source line.
+Operation = tuple[str, str, str]
 
 # What is compared, in this order: what comes first explains what follows from it.
 COMPARED = (
@@ -91,7 +93,8 @@ class Difference(Fact):
         others: those that they are compared with: most of them, or the first.
         here, there: the accounts of the first of either.
         name: of values, whose; of shards with the indices of the shard.
-        details: of programs, what differs in them, where that is known.
+        operations: of programs, the first operation that differs, here and there; None
+            where their operations are the same.
 
     >>> accounts = [Account(i, "sv.run('step')", mesh="data=8") for i in range(3)]
     >>> found = difference([*accounts, Account(3, "sv.run('step')", mesh="data=4")])
@@ -105,7 +108,7 @@ class Difference(Fact):
     here: Account
     there: Account
     name: str = ""
-    details: tuple[ProgramDifference, ...] | None = None
+    operations: tuple[Operation | None, Operation | None] | None = None
 
 
 def difference(accounts: Sequence[Account]) -> Difference | None:
@@ -160,111 +163,27 @@ def _value_difference(name: str, accounts: Sequence[Account]) -> Difference | No
     return None
 
 
-@dataclass(frozen=True)
-class ProgramDetails:
-    """What a program consists of, as one process sends it where programs differ.
+def first_other_operation(
+    here: Sequence[Operation], there: Sequence[Operation]
+) -> tuple[Operation | None, Operation | None] | None:
+    """The first operation that differs between two programs, as it is in each.
 
-    Attributes:
-        operations: name, type of the result, source line and a digest of the
-            parameters.
-        collectives: kind, mesh axes and source line, as the partitioner put them in;
-            None where that is not known.
-        constants: type and digest of the arrays that the function closes over.
+    None stands for an operation that the other program has in addition; None for both
+    where the operations are the same, and their parameters or constants differ.
 
-    >>> details = ProgramDetails((("sin", "f32[8]", "f.py:3", ""),))
-    >>> ProgramDetails.read(details.text) == details
-    True
+    >>> here, there = ("mul", "f32[8]", "f.py:3"), ("reduce_sum", "f32[]", "f.py:3")
+    >>> first_other_operation([here, there], [there])
+    (('mul', 'f32[8]', 'f.py:3'), None)
     """
-
-    operations: tuple[tuple[str, str, str, str], ...]
-    collectives: tuple[tuple[str, str, str], ...] | None = None
-    constants: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def text(self) -> str:
-        """The details as JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def read(cls, text: str) -> ProgramDetails:
-        """The details that another process sent."""
-        fields: dict[str, Any] = {}
-        for name, entries in json.loads(text).items():
-            # JSON has lists for tuples.
-            fields[name] = None if entries is None else tuple(map(tuple, entries))
-        return cls(**fields)
-
-
-@dataclass(frozen=True)
-class ProgramDifference:
-    """One thing that differs between two programs.
-
-    Attributes:
-        code: `"no collective"`, `"more collective"`, `"parameters"`, `"type"`,
-            `"operation"`, `"no operation"`, `"more operation"` or `"constant"`.
-        here: the operation or collective in the program of the odd process: its name
-            first, then type or axes, and line; what is missing has that of the other.
-        there: that of the other process.
-        count: of missing or further operations, how many there are.
-    """
-
-    code: str
-    here: tuple[str, ...]
-    there: tuple[str, ...] = ()
-    count: int = 1
-
-
-def program_differences(
-    odd: ProgramDetails, others: ProgramDetails, most: int = 2
-) -> tuple[ProgramDifference, ...]:
-    """What differs between two programs: collectives, and the first other operation.
-
-    Args:
-        odd, others: the two programs.
-        most: how many collectives of a kind of difference to name.
-
-    >>> sums = ProgramDetails((("reduce_sum", "f32[]", "train.py:25", ""),))
-    >>> twice = ProgramDetails((("mul", "f32[8]", "train.py:27", ""),))
-    >>> [found.code for found in program_differences(twice, sums)]
-    ['operation']
-    """
-    found = []
-    if odd.collectives is not None and others.collectives is not None:
-        mine, theirs = Counter(odd.collectives), Counter(others.collectives)
-        for one in list(theirs - mine)[:most]:
-            found.append(ProgramDifference("no collective", one))
-        for one in list(mine - theirs)[:most]:
-            found.append(ProgramDifference("more collective", one))
-    operation = _first_other_operation(odd, others)
-    if operation is not None:
-        found.append(operation)
-    return tuple(found)
-
-
-def _first_other_operation(
-    odd: ProgramDetails, others: ProgramDetails
-) -> ProgramDifference | None:
-    here, there = list(odd.operations), list(others.operations)
+    here, there = list(here), list(there)
     # What is the same at both ends says nothing of the difference.
     while here and there and here[-1] == there[-1]:
         del here[-1], there[-1]
     while here and there and here[0] == there[0]:
         del here[0], there[0]
-    if here and there:
-        code = "operation"
-        if here[0][:3] == there[0][:3]:
-            code = "parameters"
-        elif (here[0][0], here[0][2]) == (there[0][0], there[0][2]):
-            code = "type"
-        return ProgramDifference(code, here[0], there[0])
-    if there:
-        return ProgramDifference("no operation", there[0], count=len(there))
-    if here:
-        return ProgramDifference("more operation", here[0], count=len(here))
-    for mine, theirs in zip(odd.constants, others.constants, strict=False):
-        if mine[1] != theirs[1]:
-            return ProgramDifference("constant", mine, theirs)
-    return None
+    if not here and not there:
+        return None
+    return next(iter(here), None), next(iter(there), None)
 
 
 @dataclass(frozen=True)
@@ -276,7 +195,6 @@ class Missing(Fact):
         absent: the processes that did not come.
         there: those that wait.
         seconds: how long they have waited.
-        doing: where the first of the absent ones is, where that is known.
         ended: whether they wait no longer.
     """
 
@@ -284,30 +202,7 @@ class Missing(Fact):
     absent: tuple[int, ...]
     there: tuple[int, ...]
     seconds: float
-    doing: Doing | None = None
     ended: bool = True
-
-
-@dataclass(frozen=True)
-class Doing:
-    """Where a process is.
-
-    Attributes:
-        stage: its stage, such as `"trace"`.
-        line: the line of the user's code that it runs, where it runs one.
-    """
-
-    stage: str
-    line: str = ""
-
-
-@dataclass(frozen=True)
-class Busy(Fact):
-    """The others wait for a process that has been in one stage for a while."""
-
-    process: int
-    doing: Doing
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -316,12 +211,12 @@ class Silent(Fact):
 
     Attributes:
         processes: which.
-        doing: where the first of them was last, where that is known.
+        stage: the stage that the first of them was in last; `""` where not known.
         seconds: for how long.
     """
 
     processes: tuple[int, ...]
-    doing: Doing | None
+    stage: str
     seconds: float
 
 

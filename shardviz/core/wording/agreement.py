@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shardviz.core.format import joined, plural, processes
+from shardviz.core.format import joined, processes
 from shardviz.core.layout.transfer.process_rows import ranges_text
 from shardviz.core.program.agreement import (
     BrokenBlocks,
-    Busy,
     Difference,
-    Doing,
     Missing,
+    Operation,
     OtherFailed,
-    ProgramDifference,
     Silent,
 )
 
@@ -142,41 +140,25 @@ def _options(sides: _Sides, fact: Difference) -> str:
 
 def _program(sides: _Sides, fact: Difference) -> str:
     runs = f"{sides.verb('runs', 'run')} another program than {sides.others}"
-    if fact.details is None:
-        return f"{runs}. {_SAME_PROGRAM}"
-    parts = [_program_part(part, sides.one) for part in fact.details]
-    if not parts:
-        parts = ["something else than its operations differs in the lowered program"]
-    return f"{runs}: {joined(parts)}. {_SAME_PROGRAM}"
+    if fact.operations is None:
+        # The fingerprint covers more than the operations.
+        return (
+            f"{runs}: the same operations with other parameters, such as the spec of a"
+            " constraint, or with other values that the function closes over."
+            f" {_SAME_PROGRAM}"
+        )
+    here, there = (operation and _operation(operation) for operation in fact.operations)
+    if here and there:
+        return f"{runs}: {here} instead of {there}. {_SAME_PROGRAM}"
+    if here:
+        return f"{runs}: with {here} in addition. {_SAME_PROGRAM}"
+    return f"{runs}: without {there}. {_SAME_PROGRAM}"
 
 
-def _program_part(part: ProgramDifference, one: bool) -> str:
-    has, its = ("it has", "its") if one else ("they have", "their")
-    # A constant has no source line.
-    name, detail, line, *_ = (*part.here, "", "")
-    other, other_detail, other_line, *_ = (*part.there, "", "", "")
-    at = f"at {line} " if line else ""
-    if part.code in ("no collective", "more collective"):
-        over = f" over {detail}" if detail else ""
-        collective = f"{name}{over}{f' at {line}' if line else ''}"
-        if part.code == "no collective":
-            return f"{has} no {collective}"
-        return f"{has} one {collective} more"
-    if part.code == "parameters":
-        return f"{at}{its} {name} has other parameters"
-    if part.code == "type":
-        return f"{at}{its} {name} gives {detail} instead of {other_detail}"
-    if part.code == "operation":
-        where = f" ({other_line})" if other_line and other_line != line else ""
-        return f"{at}{has} {name} instead of {other}{where}"
-    if part.code == "constant":
-        return f"{has} other values in {name}, which the function closes over"
-    operation = f"{name}{f' at {line}' if line else ''}"
-    if part.count > 1:
-        operation += f" and {plural(part.count - 1, 'operation')} after it"
-    if part.code == "no operation":
-        return f"{has} no {operation}"
-    return f"{has} {operation} more"
+def _operation(operation: Operation) -> str:
+    name, type_, line = operation
+    at = f" at {line}" if line else ""
+    return f"{name} ({type_}){at}"
 
 
 def _value_kinds(sides: _Sides, fact: Difference) -> str:
@@ -224,12 +206,6 @@ _DIFFERENCES: dict[str, Callable[[_Sides, Difference], str]] = {
 }
 
 
-def doing(where: Doing) -> str:
-    """Where a process is, as part of a sentence."""
-    at = f" at {where.line}" if where.line else ""
-    return f"in the stage {where.stage!r}{at}"
-
-
 def missing(fact: Missing) -> str:
     """Which processes did not come to a call.
 
@@ -245,28 +221,18 @@ def missing(fact: Missing) -> str:
     if not fact.ended:
         have = "has" if one else "have"
         return f"{absent} {have} not reached {within} {wait} for {it}."
-    where = "in another branch of the script, still busy, or ended"
-    if fact.doing is not None:
-        where = f"still {doing(fact.doing)}"
     they_are, their = ("It is", "its") if one else ("They are", "their")
     return (
         f"{absent} did not reach {within} waited for {it}, and nothing ran. {they_are}"
-        f" {where}: look at {their} output. Every process must make this call; the"
-        " environment variable SHARDVIZ_WAIT says how many seconds to wait."
-    )
-
-
-def busy(fact: Busy) -> str:
-    """That the others wait for a process that is busy."""
-    return (
-        f"Process {fact.process} has been {doing(fact.doing)} for {fact.seconds:.3g} s,"
-        " and the others wait for it."
+        f" in another branch of the script, still busy, or ended: look at {their}"
+        " output. Every process must make this call; the environment variable"
+        " SHARDVIZ_WAIT says how many seconds to wait."
     )
 
 
 def silent(fact: Silent) -> str:
     """That processes have given no sign of life for a while."""
-    where = "" if fact.doing is None else f", {doing(fact.doing)}"
+    where = f", last in the stage {fact.stage!r}" if fact.stage else ""
     have, they, their, them = "have", "they", "their", "them"
     if len(fact.processes) == 1:
         have, they, their, them = "has", "it", "its", "it"
@@ -300,7 +266,6 @@ def broken_blocks(fact: BrokenBlocks) -> str:
 SENTENCES = {
     Difference: difference,
     Missing: missing,
-    Busy: busy,
     Silent: silent,
     OtherFailed: other_failed,
     BrokenBlocks: broken_blocks,

@@ -17,15 +17,12 @@ from jaxlib.version import __version__ as jaxlib_version
 from shardviz.core.backend.devices import processes_of, with_devices
 from shardviz.core.backend.failures import calling_line
 from shardviz.core.backend.jax_compat import key_value_store
-from shardviz.core.backend.run.compile import Lowered
 from shardviz.core.backend.run.inputs import value_digests
 from shardviz.core.backend.run.rendezvous import Rendezvous
 from shardviz.core.backend.run.runner import Job
-from shardviz.core.backend.tracing.jaxprs import constant_rows, operation_rows
 from shardviz.core.format import joined
-from shardviz.core.program.agreement import Account, ProgramDetails, broken_blocks
+from shardviz.core.program.agreement import Account, broken_blocks
 from shardviz.core.program.checks import found
-from shardviz.core.program.report import Collective
 
 
 def join(job: Job, mesh: Mesh) -> None:
@@ -75,19 +72,3 @@ def account_of(job: Job, devices: Sequence[Any]) -> Account:
         value_digests(program, job.leaves),
         calling_line(),
     )
-
-
-def details_of(
-    lowered: Lowered, collectives: Sequence[Collective] | None
-) -> ProgramDetails:
-    """What a program consists of, for the process that runs another one.
-
-    Args:
-        lowered: the program.
-        collectives: those after the partitioner; None where they are not known.
-    """
-    jaxpr = lowered.traced.stage.jaxpr
-    rows = None
-    if collectives is not None:
-        rows = tuple((c.kind, " × ".join(c.mesh_axes), c.source) for c in collectives)
-    return ProgramDetails(operation_rows(jaxpr), rows, constant_rows(jaxpr))

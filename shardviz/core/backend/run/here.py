@@ -21,7 +21,7 @@ from shardviz.core.backend.devices import (
     with_devices,
 )
 from shardviz.core.backend.jax_compat import failing_callbacks, forget_failed_callbacks
-from shardviz.core.backend.run.agree import account_of, details_of
+from shardviz.core.backend.run.agree import account_of
 from shardviz.core.backend.run.checks import (
     output_layouts,
     shards_check,
@@ -40,7 +40,7 @@ from shardviz.core.backend.run.compile import (
 )
 from shardviz.core.backend.run.inputs import Inputs, copies_allowed
 from shardviz.core.backend.run.runner import Job, Runner
-from shardviz.core.backend.tracing.jaxprs import positive_arguments
+from shardviz.core.backend.tracing.jaxprs import operation_rows, positive_arguments
 from shardviz.core.backend.tracing.retraced import trace_unsharded
 from shardviz.core.backend.tracing.trace import Output, Traced, left_to_compiler, trace
 from shardviz.core.hardware.chips import chip_of_kind
@@ -116,7 +116,7 @@ class Here(Runner):
             job.enter("compare")
             job.rendezvous.compare(
                 account_of(job, self.devices),
-                lambda: details_of(lowered, self._partitioned(lowered)),
+                lambda: operation_rows(lowered.traced.stage.jaxpr),
             )
         job.enter("compile")
         made: list[Executable] = []
@@ -140,12 +140,6 @@ class Here(Runner):
     def compile_new(self, lowered: Lowered) -> Executable:
         """Compiles, and reads the result."""
         return compile_lowered(lowered, self.job.program.mesh)
-
-    def _partitioned(self, lowered: Lowered) -> Any:
-        # Compilers for other platforms may wait for those of the other processes.
-        if self.devices[0].platform != "cpu":
-            return None
-        return self.compile_new(lowered).partitioned
 
     def note_executable(self, lowered: Lowered, executable: Executable) -> None:
         """Notes what the compiler says."""

@@ -1,13 +1,10 @@
-"""Several processes that do the same at the same time: they compare first, and name who
-is missing.
+"""Several processes that make the same call: they compare first, and name who is missing.
 
 They talk through the key-value store of `jax.distributed` and never through a
-collective, which would wait for ever for a process that does not come. One of them, the
-lowest, collects what all say and writes the answer that the others wait for. While a
-call lasts every process says once in a while that it lives, so that a process that
+collective, which would wait for ever for a process that does not come. Each writes
+what it is about to do and reads what all the others wrote, so all of them find the
+same difference. While a call lasts every process writes a pulse, so that one that
 ended or was stopped is named before jax gives up.
-
-jax keeps the client of that store private; it is looked for here and nowhere else.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -30,25 +26,21 @@ from shardviz.core.errors import ProgramError
 from shardviz.core.format import shown
 from shardviz.core.program.agreement import (
     Account,
-    Busy,
-    Doing,
     Missing,
     OtherFailed,
-    ProgramDetails,
     Silent,
     difference,
-    program_differences,
+    first_other_operation,
 )
-from shardviz.core.xla.module import is_user_file, line_in_words
 
 T = TypeVar("T")
 WAIT = "SHARDVIZ_WAIT"
 _LIMIT = 30.0  # seconds to wait for a process that does not come
 _SLICE = 0.25  # seconds of one wait, between looks at what else happened
-_PULSE = 1.0  # seconds from one sign of life to the next; more where there are many processes
-_MOST_PER_SECOND = 64
-_QUIET = 3.0  # seconds without a sign until a line says so
-_SILENT = 20.0  # seconds without a sign until the call ends
+_PULSE = 1.0  # seconds from one pulse to the next; more where there are many processes
+_MOST_PER_SECOND = 64  # pulses that the store takes from all processes together
+_QUIET = 3.0  # seconds without a process until a line says so
+_SILENT = 20.0  # seconds without a pulse until the call ends
 # How often each set of processes has come together: all of them count alike.
 _NUMBERS: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(itertools.count)
 
@@ -70,8 +62,8 @@ def seconds_to_wait() -> float:
         seconds = 0.0
     if not 0 < seconds < 1e6:
         raise ProgramError(
-            f"The environment variable {WAIT} is how many seconds to wait for other processes, such"
-            f" as 60; got {shown(text)}."
+            f"The environment variable {WAIT} is how many seconds to wait for other"
+            f" processes, such as 60; got {shown(text)}."
         )
     return seconds
 
@@ -83,66 +75,60 @@ class Rendezvous:
         store: the client of the key-value store.
         process: this process.
         every: all processes that take part, in order.
-        call: the call, in words.
+        call: the call, such as `"sv.run('step')"`.
     """
 
     def __init__(
         self, store: Any, process: int, every: Sequence[int], call: str
     ) -> None:
-        self._store, self.process, self.every, self.call = (
-            store,
-            process,
-            tuple(every),
-            call,
-        )
+        self.process, self.every, self.call = process, tuple(every), call
+        self._store = store
         group = hashlib.sha256(repr(self.every).encode()).hexdigest()[:8]
-        self._number = next(_NUMBERS[self.every])
         self._group = f"shardviz/{group}"
+        self._number = next(_NUMBERS[self.every])
         self._limit = seconds_to_wait()
         self._stage = ""
-        # The last pulse of each process, and what each does, with the time it was new.
-        self._pulses: dict[int, tuple[Any, float]] = {}
-        self._doing: dict[int, tuple[Any, float]] = {}
-        self._caller = threading.get_ident()
-        self._said: set[str] = set()
+        # The last pulse of each process, and when it was new.
+        self._pulses: dict[int, tuple[str, float]] = {}
         self._over = threading.Event()
         self._pulse = max(_PULSE, len(self.every) / _MOST_PER_SECOND)
         self._thread = threading.Thread(
             target=self._live, name="shardviz-pulse", daemon=True
         )
 
-    @property
-    def lead(self) -> int:
-        """The process that collects what all say."""
-        return self.every[0]
-
     def enter(self, stage: str) -> None:
         """Notes the stage, for the other processes."""
         self._stage = stage
 
-    def compare(self, account: Account, details: Callable[[], ProgramDetails]) -> None:
+    def compare(self, account: Account, operations: Callable[[], list[Any]]) -> None:
         """Compares what all processes are about to do.
 
         Args:
             account: what this process is about to do.
-            details: makes what a program consists of, where programs differ.
+            operations: gives the operations of its program; called where programs
+                differ.
 
         Raises:
             Disagreement: with the first difference, or the processes that did not come.
         """
         self._thread.start()
-        self._say("account", account.text)
-        if self.process == self.lead:
-            self._answer("compared", self._compared)
-        answer = self._heard("compared")
-        if self.process in answer.get("details", ()):
-            self._say("details", details().text)
-        if answer.get("details"):
-            if self.process == self.lead:
-                self._answer("explained", lambda: self._explained(answer["details"]))
-            answer = self._heard("explained")
-        if answer.get("sentence"):
-            raise Disagreement(answer["sentence"])
+        self._write("account", account.text)
+        texts = self._all("account", self._limit)
+        if self._number and self.process == self.every[0]:
+            # All have come, so none looks at the call before any more.
+            self._store.key_value_delete(f"{self._group}/{self._number - 1}/")
+        different = difference([Account.read(text) for text in texts.values()])
+        if different is None:
+            return
+        if different.what == "program":
+            self._write("operations", json.dumps(operations()))
+            found = self._all("operations", None)
+            here, there = (
+                json.loads(found[p]) for p in (different.odd[0], different.others[0])
+            )
+            first = first_other_operation(here, there)
+            different = replace(different, operations=first)
+        raise Disagreement(str(different))
 
     def ready(self, step: str, able: bool = True) -> bool:
         """Waits until every process is ready for a step.
@@ -157,17 +143,11 @@ class Rendezvous:
         Raises:
             Disagreement: where another process failed meanwhile.
         """
-        self._say(f"ready to {step}", json.dumps(able))
-        if self.process == self.lead:
-            self._answer(step, lambda: self._all_ready(f"ready to {step}"))
-        answer = self._heard(step)
-        if answer.get("sentence"):
-            raise Disagreement(answer["sentence"])
-        return answer["all"]
+        self._write(f"ready to {step}", json.dumps(able))
+        return all(map(json.loads, self._all(f"ready to {step}", None).values()))
 
     def run(self, execute: Callable[[], T], failed: Sequence[BaseException]) -> T:
-        """Executes a program, and waits until another process failed or gives no sign
-        of life.
+        """Executes a program, and waits until another process failed or is silent.
 
         Args:
             execute: executes it and waits for its results; called in another thread,
@@ -192,7 +172,7 @@ class Rendezvous:
         while not done.wait(self._pulse):
             if failed:
                 raise failed[0]
-            problem = self._failure() or self._lifeless(self.every)
+            problem = self._failure() or self._silent(self.every)
             if problem is not None:
                 raise Disagreement(
                     f"{problem} The devices of this process still wait for it: end all"
@@ -205,181 +185,101 @@ class Rendezvous:
     def fail(self, stage: str, message: str) -> None:
         """Says to the other processes that this one failed."""
         with contextlib.suppress(Exception):  # the store may be what failed
-            self._say("failed", json.dumps([stage, message]))
+            self._write("failed", json.dumps([stage, message]))
 
     def leave(self) -> None:
         """Ends the call in this process."""
         self._over.set()
         with contextlib.suppress(Exception):  # as above
-            self._say("left", "")
+            self._write("left", "")
 
-    def _compared(self) -> dict[str, Any]:
-        found = self._all("account", self._limit)
-        if self._number:  # all came, so none looks at the call before any more
-            self._store.key_value_delete(f"{self._group}/{self._number - 1}/")
-        different = difference([Account.read(text) for text in found.values()])
-        if different is None:
-            return {}
-        if different.what == "program":
-            details = [different.odd[0], different.others[0]]
-            return {"details": details, "found": [different.odd, different.others]}
-        return {"sentence": str(different)}
-
-    def _explained(self, wanted: Sequence[int]) -> dict[str, Any]:
-        accounts = [
-            Account.read(text) for text in self._all("account", self._limit).values()
-        ]
-        different = difference(accounts)
-        assert different is not None  # these accounts differed before
-        texts = self._all("details", None, wanted)
-        odd, others = (ProgramDetails.read(texts[p]) for p in wanted)
-        details = program_differences(odd, others)
-        return {"sentence": str(replace(different, details=details))}
-
-    def _all_ready(self, name: str) -> dict[str, Any]:
-        return {"all": all(map(json.loads, self._all(name, None).values()))}
-
-    def _answer(self, name: str, find: Callable[[], dict[str, Any]]) -> None:
-        """Finds the answer, and writes it down for all."""
-        try:
-            answer = find()
-        except Disagreement as error:
-            answer = {"sentence": str(error)}
-        self._set(name, json.dumps(answer))
-
-    def _heard(self, name: str) -> dict[str, Any]:
-        """The answer of the process that collects."""
-        begun, latest = time.monotonic(), self._limit
-        while (text := self._get(name)) is None:
-            waited = time.monotonic() - begun
-            if self.lead in self._those("account"):
-                self._refuse_if_lifeless([self.lead])
-            elif waited >= latest:
-                there = tuple(self._present())
-                raise Disagreement(str(Missing(self.call, (self.lead,), there, waited)))
-            else:
-                self._say_who_is_missing([self.lead], waited)
-        return json.loads(text)
-
-    def _all(
-        self, name: str, limit: float | None, wanted: Sequence[int] = ()
-    ) -> dict[int, str]:
-        """What every process says under a name.
+    def _all(self, name: str, limit: float | None) -> dict[int, str]:
+        """What every process wrote under a name.
 
         Args:
             name: the name.
             limit: how many seconds to wait; None for as long as the missing ones live.
-            wanted: the processes to wait for; all of them where left out.
         """
-        begun = time.monotonic()
+        begun, is_told = time.monotonic(), False
         while True:
-            found = self._those(name)
-            absent = [p for p in wanted or self.every if p not in found]
-            if not absent:
-                return found
-            if failure := self._failure():
+            texts = self._texts(name)
+            absent = tuple(p for p in self.every if p not in texts)
+            # First, since who comes late finds what the others wrote before they left.
+            failure = self._failure()
+            if failure is None and absent and limit is None:
+                failure = self._silent(absent)
+            if failure is not None:
                 raise Disagreement(str(failure))
+            if not absent:
+                return texts
+            there = tuple(p for p in self.every if p not in absent)
             waited = time.monotonic() - begun
-            if limit is None:
-                self._refuse_if_lifeless(absent)
-            elif waited >= limit:
-                doing = _doing(self._those("pulse").get(absent[0], ""))
-                there = tuple(self._present())
-                late = Missing(self.call, tuple(absent), there, limit, doing)
-                raise Disagreement(str(late))
-            else:
-                self._say_who_is_missing(absent, waited)
-            self._get(f"{name}/{absent[0]}")
-
-    def _present(self) -> list[int]:
-        return sorted(self._those("account")) or [self.process]
-
-    def _say_who_is_missing(self, absent: Sequence[int], waited: float) -> None:
-        if waited >= _QUIET:
-            there = tuple(self._present())
-            late = Missing(self.call, tuple(absent), there, _QUIET, ended=False)
-            self._line("missing", late)
+            if limit is not None and waited >= limit:
+                missing = str(Missing(self.call, absent, there, limit))
+                self.fail("compare", missing)
+                raise Disagreement(missing)
+            if limit is not None and waited >= _QUIET and not is_told:
+                is_told = True
+                if self.process == there[0]:  # one line, not one from each of them
+                    late = Missing(self.call, absent, there, _QUIET, ended=False)
+                    print(f"shardviz: {late}", file=sys.stderr, flush=True)
+            self._await(f"{name}/{absent[0]}")
 
     def _failure(self) -> OtherFailed | None:
         """What another process failed of."""
-        for process, text in sorted(self._those("failed").items()):
+        for process, text in sorted(self._texts("failed").items()):
             if process != self.process:
                 return OtherFailed(process, *json.loads(text))
         return None
 
-    def _refuse_if_lifeless(self, processes: Sequence[int]) -> None:
-        if silent := self._lifeless(processes):
-            raise Disagreement(str(silent))
-
-    def _lifeless(self, processes: Sequence[int]) -> Silent | None:
-        """Which of some processes give no sign of life; a line says so before."""
-        now, pulses, left = time.monotonic(), self._those("pulse"), self._those("left")
-        quiet: dict[int, float] = {}
+    def _silent(self, processes: Sequence[int]) -> Silent | None:
+        """Which of some processes have written no pulse for long."""
+        now, pulses, left = time.monotonic(), self._texts("pulse"), self._texts("left")
+        silent = []
         for process in processes:
             if process == self.process or process in left:
                 continue
             text = pulses.get(process, "")
-            quiet[process] = now - _since(self._pulses, process, text, now)
-            doing = _doing(text)
-            busy = now - _since(self._doing, process, doing, now)
-            # Nobody knows how long a run takes, unless it is in a line of Python.
-            runs = doing is not None and doing.stage == "run" and not doing.line
-            if doing is not None and not runs and busy >= self._limit:
-                self._line(f"busy {process}", Busy(process, doing, busy), [process])
-        for least, ends in ((_SILENT, True), (_QUIET, False)):
-            late = [p for p, seconds in quiet.items() if seconds >= least + self._pulse]
-            if not late:
-                continue
-            silent = Silent(tuple(late), _doing(pulses.get(late[0], "")), least)
-            if ends:
-                return silent
-            self._line(f"silent {late}", silent, late)
-        return None
-
-    def _line(self, what: str, fact: object, about: Sequence[int] = ()) -> None:
-        """Writes a fact on the standard error, once, in the lowest process there is."""
-        there = [p for p in self._present() if p not in about]
-        if what in self._said or there[:1] != [self.process]:
-            return
-        self._said.add(what)
-        print(f"shardviz: {fact}", file=sys.stderr, flush=True)
+            last, since = self._pulses.get(process, ("", now))
+            if text != last:
+                since = now
+            self._pulses[process] = (text, since)
+            if now - since >= _SILENT + self._pulse:
+                silent.append(process)
+        if not silent:
+            return None
+        text = pulses.get(silent[0], "")
+        stage = json.loads(text)[0] if text else ""
+        return Silent(tuple(silent), stage, _SILENT)
 
     def _live(self) -> None:
+        """Writes the pulses of this process, in a thread."""
         for count in itertools.count():
             try:
-                text = json.dumps(
-                    [self._stage, _users_line(self._stage, self._caller), count]
-                )
-                self._store.key_value_set(
-                    self._key(f"pulse/{self.process}"), text, True
-                )
-            except Exception:  # noqa: BLE001  the store is gone: jax ends this process
+                text = json.dumps([self._stage, count])
+                self._write("pulse", text)
+            except Disagreement:  # the store is gone: jax ends this process
                 return
             if self._over.wait(self._pulse):
                 return
 
-    def _say(self, name: str, text: str) -> None:
-        self._set(f"{name}/{self.process}", text)
-
-    def _set(self, name: str, text: str) -> None:
+    def _write(self, name: str, text: str) -> None:
+        key = self._key(f"{name}/{self.process}")
         try:
-            self._store.key_value_set(self._key(name), text, True)
+            self._store.key_value_set(key, text, True)
         except RuntimeError as error:
             raise _no_answer(error) from error
 
-    def _get(self, name: str) -> str | None:
-        """What is there under a name, or comes there soon; None where nothing does."""
+    def _await(self, name: str) -> None:
+        """Waits a moment for a key to come."""
         try:
-            return self._store.blocking_key_value_get(
-                self._key(name), int(_SLICE * 1000)
-            )
+            self._store.blocking_key_value_get(self._key(name), int(_SLICE * 1000))
         except RuntimeError as error:
-            if "DEADLINE_EXCEEDED" in str(error):
-                return None
-            raise _no_answer(error) from error
+            if "DEADLINE_EXCEEDED" not in str(error):
+                raise _no_answer(error) from error
 
-    def _those(self, name: str) -> dict[int, str]:
-        """What each process says under a name."""
+    def _texts(self, name: str) -> dict[int, str]:
+        """What each process wrote under a name."""
         try:
             found = self._store.key_value_dir_get(self._key(f"{name}/"))
         except RuntimeError as error:
@@ -392,47 +292,10 @@ class Rendezvous:
         return f"{self._group}/{self._number}/{name}"
 
 
-def _since(
-    known: dict[int, tuple[Any, float]], process: int, state: Any, now: float
-) -> float:
-    """Since when a process has been in the same state."""
-    last, since = known.get(process, (None, now))
-    known[process] = (state, since if state == last else now)
-    return known[process][1]
-
-
-def _doing(pulse: str) -> Doing | None:
-    """The stage of a process and the line of the user's code that it is at."""
-    if not pulse:
-        return None
-    stage, line, _ = json.loads(pulse)
-    return Doing(stage, line) if stage else None
-
-
-def _users_line(stage: str, caller: int) -> str:
-    """The line of the user's code that runs now: of a callback, or of a function being
-    traced.
-    """
-    python = {
-        t.ident
-        for t in threading.enumerate()
-        if not isinstance(t, threading._DummyThread)
-    }
-    frames = sys._current_frames()
-    threads = [i for i in frames if i not in python]  # XLA's own, where callbacks run
-    if stage == "trace":
-        threads.append(caller)
-    for thread in threads:
-        for frame, line in traceback.walk_stack(frames[thread]):
-            path = frame.f_code.co_filename
-            if is_user_file(path) and not path.startswith("<"):
-                return line_in_words(path, line)
-    return ""
-
-
 def _no_answer(error: RuntimeError) -> Disagreement:
     words = " ".join(str(error).split())[:200]
     return Disagreement(
-        "The coordinator of jax.distributed, which runs in process 0, does not answer: process 0"
-        f" has ended, or the network is cut. jax ends the other processes. It said: {words}"
+        "The coordinator of jax.distributed, which runs in process 0, does not answer:"
+        " process 0 has ended, or the network is cut. jax ends the other processes. It"
+        f" said: {words}"
     )

@@ -7,14 +7,11 @@ goes.
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-import numpy as np
 from jax.extend.core.primitives import copy_p
 from jax.sharding import AbstractMesh, Mesh
 
@@ -30,7 +27,6 @@ from shardviz.core.xla.module import is_user_file, line_in_words
 TOP_LEVEL = "top level"
 # They only wrap a function: an operation inside is no deeper for them.
 TRANSPARENT_CALLS = ("jit", "pjit", "closed_call")
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _NO_MESHES = (type(None), str, int, tuple, list, dict)  # most parameters
 
 
@@ -199,52 +195,24 @@ def users_line(equation: Any) -> str:
     return ""
 
 
-def operation_rows(jaxpr: Any) -> tuple[tuple[str, str, str, str], ...]:
-    """Of every operation its name, the type of its result, its line and a digest of its
-    parameters.
+def operation_rows(jaxpr: Any) -> list[tuple[str, str, str]]:
+    """Of every operation its name, the type of its result and its source line.
 
     >>> import jax
     >>> rows = operation_rows(jax.make_jaxpr(lambda x: x.sum())(jax.numpy.zeros(3)))
     >>> [row[:2] for row in rows]
     [('reduce_sum', 'float32[]')]
     """
-    return tuple(
-        (
-            found.name,
-            ", ".join(_short_type(v.aval) for v in found.equation.outvars),
-            users_line(found.equation),
-            _parameters_digest(found.equation),
-        )
-        for found in operations(jaxpr)
-    )
-
-
-def constant_rows(jaxpr: Any) -> tuple[tuple[str, str], ...]:
-    """Of every array that a jaxpr has as a constant its type, and a digest where it is
-    here.
-    """
-    found = []
-    for value in getattr(jaxpr, "consts", ()):
-        host = (
-            np.asarray(value) if getattr(value, "is_fully_addressable", True) else None
-        )
-        digest = "" if host is None else hashlib.sha256(host.tobytes()).hexdigest()[:16]
-        found.append((f"{value.dtype}{list(value.shape)}", digest))
-    return tuple(found)
+    rows = []
+    for found in operations(jaxpr):
+        types = ", ".join(_short_type(v.aval) for v in found.equation.outvars)
+        rows.append((found.name, types, users_line(found.equation)))
+    return rows
 
 
 def _short_type(aval: Any) -> str:
     shape = getattr(aval, "shape", None)
     return str(aval) if shape is None else f"{aval.dtype}{list(shape)}"
-
-
-def _parameters_digest(equation: Any) -> str:
-    """A digest of the parameters, those without programs and addresses of Python."""
-    plain = {
-        k: v for k, v in equation.params.items() if next(_jaxprs_in(v), None) is None
-    }
-    text = _ADDRESS.sub("", repr(sorted(plain.items())))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def names_shardings(jaxpr: Any) -> bool:
