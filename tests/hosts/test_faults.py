@@ -15,7 +15,7 @@ import pytest
 
 import shardviz as sv
 from shardviz.core.backend.run.folders import dump_root, owner_of
-from shardviz.core.backend.run.hosts.cluster import ENDED, state_of
+from shardviz.core.backend.run.hosts.cluster import status_of
 from shardviz.core.backend.run.hosts.run import run_program
 from shardviz.core.errors import MissingPackage, TargetError
 from shardviz.core.program.cache import ExecutableCache
@@ -54,7 +54,7 @@ def gone(pids, seconds: float = 10.0) -> bool:
     """Whether all of these processes end within some seconds."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        if all(state_of(pid) == ENDED for pid in pids):
+        if all(status_of(pid) == "ended" for pid in pids):
             return True
         time.sleep(0.02)
     return False
@@ -70,7 +70,7 @@ def left_by(pids) -> list[str]:
     [
         (1, signal.SIGKILL, "ended in the stage 'run': killed from outside"),
         (1, signal.SIGTERM, "ended in the stage 'run': asked to end from outside (SIGTERM)"),
-        (0, signal.SIGSTOP, "was stopped from outside (SIGSTOP) in the stage 'run': it has"),
+        (0, signal.SIGSTOP, "was stopped, or its machine is gone: silent for"),
     ],
     ids=["killed", "asked to end", "stopped"],
 )
@@ -187,7 +187,7 @@ if child == 0:
     os._exit(0 if "belongs to the process that started it" in error.message else 1)
 assert os.waitpid(child, 0)[1] == 0, "the child has used its parent's processes"
 assert sv.run(program, target=hosts).ok
-parts = [str(hosts._engines.folder), *(str(l.pid) for l in hosts._engines.launched())]
+parts = [str(hosts._engines.folder), *(str(l.pid) for l in hosts._engines._launchers())]
 print("started", *parts, str(hosts.processes[0].pid), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -254,8 +254,11 @@ def test_engines_of_a_person_that_are_lost_are_restarted_and_wrong_ones_refused(
     assert gone([hosts.processes[0].pid])
     report = sv.run(program, target=hosts)
     assert report.error.message.startswith("Process 0 (pid ")
-    assert "restart the engines, with hosts.restart()" in report.error.message
-    hosts.restart()
+    assert "restart the engines where they were started" in report.error.message
+    with pytest.raises(TargetError, match="not started here"):
+        hosts.restart()
+    cluster.restart_engines_sync()
+    hosts = sv.hosts(cluster, devices=2)
     assert sv.run(program, target=hosts).ok
     code = "from shardviz.core.backend.run.hosts import engine; engine._GROUP.clear()"
     hosts._engines.client[:].execute(code, block=True)

@@ -122,13 +122,6 @@ def _spread(most: int) -> str:
     )
 
 
-def _own_part(size: int) -> str:
-    return (
-        f"Not compared: the values take {bytes_text(size)}, so that each process was sent"
-        " its own part only. Without values, sv.run makes some up that each process has."
-    )
-
-
 def _unused_donations(arrays: Sequence[str], count: int) -> str:
     some = "; ".join(arrays)
     if count > len(arrays):
@@ -156,8 +149,8 @@ def _idle_processes(devices: int, processes: Sequence[int]) -> str:
 
 def _outputs_stay(most: int) -> str:
     return (
-        f"The outputs take more than {bytes_text(most)} and stay on the processes until"
-        " their next run: .part(slice(0, 8)) of one gets a part of it."
+        f"The outputs take more than {bytes_text(most)} and stay on the processes:"
+        " report.outputs has their shapes."
     )
 
 
@@ -183,7 +176,6 @@ _WORDS: Mapping[str, str | Callable[..., str]] = {
     "effects": _effects,
     "too big for one": _too_big,
     "spread": _spread,
-    "own part": _own_part,
     "not on one device": "It does not run on one device. {said}",
     # Notes on a compile.
     "unused donations": _unused_donations,

@@ -1,9 +1,7 @@
-"""Engines of ipyparallel, which is imported here alone: started, called, watched and
-ended.
+"""Engines of ipyparallel, which is imported here alone: started, called and ended.
 
-Engines that are started here end with the kernel, however that ends. A process that
-watches them is started first: it ends every process that was started for their folder,
-and removes it.
+Engines that are started here end with the kernel, however that ends: a small process
+watches the kernel, and ends them where the kernel was killed.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import sys
 import sysconfig
 import tempfile
 import threading
-import time
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
@@ -28,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from shardviz.core.backend.exits import cause, ended_for_memory, exit_of, read_log
-from shardviz.core.backend.run.folders import make_folder, pid_exists, remove_abandoned
+from shardviz.core.backend.run.folders import make_folder, remove_abandoned
 from shardviz.core.backend.run.worker.settings import Settings
 from shardviz.core.errors import MissingPackage, TargetError
 from shardviz.core.format import shown
@@ -38,13 +35,8 @@ MOST_ENGINES = 64  # on one machine
 START_SECONDS = 120.0
 # What gloo says of every group of devices that it connects.
 GLOO = re.compile(r"^\[Gloo\] Rank \d+ is connected to .*\n?", re.MULTILINE)
-_EXIT_SECONDS = 0.5  # in which the system says how a process ended
-_REAP_SECONDS = 5.0  # in which a killed process is gone
 _BEAT_SECONDS = 1.0
-ENDED, STOPPED = "ended", "stopped"
-_MARK = (
-    "IPP_PROFILE_DIR"  # ipyparallel sets it in the environment of whatever it starts
-)
+_EXIT_SECONDS = 1.0  # in which a process that was killed is gone
 # Few processes, which start sooner; and an engine counts as there at its second
 # heartbeat.
 _CONTROLLER = (
@@ -54,46 +46,21 @@ _CONTROLLER = (
     "--HeartMonitor.max_heartmonitor_misses=600",
 )
 _ENGINE = ("--IPEngine.enable_nanny=False", "--IPEngine.max_heartbeat_misses=600")
-# Ends what was started for a folder when its kernel is gone, or when it is asked to.
+# Ends the process groups that a file names when the kernel is gone or asks for it.
 _GUARD = """
 import os, shutil, signal, sys, time
-kernel, folder, mark = int(sys.argv[1]), sys.argv[2], os.fsencode(sys.argv[3])
-class Asked(Exception): pass
-def ask(*_): raise Asked
+kernel, folder = int(sys.argv[1]), sys.argv[2]
+asked = []
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-try:
-    signal.signal(signal.SIGTERM, ask)
-    while os.getppid() == kernel:
-        time.sleep(0.25)
-except Asked:
-    pass
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-def started():
-    if not os.path.isdir("/proc/self"):
-        try:
-            with open(os.path.join(folder, "pids")) as file:
-                yield from map(int, file.read().split())
-        except OSError:
-            pass
-        return
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            try:
-                with open(f"/proc/{name}/environ", "rb") as file:
-                    if mark + b"=" + os.fsencode(folder) in file.read().split(b"\\0"):
-                        yield int(name)
-            except OSError:
-                pass
-for _ in range(40):
-    found = list(started())
-    if not found:
-        break
-    for pid in found:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except OSError:
-            pass
-    time.sleep(0.02)
+signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
+while os.getppid() == kernel and not asked:
+    time.sleep(0.1)
+pids = os.path.join(folder, "pids")
+for pid in open(pids).read().split() if os.path.exists(pids) else ():
+    try:
+        os.killpg(int(pid), signal.SIGKILL)
+    except OSError:
+        pass
 shutil.rmtree(folder, ignore_errors=True)
 """
 
@@ -129,17 +96,8 @@ class Pending:
         """Whether there is an answer, or there will be none."""
         return self.future.ready()
 
-    @property
-    def stage(self) -> str:
-        """The stage that the engine entered last; `""` for none."""
-        return self._published("stage", "")
-
-    @property
-    def beat(self) -> int:
-        """How often the engine has said that it lives."""
-        return self._published("beat", 0)
-
-    def _published(self, name: str, default: Any) -> Any:
+    def published(self, name: str, default: Any) -> Any:
+        """What the engine published last under a name: `stage` or `beat`."""
         data = self.future.data
         return data.get(name, default) if isinstance(data, dict) else default
 
@@ -148,7 +106,7 @@ class Pending:
 
         Raises:
             EngineLost: where the engine ended.
-            TargetError: where it cannot make the call, in words.
+            TargetError: where it cannot make the call.
             Exception: what the function raised there.
         """
         from ipyparallel import error
@@ -158,26 +116,22 @@ class Pending:
         except error.EngineError as lost:
             raise EngineLost(str(lost)) from None
         except error.RemoteError as remote:
-            raise TargetError(_remote_words(remote)) from None
+            if remote.ename in ("ModuleNotFoundError", "ImportError"):
+                raise TargetError(
+                    "An engine has not all of what shardviz needs:"
+                    f" {remote.evalue}. Install there what is installed here (pip"
+                    " install shardviz), and start the engines again."
+                ) from None
+            raise TargetError(
+                f"An engine refused the call: {remote.ename}: {remote.evalue}"
+            ) from None
         return pickle.loads(packed).result()
-
-
-def _remote_words(remote: Any) -> str:
-    if remote.ename in ("ModuleNotFoundError", "ImportError"):
-        return (
-            f"An engine has not all of what shardviz needs: {remote.evalue}. Install there what is"
-            " installed here (pip install shardviz), and start the engines again."
-        )
-    return f"An engine refused the call: {remote.ename}: {remote.evalue}"
 
 
 def wait_for_any(pending: Mapping[int, Pending], seconds: float) -> None:
     """Waits until one of some calls is answered, and no longer than that."""
-    wait(
-        [p.future for p in pending.values()],
-        timeout=seconds,
-        return_when=FIRST_COMPLETED,
-    )
+    futures = [one.future for one in pending.values()]
+    wait(futures, timeout=seconds, return_when=FIRST_COMPLETED)
 
 
 def publish(stage: str) -> None:
@@ -189,10 +143,9 @@ def publish(stage: str) -> None:
 
 @contextlib.contextmanager
 def beating() -> Iterator[None]:
-    """Has an engine tell the kernel again and again that it lives, while it answers a
-    call.
+    """Has an engine tell the kernel every second that it lives, while it works.
 
-    A process that is stopped, or whose machine is gone, is known by its silence.
+    A process that was stopped, or whose machine is gone, is known by its silence.
     """
     from ipyparallel.datapub import publish_data
 
@@ -218,7 +171,7 @@ class Engines:
 
     Attributes:
         client: ipyparallel's client.
-        cluster: the Cluster that they belong to; None where only a client is known.
+        cluster: the Cluster that was started here; None for engines of somebody else.
         folder: of a cluster that was started here, its folder; else None.
         ids: ipyparallel's number of each engine, by rank.
         pids: the process ids of engines on this machine, by rank.
@@ -227,17 +180,15 @@ class Engines:
     def __init__(
         self,
         client: Any,
-        cluster: Any,
+        cluster: Any = None,
         folder: Path | None = None,
-        guard: Any = None,
-        close: bool = True,
+        guard: subprocess.Popen[bytes] | None = None,
     ) -> None:
         self.client: Any = client
-        self._closes = close  # whether the client was made here
-        self.cluster, self.folder, self._guard = cluster, folder, guard
+        self.cluster: Any = cluster
+        self.folder, self._guard = folder, guard
         self.ids: tuple[int, ...] = tuple(sorted(client.ids))
         self.pids: dict[int, int] = {}
-        self._maker = os.getpid()
         self._ended_for_memory = ended_for_memory()
 
     @property
@@ -250,7 +201,8 @@ class Engines:
         """Where they are: `local`, or the id of the cluster."""
         if self.own:
             return "local"
-        return str(getattr(self.cluster, "cluster_id", "") or "ipyparallel")
+        cluster = getattr(self.client, "cluster", None)
+        return str(getattr(cluster, "cluster_id", "") or "ipyparallel")
 
     def call(self, rank: int, request: Any) -> Pending:
         """Sends a call to an engine.
@@ -263,107 +215,82 @@ class Engines:
         return Pending(self.client[self.ids[rank]].apply_async(request))
 
     def log_of(self, rank: int) -> str:
-        """The file that takes what an engine prints during a call; `""` where it is not
-        here.
-        """
+        """The file for what an engine prints during a call; `""` where it is not here."""
         return "" if self.folder is None else str(self.folder / f"printed-{rank}")
 
-    def printed(self, rank: int) -> str:
-        """What an engine printed in its last call, as far as that can be read here."""
-        try:
-            with open(self.log_of(rank), "rb") as file:
-                return GLOO.sub("", read_log(file))
-        except OSError:
-            return ""
+    def ended(self) -> list[int]:
+        """The ranks of engines that have ended, as far as is known."""
+        there = set(self.client.ids)
+        ended = []
+        for rank, own in enumerate(self.ids):
+            pid = self.pids.get(rank)
+            if own not in there or (pid is not None and status_of(pid) == "ended"):
+                ended.append(rank)
+        return ended
 
-    def states(self) -> dict[int, str]:
-        """The ranks of engines that ended or were stopped, each with which; as far as
-        is known.
-        """
-        gone = set(self.ids) - set(self.client.ids)
-        found = {rank: ENDED for rank, own in enumerate(self.ids) if own in gone}
-        for rank, pid in self.pids.items():
-            if state := state_of(pid):
-                found[rank] = state
-        return found
+    def is_stopped(self, rank: int) -> bool:
+        """Whether an engine that is silent was stopped, or is out of sight."""
+        pid = self.pids.get(rank)
+        return pid is None or status_of(pid) == "stopped"
 
-    def exit_words(self, rank: int) -> tuple[Exit, str]:
-        """How an engine ended, and that in words with what it printed of the cause."""
+    def exit_of(self, rank: int) -> tuple[Exit | None, str]:
+        """How an engine of ours ended, and what it printed of the cause."""
+        if self.folder is None:
+            return None, ""
         code = None
-        for one in self.launched():
-            if (
-                one.pid == self.pids.get(rank)
-                and getattr(one, "process", None) is not None
-            ):
-                code = _exit_code(one)
-        if code is None and not self.own:
-            words = "how is not known here; what it printed is on its machine."
-            return Exit(None), words
-        exit = exit_of(code, self._ended_for_memory)
-        said = cause(self.printed(rank))
-        return exit, f"{exit}.{f' It said: {said}' if said else ''}"
+        for launcher in self._launchers():
+            if launcher.pid == self.pids.get(rank):
+                # A thread of ipyparallel waits for it; psutil keeps the code.
+                launcher._wait_thread.join(_EXIT_SECONDS)
+                with contextlib.suppress(Exception):  # psutil's own, of any kind
+                    code = launcher.process.wait(timeout=0)
+        printed = ""
+        with contextlib.suppress(OSError), open(self.log_of(rank), "rb") as file:
+            printed = cause(GLOO.sub("", read_log(file)))
+        return exit_of(code, self._ended_for_memory), printed
 
-    def launched(self) -> list[Any]:
-        """ipyparallel's launchers of the processes that it started from here, each with
-        a pid.
-        """
-        return [one for one in _launchers(self.cluster) if getattr(one, "pid", -1) > 0]
+    def _launchers(self) -> list[Any]:
+        """ipyparallel's launchers of the controller and of each engine."""
+        found = [self.cluster.controller]
+        for engine_set in (self.cluster.engines or {}).values():
+            found += getattr(engine_set, "launchers", {}).values()
+        return [one for one in found if getattr(one, "pid", -1) > 0]
+
+    def note_pids(self) -> None:
+        """Tells the guard which processes to end."""
+        if self.folder is not None:
+            text = "\n".join(str(one.pid) for one in self._launchers())
+            (self.folder / "pids").write_text(text)
 
     def end(self) -> None:
         """Ends engines that were started here, at once; lets go of others."""
-        if os.getpid() != self._maker or self.client is None:
+        if self._guard is None or self.client is None:
             return
-        client, self.client = self.client, None
-        if self.folder is not None:
-            _end_folder(self._guard, self.folder)
-            _reap(self.cluster)
-            remove_abandoned()  # what an engine that compiled has left in shared memory
-        if not self._closes:
-            return
+        end_guard(self._guard)
+        for launcher in self._launchers():
+            launcher._wait_thread.join(_EXIT_SECONDS)
+        remove_abandoned()  # what an engine that compiled has left in shared memory
         with contextlib.suppress(Exception):  # the controller is gone
-            client.close(linger=0)
-
-    def restarted(self) -> Engines:
-        """New engines in place of those of a cluster that was not started here.
-
-        Raises:
-            TargetError: where only a client is known, or they do not start.
-        """
-        cluster, client = self.cluster, self.client
-        if cluster is None or client is None:
-            raise TargetError(
-                "Only a client of these engines is known, which cannot restart them. Restart them"
-                " where they were started, and call sv.hosts(client) again; or give sv.hosts the"
-                " ipyparallel Cluster itself."
-            )
-        old, count = set(self.ids), len(self.ids)
-        try:
-            cluster.restart_engines_sync()
-        except Exception as error:  # a launcher's own, of any kind
-            raise TargetError(
-                f"ipyparallel could not restart the engines: {error} Restart them where they were"
-                " started."
-            ) from error
-        begun = time.monotonic()
-        while len(set(client.ids) - old) < count:
-            if time.monotonic() - begun > START_SECONDS:
-                raise TargetError(_too_slow(count))
-            time.sleep(0.1)
-        new = Engines(client, cluster, close=self._closes)
-        new.ids = tuple(sorted(set(client.ids) - old))
-        return new
+            self.client.close(linger=0)
+        self.client = None
 
     def forget(self) -> None:
         """Lets go of them in a forked child, whose parent goes on using them."""
-        _KEPT.append(
-            (self.client, self.cluster, self._guard)
-        )  # closing them would end the parent's
-        self.client = self.cluster = None
+        # Closing them would end the parent's.
+        _KEPT.append((self.client, self.cluster, self._guard))
         if self._guard is not None:
             self._guard.returncode = 0  # not ours to wait for
+        self.client = self.cluster = self._guard = None
 
 
 _KEPT: list[Any] = []
+
+
+def end_guard(guard: subprocess.Popen[bytes]) -> None:
+    """Has the guard end what it knows of, and remove its folder."""
+    guard.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        guard.wait(20)
 
 
 def start(count: int, platform: str) -> Engines:
@@ -381,13 +308,13 @@ def start(count: int, platform: str) -> Engines:
     remove_abandoned()
     folder = make_folder("hosts", tempfile.gettempdir())
     guard = subprocess.Popen(
-        [sys.executable, "-IS", "-c", _GUARD, str(os.getpid()), str(folder), _MARK],
+        [sys.executable, "-IS", "-c", _GUARD, str(os.getpid()), str(folder)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    cluster = None
+    engines = None
     try:
         cluster = ipp.Cluster(
             n=count,
@@ -404,19 +331,24 @@ def start(count: int, platform: str) -> Engines:
             warnings.simplefilter("ignore")
             cluster.start_cluster_sync()
             client = cluster.connect_client_sync()
+            engines = Engines(client, cluster, folder, guard)
+            engines.note_pids()
             client.wait_for_engines(count, timeout=START_SECONDS, interactive=False)
     except BaseException as error:
-        said = _said_at_start(folder)
-        _end_folder(guard, folder)
-        if cluster is not None:
-            _reap(cluster)
+        printed = _printed_at_start(folder)
+        if engines is not None:
+            engines.end()
+        else:
+            end_guard(guard)
         if not isinstance(error, Exception):
             raise
+        said = f" They said: {printed}" if printed else ""
         raise TargetError(
-            f"ipyparallel could not start {count} engines here: {type(error).__name__}: {error}."
-            f"{f' They said: {said}' if said else ''} Start fewer, or free some memory."
+            f"ipyparallel could not start {count} engines here: {type(error).__name__}:"
+            f" {error}.{said} Start fewer, or free some memory."
         ) from error
-    return Engines(client, cluster, folder, guard)
+    engines.ids = tuple(sorted(client.ids))
+    return engines
 
 
 def taken_over(thing: Any) -> Engines:
@@ -426,28 +358,27 @@ def taken_over(thing: Any) -> Engines:
         MissingPackage: where ipyparallel is not installed.
         TargetError: for anything else, or where it has no engines.
     """
-    ipp, own = imported(), True
-    if isinstance(thing, ipp.Client):
-        own = False
-        client, cluster = thing, getattr(thing, "cluster", None)
-    elif isinstance(thing, ipp.Cluster):
-        cluster = thing
+    ipp = imported()
+    if isinstance(thing, ipp.Cluster):
         if not thing.engines:
             raise TargetError(
-                "The cluster has no engines yet. Start them first: cluster.start_cluster_sync()."
+                "The cluster has no engines yet. Start them first:"
+                " cluster.start_cluster_sync()."
             )
         client = thing.connect_client_sync()
         client.wait_for_engines(thing.n or 1, timeout=START_SECONDS, interactive=False)
+    elif isinstance(thing, ipp.Client):
+        client = thing
     else:
         raise TargetError(
-            "sv.hosts takes how many processes to start here, as in sv.hosts(2, devices=4), or an"
-            f" ipyparallel Client or Cluster; got {shown(thing)}."
+            "sv.hosts takes how many processes to start here, as in sv.hosts(2,"
+            f" devices=4), or an ipyparallel Client or Cluster; got {shown(thing)}."
         )
     if not client.ids:
         raise TargetError(
             "The client has no engines. Start some, and call sv.hosts again."
         )
-    return Engines(client, cluster, close=own)
+    return Engines(client)
 
 
 def imported() -> Any:
@@ -462,8 +393,8 @@ def imported() -> Any:
             import ipyparallel
     except ImportError as error:
         raise MissingPackage(
-            "Targets of several processes need ipyparallel, which is not installed here:"
-            ' pip install "shardviz[hosts]".'
+            "Targets of several processes need ipyparallel, which is not installed"
+            ' here: pip install "shardviz[hosts]".'
         ) from error
     return ipyparallel
 
@@ -477,20 +408,20 @@ def _launcher_config(environment: Mapping[str, str]) -> Any:
 
 def _environment(platform: str) -> dict[str, str]:
     """The variables of engines that differ from the kernel's own."""
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     if platform == "cpu":
-        own = Settings("cpu").environment()
-        found = {
-            name: value for name, value in own.items() if os.environ.get(name) != value
-        }
+        for name, value in Settings("cpu").environment().items():
+            if os.environ.get(name) != value:
+                variables[name] = value
+    # A checkout that is not installed is found by its engines, too.
     root = str(Path(__file__).parents[5])
     if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         known = os.environ.get("PYTHONPATH", "")
-        found["PYTHONPATH"] = os.pathsep.join(filter(None, (root, known)))
-    return found
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, (root, known)))
+    return variables
 
 
-def _said_at_start(folder: Path) -> str:
+def _printed_at_start(folder: Path) -> str:
     """What the logs of engines that did not start say of the cause."""
     for path in sorted((folder / "log").glob("*.log")):
         with contextlib.suppress(OSError), open(path, "rb") as file:
@@ -499,78 +430,27 @@ def _said_at_start(folder: Path) -> str:
     return ""
 
 
-def _too_slow(count: int) -> str:
-    return (
-        f"{count} engines did not start within {START_SECONDS:.0f} s. Look at what they print, and"
-        " start them again."
-    )
+def status_of(pid: int) -> str:
+    """`"runs"`, `"stopped"` or `"ended"`: the state of a process of this machine.
 
-
-def _end_folder(guard: Any, folder: Path) -> None:
-    """Ends every process that was started for a folder, and removes it."""
-    if guard.poll() is None:
-        guard.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        guard.wait(20)
-    if folder.is_dir():  # it was ended before it could
-        command = [sys.executable, "-IS", "-c", _GUARD, "0", str(folder), _MARK]
-        subprocess.run(command, check=False, timeout=60, capture_output=True)
-
-
-def _reap(cluster: Any) -> None:
-    """Waits until the ended processes of a cluster are known to have ended."""
-    for one in _launchers(cluster):
-        _await_exit(one, _REAP_SECONDS)
-
-
-def _await_exit(launcher: Any, seconds: float) -> None:
-    """Waits for a process by the thread with which ipyparallel waits for it.
-
-    Who waits beside that thread takes the exit code from it, or has it raise an error.
+    >>> status_of(os.getpid())
+    'runs'
     """
-    if (waiting := getattr(launcher, "_wait_thread", None)) is not None:
-        waiting.join(seconds)
+    import psutil  # ipyparallel brings it
 
-
-def _launchers(cluster: Any) -> list[Any]:
-    """What started each process of a cluster."""
-    if cluster is None:
-        return []
-    sets = list((cluster.engines or {}).values())
-    each = [one for found in sets for one in getattr(found, "launchers", {}).values()]
-    return [
-        launcher
-        for launcher in (cluster.controller, *sets, *each)
-        if launcher is not None
-    ]
-
-
-def _exit_code(launcher: Any) -> int | None:
-    """How a process ended; None where that is not known."""
-    _await_exit(launcher, _EXIT_SECONDS)
-    code = None
-    with contextlib.suppress(Exception):  # psutil's own, of any kind
-        code = launcher.process.wait(timeout=0)
-    return code if isinstance(code, int) else None
-
-
-def state_of(pid: int) -> str:
-    """Whether a process of this machine has ended or was stopped; `""` where it runs.
-
-    >>> state_of(os.getpid())
-    ''
-    """
     try:
-        letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return "" if not Path("/proc/self").exists() and pid_exists(pid) else ENDED
-    return {"Z": ENDED, "X": ENDED, "T": STOPPED, "t": STOPPED}.get(letter, "")
+        status = psutil.Process(pid).status()
+    except psutil.NoSuchProcess:
+        return "ended"
+    except psutil.Error:
+        return "runs"  # somebody else's
+    if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+        return "ended"
+    return "stopped" if status == psutil.STATUS_STOPPED else "runs"
 
 
 def at_end(value: Any, end: str, forget: str) -> None:
-    """Has a method of a value called when Python ends, and another one in a forked
-    child.
-    """
+    """Has one method called when Python ends, and another one in a forked child."""
     me, maker = weakref.ref(value), os.getpid()
 
     def call(name: str, in_maker: bool) -> None:
@@ -578,7 +458,7 @@ def at_end(value: Any, end: str, forget: str) -> None:
             getattr(alive, name)()
 
     register = getattr(threading, "_register_atexit", atexit.register)
-    with contextlib.suppress(RuntimeError):  # too late: the engines end with the kernel
+    with contextlib.suppress(RuntimeError):  # too late: the guard ends the engines
         register(lambda: call(end, True))
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=lambda: call(forget, False))
