@@ -64,8 +64,8 @@ PARTS = (
     Part(
         "core.backend.run.hosts.cluster",
         _CORE,
-        ("numpy", "ipyparallel", "traitlets"),
-        in_call=("ipyparallel", "traitlets"),
+        ("numpy", "ipyparallel", "psutil", "traitlets"),
+        in_call=("ipyparallel", "psutil", "traitlets"),
     ),
     *(Part(name, _CORE, ("numpy", *_JAX, "ml_dtypes")) for name in _BACKEND),
     # It looks for private names of jax, which may be gone.

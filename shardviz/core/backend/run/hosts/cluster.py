@@ -240,8 +240,7 @@ class Engines:
         code = None
         for launcher in self._launchers():
             if launcher.pid == self.pids.get(rank):
-                # A thread of ipyparallel waits for it; psutil keeps the code.
-                launcher._wait_thread.join(_EXIT_SECONDS)
+                _await_exit(launcher)
                 with contextlib.suppress(Exception):  # psutil's own, of any kind
                     code = launcher.process.wait(timeout=0)
         printed = ""
@@ -268,7 +267,7 @@ class Engines:
             return
         end_guard(self._guard)
         for launcher in self._launchers():
-            launcher._wait_thread.join(_EXIT_SECONDS)
+            _await_exit(launcher)
         remove_abandoned()  # what an engine that compiled has left in shared memory
         with contextlib.suppress(Exception):  # the controller is gone
             self.client.close(linger=0)
@@ -428,6 +427,15 @@ def _printed_at_start(folder: Path) -> str:
             if said := cause(read_log(file)):
                 return said
     return ""
+
+
+def _await_exit(launcher: Any) -> None:
+    """Waits for a process by the thread with which ipyparallel waits for it.
+
+    Who waits beside that thread takes the exit code from it.
+    """
+    if (waiting := getattr(launcher, "_wait_thread", None)) is not None:
+        waiting.join(_EXIT_SECONDS)
 
 
 def status_of(pid: int) -> str:
