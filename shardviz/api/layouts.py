@@ -298,12 +298,11 @@ def _capacity(target: Any) -> tuple[int, str]:
 def remedies(thing: Any, want: Any, *, dtype: Any = "float32") -> Remedies:
     """The smallest edits of a rule table with which an array is split as you want.
 
-    Rules are moved, exchanged, added, removed, renamed or given other axes; or the
-    array has a dimension renamed, or made a size that divides. In a table of paths,
-    patterns are moved, added, removed or given another spec, or one that nearly matches
-    is corrected. Every remedy was checked by resolving all known arrays again: none
-    makes one of them impossible to lay out. Where no single edit helps, pairs are
-    tried.
+    Rules are moved, added, removed or given other axes; or a dimension of the array
+    gets a name or a size that divides. In a table of paths, patterns are moved, added,
+    removed or given another spec. Misspelt names, axes and words are corrected. Every
+    remedy was checked by resolving all known arrays again: none makes one of them
+    impossible to lay out. Where no single edit helps, pairs are tried.
 
     Args:
         thing: what `sv.resolve` returns, or a row of an Audit, of which the other

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.rules.remedy_edits import Kind
+from shardviz.core.layout.rules.remedies import Kind
 from shardviz.core.layout.rules.resolution import resolve
 from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.layout.rules.verdicts import Outcome, Verdict

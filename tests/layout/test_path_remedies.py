@@ -12,7 +12,7 @@ import pytest
 
 import shardviz as sv
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.rules.remedy_edits import Kind
+from shardviz.core.layout.rules.remedies import Kind
 from shardviz.types import PathRules
 from tests.layout.test_remedies import JAX_MESH, SIZES, jax_lays_out, met, parts, wish
 
@@ -146,7 +146,7 @@ def misspelt(rng, text) -> str | None:
 
 
 MUTATIONS = (
-    "move", "remove", "add", "typo", "segment less", "segment more", "spec", "rank", "size",
+    "move", "remove", "add", "typo", "spec", "rank", "size",
 )  # fmt: skip
 
 
@@ -154,8 +154,6 @@ def mutated(rng, kind, pairs, rows, at, dialect):
     """The table and the first row with one edit made, whose opposite is the planted answer."""
     table, (path, shape) = list(pairs), rows[0]
     pattern, dims = table[at]
-    segments = pattern.split("/")
-    inner = rng.randrange(1, len(segments) - 1) if len(segments) > 2 else 0
     if kind == "move":
         table.append(table.pop(at))
     elif kind == "remove":
@@ -164,11 +162,6 @@ def mutated(rng, kind, pairs, rows, at, dialect):
         table.insert(rng.randint(0, at), (random_pattern(rng, path, dialect), rng.choice(SPECS)))
     elif kind == "typo":
         table[at] = (misspelt(rng, pattern) or pattern, dims)
-    elif kind == "segment less" and inner:
-        table[at] = ("/".join([*segments[:inner], *segments[inner + 1 :]]), dims)
-    elif kind == "segment more" and inner:
-        more = [*segments[:inner], rng.choice(WORDS), *segments[inner:]]
-        table[at] = ("/".join(more), dims)
     elif kind == "spec":
         table[at] = (pattern, rng.choice([*SPECS, (("modle",), ()), ((), ("dta",))]))
     elif kind == "rank":
@@ -280,7 +273,7 @@ def first(found) -> tuple:
     assert found.explain()
     if not found:
         return (found.why.code,)
-    step = found[0].change
+    (step,) = found[0].change.steps
     new = (None, None) if step.new is None else (step.new.pattern, str(step.new.spec))
     return (step.kind, step.subject, *new)
 
@@ -328,12 +321,8 @@ def test_the_first_remedy(path, shape, want, step):
         ("regex", "bias", (7,), [("bias", ("model",))], (Kind.SIZE, 0, None, None)),
         ("regex", "bias", (8,), [("kernel", ("model",))], None),
         (
-            "keras", "mlp/kernel", (8, 8), [("kernel", ("model",))],
-            (Kind.RULE_NAME, 0, ".*kernel", "P('model')"),
-        ),
-        (
-            "keras", "mlp/0/kernel", (8, 8), [("mlp/kernel", ("model",))],
-            (Kind.RULE_NAME, 0, r"mlp/\d+/kernel", "P('model')"),
+            "keras", "mlp/0/kernel", (8, 8), [("mpl/.*", ("model",))],
+            (Kind.RULE_NAME, 0, "mlp/.*", "P('model')"),
         ),
         ("keras", "mlp/bias", (8,), [("mlp/kernel", ("model",))], None),
     ],
@@ -344,7 +333,7 @@ def test_what_looks_like_a_mistake_has_a_first_remedy(dialect, path, shape, tabl
     if step is None:
         assert remedies is None
     elif step[0] is Kind.SIZE:
-        assert remedies[0].change.kind is Kind.SIZE
+        assert remedies[0].change.steps[0].kind is Kind.SIZE
     else:
         assert first(remedies) == step
 
@@ -354,7 +343,7 @@ def test_one_of_two_keys_that_keras_refuses_is_taken_away():
     rows = audit_of([("mlp/kernel", (8, 8)), ("attn/kernel", (8, 8))], pairs, "keras").rows
     assert rows[0].spec is None
     assert first(rows[0].by_path.first_remedy())[:3] == (Kind.ADD, None, "mlp/kernel")
-    steps = [remedy.change for remedy in sv.remedies(rows[0], "P(None, 'model')")]
+    steps = [remedy.change.steps[0] for remedy in sv.remedies(rows[0], "P(None, 'model')")]
     assert (Kind.REMOVE, 1) in [(step.kind, step.subject) for step in steps]
 
 
@@ -366,8 +355,8 @@ def test_an_edit_is_for_every_layer_and_its_moments():
     tree = {"params": params, "opt_state": {"mu": params}}
     found = sv.audit(tree, [(".*", ())], MESH, dialect="regex")
     remedy = sv.remedies(found.rows[0], "P(None, 'model')")[0]
-    assert (remedy.change.kind, remedy.change.place) == (Kind.ADD, 0)
-    assert remedy.change.new.pattern == r"(^|/)layers/\d+/wi/kernel$"
+    assert (remedy.change.steps[0].kind, remedy.change.steps[0].place) == (Kind.ADD, 0)
+    assert remedy.change.steps[0].new.pattern == r"(^|/)layers/\d+/wi/kernel$"
     assert len(remedy.others) == 5
 
 
@@ -375,9 +364,9 @@ def test_no_edit_breaks_another_array():
     rows = [*LAYERS, ("odd/kernel", (512, 2047))]
     found = sv.remedies(audit_of(rows, [("kernel", ())], "regex").rows[0], "P(None, 'model')")
     assert all("odd/kernel" not in remedy.others for remedy in found)
-    assert all(remedy.change.kind is not Kind.AXES for remedy in found)
+    assert all(remedy.change.steps[0].kind is not Kind.AXES for remedy in found)
     even = sv.remedies(audit_of(LAYERS, [("kernel", ())], "regex").rows[0], "P(None, 'model')")
-    assert any(remedy.change.kind is Kind.AXES for remedy in even)
+    assert any(remedy.change.steps[0].kind is Kind.AXES for remedy in even)
 
 
 def test_a_spec_of_its_own_and_names_are_no_affair_of_the_table():

@@ -1,6 +1,4 @@
-"""Remedies: what to change in a table or an array, what that does, and why nothing
-does.
-"""
+"""What to change in a table or an array, what that does, and why nothing does."""
 
 from __future__ import annotations
 
@@ -8,6 +6,7 @@ from collections.abc import Mapping
 
 from shardviz.core.format import bytes_text, fold, joined, listed, plural, shown
 from shardviz.core.layout.rules.remedies import (
+    Kind,
     NamesFromParameter,
     NoRemedy,
     Remedies,
@@ -15,7 +14,6 @@ from shardviz.core.layout.rules.remedies import (
     Step,
     Steps,
 )
-from shardviz.core.layout.rules.remedy_edits import Kind
 from shardviz.core.layout.rules.rules import PathRule, Rule
 from shardviz.core.layout.rules.wishes import Wish
 
@@ -49,7 +47,7 @@ def step(fact: Step) -> str:
     """What to do.
 
     >>> table = (Rule("embed", ("data",)), Rule("mlp", ()))
-    >>> step(Step(Kind.MOVE, table, 1, 0))
+    >>> step(Step(Kind.MOVE, 1, 0, rules=table))
     'Move rule 2 (mlp → None) before rule 1'
     """
     if fact.kind is Kind.ARRAY_NAME:
@@ -60,62 +58,57 @@ def step(fact: Step) -> str:
             f" {fact.new:,} instead of {fact.old:,}"
         )
         return f"{words}, in {_arrays(fact)}" if fact.alike else words
-    if isinstance(fact.new or fact.rules[0], PathRule):
-        return _pattern_step(fact)
-    return _rule_step(fact)
-
-
-def _rule_step(fact: Step) -> str:
-    if fact.subject is None:
-        end = f"before rule {fact.place + 1}"
-        if fact.place == len(fact.rules):
-            end = "at the end"
-        return f"Add the rule {fact.new} {end}"
-    old = fact.rules[fact.subject]
-    assert isinstance(old, Rule)
-    line = f"rule {fact.subject + 1} ({old})"
+    if fact.kind is Kind.ADD:
+        return f"Add the {_new_line(fact)} {_where(fact, 'before')}"
+    assert fact.subject is not None
+    line = _line(fact, fact.subject)
     if fact.kind is Kind.REMOVE:
         return f"Remove {line}"
-    if fact.kind is Kind.RULE_NAME:
-        return f"Rename {shown(old.logical)} to {shown(fact.new)} in {line}"
-    if isinstance(fact.new, Rule):
-        now = old.target if len(old.axes) != 1 else shown(old.axes[0])
-        return f"Give {line} {_right_side(fact.new)} in place of {now}"
-    if fact.kind is Kind.SWAP:
-        return f"Exchange {line} and rule {fact.place + 1} ({fact.rules[fact.place]})"
-    side = "before" if fact.place < fact.subject else "after"
-    return f"Move {line} {side} rule {fact.place + 1}"
-
-
-def _right_side(rule: Rule) -> str:
-    if not rule.axes:
-        return rule.target
-    return f"{'the axis' if len(rule.axes) == 1 else 'the axes'} {listed(rule.axes)}"
-
-
-def _pattern_step(fact: Step) -> str:
-    new = fact.new
-    if fact.subject is None:
-        assert isinstance(new, PathRule)
-        end = "at the end"
-        if fact.place < len(fact.rules):
-            end = f"before {_pattern_line(fact, fact.place)}"
-        return f"Add the pattern {shown(new.pattern)} → {new.spec} {end}"
-    line = _pattern_line(fact, fact.subject)
-    if fact.kind is Kind.REMOVE:
-        return f"Remove {line}"
-    if not isinstance(new, PathRule):
+    if fact.kind is Kind.MOVE:
         side = "before" if fact.place < fact.subject else "after"
-        return f"Move {line} {side} {_pattern_line(fact, fact.place)}"
-    if fact.kind is Kind.AXES:
-        return f"Give {line} the spec {new.spec}"
-    return f"Change {line} to {shown(new.pattern)}"
+        return f"Move {line} {_where(fact, side)}"
+    return _other_line(fact, line)
 
 
-def _pattern_line(fact: Step, index: int) -> str:
+def _other_line(fact: Step, line: str) -> str:
+    """What becomes of a line that stays where it is."""
+    new, old = fact.new, fact.rules[fact.subject or 0]
+    if isinstance(new, PathRule):
+        if fact.kind is Kind.AXES:
+            return f"Give {line} the spec {new.spec}"
+        return f"Change {line} to {shown(new.pattern)}"
+    assert isinstance(new, Rule)
+    assert isinstance(old, Rule)
+    if fact.kind is Kind.RULE_NAME:
+        return f"Rename {shown(old.logical)} to {shown(new.logical)} in {line}"
+    now = old.target if len(old.axes) != 1 else shown(old.axes[0])
+    becomes = new.target
+    if new.axes:
+        noun = "the axis" if len(new.axes) == 1 else "the axes"
+        becomes = f"{noun} {listed(new.axes)}"
+    return f"Give {line} {becomes} in place of {now}"
+
+
+def _new_line(fact: Step) -> str:
+    if isinstance(fact.new, PathRule):
+        return f"pattern {shown(fact.new.pattern)} → {fact.new.spec}"
+    return f"rule {fact.new}"
+
+
+def _where(fact: Step, side: str) -> str:
+    """Where a line goes to, among the lines as they are."""
+    if fact.place == len(fact.rules):
+        return "at the end"
+    if isinstance(fact.rules[fact.place], PathRule):
+        return f"{side} {_line(fact, fact.place)}"
+    return f"{side} rule {fact.place + 1}"
+
+
+def _line(fact: Step, index: int) -> str:
     rule = fact.rules[index]
-    assert isinstance(rule, PathRule)
-    return f"pattern {index + 1} ({shown(rule.pattern)} → {rule.spec})"
+    if isinstance(rule, PathRule):
+        return f"pattern {index + 1} ({shown(rule.pattern)} → {rule.spec})"
+    return f"rule {index + 1} ({rule})"
 
 
 def _arrays(fact: Step) -> str:
@@ -125,11 +118,7 @@ def _arrays(fact: Step) -> str:
 
 def _new_name(fact: Step) -> str:
     array = _arrays(fact)
-    if fact.new is None:
-        return (
-            f"Take the name {shown(fact.old)} from dimension {fact.subject} of {array}"
-        )
-    if not isinstance(fact.old, str):
+    if fact.old is None:
         return f"Name dimension {fact.subject} of {array} {shown(fact.new)}"
     return f"Rename {shown(fact.old)} to {shown(fact.new)} in {array}"
 
@@ -190,7 +179,6 @@ REASONS: Mapping[str, str] = {
     "unreduced": "No rule can make a spec with unreduced or reduced axes.",
     "no layout": "No table can {wish}. {error}",
     "no names": "No rule splits {title}. {error}",
-    "nameless": "No rule splits {title}. It has no logical names that rules are for.",
     "bytes unknown": (
         "How many bytes {title} takes is not known: its shape or the mesh is missing."
     ),
@@ -200,55 +188,37 @@ REASONS: Mapping[str, str] = {
     ),
     "one element": "{title} has one element, and EasyLM never splits such an array.",
     "scalar": "No table can {wish}: it has no dimension.",
+    "no edit": "No single edit that was tried can {wish}, nor two after one another.",
+    "breaks others": (
+        "No edit that was tried can {wish} and leave all other arrays as good: {steps}"
+        " breaks {path}: {error}"
+    ),
+    "split already": "Nothing to change: {title} is split as {spec}{takes}.",
+    "does not divide": "No table can {wish}: no axis of the mesh ({mesh}) divides {sizes}.",
+    "no axes": "No table can split {title}: {mesh} no axis of more than one device.",
 }
 
 
 def no_remedy(fact: NoRemedy) -> str:
     """Why there is no remedy."""
-    title = _title(fact.wish)
-    if fact.code in REASONS:
-        size = "" if fact.bytes is None else bytes_text(fact.bytes)
-        return REASONS[fact.code].format(
-            title=title, wish=fact.wish, spec=fact.spec, error=fact.error, bytes=size
-        )
-    if fact.code == "split already":
-        size = ""
-        if fact.bytes is not None:
-            size = f" and takes {bytes_text(fact.bytes)} per device"
-        return f"Nothing to change: {title} is split as {fact.spec}{size}."
+    size = "" if fact.bytes is None else bytes_text(fact.bytes)
+    error, mesh = fact.error, str(fact.mesh)
+    if fact.code == "no names" and not error:
+        error = "It has no logical names that rules are for."
     if fact.code == "no axes":
-        what = "the table names" if fact.mesh is None else "the mesh has"
-        return f"No table can split {title}: {what} no axis of more than one device."
-    if fact.code == "does not divide":
-        which = joined((f"{n:,}" for n in fact.sizes), "or") or "its sizes"
-        return f"No table can {fact.wish}: no axis of the mesh ({fact.mesh}) divides {which}."
-    if fact.code == "breaks others":
-        return _breaks_others(fact)
-    pairs = "two that move, add, remove or change rules"
-    if fact.stopped:
-        pairs = "any of the many pairs of edits that were tried"
-    return f"No single edit can {fact.wish}{_because(fact)}. Nor can {pairs}."
-
-
-def _breaks_others(fact: NoRemedy) -> str:
-    assert fact.steps is not None
-    rest = ""
-    if fact.stopped:
-        rest = f" The same is true of the {fact.others:,} other edits that were tried."
-    elif fact.others:
-        rest = f" The same is true of {plural(fact.others, 'other edit')}."
-    return (
-        f"No edit can {fact.wish} and leave all other arrays as good:"
-        f" {decapitalised(steps(fact.steps))} breaks {fact.path}: {fact.error}{rest}"
+        mesh = "the table names" if fact.mesh is None else "the mesh has"
+    return REASONS[fact.code].format(
+        title=_title(fact.wish),
+        wish=fact.wish,
+        spec=fact.spec,
+        error=error,
+        bytes=size,
+        takes=f" and takes {size} per device" if size else "",
+        mesh=mesh,
+        sizes=joined((f"{n:,}" for n in fact.sizes), "or") or "its sizes",
+        steps="" if fact.steps is None else decapitalised(steps(fact.steps)),
+        path=fact.path,
     )
-
-
-def _because(fact: NoRemedy) -> str:
-    if fact.unnamed is not None:
-        return f", because dimension {fact.unnamed} has no name that a rule could match"
-    if len(fact.missing) > 1:
-        return f", because dimensions {joined(fact.missing)} have no rule for what is wanted"
-    return ""
 
 
 def remedies(value: Remedies) -> str:

@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from shardviz.core.errors import RuleError
-from shardviz.core.format import nearest, shown
+from shardviz.core.format import shown
 from shardviz.core.layout.parse import check_path
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.rules import Dialect, PathRule, PathRules
+from shardviz.core.layout.rules.rules import Dialect, PathRules
 from shardviz.core.layout.rules.verdicts import PathProblem
 
 MAX_PATTERN = 1_000  # letters
@@ -66,19 +66,17 @@ def required(pattern: str) -> str:
     return max(parts, key=len)
 
 
-def matcher(pattern: str, dialect: Dialect) -> Callable[[str], object]:
-    """What matches a path as the dialect asks for: anywhere in it, or all of it.
+def fits(pattern: str, path: str, dialect: Dialect) -> bool:
+    """Whether a pattern matches a path as the dialect asks for: anywhere, or all of it.
 
     Raises:
         RuleError: for text that is no regular expression.
     """
+    if required(pattern) not in path:
+        return False
     found = compiled(pattern)
-    return found.search if dialect is Dialect.REGEX else found.fullmatch
-
-
-def fits(pattern: str, path: str, dialect: Dialect) -> bool:
-    """Whether a pattern matches a path as the dialect asks for; raises as `matcher`."""
-    return required(pattern) in path and bool(matcher(pattern, dialect)(path))
+    match = found.search if dialect is Dialect.REGEX else found.fullmatch
+    return match(path) is not None
 
 
 class PathMatch(NamedTuple):
@@ -105,39 +103,35 @@ def match_path(path: str, rules: PathRules, dialect: Dialect) -> PathMatch:
     >>> [match_path("dense/kernel", table, d).winner for d in (Dialect.REGEX, Dialect.KERAS)]
     [0, None]
     """
+    matching: list[int] = []
     try:
         check_path(path, RuleError)
-        if dialect is Dialect.REGEX:
-            return _regex(path, rules)
-        return _keras(path, rules)
+        # Keras does not look at its patterns where the path itself is a key.
+        if dialect is Dialect.REGEX or path not in rules.patterns:
+            for index, rule in enumerate(rules.entries):
+                if fits(rule.pattern, path, dialect):
+                    matching.append(index)
+                    if dialect is Dialect.REGEX:
+                        break
     except RuleError as error:
         return PathMatch(problem=PathProblem("unreadable", error=str(error)))
+    return decided(matching, path, rules, dialect)
 
 
-def _fitting(path: str, rules: PathRules, dialect: Dialect) -> Iterator[int]:
-    for index, rule in enumerate(rules.entries):
-        if fits(rule.pattern, path, dialect):
-            yield index
-
-
-def _regex(path: str, rules: PathRules) -> PathMatch:
-    winner = next(_fitting(path, rules, Dialect.REGEX), None)
-    if winner is not None:
-        return PathMatch(winner)
-    close = nearest(path, (r.pattern for r in rules))
-    near = () if close is None else (close,)
-    return PathMatch(problem=PathProblem("no match", near))
-
-
-def _keras(path: str, rules: PathRules) -> PathMatch:
-    exact = rules.patterns.get(path)
-    if exact is not None:
-        return PathMatch(exact)
-    found = tuple(_fitting(path, rules, Dialect.KERAS))
-    if len(found) < 2:
-        return PathMatch(found[0] if found else None)
-    patterns = tuple(rules[i].pattern for i in found)
-    return PathMatch(None, found, PathProblem("several match", patterns))
+def decided(
+    matching: Sequence[int], path: str, rules: PathRules, dialect: Dialect
+) -> PathMatch:
+    """What decides of the patterns that match a path."""
+    if dialect is Dialect.KERAS and path in rules.patterns:
+        return PathMatch(rules.patterns[path])
+    if matching and (dialect is Dialect.REGEX or len(matching) == 1):
+        return PathMatch(matching[0])
+    if matching:
+        patterns = tuple(rules[i].pattern for i in matching)
+        return PathMatch(None, tuple(matching), PathProblem("several match", patterns))
+    if dialect is Dialect.KERAS:
+        return PathMatch()
+    return PathMatch(problem=PathProblem("no match"))
 
 
 def is_one_element(shape: tuple[int, ...] | None, dialect: Dialect) -> bool:
@@ -175,20 +169,15 @@ def plain_words(pattern: str) -> Iterator[re.Match[str]]:
     return _WORD.finditer(_NOT_PLAIN.sub(lambda m: " " * len(m[0]), pattern))
 
 
-def widened(pattern: str) -> tuple[str, str, str]:
-    """Patterns that match all of a path where this one is found in a part of it."""
-    return f".*{pattern}", f"{pattern}.*", f".*{pattern}.*"
-
-
-def wider_pattern(rule: PathRule, path: str) -> str:
-    """The first of these that matches all of a path; "" where none does.
+def wider_pattern(pattern: str, path: str) -> str:
+    """A pattern for all of a path where this one is found in a part of it, or "".
 
     Older versions of Keras searched, so their tables hold such patterns.
     """
-    for wider in widened(rule.pattern):
+    for wider in (f".*{pattern}", f"{pattern}.*", f".*{pattern}.*"):
         try:
             if fits(wider, path, Dialect.KERAS):
                 return wider
         except RuleError:
-            return ""
+            break
     return ""

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardviz.core.display import Displayed, explanation
 from shardviz.core.errors import RuleError
-from shardviz.core.format import shown
+from shardviz.core.format import nearest, shown
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import check_path
 from shardviz.core.layout.partition_spec import Spec
@@ -21,8 +21,9 @@ from shardviz.core.layout.rules.path_matching import (
     wider_pattern,
     words_of,
 )
-from shardviz.core.layout.rules.path_remedies import PathArrays, PathSearch
-from shardviz.core.layout.rules.remedies import Leaf, Remedies
+from shardviz.core.layout.rules.path_remedies import PathSearch
+from shardviz.core.layout.rules.remedies import Remedies
+from shardviz.core.layout.rules.remedy_search import Arrays, Leaf
 from shardviz.core.layout.rules.rules import Dialect, PathRule, PathRules
 from shardviz.core.layout.rules.verdicts import (
     PathOutcome,
@@ -81,10 +82,16 @@ class PathResolution(Displayed):
         """The spec as jax's own, or None."""
         return None if self.spec is None else self.spec.to_jax()
 
-    @property
+    @cached_property
     def problem(self) -> PathProblem | None:
         """Why there is no spec, or None."""
-        return self.match.problem if self.spec is None else None
+        if self.spec is not None:
+            return None
+        found = self.match.problem
+        if found is not None and found.code == "no match":
+            close = nearest(self.path, (rule.pattern for rule in self.rules))
+            return PathProblem("no match", () if close is None else (close,))
+        return found
 
     @cached_property
     def verdicts(self) -> tuple[PathVerdict, ...]:
@@ -94,48 +101,45 @@ class PathResolution(Displayed):
     def _judge(self, index: int, rule: PathRule) -> PathVerdict:
         if index == self.winner:
             return path_deciding(index, rule, self.mesh, self.shape, self.one_element)
+        keras = self.dialect is Dialect.KERAS
         outcome = PathOutcome.SHADOWED
-        fields: dict[str, Any] = {}
+        fields: dict[str, Any] = {"by_rule": self.winner}
         try:
-            exact = self.dialect is Dialect.KERAS and rule.pattern == self.path
+            exact = keras and rule.pattern == self.path
             if not exact and not fits(rule.pattern, self.path, self.dialect):
-                outcome, fields = PathOutcome.NO_MATCH, self._lack(rule)
+                missing = tuple(w for w in words_of(rule.pattern) if w not in self.path)
+                outcome, fields = PathOutcome.NO_MATCH, {"lacks": missing}
+                if keras and not missing:
+                    fields["wider"] = wider_pattern(rule.pattern, self.path)
             elif self.winner is None:
                 outcome, fields = PathOutcome.SEVERAL, {"several": self.match.several}
-            else:
-                fields = {"by_rule": self.winner}
         except RuleError as error:
             outcome, fields = PathOutcome.INVALID, {"error": str(error)}
         pattern, spec = rule.pattern, rule.spec
         return PathVerdict(index, pattern, spec, outcome, self.dialect, **fields)
-
-    def _lack(self, rule: PathRule) -> dict[str, Any]:
-        """What a pattern asks for that the path does not have."""
-        missing = tuple(w for w in words_of(rule.pattern) if w not in self.path)
-        if missing or self.dialect is not Dialect.KERAS:
-            return {"lacks": missing}
-        return {"wider": wider_pattern(rule, self.path)}
 
     def explain(self) -> str:
         """Which pattern decides, and why every other does not."""
         return explanation(self)
 
     def remedies(
-        self, want: Any, dtype: str = "float32", arrays: Any = None
+        self, want: Any, dtype: str = "float32", arrays: Arrays | None = None
     ) -> Remedies:
         """The smallest edits with which the array is split as wanted."""
         return self._search(dtype, arrays).find(want)
 
-    def first_remedy(self) -> Any:
+    def first_remedy(self) -> Remedies | None:
         """What to change where the array cannot be laid out or no pattern decides."""
         return self._search().first()
 
-    def _search(self, dtype: str = "float32", arrays: Any = None) -> PathSearch:
+    def _search(
+        self, dtype: str = "float32", arrays: Arrays | None = None
+    ) -> PathSearch:
         rank = len(self.shape or ())
         if self.shape is None:
             rank = max((rule.spec.rank for rule in self.rules), default=0)
         leaf = Leaf(self.path, (None,) * rank, self.shape, dtype)
-        arrays = arrays or PathArrays()
+        arrays = arrays or Arrays()
         return PathSearch(leaf, self.rules, self.mesh, self.dialect, arrays)
 
     def __repr__(self) -> str:

@@ -23,10 +23,10 @@ from shardviz.core.layout.layout import Layout, lay_out_parsed
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.path_rules import PathResolution
-from shardviz.core.layout.rules.remedies import Leaf, NoRemedy, Remedies
-from shardviz.core.layout.rules.remedy_edits import Arrays
+from shardviz.core.layout.rules.remedies import NoRemedy, Remedies
+from shardviz.core.layout.rules.remedy_search import Arrays, Leaf
 from shardviz.core.layout.rules.resolution import Resolution, resolve
-from shardviz.core.layout.rules.rule_remedies import Search
+from shardviz.core.layout.rules.rule_remedies import RuleSearch
 from shardviz.core.layout.rules.rules import Dialect, PathRules, Rules
 from shardviz.core.layout.rules.wishes import Wish
 
@@ -136,13 +136,13 @@ class Request(Displayed):
         if self.spec_wins:
             why = NoRemedy("own spec", wish, self.spec)
         elif not array.logical:
-            why = NoRemedy("nameless", wish)
+            why = NoRemedy("no names", wish)
         elif source is None:
             why = NoRemedy("no names", wish, error=self.problem or "")
         else:
             arrays = Arrays() if self.audit is None else self.audit.arrays
             leaf = Leaf(self.path, array.logical, array.shape, array.dtype)
-            search = Search(leaf, source.rules, source.mesh, source.dialect, arrays)
+            search = RuleSearch(leaf, source.rules, source.mesh, source.dialect, arrays)
             return search.find(want)
         return Remedies((), wish, self.path, why)
 

@@ -18,9 +18,9 @@ from shardviz.core.layout.array_spec import read_names, read_shape
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import MAX_RANK, Spec
 from shardviz.core.layout.rules.matching import match_rules
-from shardviz.core.layout.rules.remedies import Leaf, Remedies, Remedy
-from shardviz.core.layout.rules.remedy_edits import Arrays
-from shardviz.core.layout.rules.rule_remedies import Search
+from shardviz.core.layout.rules.remedies import Remedies, Remedy
+from shardviz.core.layout.rules.remedy_search import Leaf
+from shardviz.core.layout.rules.rule_remedies import RuleSearch
 from shardviz.core.layout.rules.rules import Dialect, Rules
 from shardviz.core.layout.rules.verdicts import (
     BROKEN,
@@ -181,9 +181,9 @@ class Resolution(Displayed):
         """
         return self._search(dtype).find(want)
 
-    def _search(self, dtype: str = "float32") -> Search:
+    def _search(self, dtype: str = "float32") -> RuleSearch:
         leaf = Leaf(None, self.names, self.shape, dtype)
-        return Search(leaf, self.rules, self.mesh, self.dialect, Arrays())
+        return RuleSearch(leaf, self.rules, self.mesh, self.dialect)
 
     @property
     def unsplit(self) -> tuple[int, ...]:

@@ -412,7 +412,7 @@ def _near(rule: PathRule, tree: _Paths) -> Idle:
         return Idle("no such word", rule, word=missing[0])
     if tree.keras:
         for path in tree.paths:
-            if wider := wider_pattern(rule, path):
+            if wider := wider_pattern(rule.pattern, path):
                 return Idle("inner path", rule, near=wider)
     # Of the paths with most of its words, the one that is spelled most alike.
     counts = [sum(word in path for word in words) for path in tree.paths]

@@ -14,7 +14,7 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import parse_bytes
 from shardviz.core.layout.partition_spec import Spec, rank_problem
 from shardviz.core.layout.rules.matching import Names, without_size_one
-from shardviz.core.layout.rules.rules import Dialect, Rule
+from shardviz.core.layout.rules.rules import Dialect
 
 _SPLIT = re.compile(r"\s*split(?:\s+(?:dimension\s+|dim\s+)?(.+?))?\s*")
 
@@ -79,61 +79,28 @@ class Wish(Fact):
             spec = without_size_one(spec, mesh)
         return Wish(spec, path=path)
 
-    def met(self, spec: Spec, layout: Layout | None) -> bool:
+    def met(self, spec: Spec, layout: Layout | None, mesh: MeshSpec | None) -> bool:
         """Whether the spec, or the layout that it makes, is what is wanted."""
         if self.spec is not None:
             return spec.equivalent(self.spec)
         if self.limit is not None:
             return layout is not None and layout.bytes_per_device <= self.limit
-        if layout is None:
-            return bool(spec.axes if self.dim is None else spec.dims[self.dim])
-        if self.dim is None:
-            return layout.num_blocks > 1
-        return layout.block_counts[self.dim] > 1
+        axes = spec.axes if self.dim is None else spec.dims[self.dim]
+        # An axis of size 1 splits nothing.
+        return any(mesh is None or mesh.shape[axis] > 1 for axis in axes)
 
-    def missing(
-        self,
-        own: tuple[Rule, ...],
-        names: Names,
-        dialect: Dialect,
-        dropped: frozenset[str],
-    ) -> list[int]:
-        """The dimensions for which no rule leads to the wanted spec.
-
-        One edit can help one of them.
-
-        Args:
-            own: the rules for the array's names.
-            dropped: the mesh axes that do not count.
-        """
-        if self.spec is None:
-            return []
-        missing = []
-        for d, axes in enumerate(self.spec.dims):
-            name, free = names[d], d in self.spec.unconstrained
-            if not isinstance(name, str):
-                if axes or free != (name is not None):
-                    missing.append(d)
-                continue
-            # Without a rule a dimension is not split; in nnx its name is the mesh axis.
-            bare = (name,) if dialect is Dialect.NNX else ()
-            if axes == bare and not free:
-                continue
-            for rule in own:
-                kept = tuple(a for a in rule.axes if a not in dropped)
-                if rule.logical == name and rule.free == free and kept == axes:
-                    break
-            else:
-                missing.append(d)
-        return missing
+    def distance(self, spec: Spec, layout: Layout | None) -> int:
+        """How far a spec is from the wish: dimensions or bytes, 0 where neither says."""
+        if self.spec is not None:
+            marks = zip(spec.dims, self.spec.dims, strict=True)
+            return sum(mine != wanted for mine, wanted in marks)
+        if self.limit is not None and layout is not None:
+            return layout.bytes_per_device
+        return 0
 
 
 def _dimension(text: str, names: Names) -> int:
-    """The dimension of that number or logical name.
-
-    Raises:
-        RuleError: if the array has none.
-    """
+    """The dimension of that number or logical name."""
     if text in names:
         return names.index(text)
     if re.fullmatch(r"[0-9]{1,3}", text) and int(text) < len(names):

@@ -28,8 +28,7 @@ from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.libraries import mesh_of
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.rules.differences import AuditDiff, compare_rows
-from shardviz.core.layout.rules.path_remedies import PathArrays
-from shardviz.core.layout.rules.remedy_edits import Arrays
+from shardviz.core.layout.rules.remedy_search import Arrays
 from shardviz.core.layout.rules.requests import (
     Request,
     Requests,
@@ -114,10 +113,8 @@ class Audit(Displayed, Fact):
         object.__setattr__(self, "rows", of_audit(self.rows, self))
 
     @cached_property
-    def arrays(self) -> Arrays | PathArrays:
+    def arrays(self) -> Arrays:
         """The arrays that the rules split, by their names or paths; for remedies."""
-        if self.dialect.by_path:
-            return PathArrays(self.rows)
         return Arrays(self.rows)
 
     @cached_property

@@ -35,7 +35,7 @@ def with_names_of_parameter(row: Request, want: Any) -> Remedies | None:
     if mine is None:
         return None
     wish = Wish.of(want, mine.names, audit.mesh, audit.dialect, row.path)
-    if not wish.met(mine.spec, mine.layout):
+    if not wish.met(mine.spec, mine.layout, audit.mesh):
         return None
     others, saved = [], _saved(row, mine)
     for other in audit.rows:
