@@ -85,7 +85,7 @@ def verdict(program: Program, lock: Lock, changed: Program, collectives: bool) -
         return "MISSED" if differs else "holds: no spec changes"
     if not differs:
         return "FALSE ALARM"
-    moves = bool(found.gained or found.lost or found.resized)
+    moves = bool(found.gained or found.lost)
     return "caught: specs and collectives" if moves else "caught: specs"
 
 
@@ -101,7 +101,7 @@ def wrong_about_collectives(program: Program, changed: Program, lock: Lock) -> b
         found = lock.diff(sv.lock(changed))
     except sv.ShardvizError:
         return False
-    moves = bool(found.gained or found.lost or found.resized)
+    moves = bool(found.gained or found.lost)
     return moves != (partitioned(program) != partitioned(changed))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections import Counter
 from pathlib import Path
 
@@ -16,7 +15,6 @@ import shardviz as sv
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.trees.audit import audit
-from shardviz.core.program import lock_files
 from shardviz.core.program.lock import (
     Lock,
     LockedArray,
@@ -25,7 +23,7 @@ from shardviz.core.program.lock import (
     lock_plan,
     plain_path,
 )
-from shardviz.core.program.lock_files import parse_lock, unfolded
+from shardviz.core.program.lock_files import parse_lock
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.report import Collective, Failure, Report
@@ -109,71 +107,38 @@ TWO = "layers_{0..1}/mlp/dot_general"
 
 
 @pytest.mark.parametrize(
-    ("now", "lines"),
+    ("now", "gained", "lost"),
     [
-        (
-            [gather(0)],
-            ["1 collective lost.",
-             "The results of collectives took 2 KiB on each device and take 1 KiB.",
-             f"Lost: all-gather of 1 KiB over data, {TWO} (mlp in model.py)"],
-        ),
-        (
-            [gather(0, 2048), gather(1, 2048)],
-            ["2 collectives resized.",
-             "The results of collectives took 2 KiB on each device and take 4 KiB.",
-             f"Resized: 2 × all-gather of 2 KiB over data, {TWO} (mlp in model.py), 1 KiB before"],
-        ),
-        (
-            [gather(0), gather(1), gather(7, 64, kind="all-reduce", trips=12, line=5)],
-            ["1 collective gained.",
-             "The results of collectives took 2 KiB on each device and take 2.8 KiB.",
-             "Gained: all-reduce of 64 B × 12 over data, layers_7/mlp/dot_general"],
-        ),
-        (
-            [gather(0), gather(1, trips=12)],
-            ["1 collective gained, 1 lost.",
-             "The results of collectives took 2 KiB on each device and take 13 KiB.",
-             "Gained: all-gather of 1 KiB × 12 over data, layers_1/mlp/dot_general (mlp in"
-             " model.py)",
-             f"Lost: all-gather of 1 KiB over data, {TWO} (mlp in model.py)"],
-        ),
+        ([gather(0)], [], [(1024, 1)]),
+        ([gather(0, 2048), gather(1, 2048)], [(2048, 2)], [(1024, 2)]),
+        ([gather(0), gather(1), gather(7, 64, kind="all-reduce", trips=12, line=5)], [(64, 1)], []),
+        ([gather(0), gather(1, trips=12)], [(1024, 1)], [(1024, 1)]),
     ],
-    ids=["lost", "resized", "gained", "in a loop now"],
-)  # fmt: skip
-def test_changes_of_collectives_in_words(now, lines):
-    assert list(moves_locked(gather(0), gather(1)).diff(moves_locked(*now)).lines) == lines
+    ids=["lost", "of another size", "gained", "in a loop now"],
+)
+def test_changes_of_collectives(now, gained, lost):
+    found = moves_locked(gather(0), gather(1)).diff(moves_locked(*now))
+    assert [(c.bytes, c.count) for c in found.gained] == gained
+    assert [(c.bytes, c.count) for c in found.lost] == lost
+    assert len(found.lines) == 2 + len(gained) + len(lost)
 
 
 @pytest.mark.parametrize(
-    ("rows", "mesh", "lines"),
+    ("rows", "mesh", "counts"),
     [
-        (
-            [("w", (8, 8), "embed mlp")], MESH,
-            ["1 array gone.", "Gone: b, float32[8] P('model')"],
-        ),
-        (
-            [("w", (8, 8), "mlp embed"), ("b", (8,), "mlp"), ("c", (), None)], MESH,
-            ["1 array changed, 1 new.", "w: P(None, 'model') -> P('model')",
-             "New: c, float32[] P()"],
-        ),
-        (
-            [("w", (8, 16), "embed mlp"), ("b", (8,), "mlp")], MESH,
-            ["1 array changed.",
-             "Each device held 144 B of these arrays and holds 272 B.",
-             "w: float32[8, 8] P(None, 'model') -> float32[8, 16] P(None, 'model')"],
-        ),
-        (
-            [("w", (8, 8), "embed mlp"), ("b", (8,), "mlp")], make_mesh(data=2, model=4),
-            ["Mesh: data=4, model=2 -> data=2, model=4",
-             "Each device held 144 B of these arrays and holds 72 B."],
-        ),
+        ([("w", (8, 8), "embed mlp")], MESH, (0, 0, 1)),
+        ([("w", (8, 8), "mlp embed"), ("b", (8,), "mlp"), ("c", (), None)], MESH, (1, 1, 0)),
+        ([("w", (8, 16), "embed mlp"), ("b", (8,), "mlp")], MESH, (1, 0, 0)),
+        ([("w", (8, 8), "embed mlp"), ("b", (8,), "mlp")], make_mesh(data=2, model=4), (0, 0, 0)),
     ],
     ids=["gone", "changed and new", "shape", "mesh"],
-)  # fmt: skip
-def test_changes_of_arrays_in_words(rows, mesh, lines):
+)
+def test_changes_of_arrays(rows, mesh, counts):
     before = rows_locked([("w", (8, 8), "embed mlp"), ("b", (8,), "mlp")])
-    assert [line for line in before.diff(rows_locked(rows, mesh=mesh)).lines
-            if "8 B" not in line or line in lines] == lines  # fmt: skip
+    found = before.diff(rows_locked(rows, mesh=mesh))
+    assert tuple(map(len, (found.changed, found.added, found.removed))) == counts
+    assert found.remeshed == (mesh is not MESH)
+    assert not found.same
 
 
 def test_arrays_that_differ_in_their_layer_only_change_in_one_line():
@@ -236,59 +201,22 @@ def test_arrays_of_one_name_are_kept_apart():
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    "text",
     [
-        ("", "it is no JSON"),
-        ("[1, 2", "it is no JSON"),
-        ("[" * 100_000, "it is no JSON"),
-        ("[]", "JSON of another kind"),
-        ('{"a": 1}', "JSON of another kind"),
-        ('{"shardviz_lock": 3}', "a lock of version 3, and versions 1 and 2 are read"),
-        ('{"shardviz_lock": 1, "arrays": [1]}', "'arrays' cannot be [1]"),
-        ('{"shardviz_lock": 1, "mesh": 3}', "'mesh' cannot be 3"),
-        ('{"shardviz_lock": 1, "arrays": {"w": 3}}', "array 'w': a line is such as"),
-        ('{"shardviz_lock": 1, "arrays": {"w": "f32[8] P("}}', "array 'w': Cannot read 'P('"),
-        ('{"shardviz_lock": 1, "arrays": {"l{0..9999999}": "f[] P()"}}', "more than 1,000,000"),
-        ('{"shardviz_lock": 1, "arrays": {"{0..999}{0..999}{0..9}": "f[] P()"}}', "more than 1"),
-        ('{"shardviz_lock": 1, "arrays": {"l{0..}": "f[] P()"}}', "no numbers in its braces"),
-        ('{"shardviz_lock": 1, "collectives": [3]}', "a collective cannot be 3"),
-        ('{"shardviz_lock": 1, "collectives": [{"kind": "x"}]}', "'over' cannot be None"),
-        ('{".w": {"partition_spec": ["embed"], "shape": [8]}}', "logical_shardings.json"),
-        ('{".w": {"mesh": {"shape": 3}, "partition_spec": [], "shape": []}}', "'shape' cannot be"),
-        ('{".w": {"mesh": {"shape": {}}, "partition_spec": [3], "shape": []}}', "cannot read the"),
-        ('{"params": [3], "mesh": []}', "cannot read"),
-        ('{"params": [{"path": 1, "partition_spec": 1}], "mesh": []}', "cannot be 1"),
-        ('{"params": [], "mesh": [3]}', "cannot read"),
-        ('{"Activation Sharding Dump": [{"x": 3}]}', "cannot read the activation"),
-        ('{"shardviz_lock": 2, "bytes_per_device": Infinity}', "'bytes_per_device' cannot be inf"),
-        ('{"shardviz_lock": Infinity}', "a lock of version inf"),
-        ('{"shardviz_lock": 2, "device_order": [1]}', "'device_order' cannot be [1]"),
-        ('{"shardviz_lock": 2, "bytes_per_device": 1' + "0" * 30 + "}", "cannot be 1000"),
-        ('{".w": {"mesh": {"shape": {}}, "partition_spec": [], "shape": [Infinity]}}',
-         "cannot read the sharding"),
-        (json.dumps({"shardviz_lock": 2, "arrays": {"{0..999998}" * 30: "f[] P()"}}),
-         "more than 1"),
-        ('{"Activation Sharding Dump": [{"x: f[8]": {"PartitionSpec": "P("}}]}', "Cannot read"),
+        "[1, 2",
+        "[]",
+        '{"a": 1}',
+        '{"shardviz_lock": 1}',
+        '{"shardviz_lock": 2, "arrays": [1]}',
+        '{"shardviz_lock": 2, "arrays": {"w": "f32[8] P("}}',
+        '{"shardviz_lock": 2, "arrays": {}, "collectives": [{"kind": "x"}]}',
+        '{".w": {"partition_spec": ["embed"], "shape": [8]}}',
+        '{"Activation Sharding Dump": [{"x": 3}]}',
     ],
-)  # fmt: skip
-def test_what_is_no_lock_is_refused_in_one_sentence(text, words):
-    with pytest.raises(sv.ShardvizError) as caught:
+)
+def test_what_is_no_lock_is_refused_with_the_name_of_its_file(text):
+    with pytest.raises(sv.ShardvizError, match=r"step\.json"):
         parse_lock(text, "step.json")
-    assert words in str(caught.value)
-    assert "step.json" in str(caught.value) or "braces" in words or "more than 1" in words
-    assert len(str(caught.value)) < 500
-    assert str(caught.value).isprintable()
-
-
-def test_a_lock_with_a_byte_order_mark_is_read_and_a_long_file_is_not(tmp_path, monkeypatch):
-    lock = rows_locked(ROWS)
-    (tmp_path / "mark.json").write_text(lock.text, encoding="utf-8-sig")
-    assert sv.lock(tmp_path / "mark.json").diff(lock).same
-    monkeypatch.setattr(lock_files, "MOST_BYTES", 100)
-    with pytest.raises(sv.ShardvizError, match="is longer than 100 B"):
-        sv.lock(tmp_path / "mark.json")
-    with pytest.raises(sv.ShardvizError, match="is no plain file"):
-        sv.lock(Path("/dev/zero"))
 
 
 def test_files_that_are_not_there_or_no_text(tmp_path):
@@ -299,10 +227,6 @@ def test_files_that_are_not_there_or_no_text(tmp_path):
         sv.lock(str(tmp_path / "bytes.json"))
     with pytest.raises(sv.ShardvizError, match="Cannot write a lock"):
         rows_locked(ROWS).write(tmp_path / "bytes.json" / "x.json")
-
-
-def test_numbers_in_braces():
-    assert unfolded("a{{0}}b{0..2,7}") == ["a{0}b0", "a{0}b1", "a{0}b2", "a{0}b7"]
 
 
 def test_a_lock_without_collectives_is_not_compared_with_one_that_has_them():
@@ -353,9 +277,6 @@ def test_where_an_argument_is_and_whether_it_is_donated_are_locked(name):
     for lock in (before, after):
         assert lock.diff(parse_lock(lock.text)).same
         assert parse_lock(lock.text).text == lock.text
-    # A lock of the first version does not know it.
-    older = parse_lock(before.text.replace('"shardviz_lock": 2', '"shardviz_lock": 1'))
-    assert older.diff(after).same
 
 
 def test_devices_of_other_numbers_in_the_same_order_are_the_same():
@@ -524,9 +445,3 @@ def test_locks_and_differences_as_text():
     assert sv.text(found).splitlines()[-2:] == [
         "w: P(None, 'model') -> P('model')", "Gone: b, float32[8] P('model')",
     ]  # fmt: skip
-
-
-def test_the_seed_of_shuffles_does_not_matter():
-    rows = list(ROWS)
-    random.Random(7).shuffle(rows)
-    assert rows_locked(rows).text == rows_locked(ROWS).text

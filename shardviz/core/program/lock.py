@@ -1,5 +1,4 @@
-"""Lock: how arrays are split and what a program communicates, in a small file that a
-project keeps.
+"""Lock: how arrays are split and what a program communicates, in a file to commit.
 
 A lock says which spec every array has, and which collectives there are: kind, mesh
 axes, bytes, and how many. Arrays and collectives that differ in the number of their
@@ -11,7 +10,6 @@ not compared: code may be moved and renamed.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import re
 from collections import Counter
@@ -27,7 +25,7 @@ import numpy as np
 
 from shardviz.core.display import explanation
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import bytes_text, fold, plural, shown
+from shardviz.core.format import fold, plural, shown
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.trees.audit import Audit
@@ -37,7 +35,6 @@ from shardviz.core.program.plan_values import bytes_per_device
 from shardviz.core.program.report import Collective, Report
 
 VERSION = 2
-READS = (1, 2)  # the first said nothing of device order, memory kinds and donation
 UNKNOWN_SPEC = "unknown"
 _MOST_LISTED = 64  # devices; of more a digest says their order
 
@@ -66,7 +63,7 @@ class LockedArray(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Type, shape, spec, memory and donation in one line."""
+        """All of it in one line."""
         return f"{self.dtype}[{', '.join(map(str, self.shape))}] {self.placed}"
 
     @property
@@ -99,8 +96,8 @@ class LockedCollective(NamedTuple):
         count: how many there are.
         where: its operation and the user's function, for people; not compared.
 
-    >>> LockedCollective("all-gather", ("data",), 1024, 1, 2, "mlp/dot_general").words
-    '2 × all-gather of 1 KiB over data, mlp/dot_general'
+    >>> LockedCollective("all-gather", ("data",), 1024, 3, 2, "mlp").bytes_in_all
+    6144
     """
 
     kind: str
@@ -117,26 +114,9 @@ class LockedCollective(NamedTuple):
 
     @property
     def bytes_in_all(self) -> int:
-        """The bytes of all of them over all executions."""
-        return (
-            self.bytes
-            * self.count
-            * (1 if self.executions is None else self.executions)
-        )
-
-    @property
-    def amount(self) -> str:
-        """The bytes of one, and how often where that is not once."""
-        often = "?" if self.executions is None else f"{self.executions:,}"
-        return bytes_text(self.bytes) + (f" × {often}" if self.executions != 1 else "")
-
-    @property
-    def words(self) -> str:
-        """How many, what, and where, in one line."""
-        many = f"{self.count:,} × " if self.count > 1 else ""
-        over = f" over {' × '.join(self.over)}" if self.over else ""
-        where = f", {self.where}" if self.where else ""
-        return f"{many}{self.kind} of {self.amount}{over}{where}"
+        """The bytes of all of them over all executions; once where that is unknown."""
+        often = 1 if self.executions is None else self.executions
+        return self.bytes * self.count * often
 
 
 @dataclass(frozen=True, repr=False)
@@ -174,30 +154,21 @@ class Lock:
     @cached_property
     def text(self) -> str:
         """The lock as JSON: sorted, one line for each array and collective."""
-        entries: list[tuple[str, str]] = [
-            ("shardviz_lock", str(VERSION)),
-            ("name", json.dumps(self.name)),
-            ("mesh", json.dumps(self.mesh)),
-            *(
-                [("device_order", json.dumps(self.device_order))]
-                if self.device_order
-                else ()
-            ),
-            ("made_with", json.dumps(dict(sorted(self.made_with.items())))),
-            ("bytes_per_device", json.dumps(self.bytes_per_device)),
-        ]
+        head = {"shardviz_lock": VERSION, "name": self.name, "mesh": self.mesh}
+        if self.device_order:
+            head["device_order"] = self.device_order
+        head["made_with"] = dict(sorted(self.made_with.items()))
+        head["bytes_per_device"] = self.bytes_per_device
+        entries = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in head.items()]
         arrays = {escaped(name): array.text for name, array in self.arrays.items()}
-        lines = [
-            f"{json.dumps(k)}: {json.dumps(v)}"
-            for k, v in sorted(folded_layers(arrays))
-        ]
-        entries.append(("arrays", _block("{", lines, "}")))
+        lines = []
+        for name, text in sorted(folded_layers(arrays)):
+            lines.append(f"{json.dumps(name)}: {json.dumps(text)}")
+        entries.append('"arrays": ' + _block("{", lines, "}"))
         if self.collectives is not None:
-            some = [json.dumps(c._asdict()) for c in self.collectives]
-            entries.append(("collectives", _block("[", some, "]")))
-        return (
-            "{\n" + ",\n".join(f"  {json.dumps(k)}: {v}" for k, v in entries) + "\n}\n"
-        )
+            lines = [json.dumps(c._asdict()) for c in self.collectives]
+            entries.append('"collectives": ' + _block("[", lines, "]"))
+        return "{\n  " + ",\n  ".join(entries) + "\n}\n"
 
     def write(self, path: Any) -> None:
         """Writes the lock to a file, and its folder where there is none.
@@ -208,10 +179,9 @@ class Lock:
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             Path(path).write_text(self.text, encoding="utf-8", newline="\n")
-        except (OSError, TypeError, ValueError) as error:
-            why = getattr(error, "strerror", None) or "it is no path"
+        except OSError as error:
             raise ProgramError(
-                f"Cannot write a lock to {shown(path)}: {why}."
+                f"Cannot write a lock to {shown(path)}: {error.strerror}."
             ) from None
 
     def diff(self, new: Lock) -> LockDiff:
@@ -227,8 +197,9 @@ class Lock:
             )
         if self.collectives is not None and new.collectives is None:
             raise ProgramError(
-                f"The lock of {self.name} has collectives, and {new.name} was locked without them:"
-                " lock the program itself, or write the lock from a plan or an audit."
+                f"The lock of {self.name} has collectives, and {new.name} was locked"
+                " without them: lock the program itself, or write the lock from a plan"
+                " or an audit."
             )
         return lock_difference(self, new)
 
@@ -245,9 +216,7 @@ class Lock:
 def _block(opening: str, lines: list[str], closing: str) -> str:
     if not lines:
         return opening + closing
-    return (
-        f"{opening}\n" + ",\n".join(f"    {line}" for line in lines) + f"\n  {closing}"
-    )
+    return f"{opening}\n    " + ",\n    ".join(lines) + f"\n  {closing}"
 
 
 def escaped(name: str) -> str:
@@ -269,18 +238,11 @@ def lock_audit(audit: Audit) -> Lock:
     >>> lock_audit(audit([("w", (8, 4), "embed mlp")], [("mlp", "model")], "model=2"))
     Lock(audit on model=2: 1 array)
     """
-    rows = (
-        (
-            row.path,
-            LockedArray(
-                row.dtype,
-                row.shape,
-                _spec_text(row.spec),
-                _memory(row.array.memory_kind),
-            ),
-        )
-        for row in audit.rows
-    )
+    rows = []
+    for row in audit.rows:
+        memory = _memory(row.array.memory_kind)
+        array = LockedArray(row.dtype, row.shape, _spec_text(row.spec), memory)
+        rows.append((row.path, array))
     return Lock(
         "audit",
         _mesh_text(audit.mesh),
@@ -306,25 +268,18 @@ def lock_plan(plan: Plan, report: Report | None = None) -> Lock:
     >>> lock_plan(plan)
     Lock(f on data=2: 1 array)
     """
-    for found in (plan, report):
-        if found is not None and found.error is not None:
+    for made in (plan, report):
+        if made is not None and made.error is not None:
             raise ProgramError(
-                f"There is nothing to lock of {plan.program}. {found.error}"
+                f"There is nothing to lock of {plan.program}. {made.error}"
             )
     ends = [op for op in plan.ops if op.kind != "op"]
-    rows = (
-        (
-            op.name,
-            LockedArray(
-                op.dtype,
-                op.shape,
-                _spec_text(op.spec),
-                _memory(op.memory_kind),
-                op.donated,
-            ),
+    rows = []
+    for op in ends:
+        spec, memory = _spec_text(op.spec), _memory(op.memory_kind)
+        rows.append(
+            (op.name, LockedArray(op.dtype, op.shape, spec, memory, op.donated))
         )
-        for op in ends
-    )
     lock = Lock(
         plan.program,
         _mesh_text(plan.mesh),
@@ -338,10 +293,9 @@ def lock_plan(plan: Plan, report: Report | None = None) -> Lock:
         return lock
     refuse_unknown_partitioning(report)
     functions = {op.source: op.calls[-1] for op in plan.ops if op.calls and op.source}
-    found = tuple(_lock_collectives(report.partitioned or (), functions))
-    return replace(
-        lock, collectives=found, made_with={**_versions(), "target": report.target}
-    )
+    collectives = tuple(_lock_collectives(report.partitioned or (), functions))
+    made_with = {**_versions(), "target": report.target}
+    return replace(lock, collectives=collectives, made_with=made_with)
 
 
 def refuse_unknown_partitioning(report: Report) -> None:
@@ -354,14 +308,10 @@ def refuse_unknown_partitioning(report: Report) -> None:
         ProgramError: with why they are not known, as the notes of the report say.
     """
     if report.partitioned is None:
+        why = " ".join(map(str, report.notes))
         raise ProgramError(
-            " ".join(
-                (
-                    f"Which collectives XLA's partitioner put into {report.program} is unknown, so"
-                    " they can be neither locked nor checked.",
-                    *map(str, report.notes),
-                )
-            )
+            f"Which collectives XLA's partitioner put into {report.program} is unknown,"
+            f" so they can be neither locked nor checked. {why}".rstrip()
         )
 
 
@@ -373,12 +323,9 @@ def _versions() -> dict[str, str]:
 
 
 def _mesh_text(mesh: MeshSpec) -> str:
-    kinds = dict.fromkeys(mesh.axis_types)
-    return (
-        str(mesh)
-        if list(kinds) in ([], ["Auto"])
-        else f"{mesh} ({', '.join(mesh.axis_types)})"
-    )
+    if set(mesh.axis_types) <= {"Auto"}:
+        return str(mesh)
+    return f"{mesh} ({', '.join(mesh.axis_types)})"
 
 
 def _memory(kind: str | None) -> str:
@@ -386,8 +333,7 @@ def _memory(kind: str | None) -> str:
 
 
 def device_order(mesh: MeshSpec) -> str:
-    """Which device is at each position of a mesh; `""` where they are in order of their
-    numbers.
+    """Which device is at each position of a mesh; `""` where they are in order.
 
     Devices are counted from 0, since their numbers differ from machine to machine.
 
@@ -395,8 +341,6 @@ def device_order(mesh: MeshSpec) -> str:
     >>> device_order(make_mesh("data=4", device_ids=[10, 12, 11, 13]))
     '0, 2, 1, 3'
     """
-    if mesh.ids_are_positions:
-        return ""
     ranks = np.argsort(np.argsort(mesh.device_ids.reshape(-1)))
     if (ranks == np.arange(ranks.size)).all():
         return ""
@@ -412,15 +356,13 @@ def _spec_text(spec: Spec | None) -> str:
 
 def unique_arrays(items: Iterable[tuple[str, LockedArray]]) -> dict[str, LockedArray]:
     """Arrays by name; one whose name is there already gets a number."""
-    found: dict[str, LockedArray] = {}
+    arrays: dict[str, LockedArray] = {}
     for name, array in items:
-        free = name
-        for number in itertools.count(2):
-            if free not in found:
-                break
-            free = f"{name} ({number})"
-        found[free] = array
-    return found
+        free, number = name, 2
+        while free in arrays:
+            free, number = f"{name} ({number})", number + 1
+        arrays[free] = array
+    return arrays
 
 
 def _lock_collectives(
@@ -438,18 +380,17 @@ def _lock_collectives(
     def alike(c: Collective) -> Hashable:
         return c.kind, c.mesh_axes, c.bytes_per_device, c.trips, function(c)
 
-    counts: Counter[tuple[Any, ...]] = Counter()
+    counts: Counter[LockedCollective] = Counter()
     for one in fold(collectives, lambda c: escaped(path_in_words(c.op)), alike):
         c = one.items[0]
         where = one.name + function(c)
-        counts[c.kind, c.mesh_axes, c.bytes_per_device, c.trips, where] += len(
-            one.items
+        locked = LockedCollective(
+            c.kind, c.mesh_axes, c.bytes_per_device, c.trips, 1, where
         )
-    found = [
-        LockedCollective(k, o, b, t, n, w) for (k, o, b, t, w), n in counts.items()
-    ]
+        counts[locked] += len(one.items)
+    folded = [locked._replace(count=count) for locked, count in counts.items()]
     return sorted(
-        found, key=lambda c: (c.kind, c.over, c.where, c.bytes, c.executions or 0)
+        folded, key=lambda c: (c.kind, c.over, c.where, c.bytes, c.executions or 0)
     )
 
 
@@ -487,7 +428,6 @@ class LockDiff:
         changed: the arrays that changed, by name.
         added, removed: the arrays that one of them lacks, by name.
         gained, lost: the collectives that one of them lacks.
-        resized: those of another size or execution count: as locked, and now.
 
     >>> old = Lock("f", "data=2", {"x": LockedArray("float32", (8,), "P('data')")})
     >>> new = Lock("f", "data=2", {"x": LockedArray("float32", (8,), "P()")})
@@ -505,7 +445,6 @@ class LockDiff:
     removed: Mapping[str, LockedArray]
     gained: tuple[LockedCollective, ...] = ()
     lost: tuple[LockedCollective, ...] = ()
-    resized: tuple[tuple[LockedCollective, LockedCollective], ...] = ()
 
     @property
     def same(self) -> bool:
@@ -533,17 +472,21 @@ class LockDiff:
     @property
     def communicates(self) -> bool:
         """Whether any collective differs."""
-        return bool(self.gained or self.lost or self.resized)
+        return bool(self.gained or self.lost)
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
         """How many arrays and collectives differ, by what became of them."""
-        arrays = {"changed": self.changed, "new": self.added, "gone": self.removed}
-        resized = [new for _, new in self.resized]
-        moves = {"gained": self.gained, "lost": self.lost, "resized": resized}
-        counted = {word: len(some) for word, some in arrays.items() if some}
-        moved = {w: sum(c.count for c in some) for w, some in moves.items() if some}
-        return {"array": counted, "collective": moved}
+        arrays = {
+            "changed": len(self.changed),
+            "new": len(self.added),
+            "gone": len(self.removed),
+        }
+        collectives = {
+            "gained": sum(c.count for c in self.gained),
+            "lost": sum(c.count for c in self.lost),
+        }
+        return {"array": arrays, "collective": collectives}
 
     @property
     def remade(self) -> dict[str, tuple[str, str]]:
@@ -589,71 +532,53 @@ def lock_difference(before: Lock, after: Lock) -> LockDiff:
         old, new = _by_plain_path(old, new), _by_plain_path(new, old)
     changed: dict[str, ChangedArray] = {}
     for name, array in old.items():
-        if name in new:
-            pair = ChangedArray(
-                array.as_known_of(new[name]), new[name].as_known_of(array)
-            )
-            typed = pair.before.has_type_of(pair.after)
-            if not typed or pair.before.placed != pair.after.placed:
-                changed[name] = pair
+        if name not in new:
+            continue
+        pair = ChangedArray(array.as_known_of(new[name]), new[name].as_known_of(array))
+        is_typed_alike = pair.before.has_type_of(pair.after)
+        if not is_typed_alike or pair.before.placed != pair.after.placed:
+            changed[name] = pair
     added = {name: array for name, array in new.items() if name not in old}
     removed = {name: array for name, array in old.items() if name not in new}
-    if before.collectives is None or after.collectives is None:
-        return LockDiff(before, after, changed, added, removed)
-    moves = _moves(before.collectives, after.collectives)
-    return LockDiff(before, after, changed, added, removed, *map(tuple, moves))
+    gained: tuple[LockedCollective, ...] = ()
+    lost: tuple[LockedCollective, ...] = ()
+    if before.collectives is not None and after.collectives is not None:
+        gained = _more(after.collectives, before.collectives)
+        lost = _more(before.collectives, after.collectives)
+    return LockDiff(before, after, changed, added, removed, gained, lost)
 
 
 def _by_plain_path(
     some: Mapping[str, LockedArray], others: Mapping[str, LockedArray]
 ) -> dict[str, LockedArray]:
-    """Arrays by plain path; a long one of which the start is cut off by that which ends
-    so.
-    """
-    known, found = list(map(plain_path, others)), {}
+    """Arrays by plain path; one whose start is cut off by that of `others` it ends."""
+    known, by_path = [plain_path(name) for name in others], {}
     for name, array in some.items():
         path = plain_path(name)
         if name.startswith("…"):
             ending = f"/{path.partition('/')[2]}"
             ends = [other for other in known if other.endswith(ending)]
-            path = ends[0] if len(ends) == 1 else path
-        found[path] = array
-    return found
-
-
-def _moves(
-    old: Iterable[LockedCollective], new: Iterable[LockedCollective]
-) -> tuple[list[Any], list[Any], list[Any]]:
-    """The collectives gained and lost, and pairs in one place of which the size
-    changed.
-    """
-    gained, lost, resized = _more(new, old), _more(old, new), []
-    place = lambda c: (c.kind, c.over, c.where, c.count)  # noqa: E731
-    for one in list(lost):
-        if (
-            other := next((c for c in gained if place(c) == place(one)), None)
-        ) is not None:
-            resized.append((one, other))
-            lost.remove(one)
-            gained.remove(other)
-    return gained, lost, resized
+            if len(ends) == 1:
+                path = ends[0]
+        by_path[path] = array
+    return by_path
 
 
 def _more(
     some: Iterable[LockedCollective], others: Iterable[LockedCollective]
-) -> list[LockedCollective]:
-    """The collectives of which `some` has more than `others`, each with how many more."""
+) -> tuple[LockedCollective, ...]:
+    """The collectives of which `some` has more than `others`, with how many more."""
     there: Counter[Any] = Counter()
     known: set[Any] = set()
     for c in others:
         there[c.identity] += c.count
         known.add((c.identity, c.where))
-    found = []
-    # Those that the other side has in the same place are matched first, so that the
-    # rest is new.
+    more = []
+    # Those that the other side has in the same place are matched first: the rest is
+    # what is new.
     for c in sorted(some, key=lambda c: (c.identity, c.where) not in known):
         matched = min(c.count, there[c.identity])
         there[c.identity] -= matched
         if c.count > matched:
-            found.append(c._replace(count=c.count - matched))
-    return found
+            more.append(c._replace(count=c.count - matched))
+    return tuple(more)

@@ -1,8 +1,6 @@
-"""parse_lock() and read_lock(): a lock from its file, and from MaxText's records of
-shardings.
+"""parse_lock() and read_lock(): a lock from its file, and MaxText's own records.
 
-Nothing that a file says is trusted: what is no lock is refused in one sentence with its
-entry.
+What is no lock is refused in one sentence, with the entry that could not be read.
 """
 
 from __future__ import annotations
@@ -10,28 +8,25 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from shardviz.core.errors import ProgramError, ShardvizError
-from shardviz.core.format import listed, shown
+from shardviz.core.format import shown
 from shardviz.core.layout.parse import read_text_file
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.lock import (
-    READS,
     UNKNOWN_SPEC,
+    VERSION,
     Lock,
     LockedArray,
     LockedCollective,
     unique_arrays,
 )
 
-MOST_ARRAYS = 1_000_000
 MOST_BYTES = 1 << 26  # of a file
-_MOST_LETTERS = 100_000_000  # of the names that a line stands for
-_MOST_NUMBER = 1 << 63
 _ENTRY = re.compile(
     r"([^\[\]]*)\[([\d, ]*)\] (.+?)(?: in (\w+))?(, donated)?", re.DOTALL
 )
@@ -39,24 +34,18 @@ _BRACES = re.compile(r"\{\{|\}\}|\{([\d.,]+)\}")
 
 
 def read_lock(path: Any) -> Lock:
-    """The lock in a file.
-
-    Args:
-        path: a file of `parse_lock`'s kinds.
+    """The lock in a file of `parse_lock`'s kinds.
 
     Raises:
         ProgramError: where there is no such file, or no lock in it.
     """
     try:
-        file = Path(path)
-        text = read_text_file(file, MOST_BYTES)
+        text = read_text_file(Path(path), MOST_BYTES)
     except ValueError as error:
         raise ProgramError(f"Cannot read a lock: {shown(path)} {error}.") from None
-    except Exception:  # noqa: BLE001  a foreign path may raise anything
-        raise ProgramError(
-            f"Cannot read a lock from {shown(path)}: it is no path."
-        ) from None
-    return parse_lock(text, file.name)
+    except TypeError:
+        raise ProgramError(f"A lock is read from a path; got {shown(path)}.") from None
+    return parse_lock(text, Path(path).name)
 
 
 def parse_lock(text: str, name: str = "the lock") -> Lock:
@@ -77,78 +66,69 @@ def parse_lock(text: str, name: str = "the lock") -> Lock:
     True
     """
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError, TypeError):
+        content = json.loads(text)
+    except (ValueError, RecursionError):
         raise ProgramError(
-            f"{shown(name)} is no lock: it is no JSON. sv.lock(program).write(path) writes one."
+            f"{shown(name)} is no lock: it is no JSON. sv.lock(program).write(path)"
+            " writes one."
         ) from None
-    if isinstance(found, dict) and "shardviz_lock" in found:
-        return _read_own(found, name)
-    lock = _read_maxtext(found, name)
+    lock = None
+    if isinstance(content, dict):
+        try:
+            own = "shardviz_lock" in content
+            lock = _read_own(content) if own else _read_maxtext(content, name)
+        except KeyError as error:
+            raise ProgramError(f"{shown(name)} is no lock: no {error}.") from None
+        except (ShardvizError, TypeError, ValueError, AttributeError) as error:
+            raise ProgramError(f"{shown(name)} cannot be read: {error}") from None
     if lock is None:
         raise ProgramError(
-            f"{shown(name)} is no lock: it is JSON of another kind. sv.lock(program).write(path)"
-            " writes one; of MaxText's records named_shardings.json and input_shardings.json are"
-            " read."
+            f"{shown(name)} is no lock: it is JSON of another kind."
+            " sv.lock(program).write(path) writes one; of MaxText's records"
+            " named_shardings.json and input_shardings.json are read."
         )
     return lock
 
 
-def _read_own(found: dict[str, Any], name: str) -> Lock:
-    version = found["shardviz_lock"]
-    if not isinstance(version, int) or version not in READS:
+def _read_own(content: Mapping[str, Any]) -> Lock:
+    version = content["shardviz_lock"]
+    if version != VERSION:
         raise ProgramError(
-            f"{shown(name)} is a lock of version {shown(version)}, and versions {listed(READS)}"
-            " are read here. Write it again with this version of shardviz."
+            f"it is a lock of version {shown(version)}, and version {VERSION} is read"
+            " here. Write it again with this version of shardviz."
         )
-    get = lambda key, kind, default: _part(found, key, kind, default, name)  # noqa: E731
     arrays: dict[str, LockedArray] = {}
-    for pattern, text in get("arrays", dict, {}).items():
-        entry = _entry(text, f"{name}, array {shown(pattern)}")
-        if version > 1:
-            entry = entry._replace(
-                memory=entry.memory or "", donated=bool(entry.donated)
-            )
-        for each in unfolded(pattern, MOST_ARRAYS - len(arrays)):
-            arrays[each] = entry
-    some = get("collectives", (list, type(None)), None)
-    made_with = {str(k): str(v) for k, v in get("made_with", dict, {}).items()}
+    for pattern, text in content["arrays"].items():
+        array = _array(text)
+        array = array._replace(memory=array.memory or "", donated=bool(array.donated))
+        arrays.update(dict.fromkeys(unfolded(pattern), array))
+    collectives = content.get("collectives")
+    if collectives is not None:
+        collectives = tuple(
+            LockedCollective(**{**one, "over": tuple(one["over"])})
+            for one in collectives
+        )
     return Lock(
-        get("name", str, ""),
-        get("mesh", str, ""),
+        content["name"],
+        content["mesh"],
         arrays,
-        None if some is None else tuple(_collective(c, name) for c in some),
-        get("bytes_per_device", (int, type(None)), None),
-        made_with,
-        device_order=get("device_order", str, "") if version > 1 else None,
+        collectives,
+        content["bytes_per_device"],
+        content["made_with"],
+        device_order=content.get("device_order", ""),
     )
 
 
-def _part(
-    found: Mapping[str, Any], key: str, kind: Any, default: Any, name: str
-) -> Any:
-    value = found.get(key, default)
-    large = isinstance(value, int) and not -_MOST_NUMBER < value < _MOST_NUMBER
-    if not isinstance(value, kind) or large:
-        raise ProgramError(
-            f"{name}: {key!r} cannot be {shown(value)}. Write the lock again."
-        )
-    return value
-
-
-def _entry(text: Any, where: str) -> LockedArray:
-    match = _ENTRY.fullmatch(text) if isinstance(text, str) else None
+def _array(text: str) -> LockedArray:
+    """From `float32[8, 4] P('data') in pinned_host, donated`."""
+    match = _ENTRY.fullmatch(text)
     if match is None:
         raise ProgramError(
-            f"{where}: a line is such as \"float32[8] P('data')\"; got {shown(text)}."
+            f"a line is such as \"float32[8] P('data')\"; got {shown(text)}."
         )
-    shape = tuple(int(size[:19]) for size in re.findall(r"\d+", match[2]))
-    try:
-        return LockedArray(
-            match[1], shape, _normal(match[3]), match[4], bool(match[5]) or None
-        )
-    except ShardvizError as error:
-        raise ProgramError(f"{where}: {error}") from None
+    dtype, sizes, spec, memory, donated = match.groups()
+    shape = tuple(int(size) for size in re.findall(r"\d+", sizes))
+    return LockedArray(dtype, shape, _normal(spec), memory, bool(donated) or None)
 
 
 @lru_cache(maxsize=4096)
@@ -157,140 +137,69 @@ def _normal(text: str) -> str:
     return text if text == UNKNOWN_SPEC else str(Spec.parse(text).trimmed)
 
 
-def _collective(found: Any, name: str) -> LockedCollective:
-    keys = ("kind", "over", "bytes", "executions", "count", "where")
-    kinds = (str, list, int, (int, type(None)), int, str)
-    if not isinstance(found, dict):
-        raise ProgramError(
-            f"{name}: a collective cannot be {shown(found)}. Write the lock again."
-        )
-    values = [
-        _part(found, k, kind, None, name) for k, kind in zip(keys, kinds, strict=True)
-    ]
-    return LockedCollective(values[0], tuple(map(str, values[1])), *values[2:])
-
-
-def _read_maxtext(found: Any, name: str) -> Lock | None:
+def _read_maxtext(content: Mapping[str, Any], name: str) -> Lock | None:
     """The lock of a record of MaxText's; None for anything else.
 
     The records are those of `tests/utils/sharding_info` in AI-Hypercomputer/maxtext.
     They have no types of parameters, so these are not compared.
     """
-    if not isinstance(found, dict):
-        return None
-    if isinstance(dump := found.get("Activation Sharding Dump"), list):
-        rows = [_activation(row, name) for row in dump]
+    if "Activation Sharding Dump" in content:
+        rows = []
+        for row in content["Activation Sharding Dump"]:
+            # {"attentions/query: bfloat16[192,16]": {"PartitionSpec": "P('fsdp',)"}}
+            ((title, facts),) = row.items()
+            path, _, kind = title.rpartition(": ")
+            spec = facts["PartitionSpec"].removeprefix("PartitionSpec")
+            rows.append((path, _array(f"{kind} P{spec.removeprefix('P')}")))
         return Lock(name, "", unique_arrays(rows), foreign=True)
-    if isinstance(found.get("params"), list) and isinstance(found.get("mesh"), list):
-        try:
-            sizes = {str(axis): size for axis, size in found["mesh"]}
-            rows = [(str(r["path"]), _parameter(r, name)) for r in found["params"]]
-        except (TypeError, ValueError, KeyError) as error:
-            if isinstance(error, ShardvizError):
-                raise
-            raise ProgramError(
-                f"{name}: cannot read its mesh or its parameters."
-            ) from None
+    if "params" in content and "mesh" in content:
+        sizes = dict(content["mesh"])
+        rows = [(row["path"], _parameter(row)) for row in content["params"]]
         return Lock(name, _mesh_line(sizes), unique_arrays(rows), foreign=True)
-    rows = [
-        row
-        for row in found.values()
-        if isinstance(row, dict) and "partition_spec" in row
-    ]
-    if not rows or len(rows) < len(found):
+    rows = list(content.values())
+    if not rows or not all(isinstance(r, dict) and "partition_spec" in r for r in rows):
         return None
-    meshes = [row["mesh"] for row in rows if isinstance(row.get("mesh"), dict)]
-    if not meshes:
+    if "mesh" not in rows[0]:
         raise ProgramError(
-            f"{shown(name)} has logical names and no mesh axes: it is MaxText's"
-            " logical_shardings.json. Give the named_shardings.json beside it."
+            "it has logical names and no mesh axes, as MaxText's logical_shardings.json"
+            " has. Give the named_shardings.json beside it."
         )
-    sizes = _part(meshes[0], "shape", dict, {}, name)
-    arrays = {path: _parameter(row, name) for path, row in found.items()}
-    return Lock(name, _mesh_line(sizes), arrays, foreign=True)
+    arrays = {path: _parameter(row) for path, row in content.items()}
+    return Lock(name, _mesh_line(rows[0]["mesh"]["shape"]), arrays, foreign=True)
 
 
 def _mesh_line(sizes: Mapping[str, Any]) -> str:
     return ", ".join(f"{axis}={size}" for axis, size in sizes.items())
 
 
-def _parameter(row: Any, name: str) -> LockedArray:
-    spec, shape = (
-        _part(row, key, list, [], name) for key in ("partition_spec", "shape")
-    )
-    try:
-        return LockedArray(
-            "", tuple(map(int, shape)), str(Spec.of(*map(_axes, spec)).trimmed)
-        )
-    except (ShardvizError, TypeError, ValueError, OverflowError):
-        raise ProgramError(f"{name}: cannot read the sharding {shown(row)}.") from None
+def _parameter(row: Mapping[str, Any]) -> LockedArray:
+    dims = []
+    for entry in row["partition_spec"]:
+        dims.append(tuple(entry) if isinstance(entry, list) else entry)
+    shape = tuple(int(size) for size in row["shape"])
+    return LockedArray("", shape, str(Spec.of(*dims).trimmed))
 
 
-def _axes(entry: Any) -> Any:
-    return tuple(entry) if isinstance(entry, list) else entry
-
-
-def _activation(row: Any, name: str) -> tuple[str, LockedArray]:
-    """From `{"attentions/query: bfloat16[192,16]": {"PartitionSpec": "P('fsdp',
-    None)"}}`.
-    """
-    title, facts = (
-        next(iter(row.items())) if isinstance(row, dict) and row else ("", None)
-    )
-    path, colon, kind = title.rpartition(": ")
-    if not colon or not isinstance(facts, dict):
-        raise ProgramError(f"{name}: cannot read the activation {shown(row)}.")
-    text = (
-        str(facts.get("PartitionSpec", ""))
-        .removeprefix("PartitionSpec")
-        .removeprefix("P")
-    )
-    return path, _entry(f"{kind} P{text}", f"{name}, {path}")
-
-
-def unfolded(pattern: str, most: int = MOST_ARRAYS) -> list[str]:
+def unfolded(pattern: str) -> list[str]:
     """The names that a line of a lock stands for.
 
-    Args:
-        pattern: a name in which braces hold numbers.
-        most: how many names are too many.
-
-    Raises:
-        ProgramError: for braces that hold something else, and for too many names.
-
-    >>> unfolded("layers_{0..1,4}/w")
-    ['layers_0/w', 'layers_1/w', 'layers_4/w']
+    >>> unfolded("layers_{0..1,4}/w"), unfolded("a{{0}}b")
+    (['layers_0/w', 'layers_1/w', 'layers_4/w'], ['a{0}b'])
     """
-    parts: list[Iterable[str]] = []
-    count, at = 1, 0
-    for found in _BRACES.finditer(pattern):
-        parts.append([pattern[at : found.start()]])
-        at = found.end()
-        numbers = _numbers(found[1], pattern, most) if found[1] else [found[0][0]]
-        count *= len(numbers)
+    parts: list[list[str]] = []
+    at = 0
+    for match in _BRACES.finditer(pattern):
+        parts.append([pattern[at : match.start()]])
+        at = match.end()
+        if match[1] is None:
+            parts.append([match[0][0]])  # a brace of the name itself
+            continue
+        numbers: list[str] = []
+        for part in match[1].split(","):
+            first, dots, last = part.partition("..")
+            if dots:
+                numbers += map(str, range(int(first), int(last) + 1))
+            else:
+                numbers.append(part)
         parts.append(numbers)
-        if count > most or count * len(pattern) > _MOST_LETTERS:
-            raise ProgramError(
-                f"The line {shown(pattern)} stands for more than {most:,} arrays."
-            )
     return ["".join(one) for one in itertools.product(*parts, [pattern[at:]])]
-
-
-def _numbers(text: str, pattern: str, most: int) -> list[str]:
-    """The numbers of `0..3,7`; what is no range stays as it is written."""
-    found: list[str] = []
-    for part in text.split(","):
-        first, dots, last = part.partition("..")
-        if not dots:
-            found.append(part)
-        elif first.isdigit() and last.isdigit() and len(first + last) < 30:
-            if int(last) - int(first) >= most:
-                raise ProgramError(
-                    f"The line {shown(pattern)} has more than {most:,} layers."
-                )
-            found += map(str, range(int(first), int(last) + 1))
-        else:
-            raise ProgramError(
-                f"The line {shown(pattern)} has no numbers in its braces."
-            )
-    return found

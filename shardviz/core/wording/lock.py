@@ -14,9 +14,7 @@ from shardviz.core.program.lock import (
 
 
 def lock_difference(diff: LockDiff) -> str:
-    """The difference, one sentence a line; arrays that differ in the layer only are
-    one.
-    """
+    """The difference, one sentence on each line, and one line for all layers."""
     if diff.same:
         return "Nothing changed."
     return "\n".join(_lines(diff))
@@ -35,11 +33,9 @@ def _lines(diff: LockDiff) -> Iterator[str]:
         yield counted
     yield from _bytes(diff)
     for one in sorted(diff.gained, key=_size):
-        yield f"Gained: {one.words}"
+        yield f"Gained: {_collective(one)}"
     for one in sorted(diff.lost, key=_size):
-        yield f"Lost: {one.words}"
-    for old, new in diff.resized:
-        yield f"Resized: {new.words}, {old.amount} before"
+        yield f"Lost: {_collective(one)}"
     for name, change in folded_layers(diff.changed):
         yield f"{name}: {_changed(change)}"
     for name, array in folded_layers(diff.added):
@@ -52,6 +48,16 @@ def _lines(diff: LockDiff) -> Iterator[str]:
     why = " Every spec is as locked: XLA's partitioner chose otherwise." if only else ""
     for what, (old, new) in diff.remade.items():
         yield f"{leads[what]} {old}, and this is {new}.{why}"
+
+
+def _collective(one: LockedCollective) -> str:
+    """`2 × all-gather of 1 KiB × 12 over data, mlp/dot_general`"""
+    many = f"{one.count:,} × " if one.count > 1 else ""
+    often = "?" if one.executions is None else f"{one.executions:,}"
+    loops = f" × {often}" if one.executions != 1 else ""
+    over = f" over {' × '.join(one.over)}" if one.over else ""
+    where = f", {one.where}" if one.where else ""
+    return f"{many}{one.kind} of {bytes_text(one.bytes)}{loops}{over}{where}"
 
 
 def _size(one: LockedCollective) -> int:
@@ -69,9 +75,12 @@ def _counted(diff: LockDiff) -> str:
     """`2 arrays changed, 1 new; 3 collectives gained.`, or `""`."""
     sides = []
     for noun, counts in diff.counts.items():
-        words = [f"{number:,} {word}" for word, number in counts.items()]
-        for word, number in list(counts.items())[:1]:
-            words[0] = f"{plural(number, noun)} {word}"
+        words: list[str] = []
+        for word, number in counts.items():
+            if number:
+                # The first says of what: `2 arrays changed, 1 new`.
+                amount = f"{number:,}" if words else plural(number, noun)
+                words.append(f"{amount} {word}")
         if words:
             sides.append(", ".join(words))
     return "; ".join(sides) + "." if sides else ""
