@@ -19,7 +19,6 @@ from shardviz.core.backend.bridge import adopt_mesh
 from shardviz.core.backend.tracing import mesh_context as mesh_context_module
 from shardviz.core.backend.tracing.mesh_context import mesh_context
 from shardviz.core.errors import MeshError
-from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.mesh_context import APIS, MeshContext
 
 AUTO, EXPLICIT, MANUAL = AxisType.Auto, AxisType.Explicit, AxisType.Manual
@@ -252,77 +251,6 @@ def test_inside_shard_map_axes_are_manual():
         jax.shard_map(fn, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})(np.zeros(8))
     assert found[0].abstract.axis_types == ("Manual", "Auto")
     assert found[0].overlaid
-
-
-WAY = {"set": "set_mesh", "with": "with", "use": "use_abstract_mesh"}
-
-
-@pytest.mark.parametrize("outer", ["", "with X", "set X", "use X", "set X > use Z", "use HALF"])
-@pytest.mark.parametrize("name", ["X", "Z", "E", "HALF", "MANUAL"])
-@pytest.mark.parametrize("way", list(WAY))
-@pytest.mark.parametrize("kind", ["right", "wrong"])
-def test_entering_is_refused_exactly_where_jax_refuses(outer: str, name: str, way: str, kind: str):
-    pool = {**meshes(), "MANUAL": mesh((8,), ("m",), MANUAL)}
-    abstract = (way == "use") == (kind == "right")
-    given: Any = pool[name].abstract_mesh if abstract else pool[name]
-    makers = {
-        "set": jax.set_mesh,
-        "use": jax.sharding.use_abstract_mesh,
-        "with": lambda m: m,
-    }
-    with entered(outer):
-        said = mesh_context().entering(given, WAY[way])
-        refused = None
-        try:
-            with makers[way](given):
-                after = mesh_context()
-        except (ValueError, RuntimeError) as error:
-            refused = str(error)
-        assert said.ok == (refused is None), (said.explain(), refused)
-        if refused is None:
-            before = mesh_context().table()
-            hidden = [a for a in APIS if before[a] is not None and after.table()[a] != before[a]]
-            assert bool(said.shadows) >= bool(hidden), (said, hidden)
-
-
-def test_set_mesh_inside_jit_is_refused_before_it_is_tried():
-    said = []
-
-    @jax.jit
-    def fn(x: Any) -> Any:
-        said.append(mesh_context().entering(make_mesh(x=2)))
-        with jax.set_mesh(meshes()["X"]):
-            return x
-
-    with pytest.raises(ValueError, match="outside of"):
-        fn(1.0)
-    assert said[0].refused.code == "traced"
-
-
-def test_a_disabled_with_is_explained():
-    jax.config.update("jax_disallow_mesh_context_manager", True)
-    try:
-        said = mesh_context().entering(make_mesh(x=2), "with")
-        with pytest.raises(RuntimeError, match="disabled"), meshes()["X"]:
-            pass
-    finally:
-        jax.config.update("jax_disallow_mesh_context_manager", False)
-    assert said.refused.code == "with disabled"
-
-
-def test_names_of_axes_are_no_reason_to_refuse():
-    with entered("with X > with X"):
-        said = mesh_context().entering(meshes()["X"], "with")
-    assert said.ok
-    assert [(s.code, str(s.mesh)) for s in said.shadows] == [("outer with", "x=4, y=2")]
-
-
-@pytest.mark.parametrize(
-    ("mesh_given", "way"), [(7, "set_mesh"), (make_mesh(x=2), "enter"), (None, "with")]
-)
-def test_entering_what_is_no_mesh(mesh_given: Any, way: str):
-    with pytest.raises(MeshError):
-        MeshContext().entering(mesh_given, way)
 
 
 def test_an_unknown_api_is_named():

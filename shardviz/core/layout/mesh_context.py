@@ -1,5 +1,4 @@
-"""MeshContext: which mesh is in force at one point of a program, and which API sees
-which.
+"""MeshContext: which mesh is in force at a point of a program, and which API sees it.
 
 JAX has three slots per thread. `with mesh:` pushes on the legacy stack. `jax.set_mesh`
 sets a mesh of devices and its abstract twin. `use_abstract_mesh`, and `shard_map`
@@ -9,7 +8,6 @@ inside itself, set the abstract one alone. Each API looks into its own slot;
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,43 +29,6 @@ APIS = {
     "get_mesh": ("current",),
     "get_abstract_mesh": ("abstract",),
 }
-WAYS = ("set_mesh", "with", "use_abstract_mesh")
-
-
-@dataclass(frozen=True)
-class Refused(Fact):
-    """Why JAX refuses to enter a mesh.
-
-    Attributes:
-        code: `"traced"`, `"manual axes"`, `"with disabled"`, `"device count"`,
-            `"no context manager"`, `"no devices"` or `"not abstract"`.
-        meshes: for `"device count"`, the mesh that is there and the new one.
-
-    >>> Refused("traced").meshes
-    ()
-    """
-
-    code: str
-    meshes: tuple[MeshSpec, ...] = ()
-
-
-@dataclass(frozen=True)
-class Shadow(Fact):
-    """What no API would see until a new mesh is left.
-
-    Attributes:
-        code: `"replaced"`, `"taken away"` (the mesh of `set_mesh`), `"abstract
-            replaced"`, `"abstract hidden"` (but for what looks for devices), `"outer
-            with"`, `"with unseen"` (the new mesh itself, behind `mesh`), or `"with
-            hidden from constraints"`.
-        mesh: the mesh that this is about.
-
-    >>> print(Shadow("replaced", MeshSpec(("x",), (2,))))
-    The mesh x=2 of jax.set_mesh is replaced.
-    """
-
-    code: str
-    mesh: MeshSpec
 
 
 @dataclass(frozen=True)
@@ -75,7 +36,7 @@ class Unreadable(Fact):
     """What this JAX does not tell about the context.
 
     Attributes:
-        code: `"set_mesh while tracing"` or `"entered meshes"`.
+        code: `"entered meshes"`: those of `with mesh:`.
         version: that of jax.
 
     >>> Unreadable("entered meshes", "0.10").version
@@ -87,39 +48,8 @@ class Unreadable(Fact):
 
 
 @dataclass(frozen=True)
-class Entrance:
-    """What entering one more mesh would do.
-
-    Attributes:
-        mesh: the mesh.
-        way: `"set_mesh"`, `"with"` or `"use_abstract_mesh"`.
-        shadows: everything that no API would see until it is left.
-        refused: why JAX refuses it; None where it does not.
-
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> Entrance(make_mesh(x=2), "with", (), None).ok
-    True
-    """
-
-    mesh: MeshSpec | None
-    way: str
-    shadows: tuple[Shadow, ...]
-    refused: Refused | None
-
-    @property
-    def ok(self) -> bool:
-        """Whether JAX lets one enter."""
-        return self.refused is None
-
-    def explain(self) -> str:
-        """The refusal, or what is shadowed, in sentences."""
-        return explanation(self)
-
-
-@dataclass(frozen=True)
 class MeshContext(Displayed):
-    """Which mesh is in force at one point of a program. Made by
-    `shardviz.mesh_context`.
+    """Which mesh is in force; made by `shardviz.mesh_context`.
 
     Attributes:
         legacy: the meshes entered by `with mesh:`, outermost first.
@@ -128,7 +58,6 @@ class MeshContext(Displayed):
             unless `use_abstract_mesh` or a `shard_map` around the call has put another
             there.
         traced: whether the call is in a function that is being traced.
-        with_disabled: whether `jax_disallow_mesh_context_manager` forbids `with mesh:`.
         notes: what could not be found out on this JAX.
         rules: the rules of flax's `nn.logical_axis_rules`, as they were written.
 
@@ -144,7 +73,6 @@ class MeshContext(Displayed):
     current: MeshSpec | None = None
     abstract: MeshSpec | None = None
     traced: bool = False
-    with_disabled: bool = False
     notes: tuple[Unreadable, ...] = ()
     rules: Any = ()
 
@@ -219,86 +147,3 @@ class MeshContext(Displayed):
     def explain(self) -> str:
         """Which mesh is in force and which API sees it, in sentences."""
         return explanation(self)
-
-    def entering(self, mesh: Any, way: str = "set_mesh") -> Entrance:
-        """What entering `mesh` here would shadow, and why JAX refuses it, if it does.
-
-        Names of axes are never the reason: a mesh may be inside another that has the
-        same names.
-
-        Args:
-            mesh: a MeshSpec, jax's Mesh or AbstractMesh, or None, with which `set_mesh`
-                takes the mesh away.
-            way: `"set_mesh"`, `"with"` for `with mesh:`, or `"use_abstract_mesh"`.
-
-        Raises:
-            MeshError: for another way, or what is no mesh.
-
-        >>> from shardviz.core.layout.mesh import make_mesh
-        >>> set_already = MeshContext((), make_mesh(x=2), make_mesh(x=2))
-        >>> [shadow.code for shadow in set_already.entering(make_mesh(y=2)).shadows]
-        ['replaced']
-        >>> print(MeshContext(traced=True).entering(make_mesh(y=2)).refused)
-        jax.set_mesh works only outside of traced functions. Set the mesh around the call of the
-        jitted function.
-        """
-        if way not in WAYS:
-            raise MeshError(
-                f"A mesh is entered by {listed(WAYS, 'or')}; got {shown(way)}."
-            )
-        kind, mesh = _read(mesh)
-        if mesh is None and way != "set_mesh":
-            raise MeshError("Only set_mesh takes None, which leaves no mesh in force.")
-        refused = _WRONG_KIND.get((kind, way)) or self._refusal(mesh, way)
-        shadows = () if refused else tuple(self._shadows(mesh, way))
-        return Entrance(mesh, way, shadows, refused)
-
-    def _refusal(self, mesh: MeshSpec | None, way: str) -> Refused | None:
-        if way == "set_mesh" and self.traced:
-            return Refused("traced")
-        if way == "set_mesh" and mesh is not None and "Manual" in mesh.axis_types:
-            return Refused("manual axes")
-        if way == "with" and self.with_disabled:
-            return Refused("with disabled")
-        over = self.abstract
-        if way == "use_abstract_mesh" and mesh and over and over.size != mesh.size:
-            return Refused("device count", (over, mesh))
-        return None
-
-    def _shadows(self, mesh: MeshSpec | None, way: str) -> Iterator[Shadow]:
-        entered, current, abstract = self.entered, self.current, self.abstract
-        if way == "with":
-            if entered is not None:
-                yield Shadow("outer with", entered)
-            if abstract is not None:
-                yield Shadow("with unseen", abstract)
-            return
-        if way == "set_mesh" and current is not None:
-            yield Shadow("replaced" if mesh is not None else "taken away", current)
-        elif abstract is not None:
-            # jit and device_put look for devices, which only set_mesh brings.
-            hidden = way == "use_abstract_mesh" and current is not None
-            yield Shadow("abstract hidden" if hidden else "abstract replaced", abstract)
-        if mesh is not None and entered is not None and abstract is None:
-            yield Shadow("with hidden from constraints", entered)
-
-
-def _read(mesh: Any) -> tuple[str, MeshSpec | None]:
-    """The kind of a mesh, by its class as jax may be missing, and the mesh as ours."""
-    kind = type(mesh).__name__
-    if mesh is None or isinstance(mesh, MeshSpec):
-        return kind, mesh
-    if kind in ("Mesh", "AbstractMesh") and getattr(mesh, "axis_names", None):
-        types = tuple(t.name for t in mesh.axis_types)
-        return kind, MeshSpec(mesh.axis_names, tuple(mesh.axis_sizes), types)
-    raise MeshError(
-        f"Entering takes a mesh; got {shown(mesh)}. Make one as sv.mesh(x=2)."
-    )
-
-
-# Kind of mesh and way to enter it, where JAX takes another kind.
-_WRONG_KIND = {
-    ("AbstractMesh", "with"): Refused("no context manager"),
-    ("AbstractMesh", "set_mesh"): Refused("no devices"),
-    ("Mesh", "use_abstract_mesh"): Refused("not abstract"),
-}

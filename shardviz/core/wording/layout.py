@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from shardviz.core.format import joined, listed, plural
 from shardviz.core.layout.layout import Misfit
-from shardviz.core.layout.mesh_context import (
-    Entrance,
-    MeshContext,
-    Refused,
-    Shadow,
-    Unreadable,
-)
+from shardviz.core.layout.mesh_context import MeshContext, Unreadable
 from shardviz.core.layout.partition_spec import WrongRank
 
 
@@ -47,85 +39,12 @@ def wrong_rank(fact: WrongRank) -> str:
     )
 
 
-#: Code to why JAX refuses to enter a mesh.
-REFUSALS: Mapping[str, str] = {
-    "traced": (
-        "jax.set_mesh works only outside of traced functions. Set the mesh around the"
-        " call of the jitted function."
-    ),
-    "manual axes": (
-        "jax.set_mesh takes no mesh with Manual axes; shard_map makes axes Manual inside"
-        " itself. Give Auto or Explicit axes."
-    ),
-    "with disabled": (
-        "`with mesh:` is disabled here (jax_disallow_mesh_context_manager). Use"
-        " jax.set_mesh."
-    ),
-    "no context manager": (
-        "An AbstractMesh is no context manager. Use jax.sharding.use_abstract_mesh, or"
-        " jax.set_mesh with a Mesh of devices."
-    ),
-    "no devices": (
-        "jax.set_mesh takes a Mesh of devices, and an AbstractMesh has none. Give a Mesh."
-    ),
-    "not abstract": (
-        "use_abstract_mesh takes an AbstractMesh. Give mesh.abstract_mesh."
-    ),
-}
-
-
-def refused(fact: Refused) -> str:
-    """Why JAX refuses to enter a mesh."""
-    if fact.code != "device count":
-        return REFUSALS[fact.code]
-    over, mesh = fact.meshes
-    return (
-        f"use_abstract_mesh cannot change the number of devices: {over} has"
-        f" {over.size:,} and {mesh} has {mesh.size:,}. Leave the first, or give a mesh of"
-        " its size."
-    )
-
-
-#: Code to what no API would see any more; `{}` is the mesh.
-SHADOWS: Mapping[str, str] = {
-    "replaced": "The mesh {} of jax.set_mesh is replaced.",
-    "taken away": "The mesh {} of jax.set_mesh is taken away.",
-    "abstract replaced": "The abstract mesh {} is replaced.",
-    "abstract hidden": (
-        "The mesh {} is out of sight except for jit and device_put, which look for"
-        " devices."
-    ),
-    "outer with": "The mesh {} of the `with mesh:` around it goes out of sight.",
-    "with unseen": "Nothing sees the new mesh: {} goes before it.",
-    "with hidden from constraints": (
-        "with_sharding_constraint no longer sees the mesh {} of `with mesh:`."
-    ),
-}
-
-
-def shadow(fact: Shadow) -> str:
-    """What no API would see until a new mesh is left."""
-    return SHADOWS[fact.code].format(fact.mesh)
-
-
 def unreadable(fact: Unreadable) -> str:
     """What this JAX does not tell about the mesh context."""
-    if fact.code == "entered meshes":
-        return (
-            f"jax {fact.version} does not say which meshes `with mesh:` has entered, so"
-            " none is shown."
-        )
     return (
-        f"jax {fact.version} does not give the mesh of jax.set_mesh inside a traced"
-        " function; only its AbstractMesh is known."
+        f"jax {fact.version} does not say which meshes `with mesh:` has entered, so"
+        " none is shown."
     )
-
-
-def entrance(value: Entrance) -> str:
-    """The refusal of a mesh, or what it shadows."""
-    if value.refused is not None:
-        return refused(value.refused)
-    return " ".join(map(shadow, value.shadows)) or "It shadows nothing."
 
 
 def mesh_context(value: MeshContext) -> str:
@@ -178,9 +97,7 @@ def _in_force(value: MeshContext) -> str:
 SENTENCES = {
     Misfit: misfit,
     WrongRank: wrong_rank,
-    Refused: refused,
-    Shadow: shadow,
     Unreadable: unreadable,
 }
 
-EXPLANATIONS = {Entrance: entrance, MeshContext: mesh_context}
+EXPLANATIONS = {MeshContext: mesh_context}

@@ -43,16 +43,13 @@ def mesh_context() -> MeshContext:
     'x=1'
     """
     notes: list[Unreadable] = []
-    current, traced = _current(notes)
+    current, traced = _current()
     abstract = jax.sharding.get_abstract_mesh()
     return MeshContext(
         legacy=_legacy(notes),
         current=_adopted(current),
         abstract=_adopted(abstract),
         traced=traced,
-        with_disabled=bool(
-            getattr(jax.config, "jax_disallow_mesh_context_manager", False)
-        ),
         notes=tuple(notes),
         rules=logical_rules(),
     )
@@ -87,7 +84,7 @@ def _adopted(mesh: Mesh | AbstractMesh | None) -> MeshSpec | None:
     return None if mesh is None or mesh.empty else adopt_mesh(mesh)
 
 
-def _current(notes: list[Unreadable]) -> tuple[Mesh | None, bool]:
+def _current() -> tuple[Mesh | None, bool]:
     """The mesh of `set_mesh`, and whether a function is being traced here."""
     try:
         return jax.sharding.get_mesh(), False
