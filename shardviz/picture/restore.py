@@ -42,12 +42,11 @@ LEGEND = ((NORMAL, "as needed"), (HIGHLIGHTED, wording.NOT_NEEDED))
 def draw_restore(found: Restore, title: str | None = None) -> Picture:
     """What every process reads, and what is read of the arrays; the largest first."""
     folds = _folds(found)
-    hidden = len(unfolded(folds[MOST_ARRAYS:]))
     processes = _processes(found.processes[:MOST_PROCESSES]).picture(
-        notes=_more_processes(len(found.processes) - MOST_PROCESSES)
+        notes=_more_processes(found)
     )
     arrays = _arrays(folds[:MOST_ARRAYS]).picture(
-        legend=LEGEND, notes=and_more(hidden, "array")
+        legend=LEGEND, notes=and_more(len(unfolded(folds[MOST_ARRAYS:])), "array")
     )
     # What is wrong comes first, and in red.
     notes: list[str | Label] = []
@@ -76,26 +75,25 @@ def restore_text(found: Restore, width: int, full: bool = False) -> str:
 
 def _lines(found: Restore, full: bool) -> list[str]:
     folds, processes = _folds(found), found.processes
-    arrays, some = folds[:MOST_ARRAYS], processes[:MOST_PROCESSES]
+    hidden = and_more(len(unfolded(folds[MOST_ARRAYS:])), "array")
+    more = _more_processes(found)
     if full:
-        rows = sorted(found.rows, key=lambda row: -row.bytes_at_most)
-        arrays = [Fold(((row.path,),), 1, (row,)) for row in rows]
-        folds, some = arrays, processes
+        folds = [Fold(((row.path,),), 1, (row,)) for row in unfolded(folds)]
+        hidden = more = []
+    else:
+        folds, processes = folds[:MOST_ARRAYS], processes[:MOST_PROCESSES]
     lines = [wording.title(found), *wording.problems(found, full), str(found.advice)]
-    lines += [wording.PROCESSES_FIRST, *_processes(some).lines()]
-    for more in _more_processes(len(processes) - len(some)):
-        lines.append(f"  {more}")
-    if arrays:
-        lines += [wording.LARGEST_FIRST, *_arrays(arrays).lines()]
-    for more in and_more(len(unfolded(folds[len(arrays) :])), "array"):
-        lines.append(f"  {more}")
+    lines += [wording.PROCESSES_FIRST, *_processes(processes).lines()]
+    lines += [f"  {line}" for line in more]
+    if folds:
+        lines += [wording.LARGEST_FIRST, *_arrays(folds).lines()]
+    lines += [f"  {line}" for line in hidden]
     return [*lines, *wording.notes(found)]
 
 
-def _more_processes(count: int) -> list[str]:
-    if count <= 0:
-        return []
-    return [f"and {plural(count, 'more process', 'more processes')}"]
+def _more_processes(found: Restore) -> list[str]:
+    count = len(found.processes) - MOST_PROCESSES
+    return [f"and {plural(count, 'more process', 'more processes')}"] * (count > 0)
 
 
 def _processes(processes: Sequence[ProcessReads]) -> Table:
@@ -104,10 +102,13 @@ def _processes(processes: Sequence[ProcessReads]) -> Table:
         stored = ""
         if p.stored_at_least is not None and p.stored_at_most is not None:
             stored = f"{_range(p.stored_at_least, p.stored_at_most)} stored"
+        needed = wording.times(p.amplification)
+        if p.bytes_needed:
+            needed += f" of {bytes_text(p.bytes_needed)}"
         words = (
             f"process {p.process}",
             f"{plural(p.chunks, 'chunk')} in {plural(p.reads, 'read')}",
-            wording.times(p.amplification, p.bytes_needed),
+            needed,
             stored,
             f"{bytes_text(p.peak_host_bytes)} of host memory",
         )
@@ -120,11 +121,10 @@ def _arrays(folds: Sequence[Fold[RestoreRow]]) -> Table:
     rows = []
     for one in folds:
         row, saved = one.items[0], one.items[0].saved
-        wanted = "unknown" if row.spec is None else str(row.spec)
         words = (
             one.name,
             short_type(saved.dtype, saved.shape),
-            f"{_saved(saved)} → {wanted}",
+            f"{_saved(saved)} → {'unknown' if row.spec is None else row.spec}",
             f"{plural(saved.chunks, 'chunk')} of {list(saved.chunk_shape)}",
         )
         if row.reads is None:  # the problem is said above
@@ -154,9 +154,10 @@ def _bytes(one: Fold[RestoreRow]) -> int:
 def _what_is_read(row: RestoreRow) -> Hashable:
     saved = row.saved
     # Problems name the layer, too.
-    problem = None if row.problem is None else re.sub(r"\d+", "#", str(row.problem))
-    how = (saved.shape, saved.dtype, saved.chunk_shape, saved.spec, row.spec, row.dtype)
-    return (*how, row.bytes_at_most, problem, row.notes)
+    problem = re.sub(r"\d+", "#", str(row.problem or ""))
+    notes = tuple(map(str, row.notes))
+    how = (saved.shape, saved.dtype, saved.chunk_shape, saved.spec, row.spec)
+    return (*how, row.bytes_at_most, problem, notes)
 
 
 def _range(least: int, most: int) -> str:
@@ -168,6 +169,5 @@ def _range(least: int, most: int) -> str:
 def _saved(saved: SavedArray) -> str:
     if saved.spec is not None:
         return str(saved.spec)
-    if saved.kind != "array":
-        return {"numpy": "numpy", "scalar": "number"}[saved.kind]
-    return saved.device or "unknown"
+    kinds = {"numpy": "numpy", "scalar": "number"}
+    return kinds.get(saved.kind) or saved.device or "unknown"

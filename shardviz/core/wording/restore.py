@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from shardviz.core.format import bytes_text, listed, plural, shown
-from shardviz.core.layout.transfer.checkpoint import MOST_CHUNKS
 from shardviz.core.layout.transfer.restore import (
     MUCH,
     Advice,
@@ -21,9 +20,7 @@ NOT_NEEDED = "more than is needed"
 
 
 def title(found: Restore) -> str:
-    """The step, what it has, and where it goes: `step 5 of run: 1 array, 4 MiB → x=2
-    …`.
-    """
+    """What goes where: `step 5 of run: 1 array, 4 MiB → x=2 · 2 devices · 1 process`."""
     saved = found.checkpoint
     folder = Path(saved.path)
     if saved.item:  # its own folder, inside that of the step
@@ -70,17 +67,12 @@ def notes(found: Restore) -> list[str]:
     return [f"{note}." for note in found.notes] + [counted]
 
 
-def times(amplification: tuple[float, float] | None, needed: int = 0) -> str:
-    """How many times what is needed is read: `1 to 2.5 × of 2 MiB`."""
+def times(amplification: tuple[float, float] | None) -> str:
+    """How many times what is needed is read: `1 to 2.5 ×`."""
     if amplification is None:
         return "nothing is needed"
-    least, most = map(_short, amplification)
-    text = f"{most} ×" if least == most else f"{least} to {most} ×"
-    return f"{text} of {bytes_text(needed)}" if needed else text
-
-
-def _short(value: float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".")
+    least, most = (f"{n:.2f}".rstrip("0").rstrip(".") for n in amplification)
+    return f"{most} ×" if least == most else f"{least} to {most} ×"
 
 
 def short(found: Restore) -> str:
@@ -99,8 +91,6 @@ def problem(fact: RestoreProblem) -> str:
             f"The checkpoint has shape {fact.saved}, and {fact.wanted} is wanted; orbax pads"
             " or truncates only with ArrayRestoreArgs(strict=False)."
         )
-    if fact.code == "many chunks":
-        return f"{fact.chunks:,} chunks are more than the {MOST_CHUNKS:,} counted here."
     if fact.code == "no spec":
         return (
             "Nothing says how it is to be split; orbax then splits it as it was saved, over"
@@ -119,18 +109,13 @@ def problem(fact: RestoreProblem) -> str:
 
 def note(fact: RestoreNote) -> str:
     """What else to know, without a full stop."""
-    name, arrays = shown(fact.name), plural(fact.count, "array")
     return {
         "converted": f"saved as {fact.before}, converted to {fact.after} after it is read",
         "no shardings": "The checkpoint does not say how its arrays were split: its file"
         " _sharding is missing",
-        "no axis types": "The checkpoint does not keep axis types, as those of older versions"
-        " of orbax",
-        "axis type": f"Mesh axis {name} was {fact.before} when saved, and is {fact.after} here",
-        "own names": f"The names beside {arrays}, such as {name}, are not in the checkpoint:"
-        " they come from what it is restored into",
-        "lost names": f"{arrays}, such as {name}, may have been in a box of flax: names and"
-        " rules that it kept are not in the checkpoint",
+        "own names": f"The names beside {plural(fact.count, 'array')}, such as"
+        f" {shown(fact.name)}, are not in the checkpoint: they come from what it is"
+        " restored into",
         "one process": "The checkpoint does not say which process has which device: all count"
         " as one process",
     }[fact.code]

@@ -1,5 +1,4 @@
-"""What a checkpoint holds, and what every process reads of it to restore it on other
-devices.
+"""What a checkpoint holds, and what every process reads of it to restore it.
 
 By default a process of orbax reads, for every distinct shard of its devices, all chunks
 that the shard meets (`_read_and_create_array` of its module `serialization`). A chunk
@@ -11,23 +10,24 @@ tensorstore counts while orbax restores.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from shardviz.core.errors import LayoutError
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 
-MOST_CHUNKS = 1 << 24  # of one array: a process reads each with a request of its own
-_BATCH = 1 << 22  # pairs of shard and chunk that are made at a time
+# Of one array: its chunks, and the pairs of a shard with a chunk that it meets.
+MOST_CHUNKS, MOST_PAIRS = 1 << 24, 1 << 25
 
 
 @dataclass(frozen=True, eq=False)
 class SavedArray:
-    """An array in a checkpoint; of it, its metadata.
+    """The metadata of an array in a checkpoint.
 
     Attributes:
         path: the keys that lead to it, joined by `/`.
@@ -40,7 +40,6 @@ class SavedArray:
         kind: what was saved: `"array"` of jax, `"numpy"` or `"scalar"`.
         spec: the spec that it was saved with; None where the checkpoint does not say.
         mesh: the mesh that it was saved on, with the ids of its devices, or None.
-        has_types: whether the checkpoint keeps the axis types of that mesh.
         device: the device of an array that was on one alone, as the checkpoint calls
             it, or `""`.
         random_key: the algorithm, such as `"threefry2x32"`, where it holds random keys,
@@ -60,7 +59,6 @@ class SavedArray:
     kind: str = "array"
     spec: Spec | None = None
     mesh: MeshSpec | None = None
-    has_types: bool = False
     device: str = ""
     random_key: str = ""
 
@@ -77,9 +75,7 @@ class SavedArray:
 
     @property
     def chunk_bytes(self) -> int:
-        """What one chunk takes in memory, in bytes; those at the edge are as large as
-        all.
-        """
+        """What one chunk takes in memory, in bytes; those at the edge take as much."""
         return math.prod(self.chunk_shape) * self.itemsize
 
     @property
@@ -187,71 +183,46 @@ def process_chunks(
         chunk_shape: in elements.
         processes: int64, ascending: the processes to count for.
 
+    Raises:
+        LayoutError: for more than MOST_CHUNKS chunks or MOST_PAIRS.
+
     >>> from shardviz.core.layout.layout import lay_out
     >>> wanted = lay_out((8, 4), Spec.parse("x"), MeshSpec(("x",), (4,), process_indices=2))
     >>> found = process_chunks(wanted, (3, 4), np.arange(2))
     >>> found.process.tolist(), found.chunk.tolist(), found.shards.tolist()
     ([0, 0, 1, 1], [0, 1, 1, 2], [2, 1, 1, 1])
     """
-    mesh, rank = layout.mesh, layout.rank
-    owner = np.searchsorted(processes, mesh.process_indices.reshape(-1))
-    block = np.zeros((1,) * len(mesh.axis_sizes), np.int64)
-    for count, number in zip(layout.block_counts, layout.blocks, strict=True):
-        block = block * count + (0 if number is None else number)
-    at = np.broadcast_to(block, mesh.axis_sizes).reshape(-1)
+    rank = layout.rank
+    owner = np.searchsorted(processes, layout.mesh.process_indices.reshape(-1))
     # Devices of a process with the same shard share a read.
-    shards = np.unique(owner * layout.num_blocks + at)
-    owner, at = np.divmod(shards, layout.num_blocks)
+    shards = np.unique(owner * layout.num_blocks + layout.groups)
+    owner, block = np.divmod(shards, layout.num_blocks)
     held = np.bincount(owner, minlength=len(processes))
-    places = np.unravel_index(at, layout.block_counts or (1,))[:rank]
-    numbers = np.array(places, np.int64)
+    numbers = np.unravel_index(block, layout.block_counts or (1,))[:rank]
     step = np.array(layout.shard_shape, np.int64)[:, None]
     chunk = np.array(chunk_shape, np.int64)[:, None]
-    starts = numbers.reshape(rank, len(shards)) * step
+    starts = np.array(numbers, np.int64).reshape(rank, len(shards)) * step
     first = starts // chunk
     counts = np.maximum(-(-(starts + step) // chunk) - first, 0) * (step > 0)
     grid = [-(-n // c) for n, c in zip(layout.shape, chunk_shape, strict=True)]
     total = max(math.prod(grid), 1)
-    keys, times = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for some in _batches(owner, counts.prod(axis=0, dtype=np.int64)):
-        row, flat = _enumerated(first[:, some], counts[:, some], grid)
-        found, each = np.unique(owner[some][row] * total + flat, return_counts=True)
-        keys.append(found)
-        times.append(each)
-    key = np.concatenate(keys)
-    return ProcessChunks(key // total, key % total, np.concatenate(times), held)
-
-
-def _batches(owner: np.ndarray, pairs: np.ndarray) -> Iterator[slice]:
-    """Runs of shards with about _BATCH pairs each; those of one process stay together."""
-    ends = np.append(np.flatnonzero(np.diff(owner)) + 1, len(owner))
-    batch = np.cumsum(pairs)[ends - 1] // _BATCH
-    first = 0
-    for end in ends[np.append(np.flatnonzero(np.diff(batch)), len(ends) - 1)].tolist():
-        yield slice(first, end)
-        first = end
-
-
-def _enumerated(
-    first: np.ndarray, counts: np.ndarray, grid: Sequence[int]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Every pair of shard and chunk: the position of the shard, and the number of the
-    chunk.
-
-    `first` and `counts` are [rank, shards]; `grid` is how many chunks each dimension
-    has.
-    """
     each = counts.prod(axis=0, dtype=np.int64)
-    # The pairs of a shard are numbered from 0, and a number is read as a place in its
-    # chunks.
+    if total > MOST_CHUNKS or each.sum() > MOST_PAIRS:
+        raise LayoutError(
+            f"The array has {total:,} chunks, more than are counted here for"
+            f" {len(shards):,} shards."
+        )
+    # Every pair of shard and chunk. The pairs of a shard are numbered from 0, and a
+    # number is read as a place among its chunks.
     row = np.repeat(np.arange(len(each)), each)
     rest = np.arange(len(row)) - np.repeat(np.cumsum(each) - each, each)
     flat, stride = np.zeros(len(row), np.int64), 1
-    for dim in reversed(range(len(grid))):
+    for dim in reversed(range(rank)):
         rest, at = np.divmod(rest, counts[dim, row])
         flat += (first[dim, row] + at) * stride
         stride *= grid[dim]
-    return row, flat
+    key, times = np.unique(owner[row] * total + flat, return_counts=True)
+    return ProcessChunks(key // total, key % total, times, held)
 
 
 def count_reads(array: SavedArray, layout: Layout, pairs: ProcessChunks) -> Reads:

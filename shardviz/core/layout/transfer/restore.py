@@ -1,10 +1,8 @@
-"""plan_restore() -> Restore: what every process reads to restore a checkpoint as
-wanted.
-"""
+"""plan_restore() -> Restore: what every process reads to restore a checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardviz.core.display import Displayed, Fact
+from shardviz.core.errors import LayoutError
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.requests import Request, request
 from shardviz.core.layout.transfer.checkpoint import (
-    MOST_CHUNKS,
     ProcessChunks,
     Reads,
     SavedArray,
@@ -38,12 +36,10 @@ class RestoreProblem(Fact):
     """Why an array cannot be restored as wanted.
 
     Attributes:
-        code: `"shape"` where another one was saved, `"many chunks"` where more than
-            MOST_CHUNKS would be counted, `"no spec"` where nothing says how it is to be
-            split, `"limit"` where orbax refuses to read so much at once, `"layout"`
-            where it cannot be laid out so.
+        code: `"shape"` where another one was saved, `"no spec"` where nothing says how
+            it is to be split, `"layout"` where it cannot be laid out so, or not be
+            counted, `"limit"` where orbax refuses to read so much at once.
         saved, wanted: the two shapes.
-        chunks: how many chunks it has.
         bytes, limit: what one shard makes orbax read, and from how much on orbax
             refuses.
         reason: why it cannot be laid out, in the words of its layout.
@@ -55,7 +51,6 @@ class RestoreProblem(Fact):
     code: str
     saved: tuple[int, ...] = ()
     wanted: tuple[int, ...] = ()
-    chunks: int = 0
     bytes: int = 0
     limit: int = 0
     reason: str = ""
@@ -67,13 +62,11 @@ class RestoreNote(Fact):
 
     Attributes:
         code: `"converted"` where an element type changes, `"no shardings"` where the
-            checkpoint does not say how its arrays were split, `"no axis types"` where
-            it does not keep them, `"axis type"` where one was another, `"own names"`
-            where names come from what it is restored into, `"lost names"` where flax
-            may have kept some, `"one process"` where the checkpoint does not say which
-            process has which device.
-        name: the array, the first of several, or the mesh axis.
-        before, after: the element types, or the axis types.
+            checkpoint does not say how its arrays were split, `"own names"` where names
+            come from what it is restored into, `"one process"` where the checkpoint
+            does not say which process has which device.
+        name: the array, or the first of several.
+        before, after: the element types.
         count: how many arrays.
 
     >>> RestoreNote("converted", "w", "float32", "bfloat16").after
@@ -109,30 +102,50 @@ class Advice(Fact):
     bytes: int = 0
 
 
+class _ReadBytes:
+    """Bytes that are needed and read.
+
+    Attributes:
+        bytes_needed: the distinct shards of every process.
+        bytes_at_least, bytes_at_most: the chunks that these meet, each once, and as
+            often as they are asked for; in bytes of memory.
+    """
+
+    bytes_needed: int
+    bytes_at_least: int
+    bytes_at_most: int
+
+    @property
+    def amplification(self) -> tuple[float, float] | None:
+        """Bytes read per byte needed, at least and at most; None for nothing needed."""
+        needed = self.bytes_needed
+        if not needed:
+            return None
+        return self.bytes_at_least / needed, self.bytes_at_most / needed
+
+
 @dataclass(frozen=True, eq=False)
-class RestoreRow:
+class RestoreRow(_ReadBytes):
     """One array: how it was saved, how it is wanted, and what is read for it.
 
     Attributes:
         saved: the array in the checkpoint.
         spec: the spec that is wanted; None where nothing says so.
-        dtype: the element type that is wanted.
         layout: the wanted layout of what is stored, or None.
         reads: what every process reads, in the order of `Restore.process_numbers`; None
             where it cannot be restored so.
         problem: why not, or None.
-        notes: what is converted, or not as it was.
+        notes: what is converted.
 
-    >>> RestoreRow(SavedArray("w", (8,), "int8", 1, (4,)), None, "int8", None, None, None).path
+    >>> RestoreRow(SavedArray("w", (8,), "int8", 1, (4,)), None, None, None).path
     'w'
     """
 
     saved: SavedArray
     spec: Spec | None
-    dtype: str
     layout: Layout | None
     reads: Reads | None
-    problem: RestoreProblem | None
+    problem: RestoreProblem | None = None
     notes: tuple[RestoreNote, ...] = ()
 
     @property
@@ -155,16 +168,9 @@ class RestoreRow:
         """What all processes read at most, in bytes of memory."""
         return 0 if self.reads is None else int(self.reads.at_most.sum())
 
-    @property
-    def amplification(self) -> tuple[float, float] | None:
-        """Bytes read per byte needed: at least and at most; None where nothing is
-        needed.
-        """
-        return _per_byte(self.bytes_needed, self.bytes_at_least, self.bytes_at_most)
-
 
 @dataclass(frozen=True)
-class ProcessReads:
+class ProcessReads(_ReadBytes):
     """What one process reads in all.
 
     Attributes:
@@ -194,22 +200,10 @@ class ProcessReads:
     stored_at_most: int | None
     peak_host_bytes: int
 
-    @property
-    def amplification(self) -> tuple[float, float] | None:
-        """Bytes read per byte needed: at least and at most; None where nothing is
-        needed.
-        """
-        return _per_byte(self.bytes_needed, self.bytes_at_least, self.bytes_at_most)
-
-
-def _per_byte(needed: int, least: int, most: int) -> tuple[float, float] | None:
-    return (least / needed, most / needed) if needed else None
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Restore(Displayed, Fact):
-    """What restoring a checkpoint reads, for every array and process. Made by
-    `sv.restore`.
+    """What restoring a checkpoint reads; made by `sv.restore`.
 
     Attributes:
         checkpoint: its metadata.
@@ -218,7 +212,7 @@ class Restore(Displayed, Fact):
         process_numbers: int64, ascending: the processes with devices of the mesh.
         missing: paths that are wanted and not in the checkpoint.
         not_wanted: paths in the checkpoint that nothing wants.
-        notes: what the checkpoint does not keep, or says otherwise.
+        notes: what the checkpoint does not keep.
         limit: the bytes that orbax reads at once.
 
     >>> checkpoint = SavedCheckpoint("/run/5", 5, "", "zarr", True, ())
@@ -236,32 +230,23 @@ class Restore(Displayed, Fact):
     limit: int = CONCURRENT_GB * 10**9
 
     @cached_property
-    def reads(self) -> Reads:
-        """What every process reads in all, in the order of `process_numbers`."""
-        totals = np.zeros((len(Reads._fields), len(self.process_numbers)), np.int64)
-        unknown = np.zeros(totals.shape, bool)
-        for row in self.rows:
-            if row.reads is not None:
-                numbers = np.stack(row.reads)
-                totals += numbers
-                unknown |= numbers < 0
-        return Reads(*np.where(unknown, -1, totals))
-
-    @cached_property
     def processes(self) -> tuple[ProcessReads, ...]:
         """What each process reads, the one that reads most first."""
+        totals = np.zeros((len(Reads._fields), len(self.process_numbers)), np.int64)
+        known = True
+        for row in self.rows:
+            if row.reads is not None:
+                totals += np.stack(row.reads)
+                known = known and row.saved.stored is not None
         made = []
-        columns = [column.tolist() for column in (self.process_numbers, *self.reads)]
-        for row in zip(*columns, strict=True):
-            process, chunks, reads, needed, least, most, *stored = row
-            low, high = None, None
-            if stored[0] >= 0:
-                low, high = stored
+        for process, numbers in zip(self.process_numbers, totals.T, strict=True):
+            chunks, reads, needed, least, most, *stored = numbers.tolist()
+            low, high = stored if known else (None, None)
             # Chunks as stored and as read, and shards: each at most the limit at once.
-            peak = min(least, self.limit) + min(needed, self.limit)
-            peak += min(least if low is None else low, self.limit)
-            numbers = process, chunks, reads, needed, least, most, low, high, peak
-            made.append(ProcessReads(*numbers))
+            parts = (least, needed, least if low is None else low)
+            peak = sum(min(part, self.limit) for part in parts)
+            all_reads = (chunks, reads, needed, least, most, low, high, peak)
+            made.append(ProcessReads(int(process), *all_reads))
         return tuple(sorted(made, key=lambda p: (-p.bytes_at_most, p.process)))
 
     @property
@@ -271,15 +256,13 @@ class Restore(Displayed, Fact):
 
     @property
     def works(self) -> bool:
-        """Whether there is no problem, nothing is missing, and nothing is there
-        unwanted.
-        """
+        """Whether there is no problem, and exactly what is wanted is there."""
         return not (self.problems or self.missing or self.not_wanted)
 
     @cached_property
     def advice(self) -> Advice:
         """What dominates the reads, and what to do about it."""
-        saved, most = self.checkpoint.bytes, int(self.reads.at_most.sum())
+        saved, most = self.checkpoint.bytes, sum(r.bytes_at_most for r in self.rows)
         if most <= MUCH * saved:
             return Advice("nothing")
         worst = max(self.rows, key=lambda row: row.bytes_at_most - row.saved.bytes)
@@ -329,19 +312,21 @@ def plan_restore(
         numbers.update(mesh.processes)
     processes = np.array(sorted(numbers), np.int64)
     memo: dict[Any, ProcessChunks] = {}
-    rows, left = [], []
+    rows, left, boxed = [], [], []
     for array in checkpoint.arrays:
-        if array.path in wanted.requests:
-            rows.append(
-                _row(array, wanted.requests[array.path], processes, limit, memo)
-            )
-        else:
+        found = wanted.requests.get(array.path)
+        if found is None:
             left.append(array.path)
-    notes = (
-        *wanted.notes,
-        *_type_notes(checkpoint, wanted.mesh),
-        *_name_notes(rows, wanted),
-    )
+            continue
+        rows.append(_row(array, found, processes, limit, memo))
+        # The names that flax keeps in a box beside an array, which no checkpoint has.
+        if array.path.endswith("/value") and found.names:
+            boxed.append(array.path)
+    notes = list(wanted.notes)
+    if not checkpoint.has_shardings:
+        notes.append(RestoreNote("no shardings"))
+    if boxed:
+        notes.append(RestoreNote("own names", boxed[0], count=len(boxed)))
     return Restore(
         checkpoint,
         wanted.mesh,
@@ -349,7 +334,7 @@ def plan_restore(
         processes,
         wanted.missing,
         tuple(left),
-        notes,
+        tuple(notes),
         limit,
     )
 
@@ -361,8 +346,8 @@ def _row(
     limit: int,
     memo: dict[Any, ProcessChunks],
 ) -> RestoreRow:
-    """One row; what is stored of random keys has a dimension more than the keys."""
     layout, dtype, problem = found.layout, found.dtype, None
+    # What is stored of random keys has a dimension more than the keys.
     if array.random_key and dtype.startswith("key<") and layout is not None:
         stored = ArraySpec("array", array.shape, None, array.dtype, found.spec)
         found = request(stored, layout.mesh, None)
@@ -371,31 +356,31 @@ def _row(
         problem = RestoreProblem("shape", array.shape, found.shape)
     elif found.problem is not None:
         problem = RestoreProblem("layout", reason=str(found.problem))
-    elif array.chunks > MOST_CHUNKS:
-        problem = RestoreProblem("many chunks", chunks=array.chunks)
     elif layout is None:
         problem = RestoreProblem("no spec")
     if problem is not None or layout is None:
-        return RestoreRow(array, found.spec, dtype, layout, None, problem)
-    notes = ()
-    if dtype != array.dtype:
-        notes = (RestoreNote("converted", array.path, array.dtype, dtype),)
+        return RestoreRow(array, found.spec, layout, None, problem)
     # Arrays that are split and stored alike are read alike; without a spec nobody can
     # say.
     key = (array.shape, array.chunk_shape, layout.spec, id(layout.mesh))
-    if layout.spec is None or key not in memo:
-        memo[key] = process_chunks(layout, array.chunk_shape, processes)
-    reads = count_reads(array, layout, memo[key])
+    try:
+        if layout.spec is None or key not in memo:
+            memo[key] = process_chunks(layout, array.chunk_shape, processes)
+    except LayoutError as error:
+        problem = RestoreProblem("layout", reason=str(error))
+        return RestoreRow(array, found.spec, layout, None, problem)
     most = _largest_read(array, layout)
     if most >= limit:
         problem = RestoreProblem("limit", bytes=most, limit=limit)
-    return RestoreRow(array, found.spec, dtype, layout, reads, problem, notes)
+    notes = ()
+    if dtype != array.dtype:
+        notes = (RestoreNote("converted", array.path, array.dtype, dtype),)
+    reads = count_reads(array, layout, memo[key])
+    return RestoreRow(array, found.spec, layout, reads, problem, notes)
 
 
 def _largest_read(array: SavedArray, layout: Layout) -> int:
-    """The most bytes that one shard makes orbax read: its chunks, where it begins
-    worst.
-    """
+    """The most bytes of chunks that one shard meets, where it begins worst."""
     size = array.itemsize
     for step, chunk, count in zip(
         layout.shard_shape, array.chunk_shape, layout.block_counts, strict=True
@@ -405,39 +390,8 @@ def _largest_read(array: SavedArray, layout: Layout) -> int:
     return size
 
 
-def _type_notes(checkpoint: SavedCheckpoint, mesh: MeshSpec) -> Iterator[RestoreNote]:
-    """What was saved of axis types and is otherwise on the wanted mesh."""
-    meshes = {a.mesh: a.has_types for a in checkpoint.arrays if a.mesh is not None}
-    if not checkpoint.has_shardings:
-        yield RestoreNote("no shardings")
-    if not all(meshes.values()):
-        yield RestoreNote("no axis types")
-    # Types that nobody chose are jax's default, which says nothing.
-    if not mesh.has_chosen_types:
-        return
-    new = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-    changed: set[tuple[str, str]] = set()
-    for old, typed in meshes.items():
-        if typed:
-            for name, kind in zip(old.axis_names, old.axis_types, strict=True):
-                if new.get(name, kind) != kind:
-                    changed.add((name, kind))
-    for name, saved in sorted(changed):
-        yield RestoreNote("axis type", name, saved, new[name])
-
-
-def _name_notes(rows: Sequence[RestoreRow], wanted: Wanted) -> Iterator[RestoreNote]:
-    """The names that flax keeps in a box beside an array, which no checkpoint has."""
-    boxed = [row.path for row in rows if row.path.endswith("/value")]
-    named = [path for path in boxed if wanted.requests[path].names]
-    if named:
-        yield RestoreNote("own names", named[0], count=len(named))
-    elif boxed:
-        yield RestoreNote("lost names", boxed[0], count=len(boxed))
-
-
 def _least_read(row: RestoreRow, processes: np.ndarray) -> tuple[Spec | None, int]:
-    """With which spec least is read of an array: as it was saved, or split along one
+    """The spec with which least is read of an array: as saved, or split along one
     dimension.
 
     Chunk sizes do not do as well: orbax's `choose_chunk_shape` splits the dimensions
@@ -445,20 +399,23 @@ def _least_read(row: RestoreRow, processes: np.ndarray) -> tuple[Spec | None, in
     elements.
     """
     best, least = row.spec, row.bytes_at_most
-    if row.layout is None:
+    if row.layout is None or row.reads is None:
         return best, least
     mesh, saved = row.layout.mesh, row.saved
     axes = tuple(name for name, size in mesh.shape.items() if size > 1)
-    along = [Spec(((),) * dim + (axes,)) for dim in range(len(saved.shape))]
-    for spec in (saved.spec, *along):
+    specs = [Spec(((),) * dim + (axes,)) for dim in range(len(saved.shape))]
+    if saved.spec is not None:
+        specs.insert(0, saved.spec)
+    for spec in specs:
         array = ArraySpec("array", saved.shape, None, saved.dtype, spec)
         layout = request(array, mesh, None).layout
-        if spec is None or layout is None:
-            continue
         # Devices must not hold more than is wanted.
-        if layout.bytes_per_device > row.layout.bytes_per_device:
+        if layout is None or layout.bytes_per_device > row.layout.bytes_per_device:
             continue
-        pairs = process_chunks(layout, saved.chunk_shape, processes)
+        try:
+            pairs = process_chunks(layout, saved.chunk_shape, processes)
+        except LayoutError:  # too many to count
+            continue
         most = int(count_reads(saved, layout, pairs).at_most.sum())
         if most < least:
             best, least = spec, most
