@@ -33,61 +33,34 @@ SIZE = 9.0
 
 @dataclass(frozen=True)
 class _Row:
-    """Processes that yield the same array, and the number of their group."""
+    """Processes that yield the same array.
+
+    Attributes:
+        held: `[0:128, 0:512]`: the elements that a process yields.
+        local: the shape of these elements together, and their size.
+    """
 
     name: str
     part: ProcessPart
     group: int
-    shape: tuple[int, ...]
-
-    @property
-    def held(self) -> str:
-        """`[0:128, 0:512]`: the elements that a process yields."""
-        return f"[{', '.join(map(ranges_text, self.part.ranges))}]"
-
-    @property
-    def local(self) -> str:
-        """The shape of these elements together, and their size."""
-        part = self.part
-        return f"local shape {list(part.shape)}, {bytes_text(part.bytes)}"
-
-    @property
-    def hint(self) -> str:
-        """The tooltip of its tiles."""
-        where = f"{self.name}: {self.held} of {list(self.shape)}"
-        return f"{where}\n{self.local} · {plural(self.part.devices, 'device')}"
-
-    def remark(self, rows: bool) -> str:
-        """What its tiles do not say: dimensions that are not full, shape and size.
-
-        Args:
-            rows: whether they do not even say its rows.
-        """
-        parts = []
-        if rows:
-            parts.append(f"rows {ranges_text(self.part.rows, 2)}")
-        for dim, ranges in enumerate(self.part.ranges):
-            if dim and ranges != ((0, self.shape[dim]),):
-                parts.append(f"dimension {dim} {ranges_text(ranges, 2)}")
-        parts += [str(list(self.part.shape)), bytes_text(self.part.bytes)]
-        return " · ".join(parts)
+    held: str
+    local: str
 
 
 def _rows(rows: ProcessRows) -> list[_Row]:
-    """A row per process, or per group of those that yield the same where they are many."""
+    """A row per process; of many, one per group of those that yield the same."""
     parts = {part.process: part for part in rows.parts}
-    places = {process: place for place, process in enumerate(parts)}
     found = []
     for number, group in enumerate(rows.groups):
-        noun = "process" if len(group) == 1 else "processes"
-        # Of a few processes, each has a row of its own.
         several = [group]
         if len(parts) <= MOST_LISTED:
-            several, noun = [(process,) for process in group], "process"
+            several = [(process,) for process in group]
         for some in several:
-            name = f"{noun} {ids_text(some)}"
-            found.append(_Row(name, parts[some[0]], number, rows.layout.shape))
-    return sorted(found, key=lambda row: places[row.part.process])
+            part, noun = parts[some[0]], "process" if len(some) == 1 else "processes"
+            held = f"[{', '.join(map(ranges_text, part.ranges))}]"
+            local = f"local shape {list(part.shape)}, {bytes_text(part.bytes)}"
+            found.append(_Row(f"{noun} {ids_text(some)}", part, number, held, local))
+    return sorted(found, key=lambda row: row.part.process)
 
 
 def draw_process_rows(
@@ -101,27 +74,28 @@ def draw_process_rows(
         name: what the array is called.
     """
     known = _rows(rows)
-    shown, scalar = known[:MOST_ROWS], not rows.layout.rank
+    shown, shape = known[:MOST_ROWS], rows.layout.shape
     left = widest([row.name for row in shown], SIZE) + 10
-    total = 1 if scalar else rows.layout.shape[0]
+    total = shape[0] if shape else 1
     scale, tiles, labels = WIDE / max(1, total), [], []
-    if not scalar:
+    if shape:
         labels.append(Label(left, 6, "row 0", "start", "tick"))
         labels.append(Label(left + WIDE, 6, str(total), "end", "tick"))
     y = TOP
     for row in shown:
-        hidden = False
+        hint = f"{row.name}: {row.held} of {list(shape)}\n{row.local}"
+        hint += f" · {plural(row.part.devices, 'device')}"
         for start, stop in row.part.rows[:MOST_RANGES] or ((0, 1),):
-            text, long = f"{start}:{stop}", scale * (stop - start)
-            # Where a range is too narrow for its numbers, they stand at the right.
-            if long < text_width(text, SIZE, bold=True) and not scalar:
-                hidden = True
-            x, width = left + scale * start, max(LEAST, long - 1)
-            words = "" if scalar else text
-            tiles.append(Rectangle(x, y, width, HIGH, row.group, row.hint, words))
+            x, long = left + scale * start, scale * (stop - start)
+            words = f"{start}:{stop}"
+            # The remark at the right has the numbers, too.
+            if not shape or long < text_width(words, SIZE, bold=True):
+                words = ""
+            width = max(LEAST, long - 1)
+            tiles.append(Rectangle(x, y, width, HIGH, row.group, hint, words))
         middle = y + HIGH / 2
         labels.append(Label(0, middle, row.name, "start"))
-        remark = row.remark(hidden)
+        remark = f"{row.held} · {bytes_text(row.part.bytes)}"
         labels.append(Label(left + WIDE + 8, middle, remark, "start", "note"))
         y += HIGH + GAP
     head = _title(rows, name)

@@ -18,7 +18,6 @@ from jax._src import array as jax_array
 from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
 from jax._src.sharding_impls import (
     GSPMDSharding,
-    local_to_global_shape,
     num_addressable_indices,
 )
 
@@ -101,21 +100,6 @@ def test_jax_places_what_every_process_yields(cases, monkeypatch):
     assert counted > 3_000
 
 
-def test_the_shape_may_be_left_out_exactly_where_jax_finds_it(cases):
-    answers = set()
-    for rows in cases:
-        found = {
-            local_to_global_shape(seen_by(part.process, rows.layout), part.shape)
-            for part in rows.parts
-        }
-        inferred = all(None not in shape for shape in found)
-        assert rows.infers_shape == inferred, rows
-        if inferred:
-            assert found == {rows.layout.shape}
-        answers.add(inferred)
-    assert answers == {True, False}
-
-
 def test_bytes_and_repeats_are_those_of_the_elements_counted_one_by_one(cases):
     for rows in cases:
         shape = rows.layout.shape
@@ -135,7 +119,6 @@ def test_bytes_and_repeats_are_those_of_the_elements_counted_one_by_one(cases):
             equal = {own: [p.process for p, o in zip(rows.parts, yielded, strict=True) if o == own]
                      for own in yielded}  # fmt: skip
             assert sorted(map(tuple, equal.values())) == sorted(rows.groups)
-            assert rows.overlapping == (sum(map(len, equal)) > values.size)
 
 
 def test_another_order_of_the_mesh_makes_every_part_one_block(cases):
@@ -193,18 +176,6 @@ def test_what_a_loader_has_to_heed(name):
     spec, axes, processes, _ = PROCESSES[name]
     rows = sv.process_rows((8, 4), spec, sv.mesh(axes, processes=processes))
     assert [note.code for note in rows.notes] == NOTES[name]
-    assert all(sentence in sv.text(rows, 1000) for sentence in rows.sentences)
-
-
-def test_overlaps_and_a_shape_that_jax_cannot_find_are_noted():
-    rows = sv.process_rows((4, 4), "'x'", sv.mesh(x=4, y=2, processes=[0, 1, 0, 2, 1, 2, 3, 3]))
-    assert rows.overlapping
-    assert not rows.infers_shape
-    codes = [note.code for note in rows.notes]
-    assert (codes[0], codes[-1]) == ("overlap", "global shape")
-    many = sv.process_rows((64, 4), "'x'", sv.mesh(x=8, y=8, processes=32))
-    assert many.notes[0].code == "equal parts"
-    assert len(many.groups) == 8
 
 
 def test_one_process_is_said_to_be_one():

@@ -264,7 +264,9 @@ def _saved_sharding(found: Any) -> dict[str, Any]:
     nested = (found.get("device_mesh") or {}).get("mesh")
     if nested is not None:
         ids = np.array(_ids(nested), np.int64).reshape(sizes)
-    mesh = MeshSpec(tuple(found["axis_names"]), sizes, types, ids, None, ids is not None)
+    mesh = MeshSpec(
+        tuple(found["axis_names"]), sizes, types, ids, None, ids is not None
+    )
     return {"spec": spec_of(found["partition_spec"]), "mesh": mesh}
 
 

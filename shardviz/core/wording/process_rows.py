@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from shardviz.core.format import bytes_text, ids_text, plural
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
@@ -14,15 +12,26 @@ MOST_NAMED = 3  # groups of processes that a sentence names
 
 def note(fact: LoaderNote) -> str:
     """One thing that a loader has to heed."""
-    return NOTES[fact.code](fact.rows)
-
-
-def _one_process(rows: ProcessRows) -> str:
-    return (
-        f"Process {rows.parts[0].process} has all devices and yields the whole array. For"
-        " several processes, give the mesh with processes=, as in sv.mesh(data=4,"
-        " processes=2)."
-    )
+    rows = fact.rows
+    if fact.code == "equal parts":
+        return _equal_parts(rows)
+    if fact.code == "repeats":
+        return _repeats(rows)
+    if fact.code == "gaps":
+        apart = sum(not part.contiguous for part in rows.parts)
+        return (
+            f"The parts of {apart:,} of {plural(len(rows.parts), 'process', 'processes')}"
+            " are not one contiguous block: their ranges one after the other, ascending."
+        )
+    return {
+        "one process": f"Process {rows.parts[0].process} has all devices and yields the"
+        " whole array. For several processes, give the mesh with processes=, as in"
+        " sv.mesh(data=4, processes=2).",
+        "not read": "The devices of a process hold no grid of blocks: it yields some"
+        " elements that none of its devices reads.",
+        "another order": "In another order of the mesh's devices, .reordered, every part"
+        " is one block that its devices read in full.",
+    }[fact.code]
 
 
 def _equal_parts(rows: ProcessRows) -> str:
@@ -38,65 +47,21 @@ def _equal_parts(rows: ProcessRows) -> str:
     return f"{words}."
 
 
-def _overlap(rows: ProcessRows) -> str:
-    again = bytes_text(rows.bytes_repeated)
-    return f"Parts of processes overlap: {again} are loaded again, and must be equal there."
-
-
 def _repeats(rows: ProcessRows) -> str:
+    once = bytes_text(rows.bytes_loaded - rows.bytes_repeated)
+    if not rows.layout.rank:
+        return f"Every process loads the number, {once}."
+    count = rows.layout.shape[0]
+    loaded = sum(part.shape[0] for part in rows.parts)
     if rows.bytes_repeated:
-        loaded = rows.bytes_loaded
-        total = bytes_text(loaded - rows.bytes_repeated)
-        count = rows.layout.shape[0] if rows.layout.rank else 0
         return (
-            f"{rows.rows_repeated + count:,} rows are loaded for the {count:,} there are:"
-            f" {bytes_text(loaded)} in all for {total}."
+            f"{loaded:,} rows are loaded for the {count:,} there are:"
+            f" {bytes_text(rows.bytes_loaded)} in all for {once}. What several processes"
+            " load must be equal."
         )
-    if rows.rows_repeated:
-        return "No element is loaded twice; the processes of a row yield other columns of it."
+    if loaded > count:
+        return "No element is loaded twice; the processes of a row yield other columns."
     return "No row is loaded twice."
-
-
-def _gaps(rows: ProcessRows) -> str:
-    apart = sum(not part.contiguous for part in rows.parts)
-    where, verb = "Every process", "yields"
-    if apart < len(rows.parts):
-        where = f"{plural(apart, 'process', 'processes')} of {len(rows.parts):,}"
-        verb = "yields" if apart == 1 else "yield"
-    return (
-        f"{where} {verb} a part that is not one contiguous block: its ranges one after the"
-        " other, ascending."
-    )
-
-
-def _not_read(rows: ProcessRows) -> str:
-    return (
-        "The devices of a process hold no grid of blocks: it yields some elements that"
-        " none of its devices reads."
-    )
-
-
-def _another_order(rows: ProcessRows) -> str:
-    return (
-        "In another order of the mesh's devices, .reordered, every part is one block that"
-        " its devices read in full."
-    )
-
-
-def _global_shape(rows: ProcessRows) -> str:
-    return "Pass global_shape: JAX cannot find it from the local shape."
-
-
-NOTES: Mapping[str, Callable[[ProcessRows], str]] = {
-    "one process": _one_process,
-    "equal parts": _equal_parts,
-    "overlap": _overlap,
-    "repeats": _repeats,
-    "gaps": _gaps,
-    "not read": _not_read,
-    "another order": _another_order,
-    "global shape": _global_shape,
-}
 
 
 def loader(rows: ProcessRows) -> str:
@@ -156,19 +121,15 @@ def _loader_code(rows: ProcessRows) -> str:
     layout, shape = rows.layout, rows.layout.shape
     if not layout.rank:
         return f"local = np.zeros((), {layout.dtype!r})  # to replace: the same in every process"
-    split = [d for d in range(layout.rank) if rows.splits(d)]
-    which, first, helper = _regular_rows(rows), "", ""
-    if which:
-        first = f"first = {rows.parts[0].shape[0]} * jax.process_index()\n"
-    elif 0 in split:
-        which, helper = "needed(0)", _NEEDED
-    else:
-        which = f"np.arange({shape[0]})"
-    columns = ""
-    for dim in split:
-        if dim:
+    which, columns, helper = f"np.arange({shape[0]})", "", ""
+    for dim, size in enumerate(shape):
+        if all(part.shape[dim] == size for part in rows.parts):
+            continue
+        helper = _NEEDED
+        if dim == 0:
+            which = "needed(0)"
+        else:
             columns += f"[{':, ' * dim}needed({dim})]"
-            helper = _NEEDED
     more = "".join(f", {n}" for n in shape[1:])
     return f"""\
 {helper}def load(rows):
@@ -176,20 +137,7 @@ def _loader_code(rows: ProcessRows) -> str:
     return np.zeros((len(rows){more or ","}), {layout.dtype!r})
 
 
-{first}local = load({which}){columns}"""
-
-
-def _regular_rows(rows: ProcessRows) -> str:
-    """The rows of a process in code, where each has as many and they follow their
-    processes.
-    """
-    count = rows.parts[0].shape[0]
-    if count == rows.layout.shape[0]:
-        return ""
-    for part in rows.parts:
-        if part.rows != ((count * part.process, count * (part.process + 1)),):
-            return ""
-    return f"np.arange(first, first + {count})"
+local = load({which}){columns}"""
 
 
 SENTENCES = {LoaderNote: note}

@@ -1,5 +1,4 @@
-"""process_rows() -> ProcessRows: what every process loads of an array that several
-processes make.
+"""process_rows() -> ProcessRows: what every process loads of an array.
 
 `jax.make_array_from_process_local_data` takes from every process what its devices hold:
 along each dimension the blocks of any of its devices, in ascending order and without
@@ -10,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -62,15 +61,11 @@ class ProcessPart:
         """Whether the part is one contiguous block of the array."""
         return all(len(some) == 1 for some in self.ranges)
 
-    def indices(self, dim: int) -> np.ndarray:
-        """int64: the indices along a dimension that the process yields, in their order."""
-        return np.concatenate([np.arange(*some) for some in self.ranges[dim]])
-
     def local(self, values: Any) -> Any:
         """The local array of this process, cut out of an array of the global shape."""
         for dim, some in enumerate(self.ranges):
-            if some != ((0, values.shape[dim]),):
-                values = np.take(values, self.indices(dim), axis=dim)
+            indices = np.concatenate([np.arange(*one) for one in some])
+            values = np.take(values, indices, axis=dim)
         return values
 
     def __str__(self) -> str:
@@ -127,9 +122,7 @@ class ProcessRows(Displayed):
 
     @cached_property
     def groups(self) -> tuple[tuple[int, ...], ...]:
-        """The processes that must yield equal arrays, those with a part of their own
-        included.
-        """
+        """The processes that must yield equal arrays, single ones included."""
         found: dict[tuple[Ranges, ...], list[int]] = {}
         for part in self.parts:
             found.setdefault(part.ranges, []).append(part.process)
@@ -147,48 +140,14 @@ class ProcessRows(Displayed):
         return self.bytes_loaded - once
 
     @property
-    def rows_repeated(self) -> int:
-        """How many rows are yielded again, in full or in part, by a further process."""
-        if not self.layout.rank:
-            return 0
-        return sum(part.shape[0] for part in self.parts) - self.layout.shape[0]
-
-    @cached_property
-    def overlapping(self) -> bool:
-        """Whether parts of processes overlap without being equal."""
-        # Equal parts count once, so what is more than the array overlaps otherwise.
-        first = {part.ranges: math.prod(part.shape) for part in self.parts}
-        return sum(first.values()) > math.prod(self.layout.shape)
-
-    @property
     def contiguous(self) -> bool:
         """Whether every process yields one contiguous block."""
         return all(part.contiguous for part in self.parts)
 
-    @cached_property
-    def infers_shape(self) -> bool:
-        """Whether JAX finds the global shape from the local ones, so that it may be
-        left out.
-
-        As `local_to_global_shape` of JAX: along each dimension, processes yield the
-        same ranges or none in common, and equally many.
-        """
-        return all(self._uniform(dim) for dim in range(self.layout.rank))
-
-    def splits(self, dim: int) -> bool:
-        """Whether some process yields less than all of a dimension."""
-        size = self.layout.shape[dim]
-        return any(part.shape[dim] < size for part in self.parts)
-
-    def _uniform(self, dim: int) -> bool:
-        sets = set(self._blocks[dim])
-        sizes = {len(some) for some in sets}
-        return len(sizes) == 1 and sum(map(len, sets)) == self.layout.block_counts[dim]
-
-    @cached_property
-    def _blocks(self) -> list[list[tuple[int, ...]]]:
-        """Per dimension and process the numbers of the blocks."""
-        return [_blocks_by_process(self.layout, dim) for dim in range(self.layout.rank)]
+    @property
+    def fills(self) -> bool:
+        """Whether the devices of every process hold all that it yields."""
+        return all(part.fills for part in self.parts)
 
     @cached_property
     def reordered(self) -> MeshSpec | None:
@@ -200,7 +159,7 @@ class ProcessRows(Displayed):
         copies share a process. None where that is so already, and where this order does
         not help.
         """
-        if self.contiguous and self._filled:
+        if self.contiguous and self.fills:
             return None
         mesh = self.layout.mesh
         # The devices of a process one after the other, to blocks one after the other.
@@ -213,42 +172,23 @@ class ProcessRows(Displayed):
             device_ids=ids.reshape(mesh.axis_sizes),
             process_indices=processes.reshape(mesh.axis_sizes),
         )
-        layout = self.layout
-        # Without a spec the blocks themselves say where everything is.
-        blocks = layout.blocks if layout.spec is None else None
-        moved = Layout(
-            layout.shape,
-            layout.dtype,
-            other,
-            layout.spec,
-            layout.block_counts,
-            layout.shard_shape,
-            blocks,
-        )
-        rows = process_rows(moved)
-        return other if rows.contiguous and rows._filled else None
-
-    @property
-    def _filled(self) -> bool:
-        return all(part.fills for part in self.parts)
+        rows = process_rows(replace(self.layout, mesh=other))
+        return other if rows.contiguous and rows.fills else None
 
     @cached_property
     def notes(self) -> tuple[LoaderNote, ...]:
         """What a loader has to heed."""
         if len(self.parts) == 1:
             return (LoaderNote("one process", self),)
-        codes = []
+        codes = ["repeats"]
         if len(self.groups) < len(self.parts):
-            codes.append("equal parts")
-        codes.append("overlap" if self.overlapping else "repeats")
+            codes.insert(0, "equal parts")
         if not self.contiguous:
             codes.append("gaps")
-        if not self._filled:
+        if not self.fills:
             codes.append("not read")
         if self.reordered is not None:
             codes.append("another order")
-        if not self.infers_shape:
-            codes.append("global shape")
         return tuple(LoaderNote(code, self) for code in codes)
 
     @property
@@ -267,13 +207,14 @@ class ProcessRows(Displayed):
         """
         if self.layout.spec is None:
             raise LayoutError(
-                "This array was laid out by another kind of sharding than NamedSharding; code needs"
-                " a PartitionSpec. Give one, as in sv.process_rows(shape, \"'data'\", mesh)."
+                "This array was laid out by another kind of sharding than NamedSharding;"
+                " code needs a PartitionSpec. Give one, as in sv.process_rows(shape,"
+                " \"'data'\", mesh)."
             )
         if self.layout.dtype.startswith("key<"):
             raise LayoutError(
-                f"A loader yields numbers; got {self.layout.dtype}. Make keys of them afterwards,"
-                " with jax.random.wrap_key_data."
+                f"A loader yields numbers; got {self.layout.dtype}. Make keys of them"
+                " afterwards, with jax.random.wrap_key_data."
             )
         return explanation(self)
 
@@ -287,8 +228,8 @@ class LoaderNote(Fact):
     """One thing that a loader has to heed.
 
     Attributes:
-        code: `"one process"`, `"equal parts"`, `"overlap"`, `"repeats"`, `"gaps"`,
-            `"not read"`, `"another order"` or `"global shape"`.
+        code: `"one process"`, `"equal parts"`, `"repeats"` (what is loaded again, be it
+            nothing), `"gaps"`, `"not read"` or `"another order"`.
         rows: what it is about.
 
     >>> from shardviz.core.layout.layout import lay_out
@@ -311,15 +252,16 @@ def process_rows(layout: Layout) -> ProcessRows:
     """
     if layout.spec is not None and layout.spec.unreduced:
         raise LayoutError(
-            f"An array that is unreduced over {shown(sorted(layout.spec.unreduced))} holds partial"
-            " sums, which no loader yields. Give a spec without unreduced."
+            f"An array that is unreduced over {shown(sorted(layout.spec.unreduced))} holds"
+            " partial sums, which no loader yields. Give a spec without unreduced."
         )
     mesh = layout.mesh
-    ranks = _ranks(mesh)
+    # int64 [devices]: the number of the process of every device among those of the mesh.
+    ranks = np.searchsorted(mesh.processes, mesh.process_indices.reshape(-1))
     devices = np.bincount(ranks, minlength=len(mesh.processes)).tolist()
     held = np.unique(ranks * layout.num_blocks + layout.groups) // layout.num_blocks
     blocks_held = np.bincount(held, minlength=len(mesh.processes)).tolist()
-    blocks = [_blocks_by_process(layout, dim) for dim in range(layout.rank)]
+    blocks = [_blocks_by_process(layout, dim, ranks) for dim in range(layout.rank)]
     parts = []
     for rank, process in enumerate(mesh.processes):
         ranges, shape, grid = [], [], 1
@@ -332,31 +274,21 @@ def process_rows(layout: Layout) -> ProcessRows:
         # The blocks along each dimension span a grid, of which the devices may hold a
         # part.
         fills = grid == blocks_held[rank]
-        parts.append(
-            ProcessPart(
-                int(process), devices[rank], tuple(ranges), tuple(shape), size, fills
-            )
-        )
+        found = devices[rank], tuple(ranges), tuple(shape), size, fills
+        parts.append(ProcessPart(int(process), *found))
     return ProcessRows(layout, tuple(parts))
 
 
-def _ranks(mesh: MeshSpec) -> np.ndarray:
-    """int64 [devices]: the number of the process of every device among those of the
-    mesh.
-    """
-    return np.searchsorted(mesh.processes, mesh.process_indices.reshape(-1))
-
-
-def _blocks_by_process(layout: Layout, dim: int) -> list[tuple[int, ...]]:
-    """Of every process the ascending numbers of the blocks that its devices hold in a
-    dimension.
-    """
+def _blocks_by_process(
+    layout: Layout, dim: int, ranks: np.ndarray
+) -> list[tuple[int, ...]]:
+    """Of every process the ascending numbers of its blocks along a dimension."""
     count, mesh = layout.block_counts[dim], layout.mesh
     block = layout.blocks[dim]
     if block is None:
         return [(0,)] * len(mesh.processes)
     numbers = np.broadcast_to(block, mesh.axis_sizes).reshape(-1)
-    ranks, numbers = np.divmod(np.unique(_ranks(mesh) * count + numbers), count)
+    ranks, numbers = np.divmod(np.unique(ranks * count + numbers), count)
     ends = np.flatnonzero(np.diff(ranks)) + 1
     return [tuple(some.tolist()) for some in np.split(numbers, ends)]
 
