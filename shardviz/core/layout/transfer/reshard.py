@@ -1,8 +1,9 @@
-"""reshard_layouts() -> Reshard: who sends what to whom when arrays get other layouts."""
+"""reshard_layouts() -> Reshard: who sends what to whom when arrays move."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,8 +27,7 @@ _Arrays = list[tuple[ArraySpec, Layout, Layout]]  # from one layout to the other
 
 @dataclass(frozen=True)
 class AssumedHost(Fact):
-    """Devices whose process no mesh says, while it says that of others: counted on host
-    0.
+    """Devices whose process no mesh says: counted on host 0.
 
     Attributes:
         device_ids: theirs, ascending.
@@ -65,8 +65,7 @@ class ReshardRow(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Reshard(Displayed, Fact):
-    """What every device sends to whom when arrays get other layouts; made by
-    `shardviz.reshard`.
+    """Who sends what when arrays get other layouts; made by `shardviz.reshard`.
 
     Attributes:
         rows: one per array that can be moved, those that move most bytes first.
@@ -112,10 +111,9 @@ class Reshard(Displayed, Fact):
 
     @cached_property
     def moves(self) -> np.ndarray:
-        """int64 [devices, devices]: the bytes that each device (row) sends to each
-        (column).
+        """int64 [devices, devices]: the bytes from each device (row) to each.
 
-        Rows and columns are in the order of `device_ids`.
+        In the order of `device_ids`.
 
         Raises:
             LayoutError: for more than MOST_DENSE devices.
@@ -130,8 +128,9 @@ class Reshard(Displayed, Fact):
 
     @cached_property
     def host_moves(self) -> np.ndarray:
-        """int64 [hosts, hosts]: the bytes from each host (row) to each, in `host_ids`'
-        order.
+        """int64 [hosts, hosts]: the bytes from each host (row) to each.
+
+        In the order of `host_ids`.
 
         Raises:
             LayoutError: for more than MOST_DENSE hosts.
@@ -195,60 +194,42 @@ def _matrix(
 
 
 class _Exchange(NamedTuple):
-    """What is sent for arrays of alike layouts, whatever their sizes."""
+    """What is sent for one array of some shape, type and pair of layouts."""
 
-    pairs: np.ndarray  # int64 [sends]: sender times devices plus receiver
-    parts: np.ndarray  # int64 [sends]: how many of the parts of the array
+    source: np.ndarray  # int64 [sends]: positions of devices
+    target: np.ndarray
+    size: np.ndarray  # bytes
     kind: str  # as of a ReshardRow
     unchanged: bool  # whether every device keeps the same block
-    count: int  # of the parts of the array
-    sent: int  # of these
-
-
-def _shape_in_parts(before: Layout, after: Layout) -> tuple[tuple[int, ...], ...]:
-    """The shapes of an array and of its blocks, in the largest parts that divide both.
-
-    Arrays that are split alike have the same, whatever their sizes; dimensions that
-    neither side splits have none.
-    """
-    shapes = []
-    for dim, size in enumerate(before.shape):
-        n, m = before.block_counts[dim], after.block_counts[dim]
-        one, other = before.shard_shape[dim], after.shard_shape[dim]
-        if n * one == m * other == size:
-            size = math.lcm(n, m)
-            one, other = size // n, size // m
-        if n > 1 or m > 1:
-            shapes.append((size, one, other))
-    return tuple(zip(*shapes, strict=True)) if shapes else ((), (), ())
 
 
 def _exchange(
     before: Layout, after: Layout, ids: np.ndarray, hosts: np.ndarray
 ) -> _Exchange:
-    shape, *blocks = _shape_in_parts(before, after)
-    held, wanted = (np.full(len(ids), -1) for _ in range(2))
+    held, wanted = np.full((2, len(ids)), -1)
     for found, layout in ((held, before), (wanted, after)):
         found[np.searchsorted(ids, layout.device_ids)] = layout.groups
-    count = math.prod(shape)
-    if np.array_equal(held, wanted) and blocks[0] == blocks[1]:
+    shards = before.shard_shape, after.shard_shape
+    if np.array_equal(held, wanted) and shards[0] == shards[1]:
         nothing = np.zeros(0, np.int64)
-        return _Exchange(nothing, nothing, "", True, count, 0)
-    bounds, old, new = common_chunks(shape, *blocks)
-    parts = np.prod(np.diff(bounds, axis=2)[:, :, 0], axis=1, dtype=np.int64)
+        return _Exchange(nothing, nothing, nothing, "", True)
+    bounds, old, new = common_chunks(before.shape, *shards)
+    elements = np.prod(np.diff(bounds, axis=2)[:, :, 0], axis=1, dtype=np.int64)
     source, target, chunk = find_sends(held, wanted, old, new, hosts)
-    sent = parts[chunk]
+    sent = elements[chunk]
     kind = "all-to-all"
-    if not np.array_equal(held < 0, wanted < 0):
+    if not sent.any():
+        kind = ""
+    elif not np.array_equal(held < 0, wanted < 0):
         kind = "copy"
-    elif (sent == math.prod(blocks[1])).all():
+    elif (sent == math.prod(shards[1])).all():
         # Every receiver gets all that it needs from one device.
         kind = "collective-permute"
-    elif (sent == math.prod(blocks[0])).all():
+    elif (sent == math.prod(shards[0])).all():
         kind = "all-gather"
-    return _Exchange(
-        source * len(ids) + target, sent, kind, False, count, int(sent.sum())
-    )
+    # Types of less than a byte are packed.
+    size = -(-sent * size_in_bytes(8, before.dtype) // 8)
+    return _Exchange(source, target, size, kind, False)
 
 
 def reshard_layouts(
@@ -257,7 +238,7 @@ def reshard_layouts(
     after: Sequence[Layout | str],
     processes: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Reshard:
-    """The Reshard of many arrays; those that are split alike are computed once.
+    """The Reshard of many arrays; those of one signature are computed once.
 
     Args:
         arrays: each under its path.
@@ -284,119 +265,75 @@ def reshard_layouts(
         hosts, notes = _hosts(ids, meshes.values())
     else:
         hosts, notes = processes(ids), ()
-    with collector_paused():
-        made = _resharded(sound, left, ids, hosts, notes)
-    for value in vars(made).values():
-        if isinstance(value, np.ndarray):
-            value.flags.writeable = False
-    return made
-
-
-def _resharded(
-    sound: _Arrays,
-    left: dict[str, str],
-    ids: np.ndarray,
-    hosts: np.ndarray,
-    notes: tuple[AssumedHost, ...],
-) -> Reshard:
-    # Arrays that are split alike send the same parts, whatever their sizes; so a model
-    # with thousands of arrays has some dozens of exchanges.
-    exchanges: dict[object, _Exchange] = {}
-    of_pair: dict[tuple[int, int], _Exchange] = {}
-    bits: dict[int, int] = {}  # of one part, over all arrays of an exchange
+    made: dict[object, _Exchange] = {}
+    times: Counter[object] = Counter()
     rows, unchanged = [], []
-    for array, one, other in sound:
-        pair = id(one), id(other)
-        if pair not in of_pair:
-            key = _alike(one, other)
-            if key not in exchanges:
-                exchanges[key] = _exchange(one, other, ids, hosts)
-            of_pair[pair] = exchanges[key]
-        exchange = of_pair[pair]
-        size = math.prod(array.shape) * size_in_bytes(8, array.dtype)
-        each = size // max(exchange.count, 1)
-        bits[id(exchange)] = bits.get(id(exchange), 0) + each
-        moved = -(-exchange.sent * each // 8)
-        kind = exchange.kind if moved else ""
-        rows.append(ReshardRow(array.name, array, one, other, moved, kind))
-        unchanged.append(exchange.unchanged)
-    rows.sort(key=lambda row: -row.bytes_moved)
-    sent = []
-    for exchange in exchanges.values():
-        if len(exchange.pairs):
-            sent.append((exchange.pairs, exchange.parts * bits[id(exchange)]))
-    return Reshard(
-        tuple(rows),
-        MappingProxyType(left),
-        ids,
-        hosts,
-        _summed_sends(sent, len(ids)),
-        *_memory(sound, unchanged, ids),
-        notes=notes,
-    )
+    with collector_paused():
+        for array, one, other in sound:
+            key = (array.dtype, _key(one), _key(other))
+            if key not in made:
+                made[key] = _exchange(one, other, ids, hosts)
+            times[key] += 1
+            found = made[key]
+            moved = int(found.size.sum())
+            rows.append(ReshardRow(array.name, array, one, other, moved, found.kind))
+            unchanged.append(found.unchanged)
+        rows.sort(key=lambda row: -row.bytes_moved)
+        sends = _summed_sends([(made[k], times[k]) for k in made], len(ids))
+        memory = _memory(sound, unchanged, ids, list(meshes.values()))
+    for array in (ids, hosts, sends, *memory[:2]):
+        array.flags.writeable = False
+    left_behind = MappingProxyType(left)
+    return Reshard(tuple(rows), left_behind, ids, hosts, sends, *memory, notes=notes)
 
 
-def _alike(before: Layout, after: Layout) -> object:
-    """A key that is equal where the same parts are sent."""
-    counts = list(zip(before.block_counts, after.block_counts, strict=True))
-    split = [dim for dim, some in enumerate(counts) if max(some) > 1]
-    sides: list[object] = [_shape_in_parts(before, after)]
-    for layout in (before, after):
-        if layout.spec is None:
-            sides.append(id(layout))
-            continue
-        dims = layout.spec.dims + ((),) * (layout.rank - len(layout.spec.dims))
-        sides.append((id(layout.mesh), *(dims[dim] for dim in split)))
-    return tuple(sides)
+def _key(layout: Layout) -> object:
+    """Equal for layouts that are alike; without a spec nobody can say."""
+    if layout.spec is None:
+        return id(layout)
+    return layout.shape, layout.spec, id(layout.mesh)
 
 
-def _summed_sends(some: list[tuple[np.ndarray, np.ndarray]], count: int) -> np.ndarray:
+def _summed_sends(found: list[tuple[_Exchange, int]], count: int) -> np.ndarray:
     """int64 [pairs, 3]: sender, receiver, bytes; each pair once and in order.
 
     Args:
-        some: pairs of devices and the bits between them.
+        found: exchanges, each with how many arrays have it.
+        count: how many devices there are.
     """
-    if not some:
-        return np.zeros((0, 3), np.int64)
-    pairs, amounts = (np.concatenate(column) for column in zip(*some, strict=True))
-    order = np.argsort(pairs)
-    pairs, amounts = pairs[order], amounts[order]
-    first = np.flatnonzero(np.diff(pairs, prepend=-1))
-    total = -(-np.add.reduceat(amounts, first) // 8)
-    table = np.stack([pairs[first] // count, pairs[first] % count, total], axis=1)
+    nothing = np.zeros(0, np.int64)
+    pairs = np.concatenate([nothing, *(e.source * count + e.target for e, _ in found)])
+    sizes = np.concatenate([nothing, *(e.size * times for e, times in found)])
+    distinct, number = np.unique(pairs, return_inverse=True)
+    total = _summed_at(number.reshape(-1), sizes, len(distinct))
+    table = np.stack([distinct // count, distinct % count, total], axis=1)
     return table[total > 0]
 
 
 def _memory(
-    sound: _Arrays, unchanged: list[bool], ids: np.ndarray
+    sound: _Arrays, unchanged: list[bool], ids: np.ndarray, meshes: list[MeshSpec]
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
     """Bytes before and after on each device, and both peaks."""
-    meshes = {id(layout.mesh): layout.mesh for _, *both in sound for layout in both}
-    number = {key: n for n, key in enumerate(meshes)}
-    there = np.zeros((len(meshes) + 1, len(ids)), bool)
-    for row, mesh in zip(there, meshes.values(), strict=False):
+    there = np.zeros((len(meshes), len(ids)), bool)
+    for row, mesh in zip(there, meshes, strict=True):
         row[np.searchsorted(ids, mesh.device_ids.reshape(-1))] = True
-    # Devices that are in the same meshes hold the same: some kinds of devices, mostly.
+    # Devices that are in the same meshes hold the same: mostly, all of them.
     kinds, kind_of = np.unique(there, axis=1, return_inverse=True)
-    held = []
-    for side in ([one for _, one, _ in sound], [other for *_, other in sound]):
-        sizes = np.array([layout.bytes_per_device for layout in side], np.int64)
-        which = [number[id(layout.mesh)] for layout in side]
-        held.append(sizes[:, None] * kinds[which])
-    before, after = held
-    new = after * ~np.array(unchanged, bool)[:, None]
-    kept = (before + new).sum(axis=0)
-    # While an array is moved, those before it are there as new and those after it as
-    # old.
-    change = np.cumsum(after - before, axis=0) - (after - before)
-    moving = before.sum(axis=0) + change + new
+    at = {id(mesh): kind for mesh, kind in zip(meshes, kinds, strict=True)}
+    before, after, new, change, moving = np.zeros((5, kinds.shape[1]), np.int64)
+    for (_, one, other), same in zip(sound, unchanged, strict=True):
+        old = at[id(one.mesh)] * one.bytes_per_device
+        now = at[id(other.mesh)] * other.bytes_per_device
+        # Arrays before this one have moved, those after it not yet.
+        np.maximum(moving, change + now * (not same), out=moving)
+        before += old
+        after += now
+        new += now * (not same)
+        change += now - old
+    kept = (before + new).max(initial=0)
+    donated = (before + moving).max(initial=0)
     kind_of = kind_of.reshape(-1)
-    return (
-        before.sum(axis=0)[kind_of],
-        after.sum(axis=0)[kind_of],
-        int(kept.max(initial=0)),
-        int(moving.max(initial=0)),
-    )
+    return before[kind_of], after[kind_of], int(kept), int(donated)
 
 
 def _hosts(

@@ -1,5 +1,4 @@
-"""reshard_moves() and step_numbers(): what is sent between two layouts, and in which
-steps.
+"""reshard_moves(), step_numbers(): what is sent between two layouts, in which steps.
 
 What a device has already stays; the rest comes from the nearest device that has it: of
 the same host, or else of any other, and several that are equally near take turns. So
@@ -20,8 +19,6 @@ from shardviz.core.format import plural
 from shardviz.core.layout.layout import Layout
 
 MOST_SENT = 1 << 22  # chunks of one array
-# Beyond, each distance between sender and receiver is a step: as many, or a few more.
-_MOST_COLOURED = 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,10 +45,7 @@ class ReshardMoves:
 
 
 def reshard_moves(before: Layout, after: Layout, hosts: np.ndarray) -> ReshardMoves:
-    """Who sends what to whom: what a device has stays, the rest comes from the nearest
-    holder.
-
-    Nearest is the same host, then any other; several holders take turns.
+    """Who sends what to whom between two layouts on the same devices.
 
     Args:
         before, after: two layouts of one array on the same devices.
@@ -100,9 +94,7 @@ def _check_same(before: Layout, after: Layout) -> None:
 def common_chunks(
     shape: Sequence[int], before: Sequence[int], after: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What blocks of these shapes have in common: int64 [chunks, rank, 2], and their
-    blocks.
-    """
+    """What blocks of these shapes have in common: int64 [chunks, rank, 2], and where."""
     ranges = []
     for size, one, other in zip(shape, before, after, strict=True):
         starts = [*range(0, size, max(one, 1)), *range(0, size, max(other, 1))]
@@ -156,8 +148,7 @@ def find_sends(
 def _nearest_holders(
     held: np.ndarray, block: np.ndarray, target: np.ndarray, hosts: np.ndarray
 ) -> np.ndarray:
-    """int64 [sends]: the device that sends each block: of the same host, or else of any
-    other.
+    """int64 [sends]: the device that sends each block, of the same host where possible.
 
     Of several that are equally near, each sends as often as the others, give or take
     one.
@@ -204,65 +195,14 @@ def step_numbers(source: np.ndarray, target: np.ndarray, count: int) -> np.ndarr
     """int64 [transfers]: a step for each, so that no device sends or receives twice in
     one.
 
-    There are as many steps as the busiest device sends or receives (König's theorem on
-    the edges of a bipartite graph); of very many transfers a few more.
+    Each distance between sender and receiver is a step.
 
     Args:
         source, target: int64 [transfers]; no pair twice.
         count: how many devices there are.
 
     >>> step_numbers(np.array([0, 1, 2]), np.array([1, 0, 1]), 3).tolist()
-    [0, 0, 1]
+    [0, 1, 1]
     """
-    distance = (target - source) % count
-    if len(source) > _MOST_COLOURED:
-        return np.unique(distance, return_inverse=True)[1].reshape(-1)
-    if not len(source):
-        return distance
-    degree = max(np.bincount(source).max(), np.bincount(target).max())
-    # Of each device and step, the transfer that it sends or receives, or -1.
-    sent = [[-1] * degree for _ in range(count)]
-    received = [[-1] * degree for _ in range(count)]
-    senders, receivers = source.tolist(), target.tolist()
-    for edge in np.lexsort((source, distance)).tolist():
-        here, there = sent[senders[edge]], received[receivers[edge]]
-        step, other = here.index(-1), there.index(-1)
-        free = next((n for n in range(degree) if here[n] == there[n] == -1), None)
-        # No step is free for both. One is free for each, and swapping the two along the
-        # path that begins at the receiver frees it for both.
-        if free is None:
-            _swap(sent, received, senders, receivers, receivers[edge], step, other)
-            free = step
-        here[free] = there[free] = edge
-    numbers = np.empty(len(source), np.int64)
-    for row in sent:
-        for step, edge in enumerate(row):
-            if edge >= 0:
-                numbers[edge] = step
-    return numbers
-
-
-def _swap(
-    sent: list[list[int]],
-    received: list[list[int]],
-    senders: list[int],
-    receivers: list[int],
-    start: int,
-    step: int,
-    other: int,
-) -> None:
-    """Swaps two steps along the path of transfers that begins at a receiver."""
-    path, at = [], received[start][step]
-    while at >= 0:
-        path.append(at)
-        wanted = other if len(path) % 2 else step
-        row = sent[senders[at]] if len(path) % 2 else received[receivers[at]]
-        at = row[wanted]
-    for n, edge in enumerate(path):
-        was = other if n % 2 else step
-        for rows, ends in ((sent, senders), (received, receivers)):
-            if rows[ends[edge]][was] == edge:
-                rows[ends[edge]][was] = -1
-    for n, edge in enumerate(path):
-        now = step if n % 2 else other
-        sent[senders[edge]][now] = received[receivers[edge]][now] = edge
+    distances = (target - source) % count
+    return np.unique(distances, return_inverse=True)[1].reshape(-1)
