@@ -58,7 +58,6 @@ STILL = {
     "core/layout/array_tree.py": 3,
     "core/layout/layout.py": 2,
     "core/layout/mesh.py": 9,
-    "core/layout/mesh_context.py": 1,
     "core/layout/parse.py": 2,
     "core/layout/partition_spec.py": 4,
     "core/layout/rules/path_matching.py": 1,
