@@ -1,8 +1,7 @@
 """Work in the background: the latest of many requests, and a sign of life every second.
 
-`LatestWins` is the one queue of the Explorer: plans, compiles, effects and pictures of
-links go through it, each through one of its own. What its work raises becomes a result,
-in one place.
+Plans, compiles, jobs, effects and pictures of links each have a `LatestWins` of their
+own. What work raises goes to its `failed`, which makes a result of it.
 """
 
 from __future__ import annotations
@@ -53,19 +52,19 @@ class LatestWins(Generic[Item]):
         failed: Callable[[Item, Exception], None],
         settle_s: float = 0.0,
     ):
+        self.closed = False
         self._name, self._work, self._failed = name, work, failed
         self._settle_s = settle_s
         self._changed = threading.Condition()
         self._next: list[Item] = []  # nothing, or one item
         self._due = 0.0
         self._thread: threading.Thread | None = None
-        self._closed = False
         _OPEN.add(self)
 
     def request(self, item: Item) -> None:
         """Does this next; what was requested before and has not begun is dropped."""
         with self._changed:
-            if self._closed:
+            if self.closed:
                 return
             self._next = [item]
             self._due = time.monotonic() + self._settle_s
@@ -82,54 +81,41 @@ class LatestWins(Generic[Item]):
             self._changed.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Blocks until there is nothing to do; False where that took too long
-        (seconds).
-        """
+        """Blocks until there is nothing to do; False after `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._thread is None, timeout)
 
     def close(self, timeout: float = LAST_WAIT_S) -> None:
         """Takes no more requests, asks running work to stop, and waits for it."""
-        with self._changed:
-            self._closed, self._next = True, []
-            self._changed.notify_all()
-            thread = self._thread
+        self.closed = True
+        self.drop()
+        thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
 
-    @property
-    def closed(self) -> bool:
-        """Whether it takes no more requests."""
-        return self._closed
-
     def _stop(self) -> bool:
-        return self._closed or bool(self._next)
+        return self.closed or bool(self._next)
 
     def _run(self) -> None:
-        while True:
-            next_item = self._take()
-            if not next_item:
-                return
-            item = next_item[0]
-            try:
-                self._work(item, self._stop)
-            except Exception as error:  # noqa: BLE001
-                # A user's function, a compiler or a front end may raise anything, and
-                # somebody waits for a result.
-                with contextlib.suppress(Exception):
-                    self._failed(item, error)
-            except BaseException:
-                # A user's function may call sys.exit; nobody may wait for ever then.
+        try:
+            while next_item := self._take():
+                try:
+                    self._work(next_item[0], self._stop)
+                except Exception as error:  # noqa: BLE001
+                    # A user's function or a compiler may raise anything, and somebody
+                    # waits for a result.
+                    with contextlib.suppress(Exception):
+                        self._failed(next_item[0], error)
+        except BaseException:
+            # A user's function may call sys.exit; nobody may wait for ever then.
+            with self._changed:
                 self._end()
-                raise
+            raise
 
     def _take(self) -> list[Item]:
         """The next item once it is due; without one the thread ends."""
         with self._changed:
-            while self._next:
-                left = self._due - time.monotonic()
-                if left <= 0:
-                    break
+            while self._next and (left := self._due - time.monotonic()) > 0:
                 self._changed.wait(left)
             item, self._next = self._next, []
             if not item:
@@ -137,9 +123,8 @@ class LatestWins(Generic[Item]):
             return item
 
     def _end(self) -> None:
-        with self._changed:
-            self._thread = None
-            self._changed.notify_all()
+        self._thread = None
+        self._changed.notify_all()
 
 
 _OPEN: weakref.WeakSet[LatestWins] = weakref.WeakSet()
@@ -162,8 +147,6 @@ def failure(error: Exception, stage: str, refused: str = "program") -> Failure:
 
     >>> failure(ValueError("no"), "compile").message
     'ValueError: no'
-    >>> failure(ShardvizError("No."), "compile").stage
-    'program'
     """
     if isinstance(error, ShardvizError):
         return Failure(refused, str(error))
@@ -174,23 +157,20 @@ class Heartbeat:
     """Calls a function every second from a thread of its own.
 
     So the page hears that the kernel lives whatever the main thread does.
-
-    Args:
-        beat: what is called. Where it raises, the next one may still reach the page.
     """
 
     def __init__(self, beat: Callable[[], None]):
         self._beat = beat
         self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._started = False
 
     def start(self) -> None:
         """Begins, unless it has."""
-        if self._thread is None and not self._ended.is_set():
-            self._thread = threading.Thread(
+        if not self._started:
+            self._started = True
+            threading.Thread(
                 target=self._run, name="shardviz-alive", daemon=True
-            )
-            self._thread.start()
+            ).start()
 
     def close(self) -> None:
         """Ends."""

@@ -30,8 +30,7 @@ class CollectiveTable:
     Args:
         known: the collectives of each stage; None where they are not known.
         comparisons: of two stages, by their numbers.
-        meshes: of each stage, with the host of every device; None where that is not
-            known.
+        meshes: of each stage, with the host of every device; None where not known.
 
     Attributes:
         changes: of all comparisons, as plain data.
@@ -66,35 +65,30 @@ class CollectiveTable:
         self._how: dict[_Node, str] = {}
         self.changes: list[dict[str, Any]] = []
         for (before, after), comparison in comparisons.items():
-            self.changes += self._match(before, after, comparison)
+            self._match(before, after, comparison)
         self._cells: dict[_Node, list[list[int]]] = {}
         for node in self._parent:
             cells = self._cells.setdefault(self._root(node), [[], [], []])
             cells[node[0]].append(node[1])
 
-    def _match(
-        self, before: int, after: int, comparison: Comparison
-    ) -> list[dict[str, Any]]:
-        """Joins the collectives that a comparison matched, and returns its changes."""
-        changes = []
-        for change in sorted(
+    def _match(self, before: int, after: int, comparison: Comparison) -> None:
+        """Joins the collectives that a comparison matched, and notes its changes."""
+        ordered = sorted(
             comparison.changes, key=lambda c: (c.kind == "kept", -c.bytes_per_device)
-        ):
-            view: dict[str, Any] = {"between": [before, after], "kind": change.kind}
-            view.update(words=str(change), before=[], after=[])
-            nodes = []
-            for one in change.before:
-                nodes.append(self._take(before, one))
-                view["before"].append(nodes[-1][1])
-            for one in change.after:
-                nodes.append(self._take(after, one))
-                view["after"].append(nodes[-1][1])
+        )
+        for number, change in enumerate(ordered):
+            olds = [self._take(before, one) for one in change.before]
+            news = [self._take(after, one) for one in change.after]
+            for node in news:
                 if change.kind != "kept":
-                    self._how[nodes[-1]] = change.kind
-            for node in nodes:
-                self._parent[self._root(node)] = self._root(nodes[0])
-            changes.append(view)
-        return changes[:MOST_ROWS]
+                    self._how[node] = change.kind
+            for node in (*olds, *news):
+                self._parent[self._root(node)] = self._root((*olds, *news)[0])
+            if number < MOST_ROWS:
+                view = {"between": [before, after], "kind": change.kind}
+                view["words"] = str(change)
+                view["before"] = [number for _, number in olds]
+                self.changes.append({**view, "after": [number for _, number in news]})
 
     def _take(self, stage: int, one: Collective) -> _Node:
         """The node of a collective; equal ones take turns, so each is matched once."""
@@ -130,13 +124,12 @@ class CollectiveTable:
     def row(self, stage: int, number: int) -> dict[str, Any]:
         """One collective as the page shows it."""
         one = self._known[stage][number]
-        causes = []
-        for member in (*one.members, one):
-            # A sentence that several members share is said once.
-            if member.cause and str(member.cause) not in causes:
-                causes.append(str(member.cause))
+        # A sentence that several members share is said once.
+        causes = list(
+            dict.fromkeys(str(m.cause) for m in (*one.members, one) if m.cause)
+        )
         if not causes:
-            causes.append(wording.op_in_words(one.op))
+            causes = [wording.op_in_words(one.op)]
         size, total = one.group_size, ""
         if not size and one.groups:
             size = len(one.groups[0])
@@ -169,13 +162,12 @@ class CollectiveTable:
         one = self._known[stage][number]
         if one.value:
             return [one.value]
-        if not stage:
-            return []
-        places = {(m.op, m.source) for m in (*one.members, one)}
+        # Of the estimates in its row, those of the same operations.
+        ops = {(m.op, m.source) for m in (*one.members, one)}
         values = []
         for planned in self._cells[self._root((stage, number))][0]:
             estimate = self._known[0][planned]
-            if estimate.value and (estimate.op, estimate.source) in places:
+            if estimate.value and (estimate.op, estimate.source) in ops:
                 values.append(estimate.value)
         return list(dict.fromkeys(values))
 
@@ -207,11 +199,11 @@ def _tags(one: Collective, how: str, mesh: MeshSpec | None) -> list[str]:
 def _groups(one: Collective) -> list[list[int]]:
     """The groups of devices, where mesh axes do not say them and they are not too many."""
     # `data:(1)2` is a part of an axis, which says no groups.
-    parts = any(":(" in axis for axis in one.mesh_axes)
-    if one.mesh_axes and not parts and not one.is_partial:
-        return []
+    parts = one.is_partial or any(":(" in axis for axis in one.mesh_axes)
     groups = [list(group) for group in one.groups]
-    return groups if sum(map(len, groups)) <= MOST_MEMBERS else []
+    if (one.mesh_axes and not parts) or sum(map(len, groups)) > MOST_MEMBERS:
+        return []
+    return groups
 
 
 def crosses_hosts(one: Collective, mesh: MeshSpec | None) -> bool | None:

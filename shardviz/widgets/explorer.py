@@ -1,5 +1,4 @@
-"""Explorer, the widget: edits the session as the page asks, and sends the page its
-views.
+"""Explorer, the widget: edits the session as the page asks, and sends the page its views.
 
 The page sends messages with intents; each is answered with the synced traits that it
 changed. `static/messages.d.ts` declares both sides.
@@ -35,9 +34,8 @@ from shardviz.widgets.links_view import LinkPictures
 from shardviz.widgets.model_view import Leaves, leaves_view, model_view
 from shardviz.widgets.movements_view import movement_view, saved_movements
 from shardviz.widgets.pictures import PictureCache, palettes
-from shardviz.widgets.planner import Planner
+from shardviz.widgets.planner import Planner, StageResults
 from shardviz.widgets.report_view import (
-    Restart,
     cache_view,
     engines_view,
     report_view,
@@ -73,9 +71,7 @@ from shardviz.widgets.values_view import explanation_view
 
 BEAT_WAIT_S = 0.5
 MOST_PAGES = 8  # whose open view is remembered
-# What a page can send of one kind, in characters.
-LONGEST_NAME = 40
-LONGEST_KEY = 400
+LONGEST_TEXT = 400  # characters of a key that a page sends
 # Traits for arrays are made for so many at a time.
 ARRAYS_AT_ONCE = 8
 _VIEW = "application/vnd.jupyter.widget-view+json"
@@ -92,9 +88,6 @@ _SAVED = (
     "target",
     "palette",
 )
-#: The kinds of messages whose failures are named; others are said in general.
-_NAMED = ("edit", "cell", "apply", "undo", "redo", "play", "why", "code", "effects")
-_ACTION = "action"
 
 
 def _json() -> traitlets.Dict:
@@ -153,31 +146,33 @@ class Explorer(anywidget.AnyWidget):
         # One thread at a time sends to the page.
         self._sync = threading.RLock()
         self._handled: dict[str, Any] = {"seq": 0, "client": ""}
-        # By task, what failed, in a sentence for the page.
+        # What failed, in sentences for the page: views by name, and the last message.
         self._failed: dict[str, str] = {}
+        self._refused: list[str] = []
         # The edits of one message are sent together, at its end.
         self._receiving = self._edited = False
         self._array_traits = 0
         # Work in the background.
         self._job: Job | None = None
+        self._before_job = StageResults()
         self._planner = Planner(self._plan_changed, cache)
         self._follows = False
         self._alive = Heartbeat(self._beat)
         self._effects = EffectsReader(self._refresh_report)
         self._links = LinkPictures(self._refresh_links)
         self._restarts = LatestWins[Any](
-            "shardviz-restart", self._restart, self._restart_failed
+            "shardviz-restart", self._restart, self._end_restart
         )
         # What is shown of it.
         self._stages = StageViews(self._planner)
         self._pictures = PictureCache()
         self._assignments = DeviceAssignments()
         self._history = History()
-        self._noted: Report | None = None  # the planner's last report in the history
+        self._noted: Report | None = None  # the last report in the history
         self._cache_data = self._cache_view()
         # The processes that the target named last, also when they broke.
         self._hosts: Any = None
-        self._restarting = Restart()
+        self._restarting, self._restart_problem = False, ""
         self._before_restart: Report | None = None
         # By page, which view is in sight; the others are not made.
         self._shown = {"": "Layout"}
@@ -241,20 +236,19 @@ class Explorer(anywidget.AnyWidget):
         from shardviz.picture.show import to_text
 
         now = self.session.now
-        stages, values = self._stages.saved(now.program, now.revision, now.target)
+        stages, values = self._stages.saved(now.program, now.revision)
         traits = {name: getattr(self, name) for name in _SAVED}
         for number in range(len(now.fields)):
             for name in (array_trait(number), layout_trait(number)):
                 traits[name] = getattr(self, name)
         traits["leaves"], traits["model_data"] = self._model_views()
         saved = saved_cells(now)
-        movements = saved_movements(self._stages, stages, self._placement())
         traits.update(
             code_data=self.code(),
             rule_use={**rule_grid(self.session), "saved": saved},
             stages_data=stages,
             plan_data=values,
-            movements=movements,
+            movements=saved_movements(self._stages, stages, self._placement()),
         )
         return html_page.saved_page(traits, to_text(now.program))
 
@@ -279,23 +273,18 @@ class Explorer(anywidget.AnyWidget):
             self._job.cancel()
 
     def restart(self) -> None:
-        """Starts the processes of the target anew in the background, as the button
-        does.
-        """
+        """Starts the processes of the target anew, in the background."""
         group = self._group()
-        if group is None or self._busy or self._restarting.running:
-            return
-        self._restarting = Restart(running=True)
-        self._restarts.request(group)
-        self._refresh_report()
+        if group is not None and not self._busy and not self._restarting:
+            self._restarting, self._restart_problem = True, ""
+            self._restarts.request(group)
+            self._refresh_report()
 
     def close(self) -> None:
         """Ends all work in the background, and the widget."""
         self.cancel()
-        self._restarts.close()
-        self._alive.close()
-        self._planner.close()
-        self._links.close()
+        for work in (self._restarts, self._alive, self._planner, self._links):
+            work.close()
         super().close()
 
     def wait(self, timeout: float | None = None) -> Report | None:
@@ -306,20 +295,15 @@ class Explorer(anywidget.AnyWidget):
         """
         if self._job is not None:
             self._job.wait(timeout)
-        self._planner.wait(timeout)
-        self._links.wait(timeout)
-        self._restarts.wait(timeout)
+        for work in (self._planner, self._links, self._restarts):
+            work.wait(timeout)
         return self.report
 
     # --- messages of the page -----------------------------------------------------
 
     @contextlib.contextmanager
     def _reporting(self, task: str) -> Iterator[None]:
-        """Has the page say what fails inside, until it works again; nothing is raised.
-
-        Args:
-            task: what is done inside; `wording.failed` says it.
-        """
+        """Has the page say what fails inside, until it works again; nothing is raised."""
         before = self._failed.get(task)
         try:
             yield
@@ -333,25 +317,20 @@ class Explorer(anywidget.AnyWidget):
 
     def _receive(self, _: Any, message: Any, __: Any) -> None:
         """Handles one message of the page: its number, and intents in order."""
-        if not isinstance(message, dict):
-            return
-        intents = message.get("intents")
-        if not isinstance(intents, list):
-            return
-        seq, client = message.get("seq"), message.get("client")
-        if isinstance(seq, int) and isinstance(client, str):
-            self._handled = {"seq": seq, "client": client[:LONGEST_NAME]}
+        intents = message["intents"]
+        self._handled = {"seq": message["seq"], "client": message["client"]}
         self._follows = True
         saves = False
         with self._sync, self.hold_sync():
             self._receiving, self._edited = True, False
-            for task in (*_NAMED, _ACTION):
-                self._failed.pop(task, None)
-            for intent in intents[:100]:
-                kind = str(intent.get("kind"))
-                saves = saves or kind == "save"
-                with self._reporting(kind if kind in _NAMED else _ACTION):
+            # What the last message could not do was said once.
+            self._refused = []
+            for intent in intents:
+                saves = saves or intent["kind"] == "save"
+                try:
                     self._handle(intent)
+                except Exception as error:  # noqa: BLE001  as in `_reporting`
+                    self._refused.append(wording.failed(intent["kind"], _why(error)))
             self._receiving = False
             self._send_changes()
         # A saved page may wait for its plan, whose thread then needs the lock.
@@ -362,12 +341,13 @@ class Explorer(anywidget.AnyWidget):
 
     def _handle(self, intent: dict[str, Any]) -> None:
         """Does what one intent says."""
-        kind, value = intent.get("kind"), intent.get("value")
-        text = str(value or "")[:LONGEST_KEY]
+        kind, value = intent["kind"], intent.get("value")
+        text = str(value or "")[:LONGEST_TEXT]
         now = self.session.now
         match kind:
             case "edit":
-                self._edit(intent)
+                burst = intent.get("burst", "")
+                self.session.edit(intent["field"], value, intent.get("array"), burst)
             case "undo":
                 self.session.undo()
             case "redo":
@@ -377,11 +357,13 @@ class Explorer(anywidget.AnyWidget):
                 self._line_of = None
                 self._alive.start()
             case "show":
-                self._show(text)
+                self._shown[self._handled["client"]] = text
+                while len(self._shown) > MOST_PAGES:
+                    del self._shown[next(iter(self._shown))]
             case "cell":
                 self._choose_cell(text)
             case "apply":
-                self._apply(text)
+                self._apply(int(text))
             case "compile" | "run":
                 self._start(kind)
             case "cancel":
@@ -403,18 +385,6 @@ class Explorer(anywidget.AnyWidget):
             case "observe":
                 self._effects.observe(now.program, now.revision, now.target)
 
-    def _edit(self, intent: dict[str, Any]) -> None:
-        array = intent.get("array")
-        number = array if isinstance(array, int) else None
-        burst = str(intent.get("burst") or "")[:LONGEST_NAME]
-        self.session.edit(str(intent.get("field")), intent.get("value"), number, burst)
-
-    def _show(self, view: str) -> None:
-        """Notes which view the page shows that sent the message."""
-        self._shown[self._handled["client"]] = view
-        while len(self._shown) > MOST_PAGES:
-            del self._shown[next(iter(self._shown))]
-
     def _choose_cell(self, cell: str) -> None:
         """Looks for what would split the dimension of a cell of the rules."""
         revision = self.session.now.revision
@@ -423,16 +393,12 @@ class Explorer(anywidget.AnyWidget):
         self._remedies = (revision, cell, CellRemedies())
         self._remedies = (revision, cell, cell_remedies(self.session, cell))
 
-    def _apply(self, number: str) -> None:
+    def _apply(self, number: int) -> None:
         """Applies one of the remedies that the page shows, if they are still current."""
         revision, text, remedies = self._remedies
         cell = Cell.parse(text)
-        if cell is None or revision != self.session.now.revision:
-            return
-        for index, remedy in enumerate(remedies.found):
-            if str(index) == number:
-                self.session.edit("remedy", (cell.array, remedy))
-                return
+        if cell is not None and revision == self.session.now.revision:
+            self.session.edit("remedy", (cell.array, remedies.found[number]))
 
     def _session_changed(self) -> None:
         if self._receiving:
@@ -461,8 +427,8 @@ class Explorer(anywidget.AnyWidget):
             answer["undo"] = session.undoable
         if session.redoable:
             answer["redo"] = session.redoable
-        if self._failed:
-            answer["failed"] = list(self._failed.values())
+        if self._failed or self._refused:
+            answer["failed"] = [*self._refused, *self._failed.values()]
         self.answer = answer
 
     @traitlets.observe("comm")
@@ -554,18 +520,14 @@ class Explorer(anywidget.AnyWidget):
         """Makes what only some views show, where one of them is in sight."""
         if "Rules" in self._shown.values():
             with self._reporting("rules"):
+                now, (revision, cell, remedies) = self.session.now, self._remedies
+                # Remedies are of the program that they were looked for.
+                known = cell == self._cell and revision == now.revision
                 self.rule_use = rule_grid(self.session)
-                self.cell = self._cell_view()
+                self.cell = cell_view(now, self._cell, remedies if known else None)
         if "Model" in self._shown.values():
             with self._reporting("model"):
                 self.leaves, self.model_data = self._model_views()
-
-    def _cell_view(self) -> dict[str, Any]:
-        """The chosen cell; with its remedies once they were looked for."""
-        now, (revision, cell, remedies) = self.session.now, self._remedies
-        if cell == self._cell and revision == now.revision:
-            return cell_view(now, cell, remedies)
-        return cell_view(now, self._cell)
 
     def _model_views(self) -> tuple[dict[str, Any], dict[str, Any]]:
         now = self.session.now
@@ -583,29 +545,28 @@ class Explorer(anywidget.AnyWidget):
             self._planner.request(now.program, now.revision, now.target)
 
     def _plan_changed(self) -> None:
-        with self._reporting("planned"):
-            self._take_plan()
+        with self._reporting("plan"):
+            state = self._planner.state
+            self._refresh_stages()
+            report = state.report
+            if report is None or state.program is None or state.running:
+                return
+            self._learn_assignment(report, state.program, state.target)
+            if report.compile_s is not None and report is not self._noted:
+                self._note("in the background:", state.program, report, "")
 
-    def _take_plan(self) -> None:
-        state = self._planner.state
-        self._refresh_stages()
-        if state.program is None or state.report is None or state.stage:
-            return
-        self._learn_assignment(state.report, state.program, state.report_target)
-        if state.report.compile_s is not None and state.report is not self._noted:
-            self._noted = state.report
-            self._history.add("in the background:", state.program, state.report, "")
-            self._cache_data = self._cache_view()
-            with self._sync:
-                self._refresh_report()
+    def _note(self, kind: str, program: Program, report: Report, events: str) -> None:
+        """Adds a job to the history."""
+        self._noted = report
+        self._history.add(kind, program, report, events)
+        self._cache_data = self._cache_view()
+        with self._sync:
+            self._refresh_report()
 
     def _refresh_stages(self) -> None:
-        """Sends the stages and the values; their views are made before the lock is
-        taken.
-        """
+        """Sends stages and values; their views are made before the lock is taken."""
         with self._reporting("stages"):
-            now = self.session.now
-            stages, plan, stage = self._stages.views(now.revision, now.target)
+            stages, plan, stage = self._stages.views()
             with self._sync:
                 if stages is not self.stages_data:
                     # What is played may be of older stages: the page asks again.
@@ -644,12 +605,13 @@ class Explorer(anywidget.AnyWidget):
 
     @property
     def _busy(self) -> bool:
-        return self._job is not None and not self._job.done
+        return self._job is not None and self._job.report is None
 
     def _start(self, kind: str) -> None:
         now = self.session.now
         if self._busy or (kind == "run" and why_not_run(now.target)):
             return
+        self._before_job = self._planner.state
         self._job = Job(
             kind, now.program, now.target, now.revision, self._cache, self._job_changed
         )
@@ -657,23 +619,26 @@ class Explorer(anywidget.AnyWidget):
 
     def _job_changed(self, job: Job) -> None:
         with self._reporting("job"):
-            self._take_job(job)
-
-    def _take_job(self, job: Job) -> None:
-        if job.report is not None:
-            self._learn_assignment(job.report, job.program, job.target)
-            # After a cancelled one, what was known before still holds.
-            if not was_cancelled(job.report):
-                self.report, self._report_revision = job.report, job.revision
-            self._history.add(job.kind, job.program, job.report, job.jax_events)
-            self._cache_data = self._cache_view()
-            self._stages.take(job.report, job.revision, job.target)
-            self._refresh_stages()
-        elif job.early is not None:
-            self._stages.take_early(job.early, job.revision, job.target)
-            self._refresh_stages()
-        with self._sync:
-            self._refresh_report()
+            report, now = job.report or job.early, self._planner.state
+            if was_cancelled(report):
+                # What was known before still holds; else what the partitioner found.
+                before = self._before_job
+                if before.report is not None and now.report is job.early:
+                    parts = before.report, before.program, before.report_revision
+                    self._planner.take(*parts, before.target)
+            elif report is not None:
+                if job.report is not None:
+                    self._learn_assignment(job.report, job.program, job.target)
+                    self.report, self._report_revision = job.report, job.revision
+                    self._noted = job.report
+                # The partitioner may have run on a later program meanwhile.
+                is_latest = job.revision == self.session.now.revision
+                if is_latest or now.report_revision <= job.revision:
+                    self._planner.take(report, job.program, job.revision, job.target)
+            if job.report is not None:
+                self._note(job.kind, job.program, job.report, job.jax_events)
+            with self._sync:
+                self._refresh_report()
 
     def _refresh_report(self) -> None:
         with self._reporting("report"):
@@ -690,9 +655,7 @@ class Explorer(anywidget.AnyWidget):
     # --- processes on several hosts -----------------------------------------------
 
     def _group(self) -> Any:
-        """The processes that are the target; those it named last where they broke
-        since.
-        """
+        """The processes that are the target, also those that broke meanwhile."""
         target = self.session.now.target
         self._hosts = hosts_of(target) or self._hosts
         if self._hosts is None or self._hosts.name != target:
@@ -705,18 +668,18 @@ class Explorer(anywidget.AnyWidget):
             return {}
         # Engines that were started anew have done nothing yet.
         last = None if self.report is self._before_restart else self.report
-        return engines_view(group, self._job, last, self._restarting)
+        problem = self._restart_problem
+        return engines_view(group, self._job, last, self._restarting, problem)
 
     def _restart(self, group: Any, stop: Stop) -> None:
         group.restart()
         self._before_restart = self.report
-        self._end_restart(Restart())
+        self._end_restart(group)
 
-    def _restart_failed(self, group: Any, error: Exception) -> None:
-        self._end_restart(Restart(problem=_why(error)))
-
-    def _end_restart(self, restart: Restart) -> None:
-        self._restarting = restart
+    def _end_restart(self, group: Any, error: Exception | None = None) -> None:
+        self._restarting = False
+        if error is not None:
+            self._restart_problem = wording.not_restarted(_why(error))
         with self._sync:
             self._refresh_report()
 

@@ -1,12 +1,9 @@
-"""Jobs that somebody starts: a compile or run, the effects of a program; and the
-history.
-"""
+"""Jobs that somebody starts: a compile or run, the effects of a program; the history."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from shardviz.core.errors import import_optional
@@ -18,6 +15,8 @@ from shardviz.core.wording import stages as wording
 from shardviz.core.wording.effects import effect_rows, unknown_rules
 from shardviz.widgets.background import LatestWins, Stop, failure
 from shardviz.widgets.targets import hosts_of, hosts_size
+
+MOST_JOBS = 50
 
 
 class Job:
@@ -62,11 +61,6 @@ class Job:
         self._cache, self._changed = cache, changed
         self._worker = LatestWins[None](f"shardviz-{kind}", self._run, self._failed)
 
-    @property
-    def done(self) -> bool:
-        """Whether there is a report."""
-        return self.report is not None
-
     def start(self) -> None:
         """Begins."""
         self._worker.request(None)
@@ -77,9 +71,7 @@ class Job:
         self._worker.close(0)
         if self.report is None:
             words = wording.cancelled(self.kind, self.stage)
-            self._finish(
-                Report(self.program.name, "", error=Failure("cancelled", words))
-            )
+            self._finish(Failure("cancelled", words))
 
     def wait(self, timeout: float | None = None) -> None:
         """Blocks until the work has ended; for tests and scripts."""
@@ -114,41 +106,30 @@ class Job:
 
     def _failed(self, _: None, error: Exception) -> None:
         if not self._worker.closed:
-            stopped = failure(error, self.stage)
-            self._finish(Report(self.program.name, "", error=stopped))
+            self._finish(failure(error, self.stage))
+
+    def _finish(self, result: Report | Failure) -> None:
+        if isinstance(result, Failure):
+            result = Report(self.program.name, "", error=result)
+        self.report = result
+        self._changed(self)
 
     def _enter(self, stage: str) -> None:
-        if not self._worker.closed:
-            self.stage = stage
-            self._note_engines()
-            self._changed(self)
+        if self._worker.closed:
+            return
+        self.stage = stage
+        # Of several processes each has a stage of its own.
+        group = hosts_of(self.target)
+        stages = {} if group is None else dict(group.stages)
+        for rank, entered in stages.items():
+            if self.engines.get(rank, ("", 0.0))[0] != entered:
+                self.engines[rank] = (entered, time.time())
+        self._changed(self)
 
     def _preview(self, report: Report) -> None:
         if not self._worker.closed:
             self.early = report
             self._changed(self)
-
-    def _note_engines(self) -> None:
-        """Notes when each of several processes entered its stage."""
-        group = hosts_of(self.target)
-        stages = {} if group is None else dict(group.stages)
-        for rank, stage in stages.items():
-            if self.engines.get(rank, ("", 0.0))[0] != stage:
-                self.engines[rank] = (stage, time.time())
-
-    def _finish(self, report: Report) -> None:
-        self.report = report
-        self._changed(self)
-
-
-@dataclass(frozen=True)
-class _EffectsRequest:
-    """A program whose effects are read, or are observed while it runs."""
-
-    program: Program
-    revision: int
-    target: str = ""
-    observes: bool = False
 
 
 class EffectsReader:
@@ -161,7 +142,8 @@ class EffectsReader:
     def __init__(self, changed: Callable[[], None]):
         self.view: dict[str, Any] = {"state": "none", "revision": -1}
         self._changed = changed
-        self._worker = LatestWins[_EffectsRequest](
+        # An item is the revision, what reads it, and what is shown where that fails.
+        self._worker = LatestWins[tuple[int, Callable[[], Any], dict[str, Any]]](
             "shardviz-effects", self._work, self._failed
         )
 
@@ -170,39 +152,29 @@ class EffectsReader:
         # The page asks each time that its tab is opened.
         if self.view["revision"] != revision:
             self.view = {"state": "reading", "revision": revision}
-            self._worker.request(_EffectsRequest(program, revision))
+            self._worker.request((revision, lambda: effects_view(program), {}))
 
     def observe(self, program: Program, revision: int, target: str) -> None:
         """Runs the program and records the order of its effects, once they were read."""
         if self.view["state"] == "done" and self.view["revision"] == revision:
-            self._show(revision, {**self.view, "watching": True})
-            self._worker.request(_EffectsRequest(program, revision, target, True))
+            self._show(revision, {"watching": True})
+            make = lambda: observed_view(program, target)  # noqa: E731
+            nothing = {"watching": False, "observed": []}
+            self._worker.request((revision, make, nothing))
 
-    def _work(self, request: _EffectsRequest, stop: Stop) -> None:
-        if request.observes:
-            found = observed_view(request.program, request.target)
-        else:
-            found = effects_view(request.program)
-        self._end(request, found)
+    def _work(self, item: tuple[int, Callable[[], Any], Any], stop: Stop) -> None:
+        revision, make, _ = item
+        self._show(revision, make())
 
-    def _failed(self, request: _EffectsRequest, error: Exception) -> None:
-        words = failure(error, "").message
-        if request.observes:
-            self._end(request, {"observed": [], "failed": words})
-        else:
-            self._end(request, {"problem": words})
+    def _failed(self, item: tuple[int, Any, dict[str, Any]], error: Exception) -> None:
+        revision, _, nothing = item
+        why = failure(error, "").message
+        self._show(revision, {**nothing, "failed" if nothing else "problem": why})
 
-    def _end(self, request: _EffectsRequest, found: dict[str, Any]) -> None:
-        if request.observes:
-            self._show(request.revision, {**self.view, "watching": False, **found})
-        else:
-            view = {"state": "done", "revision": request.revision, **found}
-            self._show(request.revision, view)
-
-    def _show(self, revision: int, view: dict[str, Any]) -> None:
-        """Shows a view unless it is of a program that is no longer the latest."""
+    def _show(self, revision: int, found: dict[str, Any]) -> None:
+        """Adds to the view, unless it is of another program by now."""
         if self.view["revision"] == revision:
-            self.view = view
+            self.view = {**self.view, "state": "done", **found}
             self._changed()
 
 
@@ -232,10 +204,8 @@ def observed_view(program: Program, target: str) -> dict[str, Any]:
     from shardviz.core.backend.run.worker.observed import observed_order
 
     seen = observed_order(program, target=target or None)
-    return {"observed": seen.rows(), "failed": str(seen.report.error or "")}
-
-
-MOST_JOBS = 50
+    failed = str(seen.report.error or "")
+    return {"watching": False, "observed": seen.rows(), "failed": failed}
 
 
 class History:

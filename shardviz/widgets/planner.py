@@ -10,16 +10,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import Report
+from shardviz.core.program.report import Collective, Report
+from shardviz.core.wording import stages as wording
 from shardviz.widgets.background import LatestWins, Stop, failure
-from shardviz.widgets.targets import hosts_size, is_simulated
+from shardviz.widgets.targets import hosts_size, is_simulated, target_title
 
 SETTLE_S = 0.15
 MOST_AUTOMATIC = 512  # devices: beyond, even simulated ones take many seconds
@@ -27,66 +28,58 @@ MOST_AUTOMATIC = 512  # devices: beyond, even simulated ones take many seconds
 PATIENCE_S = 3.0
 _UNTRACED = ("program", "target", "trace", "lower")
 
-MakePlan = Callable[[Program], Plan]
-Partition = Callable[
-    [Program, str, Callable[[], bool], Callable[[Report], None]], Report
-]
-
 
 @dataclass(frozen=True)
-class NotRun:
-    """Why the partitioner does not run by itself.
+class _Request:
+    """The program of one revision, and its target."""
 
-    Attributes:
-        code: `hosts`, `attached`, `described`, `too many`, `no plan` or `failed`.
-        target: the described target, checked.
-        devices: how many there would be to simulate.
-        detail: what failed.
-    """
-
-    code: str
-    target: str = ""
-    devices: int = 0
-    detail: str = ""
-
-
-@dataclass(frozen=True)
-class PlanRequest:
-    """The program of one revision, and its target.
-
-    Attributes:
-        only_plan: whether the partitioner does not run after it.
-    """
-
-    program: Program
     revision: int
     target: str
-    only_plan: bool = False
+    program: Program = field(compare=False)  # the revision says which it is
 
 
-@dataclass(frozen=True)
-class PlannerState:
-    """The results for the latest program so far.
+@dataclass(frozen=True, eq=False)
+class StageResults:
+    """The results on all stages, with the revision and the target that they are of.
 
     Attributes:
-        plan: the last plan; `plan_revision` is the session's revision that it is of.
-        report: of partitioner and compiler; None where they have not run.
-        report_revision, report_target, program: what the report is of.
-        stage: the running work: `"planning"`, `"partitioning"`, `"compiling"` or `""`.
-        not_run: why the partitioner does not run by itself; None where it does.
-
-    >>> PlannerState().plan is None, PlannerState().stage
-    (True, '')
+        plan, plan_revision: the propagated stage; None where there is none.
+        report, report_revision, target: the partitioned and the compiled stage, and
+            their target.
+        not_run: why the partitioner does not run by itself; `""` where it does.
+        program: what the report is of.
+        running: the work that goes on: `"planning"`, `"partitioning"`, `"compiling"`
+            or `""`.
     """
 
     plan: Plan | None = None
     plan_revision: int = -1
     report: Report | None = None
     report_revision: int = -1
-    report_target: str = ""
+    target: str = ""
+    not_run: str = ""
     program: Program | None = None
-    stage: str = ""
-    not_run: NotRun | None = None
+    running: str = ""
+
+    @property
+    def mismatched(self) -> bool:
+        """Whether plan and report are of two different programs."""
+        return self.plan_revision != self.report_revision
+
+    def collectives(self) -> tuple[tuple[Collective, ...] | None, ...]:
+        """The collectives propagated, partitioned and compiled; None where not known."""
+        planned = None
+        if self.plan is not None and self.plan.ok:
+            planned = self.plan.collectives
+        if self.report is None:
+            return planned, None, None
+        return planned, self.report.partitioned, self.report.collectives
+
+    def shown(self) -> tuple[Any, ...]:
+        """What the page shows of them: equal where nothing changed."""
+        # Plans and reports are large: the same ones are the same objects.
+        numbers = self.plan_revision, self.report_revision, self.target, self.not_run
+        return id(self.plan), id(self.report), *numbers
 
 
 class Planner:
@@ -106,100 +99,100 @@ class Planner:
         self,
         changed: Callable[[], None],
         cache: ExecutableCache,
-        make_plan: MakePlan | None = None,
-        partition: Partition | None = None,
+        make_plan: Callable[[Program], Plan] | None = None,
+        partition: Callable[..., Report] | None = None,
         settle_s: float = SETTLE_S,
     ):
-        self.state = PlannerState()
+        self.state = StageResults()
         self._writing = threading.Lock()
         self._changed = changed
         self._make_plan = make_plan or plan_of
         self._partition = partition or partial(compiled, cache)
-        self._plans = LatestWins[PlanRequest](
+        self._plans = LatestWins[_Request](
             "shardviz-plan", self._plan, self._plan_failed, settle_s
         )
-        self._compiles = LatestWins[PlanRequest](
+        self._compiles = LatestWins[_Request](
             "shardviz-partition", self._compile, self._compile_failed
         )
-        self._requested: tuple[int, str] | None = None
+        self._requested: _Request | None = None
 
     def request(self, program: Program, revision: int, target: str) -> None:
         """Plans this program next, unless it was the last one requested. Never blocks."""
-        if self._requested != (revision, target):
-            self._requested = (revision, target)
+        request = _Request(revision, target, program)
+        if self._requested != request:
+            self._requested = request
             self._compiles.drop()
-            self._plans.request(PlanRequest(program, revision, target))
+            self._plans.request(request)
 
-    def plan_now(
-        self, program: Program, revision: int, target: str, timeout: float
-    ) -> bool:
-        """Plans this program unless it is planned, and does not run the partitioner.
-
-        Returns:
-            Whether there is a plan of it within `timeout` seconds.
-        """
-        requested = self._requested == (revision, target)
+    def plan_now(self, program: Program, revision: int, timeout: float) -> None:
+        """Plans this program unless it is planned; waits at most `timeout` seconds."""
+        requested = self._requested is not None and self._requested.revision == revision
         if self.state.plan_revision != revision and not requested:
-            self._plans.request(PlanRequest(program, revision, target, only_plan=True))
+            # Nobody asked for this revision, so the partitioner does not run after it.
+            self._plans.request(_Request(revision, "", program))
         self._plans.wait(timeout)
-        return self.state.plan_revision == revision
+
+    def take(
+        self,
+        report: Report | None,
+        program: Any,
+        revision: int,
+        target: str,
+        **also: Any,
+    ) -> None:
+        """Takes what a compile found, also while it still runs."""
+        self._update(
+            report=report,
+            report_revision=revision,
+            target=target,
+            program=program,
+            **also,
+        )
 
     def wait(self, timeout: float | None = None) -> bool:
         """Blocks until no work is left; for scripts and tests."""
-        begun = time.monotonic()
-        while True:
-            left = timeout
-            if timeout is not None:
-                left = max(0.0, timeout - (time.monotonic() - begun))
-            if not (self._plans.wait(left) and self._compiles.wait(left)):
-                return False
-            # A plan that ended meanwhile may have requested a compile.
-            if self._plans.wait(0.0) and self._compiles.wait(0.0):
-                return True
+        # A plan requests its compile before its own thread ends.
+        return self._plans.wait(timeout) and self._compiles.wait(timeout)
 
     def close(self) -> None:
         """Ends all work and its threads."""
         self._plans.close()
         self._compiles.close()
 
-    def _plan(self, request: PlanRequest, stop: Stop) -> None:
-        if self.state.plan is None or self.state.plan_revision != request.revision:
-            self._update(stage="planning")
+    def _plan(self, request: _Request, stop: Stop) -> None:
+        if self.state.plan_revision != request.revision:
+            self._update(running="planning")
             plan = self._make_plan(request.program)
             if stop():
                 return
             self._update(plan=plan, plan_revision=request.revision)
         self._request_compile(request)
 
-    def _plan_failed(self, request: PlanRequest, error: Exception) -> None:
+    def _plan_failed(self, request: _Request, error: Exception) -> None:
         program = request.program
-        if self.state.plan_revision == request.revision:
-            not_run = NotRun("failed", detail=failure(error, "").message)
-            self._update(stage="", not_run=not_run)
-            return
         plan = Plan(program.name, program.mesh, error=failure(error, "propagate"))
         self._update(plan=plan, plan_revision=request.revision)
         self._request_compile(request)
 
-    def _request_compile(self, request: PlanRequest) -> None:
+    def _request_compile(self, request: _Request) -> None:
         """Lets the partitioner run on what is planned, or notes why it does not."""
         plan = self.state.plan
         not_run = why_not_automatic(request.program, request.target)
         # What cannot be traced cannot be compiled, for the same reason.
         if plan is not None and plan.error is not None:
             if plan.error.stage in _UNTRACED:
-                not_run = NotRun("no plan")
-        compiles = not_run is None and not request.only_plan
-        self._update(not_run=not_run, stage="partitioning" if compiles else "")
+                not_run = wording.not_run("no plan")
+        compiles = not not_run and request == self._requested
+        self._update(not_run=not_run, running="partitioning" if compiles else "")
         if compiles:
             self._compiles.request(request)
 
-    def _compile(self, request: PlanRequest, stop: Stop) -> None:
+    def _compile(self, request: _Request, stop: Stop) -> None:
         begun = time.monotonic()
 
         def cancelled() -> bool:
             late = time.monotonic() - begun > PATIENCE_S
-            superseded = self._is_old(request) or stop()
+            superseded = request != self._requested or stop()
             return self._compiles.closed or (superseded and late)
 
         def preview(report: Report) -> None:
@@ -208,26 +201,17 @@ class Planner:
         report = self._partition(request.program, request.target, cancelled, preview)
         self._show(request, report, "")
 
-    def _compile_failed(self, request: PlanRequest, error: Exception) -> None:
+    def _compile_failed(self, request: _Request, error: Exception) -> None:
         stopped = failure(error, "compile", refused="target")
         self._show(request, Report(request.program.name, "", error=stopped), "")
 
-    def _is_old(self, request: PlanRequest) -> bool:
-        return self._requested != (request.revision, request.target)
-
-    def _show(self, request: PlanRequest, report: Report, stage: str) -> None:
-        if self._is_old(request) or self._compiles.closed:
-            return
-        self._update(
-            report=report,
-            report_revision=request.revision,
-            report_target=request.target,
-            program=request.program,
-            stage=stage,
-        )
+    def _show(self, request: _Request, report: Report, running: str) -> None:
+        if request == self._requested and not self._compiles.closed:
+            parts = request.program, request.revision, request.target
+            self.take(report, *parts, running=running)
 
     def _update(self, **known: Any) -> None:
-        with self._writing:  # two threads write
+        with self._writing:  # several threads write
             self.state = replace(self.state, **known)
         if not self._plans.closed:
             self._changed()
@@ -263,19 +247,19 @@ def compiled(
     return report
 
 
-def why_not_automatic(program: Program, target: str) -> NotRun | None:
-    """Why the partitioner waits for somebody to press Compile; None where it does not.
+def why_not_automatic(program: Program, target: str) -> str:
+    """Why the partitioner waits for somebody to press Compile; `""` where it does not.
 
     >>> from shardviz.core.layout.mesh import make_mesh
-    >>> program = Program(abs, (), make_mesh(data=8))
-    >>> why_not_automatic(program, "tpu:v5e:2x4").code, why_not_automatic(program, "")
-    ('described', None)
+    >>> why_not_automatic(Program(abs, (), make_mesh(data=8)), "cpu:8")
+    ''
     """
     if hosts_size(target) is not None:
-        return NotRun("hosts")
+        return wording.not_run("hosts")
+    if target == "attached":
+        return wording.not_run("attached")
     if not is_simulated(target):
-        code = "attached" if target == "attached" else "described"
-        return NotRun(code, target=target)
+        return wording.not_run("described", target_title(target))
     if program.mesh.size > MOST_AUTOMATIC:
-        return NotRun("too many", devices=program.mesh.size)
-    return None
+        return wording.not_run("too many", devices=program.mesh.size)
+    return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +9,7 @@ from shardviz.core.format import bytes_text, count_text, seconds_text
 from shardviz.core.program.cache import ExecutableCache, cache_rows
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.report import Report
-from shardviz.core.program.roofline import Bound, Roofline, with_operations
-from shardviz.core.wording import explorer as explorer_wording
+from shardviz.core.program.roofline import Bound, with_operations
 from shardviz.core.wording import stages as wording
 from shardviz.widgets.jobs import Job
 
@@ -43,30 +41,21 @@ def report_view(job: Job | None, last: Report | None, revision: int) -> dict[str
         "times": [],
         "checks": [],
         "verdict": "",
-        "error": None,
+        "error": error_view(last),
     }
     if last is not None:
-        view.update(_report(last), revision=revision)
+        view["state"] = "done" if last.error is None else "failed"
+        view.update(times=_times(last), verdict=wording.run_verdict(last))
+        for check in last.checks[:MAX_ROWS]:
+            row = {"name": check.name, "ok": check.ok, "detail": check.detail}
+            view["checks"].append(row)
+        view["revision"] = revision
     if job is not None and job.report is None:
         view["state"], view["started"] = "running", job.started
         view["stage"] = f"{job.kind}: {job.stage}"
-    elif job is not None and job.report is not None and was_cancelled(job.report):
-        assert job.report.error is not None
-        view["cancelled"] = job.report.error.message.rstrip(".")
+    elif job is not None and was_cancelled(job.report):
+        view["cancelled"] = job.report.error.message.rstrip(".")  # type: ignore[union-attr]
     return view
-
-
-def _report(report: Report) -> dict[str, Any]:
-    checks = []
-    for check in report.checks[:MAX_ROWS]:
-        checks.append({"name": check.name, "ok": check.ok, "detail": check.detail})
-    return {
-        "state": "done" if report.error is None else "failed",
-        "times": _times(report),
-        "verdict": wording.run_verdict(report),
-        "checks": checks,
-        "error": error_view(report),
-    }
 
 
 def error_view(report: Report | None) -> dict[str, str] | None:
@@ -78,28 +67,27 @@ def error_view(report: Report | None) -> dict[str, str] | None:
     return {"title": title, "message": error.message, "source": error.source}
 
 
-def was_cancelled(report: Report) -> bool:
+def was_cancelled(report: Report | None) -> bool:
     """Whether somebody cancelled it.
 
     >>> was_cancelled(Report("f", ""))
     False
     """
-    return report.error is not None and report.error.stage == "cancelled"
+    return (
+        report is not None
+        and report.error is not None
+        and (report.error.stage == "cancelled")
+    )
 
 
 def _times(report: Report) -> list[list[str]]:
     times = []
     if report.target:
         times.append(["on", report.target])
-    stages = (
-        ("lower", report.lower_s),
-        ("compile", report.compile_s),
-        ("place", report.place_s),
-        ("run", report.run_s),
-    )
-    for name, seconds in stages:
+    for stage in ("lower", "compile", "place", "run"):
+        seconds = getattr(report, f"{stage}_s")
         if seconds is not None:
-            times.append([name, seconds_text(seconds)])
+            times.append([stage, seconds_text(seconds)])
     if report.effects:
         times.append(["effects", ", ".join(report.effects)])
     return times
@@ -109,14 +97,9 @@ def cache_view(cache: ExecutableCache) -> dict[str, Any]:
     """The entries and the hits of the executable cache, as plain data."""
     rows = []
     for entry in cache_rows(cache)[:MAX_ROWS]:
-        row = {
-            "key": entry["key"][:12],
-            "name": entry["name"],
-            "compile": seconds_text(entry["compile_s"]),
-            "hits": entry["hits"],
-            "waited": entry["waited"],
-        }
-        rows.append(row)
+        took = seconds_text(entry["compile_s"])
+        row = {"key": entry["key"][:12], "name": entry["name"], "compile": took}
+        rows.append({**row, "hits": entry["hits"], "waited": entry["waited"]})
     counts = {"hits": cache.hits, "misses": cache.misses, "size": cache.size}
     return {"rows": rows, **counts}
 
@@ -124,26 +107,25 @@ def cache_view(cache: ExecutableCache) -> dict[str, Any]:
 # --- engines --------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Restart:
-    """What is known of starting the processes of a target anew.
-
-    Attributes:
-        running: whether it goes on.
-        problem: why the last one failed; `""` where it did not.
-    """
-
-    running: bool = False
-    problem: str = ""
-
-
 def engines_view(
-    group: Any, job: Job | None, report: Report | None, restart: Restart
+    group: Any,
+    job: Job | None,
+    report: Report | None,
+    restarting: bool = False,
+    problem: str = "",
 ) -> dict[str, Any]:
-    """A line per engine, while it runs and afterwards; empty where there are none."""
-    running = job is not None and not job.done
+    """A line per engine, while it runs and afterwards; empty where there are none.
+
+    Args:
+        group: the processes on several hosts; None where they do not run.
+        job: the last one that was started.
+        report: the last report since the processes began.
+        restarting: whether they are being started anew.
+        problem: why they did not start again the last time.
+    """
+    running = job is not None and job.report is None
     lost = group is not None and bool(group.problem)
-    if running and group is not None and job is not None and job.target == group.name:
+    if group is not None and job is not None and running and job.target == group.name:
         lines = [_running_engine(process, job) for process in group.processes]
     elif report is not None and report.processes:
         lines = [_ended_engine(process, lost) for process in report.processes]
@@ -152,16 +134,13 @@ def engines_view(
         lines = [_engine(process, state, "") for process in group.processes]
     else:
         return {}
-    problem = ""
-    if restart.problem:
-        problem = explorer_wording.not_restarted(restart.problem)
-    elif group is not None and not restart.running:
+    if group is not None and not problem and not restarting:
         problem = group.problem
     return {
         "lines": lines[:MOST_ENGINES],
         "more": max(0, len(lines) - MOST_ENGINES),
-        "restart": group is not None and not running and not restart.running,
-        "restarting": restart.running,
+        "restart": group is not None and not running and not restarting,
+        "restarting": restarting,
         "problem": problem,
     }
 
@@ -228,7 +207,11 @@ def memory_view(report: Report | None, plan: Plan | None = None) -> dict[str, An
         over=report.fit is not None and report.fit.ok is False,
         target=report.target,
     )
-    return {**view, **_roofline(with_operations(report, plan))}
+    found = with_operations(report, plan)
+    if found is not None:
+        view.update(times=_bars(found.rows), operations=_bars(found.ops))
+        view["timesNote"] = found.words if found.rows else ""
+    return view
 
 
 def _cost(name: str, value: float) -> str:
@@ -237,32 +220,13 @@ def _cost(name: str, value: float) -> str:
     return seconds_text(value) if "seconds" in name else count_text(value)
 
 
-def _roofline(found: Roofline | None) -> dict[str, Any]:
-    """The least time of each part and operation, the longest first."""
-    if found is None:
-        return {}
-    return {
-        "times": _bars(found.rows),
-        "operations": _bars(found.ops),
-        "timesNote": found.words if found.rows else "",
-    }
-
-
 def _bars(bounds: Sequence[Bound]) -> list[dict[str, Any]]:
-    """Bars of seconds; a time that is not known has none."""
-    # What has no known time comes last.
+    """Bars of least seconds, the longest first; a time that is not known has none."""
     rows = sorted(bounds, key=lambda row: -(row.seconds or 0.0))[:MOST_TIMES]
-    most = 1.0
-    if rows and rows[0].seconds:
-        most = rows[0].seconds
+    most = max((row.seconds or 0.0 for row in rows), default=0.0) or 1.0
     bars = []
     for row in rows:
-        bar = {
-            "name": row.name,
-            "seconds": seconds_text(row.seconds),
-            "share": (row.seconds or 0.0) / most,
-            "bound": row.bound,
-            "source": row.source,
-        }
-        bars.append(bar)
+        share = (row.seconds or 0.0) / most
+        bar = {"name": row.name, "seconds": seconds_text(row.seconds), "share": share}
+        bars.append({**bar, "bound": row.bound, "source": row.source})
     return bars

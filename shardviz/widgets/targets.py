@@ -5,7 +5,6 @@ Attached devices are looked up only when they are used, because that starts a ba
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import sys
@@ -30,11 +29,7 @@ _HOSTS = re.compile(
     r"([1-9]\d{0,2}) ?hosts? ?[x×*] ?([1-9]\d{0,3})(?: ?, ?local)?", re.IGNORECASE
 )
 _SIMULATED = re.compile(r"cpu(?:\s*:\s*([0-9]{1,7}))?", re.IGNORECASE)
-# Of the shapes that could fill a target, so many are ranked and so many of these tried.
-MOST_SHAPES = 400
-MOST_TRIED = 40
 _PLAIN = ("", "attached", "cpu")
-_DESCRIBED = ("tpu", "gpu")
 EXAMPLES = (
     "tpu:v5e:4x4",
     "tpu:v5e:4x4*2",
@@ -50,9 +45,7 @@ EXAMPLES = (
 
 
 def running_hosts() -> tuple[Any, ...]:
-    """The processes on several hosts that run in this kernel, as `sv.hosts` started
-    them.
-    """
+    """The processes on several hosts that `sv.hosts` started in this kernel."""
     # Where nobody has imported this, none can be running.
     several = sys.modules.get("shardviz.core.backend.run.hosts.group")
     return () if several is None else tuple(several.running())
@@ -76,10 +69,7 @@ def hosts_size(target: str) -> tuple[int, int] | None:
     if group is not None:
         return len(group.processes), group.devices
     match = _HOSTS.fullmatch(target)
-    if match is None:
-        return None
-    hosts, devices = int(match[1]), int(match[2])
-    return hosts, hosts * devices
+    return None if match is None else (int(match[1]), int(match[1]) * int(match[2]))
 
 
 def checked_target(text: str) -> str:
@@ -97,12 +87,12 @@ def checked_target(text: str) -> str:
     if match is not None:
         return f"{plural(int(match[1]), 'host')} x {int(match[2])}, local"
     word = text.strip().lower()
-    if word in (*_PLAIN, *_DESCRIBED):
+    if word in (*_PLAIN, "tpu", "gpu"):
         return word
     match = _SIMULATED.fullmatch(word)
     if match is not None and int(match[1]) > 0:
         return f"cpu:{int(match[1])}"
-    if word.split(":")[0].strip() in _DESCRIBED or is_described(word):
+    if word.split(":")[0].strip() in ("tpu", "gpu") or is_described(word):
         return str(Topology.parse(word))
     raise TargetError(
         f"No target is called {shown(text)}. Write 'attached', 'cpu', 'cpu:64',"
@@ -119,27 +109,19 @@ def is_simulated(target: str) -> bool:
     return target == "" or _SIMULATED.fullmatch(target) is not None
 
 
+@lru_cache(maxsize=64)
 def topology_of(target: str) -> Topology | None:
     """The described hardware that a checked target names; None for any other target.
 
     >>> topology_of("tpu:v5e:4x4").size, topology_of("cpu:8")
     (16, None)
     """
-    if not target.startswith(("tpu:", "gpu:")):
-        return None
-    return _topology(target)
-
-
-@lru_cache(maxsize=64)
-def _topology(target: str) -> Topology:
-    return Topology.parse(target)
+    return Topology.parse(target) if target.startswith(("tpu:", "gpu:")) else None
 
 
 def why_not_run(target: str) -> str:
     """Why nothing can run on a checked target; `""` where programs can."""
-    if topology_of(target) is None:
-        return ""
-    return only_described(target)
+    return "" if topology_of(target) is None else only_described(target)
 
 
 def target_title(target: str) -> str:
@@ -193,9 +175,6 @@ def fitting_mesh(
 
     >>> fitting_mesh(make_mesh(data=4, model=2), "tpu:v5e:4x4")
     MeshSpec('data=8, model=2')
-    >>> few = lambda mesh: mesh.shape["data"] <= 4
-    >>> fitting_mesh(make_mesh(data=4, model=2), "tpu:v5e:4x4", few)
-    MeshSpec('data=4, model=4')
     """
     count = needed_size(mesh, target)
     if count is None:
@@ -215,49 +194,31 @@ def fitting_mesh(
 
 
 def _sizes(old: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:
-    """Axis sizes that multiply to a count: first the plain choice, then the nearest."""
-    left, kept = count, []
-    for size in reversed(old[1:]):
-        kept.append(math.gcd(left, size))
-        left //= kept[-1]
-    first = (left, *reversed(kept))
-    yield first
-
-    def change(sizes: tuple[int, ...]) -> tuple[float, float, int]:
-        steps = [abs(math.log2(new / was)) for new, was in zip(sizes, old, strict=True)]
-        # Rounded, so that steps in another order do not decide.
-        return round(sum(steps), 6), max(steps), -sizes[0]
-
-    shapes = set(itertools.islice(_factors(len(old), count), MOST_SHAPES)) - {first}
-    yield from sorted(shapes, key=change)[:MOST_TRIED]
-
-
-def _factors(axes: int, count: int) -> Iterator[tuple[int, ...]]:
-    if axes == 1:
-        yield (count,)
-        return
-    for size in range(1, count + 1):
-        if count % size == 0:
-            for rest in _factors(axes - 1, count // size):
-                yield (size, *rest)
+    """Axis sizes that multiply to a count, those nearest to the old ones first."""
+    first, others = count, list(old[1:])
+    for i, size in reversed(list(enumerate(others))):
+        others[i] = math.gcd(first, size)
+        first //= others[i]
+    yield first, *others
+    # An array may be too small for the first axis: it gives factors to the others.
+    while first > 1 and others:
+        factor = next(n for n in range(2, first + 1) if first % n == 0)
+        first //= factor
+        others[others.index(min(others))] *= factor
+        yield first, *others
 
 
 # --- what the page shows --------------------------------------------------------------
 
 
-@lru_cache(maxsize=1)
 def described_options() -> list[dict[str, str]]:
     """Examples of described targets for the menu."""
     options = []
     for text in EXAMPLES:
-        topology = _topology(text)
-        option = {
-            "value": text,
-            "label": f"{target_title(text)} · {topology.size:,}",
-            "title": topology.words(),
-            "group": "Described",
-        }
-        options.append(option)
+        topology = Topology.parse(text)
+        label = f"{topology.title} · {topology.size:,}"
+        option = {"value": text, "label": label, "title": topology.words()}
+        options.append({**option, "group": "Described"})
     return options
 
 
@@ -284,7 +245,7 @@ def target_view(
     error: str = "",
     accepts: Callable[[MeshSpec], bool] | None = None,
 ) -> dict[str, Any]:
-    """The chosen target, and notes on it; the options are in the menus.
+    """The chosen target, and the mesh that fits it; the options are in the menus.
 
     >>> target_view(make_mesh(data=4, model=2), "cpu:8")["label"]
     'simulated CPU × 8'
@@ -295,34 +256,24 @@ def target_view(
         view["label"] = target_title(target)
     if error:
         view["error"] = error
-    reason = why_not_run(target)
-    if reason:
-        view["noRun"] = reason
     topology = topology_of(target)
     if topology is not None:
-        view["words"] = topology.words()
-    return {**view, **_offer(mesh, target, accepts)}
-
-
-def _offer(
-    mesh: MeshSpec, target: str, accepts: Callable[[MeshSpec], bool] | None
-) -> dict[str, str]:
-    """Why the mesh does not fit the target, and the mesh that does."""
+        view.update(noRun=why_not_run(target), words=topology.words())
     count = needed_size(mesh, target)
     if count is None:
-        return {}
+        return view
     fitting = fitting_mesh(mesh, target, accepts)
     # Of processes on several hosts, the number of hosts alone may differ.
     if count == mesh.size:
-        offer = {"note": wording.other_hosts(len(mesh.processes), target)}
+        view["note"] = wording.other_hosts(len(mesh.processes), target)
         if fitting is not None:
-            offer["offer"] = wording.take_hosts(len(fitting.processes))
-        return offer
-    offer = {"note": wording.other_size(target_title(target), count, mesh.size)}
+            view["offer"] = wording.take(plural(len(fitting.processes), "host"))
+        return view
+    view["note"] = wording.other_size(target_title(target), count, mesh.size)
     if fitting is not None:
         axes = [f"{format_names((n,))}={size}" for n, size in fitting.shape.items()]
-        offer["offer"] = wording.take_axes(", ".join(axes))
-    return offer
+        view["offer"] = wording.take(", ".join(axes))
+    return view
 
 
 # --- where the devices lie ------------------------------------------------------------
@@ -337,9 +288,6 @@ class DevicePlacement:
         mesh: the mesh with the device ids and hosts of the hardware.
         compiled: whether a compile chose the order of the devices; else they are in id
             order.
-
-    >>> device_placement(make_mesh(data=8), "tpu:v5e:2x4").compiled
-    False
     """
 
     topology: Topology
@@ -370,6 +318,7 @@ def why_no_placement(mesh: MeshSpec, target: str) -> str:
     return ""
 
 
+@lru_cache(maxsize=8)
 def device_placement(
     mesh: MeshSpec, target: str, order: tuple[int, ...] = ()
 ) -> DevicePlacement | None:
@@ -385,14 +334,9 @@ def device_placement(
     >>> placement.mesh.device_ids.tolist(), placement.compiled
     ([[0, 1], [3, 2]], True)
     """
-    if why_no_placement(mesh, target):
+    topology = topology_of(target)
+    if topology is None or why_no_placement(mesh, target):
         return None
-    return _placed(mesh, target, order)
-
-
-@lru_cache(maxsize=8)
-def _placed(mesh: MeshSpec, target: str, order: tuple[int, ...]) -> DevicePlacement:
-    topology = _topology(target)
     known = len(order) == mesh.size and set(order) <= set(topology.device_ids.tolist())
     if known:
         rows = device_rows(make_mesh(mesh.shape, device_ids=list(order)), topology)
@@ -407,6 +351,7 @@ def _placed(mesh: MeshSpec, target: str, order: tuple[int, ...]) -> DevicePlacem
     return DevicePlacement(topology, placed, known)
 
 
+# Every edit asks whether there are positions, and meshes are large.
 @lru_cache(maxsize=8)
 def _rows(mesh: MeshSpec, topology: Topology) -> np.ndarray:
     return device_rows(mesh, topology)
@@ -433,8 +378,7 @@ class DeviceAssignments:
         # On other targets nothing is looked up, which every edit would pay for.
         if topology_of(target) is None:
             return None
-        order = self._known.get(_key(mesh, target), ())
-        return device_placement(mesh, target, order)
+        return device_placement(mesh, target, self._known.get(_key(mesh, target), ()))
 
 
 def _key(mesh: MeshSpec, target: str) -> Any:

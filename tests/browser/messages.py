@@ -27,9 +27,10 @@ from shardviz.widgets.explorer import Explorer
 from shardviz.widgets.jobs import Job, effects_view
 from shardviz.widgets.links_view import LinkRequest, link_view
 from shardviz.widgets.movements_view import player_data
-from shardviz.widgets.report_view import Restart, engines_view
+from shardviz.widgets.planner import StageResults
+from shardviz.widgets.report_view import engines_view
 from shardviz.widgets.session import Session
-from shardviz.widgets.stages_view import StageResults, stages_view
+from shardviz.widgets.stages_view import stages_view
 from shardviz.widgets.state import session_on
 from shardviz.widgets.targets import device_placement
 from shardviz.widgets.values_view import explanation_view, values_view
@@ -69,10 +70,10 @@ def messages() -> Iterator[tuple[str, Any]]:
         yield "MovementData", player_data(collective_movement("all-reduce", size, 4096))
     job = Job("run", programs.get(), NAME, 1, ExecutableCache(), lambda _: None)
     job.engines[0] = ("compile", 1.5)
-    yield "Engines", engines_view(PretendedHosts(), job, None, Restart())
+    yield "Engines", engines_view(PretendedHosts(), job, None)
     report = ReportOfHosts("f", NAME, processes=(did(0, {"run": 0.5}),))
-    yield "Engines", engines_view(PretendedHosts(problem="It ended."), None, report, Restart())
-    yield "Engines", engines_view(PretendedHosts(), None, None, Restart(problem="no memory"))
+    yield "Engines", engines_view(PretendedHosts(problem="It ended."), None, report)
+    yield "Engines", engines_view(PretendedHosts(), None, None, problem="no memory")
     program = programs.get().replace(fn=_prints, name="prints")
     yield "Effects", {"state": "done", "revision": 1, **effects_view(program)}
     there = device_placement(make_mesh(data=4, model=4), "tpu:v5e:4x4")

@@ -10,7 +10,8 @@ from playwright.sync_api import Page, expect
 from shardviz.core.program.report import Failure, Report
 from shardviz.gallery import programs
 from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.stages_view import StageResults, saved_stages, stages_view
+from shardviz.widgets.planner import StageResults
+from shardviz.widgets.stages_view import saved_stages, stages_view
 from shardviz.widgets.values_view import values_view
 from tests.browser.test_explorer import OPEN, RUN_MS, ask_kernel, type_into
 from tests.browser.test_page import explorer

@@ -9,7 +9,7 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_notes import Refusal
 from shardviz.core.program.plan_values import Choice, Diagnosis, Origin, PlannedOp, Step
 from shardviz.core.program.report import Collective, Failure, Member, Memory, Report
-from shardviz.widgets.stages_view import StageResults
+from shardviz.widgets.planner import StageResults
 
 MESH = make_mesh(data=4, model=2)
 DOT = ValueName("operation", "dot_general")

@@ -29,29 +29,6 @@ def test_what_work_raises_goes_to_the_item_and_the_next_one_is_done():
     assert failed == [(1, "1"), (2, "2")]
 
 
-def test_only_the_latest_request_is_done():
-    done: list[int] = []
-    latest = queue(lambda item, stop: done.append(item), 0.05)
-    for number in range(500):
-        latest.request(number)
-    assert latest.wait(5)
-    assert done == [499]
-
-
-def test_nothing_begins_while_requests_keep_coming():
-    done: list[int] = []
-    latest = queue(lambda item, stop: done.append(item), 0.2)
-    until = time.monotonic() + 0.5
-    number = 0
-    while time.monotonic() < until:
-        latest.request(number)
-        number += 1
-        time.sleep(0.01)
-        assert done == []
-    assert latest.wait(5)
-    assert done == [number - 1]
-
-
 def test_one_at_a_time_and_a_later_request_stops_the_running_one():
     began, stopped, under_way, most = threading.Event(), [], [0], [0]
 
@@ -74,18 +51,6 @@ def test_one_at_a_time_and_a_later_request_stops_the_running_one():
     assert most == [1]
 
 
-def test_a_request_never_waits_for_the_work():
-    hold = threading.Event()
-    latest = queue(lambda item, stop: hold.wait(5) and None)
-    latest.request(0)
-    begun = time.perf_counter()
-    for number in range(1000):
-        latest.request(number)
-    assert time.perf_counter() - begun < 0.5
-    hold.set()
-    latest.close()
-
-
 def test_no_thread_is_left_when_there_is_nothing_to_do_or_it_is_closed():
     latest = queue(lambda item, stop: None, name="test of threads")
     latest.request(1)
@@ -102,15 +67,6 @@ def test_no_thread_is_left_when_there_is_nothing_to_do_or_it_is_closed():
 def _until(stop) -> None:
     while not stop():
         time.sleep(0.005)
-
-
-def test_a_request_that_has_not_begun_can_be_dropped():
-    done: list[int] = []
-    latest = queue(lambda item, stop: done.append(item), 0.1)
-    latest.request(1)
-    latest.drop()
-    assert latest.wait(5)
-    assert done == []
 
 
 class Comm(DummyComm):

@@ -16,7 +16,7 @@ from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.report import Check, Failure
 from shardviz.gallery import programs
 from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.report_view import Restart, engines_view
+from shardviz.widgets.report_view import engines_view
 from shardviz.widgets.session import Session
 from shardviz.widgets.targets import checked_target, local_options, target_view
 from tests.widgets.pretended_hosts import (
@@ -165,10 +165,8 @@ def test_engines_of_another_target_are_not_shown(explorer, several):
 
 def test_of_very_many_engines_the_first_are_listed():
     many = tuple(did(rank, {"run": 1.0}) for rank in range(100))
-    view = engines_view(None, None, ReportOfHosts("f", "", processes=many), Restart())
+    view = engines_view(None, None, ReportOfHosts("f", "", processes=many))
     assert (len(view["lines"]), view["more"], view["restart"]) == (64, 36, False)
     lost = did(3, {}, error=Failure("run", "out of memory"))
-    (line,) = engines_view(None, None, ReportOfHosts("f", "", processes=(lost,)), Restart())[
-        "lines"
-    ]
+    (line,) = engines_view(None, None, ReportOfHosts("f", "", processes=(lost,)))["lines"]
     assert (line["state"], line["words"]) == ("failed", "run: out of memory")

@@ -8,18 +8,18 @@ import pytest
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import Collective, Failure, Report
+from shardviz.core.program.report import Collective, Report
 from shardviz.gallery import programs, puzzles
 from shardviz.gallery.programs import known_program
 from shardviz.widgets import stages_view
 from shardviz.widgets.explorer import Explorer
+from shardviz.widgets.jobs import Job
 from shardviz.widgets.planner import Planner
 from shardviz.widgets.session import Session
 from shardviz.widgets.stages_view import StageViews
 from shardviz.widgets.state import open_state, session_state
 
 ONE = Collective("all-reduce", ("data",), 1024)
-CANCELLED = Report("f", "", error=Failure("cancelled", "The compile was cancelled."))
 
 
 def explorer(name: str = programs.DEFAULT) -> Explorer:
@@ -41,7 +41,7 @@ def text(stages: dict, index: int) -> str:
 def test_every_known_program_saves_with_its_stages_values_and_explanations(name, eight_devices):
     made = explorer(name)
     began = time.perf_counter()
-    stages, values = made._stages.saved(made.session.program, 0, "")
+    stages, values = made._stages.saved(made.session.program, 0)
     assert time.perf_counter() - began < stages_view.PLAN_S
     assert text(stages, 1) == "not partitioned"
     if name == "two orders of devices":
@@ -54,15 +54,15 @@ def test_every_known_program_saves_with_its_stages_values_and_explanations(name,
 
 def test_an_older_plan_is_planned_again():
     made = views()
-    made.saved(programs.get(), 0, "")
-    _, values = made.saved(programs.get().replace(mesh=make_mesh(data=2, model=2)), 1, "")
+    made.saved(programs.get(), 0)
+    _, values = made.saved(programs.get().replace(mesh=make_mesh(data=2, model=2)), 1)
     assert values["mesh"] == "data=2, model=2"
 
 
 def test_without_jax_the_page_says_not_planned(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "jax" else find(n))
-    stages, values = views().saved(programs.get(), 0, "")
+    stages, values = views().saved(programs.get(), 0)
     assert [r["text"] for r in stages["stages"]] == [
         "not planned",
         "not partitioned",
@@ -83,7 +83,7 @@ def test_a_plan_that_takes_too_long_is_left_out(monkeypatch):
     program = Program(slow, programs.get().arrays[:1], make_mesh(data=4, model=2), name="slow")
     made = views()
     began = time.perf_counter()
-    stages, values = made.saved(program, 0, "")
+    stages, values = made.saved(program, 0)
     assert time.perf_counter() - began < 1.2
     assert text(stages, 0) == "not planned"
     assert values["error"] == "Saved without the plan, which was not made within 0.2 s."
@@ -102,28 +102,26 @@ def test_the_button_saves_a_planned_page_without_waiting_for_itself(monkeypatch)
     made.close()
 
 
-def test_a_cancelled_compile_keeps_the_older_report():
-    made = views()
-    older = Report("f", "CPU × 8", partitioned=(ONE,), collectives=(ONE,), compile_s=0.1)
-    early = Report("f", "CPU × 8", partitioned=(ONE, ONE))
-    made.take(older, 0, "")
-    assert text(made.views(1, "")[0], 2) == "1 all-reduce"
-    made.take_early(early, 1, "")
-    stages = made.views(1, "")[0]
-    assert (text(stages, 1), text(stages, 2)) == ("2 all-reduce", "not yet: press Compile")
-    made.take(CANCELLED, 1, "")
-    stages = made.views(1, "")[0]
-    assert (text(stages, 1), text(stages, 2)) == ("1 all-reduce", "1 all-reduce")
-    assert stages["revisions"][2] == 0
-
-
-def test_what_the_partitioner_found_before_the_cancel_stays():
-    made = views()
-    made.take_early(Report("f", "TPU", partitioned=(ONE,)), 1, "")
-    made.take(CANCELLED, 1, "")
-    stages = made.views(1, "")[0]
-    assert (text(stages, 1), text(stages, 2)) == ("1 all-reduce", "not yet: press Compile")
-    assert stages["revisions"][1] == 1
+@pytest.mark.parametrize(
+    "earlier",
+    [None, Report("f", "CPU × 8", partitioned=(ONE,), collectives=(ONE,), compile_s=0.1)],
+    ids=["nothing", "a report"],
+)
+def test_a_cancelled_compile_keeps_what_was_known_or_what_the_partitioner_found(earlier):
+    made = explorer()
+    if earlier is not None:
+        made._planner.take(earlier, made.session.program, 0, "")
+    made.session.edit("mesh", "data=2, model=2")
+    job = Job("compile", made.session.program, "", 1, ExecutableCache(), made._job_changed)
+    made._job, made._before_job = job, made._planner.state
+    job._preview(Report("f", "CPU × 8", partitioned=(ONE, ONE)))
+    assert text(made.stages_data, 1) == "2 all-reduce"
+    job.cancel()
+    assert made.report is None
+    assert text(made.stages_data, 1) == ("2 all-reduce" if earlier is None else "1 all-reduce")
+    assert made.stages_data["revisions"][2] == (1 if earlier is None else 0)
+    assert "cancelled" in made.report_data
+    made.close()
 
 
 @pytest.mark.parametrize("name", puzzles.names())
@@ -136,14 +134,3 @@ def test_a_puzzle_keeps_its_own_mesh_and_is_restored_from_its_state(name):
     again = open_state(session_state(session))
     assert (again.now.entry, again.program.fn) == (name, session.program.fn)
     assert again.arrays == session.arrays
-
-
-def test_too_few_devices_for_a_puzzle_are_a_sentence(monkeypatch):
-    import jax
-
-    monkeypatch.setattr(jax, "devices", lambda *_: [object()])
-    made = explorer("two orders of devices")
-    made.page()
-    assert not made.plan.ok
-    assert text(made.stages_data, 0).startswith(("no plan", "refused"))
-    made.close()

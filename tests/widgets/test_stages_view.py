@@ -11,9 +11,9 @@ from shardviz.core.program.plan_values import PlannedOp, ShardingRule
 from shardviz.core.program.report import Collective, Failure, Memory, Report
 from shardviz.core.program.roofline import roofline
 from shardviz.widgets.collective_table import crosses_hosts
-from shardviz.widgets.planner import NotRun
+from shardviz.widgets.planner import StageResults
 from shardviz.widgets.report_view import memory_view
-from shardviz.widgets.stages_view import StageResults, stages_view
+from shardviz.widgets.stages_view import stages_view
 from tests.widgets.stage_examples import (
     COMPILED,
     FULL,
@@ -176,11 +176,6 @@ def test_unknown_stages_say_so(results, states):
     view = stages_view(results)
     assert [r["state"] for r in view["stages"]] == states
     assert all(r["text"] for r in view["stages"])
-
-
-def test_the_reason_why_the_partitioner_waits_is_on_its_stage():
-    view = stages_view(StageResults(PLAN, 0, not_run=NotRun("failed", detail="no memory")))
-    assert "no memory" in stage(view, "partitioned")["text"]
 
 
 def test_the_view_is_json_and_stays_small_for_thousands_of_collectives():

@@ -98,14 +98,9 @@ def other_hosts(mesh_hosts: int, target: str) -> str:
     return f"The mesh has {plural(mesh_hosts, 'host')}, and {target} runs."
 
 
-def take_hosts(hosts: int) -> str:
-    """The button that gives the mesh as many hosts as run."""
-    return f"Take {plural(hosts, 'host')}"
-
-
-def take_axes(axes: str) -> str:
+def take(axes_or_hosts: str) -> str:
     """The button that resizes the mesh."""
-    return f"Take {axes}"
+    return f"Take {axes_or_hosts}"
 
 
 def no_positions(title: str) -> str:
@@ -300,45 +295,18 @@ def bytes_in(size: int, memory_kind: str) -> str:
 
 # --- what failed ----------------------------------------------------------------------
 
-#: What a message of the page is about, by its kind.
-_TASKS = {
-    "edit": "The edit",
-    "cell": "The search for remedies",
-    "apply": "The remedy",
-    "undo": "The undo",
-    "redo": "The redo",
-    "play": "The player",
-    "why": "The explanation",
-    "code": "The code",
-    "effects": "The effects of the program",
-    "save": "The saved page",
-    "job": "The view of this job",
-    "plan": "The plan",
-    "planned": "The view of the plan",
-    "links": "The picture of the links",
-    "stages": "The view of the stages",
-    "menus": "The menu of targets",
-    "target": "The view of the target",
-    "devices": "The view of the devices",
-    "arrays": "The view of the arrays",
-    "rules": "The view of the rules",
-    "model": "The view of the model",
-    "report": "The view of the report",
-}
-
 
 def failed(task: str, why: str) -> str:
     """That something failed which the page shows or wanted.
 
     Args:
-        task: a kind of message or view; others are said in general.
+        task: the view, or the kind of message.
         why: what was raised, in words.
 
     >>> failed("plan", "no memory")
-    'The plan failed, and what was shown before stays: no memory'
+    '“plan” failed, and what was shown before stays: no memory'
     """
-    subject = _TASKS.get(task, "This action")
-    return f"{subject} failed, and what was shown before stays: {why}"
+    return f"“{task}” failed, and what was shown before stays: {why}"
 
 
 def not_restarted(why: str) -> str:
