@@ -1,8 +1,7 @@
-"""python -m shardviz audit|check|compare|doctor: without a notebook, for a terminal or
-a CI job.
+"""python -m shardviz audit|check|compare|doctor: for a terminal or a CI job.
 
 Exit codes: 0 where all is as expected, 1 where something is not, 2 for what cannot be
-read.
+read, or where the user's own function raises.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import inspect
 import io
 import json
 import os
@@ -18,7 +16,8 @@ import re
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -34,7 +33,7 @@ class InputError(Exception):
     """What somebody typed, or their function, is wrong; the message is one sentence."""
 
 
-class UserError(InputError):
+class UserError(Exception):
     """The user's own code raised; `__cause__` is what."""
 
 
@@ -74,8 +73,7 @@ def parser() -> argparse.ArgumentParser:
     for each in (audit, check, compare):
         for option in ("--rules", "--mesh", "--dialect"):
             _add(each, option)
-        for option in ("--json", "--traceback"):
-            _add(each, option, action="store_true")
+        _add(each, "--json", action="store_true")
     for each in (check, compare):
         _add(each, "--target")
     _add(compare, "--specs", action="store_true")
@@ -120,10 +118,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "doctor": _doctor,
         }
         return commands[options.command](options)
+    except UserError as error:
+        traceback.print_exception(error.__cause__)
+        return WRONG
     except (InputError, ShardvizError) as error:
-        cause = error.__cause__ if isinstance(error, UserError) else None
-        if cause is not None and "--traceback" in arguments:
-            traceback.print_exception(cause)
         print(f"shardviz: {' '.join(str(error).split()).rstrip('.')}.", file=sys.stderr)
         return WRONG
     except BrokenPipeError:  # as of `| head`
@@ -150,7 +148,10 @@ def _audit(options: argparse.Namespace) -> int:
             f"An audit is of a state or a program; {options.what} returned none of them, but a"
             f" {type(found).__name__}"
         )
-    _print_json(_audit_json(found)) if options.json else _print_audit(found)
+    if options.json:
+        print(json.dumps(_audit_json(found), indent=2))
+    else:
+        _print_audit(found)
     return OK
 
 
@@ -158,46 +159,46 @@ def _check(options: argparse.Namespace) -> int:
     from shardviz.api.programs import expect
     from shardviz.core.errors import ContractError
 
-    checks = list(_checks(options))
+    checks = _checks(options)
     if not checks:
         raise InputError(
-            "Nothing to check: give --no, --at-most, --sharded, --fits or --lock, such as"
-            ' --no "all-gather over data"'
+            "Nothing to check: give --no, --at-most, --sharded, --fits or --lock, such"
+            ' as --no "all-gather over data"'
         )
     expected = expect(
         _subject(options.what, options), target=options.target, stage=options.stage
     )
     results = []
-    for words, ask in checks:
+    for name, ask in checks:
         try:
-            results.append((words, True, ask(expected) or ""))
+            said = ask(expected)
+            results.append({"check": name, "ok": True, "message": said or ""})
         except ContractError as error:
-            results.append((words, False, str(error)))
+            results.append({"check": name, "ok": False, "message": str(error)})
+    is_ok = all(result["ok"] for result in results)
     if options.json:
-        rows = [{"check": w, "ok": ok, "message": said} for w, ok, said in results]
-        _print_json({"ok": all(ok for _, ok, _ in results), "checks": rows})
-    else:
-        for words, ok, said in results:
-            print(f"{'ok    ' if ok else 'BROKEN'}  {words}")
-            for line in said.splitlines():
-                print(f"        {line}")
-    return OK if all(ok for _, ok, _ in results) else BROKEN
+        print(json.dumps({"ok": is_ok, "checks": results}, indent=2))
+        return OK if is_ok else BROKEN
+    for result in results:
+        print(f"{'ok    ' if result['ok'] else 'BROKEN'}  {result['check']}")
+        for line in result["message"].splitlines():
+            print(f"        {line}")
+    return OK if is_ok else BROKEN
 
 
 def _compare(options: argparse.Namespace) -> int:
-    before, after = _lock(options.before, options, None), None
+    before = _lock(options.before, options, None)
     # Nothing is compiled for collectives that the other side does not have.
     after = _lock(options.after, options, before)
-    if before.collectives is not None and after.collectives is None:
-        before = _without_collectives(before)
-    found = before.diff(after)
+    if after.collectives is None:
+        before = replace(before, collectives=None)
+    difference = before.diff(after)
     if options.json:
-        _print_json(
-            {"same": found.same, "lines": list(found.lines) if not found.same else []}
-        )
+        lines = [] if difference.same else list(difference.lines)
+        print(json.dumps({"same": difference.same, "lines": lines}, indent=2))
     else:
-        print(found)
-    return OK if found.same else BROKEN
+        print(difference)
+    return OK if difference.same else BROKEN
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -218,49 +219,49 @@ def _lock(what: str, options: argparse.Namespace, other: Lock | None) -> Lock:
     return lock(_subject(what, options), collectives=needed, target=options.target)
 
 
-def _without_collectives(lock: Lock) -> Lock:
-    from dataclasses import replace
-
-    return replace(lock, collectives=None)
-
-
 # The checks.
 
-Check = tuple[str, Callable[["Expectation"], Any]]
+Check = tuple[str, Callable[["Expectation"], str | None]]
 
 
-def _checks(options: argparse.Namespace) -> Iterable[Check]:
-    """Every check that was asked for: its words, and what asks an expectation."""
+def _checks(options: argparse.Namespace) -> list[Check]:
+    """Every check that was asked for: its name, and what asks an expectation."""
+    checks: list[Check] = []
+
+    def add(name: str, ask: Callable[..., Any], *arguments: Any, **more: Any) -> None:
+        def asked(expected: Expectation) -> str | None:
+            answer = ask(expected, *arguments, **more)
+            return answer if isinstance(answer, str) else None
+
+        checks.append((name, asked))
+
+    from shardviz.core.program.contracts import Expectation
+
     for text in options.no:
-        kind, _, axes = _split(text, "over")
+        kind, axes = _split(text, "over")
         named = None if kind in ("", "any", "collective") else kind
-        yield f"no {text}", lambda e, k=named, a=axes or None: e.no(k, over=a) and None
+        add(f"no {text}", Expectation.no, named, over=axes or None)
     for text in options.at_most:
-        rest, _, axes = _split(text, "over")
-        size, _, per = _split(rest, "per")
-        asked = {"per": per or "step", "over": axes or None}
-        yield f"at most {text}", lambda e, s=size, a=asked: e.at_most(s, **a) and None
+        rest, axes = _split(text, "over")
+        size, per = _split(rest, "per")
+        over = axes or None
+        add(f"at most {text}", Expectation.at_most, size, per or "step", over=over)
     if options.sharded is not None:
         share = _share(options.sharded)
-        yield (
-            f"sharded: {options.sharded}",
-            lambda e: e.sharded(at_least=share) and None,
-        )
+        add(f"sharded: {options.sharded}", Expectation.sharded, at_least=share)
     for target in options.fits:
-        yield f"fits {target}", lambda e, t=target: e.fits(t) and None
+        add(f"fits {target}", Expectation.fits, target)
     if options.lock is not None:
-        yield (
-            f"as in {options.lock}",
-            lambda e: _as_locked(e, options.lock, options.update),
-        )
+        add(f"as in {options.lock}", _as_locked, options.lock, options.update)
     elif options.update:
         raise InputError("--update writes the file of --lock, and none is named")
+    return checks
 
 
-def _split(text: str, word: str) -> tuple[str, str, str]:
-    """A text at a word that stands alone, which may be its first."""
-    found = re.split(rf"(?:^|\s+){word}\s+", text.strip(), maxsplit=1)
-    return found[0].strip(), word, found[1].strip() if len(found) > 1 else ""
+def _split(text: str, word: str) -> tuple[str, str]:
+    """What is before and after a word that stands alone, which may be the first."""
+    before, *after = re.split(rf"(?:^|\s+){word}\s+", text.strip(), maxsplit=1)
+    return before.strip(), "".join(after).strip()
 
 
 def _share(text: str) -> float:
@@ -354,7 +355,20 @@ def _called(what: str) -> Any:
         raise InputError(
             f"WHAT is written pkg.module:function, such as train:make_step; got {what!r}"
         )
-    value: Any = _run(lambda: _imported(module), f"importing {module}")
+    here = os.getcwd()
+    if not {"", here} & set(sys.path):  # PYTHONSAFEPATH leaves it out
+        sys.path.insert(0, here)
+    try:
+        value: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and f"{module}.".startswith(f"{error.name}."):
+            raise InputError(
+                f"There is no module {error.name!r} in {here} or among the installed"
+                " packages"
+            ) from None
+        raise UserError from error
+    except Exception as error:
+        raise UserError from error
     for part in name.split("."):
         if not hasattr(value, part):
             from shardviz.core.format import suggestion
@@ -366,115 +380,61 @@ def _called(what: str) -> Any:
 
     if not callable(value) or isinstance(value, Program):
         return value
-    with contextlib.suppress(ValueError):  # of some builtins
-        try:
-            inspect.signature(value).bind()
-        except TypeError as error:
-            raise InputError(
-                f"{what} is called without arguments, and cannot be: {error}. Name a function that"
-                " takes none"
-            ) from None
-    return _run(value, f"calling {what}")
-
-
-def _imported(module: str) -> Any:
-    here = os.getcwd()
-    if not {"", here} & set(sys.path):  # PYTHONSAFEPATH leaves it out
-        sys.path.insert(0, here)
     try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name and (module == error.name or module.startswith(f"{error.name}.")):
-            raise InputError(
-                f"There is no module {error.name!r} in {Path.cwd()} or among the installed packages"
-            ) from None
-        raise
-
-
-def _run(call: Callable[[], Any], doing: str) -> Any:
-    """What the user's code gives.
-
-    Raises:
-        UserError: where it raises, with the line of it.
-    """
-    from shardviz.core.errors import ContractError
-    from shardviz.core.xla.module import is_user_file
-
-    try:
-        return call()
-    except InputError:
-        raise
+        return value()
     except (Exception, SystemExit) as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [f for f in frames if is_user_file(f.filename)] or list(frames)
-        where = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else "?"
-        if isinstance(error, SyntaxError) and error.filename:
-            where = f"{Path(error.filename).name}:{error.lineno}"
-        last = traceback.format_exception_only(error)[-1].strip()
-        if isinstance(error, ContractError):
-            last = f"ContractError: {error}"
-        raise UserError(
-            f"{last.rstrip('.')} ({where}, {doing}). --traceback shows all of it."
-        ) from error
+        raise UserError from error
 
 
 # What is printed.
 
 
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2))
-
-
-def _print_audit(found: Audit) -> None:
+def _print_audit(audit: Audit) -> None:
     from shardviz.api.show import text
     from shardviz.core.format import bytes_text, fold
 
-    print(text(found, max(40, min(shutil.get_terminal_size((100, 24)).columns, 120))))
+    print(text(audit, max(40, min(shutil.get_terminal_size((100, 24)).columns, 120))))
+    # Layers whose arrays are alike are one line.
     alike = lambda row: (row.array.short, str(row.spec), row.bytes_per_device)  # noqa: E731
-    rows = []
-    for one in fold(found.rows, lambda row: row.path, alike):
+    rows = [("array", "type and shape", "spec", "each, per device")]
+    for one in fold(audit.rows, lambda row: row.path, alike):
         first = one.items[0]
-        held = (
-            "?"
-            if first.bytes_per_device is None
-            else bytes_text(first.bytes_per_device)
-        )
-        spec = "unknown" if first.spec is None else str(first.spec)
+        spec, held = "unknown", "?"
+        if first.spec is not None:
+            spec = str(first.spec)
+        if first.bytes_per_device is not None:
+            held = bytes_text(first.bytes_per_device)
         rows.append((one.count + one.name, first.array.short, spec, held))
-    titles = ("array", "type and shape", "spec", "each, per device")
-    widths = [max(len(row[n]) for row in (titles, *rows)) for n in range(len(titles))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     print()
-    for row in (titles, *rows):
-        print(
-            "  ".join(
-                cell.ljust(width) for cell, width in zip(row, widths, strict=True)
-            ).rstrip()
-        )
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        print("  ".join(cells).rstrip())
 
 
-def _audit_json(found: Audit) -> dict[str, Any]:
+def _audit_json(audit: Audit) -> dict[str, Any]:
+    arrays = []
+    for row in audit.rows:
+        names = row.names and [name and str(name) for name in row.names]
+        array = {
+            "path": row.path,
+            "shape": list(row.shape),
+            "dtype": row.dtype,
+            "names": names,
+            "spec": None if row.spec is None else str(row.spec),
+            "bytes_per_device": row.bytes_per_device,
+            "replicas": row.replicas,
+            "problem": row.problem,
+        }
+        arrays.append(array)
     return {
-        "mesh": dict(found.mesh.shape),
-        "dialect": found.dialect.value,
-        "bytes_per_device": found.bytes_per_device,
-        "arrays": [
-            {
-                "path": row.path,
-                "shape": list(row.shape),
-                "dtype": row.dtype,
-                "names": None
-                if row.names is None
-                else [n and str(n) for n in row.names],
-                "spec": None if row.spec is None else str(row.spec),
-                "bytes_per_device": row.bytes_per_device,
-                "replicas": row.replicas,
-                "problem": row.problem,
-            }
-            for row in found.rows
-        ],
-        "unmatched": [{"name": u.name, "nearest": u.nearest} for u in found.unmatched],
+        "mesh": dict(audit.mesh.shape),
+        "dialect": audit.dialect.value,
+        "bytes_per_device": audit.bytes_per_device,
+        "arrays": arrays,
+        "unmatched": [{"name": u.name, "nearest": u.nearest} for u in audit.unmatched],
         "unused_rules": [
-            {"rule": str(u.rule), "why": str(u.never)} for u in found.unused_rules
+            {"rule": str(u.rule), "why": str(u.never)} for u in audit.unused_rules
         ],
     }
 

@@ -33,7 +33,6 @@ OPTIONS = {
     "--mesh": 'the mesh, such as "data=4, model=2"',
     "--dialect": "who reads the rules: linen, nnx, maxtext, regex, keras",
     "--json": "print JSON instead of text",
-    "--traceback": "show all of an error of WHAT",
     "--no": 'no such collective: "all-gather over data", "over data"',
     "--at-most": (
         '"1 MiB per step", per collective, per all-gather, per device (memory)'
