@@ -10,7 +10,6 @@ import contextlib
 import contextvars
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from shardviz.core.errors import ProgramError, import_optional
@@ -18,12 +17,11 @@ from shardviz.core.format import shown
 from shardviz.legacy.partitions import (
     Partition,
     Parts,
+    fitting,
     is_partition,
     is_parts_mesh,
     is_prime_power,
-    mesh_over,
     mesh_sizes,
-    spec_over,
 )
 
 # Only says whether a sharded_jit is being traced, so that a call outside of one can be
@@ -45,12 +43,7 @@ def inside() -> Iterator[None]:
 
 
 def is_inside() -> bool:
-    """Whether a function under `sharded_jit` is being traced.
-
-    >>> with inside():
-    ...     is_inside()
-    True
-    """
+    """Whether a function under `sharded_jit` is being traced."""
     return _INSIDE.get()
 
 
@@ -110,14 +103,9 @@ def _shardings(parts: Partition) -> list[Any]:
     if parts is None:
         # Without a mesh around it nobody knows over how many devices to replicate.
         return [replicated_on(around)] if ours else []
-    spec = spec_over(parts, around.axis_sizes) if ours else None
-    mesh = around
-    if spec is None:
-        sizes, _ = mesh_sizes(parts.product, [parts])
-        spec = spec_over(parts, sizes)
-        assert spec is not None
-        mesh = abstract_mesh(mesh_over(sizes))
-    wanted = jax.sharding.NamedSharding(mesh, spec.to_jax())
+    sizes = around.axis_sizes if ours else mesh_sizes(parts.product, [parts])[0]
+    mesh, spec = fitting(parts, sizes, parts.product)
+    wanted = jax.sharding.NamedSharding(abstract_mesh(mesh), spec.to_jax())
     if ours and around.size == parts.product and not is_prime_power(parts.product):
         return [replicated_on(around), wanted, replicated_on(around)]
     return [wanted]
@@ -128,75 +116,42 @@ def replicated_on(mesh: Any) -> Any:
 
     XLA's partitioner (jaxlib 0.12) ends the process when it reshards 2 x 3 parts to
     6 x 1.
-
-    >>> from shardviz.core.backend.bridge import abstract_mesh
-    >>> replicated_on(abstract_mesh(mesh_over((2, 3)))).spec
-    P()
     """
     from jax.sharding import NamedSharding, PartitionSpec
 
     return NamedSharding(mesh, PartitionSpec())
 
 
-@dataclass(frozen=True)
-class ConstraintRequest:
-    """What a constraint or a nested sharded_jit inside a program asks for.
-
-    Attributes:
-        nested: whether it is a nested sharded_jit.
-        parts: the Parts; None for a value that is replicated.
-        count: over how many devices.
-    """
-
-    nested: bool
-    parts: Partition
-    count: int
-
-    def __str__(self) -> str:
-        if self.nested:
-            return f"sharded_jit(…, {self.parts}, …)"
-        return f"with_sharding_constraint(…, {self.parts})"
-
-
-def constraints_inside(jaxpr: Any) -> Iterator[ConstraintRequest]:
-    """What the constraints and nested sharded_jits of a jaxpr ask for.
-
-    Loops, branches and calls are searched, too.
-
-    Args:
-        jaxpr: a jax Jaxpr or ClosedJaxpr.
+def constraints_inside(jaxpr: Any) -> Iterator[tuple[str, Partition, int]]:
+    """What constraints and nested sharded_jits ask for: who, Parts and device count.
 
     >>> import jax
     >>> f = jax.make_jaxpr(lambda x: with_sharding_constraint(x, Parts(2, 1)))
-    >>> [request.parts for request in constraints_inside(f(jax.numpy.zeros((4, 4))))]
-    [Parts(2, 1)]
+    >>> list(constraints_inside(f(jax.numpy.zeros((4, 4)))))
+    [('with_sharding_constraint(…, Parts(2, 1))', Parts(2, 1), 2)]
     """
-    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        params = equation.params
-        if equation.primitive.name == "sharding_constraint":
-            yield from _requests(params["sharding"], equation.invars[0], nested=False)
-            continue
-        # The shardings of a nested jit: one for each argument and result.
-        for field in ("in_shardings", "out_shardings"):
-            variables = equation.invars
-            if field == "out_shardings":
-                variables = equation.outvars
-            for sharding, variable in zip(
-                params.get(field) or (), variables, strict=False
-            ):
-                yield from _requests(sharding, variable, nested=True)
-        for inner in _inner_jaxprs(params.values()):
-            yield from constraints_inside(inner)
+    from shardviz.core.backend.tracing.jaxprs import operations
+
+    for operation in operations(jaxpr):
+        equation, params = operation.equation, operation.equation.params
+        if operation.name == "sharding_constraint":
+            pairs = [(params["sharding"], equation.invars[0])]
+            who = "with_sharding_constraint(…, {})"
+        else:
+            # The shardings of a nested jit: one for each argument and result.
+            shardings = params.get("in_shardings", ()) + params.get("out_shardings", ())
+            variables = [*equation.invars, *equation.outvars]
+            pairs = list(zip(shardings, variables, strict=False))
+            who = "sharded_jit(…, {}, …)"
+        for sharding, variable in pairs:
+            mesh = getattr(sharding, "mesh", None)
+            if mesh is not None and is_parts_mesh(mesh):
+                parts = _parts_of(sharding, len(variable.aval.shape))
+                yield who.format(parts), parts, mesh.size
 
 
-def _requests(
-    sharding: Any, variable: Any, nested: bool
-) -> Iterator[ConstraintRequest]:
-    mesh = getattr(sharding, "mesh", None)
-    if mesh is None or not is_parts_mesh(mesh):
-        return
-    sizes = dict(mesh.shape)
-    counts = [1] * len(variable.aval.shape)
+def _parts_of(sharding: Any, rank: int) -> Partition:
+    sizes, counts = dict(sharding.mesh.shape), [1] * rank
     for dim, axes in enumerate(sharding.spec):
         if isinstance(axes, str):
             axes = (axes,)
@@ -204,13 +159,4 @@ def _requests(
         if isinstance(axes, tuple):
             counts[dim] = math.prod(sizes[axis] for axis in axes)
     parts = Parts(*counts)
-    replicated = parts.product != mesh.size
-    yield ConstraintRequest(nested, None if replicated else parts, mesh.size)
-
-
-def _inner_jaxprs(values: Any) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, (tuple, list)):
-            yield from _inner_jaxprs(value)
-        elif hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns"):
-            yield value
+    return parts if parts.product == sharding.mesh.size else None

@@ -1,7 +1,4 @@
-"""Every way to write down the same layout.
-
-As a PartitionSpec over its mesh, as pmap's ShardingSpec, as sharded_jit's integer
-parts. Not every layout can be written in each of these dialects.
+"""The same layout as a PartitionSpec, as pmap's ShardingSpec, as integer parts.
 
 A ShardingSpec has no axis names, so its mesh has made-up ones: `axis0` for sharded axis
 0, `replica0` for copies. It has no device ids either: its devices are those of a mesh
@@ -13,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-
-import numpy as np
 
 from shardviz.core.errors import LayoutError, ShardvizError, SpecError
 from shardviz.core.format import joined, listed, plural
@@ -64,11 +59,6 @@ def from_mesh(mesh: MeshSpec, spec: Spec, rank: int) -> ShardingSpec:
     """The ShardingSpec that splits an array as `spec` does over `mesh`.
 
     Its devices are those of the mesh, in the order of the mesh.
-
-    Args:
-        mesh: the mesh.
-        spec: the spec, of at most `rank` entries.
-        rank: how many dimensions the array has.
 
     Raises:
         LayoutError: if the spec is longer than the rank.
@@ -172,9 +162,9 @@ def equivalents(layout: Layout) -> dict[str, str]:
     """
     order = _order(layout)
     written = {}
+    if layout.spec is not None:
+        written["PartitionSpec"] = str(layout.spec)
     # A dialect that cannot express the layout is left out.
-    with contextlib.suppress(ShardvizError):
-        written["PartitionSpec"] = _partition_spec(layout)
     with contextlib.suppress(ShardvizError):
         written["ShardingSpec"] = f"{layout_sharding_spec(layout)}{order}"
     with contextlib.suppress(ShardvizError):
@@ -185,14 +175,16 @@ def equivalents(layout: Layout) -> dict[str, str]:
 def layout_sharding_spec(layout: Layout) -> ShardingSpec:
     """The ShardingSpec of a layout, over the devices of its mesh in mesh order.
 
-    Where the layout has no spec, the ShardingSpec is found from its blocks.
-
     Raises:
         ShardvizError: if there is none.
     """
-    if layout.spec is not None:
-        return from_mesh(layout.mesh, layout.spec, layout.rank)
-    return _from_blocks(layout)
+    return from_mesh(layout.mesh, _spec_of(layout), layout.rank)
+
+
+def _spec_of(layout: Layout) -> Spec:
+    if layout.spec is None:
+        raise SpecError("This layout was made of shard indices and has no spec.")
+    return layout.spec
 
 
 def layout_parts(layout: Layout) -> Parts | None:
@@ -201,8 +193,8 @@ def layout_parts(layout: Layout) -> Parts | None:
     Raises:
         SpecError: if there are none.
     """
-    spec = layout.spec
-    if spec is not None and (spec.unconstrained or spec.unreduced or spec.reduced):
+    spec = _spec_of(layout)
+    if spec.unconstrained or spec.unreduced or spec.reduced:
         raise SpecError(f"{spec} has marks, which integer parts cannot say.")
     if layout.num_blocks == 1:
         return None if layout.mesh.size > 1 else Parts(*layout.block_counts)
@@ -213,41 +205,22 @@ def layout_parts(layout: Layout) -> Parts | None:
             f" {plural(layout.num_blocks, 'block')}. Use a PartitionSpec or a"
             " ShardingSpec."
         )
-    out_of_order = _out_of_order(layout)
-    if out_of_order is not None:
-        position, block = out_of_order
-        raise SpecError(
-            "Integer parts give the first device the first block, the second the next,"
-            f" and so on; here device {layout.device_ids[position]}, number {position}"
-            f" in the mesh, holds block {block}. Order the mesh axes as the dimensions"
-            " they split."
-        )
-    return Parts(*layout.block_counts)
-
-
-def _out_of_order(layout: Layout) -> tuple[int, int] | None:
-    """The first position in the mesh whose block has another number, and that number."""
-    strides, step = layout.group_strides, 1
-    if strides is None:
-        others = np.flatnonzero(layout.groups != np.arange(layout.mesh.size))
-        if not others.size:
-            return None
-        return int(others[0]), int(layout.groups[others[0]])
-    # Both are sums over the mesh axes, so they first differ one step along an axis.
-    sizes = layout.mesh.axis_sizes
-    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
+    # The number of a block is a sum over the mesh axes, as the number of a device is.
+    step = 1
+    strides = layout.group_strides or ()
+    for size, stride in zip(
+        reversed(layout.mesh.axis_sizes), reversed(strides), strict=True
+    ):
         # An axis of size 1 has no second step to compare.
         if size > 1 and stride != step:
-            return step, stride
+            raise SpecError(
+                "Integer parts give the first device the first block, the second the"
+                f" next, and so on; here device {layout.device_ids[step]}, number"
+                f" {step} in the mesh, holds block {stride}. Order the mesh axes as the"
+                " dimensions they split."
+            )
         step *= size
-    return None
-
-
-def _partition_spec(layout: Layout) -> str:
-    if layout.spec is not None:
-        return str(layout.spec)
-    mesh, spec = to_mesh(_from_blocks(layout), layout.shape)
-    return f"{spec}  # on mesh {mesh}"
+    return Parts(*layout.block_counts)
 
 
 def _order(layout: Layout) -> str:
@@ -257,79 +230,3 @@ def _order(layout: Layout) -> str:
     shown = ", ".join(map(str, ids[:16].tolist()))
     more = ", …" if ids.size > 16 else ""
     return f"  # device order: {shown}{more}"
-
-
-def _from_blocks(layout: Layout) -> ShardingSpec:
-    """The ShardingSpec of a layout of which only the block of each device is known.
-
-    If there is one, the device number can be written in digits of mixed radix such that
-    the block number of every dimension is linear in them. From the minor end on, the
-    longest run of equal steps is one digit.
-    """
-    grid = layout.mesh.axis_sizes
-    columns = []
-    for numbers in layout.blocks:
-        if numbers is None:
-            numbers = np.zeros((), np.int64)
-        columns.append(np.broadcast_to(numbers, grid).reshape(-1))
-    if not columns or not np.any(columns):
-        dims = (NoSharding(),) * layout.rank
-        return ShardingSpec(dims, (Replicated(layout.mesh.size),))
-    blocks = np.stack(columns, axis=1)  # [devices, rank]
-    digits: list[tuple[int, np.ndarray]] = []  # size and step, minor first
-    while len(blocks) > 1:
-        step = blocks[1] - blocks[0]
-        straight = blocks[0] + np.arange(len(blocks))[:, None] * step
-        even = (blocks == straight).all(axis=1)
-        run = len(even) if even.all() else int(np.argmin(even))
-        if len(blocks) % run:
-            raise _no_grid()
-        runs = blocks.reshape(-1, run, layout.rank)
-        # Every run has to take the same steps as the first one.
-        if (runs - runs[:, :1] != runs[:1] - runs[:1, :1]).any():
-            raise _no_grid()
-        digits.append((run, step))
-        blocks = runs[:, 0]
-    # The first device holds the first block wherever axes count up from 0.
-    if blocks[0].any():
-        raise _no_grid()
-    return _from_digits(layout, digits[::-1])
-
-
-def _from_digits(layout: Layout, digits: list[tuple[int, np.ndarray]]) -> ShardingSpec:
-    # For each dimension the digits that split it, major first.
-    splits: list[list[int]] = []
-    for dim, count in enumerate(layout.block_counts):
-        own = [at for at, (_, step) in enumerate(digits) if step[dim]]
-        own.sort(key=lambda at: -int(digits[at][1][dim]))
-        # The minor digit takes steps of one block, each other one steps over all blocks
-        # of those below it.
-        left = count
-        for at in own:
-            size, step = digits[at]
-            if left != step[dim] * size:
-                raise _no_grid()
-            left = int(step[dim])
-        if left != 1:
-            raise _no_grid()
-        splits.append(own)
-    # One axis of the devices cannot split two dimensions.
-    order = [at for split in splits for at in split]
-    if len(set(order)) != len(order):
-        raise _no_grid()
-    dims: list[Dimension] = []
-    for split in splits:
-        dims.append(Chunked([digits[at][0] for at in split]) if split else NoSharding())
-    mapping: list[Assignment] = []
-    for at, (size, _) in enumerate(digits):
-        mapping.append(
-            ShardedAxis(order.index(at)) if at in order else Replicated(size)
-        )
-    return ShardingSpec(tuple(dims), tuple(mapping))
-
-
-def _no_grid() -> LayoutError:
-    return LayoutError(
-        "The devices hold their blocks in an order that no grid of device axes makes,"
-        " which PartitionSpec and ShardingSpec both need."
-    )

@@ -7,37 +7,36 @@ does the rest.
 from __future__ import annotations
 
 import functools
-import threading
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from shardviz.core.errors import ProgramError, TargetError, import_optional
-from shardviz.core.format import plural, shown
+from shardviz.core.format import listed, plural, shown
 from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.mesh import MAX_DEVICES
 from shardviz.core.layout.parse import check_size
 from shardviz.core.program.cache import cache
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
-from shardviz.legacy.call import (
-    PartitionedCall,
-    PartitionedSignature,
-    PartitionRequest,
-    read_call,
+from shardviz.legacy.constraints import (
+    constraints_inside,
+    inside,
+    is_inside,
+    replicated_on,
 )
-from shardviz.legacy.constraints import inside, is_inside, replicated_on
 from shardviz.legacy.modern_code import modern_code
 from shardviz.legacy.partitions import (
     Partition,
-    check_count,
-    check_tree,
     count_of,
+    fitting,
+    flat_parts,
     is_parts_mesh,
+    is_prime_power,
     mesh_over,
-    same_parts,
+    mesh_sizes,
+    parts_in,
 )
-
-# Of each function; an older signature is traced again.
-_MOST_SIGNATURES = 256
 
 
 def sharded_jit(
@@ -63,8 +62,7 @@ def sharded_jit(
         out_parts: the same for what it returns.
         num_partitions: how many devices, where no Parts says so.
         local_in_parts, local_out_parts, local_num_partitions: the same for one process
-            of several; where there is only one they may be left out, or repeat the
-            others.
+            of several. Here all devices are of one process, so they repeat the others.
         static_argnums: positions of arguments that are compile-time constants; they
             have no parts.
 
@@ -82,24 +80,33 @@ def sharded_jit(
     import_optional("jax", "legacy.sharded_jit", "jax")
     if not callable(fun):
         raise ProgramError(f"sharded_jit takes a function first; got {shown(fun)}.")
-    ins, outs = check_tree(in_parts, "in_parts"), check_tree(out_parts, "out_parts")
-    count = count_of([("in_parts", ins), ("out_parts", outs)], num_partitions)
-    local = [
-        ("local_in_parts", check_tree(local_in_parts, "local_in_parts")),
-        ("local_out_parts", check_tree(local_out_parts, "local_out_parts")),
-    ]
-    local_count = count_of(local)
-    if local_num_partitions is not None:
-        local_count = check_count(local_num_partitions, "local_num_partitions")
-    _check_local(local_count, count)
+    wishes = []
+    for what, number in (
+        ("num_partitions", num_partitions),
+        ("local_num_partitions", local_num_partitions),
+    ):
+        if number is not None:
+            count = check_size(number, what, ProgramError)
+            if not 1 <= count <= MAX_DEVICES:
+                raise ProgramError(f"{what} is a number of devices; got {count:,}.")
+            wishes.append((f"{what}={count}", count))
+    trees = {"in_parts": in_parts, "out_parts": out_parts}
+    for what, local in (("in_parts", local_in_parts), ("out_parts", local_out_parts)):
+        for parts in parts_in(trees[what], what):
+            wishes.append((f"{parts} in {what}", parts.product))
+        if local is not None and local != trees[what]:
+            raise ProgramError(
+                f"local_{what} says how the data of one process is split, and {what} how"
+                " the data of all processes is. sharded_jit runs in one process here, so"
+                f" they are the same; got {shown(local)} and {shown(trees[what])}. Leave"
+                f" local_{what} out."
+            )
     numbers = static_argnums
     if not isinstance(numbers, Iterable):
         numbers = (numbers,)
-    statics = tuple(
-        check_size(n, "Each of static_argnums", ProgramError) for n in numbers
-    )
-    request = PartitionRequest(fun, in_parts, out_parts, count)
-    return ShardedJit(request, (local_in_parts, local_out_parts, local_count), statics)
+    statics = [check_size(n, "Each of static_argnums", ProgramError) for n in numbers]
+    count_of(wishes)  # what disagrees is refused here, before any call
+    return ShardedJit(fun, in_parts, out_parts, wishes, statics)
 
 
 class ShardedJit:
@@ -117,19 +124,21 @@ class ShardedJit:
 
     def __init__(
         self,
-        request: PartitionRequest,
-        local: tuple[Any, Any, int | None],
-        statics: tuple[int, ...],
+        fun: Callable[..., Any],
+        in_parts: Any,
+        out_parts: Any,
+        wishes: Sequence[tuple[str, int]],
+        statics: Sequence[int],
     ) -> None:
-        functools.update_wrapper(self, request.fun, updated=())
-        self._request, self._local, self._statics = request, local, statics
-        self._calls: dict[Any, _CompiledCall] = {}
-        self._lock = threading.Lock()
+        functools.update_wrapper(self, fun, updated=())
+        self._fun, self._parts, self._wishes = fun, (in_parts, out_parts), wishes
+        self._statics = statics
+        self._calls: dict[Any, _PartitionedCall] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The result of the function, as arrays split as `out_parts` says."""
-        compiled, leaves = self._prepared(args, kwargs)
-        return compiled(leaves)
+        call, leaves = self._prepared(args, kwargs)
+        return call.run(leaves)
 
     def program(self, *args: Any, **kwargs: Any) -> Program:
         """The same as a Program, for `sv.explore`, `sv.compile` and `sv.run`.
@@ -141,7 +150,7 @@ class ShardedJit:
         Raises:
             ProgramError: as a call; and where no single mesh fits all of the parts.
         """
-        return self._prepared(args, kwargs)[0].call.program()
+        return self._prepared(args, kwargs)[0].program()
 
     def report(self, *args: Any, **kwargs: Any) -> Report:
         """Runs the function once and reports, as `sv.run` does.
@@ -157,16 +166,16 @@ class ShardedJit:
 
         from shardviz.core.backend.run.worker.run import run_program
 
-        compiled, leaves = self._prepared(args, kwargs)
-        signature, program = compiled.call.signature, compiled.call.program()
+        call, leaves = self._prepared(args, kwargs)
+        program = call.program()
         if any(isinstance(leaf, (ArraySpec, jax.ShapeDtypeStruct)) for leaf in leaves):
             return run_program(program, cache=cache)
         arrays = []
-        for leaf, struct in zip(leaves, signature.structs, strict=True):
+        for leaf, struct in zip(leaves, call.structs, strict=True):
             if not hasattr(leaf, "dtype"):
                 leaf = jax.numpy.asarray(leaf, struct.dtype)
             arrays.append(leaf)
-        return run_program(program, *signature.tree.unflatten(arrays), cache=cache)
+        return run_program(program, *call.tree.unflatten(arrays), cache=cache)
 
     def to_modern(self, *args: Any, **kwargs: Any) -> str:
         """The same as code: `jax.jit` over a Mesh with NamedShardings.
@@ -176,56 +185,231 @@ class ShardedJit:
             **kwargs: refused, as in a call.
 
         Raises:
-            ProgramError: as a call; and for containers that have no literal.
+            ProgramError: as `program`; for containers that have no literal; and for
+                numbers of devices such as 6 beside several ways to split.
         """
-        return modern_code(self._prepared(args, kwargs)[0].call)
+        call = self._prepared(args, kwargs)[0]
+        call.check_one_mesh()
+        if call.indirect:
+            raise ProgramError(
+                "XLA cannot reshard directly between these parts of"
+                f" {plural(call.count, 'device')}, so the code would need a detour."
+                " Calling the function takes it."
+            )
+        name = getattr(self._fun, "__name__", "")
+        return modern_code(name, call.parameters, call.static, call.sizes, *self._parts)
 
     def _prepared(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[_CompiledCall, list[Any]]:
+    ) -> tuple[_PartitionedCall, list[Any]]:
+        """What was traced for arguments like these, and their leaves."""
+        import jax
+
         if kwargs:
             raise ProgramError(
                 "sharded_jit passes no keyword arguments to its function; got"
                 f" {', '.join(kwargs)}. Pass them by position, or set them with"
                 " functools.partial first."
             )
-        signature, leaves = read_call(self._request.fun, args, self._statics)
-        compiled = self._calls.get(signature.key) or self._add(signature)
-        return compiled, leaves
+        static = _static_arguments(self._statics, args)
+        dynamic = tuple(a for i, a in enumerate(args) if i not in static)
+        paths, tree = jax.tree_util.tree_flatten_with_path(dynamic)
+        leaves, structs, avals = [leaf for _, leaf in paths], [], []
+        for path, leaf in paths:
+            struct = _struct(jax.tree_util.keystr(path), leaf)
+            structs.append(struct)
+            avals.append((struct.shape, struct.dtype, struct.weak_type))
+        key = tuple(static.items()), len(args), tree, tuple(avals)
+        call = self._calls.get(key)
+        if call is None:
+            call = _PartitionedCall(
+                self._fun, *self._parts, self._wishes, static, len(args), tree, structs
+            )
+            call = self._calls.setdefault(key, call)
+        return call, leaves
 
-    def _add(self, signature: PartitionedSignature) -> _CompiledCall:
-        request, call = self._request, PartitionedCall(self._request, signature)
-        local_in, local_out, local_count = self._local
-        same_parts(local_in, request.in_parts, signature.tree, "in_parts")
-        same_parts(local_out, request.out_parts, call.out_tree, "out_parts")
-        _check_local(local_count, call.count)
-        compiled = _CompiledCall(call)
-        with self._lock:
-            while len(self._calls) >= _MOST_SIGNATURES:
-                del self._calls[next(iter(self._calls))]
-            return self._calls.setdefault(signature.key, compiled)
+
+def _static_arguments(numbers: Sequence[int], args: tuple[Any, ...]) -> dict[int, Any]:
+    static = {}
+    for number in numbers:
+        if not -len(args) <= number < len(args):
+            raise ProgramError(
+                f"static_argnums makes argument {number} static, and the function was"
+                f" called with {plural(len(args), 'positional argument')}. Pass every"
+                " static argument, by position."
+            )
+        value = args[number]
+        try:
+            hash(value)
+        except TypeError:
+            raise ProgramError(
+                f"Argument {number} is static, so it must be hashable, and"
+                f" {shown(value)} is not. Give a tuple in place of a list, or leave it"
+                " out of static_argnums."
+            ) from None
+        static[number % len(args)] = value
+    return dict(sorted(static.items()))
 
 
-class _CompiledCall:
-    """A call, compiled for its devices when it is first made."""
+def _struct(name: str, leaf: Any) -> Any:
+    """Shape and dtype of an argument as jax takes it."""
+    import jax
 
-    def __init__(self, call: PartitionedCall) -> None:
-        self.call = call
+    from shardviz.core.backend.bridge import jax_dtype
 
-    def __call__(self, leaves: list[Any]) -> Any:
+    if isinstance(leaf, ArraySpec):
+        return jax.ShapeDtypeStruct(leaf.shape, jax_dtype(leaf.dtype))
+    # Whatever jax itself takes for an array or a number: numpy's, Python's, its own.
+    try:
+        return jax.eval_shape(lambda x: x, leaf)
+    except (TypeError, OverflowError):
+        raise ProgramError(
+            f"Argument {name} is {shown(leaf)}, which is no array or number. Arguments"
+            " that are not arrays or containers of them are static: name their"
+            " positions in static_argnums."
+        ) from None
+
+
+class _PartitionedCall:
+    """A function under `sharded_jit`, traced for one signature; looks for no devices.
+
+    Attributes:
+        static: the static arguments, by position.
+        parameters: the function's names for all of its arguments.
+        tree, structs: the other arguments: their PyTreeDef and their leaves' types.
+        in_parts, out_parts: one Parts or None for each leaf.
+        count: over how many devices it is split.
+        sizes: of the axes of the mesh that fits as many of the parts as one can.
+        unfit: the parts that need a mesh of their own over the same devices.
+    """
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        in_parts: Any,
+        out_parts: Any,
+        wishes: Sequence[tuple[str, int]],
+        static: dict[int, Any],
+        total: int,
+        tree: Any,
+        structs: Sequence[Any],
+    ) -> None:
+        import jax
+
+        from shardviz.core.backend.tracing.arguments import parameter_names, path_name
+
+        self._fun, self.static, self.tree, self.structs = fun, static, tree, structs
+        self.parameters = parameter_names(fun, total)
+        self.in_parts = flat_parts(in_parts, tree, "in_parts")
+        dynamic = [n for i, n in enumerate(self.parameters) if i not in static]
+        arguments = tree.unflatten(structs)
+        for (path, struct), parts in zip(
+            jax.tree_util.tree_leaves_with_path(arguments), self.in_parts, strict=True
+        ):
+            if parts is not None:
+                parts.check(struct.shape, path_name(dynamic[path[0].idx], path[1:]))
+        # Without devices: shapes are enough to see what it returns and constrains.
+        jaxpr, shapes = jax.make_jaxpr(self.fn, return_shape=True)(*arguments)
+        inner = list(constraints_inside(jaxpr))
+        counts = [(who, count) for who, _, count in inner]
+        self.count = count_of([*wishes, *counts]) or 1
+        results, self._out_tree = jax.tree_util.tree_flatten_with_path(shapes)
+        self.out_parts = flat_parts(out_parts, self._out_tree, "out_parts")
+        for (path, struct), parts in zip(results, self.out_parts, strict=True):
+            if parts is not None:
+                parts.check(struct.shape, path_name("output", path))
+        # The parts of arguments come first: theirs is the mesh that fits others, too.
+        every = (*self.in_parts, *self.out_parts, *(parts for _, parts, _ in inner))
+        self.sizes, self.unfit = mesh_sizes(self.count, every)
+        # XLA cannot reshard all numbers of devices directly (see `replicated_on`); then
+        # arguments and results are replicated before and after the function.
+        several = len(set(every) - {None}) > 1
+        self.indirect = several and not is_prime_power(self.count)
+
+    @functools.cached_property
+    def fn(self) -> Callable[..., Any]:
+        """The function of the arguments that are not static."""
+        static, total = self.static, len(self.parameters)
+
+        def partial(*dynamic: Any) -> Any:
+            given = iter(dynamic)
+            args = [static[i] if i in static else next(given) for i in range(total)]
+            with inside():
+                return self._fun(*args)
+
+        functools.update_wrapper(partial, self._fun, updated=())
+        parameters = []
+        for number, name in enumerate(self.parameters):
+            if number not in static:
+                # Those of variadic parameters, such as args[0], are no Python names.
+                name = name if name.isidentifier() else f"a{number}"
+                kind = inspect.Parameter.POSITIONAL_ONLY
+                parameters.append(inspect.Parameter(name, kind))
+        partial.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return partial
+
+    @functools.cached_property
+    def body(self) -> Callable[..., Any]:
+        """The function as it is run, with the mesh of parts as jax's mesh in context."""
+        if not self.indirect:
+            return self.fn
+
+        import jax
+
+        def replicate(x: Any) -> Any:
+            mesh = jax.sharding.get_abstract_mesh()
+            return jax.lax.with_sharding_constraint(x, replicated_on(mesh))
+
+        def with_replicated(*dynamic: Any) -> Any:
+            return jax.tree.map(replicate, self.fn(*jax.tree.map(replicate, dynamic)))
+
+        return functools.update_wrapper(with_replicated, self.fn)
+
+    def check_one_mesh(self) -> None:
+        """Refuses parts that do not fit one mesh, which a Program and code have."""
+        if self.unfit:
+            raise ProgramError(
+                f"No single mesh splits {self.count:,} devices, in one order, into"
+                f" {listed(self.unfit)} and into the other parts of this function, and"
+                " a Program has one mesh. Calling the function works, over several"
+                " meshes; or use parts whose products divide each other, left to right."
+            )
+
+    def program(self) -> Program:
+        """The same as a Program."""
+        from shardviz.core.backend.tracing.arguments import program_arrays
+
+        self.check_one_mesh()
+
+        def spec(partition: Partition) -> Any:
+            return fitting(partition, self.sizes, self.count)[1]
+
+        arrays, tree, _ = program_arrays(self.tree.unflatten(self.structs), self.fn)
+        split = []
+        for array, partition in zip(arrays, self.in_parts, strict=True):
+            split.append(array.replace(spec=spec(partition)))
+        return Program(
+            self.body,
+            tuple(split),
+            mesh_over(self.sizes),
+            tree=tree,
+            out_specs=self._out_tree.unflatten(map(spec, self.out_parts)),
+        )
+
+    def run(self, leaves: Sequence[Any]) -> Any:
+        """The result for the leaves of the arguments that are not static."""
         import jax
         from jax.core import Tracer
 
         ins, outs, jitted = self._compiled
-        tree = self.call.out_tree
         if is_inside():
-            return tree.unflatten(jitted(*leaves))
+            return self._out_tree.unflatten(jitted(*leaves))
         placed = [_place(leaf, s) for leaf, s in zip(leaves, ins, strict=True)]
         results = list(jitted(*placed))
         # Gradients come back sharded as the results are, since jit takes no others.
         if any(isinstance(r, Tracer) for r in results):
             results = map(jax.lax.with_sharding_constraint, results, outs)
-        return tree.unflatten(results)
+        return self._out_tree.unflatten(results)
 
     @functools.cached_property
     def _compiled(self) -> tuple[tuple, tuple, Callable[..., Any]]:
@@ -235,23 +419,22 @@ class _CompiledCall:
         from shardviz.core.backend.bridge import abstract_mesh
         from shardviz.core.backend.devices import mesh_of
 
-        call, devices = self.call, _devices(self.call.count)
+        devices = _devices(self.count)
 
         def sharding(partition: Partition) -> Any:
-            sizes, spec = call.sizes_and_spec(partition)
-            mesh = mesh_of(devices, mesh_over(sizes))
-            return jax.sharding.NamedSharding(mesh, spec.to_jax())
+            mesh, spec = fitting(partition, self.sizes, self.count)
+            return jax.sharding.NamedSharding(mesh_of(devices, mesh), spec.to_jax())
 
-        ins = tuple(map(sharding, call.in_parts))
-        outs = tuple(map(sharding, call.out_parts))
-        around, tree = abstract_mesh(mesh_over(call.sizes)), call.signature.tree
+        ins = tuple(map(sharding, self.in_parts))
+        outs = tuple(map(sharding, self.out_parts))
+        around = abstract_mesh(mesh_over(self.sizes))
 
         def flat(*leaves: Any) -> tuple[Any, ...]:
             # Constraints look for the mesh here, and jax keeps traces by it.
             with jax.sharding.use_abstract_mesh(around), inside():
-                return tuple(jax.tree.leaves(call.body(*tree.unflatten(leaves))))
+                return tuple(jax.tree.leaves(self.body(*self.tree.unflatten(leaves))))
 
-        functools.update_wrapper(flat, call.request.fun, updated=())
+        functools.update_wrapper(flat, self._fun, updated=())
         # jax would look through it for the names of arguments, which are others.
         del flat.__wrapped__
         return ins, outs, jax.jit(flat, in_shardings=ins, out_shardings=outs)
@@ -273,7 +456,7 @@ def _place(leaf: Any, sharding: Any) -> Any:
         return jax.lax.with_sharding_constraint(moved, sharding)
 
 
-def _devices(count: int) -> tuple[Any, ...]:
+def _devices(count: int) -> Sequence[Any]:
     import jax
 
     from shardviz.core.backend.run.targets import choose, devices_of
@@ -286,36 +469,17 @@ def _devices(count: int) -> tuple[Any, ...]:
             " product."
         )
     if jax.process_count() > 1:
-        return _local_devices(count)
+        devices = jax.local_devices()
+        if len(devices) < count:
+            raise TargetError(
+                f"This sharded_jit makes {plural(count, 'partition')}, and this process"
+                f" has {plural(len(devices), 'device')}. It runs on the devices of one"
+                " process; across processes, use jax.jit and NamedSharding."
+            )
+        return devices[:count]
     try:
         return devices_of(choose(None, count))[:count]
     except TargetError as error:
         raise TargetError(
             f"This sharded_jit makes {plural(count, 'partition')}, one per device. {error}"
         ) from error
-
-
-def _local_devices(count: int) -> tuple[Any, ...]:
-    """The devices of this process, where there are several processes."""
-    import jax
-
-    devices = tuple(jax.local_devices())
-    if len(devices) < count:
-        raise TargetError(
-            f"This sharded_jit makes {plural(count, 'partition')}, and this process has"
-            f" {plural(len(devices), 'device')} of {jax.device_count():,}. shardviz runs"
-            " sharded_jit on the devices of one process. Across processes, write it"
-            " with jax.jit, NamedSharding and jax.make_array_from_process_local_data, as"
-            " to_modern(...) begins it."
-        )
-    return devices[:count]
-
-
-def _check_local(local_count: int | None, count: int | None) -> None:
-    if local_count is not None and count is not None and local_count != count:
-        raise ProgramError(
-            "local_num_partitions, or the local parts, say"
-            f" {plural(local_count, 'partition')} for this process, and there are"
-            f" {count:,} in all. In a single process, which has all of the devices,"
-            " they are the same number: leave the local_ arguments out."
-        )

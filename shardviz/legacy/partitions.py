@@ -1,13 +1,12 @@
 """Integer partitions: into how many blocks each dimension is split.
 
-No axes and no names: the first device holds the first block in row-major order, the
-second the next, and so on. The product of the numbers is the number of devices. A
-replicated array is written `None`.
+The first device holds the first block in row-major order, the second the next, and so
+on. The product of the numbers is the number of devices; None is a replicated array.
 
-A mesh whose axes run major to minor splits an array into row-major blocks, block k on
-device k, if every dimension takes neighbouring axes. So `Parts(2, 4)` over 8 devices
-needs axes of sizes 2 and 4 (or finer), `Parts(8, 1)` fits one axis of 8, and
-`mesh_sizes` finds the coarsest mesh that fits all Parts of a function.
+A mesh whose axes run major to minor splits an array so if every dimension takes
+neighbouring axes. `Parts(2, 4)` over 8 devices needs axes of sizes 2 and 4 (or finer),
+`Parts(8, 1)` fits one axis of 8; `mesh_sizes` finds the coarsest mesh that fits all
+Parts of a function.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy as np
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import LayoutError, ProgramError, SpecError
-from shardviz.core.format import listed, plural, shown
+from shardviz.core.format import plural, shown
 from shardviz.core.layout.array_spec import read_shape
 from shardviz.core.layout.layout import Layout, Misfit, lay_out
 from shardviz.core.layout.mesh import MAX_DEVICES, MeshSpec
@@ -84,14 +83,7 @@ class Parts(tuple, Displayed):
         return math.prod(self)
 
     def check(self, shape: Sequence[int], name: str = "The array") -> None:
-        """Refuses an array of another rank, and dimensions that do not divide.
-
-        Args:
-            shape: the global shape, in elements.
-            name: what the sentence calls the array.
-
-        Raises:
-            LayoutError: for the first of them.
+        """Raises a LayoutError for another rank, or a dimension that does not divide.
 
         >>> Parts(2, 1).check((8, 3))
         """
@@ -125,9 +117,7 @@ def _checked(value: object, dim: int) -> int:
 
 
 def parts_mesh(parts: Parts | None, device_ids: Any = None) -> MeshSpec:
-    """The mesh of `parts`: an axis `dim0`, `dim1`, … for every dimension that is split.
-
-    Where no dimension is, it has one axis, `replica`.
+    """The mesh of `parts`: `dim0`, `dim1`, … where a dimension is split, else `replica`.
 
     Args:
         parts: the parts, or None for a replicated array.
@@ -181,18 +171,12 @@ def parts_layout(
     device_ids: Any = None,
     dtype: object = "float32",
 ) -> Layout:
-    """The Layout of an array under integer parts, the first device holding the first
-    block.
+    """The Layout of an array under integer parts.
 
-    Args:
-        shape: the global shape, in elements.
-        parts: the parts, or None for a replicated array.
-        device_ids: the devices in order; 0, 1, 2, … where not said.
-        dtype: the element type.
+    Args and errors are those of `parts_mesh`; `shape` is the global one, in elements.
 
     Raises:
         LayoutError: if the rank differs or a dimension does not divide.
-        SpecError: if the devices are more or fewer than the parts.
 
     >>> parts_layout((8, 4), Parts(2, 2)).box(1)
     (slice(0, 4, None), slice(2, 4, None))
@@ -207,50 +191,33 @@ Partition = Parts | None
 
 
 def is_partition(value: Any) -> bool:
-    """Whether a value is a leaf of a tree of parts.
-
-    >>> is_partition(Parts(2)), is_partition(None), is_partition((2, 1))
-    (True, True, False)
-    """
+    """Whether a value is a leaf of a tree of parts: Parts or None."""
     return value is None or isinstance(value, Parts)
 
 
-def check_tree(prefix: Any, what: str) -> tuple[Parts, ...]:
-    """Every Parts in a tree of parts, checked to hold nothing else but None.
+def parts_in(prefix: Any, what: str) -> list[Parts]:
+    """Every Parts in containers that hold nothing else but None.
 
-    Args:
-        prefix: Parts, None, or containers of these.
-        what: the argument it was given as, such as `"in_parts"`.
-
-    Raises:
-        ProgramError: for any other leaf.
-
-    >>> check_tree({"w": Parts(2, 1), "b": None}, "in_parts")
-    (Parts(2, 1),)
+    >>> parts_in({"w": Parts(2, 1), "b": None}, "in_parts")
+    [Parts(2, 1)]
     """
     import jax
 
-    leaves = jax.tree.leaves(prefix, is_leaf=is_partition)
-    for leaf in leaves:
+    found = []
+    for leaf in jax.tree.leaves(prefix, is_leaf=is_partition):
         if not is_partition(leaf):
             raise ProgramError(
                 f"{what} holds {shown(leaf)}, which is no Parts. Write"
                 " legacy.Parts(2, 1) for 2 parts along the first of two dimensions,"
                 " None for an array that is replicated, or containers of these."
             )
-    return tuple(leaf for leaf in leaves if leaf is not None)
+        if leaf is not None:
+            found.append(leaf)
+    return found
 
 
 def flat_parts(prefix: Any, tree: Any, what: str) -> tuple[Partition, ...]:
-    """One Parts or None for each leaf of `tree`, from a prefix of that tree.
-
-    Args:
-        prefix: Parts, None, or containers of these, as deep as the arrays below differ.
-        tree: a jax PyTreeDef.
-        what: the argument the prefix was given as.
-
-    Raises:
-        ProgramError: if it is no prefix of the tree.
+    """One Parts or None for each leaf of a PyTreeDef, from a prefix of that tree.
 
     >>> import jax
     >>> flat_parts((Parts(2), None), jax.tree.structure(({"a": 0, "b": 0}, 0)), "in_parts")
@@ -277,66 +244,32 @@ def flat_parts(prefix: Any, tree: Any, what: str) -> tuple[Partition, ...]:
     return tuple(leaves)
 
 
-def count_of(
-    named: Iterable[tuple[str, Sequence[Parts]]], count: Any = None
-) -> int | None:
-    """How many devices all of these Parts need; None where nothing says so.
+def count_of(wishes: Iterable[tuple[str, int]]) -> int | None:
+    """How many devices are asked for, by all alike; None where nobody asks.
 
-    Args:
-        named: the name of the argument that each group was given as, and its Parts.
-        count: `num_partitions`, where it was given.
-
-    Raises:
-        ProgramError: if two of them disagree.
-
-    >>> count_of([("in_parts", [Parts(2, 2)]), ("out_parts", [Parts(4)])])
+    >>> count_of([("Parts(2, 2) in in_parts", 4), ("Parts(4) in out_parts", 4)])
     4
     """
-    products: list[tuple[str, int]] = []
-    if count is not None:
-        products.append((f"num_partitions={shown(count)}", check_count(count)))
-    for what, group in named:
-        products += [(f"{parts} in {what}", parts.product) for parts in group]
-    if not products:
-        return None
-    first, expected = products[0]
-    for other, product in products[1:]:
-        if product != expected:
+    first = None
+    for what, count in wishes:
+        first = first or (what, count)
+        if first[1] != count:
             raise ProgramError(
                 "All parts of one sharded_jit make the same number of partitions:"
-                f" {first} makes {expected:,} and {other} makes {product:,}. Change one"
+                f" {first[0]} makes {first[1]:,} and {what} makes {count:,}. Change one"
                 " of them; write None for an array that is replicated."
             )
-    return expected
-
-
-def check_count(count: Any, what: str = "num_partitions") -> int:
-    """A number of partitions, checked.
-
-    Raises:
-        ProgramError: for anything but a whole number of devices.
-
-    >>> check_count(8)
-    8
-    """
-    number = check_size(count, what, ProgramError)
-    if not 1 <= number <= MAX_DEVICES:
-        raise ProgramError(
-            f"{what} is a number of devices, from 1 to {MAX_DEVICES:,}; got"
-            f" {shown(count)}."
-        )
-    return number
+    return None if first is None else first[1]
 
 
 def mesh_sizes(
     count: int, partitions: Iterable[Partition]
 ) -> tuple[tuple[int, ...], tuple[Parts, ...]]:
-    """The axis sizes of the coarsest mesh of `count` devices that fits these
-    partitions.
+    """The axis sizes of the coarsest mesh of `count` devices that fits these, in order.
 
     Returns:
-        The sizes, and those Parts that do not fit a mesh of the same device order: no
-        mesh has both Parts(2, 3) and Parts(3, 2). Earlier partitions come first.
+        The sizes, and those Parts that do not fit beside earlier ones: no mesh has both
+        Parts(2, 3) and Parts(3, 2) in one order of devices.
 
     >>> mesh_sizes(8, [Parts(2, 4), Parts(8, 1), None])
     ((2, 4), ())
@@ -345,24 +278,18 @@ def mesh_sizes(
     """
     strides, unfit = [1, count] if count > 1 else [1], []
     for parts in partitions:
-        if parts is None:
-            continue
         # An axis has to end wherever a dimension ends, counted in devices from the
         # major side; axes exist if each of these counts divides the next.
-        ends = sorted({*strides, *itertools.accumulate(parts, int.__mul__)})
+        ends = sorted({*strides, *itertools.accumulate(parts or (), int.__mul__)})
         if all(b % a == 0 for a, b in itertools.pairwise(ends)):
             strides = ends
-        elif parts not in unfit:
+        elif parts is not None and parts not in unfit:
             unfit.append(parts)
     return tuple(b // a for a, b in itertools.pairwise(strides)) or (1,), tuple(unfit)
 
 
 def is_prime_power(count: int) -> bool:
-    """Whether a number has at most one distinct prime factor, as 8 has and 6 has not.
-
-    >>> [n for n in range(1, 13) if not is_prime_power(n)]
-    [6, 10, 12]
-    """
+    """Whether a number has at most one distinct prime factor, as 8 has and 6 has not."""
     prime = next((d for d in range(2, count + 1) if count % d == 0), 1)
     while prime > 1 and count % prime == 0:
         count //= prime
@@ -370,27 +297,18 @@ def is_prime_power(count: int) -> bool:
 
 
 def mesh_over(sizes: Sequence[int]) -> MeshSpec:
-    """The mesh with these axis sizes: axes `part0`, `part1`, … major to minor.
-
-    >>> str(mesh_over((2, 4)))
-    'part0=2, part1=4'
-    """
+    """The mesh with these axis sizes: axes `part0`, `part1`, … major to minor."""
     return MeshSpec(tuple(f"part{i}" for i in range(len(sizes))), tuple(sizes))
 
 
 def is_parts_mesh(mesh: Any) -> bool:
-    """Whether a mesh, ours or jax's, has the axes that `mesh_over` gives.
-
-    >>> is_parts_mesh(mesh_over((2, 4))), is_parts_mesh(MeshSpec(("data",), (8,)))
-    (True, False)
-    """
+    """Whether a mesh, ours or jax's, has the axes that `mesh_over` gives."""
     names = tuple(mesh.axis_names)
     return bool(names) and names == tuple(f"part{i}" for i in range(len(names)))
 
 
 def spec_over(partition: Partition, sizes: Sequence[int]) -> Spec | None:
-    """The Spec over `mesh_over(sizes)` that splits an array so; None where that mesh
-    cannot.
+    """The Spec over `mesh_over(sizes)` that splits so; None where that mesh cannot.
 
     >>> str(spec_over(Parts(2, 4), (2, 2, 2)))
     "P('part0', ('part1', 'part2'))"
@@ -412,31 +330,14 @@ def spec_over(partition: Partition, sizes: Sequence[int]) -> Spec | None:
     return Spec(tuple(dims))
 
 
-def same_parts(local: Any, overall: Any, tree: Any, what: str) -> None:
-    """Refuses local parts that differ from the global ones.
-
-    A single process has all devices, so that they are the same there.
-
-    Args:
-        local: what was given for this process; None for nothing.
-        overall: the parts over all devices.
-        tree: the jax PyTreeDef that both are prefixes of.
-        what: `"in_parts"` or `"out_parts"`.
-
-    Raises:
-        ProgramError: if they differ.
-
-    >>> import jax
-    >>> same_parts(Parts(2), Parts(2), jax.tree.structure(0), "in_parts")
-    """
-    if local is None:
-        return
-    here = flat_parts(local, tree, f"local_{what}")
-    everywhere = flat_parts(overall, tree, what)
-    if here != everywhere:
-        raise ProgramError(
-            f"local_{what} says how the data of one process is split, and {what} how"
-            " the data of all processes is. In a single process they are the same: got"
-            f" {listed(here)} and {listed(everywhere)}, for"
-            f" {plural(len(here), 'array')}. Leave local_{what} out."
-        )
+def fitting(
+    partition: Partition, sizes: tuple[int, ...], count: int
+) -> tuple[MeshSpec, Spec]:
+    """A mesh of `count` devices, `mesh_over(sizes)` where that fits, and the Spec."""
+    spec = spec_over(partition, sizes)
+    if spec is None:
+        # Parts(3, 2) beside Parts(2, 3): a mesh of its own over the same devices.
+        sizes, _ = mesh_sizes(count, [partition])
+        spec = spec_over(partition, sizes)
+        assert spec is not None
+    return mesh_over(sizes), spec

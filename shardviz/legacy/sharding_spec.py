@@ -1,11 +1,5 @@
 """ShardingSpec: how `jax.pmap` wrote down a sharding, before there were named axes.
 
-Two tuples. The first says for each dimension of the array whether it is not split
-(`NoSharding`), split into chunks (`Chunked`), or indexed by the device (`Unstacked`).
-Every chunk count and every unstacked dimension is one *sharded axis*, numbered in
-order. The second tuple describes the devices as a grid, major to minor: each axis of it
-belongs to one sharded axis (`ShardedAxis`), or holds copies (`Replicated`).
-
 Follows `jax.interpreters.pxla` up to jax 0.4 and the `pmap_lib` of its time, `repr`
 included; checked against index tables of jax 0.4.13 in `tests/layout`.
 """
@@ -13,7 +7,7 @@ included; checked against index tables of jax 0.4.13 in `tests/layout`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,7 +16,7 @@ import numpy as np
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import LayoutError, SpecError
-from shardviz.core.format import joined, listed, plural, shown
+from shardviz.core.format import joined, plural, shown
 from shardviz.core.layout.array_spec import dtype_name, read_shape
 from shardviz.core.layout.layout import Layout, Misfit, block_numbers
 from shardviz.core.layout.mesh import MAX_AXES, MAX_DEVICES, MeshSpec
@@ -51,9 +45,6 @@ class Chunked:
     Every number makes one sharded axis; the first is the major one. The numbers may be
     a list or separate arguments, as in its representation.
 
-    Attributes:
-        chunks: into how many chunks, one number for each split.
-
     Raises:
         SpecError: for anything but whole numbers from 1 on.
 
@@ -65,14 +56,9 @@ class Chunked:
 
     def __init__(self, *chunks: Any) -> None:
         numbers: Any = chunks
-        if len(chunks) == 1 and isinstance(chunks[0], Iterable):
-            numbers = chunks[0]
-        # The letters of a text would pass as its entries.
-        if isinstance(numbers, (str, bytes)):
-            raise SpecError(
-                "Chunked takes whole numbers, as Chunked([2, 4]);"
-                f" got {shown(numbers)}."
-            )
+        # Not the letters of a text, which would pass as its entries.
+        if len(chunks) == 1 and isinstance(chunks[0], (Sequence, np.ndarray)):
+            numbers = chunks if isinstance(chunks[0], str) else chunks[0]
         counts = tuple(_count(c, "number of chunks") for c in numbers)
         object.__setattr__(self, "chunks", counts)
 
@@ -89,9 +75,6 @@ class Chunked:
 class Unstacked:
     """A dimension of which each device holds one index; its own array lacks it.
 
-    Attributes:
-        size: the size of the dimension, and of the sharded axis it makes.
-
     Raises:
         SpecError: for anything but a whole number from 1 on.
 
@@ -102,8 +85,7 @@ class Unstacked:
     size: int
 
     def __post_init__(self) -> None:
-        size = _count(self.size, "size of Unstacked")
-        object.__setattr__(self, "size", size)
+        object.__setattr__(self, "size", _count(self.size, "size of Unstacked"))
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -118,8 +100,7 @@ class Unstacked:
 class ShardedAxis:
     """An axis of the devices along which they hold the parts of one sharded axis.
 
-    Attributes:
-        axis: which one, counted from 0 through chunks and unstacked dimensions.
+    Sharded axes are counted from 0, through chunks and unstacked dimensions.
 
     Raises:
         SpecError: for anything but a whole number from 0 on.
@@ -131,18 +112,12 @@ class ShardedAxis:
     axis: int
 
     def __post_init__(self) -> None:
-        axis = check_size(self.axis, "The axis number", SpecError)
-        if axis < 0:
-            raise SpecError(f"Sharded axes are counted from 0; got {shown(axis)}.")
-        object.__setattr__(self, "axis", axis)
+        object.__setattr__(self, "axis", _count(self.axis, "axis number", 0))
 
 
 @dataclass(frozen=True, slots=True)
 class Replicated:
     """An axis of the devices along which all hold the same part.
-
-    Attributes:
-        replicas: how many.
 
     Raises:
         SpecError: for anything but a whole number from 1 on.
@@ -154,16 +129,16 @@ class Replicated:
     replicas: int
 
     def __post_init__(self) -> None:
-        replicas = _count(self.replicas, "number of replicas")
-        object.__setattr__(self, "replicas", replicas)
+        count = _count(self.replicas, "number of replicas")
+        object.__setattr__(self, "replicas", count)
 
 
-def _count(value: object, what: str) -> int:
+def _count(value: object, what: str, least: int = 1) -> int:
     count = check_size(value, f"The {what}", SpecError)
     # A sharded axis is an axis of the devices, so no longer than there can be devices.
-    if not 1 <= count <= MAX_DEVICES:
+    if not least <= count <= MAX_DEVICES:
         raise SpecError(
-            f"The {what} is between 1 and {MAX_DEVICES:,}; got {shown(count)}."
+            f"The {what} is between {least} and {MAX_DEVICES:,}; got {shown(count)}."
         )
     return count
 
@@ -196,9 +171,9 @@ class ShardingSpec(Displayed):
     mesh_mapping: tuple[Assignment, ...]
 
     def __post_init__(self) -> None:
-        entries = _entries(self.sharding, "sharding", "dimension", MAX_RANK)
-        dims = tuple(NoSharding() if d is None else d for d in entries)
-        axes = _entries(self.mesh_mapping, "mesh_mapping", "device axis", MAX_AXES)
+        dims = _entries(self.sharding, "sharding", MAX_RANK)
+        dims = tuple(NoSharding() if d is None else d for d in dims)
+        axes = _entries(self.mesh_mapping, "mesh_mapping", MAX_AXES)
         for at, dim in enumerate(dims):
             if not isinstance(dim, Dimension):
                 raise SpecError(
@@ -213,37 +188,17 @@ class ShardingSpec(Displayed):
                 )
         object.__setattr__(self, "sharding", dims)
         object.__setattr__(self, "mesh_mapping", axes)
-        self._check_axes()
+        used = sorted(a.axis for a in axes if isinstance(a, ShardedAxis))
+        if used != list(range(len(self.sharded_axes))):
+            raise SpecError(
+                "mesh_mapping uses each sharded axis exactly once; those of the sharding"
+                f" have sizes {list(self.sharded_axes)}, and it uses {used}. Use"
+                " Replicated for devices that hold the same."
+            )
         if self.num_devices > MAX_DEVICES:
             raise SpecError(
                 f"{shown(self, 100)} asks for {self.num_devices:,} devices; at most"
                 f" {MAX_DEVICES:,}, please."
-            )
-
-    def _check_axes(self) -> None:
-        """Refuses sharded axes that the mapping lacks, invents or uses twice."""
-        sizes = self.sharded_axes
-        there = f"those of the sharding have sizes {list(sizes)}"
-        used: set[int] = set()
-        for axis in self.mesh_mapping:
-            if not isinstance(axis, ShardedAxis):
-                continue
-            if axis.axis >= len(sizes):
-                raise SpecError(
-                    f"mesh_mapping uses sharded axis {shown(axis.axis)}, and {there}."
-                )
-            if axis.axis in used:
-                raise SpecError(
-                    f"mesh_mapping uses sharded axis {axis.axis} twice; each is used"
-                    " exactly once. Use Replicated for devices that hold the same."
-                )
-            used.add(axis.axis)
-        missing = sorted(set(range(len(sizes))) - used)
-        if missing:
-            raise SpecError(
-                f"No entry of mesh_mapping uses sharded axis {listed(missing)}, and"
-                f" {there}; each is used exactly once. Add"
-                f" {joined(f'ShardedAxis({i})' for i in missing[:4])}."
             )
 
     def _draw_(
@@ -406,12 +361,10 @@ class ShardingSpec(Displayed):
         return f"ShardingSpec({self.sharding}, {self.mesh_mapping})"
 
 
-def _entries(value: Any, what: str, each: str, limit: int) -> tuple[Any, ...]:
+def _entries(value: Any, what: str, limit: int) -> tuple[Any, ...]:
     # A text is a sequence too, and its letters would each be refused one by one.
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise SpecError(
-            f"{what} is a tuple with one entry for each {each}; got {shown(value)}."
-        )
+        raise SpecError(f"{what} is a tuple; got {shown(value)}.")
     if len(value) > limit:
         raise SpecError(f"{what} has at most {limit} entries; got {len(value):,}.")
     return tuple(value)
@@ -428,24 +381,24 @@ def sharding_spec_layout(
     A Layout is of the global array, so the block of a device has one element of an
     unstacked dimension, though the device itself holds the block without it.
 
-    Args:
-        spec: the ShardingSpec.
-        shape: the global shape, in elements.
-        dtype: the element type.
-        device_ids: the devices in order; 0, 1, 2, … where not said.
-
     Raises:
-        LayoutError: if the shape does not fit, or there are not as many devices.
+        LayoutError: if the shape does not fit, or there are not as many `device_ids`.
 
     >>> mapping = Replicated(2), ShardedAxis(0)
     >>> spec = ShardingSpec((Chunked([2]), NoSharding()), mapping)
     >>> sharding_spec_layout(spec, (8, 3)).box(3)
     (slice(4, 8, None), slice(0, 3, None))
     """
-    sizes = spec.check(shape)
-    mesh = spec.mesh
+    sizes, mesh = spec.check(shape), spec.mesh
     if device_ids is not None:
-        mesh = _with_ids(spec, device_ids)
+        ids = np.asarray(device_ids).reshape(-1)
+        if ids.size != spec.num_devices:
+            raise LayoutError(
+                f"The ShardingSpec is for {plural(spec.num_devices, 'device')}; got"
+                f" {ids.size:,} ids. Give one id for each device, in order."
+            )
+        names, grid = mesh.axis_names, mesh.axis_sizes
+        mesh = MeshSpec(names, grid, (), ids.reshape(grid), concrete=True)
     counts = tuple(math.prod(dim.counts) for dim in spec.sharding)
     shard = tuple(size // count for size, count in zip(sizes, counts, strict=True))
     if not spec.unstacked:
@@ -459,14 +412,3 @@ def sharding_spec_layout(
             numbers = np.broadcast_to(numbers, mesh.axis_sizes)
         blocks.append(numbers)
     return Layout(sizes, dtype_name(dtype), mesh, None, counts, shard, tuple(blocks))
-
-
-def _with_ids(spec: ShardingSpec, device_ids: Any) -> MeshSpec:
-    ids = np.asarray(device_ids).reshape(-1)
-    if ids.size != spec.num_devices:
-        raise LayoutError(
-            f"The ShardingSpec is for {plural(spec.num_devices, 'device')}; got"
-            f" {ids.size:,} ids. Give one id for each device, in order."
-        )
-    names, sizes = spec.mesh.axis_names, spec.mesh.axis_sizes
-    return MeshSpec(names, sizes, (), ids.reshape(sizes), concrete=True)

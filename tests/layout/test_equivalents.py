@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shardviz.core.errors import LayoutError, ShardvizError, SpecError
-from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
+from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.legacy.equivalents import (
@@ -60,42 +60,6 @@ def test_every_text_read_back_gives_the_same_boxes() -> None:
             in_order = np.array_equal(layout.groups, np.arange(mesh.size))
             assert spec.unconstrained or not (in_order or layout.num_blocks == 1), counts
     assert min(said.values()) > 100, said
-
-
-def test_a_sharding_spec_is_read_off_bare_boxes() -> None:
-    rng = random.Random("read off")
-    for _ in range(1_500):
-        mesh, spec, shape = random_case(rng)
-        shape = tuple(n or 1 for n in shape) if 0 in shape else shape
-        spec = Spec(spec.dims)
-        if any(n % c for n, c in zip(shape, _counts(spec, mesh, len(shape)), strict=True)):
-            continue
-        boxes = lay_out(shape, spec, mesh).indices()
-        bare = layout_from_indices(shape, "int8", boxes)
-        read = layout_sharding_spec(bare)
-        assert dict(zip(boxes, read.indices(shape), strict=True)) == boxes
-        assert parse_sharding_spec(equivalents(bare)["ShardingSpec"]) == read
-
-
-def _counts(spec: Spec, mesh: Any, rank: int) -> tuple[int, ...]:
-    sizes = [int(np.prod([mesh.shape[a] for a in axes])) for axes in spec.dims]
-    return tuple(sizes + [1] * (rank - len(sizes)))
-
-
-def shuffled(order: list[int]) -> Layout:
-    return layout_from_indices((8,), "int8", {i: (slice(b, b + 1),) for i, b in enumerate(order)})
-
-
-@pytest.mark.parametrize(
-    "order",
-    [[0, 1, 2, 4, 3, 5, 6, 7], [1, 0, 2, 3, 4, 5, 6, 7], [0, 1, 3, 2, 4, 5, 7, 6],
-     [7, 6, 5, 4, 3, 2, 1, 0], [0, 2, 4, 6, 1, 3, 5, 5]],
-)  # fmt: skip
-def test_boxes_in_no_order_of_a_grid_have_no_sharding_spec(order: list[int]) -> None:
-    layout = shuffled(order)
-    assert not {"PartitionSpec", "ShardingSpec"} & set(equivalents(layout))
-    with pytest.raises(LayoutError):
-        layout_sharding_spec(layout)
 
 
 def test_the_order_of_devices_is_given_where_ids_do_not_ascend() -> None:

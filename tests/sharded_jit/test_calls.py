@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import threading
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,13 +33,6 @@ def test_block_k_is_on_device_k(parts, count):
     np.testing.assert_array_equal(out, X + 1)
 
 
-@pytest.mark.parametrize("shape", [(4, 6, 8), (2, 2, 2, 2)])
-def test_more_dimensions(shape):
-    parts = Parts(2, 1, 4) if len(shape) == 3 else Parts(2, 2, 1, 2)
-    out = legacy.sharded_jit(jnp.sin, parts, parts)(values(*shape))
-    assert_split(out, parts, 8)
-
-
 def test_the_documented_example():
     def f(x, y, z):
         return x @ y + z
@@ -51,12 +41,6 @@ def test_the_documented_example():
     out = split(X, W, np.float32(3))
     assert_split(out, Parts(1, 4), 4)
     np.testing.assert_allclose(out, X @ W + 3, rtol=1e-4, atol=1e-5)
-
-
-def test_one_parts_speaks_for_all_arguments_and_results():
-    x, y = legacy.sharded_jit(lambda x, y: (x + y, x - y), Parts(2, 4), Parts(4, 2))(X, X)
-    assert_split(x, Parts(4, 2), 8)
-    assert_split(y, Parts(4, 2), 8)
 
 
 def test_trees_and_prefixes():
@@ -70,14 +54,6 @@ def test_trees_and_prefixes():
     assert_split(out["rest"][0], None, 8)
     assert_split(out["rest"][1], None, 8)
     np.testing.assert_allclose(out["y"], X @ W + W[0], rtol=1e-4, atol=1e-5)
-
-
-def test_a_prefix_covers_a_whole_subtree():
-    split = legacy.sharded_jit(lambda t: t, ([Parts(2, 1), None],), [Parts(1, 2), Parts(2, 1)])
-    out = split([{"a": X, "b": (X, X)}, W])
-    for leaf in jax.tree.leaves(out[0]):
-        assert_split(leaf, Parts(1, 2), 2)
-    assert_split(out[1], Parts(2, 1), 2)
 
 
 def test_none_in_the_arguments_has_no_parts():
@@ -95,11 +71,6 @@ def test_num_partitions_alone_decides_where_everything_is_replicated():
     assert_split(out, None, 4)
 
 
-def test_num_partitions_beside_the_parts():
-    out = legacy.sharded_jit(lambda x: x, Parts(4, 1), None, num_partitions=4)(X)
-    assert_split(out, None, 4)
-
-
 def test_the_result_goes_into_jax_as_any_array():
     out = legacy.sharded_jit(lambda x: x, Parts(2, 4), Parts(2, 4))(X)
     again = legacy.sharded_jit(lambda x: x, Parts(8, 1), Parts(8, 1))(out)
@@ -107,12 +78,10 @@ def test_the_result_goes_into_jax_as_any_array():
     np.testing.assert_allclose(jnp.sum(out * 2), X.sum() * 2, rtol=1e-4)
 
 
-@pytest.mark.parametrize("where", ["numpy", "uncommitted", "one device", "another device"])
+@pytest.mark.parametrize("where", ["numpy", "another device"])
 def test_arguments_come_from_anywhere(where):
     put = {
         "numpy": lambda: X,
-        "uncommitted": lambda: jnp.asarray(X),
-        "one device": lambda: jax.device_put(X, jax.devices()[0]),
         "another device": lambda: jax.device_put(X, jax.devices()[7]),
     }
     assert_split(
@@ -120,7 +89,7 @@ def test_arguments_come_from_anywhere(where):
     )
 
 
-@pytest.mark.parametrize("numbers", [1, (1,), [1], (-2,)])
+@pytest.mark.parametrize("numbers", [1, (-2,)])
 def test_static_arguments_have_no_parts(numbers):
     def f(x, n, y):
         return x * n + y if n > 2 else x
@@ -143,37 +112,6 @@ def test_another_static_value_traces_again_and_the_same_does_not():
     assert traced == [2, 2, 3, 3]  # once to learn what it asks for, once for the devices
 
 
-def test_threads_share_what_was_traced():
-    split = legacy.sharded_jit(lambda x: x + 1, Parts(2, 4), Parts(2, 4))
-    found = []
-    threads = [
-        threading.Thread(target=lambda: found.append(np.asarray(split(X)))) for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 8
-    assert all((f == X + 1).all() for f in found)
-
-
-def test_it_looks_like_the_function():
-    def f(x):
-        """Words."""
-        return x
-
-    split = legacy.sharded_jit(f, None, None)
-    assert (split.__name__, split.__doc__) == ("f", "Words.")
-
-
-def test_as_a_decorator():
-    @functools.partial(legacy.sharded_jit, in_parts=Parts(2, 1), out_parts=Parts(1, 2))
-    def f(x):
-        return x * 2
-
-    assert_split(f(X), Parts(1, 2), 2)
-
-
 def test_local_arguments_that_repeat_the_global_ones():
     split = legacy.sharded_jit(
         lambda x: x,
@@ -187,7 +125,7 @@ def test_local_arguments_that_repeat_the_global_ones():
     assert_split(split(X), Parts(8, 1), 8)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "bool", "complex64", "float32"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "bool"])
 def test_dtypes(dtype):
     x = jnp.asarray(X > 0, dtype)
     out = legacy.sharded_jit(lambda x: x, Parts(2, 4), Parts(4, 2))(x)

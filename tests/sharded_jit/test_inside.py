@@ -9,7 +9,7 @@ import pytest
 
 import shardviz as sv
 import shardviz.legacy as legacy
-from shardviz.legacy.constraints import constraints_inside, inside
+from shardviz.legacy.constraints import inside
 from shardviz.legacy.partitions import Parts
 from tests.sharded_jit.helpers import assert_split, values
 
@@ -141,16 +141,6 @@ def test_one_inner_jit_means_the_same_under_every_outer():
     assert_split(legacy.sharded_jit(inner, None, None, num_partitions=4)(X), None, 4)
 
 
-def test_two_constraints_that_disagree():
-    def f(x):
-        return legacy.with_sharding_constraint(
-            legacy.with_sharding_constraint(x, Parts(2, 1)), SPLIT
-        )
-
-    with pytest.raises(sv.ShardvizError):
-        legacy.sharded_jit(f, None, None)(X)
-
-
 def test_a_constraint_in_another_order_than_the_rest():
     x = values(12, 12)
     f = lambda v: legacy.with_sharding_constraint(v @ v, Parts(3, 2)) @ v  # noqa: E731
@@ -189,23 +179,10 @@ def test_a_gradient_around_it(where):
     np.testing.assert_allclose(jax.grad(split)(x), 3 * X**2, rtol=1e-5)
 
 
-def test_gradients_through_several():
-    first = legacy.sharded_jit(jnp.sin, SPLIT, SPLIT)
-    second = legacy.sharded_jit(lambda x: x * x, Parts(8, 1), Parts(1, 8))
-    found = jax.grad(lambda x: second(first(x)).sum())(X)
-    np.testing.assert_allclose(found, 2 * np.sin(X) * np.cos(X), rtol=1e-4, atol=1e-6)
-
-
 def test_vmap_and_jvp_around_it():
     split = legacy.sharded_jit(lambda x: constrained(x) * 2, Parts(8, 1), SPLIT)
     np.testing.assert_array_equal(jax.vmap(split)(np.stack([X, X, X]))[1], X * 2)
     np.testing.assert_array_equal(jax.jvp(split, (X,), (X,))[1], X * 2)
-
-
-def test_what_is_asked_inside_can_be_read():
-    with inside():
-        jaxpr = jax.make_jaxpr(in_scan)(X)
-    assert {(a.parts, a.count) for a in constraints_inside(jaxpr)} == {(SPLIT, 8)}
 
 
 def test_numbers_and_numpy_arrays_inside():

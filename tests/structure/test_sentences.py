@@ -75,7 +75,6 @@ STILL = {
     "core/program/program.py": 7,
     "exercises/programs.py": 1,
     "legacy/partitions.py": 1,
-    "legacy/sharding_spec.py": 1,
     "picture/layout.py": 1,
     "picture/mesh.py": 4,
     "picture/mesh_context.py": 1,
