@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -298,7 +297,6 @@ def _in_order(column: list[str]) -> list[str]:
 FEW = 4
 FIRST_IDS = 8  # of too many ids without a pattern
 MOST_IRREGULAR = 1 << 16
-MOST_COMPARED_IDS = 1 << 18  # beyond, looking for a pattern takes too long
 
 
 def ids_text(ids: object, limit: int = 0) -> str:
@@ -333,45 +331,13 @@ def ids_text(ids: object, limit: int = 0) -> str:
 def _in_ranges(ids: np.ndarray) -> str:
     if len(ids) <= FEW and not (len(ids) > 2 and (np.diff(ids) == 1).all()):
         return ", ".join(map(str, ids.tolist()))
-    nest = _nest(ids) if len(ids) <= MOST_COMPARED_IDS else None
+    nest = _nest(ids)
     if nest is not None:
         return _nested_text(int(ids[0]), nest)
     if len(ids) > MOST_IRREGULAR:
-        return first_ids_text(ids[:FIRST_IDS], len(ids))
+        first = ", ".join(map(str, ids[:FIRST_IDS].tolist()))
+        return f"{first} and {len(ids) - FIRST_IDS:,} more"
     return ", ".join(_runs(ids))
-
-
-def first_ids_text(first: np.ndarray, count: int) -> str:
-    """The first of many ids, and how many more there are.
-
-    >>> first_ids_text(np.array([7, 1, 9]), 1000)
-    '7, 1, 9 and 997 more'
-    """
-    some = ", ".join(map(str, first.tolist()))
-    return some + (f" and {count - len(first):,} more" if count > len(first) else "")
-
-
-def nested_ids_text(first: int, levels: Iterable[tuple[int, int]]) -> str:
-    """As `ids_text` of ids that are counted from the innermost `(count, step)` outward.
-
-    >>> nested_ids_text(0, [(2, 1), (8, 8)])
-    '0–1, 8–9 … 56–57'
-    """
-    merged: list[tuple[int, int]] = []
-    for count, step in levels:
-        if count == 1:
-            continue
-        if merged and merged[-1][0] * merged[-1][1] == step:
-            merged[-1] = (merged[-1][0] * count, merged[-1][1])
-        else:
-            merged.append((count, step))
-    total = math.prod(count for count, _ in merged)
-    if total <= FEW:
-        ids = [first]
-        for count, step in merged:
-            ids = [start + i * step for i in range(count) for start in ids]
-        return ids_text(ids)
-    return _nested_text(first, merged)
 
 
 def _nest(ids: np.ndarray) -> list[tuple[int, int]] | None:

@@ -1,9 +1,8 @@
 """What a page shows of an array's blocks, and of devices where there are many.
 
 A block is a part of an array that some devices hold. Beyond MOST_TILES devices nobody
-can tell tiles apart, and what is made for each device takes seconds and gigabytes. So
-neighbours share a tile, which says how many they are and which is the first; nothing is
-made for each device, except where the user gave its id or its host.
+can tell tiles apart, so neighbours share a tile, which says how many they are and which
+is the first; pictures make nothing for each device then.
 """
 
 from __future__ import annotations
@@ -18,19 +17,10 @@ from typing import Any
 import numpy as np
 
 from shardviz.core.errors import LayoutError
-from shardviz.core.format import (
-    FIRST_IDS,
-    first_ids_text,
-    ids_text,
-    nested_ids_text,
-    plural,
-    shown,
-)
+from shardviz.core.format import ids_text, plural, shown
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.parse import limited
-from shardviz.core.layout.partition_spec import MAX_RANK
 
 MOST_TILES = 1 << 16
 MOST_BLOCKS = 1 << 20
@@ -62,9 +52,9 @@ def select_blocks(layout: Layout, dims: Any = None, at: Any = None) -> BlockSele
     Args:
         dims: the dimensions for rows and columns; the first two that are split where
             None.
-        at: the number of the block to show for every dimension that is not in `dims`,
-            in order; 0 for those not given, and the last block for a number beyond it.
-            None shows all.
+        at: the number of the block for every dimension that is not in `dims`, in order;
+            0 for those not given, the last block for a number beyond it. None shows
+            all.
 
     Raises:
         LayoutError: for dimensions that the array lacks, or for anything but numbers.
@@ -77,7 +67,18 @@ def select_blocks(layout: Layout, dims: Any = None, at: Any = None) -> BlockSele
     ((0, 2), (0,))
     """
     counts = layout.block_counts
-    page = _page_dims(counts, dims)
+    page = tuple(range(layout.rank))
+    if layout.rank > 1 and dims is None:
+        # Sorting keeps their order: those that are split come first.
+        order = sorted(page, key=lambda dim: counts[dim] == 1)
+        page = tuple(sorted(order[:2]))
+    elif layout.rank > 1:
+        page = _numbers(dims)
+        if len(page) != 2 or page[0] == page[1] or max(page) >= layout.rank:
+            raise LayoutError(
+                f"A page shows two dimensions of the array's {layout.rank}; got"
+                f" {shown(dims)}. Write dims=(0, 1)."
+            )
     hidden = [dim for dim in range(layout.rank) if dim not in page]
     steps = tuple(dim for dim in hidden if counts[dim] > 1)
     if at is None:
@@ -87,41 +88,22 @@ def select_blocks(layout: Layout, dims: Any = None, at: Any = None) -> BlockSele
     return BlockSelection(page, steps, tuple(chosen))
 
 
-def _page_dims(counts: Sequence[int], dims: Any) -> tuple[int, ...]:
-    rank = len(counts)
-    if rank < 2:
-        return tuple(range(rank))
-    if dims is None:
-        # Sorting keeps their order: those that are split come first.
-        order = sorted(range(rank), key=lambda dim: counts[dim] == 1)
-        return tuple(sorted(order[:2]))
-    page = _numbers(dims)
-    if len(page) != 2 or page[0] == page[1] or max(page) >= rank:
-        raise LayoutError(
-            f"A page shows two dimensions of the array's {rank}; got {shown(dims)}."
-            " Write dims=(0, 1)."
-        )
-    return page
-
-
 def _numbers(values: Any) -> tuple[int, ...]:
     try:
-        numbers = limited(values, MAX_RANK, "Dimensions and blocks", LayoutError)
-        counted = tuple(map(operator.index, numbers))
+        numbers = tuple(map(operator.index, values))
     except TypeError:
-        counted = (-1,)
-    if min(counted, default=0) < 0:
+        numbers = (-1,)
+    if min(numbers, default=0) < 0:
         raise LayoutError(
             f"Dimensions and blocks are counted from 0; got {shown(values)}."
         )
-    return counted
+    return numbers
 
 
 def block_numbers(
     layout: Layout, selection: BlockSelection, counts: Sequence[int] | None = None
 ) -> np.ndarray:
-    """int64 [tiles]: the row-major number of every block shown, in the order of the
-    page.
+    """int64 [tiles]: the row-major number of every block shown, in page order.
 
     Args:
         counts: per dimension how many of its blocks to take, at equal steps; all if
@@ -152,45 +134,19 @@ def _outer_sum(terms: Sequence[np.ndarray], first: int = 0) -> np.ndarray:
 
 
 def holders_of(layout: Layout, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The devices of every block: offsets int64 [blocks + 1], and ids int64 in mesh
-    order.
+    """The devices of every block: offsets int64 [blocks + 1], and ids in mesh order.
 
     Those of `blocks[i]` are `ids[offsets[i]:offsets[i + 1]]`.
     """
-    order = _by_block(layout)
+    # Of numbers of 16 bits numpy sorts 65,536 in the time of a frame.
+    numbers = layout.groups.astype(np.min_scalar_type(layout.num_blocks - 1))
+    order = np.argsort(numbers, kind="stable")
     counts = np.bincount(layout.groups, minlength=layout.num_blocks)
-    if len(blocks) == len(counts) and (blocks == np.arange(len(blocks))).all():
-        return np.concatenate([[0], np.cumsum(counts)]), layout.device_ids[order]
-    starts = np.cumsum(counts) - counts
-    lengths = counts[blocks]
+    starts, lengths = np.cumsum(counts) - counts, counts[blocks]
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
     at = order[np.repeat(starts[blocks], lengths) + inside]
     return offsets, layout.device_ids[at]
-
-
-def _by_block(layout: Layout) -> np.ndarray:
-    """The positions of all devices, those of one block after those of the one before.
-
-    Sorting a million devices takes longer than everything else that is drawn. Block
-    numbers are sums of strides, so the sorted position of every device can be computed.
-    """
-    strides = layout.group_strides
-    if strides is None:
-        return np.argsort(layout.groups, kind="stable")
-    terms, copies = [], 1
-    for size, stride in reversed(_pairs(layout.mesh.axis_sizes, strides)):
-        # An axis that splits nothing copies every block: it counts the replicas.
-        terms.insert(0, np.arange(size) * (0 if stride else copies))
-        copies *= 1 if stride else size
-    positions = layout.groups * copies + _outer_sum(terms)
-    order = np.empty(layout.groups.size, np.int64)
-    order[positions] = np.arange(layout.groups.size)
-    return order
-
-
-def _pairs(one: Sequence[int], other: Sequence[int]) -> list[tuple[int, int]]:
-    return list(zip(one, other, strict=True))
 
 
 def bounds_text(layout: Layout, dim: int, first: int, last: int) -> str:
@@ -202,7 +158,7 @@ def bounds_text(layout: Layout, dim: int, first: int, last: int) -> str:
 def dimension_text(
     layout: Layout, dim: int, logical: Sequence[str | None] | None
 ) -> str:
-    """`dimension 1 mlp → model`: which mesh axes split a dimension, or that none does."""
+    """`dimension 1 mlp → model`: the mesh axes that split a dimension, if any do."""
     name = f"dimension {dim}"
     if logical is not None and logical[dim] is not None:
         name += f" {logical[dim]}"
@@ -214,8 +170,7 @@ def dimension_text(
 
 
 def check_drawable(layout: Layout) -> None:
-    """Refuses a layout of far more blocks than devices, such as one small shard of a
-    huge array.
+    """Refuses far more blocks than devices, such as one small shard of a huge array.
 
     Raises:
         LayoutError: with the numbers.
@@ -259,7 +214,7 @@ def tile_spans(
 
 
 def _divisor(size: int, least: int) -> int:
-    """The least divisor of a size that is as large as needed; the size where none is."""
+    """The least divisor of a size that is as large as needed."""
     best = size
     # Divisors come in pairs, of which one is no larger than the root.
     for low in range(1, math.isqrt(size) + 1):
@@ -276,8 +231,7 @@ class DeviceRuns:
 
     Attributes:
         mesh: the mesh.
-        spans: how many coordinates of each axis a tile takes; all 1 for a tile per
-            device.
+        spans: how many coordinates of each axis a tile takes.
         counts: how many tiles there are along each axis.
 
     >>> runs = device_runs(MeshSpec(("x", "y"), (4, 2)), most=4)
@@ -302,9 +256,7 @@ class DeviceRuns:
     @property
     def ids(self) -> np.ndarray:
         """int64 [tiles]: the id of the first device of every tile."""
-        if self.mesh.ids_are_positions:
-            return self.first
-        return self.mesh.device_ids.reshape(-1)[:: self.length]
+        return _ids_at(self.mesh, self.first)
 
     @cached_property
     def hosts(self) -> tuple[np.ndarray, np.ndarray]:
@@ -316,7 +268,7 @@ class DeviceRuns:
         return processes.min(1), processes.max(1)
 
     def blocks(self, layout: Layout) -> tuple[np.ndarray, int]:
-        """int64 [tiles]: the block of the first device; and how many blocks a tile has."""
+        """int64 [tiles]: the block of the first device; how many blocks a tile has."""
         strides = layout.group_strides
         if strides is None:
             return layout.groups[:: self.length], 1
@@ -331,12 +283,12 @@ class DeviceRuns:
 def device_runs(mesh: MeshSpec, most: int = MOST_TILES) -> DeviceRuns:
     """The tiles of a mesh: one for each device where these are at most `most`."""
     spans = tile_spans(mesh.axis_sizes, most)
-    counts = [size // span for size, span in _pairs(mesh.axis_sizes, spans)]
-    return DeviceRuns(mesh, spans, tuple(counts))
+    pairs = zip(mesh.axis_sizes, spans, strict=True)
+    return DeviceRuns(mesh, spans, tuple(size // span for size, span in pairs))
 
 
 def is_large(layout: Layout) -> bool:
-    """Whether a layout has more devices or blocks than a page has tiles for."""
+    """Whether a layout has more devices than a page has tiles for."""
     return layout.spec is not None and layout.mesh.size > MOST_TILES
 
 
@@ -358,58 +310,18 @@ def coarse_layout(layout: Layout, axes: Sequence[int]) -> Layout:
 
 def first_holders(layout: Layout, groups: np.ndarray) -> np.ndarray:
     """int64 [groups]: the id of the first device that holds each block."""
-    return _ids_at(layout.mesh, _first_positions(layout, groups))
-
-
-def _first_positions(layout: Layout, groups: np.ndarray) -> np.ndarray:
-    position = np.zeros(len(groups), np.int64)
-    for axis in _axes(layout):
-        if axis.stride:
-            position += groups // axis.stride % axis.size * axis.step
-    return position
+    sizes, strides = layout.mesh.axis_sizes, layout.group_strides or ()
+    positions = np.zeros(len(groups), np.int64)
+    for size, stride, step in zip(sizes, strides, _strides(sizes), strict=True):
+        if stride:
+            positions += groups // stride % size * step
+    return _ids_at(layout.mesh, positions)
 
 
 def _ids_at(mesh: MeshSpec, positions: np.ndarray) -> np.ndarray:
     if mesh.ids_are_positions:
         return positions
     return mesh.device_ids.reshape(-1)[positions]
-
-
-@dataclass(frozen=True)
-class _Axis:
-    """A mesh axis: its size, its stride in block numbers, and in positions.
-
-    The stride in block numbers is 0 where the axis splits nothing.
-    """
-
-    size: int
-    stride: int
-    step: int
-
-
-def _axes(layout: Layout) -> list[_Axis]:
-    sizes, strides = layout.mesh.axis_sizes, layout.group_strides or ()
-    return list(map(_Axis, sizes, strides, _strides(sizes)))
-
-
-def holders_text(layout: Layout, group: int, limit: int = 0) -> str:
-    """The ids of the devices that hold a block, as `ids_text` writes them.
-
-    Of a mesh with ids that the user gave, the first few where it is large.
-    """
-    if not is_large(layout):
-        return ids_text(layout.holders(group), limit)
-    first = int(_first_positions(layout, np.array([group]))[0])
-    copies = [axis for axis in reversed(_axes(layout)) if not axis.stride]
-    return _ids_in_order(layout.mesh, first, copies, limit)
-
-
-def ids_by_block(layout: Layout) -> str:
-    """The ids of all devices, block by block in row-major order, as `ids_text`."""
-    # The replicas of a block first, from the last axis on; then the blocks by number.
-    axes = _axes(layout)[::-1]
-    axes.sort(key=lambda axis: axis.stride)
-    return _ids_in_order(layout.mesh, 0, axes, 0)
 
 
 def mesh_ids_text(mesh: MeshSpec, index: tuple[int, ...] = (), limit: int = 0) -> str:
@@ -425,21 +337,3 @@ def mesh_ids_text(mesh: MeshSpec, index: tuple[int, ...] = (), limit: int = 0) -
         first = first * size + at
     count = math.prod(mesh.axis_sizes[len(index) :])
     return ids_text(range(first * count, (first + 1) * count), limit)
-
-
-def _ids_in_order(mesh: MeshSpec, first: int, axes: Sequence[_Axis], limit: int) -> str:
-    """The ids at positions that are counted from the innermost axis outward."""
-    count = math.prod(axis.size for axis in axes)
-    if mesh.ids_are_positions:
-        text = nested_ids_text(first, [(axis.size, axis.step) for axis in axes])
-        return text if not limit or len(text) <= limit else f"{count:,} devices"
-    if limit:
-        return f"{count:,} devices"
-    positions = np.array([first], np.int64)
-    for axis in axes:
-        more = np.arange(min(axis.size, FIRST_IDS))[:, None] * axis.step
-        positions = (more + positions).reshape(-1)
-        # Ids without a pattern: the first few are enough.
-        if len(positions) >= FIRST_IDS:
-            break
-    return first_ids_text(_ids_at(mesh, positions[:FIRST_IDS]), count)

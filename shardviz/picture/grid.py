@@ -1,5 +1,4 @@
-"""n-dimensional grids on a flat page: the position of every cell, with headers, ticks
-and frames.
+"""n-dimensional grids on a flat page: the position of every cell, headers and ticks.
 
 The last axis runs across, the one before it down, every further axis repeats what is
 inside it as a block, across or down, whichever keeps the page in shape. An axis too
@@ -12,21 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.wording import pictures as wording
 from shardviz.picture.page import text_width
 from shardviz.picture.picture import Frame, Label
 
 ASPECT = 1.7  # width over height that a page is steered to
 PAGE = (960.0, 620.0)  # points: what is wider or higher is folded
 BAND = 14.0  # the height of a row of labels, in points
-AXIS_SIZE = 9.0
+AXIS_SIZE, TICK_SIZE = 9.0, 8.0
 MOST_LABELS = 400
 SMALL = 9.0  # points: smaller cells form an image rather than a table
+MOST_FRAMED, MOST_FRAMES = 4096, 512  # devices and hosts
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,14 +76,11 @@ class Grid:
     folded: frozenset[int]
 
     def corners(self) -> np.ndarray:
-        """float64 [2, cells]: x and y of the top left corner of every cell, row-major."""
-        rank = len(self.shifts)
-        total = np.zeros((2, *(1,) * rank))
-        for axis, shift in enumerate(self.shifts):
-            shape = [1] * rank
-            shape[axis] = shift.shape[1]
-            total = total + shift.reshape(2, *shape)
-        return total.reshape(2, -1)
+        """float64 [2, cells]: the top left corner of every cell, row-major."""
+        total = np.zeros((2, 1))
+        for shift in self.shifts:
+            total = (total[:, :, None] + shift[:, None, :]).reshape(2, -1)
+        return total
 
     def along(self, along: int) -> list[Level]:
         """The repeats across the page (0) or down (1), from the cells outward."""
@@ -120,7 +115,7 @@ def arrange(
     folds: dict[int, int] = {}
     while True:
         grid = _positions(sizes, cell, gap, shown, extra, folds)
-        fold = _next_fold(grid, sizes, page, gap + extra)
+        fold = _next_fold(grid, page, gap + extra)
         if fold is None:
             return grid
         folds[fold[0]] = fold[1]
@@ -143,14 +138,17 @@ def _positions(
         offsets = np.arange(count) * step
         levels.append(Level(axis, along, offsets, extent[along], span, sizes[axis]))
         extent[along] = float(offsets[-1]) + extent[along]
-        # One cell wide and tiny: a wider gap would not help to distinguish it from the
-        # next.
+        # Beside a single tiny cell a wider gap would not help to tell it from the next.
         depth[along] += count > 1 or min(cell) >= SMALL
         return offsets
 
     for number, axis in enumerate(reversed(shown)):
         size, fold = sizes[axis], folds.get(axis)
-        along = number if number < 2 else _better(extent, size, gap)
+        along = number
+        if number > 1:
+            wide = (extent[0] + gap) * size / extent[1]
+            high = extent[0] / ((extent[1] + gap) * size)
+            along = int(_unfit(wide, ASPECT) > _unfit(high, ASPECT))
         index = np.arange(size)
         if fold is None:
             shifts[axis][along] = repeat(axis, along, size, 1)
@@ -161,58 +159,45 @@ def _positions(
     return Grid(tuple(shifts), extent[0], extent[1], tuple(levels), frozenset(folds))
 
 
-def _better(extent: list[float], size: int, gap: float) -> int:
-    wide = (extent[0] + gap) * size / extent[1]
-    high = extent[0] / ((extent[1] + gap) * size)
-    return 0 if abs(math.log(wide / ASPECT)) <= abs(math.log(high / ASPECT)) else 1
+def _unfit(shape: float, wanted: float) -> float:
+    """How far width over height is from what is wanted, as a ratio either way."""
+    return abs(math.log(shape / wanted))
 
 
 def _next_fold(
-    grid: Grid, sizes: Sequence[int], page: tuple[float, float], between: float
-) -> tuple | None:
-    """The axis to fold next and its length in a fold, or None where the page is in
-    shape.
-    """
+    grid: Grid, page: tuple[float, float], between: float
+) -> tuple[int, int] | None:
+    """The axis to fold next and the length of a fold; None where the page is fine."""
     shape = (grid.width, grid.height)
     for along, wanted in ((0, ASPECT), (1, 1 / ASPECT)):
         long, other = shape[along], shape[1 - along]
         if long <= page[along] or long / other < 2 * wanted:
             continue
-        # What is short already stays in one line: only what it is inside of is too
-        # long.
-        longest = None
+        # What is short already stays in one line: what it is inside of is too long.
+        levels = []
         for level in grid.along(along):
-            if level.axis in grid.folded or level.length <= page[along]:
-                continue
-            if longest is None or len(level.offsets) > len(longest.offsets):
-                longest = level
+            if level.axis not in grid.folded and level.length > page[along]:
+                levels.append(level)
+        longest = max(levels, key=lambda level: len(level.offsets), default=None)
         if longest is None or len(longest.offsets) < 8:
             continue
-        # A fold has a label of its own; folds narrower than that share one, and are
-        # closer.
+        # A fold has a label of its own; folds narrower than that stand closer.
         beside = 0.0
         if other >= BAND:
             beside = min(BAND, 2 * between)
         elif any(len(level.offsets) > 1 for level in grid.along(1 - along)):
             beside = between
-        size, folded = sizes[longest.axis], (long, other + beside)
-        distance = partial(_off, size, folded, wanted)
-        return longest.axis, min(_lengths(size), key=distance)
+        best, size = (math.inf, 0), longest.size
+        for length in _lengths(size):
+            rows = (other + beside) * -(-size // length)
+            off = _unfit(long * length / size / rows, wanted)
+            best = min(best, (round(off, 3), length))
+        return longest.axis, best[1]
     return None
 
 
-def _off(
-    size: int, shape: tuple[float, float], wanted: float, length: int
-) -> tuple[float, int]:
-    """How far folds of this length leave the page from the shape it should have."""
-    along, across = shape[0] * length / size, shape[1] * -(-size // length)
-    return round(abs(math.log(along / across / wanted)), 3), length
-
-
 def _lengths(size: int) -> list[int]:
-    """The lengths that folds may have: divisors where there are some, else powers of
-    two.
-    """
+    """The lengths that folds may have: divisors, or powers of two where none are."""
     divisors = [n for n in range(2, min(size // 2, 4096) + 1) if size % n == 0]
     return divisors or [1 << k for k in range(1, size.bit_length())]
 
@@ -226,71 +211,60 @@ class Headers:
     top: float
 
 
+Words = Callable[[Level, int], tuple[str, str]]
+
+
 def headers(
     grid: Grid,
-    words: Callable[[Level, int], tuple[str, str]],
+    words: Words,
     away: tuple[float, float] = (0.0, 0.0),
     bare: frozenset[int] = frozenset(),
 ) -> Headers:
-    """The labels of every level: across on top, down on the left, the inner ones
-    nearest.
+    """The labels of every level, across on top, down on the left, the inner nearest.
 
     Args:
+        words: level and entry number to the name of the axis and the text of the entry.
         away: space between the grid and the nearest labels, left and top, in points.
         bare: axes whose single coordinates have no labels; their folds do.
-        words: level and entry number to the name of the axis and the text of the entry.
     """
     labels: list[Label] = []
     left = top = 0.0
-    folded = grid.folded | bare
+    unnamed = grid.folded | bare
     for along in (1, 0):
         levels = grid.along(along)
-        # Where each block of the levels outside begins.
-        base = np.zeros(1)
+        base = np.zeros(1)  # where each block of the levels outside begins
         for outer in reversed(range(len(levels))):
-            level, inner = levels[outer], levels[:outer]
-            inner = [other for other in inner if _has_words(other, folded)]
-            if _continues(level, base):
-                text = f"{words(level, 0)[0]} {wording.GOES_ON}"
-                labels.append(Label(0.0, -8.0 - away[1], text, "start"))
-                top = max(top, BAND + 2)
-            elif _has_words(level, folded) and along:
-                space = sum(_widest(other, words) + 8 for other in inner)
-                labels += _down(level, base, words, -6.0 - away[0] - space)
-                left = max(left, space + _widest(level, words) + 10)
-            elif _has_words(level, folded):
-                y = -8.0 - away[1] - BAND * len(inner)
-                new = _across(level, base, words, y)
-                labels += new
-                # The name of the axis stands at the left of the first entry.
-                if new[0].anchor == "end":
-                    left = max(left, text_width(new[0].text, AXIS_SIZE) + 4 - new[0].x)
-                top = max(top, BAND * (len(inner) + 1) + 2)
+            level = levels[outer]
+            if level.span > 1 or level.axis not in unnamed:
+                inner = []
+                for other in levels[:outer]:
+                    if other.span > 1 or other.axis not in unnamed:
+                        inner.append(other)
+                if along:
+                    space = sum(_widest(other, words) + 8 for other in inner)
+                    labels += _down(level, base, words, -6.0 - away[0] - space)
+                    left = max(left, space + _widest(level, words) + 10)
+                else:
+                    y = -8.0 - away[1] - BAND * len(inner)
+                    new = _across(level, base, words, y)
+                    labels += new
+                    # The name of the axis stands at the left of the first entry.
+                    if new[0].anchor == "end":
+                        name = text_width(new[0].text, AXIS_SIZE)
+                        left = max(left, name + 4 - new[0].x)
+                    top = max(top, BAND * (len(inner) + 1) + 2)
             base = (base[:, None] + level.offsets).reshape(-1)
     return Headers(tuple(labels), left + away[0], top + away[1])
 
 
-def _has_words(level: Level, folded: frozenset[int]) -> bool:
-    return level.span > 1 or level.axis not in folded
-
-
-def _continues(level: Level, base: np.ndarray) -> bool:
-    """Whether every line of another axis is folded, so finely that folds cannot have
-    labels.
-    """
-    count = len(level.offsets)
-    fine = _every(18.0, level.pitch, count) >= count > 1
-    return level.along == 1 and level.span > 1 and len(base) > 1 and fine
-
-
-def _widest(level: Level, words: Callable) -> float:
+def _widest(level: Level, words: Words) -> float:
     width = 0.0
     for entry in (0, len(level.offsets) - 1):
         width = max(width, text_width(" ".join(words(level, entry)), AXIS_SIZE))
     return width
 
 
-def _down(level: Level, base: np.ndarray, words: Callable, x: float) -> list[Label]:
+def _down(level: Level, base: np.ndarray, words: Words, x: float) -> list[Label]:
     count, every, labels = len(level.offsets), 1, []
     if level.pitch < 10:
         every = _every(18.0, level.pitch, count)
@@ -301,7 +275,7 @@ def _down(level: Level, base: np.ndarray, words: Callable, x: float) -> list[Lab
     return labels
 
 
-def _across(level: Level, base: np.ndarray, words: Callable, y: float) -> list[Label]:
+def _across(level: Level, base: np.ndarray, words: Words, y: float) -> list[Label]:
     count, every, labels = len(level.offsets), 1, []
     full = _widest(level, words) + 4 <= level.pitch
     if not full:
@@ -320,47 +294,30 @@ def _across(level: Level, base: np.ndarray, words: Callable, y: float) -> list[L
 
 
 def _every(needed: float, pitch: float, count: int) -> int:
-    """How many labels fit: 1 for every label, 2 for every second, 4 for every fourth …"""
+    """How many labels fit: 1 for each, 2 for every second, 4 for every fourth …"""
     every = 1
     while every * pitch < needed and every < count:
         every *= 2
     return every
 
 
-TICK_SIZE = 8.0
-
-
-def _ticked(grid: Grid, axes: Collection[int]) -> list[Level]:
-    """The levels that have ticks: those of `axes` that are in one line."""
-    levels = []
-    for level in grid.levels:
-        if level.axis in axes and level.span == 1 and level.axis not in grid.folded:
-            levels.append(level)
-    return levels
-
-
-def tick_margin(
+def ticks(
     grid: Grid, axes: Collection[int], steps: Sequence[int]
-) -> tuple[float, float]:
-    """The space that ticks take at the left and at the top of a grid, in points.
+) -> tuple[list[Label], tuple[float, float]]:
+    """A number at the bounds between blocks, as many as fit; and the space they take.
 
     Args:
-        axes: the axes of the grid that have ticks.
+        axes: the axes of the grid that have ticks, where they are in one line.
         steps: per axis the elements of a block.
+
+    Returns:
+        The labels, and the space at the left and at the top of the grid, in points.
     """
-    left = top = 0.0
-    for level in _ticked(grid, axes):
-        if level.along == 0:
-            top = 13.0
-        else:
-            left = text_width(str(level.size * steps[level.axis]), TICK_SIZE) + 8
-    return left, top
-
-
-def ticks(grid: Grid, axes: Collection[int], steps: Sequence[int]) -> list[Label]:
-    """A number at every bound between blocks, as many as fit, and always at both ends."""
     labels: list[Label] = []
-    for level in _ticked(grid, axes):
+    left = top = 0.0
+    for level in grid.levels:
+        if level.axis not in axes or level.axis in grid.folded:
+            continue
         base, pitches = np.zeros(1), [level.length]
         for other in grid.along(level.along):
             if other is not level:
@@ -368,30 +325,26 @@ def ticks(grid: Grid, axes: Collection[int], steps: Sequence[int]) -> list[Label
                 pitches += [other.pitch] * (len(other.offsets) > 1)
         bounds = np.append(level.offsets, level.offsets[-1] + level.extent)
         numbers = np.arange(len(bounds)) * steps[level.axis]
-        needed = 13.0 if level.along else text_width(str(numbers[-1]), TICK_SIZE) + 8
-        # Not even the first and the last number may fit beside those of the next
-        # repeat.
-        ends = 2 * TICK_SIZE
-        if not level.along:
-            first, last = str(numbers[0]), str(numbers[-1])
-            ends = text_width(first, TICK_SIZE) + text_width(last, TICK_SIZE) + 4
+        last = text_width(str(numbers[-1]), TICK_SIZE)
+        needed, ends = last + 8, last + text_width("0", TICK_SIZE) + 4
+        if level.along:
+            needed, ends, left = 13.0, 2 * TICK_SIZE, last + 8
+        else:
+            top = 13.0
+        # Not even both ends may fit beside those of the next repeat.
         if len(pitches) > 1 and min(pitches) < ends:
             continue
         keep = _kept(bounds, needed)
         for start in base[:64]:
             labels += _tick_labels(level.along, bounds[keep] + start, numbers[keep])
-    return labels
+    return labels, (left, top)
 
 
 def _kept(bounds: np.ndarray, needed: float) -> np.ndarray:
-    """Which bounds have a number: as many as fit at equal steps, and the last one."""
+    """Which bounds have a number: some at equal steps, and always the last one."""
     last = len(bounds) - 1
-    pitch = float(bounds[1] - bounds[0])
-    every = 1
-    # The first is shifted inward from its bound, so the next one needs about half as
-    # much again.
-    while every * pitch < 1.4 * needed and every < last:
-        every *= 2
+    # The first is shifted inward from its bound, so the next needs half as much again.
+    every = _every(1.4 * needed, float(bounds[1]), last)
     keep = np.arange(0, last, every)
     far = bounds[last] - bounds[keep] >= 1.4 * needed
     return np.append(keep[(keep == 0) | far], last)
@@ -413,57 +366,34 @@ def _tick_labels(along: int, at: np.ndarray, numbers: np.ndarray) -> list[Label]
     return labels
 
 
-MOST_DEVICES = 4096
-MOST_FRAMES = 512
-
-
 def host_frames(
     mesh: MeshSpec, corners: np.ndarray, cell: tuple[float, float], gap: float
 ) -> list[Frame]:
-    """A dashed frame around every host: more than one where its devices are not
-    adjacent.
+    """A dashed frame around every host, where each fills a rectangle of the page.
 
-    No frames for a single host, nor where they would be finer than a reader can see:
-    there the colour and the tooltip show the host.
+    Where some do not, the colour and the tooltip alone show the host.
 
     Args:
         corners: float64 [2, devices], the top left corner of every device.
     """
-    if len(mesh.processes) < 2 or mesh.size > MOST_DEVICES:
+    processes = list(mesh.processes[: MOST_FRAMES + 1])
+    if not 1 < len(processes) <= MOST_FRAMES or mesh.size > MOST_FRAMED:
         return []
-    _, row = np.unique(np.round(corners[1], 3), return_inverse=True)
-    _, column = np.unique(np.round(corners[0], 3), return_inverse=True)
-    hosts = np.full((row.max() + 1, column.max() + 1), -1, np.int64)
-    device = np.empty(hosts.shape, np.int64)
-    hosts[row, column] = mesh.process_indices.reshape(-1)
-    device[row, column] = np.arange(mesh.size)
-    runs = _runs(hosts)
-    if len(runs) > MOST_FRAMES:
+    host = np.searchsorted(processes, mesh.process_indices.reshape(-1))
+    low = np.full((2, len(processes)), np.inf)
+    high, places = -low, np.ones(len(processes))
+    for axis in (0, 1):
+        np.minimum.at(low[axis], host, corners[axis])
+        np.maximum.at(high[axis], host, corners[axis])
+        lines = np.unique(np.round(corners[axis], 3))
+        first = np.searchsorted(lines, low[axis] - 0.01)
+        places *= np.searchsorted(lines, high[axis] + 0.01) - first
+    if (places != np.bincount(host)).any():
         return []
-    out, frames = 0.42 * gap, []
-    for top, bottom, left, right, process in runs:
-        x, y = (corners[:, device[top, left]] - out).tolist()
-        far_x, far_y = (corners[:, device[bottom, right]] + out).tolist()
-        size = far_x - x + cell[0], far_y - y + cell[1]
-        frames.append(Frame(x, y, *size, f"host {process}", dashed=gap >= 5))
+    frames, out = [], 0.42 * gap
+    for number, process in enumerate(processes):
+        (x, y), (far_x, far_y) = low[:, number] - out, high[:, number] + out
+        size = float(far_x - x + cell[0]), float(far_y - y + cell[1])
+        label = f"host {process}"
+        frames.append(Frame(float(x), float(y), *size, label, dashed=gap >= 5))
     return frames
-
-
-def _runs(hosts: np.ndarray) -> list[tuple[int, int, int, int, int]]:
-    """Rectangles of one host in a 2-d array of hosts: top, bottom, left, right, host."""
-    done: list[tuple[int, int, int, int, int]] = []
-    # Runs of the row before, by their ends and host: the row in which each began.
-    open_runs: dict[tuple[int, int, int], int] = {}
-    for row in range(len(hosts) + 1):
-        now = {}
-        if row < len(hosts):
-            breaks = np.flatnonzero(np.diff(hosts[row])).tolist()
-            starts = [0, *(at + 1 for at in breaks)]
-            for left, right in zip(starts, [*breaks, hosts.shape[1] - 1], strict=True):
-                key = (left, right, int(hosts[row, left]))
-                if key[2] >= 0:  # else there is no device
-                    now[key] = open_runs.pop(key, row)
-        for (left, right, host), top in open_runs.items():
-            done.append((top, row - 1, left, right, host))
-        open_runs = now
-    return sorted(done)

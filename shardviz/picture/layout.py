@@ -1,4 +1,4 @@
-"""Layouts as pictures: the blocks of an array, each with its devices.
+"""Arrays: the blocks of a layout, each with its devices; or an array without a layout.
 
 A page shows two dimensions. Further dimensions that are split are steps: all of them
 side by side, or one of them, chosen by `at`.
@@ -6,16 +6,17 @@ side by side, or one of them, chosen by `at`.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from shardviz.core.format import bytes_text, ids_text, plural
+from shardviz.core.layout.array_spec import ArraySpec, format_names
 from shardviz.core.layout.layout import Layout
 from shardviz.core.wording import pictures as wording
-from shardviz.picture.block_size import block_size
 from shardviz.picture.blocks import (
     BlockSelection,
     array_title,
@@ -26,15 +27,23 @@ from shardviz.picture.blocks import (
     dimension_text,
     first_holders,
     holders_of,
-    holders_text,
     is_large,
     select_blocks,
 )
-from shardviz.picture.grid import Grid, Level, arrange, headers, tick_margin, ticks
-from shardviz.picture.page import label_span, moved, page, titled
+from shardviz.picture.grid import PAGE, Grid, Level, arrange, headers, ticks
+from shardviz.picture.page import (
+    label_span,
+    moved,
+    note,
+    page,
+    paragraphs,
+    sentences,
+    text_width,
+    titled,
+    wrapped,
+)
 from shardviz.picture.picture import (
     DEVICES,
-    INDEX,
     NO_DEVICE,
     Label,
     Picture,
@@ -44,10 +53,28 @@ from shardviz.picture.picture import (
     index_template,
     make_tiles,
 )
+from shardviz.picture.tables import (
+    MOST_CELLS,
+    MOST_LINES,
+    Rectangle,
+    bordered,
+    fits,
+    per_row,
+    rectangle_tiles,
+)
 
 MOST_LETTERS = 22  # of the ids in a tile that its size is chosen by
-MOST_WORDS = 64  # tiles whose many devices are written out
 MOST_SAID = 8  # blocks that the alt text lists
+SIDE_BY_SIDE = 17  # letters of a text: ids that take more are written as ranges
+# Points that an array takes, unless its blocks need more.
+WIDEST, HIGHEST, STRIP, SCALAR = 430.0, 250.0, 54.0, 150.0
+AREA = 240_000.0  # square points for all blocks, as long as they can still be read
+ASPECTS = (0.45, 4.5)  # width over height; arrays beyond are drawn at these
+MOST_LABELLED = 1024  # blocks that hold text; more of them form an image
+# Up to so many blocks, the side at which one of them can be seen, in points.
+_SIDES = ((4096, 9.0), (16384, 4.6), (262144, 2.6), (1 << 62, 1.2))
+THINNEST, THIN = 1.2, 2.0  # of an image: at least, and where the page has space
+MOST_ACROSS = 32
 
 
 def draw_layout_array(
@@ -78,27 +105,45 @@ def draw_layout_array(
     """
     check_drawable(layout)
     selection = select_blocks(layout, dims, at)
+    # Of a large array each cell is several blocks.
     cells = coarse_layout(layout, selection.axes)
-    held = _holders(layout, cells, selection)
-    cell, to_scale = block_size(cells, selection, held.samples)
+    blocks = block_numbers(layout, selection, cells.block_counts)
+    devices = layout.num_blocks // cells.num_blocks * layout.replicas  # of a tile
+    samples, offsets, ids, columns = [plural(devices, "device")], None, None, {}
+    single = np.full(len(blocks), NO_DEVICE)
+    if is_large(layout):
+        columns = {"first": first_holders(layout, blocks)}
+        if devices == 1:
+            single = columns["first"]
+    else:
+        offsets, ids = holders_of(layout, blocks)
+        alone = np.diff(offsets) == 1
+        single[alone] = ids[offsets[:-1][alone]]
+        ends = ids[: offsets[1]], ids[offsets[-2] :]
+        samples = [ids_text(some, MOST_LETTERS) for some in ends]
+    cell, to_scale = block_size(cells, selection, samples)
     # A scalar is a grid of one cell.
     counts = [cells.block_counts[dim] for dim in selection.axes] or [1]
     gap = min(18.0, max(3.0, 0.5 * min(cell)))
     grid = arrange(counts, cell, 0.0, range(len(counts)), block_gap=gap)
     labels, left, top = _labels(cells, selection, grid)
     corners = grid.corners() + np.array([[left], [top]])
+    text: Template = (samples[0],)
+    if ids is not None:
+        copies = (
+            "" if layout.replicas == 1 else f"\n{plural(layout.replicas, 'replica')}"
+        )
+        text = (Slot(DEVICES, limit=max(6, int((cell[0] - 8) / 6.4))), copies)
     tiles = make_tiles(
-        corners[0],
-        corners[1],
-        cell[0],
-        cell[1],
-        held.blocks,
-        held.device,
-        text=held.text(max(6, int((cell[0] - 8) / 6.4))),
-        hint=held.hint(name),
-        offsets=held.offsets,
-        holders=held.ids,
-        columns=held.columns,
+        *corners,
+        *cell,
+        blocks,
+        single,
+        text=text,
+        hint=_hint(layout, cells, name),
+        offsets=offsets,
+        holders=ids,
+        columns=columns,
     )
     captions = []
     for dim in (*selection.steps, *selection.dims):
@@ -107,11 +152,18 @@ def draw_layout_array(
     head = array_title(layout, name)
     if layout.spec is not None:
         head += f"  {layout.spec}"
+    notes = []
+    if selection.at and selection.steps:
+        notes = _shown_blocks(layout, selection, ids, len(blocks) * devices)
+    if cells.num_blocks < layout.num_blocks:
+        notes.insert(0, wording.tile_of_blocks(layout.num_blocks // cells.num_blocks))
+    if not to_scale:
+        notes.append("not to scale")
     return page(
         tiles,
         [*moved(labels, left, top), *caption],
         title=titled(title, head),
-        notes=_notes(layout, selection, held, to_scale),
+        notes=notes,
         size=(left + grid.width, top + grid.height + 18),
         alt=_alt(layout, name),
         groups=max(layout.num_blocks, 1),
@@ -119,107 +171,26 @@ def draw_layout_array(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Holders:
-    """The tiles of a layout: which blocks and which devices each is.
-
-    Attributes:
-        layout: the layout.
-        cells: the same, with the blocks of a tile joined; see `coarse_layout`.
-        blocks: int64 [tiles]: the number of the first block of every tile.
-        device: int64 [tiles]: the only device of a tile, or NO_DEVICE.
-        offsets, ids: the devices of every tile, as of Tiles; None where they are too
-            many.
-        columns: `"first"`, int64 [tiles]: the id of the first device, where these are
-            too many.
-        words: the devices of every tile, where there are few tiles and many devices.
-    """
-
-    layout: Layout
-    cells: Layout
-    blocks: np.ndarray
-    device: np.ndarray
-    offsets: np.ndarray | None = None
-    ids: np.ndarray | None = None
-    columns: dict[str, np.ndarray] = field(default_factory=dict)
-    words: tuple[str, ...] = ()
-
-    @property
-    def joined(self) -> int:
-        """How many blocks a tile is."""
-        return self.layout.num_blocks // self.cells.num_blocks
-
-    @property
-    def devices(self) -> int:
-        """How many devices hold the blocks of a tile."""
-        return self.joined * self.layout.replicas
-
-    @property
-    def samples(self) -> list[str]:
-        """What the first and the last tile say of their devices."""
-        if self.offsets is None or self.ids is None:
-            return [plural(self.devices, "device")]
-        first, last = self.ids[: self.offsets[1]], self.ids[self.offsets[-2] :]
-        return [ids_text(first, MOST_LETTERS), ids_text(last, MOST_LETTERS)]
-
-    @property
-    def copies(self) -> str:
-        """How many replicas there are of each block; `""` for a single one."""
-        if self.layout.replicas == 1:
-            return ""
-        return plural(self.layout.replicas, "replica")
-
-    def text(self, letters: int) -> Template:
-        """What is inside a tile."""
-        if self.offsets is None:
-            return (plural(self.devices, "device"),)
-        copies = f"\n{self.copies}" if self.copies else ""
-        return (Slot(DEVICES, limit=letters), copies)
-
-    def hint(self, name: str) -> Template:
-        """The tooltip of a tile."""
-        layout, size = self.layout, bytes_text(self.layout.bytes_per_device)
-        bounds = index_template(
-            layout.block_counts, layout.shard_shape, self.cells.shard_shape
-        )
-        copies = f" · {self.copies}" if self.copies else ""
-        head: Template = (name or "block ", *bounds, f" · {size}")
-        if self.joined > 1:
-            blocks = f" · {self.joined:,} blocks, {size} each"
-            head = (name or "blocks ", *bounds, blocks)
-        if self.words:
-            return (*head, "\ndevices ", Slot(INDEX, words=self.words), copies)
-        if self.offsets is None:
-            many = f"\n{plural(self.devices, 'device')}, the first is "
-            return (*head, many, Slot("first"), copies)
-        return (*head, "\ndevices " if copies else "\ndevice ", Slot(DEVICES), copies)
-
-
-def _holders(layout: Layout, cells: Layout, selection: BlockSelection) -> _Holders:
-    """Which tiles there are, and their devices as far as these can be listed."""
-    blocks = block_numbers(layout, selection, cells.block_counts)
-    if not is_large(layout):
-        offsets, ids = holders_of(layout, blocks)
-        device, single = np.full(len(blocks), NO_DEVICE), np.diff(offsets) == 1
-        device[single] = ids[offsets[:-1][single]]
-        return _Holders(layout, cells, blocks, device, offsets, ids)
-    first, device = first_holders(layout, blocks), np.full(len(blocks), NO_DEVICE)
-    words = []
-    if cells.num_blocks == layout.num_blocks:  # each tile is one block
-        if layout.replicas == 1:
-            device = first
-        if len(blocks) <= MOST_WORDS:
-            words = [holders_text(layout, block) for block in blocks.tolist()]
-    columns = {"first": first}
-    return _Holders(layout, cells, blocks, device, columns=columns, words=tuple(words))
+def _hint(layout: Layout, cells: Layout, name: str) -> Template:
+    """The tooltip of a tile: its shard index, its bytes, its devices."""
+    size, joined = bytes_text(layout.bytes_per_device), ""
+    bounds = index_template(layout.block_counts, layout.shard_shape, cells.shard_shape)
+    copies = "" if layout.replicas == 1 else f" · {plural(layout.replicas, 'replica')}"
+    count = layout.num_blocks // cells.num_blocks
+    head: Template = (name or "block ", *bounds, f" · {size}")
+    if count > 1:
+        joined = f" · {count:,} blocks, {size} each"
+        head = (name or "blocks ", *bounds, joined)
+    if is_large(layout):
+        devices = plural(count * layout.replicas, "device")
+        return (*head, f"\n{wording.first_device(devices)}", Slot("first"), copies)
+    return (*head, "\ndevices " if copies else "\ndevice ", Slot(DEVICES), copies)
 
 
 def _labels(
     layout: Layout, selection: BlockSelection, grid: Grid
 ) -> tuple[list[Label], float, float]:
-    """Ticks and headers around a grid at the origin, their width (left) and height
-    (top).
-    """
+    """Ticks and headers around a grid at the origin; their width and height."""
     axes = selection.axes
     if not axes:
         return [], 0.0, 0.0
@@ -231,14 +202,13 @@ def _labels(
 
     # The dimensions of the page have ticks, steps have headers.
     ticked = frozenset(range(len(axes) - len(selection.dims), len(axes)))
-    steps = [layout.shard_shape[dim] for dim in axes]
-    around = headers(grid, words, tick_margin(grid, ticked, steps), ticked)
-    labels = [*around.labels, *ticks(grid, ticked, steps)]
-    return labels, around.left, around.top
+    marks, margin = ticks(grid, ticked, [layout.shard_shape[dim] for dim in axes])
+    around = headers(grid, words, margin, ticked)
+    return [*around.labels, *marks], around.left, around.top
 
 
 def _caption(texts: Sequence[str], middle: float, y: float) -> list[Label]:
-    """One line below the array, in its middle; from the left edge on where it is wider."""
+    """One line below the array; from the left edge on where it is wider."""
     if not texts:
         return []
     label = Label(middle, y + 12, " · ".join(texts), "middle", "note")
@@ -247,38 +217,30 @@ def _caption(texts: Sequence[str], middle: float, y: float) -> list[Label]:
     return [label]
 
 
-def _notes(
-    layout: Layout, selection: BlockSelection, held: _Holders, to_scale: bool
+def _shown_blocks(
+    layout: Layout, selection: BlockSelection, ids: np.ndarray | None, count: int
 ) -> list[str]:
-    notes = []
-    if held.joined > 1:
-        notes.append(wording.tile_of_blocks(held.joined))
-    if selection.at and selection.steps:
-        shown = []
-        for dim, block in zip(selection.steps, selection.at, strict=True):
-            bounds, count = bounds_text(layout, dim, block, block), layout.block_counts
-            shown.append(wording.shown_block(dim, bounds, block, count[dim]))
-        notes.append(f"shown: {', '.join(shown)}")
-        away = layout.mesh.size - len(held.blocks) * held.devices
-        if held.ids is not None:
-            ids = np.setdiff1d(layout.device_ids, held.ids)
-            if len(ids):
-                notes.append(wording.other_blocks(ids_text(ids)))
-        elif away:
-            notes.append(f"other blocks: {plural(away, 'device')}")
-    if not to_scale:
-        notes.append("not to scale")
+    """Which blocks are shown, on so many devices, and the devices of the others."""
+    shown = []
+    for dim, block in zip(selection.steps, selection.at or (), strict=True):
+        bounds, counts = bounds_text(layout, dim, block, block), layout.block_counts
+        shown.append(wording.shown_block(dim, bounds, block, counts[dim]))
+    notes = [f"shown: {', '.join(shown)}"]
+    if ids is None:
+        notes.append(wording.other_blocks(f"{layout.mesh.size - count:,}"))
+    elif len(others := np.setdiff1d(layout.device_ids, ids)):
+        notes.append(wording.other_blocks(ids_text(others)))
     return notes
 
 
 def _alt(layout: Layout, name: str) -> str:
     head = wording.layout_lines(layout, array_title(layout, name))
     text = f"Array {head[0]}: {head[1]}."
-    if layout.num_blocks > MOST_SAID:
+    if layout.num_blocks > MOST_SAID or is_large(layout):
         return text
     bounds, blocks = index_template(layout.block_counts, layout.shard_shape), []
     for block in range(layout.num_blocks):
-        blocks.append(f"{filled(bounds, block)} on {holders_text(layout, block)}")
+        blocks.append(f"{filled(bounds, block)} on {ids_text(layout.holders(block))}")
     return f"{text} {'; '.join(blocks)}."
 
 
@@ -289,3 +251,260 @@ def _facts(layout: Layout, selection: BlockSelection, to_scale: bool) -> dict[st
         steps.append({"dim": dim, "count": layout.block_counts[dim], "at": block})
     dims = list(selection.dims)
     return {"kind": "array", "dims": dims, "steps": steps, "toScale": to_scale}
+
+
+def block_size(
+    layout: Layout, selection: BlockSelection, samples: Sequence[str]
+) -> tuple[tuple[float, float], bool]:
+    """Width and height of a block in points, and whether it is true to proportion.
+
+    Args:
+        samples: what the first and the last block say of their devices.
+    """
+    sizes = [max(1, layout.shape[dim]) for dim in selection.dims]
+    counts = [layout.block_counts[dim] for dim in selection.dims]
+    number = math.prod(layout.block_counts[dim] for dim in selection.axes)
+    width, height = _extent(sizes)
+    # Where steps stand side by side, each is smaller.
+    steps = number / math.prod(counts)
+    smaller = min(1.0, max(0.4, 1.3 * steps**-0.5))
+    down, across = [1, 1, *counts][-2:]
+    wide, high = smaller * width / across, smaller * height / down
+    least = _least(number, counts, layout.replicas, samples)
+    if _is_image(selection, counts, least, number):
+        # It has the proportion of the array as long as a block can be seen, and is as
+        # large as the page allows: a folded row would no longer look like one.
+        most_wide, most_high = PAGE[0] / across, PAGE[1] / down
+        grown = min(_side(number) / min(wide, high), most_wide / wide, most_high / high)
+        wide = max(wide * max(1.0, grown), min(most_wide, THIN))
+        high = max(high * max(1.0, grown), min(most_high, THIN))
+    else:
+        wide, high = max(wide, least[0]), max(high, least[1])
+        # No larger than lets all of them share AREA, down to the least size.
+        if wide * high * number > AREA:
+            wide = max(least[0], min(wide, AREA / number / high))
+        if wide * high * number > AREA:
+            high = max(least[1], min(high, AREA / number / wide))
+    if len(sizes) < 2:
+        return (wide, high), True
+    proportion = (sizes[1] / across) / (sizes[0] / down)
+    return (wide, high), abs(wide / high / proportion - 1) < 0.1
+
+
+def _extent(sizes: Sequence[int]) -> tuple[float, float]:
+    """The width and height of an array of up to two dimensions, in points."""
+    if len(sizes) < 2:
+        return (WIDEST if sizes else SCALAR), STRIP
+    aspect = _aspect(*sizes)
+    width = min(WIDEST, HIGHEST * aspect)
+    return width, width / aspect
+
+
+def _aspect(high: int, wide: int) -> float:
+    return min(max(wide / high, ASPECTS[0]), ASPECTS[1])
+
+
+def _is_image(
+    selection: BlockSelection,
+    counts: Sequence[int],
+    least: tuple[float, float],
+    number: int,
+) -> bool:
+    """Whether a page split both ways has space for all blocks, but not their text."""
+    if len(selection.axes) != 2 or min(counts) < 2:
+        return False
+    down, across = counts
+    labelled = across * least[0] <= PAGE[0] and down * least[1] <= PAGE[1]
+    if labelled and number <= MOST_LABELLED:
+        return False
+    return across * THINNEST <= PAGE[0] and down * THINNEST <= PAGE[1]
+
+
+def _side(number: int) -> float:
+    return next(side for most, side in _SIDES if number <= most)
+
+
+def _least(
+    number: int, counts: Sequence[int], replicas: int, samples: Sequence[str]
+) -> tuple[float, float]:
+    """The least width and height of a block at which it can still be read."""
+    if number > MOST_LABELLED:
+        return _side(number), _side(number)
+    needed = max(text_width(words, 8.5, bold=True) for words in samples) + 10
+    # A long row is folded, so no row has many more blocks than a page of them all
+    # would; but the rows of two dimensions are not folded as long as their blocks can
+    # be seen.
+    across: float = [1, *counts][-1]
+    if len(counts) < 2 or across > MOST_ACROSS:
+        across = min(across, math.sqrt(1.7 * number))
+    least, height = 28.0, 22.0
+    if number > 64:
+        least, height = 20.0, 14.0
+    elif replicas > 1:  # a second line says how many
+        height = 34.0
+    return min(max(needed, least), max(least, 900.0 / across)), height
+
+
+def layout_text(
+    layout: Layout,
+    width: int,
+    name: str = "",
+    logical: Sequence[str | None] | None = None,
+) -> str:
+    """A layout: a table of the blocks with their devices, a line per block, or ids.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.core.layout.layout import lay_out
+    >>> from shardviz.core.layout.partition_spec import Spec
+    >>> layout = lay_out((512, 2048), Spec.parse("None, model"), make_mesh(data=4, model=2))
+    >>> print(layout_text(layout, 80))
+    f32[512, 2048] as P(None, 'model') on data=4, model=2
+    2 blocks of [512, 1024], 2 MiB per device, 4 replicas
+            0:1024          1024:2048
+          ┌───────────────┬───────────────┐
+    0:512 │ 0 · 2 · 4 · 6 │ 1 · 3 · 5 · 7 │
+          └───────────────┴───────────────┘
+    dimension 0 not split · dimension 1 → model
+    """
+    lines, body, captions = [], None, []
+    for line in wording.layout_lines(layout, array_title(layout, name)):
+        lines += wrapped(line, width, "  ")
+    if layout.num_blocks <= MOST_CELLS:
+        body = _tables(layout, width)
+    if body is None:
+        body = _block_lines(layout, width)
+    for dim in range(layout.rank):
+        captions.append(dimension_text(layout, dim, logical))
+    return "\n".join([*lines, *body, *wrapped(" · ".join(captions), width)])
+
+
+def _tables(layout: Layout, width: int) -> list[str] | None:
+    """One table per step through the dimensions not shown; None where too large."""
+    selection = select_blocks(layout)
+    offsets, ids = holders_of(layout, block_numbers(layout, selection))
+    texts = []
+    for start, stop in itertools.pairwise(offsets.tolist()):
+        text = ids_text(ids[start:stop], SIDE_BY_SIDE)
+        if text.endswith("devices"):  # too many: as ranges, then, however long
+            text = ids_text(ids[start:stop])
+        texts.append(text)
+    if len(selection.dims) == 1 and len(texts) > 1:
+        return _folded_row(layout, texts, width)
+    sides, heads = [""], [""]
+    if selection.dims:
+        heads = _heads(layout, selection.dims[-1])
+    if len(selection.dims) == 2:
+        sides = _heads(layout, selection.dims[0])
+    # Where full bounds are too wide, only the start of each stands above its column.
+    starts = [head.partition(":")[0] + ":" for head in heads]
+    for some in (heads, starts):
+        lines = _steps(layout, selection, texts, some, sides)
+        if fits(lines, width):
+            return lines
+    return None
+
+
+def _steps(
+    layout: Layout,
+    selection: BlockSelection,
+    texts: Sequence[str],
+    heads: Sequence[str],
+    sides: Sequence[str],
+) -> list[str]:
+    lines: list[str] = []
+    rows, across = [], len(heads)
+    for first in range(0, len(texts), across):
+        rows.append(texts[first : first + across])
+    counts = [range(layout.block_counts[dim]) for dim in selection.steps]
+    for position in itertools.product(*counts):
+        where = []
+        for dim, block in zip(selection.steps, position, strict=True):
+            where.append(f"dimension {dim} {bounds_text(layout, dim, block, block)}")
+        if where:
+            lines.append(", ".join(where))
+        table, rows = rows[: len(sides)], rows[len(sides) :]
+        lines += bordered(heads, sides, table, ruled=len(table) <= 4)
+    return lines
+
+
+def _folded_row(layout: Layout, texts: Sequence[str], width: int) -> list[str] | None:
+    """A one-dimensional array, folded like a line of text."""
+    count, heads = len(texts), _heads(layout, 0)
+    side = len(bounds_text(layout, 0, count, count))
+    across = per_row(texts, width - side - 2)
+    if count <= across and max(map(len, heads)) + 3 <= width // across:
+        return bordered(heads, [""], [texts])
+    sides, rows = [], []
+    for first in range(0, count, across):
+        last = min(first + across, count) - 1
+        sides.append(bounds_text(layout, 0, first, last)[1:-1])
+        rows.append(texts[first : last + 1])
+    lines = bordered([], sides, rows)
+    return lines if fits(lines, width) else None
+
+
+def _heads(layout: Layout, dim: int) -> list[str]:
+    """The bounds of every block: `512:1024`."""
+    count = layout.block_counts[dim]
+    return [bounds_text(layout, dim, block, block)[1:-1] for block in range(count)]
+
+
+def _block_lines(layout: Layout, width: int) -> list[str]:
+    """A line per block while blocks are few, else all ids in the order of the blocks."""
+    offsets, ids = holders_of(layout, np.arange(layout.num_blocks))
+    counts = np.diff(offsets)
+    if layout.num_blocks > MOST_LINES and (counts == counts[0]).all():
+        devices = plural(int(counts[0]), "device")
+        return wrapped(wording.ids_by_block(devices, ids_text(ids)), width, "  ")
+    lines, bounds = [], index_template(layout.block_counts, layout.shard_shape)
+    # Of shards that are given one by one, some blocks may be on no device.
+    for block in np.flatnonzero(counts).tolist():
+        holders = ids_text(ids[offsets[block] : offsets[block + 1]])
+        lines += wrapped(f"{filled(bounds, block)} on {holders}", width, "  ")
+    return lines
+
+
+def draw_array_spec(
+    array: ArraySpec, title: str | None = None, problem: str = ""
+) -> Picture:
+    """An array without a layout: its proportions, type, size and logical names.
+
+    Args:
+        problem: a sentence on why it cannot be laid out.
+    """
+    aspect = 4.0
+    if len(array.shape) > 1:
+        aspect = _aspect(max(1, array.shape[0]), max(1, array.shape[1]))
+    width = min(300.0, 150.0 * aspect)
+    about, *lines = _array_lines(array)
+    width = max(width, text_width(about, 8.0) + 20)
+    height = max(width / aspect, 40.0)
+    notes: list[str | Label] = [*lines]
+    if problem:
+        notes.append(note(problem, "bad"))
+        lines.append(problem)
+    hint, text = f"{array.name} {about}", f"{array.name}\n{about}"
+    tile = Rectangle(0, 0, width, height, 0, "\n".join([hint, *lines]), text)
+    return page(
+        rectangle_tiles([tile], radius=3.0),
+        [],
+        title=titled(title, f"array {array.name}"),
+        notes=notes,
+        size=(width, height),
+        alt=sentences([f"Array {hint}", *lines]),
+        facts={"kind": "arraySpec"},
+    )
+
+
+def array_spec_text(array: ArraySpec, width: int) -> str:
+    """An array without a layout: its type, size, logical names and requested spec."""
+    return paragraphs([f"{array.name} {' · '.join(_array_lines(array))}"], width)
+
+
+def _array_lines(array: ArraySpec) -> list[str]:
+    lines = [f"{array.short} · {bytes_text(array.bytes)}"]
+    if array.logical is not None:
+        lines.append(f"logical axes {format_names(array.logical)}")
+    if array.spec is not None:
+        lines.append(f"requested spec {array.spec}")
+    return lines

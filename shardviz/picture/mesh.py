@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -10,19 +11,20 @@ from typing import Any
 import numpy as np
 
 from shardviz.core.errors import MeshError
-from shardviz.core.format import bytes_text, plural, shown
+from shardviz.core.format import bytes_text, ids_text, plural, shown
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.wording import pictures as wording
 from shardviz.picture.blocks import (
+    MOST_TILES,
     DeviceRuns,
     array_title,
     check_drawable,
     device_runs,
     mesh_ids_text,
 )
-from shardviz.picture.grid import Grid, Level, arrange, headers, host_frames
-from shardviz.picture.page import moved, page, text_width, titled
+from shardviz.picture.grid import Level, arrange, headers, host_frames
+from shardviz.picture.page import and_more, moved, page, text_width, titled, wrapped
 from shardviz.picture.picture import (
     DEVICE,
     INDEX,
@@ -37,6 +39,7 @@ from shardviz.picture.picture import (
     index_template,
     make_tiles,
 )
+from shardviz.picture.tables import MOST_CELLS, MOST_LINES, bordered, fits, per_row
 from shardviz.picture.topology import draw_position
 
 # Up to so many devices: width and height of a tile and the gap between tiles, in
@@ -90,7 +93,7 @@ def draw_mesh(
     runs, legend = device_runs(mesh), []
     if colour is None:
         count, groups = len(mesh.processes), runs.hosts[0]
-        if mesh.processes[-1] >= count:  # else they are numbered without gaps
+        if not mesh.even_hosts:
             groups = np.searchsorted(mesh.processes, groups)
         names: Iterable[str] = (f"host {process}" for process in mesh.processes)
     else:
@@ -102,7 +105,9 @@ def draw_mesh(
     if count <= MOST_COLOURS and (count > 1 or colour is not None):
         legend = list(enumerate(names))
     return _devices(
-        _Look(runs, groups, by),
+        runs,
+        groups,
+        by,
         title=titled(title, f"mesh {mesh}"),
         legend=legend,
         groups=max(count, 1),
@@ -133,11 +138,9 @@ def draw_layout_devices(
     size, replicas = bytes_text(layout.bytes_per_device), layout.replicas
     hint: Template = ("\nholds ", name, *bounds, f" · {size}")
     if runs.length > 1:
-        several = f"\nhold {plural(blocks, 'block')}, the first is "
-        start = several if blocks > 1 else "\nhold "
-        hint = (start, name, *bounds, f" · {size} each")
+        hint = (wording.held_blocks(blocks), name, *bounds, f" · {size} each")
     if replicas > 1 and runs.length > 1:
-        hint += (f" · {plural(replicas, 'replica')} of every block",)
+        hint += (wording.replicas_of_blocks(replicas),)
     elif replicas > 1:
         columns, corner = {"replica": layout.replica_indices}, ("\tr", Slot("replica"))
         number = Slot("replica", plus=1)
@@ -148,8 +151,13 @@ def draw_layout_devices(
             entries.append((block, name + filled(bounds, block)))
     what = array_title(layout, name)
     return _devices(
-        _Look(runs, groups, by, corner, hint, columns),
-        title=titled(title, f"devices by block of {what}"),
+        runs,
+        groups,
+        by,
+        corner,
+        hint,
+        columns,
+        title=titled(title, wording.by_block(what)),
         legend=entries,
         groups=max(layout.num_blocks, 1),
         alt=f"{_alt(layout.mesh, by)} {wording.coloured_by_block(layout, what)}",
@@ -171,59 +179,52 @@ def check_order(by: object, positions: bool = True) -> str:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Look:
-    """What the tiles of a mesh are and say.
+def _devices(
+    runs: DeviceRuns,
+    group: np.ndarray,
+    by: str,
+    corner: Template = (),
+    hint: Template = (),
+    columns: dict[str, np.ndarray] | None = None,
+    **more: Any,
+) -> Picture:
+    """The page of a mesh.
 
-    Attributes:
-        runs: the devices of each tile.
-        groups: int64 [tiles].
-        by: `"mesh"` or `"host"`.
+    Args:
+        group: int64 [tiles], that of each.
         corner: what stands at the right of the id, in the tile of a device.
         hint: what the tooltip says after the device.
         columns: the numbers of both.
+        more: what `page` takes.
     """
-
-    runs: DeviceRuns
-    groups: np.ndarray
-    by: str
-    corner: Template = ()
-    hint: Template = ()
-    columns: dict[str, np.ndarray] | None = None
-
-
-def _devices(look: _Look, **more: Any) -> Picture:
-    runs, mesh, columns = look.runs, look.runs.mesh, dict(look.columns or {})
-    several, single = len(mesh.processes) > 1, runs.length == 1
+    mesh, single = runs.mesh, runs.length == 1
+    several, numbers = len(mesh.processes) > 1, dict(columns or {})
+    second: Template = ()
     if several:
-        columns["host"], last = runs.hosts
+        numbers["host"], last = runs.hosts
+        second = ("host ", Slot("host"))
         if not single:
-            columns["last host"] = last
+            numbers["last host"] = last
     cell, gap = _cell(runs)
-    second: Template = ("host ", Slot("host")) if several else ()
-    notes: list[str] = []
-    if not single:
-        notes.append(wording.tile_of_devices(runs.length, look.by == "host"))
+    notes, text = [], (f"{runs.length:,} devices",)
     # Where a tile is many devices, there are too many of them to go host by host.
-    if look.by == "host" and single:
+    if by == "host" and single:
         second = coordinates(mesh.axis_names, mesh.axis_sizes)
         placed = _by_host(mesh, cell, gap)
     else:
         placed = _by_mesh(runs, cell, gap)
-    text: Template = (f"{runs.length:,} devices",)
-    if single:
-        text = (Slot(DEVICE), *look.corner)
-        text += ("\n", *second) if second else ()
+    if not single:
+        notes.append(wording.tile_of_devices(runs.length, by == "host"))
+    else:
+        text = (Slot(DEVICE), *corner, *(("\n", *second) if second else ()))
     tiles = make_tiles(
-        placed.corners[0],
-        placed.corners[1],
-        cell[0],
-        cell[1],
-        look.groups,
+        *placed.corners,
+        *cell,
+        group,
         runs.ids,
         text=text,
-        hint=_about(runs, several) + look.hint,
-        columns=columns,
+        hint=_about(runs, several) + hint,
+        columns=numbers,
         align="start" if cell[0] > 50 else "middle",
         radius=min(5.0, cell[0] * 0.12),
     )
@@ -233,7 +234,7 @@ def _devices(look: _Look, **more: Any) -> Picture:
         notes=notes,
         frames=placed.frames,
         size=placed.size,
-        facts={"kind": "devices", "by": look.by},
+        facts={"kind": "devices", "by": by},
         **more,
     )
 
@@ -245,19 +246,17 @@ def _about(runs: DeviceRuns, hosts: bool) -> Template:
         host = (" · host ", Slot("host")) if hosts else ()
         return ("device ", Slot(DEVICE), " · ", *coordinates(names, sizes), *host)
     parts: list[str | Slot] = []
-    stride = 1
-    for axis in reversed(range(len(names))):
-        count, span = runs.counts[axis], runs.spans[axis]
+    stride = math.prod(runs.counts)
+    for name, count, span in zip(names, runs.counts, runs.spans, strict=True):
+        stride //= count
         first = Slot(INDEX, stride, count, span)
-        where: list[str | Slot] = [f"{names[axis]} ", first]
+        parts += [", " if parts else "", f"{name} ", first]
         if span > 1:
-            where += ["–", replace(first, plus=span - 1)]
-        comma = [", "] if parts else []
-        parts = [*where, *comma, *parts]
-        stride *= count
+            parts += ["–", replace(first, plus=span - 1)]
     if hosts:
         parts += [" · hosts ", Slot("host"), "–", Slot("last host")]
-    return (f"{runs.length:,} devices, the first is ", Slot(DEVICE), " · ", *parts)
+    head = wording.first_device(f"{runs.length:,} devices")
+    return (head, Slot(DEVICE), " · ", *parts)
 
 
 def _cell(runs: DeviceRuns) -> tuple[tuple[float, float], float]:
@@ -266,8 +265,7 @@ def _cell(runs: DeviceRuns) -> tuple[tuple[float, float], float]:
     _, (width, height), gap = next(v for v in _SIZES if tiles <= v[0])
     if tiles <= 1024 and runs.length == 1:
         # Ids of the user's own may be long.
-        longest = max((str(mesh.device_ids.max()), str(mesh.device_ids.min())), key=len)
-        width = max(width, text_width(longest, 7.0) + 5)
+        width = max(width, text_width(str(mesh.device_ids.max()), 7.0) + 5)
     return (width, height), gap
 
 
@@ -302,38 +300,17 @@ def _by_mesh(runs: DeviceRuns, cell: tuple[float, float], gap: float) -> _Placed
     edge = gap / 2 if frames else 0.0
 
     def words(level: Level, entry: int) -> tuple[str, str]:
-        span = runs.spans[level.axis]
-        return mesh.axis_names[level.axis], span_words(level, entry, span)
+        span, first = runs.spans[level.axis], entry * level.span
+        last = min(first + level.span, level.size) * span - 1
+        return mesh.axis_names[level.axis], range_words(first * span, last)
 
     # In rows lower than their labels, the first label would touch the names of columns.
     around = headers(grid, words, (edge, max(edge, 6.0 - cell[1] / 2)))
-    return _shifted(grid, around.labels, frames, around.left, around.top, edge)
-
-
-def _shifted(
-    grid: Grid,
-    labels: Iterable[Label],
-    frames: Iterable[Frame],
-    left: float,
-    top: float,
-    edge: float,
-) -> _Placed:
-    """Everything shifted right and down, so that the labels begin at the origin."""
+    left, top = around.left, around.top
     corners = grid.corners() + np.array([[left], [top]])
     outlines = [replace(f, x=f.x + left, y=f.y + top) for f in frames]
     size = (left + grid.width + edge, top + grid.height + edge)
-    return _Placed(corners, moved(labels, left, top), outlines, size)
-
-
-def span_words(level: Level, entry: int, span: int = 1) -> str:
-    """The coordinates of an entry: `3`, or `0–63` where it is a fold or cells are runs.
-
-    Args:
-        span: how many coordinates a cell takes.
-    """
-    first = entry * level.span
-    last = min(first + level.span, level.size) * span - 1
-    return range_words(first * span, last)
+    return _Placed(corners, moved(around.labels, left, top), outlines, size)
 
 
 def range_words(first: int, last: int) -> str:
@@ -342,18 +319,15 @@ def range_words(first: int, last: int) -> str:
 
 
 def _by_host(mesh: MeshSpec, cell: tuple[float, float], gap: float) -> _Placed:
-    """Each host a small grid of its devices in mesh order; the hosts in a grid of
-    grids.
-    """
+    """Each host a small grid of its devices in mesh order; the hosts in a grid too."""
     host = np.searchsorted(mesh.processes, mesh.process_indices.reshape(-1))
     order, counts = np.argsort(host, kind="stable"), np.bincount(host)
     # The number of each device within its host.
     number = np.empty(mesh.size, np.int64)
-    first = np.repeat(np.cumsum(counts) - counts, counts)
-    number[order] = np.arange(mesh.size) - first
+    number[order] = np.arange(mesh.size) - np.repeat(np.cumsum(counts) - counts, counts)
     most = int(counts.max())
     across = min(most, 1 << int(np.log2(max(1.0, 1.5 * most**0.5))))
-    # Neither grid of a host is folded: hosts themselves are.
+    # The grid of a host is not folded: hosts themselves are.
     inner = arrange((-(-most // across), across), cell, gap, (0, 1), page=(1e9, 1e9))
     text, name = 0.0, 0.0
     if cell[1] >= 15:
@@ -376,3 +350,132 @@ def _by_host(mesh: MeshSpec, cell: tuple[float, float], gap: float) -> _Placed:
 
 def _alt(mesh: MeshSpec, by: str) -> str:
     return wording.mesh_alt(mesh, by, mesh_ids_text(mesh, limit=200))
+
+
+def mesh_text(mesh: MeshSpec, width: int) -> str:
+    """A mesh: a table of ids in mesh order, or the ids in ranges.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> print(mesh_text(make_mesh(data=2, model=2), 80))
+    mesh data=2, model=2 · 4 devices · 1 host
+             model 0   model 1
+           ┌─────────┬─────────┐
+    data 0 │ 0       │ 1       │
+    data 1 │ 2       │ 3       │
+           └─────────┴─────────┘
+    """
+    hosts = plural(len(mesh.processes), "host")
+    head = f"mesh {mesh} · {plural(mesh.size, 'device')} · {hosts}"
+    body = None
+    if mesh.size <= MOST_CELLS:
+        body = _tables(mesh, width)
+    if body is None:
+        body = _ranges(mesh, width) + _host_lines(mesh, width)
+    return "\n".join([*wrapped(head, width, "  "), *body])
+
+
+def _tables(mesh: MeshSpec, width: int) -> list[str] | None:
+    """One table per coordinate of the outer axes; None where they do not fit."""
+    axes = shown_axes(mesh.axis_sizes)
+    if len(axes) == 1:
+        return _folded_table(mesh, axes[0], width)
+    name, size = mesh.axis_names[axes[-1]], mesh.axis_sizes[axes[-1]]
+    full = [f"{name} {number}" for number in range(size)]
+    # Where the full heads are too wide, the name of the axis stands above the first.
+    for heads in (full, [full[0], *map(str, range(1, size))]):
+        lines = _planes(mesh, axes, heads)
+        if fits(lines, width):
+            return lines
+    return None
+
+
+def _planes(mesh: MeshSpec, axes: Sequence[int], heads: Sequence[str]) -> list[str]:
+    *outer, down, across = axes
+    sizes, names = mesh.axis_sizes, mesh.axis_names
+    sides = [f"{names[down]} {number}" for number in range(sizes[down])]
+    lines: list[str] = []
+    for index in itertools.product(*(range(sizes[axis]) for axis in outer)):
+        # Axes of size 1 that the page does not show stay at 0.
+        plane: list[int | slice] = [0] * len(sizes)
+        where = []
+        for axis, at in zip(outer, index, strict=True):
+            plane[axis] = at
+            where.append(f"{names[axis]} {at}")
+        plane[down] = plane[across] = slice(None)
+        if where:
+            lines.append(", ".join(where))
+        ids = mesh.device_ids[tuple(plane)].tolist()
+        cells = [list(map(str, row)) for row in ids]
+        hosts = mesh.process_indices[tuple(plane)]
+        remarks = [_remark(mesh, row.tolist()) for row in hosts]
+        lines += bordered(heads, sides, cells, remarks)
+    return lines
+
+
+def _folded_table(mesh: MeshSpec, axis: int, width: int) -> list[str] | None:
+    """A mesh of one long axis, folded like a line of text."""
+    name, ids = mesh.axis_names[axis], list(map(str, mesh.device_ids.flat))
+    free = width - len(f"{name} {mesh.size}–{mesh.size}") - 2
+    if len(mesh.processes) > 1:
+        free -= 14
+    across = per_row(ids, free)
+    hosts, sides, cells, remarks = mesh.process_indices.reshape(-1), [], [], []
+    for first in range(0, mesh.size, across):
+        last = min(first + across, mesh.size) - 1
+        sides.append(f"{name} {range_words(first, last)}")
+        cells.append(ids[first : last + 1])
+        remarks.append(_remark(mesh, hosts[first : last + 1].tolist()))
+    lines = bordered([], sides, cells, remarks)
+    return lines if fits(lines, width) else None
+
+
+def _remark(mesh: MeshSpec, hosts: list[int]) -> str:
+    """The hosts of a row."""
+    if len(mesh.processes) < 2:
+        return ""
+    distinct = list(dict.fromkeys(hosts))
+    if len(distinct) == 1:
+        return f"host {distinct[0]}"
+    # Where hosts alternate, a row lists the host of every device.
+    if hosts != sorted(hosts):
+        distinct = hosts
+    return f"hosts {ids_text(distinct)}"
+
+
+def _ranges(mesh: MeshSpec, width: int) -> list[str]:
+    """The ids in ranges: a line per coordinate of as many outer axes as fit."""
+    names, sizes, outer = mesh.axis_names, mesh.axis_sizes, 0
+    while outer < len(sizes) - 1 and math.prod(sizes[: outer + 1]) <= MOST_LINES // 2:
+        outer += 1
+    if not outer:
+        return wrapped(wording.ids_in_order(names, mesh_ids_text(mesh)), width, "  ")
+    lines = []
+    for index in np.ndindex(*sizes[:outer]):
+        pairs = zip(names, index, strict=False)
+        where = ", ".join(f"{name} {at}" for name, at in pairs)
+        lines += wrapped(f"{where}: {mesh_ids_text(mesh, index)}", width, "  ")
+    return lines
+
+
+def _host_lines(mesh: MeshSpec, width: int) -> list[str]:
+    """The hosts in mesh order where each has one run of devices; else a line each."""
+    count = len(mesh.processes)
+    if count < 2:
+        return []
+    each = mesh.size // count
+    order: Any = range(count)
+    if not mesh.even_hosts:
+        runs = mesh.process_indices.reshape(-1)[: count * each].reshape(count, each)
+        order = runs[:, 0]
+        even = count * each == mesh.size and (runs == order[:, None]).all()
+        if not even or len(np.unique(order)) < count:
+            order = None
+    if order is not None:
+        text = wording.hosts_in_order(ids_text(order), each)
+        return wrapped(text, width, "  ")
+    most = MOST_LINES if mesh.size <= MOST_TILES else 8
+    lines, hosts = [], mesh.process_indices
+    for process in mesh.processes[:most]:
+        ids = ids_text(mesh.device_ids[hosts == process])
+        lines += wrapped(f"host {process}: {ids}", width, "  ")
+    return lines + and_more(count - most, "host")

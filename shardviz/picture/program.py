@@ -8,11 +8,13 @@ from shardviz.core.format import bytes_text, plural
 from shardviz.core.layout.rules.requests import Request
 from shardviz.core.program.program import Program
 from shardviz.core.wording import pictures as wording
-from shardviz.picture.array_spec import array_spec_text, draw_array_spec
-from shardviz.picture.layout import draw_layout_array
-from shardviz.picture.layout_text import layout_text
-from shardviz.picture.mesh import draw_layout_devices, draw_mesh
-from shardviz.picture.mesh_text import mesh_text
+from shardviz.picture.layout import (
+    array_spec_text,
+    draw_array_spec,
+    draw_layout_array,
+    layout_text,
+)
+from shardviz.picture.mesh import draw_layout_devices, draw_mesh, mesh_text
 from shardviz.picture.page import (
     and_more,
     note,

@@ -38,15 +38,17 @@ from shardviz.core.program.program import Program, Target, Targets
 from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import Roofline
 from shardviz.core.program.stages import Stages
-from shardviz.picture.array_spec import array_spec_text, draw_array_spec
 from shardviz.picture.audit import audit_text, draw_audit
 from shardviz.picture.effects import draw_effects, draw_observed
 from shardviz.picture.explanation import draw_explanation, explanation_text
-from shardviz.picture.layout import draw_layout_array
-from shardviz.picture.layout_text import layout_text
-from shardviz.picture.mesh import draw_layout_devices, draw_mesh
+from shardviz.picture.layout import (
+    array_spec_text,
+    draw_array_spec,
+    draw_layout_array,
+    layout_text,
+)
+from shardviz.picture.mesh import draw_layout_devices, draw_mesh, mesh_text
 from shardviz.picture.mesh_context import draw_mesh_context, mesh_context_text
-from shardviz.picture.mesh_text import mesh_text
 from shardviz.picture.movement import draw_movement
 from shardviz.picture.movement_text import movement_text
 from shardviz.picture.page import paragraphs, side_by_side

@@ -83,6 +83,16 @@ def fits(lines: Sequence[str], width: int) -> bool:
     return max(map(len, lines)) <= width and len(lines) <= MOST_LINES
 
 
+def per_row(texts: Sequence[str], free: int) -> int:
+    """How many cells of a table stand in a row of so many letters, at most 16."""
+    count = len(texts)
+    across = min(count, 16, max(1, free // (max(map(len, texts)) + 3)))
+    # Full rows are easier to read than a few more in each.
+    while count % across and across > 8:
+        across -= 1
+    return across
+
+
 LINE = 12.0  # points: from one line of a cell to the next
 ROW, GAP, HEAD = 22.0, 3.0, 16.0
 WIDEST_NAME = 260.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from shardviz.core.format import bytes_text, ids_text, joined, plural, seconds_text
 from shardviz.core.hardware.interconnect import LinkUse
 from shardviz.core.hardware.topology import Topology
@@ -93,6 +95,32 @@ def largest_values_first(count: int) -> str:
         f" take the most of each device. limit={count} shows all, in the order of the"
         " program."
     )
+
+
+def held_blocks(count: int) -> str:
+    """What precedes the first shard index of a tile of devices that hold so many."""
+    return f"\nhold {plural(count, 'block')}, the first is " if count > 1 else "\nhold "
+
+
+def first_device(devices: str) -> str:
+    """What precedes the id of the first of many devices."""
+    return f"{devices}, the first is "
+
+
+def replicas_of_blocks(count: int) -> str:
+    """How many replicas there are of every block of a tile."""
+    return f" · {plural(count, 'replica')} of every block"
+
+
+def by_block(array: str) -> str:
+    """The title of devices in the colours of their blocks."""
+    return f"devices by block of {array}"
+
+
+def ids_in_order(axes: Sequence[str], ids: str) -> str:
+    """The ids of a mesh in a line."""
+    order = f" ({axes[-1]} runs fastest)" if len(axes) > 1 else ""
+    return f"ids in mesh order{order}: {ids}"
 
 
 TARGETS = (
