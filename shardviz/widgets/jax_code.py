@@ -9,8 +9,6 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from shardviz.core.format import plural
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import MeshSpec
@@ -32,23 +30,11 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 """
 #: The names of the code itself; no array takes them.
 _OWN = frozenset(
-    [
-        "jax",
-        "jnp",
-        "np",
-        "P",
-        "AxisType",
-        "Mesh",
-        "NamedSharding",
-        "mesh",
-        "devices",
-        "ids",
-        "outputs",
-        "output",
-        "array",
-        "out_shardings",
-        "compiler_options",
-    ]
+    re.findall(
+        r"\w+",
+        "jax jnp np P AxisType Mesh NamedSharding mesh devices ids outputs output array"
+        " out_shardings compiler_options",
+    )
 )
 _BUILTIN = frozenset(vars(builtins))
 _WIDE = ("float64", "complex128", "int64", "uint64")
@@ -92,13 +78,7 @@ def code(document: Document) -> str:
 
 @dataclass(frozen=True)
 class _Code:
-    """A part of the call, and the lines that it needs above it.
-
-    Attributes:
-        lines: the lines.
-        call: expressions, or options, of the call.
-        imports: the modules that both need.
-    """
+    """Expressions of the call, the lines above that they need, and their modules."""
 
     lines: tuple[str, ...] = ()
     call: tuple[str, ...] = ()
@@ -135,70 +115,31 @@ def _identifier(text: str, used: set[str]) -> str:
 
 
 def _mesh_code(mesh: MeshSpec) -> str:
+    """The mesh on the first devices, or on those with its ids, in its order."""
     types = " ".join(f"AxisType.{kind}," for kind in mesh.axis_types)
-    if mesh.ids_are_positions:
-        devices = _first_devices(mesh)
-    elif mesh.size > MOST_TILES:
-        devices = "# The mesh has too many device ids to be written here.\n"
-        devices += _first_devices(mesh)
-    else:
-        devices = _devices_by_id(mesh)
-    return f"{devices}mesh = Mesh(devices, {mesh.axis_names!r}, axis_types=({types}))\n"
-
-
-def _first_devices(mesh: MeshSpec) -> str:
-    return f"""\
-{_simulated(mesh.size)}\
-devices = jax.devices() if jax.device_count() >= {mesh.size} else jax.devices("cpu")
-if len(devices) < {mesh.size}:
-    {_refusal(f"This mesh has {plural(mesh.size, 'device')}")}
-devices = np.array(devices[:{mesh.size}]).reshape({mesh.axis_sizes!r})
-"""
-
-
-def _devices_by_id(mesh: MeshSpec) -> str:
-    """The devices of the mesh by their ids, in its order."""
-    ids = mesh.device_ids.ravel()
-    top = int(ids.max()) + 1
-    return f"""\
-{_simulated(top if top <= MOST_SIMULATED else mesh.size)}\
-ids = {_ids_text(ids)}  # the devices of the mesh, in its order
-devices = {{d.id: d for d in jax.devices()}}
-if not set(ids) <= set(devices):
-    devices = {{d.id: d for d in jax.devices("cpu")}}
-if not set(ids) <= set(devices):
-    {_refusal("Some devices of this mesh are not here")}
-devices = np.array([devices[i] for i in ids]).reshape({mesh.axis_sizes!r})
-"""
-
-
-def _simulated(count: int) -> str:
+    needed, listed, note = mesh.size, f"devices[:{mesh.size}]", ""
+    if not mesh.ids_are_positions and mesh.size > MOST_TILES:
+        note = "# The mesh has too many device ids to be written here.\n"
+    elif not mesh.ids_are_positions:
+        ids = mesh.device_ids.ravel().tolist()
+        needed = max(ids) + 1
+        note = f"ids = {ids!r}  # the devices of the mesh, in its order\n"
+        listed = "[{d.id: d for d in devices}[i] for i in ids]"
+    simulated = min(needed, MOST_SIMULATED)
     return f"""\
 try:  # simulated devices, where there are too few real ones
-    jax.config.update("jax_num_cpu_devices", {count})
+    jax.config.update("jax_num_cpu_devices", {simulated})
 except RuntimeError:  # JAX has started; without accelerators it can start again
-    if jax.default_backend() == "cpu" and jax.device_count() < {count}:
+    if jax.default_backend() == "cpu" and jax.device_count() < {simulated}:
         jax.extend.backend.clear_backends()
-        jax.config.update("jax_num_cpu_devices", {count})
+        jax.config.update("jax_num_cpu_devices", {simulated})
+devices = jax.devices() if jax.device_count() >= {needed} else jax.devices("cpu")
+if len(devices) < {needed}:
+    raise RuntimeError("This mesh needs {plural(needed, "device")}, and JAX has"
+        f" {{len(jax.devices())}}. Restart the kernel and run this cell first.")
+{note}devices = np.array({listed}).reshape({mesh.axis_sizes!r})
+mesh = Mesh(devices, {mesh.axis_names!r}, axis_types=({types}))
 """
-
-
-def _refusal(why: str) -> str:
-    """The line that ends the code where JAX has too few devices."""
-    return (
-        f'raise RuntimeError("{why}, and JAX has"\n'
-        '        f" {len(jax.devices())}. Restart the kernel and run this cell first.")'
-    )
-
-
-def _ids_text(ids: np.ndarray) -> str:
-    """Device ids as a list, or as a range where they are one."""
-    steps = np.diff(ids)
-    if len(ids) < 3 or not steps[0] or (steps != steps[0]).any():
-        return repr(ids.tolist())
-    step = int(steps[0])
-    end = int(ids[-1]) + (1 if step > 0 else -1)
-    return repr(range(int(ids[0]), end, step))
 
 
 # --- function, arrays and arguments ---------------------------------------------------
@@ -243,13 +184,7 @@ def _array_code(array: ArraySpec, spec: Spec) -> str:
 def _argument_code(
     program: Program, names: Sequence[str], taken: Iterable[str]
 ) -> _Code:
-    """The arguments as the function takes them: one expression each.
-
-    Args:
-        program: the function and its arrays.
-        names: the variable of every array, in order.
-        taken: further names that no argument may have.
-    """
+    """The arguments as the function takes them: one expression each."""
     if program.tree is None:
         return _Code(call=tuple(names))
     # It loads jax, as making the tree did.
@@ -275,9 +210,8 @@ def _argument_code(
 def _tree_code(
     name: str, value: object, leaves: Sequence[str], imports: set[str]
 ) -> str:
-    needed: set[str] = set()
     try:
-        text = f"{name} = {written(value, imports=needed)}\n"
+        return f"{name} = {written(value, imports)}\n"
     except Unwritable as error:
         kind = error.args[0].__name__
         return (
@@ -286,9 +220,6 @@ def _tree_code(
             f"{name} = jax.tree.unflatten(jax.tree.structure({name}),"
             f" [{', '.join(leaves)}])\n"
         )
-    # An expression that was not written needs no imports.
-    imports |= needed
-    return text
 
 
 # --- the call -------------------------------------------------------------------------
@@ -319,7 +250,7 @@ def _option_code(program: Program) -> _Code:
         if value is None:
             continue
         try:
-            text = written(value, imports=imports)
+            text = written(value, imports)
         except Unwritable as error:
             kind = error.args[0].__name__
             lines += (

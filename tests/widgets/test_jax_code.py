@@ -108,7 +108,7 @@ SAID = {
     "a pytree of its own kind": "# state holds a Held, which no short expression makes",
     "a key": "jax.random.key(0, impl='threefry2x32')",
     "keys": "jax.random.split(jax.random.key(0, impl='rbg'), (8,))",
-    "the last four devices": "ids = range(4, 8)",
+    "the last four devices": "ids = [4, 5, 6, 7]",
     "devices in another order": "ids = [3, 1, 0, 2, 7, 6, 5, 4]",
     "a spec for one of two outputs": "out_shardings=(None, NamedSharding(mesh, P('model')))",
 }
@@ -147,7 +147,7 @@ def test_pasted_code_runs_where_jax_has_started_with_one_device():
     made = [Session(Program(abs, (ArraySpec("x", (64,)),), m, name=DEVICE_PUT)) for m in meshes]
     said = python("-c", LATE.format(codes=[jax_code.code(session.now) for session in made]))
     assert said == (
-        "This mesh has 32 devices, and JAX has 16. Restart the kernel and run this cell first.\n"
+        "This mesh needs 32 devices, and JAX has 16. Restart the kernel and run this cell first.\n"
     )
 
 
@@ -212,7 +212,7 @@ WRITTEN = {
     "one": ((Name("x"),), "(x,)"),
     "nothing": ((), "()"),
     "keys": ({("a", 1): [Name("x")]}, "{('a', 1): [x]}"),
-    "long": ([LONG], "[\n    {\n        'parameter_0': p_0,\n"),
+    "long": ([LONG], "[{'parameter_0': p_0,\n"),
 }
 
 
