@@ -12,7 +12,6 @@ from typing import Any
 
 from shardviz.core.errors import ShardvizError
 from shardviz.core.format import bytes_text
-from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import AXIS_TYPES, MeshSpec
 from shardviz.core.layout.rules.requests import Request
@@ -45,9 +44,7 @@ def filled(**fields: Any) -> dict[str, Any]:
 # --- the mesh bar ---------------------------------------------------------------------
 
 
-def mesh_view(
-    document: Document, placement: DevicePlacement | None = None
-) -> dict[str, Any]:
+def mesh_view(document: Document, placement: DevicePlacement | None) -> dict[str, Any]:
     """The mesh bar: fields, axes, and the number of devices."""
     mesh, errors = document.mesh, document.errors
     hosts = {"hosts": document.text["hosts"]}
@@ -77,15 +74,12 @@ def mesh_view(
 @lru_cache(maxsize=8)
 def _local_parts(mesh: MeshSpec) -> str:
     """The part of the mesh on each host, which inputs local to a host fill."""
-    hosts = mesh.processes
-    if len(hosts) < 2:
-        return wording.blocks_of_hosts((), 1, MAX_HOSTS)
-    shapes = set()
-    for process in hosts[:MAX_HOSTS]:
-        try:
+    hosts, shapes = mesh.processes, set()
+    try:
+        for process in hosts[:MAX_HOSTS] if len(hosts) > 1 else ():
             shapes.add(mesh.local(process).axis_sizes)
-        except ShardvizError as error:
-            return str(error)
+    except ShardvizError as error:
+        return str(error)
     return wording.blocks_of_hosts(sorted(shapes), len(hosts), MAX_HOSTS)
 
 
@@ -94,44 +88,37 @@ def _local_parts(mesh: MeshSpec) -> str:
 
 def menus_view(document: Document) -> dict[str, Any]:
     """The options of all menus: sent once, and not changed by an edit."""
-    return {
-        "axisTypes": list(AXIS_TYPES),
-        "presets": _preset_options(),
-        "dialects": [d.value for d in Dialect if not d.by_path],
-        "programs": _program_options(document),
-        "here": local_options(),
-        "targets": described_options(),
-    }
-
-
-def _option(value: str, label: str, title: str, **group: str) -> dict[str, str]:
-    return {"value": value, "label": label, "title": title, **group}
-
-
-def _program_options(document: Document) -> list[dict[str, str]]:
-    options = []
+    programs = []
     if document.own is not None:
-        options.append(_option("", document.own.name, wording.TITLES["own"]))
+        programs.append(_option("", document.own.name, wording.TITLES["own"]))
     for group, registry in (("Programs", gallery_programs), ("Puzzles", puzzles)):
         for name in registry.names():
-            options.append(_option(name, name, registry.describe(name), group=group))
-    options.append(_option(DEVICE_PUT, DEVICE_PUT, wording.TITLES["place"]))
-    return options
-
-
-def _preset_options() -> list[dict[str, Any]]:
+            option = _option(name, name, registry.describe(name))
+            programs.append({**option, "group": group})
+    programs.append(_option(DEVICE_PUT, DEVICE_PUT, wording.TITLES["place"]))
+    presets = []
     kinds: tuple[tuple[str, str, Any], ...] = (
         ("Meshes", "mesh", gallery_meshes),
         ("Rule tables", "rules", gallery_rules),
         ("Arrays", "arrays", gallery_arrays),
     )
-    groups = []
     for title, kind, registry in kinds:
         options = []
         for name in registry.names():
             options.append(_option(f"{kind}:{name}", name, registry.describe(name)))
-        groups.append({"group": title, "options": options})
-    return groups
+        presets.append({"group": title, "options": options})
+    return {
+        "axisTypes": list(AXIS_TYPES),
+        "presets": presets,
+        "dialects": [d.value for d in Dialect if not d.by_path],
+        "programs": programs,
+        "here": local_options(),
+        "targets": described_options(),
+    }
+
+
+def _option(value: str, label: str, title: str) -> dict[str, str]:
+    return {"value": value, "label": label, "title": title}
 
 
 # --- arrays ---------------------------------------------------------------------------
@@ -140,18 +127,15 @@ def _preset_options() -> list[dict[str, Any]]:
 def array_view(fields: ArrayFields) -> dict[str, Any]:
     """What was typed about an array, and what that says without rules and mesh."""
     array = fields.good
+    # JSON has no UNCONSTRAINED.
+    names = [name and str(name) for name in array.logical or ()]
     return {
         "name": array.name,
         "short": array.short,
         "bytes": bytes_text(array.bytes),
         "texts": dict(fields.text),
-        **filled(names=_names(array), errors=dict(fields.errors)),
+        **filled(names=names, errors=dict(fields.errors)),
     }
-
-
-def _names(array: ArraySpec) -> list[str | None]:
-    """The logical names; JSON has no UNCONSTRAINED."""
-    return [name and str(name) for name in array.logical or ()]
 
 
 def layout_numbers(layout: Layout) -> dict[str, Any]:
@@ -166,10 +150,14 @@ def layout_numbers(layout: Layout) -> dict[str, Any]:
 
 def layout_view(request: Request, picture: Mapping[str, Any]) -> dict[str, Any]:
     """How an array is split, and the reasons, one for each dimension."""
-    layout = request.layout
+    layout, spec = request.layout, request.spec
+    dims: list[dict[str, Any]] = []
+    for dim in range(request.array.rank):
+        axes = spec.dims[dim] if spec is not None and dim < len(spec.dims) else ()
+        dims.append({"why": wording.why_split(request, dim), **filled(axes=list(axes))})
     view = {
-        "spec": "" if request.spec is None else str(request.spec),
-        "dims": _dims(request),
+        "spec": "" if spec is None else str(spec),
+        "dims": dims,
         **filled(
             typedSpec=request.array.spec is not None,
             noRules=request.resolution is None and request.array.spec is None,
@@ -192,18 +180,6 @@ def _warnings(request: Request) -> list[str]:
     if request.spec_wins:
         return [wording.spec_wins(str(found.spec))]
     return [wording.no_rule_names(name, near) for _, name, near in found.unmatched()]
-
-
-def _dims(request: Request) -> list[dict[str, Any]]:
-    """One entry per dimension: its mesh axes, and the reason in one sentence."""
-    spec, entries = request.spec, []
-    for dim in range(request.array.rank):
-        axes: tuple[str, ...] = ()
-        if spec is not None and dim < len(spec.dims):
-            axes = spec.dims[dim]
-        why = wording.why_split(request, dim)
-        entries.append({"why": why, **filled(axes=list(axes))})
-    return entries
 
 
 def _layout_views(
@@ -230,29 +206,16 @@ def _layout_views(
 # --- program and session --------------------------------------------------------------
 
 
-def rules_view(document: Document) -> dict[str, Any]:
-    """The rule table as it was typed."""
-    return {
-        "text": document.text["rules"],
-        **filled(error=document.errors.get("rules")),
-        "dialect": document.program.dialect.value,
-    }
-
-
 def program_view(document: Document) -> dict[str, Any]:
     """The program bar: what can be chosen, and the requested stage."""
     requests = document.program.requests
-    split = missing = 0
-    for request in requests:
-        if request.layout is None:
-            missing += 1
-        elif request.layout.num_blocks > 1:
-            split += 1
+    layouts = [request.layout for request in requests if request.layout is not None]
+    split = sum(layout.num_blocks > 1 for layout in layouts)
     broken = len(document.program.problems)
     lost = ""
     if document.missing_function:
         lost = wording.lost_function(document.missing_function)
-    size = on_fullest_device(requests)
+    size, missing = on_fullest_device(requests), len(requests) - len(layouts)
     return {
         "value": document.entry,
         **filled(lost=lost, broken=broken > 0),
@@ -280,7 +243,11 @@ def session_view(
     requests = document.program.requests
     views: dict[str, dict[str, Any]] = {
         "mesh": mesh_view(document, placement),
-        "rules": rules_view(document),
+        "rules": {
+            "text": document.text["rules"],
+            **filled(error=document.errors.get("rules")),
+            "dialect": document.program.dialect.value,
+        },
         "program": program_view(document),
         "view": _look_view(document),
     }
@@ -293,10 +260,7 @@ def session_view(
 
 
 def _look_view(document: Document) -> dict[str, Any]:
-    notes = []
-    for name, error in document.errors.items():
-        if name not in PLACED:
-            notes.append(error)
+    notes = [e for name, e in document.errors.items() if name not in PLACED]
     return {
         "count": len(document.fields),
         "selected": document.selected,
@@ -307,11 +271,9 @@ def _look_view(document: Document) -> dict[str, Any]:
 
 def _other_dialects(document: Document) -> list[list[str]]:
     """The selected array's layout in other dialects, as pairs of dialect and text."""
-    requests = document.program.requests
-    if not requests:
-        return []
-    chosen = requests[document.selected]
-    if chosen.layout is None:
-        return []
-    others = equivalents(chosen.layout)
-    return [list(pair) for pair in others.items() if pair[1] != str(chosen.spec)]
+    # A program may have no arrays.
+    for chosen in document.program.requests[document.selected :][:1]:
+        if chosen.layout is not None:
+            others = equivalents(chosen.layout)
+            return [list(p) for p in others.items() if p[1] != str(chosen.spec)]
+    return []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from shardviz.core.errors import ProgramError, ShardvizError
@@ -33,8 +33,6 @@ from shardviz.widgets.model_view import Leaves
 from shardviz.widgets.session import Session
 
 VERSION = 1
-MAX_STATE = 64 << 20  # characters of JSON
-MAX_LEAVES = 100_000  # of a model
 MAX_NAME = 100  # characters of a function's name
 # A line of code that is copied has at most so many characters, and leaves of a model.
 LONGEST_LINE = 20_000
@@ -50,59 +48,45 @@ def session_state(session: Session) -> dict[str, Any]:
     It cannot hold the user's own function, only its arrays, and its name as `function`.
     """
     now = session.now
+    mesh = now.mesh
+    shape = [list(axis) for axis in mesh.shape.items()]
+    mesh_state: dict[str, Any] = {"axes": shape, "types": list(mesh.axis_types)}
+    if not mesh.ids_are_positions:
+        mesh_state["device_ids"] = mesh.device_ids.ravel().tolist()
+    if len(mesh.processes) > 1:
+        processes = mesh.even_hosts or mesh.process_indices.ravel().tolist()
+        mesh_state["processes"] = processes
+    look = dataclasses.asdict(now.look)
+    for name in ("dims", "at"):
+        look[name] = look[name] and list(look[name])
     state: dict[str, Any] = {
         "shardviz": VERSION,
-        "mesh": _mesh_state(now.mesh),
+        "mesh": mesh_state,
         "arrays": [_array_state(array) for array in now.arrays],
         "rules": now.rules.text(),
         "dialect": now.program.dialect.value,
         "program": now.entry or DEVICE_PUT,
         "selected": now.selected,
-        "look": _look_state(dataclasses.asdict(now.look)),
+        "look": look,
         "target": now.target,
     }
     function = now.missing_function if now.entry else now.program.name
     if function:
         state["function"] = function
     if now.model is not None:
-        state["model"] = _model_state(now.model)
+        state["model"] = {
+            "leaves": [_array_state(array) for array in now.model.arrays],
+            "partners": dict(now.model.partners),
+            "unknown": sorted(now.model.unknown),
+            "by_path": sorted(now.model.by_path),
+        }
     return state
-
-
-def _look_state(look: dict[str, Any]) -> dict[str, Any]:
-    for name, value in look.items():
-        if isinstance(value, tuple):
-            look[name] = list(value)
-    return look
 
 
 def _array_state(array: ArraySpec) -> dict[str, str]:
     state = array_fields(array)
     if array.memory_kind is not None:
         state["memory_kind"] = array.memory_kind
-    return state
-
-
-def _model_state(model: Leaves) -> dict[str, Any]:
-    state: dict[str, Any] = {
-        "leaves": [_array_state(array) for array in model.arrays],
-        "partners": dict(model.partners),
-        "unknown": sorted(model.unknown),
-    }
-    if model.by_path:
-        state["by_path"] = sorted(model.by_path)
-    return state
-
-
-def _mesh_state(mesh: MeshSpec) -> dict[str, Any]:
-    state: dict[str, Any] = {
-        "axes": [list(axis) for axis in mesh.shape.items()],
-        "types": list(mesh.axis_types),
-    }
-    if not mesh.ids_are_positions:
-        state["device_ids"] = mesh.device_ids.ravel().tolist()
-    if len(mesh.processes) > 1:
-        state["processes"] = mesh.even_hosts or mesh.process_indices.ravel().tolist()
     return state
 
 
@@ -116,9 +100,7 @@ def line_to_restore(session: Session) -> str:
     if model is not None and len(model.arrays) > MOST_IN_LINE:
         return ""
     line = f"import shardviz as sv; sv.explore({json.dumps(session_state(session))!r})"
-    if len(line) > LONGEST_LINE:
-        return ""
-    return line
+    return line if len(line) <= LONGEST_LINE else ""
 
 
 # --- reading --------------------------------------------------------------------------
@@ -128,125 +110,97 @@ def open_state(state: Any) -> Session:
     """The session that a state describes.
 
     Raises:
-        ProgramError: if it is not a state, or of a newer shardviz.
-        ShardvizError: if a part of it cannot be parsed.
+        ShardvizError: if it is not a state of this version, or a part cannot be parsed.
     """
-    if isinstance(state, str):
-        state = _from_json(state)
-    if not isinstance(state, dict) or state.get("shardviz") != VERSION:
+    try:
+        if isinstance(state, str):
+            state = json.loads(state)
+        if state["shardviz"] != VERSION:
+            raise KeyError(VERSION)
+        return _session(state)
+    except ShardvizError:
+        raise
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise ProgramError(
             f"This is no Explorer state of version {VERSION}; got {shown(state)}."
             " Pass what explorer.state() returned."
-        )
-    parts = {
-        "arrays": _read_arrays(state.get("arrays")),
-        "mesh": _read_mesh(state.get("mesh")),
-        "rules": Rules.parse(state.get("rules", "")),
-        "dialect": Dialect.of(state.get("dialect", "linen"), paths=False),
-    }
-    session = _session(state, parts, _read_model(state.get("model")))
-    _restore_look(session, state)
-    return session
-
-
-def _from_json(text: str) -> Any:
-    if len(text) > MAX_STATE:
-        raise ProgramError(
-            f"A state is a small document; got {len(text):,} characters."
-        )
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ProgramError(
-            f"This is no JSON: {shown(str(error), 200)}."
-            " Pass explorer.state() as it is."
         ) from error
 
 
-def _session(
-    state: dict[str, Any], parts: dict[str, Any], model: Leaves | None
-) -> Session:
+def _session(state: dict[str, Any]) -> Session:
     """The menu's program of that name with these parts; else one that places arrays."""
+    mesh, model, leaves = state["mesh"], state.get("model"), None
+    parts = {
+        "arrays": _read_arrays(state["arrays"]),
+        "mesh": make_mesh(
+            mesh["axes"],
+            axis_types=mesh.get("types"),
+            device_ids=mesh.get("device_ids"),
+            processes=mesh.get("processes"),
+        ),
+        "rules": Rules.parse(state.get("rules", "")),
+        "dialect": Dialect.of(state.get("dialect", "linen"), paths=False),
+    }
+    _check_count(parts["arrays"])
+    if model is not None:
+        unknown, by_path = model.get("unknown", []), model.get("by_path", [])
+        arrays, partners = _read_arrays(model["leaves"]), model.get("partners", {})
+        leaves = Leaves(arrays, partners, frozenset(unknown), frozenset(by_path))
     name, function = state.get("program", DEVICE_PUT), state.get("function", "")
     # A program of the menu with fewer or more arrays was edited since.
     if is_known(name) and not function:
         known = known_program(name)
         if len(known.arrays) == len(parts["arrays"]):
-            return Session(known.replace(**parts), name, model=model)
+            session = Session(known.replace(**parts), name, model=leaves)
+            return _with_look(session, state)
     # Older states have a function's name in the place of a program of the menu.
     if not function and name != DEVICE_PUT:
         function = name
-    missing = function[:MAX_NAME] if isinstance(function, str) else ""
     program = Program(put_on_devices, name=DEVICE_PUT, **parts)
-    return Session(program, DEVICE_PUT, missing_function=missing, model=model)
+    missing = function[:MAX_NAME]
+    session = Session(program, DEVICE_PUT, missing_function=missing, model=leaves)
+    return _with_look(session, state)
 
 
-def _read_model(part: Any) -> Leaves | None:
-    if part is None:
-        return None
-    if not isinstance(part, dict):
-        raise ProgramError(f"The state's model must be an object; got {shown(part)}.")
-    partners = part.get("partners", {})
-    if not isinstance(partners, dict):
-        raise ProgramError(f"Partners are pairs of paths; got {shown(partners)}.")
-    _read_paths(list(partners.values()))
-    unknown = _read_paths(part.get("unknown", []))
-    by_path = _read_paths(part.get("by_path", []))
-    leaves = _read_arrays(part.get("leaves"), MAX_LEAVES)
-    return Leaves(leaves, partners, unknown, by_path)
-
-
-def _read_paths(part: Any) -> frozenset[str]:
-    if not isinstance(part, list) or not all(isinstance(path, str) for path in part):
-        raise ProgramError(f"The state holds paths of leaves; got {shown(part)}.")
-    return frozenset(part)
-
-
-def _read_mesh(part: Any) -> MeshSpec:
-    if not isinstance(part, dict):
-        raise ProgramError(f"The state's mesh must be an object; got {shown(part)}.")
-    return make_mesh(
-        part.get("axes"),
-        axis_types=part.get("types"),
-        device_ids=part.get("device_ids"),
-        processes=part.get("processes"),
-    )
-
-
-def _read_arrays(part: Any, most: int = MAX_ARRAYS) -> tuple[ArraySpec, ...]:
-    if not isinstance(part, list) or len(part) > most:
-        raise ProgramError(
-            f"The state's arrays must be a list of at most {most:,}; got {shown(part)}."
+def _read_arrays(rows: list[dict[str, Any]]) -> tuple[ArraySpec, ...]:
+    arrays = []
+    for row in rows:
+        # ArraySpec parses the strings.
+        array = ArraySpec(
+            row["name"],
+            row["shape"],
+            row.get("logical") or None,
+            row.get("dtype", "float32"),
+            row.get("spec") or None,
+            row.get("memory_kind"),
         )
-    return tuple(_read_array(row) for row in part)
+        arrays.append(array)
+    return tuple(arrays)
 
 
-def _read_array(row: Any) -> ArraySpec:
-    texts = isinstance(row, dict) and all(isinstance(v, str) for v in row.values())
-    if not texts:
-        raise ProgramError(f"An array in the state holds strings; got {shown(row)}.")
-    # ArraySpec parses the strings.
-    parts: dict[str, Any] = {
-        "name": row.get("name", ""),
-        "shape": row.get("shape", ""),
-        "logical": row.get("logical") or None,
-        "dtype": row.get("dtype", "float32"),
-        "spec": row.get("spec") or None,
-        "memory_kind": row.get("memory_kind") or None,
-    }
-    return ArraySpec(**parts)
+def _check_count(arrays: Sequence[ArraySpec]) -> None:
+    if len(arrays) > MAX_ARRAYS:
+        raise ProgramError(
+            f"The Explorer opens at most {MAX_ARRAYS} arrays; got {len(arrays):,}. Open"
+            " an audit of them."
+        )
 
 
-def _restore_look(session: Session, state: dict[str, Any]) -> None:
+def _with_look(session: Session, state: dict[str, Any]) -> Session:
     """Restores how the session was shown; what does not fit is left out."""
-    look = state.get("look")
-    if not isinstance(look, dict):
-        look = {}
+    look = state.get("look", {})
     values = {"select": state.get("selected"), "target": state.get("target"), **look}
     for name in ("select", "target", "by", "colour", "dims", "at"):
         if values.get(name) not in (None, [], ""):
             session.edit(name, values[name])
     session.forget()
+    return session
 
 
 # --- sessions on what people pass -----------------------------------------------------
@@ -278,10 +232,17 @@ def session_on(thing: Any, children: Children | None = None) -> Session:
         return _session_on_report(thing)
     if isinstance(thing, (dict, str)):
         return open_state(thing)
-    arrays = _arrays_in(thing)
-    if arrays:
+    if isinstance(thing, ArraySpec):
+        thing = [thing]
+    # Anything else that can be iterated over may be a model.
+    if (
+        isinstance(thing, (list, tuple))
+        and thing
+        and (all(isinstance(array, ArraySpec) for array in thing))
+    ):
+        _check_count(thing)
         base = gallery_programs.get(default)
-        return _session_on_arrays(arrays, base.mesh, rules=base.rules)
+        return _session_on_arrays(thing, base.mesh, rules=base.rules)
     try:
         return _session_on_audit(audit(thing, children=children))
     except ShardvizError as error:
@@ -290,23 +251,6 @@ def session_on(thing: Any, children: Children | None = None) -> Session:
             f" resolution, a report or a saved state; got {shown(thing)}. For a model,"
             " open its audit: sv.explore(sv.audit(model, rules, mesh))."
         ) from error
-
-
-def _arrays_in(thing: Any) -> tuple[ArraySpec, ...]:
-    """The ArraySpecs that a thing is or lists; none where it is anything else."""
-    if isinstance(thing, ArraySpec):
-        return (thing,)
-    # Anything else that can be iterated over may be a model.
-    if not isinstance(thing, (list, tuple)):
-        return ()
-    if not all(isinstance(array, ArraySpec) for array in thing):
-        return ()
-    if len(thing) > MAX_ARRAYS:
-        raise ProgramError(
-            f"The Explorer opens at most {MAX_ARRAYS} arrays; got {len(thing):,}. Open"
-            " an audit of them."
-        )
-    return tuple(thing)
 
 
 def _session_on_arrays(
