@@ -207,7 +207,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
     rows = checked_names()
     print(doctor_text(versions(), rows))
-    return OK if all(state == "works" for _, state, _ in rows) else BROKEN
+    return BROKEN if any(problem for _, problem in rows) else OK
 
 
 def _lock(what: str, options: argparse.Namespace, other: Lock | None) -> Lock:

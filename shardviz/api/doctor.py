@@ -25,10 +25,8 @@ def versions() -> dict[str, str]:
     return found
 
 
-def checked_names() -> list[tuple[str, str, str]]:
-    """Each private name, whether it `works`, is `missing` or `wrong`, and a detail.
-
-    Starts jax's backends.
+def checked_names() -> list[tuple[str, str]]:
+    """Each private name, and what went wrong with it, or `""`. Starts jax's backends.
 
     Raises:
         MissingPackage: jax is not installed.
@@ -38,6 +36,5 @@ def checked_names() -> list[tuple[str, str, str]]:
     checks = import_optional(
         "shardviz.core.backend.jax_compat_checks", "python -m shardviz doctor", "jax"
     )
-    page = checks.PrivateName(ipykernel_compat.PRIVATE_NAME, ipykernel_compat.works)
-    rows = checks.check_names((*checks.PRIVATE_NAMES, page))
-    return [(row.name, row.state, row.detail) for row in rows]
+    page = {ipykernel_compat.PRIVATE_NAME: ipykernel_compat.works}
+    return checks.check_names({**checks.PRIVATE_NAMES, **page})

@@ -41,21 +41,10 @@ def private(module: str, name: str) -> Any | None:
 
 # Processes and backends.
 
-_STORE_METHODS = (
-    "blocking_key_value_get",
-    "key_value_delete",
-    "key_value_dir_get",
-    "key_value_set",
-)
-
 
 def key_value_store() -> Any | None:
     """The client of the store that all processes share; None where there is none."""
-    client = getattr(private("jax._src.distributed", "global_state"), "client", None)
-    for method in _STORE_METHODS:
-        if not hasattr(client, method):
-            return None
-    return client
+    return getattr(private("jax._src.distributed", "global_state"), "client", None)
 
 
 def process_number() -> int:
@@ -64,11 +53,9 @@ def process_number() -> int:
 
 
 def backend_started() -> bool:
-    """Whether jax has started its backends, found out without starting them.
-
-    Public functions start what they ask about, or change an option to see whether jax
-    refuses it, which another thread that starts jax then sees too.
-    """
+    """Whether jax has started its backends, found out without starting them."""
+    # Public functions start what they ask about, or change an option to see whether jax
+    # refuses it, which another thread that starts jax then sees too.
     started = private("jax._src.xla_bridge", "backends_are_initialized")
     return started is not None and bool(started())
 
@@ -98,11 +85,10 @@ def concrete_mesh() -> Mesh | None:
 def entered_meshes() -> tuple[Mesh, ...] | None:
     """The meshes of `with mesh:` in this thread, outermost first; None: not known."""
     resources = private("jax._src.mesh", "thread_resources")
-    stack = getattr(resources, "stack", None)
-    if stack is None:
+    if resources is None:
         return None
-    meshes = (getattr(frame, "physical_mesh", None) for frame in stack)
-    return tuple(m for m in meshes if m is not None and not m.empty)
+    meshes = [frame.physical_mesh for frame in resources.stack]
+    return tuple(mesh for mesh in meshes if not mesh.empty)
 
 
 def is_tracing() -> bool:
@@ -143,7 +129,6 @@ CONSTRUCTS = {
     "custom derivatives": "custom_derivatives_allowed_effects",
     "lowering": "lowerable_effects",
 }
-_SETS = (*CONSTRUCTS.values(), "ordered_effects", "shardable_ordered_effects")
 # jax does not export its classes of effects, so they are known by their names.
 DEBUG_EFFECTS = ("DebugEffect", "OrderedDebugEffect")
 REF_EFFECTS = (
@@ -156,12 +141,8 @@ REF_EFFECTS = (
 
 
 def effect_sets() -> Any | None:
-    """jax's module with the sets of effect classes; None where one of them is gone."""
-    module = private("jax._src", "effects")
-    for name in _SETS:
-        if not hasattr(getattr(module, name, None), "contains"):
-            return None
-    return module
+    """jax's module with the sets of effect classes, each with a method `contains`."""
+    return private("jax._src", "effects")
 
 
 def effect_class(effect: Any) -> str:
@@ -170,10 +151,10 @@ def effect_class(effect: Any) -> str:
 
 
 def forget_failed_callbacks() -> None:
-    """Drops the tokens of callbacks that failed in this thread.
+    """Drops the tokens of callbacks that failed in this thread, as jax 0.12 does itself.
 
-    Up to jax 0.11 they stay, and every later `jax.effects_barrier()`, jax's own at exit
-    included, raises their error once more. Newer versions drop them by themselves.
+    Up to 0.11 every later `jax.effects_barrier()`, jax's own at exit included, raises
+    their error once more.
     """
     tokens = private("jax._src.dispatch", "runtime_tokens")
     if tokens is not None:
@@ -255,17 +236,6 @@ def _sharding_tree(treedef: Any, leaves: Any) -> Any:
     return None if all(leaf is None for leaf in kept) else treedef.unflatten(kept)
 
 
-_PMAP = (
-    "axis_name",
-    "in_axes",
-    "devices",
-    "donate_tuple",
-    "static_broadcasted_tuple",
-    "out_axes_tree",
-    "out_axes_flat",
-)
-
-
 def is_pmapped(fn: Any) -> bool:
     """Whether `jax.pmap` made a function."""
     # Not by attributes, which functools.wraps copies. Code that is executed in a
@@ -276,14 +246,10 @@ def is_pmapped(fn: Any) -> bool:
 
 
 def pmap_settings(fn: Any) -> Mapping[str, Any] | None:
-    """What `jax.pmap` was given, as it is kept in the closure of what it made.
-
-    `in_axes`, `axis_name`, `devices`, `donate_tuple`, `static_broadcasted_tuple`,
-    `out_axes_tree` and `out_axes_flat`; None where it is kept elsewhere.
-    """
+    """What `jax.pmap` was given, kept in closures of what it made; None: not known."""
     around = closure_of(fn)
     inside = {**closure_of(around.get("infer_params")), **around}
-    return inside if all(name in inside for name in _PMAP) else None
+    return inside if {"in_axes", "out_axes_tree"} <= set(inside) else None
 
 
 SHARD_MAP_MADE = "_shard_map"  # makes a function whose mesh is to come
@@ -342,14 +308,10 @@ OWN_CALLERS = ("jax._src.core", "jax._src.pjit", "jax._src.lax.lax")
 
 
 def function_of(module: str, name: str) -> FunctionType | None:
-    """The function that a loaded module defines under a name, also through wrappers.
+    """The function (of a class, its `__init__`) that a loaded module defines.
 
-    Somebody may have put another function around it, as decorators of debugging tools
-    do: then it is looked for in what that one refers to.
-
-    Args:
-        module: the module that defines it; no module is imported for it.
-        name: the name of a function, or of a class for its `__init__`.
+    Debugging tools put a function of theirs around it: then it is looked for in what
+    that one refers to.
 
     >>> function_of("shardviz.core.backend.jax_compat", "function_of") is function_of
     True
@@ -376,8 +338,7 @@ def traced_line(debug_info: Any) -> str:
 
 
 def wants_shapes_alone(frame: FrameType, caller: FrameType) -> bool:
-    """Whether what is traced in a frame is thrown away, for its caller wants only
-    shapes.
+    """Whether what is traced in a frame is thrown away, as its caller wants shapes.
 
     So it is in `jax.eval_shape`, and where flax's `scan` finds what is broadcast.
     """
@@ -431,8 +392,7 @@ def without_context_mesh(equation: Any) -> Any:
 
 def compile_arguments(lowered: Any) -> dict[str, Any] | None:
     """What jax compiles a lowered program with, such as its callbacks; None: not known."""
-    arguments = getattr(getattr(lowered, "_lowering", None), "compile_args", None)
-    return arguments if isinstance(arguments, dict) else None
+    return lowering_attribute(lowered, "compile_args")
 
 
 def lowering_attribute(lowered: Any, name: str) -> Any:

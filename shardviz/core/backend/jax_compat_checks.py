@@ -1,223 +1,107 @@
 """Which of the private names of jax and jaxlib work in the installed versions.
 
-Each check uses a name for what `jax_compat` uses it for. `python -m shardviz doctor`
-prints the result; what a name is good for and what is lost without it stands in
+Each check uses a name for what `jax_compat` uses it for, and may raise anything.
+`python -m shardviz doctor` prints the result; what one loses without a name stands in
 `wording/doctor.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import inspect
 import logging
 import traceback
-import types
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.export
 import jax.numpy as jnp
 from jax.experimental import io_callback
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
-from shardviz.core.backend.jax_compat import (
-    CONSTRAINT_FUNCTIONS,
-    DEBUG_EFFECTS,
-    XLA_FORM,
-    BoundOperation,
-    backend_started,
-    bound_operation,
-    callback_function,
-    compile_arguments,
-    complete_tracebacks,
-    concrete_mesh,
-    copied_shard_map,
-    effect_class,
-    effect_sets,
-    entered_meshes,
-    failing_callbacks,
-    function_of,
-    is_pmapped,
-    is_tracing,
-    jit_settings,
-    keep_module,
-    kept_module,
-    large_sharding,
-    line_frames,
-    pmap_settings,
-    private,
-    process_number,
-    shard_map_functions,
-    stablehlo_module,
-    trace_setting_names,
-    trace_settings,
-    traced_line,
-    unchecked_call,
-    wants_shapes_alone,
-    without_context_mesh,
-)
-
-State = Literal["works", "missing", "wrong"]
+from shardviz.core.backend import jax_compat as compat
 
 
-@dataclass(frozen=True)
-class PrivateName:
-    """A private name.
-
-    Attributes:
-        name: where it is, such as `"jax._src.mesh.thread_resources"`.
-        check: whether it does what is expected of it. It may raise anything.
-    """
-
-    name: str
-    check: Callable[[], bool]
-
-
-@dataclass(frozen=True)
-class NameState:
-    """What became of a private name in the installed version.
-
-    Attributes:
-        name: as in `PrivateName`.
-        state: `"works"`, `"missing"`, or `"wrong"`: it is there and does something
-            else.
-        detail: what its check raised, as one line; `""` where it raised nothing.
-    """
-
-    name: str
-    state: State
-    detail: str = ""
-
-
-def check_names(names: Sequence[PrivateName] | None = None) -> tuple[NameState, ...]:
-    """Runs the check of every private name, by default of `PRIVATE_NAMES`.
+def check_names(checks: Mapping[str, Callable[[], bool]]) -> list[tuple[str, str]]:
+    """Each name, and what went wrong with it as one line, or `""`.
 
     Starts jax's backends.
 
-    >>> names = (PrivateName("a", lambda: True), PrivateName("b", lambda: {}["x"]))
-    >>> [row.state for row in check_names(names)]
-    ['works', 'missing']
+    >>> check_names({"a": lambda: True, "b": lambda: {}["x"]})
+    [('a', ''), ('b', "KeyError: 'x'")]
     """
     rows = []
-    for entry in PRIVATE_NAMES if names is None else names:
-        state, detail = "wrong", ""
+    for name, check in checks.items():
+        problem = ""
         try:
-            state = "works" if entry.check() else "wrong"
-        except (AttributeError, ImportError, LookupError) as error:
-            state, detail = "missing", _one_line(error)
+            if not check():
+                problem = "other result"
         # Whatever a changed function raises belongs into its row of the table.
         except Exception as error:  # noqa: BLE001
-            detail = _one_line(error)
-        rows.append(NameState(entry.name, state, detail))
-    return tuple(rows)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
-
-
-def _needed(module: str, name: str) -> Any:
-    """What a module has under a name.
-
-    Raises:
-        LookupError: there is none.
-    """
-    value = private(module, name)
-    if value is None:
-        raise LookupError(f"{module}.{name}")
-    return value
+            problem = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        rows.append((name, problem))
+    return rows
 
 
 def _one_device_mesh() -> Mesh:
     return jax.make_mesh((1,), ("x",), devices=jax.devices("cpu")[:1])
 
 
-def _checks_distributed() -> bool:
-    state = _needed("jax._src.distributed", "global_state")
-    return hasattr(state, "client") and isinstance(process_number(), int)
+def _process() -> bool:
+    state = compat.private("jax._src.distributed", "global_state")
+    return hasattr(state, "client") and hasattr(state, "process_id")
 
 
-def _checks_started() -> bool:
-    _needed("jax._src.xla_bridge", "backends_are_initialized")
+def _backends() -> bool:
     jax.devices()
-    return backend_started()
+    return compat.backend_started()
 
 
-def _checks_concrete_mesh() -> bool:
-    _needed("jax._src.mesh", "get_concrete_mesh")
+def _mesh_of_set_mesh() -> bool:
     mesh, seen = _one_device_mesh(), []
     with jax.set_mesh(mesh):
-        jax.eval_shape(lambda: seen.append(concrete_mesh()))
+        jax.eval_shape(lambda: seen.append(compat.concrete_mesh()))
     return seen == [mesh]
 
 
-def _checks_entered_meshes() -> bool:
-    _needed("jax._src.mesh", "thread_resources")
+def _mesh_of_with() -> bool:
     mesh = _one_device_mesh()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         with mesh:
-            return (entered_meshes() or ())[-1:] == (mesh,)
+            return (compat.entered_meshes() or ())[-1:] == (mesh,)
 
 
-def _checks_tracing() -> bool:
-    _needed("jax._src.core", "trace_state_clean")
+def _tracing() -> bool:
     seen: list[bool] = []
-    jax.eval_shape(lambda: seen.append(is_tracing()))
-    return seen == [True] and not is_tracing()
+    jax.eval_shape(lambda: seen.append(compat.is_tracing()))
+    return seen == [True] and not compat.is_tracing()
 
 
-def _checks_settings() -> bool:
-    _needed("jax._src.config", "trace_context")
-    _needed("jax._src.config", "trace_context_names")
-    before = trace_settings()
+def _settings() -> bool:
+    before = compat.trace_settings()
+    assert before is not None
     with jax.default_matmul_precision("float32"):
-        differs = before is not None and before != trace_settings()
-    return differs and len(trace_setting_names()) == len(before or ())
+        differs = before != compat.trace_settings()
+    return differs and len(compat.trace_setting_names()) == len(before)
 
 
-def _checks_tracebacks() -> bool:
-    _needed("jax._src.config", "traceback_filtering")
-    return _binding_frame() is not None
-
-
-def _binding_frame() -> BoundOperation | None:
-    """The operation in the traceback of a call that jax refuses."""
+def _bind() -> bool:
     try:
-        with complete_tracebacks():
+        with compat.complete_tracebacks():
             jax.lax.add(jnp.ones(2), jnp.ones(3))
     except TypeError as error:
         for frame, _ in traceback.walk_tb(error.__traceback__):
-            operation = bound_operation(frame)
+            operation = compat.bound_operation(frame)
             if operation is not None:
-                return operation
-    return None
+                return operation.primitive.name == "add"
+    return False
 
 
-def _checks_bind() -> bool:
-    operation = _binding_frame()
-    return operation is not None and operation.primitive.name == "add"
-
-
-def _effects_of(fn: Callable[..., Any]) -> list[Any]:
-    return list(jax.make_jaxpr(fn)(1.0).effects)
-
-
-def _checks_effect_sets() -> bool:
-    sets = _needed("jax._src", "effects")
-    printing = functools.partial(jax.debug.print, "{}", ordered=True)
-    (effect,) = _effects_of(printing)
-    if effect_sets() is None or not sets.ordered_effects.contains(effect):
-        return False
-    return not sets.shardable_ordered_effects.contains(effect)
-
-
-def _checks_effect_classes() -> bool:
+def _effects() -> bool:
     struct = jax.ShapeDtypeStruct((), "float32")
 
     def all_of_them(x: Any) -> None:
@@ -226,22 +110,29 @@ def _checks_effect_classes() -> bool:
         io_callback(abs, struct, x)
         io_callback(abs, struct, x, ordered=True)
 
-    names = {effect_class(effect) for effect in _effects_of(all_of_them)}
-    return names == {*DEBUG_EFFECTS, "IOEffect", "OrderedIOEffect"}
+    effects, sets = jax.make_jaxpr(all_of_them)(1.0).effects, compat.effect_sets()
+    assert sets is not None
+    names, ordered = set(), set()
+    for effect in effects:
+        names.add(compat.effect_class(effect))
+        if sets.ordered_effects.contains(effect):
+            ordered.add(compat.effect_class(effect))
+    known = {*compat.DEBUG_EFFECTS, "IOEffect", "OrderedIOEffect"}
+    return names == known and ordered == {"OrderedDebugEffect", "OrderedIOEffect"}
 
 
-def _checks_tokens() -> bool:
-    return callable(_needed("jax._src.dispatch", "runtime_tokens").clear)
+def _tokens() -> bool:
+    return callable(compat.private("jax._src.dispatch", "runtime_tokens").clear)  # type: ignore[union-attr]
 
 
-def _checks_callback_log() -> bool:
+def _callback_log() -> bool:
     def fails(x: Any) -> Any:
         raise ZeroDivisionError
 
     struct = jax.ShapeDtypeStruct((), "float32")
     logger = logging.getLogger("jax._src.callback")
     silent = lambda record: False  # noqa: E731
-    with failing_callbacks() as raised:
+    with compat.failing_callbacks() as raised:
         logger.addFilter(silent)
         try:
             with contextlib.suppress(Exception):  # XLA's own error says the same
@@ -251,121 +142,97 @@ def _checks_callback_log() -> bool:
     return any(isinstance(error, ZeroDivisionError) for error in raised)
 
 
-def _checks_callback_function() -> bool:
+def _callback_function() -> bool:
     jaxpr = jax.make_jaxpr(lambda x: io_callback(print, None, x))(1.0)
-    return callback_function(jaxpr.eqns[0].params["callback"]) is print
+    return compat.callback_function(jaxpr.eqns[0].params["callback"]) is print
 
 
-def _checks_jit() -> bool:
+def _jit() -> bool:
     def scaled(x: Any, by: float) -> Any:
         return x * by
 
-    settings = jit_settings(jax.jit(scaled, donate_argnums=0, static_argnames="by"))
-    if settings is None:
-        raise LookupError("_jit_info")
+    jitted = jax.jit(scaled, donate_argnums=0, static_argnames="by")
+    settings = compat.jit_settings(jitted)
+    assert settings is not None
     return settings.donate == (0,) and settings.static_names == ("by",)
 
 
-def _checks_pmap() -> bool:
+def _pmap() -> bool:
     fn = jax.pmap(abs, axis_name="batch", in_axes=1)
-    if not is_pmapped(fn):
-        raise LookupError("jax._src.pmap")
-    return (pmap_settings(fn) or {}).get("in_axes") == 1
+    settings = compat.pmap_settings(fn) or {}
+    return compat.is_pmapped(fn) and settings["in_axes"] == 1
 
 
-def _checks_shard_map() -> bool:
-    if len(shard_map_functions()) < 2:
-        raise LookupError("jax._src.shard_map")
+def _shard_map() -> bool:
     spec = PartitionSpec("x")
-    return (
-        copied_shard_map(jax.shard_map(abs, in_specs=spec, out_specs=spec)) is not None
-    )
+    mapped = jax.shard_map(abs, in_specs=spec, out_specs=spec)
+    copied = compat.copied_shard_map(mapped) is not None
+    return copied and len(compat.shard_map_functions()) == 2
 
 
-def _checks_constraint_functions() -> bool:
-    for module, name in CONSTRAINT_FUNCTIONS:
-        if function_of(module, name) is None:
-            raise LookupError(f"{module}.{name}")
-    code = function_of(*CONSTRAINT_FUNCTIONS[0]).__code__  # type: ignore[union-attr]
-    return _reached(
-        code, lambda: jax.lax.with_sharding_constraint(1.0, PartitionSpec())
-    )
-
-
-def _reached(code: types.CodeType, call: Callable[[], Any]) -> bool:
-    """Whether a call, which may fail, passes through a function."""
+def _constraints() -> bool:
+    functions = [compat.function_of(*name) for name in compat.CONSTRAINT_FUNCTIONS]
+    nowhere = AbstractMesh((), ())
     try:
-        with (
-            complete_tracebacks(),
-            jax.sharding.use_abstract_mesh(AbstractMesh((), ())),
-        ):
-            call()
+        with compat.complete_tracebacks(), jax.sharding.use_abstract_mesh(nowhere):
+            jax.lax.with_sharding_constraint(1.0, PartitionSpec())
     except RuntimeError as error:  # jax asks for a mesh
-        frames = traceback.walk_tb(error.__traceback__)
-        return any(frame.f_code is code for frame, _ in frames)
+        codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+        return None not in functions and functions[0].__code__ in codes  # type: ignore[union-attr]
     return False
 
 
-def _checks_shapes_alone() -> bool:
+def _eval_shape() -> bool:
     seen = []
 
     def look() -> None:
         frame = inspect.currentframe()
         while frame is not None and frame.f_back is not None:
-            seen.append(wants_shapes_alone(frame, frame.f_back))
+            seen.append(compat.wants_shapes_alone(frame, frame.f_back))
             frame = frame.f_back
 
     jax.eval_shape(look)
     return any(seen)
 
 
-def _checks_equations() -> bool:
+def _equations() -> bool:
     jaxpr = jax.make_jaxpr(jnp.sin)(1.0)
     (equation,) = jaxpr.eqns
-    known = without_context_mesh(equation).primitive is equation.primitive
-    return (
-        known
-        and len(line_frames(equation)) > 0
-        and traced_line(jaxpr.jaxpr.debug_info) != ""
-    )
+    known = compat.without_context_mesh(equation).primitive is equation.primitive
+    line = compat.traced_line(jaxpr.jaxpr.debug_info)
+    return known and len(compat.line_frames(equation)) > 0 and line != ""
 
 
-def _checks_lowering() -> bool:
+def _lowering() -> bool:
     lowered = jax.jit(abs).lower(1.0)
-    module = kept_module(lowered)
-    if module is None or compile_arguments(lowered) is None:
-        raise LookupError("_lowering")
-    keep_module(lowered, module)
-    return stablehlo_module(lowered) is not None
+    module = compat.kept_module(lowered)
+    compat.keep_module(lowered, module)
+    return module is not None and compat.compile_arguments(lowered) is not None
 
 
-def _checks_real_sizes() -> bool:
-    _needed("jax._src.interpreters.mlir", "refine_polymorphic_shapes")
+def _real_sizes() -> bool:
     (size,) = jax.export.symbolic_shape("n")
     struct = jax.ShapeDtypeStruct((size,), "float32")
     exported = jax.export.export(jax.jit(jnp.sin))(struct)
     lowered = jax.jit(exported.call).lower(jnp.ones(3))
-    return "tensor<?x" not in str(stablehlo_module(lowered))
+    return "tensor<?x" not in str(compat.stablehlo_module(lowered))
 
 
-def _checks_unchecked_call() -> bool:
-    compiled = jax.jit(abs).lower(1.0).compile()
-    call = unchecked_call(compiled)
-    if call is None:
-        raise LookupError("_executable")
+def _unchecked_call() -> bool:
+    call = compat.unchecked_call(jax.jit(abs).lower(1.0).compile())
+    assert call is not None
     return float(call(jnp.asarray(-1.0))[0]) == 1.0
 
 
-def _checks_xla_form() -> bool:
-    getattr(NamedSharding, XLA_FORM)
+def _large_sharding() -> bool:
     mesh = AbstractMesh((1 << 13,), ("x",))
-    sharding = large_sharding(mesh, PartitionSpec("x"), None)
+    sharding = compat.large_sharding(mesh, PartitionSpec("x"), None)
     struct = jax.ShapeDtypeStruct((1 << 13,), "float32", sharding=sharding)
-    traced = jax.jit(abs).trace(struct)
-    return "sdy.sharding" in traced.lower(lowering_platforms=("cpu",)).as_text()
+    lowered = jax.jit(abs).trace(struct).lower(lowering_platforms=("cpu",))
+    return hasattr(sharding, compat.XLA_FORM) and "sdy.sharding" in lowered.as_text()
 
 
-def _checks_passes() -> bool:
+def _passes() -> bool:
     manager = importlib.import_module("jaxlib.mlir.passmanager").PassManager
     module: Any = jax.jit(abs).lower(1.0).compiler_ir("stablehlo")
     with module.context:
@@ -373,30 +240,28 @@ def _checks_passes() -> bool:
     return "sdy" in str(parsed)
 
 
-#: Every private name of jax and jaxlib that shardviz uses.
-PRIVATE_NAMES = (
-    PrivateName("jax._src.distributed.global_state", _checks_distributed),
-    PrivateName("jax._src.xla_bridge.backends_are_initialized", _checks_started),
-    PrivateName("jax._src.mesh.get_concrete_mesh", _checks_concrete_mesh),
-    PrivateName("jax._src.mesh.thread_resources", _checks_entered_meshes),
-    PrivateName("jax._src.core.trace_state_clean", _checks_tracing),
-    PrivateName("jax._src.config.trace_context", _checks_settings),
-    PrivateName("jax._src.config.traceback_filtering", _checks_tracebacks),
-    PrivateName("jax.extend.core.Primitive.bind", _checks_bind),
-    PrivateName("jax._src.effects", _checks_effect_sets),
-    PrivateName("jax._src.effects.Effect", _checks_effect_classes),
-    PrivateName("jax._src.dispatch.runtime_tokens", _checks_tokens),
-    PrivateName("jax._src.callback", _checks_callback_log),
-    PrivateName("jax._src.callback.callback_func", _checks_callback_function),
-    PrivateName("jax.jit._jit_info", _checks_jit),
-    PrivateName("jax._src.pmap", _checks_pmap),
-    PrivateName("jax._src.shard_map._shard_map", _checks_shard_map),
-    PrivateName("jax._src.pjit", _checks_constraint_functions),
-    PrivateName("jax._src.api.eval_shape", _checks_shapes_alone),
-    PrivateName("jax.extend.core.JaxprEqn", _checks_equations),
-    PrivateName("jax.stages.Lowered._lowering", _checks_lowering),
-    PrivateName("jax._src.interpreters.mlir", _checks_real_sizes),
-    PrivateName("jax.stages.Compiled._executable", _checks_unchecked_call),
-    PrivateName(f"jax.sharding.NamedSharding.{XLA_FORM}", _checks_xla_form),
-    PrivateName("jaxlib.mlir.passmanager", _checks_passes),
-)
+#: Every private name of jax and jaxlib that shardviz uses, and its check.
+PRIVATE_NAMES: Mapping[str, Callable[[], bool]] = {
+    "jax._src.distributed.global_state": _process,
+    "jax._src.xla_bridge.backends_are_initialized": _backends,
+    "jax._src.mesh.get_concrete_mesh": _mesh_of_set_mesh,
+    "jax._src.mesh.thread_resources": _mesh_of_with,
+    "jax._src.core.trace_state_clean": _tracing,
+    "jax._src.config.trace_context": _settings,
+    "jax._src.config.traceback_filtering": _bind,
+    "jax._src.effects": _effects,
+    "jax._src.dispatch.runtime_tokens": _tokens,
+    "jax._src.callback": _callback_log,
+    "jax._src.callback.callback_func": _callback_function,
+    "jax.jit._jit_info": _jit,
+    "jax._src.pmap": _pmap,
+    "jax._src.shard_map._shard_map": _shard_map,
+    "jax._src.pjit": _constraints,
+    "jax._src.api.eval_shape": _eval_shape,
+    "jax.extend.core.JaxprEqn": _equations,
+    "jax.stages.Lowered._lowering": _lowering,
+    "jax._src.interpreters.mlir": _real_sizes,
+    "jax.stages.Compiled._executable": _unchecked_call,
+    f"jax.sharding.NamedSharding.{compat.XLA_FORM}": _large_sharding,
+    "jaxlib.mlir.passmanager": _passes,
+}
