@@ -1,5 +1,4 @@
-"""The layouts that a mesh, rules, specs, shardings or another tree give the arrays of a
-tree.
+"""The layouts that a mesh, rules, specs, shardings or another tree give to arrays.
 
 `sv.reshard` takes any of these for its two sides, `sv.restore` for what it restores
 into.
@@ -7,15 +6,12 @@ into.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from shardviz.api.adopt import as_mesh, children_of, foreign_mesh, is_jax
-from shardviz.core.errors import (
-    LayoutError,
-    ShardvizError,
-)
+from shardviz.api.adopt import as_mesh, bridge, children_of, foreign_mesh
+from shardviz.core.errors import LayoutError, ShardvizError
 from shardviz.core.format import listed, shown
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.array_tree import (
@@ -23,25 +19,36 @@ from shardviz.core.layout.array_tree import (
     ArrayTree,
     TreeLeaf,
     is_array,
-    own_sharding,
+    read_leaf,
     read_tree,
 )
-from shardviz.core.layout.layout import Layout, lay_out
+from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.libraries import (
     attribute,
     is_partition_spec,
     mesh_of,
+    model_arrays,
     named_sharding,
     spec_of,
+    without_metadata,
 )
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.requests import Request, path_requests, request
+from shardviz.core.layout.rules.requests import Request, request
 from shardviz.core.layout.rules.rule_tables import read_rules
 from shardviz.core.layout.rules.rules import Dialect, PathRules, Rules, is_pair
 from shardviz.core.layout.transfer.checkpoint import SavedArray, SavedCheckpoint
 from shardviz.core.layout.transfer.restore import RestoreNote, Wanted
 from shardviz.core.layout.trees.audit import Audit, audit
+
+_NOTHING = {
+    "from_": "Nothing says on which devices it is, or how it is split over them.",
+    "to": "Nothing in to= says where it is to go.",
+}
+
+_NO_SPEC = (
+    "Nothing says how it is split over that mesh: it has neither a spec nor names."
+)
 
 
 def layouts_on(
@@ -59,32 +66,31 @@ def layouts_on(
     Raises:
         ShardvizError: for anything else.
     """
-    if where is None:
-        return _each(
-            tree,
-            [leaf if _placed(leaf) else None for leaf in tree.kinds],
-            None,
-            argument,
-        )
     mesh, more = _mesh_and_more(where)
-    table = type(more) in (list, tuple) and all(map(is_pair, more))
-    if mesh is not None and (
-        more is None or table or isinstance(more, (Rules, PathRules))
-    ):
-        return _by_rules(tree, mesh, read_rules(more or (), dialect), dialect, argument)
-    wishes = _wishes(more, argument)
-    if mesh is None and any(isinstance(wish, Spec) for wish in wishes.values()):
-        raise LayoutError(
-            f"{argument}= says mesh axes and no mesh; got {shown(where)}. Give both:"
-            f" {argument}=(mesh, specs)."
-        )
-    return _each(tree, [_wish_for(path, wishes) for path in tree.paths], mesh, argument)
-
-
-def _placed(leaf: TreeLeaf) -> bool:
-    return leaf.layout is not None or (
-        leaf.array.spec is not None and leaf.mesh is not None
-    )
+    if mesh is not None and (more is None or _is_table(more)):
+        table = read_rules(more or (), dialect)
+        return _by_rules(tree, mesh, table, dialect, argument)
+    if where is None:
+        wanted: list[Any] = list(tree.kinds)
+    else:
+        wishes = _wishes(more, typed=True)
+        if wishes is None:
+            raise LayoutError(
+                f"{argument}= is a mesh, (mesh, rules), (mesh, specs) or a tree of"
+                f" shardings; got {shown(more)}."
+            )
+        if mesh is None and any(isinstance(wish, Spec) for wish in wishes.values()):
+            raise LayoutError(
+                f"{argument}= says mesh axes and no mesh; got {shown(where)}. Give both:"
+                f" {argument}=(mesh, specs)."
+            )
+        wanted = [wishes.get(_place(path, wishes)) for path in tree.paths]
+    meshes: dict[int, MeshSpec | None] = {}
+    layouts = []
+    for leaf, wish in zip(tree.kinds, wanted, strict=True):
+        row = _laid_out(leaf.array, wish, mesh, meshes)
+        layouts.append(row.layout or row.problem or _NOTHING[argument])
+    return layouts
 
 
 def _mesh_and_more(where: Any) -> tuple[MeshSpec | None, Any]:
@@ -92,16 +98,19 @@ def _mesh_and_more(where: Any) -> tuple[MeshSpec | None, Any]:
     if attribute(where, "device_kind") is not None:
         ids, hosts = np.array([where.id]), np.array([where.process_index])
         return MeshSpec(("device",), (1,), (), ids, hosts, True), Spec()
-    alone = type(where) is not tuple or len(where) != 2
-    first, more = (where, None) if alone else where
-    text = isinstance(first, str) and "=" in first
-    mesh = make_mesh(first) if text else foreign_mesh(first) if is_mesh(first) else None
+    first, more = where, None
+    if type(where) is tuple and len(where) == 2:
+        first, more = where
+    if isinstance(first, str) and "=" in first:
+        return make_mesh(first), more
+    mesh = foreign_mesh(first) if attribute(first, "axis_names") else None
     return (None, where) if mesh is None else (mesh, more)
 
 
-def is_mesh(thing: Any) -> bool:
-    """Whether it is a mesh of ours, of jax or of Keras."""
-    return isinstance(thing, MeshSpec) or bool(attribute(thing, "axis_names"))
+def _is_table(thing: Any) -> bool:
+    if isinstance(thing, (Rules, PathRules)) or type(thing).__name__ == "LayoutMap":
+        return True
+    return type(thing) in (list, tuple) and all(map(is_pair, thing))
 
 
 def _by_rules(
@@ -111,190 +120,145 @@ def _by_rules(
     dialect: Dialect,
     argument: str,
 ) -> list[Layout | str]:
-    """What rules say; where there are none, the arrays' own specs and names on that
-    mesh.
-    """
+    """What rules say; else the arrays' own specs and names, read on that mesh."""
     kinds: dict[int, TreeLeaf] = {}
     for leaf in tree.kinds:
-        named = len(rules) and (dialect.by_path or leaf.array.logical is not None)
-        old = named and not leaf.described and leaf.array.spec is not None
-        kinds[id(leaf)] = (
-            leaf._replace(array=leaf.array.replace(spec=None)) if old else leaf
-        )
-    found = audit(
-        tree._replace(kinds=[kinds[id(k)] for k in tree.kinds]), rules, mesh, dialect
-    )
-    scalar = request(ArraySpec("array", ()), mesh, None).layout
+        kinds[id(leaf)] = leaf
+        # Rules decide anew on arrays with names, whatever their sharding was.
+        if len(rules) and not leaf.described:
+            if dialect.by_path or leaf.array.logical is not None:
+                kinds[id(leaf)] = leaf._replace(array=leaf.array.replace(spec=None))
+    alike = tree._replace(kinds=[kinds[id(leaf)] for leaf in tree.kinds])
     layouts: list[Layout | str] = []
-    for row in found.rows:
-        there = argument == "from_" and row.layout is not None  # an array on one device
-        own = row.layout if there else _of_row(row)
-        layouts.append(own or scalar or "" if not row.shape else own or _NO_SPEC)
+    for row in audit(alike, rules, mesh, dialect).rows:
+        # A live array on one device has a layout and no spec.
+        if row.spec is None and argument == "to":
+            row = Request(row.array, None, None, None, row.problem)
+        if row.layout is None and not row.shape and not row.problem:
+            row = request(ArraySpec("array", ()), mesh, None)
+        row = _without_sums(row)
+        layouts.append(row.layout or row.problem or _NO_SPEC)
     return layouts
 
 
-_NO_SPEC = (
-    "Nothing says how it is split over that mesh: it has neither a spec nor names."
-)
-_NOTHING = {
-    "from_": "Nothing says on which devices it is, or how it is split over them.",
-    "to": "Nothing in to= says where it is to go.",
-}
-
-
-def _of_row(row: Request) -> Layout | str | None:
-    """The layout of a row of an Audit, or why it has none; None where nothing says so."""
-    if row.layout is not None and row.spec is not None:
-        return _without_sums(row.layout)
-    return row.problem
-
-
-def _without_sums(layout: Layout) -> Layout | str:
-    sums = () if layout.spec is None else sorted(layout.spec.unreduced)
+def _without_sums(row: Request) -> Request:
+    sums = () if row.spec is None else sorted(row.spec.unreduced)
     if not sums:
-        return layout
-    return f"It is a partial sum over {listed(sums)}: whoever moves it has to add it up first."
+        return row
+    problem = (
+        f"It is a partial sum over {listed(sums)}: whoever moves it has to add it up"
+    )
+    return Request(row.array, None, row.spec, None, f"{problem} first.")
 
 
-def _each(
-    tree: ArrayTree, wishes: list[Any], mesh: MeshSpec | None, argument: str
-) -> list[Layout | str]:
-    """The layout that each array gets from what is said of it."""
-    found: dict[Any, Layout | str] = {}
-    meshes: dict[int, MeshSpec | None] = {}
-    layouts = []
-    for leaf, wish in zip(tree.kinds, wishes, strict=True):
-        by_value = isinstance(wish, Spec) or is_jax(
-            wish
-        )  # of large trees, each has its own
-        key = (id(leaf), wish if by_value else id(wish))
-        if key not in found:
-            found[key] = _one(leaf.array, wish, mesh, meshes) or _NOTHING[argument]
-        layouts.append(found[key])
-    return layouts
-
-
-def _one(
+def _laid_out(
     array: ArraySpec,
     wish: Any,
     mesh: MeshSpec | None,
     meshes: dict[int, MeshSpec | None],
-) -> Layout | str | None:
-    """The layout of an array as a spec, sharding, layout, row or other array says;
-    None: unsaid.
+) -> Request:
+    """An array as a spec, sharding, layout, row or other array says.
+
+    Args:
+        array: its shape and type.
+        wish: what is said of it, or None.
+        mesh: the mesh that counts, where one is given.
+        meshes: those of other libraries that are read already, by their ids.
     """
-    spec, own, layout, shape = None, None, None, array.shape
+    spec, own, shape, problem = None, None, array.shape, None
+    layout: Any = None
     if isinstance(wish, TreeLeaf):
-        spec, own, layout, shape = (
-            wish.array.spec,
-            wish.mesh,
-            wish.layout,
-            wish.array.shape,
-        )
+        spec, own, layout = wish.array.spec, wish.mesh, wish.layout
+        shape = wish.array.shape
     elif isinstance(wish, Layout):
-        layout, shape = wish, wish.shape
+        spec, layout, shape = wish.spec, wish, wish.shape
     elif isinstance(wish, Request):
-        layout, shape = _of_row(wish), wish.shape
+        spec, problem, shape = wish.spec, wish.problem, wish.shape
+        layout = None if spec is None else wish.layout
     elif isinstance(wish, Spec):
         spec = wish
     elif wish is not None and (named := named_sharding(wish)) is not None:
         spec, own = named
         if (kind := attribute(wish, "memory_kind")) not in (None, "device"):
-            return f"That sharding is of the memory kind {shown(kind)}: only devices are counted."
+            problem = (
+                f"That sharding is of the memory kind {shown(kind)}: only devices are"
+            )
+            problem += " counted."
     elif wish is not None:
-        _, _, layout = own_sharding(_Target(array.shape, array.dtype, wish), False)
+        layout = bridge().sharding_layout(array.shape, array.dtype, wish)
     if shape != array.shape:
-        return f"It is {list(array.shape)}, and what says how it is split is for {list(shape)}."
-    if layout is not None:
-        return _without_sums(layout) if isinstance(layout, Layout) else layout
-    if mesh is None and own is not None and id(own) not in meshes:
-        meshes[id(own)] = mesh_of(own)
-    where = meshes.get(id(own)) if mesh is None else mesh
-    if spec is None or where is None:
-        return None
-    try:
-        return _without_sums(lay_out(array.shape, spec, where, array.dtype))
-    except ShardvizError as error:
-        return str(error)
+        problem = f"It is {list(array.shape)}, and what says how it is split is for"
+        problem += f" {list(shape)}."
+    if mesh is None and own is not None:
+        if id(own) not in meshes:
+            meshes[id(own)] = mesh_of(own)
+        mesh = meshes[id(own)]
+    if problem is None and layout is None and spec is not None and mesh is not None:
+        bare = ArraySpec("array", array.shape, None, array.dtype)
+        try:
+            return _without_sums(request(bare.replace(spec=spec), mesh, None))
+        except ShardvizError as error:  # more entries than dimensions
+            problem = str(error)
+    if problem is not None:
+        layout = None
+    return _without_sums(Request(array, None, spec, layout, problem))
 
 
-class _Target(NamedTuple):
-    """An array of this shape under another sharding."""
+def _wishes(
+    thing: Any, typed: bool, path: str = "", depth: int = 0
+) -> dict[str, Any] | None:
+    """Path to what is said of the arrays there and below; None for what says nothing.
 
-    shape: tuple[int, ...]
-    dtype: str
-    sharding: Any
-
-
-def _wishes(thing: Any, argument: str) -> dict[str, Any]:
-    """Path to what is said of the arrays there and below: specs, shardings, layouts,
-    rows, arrays.
-
-    Raises:
-        LayoutError: for what says nothing.
+    Args:
+        thing: a spec, sharding, layout, row or Audit, or a tree of these.
+        typed: whether text, tuples of names and arrays say how they are split, too.
+        path: where it is in a tree.
+        depth: how deep.
     """
     if isinstance(thing, Audit):
         return {row.path: row for row in thing.rows}
-    if (one := _as_wish(thing)) is not None:
-        return {"": one}
-    kept: dict[str, Any] = {}
-
-    def children(value: Any) -> list[tuple[str, Any]] | None:
-        wish = _as_wish(value)
-        if wish is None:
-            return children_of(value)
-        name = f"sharding {len(kept)}"
-        kept[name] = wish
-        return [("", TreeLeaf(ArraySpec(name, ()), described=True))]
-
-    specs = _with_specs(thing)
-    try:
-        read = read_tree(specs, children=children)
-    except LayoutError as error:
-        raise LayoutError(
-            f"{argument}= is a mesh, (mesh, rules), (mesh, specs) or a tree of shardings; got"
-            f" {shown(thing)}."
-        ) from error
-    # An array says how it is split by itself.
-    return {
-        path: kept.get(leaf.array.name, leaf)
-        for path, leaf in zip(read.paths, read.kinds, strict=True)
-    }
+    if thing is None and path:
+        return {}
+    if (wish := _as_wish(thing, path, typed)) is not None:
+        return {path: wish}
+    if isinstance(thing, dict):
+        parts: Any = list(thing.items())
+    elif hasattr(thing, "_fields"):
+        parts = list(zip(thing._fields, thing, strict=True))
+    elif isinstance(thing, (list, tuple)):
+        parts = list(enumerate(thing))
+    else:
+        parts = children_of(thing)
+        if parts is None and typed and (model := model_arrays(thing)) is not None:
+            return _wishes(model, typed, path, depth + 1)
+    if parts is None or depth > MAX_DEPTH:
+        return None
+    found: dict[str, Any] = {}
+    for key, inner in parts:
+        below = _wishes(inner, typed, f"{path}/{key}" if path else str(key), depth + 1)
+        if below is None:
+            return None
+        found |= below
+    return found
 
 
-def _as_wish(value: Any) -> Any:
-    """A spec, a sharding or a layout as it is; None for all else."""
+def _as_wish(value: Any, path: str, typed: bool) -> Any:
+    """A spec, a sharding, a layout or an array; None for all else."""
     if isinstance(value, (Spec, Layout, Request)):
         return value
-    if isinstance(value, str):
-        return Spec.parse(value)
     if is_partition_spec(value):
         return spec_of(value)
-    sharding = named_sharding(value) is not None or callable(
-        attribute(value, "devices_indices_map")
-    )
-    return value if sharding else None
-
-
-def _with_specs(value: Any, depth: int = 0) -> Any:
-    """A tree with Specs for texts and tuples of names, which would be read as rows of a
-    table.
-    """
-    if depth > MAX_DEPTH:
-        return value  # too deep for a tree of arrays, too, which says so
-    if type(value) is dict:
-        return {name: _with_specs(inner, depth + 1) for name, inner in value.items()}
-    if type(value) is tuple and value and all(_is_entry(entry) for entry in value):
-        return Spec.of(*value)
-    if type(value) in (list, tuple):
-        return type(value)(_with_specs(inner, depth + 1) for inner in value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_with_specs(inner, depth + 1) for inner in value))
-    if isinstance(value, Layout):  # it has a shape and a dtype, as an array does
-        return TreeLeaf(
-            ArraySpec("array", value.shape, None, value.dtype), layout=value
-        )
-    return Spec.parse(value) if isinstance(value, str) else value
+    if typed:
+        if isinstance(value, str):
+            return Spec.parse(value)
+        if type(value) is tuple and value and all(map(_is_entry, value)):
+            return Spec.of(*value)
+        if is_array(value) or without_metadata(value) is not None:
+            return read_leaf(path[-40:] or "array", value)
+    if is_array(value):
+        return None
+    boxes = attribute(value, "devices_indices_map")
+    return value if callable(boxes) or named_sharding(value) is not None else None
 
 
 def _is_entry(value: Any) -> bool:
@@ -303,201 +267,121 @@ def _is_entry(value: Any) -> bool:
     return value is None or isinstance(value, str)
 
 
-def _wish_for(path: str, wishes: dict[str, Any]) -> Any:
-    """What is said of a path, or of the nearest container above it."""
+def _place(path: str, wishes: dict[str, Any]) -> str:
+    """The path, or the nearest container above it, of which something is said."""
     while path and path not in wishes:
         path = path.rpartition("/")[0]
-    return wishes.get(path)
+    return path
 
 
 def wanted_restore(
     checkpoint: SavedCheckpoint, wanted: Any, mesh: Any, rules: Any, dialect: Any
 ) -> Wanted:
-    """How the arrays of a checkpoint are wanted, from any of the forms that
-    `sv.restore` takes.
+    """How the arrays of a checkpoint are wanted, in any form that `sv.restore` takes.
 
     Raises:
         ShardvizError: for what is none of them, and where there is no mesh.
     """
     grid = None if mesh is None else as_mesh(mesh)
+    reader = Dialect.of(dialect)
     if wanted is None:
         return _wanted_as_saved(checkpoint, grid)
-    specs = spec_leaves(wanted)
-    if specs:
-        return _wanted_by_specs(checkpoint, specs, grid)
-    table = (
-        isinstance(wanted, (Rules, PathRules, str))
-        or type(wanted).__name__ == "LayoutMap"
-    )
-    if table or (
-        isinstance(wanted, (list, tuple)) and wanted and all(map(is_pair, wanted))
-    ):
-        return _wanted_by_paths(checkpoint, wanted, grid, Dialect.of(dialect))
-    return _wanted_by_tree(checkpoint, wanted, grid, rules, Dialect.of(dialect))
+    if wishes := _wishes(wanted, typed=False):
+        return _wanted_by_wishes(checkpoint, wishes, grid)
+    if isinstance(wanted, str) or (_is_table(wanted) and len(wanted)):
+        if not reader.by_path:
+            reader = Dialect.REGEX
+        rules = wanted
+        if not isinstance(wanted, Rules):
+            rules = read_rules(wanted, None if isinstance(wanted, str) else reader)
+        if isinstance(rules, Rules):
+            raise LayoutError(
+                "A checkpoint keeps no logical names for rules to decide on. Give the tree"
+                " that it is restored into, and the table as rules=; or a table of paths,"
+                " such as [('.*kernel', P(None, 'model'))]."
+            )
+        grid = _grid(grid, rules.mesh)
+        paths = [array.path for array in checkpoint.arrays]
+        kinds = [TreeLeaf(_bare(array)) for array in checkpoint.arrays]
+        tree = ArrayTree(paths, paths, kinds)
+    else:
+        tree = read_tree(wanted, None, children_of)
+        brought = [leaf.mesh for leaf in tree.kinds if leaf.mesh is not None]
+        grid = _grid(grid, *map(mesh_of, brought))
+    rows = audit(tree, rules, grid, reader).rows
+    by_path = dict(zip(tree.paths, rows, strict=True))
+    found, used = {}, {path for path, _ in checkpoint.others}
+    for array in checkpoint.arrays:
+        # orbax adds `value` for the box that flax puts an array in.
+        path = array.path
+        if path not in by_path:
+            path = path.removesuffix("/value")
+        if path not in by_path:
+            continue
+        used.add(path)
+        row = by_path[path]
+        # Numbers and numpy arrays that nothing splits are held by everybody.
+        plain = array.kind != "array" or not array.shape
+        if plain and row.spec is row.layout is row.problem is None:
+            row = request(_bare(array, Spec()), grid, None)
+        found[array.path] = row
+    missing = tuple(path for path in by_path if path not in used)
+    return Wanted(found, grid, missing)
 
 
-def _bare(saved: SavedArray, spec: Spec | None) -> ArraySpec:
+def _bare(saved: SavedArray, spec: Spec | None = None) -> ArraySpec:
     return ArraySpec("array", saved.shape, None, saved.dtype, spec)
 
 
-def _grid(given: MeshSpec | None, *others: Any) -> MeshSpec:
-    found = given or next(
-        (mesh for mesh in map(_as_own, others) if mesh is not None), None
+def _grid(*meshes: MeshSpec | None) -> MeshSpec:
+    """The first mesh that there is."""
+    for mesh in meshes:
+        if mesh is not None:
+            return mesh
+    raise LayoutError(
+        "A restore needs a mesh; got none, and no sharding brings one. Give"
+        " mesh=sv.mesh(data=4, model=2)."
     )
-    if found is None:
-        raise LayoutError(
-            "A restore needs a mesh; got none, and no sharding brings one. Give"
-            " mesh=sv.mesh(data=4, model=2)."
-        )
-    return found
-
-
-def _as_own(mesh: Any) -> MeshSpec | None:
-    return mesh if mesh is None or isinstance(mesh, MeshSpec) else foreign_mesh(mesh)
 
 
 def _wanted_as_saved(checkpoint: SavedCheckpoint, mesh: MeshSpec | None) -> Wanted:
     """With the specs of the checkpoint; what one device held, or numpy, is not split."""
-    if not checkpoint.has_shardings and any(
-        a.kind == "array" for a in checkpoint.arrays
-    ):
+    arrays = checkpoint.arrays
+    if not checkpoint.has_shardings and any(a.kind == "array" for a in arrays):
         raise LayoutError(
-            f"{checkpoint.path} does not say how its arrays were split: its file _sharding is"
-            " missing. Give specs, a table of paths, or the tree that it is restored into."
+            f"{checkpoint.path} does not say how its arrays were split: its file _sharding"
+            " is missing. Give specs, a table of paths, or the tree that it is restored"
+            " into."
         )
-    grid = _grid(mesh, *(a.mesh for a in checkpoint.arrays))
+    grid = _grid(mesh, *(array.mesh for array in arrays))
     found = {}
-    for array in checkpoint.arrays:
-        known = array.spec is not None or array.device or array.kind != "array"
-        own = grid if mesh is not None or array.mesh is None else array.mesh
-        bare = _bare(array, array.spec if array.spec is not None else Spec())
-        found[array.path] = request(bare, own, None) if known else _no_request(array)
-    notes = ()
-    if mesh is None:
-        notes = (RestoreNote("one process"),)
+    for array in arrays:
+        row = Request(_bare(array), None, None, None, None)
+        if array.spec is not None:
+            row = request(_bare(array, array.spec), mesh or array.mesh or grid, None)
+        elif array.device or array.kind != "array":
+            row = request(_bare(array, Spec()), mesh or grid, None)
+        found[array.path] = row
+    notes = () if mesh is not None else (RestoreNote("one process"),)
     return Wanted(found, grid, notes=notes)
 
 
-def _no_request(array: SavedArray) -> Request:
-    return Request(_bare(array, None), None, None, None, None)
-
-
-def _wanted_by_paths(
-    checkpoint: SavedCheckpoint, table: Any, mesh: MeshSpec | None, dialect: Dialect
-) -> Wanted:
-    reader = dialect if dialect.by_path else Dialect.REGEX
-    if not isinstance(table, Rules):
-        table = read_rules(table, None if isinstance(table, str) else reader)
-    if isinstance(table, Rules):
-        raise LayoutError(
-            "A checkpoint keeps no logical names for rules to decide on. Give the tree that it is"
-            " restored into, and the table as rules=; or a table of paths, such as"
-            " [('.*kernel', P(None, 'model'))]."
-        )
-    grid = _grid(mesh, table.mesh)
-    leaves = ((a.path, TreeLeaf(_bare(a, None))) for a in checkpoint.arrays)
-    rows = list(path_requests(leaves, grid, table, reader))
-    found = dict(zip((a.path for a in checkpoint.arrays), rows, strict=True))
-    return Wanted(_with_numbers(checkpoint, found, grid), grid)
-
-
-def _with_numbers(
-    checkpoint: SavedCheckpoint, found: dict[str, Request], mesh: MeshSpec
-) -> dict[str, Request]:
-    """The requests, where numbers and numpy arrays that nothing splits are held by
-    everybody.
-    """
-    for array in checkpoint.arrays:
-        row = found.get(array.path)
-        bare = array.kind != "array" or not array.shape
-        if (
-            bare
-            and row is not None
-            and row.spec is None
-            and row.layout is row.problem is None
-        ):
-            found[array.path] = request(_bare(array, Spec()), mesh, None)
-    return found
-
-
-def spec_leaves(
-    tree: Any, path: str = "", depth: int = 0
-) -> list[tuple[str, Spec, Any]] | None:
-    """Path, spec and mesh of every leaf of a tree of specs or shardings; None for other
-    trees.
-
-    >>> spec_leaves({"w": Spec.of("x"), "b": [Spec()]})
-    [('w', P('x'), None), ('b/0', P(), None)]
-    """
-    if isinstance(tree, Spec) or is_partition_spec(tree):
-        return [(path, tree if isinstance(tree, Spec) else spec_of(tree), None)]
-    if not is_array(tree) and (named := named_sharding(tree)) is not None:
-        return [(path, *named)]
-    if isinstance(tree, dict):
-        parts = tree.items()
-    elif isinstance(tree, (list, tuple)) and not hasattr(tree, "_fields"):
-        parts = enumerate(tree)
-    else:
-        parts = () if tree is None else children_of(tree)
-    if parts is None or depth > MAX_DEPTH:
-        return None
-    found: list[tuple[str, Spec, Any]] = []
-    for key, inner in parts:  # only as far as there are specs: what is endless has none
-        leaves = spec_leaves(inner, f"{path}/{key}" if path else str(key), depth + 1)
-        if leaves is None:
-            return None
-        found += leaves
-    return found
-
-
-def _wanted_by_specs(
-    checkpoint: SavedCheckpoint,
-    specs: list[tuple[str, Spec, Any]],
-    mesh: MeshSpec | None,
+def _wanted_by_wishes(
+    checkpoint: SavedCheckpoint, wishes: dict[str, Any], mesh: MeshSpec | None
 ) -> Wanted:
     """Each array by the spec at its path, or at the longest path above it."""
-    grid = _grid(mesh, *(own for _, _, own in specs))
-    at = {
-        path: (spec, _as_own(own) if mesh is None else None)
-        for path, spec, own in specs
-    }
-    found, used = {}, set()
+    brought = []
+    for wish in wishes.values():
+        named = named_sharding(wish)
+        if named is not None:
+            brought.append(mesh_of(named[1]))
+    grid = _grid(mesh, *brought)
+    used = {path for path, _ in checkpoint.others}
+    found: dict[str, Request] = {}
     for array in checkpoint.arrays:
-        path = array.path
-        while path and path not in at:
-            path = path.rpartition("/")[0]
-        if path in at:
-            spec, own = at[path]
+        path = _place(array.path, wishes)
+        if path in wishes:
             used.add(path)
-            found[array.path] = request(_bare(array, spec), own or grid, None)
-    known = {path for path, _ in checkpoint.others}
-    return Wanted(found, grid, tuple(path for path in at if path not in used | known))
-
-
-def _wanted_by_tree(
-    checkpoint: SavedCheckpoint,
-    tree: Any,
-    mesh: MeshSpec | None,
-    rules: Any,
-    dialect: Dialect,
-) -> Wanted:
-    """Each array as the leaf at its path; orbax adds `value` for the box that flax puts
-    it in.
-    """
-    arrays = read_tree(tree, None, children_of)
-    grid = _grid(
-        mesh, *(mesh_of(leaf.mesh) for leaf in arrays.kinds if leaf.mesh is not None)
-    )
-    rows = dict(
-        zip(arrays.paths, audit(arrays, rules, grid, dialect).rows, strict=True)
-    )
-    found, used = {}, set()
-    for array in checkpoint.arrays:
-        bare = array.path.removesuffix("/value")
-        path = array.path if array.path in rows else bare
-        if path in rows:
-            used.add(path)
-            found[array.path] = rows[path]
-    known = {path for path, _ in checkpoint.others}
-    missing = tuple(path for path in rows if path not in used | known)
-    return Wanted(_with_numbers(checkpoint, found, grid), grid, missing)
+            own = grid if mesh is not None or isinstance(wishes[path], Spec) else None
+            found[array.path] = _laid_out(_bare(array), wishes[path], own, {})
+    return Wanted(found, grid, tuple(path for path in wishes if path not in used))
