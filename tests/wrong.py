@@ -363,7 +363,6 @@ WRONG: dict[str, dict[str, Any]] = {
         "text": "w: 8, 4",
         "number": 5,
         "bytes": b"w",
-        "a number in it": {"w": 5},
         "a text in it": {"w": "eight"},
         "a set in it": {"w": {1, 2}},
         "a function": [len],

@@ -200,48 +200,22 @@ def endless() -> list:
 
 
 @pytest.mark.parametrize(
-    ("tree", "words"),
+    ("tree", "path"),
     [
-        (
-            {"a": {"w": 5}},
-            "'a/w': 5 is no array. Give ArraySpecs, rows such as ('w', (512, 2048), 'embed mlp'),"
-            " or a tree of arrays.",
-        ),
-        (
-            {"m": Dense()},
-            "'m': Dense is a module, not its parameters. Give what jax.eval_shape(model.init, …)"
-            " returns.",
-        ),
-        (
-            {"w": (8, 4)},
-            "'w/0': 8 is no array. Give ArraySpecs, rows such as ('w', (512, 2048), 'embed mlp'),"
-            " or a tree of arrays.",
-        ),
-        (
-            [("w", (8, -4), "embed mlp")],
-            "'w': Dimension 1 has size -4; sizes are 0 or more.",
-        ),
-        (
-            [("w", (8,), "embed", "float33")],
-            "'w': No element type is called 'float33'. Did you mean 'float32'?",
-        ),
-        (
-            [("w", (8,), "embed", "f32", 1, 2)],
-            "'w': a row is (name, shape, logical names, dtype); got 6 entries.",
-        ),
-        (
-            endless(),
-            "The tree nests deeper than 64 levels or holds more than 1,000,000 values, at"
-            " '0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0'. Does it hold itself?",
-        ),
+        ({"a": {"w": "x"}}, "'a/w': "),
+        ({"m": Dense()}, "'m': "),
+        ({"w": (8, 4)}, "'w/0': "),
+        ([("w", (8, -4), "embed mlp")], "'w': "),
+        ([("w", (8,), "embed", "float33")], "'w': "),
+        ([("w", (8,), "embed", "f32", 1, 2)], "'w': "),
+        (endless(), "The tree nests deeper"),
     ],
     ids=lambda v: "" if isinstance(v, str) else type(v).__name__,
 )
-def test_words_about_what_is_no_array(tree, words):
+def test_what_is_no_array_is_refused_with_its_path(tree, path):
     with pytest.raises(LayoutError) as caught:
         read_tree(tree)
-    said = str(caught.value)
-    assert said == words or (said[:60] == words[:60] and "hold itself?" in words)
+    assert str(caught.value).startswith(path)
 
 
 def test_what_a_foreign_property_raises_is_not_there():

@@ -55,7 +55,6 @@ STILL = {
     "core/format.py": 4,
     "core/hardware/topology.py": 2,
     "core/layout/array_spec.py": 4,
-    "core/layout/array_tree.py": 3,
     "core/layout/layout.py": 2,
     "core/layout/mesh.py": 9,
     "core/layout/parse.py": 2,

@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -32,15 +31,20 @@ from shardviz.core.layout.libraries import (
     model_arrays,
     named_sharding,
     names_of,
-    optimizer_partners,
     partners_by_name,
     quick_key,
     without_metadata,
 )
-from shardviz.core.layout.parse import MAX_NAME, check_name, limited
+from shardviz.core.layout.parse import MAX_NAME, check_name
 from shardviz.core.layout.partition_spec import Spec, is_unconstrained
 
 Names = Callable[[str, Any], Any]
+Children = Callable[[Any], "list[tuple[str, Any]] | None"]
+
+MAX_DEPTH = 64
+LONG_NAME = MAX_NAME - 8  # letters; a number may follow
+_DIGITS = re.compile(r"\s*[(\[]?\s*[0-9][0-9_,\s x×*)\]]*")
+_SCALARS = (bool, int, float, complex)
 
 
 class TreeLeaf(NamedTuple):
@@ -59,8 +63,8 @@ class TreeLeaf(NamedTuple):
         defaults: whether the names in a box of flax say how it is split; flax's reading
             leaves arrays without a box unsplit.
 
-    >>> from shardviz.core.layout.libraries import Shaped
-    >>> leaf = read_leaf("w", Shaped((8, 4), "float32"))
+    >>> import numpy as np
+    >>> leaf = read_leaf("w", np.zeros((8, 4), "float32"))
     >>> leaf.array, leaf.known
     (ArraySpec('w', (8, 4), dtype='float32'), False)
     """
@@ -77,11 +81,8 @@ class TreeLeaf(NamedTuple):
     @property
     def known(self) -> bool:
         """Whether anything says how it is split over mesh axes."""
-        return (
-            self.described
-            or self.array.spec is not None
-            or self.array.logical is not None
-        )
+        named = self.array.spec is not None or self.array.logical is not None
+        return self.described or named
 
     def renamed(self, name: str) -> TreeLeaf:
         """A copy under another name."""
@@ -90,9 +91,7 @@ class TreeLeaf(NamedTuple):
 
 def is_array(value: Any) -> bool:
     """Whether it has a shape and a dtype."""
-    return (
-        attribute(value, "shape") is not None and attribute(value, "dtype") is not None
-    )
+    return None not in (attribute(value, "shape"), attribute(value, "dtype"))
 
 
 def read_leaf(
@@ -115,54 +114,43 @@ def read_leaf(
         value = inner.value
     box = LeafMetadata(value) if box is None else box
     axes = box.axes
-    spec, mesh, layout = own_sharding(value, axes is not None)
-    memory = foreign_memory(attribute(value, "sharding"))
+    spec, mesh, layout = _own_sharding(value, axes is not None)
     if axes is None and spec is None and names is not None:
-        axes = _said(names, name, value)
-    by_names = box.defaults and spec is None and box.axes is not None
-    mesh = box.mesh if mesh is None else mesh
+        axes = _asked(names, name, value)
+    memory = foreign_memory(attribute(value, "sharding"))
     try:
-        array, problem = _array(value.shape, value.dtype, spec, axes, memory)
+        array = ArraySpec("array", value.shape, None, value.dtype, spec, memory)
     except ShardvizError as error:
         raise type(error)(f"{shown(name)}: {error}") from None
-    except TypeError:  # a part that is unhashable
-        array, problem = _array.__wrapped__(
-            tuple(value.shape), value.dtype, spec, axes, memory
-        )
+    # A PartitionSpec may be shorter than the array, and so may names.
+    if isinstance(axes, tuple):
+        axes += (None,) * (array.rank - len(axes))
+    array, problem = _with_names(array, axes)
     return TreeLeaf(
         array.renamed(name),
         problem,
-        False,
-        box.logical,
-        mesh,
-        layout,
-        box.rules,
-        by_names,
+        logical=box.logical,
+        mesh=box.mesh if mesh is None else mesh,
+        layout=layout,
+        rules=box.rules,
+        defaults=box.defaults and spec is None and box.axes is not None,
     )
 
 
-@lru_cache(maxsize=1024)
-def _array(
-    shape: Any, dtype: Any, spec: Spec | None, axes: Any, memory: str | None
-) -> tuple[ArraySpec, str | None]:
-    """An array with its spec, names and memory kind, and why the names do not fit.
-
-    Large models have many arrays and few signatures.
-    """
-    array = ArraySpec("array", shape, None, dtype, spec, memory)
+def _with_names(array: ArraySpec, names: Any) -> tuple[ArraySpec, str | None]:
+    """The array with names or a Spec beside it, and why these do not fit."""
     try:
-        if isinstance(axes, Spec):
-            return (array.replace(spec=axes) if spec is None else array), None
-        if axes is not None:
-            array = array.replace(logical=read_names(padded(axes, array.shape)))
+        if isinstance(names, Spec):
+            return (array.replace(spec=names) if array.spec is None else array), None
+        if names is not None:
+            return array.replace(logical=read_names(names)), None
     except (RuleError, LayoutError) as error:
         return array, str(error)
     return array, None
 
 
-def own_sharding(value: Any, named: bool) -> tuple[Spec | None, Any, Layout | None]:
-    """The spec, the mesh and, where its sharding names no mesh axes, the layout of an
-    array.
+def _own_sharding(value: Any, named: bool) -> tuple[Spec | None, Any, Layout | None]:
+    """The spec and the mesh of an array; its layout where it has no mesh axes.
 
     Args:
         value: the array.
@@ -170,9 +158,7 @@ def own_sharding(value: Any, named: bool) -> tuple[Spec | None, Any, Layout | No
             sharding that splits nothing on every array; then the names count.
     """
     sharding = attribute(value, "sharding")
-    if sharding is None:
-        return None, None, None
-    found = named_sharding(sharding)
+    found = None if sharding is None else named_sharding(sharding)
     if found is not None:
         spec, mesh = found
         return (None if _empty(spec, mesh, named) else spec), mesh, None
@@ -183,17 +169,13 @@ def own_sharding(value: Any, named: bool) -> tuple[Spec | None, Any, Layout | No
         indices: Any = boxes(tuple(value.shape))
         held = {d.id: box or () for d, box in indices.items()}
         return None, None, layout_from_indices(value.shape, value.dtype, held)
-    except (
-        ValueError,
-        ShardvizError,
-    ):  # blocks that differ in shape, random keys in jax 0.10.0
+    # Blocks that differ in shape, and random keys in jax 0.10.0.
+    except (ValueError, ShardvizError):
         return None, None, None
 
 
 def _empty(spec: Spec, mesh: Any, named: bool) -> bool:
-    """Whether a sharding says nothing: it splits nothing, over a mesh that is no
-    devices.
-    """
+    """Whether a sharding says nothing: it splits nothing, and its mesh has no devices."""
     if spec.axes or spec.unreduced or attribute(mesh, "devices") is not None:
         return False
     if library_of(type(mesh)):
@@ -202,50 +184,23 @@ def _empty(spec: Spec, mesh: Any, named: bool) -> bool:
     return named or any(attribute(t, "name") != "Explicit" for t in types)
 
 
-def _said(names: Names, name: str, value: Any) -> Any:
+def _asked(names: Names, name: str, value: Any) -> Any:
     """What the user's function says of an array, as names or a Spec."""
-    said = names(name, value)
-    if said is None or isinstance(said, (str, Spec)):
-        return said
-    spec = is_partition_spec(said)
-    found = names_of(said)
-    if found is None:
+    answer = names(name, value)
+    found = names_of(answer)
+    if answer is not None and found is None:
         raise RuleError(
-            f"names({shown(name)}, …) is to return names such as 'embed mlp', a PartitionSpec or"
-            f" None; got {shown(said)}."
+            f"names({shown(name)}, …) is to return names such as 'embed mlp', a"
+            f" PartitionSpec or None; got {shown(answer)}."
         )
-    return Spec.of(*found) if spec and isinstance(found, tuple) else found
+    if is_partition_spec(answer) and isinstance(found, tuple):
+        return Spec.of(*found)
+    return found
 
-
-def padded(names: Any, shape: Any) -> Any:
-    """Names with None for the dimensions that have none: a PartitionSpec may be
-    shorter, too.
-
-    >>> padded(("mlp",), (8, 4))
-    ('mlp', None)
-    """
-    if (
-        isinstance(names, tuple)
-        and isinstance(shape, tuple)
-        and len(names) < len(shape)
-    ):
-        return names + (None,) * (len(shape) - len(names))
-    return names
-
-
-MAX_DEPTH = 64
-LONG_NAME = MAX_NAME - 8  # letters; a number may follow
-MAX_VALUES = 1_000_000
-MAX_STREAMED = 20_000  # rows of an iterator, which may be endless: a list may be longer
-_DIGITS = re.compile(r"\s*[(\[]?\s*[0-9][0-9_,\s x×*)\]]*")
-_SCALARS = (bool, int, float, complex)
-Children = Callable[[Any], "list[tuple[str, Any]] | None"]
 
 # What a value stands in, which decides how it is read.
 _TABLE = 0  # a table or a tree: rows are read, and all that is no array is refused
-_FIELDS = (
-    1  # the fields of a class: numbers are scalars; text and functions are none of ours
-)
+_FIELDS = 1  # the fields of a class: text and functions are none of ours
 _MODULE = 2  # the fields of an equinox module: everything but arrays is none of ours
 
 
@@ -272,17 +227,14 @@ class ArrayTree(NamedTuple):
     @property
     def leaves(self) -> list[TreeLeaf]:
         """The arrays under their names."""
-        return [
-            leaf if leaf.array.name == name else leaf.renamed(name)
-            for name, leaf in zip(self.names, self.kinds, strict=True)
-        ]
+        pairs = zip(self.names, self.kinds, strict=True)
+        return [leaf.renamed(name) for name, leaf in pairs]
 
 
 def read_tree(
     tree: Any, names: Names | None = None, children: Children | None = None
 ) -> ArrayTree:
-    """Every array of a table or tree, in order, and what is known of the containers
-    they stand in.
+    """Every array of a table or tree, in order, and what is known of it.
 
     The path of an array is its name, as in `layers/0/kernel`. A name seen before gets a
     number: `w`, `w (2)`. Logical names that do not fit an array become its `problem`:
@@ -305,23 +257,15 @@ def read_tree(
     """
     reader = _TreeReader(names, children)
     reader.collect(tree, "", 0, _TABLE)
-    if reader.number is not None and all(
-        leaf.array.shape == () for leaf in reader.kinds
-    ):
-        raise LayoutError(_no_array(*reader.number))
-    for name in reader.named:
+    for name in reader.names:
         check_name(name, "an array", LayoutError)
-    states = {i for begin, end in reader.states for i in range(begin, end)}
-    if reader.keras:
-        known = partners_by_name(reader.keras)
-        kept = {reader.keras[i].partition("/")[0] for i in known}
-        states |= {
-            i for i, path in reader.keras.items() if path.partition("/")[0] in kept
-        }
-        reader.known = known | reader.known
-    return ArrayTree(
-        reader.paths, reader.named, reader.kinds, frozenset(states), reader.known
-    )
+    known = partners_by_name(reader.keras)
+    optimizers = {reader.keras[i].partition("/")[0] for i in known}
+    for index, path in reader.keras.items():
+        if path.partition("/")[0] in optimizers:
+            reader.states.add(index)
+    states = frozenset(reader.states)
+    return ArrayTree(reader.paths, reader.names, reader.kinds, states, known)
 
 
 class _TreeReader:
@@ -329,34 +273,25 @@ class _TreeReader:
 
     def __init__(self, names: Names | None, children: Children | None) -> None:
         self.paths: list[str] = []
-        self.named: list[str] = []
+        self.names: list[str] = []
         self.kinds: list[TreeLeaf] = []
-        self.number: tuple[Any, str] | None = (
-            None  # the first number in a mapping, and its path
-        )
-        self.states: list[tuple[int, int]] = []  # begin and end of what optimizers keep
-        self.known: dict[int, str] = {}
+        self.states: set[int] = set()  # positions of what optimizers keep
         self.keras: dict[int, str] = {}  # the paths of variables of Keras
-        self._names, self._children = names, children
-        self._seen: dict[str, int] = {}  # of the names that are there more than once
-        self._taken: set[str] = set()
-        # One checked leaf per signature: large models have many arrays and few
-        # signatures.
-        self._checked: dict[Any, TreeLeaf] = {}
+        self._ask, self._children = names, children
+        self._times: dict[str, int] = {}  # how often a name was there
+        # One leaf per signature: large models have many arrays and few signatures.
         self._read: dict[Any, TreeLeaf] = {}
-        self._values = 0
 
     def collect(self, value: Any, path: str, depth: int, inside: int) -> None:
         """Collects from `value`, which stands in a table, in a class or in a module."""
-        self._values += 1
-        if depth > MAX_DEPTH or self._values > MAX_VALUES:
+        if depth > MAX_DEPTH:
             raise LayoutError(
-                f"The tree nests deeper than {MAX_DEPTH} levels or holds more than {MAX_VALUES:,}"
-                f" values, at {shown(path[-40:])}. Does it hold itself?"
+                f"The tree nests deeper than {MAX_DEPTH} levels, at {shown(path[-40:])}."
+                " Does it hold itself?"
             )
         if value is None:
             return
-        key = quick_key(value) if self._names is None else None
+        key = None if self._ask is not None else quick_key(value)
         if key is not None and key in self._read:
             self._keep(self._read[key], path or "array")
             return
@@ -367,41 +302,25 @@ class _TreeReader:
 
     def _collect(self, value: Any, path: str, depth: int, inside: int) -> None:
         if isinstance(value, ArraySpec):
-            self._keep(
-                TreeLeaf(value, described=True),
-                f"{path}/{value.name}" if path else value.name,
-            )
+            leaf = TreeLeaf(value, described=True)
+            self._keep(leaf, _joined(path, value.name))
         elif isinstance(value, TreeLeaf):
             self._keep(value, path or value.array.name)
         elif isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
             self._collect_sequence(value, path, depth, inside)
-        elif self._read_leaf(value, path, depth, inside):
+        elif self._collect_leaf(value, path, depth, inside):
             return
-        elif (model := self._model(value, path)) is not None:
-            begin = len(self.kinds)
+        elif (model := _at(path, model_arrays, value)) is not None:
             self.collect(model, path, depth + 1, inside)
-            if (partners := optimizer_partners(value)) is not None:
-                self.states.append((begin, len(self.kinds)))
-                self.known.update(
-                    (begin + n, p) for n, p in enumerate(partners) if p is not None
-                )
         elif isinstance(value, Mapping):
-            for key, inner in _parts(value, value.items()):
+            for key, inner in value.items():
+                # A number beside arrays is a scalar, as jax has it.
                 if inside == _TABLE and isinstance(inner, _SCALARS):
-                    self.number = self.number or (inner, _joined(path, key))
                     self._scalar(inner, _joined(path, key))
                 else:
                     self.collect(inner, _joined(path, key), depth + 1, inside)
         else:
             self._collect_object(value, path, depth, inside)
-
-    def _model(self, value: Any, path: str) -> Any:
-        try:
-            return model_arrays(value)
-        except LayoutError as error:
-            raise LayoutError(
-                f"{shown(path)}: {error}" if path else str(error)
-            ) from None
 
     def _collect_sequence(
         self, value: tuple | list, path: str, depth: int, inside: int
@@ -412,34 +331,58 @@ class _TreeReader:
             name, shape, *rest = (*value, None) if len(value) < 2 else value
             self._described(_joined(path, name), shape, rest)
         else:
-            for index, inner in enumerate(_parts(value, value)):
+            for index, inner in enumerate(value):
                 # The rows of a table have names of their own; a tree's lists have
                 # positions.
-                inner_path = (
-                    path
-                    if depth == 0 and _names_itself(inner)
-                    else _joined(path, index)
-                )
+                named = depth == 0 and _names_itself(inner)
+                inner_path = path if named else _joined(path, index)
                 self.collect(inner, inner_path, depth + 1, inside)
 
+    def _collect_leaf(self, value: Any, path: str, depth: int, inside: int) -> bool:
+        """Collects an array, in a library's box or not; whether `value` was one."""
+        box = _at(path, without_metadata, value)
+        if box is not None:
+            inner, path = box.value, box.path or path
+            if library_of(type(value)) == "keras":
+                self.keras[len(self.kinds)] = path
+            # The arguments of a program are leaves already; boxes may hold trees.
+            if isinstance(inner, TreeLeaf) or not (
+                is_array(inner) or without_metadata(inner) is not None
+            ):
+                self.collect(inner, path, depth + 1, inside)
+                return True
+            value = inner
+        elif inside == _FIELDS and isinstance(value, _SCALARS):
+            self._scalar(value, path)
+            return True
+        elif not is_array(value):
+            return False
+        path = path or "array"
+        self._keep(read_leaf(short_name(path), value, box, self._ask), path)
+        return True
+
     def _collect_object(self, value: Any, path: str, depth: int, inside: int) -> None:
-        within = max(
-            inside, _MODULE if library_of(type(value)) == "equinox" else _FIELDS
-        )
-        found = self._fields(value)
-        if found is not None:
+        parts = self._fields(value)
+        if parts is not None:
             begin = len(self.kinds)
-            for name, inner in found:
-                self.collect(
-                    inner, _joined(path, name) if name else path, depth + 1, within
-                )
+            equinox = library_of(type(value)) == "equinox"
+            within = max(inside, _MODULE if equinox else _FIELDS)
+            for name, inner in parts:
+                inner_path = _joined(path, name) if name else path
+                self.collect(inner, inner_path, depth + 1, within)
             if is_optimizer_state(value):
-                self.states.append((begin, len(self.kinds)))
+                self.states.update(range(begin, len(self.kinds)))
         elif isinstance(value, Iterator):
-            rows = limited(value, MAX_STREAMED, "The rows of an iterator", LayoutError)
-            self.collect(rows, path, depth, inside)
-        elif not _none_of_ours(value, inside):
-            raise LayoutError(_no_array(value, path))
+            self.collect(list(value), path, depth, inside)
+        elif inside == _TABLE or (
+            inside == _FIELDS
+            and not (isinstance(value, (str, bytes)) or callable(value))
+        ):
+            where = f"{shown(path)}: " if path else ""
+            raise LayoutError(
+                f"{where}{shown(value)} is no array. Give ArraySpecs, rows such as"
+                " ('w', (512, 2048), 'embed mlp'), or a tree of arrays."
+            )
 
     def _fields(self, value: Any) -> Iterable[tuple[str, Any]] | None:
         """The named parts of an object that can hold arrays, or None."""
@@ -447,87 +390,61 @@ class _TreeReader:
             return None
         if self._children is not None and (found := self._children(value)) is not None:
             return found
-        names = _fields(value)
+        names = getattr(value, "_fields", None)
+        if names is None and dataclasses.is_dataclass(value):
+            names = []
+            for field in dataclasses.fields(value):
+                # flax and jax mark fields that hold no arrays so.
+                marks = field.metadata
+                if marks.get("pytree_node", True) and not marks.get("static", False):
+                    names.append(field.name)
         return (
             None if names is None else [(name, getattr(value, name)) for name in names]
         )
 
-    def _read_leaf(self, value: Any, path: str, depth: int, inside: int) -> bool:
-        """Collects an array, in a library's box or not; whether `value` was one."""
-        try:
-            box = without_metadata(value)
-        except ShardvizError as error:
-            raise type(error)(
-                f"{shown(path)}: {error}" if path else str(error)
-            ) from None
-        if box is not None:
-            inner, path = box.value, box.path or path
-            if library_of(type(value)) == "keras":
-                self.keras[len(self.kinds)] = path
-            if isinstance(inner, TreeLeaf):  # of an argument of a program
-                self._keep(inner, path)
-                return True
-            if not is_array(inner) and without_metadata(inner) is None:
-                self.collect(inner, path, depth + 1, inside)
-                return True
-            self._array(path, inner, box)
-            return True
-        if is_array(value):
-            self._array(path, value, None)
-            return True
-        if inside == _FIELDS and isinstance(value, _SCALARS):
-            self._scalar(value, path)
-            return True
-        return False
-
-    def _array(self, path: str, value: Any, box: LeafMetadata | None) -> None:
-        path = path or "array"
-        self._keep(read_leaf(short_name(path), value, box, self._names), path)
-
     def _scalar(self, value: Any, path: str) -> None:
-        self._keep(
-            TreeLeaf(ArraySpec("number", (), None, dtype_name(type(value)))),
-            path or "array",
-        )
+        array = ArraySpec("number", (), None, dtype_name(type(value)))
+        self._keep(TreeLeaf(array), path or "array")
 
     def _described(self, name: str, shape: Any, rest: list) -> None:
+        """Adds the array of a row `(name, shape, logical names, dtype)`."""
         if len(rest) > 2:
             raise LayoutError(
                 f"{shown(name)}: a row is (name, shape, logical names, dtype); got"
                 f" {len(rest) + 2} entries."
             )
         logical, dtype = (*rest, None, None)[:2]
-        shape, logical = (
-            tuple(v) if isinstance(v, list) else v for v in (shape, logical)
-        )
-        known = logical is None or isinstance(logical, (str, tuple))
-        names = logical if known else names_of(logical) or (logical,)
-        self._signed(name, shape, names, "float32" if dtype is None else dtype)
-
-    def _signed(self, name: str, shape: Any, names: Any, dtype: Any) -> None:
-        """Adds the array of this signature, checked once for all arrays that share it."""
-        key = (shape, names, dtype)
+        if isinstance(logical, list):
+            logical = tuple(logical)
+        if not isinstance(logical, (str, tuple, type(None))):
+            logical = names_of(logical) or (logical,)
+        shape = tuple(shape) if isinstance(shape, list) else shape
+        key = (shape, logical, dtype)
         try:
-            first = self._checked.get(key)
-        except TypeError:  # an unhashable part: check it again
-            first = None
-        if first is None:
-            first = _checked(name, shape, names, dtype)
-            if isinstance(shape, tuple) and first.problem is None:
-                self._checked[key] = first
-        self._keep(first, name)
+            leaf = self._read.get(key)
+        except TypeError:  # an unhashable part, which is refused below
+            key, leaf = None, None
+        if leaf is None:
+            array = _at(name, ArraySpec, "array", shape, None, dtype or "float32")
+            leaf = TreeLeaf(*_with_names(array, logical), described=True)
+            self._read[key] = leaf
+        self._keep(leaf, name)
 
-    def _keep(self, leaf: TreeLeaf, name: str) -> None:
-        self.paths.append(name)
-        if len(name) > LONG_NAME:
-            name = short_name(name)
-        if name in self._taken:
-            count = self._seen[name] = self._seen.get(name, 1) + 1
-            name = f"{name} ({count})"
-        else:
-            self._taken.add(name)
-        self.named.append(name)
+    def _keep(self, leaf: TreeLeaf, path: str) -> None:
+        self.paths.append(path)
+        name = short_name(path)
+        times = self._times[name] = self._times.get(name, 0) + 1
+        self.names.append(f"{name} ({times})" if times > 1 else name)
         self.kinds.append(leaf)
+
+
+def _at(path: str, read: Callable[..., Any], *given: Any) -> Any:
+    """What `read` gives; its errors name the path."""
+    try:
+        return read(*given)
+    except ShardvizError as error:
+        where = f"{shown(path)}: " if path else ""
+        raise type(error)(f"{where}{error}") from None
 
 
 def short_name(name: str) -> str:
@@ -539,99 +456,36 @@ def short_name(name: str) -> str:
     return name if len(name) <= LONG_NAME else "…" + name[1 - LONG_NAME :]
 
 
-def _none_of_ours(value: Any, inside: int) -> bool:
-    """Whether a value in a class is no array and need not be one."""
-    if inside == _TABLE:
-        return False
-    return inside == _MODULE or isinstance(value, (str, bytes)) or callable(value)
-
-
-def _checked(name: str, shape: Any, names: Any, dtype: Any) -> TreeLeaf:
-    """The array of a row; its name does not matter."""
-    spec = names if isinstance(names, Spec) else None
-    logical = None if spec is not None else names
-    try:
-        array = ArraySpec("array", shape, None, dtype, spec)
-    except ShardvizError as error:
-        raise type(error)(f"{shown(name)}: {error}") from None
-    if logical is None:
-        return TreeLeaf(array, described=True)
-    try:
-        return TreeLeaf(array.replace(logical=read_names(logical)), described=True)
-    except RuleError as error:
-        return TreeLeaf(array, str(error), described=True)
-
-
 def _is_described(value: tuple | list) -> bool:
     """Whether it is `(shape, logical[, dtype])`."""
-    parts = value[:4]  # of a user's own list, whose length may be wrong
-    if len(parts) not in (2, 3) or isinstance(parts[0], ArraySpec):
+    if len(value) not in (2, 3) or isinstance(value[0], ArraySpec):
         return False
-    shape, names = parts[0], parts[1]
-    if (
-        isinstance(shape, (tuple, list))
-        and shape
-        and all(type(n) is int for n in shape)
-    ):
+    shape, names = value[0], value[1]
+    if isinstance(shape, (tuple, list)) and not hasattr(shape, "_fields"):
+        if shape:
+            return all(type(n) is int for n in shape)
+    elif type(shape) is not int:
+        if not isinstance(shape, str) or not _DIGITS.fullmatch(shape):
+            return False
+    if names is None or isinstance(names, str):
         return True
-    listed_shape = (
-        isinstance(shape, (tuple, list)) and not shape and not hasattr(shape, "_fields")
-    )
-    text = isinstance(shape, str) and _DIGITS.fullmatch(shape) is not None
-    return (listed_shape or text or type(shape) is int) and _is_names(names)
-
-
-def _is_names(value: Any) -> bool:
-    if value is None or isinstance(value, str):
-        return True
-    return isinstance(value, (tuple, list)) and all(
-        n is None or isinstance(n, str) or is_unconstrained(n) for n in value
-    )
+    if not isinstance(names, (tuple, list)):
+        return False
+    return all(n is None or isinstance(n, str) or is_unconstrained(n) for n in names)
 
 
 def _names_itself(value: Any) -> bool:
-    return isinstance(value, ArraySpec) or (
-        isinstance(value, (tuple, list)) and bool(value) and isinstance(value[0], str)
-    )
-
-
-def _parts(container: Any, parts: Any) -> Iterable[Any]:
-    """The parts of a list, tuple or mapping; a user's own class of it may be endless."""
-    if type(container) in (list, tuple, dict):
-        return parts
-    return limited(
-        parts, max(len(container), MAX_STREAMED), "The parts of a tree", LayoutError
-    )
+    if isinstance(value, (tuple, list)):
+        return bool(value) and isinstance(value[0], str)
+    return isinstance(value, ArraySpec)
 
 
 def _joined(path: str, key: Any) -> str:
-    part = key if isinstance(key, str) else str(key) if type(key) is int else shown(key)
+    part = str(key) if isinstance(key, (str, int)) else shown(key)
     return f"{path}/{part}" if path else part
 
 
 def is_optimizer_state(value: Any) -> bool:
-    """Whether it is an object of optax; `LookaheadParams` and the like hold parameters."""
+    """Whether it is an object of optax; `LookaheadParams` and the like are not."""
     kind = type(value)
     return library_of(kind) == "optax" and not kind.__name__.endswith("Params")
-
-
-def _fields(value: Any) -> Iterable[str] | None:
-    """The fields of a namedtuple or dataclass instance that can hold arrays, or None."""
-    if hasattr(value, "_fields"):
-        return value._fields
-    if not dataclasses.is_dataclass(value):
-        return None
-    return [
-        f.name
-        for f in dataclasses.fields(value)
-        # flax and jax mark fields that hold no arrays so.
-        if f.metadata.get("pytree_node", True) and not f.metadata.get("static", False)
-    ]
-
-
-def _no_array(value: Any, path: str) -> str:
-    where = f"{shown(path)}: " if path else ""
-    return (
-        f"{where}{shown(value)} is no array. Give ArraySpecs, rows such as"
-        " ('w', (512, 2048), 'embed mlp'), or a tree of arrays."
-    )

@@ -59,8 +59,7 @@ def attribute(value: Any, name: str) -> Any:
 
 @lru_cache(maxsize=4096)
 def library_of(kind: type) -> str:
-    """The package that a class, or the first of its bases that is in a known one, comes
-    from.
+    """The package of a class, or of the first of its bases that is in a known one.
 
     >>> library_of(int), library_of(type("Weight", (), {"__module__": "haliax.core"}))
     ('', 'haliax')
@@ -76,8 +75,7 @@ _LIBRARIES = ("equinox", "flax", "haliax", "keras", "optax", "orbax", "penzai")
 
 
 def without_metadata(value: Any) -> LeafMetadata | None:
-    """The array in a library's box, and what the box says of it; None where `value` is
-    no box.
+    """The array in a library's box, and what the box says of it; None for no box.
 
     A box is linen's `Partitioned` or `LogicallyPartitioned`, an nnx `Variable`, a
     `NamedArray` of haliax or penzai, a penzai parameter, or a Keras variable.
@@ -95,84 +93,51 @@ def without_metadata(value: Any) -> LeafMetadata | None:
 
 
 def _flax_box(value: Any) -> LeafMetadata | None:
-    is_variable, is_box = _flax_kind(type(value))
-    if is_variable:
+    if callable(attribute(type(value), "get_metadata")):  # a variable of nnx
         found: Any = value.get_metadata()
         kept = (found.get(k) for k in ("out_sharding", "sharding_names", "sharding"))
         names = next((k for k in kept if k), None)
         read = attribute(value, "get_value")
         array = read() if callable(read) else value.value
-        own = names_mesh(names)
-        mesh = found.get("mesh") if own is None else own
+        own = named_sharding(names)
+        mesh = found.get("mesh") if own is None else own[1]
         rules = found.get("sharding_rules") or ()
-        return LeafMetadata(
-            array, names_of(names), mesh=mesh, rules=rules, defaults=True
-        )
-    names = attribute(value, "names") if is_box else None
-    if names is not None:
-        logical, mesh = hasattr(value, "rules"), attribute(value, "mesh")
-        rules = (attribute(value, "rules") or ()) if logical else ()
-        read = names_of(names) if isinstance(names, (tuple, list)) else names
-        return LeafMetadata(value.value, read, logical, mesh, None, rules, True)
-    return None
+        return LeafMetadata(array, names_of(names), False, mesh, None, rules, True)
+    names = attribute(value, "names")
+    if names is None or attribute(type(value), "unbox") is None:
+        return None
+    # A box of linen; only names that are for rules have rules beside them.
+    logical, mesh = hasattr(value, "rules"), attribute(value, "mesh")
+    rules = attribute(value, "rules") or ()
+    if isinstance(names, (tuple, list)):
+        names = names_of(names)
+    return LeafMetadata(value.value, names, logical, mesh, None, rules, True)
 
 
 def quick_key(value: Any) -> Any:
-    """All that is read of an array, or of an array in a box of linen, as a key that can
-    be hashed.
+    """All that is read of an array of jax or numpy, or of one in a box of linen.
 
     Reading an array takes ten times as long, and large models have many arrays and few
-    kinds. None for all else, and for arrays of unusual parts.
+    kinds. None for all else, and where a part cannot be hashed.
     """
+    box: Any = ()
+    if library_of(type(value)) == "flax":
+        box = type(value), attribute(value, "names"), attribute(value, "mesh")
+        box += (attribute(value, "rules"),)
+        value = attribute(value, "value")
+        if box[1] is None:
+            return None
     kind = type(value)
-    known = _quick_kind(kind)
-    if not known:
+    if (kind.__module__ or "").partition(".")[0] not in ("jax", "jaxlib", "numpy"):
         return None
+    if not hasattr(kind, "shape") or not hasattr(kind, "dtype"):
+        return None
+    key = (kind, value.shape, value.dtype, attribute(value, "sharding"), box)
     try:
-        names = mesh = rules = None
-        if known == 2:
-            names, mesh, rules = value.names, value.mesh, getattr(value, "rules", None)
-            value = value.value
-            if _quick_kind(type(value)) != 1:
-                return None
-        sharding = getattr(value, "sharding", None)
-        key = (
-            names,
-            value.shape,
-            value.dtype,
-            kind,
-            type(value),
-            sharding,
-            mesh,
-            rules,
-        )
         hash(key)
-    except Exception:  # noqa: BLE001  a foreign property may raise anything; it is read with care
+    except TypeError:
         return None
     return key
-
-
-@lru_cache(maxsize=4096)
-def _quick_kind(kind: type) -> int:
-    """1 for arrays of jax and numpy and their shapes, 2 for boxes of linen, 0 for all
-    else.
-    """
-    package = (kind.__module__ or "").partition(".")[0]
-    if package in ("jax", "jaxlib", "numpy"):
-        return int(hasattr(kind, "shape") and hasattr(kind, "dtype"))
-    return (
-        2
-        if package == "flax" and _flax_kind(kind)[1] and not _flax_kind(kind)[0]
-        else 0
-    )
-
-
-@lru_cache(maxsize=4096)
-def _flax_kind(kind: type) -> tuple[bool, bool]:
-    """Whether a class is that of an nnx variable, and whether it is a box of linen."""
-    return callable(attribute(kind, "get_metadata")), attribute(
-        kind, "unbox"
-    ) is not None
 
 
 def _haliax_box(value: Any) -> LeafMetadata | None:
@@ -185,45 +150,29 @@ def _haliax_box(value: Any) -> LeafMetadata | None:
 def _penzai_box(value: Any) -> LeafMetadata | None:
     array = attribute(value, "data_array")
     if array is None:  # a Parameter is a variable that jax does not look into
-        held = (
-            hasattr(value, "label")
-            and hasattr(value, "metadata")
-            and hasattr(value, "value")
-        )
-        return LeafMetadata(value.value, path=str(value.label)) if held else None
-    named = attribute(value, "named_axes")
-    if named is not None:  # the dimensions without a name come first
-        rest = (None,) * (len(array.shape) - len(named))
-        return LeafMetadata(array, (*rest, *map(_text, named)), logical=True)
-    at = {axis: name for name, axis in value.data_axis_for_name.items()}
-    names = (_text(at.get(axis)) for axis in range(len(array.shape)))
+        if not (hasattr(value, "label") and hasattr(value, "metadata")):
+            return None
+        return LeafMetadata(value.value, path=str(value.label))
+    names: list[Any] = [None] * len(array.shape)
+    for number, name in enumerate(attribute(value, "named_axes") or ()):
+        # The dimensions without a name come first.
+        names[number - len(value.named_axes)] = str(name)
+    for name, axis in (attribute(value, "data_axis_for_name") or {}).items():
+        names[axis] = str(name)
     return LeafMetadata(array, tuple(names), logical=True)
 
 
-def _text(name: Any) -> str | None:
-    return name if name is None or isinstance(name, str) else str(name)
-
-
 def _keras_box(value: Any) -> LeafMetadata | None:
-    if not (
-        hasattr(value, "path")
-        and hasattr(value, "trainable")
-        and hasattr(value, "assign")
-    ):
+    if not (hasattr(value, "path") and hasattr(value, "assign")):
         return None
     # Before it is initialised, `value.value` would make the array, with the user's
     # random seed.
-    array = (
-        attribute(value, "_value")
-        if hasattr(value, "_value")
-        else attribute(value, "value")
-    )
-    layout = attribute(value, "_layout")
-    found = None if layout is None else named_sharding(layout)
-    spec, mesh = (None, None) if found is None else found
-    return LeafMetadata(
-        Shaped.of(value) if array is None else array, spec, False, mesh, value.path
-    )
+    lazily = "_value" if hasattr(value, "_value") else "value"
+    array = attribute(value, lazily)
+    if array is None:
+        array = Shaped(tuple(value.shape), value.dtype)
+    spec, mesh = named_sharding(attribute(value, "_layout")) or (None, None)
+    return LeafMetadata(array, spec, False, mesh, value.path)
 
 
 class Shaped(NamedTuple):
@@ -231,11 +180,6 @@ class Shaped(NamedTuple):
 
     shape: Any
     dtype: Any
-
-    @classmethod
-    def of(cls, value: Any) -> Shaped:
-        """The shape and dtype of anything that has them."""
-        return cls(tuple(value.shape), value.dtype)
 
 
 _BOXES: dict[str, Callable[[Any], LeafMetadata | None]] = {
@@ -247,8 +191,7 @@ _BOXES: dict[str, Callable[[Any], LeafMetadata | None]] = {
 
 
 def model_arrays(value: Any) -> Any:
-    """A tree of the arrays that a model or a checkpoint's metadata holds; None where it
-    is neither.
+    """A tree of the arrays that a model or a checkpoint's metadata holds, or None.
 
     Of an nnx module or optimizer its state, of a linen module that is bound its
     variables, of a Keras model, layer or optimizer its variables, of orbax's metadata
@@ -264,17 +207,13 @@ def model_arrays(value: Any) -> Any:
 def _flax_model(value: Any) -> Any:
     homes = {c.__module__ or "" for c in type(value).__mro__}
     if "flax.linen.module" in homes:
-        variables = (
-            attribute(value, "variables")
-            if attribute(value, "scope") is not None
-            else None
-        )
-        if variables is None:
+        bound = attribute(value, "scope") is not None
+        if not bound or attribute(value, "variables") is None:
             raise LayoutError(
                 f"{type(value).__name__} is a module, not its parameters. Give what"
                 " jax.eval_shape(model.init, …) returns."
             )
-        return variables
+        return value.variables
     nnx = sys.modules.get("flax.nnx")
     return nnx.state(value) if nnx is not None and homes & _NNX_OBJECTS else None
 
@@ -294,29 +233,8 @@ def _keras_model(value: Any) -> Any:
     return variables
 
 
-def optimizer_partners(value: Any) -> list[str | None] | None:
-    """For each variable of an optimizer of Keras the path of the model's variable that
-    it is for.
-
-    Keras keeps lists with one entry for each variable of the model, in their order.
-    None where `value` is no optimizer of Keras.
-    """
-    models = attribute(value, "_trainable_variables")
-    if library_of(type(value)) != "keras" or not hasattr(value, "apply_gradients"):
-        return None
-    models = list(models or ())
-    found: dict[int, str] = {}
-    for kept in vars(value).values():
-        if not isinstance(kept, (list, tuple)) or len(kept) != len(models):
-            continue
-        for variable, model in zip(kept, models, strict=True):
-            found[id(variable)] = model.path
-    return [found.get(id(variable)) for variable in value.variables]
-
-
 def partners_by_name(paths: Mapping[int, str]) -> dict[int, str]:
-    """Of variables of Keras those that an optimizer keeps, each to the path of its
-    parameter.
+    """The variables of Keras that an optimizer keeps, to the paths of their parameters.
 
     Keras calls them by the name of the optimizer, then the path of the parameter with
     `_` for `/`.
@@ -360,27 +278,15 @@ def names_of(sharding: Any) -> Any:
     """Names, one per dimension, or a Spec where a sharding names mesh axes, or None."""
     if sharding is None or isinstance(sharding, (str, Spec)):
         return sharding
-    if type(sharding) is tuple and all(n is None or type(n) is str for n in sharding):
-        return sharding
-    found = named_sharding(sharding)
-    if found is not None:
-        return found[0]
-    entries = getattr(sharding, "partitions", sharding)
-    if is_partition_spec(entries):  # of jax 0.10.1 and before, without that
-        entries = tuple(entries)
-    if not isinstance(entries, (tuple, list)):
-        return None
+    if not isinstance(sharding, (tuple, list)):
+        if (found := named_sharding(sharding)) is not None:
+            return found[0]
+        if not is_partition_spec(sharding):
+            return None
+    entries = tuple(getattr(sharding, "partitions", sharding))
     if any(isinstance(e, (tuple, list)) for e in entries):
         return spec_of(sharding)
-    return tuple(entries)
-
-
-def names_mesh(sharding: Any) -> Any:
-    """The mesh of a sharding that names mesh axes, in its own type; else None."""
-    found = (
-        None if isinstance(sharding, (str, tuple, list)) else named_sharding(sharding)
-    )
-    return None if found is None else found[1]
+    return entries
 
 
 def named_sharding(sharding: Any) -> tuple[Spec, Any] | None:
@@ -394,19 +300,16 @@ def named_sharding(sharding: Any) -> tuple[Spec, Any] | None:
     sharding = sharding if inner is None else inner
     library = library_of(type(sharding))
     if library == "orbax":
-        entries = attribute(sharding, "partition_spec")
-        return None if entries is None else (spec_of(entries), sharding)
-    if library == "keras":
-        axes = attribute(sharding, "axes")
-        return (
-            None
-            if axes is None
-            else (spec_of(axes), attribute(sharding, "device_mesh"))
-        )
-    spec, mesh = attribute(sharding, "spec"), attribute(sharding, "mesh")
-    if spec is None or not attribute(mesh, "axis_names"):
+        spec, mesh = attribute(sharding, "partition_spec"), sharding
+    elif library == "keras":
+        spec, mesh = attribute(sharding, "axes"), attribute(sharding, "device_mesh")
+    else:
+        spec, mesh = attribute(sharding, "spec"), attribute(sharding, "mesh")
+        if not attribute(mesh, "axis_names"):
+            return None
+    if spec is None:
         return None
-    return _known_spec(spec), mesh
+    return (_known_spec if is_partition_spec(spec) else spec_of)(spec), mesh
 
 
 def foreign_memory(sharding: Any) -> str | None:
@@ -421,15 +324,14 @@ def foreign_memory(sharding: Any) -> str | None:
     kind = attribute(sharding, "memory_kind")
     if kind is None or kind == "device":
         return None
+    # An AbstractMesh has no devices.
     mesh = attribute(sharding, "mesh")
-    if mesh is None:
-        devices = iter(attribute(sharding, "device_set") or ())
-    else:
-        devices = getattr(
-            attribute(mesh, "devices"), "flat", iter(())
-        )  # AbstractMesh has none
-    first = next(devices, None)
-    return None if first is not None and first.default_memory().kind == kind else kind
+    devices: Any = attribute(sharding, "device_set")
+    if mesh is not None:
+        devices = getattr(attribute(mesh, "devices"), "flat", None)
+    for first in devices or ():
+        return None if first.default_memory().kind == kind else kind
+    return kind
 
 
 @lru_cache(maxsize=1024)  # large models have many arrays and few specs
@@ -463,50 +365,39 @@ def spec_of(spec: Any) -> Spec:
 
 
 def mesh_of(mesh: Any) -> MeshSpec | None:
-    """The MeshSpec of a mesh of jax, Keras (`DeviceMesh`) or orbax; None where it is
-    none of these.
+    """The MeshSpec of a mesh of jax, Keras (`DeviceMesh`) or orbax, or None.
 
     The ids and processes of its devices come along where it has devices.
     """
     names = attribute(mesh, "axis_names")
     if not isinstance(names, (tuple, list)) or not names:
         return None
-    types = attribute(mesh, "axis_types")
-    types = tuple(t.name for t in types) if types else ()
+    types = tuple(t.name for t in attribute(mesh, "axis_types") or ())
     library = library_of(type(mesh))
+    ids: list[int] = []
+    hosts = None
     if library == "orbax":
-        sizes, devices = (
-            tuple(int(n) for n in mesh.shape),
-            attribute(mesh, "device_mesh"),
-        )
-        found = [] if devices is None else list(_flat(devices.mesh))
-        return _with_ids(names, sizes, types, [d.id for d in found])
-    if library == "keras":
+        sizes, devices = mesh.shape, attribute(mesh, "device_mesh")
+        if devices is not None:
+            ids = [device.id for device in _flat(devices.mesh)]
+    elif library == "keras":
+        sizes = mesh.shape
         # A device is text such as "cpu:3".
         ends = [str(d).rpartition(":")[2] for d in np.ravel(mesh.devices)]
-        ids = [int(n) for n in ends] if all(n.isdigit() for n in ends) else []
-        return _with_ids(names, tuple(mesh.shape), types, ids)
-    devices = attribute(mesh, "devices")
-    if not isinstance(devices, np.ndarray):
+        if all(n.isdigit() for n in ends):
+            ids = [int(n) for n in ends]
+    elif isinstance(devices := attribute(mesh, "devices"), np.ndarray):
+        sizes, ids = devices.shape, [d.id for d in devices.flat]
+        hosts = [d.process_index for d in devices.flat]
+    else:
         sizes = attribute(mesh, "axis_sizes")
-        return None if sizes is None else MeshSpec(tuple(names), tuple(sizes), types)
-    hosts = [d.process_index for d in devices.flat]
-    return _with_ids(names, devices.shape, types, [d.id for d in devices.flat], hosts)
-
-
-def _with_ids(
-    names: Any,
-    sizes: tuple[int, ...],
-    types: tuple[str, ...],
-    ids: list[int],
-    hosts: Any = None,
-) -> MeshSpec:
+    if sizes is None:
+        return None
+    sizes = tuple(int(n) for n in sizes)
     if not ids:
         return MeshSpec(tuple(names), sizes, types)
+    held = np.array([0] * len(ids) if hosts is None else hosts, np.int64).reshape(sizes)
     at = np.array(ids, np.int64).reshape(sizes)
-    held = (
-        np.zeros_like(at) if hosts is None else np.array(hosts, np.int64).reshape(sizes)
-    )
     return MeshSpec(tuple(names), sizes, types, at, held, True)
 
 
