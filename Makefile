@@ -35,7 +35,7 @@ PAGE_TOOLS := $(VENV)/node/.installed-$(TSC_VERSION)-$(PRETTIER_VERSION)
 # JupyterLab refuses to run as root until it is told to, and containers run as root.
 ROOT     := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: lab test slow programs check format bench images lessons docs wheel clean
+.PHONY: lab test slow sentences programs check format bench images lessons docs wheel clean
 
 lab: $(LESSONS)
 	$(BIN)/jupyter lab $(ROOT) $(LABFLAGS) notebooks/01_see_a_sharding.ipynb
@@ -52,6 +52,10 @@ test: $(COMPILERS)
 TESTS    ?= tests shardviz notebooks
 slow: $(COMPILERS)
 	$(PYTEST) -p tests.processor_time $(TESTS)
+
+# One example of every sentence that the tests come by, in tests/wording/sentences.md: to be read.
+sentences: $(COMPILERS)
+	$(PYTEST) -p tests.wording.recorded tests shardviz
 
 # Programs of other libraries, compared with plain jax; and what reads their trees and tables.
 programs: $(FOREIGN)

@@ -292,7 +292,7 @@ def _capacity(target: Any) -> tuple[int, str]:
             f"The memory of {topology.chip.title} is not published, so that nothing can"
             f" be compared with it; got target={shown(target)}."
         )
-    return size, str(topology)
+    return size, topology.title
 
 
 def remedies(thing: Any, want: Any, *, dtype: Any = "float32") -> Remedies:

@@ -1,17 +1,16 @@
 """The exceptions, and the import of packages that may be missing.
 
-    ShardvizError (a ValueError) ├── MeshError        a mesh that cannot be: names,
-    sizes, axis types, device ids ├── SpecError        a PartitionSpec that cannot be
-    read or does not fit its mesh or array ├── RuleError        an axis-rule table or
-    logical names that cannot be read ├── LayoutError      an array that cannot be laid
-    out: sizes that do not divide, wrong rank ├── ProgramError     a program whose
-    arguments, specs or options do not fit together │   └── OutOfMemory  a run that
-    needs more memory than is free ├── TargetError      devices that are not there, or
-    not enough of them, or too small └── MissingPackage   a package that is needed and
-    not installed
+    ShardvizError (a ValueError)
+    ├── MeshError           a mesh that cannot be: names, sizes, axis types, device ids
+    ├── SpecError           a PartitionSpec that cannot be read, or does not fit
+    ├── RuleError           rules or logical names that cannot be read
+    ├── LayoutError         an array that cannot be laid out
+    ├── ProgramError        arguments, specs or options that do not fit together
+    │   └── OutOfMemory     a run that needs more memory than is free
+    ├── TargetError         devices that are not there, too few, or too small
+    └── MissingPackage      a package that is needed and not installed
 
-    ContractError (an AssertionError): what `sv.expect` or a lock asks for no longer
-    holds
+    ContractError (an AssertionError): what `sv.expect` or a lock asks for is not so
 
 Every message says what was wrong, what we got, and what to do, in that order.
 """

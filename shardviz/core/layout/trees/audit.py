@@ -89,7 +89,7 @@ class Audit(Displayed, Fact):
         unnamed: the arrays without names beside others in a box of flax, which reads
             them as not split.
         capacity: the memory of one device of the target, in bytes, or None.
-        target: the target as text, or `""`.
+        target: the title of the target, or `""`.
 
     >>> table = Rules.of(("mlp", "model"), ("embed", "data"), ("heads", "model"))
     >>> found = audit({"wi": ((512, 2048), "embed mlp"), "wo": ((2048, 510), "mlp embd")},
@@ -351,7 +351,7 @@ def audit(
         children: the named children of a container that is registered with jax, or
             None.
         capacity: the memory of one device of the target, in bytes.
-        target: the target as text.
+        target: the title of the target.
 
     Raises:
         ShardvizError: for a tree, table, mesh or dialect that cannot be read.
