@@ -173,44 +173,25 @@ def test_records_of_maxtext_hold_their_rules(file):
 #: label -> (the end of the file's name, its content)
 WRONG_FILES: dict[str, tuple[str, str | bytes]] = {
     "python tag": (".yml", 'rules: !!python/object/apply:os.system ["true"]'),
-    "python name": (".yml", "rules: [[a, !!python/name:os.system ]]"),
-    "own tag": (".yml", "rules: !include other.yml"),
     "alias of nothing": (".yml", "rules: *a"),
-    "open bracket": (".yml", "rules: [[a, b]"),
     "tab": (".yml", "rules:\n\t- [a, b]"),
     "empty": (".yml", ""),
-    "only comments": (".yml", "# nothing\n"),
     "typo": (".yml", "logical_axis_rule: []"),
-    "number as name": (".yml", "rules: [[1, data]]"),
     "number as axis": (".yml", "rules: [[a, [0x10]]]"),
-    "yes as name": (".yml", "rules: [[yes, data]]"),
     "date as axis": (".yml", "rules: [[a, 2020-01-01]]"),
     "mapping": (".yml", "rules: {a: data}"),
-    "mapping of lists": (".yml", "rules: {[a, b]: data}"),
     "ragged": (".yml", "rules: [[a, b, c]]"),
-    "ragged later": (".yml", "rules: [[a, b], [c]]"),
-    "scalar": (".yml", "rules: 5"),
     "cut off": (".json", '{"rules": [["a", '),
-    "yaml in json": (".json", "rules: []"),
     "deep json": (".json", "[" * 200_000),
-    "json null": (".json", "null"),
     "json number": (".json", '[["a", 1.5]]'),
-    "json other key": (".json", '{"a": [["b", "c"]]}'),
     "binary": (".yml", bytes(range(256))),
-    "utf-16": (".yml", "rules: []".encode("utf-16")),
-    "nul": (".json", "[\0]"),
     "huge": (".yml", "a" * (MAX_BYTES + 1)),
     "code": (".py", "R = [('a', __import__('os').system('true'))]"),
-    "a name that is no text": (".py", "R = [('a', axis)]"),
     "comprehension": (".py", "[(a, b) for a, b in x]"),
-    "f-string": (".py", "[(f'{a}', 'b')]"),
-    "sum": (".py", "[('a' + 'b', 'c')]"),
     "two tables": (".py", "A = [('a', 'b')]\nB = [('c', 'd')]"),
     "no table": (".py", "import os\nx = 1"),
     "no python": (".py", "R = [("),
     "deep python": (".py", "R = " + "(" * 3000),
-    "minus signs": (".py", "R = [('a', " + "-" * 60_000 + "1)]"),
-    "deep lists": (".py", "[('a', " + "[" * 80 + "]" * 80 + ")]"),
     "no arrow": (".txt", "batch data"),
 }
 
@@ -236,16 +217,7 @@ def test_a_wrong_file_is_refused_in_one_sentence_with_its_name(label, tmp_path):
 
 
 def test_what_is_no_file_is_refused_in_one_sentence(tmp_path):
-    os.mkfifo(tmp_path / "pipe.yml")
-    for path in (
-        tmp_path,
-        tmp_path / "pipe.yml",
-        Path("/dev/zero"),
-        tmp_path / "missing.yml",
-        Path("a\0b.yml"),
-        Path("x" * 5000 + ".yml"),
-        "missing.yml",
-    ):
+    for path in (tmp_path, Path("/dev/zero"), tmp_path / "missing.yml", "missing.yml"):
         refused(lambda path=path: sv.rules(path))
 
 
@@ -300,22 +272,16 @@ PARTS = {
     "unpacked": (f"BASE = {TABLE}\nRULES = list([*BASE, EXTRA])", 2),
     "unpacked from elsewhere": ("from a import BASE\nRULES = [*BASE, ('mlp', 'model')]", 2),
     "append": (f"RULES = {TABLE}\nRULES.append(('a', 'b'))", 2),
-    "append to a copy": (f"RULES = list({TABLE})\nRULES.append(('a', 'b'))", 2),
-    "by another name": (f"RULES = {TABLE}\nEVERY = RULES\nif big:\n    EVERY.pop()", 4),
-    "an attribute": (f"class M:\n    rules = {TABLE}\nM.rules.insert(0, ('a', 'b'))", 3),
     "added in place": (f"RULES = {TABLE}\nRULES += EXTRA", 2),
     "added to what is elsewhere": (f"from a import RULES\nRULES += {TABLE}", 2),
+    "a longer one": (f"import x\nRULES = list(chain({TABLE}, EXTRA))", 2),
     "a sum": (f"RULES = ({TABLE} if big else []) + EXTRA", 1),
     "an item": (f"RULES = {TABLE}\nRULES[0] = ('embed', None)", 2),
-    "no item": (f"RULES = {TABLE}\ndel RULES[0]", 2),
     "a slice": (f"RULES = {TABLE}\nSOME = RULES[1:]", 2),
-    "a filter": (f"RULES = {TABLE}\nSOME = [r for r in RULES if r[1]]", 2),
     "assigned again": (f"RULES = {TABLE}\nRULES = other(RULES)", 2),
     "a key": ("RULES = {'embed': P('fsdp')}\nRULES['mlp'] = P('model')", 2),
     "a dict in a dict": ("RULES = {'embed': P('fsdp')}\nEVERY = {**RULES}", 2),
-    "a dict and keywords": ("RULES = {'embed': P('fsdp')}\nEVERY = dict(RULES, mlp=None)", 2),
     "a part that is computed": (f"RULES = [{TABLE[1:-1]}, *EXTRA]", 1),
-    "a pair by name": ("RULES = [('embed', 'fsdp'), EXTRA]", 1),
 }
 
 
@@ -335,19 +301,9 @@ WHOLE = {
     "of a class": f"class M:\n    rules = {TABLE}\n    def of(self):\n        return self.rules",
     "returned": f"def rules(big=False):\n    return {TABLE}",
     "an argument": f"import x\nx.audit(params, {TABLE}, mesh)",
-    "by two names": f"RULES = {TABLE}\nEVERY = RULES or OTHERS\nfor a, b in EVERY:\n    print(a)",
 }
 
 
 @pytest.mark.parametrize("label", WHOLE)
 def test_a_table_that_is_only_used_is_read(label):
     assert len(read_rules(WHOLE[label])) == 2
-
-
-def test_long_source_is_refused_before_it_is_parsed(tmp_path):
-    path = tmp_path / "rules.py"
-    path.write_text("X = [" + "1, " * 300_000 + "]")
-    with pytest.raises(sv.ShardvizError):
-        read_rules(path)
-    path.write_text("X = [" + "1, " * 50_000 + f"]\nRULES = {TABLE}")
-    assert len(read_rules(path)) == 2

@@ -74,11 +74,6 @@ def test_what_is_no_resolution(names, rules, options):
         resolve(names, rules, **options)
 
 
-def test_a_nested_rule_does_no_harm_until_it_wins():
-    table = [("a", "x"), ("a", ("y", ("z",)))]
-    assert str(resolve("a", table).spec) == "P('x')"
-
-
 def test_dialects_come_in_any_case():
     assert [Dialect.of(n) for n in ("LINEN", "nnx", "MaxText", "RegEx", "keras")] == list(Dialect)
     assert Dialect.of(Dialect.NNX) is Dialect.NNX

@@ -32,8 +32,6 @@ def random_target(rng: random.Random):
     if kind < 0.71:
         return FREE
     axes = [rng.choice(AXES) for _ in range(rng.choice((1, 2, 2, 3)))]
-    if kind > 0.97:
-        axes[rng.randrange(len(axes))] = rng.choice(((), ("data",), ["model", "seq"]))
     return rng.choice((tuple, list))(axes)
 
 

@@ -44,7 +44,7 @@ from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec, memory_of
 from shardviz.core.layout.rules.requests import Request
 from shardviz.core.layout.rules.resolution import Resolution
-from shardviz.core.layout.rules.rules import PathRules, Rule, Rules
+from shardviz.core.layout.rules.rules import PathRules, Rules
 from shardviz.core.program.program import Program
 
 # Measured on jaxlib 0.10.2 and 0.12.0.1, each name in a process of its own; of 0.11,
@@ -378,13 +378,6 @@ def _program_to_jax(program: Program) -> Any:
     )
 
 
-def _rule_target(rule: Rule) -> Any:
-    if rule.free:
-        return PartitionSpec.UNCONSTRAINED
-    axes = rule.axes[0] if len(rule.axes) == 1 else rule.axes or None
-    return (rule.axes,) if rule.nested else axes
-
-
 _CONVERT: dict[type, Any] = {
     MeshSpec: _mesh_to_jax,
     Spec: lambda spec: spec.to_jax(),
@@ -393,7 +386,7 @@ _CONVERT: dict[type, Any] = {
     ArraySpec: _array_to_jax,
     Request: _request_to_jax,
     PathRules: lambda rules: rules.pairs(),
-    Rules: lambda rules: tuple((r.logical, _rule_target(r)) for r in rules.entries),
+    Rules: lambda rules: rules.pairs(),
     Program: _program_to_jax,
 }
 

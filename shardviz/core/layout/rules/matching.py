@@ -14,7 +14,7 @@ from shardviz.core.format import shown
 from shardviz.core.layout.array_spec import read_names
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec, is_unconstrained
-from shardviz.core.layout.rules.rules import Dialect, Rule, Rules
+from shardviz.core.layout.rules.rules import Dialect, Rules
 
 Names = tuple[str | None, ...]
 _NO_DIMS: frozenset[int] = frozenset()
@@ -66,7 +66,11 @@ def _linen(names: Names, rules: Rules) -> RuleMatches:
                 free.append(dim)  # UNCONSTRAINED is the one other entry it accepts
                 continue
         if name in position:
-            raise _twice(name, position[name], dim)
+            raise RuleError(
+                f"Logical name {shown(name)} is at dimensions {position[name]} and"
+                f" {dim}; an array can use each name once. Give one of them a name of"
+                " its own."
+            )
         position[name] = dim
     candidates.sort()  # rule order alone is priority
     winners: list[int | None] = [None] * len(names)
@@ -84,8 +88,6 @@ def _linen(names: Names, rules: Rules) -> RuleMatches:
         else:
             winners[dim], dims[dim] = index, axes
             used += axes
-            if rule.nested:
-                raise _nested(index, rule)
             if rule.free:
                 free.append(dim)
     spec = Spec.trusted(tuple(dims), frozenset(free) if free else _NO_DIMS)
@@ -97,39 +99,22 @@ def _nnx(names: Names, rules: Rules) -> RuleMatches:
     dims: list[tuple[str, ...]] = []
     free: list[int] = []
     for dim, name in enumerate(read_names(names)):
+        winner, axes = None, ()
         if not isinstance(name, str):
-            winners.append(None)
-            dims.append(())
             if is_unconstrained(name):
                 free.append(dim)
         elif name not in rules.by_name:
             # flax looks the name up in a dict, and takes the name itself by default.
-            winners.append(None)
-            dims.append((name,))
+            axes = (name,)
         else:
+            # The dict has the last of several rules for a name.
             winner = rules.by_name[name][-1]
-            rule = rules.entries[winner]
-            if rule.nested:
-                raise _nested(winner, rule)
-            winners.append(winner)
-            dims.append(rule.axes)
-            if rule.free:
+            axes = rules.entries[winner].axes
+            if rules.entries[winner].free:
                 free.append(dim)
+        winners.append(winner)
+        dims.append(axes)
     return RuleMatches(tuple(winners), Spec.trusted(tuple(dims), frozenset(free)))
-
-
-def _twice(name: str, first: int, second: int) -> RuleError:
-    return RuleError(
-        f"Logical name {shown(name)} is at dimensions {first} and {second}; an array can"
-        " use each name once. Give one of them a name of its own."
-    )
-
-
-def _nested(index: int, rule: Rule) -> RuleError:
-    return RuleError(
-        f"Rule {index + 1} ({rule}) leads to a tuple in a tuple, which no PartitionSpec"
-        " can hold. Write the axes in one tuple."
-    )
 
 
 def without_size_one(spec: Spec, mesh: MeshSpec) -> Spec:

@@ -24,8 +24,8 @@ from shardviz.core.layout.rules.path_matching import (
     plain_words,
 )
 from shardviz.core.layout.rules.remedies import Kind, NoRemedy, Remedies, Shape, Step
-from shardviz.core.layout.rules.remedy_search import Group, Search, State, near
-from shardviz.core.layout.rules.rules import Dialect, PathRule, PathRules
+from shardviz.core.layout.rules.remedy_search import Group, Search, State
+from shardviz.core.layout.rules.rules import Dialect, PathRule, PathRules, near
 from shardviz.core.layout.rules.wishes import Wish
 
 MOST_TARGETS = 12  # specs that a pattern is given, where no spec was wanted

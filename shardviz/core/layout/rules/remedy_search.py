@@ -13,11 +13,10 @@ import math
 import re
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from shardviz.core.errors import RuleError, ShardvizError
-from shardviz.core.format import nearest
 from shardviz.core.layout.array_spec import size_in_bytes
 from shardviz.core.layout.layout import Layout, lay_out_parsed
 from shardviz.core.layout.mesh import MeshSpec
@@ -33,7 +32,14 @@ from shardviz.core.layout.rules.remedies import (
     Step,
     Steps,
 )
-from shardviz.core.layout.rules.rules import Dialect, PathRule, PathRules, Rule, Rules
+from shardviz.core.layout.rules.rules import (
+    Dialect,
+    PathRule,
+    PathRules,
+    Rule,
+    Rules,
+    near,
+)
 from shardviz.core.layout.rules.wishes import Wish
 
 MOST = 8  # remedies
@@ -549,12 +555,6 @@ class Search:
     def why_no_edit(self, wish: Wish) -> NoRemedy:
         """Why none of the edits gives what is wanted, where they break no array."""
         return NoRemedy("no edit", wish)
-
-
-@lru_cache(maxsize=4096)
-def near(name: str, known: tuple[str, ...]) -> str | None:
-    """The known name nearest in spelling, or None."""
-    return nearest(name, known)
 
 
 def subsets(axes: tuple[str, ...], most: int) -> Iterator[tuple[str, ...]]:

@@ -17,10 +17,9 @@ from shardviz.core.layout.rules.remedy_search import (
     Group,
     Search,
     State,
-    near,
     subsets,
 )
-from shardviz.core.layout.rules.rules import Dialect, Rule, Rules
+from shardviz.core.layout.rules.rules import Dialect, Rule, Rules, near
 from shardviz.core.layout.rules.wishes import Wish
 
 MOST_AXES = 3  # that a rule is given at once, where only a size was wanted
@@ -123,7 +122,7 @@ class RuleSearch(Search):
             if others and unknown and rule.logical not in others:
                 close = near(rule.logical, unknown)
             if close is not None:
-                new = Rule(close, rule.axes, rule.nested, rule.free)
+                new = Rule(close, rule.axes, rule.free)
                 yield Step(Kind.RULE_NAME, i, new=new)
             mine: str = rule.logical
             if mine in state.names and self.mesh is not None:

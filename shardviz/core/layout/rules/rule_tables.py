@@ -1,5 +1,4 @@
-"""read_rules(): the tables that people have, in files, text and objects, without
-evaluating any.
+"""read_rules(): the tables that people have, in files, text and objects.
 
 A MaxText YAML, JSON, the literal of a table in Python source with `P(...)` in it, lines
 that people type, a `LayoutMap` of Keras, and pairs. Nothing of a file runs: Python
@@ -13,13 +12,12 @@ import json
 import os
 import re
 import warnings
-from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from shardviz.core.errors import RuleError, ShardvizError, import_optional
-from shardviz.core.format import joined, listed, nearest, plural, shown
+from shardviz.core.format import joined, listed, plural, shown, suggestion
 from shardviz.core.layout.libraries import (
     attribute,
     is_partition_spec,
@@ -29,12 +27,9 @@ from shardviz.core.layout.libraries import (
 from shardviz.core.layout.parse import read_text_file
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.path_matching import compiled
-from shardviz.core.layout.rules.rules import MAX_RULES, Dialect, PathRules, Rules
+from shardviz.core.layout.rules.rules import Dialect, PathRules, Rules
 
-MAX_BYTES = 1 << 20  # of a file; MaxText's base.yml has 60 kB
-# Letters of Python source, which takes a thousand times its size to parse.
-MAX_SOURCE = 1 << 19
-MAX_DEPTH = 32
+MAX_BYTES = 1 << 19  # of a file; MaxText's base.yml has 60 kB
 # MaxText's configurations, and records of its shardings.
 KEYS = ("logical_axis_rules", "rules")
 _SUFFIXES = (".yaml", ".yml", ".json", ".py", ".txt")
@@ -67,41 +62,33 @@ def read_rules(value: Any, dialect: Dialect | None = None) -> Rules | PathRules:
     >>> read_rules('{"logical_axis_rules": [["embed", ["fsdp"]]]}')
     Rules(1 rule: 'embed → fsdp')
     """
-    found = value if isinstance(value, (Rules, PathRules)) else _read(value, dialect)
-    if dialect is not None:
-        _check_kind(found, dialect)
-        if isinstance(found, PathRules):
-            _check_patterns(found, dialect)
+    found = value
+    if not isinstance(value, (Rules, PathRules)):
+        found = _read(value, None if dialect is None else dialect.by_path)
+    if dialect is not None and not dialect.by_path and isinstance(found, PathRules):
+        raise RuleError(
+            f"This is a table of paths ({found!r}), and {dialect.value} reads logical"
+            " names. Write dialect='regex' or dialect='keras'."
+        )
+    if dialect is not None and dialect.by_path:
+        _check_patterns(PathRules.of(found), dialect)
     return found
 
 
-def _read(value: Any, dialect: Dialect | None) -> Rules | PathRules:
+def _read(value: Any, paths: bool | None) -> Rules | PathRules:
+    """A table of paths or of names; where `paths` is None, the table says which."""
     if isinstance(value, os.PathLike) or _is_file_name(value):
-        return _from_file(Path(value), dialect)
+        return _from_file(Path(value), paths)
     if library_of(type(value)) == "keras" and isinstance(value, Mapping):
-        return _layout_map(value)
-    paths = dialect.by_path if dialect is not None else None
+        # Its items() would look each key up as a path.
+        held = attribute(value, "_layout_map")
+        pairs = list((held if isinstance(held, Mapping) else value).items())
+        return PathRules.of(pairs, mesh_of(attribute(value, "device_mesh")))
     return _from_text(value, paths) if isinstance(value, str) else _table(value, paths)
 
 
-def _check_kind(table: Rules | PathRules, dialect: Dialect) -> None:
-    """Refuses a table that the dialect does not read."""
-    if dialect.by_path:
-        PathRules.of(table)
-    elif isinstance(table, PathRules):
-        raise RuleError(
-            f"This is a table of paths ({table!r}), and {dialect.value} reads logical names. Write"
-            " dialect='regex' or dialect='keras'."
-        )
-
-
 def _check_patterns(rules: PathRules, dialect: Dialect) -> None:
-    """Refuses a table that the library of the dialect could not use for some path.
-
-    Raises:
-        RuleError: for a pattern that is no regular expression (regex), or a repeated
-            key (keras).
-    """
+    """Refuses a table that the library of the dialect could not use for some path."""
     seen: dict[str, int] = {}
     for index, rule in enumerate(rules):
         if dialect is Dialect.REGEX:
@@ -117,84 +104,57 @@ def _check_patterns(rules: PathRules, dialect: Dialect) -> None:
             )
 
 
-def _layout_map(found: Mapping[Any, Any]) -> PathRules:
-    """The table and the mesh that a `keras.distribution.LayoutMap` holds."""
-    mesh = mesh_of(attribute(found, "device_mesh"))
-    # Its items() would look each key up as a path; iterating gives the keys as they
-    # are.
-    held = attribute(found, "_layout_map")
-    pairs = list((held if isinstance(held, Mapping) else found).items())
-    return PathRules.of(pairs, mesh)
-
-
 def _table(value: Any, paths: bool | None) -> Rules | PathRules:
-    """A table from pairs; where `paths` is None, its right sides say which."""
     if paths is None:
         paths = _has_specs(value)
     if paths:
         return PathRules.of(list(value) if isinstance(value, Pairs) else value)
-    return Rules.of({} if isinstance(value, Pairs) else value)  # which refuses a dict
+    # Rules.of refuses a dict, which loses repeats.
+    return Rules.of({} if isinstance(value, Pairs) else value)
 
 
 def _has_specs(value: Any) -> bool:
     """Whether any right side is a PartitionSpec, which only tables of paths have."""
-    pairs = list(value.items()) if type(value) is dict else value
+    pairs = list(value.items()) if isinstance(value, dict) else value
     if not isinstance(pairs, (tuple, list)):
         return False
-    for pair in pairs[:MAX_RULES]:
-        if isinstance(pair, (tuple, list)) and len(pair) == 2 and _is_spec(pair[1]):
-            return True
+    for pair in pairs:
+        if isinstance(pair, (tuple, list)) and len(pair) == 2:
+            target = pair[1]
+            if isinstance(target, Spec) or is_partition_spec(target):
+                return True
+            if library_of(type(target)) == "keras":
+                return True
     return False
-
-
-def _is_spec(value: Any) -> bool:
-    named = isinstance(value, Spec) or is_partition_spec(value)
-    return named or (
-        library_of(type(value)) == "keras" and attribute(value, "axes") is not None
-    )
 
 
 def _is_file_name(value: Any) -> bool:
     """Whether text names a file: one line, one word, with the ending of a table."""
     if not isinstance(value, str) or len(value) > 4096 or not value.isprintable():
         return False
-    return value.lower().endswith(_SUFFIXES) and not re.search(
-        r"->|[=→\"'\[{(,]", value
-    )
+    other = re.search(r"->|[=→\"'\[{(,]", value)
+    return value.lower().endswith(_SUFFIXES) and not other
 
 
-def _from_file(path: Path, dialect: Dialect | None) -> Rules | PathRules:
-    text = _content(path)
-    paths = dialect.by_path if dialect is not None else None
-    readers = {".json": _json, ".yaml": _yaml, ".yml": _yaml, ".py": _python}
+def _from_file(path: Path, paths: bool | None) -> Rules | PathRules:
+    # The end of a path says more than its beginning.
+    name = str(path)
+    name = shown(name if len(name) <= 60 else f"…{name[-56:]}")
     try:
-        read = readers.get(path.suffix.lower())
+        text = read_text_file(path, MAX_BYTES)
+    except ValueError as error:
+        raise RuleError(
+            f"{name} {error}. Give the file that holds the table alone, as YAML, JSON or"
+            " Python source."
+        ) from None
+    readers = {".json": _json, ".yaml": _yaml, ".yml": _yaml, ".py": _python}
+    read = readers.get(path.suffix.lower())
+    try:
         if read is None:
             return _from_text(text, paths)
         return _table(_found(read(text), paths), paths)
     except ShardvizError as error:
-        raise type(error)(f"{_named(path)}: {error}") from None
-
-
-def _named(path: Path) -> str:
-    """A path for a message: its end says more than its beginning."""
-    text = str(path)
-    return shown(text if len(text) <= 60 else f"…{text[-56:]}")
-
-
-def _content(path: Path) -> str:
-    """The text of a file, if it is one and not too long.
-
-    Raises:
-        RuleError: where it is not there, no plain file, too long, or no text.
-    """
-    try:
-        return read_text_file(path, MAX_BYTES)
-    except ValueError as error:
-        raise RuleError(
-            f"{_named(path)} {error}. Give the file that holds the table alone, as YAML, JSON or"
-            " Python source."
-        ) from None
+        raise type(error)(f"{name}: {error}") from None
 
 
 def _from_text(text: str, paths: bool | None) -> Rules | PathRules:
@@ -206,20 +166,17 @@ def _from_text(text: str, paths: bool | None) -> Rules | PathRules:
     start = text.lstrip()[:1]
     if _YAML.search(text):
         return _table(_found(_yaml(text), paths), paths)
-    if start == "{" or (paths and start in "[(" and start) or _SOURCE.match(text):
-        return _table(_found(_json_or_python(text), paths), paths)
-    if paths or (paths is None and _CALL.search(text)):
-        if start and start in "[(":
-            return _table(_json_or_python(text), True)
+    calls = paths is None and _CALL.search(text) is not None
+    bracket = start in ("[", "(")
+    if start == "{" or (bracket and (paths or calls)) or _SOURCE.match(text):
+        try:
+            value = _json(text)
+        except RuleError:
+            value = _python(text)
+        return _table(_found(value, paths), True if bracket and calls else paths)
+    if paths or calls:
         return PathRules.of(list(_lines(text)))
     return Rules.parse(text)
-
-
-def _json_or_python(text: str) -> Any:
-    try:
-        return _json(text)
-    except RuleError:
-        return _python(text)
 
 
 def _found(value: Any, paths: bool | None) -> Any:
@@ -232,13 +189,8 @@ def _found(value: Any, paths: bool | None) -> Any:
             return held[key]
     if paths:
         return value
-    hint = ""
-    for key in KEYS:
-        if close := nearest(key, held):
-            hint = f" Is {shown(close)} a typo?"
-            break
     raise RuleError(
-        f"There is no {listed(KEYS, 'or')} in it; it has {listed(held)}.{hint}"
+        f"There is no {listed(KEYS, 'or')} in it.{suggestion(KEYS[0], held)}"
     )
 
 
@@ -248,27 +200,25 @@ def _lines(text: str) -> Iterator[tuple[str, Any]]:
         line = line.strip().rstrip(",;")
         if not line or line.startswith("#"):
             continue
-        left, arrow, right = max(
-            (line.rpartition(a) for a in ("->", "→")), key=lambda parts: len(parts[0])
-        )
-        if not arrow:
+        arrow = max(("->", "→"), key=line.rfind)  # a pattern may hold one, too
+        pattern, found, right = (part.strip() for part in line.rpartition(arrow))
+        if not found:
             raise RuleError(
-                f"Cannot read line {number}, {shown(line)}: expected a pattern, -> and a spec."
+                f"Cannot read line {number}, {shown(line)}: expected a pattern, -> and"
+                " a spec."
             )
-        pattern = left.strip()
         if re.match(r"[rR]?['\"]", pattern):
             pattern = _python(pattern)
-        yield pattern, Spec.parse(right.strip()) if right.strip() != "None" else None
+        yield pattern, None if right in ("", "None") else Spec.parse(right)
 
 
 def _json(text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=Pairs)
-    except (ValueError, RecursionError) as error:
-        why = (
-            error if isinstance(error, json.JSONDecodeError) else "it nests too deeply"
-        )
-        raise RuleError(f"The text is no JSON that can be read: {why}.") from None
+    except json.JSONDecodeError as error:
+        raise RuleError(f"The text is no JSON that can be read: {error}.") from None
+    except (ValueError, RecursionError):
+        raise RuleError("The text is no JSON: it nests too deeply.") from None
 
 
 def _python(text: str) -> Any:
@@ -277,189 +227,130 @@ def _python(text: str) -> Any:
     Raises:
         RuleError: for what is no Python, holds no table or several, or computes one.
     """
-    if len(text) > MAX_SOURCE:
-        raise RuleError(
-            f"The Python source has {len(text):,} letters; at most {MAX_SOURCE:,} are read."
-            " Give the text of the table alone."
-        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on "\d" in text that is not raw
             tree = ast.parse(text.strip())
+        if len(tree.body) == 1 and isinstance(tree.body[0], ast.Expr):
+            return _literal(tree.body[0].value)
+        return _literal(_only_table(tree))
     except SyntaxError as error:
         where = f" in line {error.lineno}" if error.lineno else ""
         raise RuleError(f"The text is no Python literal: {error.msg}{where}.") from None
-    except (ValueError, RecursionError, MemoryError):
+    except (RecursionError, MemoryError):
         raise RuleError("The text is no Python literal: it nests too deeply.") from None
-    if len(tree.body) == 1 and isinstance(tree.body[0], ast.Expr):
-        return _literal(tree.body[0].value, 0)
+
+
+def _only_table(tree: ast.Module) -> ast.expr:
+    """The one table in a source that is all of what its name stands for."""
     tables = list(_tables(tree))
     if len(tables) != 1:
         lines = joined([f"line {n.lineno}" for n in tables], limit=6)
+        where = f" ({lines})" if lines else ""
         raise RuleError(
-            f"The source holds {plural(len(tables), 'table')} of pairs{f' ({lines})' * bool(lines)}"
-            "; one is read. Give the text of that table."
+            f"The source holds {plural(len(tables), 'table')} of pairs{where}; one is"
+            " read. Give the text of that table."
         )
     table = tables[0]
-    count = len(
-        table.keys if isinstance(table, ast.Dict) else getattr(table, "elts", ())
-    )
-    if count > MAX_RULES:
-        raise RuleError(f"A table has at most {MAX_RULES:,} rules; got {count:,}.")
     if (change := _first_change(tree, table)) is not None:
         raise RuleError(
-            f"The table in line {table.lineno} is not all: line {change.lineno} changes it or puts"
-            " it into another one, and nothing is evaluated. Give the table itself, as in"
-            " sv.rules(module.RULES), or the text of all of it."
+            f"The table in line {table.lineno} may not be all: line {change} may change"
+            " it or put it into another one, and nothing is evaluated. Give the table"
+            " itself, as in sv.rules(module.RULES), or the text of all of it."
         )
-    return _literal(table, 0)
+    return table
 
 
 def _tables(node: ast.AST) -> Iterator[ast.expr]:
     """The outermost literals of pairs, or of a dict, whose left sides are text."""
-    waiting = deque([node])
-    while waiting:
-        found = waiting.popleft()
-        if isinstance(found, ast.expr) and _is_table(found):
-            yield found
-        else:
-            waiting += ast.iter_child_nodes(found)
+    if isinstance(node, ast.expr) and _is_table(node):
+        yield node
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from _tables(child)
 
 
 def _is_table(node: ast.expr) -> bool:
     """Whether a literal is a table, or one of which a part is computed."""
     if isinstance(node, ast.Dict):
-        named = [_is_text(key) for key in node.keys if key is not None]
-        return bool(named) and all(named)
+        return bool(node.keys) and all(
+            key is None or _is_text(key) for key in node.keys
+        )
     if not isinstance(node, (ast.Tuple, ast.List)):
         return False
-    others = [e for e in node.elts if not _is_pair(e)]
-    if len(others) == len(node.elts):
-        return False
-    return all(
-        isinstance(e, (ast.Starred, ast.Name, ast.Attribute, ast.Call)) for e in others
-    )
+    pairs = [e for e in node.elts if isinstance(e, (ast.Tuple, ast.List))]
+    return any(len(pair.elts) == 2 and _is_text(pair.elts[0]) for pair in pairs)
 
 
-def _is_pair(node: ast.expr) -> bool:
-    if not isinstance(node, (ast.Tuple, ast.List)):
-        return False
-    return len(node.elts) == 2 and _is_text(node.elts[0])
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-_CHANGES = (
-    "append",
-    "clear",
-    "extend",
-    "insert",
-    "pop",
-    "popitem",
-    "remove",
-    "reverse",
-)
-_CHANGES += ("setdefault", "sort", "update", "chain", "from_iterable")
-_COPIES = ("list", "tuple", "dict", "FrozenDict", "Rules", "rules", "copy", "deepcopy")
-_JOINS = (ast.Starred, ast.BinOp, ast.AugAssign, ast.comprehension, ast.Delete)
+def _first_change(tree: ast.Module, table: ast.expr) -> int | None:
+    """The first line that may change a table or put it into another one, or None.
 
-
-def _first_change(tree: ast.Module, table: ast.expr) -> Any:
-    """The first use of a table that changes it or puts it into another one, or None.
-
-    The table is known by the last part of the names that it is given: `RULES` is
-    `self.RULES`, too. What is passed to functions is not followed.
+    The table is known by the last part of the name that it is given: `RULES` is
+    `self.RULES`, too. Of what else is done with it only reading is allowed.
     """
-    names: dict[str, ast.AST] = {}
-
-    def is_table(node: ast.AST) -> bool:
-        return any(v is table or _last_name(v) in names for v in _values(node))
-
-    again = None
+    parents = {child: n for n in ast.walk(tree) for child in ast.iter_child_nodes(n)}
+    definition = parents[table]
+    while isinstance(definition, ast.Call) and len(definition.args) == 1:
+        definition = parents[definition]  # tuple([…])
+    if isinstance(definition, ast.Call):  # with other arguments, whose result is lost
+        definition = parents[definition]
+        known = isinstance(definition, ast.Expr)
+    else:
+        known = isinstance(definition, (ast.Assign, ast.AnnAssign, ast.Return))
+    if not known:
+        return table.lineno
+    targets: list[ast.AST] = []
+    if isinstance(definition, ast.Assign):
+        targets += definition.targets
+    elif isinstance(definition, ast.AnnAssign):
+        targets.append(definition.target)
+    names = {_last_name(target) for target in targets}
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            known = [_last_name(target) for target in targets]
-            if any(name in names for name in known):
-                again = again or node
-            elif is_table(node.value):
-                names.update(dict.fromkeys(filter(None, known), node))
-    for node in ast.walk(tree):
-        for child in ast.iter_child_nodes(node):
-            if is_table(child) and _changes(node, child):
-                return child
-    return again
+        named = _last_name(node) in names and isinstance(
+            node, (ast.Name, ast.Attribute)
+        )
+        if named and node not in targets and not _only_reads(node, parents):
+            return getattr(node, "lineno", table.lineno)
+    return None
 
 
-def _values(node: ast.AST) -> Iterator[ast.AST]:
-    """What an expression may be, through choices and copies such as `tuple(RULES)`."""
-    yield node
-    inner: list[ast.expr] = []
-    if isinstance(node, ast.IfExp):
-        inner = [node.body, node.orelse]
-    elif isinstance(node, ast.BoolOp):
-        inner = node.values
-    elif isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
-        if _last_name(node.func) in _COPIES:
-            inner = node.args
-    for part in inner:
-        yield from _values(part)
+def _only_reads(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> bool:
+    """Whether a name is returned, passed to a function, or one item of it is read."""
+    user = parents[node]
+    if isinstance(user, ast.Subscript):
+        slices = isinstance(user.slice, ast.Slice)
+        return not slices and isinstance(user.ctx, ast.Load)
+    if isinstance(user, ast.Call):
+        # `list(RULES)` is a copy that may be changed, `chain(RULES, MORE)` is more.
+        copies = isinstance(parents[user], (ast.Assign, ast.AnnAssign))
+        return not copies and node is not user.func and len(user.args) == 1
+    return isinstance(user, ast.Return)
 
 
 def _last_name(node: ast.AST) -> str:
     return getattr(node, "id", "") or getattr(node, "attr", "")
 
 
-def _changes(node: ast.AST, table: ast.AST) -> bool:
-    """Whether a table is changed, or becomes a part of another one, in a node."""
-    if isinstance(node, _JOINS):
-        return True
-    if isinstance(node, ast.Attribute):
-        return node.attr in _CHANGES
-    if isinstance(node, ast.Subscript) and node.value is table:
-        return isinstance(node.slice, ast.Slice) or not isinstance(node.ctx, ast.Load)
-    if isinstance(node, ast.Dict):  # {**table, "mlp": "model"}
-        pairs = zip(node.keys, node.values, strict=True)
-        return any(key is None and value is table for key, value in pairs)
-    if isinstance(node, ast.Call) and table in node.args:
-        # `tuple(RULES)` is a copy; `chain(RULES, MORE)` and `dict(RULES, mlp=…)` are
-        # more.
-        name, alone = _last_name(node.func), len(node.args) + len(node.keywords) == 1
-        return name in _CHANGES or (name in _COPIES and not alone)
-    return False
-
-
-def _is_text(node: ast.expr | None) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
-
-
-def _literal(node: ast.expr, depth: int) -> Any:
-    """The value of a literal; a PartitionSpec is a call of `P`, `PS` or
-    `PartitionSpec`.
-    """
-    if depth > MAX_DEPTH:
-        raise RuleError(f"Line {node.lineno} nests deeper than {MAX_DEPTH} levels.")
+def _literal(node: ast.expr) -> Any:
+    """The value of a literal; a PartitionSpec is a call of one of its names."""
     if isinstance(node, ast.Constant):
         return node.value
-    if isinstance(node, (ast.Tuple, ast.List)):
-        values = [_literal(e, depth + 1) for e in node.elts]
-        return values if isinstance(node, ast.List) else tuple(values)
+    if isinstance(node, ast.List):
+        return [_literal(e) for e in node.elts]
+    if isinstance(node, ast.Tuple):
+        return tuple(map(_literal, node.elts))
     if isinstance(node, ast.Dict) and None not in node.keys:
-        keys = [_literal(k, depth + 1) for k in node.keys if k is not None]
-        return Pairs(
-            zip(keys, [_literal(v, depth + 1) for v in node.values], strict=True)
-        )
-    if isinstance(node, ast.Name) and node.id == "null":
-        return None
-    try:
-        code = ast.unparse(node)
-    except RecursionError:
-        raise RuleError(f"Line {node.lineno} nests too deeply.") from None
-    if isinstance(node, ast.Call) and _CALL.match(
-        code.partition("(")[0].rpartition(".")[2] + "("
-    ):
-        return Spec.parse(code)
+        pairs = zip(node.keys, node.values, strict=True)
+        return Pairs((_literal(key), _literal(value)) for key, value in pairs if key)
+    if isinstance(node, ast.Call) and _CALL.match(f"{_last_name(node.func)}("):
+        return Spec.parse(ast.unparse(node))
     raise RuleError(
-        f"Line {node.lineno} computes {shown(code)}; nothing is evaluated. Write text, None, tuples"
-        " and P(...) in its place."
+        f"Line {node.lineno} computes {shown(ast.unparse(node))}; nothing is evaluated."
+        " Write text, None, tuples and P(...) in its place."
     )
 
 

@@ -7,10 +7,9 @@ specs.
 from __future__ import annotations
 
 import enum
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from shardviz.core.display import Displayed
@@ -75,15 +74,16 @@ class Dialect(enum.Enum):
             RuleError: if there is none, or it does not do.
         """
         known = [d.value for d in Dialect if paths or not d.by_path]
-        if isinstance(value, str) and value.lower() in [d.value for d in Dialect]:
-            value = Dialect(value.lower())
-        if isinstance(value, Dialect):
-            if value.value not in known:
+        name = value.lower() if isinstance(value, str) else value
+        for dialect in Dialect:
+            if name not in (dialect, dialect.value):
+                continue
+            if dialect.by_path and not paths:
                 raise RuleError(
-                    f"{shown(value.value)} reads a table of paths, which sv.audit and sv.resolve"
-                    f" take; here a dialect is one of {listed(known)}."
+                    f"{shown(dialect.value)} reads a table of paths, which sv.audit and"
+                    f" sv.resolve take; here a dialect is one of {listed(known)}."
                 )
-            return value
+            return dialect
         close = nearest(value, known)
         hint = f" Did you mean {shown(close)}?" if close else ""
         raise RuleError(
@@ -98,7 +98,6 @@ class Rule:
     Attributes:
         logical: the logical axis name it is for.
         axes: the mesh axes it wants, major to minor; `()` leaves the dimension unsplit.
-        nested: whether the axes were written as a tuple in a tuple, which jax refuses.
         free: whether it leads to `P.UNCONSTRAINED`: the compiler decides.
 
     >>> print(Rule("mlp", ("model", "expert")))
@@ -107,29 +106,24 @@ class Rule:
 
     logical: str
     axes: tuple[str, ...]
-    nested: bool = False
     free: bool = False
 
     @property
     def target(self) -> str:
         """The right-hand side as people write it: `None`, `data`, `(data, model)`."""
-        if not self.axes:
-            return "UNCONSTRAINED" if self.free else "None"
-        return self.axes[0] if len(self.axes) == 1 else f"({', '.join(self.axes)})"
+        if self.free:
+            return "UNCONSTRAINED"
+        return _in_brackets(self.axes) if self.axes else "None"
 
     def __iter__(self) -> Iterator[Any]:
         """The pair that flax takes: the name, and `None`, an axis or a tuple of axes."""
         yield self.logical
         if self.free:  # the jax form of such a spec holds UNCONSTRAINED
             yield next(iter(Spec.trusted(((),), frozenset({0})).to_jax()))
+        elif len(self.axes) > 1:
+            yield self.axes
         else:
-            yield (
-                None
-                if not self.axes
-                else self.axes[0]
-                if len(self.axes) == 1
-                else self.axes
-            )
+            yield next(iter(self.axes), None)
 
     def __str__(self) -> str:
         return f"{self.logical} → {self.target}"
@@ -159,17 +153,24 @@ class Rules(Displayed, tuple[Rule, ...]):
             RuleError: for a dict (its order and repeats are lost) and for malformed
                 pairs.
         """
+        table: Any = pairs
         if len(pairs) == 1 and not is_pair(pairs[0]):
-            pairs = (_table(pairs[0]),) if not isinstance(pairs[0], Rules) else pairs
-            if isinstance(pairs[0], Rules):
-                return pairs[0]
-            pairs = pairs[0]
-        # A user's own class of list may be endless.
-        found = tuple(itertools.islice(pairs, MAX_RULES + 1))
-        if len(found) > MAX_RULES:
-            counted = f"{len(pairs):,}" if len(pairs) > MAX_RULES else "more"
-            raise RuleError(f"A table has at most {MAX_RULES:,} rules; got {counted}.")
-        return Rules(tuple(_rule(i, p) for i, p in enumerate(found)))
+            table = pairs[0]
+        if isinstance(table, Rules):
+            return table
+        if isinstance(table, str):
+            return Rules.parse(table)
+        if isinstance(table, Mapping):
+            raise RuleError(
+                "Rules are an ordered list of pairs; a dict loses repeats, which are"
+                " fallbacks. Write [('batch', 'data'), …] or pass list(rules.items())."
+            )
+        if not isinstance(table, (tuple, list)):
+            raise RuleError(
+                f"Rules are pairs such as ('batch', 'data'); got {shown(table)}."
+            )
+        found = limited(table, MAX_RULES, "The rules of a table", RuleError)
+        return Rules(tuple(_rule(index, pair) for index, pair in enumerate(found)))
 
     @staticmethod
     def parse(text: str) -> Rules:
@@ -185,12 +186,16 @@ class Rules(Displayed, tuple[Rule, ...]):
         batch → data
         embed → None
         """
-        return Rules(tuple(_parse(text)))
+        if not isinstance(text, str):
+            raise RuleError(
+                f"Rules are typed as text such as batch -> data; got {shown(text)}."
+            )
+        return Rules(tuple(_parse(Cursor(text, RuleError))))
 
     @cached_property
     def logical_names(self) -> tuple[str, ...]:
         """Every logical name the table knows, in order, once each."""
-        return tuple(dict.fromkeys(r.logical for r in self.entries))
+        return tuple(self.by_name)
 
     @cached_property
     def by_name(self) -> Mapping[str, tuple[int, ...]]:
@@ -201,16 +206,8 @@ class Rules(Displayed, tuple[Rule, ...]):
         return {name: tuple(indices) for name, indices in found.items()}
 
     def nearest(self, name: str) -> str | None:
-        """The logical name closest in spelling to one that no rule has; stored."""
-        if name not in self._near:
-            if len(self._near) >= MAX_RULES:
-                self._near.clear()
-            self._near[name] = nearest(name, self.logical_names)
-        return self._near[name]
-
-    @cached_property
-    def _near(self) -> dict[str, str | None]:
-        return {}
+        """The logical name closest in spelling to one that no rule has."""
+        return near(name, self.logical_names)
 
     def pairs(self) -> tuple[tuple[str, Any], ...]:
         """The table as pairs, `(name, None | axis | tuple of axes)`."""
@@ -218,16 +215,31 @@ class Rules(Displayed, tuple[Rule, ...]):
 
     def text(self) -> str:
         """The table as people type it, one rule per line: the inverse of `Rules.parse`."""
-        return "\n".join(
-            f"{format_names((r.logical,))} -> {_typed_target(r)}" for r in self.entries
-        )
+        lines = []
+        for rule in self.entries:
+            target = rule.target
+            if rule.axes:
+                target = _in_brackets([_typed(axis) for axis in rule.axes])
+            lines.append(f"{format_names((rule.logical,))} -> {target}")
+        return "\n".join(lines)
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.entries)) or "no rules"
 
     def __repr__(self) -> str:
-        first = f": {listed(map(str, self.entries), limit=4)}" if self.entries else ""
-        return f"Rules({plural(len(self), 'rule')}{first})"
+        return _repr(self, "Rules", "rule")
+
+
+@lru_cache(maxsize=1 << 14)  # an audit asks for the same few names again and again
+def near(name: str, known: tuple[str, ...]) -> str | None:
+    """The known name nearest in spelling, or None."""
+    return nearest(name, known)
+
+
+def _repr(table: Rules | PathRules, name: str, line: str) -> str:
+    few = listed(map(str, table.entries), limit=4)
+    first = f": {few}" if table.entries else ""
+    return f"{name}({plural(len(table), line)}{first})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,8 +268,7 @@ class PathRule:
 
 @dataclass(frozen=True, repr=False)
 class PathRules(Displayed):
-    """An ordered table from patterns of paths to specs; `shardviz.rules(...,
-    dialect="regex")`.
+    """An ordered table from patterns of paths to specs, by `shardviz.rules`.
 
     Attributes:
         entries: the lines, in order.
@@ -278,9 +289,9 @@ class PathRules(Displayed):
         Raises:
             RuleError: for pairs that cannot be read.
         """
-        if isinstance(pairs, (PathRules, Rules)):
-            if isinstance(pairs, PathRules):
-                return pairs
+        if isinstance(pairs, PathRules):
+            return pairs
+        if isinstance(pairs, Rules):
             raise RuleError(
                 "A dialect of paths reads pairs of a pattern and a spec, such as"
                 " ('mlp/.*/kernel', (None, 'model')); got a table of logical names."
@@ -290,8 +301,8 @@ class PathRules(Displayed):
         # A set has no order.
         elif isinstance(pairs, (str, bytes, Set)) or not isinstance(pairs, Iterable):
             raise RuleError(
-                f"A table of paths is pairs such as ('mlp/.*/kernel', (None, 'model')); got"
-                f" {shown(pairs)}."
+                "A table of paths is pairs such as ('mlp/.*/kernel', (None, 'model'));"
+                f" got {shown(pairs)}."
             )
         found = limited(pairs, MAX_RULES, "The rules of a table", RuleError)
         return PathRules(tuple(_path_rule(i, p) for i, p in enumerate(found)), mesh)
@@ -299,7 +310,10 @@ class PathRules(Displayed):
     @cached_property
     def patterns(self) -> Mapping[str, int]:
         """Each pattern and the index of its first line."""
-        return {r.pattern: i for i, r in reversed(list(enumerate(self.entries)))}
+        found: dict[str, int] = {}
+        for index, rule in enumerate(self.entries):
+            found.setdefault(rule.pattern, index)
+        return found
 
     def pairs(self) -> tuple[tuple[str, Any], ...]:
         """The table as EasyLM takes it: pattern and `PartitionSpec`."""
@@ -322,31 +336,31 @@ class PathRules(Displayed):
         return "\n".join(map(str, self.entries)) or "no patterns"
 
     def __repr__(self) -> str:
-        first = f": {listed(map(str, self.entries), limit=4)}" if self.entries else ""
-        return f"PathRules({plural(len(self), 'pattern')}{first})"
+        return _repr(self, "PathRules", "pattern")
 
 
 def _path_rule(index: int, pair: Any) -> PathRule:
     if isinstance(pair, PathRule):
         return pair
-    if isinstance(pair, str) or not isinstance(pair, (tuple, list)) or len(pair) != 2:
+    pattern, spec = _both(index, pair, "('mlp/.*/kernel', (None, 'model'))")
+    if not isinstance(pattern, str) or not pattern.isprintable():
         raise RuleError(
-            f"Rule {index + 1} must be a pair such as ('mlp/.*/kernel', (None, 'model')); got"
-            f" {shown(pair)}."
-        )
-    pattern, spec = pair[0], pair[1]
-    if not isinstance(pattern, str):
-        raise RuleError(
-            f"The pattern in rule {index + 1} must be text; got {shown(pattern)}."
-        )
-    if not pattern.isprintable():
-        raise RuleError(
-            f"The pattern in rule {index + 1} has control characters: {shown(pattern)}."
+            f"The pattern in rule {index + 1} must be printable text; got"
+            f" {shown(pattern)}."
         )
     try:
         return PathRule(str(pattern), _spec(spec))
     except SpecError as error:
         raise RuleError(f"Rule {index + 1}, for {shown(pattern)}: {error}") from None
+
+
+def _both(index: int, pair: Any, example: str) -> tuple[Any, Any]:
+    """The two parts of a line."""
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise RuleError(
+            f"Rule {index + 1} must be a pair such as {example}; got {shown(pair)}."
+        )
+    return pair[0], pair[1]
 
 
 def _spec(value: Any) -> Spec:
@@ -357,106 +371,77 @@ def _spec(value: Any) -> Spec:
         return Spec.parse(value)
     if value is None:
         return Spec()
-    if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
-        return Spec.of(*limited(value, MAX_RANK, "the entries of a spec", SpecError))
     if is_partition_spec(value):
         return spec_of(value)
+    # A sharding may be a named tuple, which is no tuple of axes.
+    if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+        return Spec.of(*limited(value, MAX_RANK, "the entries of a spec", SpecError))
     found = named_sharding(value)
     if found is None:
         raise SpecError(
-            f"the right side is a PartitionSpec, a tuple such as (None, 'model') or None; got"
-            f" {shown(value)}."
+            "the right side is a PartitionSpec, a tuple such as (None, 'model') or"
+            f" None; got {shown(value)}."
         )
     return found[0]
 
 
 def is_pair(value: Any) -> bool:
     """Whether it is one line of a table, and not a table."""
-    return (
-        isinstance(value, (tuple, list))
-        and len(value) == 2
-        and isinstance(value[0], str)
-    )
-
-
-def _table(value: Any) -> Iterable[Any]:
-    if isinstance(value, str):
-        return Rules.parse(value)
-    if isinstance(value, Mapping):
-        raise RuleError(
-            "Rules are an ordered list of pairs; a dict loses repeats, which are fallbacks."
-            " Write [('batch', 'data'), …] or pass list(rules.items())."
-        )
-    if isinstance(value, (tuple, list)):
-        return value
-    raise RuleError(f"Rules are pairs such as ('batch', 'data'); got {shown(value)}.")
+    pair = isinstance(value, (tuple, list)) and len(value) == 2
+    return pair and isinstance(value[0], str)
 
 
 def _rule(index: int, pair: Any) -> Rule:
     if isinstance(pair, Rule):
         return pair
-    if isinstance(pair, str) or not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        raise RuleError(
-            f"Rule {index + 1} must be a pair such as ('batch', 'data'); got {shown(pair)}."
-        )
-    logical = check_name(pair[0], f"the logical axis in rule {index + 1}", RuleError)
-    if is_unconstrained(pair[1]):
-        return Rule(logical, (), free=True)
-    axes, nested = _axes(index, pair[1])
-    return Rule(logical, axes, nested)
-
-
-def _axes(index: int, target: Any) -> tuple[tuple[str, ...], bool]:
+    name, target = _both(index, pair, "('batch', 'data')")
+    logical = check_name(name, f"the logical axis in rule {index + 1}", RuleError)
     if target is None:
-        return (), False
+        return Rule(logical, ())
+    if is_unconstrained(target):
+        return Rule(logical, (), free=True)
     if isinstance(target, str):
-        return (
-            check_name(target, f"the mesh axis in rule {index + 1}", RuleError),
-        ), False
+        target = (target,)
     if not isinstance(target, (tuple, list)):
         raise RuleError(
             f"Rule {index + 1} must lead to a mesh axis, a tuple of them, or None; got"
             f" {shown(target)}."
         )
-    axes: list[str] = []
-    for entry in target:
-        inner = entry if isinstance(entry, (tuple, list)) else (entry,)
-        axes += [
-            check_name(a, f"a mesh axis in rule {index + 1}", RuleError) for a in inner
-        ]
-    return tuple(axes), any(isinstance(e, (tuple, list)) for e in target)
+    what = f"the mesh axis in rule {index + 1}"
+    return Rule(logical, tuple(check_name(axis, what, RuleError) for axis in target))
 
 
-def _typed_target(rule: Rule) -> str:
-    if not rule.axes:
-        return rule.target
-    names = [_typed_axis(a) for a in rule.axes]
-    return names[0] if len(names) == 1 else f"({', '.join(names)})"
+def _in_brackets(names: Iterable[str]) -> str:
+    some = tuple(names)
+    return some[0] if len(some) == 1 else f"({', '.join(some)})"
 
 
-def _typed_axis(name: str) -> str:
+def _typed(axis: str) -> str:
     # Without quotes these words would be parsed as no axis.
-    special = name.lower() in ("none", "null") or name.upper().endswith("UNCONSTRAINED")
-    return quoted(name) if special else format_names((name,))
+    if axis.lower() in ("none", "null") or _is_free(axis):
+        return quoted(axis)
+    return format_names((axis,))
 
 
-def _parse(text: str) -> Iterator[Rule]:
-    if not isinstance(text, str):
-        raise RuleError(
-            f"Rules are typed as text such as batch -> data; got {shown(text)}."
-        )
-    cursor = Cursor(text, RuleError)
-    outer = _skip_outer(cursor)
+def _is_free(word: str) -> bool:
+    return word.upper().endswith("UNCONSTRAINED")
+
+
+def _parse(cursor: Cursor) -> Iterator[Rule]:
+    closing = None
+    # The bracket around a pasted table, ((…), (…)).
+    bracketed = cursor.peek().kind == "punct" and cursor.peek().value in "(["
+    if cursor.at("(", "[") and bracketed:
+        closing = ")" if cursor.take().value == "(" else "]"
     index = 0
-    while not cursor.done and not (outer and cursor.at(outer)):
+    while not cursor.done and not (closing and cursor.at(closing)):
         if index >= MAX_RULES:
             raise RuleError(f"A table has at most {MAX_RULES:,} rules.")
         yield _parse_rule(cursor, index)
         index += 1
-    if outer and not cursor.skip(outer):
-        raise cursor.complain(f"expected a closing {outer}")
-    if not cursor.done:
-        raise cursor.complain("expected nothing more")
+    if closing:
+        cursor.expect(closing)
+    cursor.finish()
 
 
 def _parse_rule(cursor: Cursor, index: int) -> Rule:
@@ -469,36 +454,18 @@ def _parse_rule(cursor: Cursor, index: int) -> Rule:
     arrow = cursor.here.start
     if not cursor.skip("->", "=>", "→", "⇒", ":=", ":", "=", ","):
         raise cursor.complain("expected -> and a mesh axis")
+    # Otherwise the name of the next line would be taken for the axis.
     if not closing and "\n" in cursor.text[arrow : cursor.here.start]:
-        raise _no_right_side(logical, cursor.text.count("\n", 0, arrow) + 1)
-    free = cursor.here.kind == "word" and cursor.here.value.upper().endswith(
-        "UNCONSTRAINED"
-    )
+        line = cursor.text.count("\n", 0, arrow) + 1
+        raise RuleError(
+            f"Cannot read line {line}: the rule for {shown(logical)} has no right side."
+            " Write a mesh axis, None or a tuple after it."
+        )
+    free = cursor.here.kind == "word" and _is_free(cursor.here.value)
     target = names_or_none(cursor, "a mesh axis, None or a tuple")
     if closing:
         cursor.skip(",")
-        if not cursor.skip(closing):
-            raise cursor.complain(f"expected a closing {closing}")
+        cursor.expect(closing)
     cursor.skip(",", ";")
     rule = _rule(index, (logical, target))
     return Rule(rule.logical, (), free=True) if free else rule
-
-
-def _no_right_side(logical: str, line: int) -> RuleError:
-    return RuleError(
-        f"Cannot read line {line}: the rule for {shown(logical)} has no right side. Write a mesh"
-        " axis, None or a tuple after it."
-    )
-
-
-def _skip_outer(cursor: Cursor) -> str | None:
-    """Skips the bracket around a pasted table, `((…), (…))`, and returns the closing
-    one.
-    """
-    if (
-        cursor.at("(", "[")
-        and cursor.peek().kind == "punct"
-        and cursor.peek().value in "(["
-    ):
-        return ")" if cursor.take().value == "(" else "]"
-    return None
