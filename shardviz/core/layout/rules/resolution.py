@@ -1,5 +1,4 @@
-"""resolve() -> Resolution: which rule decided each dimension, and why every other did
-not.
+"""resolve() -> Resolution: which rule decided each dimension, and why others did not.
 
 `matching.py` finds the winners, which is fast; verdicts are made when they are first
 read. The first stage of a program, computed without jax after every edit.
@@ -7,7 +6,7 @@ read. The first stage of a program, computed without jax after every edit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -95,10 +94,9 @@ class Resolution(Displayed):
         else:
             # It comes before the winner, so other dimensions already used its axes.
             taken = self._holders(rule)
-            gone = {axis for axis, _, _ in taken}
-            some_free = gone != set(entry.axes)
-            outcome = Outcome.PART_TAKEN if some_free else Outcome.TAKEN
-            fields["taken"] = taken
+            fields["taken"], outcome = taken, Outcome.TAKEN
+            if {axis for axis, _, _ in taken} != set(entry.axes):
+                outcome = Outcome.PART_TAKEN
         return Verdict(rule, entry.logical, entry.axes, outcome, **fields)
 
     def _holders(self, rule: int) -> tuple[tuple[str, int, int | None], ...]:
@@ -115,17 +113,14 @@ class Resolution(Displayed):
         size = None if self.shape is None else self.shape[dim]
         drops = self.dialect is Dialect.MAXTEXT
         found = deciding(index, rule, self.mesh, size, drops, self.spec.axes)
-        if found.outcome not in (Outcome.APPLIED, Outcome.SIZE_ONE):
-            return found
         # nnx does not look at the other dimensions, which may have the same axes.
         shared = []
         for other, axes in enumerate(self.spec.dims):
-            if other != dim:
+            if other != dim and self.dialect is Dialect.NNX:
                 shared += [(axis, other, None) for axis in axes if axis in rule.axes]
-        if not shared:
+        if not shared or found.outcome in BROKEN:
             return found
-        outcome, taken = Outcome.REPEATED, tuple(shared)
-        return Verdict(index, rule.logical, rule.axes, outcome, taken, mesh=self.mesh)
+        return replace(found, outcome=Outcome.REPEATED, taken=tuple(shared))
 
     @cached_property
     def failures(self) -> tuple[Problem, ...]:
@@ -134,6 +129,7 @@ class Resolution(Displayed):
         for decision in self.decisions:
             verdict = decision.deciding
             if verdict is not None and verdict.outcome in BROKEN:
+                # Axes that two dimensions share are one problem of the spec.
                 if verdict.taken:
                     shared = True
                 else:
@@ -142,7 +138,7 @@ class Resolution(Displayed):
                 if decision.logical not in self.mesh.shape:
                     found.append(Problem("name is no axis", decision))
         if (shared or not found) and self.mesh is not None:
-            try:  # nnx lets one mesh axis split two dimensions
+            try:
                 self.spec.check(self.mesh)
             except SpecError as error:
                 found.append(Problem("spec", error=str(error)))
@@ -161,16 +157,14 @@ class Resolution(Displayed):
 
     def unmatched(self) -> tuple[tuple[int, str, str | None], ...]:
         """Dimensions whose name no rule is for: (dimension, name, nearest known name)."""
-        unknown = self.unknown
-        return tuple(
-            (d, n, self.rules.nearest(n))
-            for d, n in enumerate(self.names)
-            if n is not None and n in unknown
-        )
+        found = []
+        for dim, name in enumerate(self.names):
+            if name in self.unknown and name is not None:
+                found.append((dim, name, self.rules.nearest(name)))
+        return tuple(found)
 
     def remedies(self, want: Any, dtype: str = "float32") -> Remedies:
-        """The smallest edits with which the array is split as wanted;
-        `shardviz.remedies`.
+        """The smallest edits with which the array is split as wanted, for `sv.remedies`.
 
         Raises:
             ShardvizError: for a wish that cannot be read.
@@ -210,9 +204,7 @@ class Resolution(Displayed):
         return (*fails, *asks)
 
     def first_remedy(self) -> tuple[int, Remedy] | None:
-        """What to change for a dimension that fails or lost its axes, and which that
-        is.
-        """
+        """Which dimension fails or lost its axes, and what to change for it."""
         search = self._search()
         for dim in self.unsplit:
             found = search.find(f"split {dim}", most=1, pairs=False)
@@ -245,8 +237,7 @@ def resolve(
     shape: Any = None,
     dialect: Any = Dialect.LINEN,
 ) -> Resolution:
-    """Turns logical names into a spec, as `dialect` does, with a verdict for every
-    rule.
+    """Turns logical names into a spec, with a verdict for every rule.
 
     Raises:
         RuleError: for a name that occurs twice in `names` (not in nnx), for names,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import Any
 
 from shardviz.core.display import Fact, explanation
 from shardviz.core.layout.layout import Misfit
@@ -96,7 +97,7 @@ class Verdict(Fact):
     @property
     def target(self) -> Rule:
         """The rule, without its place in the table."""
-        return Rule(self.logical, self.axes, free=self.free)
+        return Rule(self.logical, self.axes, self.free)
 
     @property
     def reason(self) -> str:
@@ -120,37 +121,32 @@ def deciding(
     Args:
         used: the axes that split any dimension of the array: they are not suggested.
     """
-    axes = rule.axes
-
-    def made(outcome: Outcome, **fields: object) -> Verdict:
-        return Verdict(
-            index,
-            rule.logical,
-            axes,
-            outcome,
-            free=rule.free,
-            mesh=mesh,
-            drops=drops,
-            **fields,  # type: ignore[arg-type]
-        )
-
+    axes, found = rule.axes, Outcome.APPLIED
+    fields: dict[str, Any] = {}
+    absent = _absent(axes, mesh)
     if not axes:
-        return made(Outcome.APPLIED if rule.free else Outcome.UNSPLIT)
-    if len(set(axes)) < len(axes):
-        return made(Outcome.REPEATED)
-    if mesh is None:
-        return made(Outcome.APPLIED)
-    absent = tuple(a for a in axes if a not in mesh.shape)
-    if absent:
-        return made(Outcome.MISSING_AXIS, absent=absent)
-    if size is not None:
+        if not rule.free:
+            found = Outcome.UNSPLIT
+    elif len(set(axes)) < len(axes):
+        found = Outcome.REPEATED
+    elif absent:
+        found, fields = Outcome.MISSING_AXIS, {"absent": absent}
+    elif mesh is not None:
         free = tuple(a for a in mesh.axis_names if a not in used)
-        misfit = Misfit.find(size, axes, mesh, free)
+        misfit = None if size is None else Misfit.find(size, axes, mesh, free)
         if misfit is not None:
-            return made(Outcome.INDIVISIBLE, misfit=misfit)
-    if all(mesh.shape[a] == 1 for a in axes):
-        return made(Outcome.SIZE_ONE)
-    return made(Outcome.APPLIED)
+            found, fields = Outcome.INDIVISIBLE, {"misfit": misfit}
+        elif all(mesh.shape[a] == 1 for a in axes):
+            found = Outcome.SIZE_ONE
+    fields |= {"free": rule.free, "mesh": mesh, "drops": drops}
+    return Verdict(index, rule.logical, axes, found, **fields)
+
+
+def _absent(axes: tuple[str, ...], mesh: MeshSpec | None) -> tuple[str, ...]:
+    """The axes that a mesh lacks, once each."""
+    if mesh is None:
+        return ()
+    return tuple(a for a in dict.fromkeys(axes) if a not in mesh.shape)
 
 
 @dataclass(frozen=True, repr=False)
@@ -200,7 +196,7 @@ class Decision(Fact):
         return self.rules.nearest(self.logical)
 
     def __repr__(self) -> str:
-        name = "nameless" if self.logical is None else self.logical
+        name = self.logical or "nameless"
         by = "no rule" if self.rule is None else f"rule {self.rule + 1}"
         became = Rule(name, self.axes)
         return f"Decision(dimension {self.dimension}, {became} by {by})"
@@ -324,37 +320,27 @@ def path_deciding(
         one_element: whether the array has one element and the dialect leaves it
             unsplit.
     """
-    spec = rule.spec
-
-    def made(outcome: PathOutcome, **fields: object) -> PathVerdict:
-        return PathVerdict(
-            index,
-            rule.pattern,
-            spec,
-            outcome,
-            mesh=mesh,
-            **fields,  # type: ignore[arg-type]
-        )
-
-    if one_element:
-        return made(PathOutcome.ONE_ELEMENT)
+    spec, found = rule.spec, PathOutcome.MATCHED
+    fields: dict[str, Any] = {}
     wrong = None if shape is None else rank_problem(spec, len(shape))
-    if wrong is not None:
-        return made(PathOutcome.WRONG_RANK, wrong_rank=wrong)
-    axes = tuple(dict.fromkeys(spec.axes))
-    if mesh is not None:
-        absent = tuple(a for a in axes if a not in mesh.shape)
-        if absent:
-            return made(PathOutcome.MISSING_AXIS, absent=absent)
-    if len(axes) < len(spec.axes):
-        return made(PathOutcome.REPEATED)
-    if mesh is not None and shape is not None:
-        free = tuple(a for a in mesh.axis_names if a not in axes)
+    absent = _absent(spec.axes, mesh)
+    if one_element:
+        found = PathOutcome.ONE_ELEMENT
+    elif wrong is not None:
+        found, fields = PathOutcome.WRONG_RANK, {"wrong_rank": wrong}
+    elif absent:
+        found, fields = PathOutcome.MISSING_AXIS, {"absent": absent}
+    elif len(set(spec.axes)) < len(spec.axes):
+        found = PathOutcome.REPEATED
+    elif mesh is not None and shape is not None:
+        free = tuple(a for a in mesh.axis_names if a not in spec.axes)
         for dim, over in enumerate(spec.dims):
             misfit = Misfit.find(shape[dim], over, mesh, free)
             if misfit is not None:
-                return made(PathOutcome.INDIVISIBLE, misfit=misfit, dimension=dim)
-    return made(PathOutcome.MATCHED)
+                found = PathOutcome.INDIVISIBLE
+                fields = {"misfit": misfit, "dimension": dim}
+                break
+    return PathVerdict(index, rule.pattern, spec, found, mesh=mesh, **fields)
 
 
 @dataclass(frozen=True)
