@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from shardviz.core.format import (
     first_lines,
     ids_text,
@@ -21,7 +19,7 @@ from shardviz.core.layout.rules.rule_uses import (
     Owner,
     RuleUses,
 )
-from shardviz.core.layout.rules.rules import Dialect, PathRule, Rule
+from shardviz.core.layout.rules.rules import PathRule, Rule
 from shardviz.core.wording.rules import verdict_reason
 
 SHOWN = 5  # names in a list
@@ -62,44 +60,36 @@ def broke(fact: Broke) -> str:
 def idle(fact: Idle) -> str:
     """Why a rule or pattern decides nothing, as the rest of a sentence about it."""
     if isinstance(fact.rule, PathRule):
-        return _PATTERNS[fact.code](fact)
+        return _idle_pattern(fact)
     return f"never fires: {idle_reason(fact)}"
 
 
 def idle_reason(fact: Idle) -> str:
     """Why a rule of a table of names decides nothing.
 
-    >>> idle_reason(Idle("search ended", Rule("embed", ("data",)), (2,)))
-    "rule 3 ends every search for 'embed' first"
+    >>> idle_reason(Idle("decided before", Rule("embed", ("data",)), (2,)))
+    "rule 3 decides every 'embed' first"
     """
     assert isinstance(fact.rule, Rule)
     name = shown(fact.rule.logical)
-    number = fact.by[0] + 1 if fact.by else 0
+    numbers, one = listed([i + 1 for i in fact.by]), len(fact.by) == 1
     if fact.code == "loses":
         return _loses(fact)
     if fact.code == "no such name":
         hint = f"; an array has {shown(fact.near)}" if fact.near else ""
         return f"no array has a dimension {name}{hint}"
-    if fact.code in ("decided before", "overridden"):
-        return _decided_before(fact, name)
-    return {
-        "own specs": f"each array with {name} has a PartitionSpec of its own, which wins",
-        "unresolved": f"the names of the arrays with {name} cannot be resolved",
-        "search ended": f"rule {number} ends every search for {name} first",
-        "taken before": (
-            f"rule {number} ({fact.before}) takes every {name} that this one could"
-        ),
-    }[fact.code]
-
-
-def _decided_before(fact: Idle, name: str) -> str:
-    numbers = listed([i + 1 for i in fact.by])
-    one = len(fact.by) == 1
-    rules = f"{'rule' if one else 'rules'} {numbers}"
+    if fact.code == "not resolved":
+        return (
+            f"each array with {name} has a PartitionSpec of its own, which wins, or names"
+            " that cannot be resolved"
+        )
+    rules = f"rule {numbers}" if one else f"rules {numbers}"
+    verb = "replace" if fact.code == "overridden" else "decide"
+    if one:
+        verb += "s"
     if fact.code == "overridden":
-        verb = "replaces" if one else "replace"
         return f"{rules} {verb} it: nnx takes the last of a name"
-    return f"{rules} {'decides' if one else 'decide'} every {name} first"
+    return f"{rules} {verb} every {name} first"
 
 
 def _loses(fact: Idle) -> str:
@@ -115,45 +105,23 @@ def _loses(fact: Idle) -> str:
     return f"{words} in every array" if fact.arrays > 1 else words
 
 
-def _shadowed(fact: Idle) -> str:
-    numbers = ids_text([i + 1 for i in fact.by])
-    one = len(fact.by) == 1
-    patterns = f"{'pattern' if one else 'patterns'} {numbers}"
-    return (
-        f"is shadowed: {patterns} {'decides' if one else 'decide'}"
-        f" {plural(fact.arrays, 'path')} that it matches, too"
-    )
-
-
-def _no_word(fact: Idle) -> str:
-    hint = f", but {shown(fact.near)} is near" if fact.near else ""
-    return f"matches no path: none has {shown(fact.word)}{hint}"
-
-
-def _no_path(fact: Idle) -> str:
-    hint = f"; the nearest is {shown(fact.near)}" if fact.near else ""
-    return f"matches no path{hint}"
-
-
-def _part_of_a_path(fact: Idle) -> str:
-    return (
-        "matches no path; older versions of Keras searched,"
-        f" {shown(fact.near)} matches all of a path"
-    )
-
-
-_PATTERNS: Mapping[str, Callable[[Idle], str]] = {
-    "own specs": lambda _: (
-        "decides nothing: each array that it matches has a PartitionSpec of its own"
-    ),
-    "several match": lambda _: (
-        "decides nothing: other patterns match each path that it matches"
-    ),
-    "shadowed": _shadowed,
-    "no such word": _no_word,
-    "no such path": _no_path,
-    "inner path": _part_of_a_path,
-}
+def _idle_pattern(fact: Idle) -> str:
+    if fact.code == "own specs":
+        return (
+            "decides nothing: each array that it matches has a PartitionSpec of its own"
+        )
+    if fact.code == "shadowed":
+        paths = plural(fact.arrays, "path")
+        if not fact.by:
+            return f"decides nothing: other patterns match the {paths} that it matches"
+        patterns = f"patterns {ids_text([i + 1 for i in fact.by])} decide"
+        if len(fact.by) == 1:
+            patterns = f"pattern {fact.by[0] + 1} decides"
+        return f"is shadowed: {patterns} {paths} that it matches, too"
+    words = "matches no path"
+    if fact.word:
+        words += f": none has {shown(fact.word)}"
+    return f"{words}, but {shown(fact.near)} is near" if fact.near else words
 
 
 def rule_uses(fact: RuleUses) -> str:
@@ -202,58 +170,24 @@ def cause(fact: ReadingDifference) -> str:
 
 
 def _reading(reading: Reading) -> str:
-    keras = reading.dialect is Dialect.KERAS
-    if reading.code == "rule":
-        return _rule_reading(reading)
-    if reading.code == "pattern":
-        how = "the first that it finds in the path"
-        if keras:
-            how = (
-                "the path itself" if reading.exact else "which matches all of the path"
-            )
-        assert isinstance(reading.line, PathRule)
-        return (
-            f"takes pattern {reading.rule + 1} ({shown(reading.line.pattern)}), {how}"
-        )
-    if reading.code == "no pattern":
-        where = (
-            "that matches all of the path, and replicates" if keras else "in the path"
-        )
-        return f"finds no pattern {where}"
-    name = shown(reading.name)
-    if reading.code == "no rule":
-        does = "leaves it unsplit"
-        if reading.dialect is Dialect.NNX:
-            does = "takes it for a mesh axis"
-        return f"has no rule for {name} and {does}"
-    numbers = joined([i + 1 for i in reading.several])
-    return {
-        "own spec": "keeps the array's own spec",
-        "refused": f"refuses: {reading.problem.rstrip('.')}",
-        "no names": "has no names for rules",
-        "spec": f"gives {reading.spec}",
-        "one element": "leaves an array of one element unsplit",
-        "several match": f"refuses patterns {numbers}, which all match the path",
-        "no name": "has no name to decide by",
-        "axes used": f"takes no rule for {name}, since other dimensions use their axes",
-    }[reading.code]
-
-
-def _rule_reading(reading: Reading) -> str:
-    words = f"takes rule {reading.rule + 1} ({reading.line})"
-    if reading.repeated:
-        last = reading.dialect is Dialect.NNX
-        how = (
-            "the last of the name"
-            if last
-            else "the first of the name whose axes are free"
-        )
-        words += f", {how}"
-    if reading.shared:
-        words += f", though {listed(reading.shared)} splits another dimension, too"
-    if reading.dropped:
-        words += f" and drops {listed(reading.dropped)} of size 1"
-    return words
+    line, number = reading.line, reading.rule + 1
+    if isinstance(line, PathRule):
+        return f"takes pattern {number} ({shown(line.pattern)})"
+    if line is not None:
+        words = f"takes rule {number} ({line})"
+        dropped = [axis for axis in line.axes if axis not in reading.axes]
+        return words + f" and drops {listed(dropped)} of size 1" * bool(dropped)
+    if reading.code == "own spec":
+        return "keeps the array's own spec"
+    if reading.code == "refused":
+        return f"refuses: {reading.problem.rstrip('.')}"
+    if reading.code == "spec" and reading.spec is None:
+        return "does not know how it is split"
+    if reading.code == "spec":
+        return f"gives {reading.spec}"
+    if reading.axes:
+        return "has no rule for its name and takes that for a mesh axis"
+    return "finds no rule that applies"
 
 
 def audit_diff(value: AuditDiff) -> str:

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from shardviz.core.display import Displayed, Fact, explanation
 from shardviz.core.format import plural
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.path_rules import PathResolution
 from shardviz.core.layout.rules.requests import Request
-from shardviz.core.layout.rules.resolution import Resolution
 from shardviz.core.layout.rules.rules import Dialect, PathRule, Rule
 
 
@@ -19,19 +17,13 @@ class Reading:
     """What decided about an array, or one dimension of it, in one of two audits.
 
     Attributes:
-        code: of an array `"own spec"`, `"refused"`, `"no names"`, `"spec"`,
-            `"one element"`, `"several match"`, `"no pattern"` or `"pattern"`; of a
-            dimension `"no name"`, `"axes used"`, `"no rule"` or `"rule"`.
+        code: `"rule"`, `"pattern"`, `"none"` (no rule or pattern decides), `"own spec"`,
+            `"refused"`, or `"spec"` (all that is known is the spec).
         dialect: who read the table.
         rule: the index of the rule or pattern that decided.
         line: that rule or pattern.
-        name: the logical name of the dimension.
-        repeated: whether other rules are for that name, too.
-        shared: axes that also split another dimension (nnx).
-        dropped: axes of size 1 that are dropped (maxtext).
-        exact: whether the pattern is the path itself.
-        several: the patterns that match.
-        spec: the spec.
+        axes: how the dimension is split then.
+        spec: how the array is split, or None.
         problem: what was raised.
 
     >>> Reading("own spec", Dialect.LINEN).dialect.value
@@ -42,12 +34,7 @@ class Reading:
     dialect: Dialect
     rule: int = 0
     line: Rule | PathRule | None = None
-    name: str = ""
-    repeated: bool = False
-    shared: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
-    exact: bool = False
-    several: tuple[int, ...] = ()
+    axes: tuple[str, ...] = ()
     spec: Spec | None = None
     problem: str = ""
 
@@ -56,9 +43,9 @@ class Reading:
 class ReadingDifference(Fact):
     """Why two audits differ about an array, or about one dimension of it.
 
-    >>> one, two = Reading("own spec", Dialect.LINEN), Reading("no names", Dialect.NNX)
+    >>> one, two = Reading("own spec", Dialect.LINEN), Reading("spec", Dialect.NNX)
     >>> print(ReadingDifference(("linen", "nnx"), (one, two)))
-    linen keeps the array's own spec; nnx has no names for rules.
+    linen keeps the array's own spec; nnx does not know how it is split.
     """
 
     labels: tuple[str, str]
@@ -135,8 +122,7 @@ def compare_rows(
     >>> found = audit([("w", (8, 8), "embed mlp")], "mlp->model; embed->None; embed->data",
     ...               "data=2, model=2")
     >>> print(found.diff("nnx").rows[0].why)
-    Dimension 0: linen takes rule 2 (embed → None), the first of the name whose axes are free;
-    nnx takes rule 3 (embed → data), the last of the name.
+    Dimension 0: linen takes rule 2 (embed → None); nnx takes rule 3 (embed → data).
     """
     labels = (dialects[0].value, dialects[1].value)
     if labels[0] == labels[1]:
@@ -150,8 +136,11 @@ def compare_rows(
         elif _same(row.spec, other.spec):
             alike += 1
         else:
-            causes = tuple(_causes(row, other, labels, dialects))
-            found.append(SpecDifference(row.path, row.spec, other.spec, causes))
+            causes = []
+            for dim in _dimensions(row, other):
+                readings = _read(row, dialects[0], dim), _read(other, dialects[1], dim)
+                causes.append(ReadingDifference(labels, readings, dim))
+            found.append(SpecDifference(row.path, row.spec, other.spec, tuple(causes)))
     return AuditDiff(tuple(found), labels, alike, (*missing, *others))
 
 
@@ -161,72 +150,30 @@ def _same(one: Spec | None, two: Spec | None) -> bool:
     return one.equivalent(two)
 
 
-def _causes(
-    one: Request,
-    two: Request,
-    labels: tuple[str, str],
-    dialects: tuple[Dialect, Dialect],
-) -> Iterator[ReadingDifference]:
+def _dimensions(one: Request, two: Request) -> Iterator[int | None]:
+    """The dimensions that differ; None where rules did not decide them one by one."""
     a, b = one.resolution, two.resolution
     if a is None or b is None or one.spec_wins or two.spec_wins:
-        yield ReadingDifference(
-            labels, (_of_array(one, dialects[0]), _of_array(two, dialects[1]))
-        )
+        yield None
         return
     for d in range(len(a.names)):
         free = (d in a.spec.unconstrained) != (d in b.spec.unconstrained)
         if a.spec.dims[d] != b.spec.dims[d] or free:
-            yield ReadingDifference(
-                labels, (_of_dimension(a, d), _of_dimension(b, d)), d
-            )
+            yield d
 
 
-def _of_array(row: Request, dialect: Dialect) -> Reading:
-    """What decided about an array, where not each dimension by itself."""
+def _read(row: Request, dialect: Dialect, dim: int | None) -> Reading:
+    """What decided about an array or one of its dimensions."""
+    found, paths = row.resolution, row.by_path
+    if dim is not None and found is not None:
+        axes, winner = found.spec.dims[dim], found.winners[dim]
+        if winner is None:
+            return Reading("none", dialect, axes=axes)
+        return Reading("rule", dialect, winner, found.rules[winner], axes)
     if row.spec_wins:
         return Reading("own spec", dialect)
-    if row.by_path is not None:
-        return _of_path(row.by_path)
-    if row.spec is not None:
-        return Reading("spec", dialect, spec=row.spec)
-    if row.problem:
+    if paths is not None and paths.winner is not None and not paths.one_element:
+        return Reading("pattern", dialect, paths.winner, paths.rules[paths.winner])
+    if row.problem and row.spec is None:
         return Reading("refused", dialect, problem=row.problem)
-    return Reading("no names", dialect)
-
-
-def _of_path(found: PathResolution) -> Reading:
-    dialect = found.dialect
-    if found.one_element:
-        return Reading("one element", dialect)
-    if found.match.several:
-        return Reading("several match", dialect, several=found.match.several)
-    if found.winner is None:
-        if found.problem is not None and dialect is Dialect.KERAS:
-            return Reading("refused", dialect, problem=str(found.problem))
-        return Reading("no pattern", dialect)
-    rule = found.rules[found.winner]
-    exact = rule.pattern == found.path
-    return Reading("pattern", dialect, found.winner, rule, exact=exact)
-
-
-def _of_dimension(found: Resolution, dim: int) -> Reading:
-    name, winner = found.names[dim], found.winners[dim]
-    if winner is None:
-        if not isinstance(name, str):
-            return Reading("no name", found.dialect)
-        code = "axes used" if name in found.rules.by_name else "no rule"
-        return Reading(code, found.dialect, name=name)
-    rule = found.rules[winner]
-    shared: tuple[str, ...] = ()
-    if found.dialect is Dialect.NNX:
-        shared = tuple(a for a in rule.axes if found.spec.axes.count(a) > 1)
-    return Reading(
-        "rule",
-        found.dialect,
-        winner,
-        rule,
-        rule.logical,
-        len(found.rules.by_name[rule.logical]) > 1,
-        shared,
-        tuple(a for a in rule.axes if a not in found.spec.dims[dim]),
-    )
+    return Reading("spec", dialect, spec=row.spec)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 
 from shardviz.core.display import Fact
@@ -21,6 +20,7 @@ from shardviz.core.layout.rules.path_matching import (
     wider_pattern,
     words_of,
 )
+from shardviz.core.layout.rules.path_rules import PathResolution
 from shardviz.core.layout.rules.requests import Request
 from shardviz.core.layout.rules.resolution import Resolution
 from shardviz.core.layout.rules.rules import Dialect, PathRule, PathRules, Rule, Rules
@@ -59,27 +59,24 @@ class Idle(Fact):
     """Why a rule or pattern decides nothing anywhere.
 
     Attributes:
-        code: for rules `"own specs"`, `"unresolved"`, `"no such name"`, `"search
-            ended"`, `"taken before"`, `"decided before"`, `"overridden"` or `"loses"`;
-            for patterns `"own specs"`, `"several match"`, `"shadowed"`, `"no such
-            word"`, `"inner path"` or `"no such path"`.
+        code: for rules `"not resolved"`, `"no such name"`, `"decided before"`,
+            `"overridden"` or `"loses"`; for patterns `"own specs"`, `"shadowed"` or
+            `"no such path"`.
         rule: the rule or pattern.
         by: the rules or patterns that decide instead.
-        before: for `"taken before"`, the rule of `by`.
         near: the nearest name, word, path or pattern, or None.
-        word: for `"no such word"`, the word of the pattern that no path has.
+        word: for `"no such path"`, a word of the pattern that no path has, or "".
         owners: for `"loses"`, who has its axes.
         arrays: in how many arrays it loses, or whose paths it matches.
         unreached: in how many arrays other rules decide first.
 
-    >>> print(Idle("search ended", Rule("embed", ("data",)), (2,)))
-    never fires: rule 3 ends every search for 'embed' first
+    >>> print(Idle("decided before", Rule("embed", ("data",)), (2,)))
+    never fires: rule 3 decides every 'embed' first
     """
 
     code: str
     rule: Rule | PathRule
     by: tuple[int, ...] = ()
-    before: Rule | None = None
     near: str | None = None
     word: str = ""
     owners: tuple[Owner, ...] = ()
@@ -117,11 +114,7 @@ class RuleUse:
     @property
     def absent(self) -> bool:
         """Whether no array has a dimension of its name, or a path that it matches."""
-        if self.never is None:
-            return False
-        return self.never.code.startswith("no such") or self.never.code == (
-            "inner path"
-        )
+        return self.never is not None and self.never.code.startswith("no such")
 
 
 @dataclass(frozen=True)
@@ -146,9 +139,35 @@ class NoPattern(Fact):
     paths: tuple[str, ...]
 
 
+class _Effect(NamedTuple):
+    """What one rule did in all arrays that share a Resolution."""
+
+    rule: int
+    kind: str  # the field of RuleUse
+    fact: Lost | Broke | None = None
+    by: int | None = None
+
+
+@dataclass
+class _Tally:
+    """What is counted for one rule: the entries of the fields of its RuleUse."""
+
+    entries: dict[str, dict] = field(default_factory=dict)
+    owners: Counter[Owner] = field(default_factory=Counter)
+    by: set[int] = field(default_factory=set)
+
+    def add(self, array: str, effect: _Effect) -> None:
+        entry = array if effect.fact is None else (array, effect.fact)
+        # A dict, since in nnx one name may occur twice in an array.
+        self.entries.setdefault(effect.kind, {})[entry] = None
+        if effect.by is not None:
+            self.by.add(effect.by)
+        if isinstance(effect.fact, Lost):
+            self.owners.update(effect.fact.owners)
+
+
 def rule_summary(requests: Iterable[Request], rules: Rules) -> tuple[RuleUse, ...]:
-    """One RuleUse per rule, in table order; arrays with a spec of their own do not
-    count.
+    """One RuleUse per rule, in table order; arrays with a spec of their own do not count.
 
     >>> from shardviz.core.layout.array_spec import ArraySpec
     >>> from shardviz.core.layout.mesh import make_mesh
@@ -161,151 +180,76 @@ def rule_summary(requests: Iterable[Request], rules: Rules) -> tuple[RuleUse, ..
     >>> uses[1].lost[0][1].owners
     (('model', 'mlp', 0),)
     """
-    found = _Uses(tuple(requests), rules)
-    return tuple(found.use(index, rule) for index, rule in enumerate(rules))
-
-
-@dataclass
-class _Tally:
-    """A RuleUse under construction. `owners` counts to whom it lost."""
-
-    decides: list[str] = field(default_factory=list)
-    leaves_unsplit: list[str] = field(default_factory=list)
-    lost: list[tuple[str, Lost]] = field(default_factory=list)
-    unreached: list[str] = field(default_factory=list)
-    broken: list[tuple[str, Broke]] = field(default_factory=list)
-    owners: Counter[Owner] = field(default_factory=Counter)
-    by_rules: set[int] = field(default_factory=set)
-
-
-class _Event(NamedTuple):
-    """What one rule did in all arrays that share a Resolution."""
-
-    rule: int
-    kind: str  # the field of _Tally it goes to
-    fact: Lost | Broke | None = None
-    by_rule: int | None = None
-
-
-class _Uses:
-    """Collects over all requests; arrays that share a Resolution share their events."""
-
-    def __init__(self, requests: tuple[Request, ...], rules: Rules):
-        self.rules = rules
-        self.tallies = [_Tally() for _ in rules]
-        self.named: set[str] = set()  # logical names of arrays that rules decide
-        self.overridden: set[str] = set()  # those of arrays with a spec of their own
-        self.unresolved: set[str] = set()
-        self.nnx = False
-        events: dict[int, list[_Event]] = {}
-        for one in requests:
-            names = {n for n in one.array.logical or () if isinstance(n, str)}
-            resolution = one.resolution
-            if resolution is not None:
-                self.nnx = self.nnx or resolution.dialect is Dialect.NNX
-            if one.spec_wins:
-                self.overridden |= names
-            elif resolution is None:
-                self.unresolved |= names
-            else:
-                key = id(resolution)
-                if key not in events:
-                    events[key] = list(_events(resolution))
-                    self.named |= names
-                self._tally(one.array.name, events[key])
-
-    def _tally(self, array: str, events: Sequence[_Event]) -> None:
-        for rule, kind, fact, by_rule in events:
-            tally = self.tallies[rule]
-            entry = array if fact is None else (array, fact)
-            entries = getattr(tally, kind)
-            # nnx lets one name occur twice in an array.
-            if not entries or entries[-1] != entry:
-                entries.append(entry)
-            if isinstance(fact, Lost):
-                tally.owners.update(fact.owners)
-            if by_rule is not None:
-                tally.by_rules.add(by_rule)
-
-    def use(self, index: int, rule: Rule) -> RuleUse:
-        """The RuleUse of one rule."""
-        tally = self.tallies[index]
+    tallies = [_Tally() for _ in rules]
+    effects: dict[int, list[_Effect]] = {}
+    named: dict[str, None] = {}
+    unresolved: set[str | None] = set()
+    nnx = False
+    for one in requests:
+        resolution = one.resolution
+        if one.spec_wins or resolution is None:
+            unresolved.update(one.array.logical or ())
+            continue
+        if id(resolution) not in effects:
+            effects[id(resolution)] = list(_effects(resolution))
+            named.update(dict.fromkeys(n for n in resolution.names if n is not None))
+            nnx = resolution.dialect is Dialect.NNX
+        for effect in effects[id(resolution)]:
+            tallies[effect.rule].add(one.array.name, effect)
+    uses = []
+    for index, (rule, tally) in enumerate(zip(rules, tallies, strict=True)):
         never = None
-        if not (tally.decides or tally.leaves_unsplit or tally.broken):
-            never = self._why_never(index, rule, tally)
-        return RuleUse(
-            index,
-            rule,
-            tuple(tally.decides),
-            tuple(tally.leaves_unsplit),
-            tuple(tally.lost),
-            tuple(tally.unreached),
-            tuple(tally.broken),
-            never,
-        )
-
-    def _why_never(self, index: int, rule: Rule, tally: _Tally) -> Idle:
-        name = rule.logical
-        if name not in self.named:
-            if name in self.overridden:
-                return Idle("own specs", rule)
-            if name in self.unresolved:
-                return Idle("unresolved", rule)
-            # A rule for no name, beside a name without a rule, is most likely a typo.
-            strange = (n for n in self.named if n not in self.rules.by_name)
-            return Idle("no such name", rule, near=nearest(name, strange))
-        before = None if self.nnx else self._preempting(index, rule)
-        if before is not None:
-            code = "taken before" if self.rules[before].axes else "search ended"
-            return Idle(code, rule, (before,), self.rules[before])
-        if not tally.lost:
-            code = "overridden" if self.nnx else "decided before"
-            return Idle(code, rule, tuple(sorted(tally.by_rules)))
-        owners = tuple(owner for owner, _ in tally.owners.most_common(4))
-        return Idle(
-            "loses",
-            rule,
-            owners=owners,
-            arrays=len(tally.lost),
-            unreached=len(tally.unreached),
-        )
-
-    def _preempting(self, index: int, rule: Rule) -> int | None:
-        """An earlier rule that wins wherever this one could: it needs no other axes."""
-        for before in self.rules.by_name[rule.logical]:
-            if before >= index:
-                return None
-            if set(self.rules[before].axes) <= set(rule.axes):
-                return before
-        return None
+        if not tally.entries.keys() & {"decides", "leaves_unsplit", "broken"}:
+            never = _why_never(rule, tally, named, unresolved, nnx)
+        fields = {kind: tuple(entries) for kind, entries in tally.entries.items()}
+        uses.append(RuleUse(index, rule, **fields, never=never))
+    return tuple(uses)
 
 
-def _events(resolution: Resolution) -> Iterator[_Event]:
+def _effects(resolution: Resolution) -> Iterator[_Effect]:
     """What every rule for these names did, which is true of each such array."""
     by_name, nnx = resolution.rules.by_name, resolution.dialect is Dialect.NNX
     for dim, name in enumerate(resolution.names):
         winner = resolution.winners[dim]
         for index in by_name.get(name, ()) if isinstance(name, str) else ():
             if winner is not None and index != winner and (nnx or winner < index):
-                yield _Event(index, "unreached", by_rule=winner)
+                yield _Effect(index, "unreached", by=winner)
                 continue
             verdict = resolution.verdict(dim, index)
             if verdict.outcome is Outcome.UNSPLIT:
-                yield _Event(index, "leaves_unsplit")
+                yield _Effect(index, "leaves_unsplit")
             elif verdict.outcome in BROKEN:
-                yield _Event(index, "broken", Broke(dim, verdict))
+                yield _Effect(index, "broken", Broke(dim, verdict))
             elif verdict.decides:
-                yield _Event(index, "decides")
+                yield _Effect(index, "decides")
             else:
-                yield _Event(index, "lost", _lost(resolution, verdict))
+                owners = []
+                for axis, other, by in verdict.taken:
+                    if by is not None:
+                        owners.append((axis, str(resolution.names[other]), by))
+                yield _Effect(index, "lost", Lost(tuple(owners)))
 
 
-def _lost(resolution: Resolution, verdict: Verdict) -> Lost:
-    owners = []
-    for axis, dim, through in verdict.taken:
-        if through is not None:
-            owners.append((axis, str(resolution.names[dim]), through))
-    return Lost(tuple(owners))
+def _why_never(
+    rule: Rule,
+    tally: _Tally,
+    named: dict[str, None],
+    unresolved: set[str | None],
+    nnx: bool,
+) -> Idle:
+    """Why a rule decides nothing in any array."""
+    if rule.logical not in named:
+        if rule.logical in unresolved:
+            return Idle("not resolved", rule)
+        # A rule for no name, beside a name without a rule, is most likely a typo.
+        return Idle("no such name", rule, near=nearest(rule.logical, named))
+    lost = tally.entries.get("lost", ())
+    if not lost:
+        code = "overridden" if nnx else "decided before"
+        return Idle(code, rule, tuple(sorted(tally.by)))
+    owners = tuple(owner for owner, _ in tally.owners.most_common(4))
+    unreached = len(tally.entries.get("unreached", ()))
+    return Idle("loses", rule, owners=owners, arrays=len(lost), unreached=unreached)
 
 
 def pattern_uses(requests: Iterable[Request], rules: PathRules) -> tuple[RuleUse, ...]:
@@ -313,72 +257,38 @@ def pattern_uses(requests: Iterable[Request], rules: PathRules) -> tuple[RuleUse
 
     `unreached` are the arrays whose path it matches and another pattern decides.
     """
-    tree = _Paths(requests)
-    return tuple(_pattern_use(i, rule, tree) for i, rule in enumerate(rules))
-
-
-class _Paths:
-    """The arrays of an audit by a table of paths, and their paths as one text."""
-
-    def __init__(self, requests: Iterable[Request]):
-        self.rows: list[Request] = []
-        self.paths: list[str] = []
-        self.won: dict[int | None, list[Request]] = {}
-        self.keras = False
-        for row in requests:
-            if row.by_path is None:
-                continue
-            self.rows.append(row)
-            self.paths.append(row.by_path.path)
-            self.keras = row.by_path.dialect is Dialect.KERAS
+    rows: list[tuple[Request, PathResolution]] = []
+    won: dict[int | None, list[Request]] = {}
+    for row in requests:
+        if row.by_path is not None:
+            rows.append((row, row.by_path))
             if not row.spec_wins:
-                self.won.setdefault(row.by_path.winner, []).append(row)
-        self.text = "\n".join(self.paths)
-
-    @cached_property
-    def words(self) -> list[str]:
-        """The words in the paths."""
-        return list(dict.fromkeys(re.findall(r"[^\W\d]\w+", self.text)))
-
-    def fitting(self, rule: PathRule) -> list[Request]:
-        """The arrays whose path a pattern matches."""
-        # One search through all paths says of most patterns that none has their text.
-        if required(rule.pattern) not in self.text:
-            return []
-        return [row for row in self.rows if _also_fits(rule, row)]
-
-
-def _pattern_use(index: int, rule: PathRule, tree: _Paths) -> RuleUse:
-    """What one pattern did; what it could have decided is asked where it decides none."""
-    fine, broken = [], []
-    for row in tree.won.get(index, ()):
-        if row.problem:
-            broken.append((row.array.name, Broke(problem=row.problem)))
-        else:
-            fine.append(row.array.name)
-    fitting: list[Request] = []
-    never = None
-    if not fine and not broken:
-        fitting = tree.fitting(rule)
-        never = _why_shadowed(rule, fitting) if fitting else _near(rule, tree)
-    decides, unsplit = tuple(fine), ()
-    if not rule.spec.axes and not rule.spec.unconstrained:
-        decides, unsplit = (), decides
-    return RuleUse(
-        index,
-        rule,
-        decides,
-        unsplit,
-        unreached=tuple(r.array.name for r in fitting),
-        broken=tuple(broken),
-        never=never,
-    )
+                won.setdefault(row.by_path.winner, []).append(row)
+    text = "\n".join(found.path for _, found in rows)
+    uses = []
+    for index, rule in enumerate(rules):
+        fine, broken = [], []
+        for row in won.get(index, ()):
+            if row.problem:
+                broken.append((row.array.name, Broke(problem=row.problem)))
+            else:
+                fine.append(row.array.name)
+        fields = {"decides": tuple(fine), "broken": tuple(broken)}
+        if not rule.spec.axes and not rule.spec.unconstrained:
+            fields["leaves_unsplit"] = fields.pop("decides")
+        never = None
+        if not fine and not broken:
+            fitting = []
+            # One search through all paths says of most patterns that none fits.
+            if required(rule.pattern) in text:
+                fitting = [pair for pair in rows if _fits(rule, pair[1])]
+            never = _why_shadowed(rule, fitting) or _near(rule, rows, text)
+            fields["unreached"] = tuple(row.array.name for row, _ in fitting)
+        uses.append(RuleUse(index, rule, **fields, never=never))
+    return tuple(uses)
 
 
-def _also_fits(rule: PathRule, row: Request) -> bool:
-    found = row.by_path
-    if found is None:
-        return False
+def _fits(rule: PathRule, found: PathResolution) -> bool:
     try:
         return rule.pattern == found.path or fits(
             rule.pattern, found.path, found.dialect
@@ -387,43 +297,45 @@ def _also_fits(rule: PathRule, row: Request) -> bool:
         return False
 
 
-def _why_shadowed(rule: PathRule, rows: list[Request]) -> Idle:
-    """Why a pattern decides nothing that matches the paths of these rows."""
-    if all(row.spec_wins for row in rows):
+def _why_shadowed(
+    rule: PathRule, fitting: list[tuple[Request, PathResolution]]
+) -> Idle | None:
+    """Why a pattern decides nothing that matches the paths of some rows."""
+    by, own = set(), 0
+    for row, found in fitting:
+        own += row.spec_wins
+        if not row.spec_wins and found.winner is not None:
+            by.add(found.winner)
+    if not fitting:
+        return None
+    if own == len(fitting):
         return Idle("own specs", rule)
-    by = set()
-    for row in rows:
-        winner = None if row.by_path is None else row.by_path.winner
-        if winner is not None and not row.spec_wins:
-            by.add(winner)
-    if not by:
-        return Idle("several match", rule)
-    return Idle("shadowed", rule, tuple(sorted(by)), arrays=len(rows))
+    return Idle("shadowed", rule, tuple(sorted(by)), arrays=len(fitting) - own)
 
 
-def _near(rule: PathRule, tree: _Paths) -> Idle:
+def _near(
+    rule: PathRule, rows: list[tuple[Request, PathResolution]], text: str
+) -> Idle:
     """What of a pattern that matches nothing is not in any path, and what is near."""
     words = words_of(rule.pattern)
-    missing = [w for w in words if w not in tree.text]
-    for word in missing:
-        if close := nearest(word, tree.words):
-            return Idle("no such word", rule, word=word, near=close)
+    missing = [word for word in words if word not in text]
     if missing:
-        return Idle("no such word", rule, word=missing[0])
-    if tree.keras:
-        for path in tree.paths:
-            if wider := wider_pattern(rule.pattern, path):
-                return Idle("inner path", rule, near=wider)
-    # Of the paths with most of its words, the one that is spelled most alike.
-    counts = [sum(word in path for word in words) for path in tree.paths]
+        known = list(dict.fromkeys(re.findall(r"[^\W\d]\w+", text)))
+        for word in missing:
+            if close := nearest(word, known):
+                return Idle("no such path", rule, word=word, near=close)
+        return Idle("no such path", rule, word=missing[0])
+    for _, found in rows:
+        if found.dialect is Dialect.KERAS:
+            if wider := wider_pattern(rule.pattern, found.path):
+                return Idle("no such path", rule, near=wider)
+    # Of the paths with all of its words, the one that is spelled most alike.
     alike = []
-    for path, count in zip(tree.paths, counts, strict=True):
-        if words and count == max(counts):
-            alike.append(path)
-    close = nearest(re.sub(r"[^\w/]", "", rule.pattern), alike)
-    if close is None and alike:
-        close = alike[0]
-    return Idle("no such path", rule, near=close)
+    for _, found in rows:
+        if words and all(word in found.path for word in words):
+            alike.append(found.path)
+    plain = re.sub(r"[^\w/]", "", rule.pattern)
+    return Idle("no such path", rule, near=nearest(plain, alike))
 
 
 def no_pattern(rows: Iterable[Request]) -> NoPattern:

@@ -311,8 +311,8 @@ class Audit(Displayed, Fact):
 
         >>> found = audit([("w", (8, 8), "embed mlp")], [("mlp", "model")], "data=2, model=2")
         >>> print(found.diff("nnx").rows[0].why)
-        Dimension 0: linen has no rule for 'embed' and leaves it unsplit; nnx has no rule for
-        'embed' and takes it for a mesh axis.
+        Dimension 0: linen finds no rule that applies; nnx has no rule for its name and takes
+        that for a mesh axis.
         """
         found = other if isinstance(other, Audit) else self.under(other)
         return compare_rows(self.rows, found.rows, (self.dialect, found.dialect))
