@@ -61,7 +61,7 @@ STILL = {
     "core/layout/partition_spec.py": 4,
     "core/layout/rules/path_matching.py": 1,
     "core/layout/rules/resolution.py": 1,
-    "core/layout/rules/rule_tables.py": 2,
+    "core/layout/rules/rule_tables.py": 1,
     "core/layout/rules/rules.py": 8,
     "core/layout/rules/verdicts.py": 4,
     "core/program/constraints.py": 2,
