@@ -7,6 +7,7 @@ nothing. `apply` checks the value, calls the edit, and puts the error at its fie
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,10 +15,9 @@ from functools import partial
 from typing import Any
 
 from shardviz.core.errors import LayoutError, ShardvizError
-from shardviz.core.format import joined, shown, suggestion
+from shardviz.core.format import shown
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.partition_spec import MAX_RANK
 from shardviz.core.layout.rules.remedies import Remedy
 from shardviz.core.layout.rules.rules import Dialect, Rules
 from shardviz.core.program.program import Program
@@ -43,43 +43,9 @@ from shardviz.widgets.targets import (
     why_no_placement,
 )
 
+# Of a Document, what stays when another program is opened.
+_KEPT = ("target", "own", "brief", "revision")
 AXIS_NAMES = ("data", "model", "expert", "stage", "seq")  # of axes that a button adds
-ARRANGEMENTS = ("mesh", "host", "position")
-COLOURS = ("block", "host")
-
-
-@dataclass(frozen=True)
-class Value:
-    """A kind of value that an edit takes.
-
-    Attributes:
-        words: what it is, for the sentence that refuses another one.
-        fits: whether a value of the page is of this kind.
-    """
-
-    words: str
-    fits: Callable[[Any], bool]
-
-
-def _is_number(value: Any) -> bool:
-    # True and False are ints, too.
-    return type(value) is int and value >= 0
-
-
-def _are_numbers(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and all(map(_is_number, value))
-
-
-def _is_remedy(value: Any) -> bool:
-    return isinstance(value, tuple) and isinstance(value[-1], Remedy)
-
-
-NOTHING = Value("nothing", lambda value: True)
-TEXT = Value("text", lambda value: isinstance(value, str))
-NUMBER = Value("a number of 0 or more", _is_number)
-NUMBERS = Value("numbers of 0 or more", _are_numbers)
-NUMBERS_OR_NONE = Value("numbers or None", lambda v: v is None or _are_numbers(v))
-REMEDY = Value("a remedy", _is_remedy)
 
 
 @dataclass(frozen=True)
@@ -88,7 +54,6 @@ class Edit:
 
     Attributes:
         name: what the page calls it.
-        takes: the kind of its value.
         make: makes the new Document of the last one and the value; of a field of an
             array, of the number of the array, too.
         typed: whether the value is the text of a field, which keeps it where it is
@@ -97,7 +62,6 @@ class Edit:
     """
 
     name: str
-    takes: Value
     make: Callable[..., Document]
     typed: bool = False
     error_at: str = ""
@@ -114,31 +78,21 @@ def apply(
         value: what the page sent.
         array: the number of the array, for its fields; by default the selected one.
     """
-    edit = EDITS.get(name)
-    place = name
-    if edit is not None and edit.error_at:
-        place = edit.error_at
+    edit = EDITS[name]
+    place = edit.error_at or name
     kept = {}
     for field, error in document.errors.items():
         # What a button could not do is said once; a field keeps its error.
         if field != place and field in PLACED:
             kept[field] = error
     before = document.replace(errors=kept)
-    if edit is not None and edit.typed and isinstance(value, str):
+    if edit.typed:
         before = before.replace(text={**before.text, name: value})
     try:
-        if edit is None:
-            raise ShardvizError(
-                f"There is no field {shown(name)}.{suggestion(name, EDITS)}"
-            )
-        if not edit.takes.fits(value):
-            raise ShardvizError(
-                f"The edit {name!r} takes {edit.takes.words}; got {shown(value)}."
-            )
-        if name in ARRAY_FIELDS:
-            index = _array_number(before, before.selected if array is None else array)
-            return edit.make(before, value, index)
-        return edit.make(before, value)
+        if name not in ARRAY_FIELDS:
+            return edit.make(before, value)
+        index = before.selected if array is None else array
+        return edit.make(before, value, _array_number(before, index))
     except ShardvizError as error:
         return before.replace(errors={**kept, place: str(error)})
 
@@ -159,11 +113,10 @@ def _type_field(name: str, document: Document, text: str, index: int) -> Documen
     fields = list(document.fields)
     typed = fields[index].typed(name, text, document.mesh)
     others = {f.good.name for i, f in enumerate(fields) if i != index}
-    try:
-        if not typed.errors and typed.good.name in others:
-            name = shown(typed.good.name)
-            raise ShardvizError(f"Another array is called {name}; names are unique.")
-    except ShardvizError as error:
+    if not typed.errors and typed.good.name in others:
+        error = ShardvizError(
+            f"Another array is called {shown(typed.good.name)}; names are unique."
+        )
         typed = ArrayFields(fields[index].good, typed.text, {"name": str(error)})
     fields[index] = typed
     _free_names(fields, document.mesh)
@@ -213,24 +166,18 @@ def _select(document: Document, value: int) -> Document:
 
 def _add(document: Document, value: Any) -> Document:
     """Adds an array like the selected one."""
-    _check_count(document)
     taken = {f.good.name for f in document.fields}
-    number = 0
-    while f"a{number}" in taken:
-        number += 1
+    number = next(n for n in itertools.count() if f"a{n}" not in taken)
     array = ArraySpec(f"a{number}", (64, 64))
     if document.fields:
         array = document.fields[document.selected].good.replace(name=array.name)
     return _with_array(document, array)
 
 
-def _check_count(document: Document) -> None:
-    if len(document.fields) >= MAX_ARRAYS:
-        raise LayoutError(f"The Explorer holds at most {MAX_ARRAYS} arrays.")
-
-
 def _with_array(document: Document, array: ArraySpec) -> Document:
     """The Document with one array more, which is selected."""
+    if len(document.fields) >= MAX_ARRAYS:
+        raise LayoutError(f"The Explorer holds at most {MAX_ARRAYS} arrays.")
     fields = (*document.fields, ArrayFields.of(array))
     document = _only_placed(document.replace(fields=fields))
     return _selected(document, len(fields) - 1)
@@ -240,13 +187,10 @@ def _open(document: Document, value: int) -> Document:
     """Opens a leaf of the model among the arrays, or an array where there is no model."""
     if document.model is None:
         return _select(document, value)
-    if value >= len(document.model.arrays):
-        raise ShardvizError(f"The model has no leaf {value}.")
     leaf = document.model.arrays[value]
     names = [f.good.name for f in document.fields]
     if leaf.name in names:
         return _selected(document, names.index(leaf.name))
-    _check_count(document)
     return _with_array(document, leaf)
 
 
@@ -294,21 +238,9 @@ def _add_axis(document: Document, value: Any) -> Document:
     return _type_mesh(document, axes_text({**shape, name: 2}))
 
 
-def _resize(document: Document, name: str, resized: Callable[[int], int]) -> Document:
+def _resize(resized: Callable[[int], int], document: Document, name: str) -> Document:
     shape = document.mesh.shape
-    if name not in shape:
-        raise ShardvizError(
-            f"There is no mesh axis {shown(name)}.{suggestion(name, shape)}"
-        )
     return _type_mesh(document, axes_text({**shape, name: resized(shape[name])}))
-
-
-def _double(document: Document, value: str) -> Document:
-    return _resize(document, value, lambda size: 2 * size)
-
-
-def _halve(document: Document, value: str) -> Document:
-    return _resize(document, value, lambda size: max(1, size // 2))
 
 
 def _type_hosts(document: Document, text: str) -> Document:
@@ -354,8 +286,8 @@ def accepts(document: Document, mesh: MeshSpec) -> bool:
     return len(problems) <= len(document.program.problems)
 
 
-def _choose_target(document: Document, value: str) -> Document:
-    return document.replace(target=checked_target(value))
+def _choose_target(document: Document, text: str) -> Document:
+    return document.replace(target=checked_target(text))
 
 
 # --- rules ----------------------------------------------------------------------------
@@ -381,13 +313,11 @@ def _tidy(document: Document, value: Any) -> Document:
 
 def _move(document: Document, value: Sequence[int]) -> Document:
     """Moves a rule from one place in the table to another."""
-    rules = list(document.rules)
-    exist = len(value) == 2 and max(value) < len(rules)
-    if not exist or "rules" in document.errors:
-        raise ShardvizError(
-            f"A rule is moved from one place in the table to another; got {shown(value)}."
-        )
-    rules.insert(value[1], rules.pop(value[0]))
+    rules, (old, new) = list(document.rules), value
+    # While the text is wrong, the page shows no rows to move.
+    if max(value) >= len(rules) or "rules" in document.errors:
+        raise ShardvizError(f"The table has no rule {max(value)} to move.")
+    rules.insert(new, rules.pop(old))
     return _with_rules(document, Rules(tuple(rules)))
 
 
@@ -418,26 +348,19 @@ def _take_remedy(document: Document, value: tuple[int, Remedy]) -> Document:
 # --- programs and presets -------------------------------------------------------------
 
 
-def opened(document: Document, program: Program, entry: str) -> Document:
+def _opened(document: Document, program: Program, entry: str) -> Document:
     """The Document with another program, its arrays, rules and mesh."""
+    kept = {name: getattr(document, name) for name in _KEPT}
     look = replace(document.look, dims=None, at=None)
-    return Document.of(
-        program,
-        entry,
-        look=look,
-        target=document.target,
-        own=document.own,
-        brief=document.brief,
-        revision=document.revision,
-    )
+    return Document.of(program, entry, look=look, **kept)
 
 
 def _choose_program(document: Document, value: str) -> Document:
     if value == DEVICE_PUT:
         return _only_placed(document)
     if value == "" and document.own is not None:
-        return opened(document, document.own, "")
-    return opened(document, known_program(value, document.mesh), value)
+        return _opened(document, document.own, "")
+    return _opened(document, known_program(value, document.mesh), value)
 
 
 def _choose_preset(document: Document, value: str) -> Document:
@@ -458,10 +381,6 @@ def _choose_preset(document: Document, value: str) -> Document:
 
 
 def _arrange(document: Document, value: str) -> Document:
-    if value not in ARRANGEMENTS:
-        raise ShardvizError(
-            f"Devices are arranged by {joined(ARRANGEMENTS, 'or')}; got {shown(value)}."
-        )
     why_not = why_no_placement(document.mesh, document.target)
     if value == "position" and why_not:
         raise ShardvizError(why_not)
@@ -469,10 +388,6 @@ def _arrange(document: Document, value: str) -> Document:
 
 
 def _colour(document: Document, value: str) -> Document:
-    if value not in COLOURS:
-        raise ShardvizError(
-            f"Devices are coloured by {joined(COLOURS, 'or')}; got {shown(value)}."
-        )
     return document.replace(look=replace(document.look, colour=value))
 
 
@@ -489,41 +404,35 @@ def _show_dims(document: Document, value: Sequence[int]) -> Document:
 
 def _show_blocks(document: Document, value: Sequence[int] | None) -> Document:
     """Chooses a block of each dimension that is not shown; None shows all of them."""
-    if value is not None and not 1 <= len(value) <= MAX_RANK:
-        raise ShardvizError(
-            f"One block is chosen for each dimension that is not shown; got {shown(value)}."
-        )
-    look = replace(document.look, at=None)
-    if value is not None:
-        look = replace(look, at=tuple(value))
-    return document.replace(look=look)
+    at = None if value is None else tuple(value)
+    return document.replace(look=replace(document.look, at=at))
 
 
 _ALL = (
-    *(Edit(name, TEXT, partial(_type_field, name)) for name in ARRAY_FIELDS),
-    Edit("add", NOTHING, _add),
-    Edit("remove", NUMBER, _remove),
-    Edit("select", NUMBER, _select),
-    Edit("open", NUMBER, _open),
-    Edit("mesh", TEXT, _type_mesh, typed=True),
-    Edit("axis", NOTHING, _add_axis, error_at="mesh"),
-    Edit("double", TEXT, _double, error_at="mesh"),
-    Edit("halve", TEXT, _halve, error_at="mesh"),
-    Edit("hosts", TEXT, _type_hosts, typed=True),
-    Edit("types", TEXT, _choose_types),
-    Edit("target", TEXT, _choose_target),
-    Edit("fit", NOTHING, _fit),
-    Edit("rules", TEXT, _type_rules, typed=True),
-    Edit("tidy", NOTHING, _tidy),
-    Edit("move", NUMBERS, _move),
-    Edit("dialect", TEXT, _choose_dialect),
-    Edit("remedy", REMEDY, _take_remedy),
-    Edit("program", TEXT, _choose_program),
-    Edit("preset", TEXT, _choose_preset),
-    Edit("by", TEXT, _arrange),
-    Edit("colour", TEXT, _colour),
-    Edit("dims", NUMBERS, _show_dims),
-    Edit("at", NUMBERS_OR_NONE, _show_blocks),
+    *(Edit(name, partial(_type_field, name)) for name in ARRAY_FIELDS),
+    Edit("add", _add),
+    Edit("remove", _remove),
+    Edit("select", _select),
+    Edit("open", _open),
+    Edit("mesh", _type_mesh, typed=True),
+    Edit("axis", _add_axis, error_at="mesh"),
+    Edit("double", partial(_resize, lambda size: 2 * size), error_at="mesh"),
+    Edit("halve", partial(_resize, lambda size: max(1, size // 2)), error_at="mesh"),
+    Edit("hosts", _type_hosts, typed=True),
+    Edit("types", _choose_types),
+    Edit("target", _choose_target),
+    Edit("fit", _fit),
+    Edit("rules", _type_rules, typed=True),
+    Edit("tidy", _tidy),
+    Edit("move", _move),
+    Edit("dialect", _choose_dialect),
+    Edit("remedy", _take_remedy),
+    Edit("program", _choose_program),
+    Edit("preset", _choose_preset),
+    Edit("by", _arrange),
+    Edit("colour", _colour),
+    Edit("dims", _show_dims),
+    Edit("at", _show_blocks),
 )
 #: Every edit, by the name that the page sends.
 EDITS: Mapping[str, Edit] = {edit.name: edit for edit in _ALL}

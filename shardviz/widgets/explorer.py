@@ -396,9 +396,9 @@ class Explorer(anywidget.AnyWidget):
     def _apply(self, number: int) -> None:
         """Applies one of the remedies that the page shows, if they are still current."""
         revision, text, remedies = self._remedies
-        cell = Cell.parse(text)
-        if cell is not None and revision == self.session.now.revision:
-            self.session.edit("remedy", (cell.array, remedies.found[number]))
+        if revision == self.session.now.revision:
+            array = Cell.parse(text).array
+            self.session.edit("remedy", (array, remedies.found[number]))
 
     def _session_changed(self) -> None:
         if self._receiving:

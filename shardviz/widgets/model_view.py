@@ -71,32 +71,21 @@ class Leaves:
     @cached_property
     def kind_of(self) -> tuple[int, ...]:
         """The number of the kind of each leaf."""
-        return self._numbered[0]
+        numbers: dict[Any, int] = {}
+        kind_of = []
+        for a in self.arrays:
+            key = (a.logical, a.shape, a.dtype, a.spec, a.memory_kind)
+            key = (*key, a.name in self.unknown)
+            kind_of.append(numbers.setdefault(key, len(numbers)))
+        return tuple(kind_of)
 
     @cached_property
     def kinds(self) -> tuple[ArraySpec, ...]:
         """An ArraySpec of each kind of leaf."""
-        return self._numbered[1]
-
-    @cached_property
-    def _numbered(self) -> tuple[tuple[int, ...], tuple[ArraySpec, ...]]:
-        numbers: dict[Any, int] = {}
-        kinds: list[ArraySpec] = []
-        kind_of = []
-        for array in self.arrays:
-            key = (
-                array.logical,
-                array.shape,
-                array.dtype,
-                array.spec,
-                array.memory_kind,
-                array.name in self.unknown,
-            )
-            if key not in numbers:
-                numbers[key] = len(kinds)
-                kinds.append(array)
-            kind_of.append(numbers[key])
-        return tuple(kind_of), tuple(kinds)
+        first: dict[int, ArraySpec] = {}
+        for array, kind in zip(self.arrays, self.kind_of, strict=True):
+            first.setdefault(kind, array)
+        return tuple(first.values())
 
     @cached_property
     def groups(self) -> Mapping[str, Counter[int]]:
@@ -109,24 +98,15 @@ class Leaves:
     def edited(self, arrays: Iterable[ArraySpec]) -> Leaves:
         """The leaves with these arrays in the place of the leaves of their names."""
         new = {array.name: array for array in arrays}
-        kept, changed, described = [], set(), set()
-        for old in self.arrays:
-            array = new.get(old.name)
-            if array is None or array == old:
-                kept.append(old)
-                continue
-            kept.append(array)
-            changed.add(array.name)
-            if array.logical is not None or array.spec is not None:
-                described.add(array.name)
-        if not changed:
-            return self
-        return replace(
-            self,
-            arrays=tuple(kept),
-            unknown=self.unknown - described,
-            by_path=self.by_path - changed,
-        )
+        edited = tuple(new.get(old.name, old) for old in self.arrays)
+        changed, described = set(), set()
+        for old, array in zip(self.arrays, edited, strict=True):
+            if array != old:
+                changed.add(array.name)
+                if array.logical is not None or array.spec is not None:
+                    described.add(array.name)
+        unknown, by_path = self.unknown - described, self.by_path - changed
+        return replace(self, arrays=edited, unknown=unknown, by_path=by_path)
 
     def requests(self, program: Program) -> list[Request]:
         """How each kind is split under the rules of a program, on its mesh."""
@@ -171,10 +151,10 @@ def audit_of(program: Program, leaves: Leaves | None) -> Audit:
 def leaves_view(leaves: Leaves) -> dict[str, Any]:
     """What no edit of rules or mesh changes: paths, kinds, and the layers of one array."""
     arrays = leaves.arrays
-    numbers = range(len(arrays))
-    folded = []
-    folds = fold(numbers, lambda i: arrays[i].name, lambda i: leaves.kind_of[i])
-    for layers in folds:
+    folded, kind_of = [], leaves.kind_of
+    for layers in fold(
+        range(len(arrays)), lambda i: arrays[i].name, kind_of.__getitem__
+    ):
         if len(layers.items) > 1:
             folded.append([layers.name, list(layers.items)])
     position = {array.name: i for i, array in enumerate(arrays)}
@@ -187,7 +167,7 @@ def leaves_view(leaves: Leaves) -> dict[str, Any]:
             elements += math.prod(array.shape)
     return {
         "paths": [array.name for array in arrays],
-        "kinds": list(leaves.kind_of),
+        "kinds": list(kind_of),
         "folds": folded,
         "partners": partners if leaves.partners else [],
         "words": wording.leaf_count(
@@ -223,7 +203,7 @@ def _kind_view(one: Request, mesh: MeshSpec) -> dict[str, Any]:
     if array.logical is not None:
         view["names"] = ["_" if n is None else str(n) for n in array.logical]
     if one.spec is None and not one.problem:
-        return {**view, "note": wording.unknown_split()}
+        return {**view, "note": wording.UNKNOWN_SPLIT}
     if layout is not None and array.memory_kind is not None:
         view["text"] = wording.bytes_in(layout.bytes_per_device, array.memory_kind)
     elif layout is not None:
@@ -246,8 +226,7 @@ def _kind_view(one: Request, mesh: MeshSpec) -> dict[str, Any]:
 
 def _dims(spec: Spec, mesh: MeshSpec) -> list[list[list[int]]]:
     """By dimension its axes as [number in the mesh, size]."""
-    names = mesh.axis_names
-    dims = []
+    names, dims = mesh.axis_names, []
     for axes in spec.dims:
         # A rule may name an axis that the mesh lacks.
         known = [axis for axis in axes if axis in names]
@@ -295,12 +274,7 @@ def _constraints(plan: Plan | None) -> list[dict[str, Any]]:
         return []
     rows = []
     for call in plan.constraints[:MOST_CONSTRAINTS]:
-        row = {
-            "where": call.where,
-            "effect": call.effect,
-            "spec": "" if call.spec is None else str(call.spec),
-            "text": call.sentence,
-            "warns": call.wants_attention,
-        }
-        rows.append(row)
+        spec = "" if call.spec is None else str(call.spec)
+        row = {"where": call.where, "effect": call.effect, "spec": spec}
+        rows.append({**row, "text": call.sentence, "warns": call.wants_attention})
     return rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,30 +26,11 @@ from shardviz.widgets.targets import DevicePlacement, why_no_placement
 MAX_THUMB_BLOCKS = 4096
 
 
-@dataclass(frozen=True)
-class _DevicesShown:
-    """What the picture of the devices depends on.
-
-    Attributes:
-        mesh: with its ids and hosts.
-        by: the arrangement.
-        note: why it is not the one that was chosen.
-        placement: where the devices are drawn by position; else None.
-        has_positions: whether they could be.
-    """
-
-    mesh: MeshSpec
-    by: str
-    note: str
-    placement: DevicePlacement | None
-    has_positions: bool
-
-
 class PictureCache:
     """The pictures of the last edit, so that the next one draws only what it changes."""
 
     def __init__(self) -> None:
-        self._devices: tuple[_DevicesShown, dict[str, Any]] | None = None
+        self._devices: tuple[Any, dict[str, Any]] = (None, {})
         self._arrays: dict[Any, dict[str, Any]] = {}  # by what is drawn
         self._shown: tuple[Any, list[dict[str, Any]]] = (None, [])
         self._last: dict[int, dict[str, Any]] = {}
@@ -63,21 +44,26 @@ class PictureCache:
         of the layout that it shows as `pictured`. Nothing is there for an array that
         cannot be drawn.
         """
-        devices = self._device_view(_devices_shown(document, placement))
+        devices = self._device_view(document, placement)
         return devices, self._array_pictures(document, placement)
 
-    def _device_view(self, shown: _DevicesShown) -> dict[str, Any]:
-        if self._devices is None or self._devices[0] != shown:
-            view = {
-                **_drawn_devices(shown),
-                "by": shown.by,
-                "has_positions": shown.has_positions,
-                "note": shown.note,
-                "count": "",
-            }
-            if shown.placement is not None:
-                view["count"] = shown.placement.words
-            self._devices = (shown, view)
+    def _device_view(
+        self, document: Document, placement: DevicePlacement | None
+    ) -> dict[str, Any]:
+        by, note = document.look.by, ""
+        mesh = document.mesh if placement is None else placement.mesh
+        if by == "position" and placement is None:
+            by = "mesh"
+            note = wording.not_by_position(why_no_placement(mesh, document.target))
+        elif _numbered_by_position(mesh):
+            note = wording.TOO_MANY_IDS
+        key = (mesh, by, note, placement)
+        if self._devices[0] != key:
+            at = placement if by == "position" else None
+            view = _drawn_devices(mesh, by, at)
+            view.update(by=by, has_positions=placement is not None, note=note)
+            view["count"] = "" if at is None else at.words
+            self._devices = (key, view)
         return self._devices[1]
 
     def _array_pictures(
@@ -85,10 +71,13 @@ class PictureCache:
     ) -> list[dict[str, Any]]:
         requests, keys = [], []
         for number, request in enumerate(document.program.requests):
-            placed = _placed(request, placement)
+            # The devices of a described target have ids of their own.
+            if placement is not None and request.layout is not None:
+                layout = replace(request.layout, mesh=placement.mesh)
+                request = replace(request, layout=layout)
             look = document.look if number == document.selected else None
-            requests.append(placed)
-            keys.append(_key(placed, look))
+            requests.append(request)
+            keys.append(_key(request, look))
         if self._shown[0] == keys:
             return self._shown[1]
         pictures: list[dict[str, Any]] = []
@@ -110,42 +99,21 @@ class PictureCache:
         return pictures
 
 
-def _devices_shown(
-    document: Document, placement: DevicePlacement | None
-) -> _DevicesShown:
-    mesh, by, note = document.mesh, document.look.by, ""
-    if placement is not None:
-        mesh = placement.mesh
-    if by == "position" and placement is None:
-        by = "mesh"
-        note = wording.not_by_position(why_no_placement(mesh, document.target))
-    elif _numbered_by_position(mesh):
-        note = wording.too_many_ids()
-    drawn = placement if by == "position" else None
-    return _DevicesShown(mesh, by, note, drawn, placement is not None)
-
-
 def _numbered_by_position(mesh: MeshSpec) -> bool:
     """Whether the page, which would need the id of every device, shows positions."""
     return mesh.size > MOST_TILES and not mesh.ids_are_positions
 
 
-def _placed(request: Request, placement: DevicePlacement | None) -> Request:
-    """The request on the devices of the target, which have ids of their own."""
-    if placement is None or request.layout is None:
-        return request
-    return replace(request, layout=replace(request.layout, mesh=placement.mesh))
-
-
-def _drawn_devices(shown: _DevicesShown) -> dict[str, Any]:
+def _drawn_devices(
+    mesh: MeshSpec, by: str, placement: DevicePlacement | None
+) -> dict[str, Any]:
     """The picture of the devices, and the id and host of each in mesh order."""
-    mesh, placement = shown.mesh, shown.placement
     if placement is not None:
         picture = draw_position(mesh, placement.topology, title="", bare=True)
     else:
         if _numbered_by_position(mesh):
             mesh = MeshSpec(mesh.axis_names, mesh.axis_sizes, mesh.axis_types)
-        picture = draw_mesh(mesh, by=shown.by, title="")
+        picture = draw_mesh(mesh, by=by, title="")
     # The page colours devices by what they hold.
     tiles = replace(picture.tiles, group=np.zeros(len(picture.tiles.x), np.int32))
     picture = replace(picture, tiles=tiles, groups=1)
@@ -164,9 +132,7 @@ def _drawn_devices(shown: _DevicesShown) -> dict[str, Any]:
 def _key(request: Request, look: Look | None) -> Any:
     """What the picture of an array depends on; None where there is nothing to draw.
 
-    Args:
-        request: the array, resolved and laid out.
-        look: which dimensions of the selected array are shown; None for any other.
+    The look is of the selected array, and None for any other.
     """
     layout = request.layout
     if layout is None or (look is None and layout.num_blocks > MAX_THUMB_BLOCKS):

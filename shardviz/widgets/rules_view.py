@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardviz.core.layout.rules.remedies import Remedy
 from shardviz.core.layout.rules.requests import Request, kinds_of
@@ -39,18 +39,11 @@ LETTERS = {
 # --- the grid -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Column:
-    """The arrays of the same names, shape and spec: one column of the grid.
+class _Column(NamedTuple):
+    """The arrays of the same names, shape and spec: one column of the grid."""
 
-    Attributes:
-        array: the number of the first of them.
-        more: how many others there are.
-        request: the first of them, resolved and laid out.
-    """
-
-    array: int
-    more: int
+    array: int  # the number of the first of them
+    more: int  # how many others there are
     request: Request
 
 
@@ -178,16 +171,13 @@ class Cell:
     dim: int
 
     @staticmethod
-    def parse(text: str) -> Cell | None:
-        """A cell as the page names it, `rule:array:dimension`; None for any other text.
+    def parse(text: str) -> Cell:
+        """A cell as the page names it: `rule:array:dimension`; `""` where there is none.
 
-        >>> Cell.parse("-1:0:1"), Cell.parse("2:0")
-        (Cell(rule=-1, array=0, dim=1), None)
+        >>> Cell.parse("-1:0:1")
+        Cell(rule=-1, array=0, dim=1)
         """
-        try:
-            rule, array, dim = map(int, text.split(":"))
-        except ValueError:
-            return None
+        rule, array, dim = map(int, (text or "-1:-1:-1").split(":"))
         return Cell(rule, array, dim)
 
     def request(self, document: Document) -> Request | None:
@@ -210,7 +200,7 @@ class Cell:
         if found is None:
             return where, wording.why_split(request, self.dim, _by_path(document, self))
         if self.rule >= len(found.rules):
-            return where, wording.gone_rule()
+            return where, wording.GONE_RULE
         if self.rule < 0:
             said = found.explain_dimension(self.dim)
             return where, wording.with_own_spec(said, request)
@@ -227,15 +217,9 @@ def _by_path(document: Document, cell: Cell) -> bool:
 
 @dataclass(frozen=True)
 class CellRemedies:
-    """What would split the dimension of a cell.
+    """The smallest edits that split the dimension of a cell, and what the page shows.
 
-    Attributes:
-        found: the smallest edits that do.
-        views: what the page shows of them.
-        reason: why there are none; `""` also where the dimension is split already.
-
-    >>> CellRemedies().found
-    ()
+    The reason says why there are none; `""` also where the dimension is split already.
     """
 
     found: tuple[Remedy, ...] = ()
@@ -248,7 +232,7 @@ def cell_view(
 ) -> dict[str, Any]:
     """The chosen cell: what the rule did there, and why. Empty where there is none."""
     cell = Cell.parse(text)
-    if cell is None or cell.request(document) is None:
+    if cell.request(document) is None:
         return {}
     head, sentence = cell.words(document)
     view: dict[str, Any] = {"key": text, "head": head, "text": sentence}
@@ -261,7 +245,7 @@ def cell_view(
 def cell_remedies(session: Session, text: str) -> CellRemedies:
     """The edits that split the dimension of a cell, by resolving the whole model again."""
     document, cell = session.now, Cell.parse(text)
-    if cell is None or cell.request(document) is None:
+    if cell.request(document) is None:
         return CellRemedies()
     name = document.arrays[cell.array].name
     row = next(row for row in session.audit.rows if row.path == name)
@@ -271,21 +255,13 @@ def cell_remedies(session: Session, text: str) -> CellRemedies:
         leaf = [array.name for array in document.model.arrays].index(name)
         return CellRemedies(reason=wording.paths_not_editable(leaf, cell.dim))
     search = row.remedies(f"split {cell.dim}")
-    found = tuple(search.items[:MOST_REMEDIES])
-    views = tuple(_remedy_view(remedy, row) for remedy in found)
-    return CellRemedies(found, views, search.reason or "")
-
-
-def _remedy_view(remedy: Remedy, row: Request) -> dict[str, Any]:
-    """What to do, and what that does to this array, to memory and to the others."""
-    saves = row.layout is not None and (remedy.bytes_saved or 0) > 0
-    return {
-        "edit": remedy.edit,
-        "spec": str(remedy.spec),
-        "memory": wording.remedy_memory(remedy, row),
-        "saves": saves,
-        "others": wording.remedy_others(remedy),
-    }
+    found, views = tuple(search.items[:MOST_REMEDIES]), []
+    for remedy in found:
+        saves = row.layout is not None and (remedy.bytes_saved or 0) > 0
+        view = {"edit": remedy.edit, "spec": str(remedy.spec), "saves": saves}
+        view["memory"] = wording.remedy_memory(remedy, row)
+        views.append({**view, "others": wording.remedy_others(remedy)})
+    return CellRemedies(found, tuple(views), search.reason or "")
 
 
 def saved_cells(document: Document) -> dict[str, list[str]]:

@@ -44,15 +44,17 @@ class _Table:
     """A list of distinct items, each found by its number."""
 
     def __init__(self) -> None:
-        self.items: list[Any] = []
-        self._numbers: dict[Hashable, int] = {}
+        self._items: dict[Hashable, tuple[int, Any]] = {}
 
     def add(self, key: Hashable, item: Any = None) -> int:
         """The number of the item with this key; a new one is added."""
-        number = self._numbers.setdefault(key, len(self.items))
-        if number == len(self.items):
-            self.items.append(key if item is None else item)
-        return number
+        new = len(self._items), key if item is None else item
+        return self._items.setdefault(key, new)[0]
+
+    @property
+    def items(self) -> list[Any]:
+        """The items in order."""
+        return [item for _, item in self._items.values()]
 
 
 def values_view(plan: Plan | None, explanations: int = 0) -> dict[str, Any]:

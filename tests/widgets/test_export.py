@@ -6,15 +6,10 @@ import pytest
 
 from shardviz.core.backend.run.worker.run import run_program
 from shardviz.core.errors import ShardvizError
-from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.program import Program
 from shardviz.gallery import programs
 from shardviz.gallery.programs import known_names, known_program
 from shardviz.widgets import html_page, jax_code
-from shardviz.widgets.document import DEVICE_PUT
 from shardviz.widgets.explorer import Explorer
 from shardviz.widgets.session import Session
 
@@ -54,42 +49,6 @@ def test_the_code_of_the_uneven_puzzle_does_what_its_program_does(eight_devices)
     assert str(refused.value).splitlines()[0] in report.error.message
 
 
-def test_the_code_of_the_refused_puzzle_shows_what_jax_says(eight_devices):
-    code = jax_code.code(Session(known_program(REFUSED), REFUSED).now)
-    with pytest.raises(ValueError, match="incompatible devices for jitted computation"):
-        executed(code)
-
-
-@pytest.mark.parametrize("types", ["Auto", "Explicit"])
-def test_the_code_keeps_axis_types_and_device_order(types, eight_devices, capsys):
-    mesh = make_mesh("a=2, b=4", axis_types=types, device_ids=[7, 6, 5, 4, 3, 2, 1, 0])
-    array = ArraySpec("x", (8, 8), None, "bfloat16", Spec.parse("b, a"))
-    session = Session(Program(lambda x: x, (array,), mesh, name=DEVICE_PUT), DEVICE_PUT)
-    namespace = executed(jax_code.code(session.now))
-    made = namespace["mesh"]
-    assert [d.id for d in made.devices.flat] == [7, 6, 5, 4, 3, 2, 1, 0]
-    assert {t.name for t in made.axis_types} == {types}
-    shards = {s.device.id: s.index for s in namespace["x"].addressable_shards}
-    assert shards == session.program.requests[0].layout.indices()
-
-
-def test_names_that_are_no_identifiers_become_some(eight_devices, capsys):
-    arrays = tuple(
-        ArraySpec(name, (8,), None, "float32", Spec.parse("data"))
-        for name in ("class", "params.w", "params w", "np", "1st", "</x>")
-    )
-    session = Session(Program(lambda *a: a, arrays, make_mesh(data=8), name=DEVICE_PUT), DEVICE_PUT)
-    executed(jax_code.code(session.now))
-
-
-def test_an_array_that_cannot_be_laid_out_is_a_comment_with_the_reason(eight_devices):
-    session = Session(programs.get(), programs.DEFAULT)
-    session.edit("shape", "512, 2047", 0)
-    code = jax_code.code(session.now)
-    assert re.search(r"^# w_in: Dimension 1: 2,047 does not divide", code, re.MULTILINE)
-    executed(code)
-
-
 def test_a_multiline_name_cannot_leave_its_comment():
     session = Session(programs.get(), programs.DEFAULT)
     session.edit("rules", "embed -> 'x\\\nimport os'")
@@ -107,7 +66,7 @@ def test_the_page_is_written_to_its_path(tmp_path):
         made.save_html(tmp_path / "no" / "folder.html")
 
 
-@pytest.mark.parametrize("path", [None, 3, "", ["page.html"], ".", "/", "a\0b"])
+@pytest.mark.parametrize("path", ["", "."])
 def test_a_page_goes_to_a_path(path):
     made = Explorer(Session(programs.get(), programs.DEFAULT), ExecutableCache())
     with pytest.raises(ShardvizError, match=r"A page is saved to a path, such as .*; got "):

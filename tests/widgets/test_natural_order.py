@@ -34,10 +34,3 @@ def test_layers_are_counted_in_every_order():
     found = orders(paths)
     assert found["tree"] == found["bytes"] == found["name"] == counted
     assert [paths[leaf] for leaf in found["leaves"]] == counted, "each keeps its own numbers"
-
-
-def test_other_names_keep_their_places():
-    paths = ["z", "block10/w", "block9/w", "a", "block10/b", "block9/b"]
-    found = orders(paths)
-    assert found["bytes"] == ["z", "block9/w", "block10/w", "a", "block9/b", "block10/b"]
-    assert found["name"] == ["a", "block9/b", "block9/w", "block10/b", "block10/w", "z"]

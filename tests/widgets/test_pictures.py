@@ -57,10 +57,8 @@ def test_layers_that_look_alike_are_drawn_once(drawn):
 EDITS = {
     "nothing": [],
     "a name": [("name", "w", 3)],
-    "a type": [("dtype", "bfloat16", 3)],
     "a type and a choice": [("dtype", "bfloat16", 0), ("select", 2)],
     "another mesh": [("mesh", "data=4, model=2")],
-    "the types of axes": [("types", "Explicit")],
 }
 
 

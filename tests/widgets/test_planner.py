@@ -11,7 +11,6 @@ from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Failure, Report
 from shardviz.gallery import programs
-from shardviz.widgets.document import DEVICE_PUT
 from shardviz.widgets.explorer import Explorer
 from shardviz.widgets.planner import Planner, why_not_automatic
 from shardviz.widgets.session import Session
@@ -45,15 +44,6 @@ def test_the_latest_program_is_planned_and_then_partitioned():
     assert (made.state.plan_revision, made.state.report_revision) == (8, 8)
     assert made.state.running == ""
     made.close()
-
-
-def test_the_same_program_is_planned_once():
-    seen: list[str] = []
-    made = planner(lambda p: seen.append(p.name) or planned(p))
-    for _ in range(3):
-        made.request(program(), 1, "")
-        assert made.wait(5)
-    assert seen == ["on 8"]
 
 
 def test_another_target_runs_the_partitioner_again_and_plans_nothing():
@@ -117,16 +107,6 @@ def test_whatever_planning_raises_becomes_the_plans_error(error, stage):
     assert made.wait(5)
     assert made.state.plan.error.stage == stage
     assert str(error) in made.state.plan.error.message
-
-
-def test_whatever_the_partitioner_raises_becomes_the_reports_error():
-    def fail(*_) -> Report:
-        raise RuntimeError("the worker ended")
-
-    made = planner(partition=fail)
-    made.request(program(), 1, "")
-    assert made.wait(5)
-    assert "the worker ended" in made.state.report.error.message
 
 
 def test_an_edit_while_the_partitioner_works_gets_its_plan_at_once_and_drops_the_old_report():
@@ -198,17 +178,6 @@ def test_an_explorer_plans_once_a_page_shows_it_and_not_before():
     assert made.plan.ok
     assert made.stages_data["stages"][0]["state"] == "estimate"
     assert made.plan_data["count"] == len(made.plan.ops)
-    made.close()
-
-
-def test_a_program_that_only_places_arrays_has_a_plan_too():
-    session = Session(programs.get(), programs.DEFAULT)
-    session.edit("program", DEVICE_PUT)
-    made = Explorer(session, ExecutableCache())
-    made.follow()
-    made.wait(120)
-    assert made.plan.ok, made.plan.error
-    assert made.plan.collectives == ()
     made.close()
 
 

@@ -37,7 +37,7 @@ def text(stages: dict, index: int) -> str:
     return stages["stages"][index]["text"]
 
 
-@pytest.mark.parametrize("name", [programs.DEFAULT, "attention", *puzzles.names()])
+@pytest.mark.parametrize("name", [programs.DEFAULT, "two orders of devices"])
 def test_every_known_program_saves_with_its_stages_values_and_explanations(name, eight_devices):
     made = explorer(name)
     began = time.perf_counter()
@@ -50,13 +50,6 @@ def test_every_known_program_saves_with_its_stages_values_and_explanations(name,
         assert len(values["explanations"]) == values["count"] > 0
     assert made.page().startswith("<!doctype html>")
     made.close()
-
-
-def test_an_older_plan_is_planned_again():
-    made = views()
-    made.saved(programs.get(), 0)
-    _, values = made.saved(programs.get().replace(mesh=make_mesh(data=2, model=2)), 1)
-    assert values["mesh"] == "data=2, model=2"
 
 
 def test_without_jax_the_page_says_not_planned(monkeypatch):
@@ -124,7 +117,7 @@ def test_a_cancelled_compile_keeps_what_was_known_or_what_the_partitioner_found(
     made.close()
 
 
-@pytest.mark.parametrize("name", puzzles.names())
+@pytest.mark.parametrize("name", puzzles.names()[:2])
 def test_a_puzzle_keeps_its_own_mesh_and_is_restored_from_its_state(name):
     session = Session(programs.get(), programs.DEFAULT)
     session.edit("mesh", "data=2, model=8")

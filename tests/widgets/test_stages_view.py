@@ -5,10 +5,9 @@ from collections import Counter
 import pytest
 
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.cause import Cause, ValueName
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp, ShardingRule
-from shardviz.core.program.report import Collective, Failure, Memory, Report
+from shardviz.core.program.report import Collective, Failure, Report
 from shardviz.core.program.roofline import roofline
 from shardviz.widgets.collective_table import crosses_hosts
 from shardviz.widgets.planner import StageResults
@@ -83,25 +82,6 @@ def test_a_combined_collective_has_the_causes_of_its_members_the_largest_first()
     together = next(c for c in view["collectives"][2] if c["number"] == 0)
     assert together["causes"] == [str(one.cause) for one in reversed(SUMS)]
     assert together["tags"] == ["async", "combined"]
-
-
-def test_the_cause_of_the_estimate_is_not_that_of_the_partitioners_collective():
-    moved = Collective(
-        "all-gather",
-        ("data",),
-        1024,
-        "jit(f)/dot_general",
-        "f.py:3",
-        value="dot_general",
-        cause=Cause("gathered", "all-gather", ("data",)),
-    )
-    w_in = ValueName("argument", "w_in")
-    cause = Cause("gathered", "all-gather", ("data",), operand=w_in, dimension=0)
-    gathered = dataclasses.replace(moved, value="", cause=cause, operand=w_in)
-    report = Report("f", "cpu", partitioned=(gathered,), collectives=())
-    plan = dataclasses.replace(PLAN, collectives=(moved,))
-    (row,) = stages_view(StageResults(plan, 0, report))["collectives"][1]
-    assert row["causes"] == [str(cause)]
 
 
 HOSTS = make_mesh(data=4, model=2, processes=2)
@@ -195,23 +175,6 @@ def test_memory_is_compared_with_the_capacity():
     assert view["capacity"] == pytest.approx(16 / 24)
 
 
-@pytest.mark.parametrize(
-    ("memory", "sizes"),
-    [
-        (Memory(arguments=3 << 20), ["3 MiB"]),
-        (Memory(arguments=1 << 30, outputs=2 << 30, aliased=1 << 30, capacity=5 << 30),
-         ["2 GiB", "5 GiB", "1 GiB"]),
-        (Memory(arguments=1, host_arguments=2 << 20), ["1 B", "2 MiB"]),
-        (Memory(host_outputs=2 << 20), ["2 MiB"]),
-        (Memory(), []),
-    ],
-)  # fmt: skip
-def test_the_sentence_on_memory_has_its_numbers(memory, sizes):
-    sentence = memory_view(Report("f", "t", memory=memory))["sentence"]
-    assert all(size in sentence for size in sizes)
-    assert bool(sentence) is bool(sizes)
-
-
 def test_operations_are_priced_with_the_plan_of_the_same_program():
     rule = ShardingRule(
         ((("i",), ("k",)), (("k",), ("j",))), ((("i",), ("j",)),),
@@ -234,10 +197,3 @@ def test_operations_are_priced_with_the_plan_of_the_same_program():
     ]
     assert other["operations"] == []
     assert same["times"] == other["times"] != []
-
-
-def test_groups_that_are_a_part_of_an_axis_cross_hosts_only_where_they_do():
-    mesh = make_mesh(data=4, processes=2)
-    within = Collective("all-reduce", ("data",), 8, groups=((0, 1), (2, 3)), is_partial=True)
-    between = dataclasses.replace(within, groups=((0, 2), (1, 3)))
-    assert [crosses_hosts(c, mesh) for c in (within, between)] == [False, True]

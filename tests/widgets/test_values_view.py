@@ -11,7 +11,7 @@ from shardviz.core.program.plan_notes import Note
 from shardviz.core.program.plan_values import Origin, PlannedOp
 from shardviz.core.program.report import Collective
 from shardviz.widgets.values_view import BACKWARD, NOT_COVERED, explanation_view, values_view
-from tests.widgets.plans import MESH, REFUSED, layers
+from tests.widgets.plans import MESH, layers
 
 PLANS = {
     "three layers": layers(3),
@@ -127,15 +127,6 @@ def test_what_is_estimated_to_move_is_listed_at_the_value_that_causes_it():
     assert len(view["moves"]) == 3
 
 
-def test_a_diagnosis_has_its_choices_and_their_price():
-    found = values_view(REFUSED)["diagnosis"]
-    assert found["problem"] == str(REFUSED.diagnosis.problem)
-    assert [(c["spec"], c["cost"]) for c in found["choices"]] == [
-        ("P('data', None)", "4 KiB, estimated"),
-        ("P(None, None)", "nothing moves, estimated"),
-    ]
-
-
 def test_an_explanation_is_that_of_the_plan():
     plan = layers(3)
     explanation = explanation_view(plan, "dot_general_1")
@@ -147,13 +138,6 @@ def test_an_explanation_is_that_of_the_plan():
     )
     assert explanation["stack"] == ["block.py:31", "train.py:9"]
     assert explanation["error"] == ""
-
-
-@pytest.mark.parametrize("plan", [None, layers(1)], ids=["no plan", "no such value"])
-def test_an_explanation_that_there_is_not_says_why(plan):
-    explanation = explanation_view(plan, "nothing")
-    assert explanation["error"]
-    assert explanation["lines"] == []
 
 
 def test_explanations_are_included_in_small_plans_only():

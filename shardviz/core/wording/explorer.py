@@ -15,11 +15,7 @@ from shardviz.core.layout.rules.verdicts import Verdict
 
 
 def mesh_count(devices: int, hosts: int) -> str:
-    """How large a mesh is.
-
-    >>> mesh_count(8, 2)
-    '8 devices · 2 hosts'
-    """
+    """How large a mesh is."""
     return f"{plural(devices, 'device')} · {plural(hosts, 'host')}"
 
 
@@ -29,12 +25,7 @@ def hosts_of_hardware(title: str, hosts: int) -> str:
 
 
 def blocks_of_hosts(shapes: Sequence[tuple[int, ...]], hosts: int, checked: int) -> str:
-    """Which part of the mesh each host has.
-
-    Args:
-        shapes: the shapes of these parts; none where one host has all of the mesh.
-        hosts: how many there are.
-        checked: how many were looked at, at most.
+    """Which shapes the parts of the mesh on each host have; none for a single host.
 
     >>> blocks_of_hosts([(2, 2)], 2, 16)
     'Each host has a block of 2×2 of the mesh.'
@@ -46,11 +37,10 @@ def blocks_of_hosts(shapes: Sequence[tuple[int, ...]], hosts: int, checked: int)
     return f"Each host has a block of {blocks} of the mesh{some}."
 
 
-def too_many_ids() -> str:
-    """Why the picture of a large mesh numbers its devices by position."""
-    return (
-        "Numbers are positions in the mesh: it has too many device ids for this page."
-    )
+#: Why the picture of a large mesh numbers its devices by position.
+TOO_MANY_IDS = (
+    "Numbers are positions in the mesh: it has too many device ids for this page."
+)
 
 
 def not_by_position(why: str) -> str:
@@ -71,11 +61,7 @@ TITLES = {
 
 
 def running_hosts(processes: int, machines: Sequence[str], devices: int) -> str:
-    """What is known of running processes.
-
-    >>> running_hosts(2, ["here"], 8)
-    '2 processes on here, 8 devices in all.'
-    """
+    """What is known of running processes."""
     where = machines[0] if len(machines) == 1 else plural(len(machines), "machine")
     count = plural(processes, "process", "processes")
     return f"{count} on {where}, {plural(devices, 'device')} in all."
@@ -112,11 +98,7 @@ def no_positions(title: str) -> str:
 
 
 def device_order(devices: int, compiled: bool) -> str:
-    """How many devices are drawn by position, and in which order.
-
-    >>> device_order(16, False)
-    '16 · in id order'
-    """
+    """How many devices are drawn by position, and in which order."""
     order = "as compiled" if compiled else "in id order"
     return f"{devices:,} · {order}"
 
@@ -144,13 +126,7 @@ def spec_wins(ruled: str) -> str:
 
 
 def why_split(request: Request, dim: int, by_path: bool = False) -> str:
-    """Why one dimension is split as it is.
-
-    Args:
-        request: the array, resolved and laid out.
-        dim: the dimension.
-        by_path: whether its spec comes from the audit's table of paths.
-    """
+    """Why one dimension is split as it is; `by_path` by the audit's table of paths."""
     if request.spec_wins:
         source = "the audit's table of paths" if by_path else "the PartitionSpec"
         axes = ()
@@ -166,17 +142,12 @@ def why_split(request: Request, dim: int, by_path: bool = False) -> str:
     return f"dimension {dim} is not split: there are no {missing}."
 
 
-def unknown_split() -> str:
-    """A leaf of a model that neither a spec nor a rule is for."""
-    return "Nothing says how it is split."
+#: A leaf of a model that neither a spec nor a rule is for.
+UNKNOWN_SPLIT = "Nothing says how it is split."
 
 
 def requested(arrays: int, split: int, broken: int) -> str:
-    """The requested stage: how many arrays there are, are split, and have a problem.
-
-    >>> requested(3, 2, 1)
-    '3 arrays, 2 split, 1 cannot be laid out'
-    """
+    """The requested stage: how many arrays there are, are split, and have a problem."""
     words = f"{plural(arrays, 'array')}, {split} split"
     if broken:
         words += f", {broken} cannot be laid out"
@@ -212,18 +183,12 @@ def where_in_rules(request: Request, dim: int) -> str:
 
 
 def rule_head(rule: int, where: str, verdict: Verdict) -> str:
-    """What a rule did for a dimension, in a few words.
-
-    >>> from shardviz.core.layout.rules.verdicts import Outcome
-    >>> rule_head(2, "w.embed", Verdict(2, "embed", ("data",), Outcome.DECIDED, by_rule=1))
-    'Rule 3 for w.embed: dimension already decided'
-    """
+    """What a rule did for a dimension, in a few words."""
     return f"Rule {rule + 1} for {where}: {verdict.kind}"
 
 
-def gone_rule() -> str:
-    """A chosen rule that is no longer in the table."""
-    return "The table has no such rule any more."
+#: A chosen rule that is no longer in the table.
+GONE_RULE = "The table has no such rule any more."
 
 
 def with_own_spec(sentence: str, request: Request) -> str:
@@ -266,11 +231,7 @@ def remedy_others(remedy: Remedy) -> str:
 
 
 def leaf_count(leaves: int, kinds: int, elements: str) -> str:
-    """How large a model is.
-
-    >>> leaf_count(12, 3, "1.0 M")
-    '12 leaves of 3 kinds · 1.0 M elements'
-    """
+    """How large a model is."""
     words = f"{plural(leaves, 'leaf', 'leaves')} of {plural(kinds, 'kind')}"
     return f"{words} · {elements} elements"
 
@@ -298,10 +259,6 @@ def bytes_in(size: int, memory_kind: str) -> str:
 
 def failed(task: str, why: str) -> str:
     """That something failed which the page shows or wanted.
-
-    Args:
-        task: the view, or the kind of message.
-        why: what was raised, in words.
 
     >>> failed("plan", "no memory")
     '“plan” failed, and what was shown before stays: no memory'
