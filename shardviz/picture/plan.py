@@ -1,7 +1,6 @@
 """Plans: the values of a program, each with its sharding, origin, cost and source line.
 
-A sharding is a bar per dimension, split as the mesh axes split it, coloured by mesh
-axis.
+Also why one value is sharded as it is, and what changes from one plan to another.
 """
 
 from __future__ import annotations
@@ -16,7 +15,9 @@ from shardviz.core.program.constraints import (
     fold_constraints,
     logical_name,
 )
+from shardviz.core.program.explanation import Explanation
 from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_difference import PlanDiff
 from shardviz.core.program.plan_folds import (
     BACKWARD,
     LOOP,
@@ -29,6 +30,7 @@ from shardviz.core.program.plan_values import (
     Choice,
     Diagnosis,
     PlannedOp,
+    Record,
     bytes_per_device,
 )
 from shardviz.core.program.report import Collective
@@ -45,261 +47,36 @@ from shardviz.picture.page import (
     text_width,
     titled,
     unfolded,
+    widest,
     wrapped,
 )
 from shardviz.picture.picture import Label, Picture
 from shardviz.picture.tables import (
+    NOT_SPLIT_GROUP,
+    VALUE_PITCH,
+    Column,
     Rectangle,
+    Row,
+    axis_groups,
     axis_legend,
-    column_heads,
-    lines_at,
+    column_table,
     rectangle_tiles,
     short_type,
-    value_bars,
-    value_bars_width,
+    split_axis,
 )
 
-LETTERS = 118  # of a line of an error in a picture
+LETTERS = 118  # of a line of words in a picture
 MOST_VALUES, MOST_TEXT_LINES, MOST_FOLDS, MOST_CONSTRAINTS = 40, 60, 14, 8
-PITCH, BARS_WIDE, GAP, INDENT = 17.0, 96.0, 16.0, 10.0
-WIDEST = (230.0, 150.0, BARS_WIDE, 190.0, 230.0, 130.0)  # points, per column
-HEADS = ("value", "type", "sharding", "axes from", "estimated", "line")
-_BARS = 2  # the column of the sharding
-_TONES = ("text", "muted", "", "text", "warn", "muted")
-UNSHORTENED = ("axes from", "estimated")  # what people read a plan for, however long
-
-
-def draw_plan(
-    plan: Plan, limit: int = MOST_VALUES, title: str | None = None
-) -> Picture:
-    """The values of a program: type, sharding, origin of its axes, and collectives.
-
-    Args:
-        limit: how many values to show, in program order; of more, the largest come
-            first.
-    """
-    head = titled(title, _head(plan))
-    if plan.error:
-        return _refused(plan, head)
-    rows, labels, y, heading = value_rows(plan, limit), [], PITCH / 2, ""
-    starts = _column_starts(rows)
-    labels = column_heads(starts, HEADS)
-    bars: list[Rectangle] = []
-    for row in rows:
-        # The calls around several values are said once, above the first.
-        if row.heading and row.heading != heading:
-            y += PITCH
-            labels.append(Label(0, y, row.heading, "start", "axis", "muted"))
-        y, heading = y + PITCH, row.heading
-        added = _row_labels(row, starts, y)
-        labels += added
-        bars += value_bars(row.op, plan.mesh, BARS_WIDE, starts[_BARS], y)
-        y = max(y, *(label.y for label in added))
-    more = []
-    if len(plan.ops) > limit:
-        more = [
-            *and_more(len(plan.ops) - limit, "value"),
-            wording.largest_values_first(len(plan.ops)),
-        ]
-    return page(
-        rectangle_tiles(bars),
-        labels,
-        title=head,
-        notes=[*more, *constraint_lines(plan.constraints), *map(str, plan.notes)],
-        legend=axis_legend(plan.mesh),
-        size=(starts[-1] + WIDEST[-1] / 2, y + PITCH / 2),
-        alt=sentences([_head(plan), *_table(rows, 10_000), *more[:1]]),
-        colormap="bars",
-        groups=10,
-        facts={"kind": "plan"},
-    )
-
-
-def _refused(plan: Plan, head: str) -> Picture:
-    """A program without a plan: why, and what would give it one."""
-    error, *others = [*_refusal(plan), *constraint_lines(plan.constraints)]
-    # Only the error is red, not the choices that follow.
-    lines = [(line, "bad") for line in wrapped(error, LETTERS, "  ")]
-    lines += [(line, "") for line in others]
-    alt = sentences([_head(plan), error, *others])
-    return text_page(lines, title=head, alt=alt, facts={"kind": "plan"})
-
-
-def _column_starts(rows: Sequence[ValueRow]) -> list[float]:
-    """Where every column begins, in points: as wide as its words, within bounds."""
-    starts = [0.0]
-    for column, head in enumerate(HEADS[:-1]):
-        widest = text_width(head, 8.0)
-        for row in rows:
-            if column == _BARS:
-                wide = value_bars_width(row.op, BARS_WIDE)
-            elif column:
-                wide = text_width(row.cells[column], 9.0)
-            else:
-                wide = text_width(row.cells[0], 9.0, mono=True) + row.indent
-            widest = max(widest, wide)
-        starts.append(starts[-1] + min(widest, WIDEST[column]) + GAP)
-    return starts
-
-
-def _row_labels(row: ValueRow, starts: Sequence[float], y: float) -> list[Label]:
-    name = shortened(row.cells[0], WIDEST[0] - row.indent, 9.0, mono=True)
-    labels = [Label(row.indent, y, name, "start", "mono", _TONES[0])]
-    for column in range(1, len(HEADS)):
-        lines = [shortened(row.cells[column], WIDEST[column], 9.0)]
-        if HEADS[column] in UNSHORTENED:
-            lines = broken(row.cells[column], WIDEST[column], 9.0)
-        labels += lines_at(starts[column], y, lines, _TONES[column])
-    return labels
-
-
-def plan_text(plan: Plan, width: int, full: bool = False) -> str:
-    """The values of a program, a line each, with their estimated collectives.
-
-    Of more than MOST_VALUES it shows the largest collectives and the largest values,
-    with those of its layers as one.
-
-    Args:
-        width: letters per line.
-        full: every value in a line of its own, however many there are.
-    """
-    calls = constraint_lines(plan.constraints, full)
-    if plan.error:
-        lines = [_head(plan), *_refusal(plan), *calls]
-        return paragraphs(lines, width, MOST_TEXT_LINES)
-    lines = wrapped(_head(plan), width, "  ")
-    if full or len(plan.ops) <= MOST_VALUES:
-        lines += _table(value_rows(plan, len(plan.ops)), width)
-    else:
-        lines += _largest_collectives(plan) + _largest_values(plan)
-    if calls:
-        lines.append(paragraphs(calls, width))
-    if plan.notes:
-        lines.append(paragraphs([*map(str, plan.notes)], width, MOST_TEXT_LINES))
-    return "\n".join(lines)
-
-
-def _head(plan: Plan) -> str:
-    split = sum(1 for op in plan.ops if op.spec.axes)
-    return wording.plan_head(plan, split)
-
-
-def constraint_lines(
-    constraints: Sequence[Constraint], full: bool = False
-) -> list[str]:
-    """What became of the constraint calls of a program: those that did nothing, and
-    why.
-
-    Calls that differ in nothing share a line. A sentence that holds for several is
-    written once.
-
-    Args:
-        full: every call, and also those that are constrained as was wanted.
-    """
-    if not constraints:
-        return []
-    folds, said = fold_constraints(constraints), set()
-    most = len(folds)
-    if not full:
-        folds, most = (
-            [fold for fold in folds if fold.first.wants_attention],
-            MOST_CONSTRAINTS,
-        )
-    lines = [f"Constraints, {constraints_in_words(constraints)}"]
-    for fold in folds[:most]:
-        one, call = fold.first, fold.first.call
-        if one.names is not None:
-            call += f" ({', '.join(map(logical_name, one.names))})"
-        if fold.count > 1:
-            call += f" × {fold.count:,}"
-        sentence = str(one.sentence)
-        words = "" if sentence in said else sentence
-        said.add(sentence)
-        # The sentence of a call that acts says what it became, too.
-        if not (one.acts and words):
-            words = f"{one.effect}. {words}"
-        lines.append(f"  {f'{one.source} '.lstrip()}{call}: {words}")
-    left = sum(fold.count for fold in folds[most:])
-    return lines + [f"  {more}" for more in and_more(left, "call")]
-
-
-def _largest_collectives(plan: Plan) -> list[str]:
-    """The estimated collectives, the largest first, a line for those of all layers."""
-    folds = fold_collectives(plan.collectives)
-    if not folds:
-        return []
-    lines = [wording.LARGEST_COLLECTIVES]
-    lines += [f"  {fold_line(one)}" for one in folds[:MOST_FOLDS]]
-    for more in and_more(len(unfolded(folds[MOST_FOLDS:])), "collective"):
-        lines.append(f"  {more}")
-    return lines
-
-
-def _largest_values(plan: Plan) -> list[str]:
-    """The values that take most of each device, a line for those of all layers."""
-    # Several lines may have one name: each keeps the bytes of its own value.
-    folds = [
-        (bytes_per_device(f.items[0], plan.mesh), f) for f in fold_values(plan.ops)
-    ]
-    folds.sort(key=lambda entry: -entry[0] * len(entry[1].items))
-    lines = [wording.LARGEST_VALUES]
-    for size, one in folds[:MOST_FOLDS]:
-        op, name = one.items[0], one.name
-        if op.backward:
-            name += ", backward"
-        parts = (name, short_type(op.dtype, op.shape), str(op.spec), op.source)
-        words = " · ".join(filter(None, parts))
-        lines.append(f"  {one.count}{bytes_text(size)} {words}")
-    left = unfolded([fold for _, fold in folds[MOST_FOLDS:]])
-    return lines + and_more(len(left), "value")
-
-
-def _table(rows: Sequence[ValueRow], width: int) -> list[str]:
-    names = max((len(row.name) for row in rows), default=0)
-    types = max((len(row.type) for row in rows), default=0)
-    # Further lines of a value stand below its spec, unless its name is very long.
-    indent = " " * min(names + types + 4, width // 2)
-    lines, heading = [], ""
-    for row in rows:
-        if row.heading and row.heading != heading:
-            lines.append(row.heading)
-        heading = row.heading
-        text = f"{row.name:<{names}}  {row.type:<{types}}  {row.words}"
-        lines += wrapped(text, width, indent)
-    return lines
-
-
-def _refusal(plan: Plan) -> list[str]:
-    return [f"✗ {plan.error}", *diagnosis_lines(plan.diagnosis)]
-
-
-def diagnosis_lines(found: Diagnosis | None) -> list[str]:
-    """Why Explicit axes refuse a program, and what each of the choices would cost."""
-    if found is None:
-        return []
-    where = f" at {found.source}" if found.source else ""
-    lines = [f"{found.op}{where}: {found.problem}"]
-    lines += [f"  operand {operand}" for operand in found.operands]
-    for choice in found.choices:
-        cost, words = choice_words(choice)
-        lines.append(f"  out_sharding={choice.out_sharding}  ({cost})  {words}")
-    return lines
-
-
-def choice_words(choice: Choice) -> tuple[str, str]:
-    """What a choice costs and what it does, without the sharding that it begins with.
-
-    >>> from shardviz.core.layout.partition_spec import Spec
-    >>> choice_words(Choice(Spec.parse("x"), ()))
-    ('nothing moves, estimated', 'nothing moves.')
-    """
-    size = choice.bytes_per_device
-    cost = "nothing moves, estimated"
-    if size is None:
-        cost = "known once compiled"
-    elif size:
-        cost = f"{bytes_text(size)}, estimated"
-    return cost, what_choice_does(choice)
+INDENT = 10.0
+# Origins and estimates are what people read a plan for, however long.
+COLUMNS = (
+    Column("value", 230.0),
+    Column("type", 150.0, "muted"),
+    Column("sharding", 96.0),
+    Column("axes from", 190.0, broken=True),
+    Column("estimated", 230.0, "warn", broken=True),
+    Column("line", 130.0, "muted"),
+)
 
 
 @dataclass(frozen=True)
@@ -311,45 +88,23 @@ class ValueRow:
     path: tuple[str, ...] = ()
 
     @property
-    def indent(self) -> float:
-        """How far the name stands in, in points, below the heading of its calls."""
-        return INDENT if self.path else 0.0
-
-    @property
-    def name(self) -> str:
-        """Its name in a line of text, where blanks at the start would be lost."""
-        return f"· {self.op.name}" if self.path else self.op.name
-
-    @property
     def type(self) -> str:
         """Its type in short: `f32[8, 4]`."""
         return short_type(self.op.dtype, self.op.shape)
 
     @property
-    def cells(self) -> tuple[str, ...]:
-        """A text for each of HEADS; none for the sharding, which is drawn."""
-        op, name, origins, estimate = self.op, self.op.name, [], []
-        if self.marks:
-            name += f"  ({self.marks})"
-        for axis, origin in op.origins.items():
-            origins.append(f"{axis} {origin.name or origin.kind}")
-        for one in self.collectives:
-            estimate.append(f"{one.kind} {one.amount}")
-        words = ", ".join(origins), ", ".join(estimate)
-        return (name, self.type, "", *words, op.source)
+    def origins(self) -> list[str]:
+        """Where its axes came from; nothing where all are its own."""
+        parts = []
+        for axis, origin in self.op.origins.items():
+            if any(other.name != self.op.name for other in self.op.origins.values()):
+                parts.append(f"{axis} from {origin.name or origin.kind}")
+        return parts
 
     @property
-    def words(self) -> str:
-        """The same for a line of text, after its name and type."""
-        op, parts = self.op, [str(self.op.spec)]
-        for axis, origin in op.origins.items():
-            # Of a value whose axes are all its own it would say nothing new.
-            if any(other.name != op.name for other in op.origins.values()):
-                parts.append(f"{axis} from {origin.name or origin.kind}")
-        parts.append(self.marks)
-        for one in self.collectives:
-            parts.append(f"{one.kind} {one.amount}{one.over}")
-        return " · ".join(filter(None, [*parts, op.source]))
+    def estimate(self) -> list[str]:
+        """Its estimated collectives."""
+        return [f"{one.kind} {one.amount}{one.over}" for one in self.collectives]
 
     @property
     def marks(self) -> str:
@@ -391,15 +146,428 @@ def value_rows(plan: Plan, limit: int = MOST_VALUES) -> list[ValueRow]:
     for one in plan.collectives:
         moves.setdefault(one.value, []).append(one)
     rows = []
-    if len(plan.ops) <= limit:
-        for op, path in zip(plan.ops, call_paths(plan.ops), strict=True):
-            rows.append(ValueRow(op, tuple(moves.get(op.name, ())), path))
-        return rows
-
-    def size(op: PlannedOp) -> tuple[int, int]:
-        moved = sum(one.bytes_in_all for one in moves.get(op.name, ()))
-        return moved, bytes_per_device(op, plan.mesh)
-
-    for op in sorted(plan.ops, key=size, reverse=True)[:limit]:
+    for op in plan.ops:
         rows.append(ValueRow(op, tuple(moves.get(op.name, ()))))
+    if len(rows) <= limit:
+        paths = call_paths(plan.ops)
+        pairs = zip(rows, paths, strict=True)
+        return [ValueRow(row.op, row.collectives, path) for row, path in pairs]
+
+    def size(row: ValueRow) -> tuple[int, int]:
+        moved = sum(one.bytes_in_all for one in row.collectives)
+        return moved, bytes_per_device(row.op, plan.mesh)
+
+    return sorted(rows, key=size, reverse=True)[:limit]
+
+
+def draw_plan(
+    plan: Plan, limit: int = MOST_VALUES, title: str | None = None
+) -> Picture:
+    """The values of a program: type, sharding, origin of its axes, and collectives.
+
+    Args:
+        limit: how many values to show, in program order; of more, the largest come
+            first.
+    """
+    head = titled(title, _head(plan))
+    calls = constraint_lines(plan.constraints)
+    if plan.error:
+        error, *others = [*_refusal(plan), *calls]
+        # Only the error is red, not the choices that follow.
+        lines = [(line, "bad") for line in wrapped(error, LETTERS, "  ")]
+        lines += [(line, "") for line in others]
+        alt = sentences([_head(plan), error, *others])
+        return text_page(lines, title=head, alt=alt, facts={"kind": "plan"})
+    values, rows = value_rows(plan, limit), []
+    for value in values:
+        op, marks = value.op, value.marks
+        name = f"{op.name}  ({marks})" if marks else op.name
+        words = ", ".join(value.origins), ", ".join(value.estimate)
+        cells = (name, value.type, (op, plan.mesh), *words, op.source)
+        rows.append(Row(cells, value.heading, INDENT * bool(value.path)))
+    labels, bars, size = column_table(COLUMNS, rows)
+    more = and_more(len(plan.ops) - limit, "value")
+    if more:
+        more.append(wording.largest_values_first(len(plan.ops)))
+    return page(
+        rectangle_tiles(bars),
+        labels,
+        title=head,
+        notes=[*more, *calls, *map(str, plan.notes)],
+        legend=axis_legend(plan.mesh),
+        size=size,
+        alt=sentences([_head(plan), *_table(values, 10_000), *more[:1]]),
+        colormap="bars",
+        groups=10,
+        facts={"kind": "plan"},
+    )
+
+
+def plan_text(plan: Plan, width: int, full: bool = False) -> str:
+    """The values of a program, a line each, with their estimated collectives.
+
+    Of more than MOST_VALUES it shows the largest collectives and the largest values,
+    with those of its layers as one.
+
+    Args:
+        width: letters per line.
+        full: every value in a line of its own, however many there are.
+    """
+    calls = constraint_lines(plan.constraints, full)
+    if plan.error:
+        lines = [_head(plan), *_refusal(plan), *calls]
+        return paragraphs(lines, width, MOST_TEXT_LINES)
+    lines = wrapped(_head(plan), width, "  ")
+    if full or len(plan.ops) <= MOST_VALUES:
+        lines += _table(value_rows(plan, len(plan.ops)), width)
+    else:
+        lines += _largest_collectives(plan) + _largest_values(plan)
+    if calls:
+        lines.append(paragraphs(calls, width))
+    if plan.notes:
+        lines.append(paragraphs([*map(str, plan.notes)], width, MOST_TEXT_LINES))
+    return "\n".join(lines)
+
+
+def _head(plan: Plan) -> str:
+    return wording.plan_head(plan, sum(1 for op in plan.ops if op.spec.axes))
+
+
+def _table(rows: Sequence[ValueRow], width: int) -> list[str]:
+    names = max((len(row.op.name) + 2 * bool(row.path) for row in rows), default=0)
+    types = max((len(row.type) for row in rows), default=0)
+    # Further lines of a value stand below its spec, unless its name is very long.
+    indent = " " * min(names + types + 4, width // 2)
+    lines, heading = [], ""
+    for row in rows:
+        if row.heading and row.heading != heading:
+            lines.append(row.heading)
+        heading = row.heading
+        # Blanks at the start of a line would be lost.
+        name = f"· {row.op.name}" if row.path else row.op.name
+        parts = [str(row.op.spec), *row.origins, row.marks, *row.estimate]
+        words = " · ".join(filter(None, [*parts, row.op.source]))
+        lines += wrapped(
+            f"{name:<{names}}  {row.type:<{types}}  {words}", width, indent
+        )
+    return lines
+
+
+def constraint_lines(
+    constraints: Sequence[Constraint], full: bool = False
+) -> list[str]:
+    """What became of the constraint calls: those that did nothing, and why.
+
+    Calls that differ in nothing share a line. A sentence that holds for several is
+    written once.
+
+    Args:
+        full: every call, and also those that are constrained as was wanted.
+    """
+    if not constraints:
+        return []
+    folds, said = fold_constraints(constraints), set()
+    most = len(folds)
+    if not full:
+        folds = [fold for fold in folds if fold.first.wants_attention]
+        most = MOST_CONSTRAINTS
+    lines = [f"Constraints, {constraints_in_words(constraints)}"]
+    for fold in folds[:most]:
+        one, call = fold.first, fold.first.call
+        if one.names is not None:
+            call += f" ({', '.join(map(logical_name, one.names))})"
+        if fold.count > 1:
+            call += f" × {fold.count:,}"
+        sentence = str(one.sentence)
+        words = "" if sentence in said else sentence
+        said.add(sentence)
+        # The sentence of a call that acts says what it became, too.
+        if not (one.acts and words):
+            words = f"{one.effect}. {words}"
+        lines.append(f"  {f'{one.source} '.lstrip()}{call}: {words}")
+    left = sum(fold.count for fold in folds[most:])
+    return lines + [f"  {more}" for more in and_more(left, "call")]
+
+
+def _largest_collectives(plan: Plan) -> list[str]:
+    """The estimated collectives, the largest first, a line for those of all layers."""
+    folds = fold_collectives(plan.collectives)
+    if not folds:
+        return []
+    lines = [wording.LARGEST_COLLECTIVES]
+    lines += [f"  {fold_line(one)}" for one in folds[:MOST_FOLDS]]
+    for more in and_more(len(unfolded(folds[MOST_FOLDS:])), "collective"):
+        lines.append(f"  {more}")
+    return lines
+
+
+def _largest_values(plan: Plan) -> list[str]:
+    """The values that take most of each device, a line for those of all layers."""
+    # Several lines may have one name: each keeps the bytes of its own value.
+    folds = []
+    for fold in fold_values(plan.ops):
+        folds.append((bytes_per_device(fold.items[0], plan.mesh), fold))
+    folds.sort(key=lambda entry: -entry[0] * len(entry[1].items))
+    lines = [wording.LARGEST_VALUES]
+    for size, one in folds[:MOST_FOLDS]:
+        op, name = one.items[0], one.name
+        if op.backward:
+            name += ", backward"
+        parts = (name, short_type(op.dtype, op.shape), str(op.spec), op.source)
+        words = " · ".join(filter(None, parts))
+        lines.append(f"  {one.count}{bytes_text(size)} {words}")
+    left = unfolded([fold for _, fold in folds[MOST_FOLDS:]])
+    return lines + and_more(len(left), "value")
+
+
+def _refusal(plan: Plan) -> list[str]:
+    return [f"✗ {plan.error}", *diagnosis_lines(plan.diagnosis)]
+
+
+def diagnosis_lines(found: Diagnosis | None) -> list[str]:
+    """Why Explicit axes refuse a program, and what each of the choices would cost."""
+    if found is None:
+        return []
+    where = f" at {found.source}" if found.source else ""
+    lines = [f"{found.op}{where}: {found.problem}"]
+    lines += [f"  operand {operand}" for operand in found.operands]
+    for choice in found.choices:
+        cost, words = choice_words(choice)
+        lines.append(f"  out_sharding={choice.out_sharding}  ({cost})  {words}")
+    return lines
+
+
+def choice_words(choice: Choice) -> tuple[str, str]:
+    """What a choice costs and what it does, without the sharding that it begins with.
+
+    >>> from shardviz.core.layout.partition_spec import Spec
+    >>> choice_words(Choice(Spec.parse("x"), ()))
+    ('nothing moves, estimated', 'nothing moves.')
+    """
+    size = choice.bytes_per_device
+    cost = "nothing moves, estimated"
+    if size is None:
+        cost = "known once compiled"
+    elif size:
+        cost = f"{bytes_text(size)}, estimated"
+    return cost, what_choice_does(choice)
+
+
+NODE, ARROW, MOST_NODES, MOST_LINES = 22.0, 34.0, 7, 30
+LANE = NODE + 10  # points: from one axis to the next
+
+
+def draw_explanation(explanation: Explanation, title: str | None = None) -> Picture:
+    """The values that each mesh axis crossed, a row per axis, and the explanation."""
+    op = explanation.op
+    head = f"Why {op.name} {short_type(op.dtype, op.shape)} is {op.spec}"
+    axes = list(op.origins) or list(dict.fromkeys(op.spec.axes))
+    labels: list[Label] = []
+    nodes: list[Rectangle] = []
+    width = 240.0
+    for lane, axis in enumerate(axes):
+        width = max(width, _add_lane(explanation, axis, lane * LANE, labels, nodes))
+    lines: list[str] = []
+    for text in explanation.summary:
+        lines += wrapped(text, LETTERS, "   ")
+    return page(
+        rectangle_tiles(nodes),
+        labels,
+        title=titled(title, head),
+        notes=[*lines[:MOST_LINES], *and_more(len(lines) - MOST_LINES, "line")],
+        size=(width, LANE * len(axes)),
+        alt=sentences([head, *explanation.lines]),
+        groups=10,
+        facts={"kind": "explanation"},
+    )
+
+
+def _add_lane(
+    explanation: Explanation,
+    axis: str,
+    top: float,
+    labels: list[Label],
+    nodes: list[Rectangle],
+) -> float:
+    """Adds the path of one axis; where it ends, in points."""
+    plan, op = explanation.plan, explanation.op
+    path, y = axis_path(plan, op, axis), top + NODE / 2
+    parent = split_axis(axis, plan.mesh.shape)[0]
+    group = axis_groups(plan.mesh).get(parent, NOT_SPLIT_GROUP)
+    labels.append(Label(0, y, axis, "start", "axis", "text"))
+    # Rows begin at one place, however long the names of their axes are.
+    x = max(48.0, widest(op.origins or [axis], 9.0) + 14)
+    half, hidden = MOST_NODES // 2, 0
+    if len(path) > MOST_NODES:
+        hidden = len(path) - 2 * half
+        path = [*path[:half], *path[-half:]]
+    for number, (name, step) in enumerate(path):
+        if number:
+            word = "→" if step is None else f"{step} →"
+            if hidden and number == half:
+                word = f"… {hidden} …"
+            between = max(ARROW, text_width(word, 8.0) + 12)
+            labels.append(Label(x + between / 2, y, word, "middle", "tick"))
+            x += between
+        text = shortened(name, 170.0, 9.0, mono=True)
+        wide = text_width(text, 9.0, mono=True) + 16
+        hint = f"{axis} at {name}"
+        if step is not None:
+            hint += f", by step {step}"
+        nodes.append(Rectangle(x, y - NODE / 2, wide, NODE, group, hint))
+        labels.append(Label(x + wide / 2, y, text, "middle", "mono"))
+        x += wide
+    return x
+
+
+def axis_path(plan: Record, op: PlannedOp, axis: str) -> list[tuple[str, int | None]]:
+    """The path of a mesh axis to a value: the values it crossed, each with its step.
+
+    The first is where the axis was requested. Its step is None, and so is that of the
+    next where no steps lead back to it.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.core.program.plan_values import Step
+    >>> step = Step(3, "data", "tanh", "x", ("tanh",))
+    >>> ops = (PlannedOp("x", "argument"), PlannedOp("tanh", "op", steps=(step,)))
+    >>> axis_path(Record("f", make_mesh(data=2), ops), ops[1], "data")
+    [('x', None), ('tanh', 3)]
+    """
+    sizes = plan.mesh.shape
+    parent = split_axis(axis, sizes)[0]
+    steps = []
+    for other in plan.ops:
+        steps += [s for s in other.steps if split_axis(s.axis, sizes)[0] == parent]
+    # The first step that brought the axis to a value is the one that counts.
+    brought: dict[str, tuple[int, str]] = {}
+    for step in sorted(steps, key=lambda s: s.number):
+        for name in step.to:
+            brought.setdefault(name, (step.number, step.origin))
+    path: list[tuple[str, int | None]] = []
+    here, seen = op.name, set()
+    while here in brought and here not in seen:
+        seen.add(here)
+        number, before = brought[here]
+        path.insert(0, (here, number))
+        here = before
+    if here not in seen:  # values of a loop may lead back to themselves
+        path.insert(0, (here, None))
+    origin = op.origins.get(axis)
+    if origin and origin.name in plan.by_name and origin.name not in dict(path):
+        path.insert(0, (origin.name, None))
+    return path
+
+
+def explanation_text(explanation: Explanation, width: int, full: bool = False) -> str:
+    """The explanation of one value, a sentence per line; with `full` every step."""
+    op = explanation.op
+    head = f"{op.name} {short_type(op.dtype, op.shape)} {op.spec}"
+    lines = explanation.lines if full else explanation.summary
+    return paragraphs([head, *lines], width)
+
+
+MOVES_WIDE = 700.0
+MOST_DIFFERENCES, LEAST_VALUES = 40, 12  # of the text
+DIFFERENCE_COLUMNS = (
+    Column("value", 200.0),
+    Column("type", 130.0, "muted"),
+    Column("before", 84.0),
+    Column("after", 84.0),
+    Column("", 420.0, broken=True),
+)
+
+
+def draw_plan_difference(
+    found: PlanDiff, limit: int = MOST_VALUES, title: str | None = None
+) -> Picture:
+    """A row per value that an edit changes, before and after; then the collectives.
+
+    Args:
+        limit: how many values, and how many collectives, to show.
+    """
+    head = wording.difference_head(found.before, found.after)
+    rows, collectives, notes = _changed_rows(found), _changed_collectives(found), []
+    if found.before.error is not None or found.after.error is not None:
+        rows, collectives = [], []
+        for line in found.lines:
+            notes += wrapped(line, 110, "  ")
+    elif not rows and not collectives:
+        notes.append("Nothing changes.")
+    labels, bars, (width, y) = [], [], (240.0, 0.0)
+    if rows:
+        labels, bars, (width, y) = column_table(DIFFERENCE_COLUMNS, rows[:limit])
+    for text, tone in collectives[:limit]:
+        for line in broken(text, max(width, MOVES_WIDE), 9.0, indent="    "):
+            labels.append(Label(0, y + VALUE_PITCH / 2, line, "start", "axis", tone))
+            y += VALUE_PITCH
+    notes += and_more(len(rows) - limit, "value")
+    notes += and_more(len(collectives) - limit, "collective")
+    return page(
+        rectangle_tiles(bars),
+        labels,
+        title=titled(title, head),
+        legend=axis_legend(found.after.mesh) if bars else (),
+        notes=notes,
+        size=(width, y),
+        alt=f"{head}: {' '.join(found.lines[: 2 * limit])}",
+        colormap="bars",
+        groups=10,
+        facts={"kind": "plan difference"},
+    )
+
+
+def _changed_rows(found: PlanDiff) -> list[Row]:
+    """A row per value: before, after, and what changed in words."""
+    changes: list[tuple[PlannedOp | None, PlannedOp | None, str, str]] = []
+    for change in found.changed:
+        before, after = change.before, change.after
+        words = f"{before.spec} → {after.spec}"
+        if before.spec.equivalent(after.spec):
+            words = f"{_origins(after)}; before {_origins(before)}"
+        changes.append((before, after, words, "text"))
+    changes += [(None, op, "new", "warn") for op in found.added]
+    changes += [(op, None, "removed", "muted") for op in found.removed]
+    rows = []
+    for before, after, words, tone in changes:
+        op = after or before
+        assert op is not None  # one side of a change is always there
+        old = "–" if before is None else (before, found.before.mesh)
+        new = "–" if after is None else (after, found.after.mesh)
+        type_ = short_type(op.dtype, op.shape)
+        rows.append(Row((op.name, type_, old, new, words), tone=tone))
     return rows
+
+
+def _origins(op: PlannedOp) -> str:
+    """Where the axes of a value came from: `data from x`."""
+    parts = [f"{axis} from {origin.name}" for axis, origin in op.origins.items()]
+    return ", ".join(parts) or "no axis"
+
+
+def _changed_collectives(found: PlanDiff) -> list[tuple[str, str]]:
+    """A line per collective that is new, gone or of another size, with its tone."""
+    lines = []
+    for collective in found.gained:
+        lines.append((f"+ {collective.words}", "bad"))
+    for collective in found.lost:
+        lines.append((f"− {collective.words}", "good"))
+    for old, new in found.resized:
+        tone = "bad" if new.bytes_in_all > old.bytes_in_all else "good"
+        lines.append((f"~ {new.words}, {old.amount} before", tone))
+    return lines
+
+
+def plan_difference_text(found: PlanDiff, width: int) -> str:
+    """What changes from one plan to another: a summary, the collectives, the values."""
+    failed = found.before.error is not None or found.after.error is not None
+    if failed or not (found.moves or found.values):
+        return paragraphs(found.lines, width, MOST_TEXT_LINES)
+    # Collectives are what people look for; values get the lines that these leave.
+    collectives = _first(found.moves, MOST_DIFFERENCES, "collective")
+    left = max(MOST_TEXT_LINES - len(found.head) - len(collectives) - 1, LEAST_VALUES)
+    values = _first(found.values, left, "value")
+    return paragraphs([*found.head, *collectives, *values], width, MOST_TEXT_LINES)
+
+
+def _first(lines: Sequence[str], most: int, noun: str) -> list[str]:
+    return [*lines[:most], *and_more(len(lines) - most, noun)]

@@ -36,13 +36,14 @@ MOST_ROWS, MOST_MEMBERS = 40, 3
 MOST_FOLDS, MOST_CHECKS = 20, 12  # lines of a text
 WIDE = 700.0  # points: longer sentences take several lines
 _MARKS = {True: "✓", False: "✗", None: "–"}
-_TONES = {True: "good", False: "bad", None: "muted"}
+_TONES = {"✓": "good", "✗": "bad"}
 _NUMBER = re.compile(r"\d+")
 
 
 def draw_report(report: Report, title: str | None = None) -> Picture:
     """What one compile or run did: its stages, its collectives, its checks."""
-    panels = [_stages(report).picture()]
+    rows = _stages(report) or [Bar(None, "nothing was compiled", ())]
+    panels = [Table(("time", "stage", ""), tuple(rows)).picture()]
     if report.collectives is not None:
         panels.append(draw_collectives(report.collectives))
     if report.processes:
@@ -78,8 +79,8 @@ def _lines(report: Report, full: bool) -> list[str]:
     if report.error:
         lines.append(f"✗ {report.error}")
     stages = []
-    for name, seconds in _stage_seconds(report):
-        stages.append(f"{name} {seconds_text(seconds)}")
+    for row in _stages(report):
+        stages.append(f"{row.words[0]} {row.text}")
     if report.cache_hit:
         stages.append("from the cache")
     if len(report.runs_s) > 1:
@@ -98,7 +99,7 @@ def _head(report: Report) -> str:
     return f"{report.program} on {report.target}: {state}"
 
 
-def _stage_seconds(report: Report) -> list[tuple[str, float]]:
+def _stages(report: Report) -> list[Bar]:
     """The stages that ran, each with its seconds."""
     seconds = {
         "lower": report.lower_s,
@@ -106,22 +107,17 @@ def _stage_seconds(report: Report) -> list[tuple[str, float]]:
         "place": report.place_s,
         "run": report.run_s,
     }
-    return [(name, s) for name, s in seconds.items() if s is not None]
-
-
-def _stages(report: Report) -> Table:
     rows = []
-    for name, seconds in _stage_seconds(report):
+    for name, took in seconds.items():
         remark = ""
         if name == "compile" and report.cache_hit:
             remark = "from the cache"
         elif name == "run" and len(report.runs_s) > 1:
             remark = f"median of {len(report.runs_s)}"
-        text = seconds_text(seconds)
-        rows.append(Bar(seconds, text, (name, remark), hint=f"{name} {text}"))
-    if not rows:
-        rows = [Bar(None, "nothing was compiled", ())]
-    return Table(("time", "stage", ""), tuple(rows))
+        if took is not None:
+            text = seconds_text(took)
+            rows.append(Bar(took, text, (name, remark), hint=f"{name} {text}"))
+    return rows
 
 
 def draw_collectives(collectives: tuple[Collective, ...]) -> Picture:
@@ -180,16 +176,16 @@ def _size_and_line(member: Member) -> tuple[object, ...]:
     return (member.bytes_per_device, *re.findall(r":\d+", member.words))
 
 
-def _checks(checks: tuple[Check, ...]) -> Picture:
+def _checks(checks: Sequence[Check]) -> Picture:
     lines = []
-    for ok, text in _check_lines(checks):
+    for text in check_lines(checks):
         for line in broken(text, WIDE, 8.5, indent="    "):
-            lines.append((line, _TONES[ok]))
+            lines.append((line, _TONES.get(text[0], "muted")))
     return text_page(lines, alt=sentences(check_lines(checks)))
 
 
 def check_lines(checks: Sequence[Check], full: bool = False) -> list[str]:
-    """Checks, a line each; of many, those that passed are counted.
+    """Checks, a line each; of many, those that did not fail are counted by kind.
 
     Args:
         full: a line for each, however many there are.
@@ -198,67 +194,38 @@ def check_lines(checks: Sequence[Check], full: bool = False) -> list[str]:
     >>> check_lines([*many, Check("y: indices", False, "A shard is missing.")])
     ['✗ y: indices: A shard is missing.', '✓ 20 of 21: indices']
     """
-    return [line for _, line in _check_lines(checks, full)]
-
-
-def _check_lines(
-    checks: Sequence[Check], full: bool = False
-) -> list[tuple[bool | None, str]]:
-    """The same, each with the result of its checks."""
-    if full or len(checks) <= MOST_CHECKS:
-        return list(map(_check_line, checks))
-    failed, others, total = [], [], Counter[str]()
+    listed, kinds, total = [], {}, Counter[str]()
     for check in checks:
-        total[_alike(check)] += 1
-        (failed if check.ok is False else others).append(check)
-    lines = list(map(_check_line, failed[:MOST_CHECKS]))
-    for more in and_more(len(failed) - MOST_CHECKS, "check"):
-        lines.append((None, f"{more} that failed"))
-    folds = fold(others, _checked, lambda check: check.ok)
-    for one in folds[:MOST_CHECKS]:
-        first, count = one.items[0], total[_alike(one.items[0])]
-        if count == 1:
-            lines.append(_check_line(first))
+        # The name of a check begins with that of its array.
+        kind = _NUMBER.sub("…", check.name.rpartition(": ")[2])
+        total[kind] += 1
+        if full or len(checks) <= MOST_CHECKS or check.ok is False:
+            listed.append(f"{_MARKS[check.ok]} {check.name}: {check.detail}")
+        else:
+            kinds.setdefault((kind, check.ok), []).append(check)
+    most = len(listed) if full else MOST_CHECKS
+    lines = [*listed[:most], *and_more(len(listed) - most, "failed check")]
+    for (kind, ok), some in kinds.items():
+        if total[kind] == 1:
+            lines.append(f"{_MARKS[ok]} {some[0].name}: {some[0].detail}")
             continue
         # Why several were not checked is said with the first of them.
-        why = f": {first.detail}" if first.ok is None else ""
-        mark = f"{_MARKS[first.ok]} {len(one.items):,} of {count:,}"
-        lines.append((first.ok, f"{mark}: {one.name}{why}"))
-    for more in and_more(len(unfolded(folds[MOST_CHECKS:])), "check"):
-        lines.append((None, more))
+        why = f": {some[0].detail}" if ok is None else ""
+        lines.append(f"{_MARKS[ok]} {len(some):,} of {total[kind]:,}: {kind}{why}")
     return lines
-
-
-def _checked(check: Check) -> str:
-    """What was checked, without the array that the name of a check begins with."""
-    return check.name.rpartition(": ")[2]
-
-
-def _alike(check: Check) -> str:
-    """The same for checks that differ in numbers only."""
-    return _NUMBER.sub("", _checked(check))
-
-
-def _check_line(check: Check) -> tuple[bool | None, str]:
-    return check.ok, f"{_MARKS[check.ok]} {check.name}: {check.detail}"
 
 
 def _notes(report: Report) -> list[str]:
     """Memory, cost, effects and the report's own notes, a line each."""
-    memory = report.memory
-    device = _sizes(
-        arguments=memory.arguments,
-        outputs=memory.outputs,
-        temporaries=memory.temporaries,
-        aliased=memory.aliased,
-    )
-    # Nearly no program holds anything there, so zeros are left out.
-    host = _sizes(
-        arguments=memory.host_arguments or None,
-        outputs=memory.host_outputs or None,
-        temporaries=memory.host_temporaries or None,
-    )
-    lines = wording.memory_lines(device, host)
+    memory, device, host = report.memory, [], []
+    for name in ("arguments", "outputs", "temporaries", "aliased"):
+        size = getattr(memory, name)
+        if size is not None:
+            device.append(f"{name} {bytes_text(size)}")
+        # Nearly no program holds anything there, so zeros are left out.
+        if there := getattr(memory, f"host_{name}", None):
+            host.append(f"{name} {bytes_text(there)}")
+    lines = wording.memory_lines(", ".join(device), ", ".join(host))
     fit = report.fit
     if fit is not None and fit.ok is not None:
         arrays = "" if fit.ok else f" {report.largest_arrays}"
@@ -272,11 +239,3 @@ def _notes(report: Report) -> list[str]:
     if report.effects:
         lines.append(f"effects: {', '.join(report.effects)}")
     return [*lines, *map(str, report.notes)]
-
-
-def _sizes(**sizes: int | None) -> str:
-    known = []
-    for name, size in sizes.items():
-        if size is not None:
-            known.append(f"{name} {bytes_text(size)}")
-    return ", ".join(known)

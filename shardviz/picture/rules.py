@@ -6,10 +6,10 @@ Tables of names have a verdict per rule and dimension, tables of paths one per p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from shardviz.core.format import bytes_text, ids_text, joined, plural, shown
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.differences import AuditDiff
 from shardviz.core.layout.rules.path_rules import PathResolution
 from shardviz.core.layout.rules.remedies import Remedies
 from shardviz.core.layout.rules.resolution import Resolution
@@ -63,6 +63,7 @@ _GROUPS = {
     Outcome.INDIVISIBLE: BROKEN,
     Outcome.MISSING_AXIS: BROKEN,
 }
+_WORDS = {Outcome.UNSPLIT: "✓ not split", Outcome.SIZE_ONE: "✓ size 1"}
 
 
 def draw_spec(spec: Spec, title: str | None = None) -> Picture:
@@ -142,7 +143,7 @@ def draw_rules(rules: Rules, title: str | None = None) -> Picture:
     """A rule table: a row per rule, a tile where the rule wants a mesh axis."""
     listed = rules.entries[:MOST_ROWS]
     groups = _axis_groups(listed)
-    columns, names, remarks, cells = list(groups), [], [], []
+    columns, names, remarks, cells = [*groups, "not split"], [], [], []
     earlier: dict[str, list[int]] = {}
     for row, rule in enumerate(listed):
         names.append(_numbered(row + 1, len(listed), rule.logical))
@@ -150,22 +151,12 @@ def draw_rules(rules: Rules, title: str | None = None) -> Picture:
         earlier[rule.logical].append(row + 1)
         hint = f"rule {row + 1}: {rule}"
         if not rule.axes:
-            cells.append(Cell(row, len(columns), "not split", NOT_SPLIT_GROUP, hint))
+            cells.append(Cell(row, len(groups), "not split", NOT_SPLIT_GROUP, hint))
         for place, axis in enumerate(dict.fromkeys(rule.axes), 1):
             # Which of several axes is the major one can be seen by its number.
             text = f"{axis} {place}" if len(rule.axes) > 1 else axis
             cells.append(Cell(row, columns.index(axis), text, groups[axis], hint))
-    return matrix(
-        names,
-        [*columns, "not split"],
-        cells,
-        remarks=remarks,
-        title=titled(title, plural(len(rules), "rule")),
-        notes=and_more(len(rules) - len(listed), "rule"),
-        alt=sentences([plural(len(rules), "rule"), *map(str, listed)]),
-        groups=10,
-        facts={"kind": "rules"},
-    )
+    return _table(rules, names, columns, cells, remarks, title)
 
 
 def _repeats(rule: Rule, earlier: Sequence[int]) -> str:
@@ -173,115 +164,6 @@ def _repeats(rule: Rule, earlier: Sequence[int]) -> str:
         return ""
     noun = "rule" + "s" * (len(earlier) > 1)
     return f"repeats “{rule.logical}” of {noun} {joined(earlier)}"
-
-
-def rules_text(rules: Rules, width: int) -> str:
-    """A numbered line per rule."""
-    return _numbered_text(rules, "rule")
-
-
-def path_rules_text(rules: PathRules, width: int) -> str:
-    """A numbered line per pattern."""
-    return _numbered_text(rules.entries, "pattern")
-
-
-def _numbered_text(lines: Sequence[object], noun: str) -> str:
-    text = [plural(len(lines), noun)]
-    for number, line in enumerate(lines, 1):
-        text.append(_numbered(number, len(lines), line))
-    return "\n".join(text)
-
-
-def draw_resolution(resolution: Resolution, title: str | None = None) -> Picture:
-    """The rules and the dimensions of one array, the spec at the end."""
-    rules, decisions = resolution.rules, resolution.decisions
-    rows = list(range(len(rules)))
-    if len(rules) > FULL_ROWS:
-        rows = [i for i in rows if rules[i].logical in resolution.names]
-    rows = rows[:MOST_ROWS]
-    names, cells, dims, outcome = [], [], [], []
-    for row, index in enumerate(rows):
-        names.append(_numbered(index + 1, len(rules), rules[index]))
-        for decision in decisions:
-            dim, verdict = decision.dimension, decision.verdicts[index]
-            hint, group = f"dimension {dim}: {verdict}", _GROUPS.get(verdict.outcome, 3)
-            cells.append(Cell(row, dim, verdict_word(verdict), group, hint))
-    for decision in decisions:
-        dims.append(f"dimension {decision.dimension} {decision.logical or ''}")
-        axes = ", ".join(decision.axes)
-        outcome.append(f"{dims[-1]} → {axes}" if axes else f"{dims[-1]} not split")
-    notes: list[str | Label] = [" · ".join(outcome) or "no dimensions"]
-    others = sorted(set(range(len(rules))) - set(rows))
-    if others:
-        notes.append(wording.other_rules(ids_text([i + 1 for i in others])))
-    notes += [note(str(problem), "bad") for problem in resolution.problems]
-    return matrix(
-        names,
-        dims,
-        cells,
-        least=WIDE,
-        title=titled(title, f"{resolution.spec} by {resolution.dialect.value} rules"),
-        legend=LEGEND,
-        notes=notes,
-        alt=sentences([plural(len(rules), "rule"), *resolution_findings(resolution)]),
-        colormap="verdicts",
-        groups=4,
-        facts={"kind": "resolution"},
-    )
-
-
-def verdict_word(verdict: Verdict) -> str:
-    """A verdict in as few words as fit into a cell; its sentence is in the tooltip."""
-    outcome, verb = verdict.outcome, ""
-    if outcome is Outcome.APPLIED:
-        return f"✓ {', '.join(verdict.axes)}"
-    if outcome is Outcome.UNSPLIT:
-        return "✓ not split"
-    if outcome is Outcome.SIZE_ONE:
-        return "✓ size 1"
-    if outcome is Outcome.MISSING_AXIS:
-        return f"✗ no axis {', '.join(verdict.absent)}"
-    if outcome is Outcome.INDIVISIBLE and verdict.misfit is not None:
-        return f"✗ not divisible by {verdict.misfit.parts:,}"
-    if outcome in (Outcome.TAKEN, Outcome.PART_TAKEN):
-        verb = {Outcome.TAKEN: "used", Outcome.PART_TAKEN: "partly used"}[outcome]
-        dims = sorted({dim for _, dim, _ in verdict.taken})
-        return f"{verb} by dimension {', '.join(map(str, dims))}"
-    if outcome in (Outcome.DECIDED, Outcome.OVERRIDDEN) and verdict.by_rule is not None:
-        verb = "decided" if outcome is Outcome.DECIDED else "replaced"
-        return f"{verb} by rule {verdict.by_rule + 1}"
-    return "–"
-
-
-def resolution_text(resolution: Resolution, width: int) -> str:
-    """The explanation of a resolution, then what is wrong with it."""
-    problems = [f"✗ {problem}" for problem in resolution.problems]
-    return paragraphs([resolution.explain(), *problems], width)
-
-
-def draw_remedies(remedies: Remedies, title: str | None = None) -> Picture:
-    """A row per remedy: the bytes per device that it saves, the edit and its effect."""
-    rows = []
-    for number, one in enumerate(remedies, 1):
-        saved, text = None, ""
-        if one.bytes_saved is not None:
-            saved, text = max(one.bytes_saved, 0), bytes_text(one.bytes_saved)
-        others = plural(len(one.others), "other array")
-        words = (f"{number}. {one.edit}", str(one.spec), others)
-        rows.append(Bar(saved, text, words, hint=str(one)))
-    # Without a remedy the table is empty, and its notes say why.
-    heads = wording.REMEDIES if rows else ("", "")
-    return Table(heads, tuple(rows)).picture(
-        title=titled(title, f"To {remedies.want}"),
-        notes=[str(remedies.reason)] if remedies.reason else [],
-        alt=remedies.explain(),
-        facts={"kind": "remedies"},
-    )
-
-
-def remedies_text(remedies: Remedies, width: int) -> str:
-    """A numbered paragraph per remedy, or why there is none."""
-    return paragraphs([remedies.explain()], width)
 
 
 def draw_path_rules(rules: PathRules, title: str | None = None) -> Picture:
@@ -296,19 +178,115 @@ def draw_path_rules(rules: PathRules, title: str | None = None) -> Picture:
         for dim, axes in enumerate(rule.spec.dims):
             hint, group = f"pattern {row + 1}: {rule}", _group(groups, axes)
             cells.append(Cell(row, dim, _split_by(rule.spec, dim), group, hint))
-    count = plural(len(rules), "pattern")
+    columns = [f"dimension {dim}" for dim in range(rank)]
+    return _table(rules, names, columns, cells, remarks, title)
+
+
+def _table(
+    rules: Rules | PathRules,
+    names: Sequence[str],
+    columns: Sequence[str],
+    cells: Sequence[Cell],
+    remarks: Sequence[str],
+    title: str | None,
+) -> Picture:
+    noun = _noun(rules)
+    count = plural(len(rules), noun)
     return matrix(
         names,
-        [f"dimension {dim}" for dim in range(rank)],
+        columns,
         cells,
         remarks=remarks,
         least=72.0,  # for the heads
         title=titled(title, count),
-        notes=and_more(len(rules) - len(listed), "pattern"),
-        alt=sentences([count, *map(str, listed)]),
+        notes=and_more(len(rules) - len(names), noun),
+        alt=sentences([count, *map(str, rules.entries[:MOST_ROWS])]),
         groups=10,
-        facts={"kind": "path rules"},
+        facts={"kind": f"{noun}s"},
     )
+
+
+def _noun(rules: Rules | PathRules) -> str:
+    return "rule" if isinstance(rules, Rules) else "pattern"
+
+
+def rules_text(rules: Rules | PathRules, width: int) -> str:
+    """A numbered line per rule or pattern."""
+    lines = [plural(len(rules), _noun(rules))]
+    for number, line in enumerate(rules.entries, 1):
+        lines.append(_numbered(number, len(rules), line))
+    return "\n".join(lines)
+
+
+def draw_resolution(resolution: Resolution, title: str | None = None) -> Picture:
+    """The rules and the dimensions of one array, the spec at the end."""
+    rules, decisions = resolution.rules, resolution.decisions
+    rows = list(range(len(rules)))
+    if len(rules) > FULL_ROWS:
+        rows = [i for i in rows if rules[i].logical in resolution.names]
+    rows = rows[:MOST_ROWS]
+    names, cells, dims, outcome = [], [], [], []
+    for row, index in enumerate(rows):
+        names.append(_numbered(index + 1, len(rules), rules[index]))
+        for decision in decisions:
+            dim, verdict = decision.dimension, decision.verdicts[index]
+            hint, group = (
+                f"dimension {dim}: {verdict}",
+                _GROUPS.get(verdict.outcome, OTHER),
+            )
+            cells.append(Cell(row, dim, verdict_word(verdict), group, hint))
+    for decision in decisions:
+        dims.append(f"dimension {decision.dimension} {decision.logical or ''}")
+        axes = ", ".join(decision.axes)
+        outcome.append(f"{dims[-1]} → {axes}" if axes else f"{dims[-1]} not split")
+    notes: list[str | Label] = [" · ".join(outcome) or "no dimensions"]
+    others = sorted(set(range(len(rules))) - set(rows))
+    if others:
+        notes.append(wording.other_rules(ids_text([i + 1 for i in others])))
+    notes += [note(str(problem), "bad") for problem in resolution.problems]
+    return _verdicts(
+        names,
+        dims,
+        cells,
+        title=titled(title, f"{resolution.spec} by {resolution.dialect.value} rules"),
+        notes=notes,
+        alt=sentences([plural(len(rules), "rule"), *resolution_findings(resolution)]),
+        facts={"kind": "resolution"},
+    )
+
+
+def _verdicts(
+    names: Sequence[str], columns: Sequence[str], cells: Sequence[Cell], **more: Any
+) -> Picture:
+    look = {"least": WIDE, "legend": LEGEND, "colormap": "verdicts", "groups": 4}
+    return matrix(names, columns, cells, **look, **more)
+
+
+def verdict_word(verdict: Verdict) -> str:
+    """A verdict in as few words as fit into a cell; its sentence is in the tooltip."""
+    outcome = verdict.outcome
+    if outcome in _WORDS:
+        return _WORDS[outcome]
+    if outcome is Outcome.APPLIED:
+        return f"✓ {', '.join(verdict.axes)}"
+    if outcome is Outcome.MISSING_AXIS:
+        return f"✗ no axis {', '.join(verdict.absent)}"
+    if outcome is Outcome.INDIVISIBLE and verdict.misfit is not None:
+        return f"✗ not divisible by {verdict.misfit.parts:,}"
+    if outcome in (Outcome.TAKEN, Outcome.PART_TAKEN):
+        verb = "used" if outcome is Outcome.TAKEN else "partly used"
+        dims = sorted({dim for _, dim, _ in verdict.taken})
+        return f"{verb} by dimension {', '.join(map(str, dims))}"
+    if outcome in (Outcome.DECIDED, Outcome.OVERRIDDEN) and verdict.by_rule is not None:
+        verb = "decided" if outcome is Outcome.DECIDED else "replaced"
+        return f"{verb} by rule {verdict.by_rule + 1}"
+    return "–"
+
+
+def resolution_text(resolution: Resolution, width: int) -> str:
+    """The explanation of a resolution, then what is wrong with it."""
+    problems = [f"✗ {problem}" for problem in resolution.problems]
+    return paragraphs([resolution.explain(), *problems], width)
 
 
 def draw_path_resolution(found: PathResolution, title: str | None = None) -> Picture:
@@ -330,18 +308,14 @@ def draw_path_resolution(found: PathResolution, title: str | None = None) -> Pic
     if found.problem:
         notes.append(note(str(found.problem), "bad"))
     spec = found.spec or "unknown"
-    return matrix(
+    return _verdicts(
         names,
         [shown(found.path)[1:-1]],
         cells,
         remarks=[str(verdict.spec) for verdict in verdicts],
-        least=WIDE,
         title=titled(title, f"{spec} by {found.dialect.value} patterns"),
-        legend=LEGEND,
         notes=notes,
         alt=sentences([plural(len(found.rules), "pattern"), found.explain()]),
-        colormap="verdicts",
-        groups=4,
         facts={"kind": "path resolution"},
     )
 
@@ -358,22 +332,21 @@ def _path_word(verdict: PathVerdict) -> tuple[str, int]:
     return f"✗ {verdict.kind}", BROKEN
 
 
-def draw_audit_diff(found: AuditDiff, title: str | None = None) -> Picture:
-    """Where two dialects or tables differ: a row per array, a column for each of them."""
-    rows, cells = found.rows[:MOST_ROWS], []
-    for row, one in enumerate(rows):
-        for column, spec in enumerate((one.first, one.second)):
-            text = "unknown" if spec is None else str(spec)
-            cells.append(Cell(row, column, text, column, str(one.why)))
-    explanation = found.explain()
-    return matrix(
-        [one.path for one in rows],
-        list(found.labels),
-        cells,
-        least=WIDE,
-        title=titled(title, explanation.partition("\n")[0]),
-        notes=and_more(len(found.rows) - len(rows), "array"),
-        alt=explanation,
-        groups=10,
-        facts={"kind": "audit difference"},
+def draw_remedies(remedies: Remedies, title: str | None = None) -> Picture:
+    """A row per remedy: the bytes per device that it saves, the edit and its effect."""
+    rows = []
+    for number, one in enumerate(remedies, 1):
+        saved, text = None, ""
+        if one.bytes_saved is not None:
+            saved, text = max(one.bytes_saved, 0), bytes_text(one.bytes_saved)
+        others = plural(len(one.others), "other array")
+        words = (f"{number}. {one.edit}", str(one.spec), others)
+        rows.append(Bar(saved, text, words, hint=str(one)))
+    # Without a remedy the table is empty, and its notes say why.
+    heads = wording.REMEDIES if rows else ("", "")
+    return Table(heads, tuple(rows)).picture(
+        title=titled(title, f"To {remedies.want}"),
+        notes=[str(remedies.reason)] if remedies.reason else [],
+        alt=remedies.explain(),
+        facts={"kind": "remedies"},
     )

@@ -1,12 +1,10 @@
-"""draw(value) -> Picture and to_text(value) -> str: what any value of shardviz looks
-like.
-"""
+"""draw(value) -> Picture and to_text(value) -> str: what any value looks like."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from shardviz.core.errors import ShardvizError
 from shardviz.core.format import joined, shown, suggestion
@@ -38,88 +36,79 @@ from shardviz.core.program.program import Program, Target, Targets
 from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import Roofline
 from shardviz.core.program.stages import Stages
+from shardviz.picture import layout as arrays
+from shardviz.picture import mesh as meshes
+from shardviz.picture import plan as plans
+from shardviz.picture import program as programs
+from shardviz.picture import rules
 from shardviz.picture.audit import audit_text, draw_audit
-from shardviz.picture.effects import draw_effects, draw_observed
-from shardviz.picture.explanation import draw_explanation, explanation_text
-from shardviz.picture.layout import (
-    array_spec_text,
-    draw_array_spec,
-    draw_layout_array,
-    layout_text,
-)
-from shardviz.picture.mesh import draw_layout_devices, draw_mesh, mesh_text
-from shardviz.picture.mesh_context import draw_mesh_context, mesh_context_text
 from shardviz.picture.movement import draw_movement
 from shardviz.picture.movement_text import movement_text
-from shardviz.picture.page import paragraphs, side_by_side
-from shardviz.picture.picture import Picture
-from shardviz.picture.plan import draw_plan, plan_text
-from shardviz.picture.plan_difference import (
-    draw_plan_difference,
-    plan_difference_text,
+from shardviz.picture.page import (
+    paragraphs,
+    sentences,
+    side_by_side,
+    text_page,
+    titled,
 )
+from shardviz.picture.picture import Picture
 from shardviz.picture.process_rows import draw_process_rows, process_rows_text
 from shardviz.picture.processes import draw_process_group, process_group_text
-from shardviz.picture.program import (
-    draw_program,
-    draw_request,
-    program_text,
-    request_text,
-)
 from shardviz.picture.report import draw_report, report_text
 from shardviz.picture.reshard import draw_reshard, reshard_text
 from shardviz.picture.restore import draw_restore, restore_text
 from shardviz.picture.roofline import draw_roofline, roofline_text
-from shardviz.picture.rules import (
-    draw_audit_diff,
-    draw_path_resolution,
-    draw_path_rules,
-    draw_remedies,
-    draw_resolution,
-    draw_rules,
-    draw_spec,
-    path_rules_text,
-    remedies_text,
-    resolution_text,
-    rules_text,
-    spec_text,
-)
 from shardviz.picture.stages import draw_comparison, draw_stages, stages_text
-from shardviz.picture.targets import (
-    draw_target,
-    draw_targets,
-    target_text,
-    targets_text,
-)
+from shardviz.picture.targets import targets_text
 from shardviz.picture.topology import draw_topology, topology_text
 
-T = TypeVar("T")
 LEAST_WIDTH = 20  # letters
+LETTERS = 110  # of a line of a picture of words
 
 
 def _draw_layout(layout: Layout, view: str = "array", **options: Any) -> Picture:
-    """The blocks of an array (view `"array"`), its devices (`"devices"`), or both, side
-    by side.
-    """
-    if not isinstance(view, str) or view not in ("array", "devices", "both"):
+    """The blocks of an array (`"array"`), its devices (`"devices"`), or `"both"`."""
+    if view == "both":
+        return _called(_devices_and_array, layout, options, "picture")
+    drawers = {
+        "array": arrays.draw_layout_array,
+        "devices": meshes.draw_layout_devices,
+    }
+    if view not in drawers:
         raise ShardvizError(
             f"A layout is seen as 'array', 'devices' or 'both'; got {shown(view)}."
         )
-    if view == "both":
-        return _called(_devices_and_array, layout, options, "picture")
-    drawer = draw_layout_array if view == "array" else draw_layout_devices
-    return _called(drawer, layout, options, "picture")
+    return _called(drawers[view], layout, options, "picture")
 
 
 def _devices_and_array(
     layout: Layout, by: str = "mesh", name: str = "", title: str | None = None
 ) -> Picture:
-    devices = draw_layout_devices(
+    devices = meshes.draw_layout_devices(
         layout, by, name, title=f"mesh {layout.mesh}", legend=False
     )
-    return side_by_side(
-        (devices, draw_layout_array(layout, name=name)), title=title or ""
+    array = arrays.draw_layout_array(layout, name=name)
+    return side_by_side((devices, array), title=title or "")
+
+
+def _draw_words(value: Any, title: str | None = None) -> Picture:
+    """A page of the text of a value, of which there is nothing to draw."""
+    head, *lines = to_text(value, LETTERS).split("\n")
+    return text_page(
+        [(line, "") for line in lines],
+        title=titled(title, head),
+        alt=sentences([head, *lines]),
+        facts={"kind": "words"},
     )
+
+
+def _explained(value: Any, width: int) -> str:
+    return paragraphs([value.explain()], width)
+
+
+def _mesh_context_text(context: MeshContext, width: int) -> str:
+    rows = [f"{api}: {mesh or '–'}" for api, mesh in context.table().items()]
+    return paragraphs([context.explain(), *rows], width)
 
 
 def _same_picture(picture: Picture) -> Picture:
@@ -130,47 +119,41 @@ def _picture_text(picture: Picture, width: int) -> str:
     return paragraphs([picture.alt], width)
 
 
-def _explained(
-    value: AuditDiff | PathResolution | Effects | Observed, width: int
-) -> str:
-    return paragraphs([value.explain()], width)
-
-
 Drawer = Callable[..., Picture]
 Writer = Callable[..., str]
 # Per type, what draws a value of it and what writes it.
 _SHOWN: dict[type, tuple[Drawer, Writer]] = {
-    MeshSpec: (draw_mesh, mesh_text),
-    Layout: (_draw_layout, layout_text),
+    MeshSpec: (meshes.draw_mesh, meshes.mesh_text),
+    Layout: (_draw_layout, arrays.layout_text),
     ProcessRows: (draw_process_rows, process_rows_text),
-    Spec: (draw_spec, spec_text),
-    ArraySpec: (draw_array_spec, array_spec_text),
-    Rules: (draw_rules, rules_text),
-    Resolution: (draw_resolution, resolution_text),
-    Remedies: (draw_remedies, remedies_text),
-    PathRules: (draw_path_rules, path_rules_text),
-    PathResolution: (draw_path_resolution, _explained),
-    Request: (draw_request, request_text),
+    Spec: (rules.draw_spec, rules.spec_text),
+    ArraySpec: (arrays.draw_array_spec, arrays.array_spec_text),
+    Rules: (rules.draw_rules, rules.rules_text),
+    Resolution: (rules.draw_resolution, rules.resolution_text),
+    Remedies: (rules.draw_remedies, _explained),
+    PathRules: (rules.draw_path_rules, rules.rules_text),
+    PathResolution: (rules.draw_path_resolution, _explained),
+    Request: (programs.draw_request, programs.request_text),
     Audit: (draw_audit, audit_text),
-    AuditDiff: (draw_audit_diff, _explained),
+    AuditDiff: (_draw_words, _explained),
     Reshard: (draw_reshard, reshard_text),
     Restore: (draw_restore, restore_text),
-    MeshContext: (draw_mesh_context, mesh_context_text),
-    Effects: (draw_effects, _explained),
-    Observed: (draw_observed, _explained),
-    Program: (draw_program, program_text),
+    MeshContext: (_draw_words, _mesh_context_text),
+    Effects: (_draw_words, _explained),
+    Observed: (_draw_words, _explained),
+    Program: (programs.draw_program, programs.program_text),
     ProcessGroup: (draw_process_group, process_group_text),
     Report: (draw_report, report_text),
-    Plan: (draw_plan, plan_text),
-    Explanation: (draw_explanation, explanation_text),
-    PlanDiff: (draw_plan_difference, plan_difference_text),
+    Plan: (plans.draw_plan, plans.plan_text),
+    Explanation: (plans.draw_explanation, plans.explanation_text),
+    PlanDiff: (plans.draw_plan_difference, plans.plan_difference_text),
     Comparison: (draw_comparison, stages_text),
     Stages: (draw_stages, stages_text),
     Movement: (draw_movement, movement_text),
     Topology: (draw_topology, topology_text),
     Roofline: (draw_roofline, roofline_text),
-    Target: (draw_target, target_text),
-    Targets: (draw_targets, targets_text),
+    Target: (_draw_words, targets_text),
+    Targets: (_draw_words, targets_text),
     Picture: (_same_picture, _picture_text),
 }
 
@@ -185,32 +168,15 @@ def draw(value: Any, **options: Any) -> Picture:
             `title=""` for all.
 
     Raises:
-        ShardvizError: for a value without a picture, or an option that it does not
-            have.
+        ShardvizError: for a value without a picture, or an option it does not have.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> draw(make_mesh(data=4, model=2), by="host").facts["by"]
     'host'
     """
-    drawer = (
-        type(value)._draw_
-        if hasattr(value, "_draw_")
-        else _shown(value, "picture of")[0]
-    )
-    return _called(drawer, value, options, "picture")
-
-
-def _called(
-    show: Callable[..., T], value: Any, options: dict[str, Any], what: str
-) -> T:
-    known = list(inspect.signature(show).parameters)[1:]
-    for name in options:
-        if name not in known and "options" not in known:
-            raise ShardvizError(
-                f"A {what} of a {type(value).__name__} has no option {shown(name)}."
-                f"{suggestion(name, known)}"
-            )
-    return show(value, **options)
+    if hasattr(value, "_draw_"):
+        return _called(type(value)._draw_, value, options, "picture")
+    return _called(_shown(value, "picture of")[0], value, options, "picture")
 
 
 def to_text(value: Any, width: int = 80, **options: Any) -> str:
@@ -235,15 +201,27 @@ def to_text(value: Any, width: int = 80, **options: Any) -> str:
            └─────────┴─────────┴─────────┴─────────┘
     """
     letters = max(check_size(width, "The width of text", ShardvizError), LEAST_WIDTH)
-    if hasattr(value, "_text_"):
-        return _called(_own_text, value, {"width": letters, **options}, "text")
-    return _called(
-        _shown(value, "text for")[1], value, {"width": letters, **options}, "text"
-    )
+    write: Writer = _own_text
+    if not hasattr(value, "_text_"):
+        write = _shown(value, "text for")[1]
+    return _called(write, value, {"width": letters, **options}, "text")
 
 
 def _own_text(value: Any, width: int) -> str:
     return paragraphs([value._text_()], width)
+
+
+def _called(
+    show: Callable[..., Any], value: Any, options: dict[str, Any], what: str
+) -> Any:
+    known = list(inspect.signature(show).parameters)[1:]
+    for name in options:
+        if name not in known and "options" not in known:
+            raise ShardvizError(
+                f"A {what} of a {type(value).__name__} has no option {shown(name)}."
+                f"{suggestion(name, known)}"
+            )
+    return show(value, **options)
 
 
 def _shown(value: Any, what: str) -> tuple[Drawer, Writer]:
@@ -251,6 +229,6 @@ def _shown(value: Any, what: str) -> tuple[Drawer, Writer]:
         if kind in _SHOWN:
             return _SHOWN[kind]
     raise ShardvizError(
-        f"There is no {what} this {type(value).__name__}; got {shown(value)}. There is one for"
-        f" {joined(kind.__name__ for kind in _SHOWN)}."
+        f"There is no {what} this {type(value).__name__}; got {shown(value)}. There is"
+        f" one for {joined(kind.__name__ for kind in _SHOWN)}."
     )

@@ -1,9 +1,8 @@
-"""Tables: in letters, as tiles in a matrix, and as bars with columns of words.
+"""Tables: in letters, as tiles in a matrix, as bars or shardings with columns of words.
 
 Shardings are small bars: one per dimension, in as many parts as the mesh axes split it
-into. A bar is as long for 2 parts as for 4,096: beyond MOST_PARTS it only shows that
-there are many, and its tooltip says how many. The colour is that of the mesh axis; grey
-is a dimension that is not split.
+into. Beyond MOST_PARTS a bar only shows that there are many, and its tooltip says how
+many. The colour is that of the mesh axis; grey is a dimension that is not split.
 """
 
 from __future__ import annotations
@@ -354,17 +353,87 @@ class Rectangle:
     text: str = ""
 
 
-def value_bars_width(op: PlannedOp, widest: float) -> float:
-    """How wide the bars of a value are together, in points."""
-    return min(widest, 34.0 * max(len(op.shape), 1))
+@dataclass(frozen=True)
+class Column:
+    """A column of `column_table`.
+
+    Attributes:
+        head: its name.
+        widest: in points; longer words are shortened.
+        tone: as in Label.
+        broken: whether longer words take several lines instead.
+    """
+
+    head: str
+    widest: float
+    tone: str = "text"
+    broken: bool = False
 
 
-def value_bars(
-    op: PlannedOp, mesh: MeshSpec, widest: float, x: float, y: float
-) -> list[Rectangle]:
-    """The bars of one value's sharding, from `x` on and with `y` in their middle."""
-    width, corner = value_bars_width(op, widest), (x, y - BAR / 2)
-    return spec_bars(op.spec, len(op.shape), mesh, width, corner, f"{op.name}: ")
+@dataclass(frozen=True)
+class Row:
+    """A row of `column_table`.
+
+    Attributes:
+        cells: per column words, or a value whose sharding is drawn, with its mesh. The
+            first is a name.
+        heading: a line above the first of the rows that share it.
+        indent: how far the name stands in, in points.
+        tone: of its words, where it is not that of the columns.
+    """
+
+    cells: tuple[str | tuple[PlannedOp, MeshSpec], ...]
+    heading: str = ""
+    indent: float = 0.0
+    tone: str = ""
+
+
+VALUE_PITCH, COLUMN_GAP, DIMENSION = 17.0, 16.0, 34.0
+
+
+def column_table(
+    columns: Sequence[Column], rows: Sequence[Row]
+) -> tuple[list[Label], list[Rectangle], tuple[float, float]]:
+    """A table of values: its labels, the bars of its shardings, and its size."""
+    starts = [0.0]
+    for number, column in enumerate(columns[:-1]):
+        wide = text_width(column.head, 8.0)
+        for row in rows:
+            cell = row.cells[number]
+            if isinstance(cell, str):
+                mono = number == 0
+                wide = max(wide, text_width(cell, 9.0, mono) + row.indent * mono)
+            else:
+                wide = max(wide, DIMENSION * max(len(cell[0].shape), 1))
+        starts.append(starts[-1] + min(wide, column.widest) + COLUMN_GAP)
+    labels = column_heads(starts, [column.head for column in columns])
+    bars: list[Rectangle] = []
+    y, heading = VALUE_PITCH / 2, ""
+    for row in rows:
+        if row.heading and row.heading != heading:
+            y += VALUE_PITCH
+            labels.append(Label(0, y, row.heading, "start", "axis", "muted"))
+        heading = row.heading
+        y += VALUE_PITCH
+        bottom = y
+        for x, column, cell in zip(starts, columns, row.cells, strict=True):
+            if not isinstance(cell, str):
+                op, mesh = cell
+                rank, corner = len(op.shape), (x, y - BAR / 2)
+                wide = min(column.widest, DIMENSION * max(rank, 1))
+                bars += spec_bars(op.spec, rank, mesh, wide, corner, f"{op.name}: ")
+            elif x == 0:
+                wide = column.widest - row.indent
+                name = shortened(cell, wide, 9.0, mono=True)
+                labels.append(Label(row.indent, y, name, "start", "mono", column.tone))
+            else:
+                most = None if column.broken else 1
+                lines = broken(cell, column.widest, 9.0, most)
+                labels += lines_at(x, y, lines, row.tone or column.tone)
+                bottom = max(bottom, y + LINE * (len(lines) - 1))
+        y = bottom
+    size = (starts[-1] + columns[-1].widest / 2, y + VALUE_PITCH / 2)
+    return labels, bars, size
 
 
 def spec_bars(

@@ -14,7 +14,7 @@ from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp
 from shardviz.gallery import programs
-from shardviz.picture.explanation import axis_path
+from shardviz.picture.plan import axis_path
 from shardviz.widgets.explorer import Explorer
 from shardviz.widgets.session import Session
 from shardviz.widgets.values_view import explanation_view, values_view

@@ -205,4 +205,4 @@ def test_a_failed_report_says_where_and_a_stale_one_that_it_is():
 def test_of_many_checks_those_that_fail_come_first():
     checks = [Check(f"c{i}", i != 70, "said.") for i in range(100)]
     texts = _all_texts(draw(REPORT.replace(checks=tuple(checks))))
-    assert "✗ c70: said.\n✓ 99 of 100: c{0..69,71..99}" in texts
+    assert "✗ c70: said.\n✓ 99 of 100: c…" in texts

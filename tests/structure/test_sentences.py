@@ -74,7 +74,6 @@ STILL = {
     "core/program/program.py": 7,
     "exercises/programs.py": 1,
     "legacy/partitions.py": 1,
-    "picture/mesh_context.py": 1,
     "picture/movement.py": 4,
     "picture/movement_text.py": 2,
     "picture/process_rows.py": 1,

@@ -123,12 +123,6 @@ def ids_in_order(axes: Sequence[str], ids: str) -> str:
     return f"ids in mesh order{order}: {ids}"
 
 
-TARGETS = (
-    "programs run on it",
-    "programs compile for it",
-    "its compiler is not installed",
-)
-PER_DEVICE = "memory, bf16 peak and memory bandwidth are per device, as published"
 GREY_LINKS = "Grey links carry the data of several groups."
 SLANTED_LINES = (
     "Slanted lines are links along z, to the next plane and to the one before."
