@@ -217,8 +217,8 @@ def _wishes(
     """
     if isinstance(thing, Audit):
         return {row.path: row for row in thing.rows}
-    if thing is None and path:
-        return {}
+    if thing is None:
+        return {} if path else None
     if (wish := _as_wish(thing, path, typed)) is not None:
         return {path: wish}
     if isinstance(thing, dict):

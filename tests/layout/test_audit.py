@@ -213,7 +213,6 @@ def test_arrays_without_names_beside_others_with_are_not_split_as_flax_reads_the
     tree = {"w": nn.Partitioned(shape(8, 4), ("data", None)), "b": shape(4)}
     found = audit(tree, [], MESH)
     assert [str(r.spec) for r in found.rows] == ["P('data', None)", "P(None)"]
-    assert found.unnamed == ("b",)
 
 
 def test_live_arrays_count_where_they_are(eight_devices):

@@ -16,7 +16,6 @@ import shardviz as sv
 from shardviz.core.layout.trees.audit import Audit
 from shardviz.core.layout.trees.differences import role
 from shardviz.core.layout.trees.optimizer_state import OPTIMIZER, pair
-from shardviz.core.wording.trees import difference_lines
 
 optax = pytest.importorskip("optax")
 pytest.importorskip("optax.contrib")
@@ -412,14 +411,14 @@ DIFFERENCES = {
     "alike": ({"mu": (W3, "layers embed mlp")}, []),
     "replicated": ({"mu": (W3, None)}, [("lost", 7680 << 10)]),
     "split over one axis": ({"mu": (W3, "_ embed _")}, [("lost", 1536 << 10)]),
-    "the axis of layers is not split": ({"mu": (W3, "_ embed mlp")}, [("stacked", 512 << 10)]),
+    "the axis of layers is not split": ({"mu": (W3, "_ embed mlp")}, [("lost", 512 << 10)]),
     "split otherwise": ({"mu": (W3, "layers mlp embed")}, [("otherwise", 0)]),
-    "factored, without the axis of layers": ({"v_row": ((4096,), "embed")}, [("stacked", 0)]),
+    "factored, without the axis of layers": ({"v_row": ((4096,), "embed")}, []),
     "factored and replicated": ({"v_row": ((8, 4096), None)}, [("lost", 112 << 10)]),
     "factored as the parameter": ({"v_row": ((8, 4096), "layers embed")}, []),
     "a placeholder": ({"v": ((1,), None)}, []),
     "a mean of squares in 16 bits": (
-        {"nu": (W3, "layers embed mlp", "bfloat16")}, [("precision", 0)],
+        {"nu": (W3, "layers embed mlp", "bfloat16")}, [],
     ),
     "a momentum in 16 bits": ({"mu": (W3, "layers embed mlp", "bfloat16")}, []),
 }  # fmt: skip
@@ -441,15 +440,10 @@ def test_types_that_cost_memory_are_found():
     assert (one.held.dtype, one.parameter.dtype) == ("float32", "bfloat16")
 
 
-def test_the_stacked_axis_is_named_with_its_mesh_axes():
-    (one,) = state({"mu": (W3, "_ embed mlp")}).differences
-    assert one.stacked == ("layers", 0, ("stage",))
-
-
 def test_a_state_that_is_split_further_is_found():
     tree = {"params": {"w": ((4096,), None)}, "opt_state": {"mu": {"w": ((4096,), "embed")}}}
     (one,) = sv.audit(tree, [("embed", "data")], "data=4").differences
-    assert (one.kind, one.bytes_per_device) == ("further", -12 << 10)
+    assert (one.kind, one.bytes_per_device) == ("otherwise", -12 << 10)
 
 
 def test_a_state_of_which_nothing_is_known_is_found():
@@ -459,15 +453,6 @@ def test_a_state_of_which_nothing_is_known_is_found():
         {"params": {"w": w}, "opt_state": {"mu": bare}}, [("embed", "data")], "data=4"
     ).differences
     assert (one.kind, one.held.spec) == ("unknown", None)
-
-
-def test_layers_that_lost_their_sharding_are_one_line():
-    w = {f"layer_{n}": {"w": ((4096,), "embed")} for n in range(32)}
-    bare = {name: {"w": ((4096,), None)} for name in w}
-    found = sv.audit({"params": w, "opt_state": {"mu": bare}}, [("embed", "data")], "data=4")
-    (line,) = difference_lines(found.differences)
-    assert "layer_{0..31}" in line
-    assert "+384 KiB" in line
 
 
 def test_long_paths_are_paired_too():

@@ -56,7 +56,7 @@ STILL = {
     "core/hardware/topology.py": 2,
     "core/layout/array_spec.py": 4,
     "core/layout/layout.py": 2,
-    "core/layout/mesh.py": 9,
+    "core/layout/mesh.py": 8,
     "core/layout/parse.py": 2,
     "core/layout/partition_spec.py": 4,
     "core/layout/rules/path_matching.py": 1,

@@ -17,7 +17,7 @@ import numpy as np
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import MeshError
-from shardviz.core.format import listed, nearest, plural, shown, suggestion
+from shardviz.core.format import listed, plural, shown, suggestion
 from shardviz.core.layout.parse import (
     Cursor,
     check_name,
@@ -31,7 +31,6 @@ from shardviz.core.layout.parse import (
 AXIS_TYPES = ("Auto", "Explicit", "Manual")
 MAX_AXES = 32
 MAX_DEVICES = 1 << 24  # 16.8 million: arrays of ids stay under 128 MiB
-_CHUNK = 1 << 16
 
 
 class MeshSpec(Displayed):
@@ -77,9 +76,9 @@ class MeshSpec(Displayed):
         concrete: bool = False,
     ) -> None:
         fields = self.__dict__  # __setattr__ refuses
-        names, sizes = checked_axes(axis_names, axis_sizes)
+        names, sizes = _checked_axes(axis_names, axis_sizes)
         fields["axis_names"], fields["axis_sizes"] = names, sizes
-        fields["axis_types"] = checked_types(axis_types, names)
+        fields["axis_types"] = _checked_types(axis_types, names)
         fields["has_chosen_types"] = bool(axis_types)
         fields["concrete"] = concrete
         # Ids and processes by default are made when they are first needed: a number for
@@ -87,7 +86,7 @@ class MeshSpec(Displayed):
         fields["ids_are_positions"] = device_ids is None
         if device_ids is not None:
             fields["device_ids"] = checked_ids(device_ids, sizes)
-        processes = checked_processes(process_indices, sizes)
+        processes = _checked_processes(process_indices, sizes)
         fields["even_hosts"] = None
         if isinstance(processes, int):
             fields["even_hosts"] = processes
@@ -168,12 +167,15 @@ class MeshSpec(Displayed):
         if self.even_hosts:
             hosts = range(self.even_hosts)
             # A tuple of a number for each of two million hosts takes 80 MiB.
-            return hosts if len(hosts) > _CHUNK else tuple(hosts)
-        return tuple(_distinct(self.process_indices.reshape(-1)).tolist())
+            return hosts if len(hosts) > 1 << 16 else tuple(hosts)
+        return tuple(np.unique(self.process_indices).tolist())
 
     @cached_property
-    def _position_of(self) -> dict[int, int]:
-        return {int(d): i for i, d in enumerate(self.device_ids.ravel())}
+    def _order(self) -> tuple[np.ndarray, np.ndarray]:
+        """The positions in the order of their ids, and the ids in that order."""
+        flat = self.device_ids.reshape(-1)
+        order = np.argsort(flat, kind="stable")
+        return order, flat[order]
 
     def position(self, device_id: int) -> int:
         """The flat, row-major position of a device in the mesh.
@@ -182,15 +184,16 @@ class MeshSpec(Displayed):
             MeshError: if no device of the mesh has that id.
         """
         wanted = check_size(device_id, "A device id")
-        if self.ids_are_positions:
-            if 0 <= wanted < self.size:
-                return wanted
-        elif self.size > _CHUNK:  # a dict of 16 million takes gigabytes
-            places = np.flatnonzero(self.device_ids.reshape(-1) == wanted)
-            if len(places):
-                return int(places[0])
-        elif wanted in self._position_of:
-            return self._position_of[wanted]
+        # A number beyond int64 is no id, and numpy cannot compare it.
+        if 0 <= wanted < 1 << 62:
+            if self.ids_are_positions:
+                if wanted < self.size:
+                    return wanted
+            else:
+                order, ids = self._order
+                at = int(np.searchsorted(ids, wanted))
+                if at < len(ids) and ids[at] == wanted:
+                    return int(order[at])
         raise MeshError(
             f"No device {shown(wanted, 30)} in this mesh of"
             f" {plural(self.size, 'device')}."
@@ -205,8 +208,7 @@ class MeshSpec(Displayed):
         return tuple(reversed(coords))
 
     def local(self, process: int) -> MeshSpec:
-        """The sub-mesh of one process: the smallest block of the mesh with all its
-        devices.
+        """The sub-mesh of one process: the block of the mesh that its devices fill.
 
         Follows `Mesh.local_mesh`.
 
@@ -216,7 +218,12 @@ class MeshSpec(Displayed):
         process = check_size(process, "A process index")
         if self.even_hosts == 1 and process == 0:
             return self
-        own = self._positions_of(process)
+        if self.even_hosts:  # the Explorer asks for all hosts of a pod
+            each = self.size // self.even_hosts
+            own = np.arange(each) + process * each
+            own = own[(own >= 0) & (own < self.size)]
+        else:
+            own = np.flatnonzero(self.process_indices.reshape(-1) == process)
         if not own.size:
             raise MeshError(
                 f"Process {shown(process)} has no device in this mesh."
@@ -231,28 +238,10 @@ class MeshSpec(Displayed):
                 f" {'×'.join(map(str, sizes))} and holds devices of other processes."
                 " Order the mesh so that each process fills a block."
             )
-        ids = own if self.ids_are_positions else self.device_ids.reshape(-1)[own]
+        ids = self.device_ids.reshape(-1)[own].reshape(sizes)
         hosts = np.broadcast_to(np.int64(process), sizes)
         types = self.axis_types
-        ids = ids.reshape(sizes)
         return MeshSpec(self.axis_names, sizes, types, ids, hosts, self.concrete)
-
-    def _positions_of(self, process: int) -> np.ndarray:
-        """The flat positions of a process's devices; no search where hosts are in
-        order.
-        """
-        if self.even_hosts:
-            each = self.size // self.even_hosts
-            first = process * each if 0 <= process < self.even_hosts else self.size
-            return np.arange(first, min(first + each, self.size))
-        held = self.process_indices.reshape(-1)
-        if not self._hosts_in_order:
-            return np.flatnonzero(held == process)
-        return np.arange(*np.searchsorted(held, (process, process + 1)))
-
-    @cached_property
-    def _hosts_in_order(self) -> bool:
-        return ascending(self.process_indices.reshape(-1), equal=True)
 
     def require_axis(self, name: str) -> int:
         """The size of an axis.
@@ -300,12 +289,7 @@ class MeshSpec(Displayed):
         return f"MeshSpec({str(self)!r}{types}{order})"
 
 
-def checked_axes(names: Any, sizes: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """The names and sizes of axes, if a mesh can have them.
-
-    Raises:
-        MeshError: otherwise.
-    """
+def _checked_axes(names: Any, sizes: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
     names = tuple(limited(names, MAX_AXES, "The names of axes", MeshError))
     sizes = tuple(limited(sizes, MAX_AXES, "The sizes of axes", MeshError))
     if len(names) != len(sizes):
@@ -313,7 +297,7 @@ def checked_axes(names: Any, sizes: Any) -> tuple[tuple[str, ...], tuple[int, ..
             f"A mesh needs one size per name; got {plural(len(names), 'name')} and"
             f" {plural(len(sizes), 'size')}."
         )
-    whole = []
+    plain = []
     for name, size in zip(names, sizes, strict=True):
         check_name(name, "a mesh axis")
         if names.count(name) > 1:
@@ -326,102 +310,56 @@ def checked_axes(names: Any, sizes: Any) -> tuple[tuple[str, ...], tuple[int, ..
                 f"The size of axis {shown(name)} must be 1 or more;"
                 f" got {shown(size, 30)}."
             )
-        whole.append(size)
-    if math.prod(whole) > MAX_DEVICES:
+        plain.append(size)
+    if math.prod(plain) > MAX_DEVICES:
         raise MeshError(
             f"A mesh has at most {MAX_DEVICES:,} devices here;"
-            f" {'×'.join(shown(s, 20) for s in whole)[:80]} is more. Make an axis"
+            f" {'×'.join(shown(s, 20) for s in plain)[:80]} is more. Make an axis"
             " smaller."
         )
-    return tuple(map(str, names)), tuple(whole)
+    return tuple(map(str, names)), tuple(plain)
 
 
-def checked_types(types: Any, names: tuple[str, ...]) -> tuple[str, ...]:
-    """One axis type per axis, Auto by default.
-
-    Raises:
-        MeshError: otherwise.
-    """
+def _checked_types(types: Any, names: tuple[str, ...]) -> tuple[str, ...]:
     types = tuple(limited(types, MAX_AXES, "The types of axes", MeshError))
     if not types:
-        types = ("Auto",) * len(names)
+        return ("Auto",) * len(names)
     if len(types) != len(names):
         raise MeshError(
             f"A mesh needs one axis type per axis; got {plural(len(types), 'type')} for"
             f" {plural(len(names), 'axis', 'axes')}."
         )
-    return tuple(_axis_type(t) for t in types)
+    found = []
+    for given in types:
+        # jax's AxisType members have a name; text may come in any case.
+        name = getattr(given, "name", given)
+        name = name.capitalize() if isinstance(name, str) else ""
+        if name not in AXIS_TYPES:
+            raise MeshError(
+                f"An axis type is one of {listed(AXIS_TYPES, 'or')}; got"
+                f" {shown(given)}."
+            )
+        found.append(name)
+    return tuple(found)
 
 
-def _axis_type(value: object) -> str:
-    # jax's AxisType members have a name; text may come in any case.
-    name = getattr(value, "name", value)
-    text = name.capitalize() if isinstance(name, str) else ""
-    if text not in AXIS_TYPES:
-        near = nearest(text, AXIS_TYPES)
-        hint = f" Did you mean {near}?" if near else ""
-        raise MeshError(
-            f"An axis type is one of {listed(AXIS_TYPES, 'or')};"
-            f" got {shown(value)}.{hint}"
-        )
-    return text
-
-
-def spread_types(types: Any, count: int) -> Any:
-    """One type for all axes, or one per axis, as one per axis."""
-    if types is None:
-        return ()
-    if isinstance(types, str) or not isinstance(types, Iterable):
-        return (types,) * count
-    return types
-
-
-def reshaped(values: Any, sizes: tuple[int, ...], what: str) -> np.ndarray | None:
-    """One value per position, in mesh shape.
-
-    Raises:
-        MeshError: otherwise.
-    """
-    if values is None:
-        return None
+def _numbers(values: Any, sizes: tuple[int, ...], what: str) -> np.ndarray:
+    """int64 in mesh shape, read-only: a number of 0 or more for each position."""
     wanted = math.prod(sizes)
-    array = flat_numbers(values, wanted, f"The {what} of this mesh", MeshError)
+    array = values
+    if not isinstance(array, np.ndarray):
+        array = flat_numbers(values, wanted, f"The {what} of this mesh", MeshError)
+    if array.dtype.kind not in "iu":
+        raise MeshError(f"The {what} must be whole numbers; got {array.dtype}.")
     if array.size != wanted:
         raise MeshError(
             f"The mesh has {plural(wanted, 'position')} and {array.size:,} {what} were"
             " given. Give one for each position."
         )
-    return array.reshape(sizes)
-
-
-def checked_hosts(hosts: Any, sizes: tuple[int, ...]) -> int:
-    """How many hosts share the devices evenly.
-
-    Raises:
-        MeshError: where they cannot.
-    """
-    count, total = check_size(hosts, "The number of hosts"), math.prod(sizes)
-    if count < 1 or total % count:
-        fits = [n for n in range(1, min(total, 512) + 1) if total % n == 0]
-        raise MeshError(
-            f"{plural(total, 'device')} cannot be shared evenly by {shown(count, 30)}"
-            f" hosts. Numbers that work: {listed(fits)}."
-        )
-    return count
-
-
-def _whole_numbers(array: Any, sizes: tuple[int, ...], what: str) -> np.ndarray:
-    """The caller's own array, checked."""
-    array = np.asarray(array)
-    if array.shape != sizes:
-        raise MeshError(f"The {what} have shape {array.shape}; the mesh has {sizes}.")
-    if array.dtype.kind not in "iu":
-        raise MeshError(f"The {what} must be whole numbers; got {array.dtype}.")
-    return array.astype(np.int64, copy=False)
-
-
-def _kept(array: np.ndarray) -> np.ndarray:
-    """Read-only; a copy where the caller may change theirs."""
+    array = array.astype(np.int64, copy=False).reshape(sizes)
+    if array.min() < 0:
+        raise MeshError(f"The {what} are 0 or more; got {int(array.min())}.")
+    # A copy where the caller may change theirs.
     if array.flags.writeable:
         array = array.copy()
         array.flags.writeable = False
@@ -434,31 +372,21 @@ def checked_ids(ids: Any, sizes: tuple[int, ...]) -> np.ndarray:
     Raises:
         MeshError: otherwise.
     """
-    array = _whole_numbers(ids, sizes, "device ids")
-    if array.size and array.min() < 0:
-        raise MeshError(f"A device id is 0 or more; got {int(array.min())}.")
+    array = _numbers(ids, sizes, "device ids")
     flat = array.reshape(-1)
-    if not ascending(flat) and len(_distinct(flat)) != array.size:
+    # Sorting 16 million takes a second.
+    if not ascending(flat):
         flat = np.sort(flat)
         twice = flat[1:][flat[1:] == flat[:-1]]
-        raise MeshError(
-            f"Each device is in a mesh once; {int(twice[0])} is given twice."
-        )
-    return _kept(array)
-
-
-def _distinct(values: np.ndarray) -> np.ndarray:
-    """Each value, 0 or more, once and ascending. Sorting 16 million takes a second."""
-    largest = int(values.max())
-    if largest > 8 * values.size:
-        return np.unique(values)
-    seen = np.zeros(largest + 1, bool)
-    seen[values] = True
-    return np.flatnonzero(seen)
+        if len(twice):
+            raise MeshError(
+                f"Each device is in a mesh once; {int(twice[0])} is given twice."
+            )
+    return array
 
 
 def ascending(values: np.ndarray, equal: bool = False) -> bool:
-    """Whether each value is larger than the one before; stops at the first that is not.
+    """Whether each value is larger than the one before.
 
     Args:
         values: [n].
@@ -468,38 +396,31 @@ def ascending(values: np.ndarray, equal: bool = False) -> bool:
     (True, False)
     """
     compare = np.greater_equal if equal else np.greater
-    for start in range(0, len(values), _CHUNK):
-        some = values[start : start + _CHUNK + 1]
-        if not compare(some[1:], some[:-1]).all():
-            return False
-    return True
+    return bool(compare(values[1:], values[:-1]).all())
 
 
-def checked_processes(processes: Any, sizes: tuple[int, ...]) -> np.ndarray | int:
-    """The process of each device, read-only, or how many hosts share them in order.
-
-    Raises:
-        MeshError: otherwise.
-    """
+def _checked_processes(processes: Any, sizes: tuple[int, ...]) -> np.ndarray | int:
+    """The process of each device, or how many hosts share the devices in order."""
+    total = math.prod(sizes)
     if processes is None:
         return 1
     if np.isscalar(processes):
-        return checked_hosts(processes, sizes)
-    array = _whole_numbers(processes, sizes, "process indices")
-    if array.size and array.min() < 0:
-        raise MeshError(f"A process index is 0 or more; got {int(array.min())}.")
-    # A copy of millions takes longer than to see that one number says the same.
-    return _even_hosts(array.reshape(-1)) or _kept(array)
-
-
-def _even_hosts(processes: np.ndarray) -> int | None:
-    """How many hosts share devices evenly and in order; None where they do not."""
-    hosts = int(processes[-1]) + 1
-    each, left = divmod(len(processes), hosts)
-    if left or not ascending(processes, equal=True):
-        return None
-    ends = processes.reshape(hosts, each)[:, [0, -1]]
-    return hosts if (ends == np.arange(hosts)[:, None]).all() else None
+        count = check_size(processes, "The number of hosts")
+        if count < 1 or total % count:
+            fits = [n for n in range(1, min(total, 512) + 1) if total % n == 0]
+            raise MeshError(
+                f"{plural(total, 'device')} cannot be shared evenly by"
+                f" {shown(count, 30)} hosts. Numbers that work: {listed(fits)}."
+            )
+        return count
+    array = _numbers(processes, sizes, "process indices")
+    # Where one number says the same, it is kept instead.
+    hosts = int(array.flat[-1]) + 1
+    if total % hosts == 0 and ascending(array.reshape(-1), equal=True):
+        each = array.reshape(hosts, -1)
+        if (each[:, [0, -1]] == np.arange(hosts)[:, None]).all():
+            return hosts
+    return array
 
 
 def make_mesh(
@@ -535,27 +456,20 @@ def make_mesh(
     if not pairs:
         raise MeshError("A mesh needs at least one axis. Write one as data=4.")
     names, lengths = zip(*pairs, strict=True)
-    names, lengths = checked_axes(names, lengths)
-    types = spread_types(axis_types, len(names))
-    ids = reshaped(device_ids, lengths, "device ids")
-    if not np.isscalar(processes):
-        processes = reshaped(processes, lengths, "process indices")
-    return MeshSpec(names, lengths, types, ids, processes, device_ids is not None)
+    if axis_types is None:
+        axis_types = ()
+    elif isinstance(axis_types, str) or not isinstance(axis_types, Iterable):
+        axis_types = (axis_types,) * len(names)
+    concrete = device_ids is not None
+    return MeshSpec(names, lengths, axis_types, device_ids, processes, concrete)
 
 
 def _typed_axis(name: str) -> str:
     return name if is_word(name) else quoted(name)
 
 
-def parse_mesh_text(text: str) -> list[tuple[str, int]]:
-    """The `(name, size)` pairs in what a person typed; nothing is evaluated.
-
-    Raises:
-        MeshError: with the part that could not be read.
-
-    >>> parse_mesh_text("data=4, model: 2")
-    [('data', 4), ('model', 2)]
-    """
+def _parsed(text: str) -> list[tuple[str, int]]:
+    """The `(name, size)` pairs in what a person typed; nothing is evaluated."""
     cursor, pairs = Cursor(text, MeshError), []
     while not cursor.done:
         name = cursor.name("a mesh axis, as in data=4,")
@@ -564,17 +478,15 @@ def parse_mesh_text(text: str) -> list[tuple[str, int]]:
         digits = cursor.here.value.replace("_", "")
         if cursor.here.kind != "word" or not re.fullmatch(r"[+-]?[0-9]+", digits):
             raise cursor.complain(f"expected a whole number for axis {shown(name)}")
-        if len(digits) > 4000:
-            digits = digits[:4000]
         cursor.take()
-        pairs.append((name, int(digits)))
+        pairs.append((name, int(digits[:4000])))
         cursor.skip(",", ";")
     return pairs
 
 
 def _pairs(axes: Any) -> list[tuple[Any, Any]]:
     if isinstance(axes, str):
-        return list(parse_mesh_text(axes))
+        return list(_parsed(axes))
     pairs: Any = None
     if isinstance(axes, Mapping):
         pairs = list(axes.items())

@@ -1,6 +1,4 @@
-"""What the audit of a model found: sizes, problems, the optimizer beside its
-parameters.
-"""
+"""What the audit of a model found: sizes, problems, the optimizer's arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +10,6 @@ from shardviz.core.format import (
     first_lines,
     fold,
     joined,
-    listed,
     plural,
     shown,
 )
@@ -29,7 +26,7 @@ from shardviz.core.wording.rule_uses import rule_uses
 
 SHOWN = 5
 # What was lost comes first; what costs nothing last.
-_RANK = ("lost", "stacked", "unknown", "otherwise", "precision", "dtype", "further")
+_RANK = ("lost", "unknown", "otherwise", "dtype")
 
 
 def summary(audit: Audit) -> str:
@@ -81,7 +78,7 @@ def difference(fact: Difference) -> str:
 
     >>> from shardviz.core.layout.trees.differences import Held
     >>> held = Held((8,), "float32", None), Held((8,), "bfloat16", None)
-    >>> print(difference(Difference("mu/w", "params/w", "mu", "dtype", *held, None, 2048)))
+    >>> print(difference(Difference("mu/w", "params/w", "mu", "dtype", *held, 2048)))
     mu of 'params/w' is float32 while the parameter is bfloat16: +2 KiB per device
     """
     whose = shown(fact.partner, 120)
@@ -89,9 +86,7 @@ def difference(fact: Difference) -> str:
 
 
 def difference_lines(found: Iterable[Difference]) -> list[str]:
-    """One line for what differs alike in all layers: what was lost first, then by its
-    cost.
-    """
+    """One line for what differs alike in all layers: what was lost comes first."""
     alike: dict[tuple[str, str, str], list[Difference]] = {}
     for one in found:
         alike.setdefault((one.kind, one.role, _how(one)), []).append(one)
@@ -111,33 +106,17 @@ def difference_lines(found: Iterable[Difference]) -> list[str]:
 def _how(fact: Difference) -> str:
     """What differs, to be said after the name of the array."""
     mine, theirs = fact.held, fact.parameter
-    how = "is replicated" if mine.replicated else f"is split {mine.spec}"
     there = f"while the parameter is split {theirs.spec}"
-    shapes = f"has shape {list(mine.shape)} beside {list(theirs.shape)}"
-    if fact.stacked is not None:
-        name, dim, axes = fact.stacked
-        if not axes:
-            axis = f"{shown(name)}, the stacked layers (dimension {dim})"
-            return f"{shapes}, without {axis}: the layers share it"
-        over = (
-            f"{listed(axes)} along dimension {dim} ({shown(name)}, the stacked layers)"
-        )
-        return f"is not split over {over}, as the parameter is ({theirs.spec})"
     if fact.kind == "unknown":
         return f"is split in a way that nothing says, {there}"
-    if fact.kind == "precision":
-        return f"is {mine.dtype}: small steps of a mean of squares round to nothing"
     if fact.kind == "dtype":
         return f"is {mine.dtype} while the parameter is {theirs.dtype}"
-    if fact.kind == "further":
-        return f"{how}, further than the parameter ({theirs.spec})"
+    how = "is replicated" if mine.replicated else f"is split {mine.spec}"
     if fact.kind == "otherwise":
         return f"{how} {there}: every step moves one of them"
-    return (
-        f"{how} {there}"
-        if mine.shape == theirs.shape
-        else f"{shapes} and {how} {there}"
-    )
+    if mine.shape != theirs.shape:
+        how = f"has shape {list(mine.shape)} beside {list(theirs.shape)} and {how}"
+    return f"{how} {there}"
 
 
 def _cost(size: int) -> str:
@@ -157,8 +136,9 @@ def _sizes(audit: Audit) -> str:
     )
     if audit.off_device:
         kinds = dict.fromkeys(str(r.array.memory_kind) for r in audit.off_device)
+        size = sum(row.bytes_per_device or 0 for row in audit.off_device)
         head += (
-            f" Beside that, {bytes_text(audit.bytes_off_device)} for each device are in"
+            f" Beside that, {bytes_text(size)} for each device are in"
             f" other memory ({joined(kinds)})."
         )
     there = [f for f in audit.largest_folds if f.items[0].array.memory_kind is None]
@@ -197,11 +177,6 @@ def _unknown(audit: Audit) -> list[str]:
         names = _few(audit.elsewhere)
         lines.append(
             f"{count} of another mesh {be} read here by the names of the axes: {names}."
-        )
-    if audit.unnamed:
-        lines.append(
-            f"{plural(len(audit.unnamed), 'array')} without names beside others that have some:"
-            f" flax reads that as not split ({_few(audit.unnamed)})."
         )
     return lines
 
@@ -286,9 +261,7 @@ def _paths(rows: Iterable[Request]) -> str:
 
 
 def _few(names: Iterable[str]) -> str:
-    """Some names, those that differ in the number of their layer as one; the others
-    counted.
-    """
+    """Some names, those of all layers as one; the others are counted."""
     folds = fold(names, str)
     some = [one.name for one in folds[:SHOWN]]
     hidden = sum(len(one.items) for one in folds[SHOWN:])

@@ -33,7 +33,6 @@ from shardviz.core.layout.rules.requests import (
     Request,
     Requests,
     collector_paused,
-    kinds_of,
     of_audit,
     on_mesh,
     path_requests,
@@ -86,8 +85,6 @@ class Audit(Displayed, Fact):
         dialect: the library whose reading of the table counts.
         elsewhere: the arrays with a sharding of their own on a mesh of other axes;
             their specs are read by the names of its axes.
-        unnamed: the arrays without names beside others in a box of flax, which reads
-            them as not split.
         capacity: the memory of one device of the target, in bytes, or None.
         target: the title of the target, or `""`.
 
@@ -103,7 +100,6 @@ class Audit(Displayed, Fact):
     rules: Rules | PathRules
     dialect: Dialect
     elsewhere: tuple[str, ...] = ()
-    unnamed: tuple[str, ...] = ()
     capacity: int | None = None
     target: str = ""
 
@@ -119,22 +115,16 @@ class Audit(Displayed, Fact):
 
     @cached_property
     def bytes_per_device(self) -> int:
-        """What all arrays that lay out take on the device that holds most of them, in
-        bytes.
+        """What all arrays take on the device that holds most of them, in bytes.
+
+        Without those of unknown layout, and those in the memory of the host.
         """
         return on_fullest_device(self.rows)
 
     @cached_property
     def off_device(self) -> tuple[Request, ...]:
-        """The rows that lay out in another memory than the devices' own: mostly the
-        host's.
-        """
+        """The rows that lay out in another memory: mostly the host's."""
         return self._those(lambda row: row.array.memory_kind is not None)
-
-    @cached_property
-    def bytes_off_device(self) -> int:
-        """What those rows take there for each device, in bytes."""
-        return sum(map(_bytes_per_device, self.off_device))
 
     @cached_property
     def groups(self) -> tuple[GroupBytes, ...]:
@@ -149,30 +139,21 @@ class Audit(Displayed, Fact):
         """What all arrays take."""
         return group_bytes("total", self.rows)
 
-    @cached_property
+    @property
     def fits(self) -> bool | None:
-        """Whether all arrays fit in the memory of the target; None where that is not
-        known.
-        """
+        """Whether all arrays fit in the memory of the target; None where not known."""
         return self.fit.ok
 
     @cached_property
     def fit(self) -> Fit:
-        """Whether all arrays have room on a device of the target, before any
-        activations.
-        """
-        return Fit(
-            self.bytes_per_device,
-            self.capacity,
-            self.target,
-            arrays_only=True,
-            uncounted=self.uncounted,
-        )
+        """Whether all arrays have room on a device, before any activations."""
+        needed, left = self.bytes_per_device, self.uncounted
+        return Fit(needed, self.capacity, self.target, arrays_only=True, uncounted=left)
 
     @cached_property
     def uncounted(self) -> Uncounted:
         """The arrays that the bytes leave out: nobody knows how they are split."""
-        return uncounted(kinds_of(self.rows))
+        return uncounted(self.rows)
 
     @cached_property
     def differences(self) -> tuple[Difference, ...]:
@@ -181,37 +162,30 @@ class Audit(Displayed, Fact):
 
     @cached_property
     def unpaired(self) -> tuple[Request, ...]:
-        """The arrays of the optimizer that belong to no parameter; scalars are left
-        out.
-        """
+        """The optimizer's arrays that belong to no parameter, without scalars."""
         state = [row for row in self.rows if row.group == OPTIMIZER]
         return tuple(row for row in state if row.partner is None and row.shape)
 
     @cached_property
     def folds(self) -> tuple[Fold[Request], ...]:
-        """The rows, those that differ only in the number of their layer as one; in
-        order.
-        """
+        """The rows, those that differ only in the number of their layer as one."""
         return tuple(fold(self.rows, lambda r: r.path, _alike))
 
     @cached_property
     def largest_folds(self) -> tuple[Fold[Request], ...]:
         """Those of the rows that lay out, those that take most on each device first."""
         laid_out = [f for f in self.folds if f.items[0].layout is not None]
-        return tuple(sorted(laid_out, key=_fold_bytes, reverse=True))
+        size = lambda one: sum(row.bytes_per_device or 0 for row in one.items)  # noqa: E731
+        return tuple(sorted(laid_out, key=size, reverse=True))
 
     @cached_property
     def unknown(self) -> tuple[Request, ...]:
-        """The rows of which nothing says how they are split; no bytes are counted for
-        them.
-        """
+        """The rows of which nothing says how they are split; their bytes don't count."""
         return tuple(r for r in self.rows if r.layout is None and not r.problem)
 
     @cached_property
     def off_mesh(self) -> tuple[Request, ...]:
-        """The rows of live arrays whose sharding names no mesh axes: those of one
-        device.
-        """
+        """The rows of live arrays whose sharding names no mesh axes."""
         return self._those(lambda row: row.spec is None)
 
     @cached_property
@@ -222,8 +196,8 @@ class Audit(Displayed, Fact):
     @cached_property
     def largest(self) -> tuple[Request, ...]:
         """The rows that lay out, those that take most on each device first."""
-        laid_out = (row for row in self.rows if row.layout is not None)
-        return tuple(sorted(laid_out, key=_bytes_per_device, reverse=True))
+        size = lambda row: row.bytes_per_device or 0  # noqa: E731
+        return tuple(sorted(self._those(lambda row: True), key=size, reverse=True))
 
     @cached_property
     def problems(self) -> Mapping[str, str]:
@@ -234,14 +208,13 @@ class Audit(Displayed, Fact):
     @cached_property
     def replicated(self) -> tuple[Request, ...]:
         """Arrays of 1 MiB or more that are replicated, the largest first."""
-        if self.mesh.size == 1:
-            return ()
         found = []
-        for row in self.largest:
+        for row in self.largest if self.mesh.size > 1 else ():
             assert row.layout is not None
             if row.spec is not None and row.layout.num_blocks == 1:
-                found.append(row)
-        return tuple(row for row in found if row.array.bytes >= BIG)
+                if row.array.bytes >= BIG:
+                    found.append(row)
+        return tuple(found)
 
     @cached_property
     def unmatched(self) -> tuple[Unmatched, ...]:
@@ -335,8 +308,7 @@ def audit(
     capacity: int | None = None,
     target: str = "",
 ) -> Audit:
-    """Resolves and lays out every array of a table, a tree or a model with one rule
-    table.
+    """Resolves and lays out every array of a table, a tree or a model.
 
     What fails for an array becomes its row's `problem` and is never raised.
 
@@ -393,7 +365,6 @@ def _audited(
     # boxes.
     boxed = any(leaf.defaults for leaf in kinds.values()) and not reader.by_path
     elsewhere: set[int] = set()
-    unnamed: set[int] = set()
     for key, leaf in kinds.items():
         home = own.get(id(leaf.mesh))
         if (
@@ -402,8 +373,6 @@ def _audited(
             and leaf.array.spec is not None
         ):
             elsewhere.add(key)
-        if boxed and not leaf.known and leaf.array.rank:
-            unnamed.add(key)
     if isinstance(table, PathRules):
         leaves = zip(tree.paths, tree.kinds, strict=True)
         rows = list(path_requests(leaves, grid, table, reader))
@@ -413,16 +382,10 @@ def _audited(
         for key, leaf in kinds.items():
             made[key] = _kind(leaf, grid, table, reader, boxed, memo)
         rows = [made[id(leaf)] for leaf in tree.kinds]
-    return Audit(
-        _paired(rows, tree),
-        grid,
-        table,
-        reader,
-        _named(tree, elsewhere),
-        _named(tree, unnamed),
-        capacity,
-        target,
-    )
+    pairs = zip(tree.names, tree.kinds, strict=True)
+    others = tuple(name for name, leaf in pairs if id(leaf) in elsewhere)
+    rows = _paired(rows, tree)
+    return Audit(rows, grid, table, reader, others, capacity, target)
 
 
 def _paired(kinds: list[Request], tree: ArrayTree) -> Sequence[Request]:
@@ -440,14 +403,6 @@ def _paired(kinds: list[Request], tree: ArrayTree) -> Sequence[Request]:
     for parameter in found.partners:
         partners.append(None if parameter is None else tree.names[parameter])
     return Requests(tree.names, kinds, found.groups, partners)
-
-
-def _named(tree: ArrayTree, kinds: set[int]) -> tuple[str, ...]:
-    """The names of the arrays of some kinds, by the ids of these."""
-    if not kinds:
-        return ()
-    both = zip(tree.names, tree.kinds, strict=True)
-    return tuple(name for name, leaf in both if id(leaf) in kinds)
 
 
 def _mesh(given: Any, own: Iterable[MeshSpec | None]) -> MeshSpec:
@@ -473,8 +428,7 @@ def _kind(
     boxed: bool,
     memo: dict[Any, Request],
 ) -> Request:
-    """The Request of an array, under any name; arrays of one signature share their
-    Layout.
+    """The Request of an array, under any name; those of one signature share a Layout.
 
     Args:
         boxed: whether arrays that say nothing are read as not split.
@@ -497,26 +451,14 @@ def _kind(
     return Request(array, first.resolution, first.spec, first.layout, first.problem)
 
 
-def _fold_bytes(one: Fold[Request]) -> int:
-    return sum(_bytes_per_device(row) for row in one.items)
-
-
 def _alike(row: Request) -> Hashable:
     """Equal for the same array of other layers."""
     kept, blocks = row.layout, None
     if kept is not None:
         blocks = kept.shard_shape, kept.num_blocks
-    return (
-        row.shape,
-        row.dtype,
-        row.names,
-        row.spec,
-        blocks,
-        row.group,
-        re.sub(r"\d+", "#", row.partner or ""),
-        re.sub(r"\d+", "#", row.problem or ""),
-        row.array.memory_kind,
-    )
+    array = row.array.renamed("array", checked=True)
+    texts = [re.sub(r"\d+", "#", text or "") for text in (row.partner, row.problem)]
+    return array, row.spec, blocks, row.group, *texts
 
 
 def _read_as(row: Request, mesh: MeshSpec, rules: Rules, dialect: Dialect) -> Request:
@@ -524,21 +466,10 @@ def _read_as(row: Request, mesh: MeshSpec, rules: Rules, dialect: Dialect) -> Re
     if row.spec_wins or row.array.logical is None:
         return row
     found = request(row.array, mesh, rules, dialect)
-    return replace(
-        row,
-        resolution=found.resolution,
-        spec=found.spec,
-        layout=found.layout,
-        problem=found.problem,
-    )
+    return replace(found, partner=row.partner, group=row.group)
 
 
 def _covers(layout: Layout, mesh: MeshSpec) -> bool:
     """Whether a live array is replicated on all devices of the mesh."""
-    return layout.num_blocks == 1 and set(layout.device_ids) >= set(
-        mesh.device_ids.flat
-    )
-
-
-def _bytes_per_device(row: Request) -> int:
-    return 0 if row.layout is None else row.layout.bytes_per_device
+    ids = mesh.device_ids.reshape(-1)
+    return layout.num_blocks == 1 and set(layout.device_ids) >= set(ids)

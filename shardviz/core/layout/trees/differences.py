@@ -1,11 +1,9 @@
-"""differences(): how the arrays of an optimizer are held otherwise than their
-parameters.
-"""
+"""differences(): how optimizer arrays are held otherwise than their parameters."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,14 +11,7 @@ from shardviz.core.display import Fact
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.requests import Request
 
-#: What people call the axis of layers that `nn.scan`, `nnx.scan` or a pipeline stacks.
-STACKED = frozenset(
-    ("layer", "layers", "stack", "stacked", "stage", "stages", "scan", "blocks", "repeats",
-     "layers_per_stage", "circular_repeats", "num_layers")
-)  # fmt: skip
 _BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16}
-# What optimizers call a mean of squares, which loses small steps in 16 bits.
-_SQUARES = frozenset(("nu", "v", "velocity", "exp_avg_sq", "sum_of_squares", "nu_max"))
 
 
 class Held(NamedTuple):
@@ -42,23 +33,6 @@ class Held(NamedTuple):
     replicated: bool = False
 
 
-class StackedAxis(NamedTuple):
-    """The dimension of stacked layers.
-
-    Attributes:
-        name: its logical name, one of STACKED.
-        dim: which dimension of the parameter it is.
-        axes: the mesh axes that split it there, and not in the optimizer's array.
-
-    >>> StackedAxis("layers", 0).axes
-    ()
-    """
-
-    name: str
-    dim: int
-    axes: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True)
 class Difference(Fact):
     """How an array of the optimizer is held otherwise than its parameter.
@@ -67,15 +41,11 @@ class Difference(Fact):
         path: the array.
         partner: its parameter.
         role: what the optimizer calls it, such as `mu`.
-        kind: `"lost"` where it is split less than the parameter, `"stacked"` where
-            that, or the optimizer's own shape, leaves out the axis of stacked layers,
-            `"unknown"` where nothing says how it is split, `"otherwise"` where it is
-            split over other axes, `"further"` where it is split more, `"dtype"` where
-            its type costs memory, `"precision"` where it has too few bits for a mean of
-            squares.
+        kind: `"lost"` where it is split less than the parameter, `"unknown"` where
+            nothing says how it is split, `"otherwise"` where it is split over other or
+            more axes, `"dtype"` where its type costs memory.
         held: how the array is held.
         parameter: how its parameter is held.
-        stacked: the axis of stacked layers, where the kind is "stacked".
         bytes_per_device: what it costs on each device, in bytes; negative where it
             saves some.
 
@@ -93,14 +63,11 @@ class Difference(Fact):
     kind: str
     held: Held
     parameter: Held
-    stacked: StackedAxis | None = None
     bytes_per_device: int = 0
 
 
 def differences(rows: Iterable[Request]) -> tuple[Difference, ...]:
-    """What differs between the arrays of an optimizer and their parameters, in the
-    order of rows.
-    """
+    """What differs between an optimizer's arrays and their parameters, in order."""
     rows = tuple(rows)
     by_path = {row.path: row for row in rows}
     made: list[Difference] = []
@@ -108,12 +75,10 @@ def differences(rows: Iterable[Request]) -> tuple[Difference, ...]:
         parameter = by_path.get(row.partner or "")
         if parameter is None or row.problem or parameter.problem:
             continue
-        what = role(row)
-        for kind, stacked, cost in _found(row, parameter, what):
-            sides = _held(row), _held(parameter)
-            made.append(
-                Difference(row.path, parameter.path, what, kind, *sides, stacked, cost)
-            )
+        sides = _held(row), _held(parameter)
+        for kind, cost in _found(row, parameter):
+            what = (row.path, parameter.path, role(row), kind)
+            made.append(Difference(*what, *sides, cost))
     return tuple(made)
 
 
@@ -136,127 +101,50 @@ def role(row: Request) -> str:
         return own[-1][len(flat) + 1 :]
     for end in range(len(own), 0, -1):  # sm3 has more parts below a parameter
         common = 0
-        while (
-            common < min(end, len(other))
-            and own[end - 1 - common] == other[-1 - common]
-        ):
+        while common < min(end, len(other)):
+            if own[end - 1 - common] != other[-1 - common]:
+                break
             common += 1
-        if common and common < end:
+        if 0 < common < end:
             return own[end - common - 1]
     return own[-1]
 
 
-# The kind of a difference, the axis of stacked layers, and the bytes that it costs.
-_Found = tuple[str, StackedAxis | None, int]
-
-
-def _found(row: Request, parameter: Request, what: str) -> Iterator[_Found]:
-    if parameter.spec is not None and parameter.layout is not None:
-        if row.layout is None:
-            if parameter.layout.num_blocks > 1:
-                yield "unknown", None, 0
-        elif row.shape != parameter.shape:
-            yield from _of_another_shape(row, parameter)
-        else:
-            yield from _split_otherwise(row, parameter)
-    yield from _typed_otherwise(row, parameter, what)
-
-
-def _split_otherwise(row: Request, parameter: Request) -> Iterator[_Found]:
-    assert row.layout is not None
-    assert parameter.layout is not None
-    blocks, wanted = row.layout.num_blocks, parameter.layout.num_blocks
-    lost = _lost_axes(row, parameter)
-    cost = row.layout.bytes_per_device - -(-row.array.bytes // wanted)
-    if blocks < wanted:
-        stacked = _stacked(parameter, lost)
-        yield "lost" if stacked is None else "stacked", stacked, cost
-    elif blocks > wanted:
-        yield "further", None, cost
-    elif lost:
-        yield "otherwise", None, 0
-
-
-def _of_another_shape(row: Request, parameter: Request) -> Iterator[_Found]:
-    """What a factored moment leaves out of its parameter's dimensions, and of its
-    sharding.
-    """
-    kept = _kept_dimensions(row.shape, parameter.shape)
+def _found(row: Request, parameter: Request) -> Iterator[tuple[str, int]]:
+    """The kinds of differences, and the bytes that each costs."""
+    mine, theirs = row.layout, parameter.layout
+    if parameter.spec is None or theirs is None:
+        return
+    if mine is None:
+        if theirs.num_blocks > 1:
+            yield "unknown", 0
+        return
     # An array of other sizes is compared with nothing, nor is a placeholder of one
     # element.
-    if kept is None or not _has_elements(row):
+    kept = _kept_dimensions(row.shape, parameter.shape)
+    if kept is None or max(row.shape, default=1) <= 1:
         return
-    for dim, name in enumerate(parameter.names or ()):
-        if dim not in kept and name in STACKED:
-            yield "stacked", StackedAxis(str(name), dim), 0
-            return
-    assert row.layout is not None
-    dims, wanted = _dims(parameter), 1
-    for dim, size in zip(kept, row.shape, strict=True):
-        parts = _parts(dims[dim], parameter)
+    dims, wanted, lost = theirs.spec, 1, False
+    for dim, of in enumerate(kept):
+        axes = () if dims is None else dims.padded(theirs.rank)[of]
+        parts = math.prod(theirs.mesh.shape[axis] for axis in axes)
         # What does not divide could not be split as the parameter is.
-        if size % parts == 0:
+        if row.shape[dim] % parts == 0:
             wanted *= parts
-    if row.layout.num_blocks < wanted:
-        cost = row.layout.bytes_per_device - -(-row.array.bytes // wanted)
-        yield "lost", None, cost
+            own = () if row.spec is None else row.spec.padded(row.array.rank)[dim]
+            lost = lost or (parts > 1 and not set(axes) <= set(own))
+    cost = mine.bytes_per_device - -(-row.array.bytes // wanted)
+    if mine.num_blocks < wanted:
+        yield "lost", cost
+    elif row.shape == parameter.shape and (lost or mine.num_blocks > wanted):
+        yield "otherwise", cost
+    bits, fewer = _BITS.get(row.dtype, 0), _BITS.get(parameter.dtype, 64)
+    if bits > fewer:
+        yield "dtype", mine.bytes_per_device * (bits - fewer) // bits
 
 
-def _typed_otherwise(row: Request, parameter: Request, what: str) -> Iterator[_Found]:
-    """A difference of types that costs memory or precision."""
-    mine, theirs = _BITS.get(row.dtype), _BITS.get(parameter.dtype)
-    if mine is None or theirs is None or row.layout is None or not _has_elements(row):
-        return
-    if mine < 32 and what in _SQUARES:
-        yield "precision", None, 0
-    elif mine > theirs:
-        yield "dtype", None, row.layout.bytes_per_device * (mine - theirs) // mine
-
-
-def _has_elements(row: Request) -> bool:
-    return any(size > 1 for size in row.shape)
-
-
-def _dims(row: Request) -> tuple[tuple[str, ...], ...]:
-    """The mesh axes of each dimension; none where its sharding names none."""
-    dims = () if row.spec is None else row.spec.dims
-    return dims + ((),) * (len(row.shape) - len(dims))
-
-
-def _parts(axes: Iterable[str], row: Request) -> int:
-    """Into how many parts axes of the mesh split a dimension."""
-    assert row.layout is not None
-    return math.prod(row.layout.mesh.shape.get(axis, 1) for axis in axes)
-
-
-def _lost_axes(row: Request, parameter: Request) -> dict[int, tuple[str, ...]]:
-    """Dimension to the axes that split it in the parameter alone."""
-    lost: dict[int, tuple[str, ...]] = {}
-    pairs = zip(_dims(row), _dims(parameter), strict=True)
-    for dim, (mine, theirs) in enumerate(pairs):
-        for axis in theirs:
-            if axis not in mine and _parts((axis,), parameter) > 1:
-                lost[dim] = (*lost.get(dim, ()), axis)
-    return lost
-
-
-def _stacked(
-    parameter: Request, lost: Mapping[int, tuple[str, ...]]
-) -> StackedAxis | None:
-    """The axis of stacked layers, where that alone is not split as in the parameter."""
-    names = parameter.names or ()
-    if len(lost) != 1:
-        return None
-    ((dim, axes),) = lost.items()
-    name = names[dim] if dim < len(names) else None
-    return StackedAxis(name, dim, axes) if name in STACKED else None
-
-
-def _kept_dimensions(
-    shape: tuple[int, ...], whole: tuple[int, ...]
-) -> list[int] | None:
-    """Which dimensions of the parameter a factored array has, in order; None where it
-    has others.
+def _kept_dimensions(shape: tuple[int, ...], full: tuple[int, ...]) -> list[int] | None:
+    """Which dimensions of the parameter a factored array has; None where it has others.
 
     >>> _kept_dimensions((4, 16), (4, 8, 16)), _kept_dimensions((5,), (4, 8))
     ([0, 2], None)
@@ -264,9 +152,8 @@ def _kept_dimensions(
     kept: list[int] = []
     begin = 0
     for size in shape:
-        found = next((d for d in range(begin, len(whole)) if whole[d] == size), None)
-        if found is None:
+        if size not in full[begin:]:
             return None
-        kept.append(found)
-        begin = found + 1
+        kept.append(full.index(size, begin))
+        begin = kept[-1] + 1
     return kept

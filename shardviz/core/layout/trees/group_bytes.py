@@ -1,6 +1,4 @@
-"""What the arrays of a model take on each device, in groups: parameters, optimizer
-state.
-"""
+"""What groups of arrays take on each device: parameters, optimizer state, all."""
 
 from __future__ import annotations
 
@@ -45,10 +43,11 @@ class GroupBytes(Fact):
 
 def group_bytes(name: str, rows: Sequence[Request]) -> GroupBytes:
     """What some rows take."""
-    held = once = waste = size = 0
+    held = once = waste = size = left = 0
     for row in rows:
         size += row.array.bytes
         if row.layout is None:
+            left += 1
             continue
         each = row.layout.bytes_per_device
         held += each * len(row.layout.device_ids)
@@ -57,10 +56,8 @@ def group_bytes(name: str, rows: Sequence[Request]) -> GroupBytes:
         if row.spec is not None and row.array.memory_kind is None:
             waste += each - each // row.layout.replicas
     copies = held / once if once else 0.0
-    left = uncounted(kinds_of(rows)).arrays
-    return GroupBytes(
-        name, len(rows), size, on_fullest_device(rows), copies, waste, left
-    )
+    most = on_fullest_device(rows)
+    return GroupBytes(name, len(rows), size, most, copies, waste, left)
 
 
 def on_fullest_device(rows: Iterable[Request]) -> int:
@@ -82,16 +79,15 @@ def on_fullest_device(rows: Iterable[Request]) -> int:
     return split + max(alone.values(), default=0)
 
 
-def uncounted(kinds: Iterable[tuple[Request, int]]) -> Uncounted:
-    """The arrays without a layout, of rows that are each given with the number like it.
+def uncounted(rows: Iterable[Request]) -> Uncounted:
+    """The arrays without a layout.
 
     >>> from shardviz.core.layout.trees.audit import audit
-    >>> rows = audit([("w", (512, 8), "embed mlp")], [("embed", "nowhere")], "data=4").rows
-    >>> uncounted(kinds_of(rows))
+    >>> uncounted(audit([("w", (512, 8), "embed mlp")], [("embed", "nowhere")], "data=4").rows)
     Uncounted(arrays=1, bytes=16384)
     """
     arrays = size = 0
-    for row, times in kinds:
+    for row, times in kinds_of(rows):
         if row.layout is None:
             arrays += times
             size += row.array.bytes * times

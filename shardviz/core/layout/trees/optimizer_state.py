@@ -1,4 +1,4 @@
-"""pair(): which parameter of a model an array of an optimizer or a gradient belongs to.
+"""pair(): which parameter of a model an array of an optimizer belongs to.
 
 An optimizer keeps trees of the structure of the parameters in its state: `mu`, `nu`,
 `trace`. So a part of the state whose paths are those of the parameters holds one array
@@ -32,8 +32,7 @@ _Find = Callable[[int, int], "int | None"]  # of an array and a depth
 
 
 class Pairs(NamedTuple):
-    """The group of every array, and the position of its parameter; None where it has
-    none.
+    """The group of every array, and the position of its parameter or None.
 
     >>> pair(["params/w", "opt_state/0/count", "opt_state/0/mu/w"], [(8,), (), (8,)])
     Pairs(groups=('parameters', 'optimizer state', 'optimizer state'), partners=(None, None, 0))
@@ -44,8 +43,7 @@ class Pairs(NamedTuple):
 
 
 def may_hold_state(paths: Sequence[str]) -> bool:
-    """Whether anything is found by paths alone: it takes one of these words, and is
-    soon said.
+    """Whether anything can be found by paths alone, which takes one of these words.
 
     >>> may_hold_state(["params/w"]), may_hold_state(["w", "b"])
     (True, False)
@@ -60,8 +58,7 @@ def pair(
     states: Collection[int] = (),
     known: Mapping[int, int] | None = None,
 ) -> Pairs:
-    """Finds the parameters of a tree, its optimizer state and gradients, and pairs
-    them.
+    """Finds the parameters of a tree, its optimizer state and gradients, in pairs.
 
     Args:
         paths: the path of every array, joined by `/`.
@@ -136,9 +133,7 @@ class _Pairing:
         return None
 
     def _votes(self, outside: list[int], state: list[int]) -> Counter[Path]:
-        """What stands before the longest end that a path has in common with one of the
-        state.
-        """
+        """What stands before the longest end that a path shares with one of the state."""
         roots: dict[Path, list[Path]] = {}
         for index in outside if state else ():
             path = self.parts[index]
@@ -163,9 +158,7 @@ class _Pairing:
             self.partners[index] = parameter
 
     def _pair_copies(self, outside: list[int]) -> None:
-        """Trees beside the parameters with one array for each of them, as gradients
-        are.
-        """
+        """Trees beside the parameters with an array for each of them, as gradients."""
         wanted, tops = len(self.by_path), {}
         for index in outside:
             tops.setdefault(self.parts[index][0], []).append(index)
