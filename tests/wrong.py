@@ -337,16 +337,6 @@ WRONG: dict[str, dict[str, Any]] = {
     "device id": {**_NOT_WHOLE, "negative": -1, "not there": 8, "too many digits": 10**5000},
     "process": {**_NOT_WHOLE, "not there": 1, "negative": -1, "too many digits": 10**5000},
     "block number": _NOT_WHOLE,
-    "window": {
-        "none": None,
-        "number": 3,
-        "text": "0:2",
-        "too short": (slice(0, 2),),
-        "too long": (slice(0, 2),) * 3,
-        "numbers": (0, 1),
-        "text in slices": (slice("a"), slice("b")),
-        "backwards": (slice(None, None, -1), slice(0, 2)),
-    },
     "thing": {
         "none": None,
         "number": 5,

@@ -79,42 +79,15 @@ def cold_layout(mesh: MeshSpec, spec: Spec) -> tuple[float, float]:
     )
 
 
-def filled_layouts(table: Table) -> None:
-    """The bounds of a million shards written into arrays, against filling them with a number."""
-    devices = 1 << 20
-    for name, written, meshes, _ in CASES:
-        mesh, spec = mesh_of(meshes[devices]), Spec.parse(written)
-        ours, theirs = filled_layout(mesh, spec, shapes(mesh, spec)(0))
-        table.at_most(f"{devices:,} shards into given arrays, {name}", 2, ours, theirs)
-
-
-def filled_layout(mesh: MeshSpec, spec: Spec, shape: tuple[int, ...]) -> tuple[float, float]:
-    """Our seconds and those of filling alone."""
-    starts = np.zeros((mesh.size, len(shape)), np.int64, order="F")
-    stops = np.zeros_like(starts)
-
-    def fill() -> None:
-        starts.fill(1)
-        stops.fill(2)
-
-    def write() -> None:
-        lay_out(shape, spec, mesh).write_indices(starts, stops)
-
-    return side_by_side(lambda: best(write), lambda: best(fill), rounds=3)
-
-
 def parts_of_layouts(table: Table) -> None:
-    """The shard of one device, and those in a viewport, cold."""
-    window = (slice(2, 8), slice(0, 6), slice(1, 5))
+    """The shard of one device, cold."""
     spec = Spec.parse("(y, x), None, z")
     for devices, sizes in FOLDED.items():
         mesh = mesh_of(sizes)
         shape = shapes(mesh, spec)
         last = devices - 1
         box = each(shape, lambda s, m=mesh, n=last: lay_out(s, spec, m).box(n), 20, 50)
-        view = each(shape, lambda s, m=mesh: lay_out(s, spec, m).viewport(window), 20, 50)
         table.within(f"one shard of {devices:,} devices", 50e-6, box)
-        table.within(f"a viewport of {devices:,} devices", 50e-6, view)
 
 
 def rules_and_names(count: int) -> tuple[tuple, tuple[str, ...]]:
@@ -224,7 +197,6 @@ def main() -> int:
     table = Table()
     for measure in (
         cold_layouts,
-        filled_layouts,
         parts_of_layouts,
         resolving,
         auditing,

@@ -85,7 +85,6 @@ def test_a_layout_shows_itself():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: lay_out((8,), Spec(), MESH).write_indices(np.zeros((8, 2)), np.zeros((8, 2))),
         lambda: layout_from_indices((4,), "int8", {0: (slice(0, 1),), 1: (slice(1, 4),)}),
         lambda: lay_out((8,), Spec(), MESH, "float33"),
     ],

@@ -62,7 +62,6 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "device id": (LAYOUT.box, MESH.position, MESH.coordinates),
     "process": (MESH.local,),
     "block number": (LAYOUT.holders,),
-    "window": (LAYOUT.viewport,),
     "thing": (sv.text, sv.to_jax),
     "text width": (lambda v: sv.text(MESH, v),),
     "compiler options": (lambda v: sv.compile(PROGRAM, options=v),),

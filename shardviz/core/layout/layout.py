@@ -10,9 +10,7 @@ Nothing of the size of the mesh is made before it is needed.
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -91,109 +89,24 @@ class Misfit(Fact):
         return -self.size % self.parts
 
 
-#: From this many devices on, copying what is written by doubling is faster than a
-#: broadcast sum.
-LARGE = 1 << 15
-
-
-def strides(axes: tuple[str, ...], mesh: MeshSpec) -> dict[int, int]:
-    """Mesh position of an axis to the stride of the block number along it; size 1 left
-    out.
-
-    >>> strides(("b", "a"), MeshSpec(("a", "b", "c"), (2, 3, 4)))
-    {0: 1, 1: 2}
-    """
-    found: dict[int, int] = {}
-    stride = 1
-    for axis in reversed(axes):
-        size = mesh.shape[axis]
-        if size > 1:
-            found[mesh.positions[axis]] = stride
-            stride *= size
-    return found
-
-
 def block_numbers(axes: tuple[str, ...], mesh: MeshSpec) -> np.ndarray | None:
     """int64, of length 1 along axes that do not split; None where nothing does.
 
     >>> block_numbers(("b", "a"), MeshSpec(("a", "b"), (2, 3))).tolist()
     [[0, 2, 4], [1, 3, 5]]
     """
-    lanes = [_lane(mesh, at, stride) for at, stride in strides(axes, mesh).items()]
-    return functools.reduce(operator.add, lanes) if lanes else None
+    numbers, stride = None, 1
+    for axis in reversed(axes):
+        size = mesh.shape[axis]
+        if size > 1:
+            lane = mesh.lane(axis) * stride
+            numbers = lane if numbers is None else numbers + lane
+            stride *= size
+    return numbers
 
 
-def _lane(mesh: MeshSpec, at: int, stride: int) -> np.ndarray:
-    lane = mesh.lane(mesh.axis_names[at])
-    return lane if stride == 1 else lane * stride
-
-
-def write_bounds(
-    starts: np.ndarray,
-    stops: np.ndarray,
-    axes: tuple[str, ...],
-    step: int,
-    mesh: MeshSpec,
-) -> None:
-    """Writes `number * step` and `number * step + step` into two arrays in mesh shape."""
-    if len(axes) > 1 and mesh.size >= LARGE:
-        along = [0] * len(mesh.axis_sizes)
-        for at, stride in strides(axes, mesh).items():
-            along[at] = stride * step
-        _write_progression(starts, along)
-        np.add(starts, step, out=stops)
-        return
-    number = block_numbers(axes, mesh) if axes else None
-    first = 0 if number is None else number * step
-    starts[...] = first
-    stops[...] = first + step
-
-
-def _write_progression(out: np.ndarray, along: list[int]) -> None:
-    """Fills `out` with the sum of `along[axis] * index`, doubling along one axis after
-    the other.
-
-    Each doubling is one long addition of one number, where numpy is near a bare copy;
-    adding rows to columns is four times slower.
-    """
-    out[(0,) * out.ndim] = 0
-    before: tuple[slice, ...] = (slice(0, 1),) * out.ndim
-    for axis in reversed(range(out.ndim)):
-        lead, done = before[:axis], 1
-        while done < out.shape[axis]:
-            more = min(done, out.shape[axis] - done)
-            written = out[(*lead, slice(0, more))]
-            wanted = out[(*lead, slice(done, done + more))]
-            np.add(written, along[axis] * done, out=wanted)
-            done += more
-
-
-def checked_window(window: Any, mesh: MeshSpec) -> tuple[slice, ...]:
-    """A window on a mesh: one slice per axis, with start and stop.
-
-    Raises:
-        LayoutError: for anything else.
-    """
-    slices = []
-    try:
-        for part, size in zip(window, mesh.axis_sizes, strict=True):
-            slices.append(slice(*part.indices(size)))
-    except (AttributeError, TypeError, ValueError):
-        slices = []
-    if not slices or any(s.step < 1 for s in slices):
-        raise LayoutError(
-            f"A window is a tuple of ascending slices, one per mesh axis ({mesh}); got"
-            f" {shown(window)}."
-        )
-    return tuple(slices)
-
-
-def check_manual(spec: Spec, mesh: MeshSpec) -> None:
-    """Refuses a Manual axis beside an axis that splits nothing, as NamedSharding does.
-
-    Raises:
-        LayoutError: naming both.
-    """
+def _check_manual(spec: Spec, mesh: MeshSpec) -> None:
+    """Refuses a Manual axis beside an axis that splits nothing."""
     # NamedSharding fails here in an assertion: it knows no devices that are replicas of
     # each other beside devices that a shard_map keeps apart.
     manual, idle = [], []
@@ -263,86 +176,26 @@ class Layout(Displayed):
         if self._given_blocks is not None:
             return self._given_blocks
         assert self.spec is not None
-        return tuple(
-            block_numbers(axes, self.mesh) for axes in self.spec.padded(self.rank)
-        )
+        dims = self.spec.padded(self.rank)
+        return tuple(block_numbers(axes, self.mesh) for axes in dims)
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """int64 [devices, rank]: the first element of each device's block, in mesh
-        order.
-        """
-        return self._materialised[0]
+        """int64 [devices, rank]: the first element of each device's block."""
+        # Stored dimension-major, so that each dimension is one contiguous pass.
+        starts = np.zeros((self.rank, *self.mesh.axis_sizes), np.int64)
+        for out, block, step in zip(starts, self.blocks, self.shard_shape, strict=True):
+            if block is not None:
+                np.multiply(block, step, out=out)
+        starts.flags.writeable = False
+        return starts.reshape(self.rank, self.mesh.size).T
 
     @cached_property
     def stops(self) -> np.ndarray:
         """int64 [devices, rank]: one past the last element of each device's block."""
-        return self._materialised[1]
-
-    @cached_property
-    def _materialised(self) -> tuple[np.ndarray, np.ndarray]:
-        # Stored dimension-major, so that each dimension is one contiguous pass.
-        bounds = np.empty((2, self.rank, self.mesh.size), np.int64)
-        self._write(*bounds.reshape(2, self.rank, *self.mesh.axis_sizes))
-        bounds.flags.writeable = False
-        return bounds[0].T, bounds[1].T
-
-    def write_indices(self, starts: np.ndarray, stops: np.ndarray) -> None:
-        """Writes the bounds of every shard into the caller's arrays, int64 [devices,
-        rank].
-
-        Fastest where each dimension is contiguous (Fortran order), as `starts` itself
-        is.
-
-        Raises:
-            LayoutError: if they have another shape.
-        """
-        wanted = (self.mesh.size, self.rank)
-        shapes = tuple(getattr(a, "shape", None) or shown(a) for a in (starts, stops))
-        if shapes != (wanted, wanted):
-            raise LayoutError(
-                f"The bounds need two arrays of shape {wanted}; got {shapes[0]} and {shapes[1]}."
-            )
-        # Splitting the device axis into mesh axes is always a view, whatever the
-        # strides.
-        in_mesh = (self.rank, *self.mesh.axis_sizes)
-        self._write(starts.T.reshape(in_mesh), stops.T.reshape(in_mesh))
-
-    def _write(self, starts: np.ndarray, stops: np.ndarray) -> None:
-        """Writes the bounds of every shard into arrays [rank, *mesh]."""
-        if self.spec is not None:
-            for dim, axes in enumerate(self.spec.padded(self.rank)):
-                step = self.shard_shape[dim]
-                write_bounds(starts[dim], stops[dim], axes, step, self.mesh)
-            return
-        for dim, step in enumerate(self.shard_shape):
-            block = self.blocks[dim]
-            first = 0 if block is None else block * step
-            starts[dim] = first
-            stops[dim] = first + step
-
-    def viewport(self, window: tuple[slice, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Starts and stops of a part of the mesh: int64 [window, rank], at a cost of
-        its size.
-
-        Args:
-            window: one slice per mesh axis.
-
-        Raises:
-            LayoutError: for a window that is no tuple of slices.
-        """
-        window = checked_window(window, self.mesh)
-        cells = self.mesh.device_ids[window].shape
-        starts = np.zeros((*cells, self.rank), np.int64)
-        for dim, block in enumerate(self.blocks):
-            if block is None:
-                continue
-            part = []
-            for length, along in zip(block.shape, window, strict=True):
-                # A length of 1 broadcasts: the block is the same all along this axis.
-                part.append(slice(None) if length == 1 else along)
-            starts[..., dim] = block[tuple(part)] * self.shard_shape[dim]
-        return starts, starts + np.asarray(self.shard_shape, np.int64)
+        stops = (self.starts.T + np.array(self.shard_shape, np.int64)[:, None]).T
+        stops.flags.writeable = False
+        return stops
 
     def box(self, device_id: int) -> tuple[slice, ...]:
         """The shard index of one device: one slice per dimension, with start and stop.
@@ -350,26 +203,22 @@ class Layout(Displayed):
         Raises:
             MeshError: if the mesh has no such device.
         """
-        slices = []
-        numbers = self._numbers_at(self.mesh.coordinates(device_id))
-        for number, step in zip(numbers, self.shard_shape, strict=True):
-            slices.append(slice(number * step, (number + 1) * step))
-        return tuple(slices)
-
-    def _numbers_at(self, coords: tuple[int, ...]) -> list[int]:
-        """The block number in each dimension at mesh coordinates."""
+        coords = self.mesh.coordinates(device_id)
+        numbers = [0] * self.rank
         if self.spec is None:
-            return [0 if b is None else int(b[coords]) for b in self.blocks]
-        mesh, numbers = self.mesh, [0] * self.rank
-        for dim, axes in enumerate(self.spec.dims):
-            for axis in axes:
-                at = mesh.positions[axis]
-                numbers[dim] = numbers[dim] * mesh.axis_sizes[at] + coords[at]
-        return numbers
+            numbers = [0 if b is None else int(b[coords]) for b in self.blocks]
+        else:
+            # Without an array of the size of the mesh.
+            for dim, axes in enumerate(self.spec.dims):
+                for axis in axes:
+                    at = self.mesh.positions[axis]
+                    size = self.mesh.axis_sizes[at]
+                    numbers[dim] = numbers[dim] * size + coords[at]
+        pairs = zip(numbers, self.shard_shape, strict=True)
+        return tuple(slice(n * step, (n + 1) * step) for n, step in pairs)
 
     def indices(self) -> dict[int, tuple[slice, ...]]:
-        """Device id to slices, as JAX writes them: `slice(None)` for a dimension that
-        is not split.
+        """Device id to slices, as JAX writes them: `slice(None)` where nothing splits.
 
         Equal to `NamedSharding.devices_indices_map`, with ids for devices.
         """
@@ -393,9 +242,7 @@ class Layout(Displayed):
 
     @cached_property
     def groups(self) -> np.ndarray:
-        """int64 [devices]: the row-major number of the block each device holds, in mesh
-        order.
-        """
+        """int64 [devices]: the row-major number of the block each device holds."""
         number = np.zeros((1,) * len(self.mesh.axis_sizes), np.int64)
         for count, block in zip(self.block_counts, self.blocks, strict=True):
             number = number * count + (0 if block is None else block)
@@ -405,8 +252,7 @@ class Layout(Displayed):
 
     @property
     def group_strides(self) -> tuple[int, ...] | None:
-        """Per mesh axis, how much `groups` grows with a step along it; None where
-        `spec` is None.
+        """Per mesh axis, how much `groups` grows with a step along it, or None.
 
         `groups` in mesh shape is the sum of `stride * coordinate` over the mesh axes,
         so these few numbers replace one number per device.
@@ -427,9 +273,7 @@ class Layout(Displayed):
 
     @cached_property
     def replica_indices(self) -> np.ndarray:
-        """int64 [devices]: how many devices before it, in mesh order, hold the same
-        block.
-        """
+        """int64 [devices]: how many devices before it hold the same block."""
         order = np.argsort(self.groups, kind="stable")
         sorted_groups = self.groups[order]
         first = np.flatnonzero(np.r_[True, sorted_groups[1:] != sorted_groups[:-1]])
@@ -484,7 +328,7 @@ def lay_out_parsed(
         raise LayoutError(str(problem))
     spec.check(mesh)
     if "Manual" in mesh.axis_types:
-        check_manual(spec, mesh)
+        _check_manual(spec, mesh)
     counts, shard = [1] * len(sizes), list(sizes)
     for dim, axes in enumerate(spec.dims):
         if not axes:

@@ -220,8 +220,9 @@ class MeshSpec(Displayed):
             return self
         if self.even_hosts:  # the Explorer asks for all hosts of a pod
             each = self.size // self.even_hosts
-            own = np.arange(each) + process * each
-            own = own[(own >= 0) & (own < self.size)]
+            own = np.arange(0)
+            if 0 <= process < self.even_hosts:
+                own = np.arange(process * each, (process + 1) * each)
         else:
             own = np.flatnonzero(self.process_indices.reshape(-1) == process)
         if not own.size:
