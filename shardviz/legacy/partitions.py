@@ -223,25 +223,10 @@ def flat_parts(prefix: Any, tree: Any, what: str) -> tuple[Partition, ...]:
     >>> flat_parts((Parts(2), None), jax.tree.structure(({"a": 0, "b": 0}, 0)), "in_parts")
     (Parts(2), Parts(2), None)
     """
-    import jax
+    from shardviz.core.backend.tracing.arguments import spread
 
-    leaves: list[Partition] = []
-
-    def add(partition: Partition, below: Any) -> None:
-        leaves.extend([partition] * jax.tree.structure(below).num_leaves)
-
-    # Any leaves do: only how many there are below each entry of the prefix counts.
-    numbered = tree.unflatten(range(tree.num_leaves))
-    try:
-        jax.tree.map(add, prefix, numbered, is_leaf=is_partition)
-    except (ValueError, TypeError) as error:
-        raise ProgramError(
-            f"{what} is {shown(prefix)}, and that is no prefix of the tree it is for,"
-            f" {shown(tree, 100)}. Give one Parts (or None) for all, or the same"
-            " containers with a Parts (or None) wherever all arrays below are split"
-            " alike; arguments form a tuple."
-        ) from error
-    return tuple(leaves)
+    full = tree.unflatten(range(tree.num_leaves))
+    return tuple(spread(prefix, full, what, is_partition))
 
 
 def count_of(wishes: Iterable[tuple[str, int]]) -> int | None:

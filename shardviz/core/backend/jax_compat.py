@@ -17,7 +17,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType, FunctionType
 from typing import Any
 
@@ -198,13 +198,13 @@ _JITTED = type(jax.jit(abs))
 class JitSettings:
     """What `jax.jit` was given. Shardings are pytree prefixes; None where not given."""
 
-    in_shardings: Any
-    out_shardings: Any
-    donate: tuple[int, ...]
-    donate_names: tuple[str, ...]
-    static: tuple[int, ...]
-    static_names: tuple[str, ...]
-    options: Mapping[str, Any]
+    in_shardings: Any = None
+    out_shardings: Any = None
+    donate: tuple[int, ...] = ()
+    donate_names: tuple[str, ...] = ()
+    static: tuple[int, ...] = ()
+    static_names: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def is_jitted(fn: Any) -> bool:

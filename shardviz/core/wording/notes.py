@@ -44,30 +44,12 @@ _TEMPLATES: Mapping[str, str] = {
     "other mesh": (
         "{0} has the mesh {1} here; the program is traced with its own, {2}, in its place."
     ),
-    "jax.jit unreadable": (
-        "The function is under jax.jit already, and this jax does not say what jax.jit was"
-        " given: shardings and donation there are not seen. Give in_specs, out_specs and"
-        " donate to sv.program."
+    "jit unreadable": (
+        "This jax does not say what {0} was given: shardings, static and donated arguments"
+        " are not seen. Give in_specs, out_specs and donate to sv.program."
     ),
-    "jax.pmap unreadable": (
-        "This jax does not say what jax.pmap was given: how it lays out arguments and which"
-        " it donates is not seen. Give in_specs, out_specs and donate to sv.program."
-    ),
-    "mesh of jax.jit": (
-        "The shardings of jax.jit are for the mesh ({0}); here they are read by the names of"
-        " their axes, on the mesh ({1})."
-    ),
-    "two in_specs": (
-        "{0}: {1} was given to sv.program and {2} to jax.jit (in_shardings); what sv.program"
-        " was given counts."
-    ),
-    "two out_specs": (
-        "out_specs was given to sv.program and out_shardings to jax.jit, and they differ;"
-        " what sv.program was given counts."
-    ),
-    "two donations": (
-        "donate={0} was given to sv.program and donate_argnums={1} to jax.jit; what"
-        " sv.program was given counts."
+    "jit differs": (
+        "jax.jit was given another {0} than sv.program; what sv.program was given counts."
     ),
     "no rules": (
         "No rules were given, so logical names split nothing: {0}. Give rules to sv.program."

@@ -1,13 +1,10 @@
-"""The arguments of a program: a name for every leaf, and the specs that were given for
-each.
-"""
+"""The arguments of a program: a name for every leaf, and the specs given for each."""
 
 from __future__ import annotations
 
 import inspect
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -17,7 +14,7 @@ from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 
 from shardviz.core.backend.bridge import adopt_array, adopt_mesh, adopt_spec
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import plural, shown
+from shardviz.core.format import shown
 from shardviz.core.layout.array_spec import ArraySpec, dtype_name, format_names
 from shardviz.core.layout.array_tree import (
     MAX_DEPTH,
@@ -52,8 +49,7 @@ def program_arrays(
     names: Sequence[str] | None = None,
     axis_names: Names | None = None,
 ) -> tuple[tuple[ArraySpec, ...], Any, MeshSpec | None]:
-    """The arrays in the arguments of a function, the tree they form, and the mesh they
-    are on.
+    """The arrays in the arguments of a function, the tree they form, and their mesh.
 
     An ArraySpec keeps its own name, unless another has it too. Other leaves are named
     after the parameter and their path in it, such as `params.w_in` or `layers[0]`. The
@@ -82,39 +78,43 @@ def program_arrays(
     >>> [a.name for a in arrays]
     ['params.w', 'x']
     """
-    check_depth(args)
     leaves, tree = leaves_with_paths(tuple(args))
-    parameters: Sequence[str] = (
-        parameter_names(fn, len(args)) if names is None else names
-    )
+    if names is None:
+        names = parameter_names(fn, len(args))
     own = Counter(leaf.name for _, leaf, _ in leaves if isinstance(leaf, ArraySpec))
     taken = {name for name, times in own.items() if times == 1}
-    arrays, on = [], None
+    arrays: list[ArraySpec] = []
+    on = None
     for path, leaf, box in leaves:
-        name = unique(path_name(str(parameters[path[0].idx]), path[1:]), taken)
+        name = unique(path_name(str(names[path[0].idx]), path[1:]), taken)
         if not isinstance(leaf, ArraySpec):
             array = _array(name, leaf)
         else:
             array = leaf if own[leaf.name] == 1 else leaf.renamed(name)
         taken.add(array.name)
+        arrays.append(array)
         on = _same_mesh(on, leaf if box is None else box.value, array.name)
+    if mesh is None:
+        mesh = on
+    # Only now, since the names of axes may be those of the mesh of a later array.
+    for i, (_, leaf, box) in enumerate(leaves):
         value = leaf if box is None else box.value
-        says = box is not None or (axis_names is not None and is_array(value))
-        arrays.append(
-            (array, value if says and not isinstance(value, ArraySpec) else None, box)
-        )
-    context = (mesh if mesh is not None else on, rules, dialect)
-    found = (
-        array if value is None
-        else _named(array, read_leaf(array.name, value, box, axis_names), *context)
-        for array, value, box in arrays
-    )  # fmt: skip
-    return tuple(found), tree, on
+        by_user = axis_names is not None and is_array(value)
+        if (box is None and not by_user) or isinstance(value, ArraySpec):
+            continue
+        said = read_leaf(arrays[i].name, value, box, axis_names)
+        if said.problem is not None:
+            raise ProgramError(f"{arrays[i].name}: {said.problem}")
+        placed = on_mesh(said, mesh, rules, dialect)
+        # Names that are mesh axes are a spec and no logical names.
+        mesh_axes = said.array.spec is None and placed.spec is not None
+        logical = None if mesh_axes else placed.logical
+        arrays[i] = arrays[i].replace(logical=logical, spec=placed.spec)
+    return tuple(arrays), tree, on
 
 
 def argument_tree(program: Program) -> ArrayTree:
-    """The arrays of a program's arguments by their paths, and which of them an
-    optimizer keeps.
+    """A program's arguments by their paths, and which of them an optimizer keeps.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> x = ArraySpec("x", (8,))
@@ -126,21 +126,21 @@ def argument_tree(program: Program) -> ArrayTree:
         paths = [array.name for array in program.arrays]
         return ArrayTree(paths, paths, kinds)
     arguments = jax.tree.unflatten(program.tree, program.arrays)
-    names = getattr(program.fn, "names", None) or parameter_names(
-        program.fn, len(arguments)
-    )
+    names = getattr(program.fn, "names", None)
+    if names is None:
+        names = parameter_names(program.fn, len(arguments))
     paths = [_slashed(names, path) for path, _, _ in leaves_with_paths(arguments)[0]]
-    kept = jax.tree_util.tree_flatten_with_path(arguments, is_leaf=is_optimizer_state)[
-        0
-    ]
-    tops = tuple(
-        f"{_slashed(names, path)}/" for path, value in kept if is_optimizer_state(value)
-    )
-    states = frozenset(i for i, path in enumerate(paths) if f"{path}/".startswith(tops))
+    tops = []
+    for path, value in jax.tree_util.tree_leaves_with_path(
+        arguments, is_leaf=is_optimizer_state
+    ):
+        if is_optimizer_state(value):
+            tops.append(f"{_slashed(names, path)}/")
+    kept = [i for i, path in enumerate(paths) if f"{path}/".startswith(tuple(tops))]
     named: dict[str, None] = {}
     for path in paths:
         named[unique(short_name(path), named.keys())] = None
-    return ArrayTree(paths, list(named), kinds, states)
+    return ArrayTree(paths, list(named), kinds, frozenset(kept))
 
 
 def _slashed(names: Sequence[str], path: Sequence[Any]) -> str:
@@ -151,69 +151,47 @@ def _slashed(names: Sequence[str], path: Sequence[Any]) -> str:
 
 
 def check_depth(tree: Any) -> None:
-    """Refuses containers that nest too deep for jax, such as a list that holds itself.
-
-    A RecursionError inside jax would use up the recursion limit of the whole process.
-
-    Raises:
-        ProgramError: for these.
-    """
-    open_ = [(tree, 0)]
-    while open_:
-        value, depth = open_.pop()
+    """Refuses containers that nest too deep for jax, such as a list that holds itself."""
+    # A RecursionError inside jax would use up the recursion limit of the process.
+    waiting = [(tree, 0)]
+    while waiting:
+        value, depth = waiting.pop()
         if depth > MAX_DEPTH:
             raise ProgramError(
-                f"The arguments nest deeper than {MAX_DEPTH} levels, at {shown(value)}. Does a list"
-                " hold itself?"
+                f"The arguments nest deeper than {MAX_DEPTH} levels, at {shown(value)}."
+                " Does a list hold itself?"
             )
         if isinstance(value, dict):
-            open_ += [(inner, depth + 1) for inner in dict.values(value)]
-        elif isinstance(value, (list, tuple)):
-            kind = list if isinstance(value, list) else tuple
-            open_ += [(inner, depth + 1) for inner in kind.__iter__(value)]  # type: ignore[arg-type]
+            value = list(value.values())
+        if isinstance(value, (list, tuple)):
+            waiting += [(inner, depth + 1) for inner in value]
 
 
 def leaves_with_paths(
     tree: Any,
 ) -> tuple[list[tuple[Any, Any, LeafMetadata | None]], Any]:
-    """Every leaf of a tree with its path, in which no box of flax has a step, and its
-    box; and the structure of the tree, boxes included.
+    """Every leaf with its path and its box, and the structure of the tree with boxes.
+
+    No box of flax has a step in a path.
 
     >>> leaves_with_paths({"w": 1})[0]
     [((DictKey(key='w'),), 1, None)]
     """
-    found: list[tuple[Any, Any, LeafMetadata | None]] = []
-    outer = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_box)[0]
-    for path, leaf in outer:
-        if not _is_box(leaf):
-            found.append((path, leaf, None))
-            continue
-        inner = jax.tree_util.tree_flatten_with_path(leaf)[0]
+    leaves: list[tuple[Any, Any, LeafMetadata | None]] = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_box):
         box = without_metadata(leaf)
+        if box is None:
+            leaves.append((path, leaf, None))
+            continue
+        inner = jax.tree_util.tree_leaves_with_path(leaf)
         for steps, value in inner:
-            found.append(((*path, *steps[1:]), value, box if len(inner) == 1 else None))
-    return found, jax.tree.structure(tree)
+            alone = box if len(inner) == 1 else None
+            leaves.append(((*path, *steps[1:]), value, alone))
+    return leaves, jax.tree.structure(tree)
 
 
 def _is_box(value: Any) -> bool:
     return without_metadata(value) is not None
-
-
-def _named(
-    array: ArraySpec,
-    leaf: TreeLeaf,
-    mesh: MeshSpec | None,
-    rules: Rules | None,
-    dialect: Dialect,
-) -> ArraySpec:
-    """An array with the axes that its box, or a function of the user, names."""
-    if leaf.problem is not None:
-        raise ProgramError(f"{array.name}: {leaf.problem}")
-    found = on_mesh(leaf, mesh, rules, dialect)
-    outright = (
-        leaf.array.spec is None and found.spec is not None
-    )  # the names are mesh axes
-    return array.replace(logical=None if outright else found.logical, spec=found.spec)
 
 
 def parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
@@ -228,16 +206,13 @@ def parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
         parameters = []
     names: list[str] = []
     for parameter in parameters:
-        if parameter.kind in (
-            parameter.POSITIONAL_ONLY,
-            parameter.POSITIONAL_OR_KEYWORD,
-        ):
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            for i in range(count - len(names)):
+                names.append(f"{parameter.name}[{i}]")
+        elif parameter.kind not in (parameter.KEYWORD_ONLY, parameter.VAR_KEYWORD):
             names.append(parameter.name)
-        elif parameter.kind is parameter.VAR_POSITIONAL:
-            names.extend(
-                f"{parameter.name}[{i}]" for i in range(max(0, count - len(names)))
-            )
-    return (names + [f"argument_{i}" for i in range(len(names), count)])[:count]
+    names += [f"argument_{i}" for i in range(len(names), count)]
+    return names[:count]
 
 
 def path_name(root: str, path: Iterable[Any]) -> str:
@@ -283,62 +258,61 @@ def is_array(leaf: Any) -> bool:
     >>> is_array(np.zeros(3)), is_array("train"), is_array(np.float32)
     (True, False, False)
     """
-    return (
-        hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not isinstance(leaf, type)
-    )
+    typed = hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    return typed and not isinstance(leaf, type)
+
+
+def is_number(leaf: Any) -> bool:
+    """Whether it is a number of Python, which numpy's float64 is by its class alone."""
+    return isinstance(leaf, (bool, int, float, complex)) and not hasattr(leaf, "dtype")
 
 
 def _array(name: str, leaf: Any) -> ArraySpec:
-    if isinstance(leaf, (bool, int, float, complex)) and not hasattr(leaf, "dtype"):
-        return _number(name, leaf)
+    if is_number(leaf):
+        try:
+            made = jax.typeof(leaf)
+        except (OverflowError, ValueError):  # Python writes no more than 4,300 digits
+            raise ProgramError(
+                f"{name} is {shown(leaf, 30)}, which does not fit into jax's integers of"
+                " 32 bits."
+            ) from None
+        weak = bool(made.weak_type)
+        return ArraySpec(name, (), None, dtype_name(made.dtype), weak_type=weak)
     if not is_array(leaf):
         raise ProgramError(
             f"{name} is no array: {shown(leaf)}. Give an array, a jax.ShapeDtypeStruct or"
-            " sv.array(...); put numbers and flags into the function with functools.partial."
+            " sv.array(...); put numbers and flags into the function with"
+            " functools.partial."
         )
     array = adopt_array(name, leaf)
     if isinstance(leaf, (np.ndarray, np.generic)):
         # What jit does with numpy's 64-bit types where jax is set to 32 bits.
-        array = array.replace(
-            dtype=dtype_name(jax.dtypes.canonicalize_dtype(leaf.dtype))
-        )
+        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+        array = array.replace(dtype=dtype_name(dtype))
     return array
 
 
-def _number(name: str, value: Any) -> ArraySpec:
-    """A Python number as jax.jit takes it: an array without dimensions, of a weak type."""
-    try:
-        made = jax.typeof(value)
-    except (OverflowError, ValueError):  # Python writes no more than 4,300 digits
-        raise ProgramError(
-            f"{name} is {shown(value, 30)}, which does not fit into jax's integers of 32 bits."
-        ) from None
-    return ArraySpec(
-        name, (), None, dtype_name(made.dtype), weak_type=bool(made.weak_type)
-    )
-
-
 def _same_mesh(mesh: MeshSpec | None, leaf: Any, name: str) -> MeshSpec | None:
+    """The mesh of an array and of those before it, which must be one."""
     sharding = getattr(leaf, "sharding", None)
     if not isinstance(sharding, NamedSharding):
         return mesh
-    found = adopt_mesh(sharding.mesh)
-    if mesh is None or found == mesh:
-        return found
-    alike = found.shape == mesh.shape and found.axis_types == mesh.axis_types
-    if alike and not (found.concrete and mesh.concrete):
+    own = adopt_mesh(sharding.mesh)
+    if mesh is None or own == mesh:
+        return own
+    alike = own.shape == mesh.shape and own.axis_types == mesh.axis_types
+    if alike and not (own.concrete and mesh.concrete):
         # An abstract array, as eval_shape makes it, beside one that names devices.
-        return found if found.concrete else mesh
-    also = "" if str(found) != str(mesh) else f", with {_differ(found, mesh)}"
+        return own if own.concrete else mesh
+    also = ", with other devices or in another order"
+    if own.axis_types != mesh.axis_types:
+        also = ", with other axis types"
+    if own.shape != mesh.shape:
+        also = ""
     raise ProgramError(
-        f"{name} is on the mesh ({found}), the arrays before it on ({mesh}){also}. A program has"
-        " one mesh; put all of its arrays on it."
+        f"{name} is on the mesh ({own}), the arrays before it on ({mesh}){also}. A"
+        " program has one mesh; put all of its arrays on it."
     )
-
-
-def _differ(one: MeshSpec, other: MeshSpec) -> str:
-    types = one.axis_types != other.axis_types
-    return "other axis types" if types else "other devices or in another order"
 
 
 def is_spec(value: Any) -> bool:
@@ -354,198 +328,103 @@ def spread(
     prefix: Any,
     full: Any,
     what: str,
-    names: Sequence[str],
-    arguments: Sequence[str] = (),
+    is_leaf: Callable[[Any], bool] = is_spec,
 ) -> list[Any]:
     """One entry per leaf of `full`, from a prefix of its tree.
 
     Args:
-        prefix: a tree of specs, which may end above the leaves.
+        prefix: a tree of entries, such as specs, which may end above the leaves.
         full: the tree itself, with any leaves but None.
-        what: `in_specs` or `out_specs`.
-        names: what the leaves of `full` are called.
-        arguments: what the arguments are called, where `full` is the tuple of them.
+        what: what the prefix was given as, such as `in_specs`.
+        is_leaf: whether a value is an entry.
 
     Raises:
-        ProgramError: where the two differ: at which path, what was given and what there
-            is.
+        ProgramError: where the two differ, with jax's own words, or where the prefix
+            holds what is no entry.
 
-    >>> spread({"a": "x", "b": None}, {"a": 1, "b": (2, 3)}, "out_specs", ["a", "b[0]", "b[1]"])
+    >>> spread({"a": "x", "b": None}, {"a": 1, "b": (2, 3)}, "out_specs")
     ['x', None, None]
     """
+    check_depth(prefix)
+    entries: list[Any] = []
+
+    def add(entry: Any, below: Any) -> None:
+        if not is_leaf(entry):
+            raise ProgramError(
+                f"{what} holds {shown(entry)}. A spec is text such as P('x', None), or"
+                " jax's own; None is no wish."
+            )
+        entries.extend([entry] * jax.tree.structure(below).num_leaves)
+
     try:
-        return _spread(prefix, full, ())
-    except _Mismatch as mismatch:
-        raise ProgramError(_words(mismatch, prefix, what, names, arguments)) from None
-
-
-class _Mismatch(Exception):
-    """A prefix and a tree differ at a path."""
-
-    def __init__(self, path: tuple[Any, ...], given: str, there: str) -> None:
-        super().__init__(given)
-        self.path, self.given, self.there = path, given, there
-
-
-def _spread(prefix: Any, full: Any, path: tuple[Any, ...]) -> list[Any]:
-    if is_spec(prefix):
-        return [prefix] * jax.tree.structure(full).num_leaves
-    given, given_tree = _children(prefix)
-    there, there_tree = _children(full)
-    if jax.tree_util.all_leaves([prefix]):
+        jax.tree.map(add, prefix, full, is_leaf=is_leaf)
+    except (ValueError, TypeError) as error:
+        if isinstance(error, ProgramError):
+            raise
+        words = " ".join(str(error).replace("tree_map tree", what).split())
         raise ProgramError(
-            f"A spec is text such as P('x', None), or jax's own; got {shown(prefix)}."
-        )
-    if given_tree != there_tree:
-        raise _Mismatch(path, _form(prefix, given), _form(full, there))
-    found: list[Any] = []
-    for (key, inner), (_, other) in zip(given, there, strict=True):
-        found.extend(_spread(inner, other, (*path, *key)))
-    return found
-
-
-def _children(value: Any) -> tuple[list[tuple[Any, Any]], Any]:
-    """The children of a node with their keys, and the node's own structure."""
-    return jax.tree_util.tree_flatten_with_path(
-        value, is_leaf=lambda node: node is not value
-    )
-
-
-def _form(value: Any, children: Sequence[tuple[Any, Any]]) -> str:
-    if value is None:
-        return "nothing (None)"
-    if jax.tree_util.all_leaves([value]):
-        return "one array"
-    if isinstance(value, dict):
-        return f"a dict with {', '.join(shown(k, 20) for k in sorted(value, key=str)) or 'nothing'}"
-    return f"a {type(value).__name__} of {len(children)}"
-
-
-def _words(
-    mismatch: _Mismatch,
-    prefix: Any,
-    what: str,
-    names: Sequence[str],
-    arguments: Sequence[str],
-) -> str:
-    count = len(jax.tree.leaves(prefix, is_leaf=is_spec))
-    each, takes = ("argument", "the program takes")
-    if what == "out_specs":
-        each, takes = ("output", "the function returns")
-    start = f"{what} has another structure than what {takes}"
-    if count != len(names):
-        some = ", ".join(names[:8]) + (
-            f" and {len(names) - 8} more" if len(names) > 8 else ""
-        )
-        start = f"{what} gives {plural(count, 'spec')} and {takes} {plural(len(names), 'array')}"
-        start += f": {some}" if some else ""
-    if not arguments:
-        at = path_name("output", mismatch.path)
-    elif mismatch.path:
-        at = path_name(arguments[int(mismatch.path[0].idx)], mismatch.path[1:])
-    else:
-        at = f"the arguments ({', '.join(arguments[:8])})"
-    return (
-        f"{start}. At {at}, {mismatch.given} was given and there is {mismatch.there}. Give one spec"
-        f" for all, or the containers of the {each}s with specs in them; a spec in place of a"
-        " container counts for all that is in it, and None for no wish."
-    )
-
-
-@dataclass(frozen=True)
-class SpecContext:
-    """What the spec of an array depends on besides the array and jax.jit."""
-
-    mesh: MeshSpec
-    rules: Rules | None
-    dialect: Dialect
+            f"{what} has another structure than what it is for. Give one entry for all,"
+            " or the same containers with entries in them; an entry in place of a"
+            " container counts for all that is in it, and arguments form a tuple."
+            f" jax says: {words[:300]}"
+        ) from None
+    return entries
 
 
 def with_in_specs(
-    arrays: tuple[ArraySpec, ...],
-    specs: Any,
-    tree: Any,
-    parameters: Sequence[str],
-    mesh: MeshSpec,
+    arrays: Sequence[ArraySpec], specs: Any, tree: Any, count: int, mesh: MeshSpec
 ) -> tuple[ArraySpec, ...]:
     """The arrays with the specs of `in_specs`; an array's own spec stays.
 
-    Raises:
-        ProgramError: where `in_specs` is no prefix of the arguments, or holds what is
-            no spec.
+    Args:
+        arrays, tree: of the program.
+        specs: what was given, a prefix of the arguments.
+        count: how many arguments there are.
+        mesh: the program's.
     """
-    check_depth(specs)
-    prefix = (
-        (specs,)
-        if len(parameters) == 1 and not isinstance(specs, (tuple, list))
-        else specs
-    )
-    # As jax.jit does. A slice ends, also of a user's own list that does not.
-    prefix = tuple(prefix[:]) if isinstance(prefix, list) else prefix
-    names = [a.name for a in arrays]
-    given = spread(
-        prefix, tree.unflatten(range(len(arrays))), "in_specs", names, parameters
-    )
-    found = []
-    for array, leaf in zip(arrays, given, strict=True):
+    if count == 1 and not isinstance(specs, (tuple, list)):
+        specs = (specs,)
+    placed = []
+    leaves = spread(_tuple(specs), tree.unflatten(range(len(arrays))), "in_specs")
+    for array, leaf in zip(arrays, leaves, strict=True):
         spec = as_spec(leaf)
         _check_mesh(leaf, mesh, f"in_specs gives {array.name} a sharding")
-        if spec is None or array.spec is not None:
-            found.append(array)
-        else:
-            found.append(array.replace(spec=spec, memory_kind=foreign_memory(leaf)))
-    return tuple(found)
+        if spec is not None and array.spec is None:
+            array = array.replace(spec=spec, memory_kind=foreign_memory(leaf))
+        placed.append(array)
+    return tuple(placed)
 
 
 def with_jit_specs(
-    arrays: tuple[ArraySpec, ...],
+    arrays: Sequence[ArraySpec],
     shardings: Any,
     tree: Any,
-    parameters: Sequence[str],
-    context: SpecContext,
+    mesh: MeshSpec,
+    rules: Rules | None,
+    dialect: Dialect,
 ) -> tuple[tuple[ArraySpec, ...], list[str]]:
-    """The arrays with the `in_shardings` of jax.jit where nothing else was given, and a
-    note where both were and differ.
+    """The arrays with the `in_shardings` of jax.jit where nothing else was given.
+
+    Also the names of those that were given something else.
     """
-    prefix = tuple(shardings) if isinstance(shardings, list) else shardings
-    names = [a.name for a in arrays]
-    leaves = spread(
-        prefix,
-        tree.unflatten(range(len(arrays))),
-        "in_shardings of jax.jit",
-        names,
-        parameters,
-    )
-    found, notes = [], []
+    placed, differing = [], []
+    full = tree.unflatten(range(len(arrays)))
+    leaves = spread(_tuple(shardings), full, "in_shardings of jax.jit")
     for array, leaf in zip(arrays, leaves, strict=True):
-        spec = as_spec(leaf)
-        ruled = array.logical is not None and context.rules is not None
-        if spec is None:
-            found.append(array)
-        elif array.spec is None and not ruled:
-            found.append(array.replace(spec=spec, memory_kind=foreign_memory(leaf)))
-        else:
-            found.append(array)
-            own = request(array, context.mesh, context.rules, context.dialect).spec
+        spec, ruled = as_spec(leaf), array.logical is not None and rules is not None
+        if spec is not None and array.spec is None and not ruled:
+            array = array.replace(spec=spec, memory_kind=foreign_memory(leaf))
+        elif spec is not None:
+            own = request(array, mesh, rules, dialect).spec
             if own is not None and not own.equivalent(spec):
-                both = (array.name, str(own), str(spec))
-                notes.append(str(Note("two in_specs", both)))
-    return tuple(found), notes
+                differing.append(array.name)
+        placed.append(array)
+    return tuple(placed), differing
 
 
-def out_trees(specs: Any, shardings: Any, mesh: MeshSpec) -> tuple[Any, list[str]]:
-    """The tree of Specs for the results, and a note where jax.jit was given another.
-
-    Raises:
-        ProgramError: for what is no spec, or another mesh or memory.
-    """
-    jitted = _spec_tree(shardings, mesh, check=False)
-    if specs is None:
-        return jitted, []
-    given = _spec_tree(specs, mesh)
-    if jitted is None or jitted == given:
-        return given, []
-    return given, [str(Note("two out_specs"))]
+def _tuple(specs: Any) -> Any:
+    # As jax.jit does: a list of specs is one for the tuple of arguments.
+    return tuple(specs) if isinstance(specs, list) else specs
 
 
 def mesh_of_shardings(tree: Any) -> MeshSpec | None:
@@ -556,27 +435,15 @@ def mesh_of_shardings(tree: Any) -> MeshSpec | None:
     return None
 
 
-def other_mesh_note(jit_mesh: MeshSpec | None, mesh: MeshSpec) -> list[str]:
-    """A note where the shardings of jax.jit are for another mesh than the program's."""
-    if jit_mesh is None or (jit_mesh.axis_names, jit_mesh.axis_sizes) == (
-        mesh.axis_names,
-        mesh.axis_sizes,
-    ):
-        return []
-    return [str(Note("mesh of jax.jit", (str(jit_mesh), str(mesh))))]
-
-
 def without_rules_note(arrays: Sequence[ArraySpec], args: Sequence[Any]) -> list[str]:
-    """A note for arrays to which flax gave logical names, where no rules say what these
-    mean.
+    """A note for arrays to which flax gave logical names that no rules say.
 
     Args:
         arrays: the arrays of a program without rules.
         args: its arguments, as they were given.
     """
-    leaves = jax.tree.leaves(tuple(args))
     named = []
-    for array, leaf in zip(arrays, leaves, strict=True):
+    for array, leaf in zip(arrays, jax.tree.leaves(tuple(args)), strict=True):
         if array.spec is None and any(array.logical or ()):
             if not isinstance(leaf, ArraySpec):
                 named.append(array)
@@ -588,25 +455,24 @@ def without_rules_note(arrays: Sequence[ArraySpec], args: Sequence[Any]) -> list
     return [str(Note("no rules", (about,)))]
 
 
-def _spec_tree(specs: Any, mesh: MeshSpec, check: bool = True) -> Any:
+def spec_tree(specs: Any, mesh: MeshSpec | None) -> Any:
+    """A tree of specs in any form as one of Specs, each with its memory.
+
+    Raises:
+        ProgramError: for what is no spec, or one on another mesh than `mesh`.
+    """
     if specs is None:
         return None
     check_depth(specs)
 
     def converted(leaf: Any) -> Spec | None:
-        spec = as_spec(leaf)
-        if check:
+        spec, kind = as_spec(leaf), foreign_memory(leaf)
+        if mesh is not None:
             _check_mesh(leaf, mesh, "out_specs gives a sharding")
-        kind = foreign_memory(leaf)
         if spec is None or kind is None:
             return spec
-        return ResultSpec(
-            spec.dims,
-            spec.unconstrained,
-            spec.unreduced,
-            spec.reduced,
-            memory_kind=kind,
-        )
+        marks = spec.unconstrained, spec.unreduced, spec.reduced
+        return ResultSpec(spec.dims, *marks, memory_kind=kind)
 
     return jax.tree.map(converted, specs, is_leaf=is_spec)
 
@@ -615,10 +481,10 @@ def _check_mesh(leaf: Any, mesh: MeshSpec, what: str) -> None:
     if not isinstance(leaf, NamedSharding):
         return
     other = adopt_mesh(leaf.mesh)
-    if (other.axis_names, other.axis_sizes) != (mesh.axis_names, mesh.axis_sizes):
+    if list(other.shape.items()) != list(mesh.shape.items()):
         raise ProgramError(
-            f"{what} on the mesh ({other}), and the program is on ({mesh}). Give a PartitionSpec,"
-            " or a NamedSharding on the program's own mesh."
+            f"{what} on the mesh ({other}), and the program is on ({mesh}). Give a"
+            " PartitionSpec, or a NamedSharding on the program's own mesh."
         )
 
 
@@ -639,7 +505,7 @@ def as_spec(value: Any) -> Spec | None:
         return adopt_spec(value)
     if isinstance(value, NamedSharding):
         return adopt_spec(value.spec)
-    what = "names no mesh axes" if isinstance(value, Sharding) else "is no spec"
     raise ProgramError(
-        f"A spec is text such as P('x', None), or jax's own; {shown(value)} {what}."
+        "A spec is text such as P('x', None), or jax's own that names mesh axes; got"
+        f" {shown(value)}."
     )

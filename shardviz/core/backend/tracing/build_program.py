@@ -1,5 +1,4 @@
-"""A Program from a function and its call, and how the arrays it returns form the
-results.
+"""A Program from a function and its call, and how its arrays form the results.
 
 `build_program` makes the Program. `Results` has what the traced function returned, in
 the order in which jax itself returns its arrays: XLA combines collectives by the order
@@ -17,15 +16,14 @@ import jax.numpy as jnp
 
 from shardviz.core.backend.bridge import adopt_mesh
 from shardviz.core.backend.tracing.arguments import (
-    SpecContext,
     as_spec,
     is_array,
+    is_number,
     leaves_with_paths,
     mesh_of_shardings,
-    other_mesh_note,
-    out_trees,
     path_name,
     program_arrays,
+    spec_tree,
     spread,
     unique,
     with_in_specs,
@@ -35,8 +33,7 @@ from shardviz.core.backend.tracing.arguments import (
 from shardviz.core.backend.tracing.calls import BoundCall, Call, is_of, read_call
 from shardviz.core.backend.tracing.mesh_context import mesh_context
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import plural, shown
-from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.format import joined, plural, shown
 from shardviz.core.layout.array_tree import Names
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import MeshSpec
@@ -60,8 +57,7 @@ def build_program(
     keywords: Mapping[str, Any] | None = None,
     axis_names: Names | None = None,
 ) -> Program:
-    """A Program from a function and its arguments in any of the forms that `sv.program`
-    takes.
+    """A Program from a function and its arguments in any form that `sv.program` takes.
 
     Of a function under `jax.jit` its shardings, donation and options count where
     nothing else was given.
@@ -70,47 +66,53 @@ def build_program(
         ProgramError: where the parts do not fit together.
     """
     call = read_call(fn, args, keywords or {})
-    jitted, context = call.jitted, mesh_context()
-    if call.own_mesh is not None:
-        mesh = _mesh_of_pmap(call.own_mesh, mesh)
-    arrays, tree, found = program_arrays(
+    settings, context = call.jitted.settings, mesh_context()
+    arrays, tree, on = program_arrays(
         call.arguments,
         call.fn,
-        mesh,
+        mesh if call.own_mesh is None else call.own_mesh,
         rules,
         dialect=dialect,
         names=call.names,
         axis_names=axis_names,
     )
-    jit_mesh = mesh_of_shardings((jitted.in_shardings, jitted.out_shardings))
-    # The first that is known: given, of the arrays, of jax.jit, in force, or passed.
-    meshes = [mesh, found, jit_mesh, context.mesh]
-    for passed in call.meshes:
-        meshes.append(passed if isinstance(passed, MeshSpec) else adopt_mesh(passed))
-    mesh = next((known for known in meshes if known is not None), None)
-    if mesh is None:
-        raise ProgramError(
-            "A program needs a mesh; got none, and no array's sharding brings one. Give"
-            " mesh=sv.mesh(data=4, model=2)."
-        )
-    notes = [jitted.note] if jitted.note else []
-    notes += other_mesh_note(jit_mesh, mesh)
+    jit_mesh = mesh_of_shardings((settings.in_shardings, settings.out_shardings))
+    mesh = _first_mesh(call, (mesh, on, jit_mesh, context.mesh))
+    notes: list[str] = []
+    if call.jitted.unreadable:
+        notes.append(str(Note("jit unreadable", (call.jitted.unreadable,))))
     if rules is None:
         notes += without_rules_note(arrays, call.arguments)
-    known = (arrays, tree, SpecContext(mesh, rules, dialect))
-    arrays, more = _with_specs(known, in_specs, call)
-    notes += more
-    outs, more = out_trees(out_specs, jitted.out_shardings, mesh)
-    notes += more
-    given = []
-    for position in _donated(donate, len(args)):
-        taken = call.positions[position]
-        if taken is not None:
-            given.append(taken)
-    positions, more = _donation(tuple(given), call.donate)
-    options = dict(jitted.options)
-    if positions:
-        options["donate"] = positions
+    differing = []  # what jax.jit was given otherwise
+    if jit_mesh is not None and list(jit_mesh.shape.items()) != list(
+        mesh.shape.items()
+    ):
+        differing.append("mesh")
+    if in_specs is not None:
+        specs = _for_arguments(in_specs, call)
+        arrays = with_in_specs(arrays, specs, tree, len(call.names), mesh)
+    shardings = settings.in_shardings
+    if shardings is not None:
+        if isinstance(shardings, (tuple, list)):
+            by_name = len(call.arguments) - call.positional
+            shardings = (*shardings, *(None,) * by_name)
+        arrays, others = with_jit_specs(arrays, shardings, tree, mesh, rules, dialect)
+        differing += [f"sharding of {other}" for other in others]
+    outs, jit_outs = spec_tree(out_specs, mesh), spec_tree(settings.out_shardings, None)
+    if outs is None:
+        outs = jit_outs
+    elif jit_outs is not None and outs != jit_outs:
+        differing.append("out_specs")
+    positions = [call.positions[position] for position in _donated(donate, len(args))]
+    donated = tuple(position for position in positions if position is not None)
+    if donated and call.donate and set(donated) != set(call.donate):
+        differing.append("donation")
+    donated = donated or call.donate
+    if differing:
+        notes.append(str(Note("jit differs", (joined(differing),))))
+    options = dict(settings.options)
+    if donated:
+        options["donate"] = donated
     return Program(
         call.fn,
         arrays,
@@ -121,72 +123,47 @@ def build_program(
         outs,
         options,
         function_name(fn) if isinstance(name, str) and not name else name,
-        tuple(notes + more),
+        tuple(notes),
         None if context.in_force == "none" and not context.rules else context,
     )
 
 
-def _mesh_of_pmap(own: MeshSpec, given: MeshSpec | None) -> MeshSpec:
-    """The mesh of a function under jax.pmap, with the devices of the one that was
-    given.
-    """
-    if given is None:
-        return own
-    if given.shape != own.shape:
+def _first_mesh(call: Call, meshes: Sequence[MeshSpec | None]) -> MeshSpec:
+    """The first mesh that is known: given, of the arrays, of jax.jit, in force, passed."""
+    given, own = meshes[0], call.own_mesh
+    if own is not None and given is not None and given.shape != own.shape:
         raise ProgramError(
-            f"A function under jax.pmap has a mesh of its own, ({own}), made of the dimension that"
-            f" it maps over; got ({given}). Leave mesh= out, or give mesh='{own}'."
+            f"A function under jax.pmap has a mesh of its own, ({own}), made of the"
+            f" dimension that it maps over; got ({given}). Leave mesh= out, or give"
+            f" mesh='{own}'."
         )
-    return given
-
-
-def _with_specs(
-    known: tuple[tuple[ArraySpec, ...], Any, SpecContext], in_specs: Any, call: Call
-) -> tuple[tuple[ArraySpec, ...], list[str]]:
-    """The arrays with the specs of `in_specs` and then those of `jax.jit`, and notes on
-    them.
-    """
-    arrays, tree, context = known
-    if in_specs is not None:
-        specs = _for_arguments(in_specs, call)
-        arrays = with_in_specs(arrays, specs, tree, call.names, context.mesh)
-    shardings = call.jitted.in_shardings
-    if shardings is None:
-        return arrays, []
-    if isinstance(shardings, (tuple, list)):
-        shardings = (*shardings, *(None,) * (len(call.arguments) - call.positional))
-    return with_jit_specs(arrays, shardings, tree, call.names, context)
+    if given is None and own is not None:
+        return own
+    for mesh in meshes:
+        if mesh is not None:
+            return mesh
+    for passed in call.meshes:
+        return passed if isinstance(passed, MeshSpec) else adopt_mesh(passed)
+    raise ProgramError(
+        "A program needs a mesh; got none, and no array's sharding brings one. Give"
+        " mesh=sv.mesh(data=4, model=2)."
+    )
 
 
 def _for_arguments(in_specs: Any, call: Call) -> Any:
-    """`in_specs` for the arguments with arrays, from those for the arguments that were
-    given.
-    """
+    """`in_specs` for the arguments with arrays, from those for all that were given."""
     if not isinstance(call.fn, BoundCall) or not isinstance(in_specs, (tuple, list)):
         return in_specs
-    specs = tuple(in_specs)
-    taken = [p for p in call.positions if p is not None]
-    if len(specs) == len(call.positions):
-        # One for every argument that was given, static ones included.
-        pairs = zip(specs, call.positions, strict=True)
-        specs = tuple(spec for spec, position in pairs if position is not None)
-    if len(specs) != len(taken):
+    specs: list[Any] = [None] * len(call.arguments)
+    taken = [position for position in call.positions if position is not None]
+    # One for every argument that was given, static ones included, or for the others.
+    positions = call.positions if len(in_specs) == len(call.positions) else taken
+    if len(in_specs) != len(positions):
         return in_specs
-    found = [None] * len(call.arguments)
-    for position, spec in zip(taken, specs, strict=True):
-        found[position] = spec
-    return tuple(found)
-
-
-def _donation(
-    given: tuple[int, ...], jitted: tuple[int, ...]
-) -> tuple[tuple[int, ...], list[str]]:
-    """The donated arguments, and a note where sv.program and jax.jit were given
-    different ones.
-    """
-    if given and jitted and set(given) != set(jitted):
-        return given, [str(Note("two donations", (str(given), str(jitted))))]
-    return given or jitted, []
+    for position, spec in zip(positions, in_specs, strict=True):
+        if position is not None:
+            specs[position] = spec
+    return tuple(specs)
 
 
 def _donated(donate: Any, count: int) -> tuple[int, ...]:
@@ -221,9 +198,7 @@ class Returned:
     after: tuple[str, ...] = ()
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
-        """The result; with the values of what was changed in place, by name, where
-        anything was.
-        """
+        """The result; with the new values by name of what was changed, if any was."""
         begin, end = len(self.before), len(leaves) - len(self.after)
         given = iter(leaves[begin:end])
         filled = []
@@ -237,8 +212,7 @@ class Returned:
 
 
 class SpecsByName(dict[str, Spec | None]):
-    """In place of `out_specs`, one Spec per result, also for arguments that the
-    function changed.
+    """In place of `out_specs`, one Spec per result, and per argument that was changed.
 
     >>> SpecsByName({"model.w (changed)": Spec.parse("data")})["model.w (changed)"]
     P('data')
@@ -246,12 +220,11 @@ class SpecsByName(dict[str, Spec | None]):
 
 
 class Results:
-    """What a trace finds out about the results: their tree and names, and whether specs
-    fit.
+    """What a trace finds out about the results.
 
     Attributes:
         program: what is traced.
-        tree: how they form what the function returns.
+        tree: how they form what the function returns, a `Returned`.
         names: what they are called.
         shapes: their shapes.
         note: what the user should know about them, or `""`.
@@ -273,43 +246,39 @@ class Results:
         drops what is no array.
         """
         fn = self.program.fn
-        found, tree = leaves_with_paths(result)
-        filters = is_of(
-            fn.fn if isinstance(fn, BoundCall) else fn, "equinox", "_JitWrapper"
-        )
-        loose = filters or (isinstance(fn, BoundCall) and not fn.compiles)
+        bound = fn if isinstance(fn, BoundCall) else None
+        leaves, tree = leaves_with_paths(result)
+        filters = is_of(fn if bound is None else bound.fn, "equinox", "_JitWrapper")
         # What is no array stays beside the results where the function is not under a
         # jit that returns it as an array; equinox returns numbers as they are, too.
-        others = {}
-        if loose:
-            for i, (_, leaf, _) in enumerate(found):
-                number = _is_number(leaf) and not filters
-                if not is_array(leaf) and not number:
-                    others[i] = leaf
+        loose = filters or (bound is not None and not bound.compiles)
+        others: dict[int, Any] = {}
         taken: set[str] = set()
         self._own, own = [], []
-        for i, (path, leaf, _) in enumerate(found):
+        for i, (path, leaf, _) in enumerate(leaves):
             name = unique(path_name("output", path), taken)
             taken.add(name)
             self._own.append(name)
-            if i not in others:
+            number = is_number(leaf) and not filters
+            if loose and not is_array(leaf) and not number:
+                others[i] = leaf
+            else:
                 own.append((name, leaf))
         more = []
+        if filters:
+            more.append((unique("marker of filter_jit", taken), jnp.array(0)))
         for name, value in changed.items():
             more.append((unique(f"{name} (changed)", taken), value))
-        if filters:
-            more = [(unique("marker of filter_jit", taken), jnp.array(0)), *more]
         names = ("",) * filters + tuple(changed)
-        first = not getattr(fn, "refs", ())
-        before, after = (names, ()) if first else ((), names)
-        self.tree = Returned(tree, others, before, after)
-        if changed and isinstance(fn, BoundCall):
-            self.note = fn.change_note(list(changed))
-        ordered = [*more, *own] if first else [*own, *more]
+        if bound is not None and bound.refs:
+            self.tree, ordered = Returned(tree, others, (), names), [*own, *more]
+        else:
+            self.tree, ordered = Returned(tree, others, names), [*more, *own]
+        if changed and bound is not None:
+            self.note = bound.change_note(list(changed))
         self.names = [name for name, _ in ordered]
-        leaves = tuple(leaf for _, leaf in ordered)
-        self.shapes = [getattr(leaf, "shape", ()) for leaf in leaves]
-        return leaves
+        self.shapes = [getattr(leaf, "shape", ()) for _, leaf in ordered]
+        return tuple(leaf for _, leaf in ordered)
 
     def specs(self) -> tuple[Spec | None, ...]:
         """One Spec for each result, from the program's `out_specs`, checked against it.
@@ -321,7 +290,7 @@ class Results:
         by_name = self.program.out_specs
         if not isinstance(by_name, SpecsByName):
             full = self.tree.tree.unflatten(range(len(self._own)))
-            given = spread(by_name, full, "out_specs", self._own)
+            given = spread(by_name, full, "out_specs")
             by_name = dict(zip(self._own, given, strict=True))
         specs = [as_spec(by_name.get(name)) for name in self.names]
         for name, spec, shape in zip(self.names, specs, self.shapes, strict=True):
@@ -331,7 +300,3 @@ class Results:
             except ValueError as error:
                 raise ProgramError(f"{name}: {error}") from None
         return tuple(specs)
-
-
-def _is_number(leaf: Any) -> bool:
-    return isinstance(leaf, (bool, int, float, complex))

@@ -1,8 +1,7 @@
 """What `jax.pmap` was given, and how it lays out the arguments of a call.
 
-jax 0.10 to 0.12 make of `pmap` a function that calls `jax.jit(jax.shard_map(...))` over
-a mesh of one axis, with a sharding for every argument and result, whatever sharding
-these had before.
+jax makes of `pmap` a function that calls `jax.jit(jax.shard_map(...))` over a mesh of
+one axis, with a sharding for every argument and result, whatever these had before.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ class Pmapped:
     """What `jax.pmap` was given with a function.
 
     Attributes:
-        axis_name: the name of the mapped axis; jax has one of its own where none was
-            given.
+        axis_name: of the mapped axis; jax has one of its own where none was given.
         in_axes: the mapped dimension of each argument: a pytree prefix of them, None
             for what is not mapped.
         out_axes: the same for the results.
@@ -57,16 +55,12 @@ class Pmapped:
         return jax.tree.map(spec, axes, is_leaf=lambda axis: axis is None)
 
     def laid_out(
-        self,
-        arguments: Sequence[Any],
-        names: Sequence[str],
-        positions: Sequence[int | None],
+        self, arguments: Sequence[Any], positions: Sequence[int | None]
     ) -> tuple[tuple[Any, ...], MeshSpec]:
         """The arguments with the shardings that pmap gives them, and the mesh of these.
 
         Args:
             arguments: pytrees of arrays.
-            names: what the function calls them.
             positions: the position of each in the call; None for one given by name,
                 whose arrays are mapped over their first dimension.
 
@@ -74,62 +68,53 @@ class Pmapped:
             ProgramError: where `in_axes` is no prefix of the arguments, or maps
                 nothing.
         """
-        several = isinstance(self.in_axes, (tuple, list))
         axes = []
         for position in positions:
             if position is None:
                 axes.append(0)
+            elif isinstance(self.in_axes, (tuple, list)):
+                axes.append(self.in_axes[position])
             else:
-                axes.append(self.in_axes[position] if several else self.in_axes)
+                axes.append(self.in_axes)
         leaves, tree = jax.tree.flatten(tuple(arguments))
-        leaf_names = [f"argument {i}" for i in range(len(leaves))]
-        prefix = self._specs(tuple(axes))
         full = tree.unflatten(range(len(leaves)))
-        specs = spread(prefix, full, "in_axes of jax.pmap", leaf_names, names)
-        mesh = self._mesh(leaves, specs)
-        placed = [
-            self._placed(leaf, spec, mesh)
-            for leaf, spec in zip(leaves, specs, strict=True)
-        ]
+        specs = spread(self._specs(tuple(axes)), full, "in_axes of jax.pmap")
+        pairs = list(zip(leaves, specs, strict=True))
+        mesh = self._mesh(pairs)
+        placed = [_placed(leaf, spec, mesh) for leaf, spec in pairs]
         return tree.unflatten(placed), adopt_mesh(mesh)
 
-    def _mesh(self, leaves: Sequence[Any], specs: Sequence[PartitionSpec]) -> Any:
-        types = (AxisType.Auto,)
-        for leaf, spec in zip(leaves, specs, strict=True):
+    def _mesh(self, pairs: Sequence[tuple[Any, PartitionSpec]]) -> Any:
+        names, types = (self.axis_name,), (AxisType.Auto,)
+        for leaf, spec in pairs:
             # The mapped dimension is the last that the spec names; P() maps none.
             if len(spec) and is_array(leaf) and len(leaf.shape) >= len(spec):
                 size = leaf.shape[len(spec) - 1]
-                break
-        else:
-            raise ProgramError(
-                "jax.pmap maps over a dimension of an array, and no argument has one."
-            )
-        if self.devices is not None and len(self.devices) == size:
-            return Mesh(self.devices, (self.axis_name,), axis_types=types)
-        return AbstractMesh((size,), (self.axis_name,), axis_types=types)
-
-    def _placed(self, leaf: Any, spec: PartitionSpec, mesh: Any) -> Any:
-        if isinstance(leaf, ArraySpec):
-            return leaf.replace(spec=adopt_spec(spec), logical=None)
-        if not is_array(leaf):
-            return leaf
-        # As jax takes it: numpy's 64-bit types may become 32-bit ones.
-        taken = jax.eval_shape(lambda x: x, leaf)
-        return jax.ShapeDtypeStruct(
-            taken.shape,
-            taken.dtype,
-            sharding=NamedSharding(mesh, spec),
-            weak_type=taken.weak_type,
+                if self.devices is not None and len(self.devices) == size:
+                    return Mesh(self.devices, names, axis_types=types)
+                return AbstractMesh((size,), names, axis_types=types)
+        raise ProgramError(
+            "jax.pmap maps over a dimension of an array, and no argument has one."
         )
 
 
+def _placed(leaf: Any, spec: PartitionSpec, mesh: Any) -> Any:
+    if isinstance(leaf, ArraySpec):
+        return leaf.replace(spec=adopt_spec(spec), logical=None)
+    if not is_array(leaf):
+        return leaf
+    # As jax takes it: numpy's 64-bit types may become 32-bit ones.
+    taken = jax.eval_shape(lambda x: x, leaf)
+    return taken.update(sharding=NamedSharding(mesh, spec))
+
+
 def read_pmap(fn: Any) -> Pmapped | None:
-    """What `jax.pmap` was given with a function; None for what `jax.pmap` did not make.
+    """What `jax.pmap` was given with the function it made; None where jax hides it.
 
     >>> read_pmap(jax.pmap(abs, axis_name="batch", in_axes=1)).in_axes
     1
     """
-    inside = pmap_settings(fn) if is_pmapped(fn) else None
+    inside = pmap_settings(fn)
     if inside is None:
         return None
     static = tuple(inside["static_broadcasted_tuple"])
@@ -147,11 +132,9 @@ def read_pmap(fn: Any) -> Pmapped | None:
 
 
 def check_devices(fn: Any, mesh: MeshSpec) -> None:
-    """Refuses to trace a function under `jax.pmap` for more devices than this process
-    has.
+    """Refuses to trace under `jax.pmap` for more devices than this process has.
 
-    jax cuts the mesh down to the devices that there are, and then finds that nothing
-    fits.
+    jax cuts the mesh down to the devices that there are, and then nothing fits.
 
     Raises:
         ProgramError: with both numbers, and what to do.
@@ -159,8 +142,8 @@ def check_devices(fn: Any, mesh: MeshSpec) -> None:
     if is_pmapped(fn) and jax.local_device_count() < mesh.size:
         count = jax.local_device_count()
         raise ProgramError(
-            f"jax.pmap maps over the devices of this process. It needs {mesh.size}, and there"
-            f" {'is' if count == 1 else 'are'} {count}. To simulate them, call jax.config.update("
-            f"'jax_num_cpu_devices', {mesh.size}) before anything else; or write it with"
-            " jax.shard_map, which can be planned for any mesh."
+            f"jax.pmap maps over the devices of this process. It needs {mesh.size}, and"
+            f" there {'is' if count == 1 else 'are'} {count}. To simulate them, call"
+            f" jax.config.update('jax_num_cpu_devices', {mesh.size}) before anything"
+            " else; or write it with jax.shard_map, which can be planned for any mesh."
         )
