@@ -98,40 +98,38 @@ class _Side:
     """The rows of a matrix, which are its columns, too.
 
     Attributes:
-        names: what each is called, `"device 3"`.
-        short: the same where there is little space.
+        noun: what each is: `"device"` or `"host"`.
+        short: the number of each, or of the first and the last.
         of: int64 [devices]: the row of each device.
-        devices: whether each is one device.
     """
 
-    names: list[str]
+    noun: str
     short: list[str]
     of: np.ndarray
-    devices: bool
+
+    @property
+    def names(self) -> list[str]:
+        """What each is called: `device 3`, `hosts 0–1`."""
+        return [f"{self.noun}{'s' * ('–' in n)} {n}" for n in self.short]
 
 
 def _side(reshard: Reshard) -> _Side:
     ids, hosts = reshard.device_ids, reshard.host_ids
     noun, numbers, row = "device", ids, np.arange(len(ids))
-    single = len(ids) <= MOST_SIDE
     # Of many devices, a row is a host; of too many hosts, several.
-    if not single and len(hosts) > 1:
+    if len(ids) > MOST_SIDE and len(hosts) > 1:
         noun, numbers, row = "host", hosts, np.searchsorted(hosts, reshard.hosts)
     each = -(-len(numbers) // MOST_SIDE)
-    names, short = [], []
+    short = []
     for first in range(0, len(numbers), each):
         run = numbers[first : first + each]
-        text, plural_s = str(run[0]), ""
-        if len(run) > 1:
-            text, plural_s = f"{run[0]}–{run[-1]}", "s"
-        short.append(text)
-        names.append(f"{noun}{plural_s} {text}")
-    return _Side(names, short, row // each, single)
+        short.append(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}")
+    return _Side(noun, short, row // each)
 
 
 def _matrix(reshard: Reshard) -> Picture:
     side = _side(reshard)
-    count = len(side.names)
+    single = len(reshard.device_ids) == (count := len(side.short))
     source, target, amount = reshard.sends.T
     sums = np.zeros(count * count, np.int64)
     np.add.at(sums, side.of[source] * count + side.of[target], amount)
@@ -144,7 +142,6 @@ def _matrix(reshard: Reshard) -> Picture:
     left = widest(names, 9.0) + 10
     row, column = np.divmod(np.flatnonzero(sums), count)
     said = Slot("amount", words=words)
-    sender, receiver = Slot("row", words=names), Slot("column", words=names)
     pitch = cell + GAP
     tiles = make_tiles(
         left + column * pitch,
@@ -152,14 +149,20 @@ def _matrix(reshard: Reshard) -> Picture:
         cell,
         cell,
         shade[sums > 0],
-        reshard.device_ids[row] if side.devices else NO_DEVICE,
+        reshard.device_ids[row] if single else NO_DEVICE,
         text=(said,) if widest(words, 8.0) + 6 <= cell else (),
-        hint=(sender, " to ", receiver, ": ", said),
+        hint=(
+            Slot("row", words=names),
+            " to ",
+            Slot("column", words=names),
+            ": ",
+            said,
+        ),
         columns={"row": row, "column": column, "amount": number.reshape(-1)[sums > 0]},
         radius=2.0 if cell > 8 else 0.0,
     )
     note, width = wording.ROWS_SEND, count * pitch
-    if not side.devices:
+    if not single:
         note = f"{note} {wording.WITHIN}"
     inside = page(
         tiles,
@@ -167,7 +170,7 @@ def _matrix(reshard: Reshard) -> Picture:
         legend=legend,
         size=(left + width, TOP + width),
         notes=[note],
-        frames=_host_frames(reshard, side, cell, left),
+        frames=_host_frames(reshard, cell, left) if single else [],
         groups=len(legend) + 1,
         colormap="ramp",
         alt=note,
@@ -219,28 +222,25 @@ def _shades(sums: np.ndarray) -> tuple[np.ndarray, list[tuple[int, str]]]:
 
 def _names(side: _Side, cell: float, left: float) -> list[Label]:
     """The names of as many columns and rows as have space."""
-    pitch, count, labels = cell + GAP, len(side.names), []
-    needed = widest(side.short, 8.0) + 6
+    pitch, count, labels = cell + GAP, len(side.short), []
+    needed, names = widest(side.short, 8.0) + 6, side.names
     for n in range(0, count, max(1, -int(-needed // pitch))):
         x = left + n * pitch + cell / 2
         labels.append(Label(x, 6, side.short[n], role="tick"))
     for n in range(0, count, max(1, -int(-11.0 // pitch))):
         y = TOP + n * pitch + cell / 2
-        labels.append(Label(left - 6, y, side.names[n], "end", "tick"))
+        labels.append(Label(left - 6, y, names[n], "end", "tick"))
     return labels
 
 
-def _host_frames(
-    reshard: Reshard, side: _Side, cell: float, left: float
-) -> list[Frame]:
+def _host_frames(reshard: Reshard, cell: float, left: float) -> list[Frame]:
     """A frame around what is sent within each host, where its devices are in one run."""
     hosts = reshard.hosts
     runs = np.split(np.arange(len(hosts)), np.flatnonzero(np.diff(hosts)) + 1)
-    if not side.devices or len(runs) < 2 or len(runs) != len(reshard.host_ids):
-        return []
     frames, pitch = [], cell + GAP
-    for run in runs:
-        first, long = run[0] * pitch - GAP, len(run) * pitch + GAP
-        name = f"host {int(hosts[run[0]])}"
-        frames.append(Frame(left + first, TOP + first, long, long, name))
+    if len(runs) == len(reshard.host_ids) > 1:
+        for run in runs:
+            first, long = run[0] * pitch - GAP, len(run) * pitch + GAP
+            name = f"host {int(hosts[run[0]])}"
+            frames.append(Frame(left + first, TOP + first, long, long, name))
     return frames

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -44,100 +43,13 @@ TREES: dict[str, Callable[[Any, Any, Any], Any]] = {
 
 
 CONTRIB = optax.contrib
-ONLY_RATE = [
-    "adabelief",
-    "adadelta",
-    "adafactor",
-    "adagrad",
-    "adam",
-    "adamax",
-    "adamaxw",
-    "adamw",
-    "adan",
-    "amsgrad",
-    "fromage",
-    "lamb",
-    "lars",
-    "lion",
-    "nadam",
-    "nadamw",
-    "noisy_sgd",
-    "novograd",
-    "optimistic_adam",
-    "optimistic_adam_v2",
-    "optimistic_gradient_descent",
-    "polyak_sgd",
-    "radam",
-    "rmsprop",
-    "rprop",
-    "scale_by_rprop",
-    "sgd",
-    "sign_sgd",
-    "signum",
-    "yogi",
-]
-NOTHING = [
-    "apply_every",
-    "identity",
-    "scale_by_adadelta",
-    "scale_by_adam",
-    "scale_by_adamax",
-    "scale_by_adan",
-    "scale_by_amsgrad",
-    "scale_by_belief",
-    "scale_by_distance_over_gradients",
-    "scale_by_factored_rms",
-    "scale_by_lion",
-    "scale_by_novograd",
-    "scale_by_optimistic_gradient",
-    "scale_by_param_block_norm",
-    "scale_by_param_block_rms",
-    "scale_by_polyak",
-    "scale_by_radam",
-    "scale_by_rms",
-    "scale_by_rss",
-    "scale_by_sign",
-    "scale_by_stddev",
-    "scale_by_trust_ratio",
-    "scale_by_yogi",
-    "set_to_zero",
-    "centralize",
-    "keep_params_nonnegative",
-    "normalize_by_update_norm",
-    "add_decayed_weights",
-    "zero_nans",
-]
-CONTRIB_RATE = [
-    "acprop",
-    "ademamix",
-    "adopt",
-    "galore",
-    "madgrad",
-    "muon",
-    "scale_by_madgrad",
-    "simplified_ademamix",
-    "sophia",
-    "dog",
-    "dowg",
-]
-CONTRIB_NOTHING = [
-    "cocob",
-    "dadapt_adamw",
-    "momo",
-    "momo_adam",
-    "normalize",
-    "prodigy",
-    "reduce_on_plateau",
-    "scale_by_acprop",
-    "scale_by_ademamix",
-    "scale_by_adopt",
-    "scale_by_cocob",
-    "scale_by_galore",
-    "scale_by_muon",
-    "scale_by_simplified_ademamix",
-    "schedule_free_adamw",
-    "schedule_free_sgd",
-]
+# One of each kind of state.
+ONLY_RATE = ["adafactor", "adam", "adan", "lars", "noisy_sgd", "rprop", "sgd"]
+NOTHING = ["apply_every", "identity", "scale_by_adadelta", "scale_by_distance_over_gradients",
+           "scale_by_factored_rms", "scale_by_param_block_norm", "add_decayed_weights"]  # fmt: skip
+CONTRIB_RATE = ["ademamix", "galore", "madgrad", "muon", "sophia", "dog"]
+CONTRIB_NOTHING = ["cocob", "dadapt_adamw", "momo", "prodigy", "reduce_on_plateau",
+                   "schedule_free_adamw"]  # fmt: skip
 
 #: name: how it is made, given the parameters
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
@@ -145,40 +57,25 @@ OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     **{n: lambda _, n=n: getattr(optax, n)() for n in NOTHING},
     **{f"contrib.{n}": lambda _, n=n: getattr(CONTRIB, n)(0.1) for n in CONTRIB_RATE},
     **{f"contrib.{n}": lambda _, n=n: getattr(CONTRIB, n)() for n in CONTRIB_NOTHING},
-    "adaptive_grad_clip": lambda _: optax.adaptive_grad_clip(0.1),
-    "add_noise": lambda _: optax.add_noise(0.1, 0.1, 0),
     "apply_if_finite": lambda _: optax.apply_if_finite(optax.adam(0.1), 3),
     "chain": lambda _: optax.chain(optax.clip(1.0), optax.adam(0.1), optax.trace(0.9)),
-    "clip": lambda _: optax.clip(1.0),
-    "clip_by_block_rms": lambda _: optax.clip_by_block_rms(1.0),
-    "clip_by_global_norm": lambda _: optax.clip_by_global_norm(1.0),
     "conditionally_mask": lambda _: optax.conditionally_mask(optax.adam(0.1), lambda n: n > 2),
     "conditionally_transform": lambda _: optax.conditionally_transform(
         optax.adam(0.1), lambda n: n > 2
     ),
     "ema": lambda _: optax.ema(0.9),
-    "freeze": lambda p: optax.freeze(jax.tree.map(lambda _: True, p)),
     "inject_hyperparams": lambda _: optax.inject_hyperparams(optax.adamw)(learning_rate=0.1),
-    "inject_stateful_hyperparams": lambda _: optax.inject_stateful_hyperparams(optax.adam)(0.1),
     "masked": lambda p: optax.masked(optax.adam(0.1), _masks(p)),
     "measure_with_ema": lambda _: optax.measure_with_ema(lambda u: u, 0.9),
-    "monitor": lambda _: optax.monitor({"u": lambda u: u}),
     "multi_transform": lambda p: _by_label(optax.multi_transform, p),
     "named_chain": lambda _: optax.named_chain(
         ("first", optax.scale_by_adam()), ("second", optax.trace(0.9))
     ),
-    "partition": lambda p: _by_label(optax.partition, p),
-    "scale": lambda _: optax.scale(0.1),
-    "scale_by_learning_rate": lambda _: optax.scale_by_learning_rate(0.1),
     "scale_by_schedule": lambda _: optax.scale_by_schedule(lambda n: n),
     "selective_transform": lambda p: optax.selective_transform(
         optax.adam(0.1), freeze_mask=_masks(p)
     ),
     "snapshot": lambda _: optax.snapshot("name", lambda u: u),
-    "stateless": lambda _: optax.stateless(lambda u, p: u),
-    "stateless_with_tree_map": lambda _: optax.stateless_with_tree_map(lambda u, p: u),
-    "trace": lambda _: optax.trace(0.9),
-    "with_extra_args_support": lambda _: optax.with_extra_args_support(optax.adam(0.1)),
     "MultiSteps": lambda _: optax.MultiSteps(optax.adafactor(0.1), 2).gradient_transformation(),
     "contrib.dpsgd": lambda _: CONTRIB.dpsgd(0.1, 1.0, 0.1, 0, momentum=0.9),
     "contrib.differentially_private_aggregate": lambda _: (
@@ -207,16 +104,6 @@ BY_HAND: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "sm3": (lambda: optax.sm3(0.1), ("0/mu", "0/nu")),
     "scale_by_sm3": (lambda: optax.scale_by_sm3(), ("mu", "nu")),
 }  # fmt: skip
-LEFT_OUT = {
-    "flatten": "its state is one vector for all parameters",
-    "lookahead": "takes LookaheadParams; it has a test of its own",
-}
-#: Functions that say nothing of what they return, and return no optimizer.
-OTHERS = frozenset(
-    ("schedule_free_eval_params", "matrix_inverse_pth_root", "power_iteration", "bias_correction",
-     "update_infinity_moment", "update_moment", "update_moment_per_elem_norm",
-     "softmax_cross_entropy", "sigmoid_binary_cross_entropy", "safe_softmax_cross_entropy")
-)  # fmt: skip
 
 
 def _masks(params: Any) -> Any:
@@ -226,23 +113,6 @@ def _masks(params: Any) -> Any:
 def _by_label(make: Callable[..., Any], params: Any) -> Any:
     labels = jax.tree.map(lambda p: "y" if p.shape == B else "x", params)
     return make({"x": optax.adam(0.1), "y": optax.sgd(0.1, momentum=0.9)}, labels)
-
-
-def optimizers_of_optax() -> Iterator[str]:
-    for module, prefix in ((optax, ""), (CONTRIB, "contrib.")):
-        for name in dir(module):
-            found = getattr(module, name)
-            if name.startswith("_") or not inspect.isfunction(found) or name in OTHERS:
-                continue
-            returned = inspect.signature(found).return_annotation
-            if "Transformation" in str(returned) or returned is inspect.Signature.empty:
-                yield prefix + name
-
-
-def test_no_optimizer_of_optax_is_left_out():
-    known = {*OPTIMIZERS, *BY_HAND, *LEFT_OUT}
-    assert [name for name in optimizers_of_optax() if name not in known] == []
-    assert len(OPTIMIZERS) > 90
 
 
 def audited(params: Any, state: Any) -> Audit:
@@ -317,10 +187,7 @@ def test_pairs_are_those_of_optax(name):
 
 
 @pytest.mark.parametrize("tree", TREES)
-@pytest.mark.parametrize(
-    "name", ["adam", "adafactor", "masked", "multi_transform", "MultiSteps", "contrib.muon",
-             "contrib.galore", "contrib.mechanize", "contrib.schedule_free_adamw"],
-)  # fmt: skip
+@pytest.mark.parametrize("name", ["adam", "masked", "MultiSteps", "contrib.galore"])
 def test_pairs_in_any_container(name, tree):
     params = TREES[tree](*(jax.ShapeDtypeStruct(s, "float32") for s in (W, B, E)))
     tx = made(name, params)

@@ -1,6 +1,4 @@
-"""ArraySpec: an array that need not exist: its name, shape and dtype, how it is to be
-split.
-"""
+"""ArraySpec: an array that need not exist, and how it is to be split."""
 
 from __future__ import annotations
 
@@ -34,34 +32,32 @@ MAX_ELEMENTS = 1 << 60
 
 # Bits per element, and the short forms that people and XLA write. The narrow floats are
 # those of ml_dtypes, which need not be installed.
-DTYPE_BITS: dict[str, int] = {
-    "bool": 8,
-    "float16": 16,
-    "bfloat16": 16,
-    "float32": 32,
-    "float64": 64,
-    "complex64": 64,
-    "complex128": 128,
-    "float4_e2m1fn": 4,
+DTYPE_BITS: dict[str, int] = {"bool": 8, "bfloat16": 16, "float4_e2m1fn": 4}
+_SHORT = {"bf16": "bfloat16", "pred": "bool"}
+_TO_SHORT = {"bool": "bool", "bfloat16": "bf16"}
+_FAMILIES = {
+    "float": ("f", (16, 32, 64)),
+    "complex": ("c", (64, 128)),
+    "int": ("i", (2, 4, 8, 16, 32, 64)),
+    "uint": ("u", (2, 4, 8, 16, 32, 64)),
 }
-_SHORT = {
-    "bf16": "bfloat16",
-    "pred": "bool",
-    "f16": "float16",
-    "f32": "float32",
-    "f64": "float64",
-    "c64": "complex64",
-    "c128": "complex128",
-}
-_TO_SHORT = {name: short for short, name in _SHORT.items()} | {"bool": "bool"}
-for _bits_ in (2, 4, 8, 16, 32, 64):
-    DTYPE_BITS[f"int{_bits_}"] = DTYPE_BITS[f"uint{_bits_}"] = _bits_
-    _SHORT[f"s{_bits_}"] = _SHORT[f"i{_bits_}"] = f"int{_bits_}"
-    _SHORT[f"u{_bits_}"] = f"uint{_bits_}"
-    _TO_SHORT |= {f"int{_bits_}": f"i{_bits_}", f"uint{_bits_}": f"u{_bits_}"}
-for _form in ("e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz"):
-    DTYPE_BITS[f"float8_{_form}"] = 8
-for _form in ("e5m2", "e5m2fnuz", "e8m0fnu"):
+for _family, (_letter, _all_bits) in _FAMILIES.items():
+    for _bits_ in _all_bits:
+        DTYPE_BITS[f"{_family}{_bits_}"] = _bits_
+        _SHORT[f"{_letter}{_bits_}"] = f"{_family}{_bits_}"
+        _TO_SHORT[f"{_family}{_bits_}"] = f"{_letter}{_bits_}"
+        if _family == "int":  # as XLA has it
+            _SHORT[f"s{_bits_}"] = f"int{_bits_}"
+for _form in [
+    "e3m4",
+    "e4m3",
+    "e4m3b11fnuz",
+    "e4m3fn",
+    "e4m3fnuz",
+    "e5m2",
+    "e5m2fnuz",
+    "e8m0fnu",
+]:
     DTYPE_BITS[f"float8_{_form}"] = 8
 
 # Python's numbers, as jax has them.
@@ -143,8 +139,7 @@ class ArraySpec(Displayed):
         return replace(self, **changes)
 
     def renamed(self, name: str, checked: bool = False) -> ArraySpec:
-        """A copy under another name; nothing else is checked again, nor the name if it
-        was.
+        """A copy under another name, which alone is checked, unless it was.
 
         Raises:
             LayoutError: for a name that no array can have.
@@ -176,13 +171,10 @@ def size_in_bytes(elements: int, dtype: str) -> int:
     >>> size_in_bytes(3, "int4"), size_in_bytes(3, "float32")
     (2, 12)
     """
-    return (elements * _bits(dtype) + 7) // 8
-
-
-def _bits(dtype: str) -> int:
     # Random keys (`key<fry>`) are two or four 32-bit words; threefry's two is the
     # default.
-    return 64 if dtype.startswith("key<") else DTYPE_BITS[dtype]
+    bits = 64 if dtype.startswith("key<") else DTYPE_BITS[dtype]
+    return (elements * bits + 7) // 8
 
 
 @lru_cache(maxsize=256)
@@ -209,15 +201,12 @@ def dtype_name(dtype: Any) -> str:
         return _dtype_from_text(dtype)
     if isinstance(dtype, type) and dtype in _PYTHON:
         return _PYTHON[dtype]
-    holds = hasattr(dtype, "__array__") and not isinstance(dtype, type)
-    if holds and getattr(dtype, "shape", None) != ():  # numpy's scalars name their type
-        raise LayoutError(
-            f"An element type is a name such as 'bfloat16', no array: {shown(dtype)}."
-        )
     carried = getattr(dtype, "dtype", None)  # jnp.bfloat16 carries its own
     inner = carried if hasattr(carried, "itemsize") else dtype
     name = getattr(inner, "name", None) or getattr(inner, "__name__", None)
-    if not isinstance(name, str):
+    # numpy's scalars name their type; arrays do not.
+    array = hasattr(dtype, "__array__") and not isinstance(dtype, type)
+    if not isinstance(name, str) or (array and getattr(dtype, "shape", None) != ()):
         raise LayoutError(
             f"An element type has a name such as 'bfloat16'; got {shown(dtype)}."
         )
@@ -247,17 +236,13 @@ def read_shape(shape: Any) -> tuple[int, ...]:
     shape = limited(shape, MAX_RANK, "The dimensions of an array", LayoutError)
     sizes = tuple(check_size(s, "The size of a dimension", LayoutError) for s in shape)
     for dim, size in enumerate(sizes):
-        if size < 0:
+        if not 0 <= size <= MAX_DIM:
             raise LayoutError(
-                f"Dimension {dim} has size {shown(size, 30)}; sizes are 0 or more."
-            )
-        if size > MAX_DIM:
-            raise LayoutError(
-                f"Dimension {dim} has {shown(size, 30)} elements; at most {MAX_DIM:,} are"
-                " planned for here."
+                f"Dimension {dim} has size {shown(size, 30)}; sizes are 0 or more, and at"
+                f" most {MAX_DIM:,} here."
             )
     if math.prod(sizes) > MAX_ELEMENTS:
-        digits = sum(math.log10(s) for s in sizes)
+        digits = sum(map(math.log10, sizes))
         raise LayoutError(
             f"The array has about 10^{digits:.0f} elements; at most {MAX_ELEMENTS:.1e}"
             " are planned for here."
@@ -275,9 +260,7 @@ def _is_plain(shape: tuple) -> bool:
 
 def _shape_from_text(text: str) -> list[int]:
     if len(text) > 2000:
-        raise LayoutError(
-            f"A shape is short text such as 512, 2048; got {len(text):,} letters."
-        )
+        raise LayoutError(f"A shape is short text; got {len(text):,} letters.")
     inner = text.strip()
     for left, right in (("(", ")"), ("[", "]")):
         if inner.startswith(left) and inner.endswith(right):
@@ -302,8 +285,7 @@ _DOT = "·"  # between names where they are shown, so it may be pasted back
 
 
 def read_names(names: Any) -> tuple[str | None, ...]:
-    """Logical axis names, from a sequence or typed text such as `embed mlp` or `embed,
-    _, mlp`.
+    """Logical axis names, from a sequence or typed text such as `embed mlp`.
 
     `None`, `_` and `-` are a dimension without a name. jax's `UNCONSTRAINED` stays
     itself.
@@ -329,7 +311,7 @@ def read_names(names: Any) -> tuple[str | None, ...]:
 
 def _names_from_text(text: str) -> tuple[str | None, ...]:
     cursor, names = Cursor(text, RuleError), []
-    closing = ")" if cursor.skip("(") else "]" if cursor.skip("[") else None
+    closing = cursor.skip_opening()
     while not cursor.done and not (closing and cursor.at(closing)):
         if cursor.skip(_DOT):
             continue

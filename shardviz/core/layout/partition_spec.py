@@ -8,7 +8,7 @@ array does not split the rest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -175,17 +175,12 @@ class Spec(Displayed):
                         f" axis of the mesh ({mesh})."
                         f"{suggestion(axis, mesh.axis_names)}"
                     )
-                if used.setdefault(axis, dim) != dim:
+                if axis in used:
                     raise SpecError(
-                        f"Mesh axis {shown(axis)} splits both dimension {used[axis]} and"
-                        f" dimension {dim}; it can split one. Take it out of one of them."
+                        f"Mesh axis {shown(axis)} is in dimension {used[axis]} and again in"
+                        f" dimension {dim}; once is enough. Take it out of one place."
                     )
-            if len(axes) > 1 and len(set(axes)) < len(axes):
-                twice = next(a for a in axes if axes.count(a) > 1)
-                raise SpecError(
-                    f"Mesh axis {shown(twice)} is named twice in dimension {dim}; once is"
-                    " enough."
-                )
+                used[axis] = dim
         if self.unconstrained or self.unreduced or self.reduced:
             self._check_marks(mesh, used)
 
@@ -234,20 +229,14 @@ class Spec(Displayed):
         # As cached_property does, without the lock that it takes before Python 3.12.
         made = self.__dict__.get("_jax")
         if made is None:
-            made = self.__dict__["_jax"] = self._make_jax()
-        return made
-
-    def _make_jax(self) -> Any:
-        PartitionSpec = _partition_spec()
-        if not self.unconstrained and not self.unreduced and not self.reduced:
+            PartitionSpec = _partition_spec()
             # It makes ('x',) into 'x' and () into None.
-            return PartitionSpec(*self.dims)
-        entries: list[Any] = list(self.dims)
-        for dim in self.unconstrained:
-            entries[dim] = PartitionSpec.UNCONSTRAINED
-        return PartitionSpec(
-            *entries, **{mark: frozenset(axes) for mark, axes in self.marks}
-        )
+            entries: list[Any] = list(self.dims)
+            for dim in self.unconstrained:
+                entries[dim] = PartitionSpec.UNCONSTRAINED
+            marks = {mark: frozenset(axes) for mark, axes in self.marks}
+            made = self.__dict__["_jax"] = PartitionSpec(*entries, **marks)
+        return made
 
     @property
     def entry_strings(self) -> tuple[str, ...]:
@@ -312,12 +301,6 @@ def _entry(value: Any) -> tuple[str, ...]:
             "An entry of a spec is a mesh axis, a tuple of them, or None;"
             f" got {shown(value)}."
         )
-    for axis in value:
-        if isinstance(axis, (tuple, list)):
-            raise SpecError(
-                f"A tuple in a spec holds names, not tuples; got {shown(value)}. Write"
-                " the axes of one dimension side by side, major to minor."
-            )
     axes = limited(value, MAX_RANK, "The mesh axes of one dimension", SpecError)
     return tuple(check_name(axis, "a mesh axis", SpecError) for axis in axes)
 
@@ -336,7 +319,7 @@ def _format_entry(axes: Sequence[str]) -> str:
     return f"({', '.join(map(quoted, axes))})"
 
 
-def takes_unconstrained(cursor: Cursor) -> bool:
+def _takes_unconstrained(cursor: Cursor) -> bool:
     """Skips `P.UNCONSTRAINED` or `UNCONSTRAINED`, if it comes next."""
     here = cursor.here
     if here.kind != "word" or not here.value.upper().endswith("UNCONSTRAINED"):
@@ -359,7 +342,7 @@ def _parse(text: str) -> Spec:
         if cursor.at("unreduced", "reduced") and cursor.peek().value == "=":
             mark = cursor.take().value
             marks[mark] = _parse_mark(cursor)
-        elif takes_unconstrained(cursor):
+        elif _takes_unconstrained(cursor):
             free.add(len(entries))
             entries.append([])
         else:
@@ -370,8 +353,7 @@ def _parse(text: str) -> Spec:
     if closing:
         cursor.expect(")")
     cursor.finish()
-    spec = Spec.of(*entries, **marks)
-    return Spec(spec.dims, frozenset(free), spec.unreduced, spec.reduced)
+    return replace(Spec.of(*entries, **marks), unconstrained=frozenset(free))
 
 
 def _skip_opening(cursor: Cursor) -> bool:

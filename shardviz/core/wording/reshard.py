@@ -1,6 +1,4 @@
-"""A reshard in sentences: what is sent, by whom, over which links, and what memory it
-takes.
-"""
+"""A reshard in sentences: what is sent, by whom, and what memory it takes."""
 
 from __future__ import annotations
 
@@ -115,11 +113,9 @@ def _hosts(reshard: Reshard) -> str:
 def _largest(moving: Sequence[Fold[ReshardRow]]) -> str:
     """Which arrays and specs most of the bytes belong to, in one sentence."""
     alike: dict[tuple[str, str, str], list[Fold[ReshardRow]]] = {}
-    total: dict[tuple[str, str, str], int] = {}
     for one in moving:
-        key = words(one.items[0])[1:]
-        alike.setdefault(key, []).append(one)
-        total[key] = total.get(key, 0) + fold_bytes(one)
+        alike.setdefault(words(one.items[0])[1:], []).append(one)
+    total = {key: sum(map(fold_bytes, some)) for key, some in alike.items()}
     most = max(total, key=total.__getitem__)
     before, after, kind = most
     share = total[most] / sum(total.values())
@@ -132,10 +128,7 @@ def _largest(moving: Sequence[Fold[ReshardRow]]) -> str:
     if len(alike[most]) > 1:
         count = sum(len(one.items) for one in alike[most])
         arrays = f"{count:,} arrays, {arrays} first"
-    specs = f"from {before} to {after}"
-    if before == after:
-        specs = f"by {before} on both sides"
-    return f"{part} is {arrays}, {specs}, {_KINDS[kind]}."
+    return f"{part} is {arrays}, from {before} to {after}, {_KINDS[kind]}."
 
 
 def _busiest(reshard: Reshard) -> str:
@@ -148,22 +141,17 @@ def _busiest(reshard: Reshard) -> str:
 
 
 def _most(reshard: Reshard, amounts: np.ndarray) -> str:
-    """`devices 0–3, 2 MiB each, and others less`."""
+    """`devices 0–3, 2 MiB each`."""
     ids = reshard.device_ids[amounts == amounts.max()]
-    text = f"{_devices(ids, len(amounts))}, {bytes_text(int(amounts.max()))}"
-    if len(ids) > 1:
-        text += " each"
-    return text if len(ids) == (amounts > 0).sum() else f"{text}, and others less"
-
-
-def _devices(ids: np.ndarray, count: int) -> str:
-    """`device 3`, `devices 0–3`; how many, of more than fit in a line."""
-    if len(ids) == count > 1:
-        return "all devices"
-    text = ids_text(ids)
-    if len(text) > MOST_LETTERS:
-        return plural(len(ids), "device")
-    return f"device {text}" if len(ids) == 1 else f"devices {text}"
+    size = bytes_text(int(amounts.max()))
+    if len(ids) == 1:
+        return f"device {ids[0]}, {size}"
+    text = f"devices {ids_text(ids)}"
+    if len(ids) == len(amounts):
+        text = "all devices"
+    elif len(text) > MOST_LETTERS:
+        text = plural(len(ids), "device")
+    return f"{text}, {size} each"
 
 
 def left_behind(reshard: Reshard) -> list[str]:
