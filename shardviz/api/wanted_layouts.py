@@ -62,9 +62,6 @@ def layouts_on(
             shardings; an Audit.
         dialect: who reads rules.
         argument: the name of the argument, for messages.
-
-    Raises:
-        ShardvizError: for anything else.
     """
     mesh, more = _mesh_and_more(where)
     if mesh is not None and (more is None or _is_table(more)):
@@ -277,11 +274,7 @@ def _place(path: str, wishes: dict[str, Any]) -> str:
 def wanted_restore(
     checkpoint: SavedCheckpoint, wanted: Any, mesh: Any, rules: Any, dialect: Any
 ) -> Wanted:
-    """How the arrays of a checkpoint are wanted, in any form that `sv.restore` takes.
-
-    Raises:
-        ShardvizError: for what is none of them, and where there is no mesh.
-    """
+    """How the arrays of a checkpoint are wanted, in any form that `sv.restore` takes."""
     grid = None if mesh is None else as_mesh(mesh)
     reader = Dialect.of(dialect)
     if wanted is None:

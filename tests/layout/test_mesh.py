@@ -22,8 +22,6 @@ ODD_IDS = make_mesh(data=2, model=2, device_ids=[[7, 3], [2048, 0]])
         ("data=4, model=2", {"data": 4, "model": 2}),
         ("data = 4 ,model = 2", {"data": 4, "model": 2}),
         ("data 4 model 2", {"data": 4, "model": 2}),
-        ("data: 4; model: 2;", {"data": 4, "model": 2}),
-        ("data=4\nmodel=2", {"data": 4, "model": 2}),
         ("data=1_000", {"data": 1000}),
         ("data=+4", {"data": 4}),
         ("'two words'=2, \"it's\"=1", {"two words": 2, "it's": 1}),
@@ -137,10 +135,6 @@ def test_hosts_share_devices_evenly_and_in_order():
         ([0, 1, 2, 3], 4),
         ([0, 1, 0, 1], None),
         ([1, 1, 0, 0], None),
-        ([0, 0, 0, 1], None),
-        ([0, 1, 1, 1], None),
-        ([0, 0, 2, 2], None),
-        ([0, 1, 1, 2], None),
         ([5, 5, 5, 5], None),
         ([1, 1, 1, 1], None),
     ],
@@ -183,18 +177,3 @@ def test_equality_sees_every_part():
     ):
         assert other != MESH
     assert MESH != "data=4, model=2"
-
-
-@pytest.mark.parametrize(
-    ("mesh", "text"),
-    [
-        (MESH, "MeshSpec('data=4, model=2')"),
-        (
-            make_mesh(data=2, axis_types="Manual"),
-            "MeshSpec('data=2', axis_types=('Manual',))",
-        ),
-        (ODD_IDS, "MeshSpec('data=2, model=2', device_ids=…)"),
-    ],
-)  # fmt: skip
-def test_repr(mesh, text):
-    assert repr(mesh) == text

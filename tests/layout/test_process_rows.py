@@ -22,7 +22,7 @@ from jax._src.sharding_impls import (
 )
 
 import shardviz as sv
-from shardviz.core.errors import LayoutError, ShardvizError
+from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
@@ -191,7 +191,6 @@ WRONG = {
         (8,), Spec(((),), frozenset(), frozenset({"x"})),
         sv.mesh(x=4, axis_types="Explicit", processes=2),
     ),
-    "no such process": lambda: sv.process_rows((8,), "'x'", sv.mesh(x=4, processes=2)).of(7),
     "code of random keys": lambda: sv.process_rows(
         (8,), "'x'", sv.mesh(x=4, processes=2), dtype="key<fry>"
     ).code(),
@@ -299,13 +298,6 @@ def test_the_code_of_a_loader_runs_on_two_processes(tmp_path):
         for child in children:
             child.kill()
             child.wait()
-
-
-def test_a_part_says_where_it_is():
-    rows = sv.process_rows((8, 4), "'data'", sv.mesh(data=4, model=2, processes=2))
-    assert str(rows.of(1)) == "process 1: [4:8, 0:4]"
-    with pytest.raises(LayoutError):
-        rows.of("x")  # type: ignore[arg-type]
 
 
 def test_many_devices_are_answered_in_the_same_way():

@@ -22,7 +22,6 @@ from shardviz.core.errors import LayoutError
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.array_tree import read_tree
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.trees.audit import audit
 
 
 def arrays(tree: Any) -> list[ArraySpec]:
@@ -150,17 +149,6 @@ def test_metadata_of_nnx_may_be_a_spec():
     assert arrays([two])[0].spec == Spec.of(("data", "fsdp"), None)
 
 
-def test_short_names_leave_the_rest_without():
-    box = nn.LogicallyPartitioned(jax.ShapeDtypeStruct((4, 8, 16), jnp.float32), ("layers",))
-    assert arrays({"w": box})[0].logical == ("layers", None, None)
-
-
-def test_long_names_are_a_problem_of_their_array():
-    box = nn.LogicallyPartitioned(jax.ShapeDtypeStruct((4,), jnp.float32), ("layers", "mlp"))
-    (found,) = read_tree({"w": box}).leaves
-    assert found.problem.startswith("array has 1 dimension and 2 logical names.")
-
-
 def test_arrays_that_are_sharded_keep_their_spec(eight_devices):
     mesh = jax.sharding.Mesh(np.reshape(eight_devices, (4, 2)), ("data", "model"))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
@@ -228,13 +216,6 @@ def test_what_a_foreign_property_raises_is_not_there():
             raise RuntimeError("not now")
 
     assert arrays({"w": Odd()}) == [ArraySpec("w", (8,))]
-
-
-def test_a_whole_linen_model_is_audited():
-    shapes = jax.eval_shape(Dense().init, jax.random.key(0), jnp.ones((2, 8)))
-    found = audit(shapes, [("mlp", "model"), ("embed", "data")], "data=4, model=2")
-    assert [str(r.spec) for r in found.rows] == ["P(None)", "P('data', 'model')"]
-    assert found.bytes_per_device == 8 * 16 * 4 // 8 + 16 * 4
 
 
 class Empty(NamedTuple):

@@ -49,9 +49,6 @@ def read_checkpoint(
         step: which of several steps; the last by default.
         item: which item of a checkpoint of several; the only one with arrays by
             default.
-
-    Raises:
-        ShardvizError: where there is no finished checkpoint of orbax that can be read.
     """
     folder = _folder(path)
     try:

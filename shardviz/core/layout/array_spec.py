@@ -190,9 +190,6 @@ def _dtype_from_text(text: str) -> str:
 def dtype_name(dtype: Any) -> str:
     """The name of an element type, from its name, a short form, numpy's or jax's own.
 
-    Raises:
-        LayoutError: for anything that is none.
-
     >>> import numpy as np
     >>> dtype_name("bf16"), dtype_name(np.float32), dtype_name(np.dtype("int8"))
     ('bfloat16', 'float32', 'int8')
@@ -218,9 +215,6 @@ _NO_SIZES = (bytes, bytearray, memoryview, Mapping, Set)  # though these can be 
 
 def read_shape(shape: Any) -> tuple[int, ...]:
     """A shape from a tuple, one number, or typed text such as `512, 2048` or `8x4`.
-
-    Raises:
-        LayoutError: for sizes that are negative, huge, or no whole numbers.
 
     >>> read_shape("(512, 2_048)"), read_shape("8x4"), read_shape(()), read_shape("")
     ((512, 2048), (8, 4), (), ())
@@ -290,9 +284,6 @@ def read_names(names: Any) -> tuple[str | None, ...]:
     `None`, `_` and `-` are a dimension without a name. jax's `UNCONSTRAINED` stays
     itself.
 
-    Raises:
-        RuleError: for entries that are no names.
-
     >>> read_names("embed, _, mlp"), read_names(["embed", None])
     (('embed', None, 'mlp'), ('embed', None))
     """
@@ -343,11 +334,7 @@ def _typed_name(name: str | None) -> str:
 
 
 def unique_names(arrays: Iterable[ArraySpec]) -> None:
-    """Refuses two arrays of one name.
-
-    Raises:
-        LayoutError: naming them.
-    """
+    """Refuses two arrays of one name."""
     names = [a.name for a in arrays]
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:

@@ -105,9 +105,6 @@ def read_leaf(
         box: what the box said, where `value` was taken out of one already.
         names: called as `names(name, array)` where nothing else says how it is split;
             it returns names, a PartitionSpec, or None.
-
-    Raises:
-        ShardvizError: for a shape or dtype that no array has.
     """
     while (inner := without_metadata(value)) is not None:
         box = inner if box is None or box.axes is None else box
@@ -247,10 +244,6 @@ def read_tree(
         names: called as `names(path, array)` for arrays that say nothing themselves.
         children: the named children of a container that is registered with jax, or
             None.
-
-    Raises:
-        LayoutError: for a leaf that is no array, for a shape or dtype that no array
-            has.
 
     >>> [f.array for f in read_tree({"mlp": {"wi": ((512, 2048), "embed mlp")}}).leaves]
     [ArraySpec('mlp/wi', (512, 2048), 'embed mlp', dtype='float32')]

@@ -311,11 +311,6 @@ def lay_out(
     """The Layout of an array of `shape` split as `spec` says over `mesh`.
 
     An UNCONSTRAINED dimension is not split, as in JAX: the compiler has yet to decide.
-
-    Raises:
-        LayoutError: if the spec is longer than the shape, a dimension does not divide,
-            or the mesh has a Manual axis and some axis splits no dimension.
-        SpecError: if the spec names axes that the mesh lacks, or one twice.
     """
     return lay_out_parsed(read_shape(shape), spec, mesh, dtype_name(dtype))
 
@@ -351,9 +346,6 @@ def layout_from_indices(
     mesh: MeshSpec | None = None,
 ) -> Layout:
     """The Layout of a map from device id to slices, which every jax Sharding has.
-
-    Raises:
-        LayoutError: if the blocks are not all of one shape.
 
     >>> layout_from_indices((4,), "int8", {7: (slice(0, 2),), 5: (slice(2, 4),)}).box(5)
     (slice(2, 4, None),)

@@ -196,9 +196,6 @@ def model_arrays(value: Any) -> Any:
     Of an nnx module or optimizer its state, of a linen module that is bound its
     variables, of a Keras model, layer or optimizer its variables, of orbax's metadata
     the tree.
-
-    Raises:
-        LayoutError: for a model that holds no arrays yet, and what to give instead.
     """
     reader = _MODELS.get(library_of(type(value)))
     return None if reader is None else reader(value)

@@ -368,11 +368,7 @@ def _numbers(values: Any, sizes: tuple[int, ...], what: str) -> np.ndarray:
 
 
 def checked_ids(ids: Any, sizes: tuple[int, ...]) -> np.ndarray:
-    """Device ids in mesh shape, read-only and each once.
-
-    Raises:
-        MeshError: otherwise.
-    """
+    """Device ids in mesh shape, read-only and each once."""
     array = _numbers(ids, sizes, "device ids")
     flat = array.reshape(-1)
     # Sorting 16 million takes a second.
@@ -441,9 +437,6 @@ def make_mesh(
             …
         processes: how many hosts share the devices evenly and in order, or the process
             index of each device, any shape of the right size; by default one host.
-
-    Raises:
-        MeshError: where no mesh comes out of it.
 
     >>> make_mesh("data=4, model=2") == make_mesh(data=4, model=2)
     True

@@ -25,11 +25,7 @@ MAX_TEXT = 200_000
 
 
 def read_text_file(path: Path, most: int) -> str:
-    """The text of a plain file of at most `most` bytes, without a byte order mark.
-
-    Raises:
-        ValueError: with a phrase that follows the name of the file.
-    """
+    """The text of a plain file of at most `most` bytes, without a byte order mark."""
     try:
         # Reading a pipe or /dev/zero would never end.
         if path.exists() and not path.is_file():
@@ -50,11 +46,7 @@ def read_text_file(path: Path, most: int) -> str:
 
 
 def check_name(name: object, what: str, error: type[ShardvizError] = MeshError) -> str:
-    """`name`, if it can be the name of an axis or array: short, printable text.
-
-    Raises:
-        ShardvizError: of class `error`, otherwise.
-    """
+    """`name`, if it can be the name of an axis or array: short, printable text."""
     if not isinstance(name, str):
         raise error(f"The name of {what} must be text; got {shown(name)}.")
     if not name or name != name.strip() or not name.isprintable():
@@ -70,11 +62,7 @@ def check_name(name: object, what: str, error: type[ShardvizError] = MeshError) 
 
 
 def check_path(path: object, error: type[ShardvizError]) -> str:
-    """`path`, if patterns can be matched with it: printable text that is not too long.
-
-    Raises:
-        ShardvizError: of class `error`, otherwise.
-    """
+    """`path`, if patterns can be matched with it: printable text that is not too long."""
     if not isinstance(path, str) or not path.isprintable():
         raise error(
             "The path of an array is printable text such as 'mlp/0/kernel';"
@@ -88,11 +76,7 @@ def check_path(path: object, error: type[ShardvizError]) -> str:
 
 
 def check_size(size: Any, what: str, error: type[ShardvizError] = MeshError) -> int:
-    """`size` as an int, if it is a whole number.
-
-    Raises:
-        ShardvizError: of class `error`, otherwise.
-    """
+    """`size` as an int, if it is a whole number."""
     # Python's own bool is an int, and no size.
     if not isinstance(size, (bool, np.bool_)):
         try:
@@ -115,9 +99,6 @@ def parse_bytes(size: object, what: str, error: type[ShardvizError]) -> int:
     Args:
         size: the number or text; `KiB` is 1,024 bytes and `KB` is 1,000.
         what: what it is, to begin a sentence with: `"The limit"`.
-
-    Raises:
-        ShardvizError: of class `error`, for anything else.
 
     >>> parse_bytes("1 MiB", "It", ShardvizError), parse_bytes("1.5KB", "It", ShardvizError)
     (1048576, 1500)
@@ -143,10 +124,6 @@ def limited(values: Any, most: int, what: str, error: type[ShardvizError]) -> li
     Args:
         what: what they are, to begin a sentence with: `"The axes of a mesh"`.
 
-    Raises:
-        ShardvizError: of class `error`, where there are more, and for what is no
-            iterable.
-
     >>> limited(iter("ab"), 2, "Letters", ShardvizError)
     ['a', 'b']
     """
@@ -165,10 +142,6 @@ def flat_numbers(
     values: Any, most: int, what: str, error: type[ShardvizError]
 ) -> np.ndarray:
     """Whole numbers, nested as deep as may be, as one flat array of integers.
-
-    Raises:
-        ShardvizError: of class `error`, for what holds anything else, and for a list of
-            more than `most`.
 
     >>> flat_numbers([[0, 1], [2, 9]], 8, "The ids", ShardvizError).tolist()
     [0, 1, 2, 9]
@@ -338,9 +311,6 @@ def names_or_none(cursor: Cursor, what: str, depth: int = 0) -> list:
     """One entry: None, a name, or names in brackets, as a list that may nest.
 
     `None` gives `[]`, `x` gives `["x"]`, `(x, (y, z))` gives `["x", ["y", "z"]]`.
-
-    Raises:
-        ShardvizError: of the cursor's class, where no entry comes next.
     """
     if cursor.here.kind == "word" and cursor.here.value.lower() in ("none", "null"):
         cursor.take()

@@ -183,9 +183,6 @@ def process_chunks(
         chunk_shape: in elements.
         processes: int64, ascending: the processes to count for.
 
-    Raises:
-        LayoutError: for more than MOST_CHUNKS chunks or MOST_PAIRS.
-
     >>> from shardviz.core.layout.layout import lay_out
     >>> wanted = lay_out((8, 4), Spec.parse("x"), MeshSpec(("x",), (4,), process_indices=2))
     >>> found = process_chunks(wanted, (3, 4), np.arange(2))

@@ -17,11 +17,10 @@ import numpy as np
 
 from shardviz.core.display import Displayed, Fact, explanation
 from shardviz.core.errors import LayoutError
-from shardviz.core.format import ids_text, plural, shown
+from shardviz.core.format import plural, shown
 from shardviz.core.layout.array_spec import size_in_bytes
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.parse import check_size
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -104,21 +103,6 @@ class ProcessRows(Displayed):
 
     layout: Layout
     parts: tuple[ProcessPart, ...]
-
-    def of(self, process: int) -> ProcessPart:
-        """The part of one process.
-
-        Raises:
-            LayoutError: if the process has no device in the mesh, or is no number.
-        """
-        number = check_size(process, "A process index", LayoutError)
-        for part in self.parts:
-            if part.process == number:
-                return part
-        raise LayoutError(
-            f"Process {shown(number, 30)} has no device in this mesh. Processes here:"
-            f" {ids_text([p.process for p in self.parts])}."
-        )
 
     @cached_property
     def groups(self) -> tuple[tuple[int, ...], ...]:
@@ -245,11 +229,7 @@ class LoaderNote(Fact):
 
 
 def process_rows(layout: Layout) -> ProcessRows:
-    """What every process yields of an array, from its layout.
-
-    Raises:
-        LayoutError: for an array of partial sums, which no loader yields.
-    """
+    """What every process yields of an array, from its layout."""
     if layout.spec is not None and layout.spec.unreduced:
         raise LayoutError(
             f"An array that is unreduced over {shown(sorted(layout.spec.unreduced))} holds"

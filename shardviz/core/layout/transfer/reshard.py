@@ -246,10 +246,6 @@ def reshard_layouts(
             none.
         processes: from ids of devices to the process of each; that of the meshes by
             default.
-
-    Raises:
-        LayoutError: where two meshes say other processes of a device, or a reshard has
-            more than MOST_SENT chunks.
     """
     left: dict[str, str] = {}
     sound: _Arrays = []

@@ -50,10 +50,6 @@ def reshard_moves(before: Layout, after: Layout, hosts: np.ndarray) -> ReshardMo
     Args:
         before, after: two layouts of one array on the same devices.
         hosts: int64 [devices], in the order of the first mesh.
-
-    Raises:
-        LayoutError: where the arrays or the devices differ, no device has a part, or
-            there would be more than MOST_SENT.
     """
     _check_same(before, after)
     bounds, old, new = common_chunks(

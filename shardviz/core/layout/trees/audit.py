@@ -325,9 +325,6 @@ def audit(
         capacity: the memory of one device of the target, in bytes.
         target: the title of the target.
 
-    Raises:
-        ShardvizError: for a tree, table, mesh or dialect that cannot be read.
-
     >>> audit([("w", (512, 2048), "embed mlp")], [("mlp", "model")], "data=4, model=2")
     Audit(1 array on data=4, model=2, 1 rule: 2 MiB on each device)
     """
