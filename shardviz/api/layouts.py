@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -44,9 +44,6 @@ from shardviz.core.layout.trees.audit import Audit
 from shardviz.core.layout.trees.audit import audit as _audit
 from shardviz.core.layout.trees.state_remedies import with_names_of_parameter
 from shardviz.core.program.program import Program, Target
-
-if TYPE_CHECKING:
-    pass
 
 
 def rules(*pairs: Any, dialect: Any = None) -> Rules | PathRules:

@@ -1,5 +1,4 @@
-"""How values and work show themselves: in a notebook cell, and as a clock on a
-terminal.
+"""How values and work show themselves: in a notebook cell, and as a clock.
 
 `core` draws no pictures: `shardviz/__init__.py` sets the renderer when the package is
 imported.
@@ -64,8 +63,7 @@ class Fact:
 
 
 class StageClock:
-    """One line on a terminal that says what is done and for how long; gone when it is
-    done.
+    """One line on a terminal that says what is done and for how long, until it is done.
 
     Nothing is written where the stream is no terminal, such as a log or a notebook, nor
     in the first seconds.
@@ -88,13 +86,11 @@ class StageClock:
         every: float = 1.0,
     ) -> None:
         self._what, self._stream = what, sys.stderr if stream is None else stream
-        self._after, self._every = after, every
-        self._stage, self._begun, self._written = "", 0.0, 0
+        self._after, self._every, self._stage = after, every, ""
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Callable[[str], None]:
-        self._begun = time.monotonic()
         # A stream that was closed or replaced may have no isatty.
         if getattr(self._stream, "isatty", bool)():
             self._thread = threading.Thread(
@@ -107,25 +103,21 @@ class StageClock:
         self._done.set()
         if self._thread is not None:
             self._thread.join()
-            if self._written:
-                self._write("")
 
     def _enter(self, stage: str) -> None:
         self._stage = stage
 
     def _tick(self) -> None:
-        left = self._after
-        while not self._done.wait(left):
-            self._write(
-                clock_line(self._what, self._stage, time.monotonic() - self._begun)
-            )
-            left = self._every
-
-    def _write(self, line: str) -> None:
-        # Blanks, not an escape sequence, which some terminals print.
-        self._stream.write(f"\r{line:<{self._written}}" + "\r" * (not line))
-        self._stream.flush()
-        self._written = len(line)
+        begun, pause, length = time.monotonic(), self._after, 0
+        while not self._done.wait(pause):
+            line = clock_line(self._what, self._stage, time.monotonic() - begun)
+            # Blanks, not an escape sequence, which some terminals print.
+            self._stream.write(f"\r{line:<{length}}")
+            self._stream.flush()
+            pause, length = self._every, len(line)
+        if length:
+            self._stream.write("\r" + " " * length + "\r")
+            self._stream.flush()
 
 
 def clock_line(what: str, stage: str, seconds: float) -> str:

@@ -1,5 +1,4 @@
-"""Numbers and lists in words: bytes, times, plurals, device ids, and the nearest name
-to a typo.
+"""Numbers and lists in words: bytes, times, plurals, device ids, folded names.
 
 Ids keep their order. A dash runs from one id to another, `step` is their difference
 where it is not 1, `…` continues the two entries before it up to the one after it, and
@@ -7,38 +6,33 @@ round brackets hold what repeats. `tests/picture/ids_reader.py` reads the ids ba
 any such text.
 
 Names that differ in numbers only, as those of the layers of a model, become one with
-`fold`. A pattern stands for every combination of its numbers, each as often as the
-others, so that what is folded can be unfolded: names of which some combinations are
-missing become several patterns.
+`fold`. A pattern stands for every combination of its numbers: names of which some
+combinations are missing become several patterns.
 """
 
 from __future__ import annotations
 
 import difflib
 import itertools
+import math
 import re
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-MOST_COMPARED = (
-    1000  # names; comparing more takes longer than a hint on a typo is worth
-)
+MOST_COMPARED = 1000  # names; more take longer than a hint on a typo is worth
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """`value` for a message: its repr in one line, printable, at most `limit`
-    characters.
+    """`value` for a message: its repr in one printable line of so many characters.
 
     >>> shown("a\\x00b"), shown("x" * 100, 10)
     ("'a\\\\x00b'", "'xxxxxxxx…")
     """
-    if (
-        isinstance(value, int) and value.bit_length() > 1000
-    ):  # Python may refuse to print it
+    # Python refuses to print very large numbers.
+    if isinstance(value, int) and value.bit_length() > 1000:
         return f"a number of about {int(value.bit_length() * 0.30103) + 1:,} digits"
     try:
         text = repr(value)
@@ -79,8 +73,7 @@ def joined(parts: Iterable[object], word: str = "and", limit: int | None = None)
 
 
 def listed(values: Iterable[object], word: str = "and", limit: int = 8) -> str:
-    """Values as a phrase, each quoted as in code: `'a', 'b' and 'c'`; at most `limit`
-    of them.
+    """Values as a phrase, each quoted as in code; at most `limit` of them.
 
     >>> listed(["a", "b", "c"])
     "'a', 'b' and 'c'"
@@ -102,8 +95,7 @@ def nearest(name: object, known: Iterable[str]) -> str | None:
 
 
 def suggestion(name: object, known: Iterable[str]) -> str:
-    """` Did you mean 'embed'?`, or the names there are, or nothing; made to be
-    appended.
+    """` Did you mean 'embed'?`, or the names there are; made to be appended.
 
     >>> suggestion("embded", ["embed", "mlp"])
     " Did you mean 'embed'?"
@@ -193,46 +185,42 @@ class Fold(Generic[T]):
 
     Attributes:
         parts: the name: at even places its words, at odd ones the numbers that stand
-            there.
-        times: how many items have each of the names.
+            there. Every combination of these is the name of an item.
         items: the items, in their order.
 
     >>> one, = fold(["blocks_0/Mlp_0", "blocks_1/Mlp_0"], str)
-    >>> one.name, one.unfolded()
-    ('blocks_{0..1}/Mlp_0', ['blocks_0/Mlp_0', 'blocks_1/Mlp_0'])
+    >>> one.name, one.count
+    ('blocks_{0..1}/Mlp_0', '2 × ')
     """
 
     parts: tuple[tuple[str, ...], ...]
-    times: int
     items: tuple[T, ...]
 
     @property
     def name(self) -> str:
         """The name, with the numbers that vary in braces."""
-        return "".join(p[0] if len(p) == 1 else f"{{{_ranges(p)}}}" for p in self.parts)
+        words = []
+        for part in self.parts:
+            words.append(part[0] if len(part) == 1 else f"{{{_ranges(part)}}}")
+        return "".join(words)
 
     @property
     def count(self) -> str:
         """`"32 × "`, or `""` for one item."""
         return f"{len(self.items):,} × " if len(self.items) > 1 else ""
 
-    def unfolded(self) -> list[str]:
-        """The name of every item, in no order."""
-        names = ["".join(parts) for parts in itertools.product(*self.parts)]
-        return names * self.times
-
 
 def _ranges(numbers: Sequence[str]) -> str:
     """`0..31` or `0..3,7`; numbers with leading zeros one by one."""
     if any(str(int(n)) != n for n in numbers):
         return ",".join(numbers)
-    found: list[list[int]] = []
+    runs: list[list[int]] = []
     for number in sorted(map(int, numbers)):
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
         else:
-            found.append([number, number])
-    return ",".join(f"{a}" if a == b else f"{a}..{b}" for a, b in found)
+            runs.append([number, number])
+    return ",".join(f"{a}" if a == b else f"{a}..{b}" for a, b in runs)
 
 
 def fold(
@@ -253,45 +241,39 @@ def fold(
     >>> [f.name for f in fold(["a_0/x", "a_0/y", "a_1/x", "b"], str)]
     ['a_{0..1}/x', 'a_0/y', 'b']
     """
-    groups: dict[Hashable, list[tuple[int, tuple[str, ...], T]]] = {}
+    groups: dict[Hashable, list[_Named]] = {}
     for position, item in enumerate(items):
         parts = tuple(_NUMBER.split(name(item)))
         key = (parts[::2], None if alike is None else alike(item))
         groups.setdefault(key, []).append((position, parts, item))
-    found = [one for group in groups.values() for one in _products(group)]
-    return [Fold(parts, times, tuple(i for _, _, i in some)) for parts, times, some in
-            sorted(found, key=lambda one: one[2][0][0])]  # fmt: skip
-
-
-def _products(
-    group: list[tuple[int, tuple[str, ...], T]],
-) -> list[tuple[Any, int, Any]]:
-    """A group in parts, each with every combination of its numbers equally often."""
-    counts = Counter(parts for _, parts, _ in group)
-    values = [list(dict.fromkeys(column)) for column in zip(*counts, strict=True)]
-    combinations = 1
-    for column in values:
-        combinations *= len(column)
-    if combinations == len(counts) and len(set(counts.values())) == 1:
-        parts = tuple(tuple(_in_order(column)) for column in values)
-        return [(parts, next(iter(counts.values())), group)]
-    by: Callable[[tuple[str, ...]], Hashable]
-    if combinations == len(counts):
-        by = counts.__getitem__  # by how often the names are there
-    else:
-        # Apart at the last place with the fewest numbers, so that the layers stay
-        # together.
-        varying = [n for n, column in enumerate(values) if len(column) > 1]
+    folds: list[tuple[int, Fold[T]]] = []
+    waiting = list(groups.values())
+    while waiting:
+        group = waiting.pop()
+        names = {parts for _, parts, _ in group}
+        values = [tuple(dict.fromkeys(column)) for column in zip(*names, strict=True)]
+        if math.prod(map(len, values)) == len(names):
+            parts = tuple(map(_in_order, values))
+            folds.append((group[0][0], Fold(parts, tuple(one for _, _, one in group))))
+            continue
+        # Some combinations are missing. Apart at the last place with the fewest
+        # numbers, so that the layers stay together.
+        varying = [place for place, column in enumerate(values) if len(column) > 1]
         place = min(varying, key=lambda n: (len(values[n]), -n))
-        by = lambda parts: parts[place]  # noqa: E731
-    groups: dict[Hashable, list[tuple[int, tuple[str, ...], T]]] = {}
-    for one in group:
-        groups.setdefault(by(one[1]), []).append(one)
-    return [found for some in groups.values() for found in _products(some)]
+        apart: dict[str, list[_Named]] = {}
+        for one in group:
+            apart.setdefault(one[1][place], []).append(one)
+        waiting += apart.values()
+    return [one for _, one in sorted(folds, key=lambda entry: entry[0])]
 
 
-def _in_order(column: list[str]) -> list[str]:
-    return sorted(column, key=lambda v: (int(v), v)) if len(column) > 1 else column
+_Named = tuple[int, tuple[str, ...], Any]  # the position of an item, its name, itself
+
+
+def _in_order(column: tuple[str, ...]) -> tuple[str, ...]:
+    if len(column) == 1:
+        return column
+    return tuple(sorted(column, key=lambda v: (int(v), v)))
 
 
 FEW = 4
@@ -300,8 +282,7 @@ MOST_IRREGULAR = 1 << 16
 
 
 def ids_text(ids: object, limit: int = 0) -> str:
-    """Every id, with ranges where a pattern repeats; the first of far too many without
-    one.
+    """Every id, with ranges where a pattern repeats; the first of too many without.
 
     Args:
         ids: integers, in the order to list them.
@@ -341,8 +322,7 @@ def _in_ranges(ids: np.ndarray) -> str:
 
 
 def _nest(ids: np.ndarray) -> list[tuple[int, int]] | None:
-    """`(count, step)` from the innermost repeat outward, or None where the ids form no
-    such nest.
+    """`(count, step)` from the innermost repeat outward; None without such a nest.
 
     Ids in mesh order, or in the order of blocks, mostly do: they are mixed-radix
     numbers.

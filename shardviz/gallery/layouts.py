@@ -1,7 +1,4 @@
-"""Meshes, arrays and rule tables to try: three registries, each with `names`, `get`,
-`describe`.
-
-`Registry` holds named examples of one kind, in the order of a menu, each made by `get`.
+"""Meshes, arrays and rule tables to try: three registries.
 
 Meshes that people have, from one host to a million devices; the weights of models that
 people know, with published shapes (the tests compare the parameter counts); and rule
@@ -35,12 +32,9 @@ _FIRST: Any = object()  # the name of the first example, where none is given
 
 
 class Example(NamedTuple, Generic[T]):
-    """One example.
+    """One example: its name in the menu, a sentence about it, and what makes it.
 
     Attributes:
-        name: its name in the menu.
-        sentence: one sentence about it.
-        make: makes it.
         functions: of a program, the names of its functions in `gallery.functions`:
             first those that it calls, in the order to paste them, then its own.
     """
@@ -54,9 +48,6 @@ class Example(NamedTuple, Generic[T]):
 class Registry(Generic[T]):
     """Examples of one kind, by name. The first one is the default.
 
-    Raises:
-        ShardvizError: if two examples have one name.
-
     >>> numbers = Registry("number", Example("one", "The first.", lambda: 1))
     >>> numbers.names(), numbers.get("one"), numbers.get(), numbers.describe("one")
     (('one',), 1, 1, 'The first.')
@@ -64,13 +55,7 @@ class Registry(Generic[T]):
 
     def __init__(self, kind: str, *examples: Example[T]):
         self._kind = kind
-        self._examples: dict[str, Example[T]] = {}
-        for example in examples:
-            if example.name in self._examples:
-                raise ShardvizError(
-                    f"Two examples are called {shown(example.name)}; rename one."
-                )
-            self._examples[example.name] = example
+        self._examples = {example.name: example for example in examples}
 
     @property
     def default(self) -> str:
@@ -90,25 +75,17 @@ class Registry(Generic[T]):
         return self._find(self.default if name is _FIRST else name).make()
 
     def describe(self, name: str) -> str:
-        """One sentence on the example of that name.
-
-        Raises:
-            ShardvizError: if there is none, with the nearest name.
-        """
+        """One sentence on the example of that name."""
         return self._find(name).sentence
 
     def sources(self, name: str) -> tuple[str, ...]:
-        """The source of every function of an example, those that it calls first, its
-        own last.
+        """The source of every function of an example, its own last.
 
         They run as they are, pasted below the imports that their gallery names.
-
-        Raises:
-            ShardvizError: if there is no such example, with the nearest name.
         """
-        names = self._find(name).functions
         from shardviz.gallery import functions
 
+        names = self._find(name).functions
         return tuple(inspect.getsource(getattr(functions, each)) for each in names)
 
     def _find(self, name: str) -> Example[T]:

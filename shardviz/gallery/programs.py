@@ -48,8 +48,6 @@ def program_example(
     """An example that is a program on the first mesh of the gallery.
 
     Args:
-        name: its name in the menu.
-        sentence: one sentence about it.
         function: the name of its function in `gallery.functions`.
         arrays: one `(name, shape, logical names)` for each argument, in order; without
             a table, PartitionSpecs in place of the logical names.
@@ -240,20 +238,12 @@ describe, sources = _REGISTRY.describe, _REGISTRY.sources
 
 
 def known_names() -> tuple[str, ...]:
-    """The names of all programs, puzzles last.
-
-    >>> known_names()[0], "fsdp, gradient" in known_names()
-    ('MLP', True)
-    """
+    """The names of all programs, puzzles last."""
     return (*names(), *puzzles.names())
 
 
 def is_known(name: Any) -> bool:
-    """Whether a program or a puzzle has that name.
-
-    >>> is_known("MLP"), is_known("two orders of devices"), is_known("")
-    (True, True, False)
-    """
+    """Whether a program or a puzzle has that name."""
     return name in known_names()
 
 

@@ -46,14 +46,28 @@ class ChipGrid:
     """The positions of a topology's chips on a page.
 
     Attributes:
-        torus: the chips and their links.
+        torus: the chips and their links; of GPUs without a shape.
         cell: width and height of a chip, in points.
         gap: between chips, in points.
+        plane: chips across and down in one plane; of GPUs, those of a host and 1.
+        inset: x and y of the first chip in its plane, in points.
+        extent: width and height of a plane with its margin, in points.
+        block: width and height of all planes of a slice, in points.
+        slice_corners, plane_corners: float64 [slices or planes, 2]: the top left corner
+            of each slice, and of each plane in its slice, below their names.
+        size: width and height of everything, in points.
     """
 
     torus: Torus
     cell: tuple[float, float]
     gap: float
+    plane: tuple[int, int]
+    inset: tuple[float, float]
+    extent: tuple[float, float]
+    block: tuple[float, float]
+    slice_corners: np.ndarray
+    plane_corners: np.ndarray
+    size: tuple[float, float]
 
     @property
     def topology(self) -> Topology:
@@ -66,149 +80,43 @@ class ChipGrid:
         return len(self.torus.shape) < 3 or self.torus.shape[2] == 1
 
     @cached_property
-    def plane(self) -> tuple[int, int]:
-        """Chips across and down in one plane; of GPUs, those of a host and one host."""
-        if not self.torus.shape:
-            return self.topology.shape[1], 1
-        return self.torus.shape[0], self.torus.shape[1]
-
-    @property
-    def planes(self) -> int:
-        """How many planes a slice has; of GPUs, how many hosts there are."""
-        if not self.torus.shape:
-            return self.topology.hosts
-        return (*self.torus.shape, 1, 1)[2]
-
-    @cached_property
-    def margin(self) -> float:
-        """Space around a plane, for frames, wraparound links and links to other planes."""
-        if any(self.torus.wraps[:2]) or not self.flat:
-            return self.gap
-        return self.gap * (0.7 if self.topology.slices > 1 else 0.45)
-
-    @property
-    def network_width(self) -> float:
-        """Space for the network on the left of the hosts of GPUs."""
-        return 12.0 * (not self.torus.shape and self.topology.hosts > 1)
-
-    @cached_property
-    def extent(self) -> tuple[float, float]:
-        """Width and height of one plane with its margin, in points."""
-        across, down = self.plane
-        width = across * (self.cell[0] + self.gap) - self.gap + 2 * self.margin
-        height = down * (self.cell[1] + self.gap) - self.gap + 2 * self.margin
-        if not self.torus.shape:  # the line of NVLink is below the GPUs
-            height += self.gap * 0.5
-        return width + self.network_width, height
-
-    @property
-    def head(self) -> float:
-        """Space for the name above each plane."""
-        return 13.0 * (self.planes > 1)
-
-    @cached_property
-    def _planes_per_row(self) -> int:
-        """How many planes stand side by side."""
-        if not self.torus.shape and self.planes <= 12:
-            return 1
-        return _side_by_side(self.planes, self.extent[0], self.extent[1] + self.head)
-
-    @cached_property
-    def block(self) -> tuple[float, float]:
-        """Width and height of all planes of a slice, in points."""
-        rows = -(-self.planes // self._planes_per_row)
-        between = self.gap
-        width = self._planes_per_row * (self.extent[0] + between) - between
-        return width, rows * (self.extent[1] + self.head + between) - between
-
-    @cached_property
-    def _slices_per_row(self) -> int:
-        """How many slices stand side by side."""
-        return _side_by_side(
-            self.topology.slices, self.block[0], self.block[1] + self.slice_head
-        )
-
-    @property
-    def apart(self) -> float:
-        """Between slices, in points."""
-        return max(18.0, 1.6 * self.gap)
-
-    @property
-    def slice_head(self) -> float:
-        """Space for the name of a slice."""
-        return 16.0 * (self.topology.slices > 1)
-
-    @cached_property
-    def size(self) -> tuple[float, float]:
-        """Width and height of everything, in points."""
-        rows = -(-self.topology.slices // self._slices_per_row)
-        width, height = self.block
-        return (
-            self._slices_per_row * (width + self.apart) - self.apart,
-            rows * (height + self.slice_head + self.apart) - self.apart,
-        )
-
-    def slice_corner(self, number: int) -> tuple[float, float]:
-        """The top left corner of the planes of a slice."""
-        row, column = divmod(number, self._slices_per_row)
-        width, height = self.block
-        return (
-            column * (width + self.apart),
-            row * (height + self.slice_head + self.apart) + self.slice_head,
-        )
-
-    def plane_corner(self, number: int) -> tuple[float, float]:
-        """The top left corner of a plane in its slice, below its name."""
-        row, column = divmod(number, self._planes_per_row)
-        return (
-            column * (self.extent[0] + self.gap),
-            row * (self.extent[1] + self.head + self.gap) + self.head,
-        )
-
-    @cached_property
     def corners(self) -> np.ndarray:
         """float64 [2, chips]: the top left corner of every chip."""
         torus = self.torus
-        slices = np.array(list(map(self.slice_corner, range(self.topology.slices))))
-        planes = np.array(list(map(self.plane_corner, range(self.planes))))
-        if not torus.shape:
-            gpus = self.plane[0]
-            host, number = np.divmod(np.arange(torus.chips), gpus)
-            left = planes[host, 0] + self.network_width + self.margin
-            x = left + number * (self.cell[0] + self.gap)
-            return np.stack([x, planes[host, 1] + self.margin])
-        x, y = torus.coords[:, 0], torus.coords[:, 1]
-        z = torus.coords[:, 2] if not self.flat else 0 * x
-        left = slices[torus.slice_of, 0] + planes[z, 0] + self.margin
-        top = slices[torus.slice_of, 1] + planes[z, 1] + self.margin
-        step = self.cell[0] + self.gap, self.cell[1] + self.gap
-        return np.stack([left + x * step[0], top + y * step[1]])
+        if torus.shape:
+            x, y = torus.coords[:, 0], torus.coords[:, 1]
+            plane = 0 * x if self.flat else torus.coords[:, 2]
+            first = self.plane_corners[plane] + self.slice_corners[torus.slice_of]
+        else:  # the GPUs of a host stand in one row
+            plane, x = np.divmod(np.arange(torus.chips), self.plane[0])
+            y, first = 0 * x, self.plane_corners[plane]
+        return np.stack(
+            [
+                first[:, 0] + self.inset[0] + x * (self.cell[0] + self.gap),
+                first[:, 1] + self.inset[1] + y * (self.cell[1] + self.gap),
+            ]
+        )
 
     def frames(self) -> list[Frame]:
         """An outline around every host, and around every slice where there are several."""
-        found = []
+        frames = []
         if self.topology.slices > 1:
-            width, height = self.block
-            for number in range(self.topology.slices):
-                x, y = self.slice_corner(number)
-                found.append(
-                    Frame(x, y, width, height, f"slice {number}", dashed=False)
-                )
+            for number, (x, y) in enumerate(self.slice_corners.tolist()):
+                name = f"slice {number}"
+                frames.append(Frame(x, y, *self.block, name, dashed=False))
         if 1 < self.topology.hosts <= MOST_FRAMES:
-            found += self._host_frames()
-        return found
+            frames += self._host_frames()
+        return frames
 
     def _host_frames(self) -> list[Frame]:
-        topology, out = self.topology, self.gap * 0.36
+        topology, out, line = self.topology, self.gap * 0.36, 0.0
         process, first = np.unique(topology.process_indices, return_index=True)
         x, y = self.corners[:, self.torus.chip_of[first]]
         across, down = (*topology.host_shape, 1, 1)[:2]
-        if not self.torus.shape:  # the GPUs of a host stand in one row
-            across, down = self.plane[0], 1
-        width = across * (self.cell[0] + self.gap) - self.gap + 2 * out
-        height = down * (self.cell[1] + self.gap) - self.gap + 2 * out
         if not self.torus.shape:
-            height += self.gap * 0.5
+            across, down, line = self.plane[0], 1, self.gap * 0.5
+        width = across * (self.cell[0] + self.gap) - self.gap + 2 * out
+        height = down * (self.cell[1] + self.gap) - self.gap + 2 * out + line
         frames, dashed = [], self.gap >= 10
         for number, host in enumerate(process.tolist()):
             left, top = float(x[number] - out), float(y[number] - out)
@@ -216,36 +124,22 @@ class ChipGrid:
         return frames
 
     def labels(self) -> list[Label]:
-        """The names of slices, and of planes (or hosts of GPUs) where they are wide
-        enough.
-        """
-        found = []
-        for number in range(self.topology.slices):
-            left, top = self.slice_corner(number)
-            if self.topology.slices > 1:
-                found.append(Label(left, top - 8, f"slice {number}", "start"))
-            if self.planes > 1 and self.extent[0] >= 30:
-                word = "z" if self.torus.shape else "host"
-                for plane in range(self.planes):
-                    x, y = self.plane_corner(plane)
-                    x = left + x + self.network_width + self.margin - self.gap * 0.36
-                    found.append(
-                        Label(x, top + y - 8, f"{word} {plane}", "start", "tick")
-                    )
-        return found
-
-
-def _side_by_side(count: int, width: float, height: float) -> int:
-    """How many rectangles to a row, so that the page is well shaped and its last row
-    full.
-    """
-
-    def unfit(columns: int) -> float:
-        rows = -(-count // columns)
-        shape = columns * width / (rows * height) / _WIDE
-        return abs(math.log(shape)) + 0.9 * (rows * columns - count) / count
-
-    return min(range(1, min(count, 400) + 1), key=unfit)
+        """The names of slices, and of planes or hosts where they are wide enough."""
+        labels, several = [], self.topology.slices > 1
+        word, planes = (
+            ("z" if self.torus.shape else "host"),
+            self.plane_corners.tolist(),
+        )
+        for number, (left, top) in enumerate(self.slice_corners.tolist()):
+            if several:
+                labels.append(Label(left, top - 8, f"slice {number}", "start"))
+            if len(planes) == 1 or self.extent[0] < 30:
+                continue
+            for plane, (x, y) in enumerate(planes):
+                x += left + self.inset[0] - self.gap * 0.36
+                name = f"{word} {plane}"
+                labels.append(Label(x, top + y - 8, name, "start", "tick"))
+        return labels
 
 
 def chip_grid(topology: Topology) -> ChipGrid:
@@ -256,12 +150,77 @@ def chip_grid(topology: Topology) -> ChipGrid:
     >>> grid.cell, grid.corners[:, 0].round(1).tolist(), np.round(grid.size).tolist()
     ((52.0, 34.0), [10.8, 10.8], [302.0, 230.0])
     """
-    _, cell, gap = next(v for v in _SIZES if topology.chips <= v[0])
-    each = topology.chip.devices
-    width = max(cell[0], each * cell[1])
+    _, (width, height), gap = next(v for v in _SIZES if topology.chips <= v[0])
+    each, torus, slices = topology.chip.devices, Torus(topology), topology.slices
+    width = max(width, each * height)
     if topology.chips <= 256:
         width = max(width, each * (text_width(str(topology.device_ids.max()), 8.0) + 7))
-    return ChipGrid(Torus(topology), (width, cell[1]), gap)
+    columns = None
+    across, down, planes = (*torus.shape, 1, 1, 1)[:3]
+    # Around a plane: space for frames, wraparound links and links to other planes.
+    margin = gap * (0.7 if slices > 1 else 0.45)
+    if any(torus.wraps[:2]) or planes > 1:
+        margin = gap
+    inset, line = margin, 0.0
+    if not torus.shape:
+        # Each host is a plane: the network on its left, the line of NVLink below.
+        across, down, planes = topology.shape[1], 1, topology.hosts
+        inset, line = margin + 12.0 * (planes > 1), gap * 0.5
+        columns = 1 if planes <= 12 else None
+    extent = (
+        across * (width + gap) - gap + margin + inset,
+        down * (height + gap) - gap + 2 * margin + line,
+    )
+    plane_corners, block = _side_by_side(
+        planes, extent, 13.0 * (planes > 1), gap, columns
+    )
+    head, apart = 16.0 * (slices > 1), max(18.0, 1.6 * gap)
+    slice_corners, size = _side_by_side(slices, block, head, apart)
+    return ChipGrid(
+        torus,
+        (width, height),
+        gap,
+        (across, down),
+        (inset, margin),
+        extent,
+        block,
+        slice_corners,
+        plane_corners,
+        size,
+    )
+
+
+def _side_by_side(
+    count: int,
+    size: tuple[float, float],
+    head: float,
+    apart: float,
+    columns: int | None = None,
+) -> tuple[np.ndarray, tuple[float, float]]:
+    """Rectangles in rows: the corner of each, below its name, and the size of all.
+
+    Args:
+        head: space for the name above each.
+        apart: space between them.
+        columns: how many to a row; so many that the page is well shaped and its last
+            row full where None.
+    """
+    width, height = size[0], size[1] + head
+
+    def unfit(across: int) -> float:
+        rows = -(-count // across)
+        shape = across * width / (rows * height) / _WIDE
+        return abs(math.log(shape)) + 0.9 * (rows * across - count) / count
+
+    across = columns or min(range(1, min(count, 400) + 1), key=unfit)
+    row, column = np.divmod(np.arange(count), across)
+    top = row * (height + apart) + head
+    corners = np.stack([column * (width + apart), top], axis=1).astype(float)
+    rows = -(-count // across)
+    return corners, (
+        across * (width + apart) - apart,
+        rows * (height + apart) - apart,
+    )
 
 
 MOST_IDLE = 20_000  # idle links beyond that are finer than a reader can see
@@ -426,7 +385,7 @@ def _between_slices(grid: ChipGrid, links: LinkUse | None) -> list[Lines]:
         each = torus.chips // torus.parts
         owner, load = _combined(links.network, links.chip_group, each)
     group, width = _line_style(grid, load, owner, float(load.max(initial=0.0)))
-    corners = np.array(list(map(grid.slice_corner, range(topology.slices))))
+    corners = grid.slice_corners
     block = grid.block
     lines = []
     for one in range(topology.slices - 1):

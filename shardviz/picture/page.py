@@ -82,7 +82,9 @@ def _other(letter: str) -> float:
     return 1.2 if unicodedata.east_asian_width(letter) in "WF" else 0.97
 
 
-def widest(texts: Iterable[str], size: float, mono: bool = False) -> float:
+def widest(
+    texts: Iterable[str], size: float, mono: bool = False, bold: bool = False
+) -> float:
     """The width of the widest of some texts, in points; 0 for none.
 
     >>> widest([], 9), widest(["a", "bc"], 9) == text_width("bc", 9)
@@ -90,7 +92,7 @@ def widest(texts: Iterable[str], size: float, mono: bool = False) -> float:
     """
     width = 0.0
     for text in texts:
-        width = max(width, text_width(text, size, mono))
+        width = max(width, text_width(text, size, mono, bold))
     return width
 
 

@@ -10,7 +10,7 @@ red would look broken.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
@@ -41,15 +41,11 @@ class Theme:
 
     Attributes:
         paper, panel: behind everything; behind a side panel.
-        text, muted, faint_text: text, text of less weight, and text for dashes and
-            hints of lines.
-        line, shadow: rules and borders; under what floats above the page.
+        faint_text: for dashes and hints of lines.
         soft, unsplit: behind small parts, such as tags; a dimension that is not split.
         accent, on_accent, accent_soft: what can be pressed or is chosen; text on that
             colour; a background in a pale tint of it.
-        good, warn, bad: what they say.
-        groups: the colours of up to ten groups.
-        ramp: stops of the ramp for order, first to last.
+        groups, ramp: the colours of up to ten groups; stops of the ramp for order.
         verdicts: the colours of good, lost, broken, other.
         rest, faint: the share of the full colour in a tile at rest, and in a faint one.
     """
@@ -161,58 +157,33 @@ def table_index(groups: Any, count: int, length: int) -> np.ndarray:
 def palette(
     count: int, colormap: str, theme: Theme, strength: str = "rest"
 ) -> np.ndarray:
-    """The colours that `count` groups are spread over: uint8 [at most 256, 4].
-
-    Raises:
-        ShardvizError: for a colormap or strength that is none.
-    """
-    if colormap not in SCHEMES:
-        raise ShardvizError(
-            f"A colormap is one of {listed(SCHEMES, 'or')}; got {shown(colormap)}."
-        )
-    if strength not in STRENGTHS:
-        raise ShardvizError(
-            f"A strength is one of {listed(STRENGTHS, 'or')}; got {shown(strength)}."
-        )
-    share: Any = (
-        1.0
-        if colormap == "bars"
-        else theme.rest * (0.5 if colormap == "plain" else 1.0)
-    )
+    """The colours that `count` groups are spread over: uint8 [at most 256, 4]."""
+    full = _rgb_rows(theme.groups)
+    shares = np.full((len(full), 1), theme.rest)
     if colormap == "verdicts":
-        full = np.array([rgb(c) for c in theme.verdicts], float)
-        share = np.array(
-            [[share], [share], [share], [share / 3]]
-        )  # most verdicts have no say
+        full = _rgb_rows(theme.verdicts)
+        shares = theme.rest * np.array([[1], [1], [1], [1 / 3]])  # most have no say
     elif colormap == "plain":
-        full = np.array([rgb(theme.groups[8])], float)
+        full, shares = full[8:9], np.array([[theme.rest / 2]])
     elif colormap == "ramp" or count > len(theme.groups):
-        return _opaque(
-            _faded(_ramp(theme, min(max(count, 2), RAMP_STEPS)), theme, strength, 1.0)
-        )
-    else:
-        full = np.array([rgb(c) for c in theme.groups], float)
-    return _opaque(_faded(full, theme, strength, share))
+        # Stops of the ramp, and the colours between them.
+        stops = _rgb_rows(theme.ramp)
+        at = np.linspace(0, len(stops) - 1, min(max(count, 2), RAMP_STEPS))
+        low = np.minimum(at.astype(int), len(stops) - 2)
+        part = (at - low)[:, None]
+        full, shares = stops[low] * (1 - part) + stops[low + 1] * part, np.ones((1, 1))
+    elif colormap == "bars":
+        shares = np.ones((1, 1))
+    if strength != "rest":
+        shares = np.array([[{"faint": theme.faint, "strong": 1.0}[strength]]])
+    table = np.full((len(full), 4), 255, np.uint8)
+    table[:, :3] = np.rint(full * shares + np.array(rgb(theme.paper)) * (1 - shares))
+    table.flags.writeable = False
+    return table
 
 
-def _ramp(theme: Theme, steps: int) -> np.ndarray:
-    stops = np.array([rgb(c) for c in theme.ramp], float)
-    at = np.linspace(0, len(stops) - 1, steps)
-    return np.stack(
-        [np.interp(at, np.arange(len(stops)), stops[:, i]) for i in range(3)], -1
-    )
-
-
-def _faded(full: np.ndarray, theme: Theme, strength: str, rest: Any) -> np.ndarray:
-    share = {"rest": rest, "faint": theme.faint, "strong": 1.0}[strength]
-    return full * share + np.array(rgb(theme.paper), float) * (1 - share)
-
-
-def _opaque(table: np.ndarray) -> np.ndarray:
-    out = np.full((len(table), 4), 255, np.uint8)
-    out[:, :3] = np.rint(table)
-    out.flags.writeable = False
-    return out
+def _rgb_rows(names: Iterable[str]) -> np.ndarray:
+    return np.array([rgb(name) for name in names], float)
 
 
 def rgb(colour: str) -> tuple[int, int, int]:
@@ -279,7 +250,9 @@ def theme_data(theme: str | Theme) -> Mapping[str, str]:
     '#1f2430'
     """
     look = theme_of(theme)
-    named = {f.name: getattr(look, f.name) for f in fields(Theme)}
-    return {
-        name: v for name, v in named.items() if isinstance(v, str) and name != "name"
-    }
+    named = {}
+    for field in fields(Theme):
+        value = getattr(look, field.name)
+        if isinstance(value, str) and field.name != "name":
+            named[field.name] = value
+    return named

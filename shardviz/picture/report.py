@@ -148,7 +148,7 @@ def _collective_lines(collectives: tuple[Collective, ...], full: bool) -> list[s
     folds = fold_collectives(collectives)
     most = MOST_FOLDS
     if full:
-        folds = [Fold(((c.op,),), 1, (c,)) for c in unfolded(folds)]
+        folds = [Fold(((c.op,),), (c,)) for c in unfolded(folds)]
         most = len(folds)
     lines = [f"{plural(len(collectives), 'collective')}:"]
     for one in folds[:most]:
@@ -209,9 +209,11 @@ def check_lines(checks: Sequence[Check], full: bool = False) -> list[str]:
         if total[kind] == 1:
             lines.append(f"{_MARKS[ok]} {some[0].name}: {some[0].detail}")
             continue
+        texts = {check.name.rpartition(": ")[2] for check in some}
+        text = texts.pop() if len(texts) == 1 else kind
         # Why several were not checked is said with the first of them.
         why = f": {some[0].detail}" if ok is None else ""
-        lines.append(f"{_MARKS[ok]} {len(some):,} of {total[kind]:,}: {kind}{why}")
+        lines.append(f"{_MARKS[ok]} {len(some):,} of {total[kind]:,}: {text}{why}")
     return lines
 
 

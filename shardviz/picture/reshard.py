@@ -69,7 +69,7 @@ def reshard_text(reshard: Reshard, width: int, full: bool = False) -> str:
     folds = wording.folds(reshard)
     shown = folds[:MOST_LINES]
     if full:
-        shown = [Fold(((row.path,),), 1, (row,)) for row in reshard.rows]
+        shown = [Fold(((row.path,),), (row,)) for row in reshard.rows]
     # The sentences already say all of a single array.
     if len(reshard.rows) > 1 and shown:
         lines += [wording.LARGEST_FIRST, *_table(shown).lines()]

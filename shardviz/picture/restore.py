@@ -78,7 +78,7 @@ def _lines(found: Restore, full: bool) -> list[str]:
     hidden = and_more(len(unfolded(folds[MOST_ARRAYS:])), "array")
     more = _more_processes(found)
     if full:
-        folds = [Fold(((row.path,),), 1, (row,)) for row in unfolded(folds)]
+        folds = [Fold(((row.path,),), (row,)) for row in unfolded(folds)]
         hidden = more = []
     else:
         folds, processes = folds[:MOST_ARRAYS], processes[:MOST_PROCESSES]

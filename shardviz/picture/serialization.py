@@ -1,91 +1,25 @@
 """serialize(picture): a Picture as JSON and binary buffers, for a painter in a browser.
 
-The JSON of one picture; lengths are in points, y downward, origin at the top left. What
-equals its default, given in brackets, is left out, since a picture is sent with every
-edit:
+`messages.d.ts` beside the page has the types of both messages, and `picture_data.js`
+reads them; a test compares what it makes of a picture with Python. Lengths are in
+points, y downward, the origin at the top left. What equals its default is left out,
+since a picture is sent with every edit; so are the last fields of a row (of labels,
+frames, legend) where they equal those of the row before.
 
-    width, height alt       the picture in words [""] colormap  ["blocks"], "ramp",
-    "verdicts", "bars" or "plain" groups    how many groups there are [1] facts     what
-    the drawing knows beyond its shapes [{}]: {"kind": "devices", "by": "mesh"} or
-              {"kind": "array", "dims": [0, 1], "steps": [{"dim", "count", "at" (null:
-              all)}], "toScale"}, …
-    labels    rows of x, y (middle of the line), text, role ("title", "axis", "tick",
-    "note" or
-              "mono"), anchor ("start", "middle" or "end"), tone ("", "text", "muted",
-              "good", "warn" or "bad") [none]
-    frames    rows of x, y, label, width, height, dashed [none] legend    rows of x, y,
-    text, group: a swatch of 9 by 9 points and text at its right [none] palette   [null]
-    for a page that brings its own, or
-              {"light": colours, "dark": colours}; colours is {"rest", "faint",
-              "strong": fills as "#rrggbb" (nothing pointed at; another tile pointed at;
-              this tile pointed at), "restText", "faintText", "strongText": the colour
-              of text on each fill}. The colour of group g stands at: groups > length ?
-              floor(g * (length - 1) / (groups - 1)) : g % length, length being that of
-              the list.
-    tiles     {"count", "radius" [0], "align": "start" or ["middle"],
-              "x", "y", "width", "height": columns of float32, "group": column of int32
-              [0], "device": column [-1: the tile is no single device], "columns":
-              {name: column} [{}], "offsets", "holders": columns or [null], "text",
-              "hint": templates [[]]}
-    edges     [null], or {"count", "x0", "y0", "x1", "y1", "width": columns of float32,
-    "group":
-              column of int32 (-1: stands by; -2: belongs to several groups)}, under the
-              tiles
-    panels    [{"x", "y", "picture": JSON of a picture}], which share the list of
-    buffers [none]
+A column is a number where all tiles have it, `[a, s]` where tile i has `a + s * i`,
+`{"values": numbers}` of few tiles, or `{"buffer": b, "dtype": ...}`: buffer number b
+holds one little-endian number per tile. Ids and counts beyond int32 are sent as
+float64, exact to 2**53.
 
-The last fields of a row are left out where they equal those of the row before.
-
-A column is a number where all tiles have it, [a, s] where tile i has a + s * i,
-{"values": numbers} of few tiles, or {"buffer": b, "dtype": "float32" | "int32" |
-"float64"}: buffer number b holds one little-endian number a tile. Ids and counts beyond
-int32 are sent as float64, exact to 2**53. A float32 is written with as few digits as
-tell it from its neighbours.
-
-A template is a list of parts, joined: a part is text, or a slot {"of", "divide",
-"modulo", "times", "plus", "words", "limit"} in which fields with their default (1, 0,
-1, 0, [], 0) are left out. `of` is "index" (the tile's number), "group", "device" or the
-name of a column; its value v becomes n = (v // divide [% modulo, unless 0]) * times +
-plus, shown as words[n] if there are words. `of: "devices"` is the list of the device
-ids of the tile (holders[offsets[i]] up to holders[offsets[i + 1]]; where offsets are
-null, its own device) and `of: "peers"` that of the devices of the other tiles of its
-group; both are set as `shardviz.core.format.ids_text(ids, limit)` sets them. In `text`,
-the first line is the important one, and a tab sends the rest of its line to the right
-edge of the tile.
+A template is a list of text and slots; a slot's value v becomes `n = v // divide
+[% modulo, unless 0] * times + plus`, shown as `words[n]` if there are words. The ids of
+`of: "devices"` and `"peers"` are set as `core.format.ids_text(ids, limit)` sets them.
 
 movement_data(movement) is the JSON of the steps of a collective or a reshard, for a
-player:
-
-    kind, algorithm, title, formula, filledIn, rateSource, summedUp   as of a Movement
-    bytes, sentBytes   on each device; sent by each device seconds   null where the
-    rates are not known meshAxes, notes    lists of text size      how many devices the
-    group has devices, hosts     the id and the host of each device (of a large group,
-    of the first ones) grid      {"sizes", "names", "at"}: the devices as a grid; at is
-    the place of each, a number per
-              axis. A ring has one axis.
-    links     what the numbers of links mean: "same host", "between hosts", "ICI x"
-    chunks    {"count", "labels", "bytes": [a number per chunk, or one for all]}
-    contributors   how many contributions make a chunk complete: `size` for sums, else
-    1. What a
-              device has at the start is its own contribution.
-    start, end     for each device the numbers of the chunks that it has at the start,
-    and needs at
-              the end, when anything else is dropped; null where each has all
-    routes    [{"source", "target", "link"}]: a number per transfer, devices by their
-    position;
-              link is one number where all have the same
-    steps     [{"words", "bytes", "adds", "keeps", "times" [1], "route", "chunk"}]:
-    route is the
-              number of one of the routes, chunk has a number per transfer. adds: the
-              target adds what arrives to what it has, else it stores it. keeps: the
-              source still has it afterwards. All transfers of a step happen at once.
-
-Of a group of more than MOST_LISTED devices, `routes`, `labels` and each `chunk` are
-empty, `start` and `end` null, and `steps` holds the first of every run of like steps,
-with how many in `times`.
-
-`shardviz/widgets/static/picture_data.js` reads the pictures; a test compares what it
-makes of it with Python. `messages.d.ts` beside it has the types.
+player. Steps that send along the same links share one of its `routes`. Of a group of
+more than MOST_LISTED devices, `routes`, `labels` and each `chunk` are empty, `start`
+and `end` null, and `steps` holds the first of every run of like steps, with how many in
+`times`.
 """
 
 from __future__ import annotations
@@ -114,13 +48,8 @@ _TILES: dict[str, Any] = {
     "holders": None, "columns": {}, "text": [], "hint": [],
 }  # fmt: skip
 _SLOT: dict[str, Any] = {
-    "divide": 1,
-    "modulo": 0,
-    "times": 1,
-    "plus": 0,
-    "words": [],
-    "limit": 0,
-}
+    "divide": 1, "modulo": 0, "times": 1, "plus": 0, "words": [], "limit": 0,
+}  # fmt: skip
 _INT32 = np.iinfo(np.int32)
 
 

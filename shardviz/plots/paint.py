@@ -21,7 +21,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure as PlainFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
-from shardviz.picture.page import text_width
+from shardviz.picture.page import text_width, widest
 from shardviz.picture.palette import (
     Theme,
     colours,
@@ -73,71 +73,34 @@ def lines_in_tiles(picture: Picture, text_colour: np.ndarray) -> Iterator[Line]:
     width, height = float(tiles.width.min()), float(tiles.height.min())
     if not tiles.text or len(tiles) > MOST_LABELS or height < SMALLEST + 1:
         return
-    texts = [_split(tiles.label(i)) for i in range(len(tiles))]
+    texts = [tiles.label(i).split("\n") for i in range(len(tiles))]
     pad = min(8.0, width * 0.1)
-    size = _size(texts, width - 2 * pad, height)
+    wide = widest((first.partition("\t")[0] for first, *_ in texts), 1.0, bold=True)
+    size = min(LARGEST, height * 0.62, (width - 2 * pad) / max(wide, 0.01))
     # Where not even the smallest letters fit, tiles have no text.
     if size < SMALLEST:
         return
-    fit = _Fit(size, pad, tiles.align)
-    corners = np.stack([tiles.x, tiles.y, tiles.width, tiles.height], 1).tolist()
-    for index, text in enumerate(texts):
-        edges = tuple(corners[index])
-        yield from fit.lines(text, edges, tuple((text_colour[index] / 255).tolist()))
-
-
-@dataclass(frozen=True)
-class _Text:
-    main: str
-    corner: str
-    rest: tuple[str, ...]
-
-
-def _split(text: str) -> _Text:
-    first, *rest = text.split("\n")
-    main, _, corner = first.partition("\t")
-    return _Text(main, corner, tuple(rest))
-
-
-def _size(texts: list[_Text], width: float, height: float) -> float:
-    """The largest size at which every first line fits."""
-    widest = max(text_width(text.main, 1.0, bold=True) for text in texts)
-    return min(LARGEST, height * 0.62, width / max(widest, 0.01))
-
-
-@dataclass(frozen=True)
-class _Fit:
-    size: float
-    pad: float
-    align: str
-
-    def lines(
-        self,
-        text: _Text,
-        edges: tuple[float, float, float, float],
-        colour: tuple[float, ...],
-    ) -> Iterator[Line]:
-        x, y, width, height = edges
-        small = min(SECOND, self.size * 0.8)
-        space = width - 2 * self.pad
-        rest = [line for line in text.rest if text_width(line, small) <= space]
-        if small < SMALLEST or self.size * 1.25 + len(rest) * small * 1.35 > height - 4:
+    small = min(SECOND, size * 0.8)
+    for index, (first, *rest) in enumerate(texts):
+        colour = tuple((text_colour[index] / 255).tolist())
+        left, top = float(tiles.x[index]), float(tiles.y[index])
+        width, height = float(tiles.width[index]), float(tiles.height[index])
+        space = width - 2 * pad
+        rest = [line for line in rest if text_width(line, small) <= space]
+        if small < SMALLEST or size * 1.25 + len(rest) * small * 1.35 > height - 4:
             rest = []
-        block = self.size * 1.2 + len(rest) * small * 1.45
-        at = y + (height - block) / 2 + self.size * 0.62
-        anchor, along = self.align, x + width / 2
-        if anchor == "start":
-            along = x + self.pad
-        yield Line(along, at, text.main, self.size, True, colour, anchor)
-        free = space - text_width(text.main, self.size, bold=True)
-        fits = small >= SMALLEST and text_width(text.corner, small) + 4 < free
-        if text.corner and anchor == "start" and fits:
-            right = x + width - self.pad
-            yield Line(right, at, text.corner, small, False, colour, "end")
-        at += self.size * 0.6 + small * 0.85
+        y = top + (height - size * 1.2 - len(rest) * small * 1.45) / 2 + size * 0.62
+        x = left + (pad if tiles.align == "start" else width / 2)
+        main, _, corner = first.partition("\t")
+        yield Line(x, y, main, size, True, colour, tiles.align)
+        free = space - text_width(main, size, bold=True)
+        fits = small >= SMALLEST and text_width(corner, small) + 4 < free
+        if corner and tiles.align == "start" and fits:
+            yield Line(left + width - pad, y, corner, small, False, colour, "end")
+        y += size * 0.6 + small * 0.85
         for line in rest:
-            yield Line(along, at, line, small, False, colour, anchor)
-            at += small * 1.4
+            yield Line(x, y, line, small, False, colour, tiles.align)
+            y += small * 1.4
 
 
 POINTS_PER_INCH = 72.0
@@ -202,9 +165,7 @@ def _theme_of_style() -> Theme:
 
 
 def _scale(ax: Axes, picture: Picture) -> float:
-    """Points on the paper for a point of the picture: 1 in a figure of the picture's
-    own size.
-    """
+    """Points on the paper for a point of the picture."""
     parent = ax.get_figure(root=True)
     if parent is None:
         return 1.0
@@ -254,7 +215,8 @@ class _Painter:
         tiles = picture.tiles
         fills = colours(tiles.group, picture.groups, picture.colormap, self.theme)
         if len(tiles) > MOST_POLYGONS:
-            self.raster(picture, fills, x, y)
+            # Each is a few dots, and all are painted as one image.
+            self.ax.add_artist(_TileImage(tiles, fills, x, y))
             return
         smallest = float(min(tiles.width.min(), tiles.height.min()))
         edges: Any = "none"
@@ -267,14 +229,9 @@ class _Painter:
         sharp = bool(tiles.radius) or smallest >= 3
         shapes = rounded(tiles, x, y)
         self.polygons(shapes, fills / 255, edges, width, antialiased=sharp, zorder=1)
-        for line in lines_in_tiles(picture, text_colours_of(picture, self.theme)):
-            weight = "bold" if line.bold else "normal"
-            font = ("sans", line.size, weight)
+        for line in lines_in_tiles(picture, text_colours(fills, self.theme)):
+            font = ("sans", line.size, "bold" if line.bold else "normal")
             self.text(x + line.x, y + line.y, line.text, font, line.colour, line.anchor)
-
-    def raster(self, picture: Picture, fills: np.ndarray, x: float, y: float) -> None:
-        """So many tiles that each is a few dots: painted as an image, not one by one."""
-        self.ax.add_artist(_TileImage(picture.tiles, fills, x, y))
 
     def frames(self, frames: tuple[Frame, ...], x: float, y: float) -> None:
         """Outlines, dashed and solid apart."""
@@ -357,14 +314,7 @@ class _Painter:
 
 
 class _TileImage(Artist):
-    """Tiles as dots of the renderer; imshow would take copies in floats, and a second
-    for them.
-
-    Args:
-        tiles: the tiles.
-        fills: uint8 [tiles, 4].
-        x, y: where their origin is.
-    """
+    """Tiles as dots of the renderer; imshow would copy them as floats for a second."""
 
     def __init__(self, tiles: Tiles, fills: np.ndarray, x: float, y: float):
         super().__init__()
@@ -408,24 +358,14 @@ def edge_colours(picture: Picture, edges: Edges, theme: Theme) -> np.ndarray:
 
 
 def _edge_colours(picture: Picture, theme: Theme) -> np.ndarray:
-    """The full colour, half and half with the fill: an edge by which pale tiles differ."""
+    """Half the full colour and half the fill: an edge by which pale tiles differ."""
     group, count, colormap = picture.tiles.group, picture.groups, picture.colormap
     strong = colours(group, count, colormap, theme, "strong").astype(float)
     return (strong + colours(group, count, colormap, theme)) / 2
 
 
-def text_colours_of(picture: Picture, theme: Theme) -> np.ndarray:
-    """The colour of text on every tile: uint8 [tiles, 4]."""
-    table = palette(picture.groups, picture.colormap, theme)
-    return text_colours(table, theme)[
-        table_index(picture.tiles.group, picture.groups, len(table))
-    ]
-
-
 def rounded(tiles: Tiles, x: float = 0.0, y: float = 0.0) -> np.ndarray:
-    """The outlines of tiles: float64 [tiles, corners, 2]; four corners where none is
-    round.
-    """
+    """The outlines of tiles: float64 [tiles, corners, 2]."""
     smallest = min(tiles.width.min(), tiles.height.min())
     # Small tiles that touch would show seams where they meet between two dots of the
     # paper.

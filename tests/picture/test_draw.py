@@ -15,9 +15,7 @@ from tests.picture.geometry import check_page
 from tests.picture.values import (
     CHECKS,
     COLLECTIVES,
-    FAILED,
     MESH,
-    PROGRAM,
     REPORT,
     RULES,
     VALUES,
@@ -65,15 +63,6 @@ def test_other_things_are_refused(value):
             show(value)
 
 
-def test_a_spec_says_what_splits_every_dimension():
-    picture = draw(VALUES["spec"])
-    assert [picture.tiles.label(i) for i in range(3)] == [
-        "dimension 0\nx",
-        "dimension 1\nnot split",
-        "dimension 2\ny, z",
-    ]
-
-
 def test_rules_stand_where_they_meet_their_mesh_axes():
     picture = draw(Rules.of(("heads", ("model", "data")), ("embed", None), ("embed", "data")))
     tiles = picture.tiles
@@ -85,12 +74,6 @@ def test_rules_stand_where_they_meet_their_mesh_axes():
     assert places["model 1", rows[0]] == columns[0]
     assert places["data 2", rows[0]] == places["data", rows[2]] == columns[1]
     assert places["not split", rows[1]] == columns[2]
-
-
-def test_a_long_table_is_shortened_and_counted():
-    picture = draw(Rules.of([(f"n{i}", "x") for i in range(1000)]))
-    assert len(picture.tiles) == 200
-    assert "800" in _all_texts(picture)
 
 
 def test_a_resolution_has_a_verdict_in_every_cell():
@@ -155,13 +138,6 @@ def _labels(picture: Picture) -> list:
     return [*picture.labels, *(v for _, _, p in picture.panels for v in _labels(p))]
 
 
-def test_a_program_shows_its_mesh_and_every_array():
-    picture = draw(PROGRAM)
-    assert len(picture.panels) == 4
-    assert sum(v.tone == "bad" for v in _labels(picture)) > 0
-    assert len(draw(PROGRAM, limit=1).panels) == 2
-
-
 def test_an_audit_has_the_largest_first_and_a_bar_true_to_length():
     found = audit([X, W, VALUES["array"].replace(name="all", logical=None)], RULES, MESH)
     tiles = draw(found).tiles
@@ -179,12 +155,6 @@ def test_a_long_audit_is_shortened_and_the_rest_added_up():
     assert picture.tiles.tooltip(10) == "40 MiB 40 smaller arrays"
 
 
-def test_layers_are_one_bar():
-    rows = [W.replace(name=f"layer_{i}/w") for i in range(50)]
-    picture = draw(audit(rows, RULES, MESH))
-    assert picture.tiles.tooltip(0).startswith("50 × 1 MiB layer_{0..49}/w")
-
-
 def test_a_report_shows_stages_collectives_and_checks():
     picture = draw(REPORT)
     texts = _all_texts(picture)
@@ -194,12 +164,6 @@ def test_a_report_shows_stages_collectives_and_checks():
     assert bars.tooltip(0).startswith("8 MiB all-reduce model")
     assert bars.width.tolist()[0] == 150.0
     assert len(bars) == len(COLLECTIVES)
-
-
-def test_a_failed_report_says_where_and_a_stale_one_that_it_is():
-    assert str(FAILED.error) in _all_texts(draw(FAILED))
-    stale, fresh = (draw(VALUES["stale report"].replace(stale=s)).labels[0].text for s in (1, 0))
-    assert stale != fresh
 
 
 def test_of_many_checks_those_that_fail_come_first():

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -13,10 +12,10 @@ from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.picture.blocks import holders_of, select_blocks
+from shardviz.picture.blocks import holders_of
 from shardviz.picture.picture import Picture
 from shardviz.picture.show import draw
-from tests.picture.geometry import bounding_area, check_page, covered_area
+from tests.picture.geometry import check_page, covered_area
 from tests.picture.ids_reader import read_ids
 from tests.picture.strategies import layouts
 
@@ -41,19 +40,6 @@ def test_every_block_has_one_tile_that_names_its_box_and_its_devices(layout: Lay
         assert (
             read_ids(said.removeprefix("devices ").removeprefix("device ").split(" · ")[0]) == held
         )
-
-
-@given(layouts())
-def test_blocks_fill_the_array_and_no_more(layout: Layout):
-    selection = select_blocks(layout)
-    picture = draw(layout)
-    # Steps stand apart, and so do the parts of a folded dimension; each is filled by itself.
-    steps = math.prod(layout.block_counts[d] for d in selection.steps)
-    size = len(picture.tiles) // steps
-    areas = [bounding_area(picture, np.arange(k * size, (k + 1) * size)) for k in range(steps)]
-    if not any(v.text.startswith("dim") and v.role == "axis" for v in picture.labels):
-        assert sum(areas) == pytest.approx(covered_area(picture), rel=1e-3)
-    assert sum(areas) >= covered_area(picture) * 0.999
 
 
 @given(layouts(), st.data())
@@ -159,17 +145,6 @@ def test_further_split_dimensions_stand_side_by_side_or_one_at_a_time():
     turned = draw(layout, dims=(2, 0), at=())
     assert turned.facts["dims"] == [2, 0]
     assert turned.tiles.device.tolist() == [0, 16, 1, 17, 2, 18, 3, 19]
-
-
-def test_whole_dimensions_need_no_step():
-    layout = _layout((4, 6, 8, 10), "None, data, None, model", data=2, model=2)
-    assert draw(layout).facts == {"kind": "array", "dims": [1, 3], "steps": [], "toScale": True}
-
-
-def test_ids_of_many_devices_are_folded_in_the_tile_and_all_in_the_tooltip():
-    picture = draw(_layout((64, 64), "None, model", data=256, model=2))
-    assert picture.tiles.label(0) == "0–510 step 2\n256 replicas"
-    assert picture.tiles.tooltip(1).endswith("devices 1–511 step 2 · 256 replicas")
 
 
 def test_boxes_of_another_sharding_are_drawn_as_they_are():

@@ -9,7 +9,6 @@ from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.picture.mesh import shown_axes
 from shardviz.picture.show import draw
 from tests.picture.geometry import check_page
 from tests.picture.ids_reader import read_ids
@@ -39,18 +38,6 @@ def test_every_device_of_a_layout_says_what_it_holds(layout: Layout, by: str):
         at = zip(layout.mesh.axis_names, layout.mesh.coordinates(device), strict=True)
         said = ", ".join(f"{n} {i}" for n, i in at)
         assert where.removeprefix(f"device {device} · ").partition(" · ")[0] == said
-
-
-def test_a_tooltip_says_device_place_host_box_and_replicas():
-    mesh = make_mesh(data=4, model=2, processes=2)
-    layout = lay_out((512, 2048), Spec.parse("None, model"), mesh, "bfloat16")
-    picture = draw(layout, view="devices", name="w_in")
-    assert picture.tiles.tooltip(3) == (
-        "device 3 · data 1, model 1 · host 0\n"
-        "holds w_in[0:512, 1024:2048] · 1 MiB · replica 2 of 4, with 1, 5, 7"
-    )
-    assert picture.tiles.label(3) == "3\tr1\nhost 0"
-    assert draw(mesh, by="host").tiles.label(3) == "3\ndata 1, model 1"
 
 
 @given(meshes(), st.sampled_from(["mesh", "host"]))
@@ -105,10 +92,6 @@ def test_devices_stand_by_mesh_axes_true_to_order(mesh, rows):
     assert _rows(mesh) == rows
 
 
-def test_axes_of_size_1_take_no_place_among_others():
-    assert shown_axes((1, 2, 1, 4, 1)) == (1, 3)
-
-
 def _labels(picture) -> set[str]:
     return {v.text for v in picture.labels if v.role == "axis"}
 
@@ -131,12 +114,6 @@ def test_hosts_or_an_axis_say_the_colour():
     assert by_axis.tiles.group.tolist() == [0, 1] * 4
     assert [e.text for e in by_axis.legend] == ["model 0", "model 1"]
     assert draw(make_mesh(data=16), colour="data").colormap == "ramp"
-
-
-def test_a_layout_of_few_blocks_has_a_legend_of_boxes():
-    layout = lay_out((4, 8), Spec.parse("None, model"), make_mesh(data=4, model=2))
-    picture = draw(layout, view="devices", name="w")
-    assert [e.text for e in picture.legend] == ["w[0:4, 0:4]", "w[0:4, 4:8]"]
 
 
 @given(meshes())

@@ -8,11 +8,10 @@ from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.comparison import compare
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_folds import BACKWARD, call_paths
+from shardviz.core.program.plan_folds import call_paths
 from shardviz.core.program.plan_values import PlannedOp, bytes_per_device
 from shardviz.core.program.report import Collective
 from shardviz.core.program.stages import Stages
-from shardviz.picture.palette import colours, hexed
 from shardviz.picture.picture import Picture
 from shardviz.picture.plan import axis_path, value_rows
 from shardviz.picture.show import draw, to_text
@@ -44,11 +43,6 @@ def test_a_bar_has_a_part_for_every_part_and_the_colour_of_its_axis(spec, rank, 
     assert all(0 <= x < end <= 100.001 and 0 <= y < low <= 9.001 for x, end, y, low in ends)
 
 
-def test_a_part_of_an_axis_has_its_own_count_and_the_colour_of_the_axis():
-    parts = spec_bars(Spec.of("data:(1)2"), 1, make_mesh(data=4, model=2), 40)
-    assert [(p.group, p.hint) for p in parts] == [(0, "dimension 0: split 2 ways by data:(1)2")] * 2
-
-
 def test_a_plan_has_a_row_a_value_with_its_type_origin_cost_and_line():
     said = words(draw(PLAN))
     for op in PLAN.ops:
@@ -67,15 +61,6 @@ def test_the_bars_of_a_plan_are_those_of_its_values():
     assert hints.count("w_1: dimension 0: not split") == 1
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axes_and_unsplit_dimensions_have_colours_of_their_own(theme):
-    picture = draw(PLAN)
-    groups = [entry.group for entry in picture.legend]
-    fills = hexed(colours(groups, picture.groups, picture.colormap, theme))
-    assert [entry.text for entry in picture.legend] == ["data 4", "model 2", "not split"]
-    assert len(set(fills)) == 3
-
-
 def test_a_long_plan_is_shortened_counted_and_keeps_what_moves_data():
     plan = layers(30)
     kept = {row.op.name for row in value_rows(plan, 40)}
@@ -83,12 +68,6 @@ def test_a_long_plan_is_shortened_counted_and_keeps_what_moves_data():
     assert {c.value for c in plan.collectives} <= kept
     assert f"and {len(plan.ops) - 40} more values" in words(draw(plan, limit=40))
     assert len(draw(plan, limit=1000).alt) > len(draw(plan, limit=40).alt)
-
-
-def test_values_are_in_the_order_of_the_program_where_all_are_shown():
-    plan = layers(30)
-    assert [row.op.name for row in value_rows(plan, len(plan.ops))] == [o.name for o in plan.ops]
-    assert not any("come first" in text for text in words(draw(plan, limit=len(plan.ops))))
 
 
 def test_of_a_long_plan_the_largest_come_first_as_in_its_text():
@@ -194,12 +173,6 @@ def test_stages_have_four_columns_with_what_changed_between_them():
     assert sum(h.startswith("compiled") for h in hints) == len(MADE)
 
 
-def test_a_stage_that_is_not_known_says_why():
-    picture = draw(Stages(PROGRAM, PLAN))
-    assert [frame.dashed for frame in picture.frames] == [False, False, True, True]
-    assert {"Not asked yet.", "Not compiled yet."} <= set(words(picture))
-
-
 def _ops(*scopes: tuple[str, ...], **more) -> list[PlannedOp]:
     return [
         PlannedOp(f"v{i}", "op", scope=("jit(f)", *scope), operands=("x",), **more)
@@ -268,16 +241,3 @@ def test_how_often_a_loop_runs_is_said_of_it_and_not_of_each_value():
     assert "loop, runs 12 times" in words(draw(plan))
     assert not any("loop body" in text for text in words(draw(plan)))
     assert to_text(plan).splitlines()[1] == "loop, runs 12 times"
-
-
-def test_the_backward_pass_is_one_call():
-    paths = call_paths([*_ops(*[("mlp",)] * 4), *_ops(*[("transpose(jvp(mlp))",)] * 4,
-                                                       backward=True)])  # fmt: skip
-    assert paths[-1] == (BACKWARD,)
-    assert paths[0] == ()
-
-
-def test_calls_of_few_values_are_not_worth_a_fold():
-    assert set(call_paths(_ops(*[("mlp",)] * 4, ("norm",), ("norm",), *[("out",)] * 4))) == {
-        ("mlp",), (), ("out",),
-    }  # fmt: skip

@@ -16,9 +16,9 @@ from shardviz.picture.show import draw
 
 # shape, spec, mesh
 LARGE = {
-    **{f"1-D, {n:,}": ((n,), "a", {"a": n}) for n in (8, 512, 4096, 65536)},
-    **{f"rows, {n:,}": ((n, 4), "a", {"a": n}) for n in (8, 64, 512, 1024, 4096, 16384, 65536)},
-    **{f"columns, {n:,}": ((4, n), "None, a", {"a": n}) for n in (512, 4096, 65536)},
+    **{f"1-D, {n:,}": ((n,), "a", {"a": n}) for n in (8, 4096, 65536)},
+    **{f"rows, {n:,}": ((n, 4), "a", {"a": n}) for n in (64, 4096, 65536)},
+    **{f"columns, {n:,}": ((4, n), "None, a", {"a": n}) for n in (512, 65536)},
     "2-D, 4,096": ((4096, 4096), "a, b", {"a": 64, "b": 64}),
     "2-D, 65,536": ((4096, 4096), "a, b", {"a": 256, "b": 256}),
     "2-D, long": ((65536, 64), "a, b", {"a": 4096, "b": 16}),
@@ -35,9 +35,13 @@ def picture(name: str) -> Picture:
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_no_words_stand_over_others(name):
+def test_a_page_in_shape_with_every_device_and_no_words_over_others(name):
+    made = picture(name)
+    assert (made.width <= 1250, made.height <= 1010) == (True, True)
+    assert len(made.device_ids()) == make_mesh(LARGE[name][2]).size
+    assert 0 <= made.tiles.x.min() <= made.tiles.x.max() <= made.width
     rows: dict[float, list] = {}
-    for label in picture(name).labels:
+    for label in made.labels:
         rows.setdefault(round(label.y, 1), []).append((*label_span(label), label.text))
     for spans in rows.values():
         spans.sort()
@@ -45,26 +49,10 @@ def test_no_words_stand_over_others(name):
             assert right <= left + 2, (text, other)
 
 
-@pytest.mark.parametrize("name", LARGE)
-def test_the_page_keeps_its_shape(name):
-    made = picture(name)
-    assert made.width <= 1250, made.width
-    assert made.height <= 1010, made.height
-
-
-@pytest.mark.parametrize("name", LARGE)
-def test_every_device_has_its_tile(name):
-    made = picture(name)
-    assert len(made.device_ids()) == make_mesh(LARGE[name][2]).size
-    assert made.tiles.x.min() >= 0
-    assert made.tiles.x.max() <= made.width
-
-
 @pytest.mark.parametrize(
     ("shape", "mesh", "counts"),
     [
         ((32000, 4096), {"model": 16, "data": 256}, (16, 256)),
-        ((32000, 4096), {"model": 16, "data": 64}, (16, 64)),
         ((512, 2048), {"model": 512, "data": 128}, (512, 128)),
     ],
 )
@@ -79,7 +67,7 @@ def test_a_row_of_blocks_is_in_one_line_as_long_as_a_page_has_space(shape, mesh,
         assert any(label.text == str(size) and label.anchor == anchor for label in ticks)
 
 
-@pytest.mark.parametrize("sizes", [(256, 16, 16), (64, 32, 32), (64, 1024), (16, 8, 8)])
+@pytest.mark.parametrize("sizes", [(256, 16, 16), (64, 1024)])
 def test_every_axis_of_a_large_mesh_is_named(sizes):
     mesh = make_mesh({f"axis{i}": size for i, size in enumerate(sizes)})
     words = {label.text.split()[0] for label in draw(mesh).labels if label.role == "axis"}

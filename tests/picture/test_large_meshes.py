@@ -8,7 +8,6 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from shardviz.core.errors import MeshError
 from shardviz.core.format import MOST_IRREGULAR, ids_text
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
@@ -52,14 +51,6 @@ def test_hosts_that_share_evenly_have_no_number_for_each_device():
     assert picture.tiles.tooltip(1).endswith("hosts 32–63")
     assert "hosts in mesh order: 0–2097151; 8 devices each" in " ".join(text.split())
     assert not {"device_ids", "process_indices"} & set(vars(mesh))
-
-
-def test_a_device_is_found_among_millions_with_given_ids():
-    ids = np.random.default_rng(0).permutation(1 << 18) + 5
-    mesh = make_mesh({"a": 1 << 17, "b": 2}, device_ids=ids)
-    assert mesh.coordinates(int(ids[77_777])) == (38_888, 1)
-    with pytest.raises(MeshError, match="No device 4 in this mesh"):
-        mesh.position(4)
 
 
 def test_a_tile_says_how_many_devices_it_is_and_which():

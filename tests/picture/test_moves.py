@@ -6,18 +6,16 @@ import dataclasses
 
 import pytest
 
-from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.cause import ValueName
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp
-from shardviz.core.program.report import Collective, Failure, Member, Memory, Report
+from shardviz.core.program.report import Collective, Member, Memory, Report
 from shardviz.core.program.stages import Stages
-from shardviz.picture.page import wrapped
 from shardviz.picture.plan import ValueRow
 from shardviz.picture.report import draw_collectives, draw_report
 from shardviz.picture.show import draw, to_text
-from tests.picture.values import MESH, PROGRAM, REFUSED
+from tests.picture.values import MESH, PROGRAM
 
 LOOPED = Collective(
     "all-reduce", ("model",), 256, "jit(f)/while/dot", "f.py:3", trips=10, value="dot"
@@ -70,12 +68,6 @@ def test_the_longest_bar_and_the_first_line_are_of_the_most_bytes_in_all():
     assert picture.tiles.width.tolist()[:2] == [150.0, 150.0 * 1024 / 2560]
 
 
-def test_the_rest_of_many_collectives_is_summed_with_its_turns():
-    many = [dataclasses.replace(ONCE, bytes_per_device=4096 + n) for n in range(39)]
-    picture = draw_collectives((*many, LOOPED.without_source(), ONCE, *[UNKNOWN] * 2))
-    assert "1.1 KiB" in labels(picture)  # 1,024 + 64 + 64 B beside the 40 largest
-
-
 def test_alike_collectives_are_one_row_with_the_bytes_of_all():
     picture = draw_collectives((*[ONCE] * 3, LOOPED))
     assert "3 × 1 KiB" in labels(picture)
@@ -96,18 +88,6 @@ def test_a_large_difference_begins_with_its_collectives():
     assert len(lines) <= 62
 
 
-def test_few_changes_are_all_said():
-    lines = to_text(plan(ONCE, values=3).diff(plan(LOOPED, values=2))).splitlines()
-    assert lines[0] == "1 collective gained, 1 lost; 1 value gone."
-    assert [v.split(":")[0] for v in lines[2:]] == ["Gained", "Lost", "Gone"]
-
-
-def test_a_difference_to_another_mesh_names_both_first():
-    other = Plan("f", make_mesh(data=8), ())
-    lines = to_text(plan().diff(dataclasses.replace(other, ops=plan(spec="None").ops))).splitlines()
-    assert lines[0] == "Mesh: data=4, model=2 -> data=8"
-
-
 PATH = "jit(train)/transpose(jvp(layer))/while/body/closed_call/checkpoint/attn/bsd,dhk/dot_general"
 
 
@@ -117,18 +97,6 @@ def test_lines_of_a_report_are_no_wider_than_asked():
     text = to_text(long)
     assert max(map(len, text.splitlines())) <= 80
     assert merged in "".join(v.strip() for v in text.splitlines())
-
-
-def test_addresses_stay_in_one_piece():
-    address = "https://docs.jax.dev/en/latest/" + "a/" * 60
-    failed = Report("f", "cpu", error=Failure("compile", f"See {address} for more."))
-    assert address in to_text(failed)
-
-
-@pytest.mark.parametrize("width", [10, 24, 80])
-def test_wrapping_loses_nothing_of_a_path(width):
-    lines = wrapped(f"from {PATH}", width, "  ")
-    assert "".join(v.strip() for v in lines) == f"from{PATH}"
 
 
 MARKS = {
@@ -143,14 +111,6 @@ MARKS = {
 @pytest.mark.parametrize(("op", "marks"), MARKS.values(), ids=MARKS.keys())
 def test_values_inside_of_a_shard_map_are_marked(op, marks):
     assert ValueRow(op, ()).marks == marks
-
-
-def test_why_a_stage_is_missing_is_said_whole_below():
-    found = Stages(PROGRAM, REFUSED)
-    missing = [r for r in found.all if r.collectives is None]
-    said = " ".join(labels(draw(found)))
-    for stage in missing:
-        assert str(stage) in said or str(stage).split()[0] in said
 
 
 def test_a_report_says_what_lies_in_the_host_s_memory_and_its_own_notes():

@@ -21,21 +21,13 @@ from tests.picture.geometry import SLACK, check_page
 TOPOLOGIES = [
     "tpu:v5e:1x1",
     "tpu:v5e:4x4",
-    "tpu:v5e:2x8",
-    "tpu:v6e:16x16",
     "tpu:v5e:4x4*2",
-    "tpu:v5e:8x8*3",
     "tpu:v4:2x2x2",
-    "tpu:v5p:4x4x4",
     "tpu:v5p:4x4x8",
-    "tpu:7x:4x4x4",
     "tpu:7x:2x2x2*2",
     "tpu:v3:8x8",
     "tpu:v5p:8x8x16",
     "gpu:h100:2x8",
-    "gpu:h100:1x8",
-    "gpu:a100:1x1",
-    "gpu:b200:16x8",
     "gpu:h200:3x4",
 ]
 
@@ -187,12 +179,6 @@ def test_the_network_is_drawn_where_it_is_used():
     assert sorted(set(between.group.tolist())) == [MANY_GROUPS, NO_GROUP]
 
 
-def test_more_than_ten_groups_are_a_ramp_that_the_notes_name():
-    mesh = make_mesh(data=16, model=16)
-    picture = draw_position(mesh, "tpu:v6e:16x16", Collective("all-gather", ("model",), 1))
-    assert (picture.colormap, picture.groups, picture.legend) == ("ramp", 16, ())
-
-
 def test_unknown_groups_are_said_and_nothing_is_invented():
     picture = draw_position(make_mesh(data=16), "tpu:v5e:4x4", Collective("all-gather", (), 1))
     assert (picture.edges.group == NO_GROUP).all()
@@ -208,18 +194,6 @@ def test_thousands_of_chips_stay_on_a_page():
     assert (picture.edges.group != NO_GROUP).all(), "idle links would hide those in use"
     assert not picture.frames
     _check_edges(picture)
-
-
-def test_a_mesh_is_drawn_by_position_by_the_same_function():
-    mesh = make_mesh(data=4, model=4)
-    picture = draw(mesh, by="position", topology="tpu:v5e:4x4", colour="model")
-    assert picture.facts == {"kind": "devices", "by": "position"}
-    assert picture.tiles.group.tolist() == [0, 1, 2, 3] * 4
-    assert picture.labels[0].text == "mesh data=4, model=4 on tpu:v5e:4x4"
-    gather = Collective("all-gather", ("model",), 1)
-    same = draw(mesh, by="position", topology="tpu:v5e:4x4", collective=gather)
-    assert (same.edges.group >= 0).sum() == 12
-    assert draw(Topology.parse("tpu:v5e:4x4"), title="").labels[0].role != "title"
 
 
 @pytest.mark.parametrize(

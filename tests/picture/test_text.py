@@ -53,24 +53,6 @@ GOLDENS = {
                └─────────┴─────────┘
         """,
     ),
-    "one axis, in an order of its own": (
-        make_mesh(ring=8, device_ids=[0, 1, 2, 3, 7, 6, 5, 4]),
-        """
-        mesh ring=8 · 8 devices · 1 host
-                 ┌───┬───┬───┬───┬───┬───┬───┬───┐
-        ring 0–7 │ 0 │ 1 │ 2 │ 3 │ 7 │ 6 │ 5 │ 4 │
-                 └───┴───┴───┴───┴───┴───┴───┴───┘
-        """,
-    ),
-    "a large mesh": (
-        make_mesh(pod=2, data=16, model=16, processes=64),
-        """
-        mesh pod=2, data=16, model=16 · 512 devices · 64 hosts
-        pod 0, data 0: 0–15
-        pod 0, data 1: 16–31
-        pod 0, data 2: 32–47
-        """,
-    ),
     "a huge mesh": (
         make_mesh(data=256, model=256, processes=8192),
         """
@@ -89,28 +71,6 @@ GOLDENS = {
         0:512 │ 0 · 2 · 4 · 6 │ 1 · 3 · 5 · 7 │
               └───────────────┴───────────────┘
         dimension 0 not split · dimension 1 → model
-        """,
-    ),
-    "a layout of rank 3": (
-        _layout((4, 4, 4), "a, b, c", a=2, b=2, c=2),
-        """
-        bf16[4, 4, 4] as P('a', 'b', 'c') on a=2, b=2, c=2
-        8 blocks of [2, 2, 2], 16 B per device, 1 replica
-        dimension 2 [0:2]
-              0:2   2:4
-            ┌─────┬─────┐
-        0:2 │ 0   │ 2   │
-            ├─────┼─────┤
-        2:4 │ 4   │ 6   │
-            └─────┴─────┘
-        dimension 2 [2:4]
-              0:2   2:4
-            ┌─────┬─────┐
-        0:2 │ 1   │ 3   │
-            ├─────┼─────┤
-        2:4 │ 5   │ 7   │
-            └─────┴─────┘
-        dimension 0 → a · dimension 1 → b · dimension 2 → c
         """,
     ),
     "a strip": (
@@ -169,75 +129,6 @@ GOLDENS = {
         dimension 0: 2 blocks
         """,
     ),
-    "a spec": (
-        VALUES["spec"],
-        "P('x', None, ('y', 'z'))\ndimension 0 → x · dimension 1 not split · dimension 2 → y, z",
-    ),
-    "a spec with marks": (
-        VALUES["spec with marks"],
-        "P('x', unreduced={'y'})\ndimension 0 → x · unreduced over y",
-    ),
-    "an array": (VALUES["array"], "w_in bf16[512, 2048] · 2 MiB · logical axes embed mlp"),
-    "rules": (
-        VALUES["rules"],
-        """
-        5 rules
-        1  batch → data
-        2  mlp → model
-        3  embed → model
-        4  embed → None
-        5  heads → tensor
-        """,
-    ),
-    "a broken request": (
-        VALUES["request of no names"],
-        """
-        w_bad bf16[512, 2047] · 2 MiB · requested spec P(None, 'model')
-        ✗ Dimension 1: 2,047 does not divide by 2 (model): 1 left over.
-        """,
-    ),
-    "a program": (
-        VALUES["program"],
-        """
-        block: 3 arrays
-        mesh data=4, model=2 · 8 devices · 2 hosts
-                 model 0   model 1
-               ┌─────────┬─────────┐
-        data 0 │ 0       │ 1       │ host 0
-        data 1 │ 2       │ 3       │ host 0
-        data 2 │ 4       │ 5       │ host 1
-        data 3 │ 6       │ 7       │ host 1
-               └─────────┴─────────┘
-        x      bf16[64, 512]    P('data', 'model')  8 KiB per device
-        w_in   bf16[512, 2048]  P(None, 'model')  1 MiB per device, 4 replicas
-        w_bad  bf16[512, 2047]  ✗ Dimension 1: 2,047 does not divide by 2 (model): 1
-        """,
-    ),
-    "a report": (
-        VALUES["report"],
-        """
-        block on cpu × 8, simulated: a check failed
-        lower 12 ms · compile 340 ms · place 3 ms · run 10 ms · from the cache · median
-          of 3 runs
-        memory per device: arguments 3 MiB, outputs 1 MiB, temporaries 512 KiB
-        Fits: 4.5 MiB of 16 GiB per device.
-        cost: 2.1 G flops
-        effects: ordered io
-        2 collectives:
-          8 MiB all-reduce over model · block.py:31 · jit(f)/dot_general
-          585.9 KiB all-gather
-        ✓ x: boxes of 8 shards: all 8 as predicted.
-        ✗ out: value: differs by 0.3.
-        – w: value: no value was given.
-        """,
-    ),
-    "a failed report": (
-        VALUES["failed report"],
-        """
-        block on cpu × 8: failed
-        ✗ trace: shapes do not fit (block.py:31)
-        """,
-    ),
 }
 
 
@@ -252,7 +143,7 @@ def test_a_value_reads_as_it_should(name):
 
 
 @pytest.mark.parametrize("name", VALUES)
-@pytest.mark.parametrize("width", [1, 40, 80, 200])
+@pytest.mark.parametrize("width", [1, 80])
 def test_every_value_has_text_of_any_width(name, width):
     text = to_text(VALUES[name], width)
     assert text.strip()

@@ -11,8 +11,7 @@ from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.report import Collective
-from shardviz.picture.palette import hexed, palette, text_colours, theme_of
-from shardviz.picture.picture import Picture, make_tiles
+from shardviz.picture.picture import Picture
 from shardviz.picture.serialization import serialize
 from shardviz.picture.show import draw
 from shardviz.widgets import html_page
@@ -132,35 +131,12 @@ def test_a_page_writes_ids_as_python_does():
     assert texts == [ids_text(ids, limit) for ids, limit in cases]
 
 
-def test_the_wire_is_json_and_carries_what_surrounds_the_tiles():
-    picture = draw(VALUES["request"])
-    data = json.loads(json.dumps(serialize(picture)[0]))
-    assert (data["width"], data["height"], data["alt"]) == (
-        picture.width, picture.height, picture.alt,
-    )  # fmt: skip
-    devices = data["panels"][0]["picture"]
-    assert {"data 0", "model 1"} <= {v[2] for v in devices["labels"]}
-    assert [f[2] for f in devices["frames"]] == ["host 0", "host 1"]
-    assert devices["facts"] == {"kind": "devices", "by": "mesh"}
-
-
 def test_what_equals_its_default_or_the_row_before_is_left_out():
     data, buffers = serialize(draw(make_mesh(data=4), title=""), with_palette=False)
     assert set(data) == {"width", "height", "alt", "facts", "labels", "tiles"}
     assert "group" not in data["tiles"]
     assert [len(row) for row in data["labels"]] == [6, *[3] * (len(data["labels"]) - 1)]
     assert buffers == [], "the numbers of a few tiles are in the JSON"
-
-
-@pytest.mark.parametrize("groups", [2, 10, 11, 5000])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_colours_on_the_wire_are_those_of_the_palette(groups, theme):
-    picture = Picture(10, 10, make_tiles(0, 0, 1, 1), groups=groups, alt="one tile")
-    sent = serialize(picture)[0]["palette"][theme]
-    for strength in ("rest", "faint", "strong"):
-        fills = palette(groups, "blocks", theme_of(theme), strength)
-        assert sent[strength] == hexed(fills)
-        assert sent[f"{strength}Text"] == hexed(text_colours(fills, theme))
 
 
 def test_what_is_alike_for_all_tiles_is_sent_once():

@@ -5,7 +5,6 @@ import io
 import matplotlib.style
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from PIL import Image
 
 from shardviz.core.errors import ShardvizError
@@ -39,12 +38,6 @@ def test_every_value_is_a_png_with_its_words_inside(name, theme):
                           pytest.approx(picture.height * 2, abs=2))  # fmt: skip
     corner = np.asarray(image.convert("RGB"))[0, 0].tolist()
     assert tuple(corner) == rgb(theme_of(theme).paper)
-
-
-def test_a_figure_takes_the_options_of_the_picture():
-    by_host = figure(MESH, "dark", by="host", title="")
-    assert isinstance(by_host, Figure)
-    assert {t.get_text() for t in by_host.axes[0].texts} >= {"host 0"}
 
 
 def test_a_figure_shows_itself_without_pyplot():

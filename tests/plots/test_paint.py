@@ -62,11 +62,6 @@ def test_every_label_is_painted_and_can_be_read(theme):
             assert contrast(ink, paper) >= 4.5
 
 
-def test_the_figure_is_as_large_as_the_picture():
-    picture = draw(MESH)
-    assert (paint(picture).get_size_inches() * 72) == pytest.approx((picture.width, picture.height))
-
-
 @pytest.mark.parametrize("name", VALUES)
 def test_every_value_is_painted_completely(name):
     picture = draw(VALUES[name])
@@ -100,14 +95,6 @@ def test_names_are_never_read_as_mathematics_and_missing_letters_are_boxes():
 
 def _painted_ids(picture: Picture) -> set[str]:
     return {t for t in _texts(paint(picture).axes[0]) if t.isdigit()}
-
-
-def test_ids_are_written_while_they_fit_and_give_way_beyond():
-    small = draw(make_mesh(data=16, model=32), title="")
-    assert {str(i) for i in range(512)} <= _painted_ids(small)
-    large = draw(make_mesh(data=64, model=64), title="")
-    assert "4095" not in _painted_ids(large)
-    assert large.tiles.tooltip(4095).startswith("device 4095 · ")
 
 
 def test_lines_that_do_not_fit_are_left_out_and_the_first_stays():

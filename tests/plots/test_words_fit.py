@@ -19,7 +19,7 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.report import Check, Collective, Failure, Report
 from shardviz.core.program.stages import Stages
-from shardviz.picture.page import broken, shortened, text_width
+from shardviz.picture.page import broken, text_width
 from shardviz.picture.picture import Picture
 from shardviz.picture.show import draw
 from shardviz.plots.paint import paint
@@ -109,13 +109,6 @@ def words(picture: Picture) -> str:
     return " ".join(v.text.strip() for v in picture.labels)
 
 
-def test_pages_stay_as_wide_as_people_read():
-    for name, value in LONG.items():
-        if name not in ("name", "mesh", "resolution"):  # titles and tables are as wide as names
-            title = "" if name != "report" else None
-            assert draw(value, title=title).width < 2000, name
-
-
 ANSWERS = {
     "plan of many moves": "all-gather 256 B × 1,000,000 over data, all-reduce 1 TiB over",
     "failure": SENTENCE.strip(),
@@ -159,11 +152,3 @@ def test_broken_lines_lose_nothing_and_fit(width):
     lines = broken(SENTENCE + PATH, width, 9)
     assert "".join(lines).replace(" ", "") == (SENTENCE + PATH).replace(" ", "")
     assert all(text_width(line, 9) <= width for line in lines)
-
-
-def test_a_line_too_many_ends_with_an_ellipsis():
-    lines = broken(SENTENCE, 100, 9, most=2)
-    assert len(lines) == 2
-    assert lines[-1].endswith("…")
-    assert text_width(lines[-1], 9) <= 100
-    assert shortened("short", 100, 9) == "short"
