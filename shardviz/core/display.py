@@ -51,9 +51,9 @@ class Fact:
     """A value of codes and fields. `str` of it is its sentence.
 
     >>> from shardviz.core.program.uncertain import Uncertain
-    >>> fact = Uncertain("fft", ("model",))
+    >>> fact = Uncertain("along", ("model",))
     >>> fact.code, str(fact)[:27]
-    ('fft', 'The estimate is uncertain h')
+    ('along', 'The estimate is uncertain h')
     """
 
     __slots__ = ()

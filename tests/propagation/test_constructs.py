@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from shardviz.core.backend.shardy.builder import all_axes
-from shardviz.core.program.explanation import WholeLine
+from shardviz.core.program.explanation import NotSplitLine
 from shardviz.core.program.plan_notes import Note
 from tests.propagation.planning import V, W, X, plan
 
@@ -283,7 +283,7 @@ def test_what_is_not_covered_says_so(eight_devices, name):
     assert first == note or first.code == "host"
     assert (op.covered, second.code, op.spec.axes) == (False, "no rule", ())
     assert any(note.code == "not covered" for note in made.notes)
-    lines = [fact for fact in made.why(value).facts if isinstance(fact, WholeLine)]
+    lines = [fact for fact in made.why(value).facts if isinstance(fact, NotSplitLine)]
     assert {line.code for line in lines} == {"no rule"}
 
 

@@ -107,7 +107,7 @@ def test_a_value_says_what_the_estimate_misses(name, eight_devices):
 def test_what_is_uncertain_names_dimension_and_axes(eight_devices):
     made = plan(lambda x: jnp.flip(x, 1), x=X)
     (found,) = uncertain(made)
-    assert found == Uncertain("reverse", ("model",), 1)
+    assert found == Uncertain("along", ("model",), 1, "reverse")
     assert found in made.why("rev").facts
     assert Note("uncertain", ("rev",)) in made.notes
 

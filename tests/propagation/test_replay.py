@@ -79,7 +79,7 @@ def test_a_still_and_a_text_of_a_step():
     early = plan.after(-1)
     assert early.collectives == ()
     for number in (-1, 0):
-        (note,) = plan.after(number).notes
+        note = plan.after(number).notes[0]
         assert (note.code, note.step) == ("after step", number)
         assert str(note) in " ".join(sv.text(plan.after(number)).split())
     assert len(sv.plot(early).axes) == 1

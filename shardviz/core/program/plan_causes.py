@@ -39,9 +39,8 @@ class SumCause(PlanCause):
     """Each device has a part of a result, since an operand is split.
 
     Attributes:
-        code: what the operation does: `"inner"` (a product), `"channels"` (a
-            convolution), `"reduce"`, `"gather"`, `"scatter"`, `"other"`; `"part"` where
-            a value that no operation makes is summed.
+        code: what the operation does: `"inner"` (a product or convolution),
+            `"reduce"`, `"gather"`, `"scatter"` or `"other"`.
         dims: of a reduction, the dimensions of its operand that are split.
         reducer: of a reduction, what it does: `"add"`, `"maximum"`; `""` where unknown.
         kept: whether each device keeps only its shard of the result.
@@ -63,9 +62,6 @@ class ShardingRequest:
     Attributes:
         kind: `"constraint"`, `"reshard"`, `"shard_map"` or `"loop"`.
         source: the line of the user's code, or `""`.
-
-    >>> ShardingRequest("constraint", "train.py:9").source
-    'train.py:9'
     """
 
     kind: str
@@ -79,16 +75,14 @@ class MoveCause(PlanCause):
     Attributes:
         kind: the kind of collective, `"all-gather"`.
         before, after: its sharding, and the one that is needed.
-        code: what needs it: `"request"`, `"result"` (of the program), `"loop"` (which
-            carries it), `"return"` (of a branch), `"call"` or `"op"`.
-        user: the name of what needs it; `""` where that is not one operation.
+        code: what needs it: `"request"`, `"result"` (of the program) or `"op"`.
+        user: the name of the operation that needs it, or `""`.
         asked: of a request, which.
         under: a request that the value itself is under, or None.
-        again: whether it was moved in this way before.
 
     >>> split, needed = Spec.parse("data"), Spec.parse("None")
-    >>> MoveCause("x", ("data",), "all-gather", split, needed, "op", "sort").again
-    False
+    >>> MoveCause("x", ("data",), "all-gather", split, needed, "op", "sort").user
+    'sort'
     """
 
     kind: str
@@ -98,29 +92,13 @@ class MoveCause(PlanCause):
     user: str = ""
     asked: ShardingRequest | None = None
     under: ShardingRequest | None = None
-    again: bool = False
 
     def without_source(self) -> MoveCause:
         """The same cause without source lines."""
-        requests = {}
-        for name in ("asked", "under"):
-            request = getattr(self, name)
-            if request is not None:
-                requests[name] = replace(request, source="")
-        return replace(self, **requests)
-
-
-@dataclass(frozen=True)
-class OperandCause(PlanCause):
-    """An operand of a product is gathered, so that nothing is summed.
-
-    Attributes:
-        product: the name of the product.
-        again: whether it was gathered in this way before.
-    """
-
-    product: str
-    again: bool = False
+        asked = self.asked and replace(self.asked, source="")
+        return replace(
+            self, asked=asked, under=self.under and replace(self.under, source="")
+        )
 
 
 @dataclass(frozen=True)

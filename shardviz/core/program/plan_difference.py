@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 from shardviz.core.display import Displayed, Fact
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown
-from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.plan_values import PlannedOp, Record
-from shardviz.core.program.report import Collective, Failure
+from shardviz.core.program.report import Collective
 
 T = TypeVar("T")
 
@@ -42,42 +41,23 @@ class ValueChange(Fact):
 
 
 @dataclass(frozen=True)
-class OneSided(Fact):
-    """A value that one plan lacks.
+class PlanChange(Fact):
+    """One thing that differs between two plans, or how many do.
 
     Attributes:
-        code: `"new"` or `"gone"`.
-        op: the value.
+        code: of a value that one plan lacks `"new"` or `"gone"`; of a collective
+            `"gained"`, `"lost"` or `"resized"`; `"mesh"`; `"bytes sent"` by each
+            device; `"no plan before"` or `"no plan after"`, with the error; or
+            `"nothing"`.
+        before, after: the value, collective, mesh, number or error of each plan; None
+            where a plan has none.
+
+    >>> PlanChange("lost", before=Collective("all-gather", ("data",), 8)).after
     """
 
     code: str
-    op: PlannedOp
-
-
-@dataclass(frozen=True)
-class PlannedChange(Fact):
-    """A collective that one plan lacks, or has in another size.
-
-    Attributes:
-        code: `"gained"`, `"lost"` or `"resized"`.
-        collective: of a resized one, as it is afterwards.
-        before: of a resized one, as it was.
-
-    >>> PlannedChange("lost", Collective("all-gather", ("data",), 8)).code
-    'lost'
-    """
-
-    code: str
-    collective: Collective
-    before: Collective | None = None
-
-
-@dataclass(frozen=True)
-class OtherMesh(Fact):
-    """The plans are on different meshes."""
-
-    before: MeshSpec
-    after: MeshSpec
+    before: Any = None
+    after: Any = None
 
 
 @dataclass(frozen=True)
@@ -91,32 +71,6 @@ class Counts(Fact):
 
     collectives: tuple[tuple[str, int], ...]
     values: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True)
-class BytesSent(Fact):
-    """The bytes that each device sends, before and after."""
-
-    before: int
-    after: int
-
-
-@dataclass(frozen=True)
-class NoPlan(Fact):
-    """One of the two is not there.
-
-    Attributes:
-        code: which: `"before"` or `"after"`.
-        error: why.
-    """
-
-    code: str
-    error: Failure
-
-
-@dataclass(frozen=True)
-class NothingChanged(Fact):
-    """Both plans are equal."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -150,64 +104,56 @@ class PlanDiff(Displayed):
         """The difference: in numbers, then collectives, then values."""
         for plan, code in ((self.before, "before"), (self.after, "after")):
             if plan.error is not None:
-                return (NoPlan(code, plan.error),)
-        facts = (*self.head_facts, *self.move_facts, *self.value_facts)
-        return facts or (NothingChanged(),)
+                return (PlanChange(f"no plan {code}", after=plan.error),)
+        facts = (*self._in_numbers(), *self._of_collectives(), *self._of_values())
+        return facts or (PlanChange("nothing"),)
 
-    @cached_property
-    def head_facts(self) -> tuple[Fact, ...]:
-        """What changes in numbers: the mesh, how many collectives and values, bytes
-        sent.
-        """
+    def _in_numbers(self) -> list[Fact]:
         facts: list[Fact] = []
         if self.before.mesh != self.after.mesh:
-            facts.append(OtherMesh(self.before.mesh, self.after.mesh))
+            facts.append(PlanChange("mesh", self.before.mesh, self.after.mesh))
         counts = Counts(
             _counted(gained=self.gained, lost=self.lost, resized=self.resized),
             _counted(changed=self.changed, new=self.added, gone=self.removed),
         )
         if counts.collectives or counts.values:
             facts.append(counts)
-        if self.move_facts:
+        if counts.collectives:
             before = sum(c.sent_in_all for c in self.before.collectives)
             after = sum(c.sent_in_all for c in self.after.collectives)
-            facts.append(BytesSent(before, after))
-        return tuple(facts)
+            facts.append(PlanChange("bytes sent", before, after))
+        return facts
 
-    @cached_property
-    def move_facts(self) -> tuple[PlannedChange, ...]:
-        """The collectives that changed; of those gained and lost the largest first."""
-        facts = []
-        for code, own in (("gained", self.gained), ("lost", self.lost)):
-            for c in sorted(own, key=lambda c: -c.bytes_in_all):
-                facts.append(PlannedChange(code, c))
-        for old, new in self.resized:
-            facts.append(PlannedChange("resized", new, old))
-        return tuple(facts)
+    def _of_collectives(self) -> list[Fact]:
+        """Those that are new or gone, the largest first, and those of another size."""
+        facts: list[Fact] = []
+        for c in sorted(self.gained, key=lambda c: -c.bytes_in_all):
+            facts.append(PlanChange("gained", after=c))
+        for c in sorted(self.lost, key=lambda c: -c.bytes_in_all):
+            facts.append(PlanChange("lost", before=c))
+        return facts + [PlanChange("resized", old, new) for old, new in self.resized]
 
-    @cached_property
-    def value_facts(self) -> tuple[Fact, ...]:
-        """The values that changed, are new, or gone; those with another sharding first."""
+    def _of_values(self) -> list[Fact]:
+        """The values that changed, those with another sharding first; new ones; gone."""
         facts: list[Fact] = []
         facts += sorted(self.changed, key=lambda c: not c.moved)
-        facts += [OneSided("new", op) for op in self.added]
-        facts += [OneSided("gone", op) for op in self.removed]
-        return tuple(facts)
+        facts += [PlanChange("new", after=op) for op in self.added]
+        return facts + [PlanChange("gone", before=op) for op in self.removed]
 
     @property
     def head(self) -> tuple[str, ...]:
-        """`head_facts` in sentences."""
-        return tuple(map(str, self.head_facts))
+        """What changes in numbers, one sentence a line."""
+        return tuple(map(str, self._in_numbers()))
 
     @property
     def moves(self) -> tuple[str, ...]:
-        """`move_facts` in sentences."""
-        return tuple(map(str, self.move_facts))
+        """The collectives that change, one sentence a line."""
+        return tuple(map(str, self._of_collectives()))
 
     @property
     def values(self) -> tuple[str, ...]:
-        """`value_facts` in sentences."""
-        return tuple(map(str, self.value_facts))
+        """The values that change, one sentence a line."""
+        return tuple(map(str, self._of_values()))
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -277,15 +223,14 @@ def _matched(
     seconds = [(new_key or key)(item) for item in new]
     pairs: dict[int, int] = {}
     matcher = SequenceMatcher(None, firsts, seconds, autojunk=False)
-    for block in matcher.get_matching_blocks():
-        for offset in range(block.size):
-            pairs[block.a + offset] = block.b + offset
+    for first, second, size in matcher.get_matching_blocks():
+        pairs |= dict(
+            zip(range(first, first + size), range(second, second + size), strict=True)
+        )
     # What changed its position is still the same.
     free: dict[Hashable, list[int]] = {}
-    taken = {*pairs.values()}
-    for position, name in enumerate(seconds):
-        if position not in taken:
-            free.setdefault(name, []).append(position)
+    for position in sorted({*range(len(new))} - {*pairs.values()}):
+        free.setdefault(seconds[position], []).append(position)
     for position, name in enumerate(firsts):
         if position not in pairs and free.get(name):
             pairs[position] = free[name].pop(0)

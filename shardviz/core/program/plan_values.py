@@ -412,6 +412,13 @@ class Record:
         )
 
 
+def arrival(
+    arrivals: Mapping[tuple[str, str], Step], name: str, axis: str
+) -> Step | None:
+    """The step that brought an axis, or the axis that it is a part of, to a value."""
+    return arrivals.get((name, axis)) or arrivals.get((name, parent_axis(axis)))
+
+
 _PART = re.compile(r":\(\d+\)(\d+)$")  # Shardy's part of an axis: data:(1)2
 
 

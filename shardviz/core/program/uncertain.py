@@ -1,9 +1,4 @@
-"""Where the estimate of a plan may differ from what XLA's partitioner does.
-
-The estimate is Shardy's own. For the operations of this table XLA's partitioner has
-rules of its own, and what it inserts is known once the program is compiled: nothing
-here predicts it. `wording/estimate.py` says it.
-"""
+"""Where the estimate of a plan may differ from what XLA's partitioner does."""
 
 from __future__ import annotations
 
@@ -11,60 +6,30 @@ from dataclasses import dataclass
 
 from shardviz.core.display import Fact
 
-#: The kinds of operations and moves at which the estimate is uncertain.
-KINDS = frozenset(
-    {
-        # What reads, along a split dimension, elements that another device holds.
-        "pad",
-        "slice",
-        "moved slice",
-        "slice of one",
-        "reverse",
-        "concatenate",
-        "convolution",
-        "reduce_window",
-        "select_and_scatter",
-        "cumulative",
-        "dynamic_slice",
-        "dynamic_update_slice",
-        "top_k",
-        "fft",
-        "reduce",
-        "reshape",
-        "groups",
-        "channels",
-        # What XLA cannot split.
-        "call",
-        "matrix",
-        "host",
-        # What wants a mesh axis in two places.
-        "gather",
-        "scatter",
-        "two factors",
-        "moved operand",
-        "summed result",
-        "other dimension",
-        # What is moved, whatever reads it.
-        "again",
-        "steps",
-        "part",
-    }
-)
+#: What kinds of operations and moves the estimate is uncertain at.
+KINDS = frozenset({"along", "call", "indices", "product", "move"})
 
 
 @dataclass(frozen=True)
 class Uncertain(Fact):
     """Why the estimate at a value may differ from what XLA's partitioner inserts.
 
-    Attributes:
-        code: what kind of operation or move it is, one of `KINDS`.
-        axes: the mesh axes that it is about.
-        dim: the dimension that these split; None where several do.
+    Nothing here predicts what that is: it is known once the program is compiled.
 
-    >>> Uncertain("reverse", ("model",), 1).dim
+    Attributes:
+        code: one of `KINDS`: `"along"` (the operation reads, along a split dimension,
+            what another device may hold), `"call"` (it needs all of its operands),
+            `"indices"` (it reads or writes at indices), `"product"` (it wants mesh axes
+            in two places), or `"move"` (a value is moved several times, or in steps).
+        axes: the mesh axes that it is about.
+        dim: of `"along"`, the dimension that these split; None where several do.
+        op: the operation, as StableHLO names it.
+
+    >>> Uncertain("along", ("model",), 1, "reverse").dim
     1
     """
 
     code: str
     axes: tuple[str, ...] = ()
     dim: int | None = None
+    op: str = ""

@@ -66,8 +66,8 @@ def sentence(fact: object) -> str:
         LookupError: nothing here says it.
 
     >>> from shardviz.core.program.uncertain import Uncertain
-    >>> sentence(Uncertain("fft", ("model",), 1)).split(".")[0]
-    'The estimate is uncertain here: a Fourier transform along dimension 1, split over model'
+    >>> sentence(Uncertain("along", ("model",), 1, "fft"))[:35]
+    'The estimate is uncertain here: fft'
     """
     return _words("SENTENCES", fact)(fact)
 

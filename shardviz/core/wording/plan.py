@@ -8,24 +8,15 @@ from shardviz.core.format import bytes_text, joined, plural, shown
 from shardviz.core.program.explanation import (
     CostLine,
     LeftOutLine,
-    MoreLine,
-    MovedLine,
-    NoStepLine,
-    RuleLine,
+    NotSplitLine,
     SplitLine,
     StepLine,
     UnreducedLine,
     ValueLine,
-    WholeLine,
 )
 from shardviz.core.program.plan_difference import (
-    BytesSent,
     Counts,
-    NoPlan,
-    NothingChanged,
-    OneSided,
-    OtherMesh,
-    PlannedChange,
+    PlanChange,
     ValueChange,
 )
 from shardviz.core.program.plan_notes import (
@@ -96,11 +87,8 @@ def _value_line(line: ValueLine) -> str:
     op = line.op
     kinds = {"argument": "an argument", "result": "a result"}
     kind = kinds.get(op.kind) or f"made by {op.opcode}{_at(op.source)}"
-    return f"{op.name} is {kind}, {op.short}: {op.spec}."
-
-
-def _rule_line(line: RuleLine) -> str:
-    return f"The rule of {line.op.name}: {line.op.rule}."
+    text = f"{op.name} is {kind}, {op.short}: {op.spec}."
+    return f"{text} Its rule: {op.rule}." if op.kind == "op" and op.rule else text
 
 
 # What brought an axis to a value, by the kind of its origin.
@@ -122,13 +110,6 @@ def _split_line(line: SplitLine) -> str:
         return f"{split}, as requested."
     source = f" ({origin.source})" if origin.source else ""
     return f"{split}, {_CAME[origin.kind].format(origin.name + source)}."
-
-
-def _no_step(line: NoStepLine) -> str:
-    return (
-        "No step of the propagation brought it: it crossed the border of a function or"
-        " loop."
-    )
 
 
 # Why values that are carried across a border are split alike.
@@ -159,41 +140,23 @@ def _step_line(line: StepLine) -> str:
     return f"{went}: {line.formula}, where {line.factor} is {place}."
 
 
-def _whole_line(line: WholeLine) -> str:
+def _not_split(line: NotSplitLine) -> str:
     """Why no axis splits a dimension."""
     splits = " and ".join(f"{axis} splits it in {name}" for axis, name in line.splits)
-    axis, name = line.splits[0] if line.splits else ("", "")
-    names = line.names or ("what is returned",)
-    verb = "is" if len(names) == 1 else "are"
+    axis = line.splits[0][0] if line.splits else ""
     why = {
         "size one": ": it has size 1",
         "requested": ", as requested",
         "no rule": f": Shardy has no rule for {line.op}",
-        "constraint": f": the constraint{_at(line.source)} asks for that",
-        "shard_map": f": the shard_map{_at(line.source)} asks for that",
-        "other result": f": {names[0]} is, but the program requests otherwise",
-        "result": f", as in {names[0]}",
+        "asked": f": the constraint or shard_map{_at(line.source)} asks for that",
+        "result": ": what is returned is not, or the program requests that",
         "unreached": ": no axis reached it",
-        "new": f": it is new in {line.op}, and nothing that reads it is split there",
-        "not in operands": (
-            f": no axis reached it; {joined(names)}, where it comes from, {verb} not"
-            " split there"
-        ),
-        "body": f": {splits}, but the body of a shard_map sees one shard",
-        "blocked": f": {splits}, but {line.op} lets nothing cross {line.factor}",
-        "part": (
-            f": in {name} it is one part of {line.factor}, and {axis} splits another"
-            " part"
-        ),
+        "blocked": f": {splits}, but {line.op} lets nothing cross there",
         "used": (
             f": {splits}, but {axis} splits dimension {line.other} here, and an array"
             " uses a mesh axis once"
         ),
         "conflict": f": {splits}: they disagree, so neither crosses {line.op}",
-        "summed": (
-            f": {splits}, but {axis} also splits {line.factor}, over which {line.op}"
-            " reduces"
-        ),
         "held": f": {splits}, but Shardy did not let it cross {line.op}",
     }
     return f"{_dimension(line)} is not split{why[line.code]}."
@@ -201,16 +164,6 @@ def _whole_line(line: WholeLine) -> str:
 
 def _unreduced(line: UnreducedLine) -> str:
     return f"It is not summed over {line.axis} yet: each device along it holds a part."
-
-
-def _moved_first(line: MovedLine) -> str:
-    verb = "is" if len(line.operands) == 1 else "are"
-    return (
-        f"{line.axis} splits {line.factor} ({line.size}) in {joined(line.operands)},"
-        f" which {verb} moved first ({line.kind} over {line.axis}): so {line.op} reduces"
-        f" over all of {line.factor} on each device, and needs no reduction over"
-        f" {line.axis}."
-    )
 
 
 def _cost(line: CostLine) -> str:
@@ -222,15 +175,12 @@ def _cost(line: CostLine) -> str:
 
 
 def _left_out(line: LeftOutLine) -> str:
-    how = ", element by element" if line.alike else ""
-    return f"{line.count:,} steps before the last are left out{how}."
-
-
-def _more(line: MoreLine) -> str:
+    if line.alike:
+        return f"{line.count:,} steps before the last are left out, element by element."
     return f"and {line.count:,} lines more, with full=True in sv.text"
 
 
-def _dimension(line: SplitLine | WholeLine) -> str:
+def _dimension(line: SplitLine | NotSplitLine) -> str:
     return f"Dimension {line.dim} ({line.size})"
 
 
@@ -347,15 +297,25 @@ def value_change(change: ValueChange) -> str:
     return f"{after.name}: {after.spec} as before, but {', '.join(came)}; {', '.join(comes)} now"
 
 
-def _one_sided(change: OneSided) -> str:
-    op = change.op
-    source = f" ({op.source})" if op.source else ""
-    return f"{change.code.capitalize()}: {op.name}, {op.short}, {op.spec}{source}"
-
-
-def _collective_change(change: PlannedChange) -> str:
-    before = f", {change.before.amount} before" if change.before else ""
-    return f"{change.code.capitalize()}: {change.collective.words}{before}"
+def _plan_change(change: PlanChange) -> str:
+    before, after, code = change.before, change.after, change.code
+    one = before if after is None else after
+    title = code.capitalize()
+    if code in ("new", "gone"):
+        source = f" ({one.source})" if one.source else ""
+        return f"{title}: {one.name}, {one.short}, {one.spec}{source}"
+    if code in ("gained", "lost", "resized"):
+        was = f", {before.amount} before" if code == "resized" else ""
+        return f"{title}: {one.words}{was}"
+    if code == "bytes sent":
+        return (
+            f"Each device sends {bytes_text(before)} before, {bytes_text(after)} now."
+        )
+    if code == "mesh":
+        return f"Mesh: {before} -> {after}"
+    if code == "nothing":
+        return "Nothing changes."
+    return f"There is {code}: {after}"
 
 
 def _counts(counts: Counts) -> str:
@@ -366,11 +326,6 @@ def _counts(counts: Counts) -> str:
             rest = [f"{number:,} {name}" for name, number in parts[1:]]
             sides.append(", ".join([f"{plural(count, noun)} {word}", *rest]))
     return "; ".join(sides) + "."
-
-
-def _bytes_sent(fact: BytesSent) -> str:
-    before, after = bytes_text(fact.before), bytes_text(fact.after)
-    return f"Each device sends {before} before, {after} now."
 
 
 def price(collectives: Sequence[Collective]) -> str:
@@ -511,16 +466,12 @@ def refusal(fact: Refusal) -> str:
 SENTENCES = {
     OpRule: rule_in_words,
     ValueLine: _value_line,
-    RuleLine: _rule_line,
     SplitLine: _split_line,
-    NoStepLine: _no_step,
     StepLine: _step_line,
-    WholeLine: _whole_line,
+    NotSplitLine: _not_split,
     UnreducedLine: _unreduced,
-    MovedLine: _moved_first,
     CostLine: _cost,
     LeftOutLine: _left_out,
-    MoreLine: _more,
     Note: note,
     UnevenNote: _uneven,
     TypeNote: _type_note,
@@ -528,11 +479,6 @@ SENTENCES = {
     Refusal: refusal,
     Choice: choice,
     ValueChange: value_change,
-    OneSided: _one_sided,
-    PlannedChange: _collective_change,
+    PlanChange: _plan_change,
     Counts: _counts,
-    BytesSent: _bytes_sent,
-    OtherMesh: lambda fact: f"Mesh: {fact.before} -> {fact.after}",
-    NoPlan: lambda fact: f"There is no plan {fact.code}: {fact.error}",
-    NothingChanged: lambda fact: "Nothing changes.",
 }

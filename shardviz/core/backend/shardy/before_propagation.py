@@ -31,6 +31,8 @@ from jaxlib.mlir.dialects import stablehlo
 from shardviz.core.backend.shardy.attributes import NUMBERED_CALL, defining_op
 
 CALL = "func.call"
+#: The attribute of what XLA puts before a loop for a value that it reads from outside.
+READ_BY_LOOP = "shardviz.read_by_loop"
 _ATTRIBUTES, _INLINEABLE = "mhlo.frontend_attributes", "inlineable"
 # What has effects beside its results, or that XLA takes to have some, such as
 # collectives.

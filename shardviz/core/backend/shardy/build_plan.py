@@ -165,12 +165,12 @@ class _PlanRun:
         attributes = AttributeCache()
         with copy.context:
             names = self._arguments(traced, argument_names(copy, attributes))
-            ops = PlanReader(copy, names, results, requested, mesh, attributes).read()
+            reader = PlanReader(copy, names, results, requested, mesh, attributes)
+            ops = reader.read()
         ops = note_uneven(self._with_unused(ops), mesh)
         if "Explicit" in mesh.axis_types:
             ops = note_types(ops, jaxpr)
-        planned = pipeline.planned_module_on(copy)
-        collectives = read_estimate(planned, ops, mesh, attributes)
+        collectives = read_estimate(copy, reader, ops)
         ops = with_uncertain_moves(ops, collectives, mesh)
         self.plan = replace(self.plan, ops=ops, collectives=collectives)
         self._note(*_notes_on(ops, mesh))

@@ -1,6 +1,4 @@
-"""Builds the values of a plan while a module is read: names, shapes, shardings,
-origins.
-"""
+"""Builds the values of a plan while a module is read: names, shapes, origins."""
 
 from __future__ import annotations
 
@@ -10,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
+
+from jaxlib.mlir import ir
 
 from shardviz.core.backend.shardy import pipeline
 from shardviz.core.backend.shardy.attributes import (
@@ -22,7 +22,13 @@ from shardviz.core.backend.shardy.attributes import (
 )
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_notes import Note
-from shardviz.core.program.plan_values import Origin, PlannedOp, Step, parent_axis
+from shardviz.core.program.plan_values import (
+    Origin,
+    PlannedOp,
+    Step,
+    arrival,
+    parent_axis,
+)
 
 # Operations that jax also adds around others, with the functions that mean them.
 _HELPERS = {
@@ -38,7 +44,8 @@ _HELPERS = {
     "slice": {"slice", "split", "dynamic_slice"},
 }
 _CALL = re.compile(r"\w+\(.*\)")
-_Arrivals = Mapping[tuple[str, str], Step]
+#: The attribute that numbers the operations that were read.
+NUMBER = "shardviz.number"
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,25 @@ class ValueBuilder:
     steps: tuple[Step, ...] = ()
 
 
+@dataclass
+class ReadOp:
+    """What was read of one operation.
+
+    Attributes:
+        location: where it stands, as seen from `main`.
+        context: that of its block.
+        results: the names of the values that it makes.
+        arguments: the names of the arguments of its blocks, if it has some.
+        inside: the context of its blocks.
+    """
+
+    location: SourceLocation
+    context: BlockContext
+    results: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    inside: BlockContext = field(default_factory=BlockContext)
+
+
 class Names:
     """Gives every value a name of its own.
 
@@ -125,11 +151,13 @@ class PlanBuilder(ABC):
     Attributes:
         attributes: the same.
         groups: number of a group of `shard_alike` to the names of its values.
+        read_ops: what was read of the operations, by their numbers.
     """
 
     def __init__(self, reserved: Iterable[str], attributes: AttributeCache) -> None:
         self.attributes = attributes
         self.groups: dict[str, list[str]] = {}
+        self.read_ops: list[ReadOp] = []
         self._names = Names(reserved)
         self._by_value: dict[Any, str] = {}
         self._builders: list[ValueBuilder] = []
@@ -138,7 +166,21 @@ class PlanBuilder(ABC):
 
     @abstractmethod
     def block(self, block: Any, context: BlockContext) -> tuple[str, ...]:
-        """Reads the operations of a block; the names of what it returns."""
+        """Reads the operations of a block of an operation; the names of what it returns."""
+
+    def number(self, op: Any, context: BlockContext) -> ReadOp:
+        """Numbers an operation, so that copies of the module know it, too."""
+        location = context.call.inner(self.attributes.location(op))
+        op.attributes[NUMBER] = ir.IntegerAttr.get(
+            ir.IntegerType.get_signless(64), len(self.read_ops)
+        )
+        read = ReadOp(location, context)
+        self.read_ops.append(read)
+        return read
+
+    def read_of(self, op: Any) -> ReadOp:
+        """What was read of an operation."""
+        return self.read_ops[op.attributes[NUMBER].value]
 
     def named(self, values: Any) -> tuple[str, ...]:
         """The names of some values."""
@@ -157,29 +199,22 @@ class PlanBuilder(ABC):
         self,
         value: ValueBuilder,
         edges: Sequence[Edge],
-        ends: Mapping[tuple[str, int], str],
+        operands: Sequence[str],
+        results: Sequence[str],
     ) -> None:
-        """Gives a value the steps that crossed its operation.
-
-        Args:
-            value: the value.
-            edges: the steps, by numbers.
-            ends: what these numbers mean: names, as `names_of_ends` gives them.
-        """
+        """Gives a value the steps that crossed its operation, between these values."""
+        ends = {("operand", number): name for number, name in enumerate(operands)}
+        for number, name in enumerate(results):
+            ends["result", number] = name
         steps = []
         for edge in edges:
             origin = ends.get(edge.source, "")
-            to: dict[str, None] = {}
-            for target in edge.targets:
-                name = ends.get(target, "")
-                # A step may lead from a value to itself, under another number.
-                if name and name != origin:
-                    to[name] = None
+            names = dict.fromkeys(ends.get(target, "") for target in edge.targets)
+            # A step may lead from a value to itself, under another number.
+            to = tuple([name for name in names if name not in ("", origin)])
             if origin and to:
                 op = value.op.name
-                steps.append(
-                    Step.trusted(edge.number, edge.axis, op, origin, tuple(to))
-                )
+                steps.append(Step.trusted(edge.number, edge.axis, op, origin, to))
         value.steps += tuple(steps)
 
     def origin(self, key: str, kind: str, name: str, source: str = "") -> None:
@@ -195,16 +230,12 @@ class PlanBuilder(ABC):
             op: the operation.
             context: its block.
             specs: the shardings of its results.
-            fields: what it has of PlannedOp's fields beside those that every operation
-                has.
+            fields: those of PlannedOp that not every operation has alike.
         """
-        location = context.call.inner(self.attributes.location(op))
+        location = self.read_of(op).location
         opcode = fields.pop("opcode", None) or pipeline.name_of(op)
         results = list(op.results)
         name = self._names.take(base_name(location.op, opcode), len(results))
-        operands = fields.pop("operands", None)
-        if operands is None:
-            operands = self.named(op.operands)
         shared = {
             "kind": "op",
             "opcode": opcode,
@@ -212,7 +243,6 @@ class PlanBuilder(ABC):
             "source": location.source,
             "stack": location.stack,
             "calls": location.calls,
-            "operands": operands,
             "scope": context.scope_of(location.op),
             "region": context.region,
             "manual": context.manual,
@@ -254,26 +284,25 @@ class PlanBuilder(ABC):
             for step in builder.steps:
                 for name in step.to:
                     arrivals.setdefault((name, step.axis), step)
-        ops = {b.op.name: b.op for b in self._builders}
-        search = _OriginSearch(ops, arrivals, alike)
         finished = []
         for builder in self._builders:
             op, last = builder.op, None
             origins: dict[str, Origin] = {}
-            axes = all_axes(op.spec)
-            # Those that Shardy names come first, then those that only the steps show.
-            for axis in axes:
-                origin = self._origin_of(axis, builder)
-                if origin is not None:
-                    origins[axis] = origin
-            for axis in axes:
-                step = _arrival(op.name, axis, arrivals)
+            later = []
+            for axis in all_axes(op.spec):
+                step = arrival(arrivals, op.name, axis)
                 if step is not None and (last is None or step.number > last):
                     last = step.number
-                if axis not in origins:
-                    origin = search.origin(axis, op.name)
-                    if origin is not None:
-                        origins[axis] = origin
+                origin = self._named_origin(axis, builder)
+                if origin is None:
+                    later.append(axis)
+                else:
+                    origins[axis] = origin
+            # Those that Shardy names come first, then those that only the steps show.
+            for axis in later:
+                origin = self._origin_by_steps(axis, op.name, arrivals, alike)
+                if origin is not None:
+                    origins[axis] = origin
             finished.append(op.changed(origins=origins, steps=builder.steps, step=last))
         return tuple(finished)
 
@@ -284,7 +313,7 @@ class PlanBuilder(ABC):
                 return parse_origins(text)
         return ()
 
-    def _origin_of(self, axis: str, builder: ValueBuilder) -> Origin | None:
+    def _named_origin(self, axis: str, builder: ValueBuilder) -> Origin | None:
         """The origin of an axis by the name that Shardy gives it, or None."""
         parent, names = parent_axis(axis), builder.origin_names
         name = names.get(axis) or names.get(parent)
@@ -299,28 +328,19 @@ class PlanBuilder(ABC):
         origin = self._origins.get(key)
         return None if origin is None else _of_axis(axis, origin)
 
-
-@dataclass(frozen=True)
-class _OriginSearch:
-    """Finds the origins that Shardy does not name, by the steps of the propagation.
-
-    Attributes:
-        ops: the values by name.
-        arrivals: value and axis to the step that brought it.
-        alike: the name of a value to those that `shard_alike` splits as it.
-    """
-
-    ops: Mapping[str, PlannedOp]
-    arrivals: _Arrivals
-    alike: Mapping[str, Sequence[str]]
-
-    def origin(self, axis: str, name: str) -> Origin | None:
+    def _origin_by_steps(
+        self,
+        axis: str,
+        name: str,
+        arrivals: Mapping[tuple[str, str], Step],
+        alike: Mapping[str, Sequence[str]],
+    ) -> Origin | None:
         """The origin of an axis of a value, or None where the steps lead nowhere."""
         seen = set[str]()
-        while name not in seen and name in self.ops:
+        while name not in seen and name in self._by_name:
             seen.add(name)
-            op = self.ops[name]
-            step = _arrival(name, axis, self.arrivals)
+            op = self._by_name[name].op
+            step = arrival(arrivals, name, axis)
             if step is not None:
                 name = step.origin
             elif op.kind in ("argument", "result"):
@@ -329,8 +349,8 @@ class _OriginSearch:
             elif op.opcode == "sharding_constraint":
                 return Origin(axis, "constraint", (*op.operands, name)[0], op.source)
             else:
-                for other in self.alike.get(name, ()):
-                    if other not in seen and axis in all_axes(self.ops[other].spec):
+                for other in alike.get(name, ()):
+                    if axis in all_axes(self._by_name[other].op.spec):
                         name = other
                         break
         return None
@@ -367,22 +387,6 @@ def _not_split(rank: int) -> Spec:
     return Spec.trusted(((),) * rank)
 
 
-def names_of_ends(
-    operands: Sequence[str], results: Sequence[str]
-) -> dict[tuple[str, int], str]:
-    """The names of an operation's operands and results, by kind and number as in an
-    Edge.
-    """
-    ends = {("operand", number): name for number, name in enumerate(operands)}
-    for number, name in enumerate(results):
-        ends["result", number] = name
-    return ends
-
-
 @lru_cache(maxsize=4096)
 def _of_axis(axis: str, origin: Origin) -> Origin:
     return Origin(axis, origin.kind, origin.name, origin.source)
-
-
-def _arrival(name: str, axis: str, arrivals: _Arrivals) -> Step | None:
-    return arrivals.get((name, axis)) or arrivals.get((name, parent_axis(axis)))

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from shardviz.core.backend.shardy.attributes import SourceLocation
-from shardviz.core.backend.shardy.planned_module import (
-    SHARDY,
-    PlacedOperation,
-    PlannedModule,
-)
+from shardviz.core.backend.shardy.attributes import SourceLocation, defining_op
+from shardviz.core.backend.shardy.planned_module import SHARDY, PlannedModule
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_causes import (
@@ -23,11 +19,11 @@ from shardviz.core.program.plan_values import PlannedOp, dims_over, parent_axis
 
 _CONSTRAINTS = ("reshard", "sharding_constraint")
 _SUMS = {
-    "dot_general": "inner",
-    "convolution": "channels",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
+    "stablehlo.dot_general": "inner",
+    "stablehlo.convolution": "inner",
+    "stablehlo.reduce": "reduce",
+    "stablehlo.gather": "gather",
+    "stablehlo.scatter": "scatter",
 }
 
 
@@ -56,124 +52,80 @@ def mesh_axes(axes: Iterable[str], mesh: MeshSpec) -> tuple[str, ...]:
     return tuple(axis for axis in mesh.axis_names if axis in named)
 
 
-def blame_for_sum(
-    module: PlannedModule, placed: PlacedOperation, start: Any, axes: tuple[str, ...]
-) -> Blame:
-    """What a reduction over devices is for.
-
-    Args:
-        module: the planned module.
-        placed: Shardy's operation.
-        start: the value that is summed.
-        axes: the mesh axes.
-    """
-    made = module.definition(start, placed.caller)
-    if made is None:
-        name = module.name(start, placed.caller)
-        return Blame(name, placed.location, SumCause(name, axes, "part"))
-    planned = module.values.of(made)
-    name = planned.name if planned else made.location.last_part
-    code = _SUMS.get(made.opcode, "other")
-    kept = placed.name == "sdy.reduce_scatter"
-    cause = SumCause(name, axes, code, kept=kept)
+def blame_for_sum(module: PlannedModule, op: Any, axes: tuple[str, ...]) -> Blame:
+    """What a reduction over devices is for: the operation that makes what is summed."""
+    start = module.start(op)
+    made, name = defining_op(start), module.name(start)
+    read = module.read(made)
+    location = module.attributes.location(op) if read is None else read.location
+    code = "other" if made is None else _SUMS.get(made.name, "other")
+    kept = op.name == "sdy.reduce_scatter"
+    cause = SumCause(name or location.last_part, axes, code, kept=kept)
     if code == "reduce":
-        reduced = list(made.op.attributes["dimensions"])
-        split = dims_over(module.spec(made.op.operands[0]), axes)
+        reduced = list(made.attributes["dimensions"])
+        split = dims_over(module.spec(made.operands[0]), axes)
         dims = [dim for dim in reduced if dim in split] or reduced
-        cause = SumCause(name, axes, code, tuple(dims), _reducer(made.op), kept)
-    return Blame(planned.name if planned else "", made.location, cause)
+        planned = module.by_name.get(name)
+        reducer = planned.reducer if planned else ""
+        cause = SumCause(cause.value, axes, code, tuple(dims), reducer, kept)
+    return Blame(name, location, cause)
 
 
-def _reducer(op: Any) -> str:
-    """The operation in the body of a reduction; `""` where there are several."""
-    body = [inner.operation.name for inner in op.regions[0].blocks[0].operations]
-    # The last one returns.
-    return body[0].rpartition(".")[2] if len(body) == 2 else ""
-
-
-class _User(NamedTuple):
-    """What reads a value: as `MoveCause` has it, and its name in the plan."""
-
-    code: str
-    name: str = ""
-    value: str = ""
-
-
-def blame_for_move(
-    module: PlannedModule,
-    placed: PlacedOperation,
-    start: Any,
-    axes: tuple[str, ...],
-    again: bool,
-) -> Blame:
-    """What a change of a sharding is for.
-
-    Args:
-        module, placed, start, axes: as for `blame_for_sum`.
-        again: whether the value was moved in the same way before.
-    """
-    last, reader = module.end(placed.op, placed.caller)
-    after = module.spec(last.results[0])
-    planned = module.value(start, placed.caller)
-    before, holder = module.spec(start), None
-    between = placed.op.operands[0]
+def blame_for_move(module: PlannedModule, op: Any, axes: tuple[str, ...]) -> Blame:
+    """What a change of a sharding is for: a request, or the operation that reads it."""
+    start = module.start(op)
+    last, reader = module.end(op)
+    before, after = module.spec(start), module.spec(last.results[0])
+    source, name = module.by_name.get(module.name(start)), module.name(start)
+    under, between = None, op.operands[0]
     if between != start:
         # Where a constraint changes the sharding, what follows moves what it asked for.
-        holder = _constraint(module, planned, module.spec(between))
-        if holder is not None:
-            before = module.spec(between)
-    source = holder or planned
+        under = _constraint(module, source, module.spec(between))
+        if under is not None:
+            before, source = module.spec(between), under
     constraint = _constraint(module, source, after)
-    user = _User("op")
-    if reader is not None:
-        user = _user_of(module, reader, source)
-    asked = None if constraint is None else _request(constraint)
+    code, value, user, location = _user(module, reader, source)
     cause = MoveCause(
-        module.name(start, placed.caller),
+        name,
         axes,
-        SHARDY[placed.name],
+        SHARDY[op.name],
         before,
         after,
-        "request" if asked else user.code,
-        user.name,
-        asked,
-        None if holder is None else _request(holder),
-        again,
+        "request" if constraint else code,
+        user,
+        None if constraint is None else _request(constraint),
+        None if under is None else _request(under),
     )
     if constraint is not None:
-        location = SourceLocation.from_lines(constraint.op, constraint.stack)
-        return Blame(constraint.name, location, cause)
-    value = user.value or (planned.name if planned else "")
-    if reader is not None and user.code == "op":
-        return Blame(value, reader.location, cause)
-    if holder is not None:
-        location = SourceLocation.from_lines(holder.op, holder.stack)
-        return Blame(value, location, cause)
-    made = module.definition(start, placed.caller)
-    return Blame(value, made.location if made else placed.location, cause)
+        return Blame(constraint.name, _location(constraint), cause)
+    if location is None and source is not None and source.kind == "op":
+        location = _location(source)
+    return Blame(value or name, location or module.attributes.location(op), cause)
 
 
-def _user_of(
-    module: PlannedModule, reader: PlacedOperation, made: PlannedOp | None
-) -> _User:
-    planned = module.values.of(reader)
-    value = planned.name if planned else ""
-    name = value or reader.location.last_part
-    if reader.name == "func.call":
-        return _User("call", name, value)
-    if reader.name == "stablehlo.while":
-        return _User("loop", name, value)
-    if reader.name == "func.return" and reader.caller is None:
-        for one in module.values.readers(made) if made else ():
-            if one.kind == "result":
-                return _User("result", value=one.name)
-        return _User("result")
-    if reader.name.endswith(".return"):
-        if reader.caller is not None and reader.caller.name == "stablehlo.while":
-            return _User("loop", reader.caller.location.last_part, value)
-        inside = reader.caller.location.last_part if reader.caller else ""
-        return _User("return", inside, value)
-    return _User("op", name, value)
+def _location(op: PlannedOp) -> SourceLocation:
+    return SourceLocation.from_lines(op.op, op.stack)
+
+
+def _user(
+    module: PlannedModule, reader: Any, source: PlannedOp | None
+) -> tuple[str, str, str, SourceLocation | None]:
+    """What reads a value: code, value of the plan, name and line."""
+    if reader is not None and reader.name.endswith(".return"):
+        function = reader.parent.operation
+        is_main = "sym_name" in function.attributes and (
+            function.attributes["sym_name"].value == "main"
+        )
+        if is_main:
+            readers = module.readers[source.name] if source else []
+            results = [one.name for one in readers if one.kind == "result"]
+            return "result", results[0] if results else "", "", None
+        reader = function
+    read = module.read(reader)
+    if read is None:
+        return "op", "", "", None
+    value = read.results[0] if read.results else ""
+    return "op", value, value or read.location.last_part, read.location
 
 
 def _constraint(
@@ -185,7 +137,7 @@ def _constraint(
     """
     todo = [made] if made else []
     for value in todo:
-        readers = module.values.readers(value)
+        readers = module.readers[value.name]
         asking = [r for r in readers if r.opcode.rpartition(".")[2] in _CONSTRAINTS]
         for one in asking:
             if one.spec.equivalent(after):

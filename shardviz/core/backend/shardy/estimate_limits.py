@@ -1,19 +1,17 @@
-"""Where the estimate may differ from XLA's partitioner: codes on values of a plan.
+"""Where the estimate may differ from XLA's partitioner: marks on values of a plan.
 
 Shardy lets an axis cross a shift, a window or a cumulative sum, and plans no collective
-for what must be exchanged there; XLA's partitioner inserts one. And where the operands
-or the result of a matrix product want one axis along several dimensions, as under fsdp,
-both resolve it otherwise. So a value is marked by what kind of operation or move it is,
-rather than by what XLA would do: some marks are needless, and no miss was found without
-one. `python -m tests.bench.stages agree` counts both.
-
-Which codes there are is in `core/program/uncertain.py`; their words are in `wording`.
+for what must be exchanged there; XLA's partitioner inserts one. And where a matrix
+product wants one axis in two places, as under fsdp, both resolve it otherwise. So a
+value is marked by what kind of operation or move it is, rather than by what XLA would
+do: some marks are needless, and no miss was found without one.
+`python -m tests.bench.stages agree` counts both.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -21,40 +19,32 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.program.plan_causes import MoveCause, OperandCause
+from shardviz.core.program.plan_causes import MoveCause
 from shardviz.core.program.plan_values import PlannedOp, ShardingRule, group_size
 from shardviz.core.program.report import Collective
 from shardviz.core.program.uncertain import Uncertain
 
-# Until then XLA makes the Fourier transform of a matrix on every device.
-_FFT_OF_ROWS = jax.__version_info__ < (0, 11)
-# Primitives of `jax.lax.linalg`.
-_OF_MATRICES = frozenset(
-    {
-        "cholesky",
-        "eig",
-        "eigh",
-        "geqp3",
-        "geqrf",
-        "hessenberg",
-        "householder_product",
-        "lu",
-        "schur",
-        "svd",
-        "triangular_solve",
-        "tridiagonal",
-        "tridiagonal_solve",
-    }
-)
-# How jax lowers these depends on the version: to a window, or to a loop of slices.
-_CUMULATIVE = frozenset({"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"})
-# What reads, along a dimension, elements that a neighbour may hold.
-_MOVING = frozenset(
-    {"pad", "slice", "reverse", "concatenate", "convolution", "reduce_window"}
-)
-# Of what these read, XLA's partitioner gathers rather than permutes.
-_SUMMING = frozenset({"dot_general", "convolution", "sort"})
-_RESPLITS = frozenset({"all-gather", "all-to-all", "collective-permute"})
+# Operations that read along a dimension, and the factors of their sharding rule along
+# which they do; "" is any.
+_ALONG = {
+    "pad": "permutation",
+    "slice": "permutation",
+    "reverse": "permutation",
+    "concatenate": "permutation",
+    "convolution": "permutation",
+    "reduce_window": "permutation",
+    "dynamic_slice": "blocked_propagation",
+    # Until jax 0.11 XLA makes the transform of a matrix on every device.
+    "fft": "" if jax.__version_info__ < (0, 11) else "need_replication",
+    "reduce": "reduction",
+    "top_k": "",
+}
+# Primitives of `jax.lax.linalg`: XLA gathers each matrix.
+_OF_MATRICES = frozenset({
+    "cholesky", "eig", "eigh", "geqp3", "geqrf", "hessenberg", "householder_product",
+    "lu", "schur", "svd", "triangular_solve", "tridiagonal", "tridiagonal_solve",
+})  # fmt: skip
+_INDICES = ("gather", "scatter")
 
 
 def uncertain_operation(
@@ -75,31 +65,23 @@ def uncertain_operation(
     >>> fields = {"shape": (8,), "spec": split, "operands": ("x",), "factors": rule}
     >>> y = PlannedOp("y", "op", "reverse", **fields)
     >>> uncertain_operation(y, [x], MeshSpec(("data",), (4,)))
-    (Uncertain(code='reverse', axes=('data',), dim=0),)
+    (Uncertain(code='along', axes=('data',), dim=0, op='reverse'),)
     """
     # In a shard_map nothing is split any more.
     if op.manual or not operands:
         return ()
     if op.opcode == "custom_call" or op.opcode in _OF_MATRICES:
         return tuple(_needing_all(op, operands))
-    if op.opcode == "dynamic_update_slice":
-        return tuple(_updated(op, operands[0], operands[1]))
-    if op.opcode == "select_and_scatter":
-        return tuple(_pooled(op, operands))
+    if op.opcode in ("dynamic_update_slice", "select_and_scatter"):
+        return tuple(_written_along(op, operands))
     if op.opcode == "convolution":
-        marks = tuple(_channels(op, operands, groups))
-        if marks:
-            return marks
-    return tuple(_along_dimensions(op, operands[0], mesh))
+        axes = _axes_of((*operands, op)) if groups > 1 else _channels(op, operands)
+        if axes:
+            return (Uncertain("along", axes, op=op.opcode),)
+    return tuple(_read_along(op, operands[0], mesh))
 
 
 def _needing_all(op: PlannedOp, operands: Sequence[PlannedOp]) -> Iterator[Uncertain]:
-    """Where code reads all of a value, or of a matrix, of which each device has a part."""
-    code = "call"
-    if op.op.rpartition("/")[2] in _OF_MATRICES:
-        code = "matrix"
-    elif any(getattr(note, "code", "") == "host" for note in op.notes):
-        code = "host"
     # Where Shardy has a rule, all before the matrix is a batch, which stays split.
     batched = op.factors is not None and op.factors.propagates
     first = len(operands[0].shape) - 2 if batched else 0
@@ -108,39 +90,25 @@ def _needing_all(op: PlannedOp, operands: Sequence[PlannedOp]) -> Iterator[Uncer
         for own in value.spec.dims[first:]:
             axes |= dict.fromkeys(own)
     if axes:
-        yield Uncertain(code, tuple(axes))
+        yield Uncertain("call", tuple(axes), op=op.op.rpartition("/")[2] or op.opcode)
 
 
-def _updated(op: PlannedOp, all_of: PlannedOp, part: PlannedOp) -> Iterator[Uncertain]:
-    """Where a slice is written, along a split dimension, into a value that is longer."""
+def _written_along(op: PlannedOp, operands: Sequence[PlannedOp]) -> Iterator[Uncertain]:
+    """Where a part is written along a split dimension into a value that is longer."""
+    all_of, part = operands[0], operands[1]
     for dim, (size, own) in enumerate(zip(all_of.shape, part.shape, strict=True)):
         axes: dict[str, None] = {}
         for value in (all_of, part, op):
             axes |= dict.fromkeys(value.spec.dims[dim])
         if own < size and axes:
-            yield Uncertain(op.opcode, tuple(axes), dim)
+            yield Uncertain("along", tuple(axes), dim, op.opcode)
 
 
-def _pooled(op: PlannedOp, operands: Sequence[PlannedOp]) -> Iterator[Uncertain]:
-    """Where the gradient of a pooling is split along a dimension that has windows."""
-    image, pools = operands[0], operands[1]
-    for dim, axes in enumerate(image.spec.dims):
-        if axes and image.shape[dim] != pools.shape[dim]:
-            yield Uncertain(op.opcode, axes, dim)
-
-
-def _channels(
-    op: PlannedOp, operands: Sequence[PlannedOp], groups: int
-) -> Iterator[Uncertain]:
-    """Where a convolution has groups, or one operand alone has its channels split."""
-    if groups > 1:
-        axes = _axes_of((*operands, op))
-        if axes:
-            yield Uncertain("groups", axes)
-        return
+def _channels(op: PlannedOp, operands: Sequence[PlannedOp]) -> tuple[str, ...]:
+    """The axes that split the channels of one operand of a convolution alone."""
     rule = op.factors
     if rule is None or len(operands) != 2:
-        return
+        return ()
     over: list[set[str]] = []
     for value, tensor in zip(operands, rule.operands, strict=True):
         summed: set[str] = set()
@@ -148,66 +116,47 @@ def _channels(
             if not {*names}.isdisjoint(rule.reduction):
                 summed |= {*own}
         over.append(summed)
-    # An axis that splits another dimension of the result is given up where it splits
-    # channels.
-    odd = (over[0] ^ over[1]) - {*op.spec.axes}
-    if odd:
-        yield Uncertain("channels", tuple(sorted(odd)))
+    # An axis that splits another dimension of the result does not split channels.
+    return tuple(sorted((over[0] ^ over[1]) - {*op.spec.axes}))
 
 
-def _along_dimensions(
+def _read_along(
     op: PlannedOp, operand: PlannedOp, mesh: MeshSpec
 ) -> Iterator[Uncertain]:
     """Where an operation reads along a split dimension what another device holds."""
     rule = op.factors
-    if rule is None or not rule.operands or not rule.results:
+    if rule is None or not rule.operands or not rule.results or op.opcode not in _ALONG:
         return
-    dims = zip(rule.operands[0], operand.spec.dims, strict=False)
-    for dim, (names, axes) in enumerate(dims):
+    for dim, names in enumerate(rule.operands[0]):
+        axes = operand.spec.dims[dim] if dim < operand.spec.rank else ()
         # Parts of an axis are the compiler's own choice, which it makes again.
         all_named = all(axis in mesh.shape for axis in axes)
         if names and all_named and group_size(axes, mesh) > 1:
-            code = _code_along(op, operand, rule, dim, names[0])
-            if code:
-                yield Uncertain(code, axes, dim)
+            if _reads_others(op, operand, rule, dim):
+                yield Uncertain("along", axes, dim, op.opcode)
 
 
-def _code_along(
-    op: PlannedOp, operand: PlannedOp, rule: ShardingRule, dim: int, factor: str
-) -> str:
-    """The kind of uncertainty along a split dimension of the operand; `""` for none."""
-    opcode = op.opcode
-    if opcode == "top_k":
-        return opcode
-    if opcode == "dynamic_slice":
-        return opcode if factor in rule.blocked_propagation else ""
-    if opcode == "fft":
-        return opcode if _FFT_OF_ROWS or factor in rule.need_replication else ""
-    if opcode == "reduce":  # of values with their indices: argmax
-        pairs = len(rule.results) > 1
-        return opcode if pairs and factor in rule.reduction else ""
-    if opcode not in _MOVING:
-        return ""
-    own = None
-    for number, names in enumerate(rule.results[0]):
-        if factor in names:
-            own = number
-    if own is None or own >= op.spec.rank:
-        return ""
-    read, made = operand.shape[dim], op.shape[own]
-    if opcode == "slice" and {*operand.spec.dims[dim]}.isdisjoint(op.spec.dims[own]):
-        # Shardy gathers what is sliced before, and moves what is not after it.
-        return "moved slice" if op.shape != operand.shape else ""
-    # Where it is not split afterwards, Shardy gathers it before.
-    if factor not in rule.permutation or not op.spec.dims[own]:
-        return ""
-    if opcode == "slice":
-        if made == read:
-            return ""
-        return "slice of one" if made == 1 else opcode
-    if opcode == "reduce_window" and op.op.rpartition("/")[2] in _CUMULATIVE:
-        return "cumulative"
-    return opcode
+def _reads_others(
+    op: PlannedOp, operand: PlannedOp, rule: ShardingRule, dim: int
+) -> bool:
+    factor, where = rule.operands[0][dim][0], _ALONG[op.opcode]
+    among = getattr(rule, where) if where else (factor,)
+    if op.opcode == "reduce":  # of values with their indices: argmax
+        return factor in among and len(rule.results) > 1
+    if where != "permutation":
+        return factor in among
+    for own, names in enumerate(rule.results[0]):
+        if factor in names and own < op.spec.rank:
+            after = op.spec.dims[own]
+            if op.opcode == "slice":
+                if {*operand.spec.dims[dim]}.isdisjoint(after):
+                    # Shardy gathers before it slices, and moves afterwards.
+                    return op.shape != operand.shape
+                if operand.shape[dim] == op.shape[own]:
+                    return False
+            # Where it is not split afterwards, Shardy gathers it before.
+            return factor in among and bool(after)
+    return False
 
 
 def with_uncertain_moves(
@@ -229,57 +178,70 @@ def with_uncertain_moves(
     >>> y = PlannedOp("y", "op", "dot_general", operands=("x", "w"), factors=rule)
     >>> mesh = MeshSpec(("data", "model"), (4, 4))
     >>> with_uncertain_moves((x, w, y), (), mesh)[2].uncertain
-    (Uncertain(code='two factors', axes=('data',), dim=None),)
+    (Uncertain(code='product', axes=('data',), dim=None, op='dot_general'),)
     """
     own: dict[str, list[Collective]] = defaultdict(list)
+    again: dict[str, list[Collective]] = defaultdict(list)
+    moved = set()
     for c in collectives:
         own[c.value].append(c)
+        if isinstance(c.cause, MoveCause):
+            move = (
+                c.cause.value,
+                c.cause.before,
+                c.cause.after,
+                c.kind,
+                c.bytes_per_device,
+            )
+            # XLA may move it once for all that need it so.
+            if move in moved:
+                again[c.value].append(c)
+            moved.add(move)
     values = {op.name: op for op in ops}
     marked = []
     for op in ops:
         more: list[Uncertain] = []
         if not op.manual:
             reads = [values[name] for name in op.operands if name in values]
-            more = list(_uncertain_moves(op, reads, own[op.name], mesh))
+            more = list(_uncertain_moves(op, reads, own[op.name], again[op.name], mesh))
         marked.append(op.changed(uncertain=(*op.uncertain, *more)) if more else op)
     return tuple(marked)
 
 
 def _uncertain_moves(
-    op: PlannedOp, reads: Sequence[PlannedOp], own: Sequence[Collective], mesh: MeshSpec
+    op: PlannedOp,
+    reads: Sequence[PlannedOp],
+    own: Sequence[Collective],
+    again: Sequence[Collective],
+    mesh: MeshSpec,
 ) -> Iterator[Uncertain]:
-    """What is uncertain of the collectives for one value; the first kind that there is."""
-    moves = [c for c in own if c.kind != "all-reduce"]
-    over = _over(moves)
-    again = _over(c for c in own if _is_again(c))
-    looked_up = op.opcode in ("gather", "scatter")
-    if again:
-        yield Uncertain("again", again)
-    elif looked_up:
-        # XLA matches the splits of both by the number of their shards. A sum over what
-        # also splits the result may go over a free axis instead.
-        free = not {*mesh.shape} <= {*_axes_of((op, *reads))}
+    """What is uncertain of the collectives for one value."""
+    over = _over(
+        own, "all-gather", "all-to-all", "collective-permute", "reduce-scatter"
+    )
+    if op.opcode in _INDICES:
+        # A sum over what splits the result, too, may go over a free axis instead.
         summed = not {*_over(own)}.isdisjoint(op.spec.axes)
-        if moves or (summed and free):
-            yield Uncertain(op.opcode, over or op.spec.axes)
-    elif op.opcode == "concatenate" and moves:
+        free = not {*mesh.shape} <= {*_axes_of((op, *reads))}
+        if over or (summed and free):
+            yield Uncertain("indices", over or op.spec.axes, op=op.opcode)
+    elif op.opcode == "concatenate" and over:
+        # Shards of several sizes are put together in other steps.
         if any(_is_uneven(value, mesh) for value in reads):
-            yield Uncertain(op.opcode, over)
+            yield Uncertain("along", over, op=op.opcode)
     elif op.opcode == "reshape":
         kept = {*op.spec.axes, *over}
         lost = tuple(a for value in reads[:1] for a in value.spec.axes if a not in kept)
         if lost:  # Shardy gathers nothing for these
-            yield Uncertain(op.opcode, lost)
+            yield Uncertain("along", lost, op=op.opcode)
     elif op.opcode == "dot_general" and op.factors is not None:
-        yield from _product(op, reads, own, op.factors, mesh)
-    if not again and not looked_up and _in_steps(op, reads, own):
-        yield Uncertain("steps", _over(own))
-    if own and any(":" in axis for axis in _axes_of((op, *reads))):
-        yield Uncertain("part", _over(own))
-
-
-def _is_again(c: Collective) -> bool:
-    return isinstance(c.cause, (MoveCause, OperandCause)) and c.cause.again
+        axes = _in_two_places(op, reads, own, op.factors, mesh)
+        if axes:
+            yield Uncertain("product", axes, op=op.opcode)
+    split = _axes_of((op, *reads))
+    in_parts = any(":" in axis for axis in split)
+    if own and (again or in_parts or _in_steps(op, reads, own)):
+        yield Uncertain("move", _over(own), op=op.opcode)
 
 
 def _over(collectives: Iterable[Collective], *kinds: str) -> tuple[str, ...]:
@@ -307,13 +269,16 @@ def _in_steps(
     op: PlannedOp, reads: Sequence[PlannedOp], own: Sequence[Collective]
 ) -> bool:
     """Whether values are moved in several steps, or over axes that split them not yet."""
-    kinds = {c.kind for c in own} & _RESPLITS
+    if op.opcode in _INDICES:
+        return False
+    kinds = {c.kind for c in own} - {"all-reduce", "reduce-scatter"}
     exchanges = {c.mesh_axes for c in own if c.kind == "all-to-all"}
     several = sum(bool(value.spec.axes) for value in reads) > 1
     if len(kinds) > 2 or (several and len(exchanges) > 1):
         return True
     if several and "collective-permute" in kinds:
-        return len(kinds) > 1 or op.opcode in _SUMMING
+        # Of what these read, XLA's partitioner gathers rather than permutes.
+        return len(kinds) > 1 or op.opcode in ("dot_general", "convolution", "sort")
     for axes in exchanges:
         for value in reads:
             split = {*value.spec.axes}
@@ -322,97 +287,40 @@ def _in_steps(
     return False
 
 
-def _product(
+def _in_two_places(
     op: PlannedOp,
-    operands: Sequence[PlannedOp],
+    reads: Sequence[PlannedOp],
     own: Sequence[Collective],
     rule: ShardingRule,
     mesh: MeshSpec,
-) -> Iterator[Uncertain]:
-    """Where a matrix product wants an axis in two places; the first kind that it is."""
+) -> tuple[str, ...]:
+    """The axes of a matrix product that XLA may move otherwise than Shardy does."""
     factors: dict[str, set[str]] = defaultdict(set)  # those that an axis splits
-    # In how many operands an axis splits what is summed.
-    holders: dict[str, int] = defaultdict(int)
-    for value, tensor in zip(operands, rule.operands, strict=False):
+    holders: dict[str, int] = defaultdict(int)  # how many operands it splits in a sum
+    tensors = (*rule.operands, *rule.results[:1])
+    for value, tensor in zip((*reads, op), tensors, strict=False):
         for names, axes in zip(tensor, value.spec.dims, strict=False):
             for axis in axes if names else ():
                 factors[axis].add(names[0])
                 holders[axis] += names[0] in rule.reduction
-    results: dict[str, str] = {}
-    for names, axes in zip(rule.results[0], op.spec.dims, strict=False):
-        results |= dict.fromkeys(axes, names[0] if names else "")
-    sums = _over(own, "all-reduce")
-
-    def replaceable(axis: str, used: Collection[str]) -> bool:
-        # XLA's partitioner matches tilings by the number of their tiles, so that
-        # another axis, or a part of it, can stand in for one.
-        size = mesh.shape.get(axis, 1)
-        free = [n for name, n in mesh.shape.items() if name not in used]
-        return size > 1 and any(n % size == 0 for n in free)
-
-    twice, summed = [], []
+    sums, moved = _over(own, "all-reduce"), _over(own, "all-gather", "all-to-all")
+    found = []
     for axis, named in factors.items():
-        if len(named) > 1 and replaceable(axis, factors):
-            twice.append(axis)
-        if axis in sums and not results.keys().isdisjoint(sums):
-            if holders[axis] == 1 or replaceable(axis, results):
-                summed.append(axis)
-    moved = [a for a in _over(own, "all-to-all") if a in sums] or _parts_gathered(
-        operands, own, rule, factors, results
-    )
-    for code, marked in (
-        ("two factors", twice),
-        ("moved operand", moved),
-        ("summed result", summed),
-        ("other dimension", _along_others(operands, own, rule, results)),
-    ):
-        if marked:
-            yield Uncertain(code, tuple(marked))
-            return
-
-
-def _along_others(
-    operands: Sequence[PlannedOp],
-    own: Sequence[Collective],
-    rule: ShardingRule,
-    results: Mapping[str, str],
-) -> list[str]:
-    """The axes that split another dimension of the result than of an operand.
-
-    Those over which the operand is moved are left out.
-    """
-    moved = set()
-    for c in own:
-        if isinstance(c.cause, MoveCause):
-            moved |= {(c.cause.value, axis) for axis in c.mesh_axes}
-    others = []
-    for value, tensor in zip(operands, rule.operands, strict=False):
-        for names, axes in zip(tensor, value.spec.dims, strict=False):
-            for axis in axes if names and names[0] not in rule.reduction else ():
-                elsewhere = axis in results and results[axis] != names[0]
-                if elsewhere and (value.name, axis) not in moved:
-                    others.append(axis)
-    return others
-
-
-def _parts_gathered(
-    operands: Sequence[PlannedOp],
-    own: Sequence[Collective],
-    rule: ShardingRule,
-    factors: Mapping[str, set[str]],
-    results: Mapping[str, str],
-) -> list[str]:
-    """The axes over which a part of an operand is gathered, since the rest is not
-    needed.
-    """
-    gathered = []
-    for value, tensor in zip(operands, rule.operands, strict=False):
-        names = {factor for own_names in tensor for factor in own_names[:1]}
-        needed = {axis for axis, named in factors.items() if named & names}
-        needed |= {axis for axis, factor in results.items() if factor in names}
-        if not needed <= {*value.spec.axes}:
-            gathered += [a for a in _over(own, "all-gather") if a in value.spec.axes]
-    return gathered
+        # XLA matches tilings by the number of their tiles, so that another axis can
+        # stand in for one that is wanted twice.
+        size, used = mesh.shape.get(axis, 1), op.spec.axes if axis in sums else factors
+        free = [n for name, n in mesh.shape.items() if name not in used]
+        replaceable = size > 1 and any(n % size == 0 for n in free)
+        # Of what one operand alone sums over, each device takes a part of the other, or
+        # XLA gathers this one.
+        alone = axis in sums and (holders[axis] == 1 or axis in moved)
+        twice = len(named) > 1 or (
+            axis in sums and not {*sums}.isdisjoint(op.spec.axes)
+        )
+        settled = axis in {*sums, *moved} and len(named) < 3
+        if alone or (twice and (replaceable or not settled)):
+            found.append(axis)
+    return tuple(found)
 
 
 def groups_of(op: Any) -> int:

@@ -19,7 +19,7 @@ from shardviz.core.backend.bridge import adopt_mesh
 from shardviz.core.backend.shardy.estimate import estimate
 from shardviz.core.backend.shardy.explicit_errors import Refused, spec_of
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.plan_values import Choice, PlannedOp
+from shardviz.core.program.plan_values import Choice
 from shardviz.core.program.report import Collective
 
 MOST_TRIED = 48  # per kind of choice; three axes on three dimensions would make 64
@@ -93,13 +93,12 @@ def _cost(
     with jax.sharding.use_abstract_mesh(mesh):
         traced = jax.jit(fn).trace(*operands)
         lowered = traced.lower(lowering_platforms=("cpu",))
-    # The causes of the collectives name the operands so.
-    ops = [PlannedOp(name, "argument") for name in names]
+    outputs = jax.tree.leaves(traced.jaxpr.out_avals)
+    results = [f"result {number}" for number in range(len(outputs))]
     collectives = []
-    for c in estimate(lowered, ops, adopt_mesh(mesh)):
+    for c in estimate(lowered, names, results, adopt_mesh(mesh)):
         collectives.append(replace(c, op="", source="", stack=(), value=""))
-    result = jax.tree.leaves(traced.jaxpr.out_avals)[0]
-    return spec_of(result), tuple(collectives)
+    return spec_of(outputs[0]), tuple(collectives)
 
 
 def _tried(

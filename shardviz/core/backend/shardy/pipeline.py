@@ -32,6 +32,7 @@ from jaxlib.mlir.dialects import sdy
 
 from shardviz.core.backend.shardy.attributes import defining_op, named_attribute
 from shardviz.core.backend.shardy.before_propagation import (
+    READ_BY_LOOP,
     REPLACES,
     inline_calls,
     operations_in,
@@ -42,9 +43,6 @@ from shardviz.core.backend.shardy.one_mesh import use_one_mesh
 from shardviz.core.errors import ProgramError
 
 _LOOP = "stablehlo.while"
-#: The attribute of what XLA puts before a loop for a value that the loop reads from
-#: outside.
-READ_BY_LOOP = "shardviz.read_by_loop"
 # XLA does not decompose these, and Shardy knows them as custom calls of these names.
 _CALLS = {"chlo.top_k": "mhlo.topk", "chlo.erf": "mhlo.erf"}
 _CONCATENATE = "stablehlo.concatenate"
@@ -360,10 +358,8 @@ _NO_ORIGINS = "sdy-apply-sharding-constraints"
 _GROUP = "sdy.sharding_group"
 _PROPAGATE = "sdy-user-priority-propagate"
 _MESH = re.compile(r"<(@\w+)")
-_PLANNED = (
-    "func.func(sdy-insert-explicit-reshards{enable-full-version=true})",
-    "func.func(sdy-reshard-to-collectives)",
-)
+_INSERT = "func.func(sdy-insert-explicit-reshards{enable-full-version=true})"
+_COLLECTIVES = "func.func(sdy-reshard-to-collectives)"
 _ELSE = "A program cannot be explained before it is compiled; everything else works."
 
 
@@ -422,35 +418,20 @@ def grouped(module: Any) -> bool:
     return any(op.name == _GROUP for op in operations_in(module.operation))
 
 
-def planned_module(module: Any) -> Any:
-    """A copy of a lowered module with the collectives that Shardy itself would insert.
+def planned_module_on(propagated: Any) -> Any:
+    """A copy of what `propagate` gave, with the collectives that Shardy would insert.
 
     Its functions hold `sdy.all_gather`, `sdy.all_reduce`, `sdy.reduce_scatter` and
-    their like: an estimate, since XLA's partitioner goes its own way.
-
-    Args:
-        module: as for `propagate`.
-
-    Raises:
-        ProgramError: where jaxlib has no such passes.
-        Exception: whatever a pass raises.
-    """
-    return _run(module, (*_passes(debug=False), *_planning()))
-
-
-def planned_module_on(propagated: Any) -> Any:
-    """The same as `planned_module`, from what `propagate` gave, so that it propagates
-    only once.
-
-    The result is an operation, not a module; it lives no longer than the context of the
-    module.
+    their like: an estimate, since XLA's partitioner goes its own way. It is an
+    operation, not a module; it lives no longer than the context of the module.
     """
     copy = propagated.operation.clone()
-    inserting, (collectives,) = _planning()[:-1], _planning()[-1:]
+    # The pipeline's own last step merges reshards that follow each other.
+    merge = [p for p in _pipeline() if _name(p) == "canonicalize"]
     with propagated.context:
-        _manager((_UNGROUP, *inserting)).run(copy)
+        _manager((_UNGROUP, _INSERT, *merge)).run(copy)
         _without_reshards_between_meshes(copy)
-        _manager((collectives,)).run(copy)
+        _manager((_COLLECTIVES,)).run(copy)
     return copy
 
 
@@ -489,12 +470,6 @@ def run_all(bytecode: bytes, axes: Sequence[tuple[str, int]], folder: str) -> No
         bytecode, any_module.operation.context
     )
     planned_module_on(propagate(module, axes))
-
-
-def _planning() -> tuple[str, ...]:
-    # The pipeline's own last step merges reshards that follow each other.
-    merge = [p for p in _pipeline() if _name(p) == "canonicalize"]
-    return (_PLANNED[0], *merge, _PLANNED[1])
 
 
 def _refuse() -> None:

@@ -13,6 +13,7 @@ from shardviz.core.backend.shardy import pipeline
 from shardviz.core.backend.shardy.attributes import (
     AttributeCache,
     Call,
+    SourceLocation,
     named_attribute,
     parse_edges,
     parse_origins,
@@ -22,7 +23,6 @@ from shardviz.core.backend.shardy.builder import (
     BlockContext,
     PlanBuilder,
     ValueBuilder,
-    names_of_ends,
     not_split,
 )
 from shardviz.core.backend.shardy.estimate_limits import groups_of, uncertain_operation
@@ -63,19 +63,19 @@ class PlanReader(PlanBuilder):
         attributes: AttributeCache,
     ) -> None:
         super().__init__([*arguments, *results], attributes)
-        self._requested, self._mesh = requested, mesh
+        self._requested, self.mesh = requested, mesh
         self._arguments, self._results = arguments, results
         self._functions = functions_of(module)
         # Scope to the calls that have it, each with its number among them.
         self._numbers: dict[tuple[str, ...], dict[int, int]] = {}
-        self._left = 0  # calls that XLA leaves in place have negative numbers
 
     def read(self) -> tuple[PlannedOp, ...]:
         """The values of the module: arguments, operations in order, results."""
-        main = self._functions["main"]
+        main, context = self._functions["main"], BlockContext()
         self._read_arguments(main)
-        returned = self.block(main.regions[0].blocks[0], BlockContext())
-        self._read_results(main, returned)
+        block = main.regions[0].blocks[0]
+        self.number(main, context).arguments = self.named(block.arguments)
+        self._read_results(main, self.block(block, context))
         return self.finish(self._note_alike())
 
     def block(self, block: Any, context: BlockContext) -> tuple[str, ...]:
@@ -91,6 +91,7 @@ class PlanReader(PlanBuilder):
             inside = contexts.get(calls)
             if inside is None:
                 inside = contexts[calls] = self._in_calls(context, calls)
+            read = self.number(op, inside)
             handler = HANDLERS.get(name)
             if name == CALL:
                 self._read_call(op, inside)
@@ -98,35 +99,43 @@ class PlanReader(PlanBuilder):
                 handler(self, op, inside)
             else:
                 self._read_op(op, inside)
+            read.results = self.named(op.results)
         return ()
 
     def _in_calls(self, context: BlockContext, calls: tuple[Call, ...]) -> BlockContext:
         """The context of operations of inlined calls, from that of their block."""
         for call in calls[len(context.calls) :]:
-            inside = self._in_call(context, call)
+            inside = self._in_call(context, call.number, call.location)
             context = replace(inside, calls=(*context.calls, call))
         return context
 
-    def _in_call(self, context: BlockContext, call: Call) -> BlockContext:
-        location = context.call.inner(call.location)
+    def _in_call(
+        self, context: BlockContext, number: int, location: SourceLocation
+    ) -> BlockContext:
+        location = context.call.inner(location)
         scope = (*context.scope_of(location.op), location.op.rsplit("/", 1)[-1])
         numbers = self._numbers.setdefault(scope, {})
-        count = numbers.setdefault(call.number, len(numbers) + 1)
+        count = numbers.setdefault(number, len(numbers) + 1)
         if count > 1:
             scope = (*scope[:-1], f"{scope[-1]} ({count})")
         return replace(context, call=location, scope=scope)
 
     def _read_call(self, op: Any, context: BlockContext) -> None:
         """A call that XLA leaves in place: the operations of the function."""
-        called = callee(op, self._functions)
-        if called is None:
-            self.add(op, context, (), covered=False, notes=(Note("no body"),))
+        function, operands = callee(op, self._functions), self.named(op.operands)
+        if function is None:
+            notes = (Note("no body"),)
+            self.add(op, context, (), operands=operands, covered=False, notes=notes)
             return
-        self._left -= 1
-        inside = self._in_call(context, Call(self._left, self.attributes.location(op)))
+        # Calls that were inlined have positive numbers.
+        inside = self._in_call(
+            context, -len(self.read_ops), self.attributes.location(op)
+        )
         inside = replace(inside, calls=())  # seen from the function, as what it holds
-        block = called.regions[0].blocks[0]
-        self.alias(block.arguments, self.named(op.operands))
+        read = self.number(function, context)
+        read.inside, read.arguments = inside, operands
+        block = function.regions[0].blocks[0]
+        self.alias(block.arguments, operands)
         self.alias(op.results, self.block(block, inside))
 
     def _read_op(self, op: Any, context: BlockContext) -> None:
@@ -144,22 +153,17 @@ class PlanReader(PlanBuilder):
             fields |= {"covered": False, "notes": (*context.notes, _NO_RULE)}
         specs = self.attributes.specs(op)
         values = self.add(op, context, specs, operands=operands, **fields)
-        self._mark_uncertain(op, values, operands)
-        text = self.attributes.text(op, "sdy.propagation_edges")
-        if text:
-            ends = names_of_ends(operands, [v.op.name for v in values])
-            for value in values:
-                self.cross(value, parse_edges(text), ends)
-
-    def _mark_uncertain(
-        self, op: Any, values: list[ValueBuilder], operands: Sequence[str]
-    ) -> None:
         reads = [value for value in map(self.value, operands) if value is not None]
         groups = groups_of(op)
         for value in values:
-            marks = uncertain_operation(value.op, reads, self._mesh, groups)
+            marks = uncertain_operation(value.op, reads, self.mesh, groups)
             if marks:
                 value.op = value.op.changed(uncertain=marks)
+        text = self.attributes.text(op, "sdy.propagation_edges")
+        if text:
+            names = [v.op.name for v in values]
+            for value in values:
+                self.cross(value, parse_edges(text), operands, names)
 
     def _note_alike(self) -> dict[str, list[str]]:
         """Notes what `shard_alike` splits alike.
@@ -221,7 +225,7 @@ class PlanReader(PlanBuilder):
             result = self.keep(ValueBuilder(op, origins))
             edges = named_attribute(main, "res_attrs", number, "sdy.propagation_edges")
             steps = parse_edges(self.attributes.text_of(edges))
-            self.cross(result, steps, names_of_ends((made.name,), (name,)))
+            self.cross(result, steps, (made.name,), (name,))
 
     def _own_origins(self, main: Any, kind: str, number: int) -> dict[str, str]:
         attribute = named_attribute(main, kind, number, "sdy.sharding_origins")

@@ -1,5 +1,4 @@
-"""Reads what has blocks of its own, and what constrains values, into the values of a
-plan.
+"""Reads operations with blocks of their own, and constraints, into values of a plan.
 
 A loop's body reads what the loop carries, so the names of its arguments are those of
 the loop's own results, which always have the same sharding.
@@ -12,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from shardviz.core.backend.shardy import pipeline
 from shardviz.core.backend.shardy.attributes import (
     defining_op,
     parse_axes,
@@ -20,12 +18,12 @@ from shardviz.core.backend.shardy.attributes import (
     parse_edges,
     parse_origins,
 )
+from shardviz.core.backend.shardy.before_propagation import READ_BY_LOOP
 from shardviz.core.backend.shardy.builder import (
     BlockContext,
     PlanBuilder,
     ValueBuilder,
     all_axes,
-    names_of_ends,
 )
 from shardviz.core.program.plan_notes import Note
 from shardviz.core.program.plan_values import parent_axis
@@ -45,11 +43,12 @@ def read_while(plan: PlanBuilder, op: Any, context: BlockContext) -> None:
     else:
         trips = None
     inside = replace(context, looped=True, trips=trips)
-    condition, body = (region.blocks[0] for region in op.regions)
+    _enter(plan, op, inside, names)
     returned: tuple[str, ...] = ()
-    for block, region in ((condition, "loop condition"), (body, "loop body")):
+    for region, kind in zip(op.regions, ("loop condition", "loop body"), strict=True):
+        block = region.blocks[0]
         plan.alias(block.arguments, names)
-        returned = plan.block(block, replace(inside, region=region))
+        returned = plan.block(block, replace(inside, region=kind))
     _connect(plan, op, values, list(zip(inits, returned, strict=True)))
 
 
@@ -57,14 +56,13 @@ def read_branches(plan: PlanBuilder, op: Any, context: BlockContext) -> None:
     """A choice between branches: its results first, then every branch."""
     values = plan.add(op, context, plan.attributes.specs(op), operands=())
     inside = replace(context, region="branch")
+    _enter(plan, op, inside, ())
     returned = [plan.block(region.blocks[0], inside) for region in op.regions]
     _connect(plan, op, values, list(zip(*returned, strict=True)))
 
 
 def read_manual(plan: PlanBuilder, op: Any, context: BlockContext) -> None:
-    """A shard_map: its results first, then its body, whose shapes are those of one
-    shard.
-    """
+    """A shard_map: its results, then its body, whose shapes are those of one shard."""
     operands = plan.named(op.operands)
     over = parse_axes(plan.attributes.text(op, "manual_axes"))
     values = plan.add(
@@ -78,7 +76,7 @@ def read_manual(plan: PlanBuilder, op: Any, context: BlockContext) -> None:
     _add_manual_origins(plan, op, values, len(operands))
     block = op.regions[0].blocks[0]
     plan.alias(block.arguments, operands)
-    call = context.call.inner(plan.attributes.location(op))
+    call = plan.read_of(op).location
     inside = replace(
         context,
         call=call,
@@ -87,8 +85,17 @@ def read_manual(plan: PlanBuilder, op: Any, context: BlockContext) -> None:
         notes=(Note("inside shard_map", over),),
         manual=True,
     )
+    _enter(plan, op, inside, operands)
     returned = plan.block(block, inside)
     _connect(plan, op, values, [(name,) for name in returned])
+
+
+def _enter(
+    plan: PlanBuilder, op: Any, inside: BlockContext, arguments: Sequence[str]
+) -> None:
+    """Records the context and the arguments of an operation's blocks."""
+    read = plan.read_of(op)
+    read.inside, read.arguments = inside, tuple(arguments)
 
 
 def _add_manual_origins(
@@ -126,20 +133,19 @@ def read_constraint(plan: PlanBuilder, op: Any, context: BlockContext) -> None:
     operands = plan.named(op.operands)
     specs = plan.attributes.specs(op, "sharding")
     key = plan.attributes.text(op, "sdy.sharding_origin_name").strip('"')
-    location = context.call.inner(plan.attributes.location(op))
+    location = plan.read_of(op).location
     if not key and location.last_part in ("sharding_constraint", "reshard"):
         key = location.last_part  # a module with groups names no origins
     operand = plan.value(operands[0])
-    typed = operand is not None and specs == (operand.spec,)
-    if key and operand is not None and typed and _is_result_of(operand.op, location.op):
-        # With Explicit axes every operation is followed by the sharding of its type.
-        plan.origin(key, "op", operand.name, operand.source)
-        plan.alias(op.results, operands)
-        return
-    for_loop = pipeline.READ_BY_LOOP in op.attributes
-    if for_loop and typed:
-        plan.alias(op.results, operands)
-        return
+    for_loop = READ_BY_LOOP in op.attributes
+    if operand is not None and specs == (operand.spec,):
+        of_type = bool(key) and _is_result_of(operand.op, location.op)
+        if of_type:
+            # With Explicit axes every operation is followed by the sharding of its type.
+            plan.origin(key, "op", operand.name, operand.source)
+        if of_type or for_loop:
+            plan.alias(op.results, operands)
+            return
     constrains = bool(key) and location.last_part != "shard_map" and not for_loop
     (value,) = plan.add(
         op,
@@ -156,16 +162,11 @@ def read_constraint(plan: PlanBuilder, op: Any, context: BlockContext) -> None:
         for origin in (key, f"{value.op.name}: self"):
             plan.origin(origin, kind, name, value.op.source)
     edges = parse_edges(plan.attributes.text(op, "sdy.propagation_edges"))
-    plan.cross(value, edges, names_of_ends(operands, (value.op.name,)))
+    plan.cross(value, edges, operands, (value.op.name,))
 
 
 def _is_result_of(value: str, constraint: str) -> bool:
-    """Whether a constraint belongs to the operation, or the call, that makes a value.
-
-    Args:
-        value: what jax calls the operation that makes the value.
-        constraint: what jax calls the constraint.
-    """
+    """Whether a constraint is named as the operation, or the call, that makes a value."""
     inside = (f"{constraint}/", f"{constraint}(")
     return bool(constraint) and (value == constraint or value.startswith(inside))
 
@@ -227,7 +228,7 @@ def _constant(value: Any) -> int | None:
 
 
 def _last(block: Any) -> Any:
-    return list(block.operations)[-1].operation
+    return block.operations[len(block.operations) - 1].operation
 
 
 def _connect(
@@ -236,15 +237,7 @@ def _connect(
     values: list[ValueBuilder],
     sources: Sequence[Sequence[str]],
 ) -> None:
-    """Gives each result of such an operation its origins and the steps that crossed
-    there.
-
-    Args:
-        plan: the plan.
-        op: the operation.
-        values: its results.
-        sources: for each, the names of the values that it may come from.
-    """
+    """Gives each result its origins and steps; each comes from values of these names."""
     origins = parse_origins(plan.attributes.text(op, "sdy.result_sharding_origins"))
     for value, names in zip(values, _aligned(origins, values, set), strict=True):
         value.origin_names = dict(names or {})
@@ -254,27 +247,26 @@ def _connect(
         names = tuple(sources[number]) if number < len(sources) else ()
         if op.name != "sdy.manual_computation":
             value.op = value.op.changed(operands=names)
-        plan.cross(value, edges[number] or (), names_of_ends(names, (value.op.name,)))
+        plan.cross(value, edges[number] or (), names, (value.op.name,))
 
 
 def _aligned(
     entries: Sequence[T], values: Sequence[ValueBuilder], axes: Callable[[T], set[str]]
 ) -> list[T | None]:
-    """One entry per result, or None. jaxlib 0.10 leaves out entries that would be
-    empty.
+    """One entry per result, or None.
 
-    Where it is not clear which result an entry belongs to, none gets any.
+    jaxlib 0.10 leaves out entries that would be empty; where it is not clear which
+    result an entry belongs to, none gets any.
     """
     if len(entries) == len(values):
         return list(entries)
-    nothing: list[T | None] = [None] * len(values)
+    aligned: list[T | None] = [None] * len(values)
     split = [n for n, value in enumerate(values) if all_axes(value.op.spec)]
     if len(entries) != len(split):
-        return nothing
-    aligned = list(nothing)
+        return aligned
     for number, entry in zip(split, entries, strict=True):
         parents = {parent_axis(axis) for axis in all_axes(values[number].op.spec)}
         if not {parent_axis(axis) for axis in axes(entry)} <= parents:
-            return nothing
+            return [None] * len(values)
         aligned[number] = entry
     return aligned
