@@ -308,9 +308,7 @@ def _plan_change(change: PlanChange) -> str:
         was = f", {before.amount} before" if code == "resized" else ""
         return f"{title}: {one.words}{was}"
     if code == "bytes sent":
-        return (
-            f"Each device sends {bytes_text(before)} before, {bytes_text(after)} now."
-        )
+        return f"Each device sends {bytes_text(before)} before, {bytes_text(one)} now."
     if code == "mesh":
         return f"Mesh: {before} -> {after}"
     if code == "nothing":

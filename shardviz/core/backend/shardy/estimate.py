@@ -239,6 +239,7 @@ class _EstimateReader:
     def _written(self, op: Any, kind: str) -> Collective:
         """A collective that the user wrote."""
         read = self.module.read(op)
+        assert read is not None  # it was there before Shardy's own
         location = read.location
         axes = axes_of_written(op, self.mesh)
         inside = "shard_map" if read.context.manual else "the program"

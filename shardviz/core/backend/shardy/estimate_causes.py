@@ -61,7 +61,7 @@ def blame_for_sum(module: PlannedModule, op: Any, axes: tuple[str, ...]) -> Blam
     code = "other" if made is None else _SUMS.get(made.name, "other")
     kept = op.name == "sdy.reduce_scatter"
     cause = SumCause(name or location.last_part, axes, code, kept=kept)
-    if code == "reduce":
+    if made is not None and code == "reduce":
         reduced = list(made.attributes["dimensions"])
         split = dims_over(module.spec(made.operands[0]), axes)
         dims = [dim for dim in reduced if dim in split] or reduced
