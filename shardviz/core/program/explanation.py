@@ -351,6 +351,9 @@ class ReplayMove:
         axis: the mesh axis.
         origin: the name of the value it came from.
         line: the same as a fact, with the rule that it followed.
+
+    >>> ReplayMove("y", 0, "data", "x", StepLine(1, "data", "x", "y")).dimension
+    0
     """
 
     value: str
