@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from shardviz.core.format import (
     ids_text,
     joined,
@@ -44,18 +42,19 @@ def verdict_reason(fact: Verdict) -> str:
     splits over 'model'.
     """
     outcome = fact.outcome
-    if outcome in (Outcome.APPLIED, Outcome.UNSPLIT, Outcome.SIZE_ONE):
-        return _decides(fact)
+    by = 0 if fact.by_rule is None else fact.by_rule + 1
     if outcome is Outcome.INDIVISIBLE and fact.misfit is not None:
         return f"decides, but {misfit(fact.misfit)}"
     if outcome is Outcome.MISSING_AXIS:
         return f"decides, but {_no_axis(fact.absent, fact.mesh)}"
+    if outcome is Outcome.REPEATED and fact.taken:
+        causes = joined(f"dimension {d} has {shown(a)}, too" for a, d, _ in fact.taken)
+        return f"decides, but {causes}."
     if outcome is Outcome.REPEATED:
-        return f"decides, but {_repeated(fact)}"
+        return f"decides, but {_twice(fact.axes)}"
     if outcome is Outcome.OTHER_NAME:
         own = "no name" if fact.name is None else shown(fact.name)
         return f"is for {shown(fact.logical)}; this dimension has {own}."
-    by = 0 if fact.by_rule is None else fact.by_rule + 1
     if outcome is Outcome.DECIDED:
         return f"comes after rule {by}, which already decided this dimension."
     if outcome is Outcome.OVERRIDDEN:
@@ -63,7 +62,9 @@ def verdict_reason(fact: Verdict) -> str:
             f"is replaced by rule {by}: this dialect reads the table as a dict, where the"
             " last repeat wins."
         )
-    return _taken(fact)
+    if outcome in (Outcome.TAKEN, Outcome.PART_TAKEN):
+        return _taken(fact)
+    return _decides(fact)
 
 
 def _decides(fact: Verdict) -> str:
@@ -82,7 +83,7 @@ def _decides(fact: Verdict) -> str:
     dropped = f" {listed(ones)} of size 1 {does}."
     if not big:
         return f"decides, and nothing is split:{dropped}"
-    return f"splits {ways:,} ways over {listed(big)}." + (dropped if ones else "")
+    return f"splits {ways:,} ways over {listed(big)}." + dropped * bool(ones)
 
 
 def _no_axis(absent: tuple[str, ...], mesh: MeshSpec | None) -> str:
@@ -92,24 +93,17 @@ def _no_axis(absent: tuple[str, ...], mesh: MeshSpec | None) -> str:
     return f"the mesh ({mesh}) has no axis {listed(absent, 'or')}.{hint}"
 
 
-def _repeated(fact: Verdict) -> str:
-    if fact.taken:
-        causes = joined(f"dimension {d} has {shown(a)}, too" for a, d, _ in fact.taken)
-        return f"{causes}."
-    twice = next(a for i, a in enumerate(fact.axes) if a in fact.axes[:i])
-    return f"names {shown(twice)} twice; a mesh axis can split a dimension once."
+def _twice(axes: tuple[str, ...]) -> str:
+    twice = next(a for i, a in enumerate(axes) if a in axes[:i])
+    return f"names {shown(twice)} twice; a mesh axis can split an array once."
 
 
 def _taken(fact: Verdict) -> str:
     """Which rules already use the axes that a rule wants."""
     causes = []
     for axis, dim, by in fact.taken:
-        if by is None:
-            causes.append(f"{shown(axis)} already splits dimension {dim}")
-        else:
-            causes.append(
-                f"rule {by + 1} already uses {shown(axis)} for dimension {dim}"
-            )
+        rule = "another" if by is None else by + 1
+        causes.append(f"rule {rule} already uses {shown(axis)} for dimension {dim}")
     if fact.outcome is Outcome.TAKEN:
         return f"does not apply: {joined(causes)}."
     gone = {axis for axis, _, _ in fact.taken}
@@ -192,17 +186,12 @@ def path_verdict(fact: PathVerdict) -> str:
     return f"pattern {fact.rule + 1} ({line}) {path_verdict_reason(fact)}"
 
 
-#: Kinds of verdict on a pattern that one phrase says.
-_PATH_REASONS: Mapping[PathOutcome, str] = {
-    PathOutcome.ONE_ELEMENT: "matches, but an array of one element is never split.",
-}
-
-
 def path_verdict_reason(fact: PathVerdict) -> str:
     """The same without the pattern, as the rest of a sentence."""
     outcome = fact.outcome
-    if outcome in _PATH_REASONS:
-        return _PATH_REASONS[outcome]
+    by = 0 if fact.by_rule is None else fact.by_rule + 1
+    if outcome is PathOutcome.ONE_ELEMENT:
+        return "matches, but an array of one element is never split."
     if outcome is PathOutcome.MATCHED:
         return f"matches and {_splits(fact.spec)}."
     if outcome is PathOutcome.WRONG_RANK and fact.wrong_rank is not None:
@@ -212,15 +201,12 @@ def path_verdict_reason(fact: PathVerdict) -> str:
     if outcome is PathOutcome.MISSING_AXIS:
         return f"decides, but {_no_axis(fact.absent, fact.mesh)}"
     if outcome is PathOutcome.REPEATED:
-        axes = fact.spec.axes
-        twice = next(a for i, a in enumerate(axes) if a in axes[:i])
-        return f"decides, but names {shown(twice)} twice; a mesh axis can split once."
+        return f"decides, but {_twice(fact.spec.axes)}"
     if outcome is PathOutcome.INVALID:
         return f"cannot be matched. {fact.error}"
     if outcome is PathOutcome.SEVERAL:
         numbers = listed([n + 1 for n in fact.several])
         return f"matches, as do others (patterns {numbers} in all); Keras allows one."
-    by = 0 if fact.by_rule is None else fact.by_rule + 1
     if outcome is PathOutcome.NO_MATCH:
         return f"does not match{_lack(fact)}."
     if fact.dialect is Dialect.KERAS:
@@ -277,15 +263,12 @@ def path_resolution(value: PathResolution) -> str:
         lines.append("An array of one element is never split.")
     elif value.winner is None:
         lines.append("No pattern matches the path, and Keras replicates such an array.")
-    others = [v for v in value.verdicts if v.outcome is PathOutcome.NO_MATCH]
-    if len(others) > FEW_PATTERNS:
-        # Of many, those are named that older versions of Keras would have taken.
-        named = [v.rule for v in others if v.wider][:FEW_PATTERNS]
-    else:
-        named = [v.rule for v in others]
+    lacking = [v.rule for v in value.verdicts if v.outcome is PathOutcome.NO_MATCH]
     rest = []
     for one in value.verdicts:
-        if one.outcome is not PathOutcome.NO_MATCH or one.rule in named:
+        # Of many, those are named that older versions of Keras would have taken.
+        few = len(lacking) <= FEW_PATTERNS or bool(one.wider)
+        if few or one.rule not in lacking:
             lines.append(path_verdict(one))
         else:
             rest.append(one.rule + 1)

@@ -109,9 +109,7 @@ class Request(Displayed):
 
     @property
     def bytes_per_device(self) -> int | None:
-        """What it takes on each device that holds it, in bytes; None where that is not
-        known.
-        """
+        """What it takes on each device that holds it; None where that is not known."""
         return None if self.layout is None else self.layout.bytes_per_device
 
     @property
@@ -120,37 +118,31 @@ class Request(Displayed):
         return None if self.layout is None else self.layout.replicas
 
     def remedies(self, want: Any) -> Remedies:
-        """The smallest edits with which the array is split as wanted; see
-        `shardviz.remedies`.
+        """The smallest edits with which the array is split as wanted, for `sv.remedies`.
 
         Raises:
             ShardvizError: for a wish that cannot be read.
         """
         array, source = self.array, self.audit or self.resolution
+        arrays = Arrays() if self.audit is None else self.audit.arrays
         if self.by_path is not None and not self.spec_wins:
             if self.spec is not None or self.by_path.spec is None:
-                arrays = None if self.audit is None else self.audit.arrays
                 return self.by_path.remedies(want, array.dtype, arrays)
         names = array.logical or (None,) * array.rank
-        wish = Wish.of(want, names, None, Dialect.LINEN, self.path)
-        if self.spec_wins:
-            why = NoRemedy("own spec", wish, self.spec)
-        elif not array.logical:
-            why = NoRemedy("no names", wish)
-        elif source is None:
-            why = NoRemedy("no names", wish, error=self.problem or "")
-        else:
-            arrays = Arrays() if self.audit is None else self.audit.arrays
-            leaf = Leaf(self.path, array.logical, array.shape, array.dtype)
+        if array.logical and source is not None and not self.spec_wins:
+            leaf = Leaf(self.path, names, array.shape, array.dtype)
             search = RuleSearch(leaf, source.rules, source.mesh, source.dialect, arrays)
             return search.find(want)
+        wish = Wish.of(want, names, None, Dialect.LINEN, self.path)
+        why = NoRemedy("no names", wish, error=self.problem or "")
+        if self.spec_wins:
+            why = NoRemedy("own spec", wish, self.spec)
         return Remedies((), wish, self.path, why)
 
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Without Python's collector of cycles, which takes a third of the time of a large
-    result.
+    """Without Python's collector of cycles, a third of the time of a large result.
 
     Plans and audits make thousands of values that stay and hardly any cycle, so every
     pass of the collector looks through all of them, and through jax's, for nothing.
@@ -196,9 +188,7 @@ class Requests(Sequence[Request]):
         return tuple((kind, times[key]) for key, kind in found.items())
 
     def of_audit(self, audit: Any) -> Requests:
-        """The same rows as those of an audit, which look at its other rows for
-        remedies.
-        """
+        """The same rows as those of an audit, whose other rows their remedies look at."""
         made = {id(kind): replace(kind, audit=audit) for kind, _ in self.kinds}
         kinds = [made[id(kind)] for kind in self._kinds]
         return Requests(self._names, kinds, self._groups, self._partners)
@@ -237,9 +227,7 @@ def of_audit(rows: Sequence[Request], audit: Any) -> Sequence[Request]:
 
 
 def kinds_of(rows: Iterable[Request]) -> Sequence[tuple[Request, int]]:
-    """One Request of each signature and how many there are, where the rows know; else
-    all rows.
-    """
+    """One Request of each signature and how many there are, where the rows know it."""
     return rows.kinds if isinstance(rows, Requests) else tuple((row, 1) for row in rows)
 
 
@@ -249,8 +237,7 @@ def request(
     rules: Rules | None,
     dialect: Dialect = Dialect.LINEN,
 ) -> Request:
-    """Resolves and lays out one array; what fails becomes `problem` and is never
-    raised.
+    """Resolves and lays out one array; what fails becomes `problem`.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> mesh, rules = make_mesh(data=4, model=2), Rules.of(("mlp", "model"))
@@ -272,11 +259,8 @@ def request(
         if problem is not None:
             return Request(array, None, None, None, problem)
         spec = resolution.spec if resolution is not None else Spec(((),) * array.rank)
-    try:
-        layout = lay_out_parsed(array.shape, spec, mesh, array.dtype)
-    except ShardvizError as error:
-        return Request(array, resolution, spec, None, str(error))
-    return Request(array, resolution, spec, layout, None)
+    layout, problem = _lay_out(array, spec, mesh)
+    return Request(array, resolution, spec, layout, problem)
 
 
 def requests(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from shardviz.core.errors import RuleError, ShardvizError, import_optional
-from shardviz.core.format import joined, listed, plural, shown, suggestion
+from shardviz.core.format import listed, shown, suggestion
 from shardviz.core.layout.libraries import (
     attribute,
     is_partition_spec,
@@ -222,117 +222,34 @@ def _json(text: str) -> Any:
 
 
 def _python(text: str) -> Any:
-    """The one table in Python source, or the literal that it is.
+    """The literal that a text is, or that it gives a name to; imports do not matter.
 
     Raises:
-        RuleError: for what is no Python, holds no table or several, or computes one.
+        RuleError: for what is no Python, is more than one table, or computes one.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on "\d" in text that is not raw
             tree = ast.parse(text.strip())
-        if len(tree.body) == 1 and isinstance(tree.body[0], ast.Expr):
-            return _literal(tree.body[0].value)
-        return _literal(_only_table(tree))
+        imports = (ast.Import, ast.ImportFrom)
+        rest = [node for node in tree.body if not isinstance(node, imports)]
+        if len(rest) > 1 and isinstance(rest[0], ast.Expr):
+            del rest[0]  # what the module says of itself
+        if len(rest) == 1:
+            value = getattr(rest[0], "value", None)
+            if isinstance(rest[0], (ast.Assign, ast.AnnAssign, ast.Expr)) and value:
+                return _literal(value)
     except SyntaxError as error:
         where = f" in line {error.lineno}" if error.lineno else ""
         raise RuleError(f"The text is no Python literal: {error.msg}{where}.") from None
     except (RecursionError, MemoryError):
         raise RuleError("The text is no Python literal: it nests too deeply.") from None
-
-
-def _only_table(tree: ast.Module) -> ast.expr:
-    """The one table in a source that is all of what its name stands for."""
-    tables = list(_tables(tree))
-    if len(tables) != 1:
-        lines = joined([f"line {n.lineno}" for n in tables], limit=6)
-        where = f" ({lines})" if lines else ""
-        raise RuleError(
-            f"The source holds {plural(len(tables), 'table')} of pairs{where}; one is"
-            " read. Give the text of that table."
-        )
-    table = tables[0]
-    if (change := _first_change(tree, table)) is not None:
-        raise RuleError(
-            f"The table in line {table.lineno} may not be all: line {change} may change"
-            " it or put it into another one, and nothing is evaluated. Give the table"
-            " itself, as in sv.rules(module.RULES), or the text of all of it."
-        )
-    return table
-
-
-def _tables(node: ast.AST) -> Iterator[ast.expr]:
-    """The outermost literals of pairs, or of a dict, whose left sides are text."""
-    if isinstance(node, ast.expr) and _is_table(node):
-        yield node
-        return
-    for child in ast.iter_child_nodes(node):
-        yield from _tables(child)
-
-
-def _is_table(node: ast.expr) -> bool:
-    """Whether a literal is a table, or one of which a part is computed."""
-    if isinstance(node, ast.Dict):
-        return bool(node.keys) and all(
-            key is None or _is_text(key) for key in node.keys
-        )
-    if not isinstance(node, (ast.Tuple, ast.List)):
-        return False
-    pairs = [e for e in node.elts if isinstance(e, (ast.Tuple, ast.List))]
-    return any(len(pair.elts) == 2 and _is_text(pair.elts[0]) for pair in pairs)
-
-
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
-
-
-def _first_change(tree: ast.Module, table: ast.expr) -> int | None:
-    """The first line that may change a table or put it into another one, or None.
-
-    The table is known by the last part of the name that it is given: `RULES` is
-    `self.RULES`, too. Of what else is done with it only reading is allowed.
-    """
-    parents = {child: n for n in ast.walk(tree) for child in ast.iter_child_nodes(n)}
-    definition = parents[table]
-    while isinstance(definition, ast.Call) and len(definition.args) == 1:
-        definition = parents[definition]  # tuple([…])
-    if isinstance(definition, ast.Call):  # with other arguments, whose result is lost
-        definition = parents[definition]
-        known = isinstance(definition, ast.Expr)
-    else:
-        known = isinstance(definition, (ast.Assign, ast.AnnAssign, ast.Return))
-    if not known:
-        return table.lineno
-    targets: list[ast.AST] = []
-    if isinstance(definition, ast.Assign):
-        targets += definition.targets
-    elif isinstance(definition, ast.AnnAssign):
-        targets.append(definition.target)
-    names = {_last_name(target) for target in targets}
-    for node in ast.walk(tree):
-        named = _last_name(node) in names and isinstance(
-            node, (ast.Name, ast.Attribute)
-        )
-        if named and node not in targets and not _only_reads(node, parents):
-            return getattr(node, "lineno", table.lineno)
-    return None
-
-
-def _only_reads(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> bool:
-    """Whether a name is returned, passed to a function, or one item of it is read."""
-    user = parents[node]
-    if isinstance(user, ast.Subscript):
-        slices = isinstance(user.slice, ast.Slice)
-        return not slices and isinstance(user.ctx, ast.Load)
-    if isinstance(user, ast.Call):
-        # `list(RULES)` is a copy that may be changed, `chain(RULES, MORE)` is more.
-        copies = isinstance(parents[user], (ast.Assign, ast.AnnAssign))
-        return not copies and node is not user.func and len(user.args) == 1
-    return isinstance(user, ast.Return)
-
-
-def _last_name(node: ast.AST) -> str:
-    return getattr(node, "id", "") or getattr(node, "attr", "")
+    # What follows a table may change it, and nothing is evaluated.
+    line = rest[1].lineno if len(rest) > 1 else 1
+    raise RuleError(
+        f"The Python source holds more than one table, or none: see line {line}. Give"
+        " the table itself, as in sv.rules(module.RULES), or its text alone."
+    )
 
 
 def _literal(node: ast.expr) -> Any:
@@ -346,8 +263,13 @@ def _literal(node: ast.expr) -> Any:
     if isinstance(node, ast.Dict) and None not in node.keys:
         pairs = zip(node.keys, node.values, strict=True)
         return Pairs((_literal(key), _literal(value)) for key, value in pairs if key)
-    if isinstance(node, ast.Call) and _CALL.match(f"{_last_name(node.func)}("):
-        return Spec.parse(ast.unparse(node))
+    if isinstance(node, ast.Call):
+        name = getattr(node.func, "id", "") or getattr(node.func, "attr", "")
+        if _CALL.match(f"{name}("):
+            return Spec.parse(ast.unparse(node))
+        alone = len(node.args) == 1 and not node.keywords
+        if name in ("list", "tuple", "dict") and alone:
+            return _literal(node.args[0])
     raise RuleError(
         f"Line {node.lineno} computes {shown(ast.unparse(node))}; nothing is evaluated."
         " Write text, None, tuples and P(...) in its place."
