@@ -91,7 +91,9 @@ class TreeLeaf(NamedTuple):
 
 def is_array(value: Any) -> bool:
     """Whether it has a shape and a dtype."""
-    return None not in (attribute(value, "shape"), attribute(value, "dtype"))
+    # Not by ==: to numpy, float64 equals None.
+    shape, dtype = attribute(value, "shape"), attribute(value, "dtype")
+    return shape is not None and dtype is not None
 
 
 def read_leaf(
