@@ -12,7 +12,7 @@ from shardviz.core.format import plural, shown
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.parse import check_size, limited, parse_bytes
+from shardviz.core.layout.parse import check_size, parse_bytes
 from shardviz.core.program.report import Collective, Report
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ def movement(
         size: for a kind, the bytes of the array on each device (of the result; of the
             operand for a reduce-scatter), or text such as `"8 MiB"`.
         group: which group of devices, counted from 0.
-        algorithm: `"ring"`, `"both directions"`, `"torus"`, `"hosts"` or `"direct"`;
-            what suits the group where left out.
+        algorithm: `"ring"`, `"both directions"`, `"torus"` or `"hosts"`; what suits the
+            group where left out.
         topology: the slice or cluster of the devices, `"tpu:v5e:4x4"`, for its axes and
             the rates of its links; of a Report, the one it was compiled for where left
             out.
@@ -79,8 +79,15 @@ of 2 of 4 devices.)
             )
         return reshard_movement(what, which)
     where = None if topology is None else _topology(topology)
-    if isinstance(what, (Report, Plan, Stages)):
-        collective, grid, where = _collective_of(what, which, grid, where)
+    if isinstance(what, Stages):
+        what = _made_by(what)
+    if isinstance(what, (Report, Plan)):
+        collective = _chosen(what, which)
+        grid = grid or what.mesh
+        # Described hardware has the rates of its links; attached devices have none.
+        known = what.roofline if isinstance(what, Report) else None
+        if where is None and known is not None and ":" in known.where:
+            where = Topology.parse(known.where)
     elif isinstance(what, Collective):
         collective = what
     else:
@@ -106,48 +113,37 @@ def _topology(thing: Any) -> Topology:
     )
 
 
-def _collective_of(
-    what: Report | Plan | Stages,
-    which: Any,
-    mesh: MeshSpec | None,
-    where: Topology | None,
-) -> tuple[Collective, MeshSpec | None, Topology | None]:
-    """A collective of a program, its mesh, and the topology that it was compiled for."""
-    from shardviz.core.program.stages import Stages
+def _made_by(stages: Stages) -> Report | Plan:
+    """The report of some stages, or the plan where none is good."""
+    if stages.report is not None and stages.report.ok:
+        return stages.report
+    if stages.plan is None:
+        raise ProgramError(
+            "These Stages have neither a plan nor a report, so no collectives. Make"
+            " them with sv.stages(program)."
+        )
+    return stages.plan
 
-    if isinstance(what, Stages):
-        last = what.plan
-        if what.report is not None and what.report.ok:
-            last = what.report
-        if last is None:
-            raise ProgramError(
-                "These Stages have neither a plan nor a report, so no collectives. Make"
-                " them with sv.stages(program)."
-            )
-        return _collective_of(last, which, mesh, where)
-    every = what.collectives
-    if isinstance(what, Report):
-        # A compile that failed after the partitioner has its collectives.
-        if every is None:
-            every = what.partitioned
-        # Described hardware has the rates of its links; attached devices have none.
-        if where is None and what.roofline is not None and ":" in what.roofline.where:
-            where = Topology.parse(what.roofline.where)
-    if mesh is None:
-        mesh = what.mesh
+
+def _chosen(what: Report | Plan, which: Any) -> Collective:
+    """The collective that is meant: the largest where none is named."""
     if isinstance(which, Collective):
-        return which, mesh, where
+        return which
+    every = what.collectives
+    # A compile that failed after the partitioner has its collectives.
+    if every is None and isinstance(what, Report):
+        every = what.partitioned
     if not every:
         raise ProgramError(f"{what.program} has no collectives, so nothing is sent.")
     if which is None:
-        return max(every, key=lambda c: c.bytes_in_all), mesh, where
+        return max(every, key=lambda c: c.bytes_in_all)
     number = check_size(which, "Which collective", ProgramError)
     if not 0 <= number < len(every):
         raise ProgramError(
             f"{what.program} has {plural(len(every), 'collective')}, counted from 0; got"
             f" {shown(number)}."
         )
-    return every[number], mesh, where
+    return every[number]
 
 
 def _movement_of_kind(
@@ -190,7 +186,7 @@ def _movement_of_kind(
     if isinstance(axes, str):
         names = (axes,)
     elif axes is not None:
-        names = tuple(limited(axes, len(names), "axes=", ProgramError))
+        names = tuple(axes)
     for name in names:
         mesh.require_axis(name)
     if not names or len(set(names)) < len(names):

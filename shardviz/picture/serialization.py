@@ -197,8 +197,10 @@ def column(values: np.ndarray, buffers: list[bytes]) -> Any:
     return {"buffer": len(buffers) - 1, "dtype": kind}
 
 
-def movement_data(movement: Movement) -> dict[str, Any]:
+def movement_data(movement: Movement, drawn: int = MOST_LISTED) -> dict[str, Any]:
     """The JSON of a movement, for a player.
+
+    Of a group of more than `drawn` devices, runs of steps that are alike, in words.
 
     >>> from shardviz.core.program.movement import collective_movement
     >>> data = movement_data(collective_movement("all-gather", 4, 4096))
@@ -230,9 +232,8 @@ def movement_data(movement: Movement) -> dict[str, Any]:
         "links": list(m.link_names),
         "contributors": m.contributors,
     }
-    if m.size > most:
-        # The page tells what happens in words, and draws nothing.
-        chunks = {"count": m.chunks.count, "labels": [], "bytes": []}
+    if m.size > drawn:
+        chunks = {"count": m.chunks.count, "labels": [], "bytes": 0}
         steps = [_step_data(step, times) for step, times in m.runs()]
         lists = {"routes": [], "steps": steps, "start": None, "end": None}
         return {**data, "chunks": chunks, **lists}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -68,100 +67,54 @@ def movement_view(
 # --- a collective ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Played:
-    """What is played of a collective, and what else could be.
-
-    Attributes:
-        collective: of a stage.
-        mesh: with the device ids that it was compiled for.
-        placement: of this mesh on described hardware; None where there is none.
-        group: the number of the group of devices.
-    """
-
-    collective: Collective
-    mesh: MeshSpec
-    placement: DevicePlacement | None
-    group: int
-
-    def movement(self, algorithm: str | None = None) -> Movement:
-        """Its steps by an algorithm; by default the one that is usual there."""
-        topology = None if self.placement is None else self.placement.topology
-        return movement_of(
-            self.collective,
-            self.mesh,
-            group=self.group,
-            algorithm=algorithm,
-            topology=topology,
-        )
-
-    def algorithms(self) -> dict[str, str]:
-        """The algorithms that the group has devices for: their words, and their names."""
-        known: dict[str, str] = {}
-        if self.collective.kind == PERMUTE:
-            return known
-        for name in ALGORITHMS:
-            try:
-                movement = self.movement(name)
-            except ProgramError:
-                continue
-            known.setdefault(movement.algorithm, name)
-        return known
-
-
 def _collective_view(
     key: str, stages: StageViews, placement: DevicePlacement | None
 ) -> dict[str, Any]:
+    """The steps of a collective, and the other algorithms and groups that it has."""
     place, _, chosen = key.partition("/")
     algorithm, _, number = chosen.partition("/")
     group = int(number) if number.isdecimal() and len(number) < 8 else 0
-    played = _played(place, group, stages, placement)
-    movement = played.movement(algorithm or None)
-    usual = played.movement().algorithm
-    names = played.algorithms()
-
-    def key_of(words: str, group: int) -> str:
-        # The usual choice has the short key, under which the page first asks.
-        if words == usual and group == 0:
-            return place
-        return f"{place}/{names.get(words, '')}/{group}"
-
-    algorithms = []
-    for words in names:
-        algorithms.append({"value": key_of(words, group), "label": words})
-    groups = []
-    for number, label in enumerate(_group_labels(played)):
-        value = key_of(movement.algorithm, number)
-        groups.append({"value": value, "label": label})
-    data = player_data(movement)
-    return {"data": data, "algorithms": algorithms, "groups": groups}
-
-
-def _played(
-    place: str, group: int, stages: StageViews, placement: DevicePlacement | None
-) -> _Played:
-    """What a key names.
-
-    Raises:
-        ProgramError: if there is no such collective.
-    """
-    collective, mesh = stages.collective(place), None
+    collective = stages.collective(place)
     # The estimate is of the plan; the other stages are of the report.
-    made_by = stages.results.report
+    made_by: Any = stages.results.report
     if place.startswith("0:"):
         made_by = stages.results.plan
-    if made_by is not None:
-        mesh = made_by.mesh
-    if collective is None or mesh is None:
+    if collective is None or made_by is None or made_by.mesh is None:
         raise ProgramError("This collective is not known any more. Choose one again.")
-    if placement is None or placement.mesh.shape != mesh.shape:
-        return _Played(collective, mesh, None, group)
-    return _Played(collective, placement.mesh, placement, group)
+    mesh, topology = made_by.mesh, None
+    if placement is not None and placement.mesh.shape == mesh.shape:
+        mesh, topology = placement.mesh, placement.topology
+
+    def made(algorithm: str | None) -> Movement:
+        return movement_of(
+            collective, mesh, group=group, algorithm=algorithm, topology=topology
+        )
+
+    movement, usual = made(algorithm or None), made(None).method.name
+    options: dict[str, str] = {}  # the words of each algorithm
+    for name in ALGORITHMS if collective.kind != PERMUTE else ():
+        try:
+            options[name] = made(name).algorithm
+        except ProgramError:
+            continue  # the group has not the devices for it
+
+    def key_of(name: str, group: int) -> str:
+        # The usual choice has the short key, under which the page first asks.
+        if name == usual and group == 0:
+            return place
+        return f"{place}/{name if name in options else ''}/{group}"
+
+    algorithms = []
+    for name, words in options.items():
+        algorithms.append({"value": key_of(name, group), "label": words})
+    groups = []
+    for number, label in enumerate(_group_labels(collective, mesh)):
+        groups.append({"value": key_of(movement.method.name, number), "label": label})
+    return {"data": player_data(movement), "algorithms": algorithms, "groups": groups}
 
 
-def _group_labels(played: _Played) -> list[str]:
+def _group_labels(collective: Collective, mesh: MeshSpec) -> list[str]:
     """The devices of each group in words; none where one cannot choose."""
-    collective, mesh = played.collective, played.mesh
     ids = mesh.device_ids.reshape(-1)
     groups: Any = collective.groups
     if groups and collective.kind == PERMUTE:
@@ -183,30 +136,10 @@ def player_data(movement: Movement) -> dict[str, Any]:
 
     Of a group that is too large to be drawn, runs of steps that are alike.
     """
-    data = movement_data(movement)
-    if movement.size > MOST_DRAWN and data["routes"]:
-        chunks = {**data["chunks"], "labels": [], "bytes": 0}
-        data.update(routes=[], start=None, end=None, steps=_runs(movement))
-        data["chunks"] = chunks
+    data = movement_data(movement, MOST_DRAWN)
     sizes = [bytes_text(step["bytes"]) for step in data["steps"]]
     took = wording.least_time(movement.seconds, movement.rate_source)
     return {**data, "bytesText": sizes, "took": took}
-
-
-def _runs(movement: Movement) -> list[dict[str, Any]]:
-    runs = []
-    for step, times in movement.runs():
-        run: dict[str, Any] = {
-            "words": step.words,
-            "bytes": step.bytes,
-            "adds": step.adds,
-            "keeps": step.keeps,
-            "chunk": [],
-        }
-        if times > 1:
-            run["times"] = times
-        runs.append(run)
-    return runs
 
 
 # --- a reshard ------------------------------------------------------------------------

@@ -67,13 +67,9 @@ COLLECTIVES: dict[str, Movement] = {
         "all-reduce", 5, "1 MiB", algorithm="both directions"
     ),
     "all-reduce over hosts": collective_movement("all-reduce", 8, "1 MiB", **ON_HOSTS),
-    "all-to-all over hosts": collective_movement(
-        "all-to-all", 8, "1 MiB", algorithm="hosts", **ON_HOSTS
-    ),
     "all-reduce over a torus": collective_movement(
         "all-reduce", 16, "1 MiB", topology=SLICE, rows=np.arange(16), hosts=np.arange(16) // 4
     ),
-    "all-to-all, ring": collective_movement("all-to-all", 8, "1 MiB", algorithm="ring"),
 }
 
 

@@ -19,6 +19,8 @@ from shardviz.picture.show import draw, to_text
 
 
 def ring(kind: str = "all-reduce", count: int = 4, algorithm: str = "ring") -> Movement:
+    if kind == "all-to-all":
+        algorithm = "direct"
     return collective_movement(kind, count, count * 4096, algorithm=algorithm)
 
 

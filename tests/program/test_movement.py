@@ -116,12 +116,14 @@ def test_executed_steps_give_what_jax_gives(name, results):
                 reached += at
             if algorithm is None:
                 assert sorted(reached) == list(range(mesh.size))
-    always = (None, "ring", "both directions", "direct")
-    assert {(kind, a) for kind in REGULAR for a in always} <= tried
+    always = (None, "ring", "both directions")
+    rings = REGULAR[:3]
+    assert {(kind, a) for kind in rings for a in always} <= tried
+    assert ("all-to-all", "direct") in tried
     if topology is not None:
-        assert {(kind, "torus") for kind in REGULAR} <= tried
+        assert {(kind, "torus") for kind in rings} <= tried
     if len(mesh.processes) > 1 and mesh.size > 4:
-        assert {(kind, "hosts") for kind in REGULAR} <= tried
+        assert {(kind, "hosts") for kind in rings} <= tried
 
 
 @pytest.mark.parametrize("name", oracle.MESHES)
@@ -134,9 +136,8 @@ def test_bytes_are_those_of_the_formula(name):
             for m in movements[:1]:
                 sent, n = sent_by_device(m), m.size
                 assert (sent == m.sent_bytes).all(), m
-                if kind != "all-to-all" or algorithm in (None, "direct"):
-                    same = Collective(kind, axes, BYTES, group_size=n)
-                    assert m.sent_bytes == same.sent_bytes
+                same = Collective(kind, axes, BYTES, group_size=n)
+                assert m.sent_bytes == same.sent_bytes
                 most = [step.bytes for step in m.steps]
                 assert sum(most) == m.sent_bytes
 
@@ -177,8 +178,10 @@ def test_a_movement_takes_as_long_as_the_roofline_says_in_any_device_order(kind,
 
 
 @pytest.mark.parametrize("kind", REGULAR)
-@pytest.mark.parametrize("algorithm", [None, "ring", "both directions", "direct", "hosts"])
+@pytest.mark.parametrize("algorithm", [None, "ring", "both directions", "hosts"])
 def test_nothing_is_counted_twice_and_all_is_complete(kind, algorithm):
+    if kind == "all-to-all":
+        algorithm = "direct"
     for count in (2, 3, 6, 8):
         if algorithm == "hosts" and count < 6:
             continue
@@ -198,7 +201,8 @@ def test_nothing_is_counted_twice_and_all_is_complete(kind, algorithm):
 
 def test_a_step_sends_each_chunk_to_a_device_once():
     for kind in REGULAR:
-        for algorithm in ("ring", "both directions", "direct"):
+        ways = ("direct",) if kind == "all-to-all" else ("ring", "both directions")
+        for algorithm in ways:
             for step in collective_movement(kind, 7, 7 * 14, algorithm=algorithm).steps:
                 pairs = np.stack([step.target, step.chunk])
                 assert len(np.unique(pairs, axis=1).T) == len(step)

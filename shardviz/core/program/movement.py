@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_spec import size_in_bytes
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.parse import check_size, limited, parse_bytes
+from shardviz.core.layout.parse import check_size, parse_bytes
 from shardviz.core.layout.transfer.reshard_moves import (
     chunks_by_block,
     reshard_moves,
@@ -42,7 +43,6 @@ from shardviz.core.program.movement_steps import (
     chosen_algorithm,
     listed_steps,
     ring_grid,
-    sent_bytes,
 )
 from shardviz.core.program.report import Collective
 from shardviz.core.program.roofline import collective_link_use
@@ -138,11 +138,6 @@ class Movement(Displayed):
         return self.size if self.sums else 1
 
     @property
-    def direct(self) -> bool:
-        """Whether what is sent goes to its target at once, however far that is."""
-        return not isinstance(self.steps, RegularSteps) or self.steps.direct
-
-    @property
     def grid(self) -> DeviceGrid:
         """The devices as a grid, which is a ring where it has one axis."""
         return self.method.grid
@@ -177,14 +172,9 @@ class Movement(Displayed):
     @property
     def notes(self) -> tuple[MovementText, ...]:
         """What else to know."""
-        codes = []
         if self.method.open_axes:
-            codes.append("open axes")
-        if isinstance(self.steps, RegularSteps):
-            least = self.size * self.chunks.parts
-            if 0 < self.bytes_per_device < least:
-                codes.append("few bytes")
-        return tuple(MovementText(code, self) for code in codes)
+            return (MovementText("open axes", self),)
+        return ()
 
     @property
     def summed_up(self) -> str:
@@ -202,21 +192,23 @@ class Movement(Displayed):
         """int64: the chunks that a device has before the first step."""
         if self.first:
             return self.first[device]
-        count, parts = self.size, self.chunks.parts
         if self.kind == "all-to-all":
-            return device * count + np.arange(count)
-        own = np.arange(parts) + device * parts
-        return np.arange(self.chunks.count) if self.sums else own
+            return device * self.size + np.arange(self.size)
+        return np.arange(self.chunks.count) if self.sums else self._own(device)
 
     def at_end(self, device: int) -> np.ndarray:
         """int64: the chunks that a device needs after the last step."""
         if self.last:
             return self.last[device]
-        count, parts = self.size, self.chunks.parts
         if self.kind == "all-to-all":
-            return np.arange(count) * count + device
-        own = np.arange(parts) + device * parts
-        return own if self.kind == "reduce-scatter" else np.arange(self.chunks.count)
+            return np.arange(self.size) * self.size + device
+        if self.kind == "reduce-scatter":
+            return self._own(device)
+        return np.arange(self.chunks.count)
+
+    def _own(self, device: int) -> np.ndarray:
+        parts = self.chunks.parts
+        return np.arange(parts) + device * parts
 
     def holdings(self, step: int) -> np.ndarray:
         """What every device has after some steps: bool [devices, chunks, contributors].
@@ -291,13 +283,8 @@ class Movement(Displayed):
                 runs.append((self.steps[first], phase.steps))
                 first += phase.steps
             return runs
-        found: list[tuple[MovementStep, int]] = []
-        for step in self.steps:
-            if found and found[-1][0].about == step.about:
-                found[-1] = found[-1][0], found[-1][1] + 1
-            else:
-                found.append((step, 1))
-        return found
+        alike = groupby(self.steps, key=lambda step: step.about)
+        return [(next(some), 1 + len(list(some))) for _, some in alike]
 
     def every_step(self) -> Iterator[MovementStep]:
         """The steps with all their transfers, also those of a large group."""
@@ -328,28 +315,19 @@ class Movement(Displayed):
         >>> [a.tolist() for a in ring.execute([np.array([1, 2, 3])] * 3)]
         [[3, 6, 9], [3, 6, 9], [3, 6, 9]]
         """
-        return execute(self, values, split, concat)
+        arrays = _checked_values(values, self)
+        held = []
+        for device, array in enumerate(arrays):
+            held.append(_cut(self, device, array, split))
+        for step in self.every_step():
+            _apply(step, held)
+        results = []
+        for device, array in enumerate(arrays):
+            results.append(_join(self, device, held[device], array, split, concat))
+        return results
 
     def __repr__(self) -> str:
         return f"Movement({self.title}, {plural(len(self.steps), 'step')})"
-
-
-def execute(
-    m: Movement, values: Sequence[Any], split: int, concat: int
-) -> list[np.ndarray]:
-    """`Movement.execute`."""
-    arrays = _checked_values(values, m)
-    split = check_size(split, "A dimension", ProgramError)
-    concat = check_size(concat, "A dimension", ProgramError)
-    held = []
-    for device, array in enumerate(arrays):
-        held.append(_cut(m, device, array, split))
-    for step in m.every_step():
-        _apply(step, held)
-    results = []
-    for device, array in enumerate(arrays):
-        results.append(_join(m, device, held[device], array, split, concat))
-    return results
 
 
 def _apply(step: MovementStep, held: list[dict[int, np.ndarray]]) -> None:
@@ -365,13 +343,7 @@ def _apply(step: MovementStep, held: list[dict[int, np.ndarray]]) -> None:
 
 
 def _checked_values(values: Sequence[Any], movement: Movement) -> list[np.ndarray]:
-    what = "The arrays of a movement"
-    given = limited(values, movement.size, what, ProgramError)
-    arrays = [np.asarray(value) for value in given]
-    if odd := [a.dtype.name for a in arrays if a.dtype.kind in "OUSMm"]:
-        raise ProgramError(
-            f"The arrays of a movement hold numbers; got {shown(odd[0])}."
-        )
+    arrays = [np.asarray(value) for value in values]
     shapes = {a.shape for a in arrays}
     if len(arrays) != movement.size or len(shapes) > 1:
         raise ProgramError(
@@ -387,16 +359,6 @@ def _checked_values(values: Sequence[Any], movement: Movement) -> list[np.ndarra
     return arrays
 
 
-def _blocks(array: np.ndarray, count: int, split: int) -> list[np.ndarray]:
-    inside = -array.ndim <= split < array.ndim
-    if not inside or array.shape[split] % count:
-        raise ProgramError(
-            f"Dimension {shown(split)} of {list(array.shape)} does not divide over"
-            f" {plural(count, 'device')}. Take an array and a dimension that does."
-        )
-    return np.split(array, count, axis=split)
-
-
 def _cut(
     m: Movement, device: int, array: np.ndarray, split: int
 ) -> dict[int, np.ndarray]:
@@ -404,25 +366,29 @@ def _cut(
     if m.layouts:
         box = m.layouts[0].box(int(m.devices[device]))
         return {int(n): array[_inside(m, n, box)] for n in m.at_start(device)}
-    if m.kind in ("all-gather", PERMUTE):
-        blocks = [array]
-    elif m.kind == "all-reduce":
+    blocks = [array]
+    if m.kind == "all-reduce":
         blocks = np.array_split(array.reshape(-1), m.size)
-    else:
-        blocks = _blocks(array, m.size, split)
-    parts = [
-        part for b in blocks for part in np.array_split(b.reshape(-1), m.chunks.parts)
-    ]
+    elif m.kind in ("reduce-scatter", "all-to-all"):
+        if array.shape[split] % m.size:
+            raise ProgramError(
+                f"Dimension {split} of {list(array.shape)} does not divide over"
+                f" {plural(m.size, 'device')}. Take an array and a dimension that does."
+            )
+        blocks = np.split(array, m.size, axis=split)
+    parts: list[np.ndarray] = []
+    for block in blocks:
+        parts += np.array_split(block.reshape(-1), m.chunks.parts)
     return dict(zip(m.at_start(device).tolist(), parts, strict=False))
 
 
 def _inside(m: Movement, chunk: int, box: tuple[slice, ...]) -> tuple[slice, ...]:
     """Where a chunk of a reshard is in the shard at `box`."""
     assert m.chunks.bounds is not None
-    bounds = m.chunks.bounds[chunk].tolist()
-    return tuple(
-        slice(a - s.start, b - s.start) for (a, b), s in zip(bounds, box, strict=True)
-    )
+    inside = []
+    for (first, last), own in zip(m.chunks.bounds[chunk].tolist(), box, strict=True):
+        inside.append(slice(first - own.start, last - own.start))
+    return tuple(inside)
 
 
 def _join(
@@ -448,15 +414,10 @@ def _join(
     shape = list(array.shape)
     if m.kind != "all-gather":
         shape[split] //= m.size
-    parts = m.chunks.parts
-    blocks = [
-        np.concatenate(wanted[n : n + parts]).reshape(shape)
-        for n in range(0, len(wanted), parts)
-    ]
-    if m.kind != "reduce-scatter" and not -array.ndim <= concat < array.ndim:
-        raise ProgramError(
-            f"There is no dimension {shown(concat)} of {list(array.shape)} to join."
-        )
+    blocks = []
+    for n in range(0, len(wanted), m.chunks.parts):
+        parts = wanted[n : n + m.chunks.parts]
+        blocks.append(np.concatenate(parts).reshape(shape))
     return np.concatenate(blocks, axis=concat) if len(blocks) > 1 else blocks[0]
 
 
@@ -499,31 +460,34 @@ def collective_movement(
     if hosts is not None:
         where = np.asarray(hosts, np.int64)
     total = parse_bytes(size, "The size of a collective", ProgramError)
+    groups = rows
     if kind == PERMUTE:
         sends = np.asarray(pairs, np.int64).reshape(-1, 2)
         if not len(sends):  # to the right, around
             every = np.arange(len(ids))
             sends = np.stack([every, np.roll(every, -1)], axis=1)
         made = _permutation(ids, where, total, sends)
+        groups = None if rows is None else rows[sends]
     else:
-        sends = np.zeros((0, 2), np.int64)
         chosen = chosen_algorithm(kind, algorithm, where, topology, rows)
         made = _regular(kind, ids, where, total, chosen)
-    return _timed(replace(made, mesh_axes=tuple(mesh_axes)), topology, rows, sends)
+    made = replace(made, mesh_axes=tuple(mesh_axes))
+    if topology is None or groups is None:
+        return made
+    links = route(topology, groups if kind == PERMUTE else [groups], kind)
+    return replace(made, seconds=links.seconds(total), topology=topology)
 
 
 def _regular(
     kind: str, ids: np.ndarray, hosts: np.ndarray, total: int, algorithm: Algorithm
 ) -> Movement:
-    count, parts = len(ids), len(algorithm.ways)
-    direct = algorithm.name == "direct"
-    chunks = Chunks(count * parts, total, count * parts, parts)
+    count, ways = len(ids), algorithm.ways
+    chunks = Chunks(count * len(ways), total, count * len(ways), len(ways))
     if kind == "all-to-all":
-        # A chunk for every pair of devices, which is not cut in two.
+        # A chunk for every pair of devices.
         chunks = Chunks(count * count, total, count, pairs=count)
-        direct = direct or len(algorithm.grid.sizes) > 1
-    steps = RegularSteps(kind, algorithm.grid, hosts, chunks, algorithm.ways, direct)
-    sent = sent_bytes(kind, total, algorithm, direct)
+    steps = RegularSteps(kind, algorithm.grid, hosts, chunks, ways)
+    sent = Collective(kind, (), total, group_size=count).sent_bytes or 0
     return Movement(kind, ids, hosts, chunks, steps, algorithm, total, sent)
 
 
@@ -531,17 +495,14 @@ def _permutation(
     ids: np.ndarray, hosts: np.ndarray, total: int, pairs: np.ndarray
 ) -> Movement:
     count = len(ids)
-    chunks = Chunks(count, total, 1)
-    source, target = pairs.T
-    nothing = np.zeros(0, np.int64)
-    first, last = [nothing] * count, [nothing] * count
+    first = [np.zeros(0, np.int64)] * count
+    last = list(first)
     for sender, receiver in pairs.tolist():
         first[sender] = last[receiver] = np.array([sender])
     # What a device sends to itself moves nothing.
-    source, target = source[source != target], target[source != target]
-    together = np.zeros(len(source), np.int64)
+    source, target = pairs[pairs[:, 0] != pairs[:, 1]].T
+    chunks, together = Chunks(count, total, 1), np.zeros(len(source), np.int64)
     steps = tuple(listed_steps(together, source, target, source, chunks, hosts))
-    sent = total if len(steps) else 0
     return Movement(
         PERMUTE,
         ids,
@@ -550,27 +511,10 @@ def _permutation(
         steps,
         Algorithm("direct", ring_grid(count)),
         total,
-        sent,
+        total if len(steps) else 0,
         first=tuple(first),
         last=tuple(last),
     )
-
-
-def _timed(
-    movement: Movement,
-    topology: Topology | None,
-    rows: np.ndarray | None,
-    pairs: np.ndarray,
-) -> Movement:
-    """With the least time that `route` gives for its group."""
-    if topology is None or rows is None:
-        return movement
-    groups = [rows]
-    if movement.kind == PERMUTE:
-        groups = rows[pairs]
-    links = route(topology, groups, movement.kind)
-    seconds = links.seconds(movement.bytes_per_device)
-    return replace(movement, seconds=seconds, topology=topology)
 
 
 def reshard_movement(before: Layout, after: Layout) -> Movement:

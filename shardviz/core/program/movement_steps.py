@@ -9,15 +9,12 @@ devices of each), and the steps go along one axis after the other:
   neighbour what arrived last, so that all have what each had.
 - scatter: in s - 1 steps every device sends a sum to its neighbour, which adds its own
   part, so that each has one of s sums.
-- exchange: everything goes to the device whose coordinate on that axis is that of its
-  target.
 
 An all-gather gathers along every axis, a reduce-scatter scatters along them in the
 opposite order, an all-reduce scatters, then gathers. That is how parts 3 and 12 of
-https://jax-ml.github.io/scaling-book describe them, and NCCL's documentation.
-
-In both directions, one half of every block goes to the right and the other half to the
-left.
+https://jax-ml.github.io/scaling-book describe them, and NCCL's documentation. In both
+directions, one half of every block goes to the right and the other half to the left. In
+an all-to-all every device sends to every other at once, however far that is.
 """
 
 from __future__ import annotations
@@ -35,7 +32,6 @@ from shardviz.core.errors import ProgramError
 from shardviz.core.format import listed, shown, suggestion
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.parse import check_size
-from shardviz.core.program.report import Collective
 
 MOST_DEVICES = 1 << 20
 MOST_LISTED = 64  # devices whose transfers and holdings are listed
@@ -50,12 +46,11 @@ class RegularSent(Fact):
         axis: the name of the axis of the grid, or `""`.
         chunks: how many chunks each device sends, or halves of chunks.
         hops: how many places further on the target is.
-        direct: whether it goes to the target at once, however far that is.
         both_ways: whether one half goes to the right and the other to the left.
         reached: of how many devices each then has the chunks, or sums.
         count: how many devices there are.
 
-    >>> RegularSent("gather", "", 1, 1, False, False, 2, 4).reached
+    >>> RegularSent("gather", "", 1, 1, False, 2, 4).reached
     2
     """
 
@@ -63,7 +58,6 @@ class RegularSent(Fact):
     axis: str
     chunks: int
     hops: int
-    direct: bool
     both_ways: bool
     reached: int
     count: int
@@ -264,26 +258,17 @@ def check_kind(kind: Any) -> None:
     )
 
 
-def phases_of(kind: str, sizes: Sequence[int], short: bool) -> list[Phase]:
-    """The phases of a collective.
-
-    Args:
-        kind: one of REGULAR.
-        sizes: of the grid.
-        short: whether an exchange takes the shorter way around.
-    """
+def phases_of(kind: str, sizes: Sequence[int]) -> list[Phase]:
+    """The phases of a collective of one of REGULAR, on a grid of these sizes."""
     found = []
     for action in _ACTIONS[kind]:
         order = list(range(len(sizes)))
         # The last axis is the nearest one: most is sent along it.
-        if action != "gather":
+        if action == "scatter":
             order.reverse()
         for n, axis in enumerate(order):
-            steps = sizes[axis] - 1
-            if short and action == "exchange":
-                steps = sizes[axis] // 2
-            if steps:
-                found.append(Phase(action, axis, tuple(order[:n]), steps))
+            if sizes[axis] > 1:
+                found.append(Phase(action, axis, tuple(order[:n]), sizes[axis] - 1))
     return found
 
 
@@ -293,11 +278,7 @@ def checked_ids(devices: Any) -> np.ndarray:
     Raises:
         ProgramError: for anything else.
     """
-    if (
-        isinstance(devices, np.ndarray)
-        and devices.ndim == 1
-        and devices.dtype.kind == "i"
-    ):
+    if isinstance(devices, np.ndarray):
         return devices.astype(np.int64)
     count = check_size(devices, "The number of devices", ProgramError)
     if not 1 <= count <= MOST_DEVICES:
@@ -318,7 +299,6 @@ class RegularSteps(Sequence[MovementStep]):
         hosts: int64 [devices].
         chunks: what is sent.
         ways: (1,), or (1, -1) in both directions.
-        direct: whether what is sent goes to its target at once, however far that is.
 
     >>> steps = RegularSteps("all-gather", ring_grid(4), np.zeros(4), Chunks(4, 400, 4))
     >>> len(steps), steps[0].source.tolist(), steps[0].chunk.tolist(), steps[0].bytes
@@ -330,12 +310,11 @@ class RegularSteps(Sequence[MovementStep]):
     hosts: np.ndarray
     chunks: Chunks
     ways: tuple[int, ...] = (1,)
-    direct: bool = False
 
     @cached_property
     def phases(self) -> list[Phase]:
         """The phases, in order."""
-        return phases_of(self.kind, self.grid.sizes, len(self.ways) > 1)
+        return phases_of(self.kind, self.grid.sizes)
 
     def __len__(self) -> int:
         return sum(phase.steps for phase in self.phases)
@@ -345,27 +324,22 @@ class RegularSteps(Sequence[MovementStep]):
             return tuple(self[n] for n in range(*number.indices(len(self))))
         return self.step(range(len(self))[number], min(len(self.hosts), MOST_LISTED))
 
-    def place(self, number: int) -> tuple[Phase, int]:
-        """The phase of a step, and which of its steps it is, counted from 1."""
-        for phase in self.phases:
-            if number < phase.steps:
-                return phase, number + 1
-            number -= phase.steps
-        raise IndexError(number)
-
     def step(self, number: int, targets: int) -> MovementStep:
         """One step, with what the first `targets` devices receive."""
-        phase, turn = self.place(number)
-        parts = [self._sent(phase, turn, way, np.arange(targets)) for way in self.ways]
-        source, target, chunk = (
-            np.concatenate(column) for column in zip(*parts, strict=True)
-        )
+        turn = number + 1
+        for phase in self.phases:
+            if turn <= phase.steps:
+                break
+            turn -= phase.steps
+        parts = []
+        for part, way in enumerate(self.ways):
+            parts.append(self._sent(phase, turn, way, part, np.arange(targets)))
+        source, target, chunk = np.concatenate(parts, axis=1)
         order = np.argsort(target, kind="stable")
         source, target, chunk = source[order], target[order], chunk[order]
+        link = (self.hosts[source] != self.hosts[target]).astype(np.int64)
         if self.grid.link_numbers:
             link = np.full(len(source), self.grid.link_numbers[phase.axis])
-        else:
-            link = (self.hosts[source] != self.hosts[target]).astype(np.int64)
         # Where not all targets are listed, not all that a source sends is; and each
         # device receives as much as it sends.
         side = source if targets == len(self.hosts) else target
@@ -382,63 +356,42 @@ class RegularSteps(Sequence[MovementStep]):
         )
 
     def _sent(
-        self, phase: Phase, turn: int, way: int, targets: np.ndarray
-    ) -> list[np.ndarray]:
-        """What goes one way round: source, target and chunk of every transfer."""
+        self, phase: Phase, turn: int, way: int, part: int, targets: np.ndarray
+    ) -> np.ndarray:
+        """What goes one way round: int64 [3, transfers], source, target and chunk."""
+        if phase.action == "exchange":
+            source = (targets - turn) % len(self.hosts)
+            return np.stack([source, targets, source * len(self.hosts) + targets])
         axis, size = phase.axis, self.grid.sizes[phase.axis]
-        here = self.grid.coordinates[targets]
-        hops = turn if self.direct else 1
 
         def at(distance: int) -> np.ndarray:
-            there = here.copy()
+            there = self.grid.coordinates[targets]
             there[:, axis] = (there[:, axis] - way * distance) % size
             return there
 
-        source = self.grid.members(at(hops), ())[:, 0]
-        others = list(range(len(self.grid.sizes)))
-        for known in (axis, *phase.done):
-            others.remove(known)
-        if phase.action == "exchange":
-            blocks = self._exchanged(phase, turn, way, at, others)
-        elif phase.action == "gather":
+        source = self.grid.members(at(1), ())[:, 0]
+        if phase.action == "gather":
             blocks = self.grid.members(at(turn), phase.done)
         else:
-            blocks = self.grid.members(at(0 if self.direct else turn + 1), others)
+            # What is still to be scattered along the other axes goes with it.
+            done = (axis, *phase.done)
+            others = [n for n in range(len(self.grid.sizes)) if n not in done]
+            blocks = self.grid.members(at(turn + 1), others)
         each = blocks.shape[1]
-        part = 0 if phase.action == "exchange" or way > 0 else 1
         chunk = blocks.reshape(-1) * self.chunks.parts + part
-        return [np.repeat(source, each), np.repeat(targets, each), chunk]
-
-    def _exchanged(
-        self, phase: Phase, turn: int, way: int, at: Any, others: list[int]
-    ) -> np.ndarray:
-        """The blocks of an all-to-all that a step brings: int64 [targets, blocks]."""
-        size = self.grid.sizes[phase.axis]
-        makers = self.grid.members(at(turn), phase.done)
-        if self.direct:
-            distances = [turn]
-        else:
-            most = size - 1
-            if len(self.ways) > 1:  # the shorter way; halfway around, to the right
-                most = size // 2 if way > 0 else (size - 1) // 2
-            distances = list(range(turn, most + 1))
-        goals = [self.grid.members(at(turn - d), others) for d in distances]
-        if not goals:
-            return np.zeros((len(makers), 0), np.int64)
-        goal = np.concatenate(goals, axis=1)
-        count = len(self.hosts)
-        return (makers[:, :, None] * count + goal[:, None, :]).reshape(len(makers), -1)
+        return np.stack([np.repeat(source, each), np.repeat(targets, each), chunk])
 
     def _about(self, phase: Phase, turn: int, rows: int) -> RegularSent:
-        ways, done = len(self.ways), 1
-        for axis in phase.done:
-            done *= self.grid.sizes[axis]
-        # An exchange takes the shorter way round, so its rows are not divided in two.
-        blocks = rows if phase.action == "exchange" else rows // ways
-        name = self.grid.names[phase.axis]
-        reached, count = done * (turn + 1), len(self.hosts)
+        done = math.prod(self.grid.sizes[axis] for axis in phase.done)
+        ways = len(self.ways)
         return RegularSent(
-            phase.action, name, blocks, turn, self.direct, ways > 1, reached, count
+            phase.action,
+            self.grid.names[phase.axis],
+            rows // ways,
+            turn,
+            ways > 1,
+            done * (turn + 1),
+            len(self.hosts),
         )
 
 
@@ -529,47 +482,44 @@ def chosen_algorithm(
     rows: np.ndarray | None,
 ) -> Algorithm:
     """The algorithm that was asked for, or the one that suits the group."""
-    torus = None
-    if topology is not None and rows is not None:
-        torus = _torus(topology, rows)
-    levels = _levels(hosts)
-    ring = Algorithm("ring", ring_grid(len(hosts)))
-    direct = replace(ring, name="direct")
-    # A group along one axis of a torus is a ring that is known to be one.
-    line = ring
-    if torus is not None and len(torus.grid.sizes) == 1:
-        line = torus
-    if asked is None:
-        if kind == "all-to-all":
-            return direct
-        if torus is not None and line is torus:
-            name = "ring" if len(torus.ways) == 1 else "both directions"
-            return replace(torus, name=name)
-        return torus or levels or ring
-    if torus is not None and kind == "all-to-all":
-        torus = replace(torus, ways=(1,))
-    options: dict[str, Algorithm | None] = {
-        "ring": replace(line, name="ring", ways=(1,)),
-        "both directions": replace(line, name="both directions", ways=(1, -1)),
-        "torus": torus,
-        "hosts": levels,
-        "direct": direct,
-    }
-    if not isinstance(asked, str) or asked not in options:
+    if asked is not None and asked not in ALGORITHMS:
         raise ProgramError(
             f"algorithm= is one of {listed(ALGORITHMS)}; got {shown(asked)}."
             f"{suggestion(asked, ALGORITHMS)}"
         )
-    chosen = options[asked]
-    if chosen is None and asked == "torus":
+    ring = Algorithm("ring", ring_grid(len(hosts)))
+    if (kind == "all-to-all") != (asked == "direct") and asked is not None:
         raise ProgramError(
-            f"The algorithm {shown(asked)} does not fit this group: its devices fill no block"
-            " of a torus that is known; give topology=, such as 'tpu:v5e:4x4'."
+            f"The algorithm {shown(asked)} does not fit this group: an all-to-all, and"
+            " nothing else, is direct."
         )
+    if kind == "all-to-all":
+        return replace(ring, name="direct")
+    torus = None
+    if topology is not None and rows is not None:
+        torus = _torus(topology, rows)
+    levels = _levels(hosts)
+    usual = torus or levels or ring
+    # A group along one axis of a torus is a ring that is known to be one.
+    if torus is not None and len(torus.grid.sizes) == 1:
+        ring = replace(torus, name="ring", ways=(1,))
+        usual = ring
+        if len(torus.ways) > 1:
+            usual = replace(torus, name="both directions")
+    if asked is None:
+        return usual
+    both = replace(ring, name="both directions", ways=(1, -1))
+    options = {"ring": ring, "both directions": both, "torus": torus, "hosts": levels}
+    chosen = options[asked]
     if chosen is None:
+        lacks = "it does not span several hosts with as many devices each, two or more."
+        if asked == "torus":
+            lacks = (
+                "its devices fill no block of a torus that is known; give topology=,"
+                " such as 'tpu:v5e:4x4'."
+            )
         raise ProgramError(
-            f"The algorithm {shown(asked)} does not fit this group: it does not span several"
-            " hosts with as many devices each, two or more."
+            f"The algorithm {shown(asked)} does not fit this group: {lacks}"
         )
     return chosen
 
@@ -632,18 +582,3 @@ def _levels(hosts: np.ndarray) -> Algorithm | None:
         (1, 0),
     )
     return Algorithm("hosts", grid)
-
-
-def sent_bytes(kind: str, total: int, algorithm: Algorithm, direct: bool) -> int:
-    """The bytes that each device sends, of `total` bytes of the array on it."""
-    sizes = algorithm.grid.sizes
-    count = math.prod(sizes)
-    if kind == "all-to-all" and len(sizes) > 1:
-        # Everything is sent once along every axis.
-        return sum(total * (size - 1) // size for size in sizes)
-    if kind == "all-to-all" and not direct:
-        # Each chunk is passed on from neighbour to neighbour.
-        if len(algorithm.ways) > 1:
-            return total * (count * count // 4) // count
-        return total * (count - 1) // 2
-    return Collective(kind, (), total, group_size=count).sent_bytes or 0

@@ -44,32 +44,25 @@ def text(fact: MovementText) -> str:
 def regular(step: RegularSent) -> str:
     """What every device sends in one step of a collective.
 
-    >>> regular(RegularSent("scatter", "", 1, 1, False, False, 2, 4))
-    'Every device sends 1 chunk to its right neighbour, which adds its own part: sums of 2 of 4 devices.'
-    """  # noqa: E501
+    >>> regular(RegularSent("gather", "", 1, 1, False, 2, 4))
+    'Every device sends 1 chunk to its right neighbour; each then holds 2 of 4.'
+    """
     along = ""
     if step.axis:
         along = f" {_ALONG.get(step.axis, f'along {step.axis}')}"
-    what = plural(step.chunks, "chunk")
-    if step.both_ways and step.action != "exchange":
-        what = (
-            f"halves of {step.chunks:,} chunks" if step.chunks > 1 else "half a chunk"
-        )
-    if step.action == "exchange" and step.both_ways:
-        to = f" the shorter way around{along}"
-    elif step.direct:
-        to = f" to the device {plural(step.hops, 'place')} further on{along}"
-    elif step.both_ways:
-        to = f" to each of its two neighbours{along}"
-    else:
-        to = f" to its right neighbour{along}"
-    then = ""
+    what, to = plural(step.chunks, "chunk"), "its right neighbour"
+    if step.action == "exchange":
+        places = plural(step.hops, "place")
+        return f"Every device sends {what} to the device {places} further on."
+    if step.both_ways:
+        to, what = "each of its two neighbours", "half a chunk"
+        if step.chunks > 1:
+            what = f"halves of {step.chunks:,} chunks"
+    then = f"; each then holds {step.reached:,} of {step.count:,}"
     if step.action == "scatter":
         sums = f"sums of {step.reached:,} of {step.count:,} devices"
         then = f", which adds its own part: {sums}"
-    elif step.action == "gather":
-        then = f"; each then holds {step.reached:,} of {step.count:,}"
-    return f"Every device sends {what}{to}{then}."
+    return f"Every device sends {what} to {to}{along}{then}."
 
 
 def listed(step: ListedSent) -> str:
@@ -128,19 +121,8 @@ def filled_in(m: Movement) -> str:
 
 def _factor(m: Movement, filled: bool) -> str:
     """By what the bytes are multiplied, with letters or with numbers."""
-    sizes, count = m.grid.sizes, m.size
-    if m.kind == "all-to-all" and len(sizes) > 1:
-        if filled:
-            return f"({' + '.join(f'{size - 1} / {size}' for size in sizes)})"
-        names = [name[0] for name in m.grid.names]
-        return f"({' + '.join(f'({n} - 1) / {n}' for n in names)})"
-    if m.kind == "all-to-all" and not m.direct:
-        if len(m.method.ways) > 1:
-            hops = count * count // 4
-            return f"{hops} / {count}" if filled else "floor(n² / 4) / n"
-        return f"{count - 1} / 2" if filled else "(n - 1) / 2"
     twice = "2 × " if m.kind == "all-reduce" else ""
-    return f"{twice}{count - 1} / {count}" if filled else f"{twice}(n - 1) / n"
+    return f"{twice}{m.size - 1} / {m.size}" if filled else f"{twice}(n - 1) / n"
 
 
 def rate_source(m: Movement) -> str:
@@ -175,12 +157,6 @@ def open_axes(m: Movement) -> str:
     )
 
 
-def few_bytes(m: Movement) -> str:
-    """That so few bytes are not sent in steps."""
-    few = f"{bytes_text(m.bytes_per_device)} are less than a byte per chunk"
-    return f"{few}: libraries send so few at once, and not in these steps."
-
-
 TEXTS: Mapping[str, Callable[[Movement], str]] = {
     "algorithm": algorithm,
     "title": title,
@@ -189,6 +165,5 @@ TEXTS: Mapping[str, Callable[[Movement], str]] = {
     "rate source": rate_source,
     "summed up": summed_up,
     "open axes": open_axes,
-    "few bytes": few_bytes,
 }
 SENTENCES = {MovementText: text, RegularSent: regular, ListedSent: listed}
