@@ -22,7 +22,7 @@ Follows parts 3 and 12 of https://jax-ml.github.io/scaling-book; latency is left
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -35,139 +35,76 @@ from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.mesh import MeshSpec
 
 MOST_PAIRS = 1 << 20  # pairs in memory at once
+UNUSED, SHARED = -1, -2
 
 
-def ring_traffic(
-    torus: Torus, chips: np.ndarray, group: np.ndarray, rounds: int
-) -> Iterator[ChipTraffic]:
-    """What groups of equal size send around rings.
+@dataclass(frozen=True, eq=False)
+class Torus:
+    """Chips, counted x fastest, slice after slice, with a link to the next one along
+    each axis.
 
-    A group that fills a rectangular block of the torus, evenly spaced or not, uses
-    rings along all its axes at once; an axis that closes to a ring carries twice what
-    an open one does. Any other group is one ring in its own order.
+    A cluster of GPUs has chips and no such links: its hosts are joined by switches.
 
-    Args:
-        chips: int64 [groups, members], each row without repeats.
-        group: int64 [groups], the number of each.
-        rounds: 1, or 2 for an all-reduce.
+    >>> torus = Torus(Topology.parse("tpu:v5e:16x16"))
+    >>> torus.chips, torus.next_chip(0).tolist()[15]
+    (256, 0)
     """
-    count = chips.shape[1]
-    share = rounds * (count - 1) / count
-    for rows, sizes in _blocks(torus, chips):
-        if sizes is None:
-            yield _ring(chips[rows], np.full(len(rows), share), group[rows])
-            continue
-        grid = np.sort(chips[rows], axis=1).reshape(len(rows), *reversed(sizes))
-        weights = np.stack(
-            [_capacity(torus, grid, axis, sizes) for axis in range(len(sizes))], axis=1
-        )
-        weights = weights / weights.sum(axis=1, keepdims=True)
-        for axis, size in enumerate(sizes):
-            if size > 1:
-                lines = _lines(grid, axis)
-                repeat = len(lines) // len(rows)
-                part = np.repeat(share * weights[:, axis], repeat)
-                yield _ring(lines, part, np.repeat(group[rows], repeat))
 
+    topology: Topology
 
-def exchange_traffic(
-    torus: Torus, chips: np.ndarray, group: np.ndarray, share: float
-) -> Iterator[ChipTraffic]:
-    """What groups of equal size send from every member to every other.
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Chips along each axis of a slice."""
+        return self.topology.shape if self.topology.chip.axes else ()
 
-    Routed axis by axis, a group that fills a block loads the lines along each axis
-    alike, so its pairs are counted one line at a time: 4,096 chips take thousands of
-    sends instead of millions.
+    @property
+    def wraps(self) -> tuple[bool, ...]:
+        """Which axes close to a ring."""
+        return self.topology.wraps if self.shape else ()
 
-    Args:
-        chips: int64 [groups, members], each row without repeats.
-        group: int64 [groups], the number of each.
-        share: what one chip sends to another.
-    """
-    count = chips.shape[1]
-    for rows, sizes in _blocks(torus, chips):
-        if sizes is None:
-            yield from pair_traffic(chips[rows], group[rows], share)
-            continue
-        grid = np.sort(chips[rows], axis=1).reshape(len(rows), *reversed(sizes))
-        for axis, size in enumerate(sizes):
-            if size > 1:
-                lines = _lines(grid, axis)
-                owner = np.repeat(group[rows], len(lines) // len(rows))
-                yield from pair_traffic(lines, owner, share * count / size)
+    @property
+    def chips(self) -> int:
+        """How many chips, over all slices."""
+        return self.topology.chips
 
+    @cached_property
+    def coords(self) -> np.ndarray:
+        """int64 [chips, axes]: the coordinates of each chip in its slice."""
+        if not self.shape:
+            return np.zeros((self.chips, 0), np.int64)
+        inside = np.arange(self.chips) % math.prod(self.shape)
+        found = np.unravel_index(inside, tuple(reversed(self.shape)))
+        return np.stack(list(reversed(found)), axis=1).astype(np.int64)
 
-def _blocks(
-    torus: Torus, chips: np.ndarray
-) -> Iterator[tuple[np.ndarray, tuple | None]]:
-    """Rows of like shape, and the sizes of the block that each fills; None where it
-    fills none.
-    """
-    coords = np.sort(
-        torus.coords[chips], axis=1
-    )  # [groups, members, axes], each axis by itself
-    sizes = (np.diff(coords, axis=1) != 0).sum(axis=1) + 1
-    sizes[sizes.prod(axis=1) != chips.shape[1]] = 0
-    # A block is in one slice; chips of several slices share coordinates.
-    sizes[(torus.slice_of[chips] != torus.slice_of[chips[:, :1]]).any(axis=1)] = 0
-    for shape in np.unique(sizes, axis=0):
-        rows = np.flatnonzero((sizes == shape).all(axis=1))
-        yield rows, tuple(shape.tolist()) if shape.all() else None
+    @cached_property
+    def slice_of(self) -> np.ndarray:
+        """int64 [chips]: the slice of each chip, or the host of each GPU."""
+        per_part = self.chips // self.parts
+        return np.arange(self.chips) // per_part
 
+    @property
+    def parts(self) -> int:
+        """How many slices, or hosts of GPUs: only the network joins them."""
+        return self.topology.slices if self.shape else self.topology.hosts
 
-def _lines(grid: np.ndarray, axis: int) -> np.ndarray:
-    """int64 [lines, size]: the chips of a block along one axis; chips count x fastest."""
-    return np.moveaxis(grid, grid.ndim - 1 - axis, -1).reshape(
-        -1, grid.shape[-1 - axis]
-    )
+    @cached_property
+    def chip_of(self) -> np.ndarray:
+        """int64 [devices]: the chip of each device, in the topology's order of devices."""
+        if not self.shape:
+            return np.arange(self.chips)
+        found = self.topology.slice_indices
+        for axis in reversed(range(len(self.shape))):
+            found = found * self.shape[axis] + self.topology.coords[:, axis]
+        return found
 
-
-def _capacity(
-    torus: Torus, grid: np.ndarray, axis: int, sizes: tuple[int, ...]
-) -> np.ndarray:
-    """float64 [groups]: 2 where a block's axis closes to a ring, 1 where open, 0 where
-    flat.
-    """
-    if sizes[axis] == 1:
-        return np.zeros(len(grid))
-    first = _lines(grid, axis).reshape(len(grid), -1, sizes[axis])[:, 0]
-    coords = torus.coords[first][..., axis]
-    even = (np.diff(coords, axis=1) * sizes[axis] == torus.shape[axis]).all(axis=1)
-    return np.where(even & torus.wraps[axis], 2.0, 1.0)
-
-
-def _ring(lines: np.ndarray, share: np.ndarray, group: np.ndarray) -> ChipTraffic:
-    """Each member to the next and to the one before, half of the share each."""
-    after = np.roll(lines, -1, axis=1)
-    size = lines.shape[1]
-    half, owner = np.repeat(share / 2, size), np.repeat(group, size)
-    here, there = lines.reshape(-1), after.reshape(-1)
-    return ChipTraffic(
-        np.concatenate([here, there]),
-        np.concatenate([there, here]),
-        np.concatenate([half, half]),
-        np.concatenate([owner, owner]),
-    )
-
-
-def pair_traffic(
-    lines: np.ndarray, group: np.ndarray, share: float
-) -> Iterator[ChipTraffic]:
-    """Every member of a row to every other, some rows at a time.
-
-    Args:
-        lines: int64 [rows, members], chips.
-        group: int64 [rows], the number of each.
-        share: what one sends to another.
-    """
-    size = lines.shape[1]
-    source, target = np.nonzero(~np.eye(size, dtype=bool))
-    step = max(1, MOST_PAIRS // max(1, len(source)))
-    for first in range(0, len(lines), step):
-        some = lines[first : first + step]
-        owner = np.repeat(group[first : first + step], len(source))
-        here, there = some[:, source].reshape(-1), some[:, target].reshape(-1)
-        yield ChipTraffic(here, there, np.full(len(here), share), owner)
+    def next_chip(self, axis: int) -> np.ndarray:
+        """int64 [chips]: the next chip along an axis; -1 where there is no link to one."""
+        size = self.shape[axis]
+        step = math.prod(self.shape[:axis])
+        at = self.coords[:, axis]
+        last = at == size - 1
+        following = np.arange(self.chips) + np.where(last, (1 - size) * step, step)
+        return np.where(last & (not self.wraps[axis]), -1, following)
 
 
 _ROUNDS = {
@@ -264,24 +201,17 @@ def route(topology: Topology, groups: Any, kind: str) -> LinkUse:
         raise TargetError(
             f"No routes are known for {shown(kind)}; they are for {listed(KINDS)}."
         )
-    torus = Torus(topology)
+    traffic = _Traffic(Torus(topology))
+    torus = traffic.torus
     rows, group = _flat(groups, topology)
     if kind == "collective-permute":
         group = np.zeros_like(group)  # its pairs are not groups of their own
-    traffic = Traffic(torus)
-    if kind == "collective-permute":
-        _permute(traffic, rows, group)
+        pairs = torus.chip_of[rows].reshape(-1, 2)
+        traffic.send(pairs, np.ones(len(pairs)))
     else:
         for part in _parts(torus, rows, group):
-            _group_part(traffic, part, kind)
-    return LinkUse(
-        torus,
-        traffic.load,
-        traffic.nvlink,
-        traffic.network,
-        traffic.owner,
-        _one_group(torus.chip_of[rows], group, torus.chips),
-    )
+            _add_part(traffic, part, kind)
+    return traffic.use(_only(torus.chip_of[rows], group, torus.chips))
 
 
 def _flat(groups: Any, topology: Topology) -> tuple[np.ndarray, np.ndarray]:
@@ -296,11 +226,15 @@ def _flat(groups: Any, topology: Topology) -> tuple[np.ndarray, np.ndarray]:
     return rows, np.repeat(np.arange(len(arrays)), [len(a) for a in arrays])
 
 
-def _one_group(chips: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
+def _only(at: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
+    """int64 [count]: the one group at each place; UNUSED for none, SHARED for several."""
     first, last = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
-    np.minimum.at(first, chips, group)
-    np.maximum.at(last, chips, group)
-    return np.where(last < 0, -1, np.where(first == last, last, -2))
+    np.minimum.at(first, at, group)
+    np.maximum.at(last, at, group)
+    return np.where(last < 0, UNUSED, np.where(first == last, last, SHARED))
+
+
+# --- what groups send -----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -344,14 +278,14 @@ def _stretches(where: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
     order = np.argsort(where, kind="stable")
     keys, counts = np.unique(where, return_counts=True)
     starts = np.cumsum(counts) - counts
-    return (
-        keys,
-        counts,
-        lambda some, count: order[starts[some][:, None] + np.arange(count)],
-    )
+
+    def entries(some: np.ndarray, count: int) -> np.ndarray:
+        return order[starts[some][:, None] + np.arange(count)]
+
+    return keys, counts, entries
 
 
-def _group_part(traffic: Traffic, part: _Part, kind: str) -> None:
+def _add_part(traffic: _Traffic, part: _Part, kind: str) -> None:
     count, devices = part.chips.shape[1], part.members.shape[1]
     if kind in _ROUNDS:
         rounds = _ROUNDS[kind]
@@ -360,59 +294,134 @@ def _group_part(traffic: Traffic, part: _Part, kind: str) -> None:
         if not traffic.torus.shape:
             np.add.at(traffic.nvlink, part.chips, rounds * (count - 1) / count)
         elif count > 1:
-            traffic.add_all(ring_traffic(traffic.torus, part.chips, part.group, rounds))
+            _add_rings(traffic, part.chips, part.group, rounds * (count - 1) / count)
         return
-    np.add.at(
-        traffic.network, part.members, ((part.size - devices) / part.size)[:, None]
-    )
+    outside = (part.size - devices) / part.size
+    np.add.at(traffic.network, part.members, outside[:, None])
     if not traffic.torus.shape:
         np.add.at(traffic.nvlink, part.members, ((devices - 1) / part.size)[:, None])
+    elif devices % count:
+        # Chips have unequal numbers of members: each pair by itself.
+        _add_pairs(traffic, part.members, part.group, 1 / part.size)
     elif count > 1:
-        _exchange(traffic, part)
+        share = (devices / count) ** 2 / part.size
+        _add_exchange(traffic, part.chips, part.group, share)
 
 
-def _exchange(traffic: Traffic, part: _Part) -> None:
-    """The sends of an all-to-all inside slices; by pairs where chips have unequal
-    member counts.
-    """
-    count, devices = part.chips.shape[1], part.members.shape[1]
-    again = np.repeat(np.sort(part.chips, axis=1), max(1, devices // count), axis=1)
-    # Whether every chip of a part has as many members as the others.
-    even = np.zeros(len(part.group), bool)
-    if again.shape == part.members.shape:
-        even = (again == np.sort(part.members, axis=1)).all(axis=1)
-    for size in np.unique(part.size):
-        some, rest = even & (part.size == size), ~even & (part.size == size)
-        share = (devices / count) ** 2 / size
-        traffic.add_all(
-            exchange_traffic(traffic.torus, part.chips[some], part.group[some], share)
-        )
-        traffic.add_all(pair_traffic(part.members[rest], part.group[rest], 1 / size))
-
-
-def _permute(traffic: Traffic, rows: np.ndarray, group: np.ndarray) -> None:
-    source, target = traffic.torus.chip_of[rows].reshape(-1, 2).T
-    _send(traffic, source, target, np.ones(len(source)), group[::2])
-
-
-def _send(
-    traffic: Traffic,
-    source: np.ndarray,
-    target: np.ndarray,
-    share: np.ndarray,
-    group: np.ndarray,
+def _add_rings(
+    traffic: _Traffic, chips: np.ndarray, group: np.ndarray, share: float
 ) -> None:
-    """Each chip to one other: within a slice or host over its links, else over the
-    network.
+    """What groups of equal size send around rings.
+
+    A group that fills a rectangular block of the torus, evenly spaced or not, uses
+    rings along all its axes at once; an axis that closes to a ring carries twice what
+    an open one does. Any other group is one ring in its own order.
+
+    Args:
+        chips: int64 [groups, members], each row without repeats.
+        group: int64 [groups], the number of each.
+        share: what each chip sends.
     """
     torus = traffic.torus
-    inside = torus.slice_of[source] == torus.slice_of[target]
-    np.add.at(traffic.network, source[~inside], share[~inside])
-    moves = inside & (source != target)
-    if torus.shape:
-        traffic.add(source[moves], target[moves], share[moves], group[moves])
-    else:
-        np.add.at(traffic.nvlink, source[moves], share[moves])
+    for rows, sizes in _blocks(torus, chips):
+        if sizes is None:
+            _add_ring(traffic, chips[rows], group[rows], np.full(len(rows), share))
+            continue
+        grid = np.sort(chips[rows], axis=1).reshape(len(rows), *reversed(sizes))
+        capacities = [_capacity(torus, grid, a, sizes) for a in range(len(sizes))]
+        weights = np.stack(capacities, axis=1)
+        weights = weights / weights.sum(axis=1, keepdims=True)
+        for axis, size in enumerate(sizes):
+            if size > 1:
+                lines = _lines(grid, axis)
+                repeat = len(lines) // len(rows)
+                part = np.repeat(share * weights[:, axis], repeat)
+                _add_ring(traffic, lines, np.repeat(group[rows], repeat), part)
+
+
+def _add_exchange(
+    traffic: _Traffic, chips: np.ndarray, group: np.ndarray, share: np.ndarray
+) -> None:
+    """What groups of equal size send from every member to every other.
+
+    Routed axis by axis, a group that fills a block loads the lines along each axis
+    alike, so its pairs are counted one line at a time: 4,096 chips take thousands of
+    sends instead of millions.
+
+    Args:
+        chips: int64 [groups, members], each row without repeats.
+        group: int64 [groups], the number of each.
+        share: float64 [groups]: what one chip sends to another.
+    """
+    count = chips.shape[1]
+    for rows, sizes in _blocks(traffic.torus, chips):
+        if sizes is None:
+            _add_pairs(traffic, chips[rows], group[rows], share[rows])
+            continue
+        grid = np.sort(chips[rows], axis=1).reshape(len(rows), *reversed(sizes))
+        for axis, size in enumerate(sizes):
+            if size > 1:
+                lines = _lines(grid, axis)
+                repeat = len(lines) // len(rows)
+                owner = np.repeat(group[rows], repeat)
+                each = np.repeat(share[rows] * count / size, repeat)
+                _add_pairs(traffic, lines, owner, each)
+
+
+def _blocks(
+    torus: Torus, chips: np.ndarray
+) -> Iterator[tuple[np.ndarray, tuple | None]]:
+    """Rows of like shape, and the sizes of the block that each fills; None for no block."""
+    # [groups, members, axes], each axis sorted by itself
+    coords = np.sort(torus.coords[chips], axis=1)
+    sizes = (np.diff(coords, axis=1) != 0).sum(axis=1) + 1
+    sizes[sizes.prod(axis=1) != chips.shape[1]] = 0
+    # A block is in one slice; chips of several slices share coordinates.
+    sizes[(torus.slice_of[chips] != torus.slice_of[chips[:, :1]]).any(axis=1)] = 0
+    for shape in np.unique(sizes, axis=0):
+        rows = np.flatnonzero((sizes == shape).all(axis=1))
+        yield rows, tuple(shape.tolist()) if shape.all() else None
+
+
+def _lines(grid: np.ndarray, axis: int) -> np.ndarray:
+    """int64 [lines, size]: the chips of a block along one axis; chips count x fastest."""
+    size = grid.shape[-1 - axis]
+    return np.moveaxis(grid, grid.ndim - 1 - axis, -1).reshape(-1, size)
+
+
+def _capacity(
+    torus: Torus, grid: np.ndarray, axis: int, sizes: tuple[int, ...]
+) -> np.ndarray:
+    """float64 [groups]: 2 where an axis closes to a ring, 1 where open, 0 where flat."""
+    if sizes[axis] == 1:
+        return np.zeros(len(grid))
+    first = _lines(grid, axis).reshape(len(grid), -1, sizes[axis])[:, 0]
+    coords = torus.coords[first][..., axis]
+    even = (np.diff(coords, axis=1) * sizes[axis] == torus.shape[axis]).all(axis=1)
+    return np.where(even & torus.wraps[axis], 2.0, 1.0)
+
+
+def _add_ring(
+    traffic: _Traffic, lines: np.ndarray, group: np.ndarray, share: np.ndarray
+) -> None:
+    """Each member to the next and to the one before, half of the share each."""
+    here, there = lines.reshape(-1), np.roll(lines, -1, axis=1).reshape(-1)
+    half, owner = (np.repeat(v, lines.shape[1]) for v in (share / 2, group))
+    traffic.add(here, there, half, owner)
+    traffic.add(there, here, half, owner)
+
+
+def _add_pairs(
+    traffic: _Traffic, lines: np.ndarray, group: np.ndarray, share: np.ndarray
+) -> None:
+    """Every member of a row to every other, some rows at a time."""
+    source, target = np.nonzero(~np.eye(lines.shape[1], dtype=bool))
+    step = max(1, MOST_PAIRS // max(1, len(source)))
+    for first in range(0, len(lines), step):
+        some = slice(first, first + step)
+        here, there = lines[some][:, source], lines[some][:, target]
+        each, owner = (np.repeat(v[some], len(source)) for v in (share, group))
+        traffic.add(here.reshape(-1), there.reshape(-1), each, owner)
 
 
 def least_send_seconds(
@@ -428,19 +437,9 @@ def least_send_seconds(
     >>> least_send_seconds(Topology.parse("tpu:v5e:4x4"), np.array([[0, 1, 50_000_000]]))
     {'ICI': 0.001}
     """
-    traffic = Traffic(Torus(topology))
-    source, target = traffic.torus.chip_of[sends[:, :2]].T
-    alone = np.zeros(len(sends), np.int64)
-    _send(traffic, source, target, sends[:, 2].astype(float), alone)
-    found = LinkUse(
-        traffic.torus,
-        traffic.load,
-        traffic.nvlink,
-        traffic.network,
-        traffic.owner,
-        alone,
-    )
-    return found.times(1.0)
+    traffic = _Traffic(Torus(topology))
+    traffic.send(traffic.torus.chip_of[sends[:, :2]], sends[:, 2].astype(float))
+    return traffic.use(np.zeros(traffic.torus.chips, np.int64)).times(1.0)
 
 
 def device_rows(mesh: MeshSpec, topology: Topology) -> np.ndarray:
@@ -492,127 +491,37 @@ def groups_over(mesh: MeshSpec, axes: Sequence[str]) -> np.ndarray:
     return flat.reshape(-1, members)
 
 
-UNUSED, SHARED = -1, -2
-
-
-@dataclass(frozen=True, eq=False)
-class Torus:
-    """Chips, counted x fastest, slice after slice, with a link to the next one along
-    each axis.
-
-    A cluster of GPUs has chips and no such links: its hosts are joined by switches.
-
-    >>> torus = Torus(Topology.parse("tpu:v5e:16x16"))
-    >>> torus.chips, torus.next_chip(0).tolist()[15]
-    (256, 0)
-    """
-
-    topology: Topology
-
-    @cached_property
-    def shape(self) -> tuple[int, ...]:
-        """Chips along each axis of a slice."""
-        return self.topology.shape if self.topology.chip.axes else ()
-
-    @property
-    def wraps(self) -> tuple[bool, ...]:
-        """Which axes close to a ring."""
-        return self.topology.wraps if self.shape else ()
-
-    @property
-    def chips(self) -> int:
-        """How many chips, over all slices."""
-        return self.topology.chips
-
-    @cached_property
-    def coords(self) -> np.ndarray:
-        """int64 [chips, axes]: the coordinates of each chip in its slice."""
-        if not self.shape:
-            return np.zeros((self.chips, 0), np.int64)
-        inside = np.arange(self.chips) % math.prod(self.shape)
-        found = np.unravel_index(inside, tuple(reversed(self.shape)))
-        return np.stack(list(reversed(found)), axis=1).astype(np.int64)
-
-    @cached_property
-    def slice_of(self) -> np.ndarray:
-        """int64 [chips]: the slice of each chip, or the host of each GPU."""
-        per_part = self.chips // self.parts
-        return np.arange(self.chips) // per_part
-
-    @property
-    def parts(self) -> int:
-        """How many slices, or hosts of GPUs: only the network joins them."""
-        return self.topology.slices if self.shape else self.topology.hosts
-
-    @cached_property
-    def chip_of(self) -> np.ndarray:
-        """int64 [devices]: the chip of each device, in the topology's order of devices."""
-        if not self.shape:
-            return np.arange(self.chips)
-        found = self.topology.slice_indices
-        for axis in reversed(range(len(self.shape))):
-            found = found * self.shape[axis] + self.topology.coords[:, axis]
-        return found
-
-    def next_chip(self, axis: int) -> np.ndarray:
-        """int64 [chips]: the next chip along an axis; -1 where there is no link to one."""
-        size = self.shape[axis]
-        step = math.prod(self.shape[:axis])
-        at = self.coords[:, axis]
-        last = at == size - 1
-        following = np.arange(self.chips) + np.where(last, (1 - size) * step, step)
-        return np.where(last & (not self.wraps[axis]), -1, following)
-
-
-@dataclass(frozen=True)
-class ChipTraffic:
-    """Sends between chips, one entry per send.
-
-    Attributes:
-        source, target: int64 [sends]: chips.
-        share: float64 [sends]: of the collective's bytes on each device.
-        group: int64 [sends]: the group that sends.
-    """
-
-    source: np.ndarray
-    target: np.ndarray
-    share: np.ndarray
-    group: np.ndarray
-
-
-class Traffic:
-    """What the links of a torus carry, added up send by send.
-
-    Attributes:
-        load: float64 [chips, axes, 2]: the share on the link to the next chip and to
-            the one before.
-        nvlink, network: float64 [chips]: the share that each chip sends inside its
-            host, and to other slices or hosts.
-        owner: int64 [chips, axes]: the group that uses the link to the next chip,
-            either way; UNUSED, or SHARED by several groups.
-    """
+class _Traffic:
+    """What the links of a torus carry, added up send by send; as of a LinkUse."""
 
     def __init__(self, torus: Torus):
         self.torus = torus
         axes = len(torus.shape)
-        self.load = np.zeros((torus.chips, axes, 2))
+        self.ici = np.zeros((torus.chips, axes, 2))
         self.nvlink, self.network = np.zeros(torus.chips), np.zeros(torus.chips)
         self._first = np.full((torus.chips, axes), np.iinfo(np.int64).max)
         self._last = np.full((torus.chips, axes), -1)
 
-    @property
-    def owner(self) -> np.ndarray:
-        """int64 [chips, axes]: see the class."""
-        return np.where(
-            self._last < 0,
-            UNUSED,
-            np.where(self._first == self._last, self._last, SHARED),
+    def use(self, chip_group: np.ndarray) -> LinkUse:
+        """What was added up."""
+        owner = np.where(self._first == self._last, self._last, SHARED)
+        owner = np.where(self._last < 0, UNUSED, owner)
+        return LinkUse(
+            self.torus, self.ici, self.nvlink, self.network, owner, chip_group
         )
 
-    def add_all(self, traffic: Iterable[ChipTraffic]) -> None:
-        """Routes the sends of every ChipTraffic."""
-        for sends in traffic:
-            self.add(sends.source, sends.target, sends.share, sends.group)
+    def send(self, pairs: np.ndarray, share: np.ndarray) -> None:
+        """Chips to others: inside a slice or host over its links, else by the network."""
+        source, target = pairs.T
+        torus = self.torus
+        inside = torus.slice_of[source] == torus.slice_of[target]
+        np.add.at(self.network, source[~inside], share[~inside])
+        moves = inside & (source != target)
+        if torus.shape:
+            alone = np.zeros(int(moves.sum()), np.int64)
+            self.add(source[moves], target[moves], share[moves], alone)
+        else:
+            np.add.at(self.nvlink, source[moves], share[moves])
 
     def add(
         self,
@@ -621,8 +530,7 @@ class Traffic:
         share: np.ndarray,
         group: np.ndarray,
     ) -> None:
-        """Routes sends by dimension order: along x first, then y, then z, the shorter
-        way around.
+        """Routes sends along x first, then y, then z, the shorter way around.
 
         Where both ways around are equally long, half goes each way.
         """
@@ -630,19 +538,15 @@ class Traffic:
         coords = self.torus.coords
         for axis, size in enumerate(self.torus.shape):
             step = coords[target, axis] - coords[here, axis]
-            if self.torus.wraps[axis]:
-                onward, back = step % size, -step % size
-            else:
-                onward, back = np.maximum(step, 0), np.maximum(-step, 0)
-                onward, back = (
-                    np.where(back, size, onward),
-                    np.where(onward, size, back),
-                )
+            onward, back = step % size, -step % size
+            if not self.torus.wraps[axis]:
+                # The way around is longer than any.
+                onward = np.where(step < 0, size, onward)
+                back = np.where(step > 0, size, back)
             tie = np.where(onward == back, 0.5, 1.0) * share
             self._along(axis, here, np.where(onward <= back, onward, 0), tie, group, 0)
             self._along(axis, here, np.where(back <= onward, back, 0), tie, group, 1)
-            stride = int(np.prod(self.torus.shape[:axis]))
-            here = here + step * stride
+            here = here + step * math.prod(self.torus.shape[:axis])
 
     def _along(
         self,
@@ -654,18 +558,14 @@ class Traffic:
         way: int,
     ) -> None:
         moving = np.flatnonzero(hops)
-        at, hops, share, group = (
-            here[moving],
-            hops[moving],
-            share[moving],
-            group[moving],
-        )
+        at, hops = here[moving], hops[moving]
+        share, group = share[moving], group[moving]
         following = self.torus.next_chip(axis)
         before = np.full(len(following), -1)
         linked = following >= 0
         before[following[linked]] = np.flatnonzero(linked)
         while len(at):
-            self.load[:, axis, way] += np.bincount(at, share, self.torus.chips)
+            self.ici[:, axis, way] += np.bincount(at, share, self.torus.chips)
             on = (following if way == 0 else before)[at]
             link = at if way == 0 else on
             np.minimum.at(self._first[:, axis], link, group)
