@@ -242,8 +242,8 @@ def test_a_live_page_plays_any_algorithm_and_group_and_follows_edits(lab):
     assert play_largest(page)
     title = page.locator(".sv-ptitle")
     expect(title).to_contain_text("over model, 2 devices, ring")
-    page.get_by_label("Algorithm").select_option(label="direct")
-    expect(title).to_contain_text("2 devices, direct")
+    page.get_by_label("Algorithm").select_option(label="ring in both directions")
+    expect(title).to_contain_text("2 devices, ring in both")
     assert page.locator(".sv-mdevice").first.get_attribute("data-device") == "0"
     page.get_by_label("Group").select_option(label="devices 2, 3")
     expect(page.locator(".sv-mdevice").first).to_have_attribute("data-device", "2")
