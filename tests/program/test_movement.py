@@ -132,7 +132,7 @@ def test_bytes_are_those_of_the_formula(name):
     for mesh_name, axes, kind in CASES:
         if mesh_name != name:
             continue
-        for algorithm, movements in possible(kind, mesh, axes, topology):
+        for _, movements in possible(kind, mesh, axes, topology):
             for m in movements[:1]:
                 sent, n = sent_by_device(m), m.size
                 assert (sent == m.sent_bytes).all(), m
