@@ -66,7 +66,7 @@ STILL = {
     "core/layout/rules/verdicts.py": 4,
     "core/program/constraints.py": 2,
     "core/program/contracts.py": 3,
-    "core/program/movement.py": 4,
+    "core/program/movement.py": 3,
     "core/program/movement_steps.py": 1,
     "core/program/plan.py": 1,
     "core/program/plan_difference.py": 1,

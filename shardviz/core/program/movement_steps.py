@@ -511,15 +511,15 @@ def chosen_algorithm(
     both = replace(ring, name="both directions", ways=(1, -1))
     options = {"ring": ring, "both directions": both, "torus": torus, "hosts": levels}
     chosen = options[asked]
-    if chosen is None:
-        lacks = "it does not span several hosts with as many devices each, two or more."
-        if asked == "torus":
-            lacks = (
-                "its devices fill no block of a torus that is known; give topology=,"
-                " such as 'tpu:v5e:4x4'."
-            )
+    if chosen is None and asked == "torus":
         raise ProgramError(
-            f"The algorithm {shown(asked)} does not fit this group: {lacks}"
+            "The algorithm 'torus' does not fit this group: its devices fill no block of a"
+            " torus that is known; give topology=, such as 'tpu:v5e:4x4'."
+        )
+    if chosen is None:
+        raise ProgramError(
+            "The algorithm 'hosts' does not fit this group: it does not span several hosts"
+            " with as many devices each, two or more."
         )
     return chosen
 
