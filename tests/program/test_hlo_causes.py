@@ -124,7 +124,7 @@ WRITTEN = {
         f"  %d = f32[8,8]{{1,0}} {CUSTOM % '%p, %q'}, {LOOKUP}\n"
         f"  %g = f32[32,8]{{1,0}} all-gather(%d), dimensions={{0}}, {LOOKUP}\n"
         f"  ROOT %c = f32[32,8]{{1,0}} tanh(%g), {DOT}",
-        {"code": "in parts", "operand": BY_LOOKUP, "operation": BY_LOOKUP}),
+        {"code": "within", "operand": BY_LOOKUP, "operation": BY_LOOKUP}),
     "a step within an operation": (
         f"  %d = f32[8,8]{{1,0}} {CUSTOM % '%p'}, {LOOKUP}\n"
         f"  %g = f32[32,8]{{1,0}} all-gather(%d), dimensions={{0}}, {LOOKUP}\n"
@@ -134,7 +134,7 @@ WRITTEN = {
         f"  %d = f32[8]{{0}} reduce(%p, %zero), dimensions={{1}}, to_apply=%add, {LOOKUP}\n"
         f"  %g = f32[32]{{0}} all-gather(%d), dimensions={{0}}, {LOOKUP}\n"
         f"  ROOT %c = f32[] reduce(%g, %zero), dimensions={{0}}, to_apply=%add, {LOOKUP}",
-        {"code": "picked", "operand": BY_LOOKUP, "operation": BY_LOOKUP}),
+        {"code": "within", "operand": BY_LOOKUP, "operation": BY_LOOKUP}),
     "for a constraint": (
         "  ROOT %g = f32[32,8]{1,0} all-gather(%p), dimensions={0}, "
         + NAMED % ("sharding_constraint", 5),
@@ -170,39 +170,10 @@ def test_causes_of_each_kind(lines, expected):
 
 def test_every_cause_has_a_sentence_of_its_own():
     facts = [
-        Cause(code, "all-gather", ("x",), operand=W, operation=BY_LOOKUP, wanted_by=BY_DOT,
-              groups=(4, 8) if code == "groups" else None)
+        Cause(code, "all-gather", ("x",), operand=W, operation=BY_LOOKUP, wanted_by=BY_DOT)
         for code in CAUSES
-    ]  # fmt: skip
+    ]
     assert len({cause_in_words(fact) for fact in facts}) == len(CAUSES)
-
-
-CONVOLVED = """
-  %k = f32[3,3,{inputs},32]{{3,2,1,0}} parameter(4), metadata={{op_name="k"}}
-  %g = f32[8,16,16,32]{{3,2,1,0}} all-gather(%x), dimensions={{{along}}}, {at}
-  ROOT %c = f32[8,14,14,32]{{3,2,1,0}} convolution(%g, %k), window={{size=3x3}}, \
-dim_labels=b01f_01io->b01f{groups}, {at}
-}}
-"""
-
-
-@pytest.mark.parametrize(
-    ("along", "inputs", "groups", "expected"),
-    [
-        (0, 8, ", feature_group_count=4", (4, 8)),
-        (1, 8, ", feature_group_count=4", (4, 8)),
-        (0, 1, ", feature_group_count=32", None),  # a group for each channel is no obstacle
-        (0, 32, "", None),
-        (3, 8, ", feature_group_count=4", None),  # of channels it needs all for other reasons, too
-    ],
-)
-def test_a_gather_for_a_grouped_convolution(along, inputs, groups, expected):
-    at = NAMED % ("conv_general_dilated", 3)
-    text = HEAD + '  %x = f32[2,16,16,32]{3,2,1,0} parameter(3), metadata={op_name="x"}'
-    text += CONVOLVED.format(along=along, inputs=inputs, groups=groups, at=at)
-    (found,) = read_collectives(parsed(text), ("x",), (4,))
-    assert found.cause.groups == expected
-    assert (found.cause.code == "groups") == (expected is not None)
 
 
 FIRST_NAME, SECOND_NAME = operation("dot_general", "f.py:3"), operation("dot_general", "f.py:4")

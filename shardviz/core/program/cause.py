@@ -47,29 +47,20 @@ CAUSES = (
     "written",
     "gradient",
     "shared",
-    # Sums of what each device has a part of: of a product over an inner dimension, a
-    # convolution over a dimension of its operands, a reduction, updates that each
-    # device has written, entries that each device has found, anything else.
+    # Sums of what each device has a part of: of a product or a convolution over a split
+    # dimension of its operands, of a reduction, of anything else.
     "contracted",
-    "convolved",
     "reduced",
-    "scattered",
-    "looked up",
     "summed",
     # What one device holds is brought to all, by a sum with zeros.
     "from one",
-    # Steps within one operation: a reduction of what each device picked; for an unknown
-    # reason; the operation was computed in parts, or split otherwise than its result.
-    "picked",
+    # A step within one operation, whose result XLA brings into its sharding.
     "within",
-    "in parts",
-    "otherwise",
     # Moves from one sharding to another: shards of other devices; the operand without
-    # its split, or split otherwise; for a convolution in groups that XLA cannot split.
+    # its split, or split otherwise.
     "sent",
     "gathered",
     "resplit",
-    "groups",
     # Every device makes the full array, and splits it again.
     "rematerialised",
     # The operand is not known.
@@ -93,7 +84,6 @@ class Cause(Fact):
         dimension: the dimension that is split, where it is known.
         before: what moved the operand on its way: `"all-to-all"`,
             `"collective-permute"`, `"slice"` or `""`.
-        groups: of a convolution how many groups it has, and the channels of each.
         full, part: of a rematerialisation the type of the full array, and of the part
             that a device keeps.
         vmapped_loop: whether it decides if a loop under `vmap` goes on.
@@ -113,7 +103,6 @@ class Cause(Fact):
     reducer: str = ""
     dimension: int | None = None
     before: str = ""
-    groups: tuple[int, int] | None = None
     full: str = ""
     part: str = ""
     vmapped_loop: bool = False

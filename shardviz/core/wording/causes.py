@@ -135,16 +135,9 @@ def _summed(fact: Cause) -> str:
     if fact.code == "summed":
         together = "they are summed" if verb == "sums" else f"XLA {verb} of them"
         return f"Each device has a part of {fact.operand}: {together} over {over}."
-    does, part = {
-        "contracted": ("sums over its inner dimension, which is", _PART),
-        "convolved": ("sums over a dimension of its operands that is", _PART),
-        "reduced": (f"{verb} over a dimension that is", _PART),
-        "scattered": ("writes updates that are", "each device has written its own"),
-        "looked up": (
-            "looks up entries of an array that is",
-            "each device finds those that it holds",
-        ),
-    }[fact.code]
+    does = "sums over a dimension of its operands that is"
+    if fact.code == "reduced":
+        does = f"{verb} over a dimension that is"
     kept = ""
     if fact.kind == "reduce-scatter":
         kept = ", and keeps its shard of the sum"
@@ -154,28 +147,14 @@ def _summed(fact: Cause) -> str:
             " Under vmap a loop goes on until all are done, so every step asks all"
             " devices; under jax.shard_map each device ends its own loop."
         )
+    part = "each device has a part of the result"
     return f"{fact.operand} {does} split over {over}: {part}{kept}.{loop}"
-
-
-_PART = "each device has a part of the result"
 
 
 def _within(fact: Cause) -> str:
     over = _axes(fact, "all its devices")
     does = _PARTS.get(fact.kind, "parts of it are sent")
-    what = fact.operation
-    if fact.code == "picked":
-        return f"{what} reduces over a dimension that is split over {over}: {does}."
-    if fact.code == "within":
-        return f"It is a step within {what}: {does} over {over}; why is unknown."
-    if fact.code == "in parts":
-        return (
-            f"XLA computes {what} in parts over {over}, and its result is not split:"
-            f" {does}."
-        )
-    return (
-        f"XLA computes {what} split otherwise than its result is: {does} over {over}."
-    )
+    return f"It is a step within {fact.operation}: {does} over {over}."
 
 
 def _moved(fact: Cause) -> str:
@@ -190,12 +169,6 @@ def _moved(fact: Cause) -> str:
         moved = f", {_BEFORE[fact.before]} before, is then"
     operand = _first(value_name(fact.operand), fact.operand)
     split = f"{operand}{moved} split over {over}{where}"
-    if fact.groups is not None:
-        many, channels = fact.groups
-        return (
-            f"{split}, and XLA cannot split {fact.operation} along it: the convolution"
-            f" has {many} groups of {channels} channels."
-        )
     how = "without that split"
     if fact.code == "resplit":
         how = "split along another dimension"
@@ -215,20 +188,13 @@ _SENTENCES: dict[str, Callable[[Cause], str]] = {
     "gradient": _written,
     "shared": _written,
     "contracted": _summed,
-    "convolved": _summed,
     "reduced": _summed,
-    "scattered": _summed,
-    "looked up": _summed,
     "summed": _summed,
     "from one": _from_one,
-    "picked": _within,
     "within": _within,
-    "in parts": _within,
-    "otherwise": _within,
     "sent": _moved,
     "gathered": _moved,
     "resplit": _moved,
-    "groups": _moved,
     "rematerialised": _rematerialised,
     "unknown": _unknown,
 }

@@ -18,7 +18,6 @@ from typing import NamedTuple
 from shardviz.core.program.cause import UNKNOWN, Cause, ValueName, author_of
 from shardviz.core.xla.module import (
     COLLECTIVES,
-    INSTRUCTION,
     NO_SOURCE,
     Computation,
     Instruction,
@@ -41,6 +40,7 @@ _MOVES = (
     "get-tuple-element",
 )
 _CHOICES = ("select", "concatenate", "dynamic-update-slice")
+_SUM_CODES = {"dot": "contracted", "convolution": "contracted", "reduce": "reduced"}
 _EMPTY = ("constant", "broadcast", "iota")
 # Ends for programs of any size: what is farther away is not known.
 _DEEPEST, _FARTHEST, _MOST_USERS = 64, 12, 8
@@ -61,8 +61,6 @@ _VMAPPED_LOOP = re.compile(r"vmap\([^()]*\)/while")
 _IN_LOOP = re.compile(
     r"while/body/(?:jit\(dynamic_index_in_dim\)/)?(dynamic_slice|squeeze)$"
 )
-# Of ConvolutionDimensionNumbers in xla_data.proto.
-_KERNEL_INPUT_FEATURE, _INPUT_FEATURE = 3, 8
 
 
 class Value(NamedTuple):
@@ -244,18 +242,21 @@ class Causes:
         if value.on_one:
             return replace(known, code="from one", wanted_by=wanted_by)
         if kind in SUMS:
-            code = _code_of_sum(value, own)
+            code = _SUM_CODES.get(maker.opcode, "summed")
             in_loop = bool(_VMAPPED_LOOP.search(own.op)) and known.reducer == "or"
             asks = in_loop and code != "summed"
             return replace(known, code=code, vmapped_loop=asks)
         if inside:
-            return replace(known, code=_code_within(maker, collective, kind))
+            return replace(known, code="within")
         known = replace(known, wanted_by=wanted_by, before=value.moved)
         if kind == "collective-permute":
             return replace(known, code="sent")
         if kind != "all-gather":
             return replace(known, code="resplit")
-        return _gathered(known, value, collective)
+        # The hosts gather between slices, along no dimension that they name.
+        if value.same and collective.dimensions:
+            known = replace(known, dimension=collective.dimensions[0])
+        return replace(known, code="gathered")
 
 
 def _alike(one: Instruction, other: Instruction) -> bool:
@@ -408,83 +409,6 @@ def _with_calls(instruction: Instruction, op: str) -> str:
         if instruction.opcode == "call":
             op = f"{instruction.op}/{op}"
     return op
-
-
-def _code_of_sum(value: Value, own: InstructionSource) -> str:
-    assert value.maker is not None
-    code = {
-        "dot": "contracted",
-        "convolution": "convolved",
-        "reduce": "reduced",
-        "scatter": "scattered",
-    }.get(value.maker.opcode)
-    if code is None and own.op.endswith("gather") and value.source == own:
-        return "looked up"
-    return code or "summed"
-
-
-def _code_within(maker: Instruction, collective: Instruction, kind: str) -> str:
-    """Why what XLA computes for an operation is moved before the operation is done.
-
-    XLA computes an operation in the way that it can, and brings the result into the
-    sharding that propagation gave it.
-    """
-    if not _is_result(collective):
-        return "picked" if maker.opcode == "reduce" else "within"
-    return "in parts" if kind == "all-gather" else "otherwise"
-
-
-def _is_result(collective: Instruction) -> bool:
-    """Whether the operation that it is for does nothing more with what it gives."""
-    todo, seen = [collective], set[Instruction]()
-    while todo and len(seen) < _MOST_USERS:
-        for user in todo.pop(0).users[:_MOST_USERS]:
-            if user in seen or not _alike(collective, user):
-                continue
-            seen.add(user)
-            if user.opcode not in (*_COPIES, *_MOVES) and not _is_collective(user):
-                return False
-            todo.append(user)
-    return True
-
-
-def _gathered(known: Cause, value: Value, collective: Instruction) -> Cause:
-    if not collective.dimensions:  # the hosts gather between slices
-        return replace(known, code="gathered")
-    along = collective.dimensions[0]
-    dimension = along if value.same else None
-    groups = _convolution_groups(collective, along)
-    code = "gathered" if groups is None else "groups"
-    return replace(known, code=code, dimension=dimension, groups=groups)
-
-
-def _convolution_groups(
-    gathered: Instruction, dimension: int
-) -> tuple[int, int] | None:
-    """Groups of the convolution that reads what is gathered, and the channels of each.
-
-    XLA's partitioner splits a convolution by batch or space where it has one group, or
-    a group for each channel; any other it computes on all of the input. None where it
-    is none of these.
-    """
-    for _ in range(_FARTHEST):
-        users = gathered.users
-        if not users:
-            return None
-        if not _is_collective(users[0]) and users[0].opcode not in _COPIES:
-            break
-        gathered = users[0]
-    reader = gathered.users[0]
-    if reader.opcode != "convolution" or reader.operands[0] is not gathered:
-        return None
-    message = reader.attributes
-    labels = message.message(INSTRUCTION["convolution_dimensions"])
-    groups = message.number(INSTRUCTION["feature_group_count"], 1)
-    if labels.number(_INPUT_FEATURE) == dimension:
-        return None
-    kernel = reader.operands[1].shapes[0]
-    channels = kernel.dims[labels.number(_KERNEL_INPUT_FEATURE)]
-    return (groups, channels) if groups > 1 and channels > 1 else None
 
 
 def _wanted_by(own: InstructionSource, collective: Instruction) -> ValueName | None:

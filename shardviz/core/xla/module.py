@@ -26,9 +26,9 @@ COMPUTATION = {"name": 1, "instructions": 2, "id": 5, "root_id": 6}
 INSTRUCTION = {
     "name": 1, "opcode": 2, "shape": 3, "metadata": 7, "literal": 8,
     "parameter_number": 9, "tuple_index": 13, "dimensions": 14,
-    "convolution_dimensions": 16, "channel_id": 26, "id": 35, "operand_ids": 36,
+    "channel_id": 26, "id": 35, "operand_ids": 36,
     "called_computation_ids": 38, "backend_config": 43, "replica_groups": 49,
-    "feature_group_count": 50, "source_target_pairs": 52, "comparison_direction": 63,
+    "source_target_pairs": 52, "comparison_direction": 63,
     "frontend_attributes": 68, "device_list": 87, "iota_device_list": 92,
     "mesh_axes_device_list": 93,
 }  # fmt: skip
