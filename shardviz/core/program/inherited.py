@@ -94,12 +94,11 @@ def _explained(
     for member in members:
         fits = [c for c in free if amount(c) == amount(member)]
         same = [c for c in fits if c.operand == member.operand]
-        sure = [c for c in same if _same_place(c, member)]
-        sure = sure or [c for c in fits if _is_certain(member, c)]
+        same = [c for c in same if _same_place(c, member)]
+        sure = same or [c for c in fits if _is_certain(member, c)]
         if len({(c.op, c.source, c.operand) for c in sure}) == 1:
             free.remove(sure[0])
-            size, shape = member.bytes_per_device, member.shape
-            member = _as_member(sure[0], size, shape)
+            member = _as_member(sure[0], member.bytes_per_device, member.shape)
         result.append(member)
     return tuple(result)
 
@@ -117,15 +116,13 @@ def _members_by_size(new: Collective, old: Sequence[Collective]) -> tuple[Member
         once = [amount(c) for c in some]
         often = [amount(c) * c.execution_count for c in some]
         for sizes in (once, often):
-            total = sum(sizes)
-            if total != amount(new) or not total:
-                continue
-            members: list[Member] = []
-            for c, size in zip(some, sizes, strict=True):
-                shape = c.shape if size == amount(c) else ""
-                share = new.bytes_per_device * size // total
-                members.append(_as_member(c, share, shape))
-            return tuple(members)
+            if 0 < sum(sizes) == amount(new):
+                members: list[Member] = []
+                for c, size in zip(some, sizes, strict=True):
+                    shape = c.shape if size == amount(c) else ""
+                    share = new.bytes_per_device * size // sum(sizes)
+                    members.append(_as_member(c, share, shape))
+                return tuple(members)
     return ()
 
 

@@ -91,8 +91,8 @@ class Roofline(Displayed, Fact):
     >>> from shardviz.core.hardware.chips import find_chip
     >>> rows = (Bound("compute", "compute", 2.0, "FLOP/s", 4e14),)
     >>> found = Roofline("tpu:v5e:4x4", find_chip("v5e"), rows, needed=20 << 30, capacity=16 << 30)
-    >>> found.seconds, found.bound, found.fits, found.times_capacity
-    (2.0, 'compute', False, 1.25)
+    >>> found.seconds, found.bound, found.fits
+    (2.0, 'compute', False)
     """
 
     where: str
@@ -170,11 +170,6 @@ class Roofline(Displayed, Fact):
     def fits(self) -> bool | None:
         """Whether a device has the memory; None where that is not known."""
         return None if self.fit is None else self.fit.ok
-
-    @property
-    def times_capacity(self) -> float | None:
-        """What each device needs, as a multiple of what it has."""
-        return None if self.fit is None else self.fit.share
 
     @property
     def words(self) -> str:

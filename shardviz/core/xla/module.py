@@ -179,12 +179,6 @@ class Instruction:
         """The arrays of its result."""
         return tuple(_shapes(self._message.message(INSTRUCTION["shape"])))
 
-    @property
-    def is_tuple(self) -> bool:
-        """Whether its result is a tuple."""
-        shape = self._message.message(INSTRUCTION["shape"])
-        return shape.number(SHAPE["element_type"]) == _TUPLE
-
     @cached_property
     def source(self) -> InstructionSource:
         """The name and line in its metadata."""
