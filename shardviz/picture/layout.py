@@ -135,8 +135,10 @@ def draw_layout_array(
         )
         text = (Slot(DEVICES, limit=max(6, int((cell[0] - 8) / 6.4))), copies)
     tiles = make_tiles(
-        *corners,
-        *cell,
+        corners[0],
+        corners[1],
+        cell[0],
+        cell[1],
         blocks,
         single,
         text=text,

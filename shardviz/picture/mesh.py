@@ -218,8 +218,10 @@ def _devices(
     else:
         text = (Slot(DEVICE), *corner, *(("\n", *second) if second else ()))
     tiles = make_tiles(
-        *placed.corners,
-        *cell,
+        placed.corners[0],
+        placed.corners[1],
+        cell[0],
+        cell[1],
         group,
         runs.ids,
         text=text,

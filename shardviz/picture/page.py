@@ -24,9 +24,8 @@ from shardviz.picture.picture import (
 T = TypeVar("T")
 
 # The letters from blank to tilde, two digits each: hundredths of the font's size. They
-# are the advances of DejaVu Sans, a wide font and the one that comes with matplotlib,
-# as it is drawn at 100 or 144 dots per inch, whichever is more: at few dots every
-# letter is rounded to full ones.
+# are the advances of DejaVu Sans, a wide font that comes with matplotlib, at 100 or 144
+# dots per inch, whichever is more: at few dots every letter is rounded to full ones.
 _SANS = (
     "3643518868968132434356883640363668686868686868686868363688888856997572728068"
     "5981803434725989808164817268628072997264724336438856566468596864366868323264"
@@ -149,8 +148,7 @@ def _break(text: str, width: float, size: float) -> int:
 
 
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """`text` in lines of at most `width` letters, broken at blanks and slashes of
-    paths.
+    """`text` in lines of at most `width` letters, broken at blanks and slashes.
 
     >>> wrapped("one two three", 8, "  ")
     ['one two', '  three']
@@ -166,21 +164,15 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
     )
     parts: list[str] = []
     for line in lines:
-        parts += _path_lines(line, width, indent)
+        # A long path is broken after slashes; a broken address could not be followed.
+        while len(line) > width and "://" not in line:
+            at = line.rfind("/", len(indent), width) + 1
+            if at <= len(indent) or not line[at:].strip():
+                break
+            parts.append(line[:at])
+            line = indent + line[at:]
+        parts.append(line)
     return parts
-
-
-def _path_lines(line: str, width: int, indent: str) -> list[str]:
-    """A line that a long path makes too long, broken after slashes."""
-    found = []
-    # An address that is broken can no longer be followed.
-    while len(line) > width and "://" not in line:
-        at = line.rfind("/", len(indent), width) + 1
-        if at <= len(indent) or not line[at:].strip():
-            break
-        found.append(line[:at])
-        line = indent + line[at:]
-    return [*found, line]
 
 
 def paragraphs(texts: Iterable[str], width: int, most: int | None = None) -> str:
@@ -249,7 +241,7 @@ def titled(title: str | None, head: str) -> str:
 
 
 def note(text: str, tone: str = "") -> Label:
-    """A line of text for below a page, which gives it its point."""
+    """A line of text for below a page."""
     return Label(0, 0, text, "start", "note", tone)
 
 

@@ -31,7 +31,6 @@ GROUP_COLOURS = (
 # How much of the full colour a tile takes: where nothing is pointed at, where another
 # tile is, and where the tile itself is.
 STRENGTHS = ("rest", "faint", "strong")
-SCHEMES = ("blocks", "ramp", "verdicts", "bars", "plain")
 RAMP_STEPS = 256
 
 

@@ -1,10 +1,9 @@
-"""Picture: tiles as arrays, labels, frames, legend and alt text, ready for any painter.
+"""Picture: tiles as arrays, labels, frames, legend and alt text, for any painter.
 
 Coordinates are in points, y downward, the origin at the top left. Tiles are arrays and
-not objects, so that 65,536 of them can be drawn in the time of a frame.
-
-The text inside a tile, and its tooltip, are templates: plain text, and slots that are
-filled from the numbers of one tile. A tooltip is made when somebody points at its tile.
+not objects, so that 65,536 of them can be drawn in the time of a frame. The text inside
+a tile, and its tooltip, are templates: text, and slots for the numbers of one tile. A
+tooltip is made when somebody points at its tile.
 """
 
 from __future__ import annotations
@@ -162,12 +161,12 @@ class Tiles:
         return f"Tiles({len(self):,})"
 
     def label(self, index: int) -> str:
-        """The text inside tile `index`; `""` where tiles have none."""
-        return self._filled(self.text, index)
+        """The text inside a tile; `""` where tiles have none."""
+        return "".join([self._part(part, index) for part in self.text])
 
     def tooltip(self, index: int) -> str:
-        """The full text of tile `index`."""
-        return self._filled(self.hint, index)
+        """The full text of a tile."""
+        return "".join([self._part(part, index) for part in self.hint])
 
     def devices(self, index: int) -> np.ndarray:
         """int64: the device ids of tile `index`."""
@@ -183,13 +182,9 @@ class Tiles:
             parts.append(self.holders)
         return np.unique(np.concatenate(parts))
 
-    def _filled(self, template: Template, index: int) -> str:
-        text = ""
-        for part in template:
-            text += part if isinstance(part, str) else self._slot(part, index)
-        return text
-
-    def _slot(self, slot: Slot, index: int) -> str:
+    def _part(self, slot: str | Slot, index: int) -> str:
+        if isinstance(slot, str):
+            return slot
         if slot.of == DEVICES:
             return ids_text(self.devices(index), slot.limit)
         if slot.of == PEERS:
@@ -208,10 +203,8 @@ class Label:
     Attributes:
         x, y: a point; `y` is the middle of the line.
         anchor: `"start"`, `"middle"` or `"end"`: which end of the text is at `x`.
-        role: `"title"`, `"axis"`, `"tick"`, `"note"` or `"mono"`: how a painter sets
-            it.
-        tone: `"text"`, `"muted"`, `"good"`, `"warn"` or `"bad"`; `""` for what the role
-            has.
+        role: `"title"`, `"axis"`, `"tick"`, `"note"` or `"mono"`.
+        tone: `"text"`, `"muted"`, `"good"`, `"warn"` or `"bad"`; `""` for the role's.
 
     >>> Label(0, 8, "data 0", "end").role
     'axis'
@@ -251,9 +244,8 @@ class Edges:
             edges, and MANY_GROUPS for edges of several groups.
         width: float32 [edges]: in points.
 
-    >>> edges = make_edges([0, 8], 4, [8, 16], 4, group=[0, 1])
-    >>> len(edges), edges.x1.tolist(), edges.width.tolist()
-    (2, [8.0, 16.0], [1.0, 1.0])
+    >>> make_edges([0, 8], 4, [8, 16], 4, group=[0, 1])
+    Edges(2)
     """
 
     x0: np.ndarray
@@ -272,8 +264,7 @@ class Edges:
 
 @dataclass(frozen=True)
 class LegendEntry:
-    """What one group's colour means: a swatch with its top left corner at a point, then
-    text.
+    """What one group's colour means: a swatch with its corner at a point, then text.
 
     >>> LegendEntry(1, "host 1", x=10).group
     1
@@ -291,9 +282,6 @@ class Picture(Displayed):
 
     Attributes:
         width, height: in points.
-        tiles: the rectangles.
-        labels: the text beside them.
-        frames: outlines around sets of tiles.
         legend: what the colours mean, at most ten entries.
         alt: the picture in words, for screen readers and for files.
         colormap: `"blocks"` (as many colours as can be distinguished, then a ramp),
@@ -364,11 +352,7 @@ def make_tiles(
 def make_edges(
     x0: Any, y0: Any, x1: Any, y1: Any, group: Any = NO_GROUP, width: Any = 1.0
 ) -> Edges:
-    """Edges from anything that broadcasts to one flat length, as read-only arrays.
-
-    >>> len(make_edges([], [], [], []))
-    0
-    """
+    """Edges from anything that broadcasts to one flat length, as read-only arrays."""
     return Edges(*_columns((x0, y0, x1, y1, group, width), _EDGE_TYPES))
 
 

@@ -53,7 +53,7 @@ from shardviz.picture.page import (
 from shardviz.picture.picture import Label, Picture
 from shardviz.picture.tables import (
     NOT_SPLIT_GROUP,
-    VALUE_PITCH,
+    ROW_PITCH,
     Column,
     Rectangle,
     Row,
@@ -70,11 +70,11 @@ MOST_VALUES, MOST_TEXT_LINES, MOST_FOLDS, MOST_CONSTRAINTS = 40, 60, 14, 8
 INDENT = 10.0
 # Origins and estimates are what people read a plan for, however long.
 COLUMNS = (
-    Column("value", 230.0),
+    Column("value", 230.0, mono=True),
     Column("type", 150.0, "muted"),
     Column("sharding", 96.0),
-    Column("axes from", 190.0, broken=True),
-    Column("estimated", 230.0, "warn", broken=True),
+    Column("axes from", 190.0, lines=None),
+    Column("estimated", 230.0, "warn", lines=None),
     Column("line", 130.0, "muted"),
 )
 
@@ -469,11 +469,11 @@ def explanation_text(explanation: Explanation, width: int, full: bool = False) -
 MOVES_WIDE = 700.0
 MOST_DIFFERENCES, LEAST_VALUES = 40, 12  # of the text
 DIFFERENCE_COLUMNS = (
-    Column("value", 200.0),
+    Column("value", 200.0, mono=True),
     Column("type", 130.0, "muted"),
     Column("before", 84.0),
     Column("after", 84.0),
-    Column("", 420.0, broken=True),
+    Column("", 420.0, lines=None),
 )
 
 
@@ -498,8 +498,8 @@ def draw_plan_difference(
         labels, bars, (width, y) = column_table(DIFFERENCE_COLUMNS, rows[:limit])
     for text, tone in collectives[:limit]:
         for line in broken(text, max(width, MOVES_WIDE), 9.0, indent="    "):
-            labels.append(Label(0, y + VALUE_PITCH / 2, line, "start", "axis", tone))
-            y += VALUE_PITCH
+            labels.append(Label(0, y + ROW_PITCH / 2, line, "start", "axis", tone))
+            y += ROW_PITCH
     notes += and_more(len(rows) - limit, "value")
     notes += and_more(len(collectives) - limit, "collective")
     return page(

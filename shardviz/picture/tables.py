@@ -152,149 +152,6 @@ def matrix(
     return page(rectangle_tiles(tiles, radius=4.0), labels, size=size, **more)
 
 
-LONGEST, THICK, PITCH, LEAST = 150.0, 9.0, 19.0, 2.0
-WIDEST_COLUMN, WIDEST_LAST = 320.0, 620.0
-MOST_REMARK_LINES = 3  # of the words in the last column
-NORMAL, HIGHLIGHTED = 0, 1  # groups
-
-
-@dataclass(frozen=True)
-class Bar:
-    """One row of a table: an amount and words.
-
-    Attributes:
-        value: the length of the bar, in any unit; None for a row without a bar.
-        text: the value in words, at the bar's end.
-        words: one text per column, at its right.
-        group: NORMAL or HIGHLIGHTED.
-        hint: the tooltip of the bar.
-        tone: of the words, as in Label; `"bad"` words are never shortened.
-    """
-
-    value: float | None
-    text: str
-    words: tuple[str, ...]
-    group: int = NORMAL
-    hint: str = ""
-    tone: str = ""
-
-
-@dataclass(frozen=True)
-class Table:
-    """What a subject has in rows, for its text and for its picture.
-
-    Attributes:
-        heads: a name for the amounts, then one per column of words.
-        rows: in the order to show them.
-
-    >>> rows = (Bar(2.0, "2 B", ("x",)), Bar(1.0, "1 B", ("y",)))
-    >>> table = Table(("bytes", "array"), rows)
-    >>> table.lines(), table.picture().tiles.width.tolist()
-    (['  2 B  x', '  1 B  y'], [150.0, 75.0])
-    """
-
-    heads: tuple[str, ...]
-    rows: tuple[Bar, ...]
-
-    def lines(self, indent: str = "  ") -> list[str]:
-        """A line per row: its amount, then its words."""
-        left, lines = 0, []
-        for row in self.rows:
-            left = max(left, len(row.text))
-        for row in self.rows:
-            words = " · ".join(filter(None, row.words))
-            lines.append(f"{indent}{row.text:>{left}}  {words}")
-        return lines
-
-    def picture(self, **more: Any) -> Picture:
-        """A page of bars, longest where the value is largest.
-
-        Args:
-            more: what `page` takes.
-        """
-        lengths = _lengths(self.rows)
-        starts = _column_starts(self, lengths)
-        labels = column_heads(starts, self.heads)
-        y = 16.0 if labels else 0.0
-        bars: list[Rectangle] = []
-        for row, length in zip(self.rows, lengths, strict=True):
-            middle = y + PITCH / 2
-            if length:
-                hint = row.hint or f"{row.text} {' '.join(row.words)}"
-                top = y + (PITCH - THICK) / 2
-                bars.append(Rectangle(0.0, top, length, THICK, row.group, hint))
-            at, tone = _text_start(length), row.tone or "text"
-            labels.append(Label(at, middle, row.text, "start", "axis", tone))
-            words, lines = _words(row, starts, middle)
-            labels += words
-            y += PITCH + LINE * (lines - 1)
-        tiles = rectangle_tiles(bars, radius=3.0)
-        more.setdefault("alt", sentences(self.lines("")))
-        size = (starts[-1] + 40, y)
-        return page(tiles, labels, size=size, colormap="bars", groups=2, **more)
-
-
-def _lengths(rows: Sequence[Bar]) -> list[float]:
-    """The length of each bar, in points; 0 for a row that has none."""
-    values = [row.value or 0.0 for row in rows]
-    largest, lengths = max(values, default=0.0) or 1.0, []
-    for row, value in zip(rows, values, strict=True):
-        # A bar of nothing is still a bar; a row of no known amount has none.
-        length = max(LEAST, LONGEST * value / largest)
-        lengths.append(0.0 if row.value is None else length)
-    return lengths
-
-
-def _text_start(length: float) -> float:
-    return length + 6 if length else 0.0
-
-
-def _column_starts(table: Table, lengths: Sequence[float]) -> list[float]:
-    """Where the bars and every column of words begin, in points."""
-    first = 60.0
-    for row, length in zip(table.rows, lengths, strict=True):
-        first = max(first, _text_start(length) + text_width(row.text, 9.0))
-    starts = [0.0, first + 16]
-    # The last column needs no end.
-    for column, head in enumerate(table.heads[1:-1]):
-        words = [head]
-        for row in table.rows:
-            words += row.words[column : column + 1]
-        starts.append(starts[-1] + min(widest(words, 9.0), WIDEST_COLUMN) + 16)
-    return starts[: len(table.heads)]
-
-
-def column_heads(starts: Sequence[float], heads: Sequence[str]) -> list[Label]:
-    """The names above the columns of a table."""
-    labels = []
-    for x, head in zip(starts, heads, strict=True):
-        if head:
-            labels.append(Label(x, 5, head, "start", "tick"))
-    return labels
-
-
-def lines_at(x: float, y: float, lines: Sequence[str], tone: str) -> list[Label]:
-    """Several lines of text in one cell, the first at `y`."""
-    labels = []
-    for number, line in enumerate(lines):
-        if line:
-            labels.append(Label(x, y + LINE * number, line, "start", "axis", tone))
-    return labels
-
-
-def _words(row: Bar, starts: Sequence[float], y: float) -> tuple[list[Label], int]:
-    """The words of a row, and how many lines those in the last column take."""
-    labels, lines, tone = [], 1, row.tone or "text"
-    for x, text in zip(starts[1:], row.words, strict=False):
-        parts = [shortened(text, WIDEST_COLUMN, 9.0)]
-        if x == starts[-1]:
-            most = None if row.tone == "bad" else MOST_REMARK_LINES
-            parts = broken(text, WIDEST_LAST, 9.0, most)
-            lines = max(lines, len(parts))
-        labels += lines_at(x, y, parts, tone)
-    return labels, lines
-
-
 AXIS_COLOURS = 8  # that mesh axes take, in mesh order
 NOT_SPLIT_GROUP = 8  # the grey of the palette
 MOST_PARTS = 8
@@ -353,21 +210,131 @@ class Rectangle:
     text: str = ""
 
 
+LONGEST, THICK, LEAST = 150.0, 9.0, 2.0  # points: of bars
+WIDEST_COLUMN, WIDEST_LAST = 320.0, 620.0
+MOST_REMARK_LINES = 3  # of the words in the last column
+NORMAL, HIGHLIGHTED = 0, 1  # groups
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One row of a table: an amount and words.
+
+    Attributes:
+        value: the length of the bar, in any unit; None for a row without a bar.
+        text: the value in words, at the bar's end.
+        words: one text per column, at its right.
+        group: NORMAL or HIGHLIGHTED.
+        hint: the tooltip of the bar.
+        tone: of the words, as in Label; `"bad"` words are never shortened.
+    """
+
+    value: float | None
+    text: str
+    words: tuple[str, ...]
+    group: int = NORMAL
+    hint: str = ""
+    tone: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a subject has in rows, for its text and for its picture.
+
+    Attributes:
+        heads: a name for the amounts, then one per column of words.
+        rows: in the order to show them.
+
+    >>> rows = (Bar(2.0, "2 B", ("x",)), Bar(1.0, "1 B", ("y",)))
+    >>> table = Table(("bytes", "array"), rows)
+    >>> table.lines(), table.picture().tiles.width.tolist()
+    (['  2 B  x', '  1 B  y'], [150.0, 75.0])
+    """
+
+    heads: tuple[str, ...]
+    rows: tuple[Bar, ...]
+
+    def lines(self, indent: str = "  ") -> list[str]:
+        """A line per row: its amount, then its words."""
+        left, lines = max((len(row.text) for row in self.rows), default=0), []
+        for row in self.rows:
+            words = " · ".join(filter(None, row.words))
+            lines.append(f"{indent}{row.text:>{left}}  {words}")
+        return lines
+
+    def picture(self, **more: Any) -> Picture:
+        """A page of bars, longest where the value is largest.
+
+        Args:
+            more: what `page` takes.
+        """
+        columns = [Column(self.heads[0], 2 * LONGEST)]
+        columns += [Column(head, WIDEST_COLUMN) for head in self.heads[1:]]
+        if len(columns) > 1:
+            columns[-1] = Column(self.heads[-1], WIDEST_LAST, lines=MOST_REMARK_LINES)
+        largest = max((row.value or 0.0 for row in self.rows), default=0.0) or 1.0
+        rows = []
+        for row in self.rows:
+            length = 0.0
+            # A bar of nothing is still a bar; a row of no known amount has none.
+            if row.value is not None:
+                length = max(LEAST, LONGEST * row.value / largest)
+            hint = row.hint or f"{row.text} {' '.join(row.words)}"
+            amount = Amount(length, row.text, row.group, hint)
+            blanks = ("",) * (len(columns) - 1 - len(row.words))
+            rows.append(Row((amount, *row.words, *blanks), tone=row.tone or "text"))
+        labels, bars, size = column_table(columns, rows)
+        more.setdefault("alt", sentences(self.lines("")))
+        tiles = rectangle_tiles(bars, radius=3.0)
+        return page(tiles, labels, size=size, colormap="bars", groups=2, **more)
+
+
+def column_heads(starts: Sequence[float], heads: Sequence[str]) -> list[Label]:
+    """The names above the columns of a table."""
+    labels = []
+    for x, head in zip(starts, heads, strict=True):
+        if head:
+            labels.append(Label(x, 5, head, "start", "tick"))
+    return labels
+
+
+def lines_at(x: float, y: float, lines: Sequence[str], tone: str) -> list[Label]:
+    """Several lines of text in one cell, the first at `y`."""
+    labels = []
+    for number, line in enumerate(lines):
+        if line:
+            labels.append(Label(x, y + LINE * number, line, "start", "axis", tone))
+    return labels
+
+
 @dataclass(frozen=True)
 class Column:
     """A column of `column_table`.
 
     Attributes:
         head: its name.
-        widest: in points; longer words are shortened.
+        widest: in points.
         tone: as in Label.
-        broken: whether longer words take several lines instead.
+        lines: how many lines its words may take; longer ones are shortened. None for as
+            many as they need.
+        mono: whether it has names of a program.
     """
 
     head: str
     widest: float
     tone: str = "text"
-    broken: bool = False
+    lines: int | None = 1
+    mono: bool = False
+
+
+@dataclass(frozen=True)
+class Amount:
+    """A cell with a bar of a length in points, and words at its end."""
+
+    length: float
+    text: str
+    group: int
+    hint: str
 
 
 @dataclass(frozen=True)
@@ -375,65 +342,71 @@ class Row:
     """A row of `column_table`.
 
     Attributes:
-        cells: per column words, or a value whose sharding is drawn, with its mesh. The
-            first is a name.
+        cells: per column words, a bar, or a value whose sharding is drawn and its mesh.
         heading: a line above the first of the rows that share it.
-        indent: how far the name stands in, in points.
+        indent: how far words of the first column stand in, in points.
         tone: of its words, where it is not that of the columns.
     """
 
-    cells: tuple[str | tuple[PlannedOp, MeshSpec], ...]
+    cells: tuple[str | Amount | tuple[PlannedOp, MeshSpec], ...]
     heading: str = ""
     indent: float = 0.0
     tone: str = ""
 
 
-VALUE_PITCH, COLUMN_GAP, DIMENSION = 17.0, 16.0, 34.0
+ROW_PITCH, COLUMN_GAP, DIMENSION = 18.0, 16.0, 34.0
 
 
 def column_table(
     columns: Sequence[Column], rows: Sequence[Row]
 ) -> tuple[list[Label], list[Rectangle], tuple[float, float]]:
-    """A table of values: its labels, the bars of its shardings, and its size."""
+    """A table: its labels, the bars of amounts and shardings, and its size."""
     starts = [0.0]
     for number, column in enumerate(columns[:-1]):
-        wide = text_width(column.head, 8.0)
+        wide = max(30.0, text_width(column.head, 8.0))
         for row in rows:
             cell = row.cells[number]
-            if isinstance(cell, str):
-                mono = number == 0
-                wide = max(wide, text_width(cell, 9.0, mono) + row.indent * mono)
+            if isinstance(cell, Amount):
+                wide = max(wide, cell.length + 6 + text_width(cell.text, 9.0))
+            elif isinstance(cell, str):
+                indent = 0.0 if number else row.indent
+                wide = max(wide, text_width(cell, 9.0, column.mono) + indent)
             else:
                 wide = max(wide, DIMENSION * max(len(cell[0].shape), 1))
         starts.append(starts[-1] + min(wide, column.widest) + COLUMN_GAP)
     labels = column_heads(starts, [column.head for column in columns])
     bars: list[Rectangle] = []
-    y, heading = VALUE_PITCH / 2, ""
+    y, heading = ROW_PITCH / 2 if labels else -ROW_PITCH / 2, ""
     for row in rows:
         if row.heading and row.heading != heading:
-            y += VALUE_PITCH
+            y += ROW_PITCH
             labels.append(Label(0, y, row.heading, "start", "axis", "muted"))
         heading = row.heading
-        y += VALUE_PITCH
+        y += ROW_PITCH
         bottom = y
         for x, column, cell in zip(starts, columns, row.cells, strict=True):
-            if not isinstance(cell, str):
-                op, mesh = cell
-                rank, corner = len(op.shape), (x, y - BAR / 2)
-                wide = min(column.widest, DIMENSION * max(rank, 1))
-                bars += spec_bars(op.spec, rank, mesh, wide, corner, f"{op.name}: ")
-            elif x == 0:
-                wide = column.widest - row.indent
-                name = shortened(cell, wide, 9.0, mono=True)
+            tone = row.tone or column.tone
+            if isinstance(cell, Amount):
+                length, at = cell.length, 0.0
+                if length:
+                    top, at = y - THICK / 2, length + 6
+                    bars.append(Rectangle(x, top, length, THICK, cell.group, cell.hint))
+                labels += lines_at(x + at, y, [cell.text], tone)
+            elif isinstance(cell, str) and column.mono:
+                name = shortened(cell, column.widest - row.indent, 9.0, mono=True)
                 labels.append(Label(row.indent, y, name, "start", "mono", column.tone))
-            else:
-                most = None if column.broken else 1
+            elif isinstance(cell, str):
+                most = None if row.tone == "bad" and column.lines != 1 else column.lines
                 lines = broken(cell, column.widest, 9.0, most)
-                labels += lines_at(x, y, lines, row.tone or column.tone)
+                labels += lines_at(x, y, lines, tone)
                 bottom = max(bottom, y + LINE * (len(lines) - 1))
+            else:
+                op, mesh = cell
+                wide = min(column.widest, DIMENSION * max(len(op.shape), 1))
+                corner, name = (x, y - BAR / 2), f"{op.name}: "
+                bars += spec_bars(op.spec, len(op.shape), mesh, wide, corner, name)
         y = bottom
-    size = (starts[-1] + columns[-1].widest / 2, y + VALUE_PITCH / 2)
-    return labels, bars, size
+    return labels, bars, (starts[-1] + 40, y + ROW_PITCH / 2)
 
 
 def spec_bars(

@@ -231,6 +231,3 @@ def ids_by_block(devices: str, ids: str) -> str:
     """All device ids of a layout, with how many devices each block has."""
     order = "device ids, block by block in row-major order"
     return f"{order}, {devices} per block: {ids}"
-
-
-GOES_ON = "→ goes on in the next line"
