@@ -321,6 +321,26 @@ def _in_ranges(ids: np.ndarray) -> str:
     return ", ".join(_runs(ids))
 
 
+def nested_ids_text(first: int, levels: Iterable[tuple[int, int]]) -> str:
+    """As `ids_text` of ids that are counted from the innermost `(count, step)` outward.
+
+    >>> nested_ids_text(0, [(2, 1), (8, 8)])
+    '0–1, 8–9 … 56–57'
+    """
+    merged: list[tuple[int, int]] = []
+    for count, step in levels:
+        if merged and merged[-1][0] * merged[-1][1] == step:
+            merged[-1] = (merged[-1][0] * count, merged[-1][1])
+        elif count > 1:
+            merged.append((count, step))
+    if math.prod(count for count, _ in merged) > FEW:
+        return _nested_text(first, merged)
+    ids = [first]
+    for count, step in merged:
+        ids = [start + i * step for i in range(count) for start in ids]
+    return ids_text(ids)
+
+
 def _nest(ids: np.ndarray) -> list[tuple[int, int]] | None:
     """`(count, step)` from the innermost repeat outward; None without such a nest.
 

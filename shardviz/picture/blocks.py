@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from shardviz.core.errors import LayoutError
-from shardviz.core.format import ids_text, plural, shown
+from shardviz.core.format import ids_text, nested_ids_text, plural, shown
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
@@ -316,6 +316,26 @@ def first_holders(layout: Layout, groups: np.ndarray) -> np.ndarray:
         if stride:
             positions += groups // stride % size * step
     return _ids_at(layout.mesh, positions)
+
+
+def large_ids_text(layout: Layout, block: int | None = None) -> str:
+    """The ids of the holders of a block, or of all blocks in order, by formula.
+
+    Nothing is made for each device, unless the user gave it an id.
+    """
+    mesh, strides = layout.mesh, layout.group_strides or ()
+    if not mesh.ids_are_positions:
+        numbers = np.arange(layout.num_blocks) if block is None else np.array([block])
+        return ids_text(holders_of(layout, numbers)[1])
+    sizes = mesh.axis_sizes
+    axes = [*zip(sizes, strides, _strides(sizes), strict=True)][::-1]
+    # The replicas of a block first, from the last axis on; then the blocks by number.
+    axes.sort(key=lambda axis: axis[1])
+    first = 0
+    if block is not None:
+        axes = [axis for axis in axes if not axis[1]]
+        first = int(first_holders(layout, np.array([block]))[0])
+    return nested_ids_text(first, [(size, step) for size, _, step in axes])
 
 
 def _ids_at(mesh: MeshSpec, positions: np.ndarray) -> np.ndarray:

@@ -28,6 +28,7 @@ from shardviz.picture.blocks import (
     first_holders,
     holders_of,
     is_large,
+    large_ids_text,
     select_blocks,
 )
 from shardviz.picture.grid import PAGE, Grid, Level, arrange, headers, ticks
@@ -371,7 +372,7 @@ def layout_text(
     lines, body, captions = [], None, []
     for line in wording.layout_lines(layout, array_title(layout, name)):
         lines += wrapped(line, width, "  ")
-    if layout.num_blocks <= MOST_CELLS:
+    if layout.num_blocks <= MOST_CELLS and not is_large(layout):
         body = _tables(layout, width)
     if body is None:
         body = _block_lines(layout, width)
@@ -453,12 +454,23 @@ def _heads(layout: Layout, dim: int) -> list[str]:
 
 def _block_lines(layout: Layout, width: int) -> list[str]:
     """A line per block while blocks are few, else all ids in the order of the blocks."""
+    bounds = index_template(layout.block_counts, layout.shard_shape)
+    if is_large(layout) and layout.num_blocks > MOST_LINES:
+        devices = plural(layout.replicas, "device")
+        text = wording.ids_by_block(devices, large_ids_text(layout))
+        return wrapped(text, width, "  ")
+    if is_large(layout):
+        lines = []
+        for block in range(layout.num_blocks):
+            text = f"{filled(bounds, block)} on {large_ids_text(layout, block)}"
+            lines += wrapped(text, width, "  ")
+        return lines
     offsets, ids = holders_of(layout, np.arange(layout.num_blocks))
     counts = np.diff(offsets)
     if layout.num_blocks > MOST_LINES and (counts == counts[0]).all():
         devices = plural(int(counts[0]), "device")
         return wrapped(wording.ids_by_block(devices, ids_text(ids)), width, "  ")
-    lines, bounds = [], index_template(layout.block_counts, layout.shard_shape)
+    lines = []
     # Of shards that are given one by one, some blocks may be on no device.
     for block in np.flatnonzero(counts).tolist():
         holders = ids_text(ids[offsets[block] : offsets[block + 1]])

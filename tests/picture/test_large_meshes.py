@@ -12,7 +12,14 @@ from shardviz.core.format import MOST_IRREGULAR, ids_text
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.picture.blocks import MOST_TILES, device_runs, first_holders, tile_spans
+from shardviz.picture.blocks import (
+    MOST_TILES,
+    device_runs,
+    first_holders,
+    holders_of,
+    large_ids_text,
+    tile_spans,
+)
 from shardviz.picture.show import draw, to_text
 
 N = 1 << 24
@@ -80,13 +87,16 @@ def test_given_ids_and_hosts_are_those_of_the_devices():
 
 
 @pytest.mark.parametrize("sizes", [(4, 2), (8,), (2, 3, 4), (3, 1, 5)])
-def test_the_first_holder_by_formula_is_the_first_of_all(sizes):
+def test_holders_by_formula_are_those_of_the_layout(sizes):
     mesh = MeshSpec(tuple("abcd"[: len(sizes)]), sizes)
     for axes in itertools.permutations(mesh.axis_names):
         layout = lay_out((mesh.size, mesh.size), Spec.of(axes[:1], axes[1:2]), mesh)
         groups = np.arange(layout.num_blocks)
         first = first_holders(layout, groups).tolist()
         assert first == [layout.holders(int(g))[0] for g in groups]
+        assert large_ids_text(layout) == ids_text(holders_of(layout, groups)[1])
+        for group in groups.tolist():
+            assert large_ids_text(layout, group) == ids_text(layout.holders(group))
 
 
 @pytest.mark.parametrize("sizes", [(8, 4, 2), (6, 6), (7,), (5, 3, 2)])
