@@ -8,7 +8,6 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import shardviz as sv
-from shardviz.widgets import explorer as widget
 from tests.browser.test_contract import Kernel
 from tests.browser.views import show_view
 from tests.widgets.ways_to_open import IN_A_BROWSER, WAYS
@@ -48,30 +47,3 @@ def test_a_cell_that_is_clicked_says_why_and_what_would_split_it(page: Page, nam
     assert str(made.session.program.requests[int(key.split(":")[1])].spec) == spec
     expect(page.locator(".sv-failed")).to_have_text("")
     made.close()
-
-
-def test_what_fails_in_the_kernel_is_said_in_every_view(page: Page, monkeypatch):
-    def fails(*_: Any) -> Any:
-        raise KeyError("planted")
-
-    kernel = Kernel(page)
-    show_view(page, "Rules")
-    kernel.answer()
-    monkeypatch.setattr(widget, "cell_remedies", fails)
-    page.get_by_role("gridcell", name="Rule 3, w_in.embed: taken").click()
-    kernel.answer()
-    sentence = (
-        "The search for remedies failed, and what was shown before stays: KeyError: 'planted'"
-    )
-    for view in ("Rules", "Layout", "Model", "Program"):
-        expect(page.locator(".sv-failed")).to_be_visible()
-        expect(page.locator(".sv-failed")).to_contain_text(sentence)
-        show_view(page, view)
-    # The cell itself is explained all the same.
-    show_view(page, "Rules")
-    expect(page.locator(".sv-cellwords")).to_contain_text("rule 2 already uses 'model'")
-    monkeypatch.undo()
-    page.get_by_role("gridcell", name="Rule 4, w_in.embed").click()
-    kernel.answer()
-    expect(page.locator(".sv-failed")).to_be_hidden()
-    kernel.made.close()

@@ -99,18 +99,6 @@ def test_an_error_is_shown_at_its_field_and_the_picture_stays(screen):
     assert ask_kernel(screen, "explorer.session.mesh.size") == 8
 
 
-def test_keys_typed_into_a_field_are_no_shortcuts_of_the_notebook(screen):
-    cells = screen.locator(".jp-Cell").count()
-    screen.get_by_label("Mesh axes", exact=True).focus()
-    screen.keyboard.press("End")
-    screen.keyboard.type(", b=1")
-    screen.get_by_label("Devices", exact=True).focus()
-    for key in ("b", "d", "d", "a", "x"):
-        screen.keyboard.press(key)
-    assert screen.locator(".jp-Cell").count() == cells
-    assert screen.get_by_label("Mesh axes", exact=True).input_value().endswith(", b=1")
-
-
 def test_fast_typing_ends_with_what_was_typed_last(screen):
     field = screen.get_by_label("Mesh axes", exact=True)
     field.fill("")
@@ -133,11 +121,6 @@ CLICKS = """
 async ([label, count]) => {
   for (let i = 0; i < count; i++) document.querySelector(`[aria-label="${label}"]`).click();
 }
-"""
-THREE_DIMS = """
-import shardviz as sv
-rules = [("a", "a"), ("b", "b"), ("c", "c")]
-sv.explore(sv.program(abs, sv.array("x", (8, 8, 8), "a b c"), mesh="a=2, b=4, c=2", rules=rules))
 """
 
 
@@ -172,17 +155,6 @@ def test_every_click_of_one_task_counts(screen):
     screen.wait_for_selector('.shardviz-explorer[data-settled="true"]')
     names = ask_kernel(screen, "[a.name for a in explorer.session.arrays]")
     assert names == ["w_in", "w_out", "x", "bias"]
-
-
-def test_every_step_of_one_task_counts(lab):
-    page = lab.open([THREE_DIMS], width=1400, height=1200)
-    page.wait_for_selector('.shardviz-explorer[data-settled="true"]')
-    page.get_by_label("Shown dimensions", exact=True).select_option("0,2")
-    page.wait_for_selector('.shardviz-explorer[data-settled="true"]')
-    page.evaluate(CLICKS, ["Next block of dimension 1", 3])
-    expect(page.locator(".sv-step")).to_contain_text("dimension 1: 3 of 4")
-    page.evaluate(CLICKS, ["Previous block of dimension 1", 2])
-    expect(page.locator(".sv-step")).to_contain_text("dimension 1: 1 of 4")
 
 
 def test_run_holds_every_prediction_and_an_edit_makes_it_stale(screen):
@@ -248,32 +220,6 @@ def test_effects_and_cache_answer_in_their_tabs(screen):
     type_into(screen, "Mesh axes", "data=2, model=2")
     open_tab(screen, "Effects")
     expect(screen.locator(".sv-body")).to_contain_text("It may run on 4 devices", timeout=RUN_MS)
-
-
-def test_effects_are_written_down_in_the_order_they_happened(lab):
-    logs = """
-import jax, shardviz as sv
-def log(x):
-    jax.debug.print("sum {}", x.sum())
-    return x * 2
-explorer = sv.explore(sv.program(log, sv.array("x", (8, 8), spec="data"), mesh="data=4"))
-explorer
-"""
-    page = lab.open([logs], width=1400, height=1200)
-    page.wait_for_selector(".shardviz-explorer[data-seq]")
-    open_tab(page, "Effects")
-    page.get_by_role("button", name="Run and write down the order").click(timeout=RUN_MS)
-    expect(page.locator(".sv-body")).to_contain_text("Up to the barrier", timeout=RUN_MS)
-    expect(page.locator(".sv-table").last.locator("tbody tr").first).to_contain_text("unordered")
-    expect(page.locator(".sv-table").last).to_contain_text("sum {}")
-
-
-def test_a_program_that_fails_says_where_and_the_kernel_lives(screen):
-    type_into(screen, "Array shape", "256, 2048")
-    press_button(screen, "Run")
-    stopped = screen.locator(".sv-failure", has_text="Stopped at")  # beside the plan that failed
-    expect(stopped).to_contain_text("trace", timeout=RUN_MS)
-    assert ask_kernel(screen, "1 + 1") == 2
 
 
 def test_an_edit_during_a_run_is_not_held_up_and_cancel_ends_it(lab):

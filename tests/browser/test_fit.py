@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 from playwright.sync_api import Page
 
 from shardviz.core.layout.trees.audit import audit
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.report import Failure
 from shardviz.gallery import arrays, meshes, programs, rules
 from shardviz.widgets.explorer import Explorer, open_explorer
 from shardviz.widgets.session import Session
 from tests.browser.views import play_largest, show_view
-from tests.widgets.pretended_hosts import (
-    MODULES,
-    NAME,
-    PretendedHosts,
-    PretendedRun,
-    ReportOfHosts,
-    did,
-)
 
 WINDOWS = ((848, 620), (1280, 800), (1500, 1500))
 VIEWS = ("Layout", "Rules", "Model", "Program")
@@ -153,51 +142,10 @@ def test_every_view_fits(page: Page, tmp_path, devices: int):
     assert not wrong, "\n".join(wrong)
 
 
-def on_engines(monkeypatch) -> Explorer:
-    """An Explorer whose last run was on several processes, of which one ran out of memory."""
-    run = PretendedRun(PretendedHosts())
-    for name in MODULES:
-        monkeypatch.setitem(sys.modules, name, run)
-    made = small(8)
-    made.session.edit("target", NAME)
-    words = "It held 12 GiB and the machine's memory was about to run out. Use a smaller program."
-    failed = did(1, {}, error=Failure("run", words))
-    done = [did(n, {"compile": 1.5, "run": 0.02}) for n in (0, 2, 3, 4, 5)]
-    made.report = ReportOfHosts("f", NAME, processes=(done[0], failed, *done[1:]))
-    run.group.problem = f"Process 1 (pid 101 on here) was ended in the stage 'run': {words}"
-    made._refresh_report()
-    return made
-
-
-def test_a_line_per_engine_fits(page: Page, tmp_path, monkeypatch):
-    wrong = measured(page, on_engines(monkeypatch), tmp_path)
-    assert not wrong, "\n".join(wrong)
-    show_view(page, "Program")
-    lines = page.locator(".sv-engine").all_inner_texts()
-    assert [line.split("\n")[0] for line in lines] == [f"process {n}" for n in range(6)]
-    assert "run: It held 12 GiB" in lines[1]
-    assert "was about to run out" in page.locator(".sv-engineproblem").inner_text()
-    assert page.get_by_role("button", name="Restart engines").is_disabled(), "there is no kernel"
-
-
 def test_a_model_of_many_leaves_fits(page: Page, tmp_path):
     found = audit(arrays.get("7B model"), rules.get("FSDP"), meshes.get())
     wrong = measured(page, open_explorer(found, ExecutableCache()), tmp_path)
     assert not wrong, "\n".join(wrong)
-
-
-def test_a_model_that_cannot_be_laid_out_and_a_failure_fit(page: Page, tmp_path):
-    table = [("embed", "nowhere"), ("mlp", "model"), ("vocab", "model"), ("heads", "model")]
-    made = open_explorer(audit(arrays.get("7B model"), table, meshes.get()), ExecutableCache())
-    made.session.edit("target", "tpu:v5e:2x4")
-    words = "ValueError: no such device"
-    made._failed["target"] = f"{words}{' such device' * 20}"
-    made._answer()
-    wrong = measured(page, made, tmp_path)
-    assert not wrong, "\n".join(wrong)
-    show_view(page, "Model")
-    assert "not counting" in page.locator(".shardviz-explorer").inner_text()
-    assert words in page.locator(".sv-failed").inner_text()
 
 
 def test_every_view_fits_in_jupyterlab_beside_its_sidebar(lab):
@@ -215,22 +163,6 @@ def test_every_view_fits_in_jupyterlab_beside_its_sidebar(lab):
         show_view(page, view)
         wrong += [f"{view}: {what}" for what in page.evaluate(MEASURE)["wrong"]]
     assert not wrong, "\n".join(wrong)
-
-
-def test_all_that_is_said_of_a_leaf_is_in_sight(page: Page, tmp_path):
-    found = audit(arrays.get("7B model"), rules.get("FSDP"), meshes.get())
-    made = open_explorer(found, ExecutableCache())
-    page.goto(made.save_html(tmp_path / "page").as_uri())
-    page.wait_for_selector(".shardviz-explorer[data-seq]")
-    made.close()
-    show_view(page, "Model")
-    for width, height in WINDOWS:
-        page.set_viewport_size({"width": width, "height": height})
-        for row in page.locator(".sv-modelinner .sv-modelrow").all():
-            row.click()
-            for part in (".sv-modelfoot", ".sv-modellegend"):
-                lost = page.locator(part).evaluate("e => e.scrollHeight - e.clientHeight")
-                assert lost == 0, (part, width, row.inner_text())
 
 
 def test_in_the_model_red_is_failure_alone(page: Page, tmp_path):

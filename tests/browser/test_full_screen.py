@@ -47,9 +47,3 @@ def test_in_jupyterlab_nothing_is_cut_off(lab):
     page = lab.open([OPEN], shared=True, width=1280, height=800)
     page.wait_for_selector(".shardviz-explorer[data-seq]")
     goes_and_comes_back(page, "button")
-
-
-def test_a_frame_without_full_screen_is_filled(page: Page, tmp_path):
-    opened(page, explorer(), tmp_path)
-    page.evaluate("() => { Element.prototype.requestFullscreen = async () => { throw 0; }; }")
-    goes_and_comes_back(page, "Escape")

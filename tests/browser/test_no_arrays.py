@@ -9,7 +9,7 @@ from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
 from shardviz.widgets.explorer import Explorer, open_explorer
 from tests.browser.test_page import opened, sentence
-from tests.browser.views import open_tab, show_view
+from tests.browser.views import open_tab
 
 
 def made(tmp_path_name: str = "nothing") -> Explorer:
@@ -27,11 +27,3 @@ def test_a_program_without_arrays_is_shown(page: Page, tmp_path):
     row = page.locator(".sv-shardrow").nth(5)
     row.hover()
     assert sentence(page).startswith("Device 5: data 1, model 1.")
-
-
-def test_a_reopened_state_says_what_is_missing_at_the_program(page: Page, tmp_path):
-    opened(page, open_explorer(made("dot").state(), ExecutableCache()), tmp_path)
-    show_view(page, "Program")
-    lost = page.locator(".sv-lost")
-    expect(lost).to_be_visible()
-    assert "“dot” was not restored" in lost.inner_text()

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from shardviz.core.layout.transfer.process_rows import process_rows, ranges_text
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.gallery import programs
 from shardviz.widgets.explorer import Explorer
@@ -83,15 +82,6 @@ def test_pointing_at_a_device_marks_its_block_everywhere_and_its_row(page, tmp_p
         "w_out[1024:2048, 0:512]",
         "x[48:64, 256:512]",
     ]
-
-
-def test_pointing_at_a_block_names_its_devices(page, tmp_path):
-    opened(page, explorer(), tmp_path)
-    page.get_by_label("Array", exact=True).focus()
-    page.keyboard.press("Home")
-    assert "w_in[0:512, 0:1024], 2 MiB, is held by devices 0, 2, 4, 6 on hosts 0, 1." in sentence(
-        page
-    )
 
 
 def canvas_hash(page: Page, label: str) -> str:
@@ -182,58 +172,6 @@ def select(page: Page, index: int) -> str:
     return sentence(page)
 
 
-def test_a_thousand_hosts_and_four_thousand_devices_keep_every_id(page, tmp_path):
-    made = explorer(mesh="data=256, model=16", hosts="512")
-    opened(page, made, tmp_path)
-    page.get_by_label("Devices", exact=True).focus()
-    page.keyboard.press("End")
-    assert "Device 4095 holds" in sentence(page)
-    assert "host 511" in sentence(page)
-
-
-HOSTS = {
-    "rows": {"mesh": "data=4, model=4", "hosts": "4", "rules": "batch -> data, mlp -> model"},
-    "two ranges": {"mesh": "a=2, b=2, model=2", "hosts": "4", "rules": "batch -> (model, a)"},
-    "copies": {"mesh": "model=2, data=4", "hosts": "2", "rules": "batch -> data"},
-}
-
-
-@pytest.mark.parametrize("edits", HOSTS.values(), ids=HOSTS.keys())
-def test_the_page_says_what_each_host_loads_as_python_does(page, tmp_path, edits):
-    made = explorer(**edits)
-    opened(page, made, tmp_path)
-    open_tab(page, "Shards")
-    page.get_by_label("Rows of shards").select_option("host")
-    found = [row.locator("> *").all_inner_texts() for row in page.locator(".sv-shardrow").all()]
-    loaded = [process_rows(r.layout) for r in made.session.program.requests]
-    assert found == [
-        [str(p), str(loaded[0].of(p).devices)]
-        + [f"[{', '.join(map(ranges_text, rows.of(p).ranges))}]" for rows in loaded]
-        for p in made.session.mesh.processes
-    ]
-    show_view(page, "Layout")
-    page.get_by_label("Devices", exact=True).focus()
-    page.keyboard.press("End")
-    last = made.session.mesh.processes[-1]
-    assert f"host {last}, which loads {made.session.arrays[0].name}{found[-1][2]}" in sentence(page)
-
-
-def test_blocks_have_the_colour_of_their_host_where_devices_have(page, tmp_path):
-    made = explorer(mesh="data=4, model=2", hosts="2", rules="batch -> data, mlp -> model")
-    made.session.edit("select", 2)  # x: its rows are split, and each host has its own
-    opened(page, made, tmp_path)
-    split = canvas_hash(page, "Array")
-    made.session.edit("colour", "host")
-    opened(page, made, tmp_path)
-    assert canvas_hash(page, "Array") != split
-    colours = page.evaluate(COLOURS)
-    assert len(colours) == 2, "one of each host"
-    made.session.edit("rules", "batch -> model")  # every block is on both hosts
-    opened(page, made, tmp_path)
-    assert len(page.evaluate(COLOURS)) == 1
-    assert "on hosts 0, 1" in first_block(page)
-
-
 # The colours of the corners of blocks, where no text is.
 COLOURS = """() => {
   const canvas = document.querySelector('[aria-label="Array"] canvas');
@@ -249,12 +187,6 @@ COLOURS = """() => {
 }"""
 
 
-def first_block(page: Page) -> str:
-    page.get_by_label("Array", exact=True).focus()
-    page.keyboard.press("Home")
-    return sentence(page)
-
-
 def test_every_control_has_a_name(page, tmp_path):
     opened(page, explorer(), tmp_path)
     for tab in ("Values", "Collectives", "Memory"):
@@ -265,10 +197,3 @@ def test_every_control_has_a_name(page, tmp_path):
             ".map(e => e.outerHTML.slice(0, 120))",
         )
         assert nameless == []
-
-
-def test_nothing_overflows_a_narrow_page(page, tmp_path):
-    page.set_viewport_size({"width": 520, "height": 900})
-    opened(page, explorer("transformer block, gradient"), tmp_path)
-    wide = page.evaluate("document.documentElement.scrollWidth")
-    assert wide <= 520

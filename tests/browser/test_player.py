@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -154,12 +153,6 @@ FITS = """() => {
 }"""
 
 
-def test_every_group_is_legible_on_a_small_screen(player):
-    for name, movement in MOVEMENTS.items():
-        play(player, name, movement)
-        assert player.evaluate(FITS) == [], name
-
-
 def test_it_plays_pauses_and_steps_by_mouse_and_keys(player):
     player.emulate_media(reduced_motion="no-preference")
     movement = COLLECTIVES["all-reduce of 4"]
@@ -188,31 +181,6 @@ def test_it_plays_pauses_and_steps_by_mouse_and_keys(player):
     player.get_by_label("Step", exact=True).fill("3")
     expect(node).to_have_attribute("data-step", "3")
     assert player.evaluate(HELD) == expected(movement)[3]
-
-
-def test_where_less_motion_is_asked_for_only_steps_are_offered(player):
-    player.emulate_media(reduced_motion="reduce")
-    node = play(player, "one", COLLECTIVES["all-gather of 4"])
-    button = player.get_by_role("button", name="Play", exact=True)
-    expect(button).to_be_disabled()
-    assert "less motion" in (button.get_attribute("title") or "")
-    player.locator(".sv-movementbox").focus()
-    player.keyboard.press(" ")
-    expect(node).to_have_attribute("data-step", "0")
-    player.keyboard.press("ArrowRight")
-    assert node.get_attribute("data-step") == "1", "at once"
-    expect(player.locator(".sv-moving .sv-mcell")).to_have_count(0)
-
-
-@pytest.mark.parametrize("size", [32, 4096])
-def test_a_large_group_is_summed_up(player, size):
-    movement = collective_movement("all-reduce", size, "64 MiB")
-    play(player, "large", movement)
-    rows = player.get_by_role("table", name="Steps").get_by_role("row")
-    expect(rows).to_have_count(len(movement.runs()))
-    expect(player.locator(".sv-movementbox")).to_be_hidden()
-    expect(player.locator(".sv-pfacts")).to_contain_text(movement.filled_in)
-    assert len(json.dumps(player_data(movement))) < 30_000
 
 
 def opened(page: Page, made: Explorer, folder: Any) -> None:

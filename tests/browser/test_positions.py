@@ -49,39 +49,6 @@ def test_pointing_at_a_block_marks_its_devices_by_position(page, tmp_path):
     assert (np.abs(pixels(page) - before) > 20).mean() > 0.02
 
 
-def test_the_fallback_is_a_sentence_over_the_picture(page, tmp_path):
-    made = explorer(**PLACED)
-    made.session.edit("target", "tpu:v5e:2x4")
-    opened(page, made, tmp_path)
-    expect(page.locator(".sv-devicenote")).to_have_text(
-        "By mesh axes: TPU v5e 2×4 has 8 devices and the mesh has 16."
-    )
-    options = page.get_by_label("Device order").locator("option")
-    assert "by position" not in options.all_inner_texts()
-
-
-def test_devices_of_one_group_can_be_seen_among_thousands_in_the_dark(page, tmp_path):
-    page.emulate_media(color_scheme="dark")
-    made = explorer("transformer block, gradient", mesh="data=16, model=16, z=16")
-    opened(page, made, tmp_path)
-    show_view(page, "Program")
-    before = pixels(page)
-    page.locator(".sv-crow").first.click()
-    after = pixels(page)
-    assert (after - before).max() > 60
-
-
-def test_a_chosen_collective_colours_no_device_in_layout(page, tmp_path):
-    opened(page, explorer(), tmp_path)
-    before = pixels(page)
-    show_view(page, "Program")
-    beside = pixels(page)
-    page.locator(".sv-crow").first.click()
-    assert (pixels(page) != beside).any(), "beside the program its devices stand out"
-    show_view(page, "Layout")
-    assert (pixels(page) == before).all()
-
-
 def test_a_chosen_collective_shows_its_links_until_it_is_let_go(lab):
     page = lab.open([LIVE], width=1400, height=1400)
     show_view(page, "Program")
@@ -112,11 +79,3 @@ def test_a_chosen_collective_shows_its_links_until_it_is_let_go(lab):
     expect(note).to_contain_text("has 16 devices and the mesh has 8", timeout=RUN_MS)
     page.get_by_label("Mesh axes").fill("data=4, model=4")
     expect(page.get_by_label("Device order")).to_have_value("position/block", timeout=RUN_MS)
-
-
-def test_puzzles_are_a_group_of_their_own(page, tmp_path):
-    opened(page, explorer(), tmp_path)
-    menu = page.get_by_label("Program", exact=True)
-    labels = [g.get_attribute("label") for g in menu.locator("optgroup").all()]
-    assert labels == ["Programs", "Puzzles"]
-    assert menu.locator('optgroup[label="Puzzles"] option').count() == 5

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from playwright.sync_api import expect
 
 from shardviz.core.backend.shardy.build_plan import plan_program
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import PlannedOp
 from shardviz.gallery import programs
-from shardviz.picture.plan import axis_path
 from shardviz.widgets.explorer import Explorer
 from shardviz.widgets.session import Session
 from shardviz.widgets.values_view import explanation_view, values_view
@@ -48,67 +42,6 @@ def plan_type(op) -> str:
     return op.short.replace("bfloat16", "bf16").replace("float32", "f32")
 
 
-def test_bars_are_split_as_the_mesh_axes_split(page):
-    opened(page, layers(1))
-    bars = row(page, "dot_general").locator(".sv-bars rect")
-    fills = bars.evaluate_all("all => all.map(r => r.getAttribute('fill'))")
-    data, model = (axis["colour"] for axis in values_view(layers(1))["axes"])
-    assert fills == [data] * 4 + [model] * 2
-
-
-@pytest.mark.parametrize(
-    ("axes", "shape"), [({"x": 8}, 1), ({"a": 2, "b": 2, "c": 2, "d": 4, "e": 128}, 5)]
-)
-def test_values_of_any_rank_and_meshes_of_any_size_are_drawn(page, axes, shape):
-    mesh = make_mesh(**axes)
-    op = PlannedOp("v", "argument", shape=(4096,) * shape, dtype="float32",
-                   spec=Spec.of(*list(axes)[:shape]))  # fmt: skip
-    opened(page, Plan("f", mesh, (op,)))
-    boxes = (
-        row(page, "v")
-        .locator(".sv-bars rect")
-        .evaluate_all(
-            "all => all.map(r => [r.getBoundingClientRect().left, r.getBoundingClientRect().right])"
-        )
-    )
-    assert len(boxes) == sum(min(8, size) for size in axes.values())
-    assert all(left < right for left, right in boxes)
-    assert all(a[1] <= b[0] + 0.01 for a, b in pairwise(boxes))
-
-
-def test_badges_say_which_region_a_value_is_in_and_what_is_not_covered(page):
-    opened(page, layers(3))
-    assert row(page, "layer_1").locator(".sv-badge").all_inner_texts() == [
-        "loop body × 12", "1 not covered",
-    ]  # fmt: skip
-    hidden = row(page, "add_1").locator(".sv-badge")
-    assert hidden.all_inner_texts() == ["not covered"]
-    view = values_view(layers(3))
-    (note,) = view["valueNotes"].values()
-    assert hidden.get_attribute("title") == view["text"][note]
-    assert row(page, "reduce_1").locator(".sv-move").all_inner_texts() == ["all-reduce 1 MiB × 12"]
-    press(page, "End")
-    behind = row(page, "backward pass / layer_2")
-    assert behind.locator(".sv-badge").all_inner_texts() == ["backward"]
-    assert row(page, "tanh_2").locator(".sv-badge").count() == 0  # said of the call already
-
-
-def test_calls_fold_and_unfold_by_keyboard(page):
-    grid = opened(page, layers(3))
-    press(page, "Home", "ArrowLeft")
-    expect(row(page, "arguments")).to_have_attribute("aria-expanded", "false")
-    expect(row(page, "x")).to_have_count(0)
-    press(page, "ArrowRight")
-    expect(row(page, "x")).to_have_count(1)
-    press(page, "ArrowDown", "ArrowDown", "ArrowLeft")
-    active = grid.get_attribute("aria-activedescendant")
-    expect(page.locator(f"#{active}")).to_contain_text("arguments")
-    page.get_by_role("button", name="Fold all", exact=True).click()
-    expect(row(page, "tanh")).to_have_count(0)
-    page.get_by_role("button", name="Unfold all").click()
-    expect(row(page, "tanh")).to_have_count(1)
-
-
 def test_enter_picks_and_escape_lets_go(page):
     opened(page, layers(2))
     press(page, "Home", "ArrowDown", "Enter")
@@ -132,22 +65,6 @@ def test_a_picked_value_lights_up_where_its_axes_came_from(page):
     assert row(page, "tanh_1").locator(".sv-vway .sv-axisdot").count() == 2
 
 
-def test_the_ways_of_all_axes_are_those_that_python_finds(page, gradient):
-    opened(page, gradient)
-    wanted, given = {}, []
-    for number, op in enumerate(gradient.ops):
-        for axis in op.origins:
-            wanted[f"{op.name} {axis}"] = [name for name, _ in axis_path(gradient, op, axis)]
-            given.append([number, axis, f"{op.name} {axis}"])
-    assert len(given) > 150
-    found = page.evaluate(
-        "given => Object.fromEntries(given.map(([at, axis, key]) =>"
-        " [key, panel.plan.path(at, axis).map(s => panel.plan.names[s.at])]))",
-        given,
-    )
-    assert found == wanted
-
-
 def test_an_explanation_is_requested_once_and_shown_as_text(page):
     opened(page, layers(2))
     row(page, "tanh").click()
@@ -164,38 +81,6 @@ def test_an_explanation_is_requested_once_and_shown_as_text(page):
     expect(page.locator(".sv-explanation li")).to_have_count(1)
     assert page.evaluate("calls.why").count("tanh") == 2  # once before it came, and once again
     assert page.locator(".sv-values img").count() == 0
-
-
-def test_values_named_in_an_explanation_can_be_chosen_there(page):
-    opened(page, layers(2))
-    row(page, "tanh_1").click()
-    page.get_by_label("Why this sharding").get_by_label("Show value w_1").click()
-    expect(row(page, "w_1")).to_have_attribute("aria-selected", "true")
-
-
-def test_steps_bring_axes_one_by_one(page):
-    opened(page, layers(2))
-    assert said(page).startswith("The propagation took 9 steps.")
-    press(page, ".")
-    assert said(page) == "Before the first of 9 steps: only what was requested."
-    assert sharding(page, "x") == "dimension 0 over data; dimension 1 not split"
-    assert sharding(page, "dot_general") == "dimension 0 not split; dimension 1 not split"
-    press(page, ".")
-    assert said(page) == (
-        "1 of 9 · step 0, through dot_general: data from x to dot_general;"
-        " model from w_0 to dot_general."
-    )
-    assert sharding(page, "dot_general") == "dimension 0 over data; dimension 1 over model"
-    assert sharding(page, "tanh") == "dimension 0 not split; dimension 1 not split"
-    assert page.evaluate("calls.light.at(-1)") == ["x", "dot_general", "w_0"]
-    press(page, *["."] * 8)
-    assert said(page).startswith("9 of 9 · step 8, through output")
-    press(page, ",")
-    assert said(page).startswith("8 of 9 · step 7, through add_1")
-    page.get_by_label("Propagation step").fill("3")
-    assert said(page).startswith("3 of 9 · step 2, through reduce")
-    press(page, "Escape")
-    assert said(page).startswith("The propagation took 9 steps.")
 
 
 def test_at_every_step_the_page_shows_what_had_arrived(page, gradient):
@@ -223,13 +108,6 @@ def test_at_every_step_the_page_shows_what_had_arrived(page, gradient):
         assert found == padded
 
 
-def test_a_step_out_of_sight_is_brought_into_sight(page):
-    opened(page, layers(30))
-    page.get_by_label("Propagation step").fill("100")
-    expect(row(page, "add_24")).to_be_in_viewport()
-    expect(row(page, "add_24")).to_have_class("sv-vrow sv-vop sv-vreached")
-
-
 def test_thousands_of_values_make_no_more_rows_than_are_in_sight(page):
     grid = opened(page, layers(400))
     assert page.get_by_role("row").count() < 40
@@ -250,23 +128,6 @@ def test_values_are_found_by_the_text_of_their_row(page):
     expect(row(page, "arguments")).to_have_count(1)
 
 
-def test_a_new_plan_keeps_what_was_picked_and_folded(page):
-    opened(page, layers(2))
-    row(page, "arguments").click()
-    row(page, "tanh_1").click()
-    other = layers(2, make_mesh(data=8, model=4))
-    page.evaluate(f"panel.show({as_script(values_view(other))})")
-    expect(row(page, "arguments")).to_have_attribute("aria-expanded", "false")
-    expect(row(page, "tanh_1")).to_have_attribute("aria-selected", "true")
-    expect(page.get_by_label("Why this sharding")).to_contain_text("64 over data (8): 8 per device")
-    assert page.evaluate("calls.why") == [
-        "tanh_1",
-        "tanh_1",
-    ]  # another plan, another one
-    page.evaluate(f"panel.show({as_script(values_view(layers(1)))})")
-    assert page.evaluate("calls.light.at(-1)") is None
-
-
 def test_without_a_plan_it_says_so_and_a_refused_program_shows_its_choices(page):
     opened(page, None)
     expect(page.locator(".sv-vmessage")).to_contain_text("There is no plan yet")
@@ -279,18 +140,6 @@ def test_without_a_plan_it_says_so_and_a_refused_program_shows_its_choices(page)
     ]
     page.evaluate(f"panel.show({as_script(values_view(layers(1)))})")
     expect(page.get_by_role("treegrid", name="Values")).to_be_visible()
-
-
-def test_the_last_good_list_stays_when_an_edit_cannot_be_planned(page):
-    opened(page, layers(1))
-    page.evaluate(f"panel.show({as_script(values_view(REFUSED))})")
-    expect(page.locator(".sv-vmain")).to_have_class("sv-vmain sv-vold")
-    expect(page.locator(".sv-vmessage")).to_contain_text(str(REFUSED.diagnosis.problem))
-    row(page, "tanh").click()
-    assert page.evaluate("calls.why") == []  # the kernel has no such value any more
-    page.evaluate(f"panel.show({as_script(values_view(layers(1)))})")
-    expect(page.locator(".sv-vmain")).to_have_class("sv-vmain")
-    assert page.evaluate("calls.why") == ["tanh"]
 
 
 def test_the_saved_page_has_every_explanation_without_a_kernel(page, tmp_path):
