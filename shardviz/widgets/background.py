@@ -138,16 +138,7 @@ def _close_all() -> None:
 
 
 def failure(error: Exception, stage: str, refused: str = "program") -> Failure:
-    """Why work ended early.
-
-    Args:
-        error: what was raised.
-        stage: the stage in which it was raised.
-        refused: the stage for errors of shardviz, which are sentences already.
-
-    >>> failure(ValueError("no"), "compile").message
-    'ValueError: no'
-    """
+    """Why work ended early."""
     if isinstance(error, ShardvizError):
         return Failure(refused, str(error))
     return Failure(stage, f"{type(error).__name__}: {error}")

@@ -27,11 +27,6 @@ _Node = tuple[int, int]
 class CollectiveTable:
     """The collectives of all stages, matched into rows.
 
-    Args:
-        known: the collectives of each stage; None where they are not known.
-        comparisons: of two stages, by their numbers.
-        meshes: of each stage, with the host of every device; None where not known.
-
     Attributes:
         changes: of all comparisons, as plain data.
         shown: the numbers of the collectives of each stage that the page shows, the
@@ -207,13 +202,7 @@ def _groups(one: Collective) -> list[list[int]]:
 
 
 def crosses_hosts(one: Collective, mesh: MeshSpec | None) -> bool | None:
-    """Whether a collective goes from host to host; None where that is not known.
-
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> mesh = make_mesh(data=2, model=2, processes=2)
-    >>> crosses_hosts(Collective("all-reduce", ("data",), 8), mesh)
-    True
-    """
+    """Whether a collective goes from host to host; None where that is not known."""
     if mesh is None:
         return None
     if len(mesh.processes) < 2:

@@ -108,11 +108,7 @@ def array_fields(array: ArraySpec) -> dict[str, str]:
 
 
 def axes_text(shape: Mapping[str, int]) -> str:
-    """Mesh axes as they are typed.
-
-    >>> axes_text({"data": 4, "a b": 2})
-    "data=4, 'a b'=2"
-    """
+    """Mesh axes as they are typed."""
     return ", ".join(f"{format_names((name,))}={size}" for name, size in shape.items())
 
 

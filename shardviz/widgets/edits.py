@@ -70,14 +70,7 @@ class Edit:
 def apply(
     document: Document, name: str, value: Any, array: int | None = None
 ) -> Document:
-    """The Document after one edit; with an error at its field where it is refused.
-
-    Args:
-        document: what is edited.
-        name: the edit, one of `EDITS`.
-        value: what the page sent.
-        array: the number of the array, for its fields; by default the selected one.
-    """
+    """The Document after one edit; with an error at its field where it is refused."""
     edit = EDITS[name]
     place = edit.error_at or name
     kept = {}

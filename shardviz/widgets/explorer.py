@@ -436,28 +436,23 @@ class Explorer(anywidget.AnyWidget):
         keep_subshell(change.new)
 
     def _beat(self) -> None:
-        """Tells the page that the kernel is there, and what it answered last."""
-        known: dict[str, Any] = {}
-        try:
-            # With the lock, what is answered has been sent.
-            if self._sync.acquire(timeout=BEAT_WAIT_S):
-                try:
-                    known = self._news()
-                finally:
-                    self._sync.release()
-        finally:
-            # Whatever fails above, the kernel lives.
-            self.send({"kind": "alive", **known})
+        """Tells the page that the kernel is there, and what it answered last.
 
-    def _news(self) -> dict[str, Any]:
-        """The last answer; and the line of code that opens the state, where it changed."""
-        with self._reporting("menus"):
-            self._refresh_menus()
-        news = {name: self.answer[name] for name in ("seq", "client")}
-        now = (self.session.now.revision, self._handled)
-        if now != self._line_of:
-            self._line_of, news["line"] = now, line_to_restore(self.session)
-        return news
+        With it goes the line of code that opens the state again, where it changed.
+        """
+        news: dict[str, Any] = {}
+        # With the lock, what is answered has been sent; a busy kernel lives, too.
+        if self._sync.acquire(timeout=BEAT_WAIT_S):
+            try:
+                with self._reporting("menus"):
+                    self._refresh_menus()
+                news = {name: self.answer[name] for name in ("seq", "client")}
+                now = (self.session.now.revision, self._handled)
+                if now != self._line_of:
+                    self._line_of, news["line"] = now, line_to_restore(self.session)
+            finally:
+                self._sync.release()
+        self.send({"kind": "alive", **news})
 
     # --- views of the session -----------------------------------------------------
 

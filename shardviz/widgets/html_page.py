@@ -71,11 +71,7 @@ def bundled_styles() -> str:
 
 
 def _colours(name: str) -> str:
-    """The colours of a theme as custom properties.
-
-    >>> "--sv-text: #1f2430;" in _colours("light")
-    True
-    """
+    """The colours of a theme as custom properties."""
     # The light ones apply until a theme is known.
     chosen = "" if name == "light" else f'[data-theme="{name}"]'
     lines = [f".shardviz-explorer{chosen} {{"]
@@ -91,9 +87,6 @@ def page_path(path: str | Path) -> Path:
 
     Raises:
         ShardvizError: if it is not a path.
-
-    >>> page_path("explorer").name
-    'explorer.html'
     """
     is_path = isinstance(path, (str, Path)) and str(path).strip()
     if not is_path or not Path(path).name or "\0" in str(path):
@@ -123,11 +116,6 @@ def _without_bytes(value: Any, path: list[str | int], buffers: list[list[Any]]) 
 
     They stand apart, each with its address, because any key inside of a value may be a
     name that a person typed.
-
-    Args:
-        value: of JSON's types and bytes.
-        path: the address of the value.
-        buffers: takes pairs of an address and its bytes as base64.
 
     >>> buffers = []
     >>> _without_bytes({"ids": [b"ab"]}, [], buffers), buffers

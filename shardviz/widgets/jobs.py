@@ -24,14 +24,6 @@ class Job:
 
     What XLA has begun it finishes by itself; the result of cancelled work is dropped.
 
-    Args:
-        kind: `"compile"` or `"run"`.
-        program: what is compiled or run.
-        target: what it is compiled for; `""` lets shardviz choose.
-        revision: the session's revision when it began.
-        cache: of executables.
-        changed: called from the thread whenever the stage changes, and once at the end.
-
     Attributes:
         stage: the stage that it is in.
         started: when it started, in seconds since the epoch.
@@ -209,11 +201,7 @@ def observed_view(program: Program, target: str) -> dict[str, Any]:
 
 
 class History:
-    """The last fifty jobs as plain rows, the latest first.
-
-    >>> History().rows
-    []
-    """
+    """The last fifty jobs as plain rows, the latest first."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []

@@ -248,12 +248,7 @@ def compiled(
 
 
 def why_not_automatic(program: Program, target: str) -> str:
-    """Why the partitioner waits for somebody to press Compile; `""` where it does not.
-
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> why_not_automatic(Program(abs, (), make_mesh(data=8)), "cpu:8")
-    ''
-    """
+    """Why the partitioner waits for somebody to press Compile; `""` where it does not."""
     if hosts_size(target) is not None:
         return wording.not_run("hosts")
     if target == "attached":

@@ -25,14 +25,7 @@ _PARTS = ("arguments", "outputs", "temporaries", "generated_code")
 
 
 def report_view(job: Job | None, last: Report | None, revision: int) -> dict[str, Any]:
-    """The last report, and the running job if there is one.
-
-    Args:
-        job: the last one that was started.
-        last: the last report.
-        revision: of the program that it is of; the page says when that is no longer the
-            last one.
-    """
+    """The last report, and the running job if there is one."""
     view: dict[str, Any] = {
         "state": "none",
         "revision": -1,
@@ -68,11 +61,7 @@ def error_view(report: Report | None) -> dict[str, str] | None:
 
 
 def was_cancelled(report: Report | None) -> bool:
-    """Whether somebody cancelled it.
-
-    >>> was_cancelled(Report("f", ""))
-    False
-    """
+    """Whether somebody cancelled it."""
     return (
         report is not None
         and report.error is not None
@@ -114,15 +103,7 @@ def engines_view(
     restarting: bool = False,
     problem: str = "",
 ) -> dict[str, Any]:
-    """A line per engine, while it runs and afterwards; empty where there are none.
-
-    Args:
-        group: the processes on several hosts; None where they do not run.
-        job: the last one that was started.
-        report: the last report since the processes began.
-        restarting: whether they are being started anew.
-        problem: why they did not start again the last time.
-    """
+    """A line per engine, while it runs and afterwards; empty where there are none."""
     running = job is not None and job.report is None
     lost = group is not None and bool(group.problem)
     if group is not None and job is not None and running and job.target == group.name:
@@ -174,10 +155,6 @@ def _ended_engine(process: Any, lost: bool) -> dict[str, Any]:
 
 def memory_view(report: Report | None, plan: Plan | None = None) -> dict[str, Any]:
     """The Memory tab of a report.
-
-    Args:
-        report: None where nothing was compiled.
-        plan: of the same program, whose operations have least times; or None.
 
     >>> from shardviz.core.program.report import Memory
     >>> memory = Memory(arguments=1 << 30, capacity=4 << 30)

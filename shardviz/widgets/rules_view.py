@@ -172,11 +172,7 @@ class Cell:
 
     @staticmethod
     def parse(text: str) -> Cell:
-        """A cell as the page names it: `rule:array:dimension`; `""` where there is none.
-
-        >>> Cell.parse("-1:0:1")
-        Cell(rule=-1, array=0, dim=1)
-        """
+        """A cell as the page names it: `rule:array:dimension`; `""` where there is none."""
         rule, array, dim = map(int, (text or "-1:-1:-1").split(":"))
         return Cell(rule, array, dim)
 

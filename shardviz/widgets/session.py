@@ -26,12 +26,6 @@ _Step = tuple[str, Document]
 class Session:
     """The state behind one Explorer.
 
-    Args:
-        program: the Program that it opens with.
-        entry: the name of the program in the gallery, `DEVICE_PUT`, or `""` for the
-            user's own function.
-        parts: of the first Document.
-
     Attributes:
         now: the Document as it is now.
     """

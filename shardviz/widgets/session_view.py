@@ -33,11 +33,7 @@ MAX_HOSTS = 16
 
 
 def filled(**fields: Any) -> dict[str, Any]:
-    """The fields that are not empty.
-
-    >>> filled(error="", note="Look.")
-    {'note': 'Look.'}
-    """
+    """The fields that are not empty."""
     return {name: value for name, value in fields.items() if value}
 
 

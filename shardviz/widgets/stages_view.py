@@ -34,12 +34,7 @@ MOST_EXPLANATIONS = 300
 
 
 def stages_view(results: StageResults) -> dict[str, Any]:
-    """The row of stages, the comparisons between them, and the table of collectives.
-
-    >>> view = stages_view(StageResults())
-    >>> [stage["state"] for stage in view["stages"]], view["rows"]
-    (['none', 'none', 'none'], [])
-    """
+    """The row of stages, the comparisons between them, and the table of collectives."""
     known = results.collectives()
     comparisons = _comparisons(results)
     table = CollectiveTable(known, comparisons, _meshes(results))

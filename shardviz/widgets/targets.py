@@ -60,11 +60,7 @@ def hosts_of(target: str) -> Any:
 
 
 def hosts_size(target: str) -> tuple[int, int] | None:
-    """How many processes and devices a target of several hosts has; None for any other.
-
-    >>> hosts_size("2 hosts x 4, local"), hosts_size("cpu:8")
-    ((2, 8), None)
-    """
+    """How many processes and devices a target of several hosts has; None for any other."""
     group = hosts_of(target)
     if group is not None:
         return len(group.processes), group.devices
@@ -101,21 +97,13 @@ def checked_target(text: str) -> str:
 
 
 def is_simulated(target: str) -> bool:
-    """Whether a target is simulated CPU devices, or automatic, which may choose them.
-
-    >>> is_simulated(""), is_simulated("cpu:8"), is_simulated("tpu:v5e:4x4")
-    (True, True, False)
-    """
+    """Whether a target is simulated CPU devices, or automatic, which may choose them."""
     return target == "" or _SIMULATED.fullmatch(target) is not None
 
 
 @lru_cache(maxsize=64)
 def topology_of(target: str) -> Topology | None:
-    """The described hardware that a checked target names; None for any other target.
-
-    >>> topology_of("tpu:v5e:4x4").size, topology_of("cpu:8")
-    (16, None)
-    """
+    """The described hardware that a checked target names; None for any other target."""
     return Topology.parse(target) if target.startswith(("tpu:", "gpu:")) else None
 
 
@@ -145,11 +133,7 @@ def target_title(target: str) -> str:
 
 
 def needed_size(mesh: MeshSpec, target: str) -> int | None:
-    """The number of devices that a mesh must have for a target; None where it fits.
-
-    >>> needed_size(make_mesh(data=8), "tpu:v5e:4x4")
-    16
-    """
+    """The number of devices that a mesh must have for a target; None where it fits."""
     topology = topology_of(target)
     if topology is not None:
         return None if topology.size == mesh.size else topology.size
@@ -245,11 +229,7 @@ def target_view(
     error: str = "",
     accepts: Callable[[MeshSpec], bool] | None = None,
 ) -> dict[str, Any]:
-    """The chosen target, and the mesh that fits it; the options are in the menus.
-
-    >>> target_view(make_mesh(data=4, model=2), "cpu:8")["label"]
-    'simulated CPU × 8'
-    """
+    """The chosen target, and the mesh that fits it; the options are in the menus."""
     view = {"value": target}
     # What is in the menus has its label there.
     if target not in (*_PLAIN, *EXAMPLES) and hosts_of(target) is None:
@@ -301,11 +281,7 @@ class DevicePlacement:
 
 
 def why_no_placement(mesh: MeshSpec, target: str) -> str:
-    """Why the devices of a mesh have no coordinates on a target; `""` where they do.
-
-    >>> why_no_placement(make_mesh(data=8), "tpu:v5e:2x4")
-    ''
-    """
+    """Why the devices of a mesh have no coordinates on a target; `""` where they do."""
     topology, title = topology_of(target), target_title(target)
     if topology is None:
         return wording.no_positions(title)
@@ -323,12 +299,6 @@ def device_placement(
     mesh: MeshSpec, target: str, order: tuple[int, ...] = ()
 ) -> DevicePlacement | None:
     """The mesh placed on a target; None where its devices have no coordinates there.
-
-    Args:
-        mesh: the mesh as it was typed.
-        target: what it is compiled for, checked.
-        order: the device ids in mesh order, as a compile chose them; `()` where not
-            known.
 
     >>> placement = device_placement(make_mesh(a=2, b=2), "tpu:v5e:2x2", (0, 1, 3, 2))
     >>> placement.mesh.device_ids.tolist(), placement.compiled

@@ -64,11 +64,6 @@ def values_view(plan: Plan | None, explanations: int = 0) -> dict[str, Any]:
     page steps through the propagation by itself, and asks for the explanation of a
     value, which is long.
 
-    Args:
-        plan: None where there is none yet.
-        explanations: a plan of at most so many values includes the explanation of each,
-            for pages without a kernel.
-
     Returns:
         JSON: `text` has every string once; `specs`, `types`, `scopes` and `origins` are
         tables; `columns` have one number per value; `steps` are those of the
@@ -109,15 +104,7 @@ def values_view(plan: Plan | None, explanations: int = 0) -> dict[str, Any]:
 
 
 def explanation_view(plan: Plan | None, name: str) -> dict[str, Any]:
-    """The details of a chosen value: its explanation, sharding rule and source lines.
-
-    Args:
-        plan: on the page; None where there is none.
-        name: of the value; the view of an unknown one has an `error`.
-
-    >>> explanation_view(None, "y")["value"]
-    'y'
-    """
+    """The details of a chosen value: its explanation, sharding rule and source lines."""
     view: dict[str, Any] = {"value": name, "lines": [], "rule": "", "op": ""}
     view["stack"] = []
     if plan is None:
