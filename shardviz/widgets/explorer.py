@@ -18,7 +18,7 @@ import anywidget
 import traitlets
 
 from shardviz.core.errors import ShardvizError
-from shardviz.core.format import error_text, shown
+from shardviz.core.format import error_text
 from shardviz.core.layout.array_tree import Children
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.plan import Plan
@@ -218,16 +218,12 @@ class Explorer(anywidget.AnyWidget):
             path: of the file; `.html` is added where it has no suffix.
 
         Raises:
-            ShardvizError: if the file cannot be written.
+            OSError: if the file cannot be written.
         """
-        target = html_page.page_path(path)
-        page = self.page()
-        try:
-            target.write_text(page, encoding="utf-8")
-        except OSError as error:
-            raise ShardvizError(
-                f"Cannot write {shown(str(target))}: {error.strerror}."
-            ) from error
+        target = Path(path)
+        if not target.suffix:
+            target = target.with_suffix(".html")
+        target.write_text(self.page(), encoding="utf-8")
         return target
 
     def page(self) -> str:

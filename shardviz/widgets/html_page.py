@@ -17,8 +17,6 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from shardviz.core.errors import ShardvizError
-from shardviz.core.format import shown
 from shardviz.picture.palette import THEMES, theme_data
 
 HERE = Path(__file__).parent / "static"
@@ -80,21 +78,6 @@ def _colours(name: str) -> str:
     for number, colour in enumerate(THEMES[name].groups):
         lines.append(f"  --sv-group-{number}: {colour};")
     return "\n".join([*lines, f"  color-scheme: {name};", "}"])
-
-
-def page_path(path: str | Path) -> Path:
-    """The path of a saved page: `.html` is added where it has no suffix.
-
-    Raises:
-        ShardvizError: if it is not a path.
-    """
-    is_path = isinstance(path, (str, Path)) and str(path).strip()
-    if not is_path or not Path(path).name or "\0" in str(path):
-        raise ShardvizError(
-            f"A page is saved to a path, such as 'explorer.html'; got {shown(path)}."
-        )
-    target = Path(path)
-    return target if target.suffix else target.with_suffix(".html")
 
 
 def saved_page(traits: dict[str, Any], alt: str) -> str:

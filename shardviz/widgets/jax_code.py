@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 import keyword
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from shardviz.core.format import plural
 from shardviz.core.layout.array_spec import ArraySpec
@@ -52,10 +52,12 @@ def code(document: Document) -> str:
     function = _function(document)
     taken = _OWN | function.names
     names = variables(document.arrays, taken)
-    arguments = _argument_code(program, names, taken)
-    options = _option_code(program)
-    imports = sorted(function.imports | arguments.imports | options.imports)
-    parts = [_HEAD + "".join(f"import {module}\n" for module in imports)]
+    # Lines above the call, and the modules that it needs.
+    above: list[str] = []
+    imports = set(function.imports)
+    arguments = _argument_code(program, names, taken, above, imports)
+    options = _option_code(program, above, imports)
+    parts = [_HEAD + "".join(f"import {module}\n" for module in sorted(imports))]
     if any(array.dtype in _WIDE for array in document.arrays):
         parts.append(
             'jax.config.update("jax_enable_x64", True)  # for types of 64 bits\n'
@@ -69,20 +71,11 @@ def code(document: Document) -> str:
             "# The program is not called: an array above cannot be laid out.\n"
         )
     elif function.call:
-        call = _call_code(function.call, arguments.call, options.call)
-        parts += [*arguments.lines, *options.lines, call]
+        parts.append("".join(above))
+        parts.append(_call_code(function.call, arguments, options))
     elif names:
         parts.append(_place_code(document.missing_function, names))
     return "\n".join(part for part in parts if part)
-
-
-@dataclass(frozen=True)
-class _Code:
-    """Expressions of the call, the lines above that they need, and their modules."""
-
-    lines: tuple[str, ...] = ()
-    call: tuple[str, ...] = ()
-    imports: frozenset[str] = frozenset()
 
 
 # --- names ----------------------------------------------------------------------------
@@ -182,29 +175,31 @@ def _array_code(array: ArraySpec, spec: Spec) -> str:
 
 
 def _argument_code(
-    program: Program, names: Sequence[str], taken: Iterable[str]
-) -> _Code:
+    program: Program,
+    names: Sequence[str],
+    taken: Iterable[str],
+    above: list[str],
+    imports: set[str],
+) -> list[str]:
     """The arguments as the function takes them: one expression each."""
     if program.tree is None:
-        return _Code(call=tuple(names))
+        return list(names)
     # It loads jax, as making the tree did.
     from shardviz.core.backend.tracing.arguments import parameter_names
 
     values = program.tree.unflatten([Name(name) for name in names])
     parameters = parameter_names(program.fn, len(values))
-    used, imports = {*names, *taken}, set()
-    lines, call, begin = "", [], 0
+    used, leaves, call = {*names, *taken}, iter(names), []
     for parameter, value, part in zip(
         parameters, values, program.tree.children(), strict=True
     ):
-        leaves = names[begin : begin + part.num_leaves]
-        begin += part.num_leaves
+        own = list(itertools.islice(leaves, part.num_leaves))
         if isinstance(value, Name):
             call.append(value.text)
         else:
             call.append(_identifier(parameter, used))
-            lines += _tree_code(call[-1], value, leaves, imports)
-    return _Code((lines,), tuple(call), frozenset(imports))
+            above.append(_tree_code(call[-1], value, own, imports))
+    return call
 
 
 def _tree_code(
@@ -235,17 +230,15 @@ for output in jax.tree.leaves(outputs):
 """
 
 
-def _option_code(program: Program) -> _Code:
+def _option_code(program: Program, above: list[str], imports: set[str]) -> list[str]:
     """The options of `jax.jit`."""
     rest = dict(program.options)
-    donate = tuple(rest.pop("donate", ()))
     values = {
-        "donate_argnums": donate or None,
+        "donate_argnums": tuple(rest.pop("donate", ())) or None,
         "out_shardings": program.out_specs,
         "compiler_options": rest or None,
     }
     options: list[str] = []
-    lines, imports = "", set()
     for name, value in values.items():
         if value is None:
             continue
@@ -253,16 +246,16 @@ def _option_code(program: Program) -> _Code:
             text = written(value, imports)
         except Unwritable as error:
             kind = error.args[0].__name__
-            lines += (
+            above.append(
                 f"# {name} is left out: it holds a {kind}, which no short expression"
                 " makes.\n"
             )
             continue
         if "\n" in text or len(text) > MOST_INLINE:
-            lines += f"{name} = {text}\n"
+            above.append(f"{name} = {text}\n")
             text = name
         options.append(f"{name}={text}")
-    return _Code((lines,), tuple(options), frozenset(imports))
+    return options
 
 
 def _place_code(missing: str, names: Sequence[str]) -> str:

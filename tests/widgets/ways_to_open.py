@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
 import os
@@ -72,22 +71,9 @@ def _() -> Any:
     return sv.program(step, *arrays(), mesh=MESH)
 
 
-@way("a program without names")
-def _() -> Any:
-    bare = [sv.array(f"a{i}", (8, 8)) for i in range(2)]
-    return sv.program(jnp.matmul, *bare, mesh=MESH, rules=RULES)
-
-
 @way("a program of a bound method")
 def _() -> Any:
     return sv.program(Model().loss, params(), arrays()[2], mesh=MESH, rules=RULES)
-
-
-@way("a program of a partial, with specs")
-def _() -> Any:
-    first, *rest = arrays()
-    spec = sv.array("w_in", first.shape, "embed mlp", spec="None, model")
-    return sv.program(functools.partial(step), spec, *rest, mesh=MESH, rules=SMALL)
 
 
 @way("a program with optimizer state")
@@ -139,19 +125,9 @@ def _() -> Any:
     return list(arrays())
 
 
-@way("one array")
-def _() -> Any:
-    return arrays()[1]
-
-
 @way("a layout")
 def _() -> Any:
     return sv.layout(arrays()[0], mesh=MESH, rules=SMALL)
-
-
-@way("a layout of a shape")
-def _() -> Any:
-    return sv.layout((64, 512), "data", MESH)
 
 
 @way("a resolution")
@@ -185,16 +161,6 @@ def audited(dialect: str = "linen", rules: Any = RULES) -> Any:
 @way("an audit")
 def _() -> Any:
     return audited()
-
-
-@way("an audit under nnx")
-def _() -> Any:
-    return audited("nnx")
-
-
-@way("an audit under maxtext")
-def _() -> Any:
-    return audited("maxtext")
 
 
 @way("an audit by paths")
