@@ -105,6 +105,8 @@ class Leaves:
                 changed.add(array.name)
                 if array.logical is not None or array.spec is not None:
                     described.add(array.name)
+        if not changed:
+            return self
         unknown, by_path = self.unknown - described, self.by_path - changed
         return replace(self, arrays=edited, unknown=unknown, by_path=by_path)
 
@@ -129,9 +131,7 @@ def _head(path: str) -> str:
 
 
 def audit_of(program: Program, leaves: Leaves | None) -> Audit:
-    """The leaves of a model under the rules of a program, and arrays that are no
-    leaves.
-    """
+    """The leaves of a model under the rules of a program, and the other arrays."""
     rows: Sequence[Request] = program.requests
     if leaves is not None:
         kinds = leaves.requests(program)
@@ -151,10 +151,9 @@ def audit_of(program: Program, leaves: Leaves | None) -> Audit:
 def leaves_view(leaves: Leaves) -> dict[str, Any]:
     """What no edit of rules or mesh changes: paths, kinds, and the layers of one array."""
     arrays = leaves.arrays
-    folded, kind_of = [], leaves.kind_of
-    for layers in fold(
-        range(len(arrays)), lambda i: arrays[i].name, kind_of.__getitem__
-    ):
+    numbers, kind_of = range(len(arrays)), leaves.kind_of
+    folded = []
+    for layers in fold(numbers, lambda i: arrays[i].name, kind_of.__getitem__):
         if len(layers.items) > 1:
             folded.append([layers.name, list(layers.items)])
     position = {array.name: i for i, array in enumerate(arrays)}

@@ -129,13 +129,11 @@ def _letters(request: Request, rules: int) -> list[str]:
 def _row(use: RuleUse) -> dict[str, Any]:
     """Which arrays a rule decides, and why not others."""
     reasons = [f"{name}: {text}" for name, text in (*use.broken, *use.lost)]
-    note = ""
+    note = "" if use.never is None else str(use.never)
     if reasons:
         note = reasons[0]
         if not use.broken and len(use.lost) > 1:
             note += f" (+{len(use.lost) - 1})"
-    elif use.never is not None:
-        note = str(use.never)
     return filled(
         decides=_few(use.decides),
         not_split=_few(use.leaves_unsplit),
@@ -185,12 +183,8 @@ class Cell:
         return request if 0 <= self.dim < request.array.rank else None
 
     def words(self, document: Document) -> tuple[str, str]:
-        """What the rule did, in a few words and in a sentence; both `""` where it is
-        gone.
-        """
-        request = self.request(document)
-        if request is None:
-            return "", ""
+        """What the rule did, in a few words and in a sentence."""
+        request = document.program.requests[self.array]
         where = wording.where_in_rules(request, self.dim)
         found = request.resolution
         if found is None:
@@ -261,9 +255,7 @@ def cell_remedies(session: Session, text: str) -> CellRemedies:
 
 
 def saved_cells(document: Document) -> dict[str, list[str]]:
-    """The sentences of the cells that have something to say, for a page without a
-    kernel.
-    """
+    """The sentences of the cells that have something to say, for a saved page."""
     cells: dict[str, list[str]] = {}
     rules = range(len(document.rules))
     for column in _columns(document):

@@ -14,9 +14,7 @@ from shardviz.core.program.plan_values import (
     ORIGINS,
     Diagnosis,
     PlannedOp,
-    Step,
 )
-from shardviz.core.program.report import Collective
 from shardviz.core.wording import stages as wording
 from shardviz.picture.palette import LIGHT
 from shardviz.picture.plan import choice_words
@@ -64,10 +62,8 @@ def values_view(plan: Plan | None, explanations: int = 0) -> dict[str, Any]:
     page steps through the propagation by itself, and asks for the explanation of a
     value, which is long.
 
-    Returns:
-        JSON: `text` has every string once; `specs`, `types`, `scopes` and `origins` are
-        tables; `columns` have one number per value; `steps` are those of the
-        propagation in order.
+    `text` has every string once; `specs`, `types`, `scopes` and `origins` are tables;
+    `columns` have one number per value; `steps` are those of the propagation in order.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> op = PlannedOp("x", "argument", shape=(8,))
@@ -227,7 +223,7 @@ def _steps(plan: Plan, numbers: dict[str, int]) -> dict[str, Any]:
     # A step that reached several values is at each of them.
     distinct = {step for op in plan.ops for step in op.steps}
     moves: dict[tuple[int, str], list[list[Any]]] = {}
-    for step in sorted(distinct, key=_when):
+    for step in sorted(distinct, key=lambda step: (step.number, step.op, step.axis)):
         to = [numbers[name] for name in step.to if name in numbers]
         move = [
             axes.add(step.axis),
@@ -241,34 +237,25 @@ def _steps(plan: Plan, numbers: dict[str, int]) -> dict[str, Any]:
     return {"steps": steps, "stepAxes": axes.items}
 
 
-def _when(step: Step) -> tuple[int, str, str]:
-    return step.number, step.op, step.axis
-
-
 def _moves(
     plan: Plan, numbers: dict[str, int], strings: _Table
 ) -> dict[int, list[list[Any]]]:
-    """The estimated collectives, by the number of the value that causes them."""
+    """The estimated collectives, by the number of the value that causes them.
+
+    Each is [kind, axes, bytes in words, trips, cause].
+    """
     moves: dict[int, list[list[Any]]] = {}
     for one in plan.collectives:
-        number = numbers.get(one.value, NOWHERE)
-        moves.setdefault(number, []).append(_collective(one, strings))
+        size = strings.add(bytes_text(one.bytes_per_device))
+        axes = [strings.add(axis) for axis in one.mesh_axes]
+        cause = strings.add(str(one.cause))
+        move = [strings.add(one.kind), axes, size, one.trips or 0, cause]
+        moves.setdefault(numbers.get(one.value, NOWHERE), []).append(move)
     return moves
 
 
-def _collective(one: Collective, strings: _Table) -> list[Any]:
-    """A collective as [kind, axes, bytes in words, trips, cause]."""
-    size = strings.add(bytes_text(one.bytes_per_device))
-    axes = [strings.add(axis) for axis in one.mesh_axes]
-    cause = strings.add(str(one.cause))
-    return [strings.add(one.kind), axes, size, one.trips or 0, cause]
-
-
 def _explanations(plan: Plan, most: int, strings: _Table) -> dict[str, dict[str, Any]]:
-    """The explanation of every value, its strings by number; none where they are many.
-
-    Values share most sentences.
-    """
+    """The explanation of every value, its strings by number; none where they are many."""
     explanations: dict[str, dict[str, Any]] = {}
     if len(plan.ops) > most:
         return explanations

@@ -108,14 +108,6 @@ def test_fast_typing_ends_with_what_was_typed_last(screen):
     assert ask_kernel(screen, "explorer.session.mesh.size") == 64
 
 
-def test_chips_double_and_halve_an_axis(screen):
-    screen.get_by_label("Double axis data").click()
-    expect(screen.locator(".sv-count")).to_contain_text("16 devices")
-    expect(screen.get_by_label("Mesh axes", exact=True)).to_have_value("data=8, model=2")
-    screen.get_by_label("Halve axis model").click()
-    expect(screen.locator(".sv-count")).to_contain_text("8 devices")
-
-
 # Clicks in one task of the browser, before the kernel has answered the first; then what is there.
 CLICKS = """
 async ([label, count]) => {

@@ -16,7 +16,6 @@ WINDOWS = ((848, 620), (1280, 800), (1500, 1500))
 VIEWS = ("Layout", "Rules", "Model", "Program")
 MESHES = {
     8: {},
-    64: {"mesh": "data=8, model=8", "hosts": "8"},
     1024: {"mesh": "data=16, model=8, expert=8", "hosts": "128"},
     4096: {"mesh": "data=256, model=16", "hosts": "1024"},
 }

@@ -125,34 +125,6 @@ def test_every_device_has_what_the_steps_say(player):
             assert words in seen["words"]
 
 
-FITS = """() => {
-  const box = document.querySelector(".sv-movementbox").getBoundingClientRect();
-  const wrong = [];
-  const inside = (e) => {
-    const b = e.getBoundingClientRect();
-    if (b.left < box.left - 1 || b.right > box.right + 1 || b.top < box.top - 1
-      || b.bottom > box.bottom + 1) wrong.push(`outside: ${e.textContent}`);
-    return b;
-  };
-  const devices = [...document.querySelectorAll(".sv-mdevicebox")].map(inside);
-  devices.forEach((a, i) => devices.slice(i + 1).forEach((b) => {
-    if (a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom)
-      wrong.push("a device on a device");
-  }));
-  const cells = [...document.querySelectorAll(".sv-mcell > rect:first-of-type")];
-  for (const cell of cells) {
-    const { width, height } = inside(cell);
-    if (width < 9 || height < 8) wrong.push(`too small: ${width} x ${height}`);
-  }
-  for (const text of document.querySelectorAll(".sv-celltext")) {
-    const own = text.parentNode.querySelector("rect").getBoundingClientRect();
-    if (text.getBoundingClientRect().width > own.width) wrong.push(`too wide: ${text.textContent}`);
-  }
-  if (document.scrollingElement.scrollHeight > innerHeight) wrong.push("the page scrolls");
-  return [...new Set(wrong)];
-}"""
-
-
 def test_it_plays_pauses_and_steps_by_mouse_and_keys(player):
     player.emulate_media(reduced_motion="no-preference")
     movement = COLLECTIVES["all-reduce of 4"]

@@ -112,26 +112,6 @@ def test_what_is_older_than_the_program_says_so(page, tmp_path):
     expect(page.locator(".sv-stagebadge").nth(3)).to_have_text("old")
 
 
-def test_nothing_overflows_at_any_width(page, tmp_path):
-    opened(page, tmp_path, RESULTS)
-    for tab in ("Collectives", "Memory", "Values"):
-        open_tab(page, tab)
-        for width in (420, 700, 1400):
-            page.set_viewport_size({"width": width, "height": 900})
-            page.evaluate("() => new Promise((done) => requestAnimationFrame(() => done()))")
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
-            right = page.locator(".shardviz-explorer").evaluate(RIGHT)
-            for part in page.locator(PARTS).all():
-                assert part.evaluate(RIGHT) <= right, (tab, width)
-
-
-RIGHT = "e => e.getBoundingClientRect().right"
-PARTS = (
-    ".sv-stages, .sv-tabs, .sv-body, .sv-program > .sv-headrow, .sv-stage, .sv-tab,"
-    " .sv-program .sv-primary"
-)
-
-
 def test_the_plan_follows_edits_by_itself_and_the_answer_replaces_the_estimate(lab):
     page = lab.open([OPEN], shared=True, width=1400, height=1400)
     show_view(page, "Program")

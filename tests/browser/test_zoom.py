@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import itertools
 import re
 from pathlib import Path
 
@@ -36,17 +35,10 @@ PictureView.prototype.listen = function () {
 """
 
 
-def opened(
-    page: Page, devices: int, folder: Path, mesh: str = "", shape: str = "", spec: str = ""
-) -> None:
+def opened(page: Page, devices: int, folder: Path, mesh: str = "") -> None:
     made = small(devices)
     if mesh:
         made.session.edit("mesh", mesh)
-    if shape:
-        dims = " ".join(f"dim{i}" for i in range(shape.count(",") + 1))
-        for field, text in (("shape", shape), ("logical", dims), ("spec", spec)):
-            made.session.edit(field, text, 0)
-        assert made.session.now.errors == {}
     html = made.page()
     made.close()
     plain = html_page.bundled_module("explorer")
@@ -56,12 +48,6 @@ def opened(
     path.write_text(html, encoding="utf-8")
     page.goto(path.as_uri())
     page.wait_for_selector(".shardviz-explorer[data-seq]")
-
-
-def overlap(a: dict, b: dict) -> tuple[float, float]:
-    wide = min(a["x"] + a["w"], b["x"] + b["w"]) - max(a["x"], b["x"])
-    tall = min(a["y"] + a["h"], b["y"] + b["h"]) - max(a["y"], b["y"])
-    return wide, tall
 
 
 @pytest.mark.parametrize("devices", MESHES)
@@ -136,58 +122,3 @@ def test_tiles_stay_in_sight_however_one_zooms_and_pans(page: Page, tmp_path, me
                 page.mouse.wheel(0, -300)
                 assert page.evaluate(BEST, name) > 1, "zoomed in by the wheel"
         page.keyboard.up("Control")
-
-
-# Every label that is written, as the box of its text; and how large the tiles are together.
-BOXES = """
-(name) => {
-  const view = window.views[name];
-  const g = view.base.getContext("2d");
-  g.font = "11px system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
-  const labels = new Set(view.labelsInSight(g, view.picture).map(({ text }) => text));
-  const texts = view.written.filter(({ text }) => labels.has(text)).map(({ text, x, y }) => {
-    return { text, x, y: y - 5, w: g.measureText(text).width, h: 10 };
-  });
-  const { x, y, w, h } = view.picture;
-  const span = (at, size) => view.scale
-    * (Math.max(...at.map((v, i) => v + size[i])) - Math.min(...at));
-  return { texts, size: view.size, tiles: [span([...x], [...w]), span([...y], [...h])] };
-}
-"""
-FIVE = "64, 128, 32, 16, 8"
-
-
-@pytest.mark.parametrize("size", [(848, 620), (1500, 1000)], ids=["848", "1500"])
-@pytest.mark.parametrize(
-    ("mesh", "shape", "spec"),
-    [
-        ("data=4, model=2", "", ""),
-        ("data=16, model=8, expert=8", "", ""),
-        ("data=256, model=16, expert=16", "4096, 4096", "model, data"),
-        ("data=2, a=2, model=2, b=2, c=2", FIVE, "data, a, model, b, c"),
-    ],
-    ids=["8", "1,024", "65,536", "5-D"],
-)
-def test_labels_are_whole_and_name_every_axis(page: Page, tmp_path, mesh, shape, spec, size):
-    page.set_viewport_size({"width": size[0], "height": size[1]})
-    opened(page, 8, tmp_path, mesh, shape, spec)
-    axes = [part.split("=")[0] for part in mesh.split(", ")]
-    for name in ("Devices", "Array"):
-        found = page.evaluate(BOXES, name)
-        texts = found["texts"]
-        for text in texts:
-            assert text["x"] >= 0, (name, text)
-            assert text["x"] + text["w"] <= found["size"]["w"] + 1, (name, text)
-            assert text["y"] >= 0, (name, text)
-            assert text["y"] + text["h"] <= found["size"]["h"], (name, text)
-        for one, other in itertools.combinations(texts, 2):
-            assert min(overlap(one, other)) <= 1, (name, one, other)
-        if name == "Devices":
-            named = {text["text"].split(" ")[0] for text in texts}
-            assert set(axes) <= named, named
-            continue
-        rank = page.locator(".sv-title").inner_text().count(",") + 1
-        said = " ".join(text["text"] for text in texts)
-        assert all(f"dimension {dim} " in said for dim in range(rank)), said
-        if "4096" in shape:
-            assert min(found["tiles"]) > 120, found["tiles"]
