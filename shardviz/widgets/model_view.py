@@ -22,7 +22,6 @@ from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.requests import Request, Requests, request
 from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.layout.trees.audit import Audit
-from shardviz.core.layout.trees.group_bytes import uncounted
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.wording import explorer as wording
@@ -183,7 +182,12 @@ def model_view(
     requests = leaves.requests(program)
     rows = [_kind_view(one, program.mesh) for one in requests]
     times = Counter(leaves.kind_of)
-    left_out = uncounted((one, times[n]) for n, one in enumerate(requests))
+    lost = [
+        (one.array.bytes, n) for n, one in enumerate(requests) if one.layout is None
+    ]
+    left_out = Uncounted(
+        sum(times[n] for _, n in lost), sum(size * times[n] for size, n in lost)
+    )
     return {
         "kinds": rows,
         "axes": list(program.mesh.axis_names),
