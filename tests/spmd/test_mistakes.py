@@ -28,11 +28,11 @@ WORDS = {
     **dict.fromkeys(
         ("fetch_asarray", "fetch_device_get", "fetch_tolist", "fetch_item", "fetch_pickle"),
         (
-            "each process can read its own shards only. Take array.addressable_shards",
+            "each process can read its own shards only",
             "process_allgather(array, tiled=True)",
         ),
     ),
-    "fetch_closure": ("Pass it as an argument of the function",),
+    "fetch_closure": ("Pass it to the function as an argument",),
     "batch_size": (
         "Process 1 has x as f32[8, 8] as P('data'), and process 0 has f32[16, 8]",
         "the local batch has another size there",

@@ -26,7 +26,7 @@ from shardviz.core.program.report import Report
 from tests.program.helpers import array, program
 
 TARGET = "cpu:8"
-real_compile = child.compile_exported
+real_compile = child.do_exported
 
 
 def long(x, w):
@@ -76,7 +76,7 @@ class Faults:
 
     def instead(self, function: Callable[..., Any]) -> Report:
         with self.monkeypatch.context() as patch:
-            patch.setattr(child, "compile_exported", function)
+            patch.setattr(child, "do_exported", function)
             return compiled()
 
     def killed(self) -> Report:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
 import os
 import random
 import secrets
@@ -21,7 +20,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,7 +33,6 @@ from tests.worker.faults import SHORT, compiled
 
 NEXT_S = 3.0  # the next call works within so many seconds
 ROOT = Path(__file__).parents[2]
-_HANGS_S = 15.0  # a child that does nothing for so long hangs
 _MARK = "SHARDVIZ_TEST_MARK"  # an environment variable
 _OPTIONS = ("-W", "ignore", "-X", "faulthandler")
 _CHANCE = random.Random(7)
@@ -105,10 +102,6 @@ def fork_and_exit() -> None:
     _reap(_fork(lambda: True, sys.exit))
 
 
-def fork_and_leave() -> None:
-    _reap(_fork(lambda: True, _leave))
-
-
 def fork_and_compile() -> None:
     _reap(_fork(_compiles, sys.exit))
 
@@ -122,48 +115,6 @@ def fork_while_a_call_runs() -> None:
     call.join()
     assert reports[0].ok, reports[0].error
     _reap(pid)
-
-
-def fork_in_a_thread() -> None:
-    pids: list[int] = []
-    thread = threading.Thread(target=lambda: pids.append(_fork(_has_none, _leave)))
-    thread.start()
-    assert compiled(SHORT).ok
-    thread.join()
-    _reap(pids[0])
-
-
-def fork_that_stays() -> None:
-    """The child outlives this process, which is how a pipe may stay open."""
-    _fork(lambda: True, lambda: (time.sleep(2), os._exit(0)))
-
-
-def _nothing(number: int = 0) -> int:
-    return number
-
-
-def multiprocessing_fork() -> None:
-    """A child of a process with jax's threads may hang, with jax alone, too; it is ended then."""
-    process = multiprocessing.get_context("fork").Process(target=_nothing)
-    process.start()
-    process.join(_HANGS_S)
-    if process.exitcode is None:
-        process.kill()
-        process.join()
-
-
-def pool_of_forks() -> None:
-    pool = ProcessPoolExecutor(2, multiprocessing.get_context("fork"))
-    try:
-        assert list(pool.map(_nothing, range(4), timeout=_HANGS_S)) == [0, 1, 2, 3]
-    except TimeoutError:  # as above
-        for process in multiprocessing.active_children():
-            process.kill()
-    pool.shutdown()
-
-
-def subprocess_run() -> None:
-    subprocess.run([sys.executable, "-c", "pass"], check=True)
 
 
 def remove_folder() -> None:
@@ -203,14 +154,8 @@ def interrupt_worker() -> None:
 #: Each kind, and whether the worker is the same afterwards.
 FORKS: dict[str, tuple[Callable[[], None], bool]] = {
     "os.fork and sys.exit": (fork_and_exit, True),
-    "os.fork and os._exit": (fork_and_leave, True),
     "os.fork, the child compiles": (fork_and_compile, True),
     "os.fork while a call runs": (fork_while_a_call_runs, True),
-    "os.fork in a thread": (fork_in_a_thread, True),
-    "os.fork, the child stays": (fork_that_stays, True),
-    "multiprocessing, fork": (multiprocessing_fork, True),
-    "ProcessPoolExecutor, fork": (pool_of_forks, True),
-    "subprocess": (subprocess_run, True),
 }
 INTERRUPTS: dict[str, tuple[Callable[[], None], bool]] = {
     "interrupt in the kernel": (interrupt_kernel, False),

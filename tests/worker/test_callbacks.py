@@ -7,7 +7,6 @@ import threading
 import time
 from multiprocessing.connection import Client
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +16,9 @@ from jax.experimental import io_callback
 
 import shardviz as sv
 from shardviz.core.backend.run.targets import missing
-from shardviz.core.backend.run.worker import messages
 from shardviz.core.backend.run.worker.messages import (
     CallbackServer,
-    effects_of,
-    put_callbacks,
-    take_callbacks,
 )
-from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
 from tests.program.helpers import array, in_new_python, program, run
@@ -227,23 +221,6 @@ def test_the_server_answers_many_at_once_and_keeps_an_error():
     assert server.seconds_since_error > 0
 
 
-def test_a_jax_that_keeps_callbacks_elsewhere_is_named():
-    with pytest.raises(ProgramError, match="does not say which callbacks a lowered program has"):
-        take_callbacks(SimpleNamespace())
-    with pytest.raises(ProgramError, match=r"jax 0\.10 to 0\.12 do"):
-        put_callbacks(SimpleNamespace(_lowering=None), [print])
-    put_callbacks(SimpleNamespace(), [])  # nothing to put
-
-
-def test_effects_are_found_again_by_their_class():
-    names = (("OrderedIOEffect",), ("DebugEffect", "IOEffect"))
-    found = sorted(type(effect).__name__ for effect in effects_of(names))
-    assert found == ["DebugEffect", "IOEffect", "OrderedIOEffect"]
-    assert effects_of(((), ())) == frozenset()
-    with pytest.raises(ProgramError, match="has the effect SomeEffect, which cannot be sent"):
-        effects_of((("SomeEffect",), ()))
-
-
 @pytest.mark.parametrize("inner", ["cpu:2", "attached"])
 @pytest.mark.parametrize("outer", ["cpu:2", "attached"])
 def test_a_run_inside_a_callback_is_refused_where_it_would_wait_for_ever(outer, inner):
@@ -269,11 +246,3 @@ def test_a_connection_that_says_nothing_keeps_nobody_waiting():
         with Client(address.address):
             assert address.callbacks()[0](5) == (5,)
     assert not folder.exists()
-
-
-def test_a_long_temporary_folder_holds_a_socket_all_the_same(tmp_path, monkeypatch):
-    long = tmp_path / ("x" * 90)
-    long.mkdir()
-    monkeypatch.setattr(messages, "dump_root", lambda: str(long))
-    with CallbackServer([lambda value: (value,)]).listen() as address:
-        assert address.callbacks()[0](5) == (5,)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import sys
 
 import pytest
@@ -50,9 +49,6 @@ def test_the_beginning_and_the_end_of_a_long_output_are_read():
     assert found.startswith("first\n")
     assert found.endswith("x\nlast")
     assert len(found) < 150_000
-    for length in (0, 1, 65_536, 65_537, 100_000, 131_072):
-        text = bytes(97 + n % 26 for n in range(length))
-        assert re.sub("\n", "", read_log(io.BytesIO(text))) == text.decode()
 
 
 def test_an_exception_comes_back_and_the_worker_stays(pool):

@@ -93,7 +93,7 @@ from shardviz.core.backend.run.worker.process import workers
 from tests.worker.faults import SHORT, compiled, hang
 assert compiled(SHORT).ok
 print(*workers.pids, flush=True)
-child.compile_exported = hang
+child.do_exported = hang
 threading.Thread(target=compiled, daemon=True).start()
 time.sleep(0.3)
 {end}

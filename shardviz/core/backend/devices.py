@@ -74,8 +74,7 @@ def mesh_of_names(mesh: MeshSpec) -> Mesh:
 
 
 def mesh_to_lower_on(mesh: MeshSpec) -> Mesh:
-    """A jax Mesh for programs that jax lowers only for devices, as those that call
-    Python.
+    """A jax Mesh for programs that jax lowers only for devices.
 
     It has the CPU devices of this kernel where there are enough, since a program may
     name them itself, else devices that have only ids. Starts jax's backend.
@@ -153,15 +152,9 @@ def attached_devices(platform: str | None) -> tuple[Any, ...]:
     """
     try:
         return tuple(jax.devices(platform))
-    except (
-        RuntimeError,
-        AssertionError,
-    ) as error:  # jax asserts that any platform was found
-        first = (
-            str(error).strip().splitlines()[0]
-            if str(error).strip()
-            else "it gives no reason."
-        )
+    except (RuntimeError, AssertionError) as error:
+        # jax asserts, without a word, that any platform was found.
+        first, *_ = [*str(error).strip().splitlines(), "it gives no reason."]
         kind = f"{platform.upper()} device" if platform else "device"
         raise TargetError(
             f"jax finds no {kind} here: {first} Write 'cpu:8' for simulated devices, and look at"
@@ -190,11 +183,8 @@ def count_of(platform: str) -> int:
 def too_few(platform: str, there: int, needed: int, cpus: int | None = None) -> str:
     """Why this kernel has too few devices, and what to do, in words."""
     have = plural(there, f"{platform.upper()} device")
-    have += (
-        ""
-        if cpus is None or platform == "cpu"
-        else f" and {plural(cpus, 'CPU device')}"
-    )
+    if cpus is not None and platform != "cpu":
+        have += f" and {plural(cpus, 'CPU device')}"
     if needed > MOST_SIMULATED:
         advice = (
             f"At most {MOST_SIMULATED:,} are simulated; layouts and pictures need none, so look at"
@@ -215,17 +205,14 @@ def too_few(platform: str, there: int, needed: int, cpus: int | None = None) -> 
 
 
 def spare_cuda_check() -> None:
-    """Keeps jax from reporting that CUDA's libraries are missing on a machine without a
-    GPU.
+    """Keeps jax quiet about CUDA's libraries on a machine without a GPU.
 
     The GPU plugin is installed there to compile for described GPUs, which needs none of
     them. jax reads the variable when it starts, so it is set at import.
     """
-    plugins = ("jax_cuda13_plugin", "jax_cuda12_plugin")
-    if not _DRIVER.exists() and any(
-        importlib.util.find_spec(p) is not None for p in plugins
-    ):
-        os.environ.setdefault(_UNCHECKED, "1")
+    for plugin in ("jax_cuda13_plugin", "jax_cuda12_plugin"):
+        if not _DRIVER.exists() and importlib.util.find_spec(plugin) is not None:
+            os.environ.setdefault(_UNCHECKED, "1")
 
 
 spare_cuda_check()
@@ -254,16 +241,13 @@ class Capacity:
         >>> Capacity(800, shared=True).per_device(8)
         100
         """
-        return self._share(self.free, devices)
+        if self.free is None or not self.shared:
+            return self.free
+        return self.free // devices
 
     def total_per_device(self, devices: int) -> int | None:
         """Bytes that one of `devices` has, or its even share of the host's."""
-        return self._share(self.total, devices)
-
-    def _share(self, size: int | None, devices: int) -> int | None:
-        if size is None or not self.shared:
-            return size
-        return size // devices
+        return Capacity(self.total, self.shared).per_device(devices)
 
 
 def capacity_of(devices: Sequence[Any]) -> Capacity:
@@ -324,8 +308,7 @@ def refuse_too_big(
 
 
 def run_bytes(memory: Memory) -> int:
-    """Bytes that a run takes on each device: arguments, outputs that reuse none,
-    temporaries.
+    """Bytes that a run takes on each device, without outputs that reuse arguments.
 
     >>> run_bytes(Memory(arguments=100, outputs=40, temporaries=5, aliased=40))
     105
@@ -335,15 +318,13 @@ def run_bytes(memory: Memory) -> int:
 
 
 def host_available() -> int | None:
-    """Bytes of memory that this process may still take, or None where the system does
-    not say.
-    """
+    """Bytes of memory that this process may still take; None where not known."""
     known = [n for n in (_system_available(), _group_available()) if n is not None]
     return min(known) if known else None
 
 
 def host_total() -> int | None:
-    """Bytes of memory that this machine has, or None where the system does not say."""
+    """Bytes of memory that this machine has; None where not known."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
@@ -351,11 +332,7 @@ def host_total() -> int | None:
 
 
 def give_back_freed() -> None:
-    """Gives freed memory back to the system, which C++ keeps for later; some
-    milliseconds.
-
-    A compiler frees what it made in small parts, and tens of MB stay with the process.
-    """
+    """Gives the system tens of MB that a compiler freed in small parts, and C++ keeps."""
     with contextlib.suppress(OSError, AttributeError):  # not the C library of GNU
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
@@ -385,9 +362,8 @@ def _group_available() -> int | None:
     try:
         limit = (_CGROUP / "memory.max").read_text().strip()
         used = int((_CGROUP / "memory.current").read_text())
-        stat = dict(
-            line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines()
-        )
+        lines = (_CGROUP / "memory.stat").read_text().splitlines()
+        stat = dict(line.split() for line in lines)
     except (OSError, ValueError):
         return None
     if not limit.isdigit():

@@ -1,9 +1,8 @@
-"""How a worker process ended: its exit code, its limits, and what it printed of the
-cause.
-"""
+"""How a worker process ended: its exit code, and what it printed of the cause."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -81,13 +80,11 @@ def ended_for_memory() -> int | None:
     Linux counts them in `/proc/vmstat`, those of containers included. None where it is
     not known.
     """
-    try:
-        with open("/proc/vmstat") as file:
-            return next(
-                (int(x.split()[1]) for x in file if x.startswith("oom_kill ")), None
-            )
-    except OSError:
-        return None
+    with contextlib.suppress(OSError), open("/proc/vmstat") as file:
+        for line in file:
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return None
 
 
 def read_log(log: BinaryIO) -> str:
@@ -107,15 +104,10 @@ def read_log(log: BinaryIO) -> str:
 
 
 def cause(text: str) -> str:
-    """The lines of a worker's output that say why it ended, on one line; `""` where
-    none does.
+    """The lines of a worker's output that say why it ended, on one line.
 
-    Those in which a compiler, the C library or Python names the fault; where there are
-    none, the last lines, without stacks and the lists of threads and modules that
-    Python's fault handler adds.
-
-    Args:
-        text: what the worker printed.
+    Those in which a compiler, the C library or Python names the fault; else the last
+    lines, without stacks and what Python's fault handler adds.
 
     >>> cause("F1122 03:44:06.391162 21499 fft.cc:117] Check failed: size > 0 (0 vs. 0) \\n@ 0x7f")
     'fft.cc:117] Check failed: size > 0 (0 vs. 0)'
@@ -124,10 +116,11 @@ def cause(text: str) -> str:
     """
     lines = [line.strip() for line in text.splitlines() if not _NOISE.match(line)]
     for telling in _TELLING:
-        if found := [line for line in lines if telling.search(line)]:
-            lines = found[:_LINES]
+        if causes := [line for line in lines if telling.search(line)]:
+            lines = causes[:_LINES]
             break
-    words = " / ".join(
-        _GLOG.sub("", line)[:_LONGEST].strip() for line in lines[-_LINES:]
-    )
+    shortened = []
+    for line in lines[-_LINES:]:
+        shortened.append(_GLOG.sub("", line)[:_LONGEST].strip())
+    words = " / ".join(shortened)
     return "".join(c if c.isprintable() else "?" for c in words)

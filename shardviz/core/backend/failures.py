@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import traceback
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -63,8 +64,7 @@ def failure(stage: str, error: BaseException) -> Failure:
 def raised_by_signal(error: BaseException) -> bool:
     """Whether a signal handler raised an exception, as one that calls `sys.exit` does.
 
-    Python runs a handler in the middle of whatever the main thread does. What it raises
-    is meant for the process, and not about the function that was running.
+    Such an exception is meant for the process.
     """
     codes = set()
     for number in signal.valid_signals():
@@ -96,16 +96,12 @@ def in_words(error: BaseException) -> str:
         paragraph = " ".join([paragraph, *more])
     elif paragraph.endswith(":") and more:
         paragraph += f" {more[0]}"
-    if (
-        trace := _TRACE.search(text)
-    ) is not None:  # of a callback: its last line says what it was
+    if trace := _TRACE.search(text):  # of a callback: its last line says what it was
         paragraph = f"{text[: trace.start()]} {text.strip().splitlines()[-1]}"
     words = " ".join(paragraph.split())
     words = "".join(c if c.isprintable() else "?" for c in words)
-    if len(words) > LIMIT:
-        words = (
-            f"{words[: LIMIT // 2 - 1]}…{words[-LIMIT // 2 :]}"  # advice is at the end
-        )
+    if len(words) > LIMIT:  # advice is at the end
+        words = f"{words[: LIMIT // 2 - 1]}…{words[-LIMIT // 2 :]}"
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
@@ -124,44 +120,17 @@ def said_by(error: BaseException) -> str:
     return str(error) if isinstance(error, ShardvizError) else in_words(error)
 
 
-def source_of(error: BaseException) -> str:
-    """The innermost line of the user's code that an exception passed through, or `""`."""
-    frames: list[tuple[str, int | str]] = [
-        (frame.f_code.co_filename, line)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-    ]
-    if isinstance(
-        error, RuntimeError
-    ):  # where a callback failed, its traceback is in the text
-        frames += _FRAME.findall(str(error))
-    for path, line in reversed(frames):
-        if is_user_file(path) and not path.startswith("<"):
-            return line_in_words(path, line)
-    return ""
-
-
 # What jax, XLA and its coordination service say where several processes are the cause,
 # read off jax 0.10.2 and 0.12.0.1, and a code of `wording/failures.py`.
 _SEVERAL = (
-    (r"Closing over jax.Array that spans non-addressable", "closed over"),
     (
-        r"Fetching value for `jax.Array` that spans non-addressable|first argument must be"
-        r" a fully addressable array",
-        "read in all",
+        r"spans non-addressable|first argument must be a fully addressable array",
+        "spread array",
     ),
     (
-        r"Invalid host data.*?dimension (\d+), the process data has (\d+) elements. Process"
-        r" addresses (\d+) elements",
-        "local batch",
-    ),
-    (
-        r"Unable to compute global_shape due to non-uniform sharding",
-        "parts do not fit",
-    ),
-    (r"is not the same on each process", "not the same"),
-    (
-        r"Passing non-trivial shardings for numpy inputs is not allowed",
-        "numpy input",
+        r"Invalid host data|Unable to compute global_shape|is not the same on each process"
+        r"|Passing non-trivial shardings for numpy inputs",
+        "local data",
     ),
     (
         r"For a cross-host reshard in multi-controller JAX|Cannot reshard an input that is"
@@ -170,27 +139,26 @@ _SEVERAL = (
     ),
     (
         r"tasks are unhealthy \(stopped sending heartbeats\):\s*((?:[\w/:]+\s*?\n)+)",
-        "no heartbeat",
+        "process lost",
     ),
     (
         r"Barrier timed out.*?Some timed out task names:\s*((?:[\w/:]+\s*?\n)+)",
-        "did not end",
+        "process lost",
     ),
     (
         r"Failed to send RPC to coordination service|remote target coordination_service"
         r"|DEADLINE_EXCEEDED.*?CoordinationService/Heartbeat",
-        "coordinator gone",
+        "coordinator lost",
     ),
     (
         r"ALREADY_EXISTS: Aborted connect attempt|CANCELLED: Cancelled because there's a"
-        r" more recent barrier call",
-        "same process_id",
+        r" more recent barrier call|DEADLINE_EXCEEDED.*?RegisterTask"
+        r"|initialize\(\) must be called before any JAX calls",
+        "not joined",
     ),
-    (r"DEADLINE_EXCEEDED.*?RegisterTask", "did not start"),
-    (r"initialize\(\) must be called before any JAX calls", "started too early"),
     (
         r"[Gg]loo.*?(?:closed by peer|reset by peer|[Tt]imed out|refused)",
-        "collective broken",
+        "process lost",
     ),
     (r"RESOURCE_EXHAUSTED|std::bad_alloc|MemoryError|Out of memory|OOM", "no memory"),
 )
@@ -204,27 +172,40 @@ def meaning_of(text: str) -> Meaning | None:
         text: the words of an exception, or what a process printed before it ended.
 
     >>> meaning_of("The following tasks are unhealthy (stopped sending heartbeats):\\n1\\n")
-    Meaning(code='no heartbeat', groups=(), processes=(1,))
-    >>> meaning_of("ValueError: an error of another kind")
+    Meaning(code='process lost', processes=(1,))
     """
     for pattern, code in _SEVERAL:
         match = re.search(pattern, text, re.DOTALL)
         if match is None:
             continue
-        if code not in ("no heartbeat", "did not end"):
-            return Meaning(code, match.groups())
         numbers = []
-        for line in match[1].splitlines():
+        for line in "".join(match.groups()).splitlines():
             if task := _TASK.search(line.strip()):
                 numbers.append(int(task[1] or task[2]))
-        return Meaning(code, processes=tuple(numbers))
+        return Meaning(code, tuple(numbers))
     return None
+
+
+def _user_line(frames: Iterable[tuple[str, int | str]]) -> str:
+    """The first of these frames that is in the user's code, or `""`."""
+    for path, line in frames:
+        if is_user_file(path) and not path.startswith("<"):
+            return line_in_words(path, line)
+    return ""
+
+
+def source_of(error: BaseException) -> str:
+    """The innermost line of the user's code that an exception passed through, or `""`."""
+    frames: list[tuple[str, int | str]] = []
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        frames.append((frame.f_code.co_filename, line))
+    if isinstance(error, RuntimeError):
+        # Where a callback failed, its traceback is in the text.
+        frames += _FRAME.findall(str(error))
+    return _user_line(reversed(frames))
 
 
 def calling_line() -> str:
     """The innermost line of the user's code that called what runs now, or `""`."""
-    for frame, line in traceback.walk_stack(None):
-        path = frame.f_code.co_filename
-        if is_user_file(path) and not path.startswith("<"):
-            return line_in_words(path, line)
-    return ""
+    stack = traceback.walk_stack(None)
+    return _user_line((frame.f_code.co_filename, line) for frame, line in stack)

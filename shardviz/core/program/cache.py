@@ -1,6 +1,4 @@
-"""ExecutableCache: compiled programs by fingerprint, and the one instance that shardviz
-keeps.
-"""
+"""ExecutableCache: compiled programs by fingerprint, and the one that shardviz keeps."""
 
 from __future__ import annotations
 
@@ -9,14 +7,14 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown
 
 
-@dataclass(frozen=True)
+@dataclass
 class CacheRow:
     """One entry of a cache.
 
@@ -40,18 +38,8 @@ class CacheRow:
     waited: tuple[str, ...] = ()
 
 
-@dataclass(eq=False, slots=True)
-class _Kept:
-    value: Any
-    label: str
-    seconds: float
-    waited: list[str]
-    hits: int = 0
-
-
-_POLL = (
-    1.0  # seconds between two looks at whether somebody still makes what is waited for
-)
+# Seconds between two looks at whether somebody still makes what is waited for.
+_POLL = 1.0
 
 
 @dataclass(eq=False, slots=True)
@@ -62,11 +50,9 @@ class _Making:
 
     @property
     def abandoned(self) -> bool:
-        """Whether nobody makes it any more.
-
-        Its thread ended, as all others do where a process is forked, or was interrupted
-        before it began, and asks again.
-        """
+        """Whether nobody makes it any more."""
+        # Its thread ended, as all others do where a process is forked, or was
+        # interrupted before it began, and asks again.
         return not self.thread.is_alive() or self.thread is threading.current_thread()
 
 
@@ -97,18 +83,15 @@ class ExecutableCache:
             )
         self.size = size
         self.hits = self.misses = self.waited = 0
-        self._entries: OrderedDict[Hashable, _Kept] = OrderedDict()
-        self._last_used: _Kept | None = None
+        self._entries: OrderedDict[Hashable, CacheRow] = OrderedDict()
         self._making: dict[Hashable, _Making] = {}
         self._lock = threading.Lock()
 
     def find(self, key: Hashable) -> Any:
         """The value of `key`, or None; never waits and never makes."""
         with self._lock:
-            kept = self._entries.get(key)
-            if kept is None:
-                return None
-            return self._found(key, kept)
+            row = self._entries.get(key)
+            return None if row is None else self._found(row)
 
     def get_or_make(
         self, key: Hashable, make: Callable[[], Any], label: str = ""
@@ -121,9 +104,9 @@ class ExecutableCache:
         """
         while True:
             with self._lock:
-                kept = self._entries.get(key)
-                if kept is not None:
-                    return self._found(key, kept)
+                row = self._entries.get(key)
+                if row is not None:
+                    return self._found(row)
                 in_work = self._making.get(key)
                 if in_work is None or in_work.abandoned:
                     self._making[key] = mine = _Making()
@@ -135,13 +118,11 @@ class ExecutableCache:
                 pass
         return self._make(key, make, label, mine)
 
-    def _found(self, key: Hashable, kept: _Kept) -> Any:
+    def _found(self, row: CacheRow) -> Any:
         self.hits += 1
-        kept.hits += 1
-        if kept is not self._last_used:  # spares hashing the key once more
-            self._entries.move_to_end(key)
-            self._last_used = kept
-        return kept.value
+        row.hits += 1
+        self._entries.move_to_end(row.key)
+        return row.value
 
     def _make(
         self, key: Hashable, make: Callable[[], Any], label: str, mine: _Making
@@ -151,8 +132,8 @@ class ExecutableCache:
             value = make()
             seconds = time.perf_counter() - begun
             with self._lock:
-                self._last_used = _Kept(value, label, seconds, mine.waited)
-                self._entries[key] = self._last_used
+                waited = tuple(mine.waited)
+                self._entries[key] = CacheRow(key, value, label, seconds, 0, waited)
                 while len(self._entries) > self.size:
                     self._entries.popitem(last=False)
             return value
@@ -172,29 +153,16 @@ class ExecutableCache:
     def rows(self) -> tuple[CacheRow, ...]:
         """The entries, the least recently used one first."""
         with self._lock:
-            return tuple(
-                CacheRow(
-                    key,
-                    kept.value,
-                    kept.label,
-                    kept.seconds,
-                    kept.hits,
-                    tuple(kept.waited),
-                )
-                for key, kept in self._entries.items()
-            )
+            return tuple(replace(row) for row in self._entries.values())
 
     def _unlock(self) -> None:
-        """In a forked child: a thread that exists in the parent only may have held the
-        lock.
-        """
+        # In a forked child: a thread of the parent may have held the lock.
         self._lock = threading.Lock()
 
     def clear(self) -> None:
         """Drops every executable and sets the counts to 0."""
         with self._lock:
             self._entries.clear()
-            self._last_used = None
             self.hits = self.misses = self.waited = 0
 
     def __len__(self) -> int:
@@ -209,9 +177,6 @@ class ExecutableCache:
 
 def cache_rows(cache: ExecutableCache) -> list[dict[str, Any]]:
     """The executables of a cache as plain rows, the most recently used one first.
-
-    Each has `key` and `name` (text), `compile_s` (seconds), `hits` and `waited`
-    (counts).
 
     >>> cache = ExecutableCache()
     >>> made = cache.get_or_make("4f1c", lambda: "made", label="matmul")

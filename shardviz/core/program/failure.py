@@ -50,12 +50,10 @@ class Meaning(Fact):
 
     Attributes:
         code: one of the codes of `wording/failures.py`.
-        groups: parts of the error's text.
         processes: the processes that it names.
     """
 
     code: str
-    groups: tuple[str, ...] = ()
     processes: tuple[int, ...] = ()
 
 

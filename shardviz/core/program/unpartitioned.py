@@ -12,21 +12,16 @@ class Unpartitioned(Fact):
     """Why a compile left no module of the partitioner.
 
     Attributes:
-        code: `"one device"` (there is nothing to partition), `"no folder"` (what is
-            named for the dump is none), `"unwritable"`, `"nearly full"`, `"refused"`
-            (XLA cannot dump this program), `"incomplete"`, `"other passes"` (the user
-            asked for a dump of these only), `"cached"` (by jax, on disk) or
-            `"nothing"`.
+        code: `"one device"` (there is nothing to partition), `"no folder"` (the dump
+            cannot be written), `"refused"` (XLA cannot dump this program) or
+            `"nothing"` (XLA wrote no such module).
         folder: where the dump was to go.
-        detail: what the system or XLA said, or the passes that were asked for.
-        free, needed: bytes that the folder has left, and that a dump may need.
+        detail: what the system or XLA said.
 
-    >>> Unpartitioned("other passes", detail="fusion").code
-    'other passes'
+    >>> Unpartitioned("nothing", "/tmp/mine").code
+    'nothing'
     """
 
     code: str
     folder: str = ""
     detail: str = ""
-    free: int = 0
-    needed: int = 0

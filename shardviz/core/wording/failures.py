@@ -85,81 +85,38 @@ def _when(fields: Mapping[str, object]) -> str:
     return f"{where} the stage {fields['in_stage']!r}"
 
 
-# What jax, XLA and its coordination service mean where several processes run. A pair
-# has the words for one process and for several.
-_MEANINGS: dict[str, str | tuple[str, str]] = {
-    "closed over": (
-        "The function closes over an array that lies on devices of several processes. Pass"
-        " it as an argument of the function."
-    ),
-    "read in all": (
-        "All of an array was read that lies on devices of several processes, and each"
-        " process can read its own shards only. Take array.addressable_shards, or have"
-        " every process gather it:"
+# What jax, XLA and its coordination service mean where several processes run.
+_MEANINGS = {
+    "spread array": (
+        "An array lies on devices of several processes, and each process can read its own"
+        " shards only. Pass it to the function as an argument and not by closing over it;"
+        " read array.addressable_shards, or have every process gather it:"
         " jax.experimental.multihost_utils.process_allgather(array, tiled=True)."
     ),
-    "local batch": (
-        "The local batch has another size than the devices of this process hold: {1} along"
-        " dimension {0}, and {2} are needed. sv.process_rows says which rows every process"
-        " loads."
-    ),
-    "parts do not fit": (
-        "The mesh gives the processes parts of an array that do not fit together, so jax"
-        " cannot tell its shape from the local data. Give global_shape, or make the mesh in"
-        " the order of jax.devices(); sv.process_rows shows which rows every process loads."
-    ),
-    "not the same": (
-        "A numpy array or number stands for all of an array and must be the same in every"
-        " process, and it is not. Where each process has rows of its own, make the array"
-        " with jax.make_array_from_process_local_data."
-    ),
-    "numpy input": (
-        "jax.jit takes no numpy array that it would have to split over several processes."
-        " Make it an array first: with jax.make_array_from_process_local_data from each"
-        " process's own rows, or with jax.make_array_from_callback where every process has"
-        " all of it."
+    "local data": (
+        "What this process gives does not fit the array over several processes. Rows of"
+        " its own go to jax.make_array_from_process_local_data (sv.process_rows says"
+        " which); a number or a numpy array that stands for all of an array must be the"
+        " same in every process, and jax.make_array_from_callback splits it."
     ),
     "other devices": (
         "An array over several processes can go to another order of the same devices only,"
         " not to other devices. Use a mesh of the same devices, or gather it first."
     ),
-    "no heartbeat": (
-        "{who} died, hangs or was stopped: it sent no heartbeat, so jax ended the others."
-        " Look at what it printed before, and whether the system ended it for lack of"
-        " memory. All processes must be started again.",
-        "{who} died, hang or were stopped: they sent no heartbeat, so jax ended the others."
-        " Look at what they printed before, and whether the system ended them for lack of"
-        " memory. All processes must be started again.",
+    "process lost": (
+        "{who} ended, hangs, or waits for another process that skipped a collective. Look"
+        " at what each process printed before, and whether the system ended it for lack of"
+        " memory. All processes must be started again."
     ),
-    "did not end": (
-        "{who} did not come to the end of the script in time. Most often it waits in a"
-        " collective that another process skipped, or left by an error: look first at what"
-        " the others printed. jax ended all processes, which must be started again.",
-        "{who} did not come to the end of the script in time. Most often they wait in a"
-        " collective that another process skipped, or left by an error: look first at what"
-        " the others printed. jax ended all processes, which must be started again.",
-    ),
-    "coordinator gone": (
+    "coordinator lost": (
         "Process 0, which coordinates the others, has ended, hangs or cannot be reached:"
         " jax ended the others. Look at what process 0 printed. All processes must be"
         " started again."
     ),
-    "same process_id": (
-        "Two processes have the same process_id, or one was started again while the others"
-        " went on. Give every process an id of its own, and start all of them together."
-    ),
-    "did not start": (
-        "Not all processes came to jax.distributed.initialize in time. Look at those that"
-        " did not start, at num_processes and process_id, and whether all can reach the"
-        " coordinator's address."
-    ),
-    "started too early": (
-        "jax had started before jax.distributed.initialize was called. Call it first,"
-        " before anything that makes an array or looks for devices."
-    ),
-    "collective broken": (
-        "A process of a collective has ended or does not answer, so that the others could"
-        " not go on. Look at what the other processes printed."
+    "not joined": (
+        "The processes did not come together in jax.distributed.initialize. Call it before"
+        " anything that uses jax; start all processes together, each with a process_id of"
+        " its own, and look whether all can reach the coordinator's address."
     ),
     "no memory": (
         "Memory ran out in this process, which the others then wait for. Split the arrays"
@@ -171,18 +128,14 @@ _MEANINGS: dict[str, str | tuple[str, str]] = {
 def meaning(fact: Meaning) -> str:
     """What an error means where several processes run.
 
-    >>> meaning(Meaning("no heartbeat", processes=(1,))).partition(":")[0]
-    'Process 1 died, hangs or was stopped'
+    >>> meaning(Meaning("process lost", processes=(1,))).partition(",")[0]
+    'Process 1 ended'
     """
-    words = _MEANINGS[fact.code]
-    numbers = fact.processes
-    if not isinstance(words, str):
-        words = words[0] if len(numbers) == 1 else words[1]
-    who = "Some processes"
-    if numbers:
-        noun = "Process" if len(numbers) == 1 else "Processes"
-        who = f"{noun} {joined(sorted(numbers))}"
-    return words.format(*fact.groups, who=who)
+    who = "A process"
+    if fact.processes:
+        noun = "Process" if len(fact.processes) == 1 else "Each of the processes"
+        who = f"{noun} {joined(sorted(fact.processes))}"
+    return _MEANINGS[fact.code].format(who=who)
 
 
 _SIGNALS = {
@@ -190,8 +143,6 @@ _SIGNALS = {
     "SIGABRT": "aborted: the compiler or runtime met a state that it cannot go on from",
     "SIGSEGV": "crashed: a fault in memory, inside the compiler or a library",
     "SIGBUS": "crashed: memory that should be there is not, often because /dev/shm is full",
-    "SIGILL": "crashed: it met an instruction that this processor does not have",
-    "SIGFPE": "crashed: a number was divided by zero, inside the compiler or a library",
     "SIGTERM": "asked to end from outside",
 }
 
@@ -211,13 +162,15 @@ def process_exit(fact: Exit) -> str:
     try:
         name = signal.Signals(-fact.code).name
     except ValueError:
-        return f"ended by signal {-fact.code}"
-    words = _SIGNALS.get(name)
+        name = f"signal {-fact.code}"
+    if name not in _SIGNALS:
+        return f"ended by {name}"
+    words = _SIGNALS[name]
     if fact.by_system is not None:
         words = "killed from outside"
         if fact.by_system:
             words = "ended by the system, as memory ran out"
-    return f"ended by {name}" if words is None else f"{words} ({name})"
+    return f"{words} ({name})"
 
 
 def worker_end(fact: WorkerEnd) -> str:

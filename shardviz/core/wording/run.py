@@ -45,7 +45,7 @@ def _apart(
     allowed: float,
     unlike: int,
     not_finite: int,
-    why: str,
+    why: str = "",
     **more: Any,
 ) -> str:
     relative = math.inf if worst else 0.0
@@ -66,8 +66,6 @@ def _why_judged(
     why: str, median: float = 0.0, moves: float = 0.0, moved_unlike: int = 0
 ) -> str:
     """What decided on a difference, where it was not the tolerance."""
-    if why == "cancels":
-        return " Everything cancels to about zero: what is left is rounding."
     if why == "hidden block":
         return (
             f" In one block the median difference is {median:.2g}, as large as the values"

@@ -14,7 +14,6 @@ from types import FrameType
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 from jaxlib.version import __version__ as jaxlib_version
 
@@ -41,9 +40,6 @@ from shardviz.core.xla.module import Module, is_user_file
 
 _SOURCE_LINE = re.compile(r'loc\("((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 _MOST = 8
-KEPT_BYTES = (
-    4 << 20
-)  # of arguments, and of results, of an Executable that keeps its last results
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +100,6 @@ class Executable:
     loops: int = 0
     reused: tuple[int, ...] | None = None
     _reference: Executable | None = None
-    _results: tuple[bytes, Sequence[Any]] | None = None
     _lock: Any = field(default_factory=threading.Lock)
 
     def run(self, *arguments: jax.Array) -> Sequence[jax.Array]:
@@ -112,13 +107,11 @@ class Executable:
         try:
             return self.stage(*arguments)
         except ValueError as error:
+            # jax checks layouts of types below a byte that it has made itself.
             unchecked = unchecked_call(self.stage)
             narrow = any(DTYPE_BITS.get(dtype_name(a.dtype), 8) < 8 for a in arguments)
-            if (
-                unchecked is None
-                or not narrow
-                or "layouts that disagree" not in str(error)
-            ):
+            other = "layouts that disagree" not in str(error)
+            if unchecked is None or not narrow or other:
                 raise
             return unchecked(*arguments)
 
@@ -128,37 +121,6 @@ class Executable:
             if self._reference is None:
                 self._reference = make()
             return self._reference
-
-    def results_of(self, arguments: Sequence[jax.Array]) -> Sequence[jax.Array]:
-        """Runs it; the results of the last arguments are kept, if all of them take
-        little memory.
-
-        Only for a pure function, without callbacks, which gives the same results again.
-        """
-        if sum(a.nbytes for a in arguments) > KEPT_BYTES:
-            return jax.block_until_ready(self.run(*arguments))
-        key = _digest(arguments)
-        with self._lock:
-            known = self._results
-        if known is not None and known[0] == key:
-            return known[1]
-        results = jax.block_until_ready(self.run(*arguments))
-        if sum(r.nbytes for r in results) <= KEPT_BYTES:
-            with self._lock:
-                self._results = (key, results)
-        return results
-
-
-def _digest(arrays: Sequence[jax.Array]) -> bytes:
-    """A digest of the types and values of arrays."""
-    digest = hashlib.blake2b()
-    for array in arrays:
-        kind = (array.dtype, array.shape, getattr(array, "weak_type", False))
-        digest.update(repr(kind).encode())
-        if jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key):
-            array = jax.random.key_data(array)
-        digest.update(np.asarray(array).tobytes())
-    return digest.digest()
 
 
 def lower(
@@ -255,19 +217,21 @@ def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
     stage, before = dumped.compiled, dumped.partitioned
     arguments = compiled_names(lowered.traced.program)
     traced_on = lowered.traced.mesh
-    ids = (
-        tuple(d.id for d in traced_on.devices.flat)
-        if isinstance(traced_on, Mesh)
-        else ()
-    )
-    if mesh.size == 1:
-        partitioned: tuple[Collective, ...] | None = ()  # nothing to partition
-    else:
-        partitioned = (
-            None if before is None else _collectives(before, mesh, ids, arguments)
+    ids: tuple[int, ...] = ()
+    if isinstance(traced_on, Mesh):
+        ids = tuple(d.id for d in traced_on.devices.flat)
+
+    def collectives_of(module: Module) -> tuple[Collective, ...]:
+        return read_collectives(
+            module, mesh.axis_names, mesh.axis_sizes, ids, arguments
         )
+
     final = final_module(stage)
-    collectives = _collectives(final, mesh, ids, arguments)
+    collectives, partitioned = collectives_of(final), None
+    if mesh.size == 1:
+        partitioned = ()  # nothing to partition
+    elif before is not None:
+        partitioned = collectives_of(before)
     if partitioned is not None:
         collectives = inherited(partitioned, collectives)
     return Executable(
@@ -334,26 +298,14 @@ PLAIN = (str, bool, int, float)
 
 
 def final_module(compiled: Any) -> Module:
-    """The module that runs.
-
-    Args:
-        compiled: jax's own `Compiled`.
-    """
+    """The module that runs, of jax's own `Compiled`."""
     (module,) = compiled.runtime_executable().hlo_modules()
     return Module(module.as_serialized_hlo_module_proto())
 
 
-def _collectives(
-    module: Module, mesh: MeshSpec, ids: Sequence[int], arguments: Mapping[str, str]
-) -> tuple[Collective, ...]:
-    return read_collectives(module, mesh.axis_names, mesh.axis_sizes, ids, arguments)
-
-
 def compiled_names(program: Program) -> dict[str, str]:
-    """What the compiler calls each array, to its name: `state_params_w`,
-    `state.params.w`.
-    """
-    names = (array.name for array in program.arrays)
+    """What the compiler calls each array (`state_params_w`), to its name."""
+    names = [array.name for array in program.arrays]
     return dict(zip(flat_names(program), names, strict=True))
 
 
@@ -395,31 +347,21 @@ def _cost(stage: Any) -> dict[str, float]:
 
 
 def reused_leaves(program: Program, module: Module) -> tuple[int, ...] | None:
-    """The positions of donated leaves whose memory an output takes; None where that is
-    not known.
+    """The positions of donated leaves whose memory an output takes.
 
-    jax warns of donated arguments that it cannot use itself, but not where the compiler
-    chooses; the compiled module covers both.
-
-    Args:
-        program: what was compiled.
-        module: the compiled program.
+    None where nothing is donated. jax warns of donated arguments that it cannot use
+    itself, but not where the compiler chooses; the compiled module covers both.
     """
     if not donated_leaves(program):
         return None
     names = {name: position for position, name in enumerate(flat_names(program))}
     parameters = module.entry.parameters
-    reused = (parameters[number].op for number in module.aliased)
+    reused = [parameters[number].op for number in module.aliased]
     return tuple(sorted(names[name] for name in reused if name in names))
 
 
 def donation_note(program: Program, reused: Sequence[int] | None) -> Finding | None:
-    """A note on donated arguments whose memory no output takes; None for none.
-
-    Args:
-        program: what was compiled.
-        reused: the positions of donated leaves whose memory an output takes; None where
-            that is not known.
+    """A note on donated arguments that are not in `reused`; None for none.
 
     >>> from shardviz.core.layout.array_spec import ArraySpec
     >>> from shardviz.core.layout.mesh import make_mesh

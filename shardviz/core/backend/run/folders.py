@@ -1,5 +1,4 @@
-"""Temporary folders that know the process they belong to, so that nobody else removes
-them.
+"""Temporary folders that know the process they belong to.
 
 A process that was killed leaves its folders behind, and its memory with them where they
 lie in memory. `remove_abandoned()` removes those, and none of a process that still
@@ -8,6 +7,7 @@ runs.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -22,24 +22,19 @@ _NAME = re.compile(r"shardviz-[a-z]+-([0-9a-f]{8})-(\d+)-(\d+)-\w+")
 
 
 def dump_root() -> str:
-    """Where to make folders for dumps: in memory where enough is free, else on the
-    disk.
+    """Where to make folders for dumps: in memory where enough is free, else on the disk.
 
-    A CPU compile dumps its machine code too, about 1 MiB, and writing that to a disk
-    takes longer than all else.
+    A CPU compile dumps about 1 MiB, and writing that to a disk takes longer than all
+    else.
 
     >>> os.path.isdir(dump_root())
     True
     """
-    try:
+    with contextlib.suppress(OSError):
         free = shutil.disk_usage(_MEMORY).free
-    except OSError:
-        free = 0
-    return (
-        _MEMORY
-        if free >= _MIN_FREE and os.access(_MEMORY, os.W_OK)
-        else tempfile.gettempdir()
-    )
+        if free >= _MIN_FREE and os.access(_MEMORY, os.W_OK):
+            return _MEMORY
+    return tempfile.gettempdir()
 
 
 def make_folder(kind: str, root: str) -> Path:
@@ -63,11 +58,9 @@ def make_folder(kind: str, root: str) -> Path:
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes a folder that `make_folder` made, in the process that made it and in no
-    other.
+    """Removes a folder that `make_folder` made, in the process that made it only.
 
-    A forked child has its parent's cleaning up ahead of it, which must do nothing
-    there.
+    A forked child inherits its parent's cleaning up, which must do nothing there.
     """
     if owner_of(folder.name) == os.getpid():
         shutil.rmtree(folder, ignore_errors=True)
@@ -86,9 +79,7 @@ def owner_of(name: str) -> int | None:
 def remove_abandoned(*roots: str) -> None:
     """Removes the folders of processes that have ended.
 
-    Left alone are those of other users, machines and containers: whether their
-        processes run is
-    not known here.
+    Those of other users, machines and containers are left alone.
 
     Args:
         *roots: where to look; by default wherever `dump_root` may be.
@@ -107,15 +98,12 @@ def _is_abandoned(entry: os.DirEntry[str]) -> bool:
     found = _NAME.fullmatch(entry.name)
     if found is None or found[1] != _machine():
         return False
-    try:
-        mine = entry.stat(follow_symlinks=False).st_uid == os.getuid()
-    except (OSError, AttributeError):  # gone meanwhile, or a system without users
+    if not entry.is_dir(follow_symlinks=False):
         return False
-    return (
-        mine
-        and entry.is_dir(follow_symlinks=False)
-        and not _runs(int(found[2]), int(found[3]))
-    )
+    with contextlib.suppress(OSError):
+        if entry.stat(follow_symlinks=False).st_uid == os.getuid():
+            return not _runs(int(found[2]), int(found[3]))
+    return False  # another user's, or gone meanwhile
 
 
 def pid_exists(pid: int) -> bool:
@@ -140,9 +128,7 @@ def _runs(pid: int, started: int) -> bool:
 
 
 def _started(pid: int) -> int | None:
-    """When a process started, in clock ticks since the system did; None where Linux is
-    not.
-    """
+    """When a process started, in clock ticks of the system; None without Linux."""
     try:
         # The name before it, in brackets, may hold anything.
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
@@ -151,9 +137,7 @@ def _started(pid: int) -> int | None:
 
 
 def _machine() -> str:
-    """A digest of what tells process numbers apart: the machine since it started, the
-    container.
-    """
+    """A digest of the machine since it started, and of the container."""
     parts = [socket.gethostname()]
     for read in (_BOOT.read_text, lambda: os.readlink(_NAMESPACE)):
         try:

@@ -1,6 +1,4 @@
-"""The values that a program runs with, the user's or made up, and their placement on
-devices.
-"""
+"""The values that a program runs with, the user's or made up, on their devices."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from shardviz.core.backend.tracing.arguments import parameter_names
 from shardviz.core.backend.tracing.calls import is_ref
 from shardviz.core.backend.tracing.trace import donated_leaves, placed_spec
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import bytes_text, plural, shown
+from shardviz.core.format import bytes_text, listed, plural, shown
 from shardviz.core.layout.array_spec import ArraySpec, dtype_name
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.checks import Finding, found
@@ -27,21 +25,16 @@ from shardviz.core.program.program import Program
 _SLICE_ELEMENTS = 1 << 22  # made at a time
 _MOST_NAMES = 8
 _MOST_GATHERED = 64 << 20  # bytes
-_PARTS, _PART_BYTES = 64, 1 << 20  # of a large array, for its digest
+_MOST_DIGESTED = 64 << 20  # bytes; of a larger array only every n-th byte counts
 
 
 def copies_allowed() -> Any:
-    """Allows our own copies to and from devices where the user has set
-    `jax_transfer_guard`.
-
-    The user's function keeps that setting. It is a decorator, too.
-    """
+    """Allows our own copies where `jax_transfer_guard` is set; a decorator, too."""
     return jax.transfer_guard("allow")
 
 
 def value_leaves(program: Program, values: Sequence[Any]) -> list[Any] | None:
-    """The leaves of the values that the user gave, checked against the program; None
-    for none.
+    """The leaves of the user's values, checked against the program; None for none.
 
     Raises:
         ProgramError: for a wrong number, tree, shape or dtype.
@@ -95,41 +88,32 @@ def example_block(
 ) -> np.ndarray:
     """One block of an example: a pure function of each element's index in the array.
 
-    It is made in slices, since intermediate values take several times its memory.
-
     >>> full = example_block((4, 4), ((0, 4), (0, 4)), np.dtype("float32"), 1)
     >>> part = example_block((4, 4), ((2, 4), (0, 2)), np.dtype("float32"), 1)
     >>> bool((full[2:, :2] == part).all())
     True
     """
-    if not bounds or math.prod(b - a for a, b in bounds) <= _SLICE_ELEMENTS:
-        return _slice(shape, bounds, dtype, seed, positive)
-    (start, stop), rest = bounds[0], tuple(bounds[1:])
-    rows = max(1, _SLICE_ELEMENTS // max(1, math.prod(b - a for a, b in rest)))
-    block = np.empty([b - a for a, b in bounds], dtype)
-    for first in range(start, stop, rows):
-        last = min(first + rows, stop)
-        part = _slice(shape, ((first, last), *rest), dtype, seed, positive)
-        block[first - start : last - start] = part
+    sizes = [stop - start for start, stop in bounds]
+    if not sizes:
+        sizes, bounds, shape = [1], [(0, 1)], (1,)
+        return example_block(shape, bounds, dtype, seed, positive).reshape(())
+    block = np.empty(sizes, dtype)
+    # In slices, since what it is computed from takes several times its memory.
+    rows = max(1, _SLICE_ELEMENTS // max(1, math.prod(sizes[1:])))
+    for first in range(0, sizes[0], rows):
+        count = min(rows, sizes[0] - first)
+        index = np.full([1] * len(shape), seed << 40, np.uint64)
+        stride = 1
+        for dim in reversed(range(len(shape))):
+            start = bounds[dim][0] + (first if dim == 0 else 0)
+            steps = np.arange(count if dim == 0 else sizes[dim], dtype=np.uint64)
+            along = np.expand_dims(
+                steps + np.uint64(start), [d for d in range(len(shape)) if d != dim]
+            )
+            index = index + along * np.uint64(stride % (1 << 64))
+            stride *= shape[dim]
+        block[first : first + count] = _numbers(_mixed(index), dtype, positive)
     return block
-
-
-def _slice(
-    shape: tuple[int, ...],
-    bounds: Sequence[tuple[int, int]],
-    dtype: Any,
-    seed: int,
-    positive: bool,
-) -> np.ndarray:
-    index = np.full((1,) * max(1, len(shape)), seed << 40, np.uint64)
-    stride = 1
-    for dim in reversed(range(len(shape))):
-        along = [1] * len(shape)
-        along[dim] = -1
-        steps = np.arange(*bounds[dim], dtype=np.uint64) * np.uint64(stride % (1 << 64))
-        index = index + steps.reshape(along)
-        stride *= shape[dim]
-    return _numbers(_mixed(index).reshape([b - a for a, b in bounds]), dtype, positive)
 
 
 def _mixed(bits: np.ndarray) -> np.ndarray:
@@ -151,32 +135,23 @@ def _numbers(bits: np.ndarray, dtype: Any, positive: bool) -> np.ndarray:
     lowest = np.float32(0.0625 if positive else -0.25)
     floats = bits.astype(np.float32) * np.float32(2.0**-25) + lowest
     if kind == "c":
-        other = _mixed(np.atleast_1d(bits)).reshape(bits.shape).astype(np.float32)
+        other = _mixed(bits).astype(np.float32)
         return (floats + 1j * (other * np.float32(2.0**-25) + lowest)).astype(dtype)
     return floats.astype(dtype)
 
 
 def _example_keys(array: ArraySpec, sharding: NamedSharding, seed: int) -> jax.Array:
-    count = math.prod(array.shape)
-    keys = jax.random.split(
-        jax.random.key(seed, impl=key_implementation(array.dtype)), count + 1
-    )
-    return _spread(keys[:count].reshape(array.shape), array, sharding)
+    key = jax.random.key(seed, impl=key_implementation(array.dtype))
+    keys = jax.random.split(key, math.prod(array.shape) + 1)
+    return _spread(keys[:-1].reshape(array.shape), array, sharding)
 
 
 def _spread(
     leaf: Any, array: ArraySpec, sharding: NamedSharding, copy: bool = False
 ) -> jax.Array:
-    """A value that this process has, on those of its devices that a sharding names.
+    """A value that this process has, on its devices; `copy` where it must be a new one.
 
-    `jax.device_put` would have all processes compare what they have, which waits for
-    all of them.
-
-    Args:
-        leaf: the full value.
-        array: its shape and dtype.
-        sharding: how it is placed, on devices of several processes.
-        copy: whether the array must not share memory with the value.
+    `jax.device_put` would wait for all processes, to compare what they have.
     """
     keys = array.dtype.startswith("key<")
     host = leaf if keys else np.asarray(leaf)
@@ -206,17 +181,13 @@ def _leaves(program: Program, values: tuple[Any, ...]) -> list[Any]:
             )
     if len(values) == expected:
         return leaves
-    some = ", ".join(names[:_MOST_NAMES])
+    some = listed(names[:_MOST_NAMES])
     if expected > _MOST_NAMES:
         some += f" and {expected - _MOST_NAMES} more"
-    # Often the leaves are given one by one, instead of the trees that hold them.
-    are_leaves = len(values) == len(program.arrays)
-    advice = ", in the containers that the arguments have" if are_leaves else ""
-    verb = "was" if len(values) == 1 else "were"
     raise ProgramError(
-        f"The program takes {plural(expected, 'argument')} ({some}) and"
-        f" {plural(len(values), 'value')} {verb} given. Give one each{advice}, or none for"
-        " made-up values."
+        f"The program takes {plural(expected, 'argument')} ({some}); got"
+        f" {plural(len(values), 'value')}. Give one each, in the containers that the"
+        " arguments have, or none for made-up values."
     )
 
 
@@ -245,19 +216,14 @@ def _is_global(leaf: Any) -> bool:
 
 
 def host_value(leaf: Any) -> Any | None:
-    """A value in all, where this process has it; else None.
-
-    It does where each of its devices holds all of a replicated array.
-    """
+    """All of a value, where this process has it; else None."""
     if not _is_global(leaf):
         return leaf
     return leaf.addressable_data(0) if leaf.is_fully_replicated else None
 
 
 def partial_axes(array: Any) -> list[str]:
-    """The mesh axes over which an array holds partial sums, sorted; none for most
-    arrays.
-    """
+    """The mesh axes over which an array holds partial sums, sorted."""
     spec = getattr(getattr(array, "sharding", None), "spec", None)
     return sorted(getattr(spec, "unreduced", None) or ())
 
@@ -306,7 +272,6 @@ def _digests_of_shards(array: jax.Array) -> dict[str, str]:
 
 
 def _digest(value: Any) -> str:
-    """A digest of an array; of a large one of parts all over it."""
     is_array = isinstance(value, jax.Array)
     if is_array and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
@@ -314,12 +279,9 @@ def _digest(value: Any) -> str:
     data = host.reshape(-1).view(np.uint8)
     title = f"{dtype_name(host.dtype)}{host.shape}"
     digest = hashlib.blake2b(title.encode(), digest_size=12)
-    if data.size <= _PARTS * _PART_BYTES:
-        digest.update(data.data)
-    else:
-        # Reading 64 MiB of it takes a tenth of a second, however large it is.
-        for start in np.linspace(0, data.size - _PART_BYTES, _PARTS).astype(np.int64):
-            digest.update(data[start : start + _PART_BYTES].data)
+    # An odd step, so that every byte of an element has its turn.
+    step = data.size // _MOST_DIGESTED | 1
+    digest.update(np.ascontiguousarray(data[::step]).data)
     return digest.hexdigest()
 
 
@@ -350,7 +312,7 @@ class Inputs:
 
     @property
     def bytes_in_place(self) -> int:
-        """Bytes on each device of the user's values that are placed as needed already."""
+        """Bytes on each device of the user's values that are in place already."""
         placed = 0
         for position, leaf in enumerate(self.leaves or ()):
             layout = self.program.requests[position].layout
@@ -373,12 +335,7 @@ class Inputs:
 
     @copies_allowed()
     def gather(self, placed: Sequence[jax.Array]) -> None:
-        """Takes all of those values into this process; every process must do it
-        together.
-
-        Args:
-            placed: the arguments on their devices.
-        """
+        """Takes all of those values into this process; every process must do so."""
         every = NamedSharding(self.mesh, PartitionSpec())
         replicate = jax.jit(lambda *values: values, out_shardings=every)
         positions = self._spread_positions()
@@ -396,14 +353,9 @@ class Inputs:
     def refuse_too_big(self, here: bool, free: int | None) -> None:
         """Refuses values to make up that this host has not enough memory for.
 
-        Each array is made on the host, block by block, and then copied to its devices.
-
         Args:
             here: whether the devices are simulated: their memory is that of the host.
             free: bytes that the host has free; None where it does not say.
-
-        Raises:
-            ProgramError: with what they take and what is free.
         """
         if self.leaves is not None or free is None or not self.program.arrays:
             return
@@ -440,49 +392,41 @@ class Inputs:
         """Every argument unsharded, on the one device of a mesh of size 1."""
         placed = []
         for position, array in enumerate(self.program.arrays):
-            spec = PartitionSpec()
-            sharding = NamedSharding(mesh, spec, memory_kind=array.memory_kind)
+            kind = array.memory_kind
+            sharding = NamedSharding(mesh, PartitionSpec(), memory_kind=kind)
             if self.leaves is None:
                 placed.append(self._example(position, sharding))
-            else:
-                value = self._gathered.get(position)
-                value = (
-                    host_value(summed(self.leaves[position]))
-                    if value is None
-                    else value
-                )
-                placed.append(jax.device_put(value, sharding))
+                continue
+            value = self._gathered.get(position)
+            if value is None:
+                value = host_value(summed(self.leaves[position]))
+            placed.append(jax.device_put(value, sharding))
         return placed
 
     def _example(self, position: int, sharding: NamedSharding) -> jax.Array:
         array = self.program.arrays[position]
-        try:
-            return example(array, sharding, position, position in self.positive)
-        except MemoryError:
-            raise ProgramError(
-                f"{array.name}, {array.short}, takes {bytes_text(array.bytes)} in all, and this"
-                f" machine has not enough memory to make it up. {_REMEDY}"
-            ) from None
+        return example(array, sharding, position, position in self.positive)
 
     def _place(self, position: int) -> jax.Array:
-        sharding = self._sharding(position)
+        sharding = wanted = self._sharding(position)
         spec = sharding.spec
         if spec.unreduced and not (self.leaves and partial_axes(self.leaves[position])):
-            # jax makes partial sums of an array that is on the devices, and of nothing
-            # else.
+            # jax makes partial sums only of an array that is on the devices.
             full = PartitionSpec(*spec.partitions)
-            full = NamedSharding(self.mesh, full, memory_kind=sharding.memory_kind)
-            return jax.device_put(self._place_as(position, full), sharding)
-        return self._place_as(position, sharding)
-
-    def _place_as(self, position: int, sharding: NamedSharding) -> jax.Array:
+            kind = sharding.memory_kind
+            sharding = NamedSharding(self.mesh, full, memory_kind=kind)
         if self.leaves is None:
-            return self._example(position, sharding)
-        leaf, donated = self.leaves[position], position in self.donated
-        if not (sharding.is_fully_addressable or _is_global(leaf)):
-            return _spread(leaf, self.program.arrays[position], sharding, donated)
-        # A donated array is used up, so it must not be the user's own.
-        return jax.device_put(leaf, sharding, may_alias=False if donated else None)
+            placed = self._example(position, sharding)
+        else:
+            leaf, donated = self.leaves[position], position in self.donated
+            if sharding.is_fully_addressable or _is_global(leaf):
+                # A donated array is used up, so it must not be the user's own.
+                alias = False if donated else None
+                placed = jax.device_put(leaf, sharding, may_alias=alias)
+            else:
+                array = self.program.arrays[position]
+                placed = _spread(leaf, array, sharding, donated)
+        return placed if sharding is wanted else jax.device_put(placed, wanted)
 
     def _sharding(self, position: int) -> NamedSharding:
         spec = placed_spec(self.program.requests[position].spec or Spec())

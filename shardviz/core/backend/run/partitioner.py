@@ -6,6 +6,7 @@ XLA gives that module out in no other way than by dumping its passes to a folder
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import re
@@ -13,13 +14,10 @@ import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import jax
+from typing import Any
 
 from shardviz.core.backend.bridge import check_lowered_names
 from shardviz.core.backend.run.folders import dump_root, make_folder, remove_folder
@@ -27,9 +25,9 @@ from shardviz.core.program.unpartitioned import Unpartitioned
 from shardviz.core.xla.module import Module
 
 # CPU and GPU write `after_spmd-partitioning`, TPU `after_tpu-spmd-partitioning`.
-_PARTITIONED = re.compile(r"\.after_(?:tpu-)?spmd-partition(?:ing|er)\b.*\.hlo\.pb$")
-_BEGUN = "before_optimizations"  # the module as it was given to the compiler
-_NUMBER = re.compile(r"module_(\d+)\.")
+_PARTITIONED = re.compile(
+    r"module_(\d+)\..*\.after_(?:tpu-)?spmd-partition(?:ing|er)\b.*\.hlo\.pb$"
+)
 
 #: The passes that are dumped, as a regular expression of XLA's.
 PASSES = "spmd|shardy"
@@ -41,92 +39,53 @@ _TO, _PASSES = "xla_dump_to", "xla_dump_hlo_pass_re"
 _AS_PROTO, _AS_TEXT = "xla_dump_hlo_as_proto", "xla_dump_hlo_as_text"
 
 
-class DumpedFile(NamedTuple):
-    """A file of the dump: where it is, the number of its module, and when it was
-    written.
-    """
-
-    path: Path
-    number: int
-    written: float
-
-
-@dataclass(frozen=True)
-class DumpFolder:
-    """The files that one compile adds to a folder: those that were not there before.
-
-    Attributes:
-        path: the folder.
-        before: the files that were there before, and when each was written.
-        module: the name of the module in file names; None for any.
-    """
-
-    path: Path
-    before: Mapping[Path, int]
-    module: str | None
-
-    def partitioned(self) -> DumpedFile | None:
-        """The module after partitioning that was dumped last; None where there is none."""
-        files = [f for f in self.files() if _PARTITIONED.search(f.path.name)]
-        return max(files, key=lambda f: (f.number, f.written), default=None)
-
-    def begun(self) -> bool:
-        """Whether XLA wrote the module as it was given to the compiler."""
-        return any(_BEGUN in file.path.name for file in self.files())
-
-    def files(self) -> Iterator[DumpedFile]:
-        """The files of our module, of every pass."""
-        for path, stamp in stamps(self.path).items():
-            number = _NUMBER.search(path.name)
-            if number is None or self.before.get(path) == stamp:
-                continue
-            if self.module is not None and f".{self.module}." not in path.name:
-                continue
-            yield DumpedFile(path, int(number[1]), stamp / 1e9)
+def _stamps(folder: Path) -> dict[Path, int]:
+    """When each module in a folder was written, in nanoseconds."""
+    stamps: dict[Path, int] = {}
+    for path in folder.rglob("*.pb"):
+        with contextlib.suppress(OSError):  # another compile removed its own
+            stamps[path] = path.stat().st_mtime_ns
+    return stamps
 
 
-def stamps(root: Path) -> dict[Path, int]:
-    """When each module in the folder was written, in nanoseconds.
-
-    >>> stamps(Path("/nowhere"))
-    {}
-    """
-    found: dict[Path, int] = {}
-    for folder, _, names in os.walk(root):
-        for name in names:
-            if name.endswith(".pb"):
-                path = Path(folder, name)
-                with contextlib.suppress(OSError):  # another compile removed its own
-                    found[path] = path.stat().st_mtime_ns
-    return found
-
-
-def partitioned_module(
-    folder: str | os.PathLike[str], module: str | None = None
-) -> Module | None:
-    """The module after partitioning, as soon as XLA has written it; None until then.
-
-    Call it repeatedly while another thread or process compiles with a dump to `folder`.
+def _partitioned_file(
+    folder: Path, module: str | None, before: Mapping[Path, int] | None = None
+) -> tuple[Path, float] | None:
+    """The module after partitioning that was dumped last, and when; None for none.
 
     Args:
         folder: where XLA dumps to.
-        module: the name of the module, `jit_f`; by default the last one that was
-            partitioned.
+        module: the name of the module in file names; None for any.
+        before: what was there before, and when it was written.
+    """
+    last = None
+    for path, stamp in _stamps(folder).items():
+        number = _PARTITIONED.search(path.name)
+        if number is None or (before or {}).get(path) == stamp:
+            continue
+        if module is None or f".{module}." in path.name:
+            key = int(number[1]), stamp
+            last = max(last or (key, path), (key, path))
+    return None if last is None else (last[1], last[0][1] / 1e9)
+
+
+def partitioned_module(folder: str | os.PathLike[str]) -> Module | None:
+    """The module after partitioning, as soon as XLA has written it; None until then.
+
+    Call it repeatedly while another thread or process compiles with a dump to `folder`.
 
     >>> with tempfile.TemporaryDirectory() as empty:
     ...     print(partitioned_module(empty))
     None
     """
-    return read_module(DumpFolder(Path(folder), {}, module).partitioned())
+    file = _partitioned_file(Path(folder), None)
+    return None if file is None else _read_module(file[0])
 
 
-def read_module(file: DumpedFile | None) -> Module | None:
-    """The module of a dumped file; None where there is none, or not all of it yet."""
-    if file is None:
-        return None
+def _read_module(path: Path) -> Module | None:
     try:
-        return Module(file.path.read_bytes())
-    except (OSError, ValueError):
+        return Module(path.read_bytes())
+    except (OSError, ValueError):  # not all of it is written yet
         return None
 
 
@@ -166,6 +125,7 @@ def compile_with_dump(
         ProgramError: for a mesh axis whose name this jaxlib cannot compile.
         Exception: whatever the compiler raises.
 
+    >>> import jax
     >>> dumped = compile_with_dump(jax.jit(abs).lower(1.0))
     >>> dumped.partitioned, dumped.reason.code
     (None, 'one device')
@@ -173,19 +133,28 @@ def compile_with_dump(
     check_lowered_names(lowered)
     options = dict(options or {})
     name, partitions = _module(lowered)
-    single = partitions == 1
-    if single and requested_folder(options) is None:
+    named = requested_folder(options)
+    if partitions == 1 and named is None:
         return _without(lowered, options, ONE_DEVICE)
+    if named is not None and ("://" in named or named in ("-", "sponge")):
+        return _without(lowered, options, Unpartitioned("no folder", named))
+    made = None
+    path = Path(named or folder or dump_root())
     try:
-        with _folder(options, folder) as path:
-            if single:
-                return _without(lowered, options, ONE_DEVICE)
-            return _compile(lowered, options, path, name)
-    except _NoFolder as error:
-        if error.reason.code != "no folder":
-            # XLA must not be asked to dump there at all.
-            options = _undumped(options)
-        return _without(lowered, options, error.reason)
+        if named is None and folder is None:
+            path = made = _make_folder(str(path))
+        _try_to_write(path)
+        if partitions == 1:
+            return _without(lowered, options, ONE_DEVICE)
+        return _compile(lowered, options, path, name)
+    except _NotWritten as error:
+        # XLA must not be asked to dump there: it refuses the program, or ends the
+        # process.
+        refused = Unpartitioned("no folder", str(path), str(error))
+        return _without(lowered, _undumped(options), refused)
+    finally:
+        if made is not None:
+            remove_folder(made)
 
 
 def requested_folder(options: Mapping[str, Any]) -> str | None:
@@ -197,49 +166,26 @@ def requested_folder(options: Mapping[str, Any]) -> str | None:
     return str(options[_TO]) if options.get(_TO) else _flag(_TO)
 
 
-class _NoFolder(Exception):
-    """Nothing can be dumped."""
-
-    def __init__(self, reason: Unpartitioned) -> None:
-        super().__init__(reason.code)
-        self.reason = reason
+class _NotWritten(Exception):
+    """The folder for a dump takes no files."""
 
 
-@contextmanager
-def _folder(options: Mapping[str, Any], folder: str | None) -> Iterator[Path]:
-    named = requested_folder(options) or folder
-    if named is not None:
-        if "://" in named or named in ("-", "sponge"):
-            raise _NoFolder(Unpartitioned("no folder", named))
-        _refuse_unwritable(Path(named))
-        yield Path(named)
-        return
+def _make_folder(root: str) -> Path:
     try:
-        made = make_folder("dump", dump_root())
+        return make_folder("dump", root)
     except OSError as error:
-        refused = Unpartitioned("unwritable", dump_root(), error.strerror or "")
-        raise _NoFolder(refused) from error
-    try:
-        _refuse_unwritable(made)
-        yield made
-    finally:
-        remove_folder(made)  # XLA may still write to it, when a compile is cut short
+        raise _NotWritten(error.strerror or str(error)) from error
 
 
-def _refuse_unwritable(folder: Path) -> None:
-    # XLA refuses the program where the folder takes no files, and where it is full,
-    # LLVM ends the process.
+def _try_to_write(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"0")
-        free = shutil.disk_usage(folder).free
+        if shutil.disk_usage(folder).free < _LEAST_FREE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError as error:
-        refused = Unpartitioned("unwritable", str(folder), error.strerror or "")
-        raise _NoFolder(refused) from error
-    if free < _LEAST_FREE:
-        full = Unpartitioned("nearly full", str(folder), free=free, needed=_LEAST_FREE)
-        raise _NoFolder(full)
+        raise _NotWritten(error.strerror or str(error)) from error
 
 
 def _compile(
@@ -255,26 +201,26 @@ def _compile(
         added[_AS_PROTO] = True
     if not options.get(_PASSES) and _flag(_PASSES) is None:
         added[_PASSES] = PASSES
-    dump = DumpFolder(path, stamps(path), name)
+    before = _stamps(path)
     clock, begun = time.time(), time.perf_counter()
     try:
         compiled = lowered.compile(compiler_options={**options, **added})
     except Exception as error:
-        if not _is_of_the_dump(error, added, path):
+        # Of an option that was added, or of a file of the dump?
+        text = str(error)
+        ours = any(f"'{option}'" in text for option in added)
+        if not ours and not (_TO in added and str(path) in text):
             raise
-        message = str(error).strip().splitlines()[0][:_MAX_MESSAGE]
+        message = text.strip().splitlines()[0][:_MAX_MESSAGE]
         refused = Unpartitioned("refused", str(path), message)
         return _without(lowered, options, refused)
     seconds = time.perf_counter() - begun
-    file = dump.partitioned()
-    if file is None:
-        return Dumped(compiled, seconds, reason=_why_none(dump, options))
-    module = read_module(file)
-    if module is None:
-        incomplete = Unpartitioned("incomplete", str(path))
-        return Dumped(compiled, seconds, reason=incomplete)
+    file = _partitioned_file(path, name, before)
+    module = None if file is None else _read_module(file[0])
+    if file is None or module is None:
+        return Dumped(compiled, seconds, reason=Unpartitioned("nothing", str(path)))
     # The clock of the files may tick a little behind ours.
-    partition_s = min(max(file.written - clock, 0.0), seconds)
+    partition_s = min(max(file[1] - clock, 0.0), seconds)
     return Dumped(compiled, seconds, module, partition_s)
 
 
@@ -286,31 +232,10 @@ def _without(lowered: Any, options: Mapping[str, Any], reason: Unpartitioned) ->
 
 def _undumped(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options without the dump that they, or `XLA_FLAGS`, ask for."""
-    kept = {
-        name: value for name, value in options.items() if name not in (_TO, _PASSES)
-    }
+    kept = {k: v for k, v in options.items() if k not in (_TO, _PASSES)}
     if _flag(_TO) is not None:
         kept[_TO] = ""
     return kept
-
-
-def _is_of_the_dump(error: Exception, added: Mapping[str, Any], path: Path) -> bool:
-    """Whether a compile failed because of the dump: of an option we added, or a file."""
-    text = str(error)
-    if any(f"'{option}'" in text for option in added):
-        return True
-    return _TO in added and str(path) in text
-
-
-def _why_none(dump: DumpFolder, options: Mapping[str, Any]) -> Unpartitioned:
-    """Why a compile left no module of the partitioner."""
-    passes = options.get(_PASSES) or _flag(_PASSES)
-    if passes:
-        return Unpartitioned("other passes", str(dump.path), str(passes))
-    on_disk = getattr(jax.config, "jax_compilation_cache_dir", None)
-    if on_disk and not dump.begun():
-        return Unpartitioned("cached")
-    return Unpartitioned("nothing", str(dump.path))
 
 
 def _module(lowered: Any) -> tuple[str | None, int | None]:

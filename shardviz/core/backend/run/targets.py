@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import re
 from typing import Any
 
 import jax
@@ -53,9 +54,9 @@ _HOW = (
 
 
 def targets() -> Targets:
-    """What a program can run on here, and examples of described hardware that it can be
-    compiled for. Starts no backend: before the first run, jax has not looked for
-    devices, and the targets say so.
+    """What a program can run on here, and examples of described hardware.
+
+    Starts no backend: before the first run, jax has not looked for devices.
 
     >>> [t.name for t in targets() if t.kind == "described"][0]
     'tpu:v5e:4x4'
@@ -105,8 +106,6 @@ def decide(text: str | Target | None, needed: int) -> Target:
     >>> decide("cpu:64", 64).worker, decide("attached", 1).worker
     (True, False)
     """
-    if isinstance(text, Target) and text.kind == "attached" and text.count is not None:
-        return choose(text, needed)  # it was looked up here before
     word = _word(text)
     if is_described(word):
         target = described(word)
@@ -114,21 +113,102 @@ def decide(text: str | Target | None, needed: int) -> Target:
         if target.missing:
             raise TargetError(target.missing)
         return target
-    kind, colon, number = word.partition(":")
-    if kind.strip() not in ("", "cpu") or (not word and _attached_fits(needed)):
+    kind = word.partition(":")[0].strip()
+    if kind not in ("", "cpu") or (not word and _attached_fits(needed)):
         return choose(word, needed)
-    count = _typed_count(word, number) if colon else needed
-    if count < needed:
-        raise TargetError(_typed_too_few(count, needed))
+    count = _cpu_count(word, needed)
     if count == 1:
         return choose(word, needed)  # the CPU itself, which every kernel has
     if count > MOST_SIMULATED:
         raise TargetError(
-            f"{word or f'cpu:{count}'!r} asks for {plural(count, 'CPU device')}, and at most"
-            f" {MOST_SIMULATED:,} are simulated. Layouts, plans and pictures need none; compile it"
-            " for described hardware such as 'tpu:v5p:8x16x16', or use a smaller mesh."
+            f"{word or f'cpu:{count}'!r} asks for {plural(count, 'CPU device')}, and at"
+            f" most {MOST_SIMULATED:,} are simulated. Layouts, plans and pictures need"
+            " none; compile it for described hardware such as 'tpu:v5p:8x16x16', or use"
+            " a smaller mesh."
         )
     return Target("cpu", "cpu", count, worker=True)
+
+
+def choose(text: str | Target | None, needed: int) -> Target:
+    """The devices of this kernel that were named, or the best ones for a mesh.
+
+    Args:
+        text: `"attached"`, `"gpu"`, `"tpu"`, `"cpu"`, `"cpu:8"`; None or `""` for
+            attached devices where there are enough of them, else simulated ones.
+        needed: how many devices the mesh has.
+
+    Raises:
+        TargetError: where there is no such target, or it has too few devices.
+
+    >>> choose("cpu:1", 1).count
+    1
+    """
+    word = _word(text)
+    if is_described(word):
+        raise TargetError(only_described(str(Topology.parse(word))))
+    kind, colon, _ = word.partition(":")
+    if kind == "cpu":
+        count = _cpu_count(word, needed)
+        ask_for_cpus(count, exactly=bool(colon))
+        there = len(attached_devices("cpu"))
+        if there < count:
+            raise TargetError(too_few("cpu", there, count))
+        return Target("cpu", "cpu", count)
+    if word not in ("", "attached", *_PLATFORMS):
+        raise TargetError(f"No target is called {shown(word)}. {_HOW}")
+    ask_for_cpus(needed)
+    devices = attached_devices(_PLATFORMS.get(word))
+    platform = devices[0].platform
+    if word or (platform != "cpu" and len(devices) >= needed):
+        if len(devices) < needed:
+            raise TargetError(too_few(platform, len(devices), needed))
+        # Of CPU devices only as many as are needed: all but one are simulated.
+        count = needed if platform == "cpu" else len(devices)
+        return Target("attached", platform, count)
+    if needed == 1 or jax.process_count() > 1:
+        return Target("attached", platform, needed)
+    simulated = count_of("cpu")
+    if simulated < needed:
+        raise TargetError(too_few(platform, len(devices), needed, simulated))
+    return Target("cpu", "cpu", needed)
+
+
+def _word(text: str | Target | None) -> str:
+    if isinstance(text, Target):
+        return text.name
+    if not isinstance(text, str | None):
+        raise TargetError(
+            f"A target is text such as 'cpu:8' or 'attached'; got {shown(text)}."
+        )
+    return (text or "").strip().lower()
+
+
+def _attached_fits(needed: int) -> bool:
+    """Whether a mesh fits on the attached devices, the CPU being one of them."""
+    if needed == 1:
+        return True
+    devices = attached_devices(None)
+    # Of several processes the CPU's simulated devices too are those of all of them.
+    several = jax.process_count() > 1
+    return (devices[0].platform != "cpu" or several) and len(devices) >= needed
+
+
+def _cpu_count(word: str, needed: int) -> int:
+    """How many CPU devices a target names; as many as are needed where it says none."""
+    number = word.partition(":")[2].strip()
+    if ":" not in word:
+        return needed
+    if not re.fullmatch("0*[0-9]{1,9}", number) or not 1 <= int(number) <= MAX_DEVICES:
+        raise TargetError(
+            "A simulated target names its number of devices, such as 'cpu:8'; got"
+            f" {shown(word)}."
+        )
+    if int(number) < needed:
+        raise TargetError(
+            f"The mesh has {plural(needed, 'device')} and the target {shown(word)} only"
+            f" {int(number)}. Write 'cpu:{needed}', or use a smaller mesh."
+        )
+    return int(number)
 
 
 def devices_of(target: Target) -> tuple[Any, ...]:
@@ -145,40 +225,6 @@ def devices_of(target: Target) -> tuple[Any, ...]:
     return devices[: target.count]
 
 
-def choose(text: str | Target | None, needed: int) -> Target:
-    """The devices of this kernel that were named, or the best ones for a mesh of
-    `needed`.
-
-    Args:
-        text: `"attached"`, `"gpu"`, `"tpu"`, `"cpu"`, `"cpu:8"`; None or `""` for
-            attached devices where there are enough of them, else simulated ones.
-        needed: how many devices the mesh has.
-
-    Raises:
-        TargetError: where there is no such target, or it has too few devices.
-
-    >>> choose("cpu:1", 1).count
-    1
-    """
-    text = _word(text)
-    if not text:
-        return _best(needed)
-    if is_described(text):
-        raise TargetError(only_described(str(Topology.parse(text))))
-    word, colon, number = text.partition(":")
-    if word == "cpu":
-        return _cpu(_typed_count(text, number) if colon else None, needed)
-    if word not in ("attached", *_PLATFORMS) or colon:
-        raise TargetError(f"No target is called {shown(text)}. {_HOW}")
-    ask_for_cpus(needed)
-    devices = attached_devices(_PLATFORMS.get(word))
-    if len(devices) < needed:
-        raise TargetError(too_few(devices[0].platform, len(devices), needed))
-    # Of CPU devices only as many as are needed: all but one are simulated.
-    count = len(devices) if devices[0].platform != "cpu" else needed
-    return Target("attached", devices[0].platform, count)
-
-
 def device_mesh(mesh: MeshSpec, target: Target) -> Mesh:
     """The jax Mesh that puts every position of `mesh` on a device of the target.
 
@@ -186,97 +232,18 @@ def device_mesh(mesh: MeshSpec, target: Target) -> Mesh:
     them is its first device, and so on, so that permuted ids permute devices.
 
     Raises:
-        TargetError: if the target has too few devices.
+        TargetError: if the target has too few devices, or none in this process.
     """
-    devices = devices_of(target)
-    chosen = devices_for(mesh, devices)
+    chosen = devices_for(mesh, devices_of(target))
     if not own_devices(chosen):
-        raise TargetError(_none_here(chosen, mesh))
+        here = jax.process_index()
+        raise TargetError(
+            f"Process {here} has nothing to run: all {plural(mesh.size, 'device')} of"
+            f" the mesh belong to processes {listed(processes_of(chosen))}. Use a mesh"
+            f" over all {plural(jax.device_count(), 'device')}, or leave this call out"
+            f" in process {here}."
+        )
     return mesh_of(chosen, mesh)
-
-
-def _none_here(devices: list[Any], mesh: MeshSpec) -> str:
-    """Why this process has no part in a run, in words."""
-    others, here = processes_of(devices), jax.process_index()
-    whose = (
-        f"process {others[0]}" if len(others) == 1 else f"processes {listed(others)}"
-    )
-    every = f"all {plural(jax.device_count(), 'device')}"
-    return (
-        f"Process {here} has nothing to run: the mesh has {plural(mesh.size, 'device')}, and all of"
-        f" them belong to {whose}. Use a mesh over {every}, or leave this call out in process"
-        f" {here}."
-    )
-
-
-def _word(text: str | Target | None) -> str:
-    if isinstance(text, Target):
-        return text.name
-    if text is None:
-        return ""
-    if not isinstance(text, str):
-        raise TargetError(
-            f"A target is text such as 'cpu:8' or 'attached'; got {shown(text)}."
-        )
-    return text.strip().lower()
-
-
-def _attached_fits(needed: int) -> bool:
-    """Whether a mesh fits on the attached devices, the CPU being one.
-
-    Of several processes also the CPU's simulated devices: only there are they those of
-    all.
-    """
-    if needed == 1:
-        return True
-    # This starts the backend, with the one CPU device that jax has by default.
-    devices = attached_devices(None)
-    several = jax.process_count() > 1
-    return (devices[0].platform != "cpu" or several) and len(devices) >= needed
-
-
-def _typed_too_few(count: int, needed: int) -> str:
-    return (
-        f"The mesh has {plural(needed, 'device')} and the target {shown(f'cpu:{count}')} only"
-        f" {count}. Write 'cpu:{needed}', or use a smaller mesh."
-    )
-
-
-def _best(needed: int) -> Target:
-    ask_for_cpus(needed)
-    devices = attached_devices(None)
-    if devices[0].platform != "cpu" and len(devices) >= needed:
-        return Target("attached", devices[0].platform, len(devices))
-    if jax.process_count() > 1 and needed > 1:
-        return Target("attached", devices[0].platform, needed)
-    if devices[0].platform == "cpu" and needed == 1:
-        return Target("attached", "cpu", 1)
-    there = count_of("cpu")
-    if there < needed:
-        raise TargetError(too_few(devices[0].platform, len(devices), needed, there))
-    return Target("cpu", "cpu", needed)
-
-
-def _cpu(count: int | None, needed: int) -> Target:
-    if count is not None and count < needed:
-        raise TargetError(_typed_too_few(count, needed))
-    ask_for_cpus(count or needed, exactly=count is not None)
-    there = len(attached_devices("cpu"))
-    if there < (count or needed):
-        raise TargetError(too_few("cpu", there, count or needed))
-    return Target("cpu", "cpu", count or needed)
-
-
-def _typed_count(text: str, number: str) -> int:
-    digits = number.strip()
-    if (
-        not (digits.isascii() and digits.isdigit())
-        or not 1 <= int(digits[:12]) <= MAX_DEVICES
-    ):
-        raise TargetError(
-            f"A simulated target names its number of devices, such as 'cpu:8'; got {shown(text)}."
-        )
-    return int(digits[:12])
 
 
 _PACKAGES = {"tpu": ("libtpu",), "gpu": ("jax_cuda13_plugin", "jax_cuda12_plugin")}
@@ -286,9 +253,7 @@ _CUDA = {"jax_cuda13_plugin": 13, "jax_cuda12_plugin": 12}
 
 
 def missing(platform: str) -> str:
-    """What has to be installed to compile for `"tpu"` or `"gpu"`, in one sentence; `""`
-    for nothing. Looks for packages and imports none.
-    """
+    """What has to be installed to compile for `"tpu"` or `"gpu"`; `""` for nothing."""
     if _installed(platform):
         return ""
     return (
@@ -317,8 +282,7 @@ def fits(topology: Topology, needed: int) -> None:
 
 
 def compile_only_mesh(mesh: MeshSpec, text: str) -> tuple[Mesh, tuple[Finding, ...]]:
-    """The jax Mesh of compile-only devices for a mesh, and what the user should know
-    about it.
+    """The jax Mesh of compile-only devices for a mesh, and notes about it.
 
     A mesh with device ids of its own keeps them. Any other is laid over the slice by
     jax's `mesh_utils`, as on a real one; where that refuses, devices keep their own
@@ -365,23 +329,16 @@ def compile_only_devices(topology: Topology) -> list[Any]:
     if platform == "gpu":
         options["target_config"] = target_config(topology)
     try:
-        # Imported here: in a kernel that compiles for no such hardware it is never
-        # needed.
+        # Imported here, since other kernels never need it.
         from jax.experimental import topologies
 
         devices = list(topologies.get_topology_desc(**options).devices)
-    except (
-        RuntimeError,
-        ValueError,
-        NotImplementedError,
-        AttributeError,
-        ImportError,
-    ) as error:
+    except Exception as error:  # whatever the plugin raises for what it does not know
         reason = " ".join(str(error).split())[:400]
         raise TargetError(
             f"The {platform.upper()} compiler that is installed here cannot describe"
-            f" {str(topology)!r}: {reason} Try another shape or generation, or another version of"
-            f" jax and of shardviz[{platform}]."
+            f" {str(topology)!r}: {reason} Try another shape or generation, or another"
+            f" version of jax and of shardviz[{platform}]."
         ) from error
     if len(devices) != topology.devices:
         raise TargetError(
@@ -405,24 +362,25 @@ def target_config(topology: Topology) -> str:
     info = [f"  {name}: {value}" for name, value in figures.items()]
     capability = f"major: {major} minor: {minor} feature_extension: {extension}"
     info.append(f"  cuda_compute_capability {{ {capability} }}")
-    return "\n".join(
-        [
-            "gpu_device_info {",
-            *info,
-            "}",
-            'platform_name: "CUDA"',
-            _CUDNN,
-            f"runtime_version {{ major: {_CUDA.get(_installed('gpu'), 13)} minor: 0 }}",
-            f'device_description_str: "{title}"',
-        ]
-    )
+    runtime = _CUDA.get(_installed("gpu"), 13)
+    lines = [
+        "gpu_device_info {",
+        *info,
+        "}",
+        'platform_name: "CUDA"',
+        _CUDNN,
+        f"runtime_version {{ major: {runtime} minor: 0 }}",
+        f'device_description_str: "{title}"',
+    ]
+    return "\n".join(lines)
 
 
 def _installed(platform: str) -> str:
     """The package that compiles for a platform; `""` where none is installed."""
-    return next(
-        (n for n in _PACKAGES[platform] if importlib.util.find_spec(n) is not None), ""
-    )
+    for name in _PACKAGES[platform]:
+        if importlib.util.find_spec(name) is not None:
+            return name
+    return ""
 
 
 def _torus_order(mesh: MeshSpec, topology: Topology, devices: list[Any]) -> np.ndarray:
@@ -440,23 +398,20 @@ def _torus_order(mesh: MeshSpec, topology: Topology, devices: list[Any]) -> np.n
 
 
 def _by_id(devices: list[Any], mesh: MeshSpec) -> list[Any]:
-    wanted = [int(i) for i in mesh.device_ids.ravel()]
-    by_id = {d.id: d for d in devices}
-    if all(i in by_id for i in wanted):
+    wanted = mesh.device_ids.ravel().tolist()
+    by_id = {device.id: device for device in devices}
+    if by_id.keys() >= set(wanted):
         return [by_id[i] for i in wanted]
     # Ids of other devices are names: the lowest of them is the first device, and so on.
     return [devices[rank] for rank in np.argsort(np.argsort(wanted))]
 
 
 def _of_size(topology: Topology, needed: int) -> Topology | None:
-    """A target with as many devices: of the same chips where there is one, else of
-    others.
-    """
+    """A target with as many devices, of the same chips where there is one."""
     platform = topology.chip.platform
     others = [CHIPS[name] for name in _OTHERS if CHIPS[name].platform == platform]
     for chip in (topology.chip, *others):
-        if needed % chip.devices == 0 and (
-            other := even_topology(chip, needed // chip.devices)
-        ):
+        chips, rest = divmod(needed, chip.devices)
+        if not rest and (other := even_topology(chip, chips)):
             return other
     return None

@@ -1,9 +1,7 @@
-"""What runs in the worker process: compiles an exported program and runs it where it
-has devices.
+"""What runs in the worker process: compiles and runs exported programs.
 
 It answers with a Report that holds nothing of jax. The process has its own jax settings
-(its devices, its plugins), chosen by the environment it was started with, and is sent
-bytes, names and numbers only.
+(its devices, its plugins), chosen by the environment it was started with.
 """
 
 from __future__ import annotations
@@ -96,7 +94,7 @@ class WorkerAnswer:
         report: what was done, without outputs.
         compiled: the report when the program was compiled and had not run; None where
             it did not come so far.
-        values: the outputs, leaf by leaf; None for a compile.
+        values: the outputs, leaf by leaf; None for a compile, or after an error.
         read_s: seconds to read what the compiler wrote and to make the report.
     """
 
@@ -138,11 +136,9 @@ def main(socket: int, kernel: int, folder: str) -> None:
 
 
 def _forget() -> None:
-    """Gives back what jax keeps of earlier calls; no call finds any of it again.
+    """Gives back what jax keeps of earlier calls, about 5 MB each.
 
-    Each call has functions of its own, by which jax keeps its traces and modules: about
-        5 MB each.
-    What was compiled stays in `_CACHE`.
+    No call finds any of it again, as each has functions of its own.
     """
     jax.clear_caches()
     gc.collect()
@@ -151,7 +147,8 @@ def _forget() -> None:
 
 def _answer(message: bytes) -> bytes:
     try:
-        return pickle.dumps(Answer(pickle.loads(message).result()))
+        function, *arguments = pickle.loads(message)
+        return pickle.dumps(Answer(function(*arguments)))
     except Exception as error:  # noqa: BLE001  whatever it is, the kernel is to raise it
         try:
             answer = pickle.dumps(Answer(error=error))
@@ -167,52 +164,33 @@ def ready() -> str:
     return jax.__version__
 
 
-def compile_exported(
-    exported: ExportedProgram, callbacks: CallbackAddress | None, new: bool, folder: str
+def do_exported(
+    exported: ExportedProgram,
+    callbacks: CallbackAddress | None,
+    new: bool,
+    repeat: int | None,
+    values: Sequence[Value] | None,
+    folder: str,
 ) -> WorkerAnswer:
-    """Compiles an exported program.
+    """Compiles an exported program, and runs it.
 
     Args:
         exported: the program.
         callbacks: where the kernel answers its callbacks; None where it has none.
         new: whether to compile it even where it is in the cache here.
+        repeat: how often to execute it; None to compile only.
+        values: its arguments; None for examples.
         folder: where the dump is written, for the kernel to read meanwhile.
     """
-    job = _job(exported, folder, new, repeat=None)
-    return _answered(job, exported, callbacks)
-
-
-def run_exported(
-    exported: ExportedProgram,
-    callbacks: CallbackAddress | None,
-    values: Sequence[Value] | None,
-    repeat: int,
-    new: bool,
-    folder: str,
-) -> WorkerAnswer:
-    """Compiles and runs an exported program.
-
-    Args:
-        exported: the program.
-        values: its arguments; None for examples.
-        repeat: how often to execute it.
-        callbacks, new, folder: as for `compile_exported`.
-    """
-    job = _job(exported, folder, new, repeat)
+    jax.config.update("jax_enable_x64", exported.x64)
+    if new:  # the entry under the last number is dropped in time
+        _RECOMPILES[exported.key] = _RECOMPILES.get(exported.key, 0) + 1
+    # Of described devices nothing is kept, since nothing runs there.
+    cache = ExecutableCache(size=1) if exported.target else _CACHE
+    program = sent_program(exported, folder)
+    job = Job(program, cache=cache, repeat=repeat, progress=_send_stage)
     if values is not None:
         job.leaves = [value.leaf() for value in values]
-    return _answered(job, exported, callbacks)
-
-
-def _job(exported: ExportedProgram, folder: str, new: bool, repeat: int | None) -> Job:
-    jax.config.update("jax_enable_x64", exported.x64)
-    program, cache = sent_program(exported, folder), _cache(exported, new)
-    return Job(program, cache=cache, repeat=repeat, progress=_send_stage)
-
-
-def _answered(
-    job: Job, exported: ExportedProgram, callbacks: CallbackAddress | None
-) -> WorkerAnswer:
     _LAST.clear()
     runners: list[HereForKernel] = []
 
@@ -355,9 +333,7 @@ class HereForKernel(Here):
 
 @functools.cache
 def _start_lapack() -> None:
-    """Has jax find LAPACK, which it does when it lowers such an operation itself, else
-    crashes.
-    """
+    # jax finds LAPACK only when it lowers such an operation itself, else it crashes.
     jax.jit(jax.numpy.linalg.cholesky).lower(jax.ShapeDtypeStruct((1, 1), np.float32))
 
 
@@ -374,15 +350,6 @@ def value_of(leaf: Any) -> Value:
             words = np.asarray(jax.random.key_data(leaf))
             return Value(words, str(jax.random.key_impl(leaf)))
     return Value(np.asarray(leaf))
-
-
-def _cache(exported: ExportedProgram, new: bool) -> ExecutableCache:
-    """The cache for runs; of described devices nothing is kept, since nothing runs
-    there.
-    """
-    if new:  # the entry under the last number is dropped in time
-        _RECOMPILES[exported.key] = _RECOMPILES.get(exported.key, 0) + 1
-    return ExecutableCache(size=1) if exported.target else _CACHE
 
 
 def sent_program(exported: ExportedProgram, folder: str) -> Program:
@@ -403,16 +370,14 @@ def sent_program(exported: ExportedProgram, folder: str) -> Program:
 
 def _prefer_for_oom_kill() -> None:
     """Makes the system end this process before the kernel where memory runs out."""
-    with contextlib.suppress(
-        OSError
-    ):  # not Linux, or not allowed: the kernel still watches
+    # Where it is not allowed, or not Linux, the kernel still watches.
+    with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _exit_with(kernel: int, folder: str) -> None:
-    """Ends the worker during a call, when the kernel is gone; a forked child may hold
-    its pipe.
-    """
+    """Ends the worker during a call, when the kernel is gone."""
+    # A forked child of it may hold the pipe.
     while os.getppid() == kernel:
         time.sleep(0.25)
     _exit(folder)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,8 +178,13 @@ def export_program(
     Raises:
         NotExportable: for a program that cannot be exported, with the reason.
     """
-    if reason := why_not_exportable(program, traced, callbacks is not None):
-        raise NotExportable(reason)
+    calls = traced.effects or callback_names(traced.stage.jaxpr)
+    if calls and callbacks is None:
+        raise NotExportable(
+            f"The program has effects or callbacks ({listed(calls)}), which call this"
+            " kernel's Python, so it cannot be sent to another process. Take them out to"
+            " compile it for this target, or run it on devices of this kernel."
+        )
     lowered, module, taken = _lowered(traced, platform)
     single = None
     if run and program.mesh.size > 1:
@@ -189,14 +194,15 @@ def export_program(
     options = compiler_options(program)
     if donated := donated_leaves(program):
         options["donate"] = donated
-    free = left_to_compiler(program)
-    arrays = tuple(
-        r.array if i in free else r.array.replace(spec=r.spec or Spec())
-        for i, r in enumerate(program.requests)
-    )
+    free, arrays = left_to_compiler(program), []
+    for position, request in enumerate(program.requests):
+        array = request.array
+        if position not in free:
+            array = array.replace(spec=request.spec or Spec())
+        arrays.append(array)
     return ExportedProgram(
         program.name,
-        arrays,
+        tuple(arrays),
         program.mesh,
         traced.out_specs,
         options,
@@ -232,28 +238,6 @@ def trace_for_export(program: Program) -> Traced:
     return with_specs_of_types(traced)
 
 
-def why_not_exportable(
-    program: Program, traced: Traced, callbacks: bool = False
-) -> str | None:
-    """Why a program cannot be sent to another process, in one sentence; None where it
-    can.
-
-    Args:
-        program: the program.
-        traced: the program, traced.
-        callbacks: whether its callbacks can be called from there.
-    """
-    calls = callback_names(traced.stage.jaxpr)
-    if (traced.effects or calls) and not callbacks:
-        what = listed(traced.effects or calls)
-        return (
-            f"The program has effects or callbacks ({what}), which call this kernel's Python, so it"
-            " cannot be sent to another process. Take them out to compile it for this target, or"
-            " run it on devices of this kernel."
-        )
-    return None
-
-
 def callback_names(jaxpr: Any) -> tuple[str, ...]:
     """The names of the callbacks to Python in a jaxpr and in all that it calls, sorted.
 
@@ -270,38 +254,27 @@ def _lowered(
     traced: Traced, platform: str
 ) -> tuple[Lowered, LoweredModule, tuple[HostCallback, ...]]:
     """A program, lowered; its module, to be sent; and the callbacks that stay here."""
+
+    def for_all_devices(lowered: Any) -> None:
+        # jax would run a program that reads no argument on one device.
+        module = lowered.compiler_ir("stablehlo").operation
+        with module.context:
+            kind = ir.IntegerType.get_signless(32)
+            count = ir.IntegerAttr.get(kind, traced.program.mesh.size)
+        module.attributes["mhlo.num_partitions"] = count
+
     try:
-        lowered = lower(traced, platforms=(platform,), change=_for_all_devices(traced))
+        lowered = lower(traced, platforms=(platform,), change=for_all_devices)
     except (NotImplementedError, ValueError, TypeError, KeyError) as error:
         raise NotExportable(
-            "jax cannot lower the program without its devices, so it cannot be sent to another"
-            f" process. {in_words(error)}"
+            "jax cannot lower the program without its devices, so it cannot be sent to"
+            f" another process. {in_words(error)}"
         ) from error
     return lowered, module_of(lowered.stage), take_callbacks(lowered.stage)
 
 
-def _for_all_devices(traced: Traced) -> Callable[[Any], None]:
-    """Has a lowered program run on every device of its mesh, also where it reads no
-    argument.
-    """
-
-    def change(lowered: Any) -> None:
-        module = lowered.compiler_ir("stablehlo").operation
-        with module.context:
-            count = ir.IntegerAttr.get(
-                ir.IntegerType.get_signless(32), traced.program.mesh.size
-            )
-        module.attributes["mhlo.num_partitions"] = count
-
-    return change
-
-
 def module_of(lowered: Any) -> LoweredModule:
-    """The module of a lowered program, to be sent.
-
-    Args:
-        lowered: jax's own `Lowered`.
-    """
+    """The module of jax's own `Lowered`, to be sent."""
     arguments = compile_arguments(lowered)
     for name, what in BESIDE.items():
         if arguments.get(name) or lowering_attribute(lowered, name):
@@ -311,10 +284,13 @@ def module_of(lowered: Any) -> LoweredModule:
             )
     file = io.BytesIO()
     stablehlo_module(lowered).operation.write_bytecode(file)
+    results = []
+    for aval in arguments["global_out_avals"]:
+        results.append((tuple(aval.shape), dtype_name(aval.dtype), spec_of_type(aval)))
     return LoweredModule(
         file.getvalue(),
         tuple(sorted(arguments["kept_var_idx"])),
-        tuple(map(_result, arguments["global_out_avals"])),
+        tuple(results),
         (
             _classes(arguments["ordered_effects"]),
             _classes(arguments["unordered_effects"]),
@@ -322,21 +298,12 @@ def module_of(lowered: Any) -> LoweredModule:
     )
 
 
-def _result(aval: Any) -> tuple[tuple[int, ...], str, Spec | None]:
-    return tuple(aval.shape), dtype_name(aval.dtype), spec_of_type(aval)
-
-
 def _classes(effects: Any) -> tuple[str, ...]:
     return tuple(sorted(type(e).__name__ for e in effects))
 
 
 def placeholder(module: LoweredModule, name: str) -> Callable[..., Any]:
-    """A function with the arguments, results and effects of a lowered program, to be
-    traced.
-
-    Args:
-        module: the lowered program.
-        name: what it is called.
+    """A function with the arguments, results and effects of a lowered program.
 
     Raises:
         ProgramError: for a module of another jax, or an effect that is not one of jax's
@@ -351,16 +318,13 @@ def placeholder(module: LoweredModule, name: str) -> Callable[..., Any]:
 
     def call(*arguments: Any) -> tuple[Any, ...]:
         mesh = jax.sharding.get_abstract_mesh()
-        results = tuple(
-            ShapedArray(
-                shape,
-                jax_dtype(dtype),
-                sharding=None if spec is None else NamedSharding(mesh, spec.to_jax()),
-            )
-            for shape, dtype, spec in module.results
-        )
-        kept = (arguments[i] for i in module.kept)
-        return tuple(_program.bind(*kept, results=results, has_effects=effects))
+        results = []
+        for shape, dtype, spec in module.results:
+            sharding = None if spec is None else NamedSharding(mesh, spec.to_jax())
+            results.append(ShapedArray(shape, jax_dtype(dtype), sharding=sharding))
+        kept = [arguments[i] for i in module.kept]
+        made = _program.bind(*kept, results=tuple(results), has_effects=effects)
+        return tuple(made)
 
     call.__name__ = call.__qualname__ = name
     return call
@@ -394,39 +358,25 @@ mlir.register_lowering(
 
 
 def put_module(lowered: Any, module: LoweredModule) -> None:
-    """Gives a lowered `placeholder` the module that it stands for.
-
-    Args:
-        lowered: jax's own `Lowered`; changed.
-        module: the lowered program.
+    """Gives jax's own `Lowered` of a `placeholder` the module that it stands for.
 
     Raises:
-        ProgramError: for bytes that are no module, or where jax keeps the module
-            elsewhere.
+        ProgramError: where jax keeps the module elsewhere.
     """
     own = kept_module(lowered)
     if not isinstance(own, ir.Module):
         raise ProgramError(
-            f"jax {jax.__version__} does not say what a program was lowered to, so it cannot be"
-            " compiled in another process. jax 0.10 to 0.12 do; or use devices of this kernel, with"
-            " target='attached'."
+            f"jax {jax.__version__} does not say what a program was lowered to, so it"
+            " cannot be compiled in another process. jax 0.10 to 0.12 do; or use devices"
+            " of this kernel, with target='attached'."
         )
-    try:
-        keep_module(lowered, ir.Module.parse(module.bytecode, own.context))
-    except Exception as error:  # damaged data can fail anywhere in the reader
-        raise ProgramError(
-            f"The program arrived damaged in the worker: {in_words(error)}. Compile it once more."
-        ) from error
+    keep_module(lowered, ir.Module.parse(module.bytecode, own.context))
 
 
 def unsharded_module(
     program: Program, platform: str, callbacks: TakenCallbacks | None = None
 ) -> LoweredModule | str:
-    """The unsharded function, lowered; or why it cannot be, in words.
-
-    Args:
-        program, platform, callbacks: as for `export_program`.
-    """
+    """The unsharded function, lowered; or why it cannot be, in words."""
     try:
         traced = trace_unsharded(program, unsharded(program), trace_for_export)
         _, module, taken = _lowered(traced, platform)
@@ -439,7 +389,7 @@ def unsharded_module(
 
 def _key(
     text: str,
-    arrays: tuple[ArraySpec, ...],
+    arrays: Sequence[ArraySpec],
     traced: Traced,
     options: Mapping[str, Any],
     platform: str,

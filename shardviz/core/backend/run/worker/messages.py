@@ -1,20 +1,16 @@
-"""What a kernel and a worker send each other: calls and answers, and calls of host
-callbacks.
+"""What a kernel and a worker send each other: answers, and calls of host callbacks.
 
-Calls and answers are pickles, over a `multiprocessing.connection`. The kernel sends
-text, numbers, arrays and values of shardviz. A class or a function of the user is never
-sent: the worker would have to import it, and would run the user's code.
+Calls and answers are pickles, over a `multiprocessing.connection`. A call is a tuple of
+one of our functions and its arguments: text, numbers, arrays and values of shardviz.
 
 Callbacks are Python functions of one process. What jax lowers names them by number
-alone, so the
-numbers are sent: the worker compiles the program with functions that ask the kernel,
-which calls the user's own with its own variables, output and files.
+alone, so the numbers are sent: the worker compiles the program with functions that ask
+the kernel, which calls the user's own with its own variables, output and files.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import pickle
 import threading
@@ -23,7 +19,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -32,44 +27,6 @@ from jax.experimental import io_callback
 from shardviz.core.backend import jax_compat
 from shardviz.core.backend.run.folders import dump_root, make_folder, remove_folder
 from shardviz.core.errors import ProgramError
-
-# The packages whose classes are the same in the worker.
-_SENT = (
-    "builtins",
-    "collections",
-    "copyreg",
-    "jax",
-    "jaxlib",
-    "ml_dtypes",
-    "numpy",
-    "shardviz",
-)
-
-
-@dataclass(frozen=True, eq=False)
-class Call:
-    """A call for the worker.
-
-    Attributes:
-        function: it is sent by name, and imported there.
-        arguments: pickled by `packed`.
-        folder: the last argument, if any: a folder for the files of the call.
-    """
-
-    function: Callable[..., Any]
-    arguments: bytes
-    folder: str | None = None
-
-    def result(self) -> Any:
-        """Makes the call.
-
-        >>> Call(max, packed((1, 2))).result()
-        2
-        """
-        arguments = pickle.loads(self.arguments)
-        return self.function(
-            *arguments, *(() if self.folder is None else (self.folder,))
-        )
 
 
 @dataclass(frozen=True)
@@ -106,32 +63,8 @@ class Answer:
 
 
 def packed(value: Any) -> bytes:
-    """A value as bytes.
-
-    Raises:
-        ProgramError: where it holds a class, a function or a value that is the user's
-            own.
-
-    >>> pickle.loads(packed({"a": (1, 2.5)}))
-    {'a': (1, 2.5)}
-    """
-    written = io.BytesIO()
-    _Pickler(written, protocol=5).dump(value)
-    return written.getvalue()
-
-
-class _Pickler(pickle.Pickler):
-    def reducer_override(self, value: Any) -> Any:
-        # Not called for text, numbers, lists, tuples and dicts of Python's own types.
-        kind = value if isinstance(value, type) else type(value)
-        owner = value if callable(value) else kind
-        module = str(getattr(owner, "__module__", None) or "builtins")
-        if module.partition(".")[0] in _SENT:
-            return NotImplemented
-        raise ProgramError(
-            f"The program holds {kind.__module__}.{kind.__qualname__}, which cannot be sent to"
-            " another process: only text, numbers and arrays are. Give one of these instead."
-        )
+    """A value as bytes."""
+    return pickle.dumps(value, protocol=5)
 
 
 _LISTS = ("host_callbacks", "keepalive")
@@ -141,14 +74,7 @@ HostCallback = Callable[..., Any]
 
 
 def take_callbacks(lowered: Any) -> tuple[HostCallback, ...]:
-    """Takes the callbacks out of a lowered program, which is then sent without them.
-
-    Args:
-        lowered: jax's own `Lowered`; changed.
-
-    Raises:
-        ProgramError: where this version of jax keeps them elsewhere.
-    """
+    """Takes the callbacks out of jax's own `Lowered`, which is then sent without them."""
     arguments = compile_arguments(lowered)
     found = tuple(arguments["host_callbacks"])
     for name in _LISTS:
@@ -157,25 +83,16 @@ def take_callbacks(lowered: Any) -> tuple[HostCallback, ...]:
 
 
 def put_callbacks(lowered: Any, callbacks: Sequence[HostCallback]) -> None:
-    """Gives a lowered program its callbacks, in the order that `take_callbacks` found
-    them in.
+    """Gives jax's own `Lowered` callbacks, which take and give flat numpy arrays.
 
-    Args:
-        lowered: jax's own `Lowered` of a program that was sent without them; changed.
-        callbacks: take and give flat numpy arrays.
-
-    Raises:
-        ProgramError: where this version of jax keeps them elsewhere.
+    They are in the order that `take_callbacks` found them in.
     """
     if callbacks:
         compile_arguments(lowered)["host_callbacks"] = list(callbacks)
 
 
 def compile_arguments(lowered: Any) -> dict[str, Any]:
-    """What jax compiles a lowered program with.
-
-    Args:
-        lowered: jax's own `Lowered`.
+    """What jax compiles its own `Lowered` with.
 
     Raises:
         ProgramError: where this version of jax keeps it elsewhere.
@@ -183,41 +100,35 @@ def compile_arguments(lowered: Any) -> dict[str, Any]:
     arguments = jax_compat.compile_arguments(lowered)
     if arguments is None or not all(name in arguments for name in _LISTS):
         raise ProgramError(
-            f"jax {jax.__version__} does not say which callbacks a lowered program has, so it"
-            " cannot be sent to another process. jax 0.10 to 0.12 do; or run it on devices of this"
-            " kernel, with target='attached'."
+            f"jax {jax.__version__} does not say which callbacks a lowered program has,"
+            " so it cannot be sent to another process. jax 0.10 to 0.12 do; or run it on"
+            " devices of this kernel, with target='attached'."
         )
     return arguments
 
 
 def effects_of(names: tuple[tuple[str, ...], tuple[str, ...]]) -> frozenset[Any]:
-    """jax's own effects of these classes.
-
-    Args:
-        names: the classes of the ordered and of the other effects.
+    """jax's own effects of these classes, the ordered ones and the other ones.
 
     Raises:
         ProgramError: for an effect that is not one of jax's callbacks.
     """
     if not any(names):
         return frozenset()
-    known = {
-        type(effect).__name__: effect
-        for effect in jax.make_jaxpr(_with_all)(0.0).effects
-    }
+
+    def with_all(x: Any) -> None:
+        for ordered in (False, True):
+            io_callback(print, None, x, ordered=ordered)
+            jax.debug.callback(print, x, ordered=ordered)
+
+    known = {type(e).__name__: e for e in jax.make_jaxpr(with_all)(0.0).effects}
     try:
         return frozenset(known[name] for kind in names for name in kind)
     except KeyError as error:
         raise ProgramError(
-            f"The program has the effect {error.args[0]}, which cannot be sent to another process."
-            " Run it on devices of this kernel, with target='attached'."
+            f"The program has the effect {error.args[0]}, which cannot be sent to"
+            " another process. Run it on devices of this kernel, with target='attached'."
         ) from None
-
-
-def _with_all(x: Any) -> None:
-    for ordered in (False, True):
-        io_callback(print, None, x, ordered=ordered)
-        jax.debug.callback(print, x, ordered=ordered)
 
 
 @dataclass(frozen=True)
@@ -235,40 +146,28 @@ class CallbackAddress:
     unsharded: int = 0
 
     def callbacks(self, unsharded: bool = False) -> list[HostCallback]:
-        """The functions that ask the kernel, in order. Called in the worker.
+        """The functions that ask the kernel, in order. Called in the worker."""
+        threads = threading.local()  # each that calls has a connection of its own
 
-        Args:
-            unsharded: those of the unsharded function.
-        """
-        caller = _Caller(self)
+        def function(number: int) -> HostCallback:
+            def called(*arguments: Any) -> Any:
+                if not hasattr(threads, "connection"):
+                    threads.connection = Client(self.address)
+                threads.connection.send((number, arguments))
+                answer, name, message = threads.connection.recv()
+                if name:
+                    # The same class and words, which jax writes into the run's error.
+                    raise type(name, (Exception,), {"__module__": "builtins"})(message)
+                return answer
+
+            return called
+
         first, count = (self.count, self.unsharded) if unsharded else (0, self.count)
-        return [caller.function(first + number) for number in range(count)]
-
-
-class _Caller:
-    """The worker's end: a connection for each thread that calls."""
-
-    def __init__(self, address: CallbackAddress) -> None:
-        self.address, self._threads = address, threading.local()
-
-    def function(self, number: int) -> HostCallback:
-        def called(*arguments: Any) -> Any:
-            connection = getattr(self._threads, "connection", None)
-            if connection is None:
-                connection = self._threads.connection = Client(self.address.address)
-            connection.send((number, arguments))
-            answer, name, message = connection.recv()
-            if name:
-                # The same class and words, which jax writes into the error of the run.
-                raise type(name, (Exception,), {"__module__": "builtins"})(message)
-            return answer
-
-        return called
+        return [function(first + number) for number in range(count)]
 
 
 class CallbackServer:
-    """The kernel's end: calls the user's functions, each connection in a thread of its
-    own.
+    """The kernel's end: calls the user's functions, each connection in its own thread.
 
     Args:
         callbacks: those of the program.
@@ -302,39 +201,34 @@ class CallbackServer:
         if not self._functions:
             yield None
             return
-        folder = _socket_folder()
+        # The path of a socket may have 100 letters only.
+        root = dump_root()
+        folder = make_folder("calls", root if len(root) < _MOST_OF_PATH else "/tmp")
         try:
             with Listener(str(folder / "calls"), backlog=_BACKLOG) as listener:
                 address = CallbackAddress(str(listener.address), *self._counts)
-                threading.Thread(
-                    target=self._accept, args=(listener,), daemon=True
-                ).start()
+                self._begin(self._accept, listener)
                 try:
                     yield address
                 finally:
                     self._closed = True
-                    with contextlib.suppress(
-                        OSError, EOFError
-                    ):  # wakes the thread that accepts
+                    # Wakes the thread that accepts.
+                    with contextlib.suppress(OSError, EOFError):
                         Client(address.address).close()
         finally:
             remove_folder(folder)
 
+    def _begin(self, target: Callable[..., None], argument: Any) -> None:
+        threading.Thread(target=target, args=(argument,), daemon=True).start()
+
     def _accept(self, listener: Listener) -> None:
         while not self._closed:
-            try:
-                connection = listener.accept()
-            except OSError:  # the end
-                continue
-            threading.Thread(
-                target=self._answer, args=(connection,), daemon=True
-            ).start()
+            with contextlib.suppress(OSError):  # the end
+                self._begin(self._answer, listener.accept())
 
     def _answer(self, connection: Connection) -> None:
-        with (
-            contextlib.suppress(OSError, EOFError),
-            connection,
-        ):  # until the worker ends
+        # Until the worker ends.
+        with contextlib.suppress(OSError, EOFError), connection:
             while True:
                 number, arguments = connection.recv()
                 connection.send(self._called(number, arguments))
@@ -352,8 +246,7 @@ _THREAD = threading.local()
 
 
 def refuse_in_callback(worker: bool) -> None:
-    """Refuses a run that would wait for the program whose host callback runs in this
-    thread.
+    """Refuses a run that would wait for the program whose callback this thread runs.
 
     Args:
         worker: whether the run is in a worker, which waits for its own callbacks, or in
@@ -373,9 +266,3 @@ def refuse_in_callback(worker: bool) -> None:
             " callback, which would wait for the program, for ever. Call it outside of the"
             " callback, and give the callback what it needs."
         )
-
-
-def _socket_folder() -> Path:
-    """A folder for a socket, whose path may have 100 letters only."""
-    root = dump_root()
-    return make_folder("calls", root if len(root) < _MOST_OF_PATH else "/tmp")

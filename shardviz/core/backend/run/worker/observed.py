@@ -8,8 +8,8 @@ did.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -70,21 +70,20 @@ def observed_order(
         raise ProgramError(
             f"The order of effects is that of a program, made by sv.program; got {shown(program)}."
         )
-    record = _Record(program)
+    events = _Events(program)
     try:
         chosen = decide(target, program.mesh.size)
-        mesh = (
-            mesh_to_lower_on
-            if chosen.worker
-            else lambda mesh: device_mesh(mesh, chosen)
-        )
-        traced = trace(program, mesh(program.mesh))
+        if chosen.worker:
+            mesh = mesh_to_lower_on(program.mesh)
+        else:
+            mesh = device_mesh(program.mesh, chosen)
+        traced = trace(program, mesh)
         leaves = value_leaves(program, values)
     except Exception:  # noqa: BLE001  the run below fails in the same way, and says so in words
         return Observed(program.name, (), _run(program, values, target))
-    jaxpr = _rewritten(traced.stage.jaxpr, record, _Position())
+    recording = jaxpr_as_fun(_recording(traced.stage.jaxpr, events, (), {}))
+    plain = jaxpr_as_fun(traced.stage.jaxpr)
     options = {k: v for k, v in program.options.items() if k != "donate"}
-    recording, plain = jaxpr_as_fun(jaxpr), jaxpr_as_fun(traced.stage.jaxpr)
 
     def recorded(*leaves: Any) -> tuple[Any, ...]:
         # The checks trace it once more, for one device: what happens there is not
@@ -93,14 +92,13 @@ def observed_order(
         unsharded = program.mesh.size > 1 and on is not None and on.size == 1
         return tuple((plain if unsharded else recording)(*leaves))
 
-    program = program.replace(
-        fn=recorded, tree=None, options=options, name=program.name
-    )
+    name = program.name
+    program = program.replace(fn=recorded, tree=None, options=options, name=name)
     report = _run(program, () if leaves is None else tuple(leaves), target)
     if report.error is None and report.outputs is not None:
         outputs = traced.out_tree.unflatten(jax.tree.leaves(report.outputs))
         report = report.replace(outputs=outputs)
-    return Observed(program.name, tuple(record.events), report)
+    return Observed(name, tuple(events.found), report)
 
 
 def _run(
@@ -109,181 +107,113 @@ def _run(
     return run_program(program, *values, target=target, cache=ExecutableCache())
 
 
-@dataclass(frozen=True)
-class _Position:
-    """Where an operation is: the loops and calls around it, and its manual mesh axes."""
-
-    around: tuple[str, ...] = ()
-    manual: Mapping[str, int] = field(default_factory=dict)
-
-    def inside(self, equation: Any) -> _Position:
-        name = equation.primitive.name
-        around = nested_in(self.around, name)
-        if name != "shard_map":
-            return _Position(around, self.manual)
-        sizes = dict(equation.params["mesh"].shape)
-        axes = equation.params.get(
-            "newly_manual_axes", equation.params.get("manual_axes", sizes)
-        )
-        return _Position(
-            around, {**self.manual, **{a: n for a, n in sizes.items() if a in axes}}
-        )
-
-
-class _Record:
-    """The events so far. Callbacks come from many threads, so one lock guards the list."""
+class _Events:
+    """The events so far; callbacks come from many threads."""
 
     def __init__(self, program: Program) -> None:
         self.mesh = program.mesh
-        self.events: list[Event] = []
+        self.found: list[Event] = []
         self._lock = threading.Lock()
 
-    def note(self, call: _Call, index: Sequence[Any], values: Sequence[Any]) -> None:
-        """Records a call with the device coordinates it came from."""
-        device, text = self._device(call, index), ", ".join(map(_short, values))
+    def note(self, event: Event, manual: Sequence[str], index: Sequence[Any]) -> None:
+        """Records an event, with the coordinates on manual axes it came from."""
+        device = event.device
+        if manual:
+            coordinates = dict(zip(manual, map(int, index), strict=True))
+            device = self._device(coordinates)
         with self._lock:
-            number = len(self.events)
-            self.events.append(
-                Event(
-                    number,
-                    call.name,
-                    call.what,
-                    call.nesting,
-                    call.ordered,
-                    device,
-                    text,
-                )
-            )
+            number = len(self.found)
+            self.found.append(replace(event, number=number, device=device))
 
-    def _device(self, call: _Call, index: Sequence[Any]) -> int | None:
-        if not call.manual:
-            # Outside shard_map a callback is called once, on the first device of the
-            # mesh.
-            return None if call.elsewhere else int(self.mesh.device_ids.flat[0])
-        coordinates = dict(
-            zip(call.manual, (int(np.asarray(i)) for i in index), strict=True)
-        )
-        if any(a not in coordinates and n > 1 for a, n in self.mesh.shape.items()):
-            return None  # on axes left to the compiler, the coordinate is not known
-        try:
-            return int(
-                self.mesh.device_ids[
-                    tuple(coordinates.get(a, 0) for a in self.mesh.axis_names)
-                ]
-            )
-        except IndexError:
-            return None  # the function named a mesh of its own
+    def _device(self, coordinates: Mapping[str, int]) -> int | None:
+        for axis, size in self.mesh.shape.items():
+            # On axes left to the compiler, the coordinate is not known.
+            if size > 1 and axis not in coordinates:
+                return None
+        position = tuple(coordinates.get(axis, 0) for axis in self.mesh.axis_names)
+        return int(self.mesh.device_ids[position])
 
 
-@dataclass(frozen=True, eq=False)
-class _Call:
-    """One operation that calls the host."""
+def _recording(
+    jaxpr: Any, events: _Events, around: tuple[str, ...], manual: Mapping[str, int]
+) -> Any:
+    """The same program, which records every call of the host.
 
-    equation: Any
-    position: _Position
-
-    @property
-    def params(self) -> Mapping[str, Any]:
-        return self.equation.params
-
-    @property
-    def kind(self) -> str:
-        return self.equation.primitive.name
-
-    @property
-    def name(self) -> str:
-        effects = list(self.equation.effects)
-        return effect_name(effects[0]) if effects else self.kind
-
-    @property
-    def ordered(self) -> bool:
-        return any(is_ordered_effect(e) for e in self.equation.effects)
-
-    @property
-    def nesting(self) -> str:
-        return " > ".join(self.position.around) or TOP_LEVEL
-
-    @property
-    def manual(self) -> tuple[str, ...]:
-        return tuple(self.position.manual)
-
-    @property
-    def elsewhere(self) -> bool:
-        """Whether it is set to happen elsewhere than on the first device."""
-        return (
-            bool(self.params.get("partitioned"))
-            or self.params.get("sharding") is not None
-        )
-
-    @property
-    def what(self) -> str:
-        if self.kind == "debug_print":
-            return self.params["fmt"]
-        return getattr(
-            callback_function(self.params["callback"]), "__name__", "callback"
-        )
-
-
-def _short(value: Any) -> str:
-    return shown(np.asarray(value).tolist(), 40)
-
-
-def _rewritten(jaxpr: Any, record: _Record, position: _Position) -> Any:
-    """The same program, which records every call of the host."""
-    return rewritten(jaxpr, lambda equation: _equations(equation, record, position))
-
-
-def _equations(equation: Any, record: _Record, position: _Position) -> list[Any]:
-    if equation.primitive.name in _CALLS:
-        return _recording(_Call(equation, position), record)
-    inside = position.inside(equation)
-    return [with_inner(equation, lambda jaxpr: _rewritten(jaxpr, record, inside))]
-
-
-def _recording(call: _Call, record: _Record) -> list[Any]:
-    """The operations that replace a call: the device coordinates, then the recorded
-    call.
+    Args:
+        jaxpr: the program, or a part of it.
+        events: where it records them.
+        around: the loops and calls around that part.
+        manual: the sizes of the manual mesh axes there.
     """
-    equation = call.equation
-    structs = [
-        jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars
-    ]
-    axes = list(call.position.manual.items())
-    made = jax.make_jaxpr(_replacement(call, record), axis_env=axes)(*structs)
-    body = plain_jaxpr(made)
-    known = dict(zip(map(id, body.invars), equation.invars, strict=True))
-    known |= dict(zip(map(id, body.outvars), equation.outvars, strict=True))
-    swap = lambda found: [known.get(id(v), v) for v in found]  # noqa: E731
-    context = {"ctx": equation.ctx, "source_info": equation.source_info}
-    return [
-        e.replace(invars=swap(e.invars), outvars=swap(e.outvars), **context)
-        for e in body.eqns
-    ]
+
+    def change(equation: Any) -> list[Any]:
+        name = equation.primitive.name
+        if name in _CALLS:
+            return _recorded_call(equation, events, around, manual)
+        axes = dict(manual)
+        if name == "shard_map":
+            params = equation.params
+            sizes = dict(params["mesh"].shape)
+            new = params.get("newly_manual_axes", params.get("manual_axes", sizes))
+            axes |= {axis: size for axis, size in sizes.items() if axis in new}
+        inside = nested_in(around, name)
+        return [with_inner(equation, lambda j: _recording(j, events, inside, axes))]
+
+    return rewritten(jaxpr, change)
 
 
-def _replacement(call: _Call, record: _Record) -> Callable[..., Any]:
-    count, params = len(call.manual), call.params
+def _recorded_call(
+    equation: Any, events: _Events, around: tuple[str, ...], manual: Mapping[str, int]
+) -> list[Any]:
+    """The operations that replace a call: device coordinates, then the recorded call."""
+    kind, params = equation.primitive.name, equation.params
+    effects, callback = list(equation.effects), params.get("callback")
+    ordered = any(is_ordered_effect(effect) for effect in effects)
+    # Outside shard_map a callback is called once, on the first device of the mesh where
+    # it does not name another one.
+    elsewhere = params.get("partitioned") or params.get("sharding") is not None
+    device = None if elsewhere else int(events.mesh.device_ids.flat[0])
+    what = params.get("fmt")
+    if what is None:
+        what = getattr(callback_function(callback), "__name__", "callback")
+    name = effect_name(effects[0]) if effects else kind
+    nesting = " > ".join(around) or TOP_LEVEL
+    event = Event(0, name, what, nesting, ordered, device, "")
 
-    def recorded(*values: Any) -> Any:
-        record.note(call, values[:count], values[count:])
-        return (
-            None if call.kind == "debug_print" else params["callback"](*values[count:])
-        )
+    def record(*values: Any) -> Any:
+        index, given = values[: len(manual)], values[len(manual) :]
+        shorts = [shown(np.asarray(value).tolist(), 40) for value in given]
+        events.note(replace(event, values=", ".join(shorts)), list(manual), index)
+        return None if kind == "debug_print" else callback(*given)
 
     def replaced(*operands: Any) -> Any:
-        values = (*(jax.lax.axis_index(a) for a in call.manual), *operands)
-        if call.kind in ("debug_print", "debug_callback"):
+        values = (*(jax.lax.axis_index(axis) for axis in manual), *operands)
+        if kind in ("debug_print", "debug_callback"):
             partitioned = {"partitioned": True} if params.get("partitioned") else {}
-            jax.debug.callback(recorded, *values, ordered=call.ordered, **partitioned)
+            jax.debug.callback(record, *values, ordered=ordered, **partitioned)
             return ()
-        shapes = [
-            jax.ShapeDtypeStruct(a.shape, a.dtype) for a in params["result_avals"]
-        ]
-        sharding = params.get("sharding")
-        if call.kind == "io_callback":
-            return io_callback(
-                recorded, shapes, *values, ordered=call.ordered, sharding=sharding
-            )
-        return jax.pure_callback(recorded, shapes, *values, sharding=sharding)
+        avals = params["result_avals"]
+        shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
+        options = {"sharding": params.get("sharding")}
+        if kind == "io_callback":
+            return io_callback(record, shapes, *values, ordered=ordered, **options)
+        return jax.pure_callback(record, shapes, *values, **options)
 
-    return replaced
+    avals = [v.aval for v in equation.invars]
+    structs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
+    made = jax.make_jaxpr(replaced, axis_env=list(manual.items()))(*structs)
+    body = plain_jaxpr(made)
+    # The operands and results of the body become those of the call.
+    outer = dict(zip(map(id, body.invars), equation.invars, strict=True))
+    outer |= dict(zip(map(id, body.outvars), equation.outvars, strict=True))
+    operations = []
+    for operation in body.eqns:
+        operations.append(
+            operation.replace(
+                invars=[outer.get(id(v), v) for v in operation.invars],
+                outvars=[outer.get(id(v), v) for v in operation.outvars],
+                ctx=equation.ctx,
+                source_info=equation.source_info,
+            )
+        )
+    return operations

@@ -42,10 +42,10 @@ from shardviz.core.backend.run.folders import (
 )
 from shardviz.core.backend.run.worker import child, messages
 from shardviz.core.backend.run.worker.settings import Limits, Settings
-from shardviz.core.errors import TargetError
 from shardviz.core.program.failure import WorkerEnd
 
 START, WORK = "worker", "compile"
+MOST_WORKERS = 3  # each holds about 300 MB once it has compiled
 _POLLS_PER_CHECK = 8  # the memory is checked in every eighth poll
 _WAIT = 5.0  # seconds in which the system ends a killed process
 _MAIN = """
@@ -66,6 +66,10 @@ sys.exit(*left)
 """
 
 
+def _nothing(*_: Any) -> None:
+    pass
+
+
 class Process:
     """One worker process.
 
@@ -74,17 +78,14 @@ class Process:
 
     Attributes:
         limits: those of the next call.
-        stage: the stage it is in; `""` while it waits for a call.
         alive: whether calls can be sent to it.
         lock: held during a call, so that an end ends the call of nobody else.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.limits = settings, Limits()
-        self.stage, self.alive = "", True
+        self.alive, self.used = True, time.monotonic()
         self.lock = threading.RLock()  # its release says who holds it
-        self.used = time.monotonic()
-        self._ended_for_memory = ended_for_memory()
         self._maker = os.getpid()
         self._folder: Path | None = None
         self._log: Any = None
@@ -98,9 +99,7 @@ class Process:
 
     @property
     def usable(self) -> bool:
-        """Whether it can take a call: it was not ended, nor its folder removed, by
-        anybody.
-        """
+        """Whether it can take a call: nobody ended it, nor removed its folder."""
         if self._system is None or self._folder is None:
             return self.alive
         return self.alive and self._system.poll() is None and self._folder.is_dir()
@@ -109,9 +108,9 @@ class Process:
         self,
         function: Callable[..., Any],
         *arguments: Any,
-        poll: Callable[[], None] = lambda: None,
-        progress: Callable[[str], None] = lambda stage: None,
-        poll_folder: Callable[[Path], None] = lambda folder: None,
+        poll: Callable[[], None] = _nothing,
+        progress: Callable[[str], None] = _nothing,
+        poll_folder: Callable[[Path], None] = _nothing,
     ) -> Any:
         """Calls a function in the worker, with a folder as its last argument.
 
@@ -124,19 +123,15 @@ class Process:
 
         Raises:
             WorkerError: where the worker ends before it answers, or reaches a limit.
-            TargetError: where the files of the worker cannot be written.
-            ProgramError: where an argument is no plain data.
             Exception: what the function raises, or `poll`.
         """
-        packed = messages.packed(arguments)  # before anything starts: it may be refused
         folder = None
-        self._ended_for_memory = ended_for_memory()
         try:
             if self._system is None:
                 self._start(poll, progress)
-            folder = Path(self._in_folder(lambda root: tempfile.mkdtemp(dir=root)))
+            folder = Path(tempfile.mkdtemp(dir=self._folder))
             answer = self._exchange(
-                messages.Call(function, packed, str(folder)),
+                (function, *arguments, str(folder)),
                 self.limits.seconds,
                 lambda: (poll_folder(folder), poll()),
                 progress,
@@ -145,14 +140,13 @@ class Process:
             self.end()
             raise
         finally:
-            self.stage, self.used = "", time.monotonic()
+            self.used = time.monotonic()
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
         return answer.result()
 
     def end(self) -> None:
         """Ends the worker at once; in a process that did not start it, only forgets it."""
-        self.alive = False
         if os.getpid() != self._maker:
             self.forget()
             return
@@ -163,15 +157,13 @@ class Process:
             remove_folder(self._folder)
 
     def forget(self) -> None:
-        """Lets go of it in a forked child: closes its pipes here, which the parent
-        keeps open.
-        """
-        self.alive = False
+        """Lets go of it in a forked child: closes its pipes, which the parent keeps."""
         self._close()
         if self._system is not None:
             self._system.returncode = 0  # not ours to wait for
 
     def _close(self) -> None:
+        self.alive = False
         for file in (self._log, self._connection):
             if file is not None:
                 with contextlib.suppress(OSError):
@@ -179,17 +171,21 @@ class Process:
 
     def _start(self, poll: Callable[[], None], progress: Callable[[str], None]) -> None:
         progress(START)
-        self.stage = START
         remove_abandoned()
-        self._folder = self._in_folder(
-            lambda root: make_folder("worker", root), dump_root()
-        )
+        self._folder = make_folder("worker", dump_root())
         # Without a name: nobody who cleans up can remove it.
-        self._log = self._in_folder(_open_log)
+        self._log = tempfile.TemporaryFile(buffering=0, dir=self._folder)  # noqa: SIM115
         self._connection, theirs = Pipe()
+        main = _MAIN.format(
+            path=_import_path(),
+            module=child.__name__,
+            socket=theirs.fileno(),
+            kernel=os.getpid(),
+            folder=str(self._folder),
+        )
         with theirs:
             self._system = subprocess.Popen(
-                [sys.executable, "-c", self._main(theirs.fileno())],
+                [sys.executable, "-c", main],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
@@ -199,109 +195,66 @@ class Process:
                 # is to end, for every process of its own group.
                 start_new_session=True,
             )
-        self._exchange(
-            messages.Call(child.ready, messages.packed(())),
-            self.limits.start_seconds,
-            poll,
-        )
-        self.stage = WORK
+        seconds = self.limits.start_seconds
+        self._exchange((child.ready,), seconds, poll, _nothing, START)
         progress(WORK)
-
-    def _main(self, socket: int) -> str:
-        return _MAIN.format(
-            path=_import_path(),
-            module=child.__name__,
-            socket=socket,
-            kernel=os.getpid(),
-            folder=str(self._folder),
-        )
-
-    def _in_folder(self, make: Callable[[str], Any], root: str = "") -> Any:
-        root = root or str(self._folder)
-        try:
-            return make(root)
-        except OSError as error:
-            raise TargetError(
-                f"The worker process needs a folder for its files, and {root} takes none:"
-                f" {error.strerror}. Free some space there, or set TMPDIR to another folder."
-            ) from error
 
     def _exchange(
         self,
-        call: messages.Call,
+        call: tuple[Any, ...],
         seconds: float | None,
         poll: Callable[[], Any],
-        progress: Callable[[str], None] = lambda stage: None,
+        progress: Callable[[str], None],
+        stage: str = WORK,
     ) -> messages.Answer:
-        """Sends a call and waits for its answer; raises where a limit is reached or
-        `poll` does.
-        """
+        """Sends a call and waits for its answer, until a limit or until `poll` raises."""
         assert self._connection is not None
-        self.stage = self.stage or WORK
         self._log.seek(0)  # the worker writes where we are: the position is shared
         self._log.truncate()
+        ended_before = ended_for_memory()
         # In a thread: a worker that hangs reads nothing, and a cancel must work all the
         # same.
         sending = (self._connection, pickle.dumps(call))
         threading.Thread(target=_send, args=sending, daemon=True).start()
         begun, polls = time.monotonic(), 0
         while True:
-            message = self._receive()
-            if message is None:
-                poll()
-                polls += 1
-                if seconds is not None and time.monotonic() - begun > seconds:
-                    raise WorkerError(
-                        WorkerEnd("too long", self.stage, seconds=seconds)
-                    )
-                if polls % _POLLS_PER_CHECK == 0:
-                    self._check_memory()
+            try:
+                message = None
+                if self._connection.poll(self.limits.poll):
+                    message = pickle.loads(self._connection.recv_bytes())
+            except (OSError, EOFError) as error:  # it ended, or another thread ended it
+                raise WorkerError(self._how_it_ended(stage, ended_before)) from error
+            if isinstance(message, messages.Answer):
+                return message
+            if message is not None:
+                stage = message.name
+                progress(stage)
                 continue
-            received = pickle.loads(message)
-            if isinstance(received, messages.Answer):
-                return received
-            self.stage = received.name
-            progress(self.stage)
+            poll()
+            polls += 1
+            if seconds is not None and time.monotonic() - begun > seconds:
+                raise WorkerError(WorkerEnd("too long", stage, seconds=seconds))
+            if polls % _POLLS_PER_CHECK == 0:
+                self._check_memory(stage)
 
-    def _receive(self) -> bytes | None:
-        """What the worker sends within the time of one poll; None for nothing."""
-        assert self._connection is not None
-        try:
-            if not self._connection.poll(self.limits.poll):
-                return None
-            return self._connection.recv_bytes()
-        except (OSError, EOFError) as error:  # it ended, or was ended by another thread
-            raise self._ended() from error
-
-    def _ended(self) -> WorkerError:
-        """The error for a worker that closed its socket."""
+    def _how_it_ended(self, stage: str, ended_before: int | None) -> WorkerEnd:
         assert self._system is not None
-        try:
+        code = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._system.wait(_WAIT)
-        except subprocess.TimeoutExpired:
-            code = None
-        exit = exit_of(code, self._ended_for_memory)
         said = cause(read_log(self._log))
-        return WorkerError(WorkerEnd("exit", self.stage, exit, said))
+        return WorkerEnd("exit", stage, exit_of(code, ended_before), said)
 
-    def _check_memory(self) -> None:
-        held = memory_of(self.pid)
-        if held is None:
-            return
-        limit, left, total = self.limits.memory, host_available(), host_total()
+    def _check_memory(self, stage: str) -> None:
+        held, limit = memory_of(self.pid) or 0, self.limits.memory
         if limit is not None and held > limit:
-            raise WorkerError(WorkerEnd("memory", self.stage, held=held, limit=limit))
-        if (
-            left is not None
-            and total
-            and left < self.limits.spare * total
-            and held > left
-        ):
-            raise WorkerError(WorkerEnd("memory", self.stage, held=held))
-
-
-def _open_log(folder: str) -> Any:
-    return tempfile.TemporaryFile(buffering=0, dir=folder)
+            raise WorkerError(WorkerEnd("memory", stage, held=held, limit=limit))
+        left, total = host_available(), host_total()
+        if left is None or total is None:
+            return
+        # A worker that holds less than what is left is not the one to blame.
+        if left < self.limits.spare * total and held > left:
+            raise WorkerError(WorkerEnd("memory", stage, held=held))
 
 
 def _import_path() -> list[str]:
@@ -318,17 +271,16 @@ def _import_path() -> list[str]:
 
 
 def _send(connection: Connection, message: bytes) -> None:
-    with contextlib.suppress(
-        OSError, ValueError
-    ):  # it ended, which the reader sees too
+    # Where it ended the reader sees that too.
+    with contextlib.suppress(OSError, ValueError):
         connection.send_bytes(message)
 
 
 def _kill(system: subprocess.Popen[bytes]) -> None:
     if system.poll() is None:
-        if hasattr(os, "killpg"):  # with what it started, such as an assembler
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(system.pid, signal.SIGKILL)
+        # With what it started, such as an assembler.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(system.pid, signal.SIGKILL)
         system.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             system.wait(_WAIT)
@@ -344,9 +296,6 @@ def memory_of(pid: int | None) -> int | None:
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
         return None  # gone, or not Linux
-
-
-MOST_WORKERS = 3  # each holds about 300 MB once it has compiled
 
 
 class Pool:
@@ -366,18 +315,16 @@ class Pool:
         self._ends_at_exit = False
         if hasattr(os, "register_at_fork"):
             me = weakref.ref(self)
-            os.register_at_fork(
-                after_in_child=lambda: (pool := me()) and pool._forget()
-            )
+            forget = lambda: (pool := me()) and pool._forget()  # noqa: E731
+            os.register_at_fork(after_in_child=forget)
 
     def call(
         self,
         settings: Settings,
         function: Callable[..., Any],
         *arguments: Any,
-        poll: Callable[[], None] = lambda: None,
-        progress: Callable[[str], None] = lambda stage: None,
-        poll_folder: Callable[[Path], None] = lambda folder: None,
+        poll: Callable[[], None] = _nothing,
+        **options: Any,
     ) -> Any:
         """Calls a function in the worker of that kind; as `Process.call`.
 
@@ -392,16 +339,8 @@ class Pool:
                 while not process.lock.acquire(timeout=limits.poll):
                     poll()
                 process.limits = limits
-                if (
-                    process.usable
-                ):  # the call before, or somebody else, may have ended it
-                    return process.call(
-                        function,
-                        *arguments,
-                        poll=poll,
-                        progress=progress,
-                        poll_folder=poll_folder,
-                    )
+                if process.usable:  # the call before may have ended it
+                    return process.call(function, *arguments, poll=poll, **options)
                 process.end()
             finally:
                 # An interrupt may come between any two lines, before it is acquired as
@@ -422,15 +361,13 @@ class Pool:
     def end(self) -> None:
         """Ends every worker at once; the next call starts a new one."""
         with self._lock:
-            processes = list(self._processes.values())
-            self._processes.clear()
-        for process in processes:
+            processes, self._processes = self._processes, {}
+        for process in processes.values():
             process.end()
 
     def _forget(self) -> None:
-        """In a forked child: the workers are the parent's, whose threads may hold the
-        locks.
-        """
+        # In a forked child the workers are the parent's, whose threads may hold the
+        # locks.
         self._lock = threading.Lock()
         processes, self._processes = self._processes, {}
         for process in processes.values():
@@ -443,9 +380,8 @@ class Pool:
             self._ends_at_exit = True
             me = weakref.ref(self)
             register = getattr(threading, "_register_atexit", atexit.register)
-            with contextlib.suppress(
-                RuntimeError
-            ):  # too late: the worker ends with the kernel
+            # Where it is too late, the worker ends with the kernel.
+            with contextlib.suppress(RuntimeError):
                 register(lambda: (pool := me()) and pool.end())
 
     def _process(self, settings: Settings) -> Process:
@@ -457,17 +393,13 @@ class Pool:
             return process
 
     def _end_idle(self) -> None:
-        """Ends the worker that was used least recently, where there are many and it
-        waits.
-        """
+        """Where there are many, ends the one that waits and was used least recently."""
         if len(self._processes) < MOST_WORKERS:
             return
-        for settings, process in sorted(
-            self._processes.items(), key=lambda item: item[1].used
-        ):
+        for process in sorted(self._processes.values(), key=lambda p: p.used):
             if process.lock.acquire(blocking=False):
                 try:
-                    del self._processes[settings]
+                    del self._processes[process.settings]
                     process.end()
                 finally:
                     process.lock.release()
@@ -475,8 +407,9 @@ class Pool:
 
     def _remove_ended(self) -> None:
         with self._lock:
-            for settings in [s for s, p in self._processes.items() if not p.alive]:
-                del self._processes[settings]
+            for process in list(self._processes.values()):
+                if not process.alive:
+                    del self._processes[process.settings]
 
 
 #: The workers of this kernel.

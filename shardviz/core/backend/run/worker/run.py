@@ -8,7 +8,7 @@ its stage.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -135,7 +135,7 @@ class InWorker(Runner):
         made: list[Compiled] = []
 
         def make() -> Compiled:
-            answer = self._call(child.compile_exported, lowered, True)
+            answer = self._call(lowered, new=True)
             made.append(_compiled(answer, lowered, self.target.topology))
             return made[0]
 
@@ -153,7 +153,7 @@ class InWorker(Runner):
         if job.leaves is not None:
             with copies_allowed():
                 values = [child.value_of(summed(leaf)) for leaf in job.leaves]
-        answer = self._call(child.run_exported, lowered, values, job.repeat, new)
+        answer = self._call(lowered, new, values)
         if new:
             made = _compiled(answer, lowered)
             cache.get_or_make(lowered.key, lambda: made, job.program.name)
@@ -168,7 +168,10 @@ class InWorker(Runner):
         return ExecutableCache(size=1) if self.taken.program else self.job.cache
 
     def _call(
-        self, function: Callable[..., Any], exported: ExportedProgram, *arguments: Any
+        self,
+        exported: ExportedProgram,
+        new: bool,
+        values: list[child.Value] | None = None,
     ) -> child.WorkerAnswer:
         job, dump = self.job, _DumpReader(self.job)
         server = CallbackServer(self.taken.program, self.taken.unsharded)
@@ -182,10 +185,12 @@ class InWorker(Runner):
             try:
                 answer = self.pool.call(
                     self.settings,
-                    function,
+                    child.do_exported,
                     exported,
                     address,
-                    *arguments,
+                    new,
+                    job.repeat,
+                    values,
                     poll=poll,
                     progress=self._enter_stage,
                     poll_folder=dump.poll,
@@ -343,14 +348,11 @@ def _with_roofline(report: Report, topology: Topology | None) -> Report:
 
 def _without_sources(report: Report) -> Report:
     """The report of the same code compiled from other lines, without source lines."""
-    change = {
-        name: None if found is None else tuple(c.without_source() for c in found)
-        for name, found in (
-            ("collectives", report.collectives),
-            ("partitioned", report.partitioned),
-        )
-    }
-    return report.replace(**change)
+    collectives = [c.without_source() for c in report.collectives or ()]
+    partitioned = report.partitioned
+    if partitioned is not None:
+        partitioned = tuple(c.without_source() for c in partitioned)
+    return report.replace(collectives=tuple(collectives), partitioned=partitioned)
 
 
 def compile_program(
@@ -358,9 +360,7 @@ def compile_program(
     target: Target | str | None = None,
     *,
     cache: ExecutableCache,
-    progress: Callable[[str], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
-    preview: Callable[[Report], None] | None = None,
+    **options: Any,
 ) -> Report:
     """Compiles a program; nothing is placed or executed.
 
@@ -369,11 +369,7 @@ def compile_program(
         target: what for: text as `targets.decide` parses it; None for this kernel's
             devices where there are enough, else simulated ones.
         cache: where executables are kept.
-        progress: called with the name of every stage as it begins.
-        cancelled: called between stages, and repeatedly while the worker is busy; True
-            ends the execution and the worker.
-        preview: called with the report so far as soon as XLA's partitioner is done in
-            the worker, which compiles on.
+        **options: `progress`, `cancelled` and `preview` of `Job`.
 
     Raises:
         ProgramError: for what is no Program at all.
@@ -385,9 +381,7 @@ def compile_program(
     >>> compile_program(program, cache=ExecutableCache()).ok
     True
     """
-    job = Job(
-        program, cache=cache, progress=progress, cancelled=cancelled, preview=preview
-    )
+    job = Job(program, cache=cache, **options)
     return drive(job, lambda job: runner_for(job, target))
 
 
@@ -397,9 +391,7 @@ def run_program(
     target: Target | str | None = None,
     repeat: int = 1,
     cache: ExecutableCache,
-    progress: Callable[[str], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
-    preview: Callable[[Report], None] | None = None,
+    **options: Any,
 ) -> Report:
     """Compiles and runs a program, and checks what was predicted against what happened.
 
@@ -407,10 +399,9 @@ def run_program(
         program: what to run.
         *values: its arguments; where none are given, small made-up values, the same
             each time.
-        target: as for `compile_program`.
+        target, cache: as for `compile_program`.
         repeat: how often to execute it.
-        cache, progress, cancelled, preview: as for `compile_program`; `cancelled` is
-            also called between repeats.
+        **options: further ones of `Job`.
 
     Raises:
         ProgramError: for what is no Program at all.
@@ -422,15 +413,7 @@ def run_program(
     >>> run_program(program, cache=ExecutableCache()).outputs.shape
     (8,)
     """
-    job = Job(
-        program,
-        cache=cache,
-        repeat=repeat,
-        values=values,
-        progress=progress,
-        cancelled=cancelled,
-        preview=preview,
-    )
+    job = Job(program, cache=cache, repeat=repeat, values=values, **options)
     return drive(job, lambda job: runner_for(job, target))
 
 

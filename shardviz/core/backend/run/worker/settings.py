@@ -70,13 +70,8 @@ class Settings:
     def of(cls, platform: str, needed: int, most: int) -> Settings:
         """The worker for so many devices of a platform.
 
-        Workers have one of a few numbers of CPU devices, so that another mesh finds one
-        running.
-
-        Args:
-            platform: `"cpu"`, `"tpu"` or `"gpu"`.
-            needed: how many devices the program is for.
-            most: how many CPU devices one process simulates.
+        Of CPU devices it has one of a few numbers, the last of which is `most`, so that
+        another mesh finds a worker running.
 
         >>> [Settings.of("cpu", needed, 1024).devices for needed in (2, 65, 513)]
         [64, 512, 1024]
