@@ -8,7 +8,6 @@ import threading
 
 import pytest
 
-from shardviz.core.errors import ProgramError
 from shardviz.core.program.cache import ExecutableCache
 
 
@@ -106,12 +105,6 @@ def test_a_waiting_thread_takes_over_from_one_that_failed():
     assert len(errors) == 1
 
 
-@pytest.mark.parametrize("size", [0, -1, True, 1.5, "8", None])
-def test_a_size_that_is_none_is_refused(size):
-    with pytest.raises(ProgramError, match="1 or more"):
-        ExecutableCache(size)
-
-
 PURE = [
     "program.cache",
     "xla.collectives",
@@ -127,8 +120,3 @@ PURE = [
 def test_these_modules_import_no_jax(module):
     code = f"import sys, shardviz.core.{module}; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
-
-
-def test_that_test_can_fail():
-    code = "import sys, shardviz.core.backend.bridge; sys.exit('jax' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 1

@@ -92,10 +92,6 @@ def test_our_own_words_stand_alone():
     assert (found.stage, found.message) == ("program", "x does not divide.")
 
 
-def test_an_error_without_a_traceback_has_no_line():
-    assert failure("run", RuntimeError("lost")).source == ""
-
-
 def test_what_the_machine_lacks_is_no_refusal_of_the_compiler():
     full = failure("compile", OSError(28, "No space left on device"))
     assert (full.code, full.said) == ("system", "OSError: [Errno 28] No space left on device")

@@ -59,9 +59,6 @@ def mesh_of_names(mesh: MeshSpec) -> Mesh:
     """A jax Mesh of devices that have only ids: enough to lower, never to run.
 
     jax lowers callbacks to Python for named devices only. Starts jax's backend.
-
-    Raises:
-        ProgramError: for a mesh that is too large to name every device.
     """
     if mesh.size > MOST_NAMED:
         raise ProgramError(
@@ -78,9 +75,6 @@ def mesh_to_lower_on(mesh: MeshSpec) -> Mesh:
 
     It has the CPU devices of this kernel where there are enough, since a program may
     name them itself, else devices that have only ids. Starts jax's backend.
-
-    Raises:
-        ProgramError: for a mesh that is too large to name every device.
     """
     if count_of("cpu") >= mesh.size:
         return mesh_of(devices_for(mesh, attached_devices("cpu")), mesh)
@@ -92,9 +86,6 @@ def devices_for(mesh: MeshSpec, devices: Sequence[Any]) -> list[Any]:
 
     Ids that the platform has mean its devices. Ids that it lacks are names: the lowest
     of them is the first of `devices`, and so on, so that permuted ids permute devices.
-
-    Raises:
-        TargetError: there are too few.
     """
     ids = mesh.device_ids.ravel()
     platform = devices[0].platform
@@ -145,11 +136,7 @@ def ask_for_cpus(count: int, exactly: bool = False) -> None:
 
 
 def attached_devices(platform: str | None) -> tuple[Any, ...]:
-    """jax's devices of a platform, or of its first one; starts the backend.
-
-    Raises:
-        TargetError: where there are none.
-    """
+    """jax's devices of a platform, or of its first one; starts the backend."""
     try:
         return tuple(jax.devices(platform))
     except (RuntimeError, AssertionError) as error:
@@ -286,11 +273,7 @@ def fit_now(memory: Memory, capacity: Capacity, devices: int, placed: int = 0) -
 def refuse_too_big(
     memory: Memory, capacity: Capacity, devices: int, placed: int = 0
 ) -> None:
-    """Refuses a run that does not fit; the arguments are those of `fit_now`.
-
-    Raises:
-        OutOfMemory: with what it needs and what is free.
-    """
+    """Refuses a run that does not fit; the arguments are those of `fit_now`."""
     fit = fit_now(memory, capacity, devices, placed)
     if fit.ok is not False:
         return

@@ -137,10 +137,6 @@ def lower(
         platforms: the platforms to lower for, such as `("tpu",)`; needed on an
             AbstractMesh.
         change: changes jax's own `Lowered` before its text is read.
-
-    Raises:
-        ProgramError: as `trace` does.
-        Exception: whatever the function or jax raises.
     """
     if isinstance(program, Traced):
         traced = program
@@ -209,9 +205,6 @@ def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
     Args:
         lowered: what to compile.
         mesh: the mesh whose axes the collectives are given in.
-
-    Raises:
-        Exception: whatever the compiler raises.
     """
     dumped = compile_with_dump(lowered.stage, compiler_options(lowered.traced.program))
     stage, before = dumped.compiled, dumped.partitioned
@@ -279,11 +272,7 @@ def fingerprint(
 
 
 def compiler_options(program: Program) -> dict[str, Any]:
-    """The options that go to the compiler: all but `donate`.
-
-    Raises:
-        ProgramError: for an option that is neither.
-    """
+    """The options that go to the compiler: all but `donate`."""
     options = {k: v for k, v in program.options.items() if k != "donate"}
     for name, value in options.items():
         if not (isinstance(name, str) and isinstance(value, PLAIN)):

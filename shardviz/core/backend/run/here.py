@@ -236,11 +236,7 @@ class Here(Runner):
         job.check(*compared)
 
     def refuse_if_too_big(self, executable: Executable, inputs: Inputs) -> None:
-        """Refuses a run that has not enough memory.
-
-        Raises:
-            OutOfMemory: with what it needs and what is free.
-        """
+        """Refuses a run that has not enough memory."""
         capacity, placed = capacity_of(self.devices), inputs.bytes_in_place
         refuse_too_big(executable.memory, capacity, len(self.devices), placed)
         is_simulated = self.devices[0].platform == "cpu"

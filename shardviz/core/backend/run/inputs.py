@@ -34,11 +34,7 @@ def copies_allowed() -> Any:
 
 
 def value_leaves(program: Program, values: Sequence[Any]) -> list[Any] | None:
-    """The leaves of the user's values, checked against the program; None for none.
-
-    Raises:
-        ProgramError: for a wrong number, tree, shape or dtype.
-    """
+    """The leaves of the user's values, checked against the program; None for none."""
     if not values:
         return None
     leaves = [v[...] if is_ref(v) else v for v in _leaves(program, tuple(values))]

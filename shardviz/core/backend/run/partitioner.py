@@ -121,10 +121,6 @@ def compile_with_dump(
         folder: else the folder for the dump, whose files stay; by default a temporary
             one.
 
-    Raises:
-        ProgramError: for a mesh axis whose name this jaxlib cannot compile.
-        Exception: whatever the compiler raises.
-
     >>> import jax
     >>> dumped = compile_with_dump(jax.jit(abs).lower(1.0))
     >>> dumped.partitioned, dumped.reason.code

@@ -90,9 +90,6 @@ class Job:
         stage: the stage that it is in.
         leaves: the values, checked; None for made-up ones.
         rendezvous: where this process meets others that make the same call.
-
-    Raises:
-        ProgramError: for what is no Program at all.
     """
 
     def __init__(
@@ -121,11 +118,7 @@ class Job:
         self._progress = progress
 
     def begin(self) -> None:
-        """Checks the values, and notes the layouts of the arguments.
-
-        Raises:
-            ProgramError: for values that do not fit, or what cannot be laid out.
-        """
+        """Checks the values, and notes the layouts of the arguments."""
         if self.repeat is not None:
             check_repeat(self.repeat)
             self.leaves = value_leaves(self.program, self.values)
@@ -219,8 +212,7 @@ class Runner(ABC):
     def lower(self, traced: Traced) -> Any:
         """Lowers what was traced, in whatever form the other methods take.
 
-        Raises:
-            NotExportable: where it cannot be sent to where this runner works.
+        It raises NotExportable where it cannot be sent to where this runner works.
         """
 
     @abstractmethod
@@ -313,11 +305,7 @@ def requested_layouts(program: Program) -> dict[str, Any]:
 
 
 def check_repeat(repeat: Any) -> None:
-    """Refuses what does not say how often to run.
-
-    Raises:
-        ProgramError: for anything but a number from 1 to MAX_REPEAT.
-    """
+    """Refuses what does not say how often to run."""
     is_number = isinstance(repeat, int) and not isinstance(repeat, bool)
     if not is_number or not 1 <= repeat <= MAX_REPEAT:
         raise ProgramError(

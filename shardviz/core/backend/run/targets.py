@@ -79,9 +79,6 @@ def _here() -> tuple[Target, ...]:
 def described(text: str) -> Target:
     """The target of described hardware, parsed.
 
-    Raises:
-        TargetError: with what could not be read, and how it is written.
-
     >>> str(described("tpu:v5p:8x8x16"))
     'TPU v5p 8×8×16, described'
     """
@@ -98,10 +95,6 @@ def decide(text: str | Target | None, needed: int) -> Target:
     Args:
         text: as for `choose`, or described hardware such as `"tpu:v5e:4x4"`.
         needed: how many devices the mesh has.
-
-    Raises:
-        TargetError: where there is no such target, or its number of devices does not
-            fit.
 
     >>> decide("cpu:64", 64).worker, decide("attached", 1).worker
     (True, False)
@@ -136,9 +129,6 @@ def choose(text: str | Target | None, needed: int) -> Target:
         text: `"attached"`, `"gpu"`, `"tpu"`, `"cpu"`, `"cpu:8"`; None or `""` for
             attached devices where there are enough of them, else simulated ones.
         needed: how many devices the mesh has.
-
-    Raises:
-        TargetError: where there is no such target, or it has too few devices.
 
     >>> choose("cpu:1", 1).count
     1
@@ -212,11 +202,7 @@ def _cpu_count(word: str, needed: int) -> int:
 
 
 def devices_of(target: Target) -> tuple[Any, ...]:
-    """The jax devices of a target in this process; starts jax's backend.
-
-    Raises:
-        TargetError: if there are too few, or they are only described.
-    """
+    """The jax devices of a target in this process; starts jax's backend."""
     if target.text:
         raise TargetError(only_described(target.text))
     devices = attached_devices(target.platform or None)
@@ -230,9 +216,6 @@ def device_mesh(mesh: MeshSpec, target: Target) -> Mesh:
 
     Ids that the target has mean its devices. Ids that it lacks are names: the lowest of
     them is its first device, and so on, so that permuted ids permute devices.
-
-    Raises:
-        TargetError: if the target has too few devices, or none in this process.
     """
     chosen = devices_for(mesh, devices_of(target))
     if not own_devices(chosen):
@@ -265,9 +248,6 @@ def missing(platform: str) -> str:
 def fits(topology: Topology, needed: int) -> None:
     """Refuses a mesh whose size is not the number of devices.
 
-    Raises:
-        TargetError: with the meshes and slices that would fit.
-
     >>> fits(Topology.parse("tpu:v5e:4x4"), 16)
     """
     if topology.devices == needed:
@@ -291,10 +271,6 @@ def compile_only_mesh(mesh: MeshSpec, text: str) -> tuple[Mesh, tuple[Finding, .
     Args:
         mesh: the mesh; as many devices as the target.
         text: the target, `"tpu:v5e:4x4"`.
-
-    Raises:
-        TargetError: where the compiler is not installed, or makes other devices than
-            described.
     """
     topology = Topology.parse(text)
     fits(topology, mesh.size)
@@ -316,12 +292,7 @@ def compile_only_mesh(mesh: MeshSpec, text: str) -> tuple[Mesh, tuple[Finding, .
 
 
 def compile_only_devices(topology: Topology) -> list[Any]:
-    """The devices that the compiler makes of a description, in its order.
-
-    Raises:
-        TargetError: where the compiler is not installed or does not know the
-            description.
-    """
+    """The devices that the compiler makes of a description, in its order."""
     platform = topology.chip.platform
     if words := missing(platform):
         raise TargetError(words)

@@ -174,9 +174,6 @@ def export_program(
         run: whether it will be run and compared with the unsharded function.
         capacity: bytes of memory on each device of the target.
         callbacks: takes the program's callbacks; None to refuse a program that has any.
-
-    Raises:
-        NotExportable: for a program that cannot be exported, with the reason.
     """
     calls = traced.effects or callback_names(traced.stage.jaxpr)
     if calls and callbacks is None:
@@ -220,12 +217,7 @@ def export_program(
 
 
 def trace_for_export(program: Program) -> Traced:
-    """The program traced on its mesh, without devices.
-
-    Raises:
-        ProgramError: as `trace` does, and for callbacks on a mesh that is too large.
-        Exception: whatever the function raises.
-    """
+    """The program traced on its mesh, without devices."""
     traced = trace(program, abstract_mesh(program.mesh))
     typed = any(spec is not None for spec in specs_of_types(traced))
     # jax lowers callbacks for devices only.
@@ -303,12 +295,7 @@ def _classes(effects: Any) -> tuple[str, ...]:
 
 
 def placeholder(module: LoweredModule, name: str) -> Callable[..., Any]:
-    """A function with the arguments, results and effects of a lowered program.
-
-    Raises:
-        ProgramError: for a module of another jax, or an effect that is not one of jax's
-            callbacks.
-    """
+    """A function with the arguments, results and effects of a lowered program."""
     if module.versions != _VERSIONS:
         raise ProgramError(
             f"The program was lowered by jax {module.versions[0]} and jaxlib {module.versions[1]},"
@@ -358,11 +345,7 @@ mlir.register_lowering(
 
 
 def put_module(lowered: Any, module: LoweredModule) -> None:
-    """Gives jax's own `Lowered` of a `placeholder` the module that it stands for.
-
-    Raises:
-        ProgramError: where jax keeps the module elsewhere.
-    """
+    """Gives jax's own `Lowered` of a `placeholder` the module that it stands for."""
     own = kept_module(lowered)
     if not isinstance(own, ir.Module):
         raise ProgramError(

@@ -51,9 +51,6 @@ class Answer:
     def result(self) -> Any:
         """What the function returned.
 
-        Raises:
-            Exception: what it raised.
-
         >>> Answer(5).result()
         5
         """
@@ -92,11 +89,7 @@ def put_callbacks(lowered: Any, callbacks: Sequence[HostCallback]) -> None:
 
 
 def compile_arguments(lowered: Any) -> dict[str, Any]:
-    """What jax compiles its own `Lowered` with.
-
-    Raises:
-        ProgramError: where this version of jax keeps it elsewhere.
-    """
+    """What jax compiles its own `Lowered` with."""
     arguments = jax_compat.compile_arguments(lowered)
     if arguments is None or not all(name in arguments for name in _LISTS):
         raise ProgramError(
@@ -108,11 +101,7 @@ def compile_arguments(lowered: Any) -> dict[str, Any]:
 
 
 def effects_of(names: tuple[tuple[str, ...], tuple[str, ...]]) -> frozenset[Any]:
-    """jax's own effects of these classes, the ordered ones and the other ones.
-
-    Raises:
-        ProgramError: for an effect that is not one of jax's callbacks.
-    """
+    """jax's own effects of these classes, the ordered ones and the other ones."""
     if not any(names):
         return frozenset()
 
@@ -251,9 +240,6 @@ def refuse_in_callback(worker: bool) -> None:
     Args:
         worker: whether the run is in a worker, which waits for its own callbacks, or in
             this process, where XLA does.
-
-    Raises:
-        ProgramError: in a thread that calls callbacks of the one or the other.
     """
     if worker:
         waits = getattr(_THREAD, "calls", False)

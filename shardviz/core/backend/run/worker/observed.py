@@ -53,10 +53,6 @@ def observed_order(
         *values: its arguments; made up where none are given.
         target: where to run it, as for `run_program`.
 
-    Raises:
-        ProgramError: for what is no Program. The error of a run that fails is in
-            `.report`.
-
     >>> from shardviz.core.layout.array_spec import ArraySpec
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> def log(x):

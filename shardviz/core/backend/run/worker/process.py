@@ -120,10 +120,6 @@ class Process:
             poll: called repeatedly; what it raises ends the worker at once.
             progress: called with the name of every stage as it begins.
             poll_folder: called repeatedly with the folder of the call.
-
-        Raises:
-            WorkerError: where the worker ends before it answers, or reaches a limit.
-            Exception: what the function raises, or `poll`.
         """
         folder = None
         try:

@@ -267,11 +267,7 @@ class InKernel(Here):
     """Does a job in this kernel, after a trial of what may end the process."""
 
     def before_compile(self, lowered: Lowered) -> None:
-        """Tries programs with partial sums in the worker first: XLA aborts at some.
-
-        Raises:
-            TargetError: where it ended the worker, as it would have ended this process.
-        """
+        """Tries programs with partial sums in the worker first: XLA aborts at some."""
         program = self.job.program
         few = 1 < program.mesh.size <= MOST_SIMULATED
         if "unreduced={" not in lowered.text or not few:
@@ -371,9 +367,6 @@ def compile_program(
         cache: where executables are kept.
         **options: `progress`, `cancelled` and `preview` of `Job`.
 
-    Raises:
-        ProgramError: for what is no Program at all.
-
     >>> import jax.numpy as jnp
     >>> from shardviz.core.layout.array_spec import ArraySpec
     >>> from shardviz.core.layout.mesh import make_mesh
@@ -403,9 +396,6 @@ def run_program(
         repeat: how often to execute it.
         **options: further ones of `Job`.
 
-    Raises:
-        ProgramError: for what is no Program at all.
-
     >>> import jax.numpy as jnp
     >>> from shardviz.core.layout.array_spec import ArraySpec
     >>> from shardviz.core.layout.mesh import make_mesh
@@ -418,12 +408,7 @@ def run_program(
 
 
 def runner_for(job: Job, target: Target | str | None) -> Runner:
-    """The runner for a target: this kernel or a worker.
-
-    Raises:
-        TargetError: where there is no such target, or its number of devices does not
-            fit.
-    """
+    """The runner for a target: this kernel or a worker."""
     job.note(target=target if isinstance(target, str) else "")
     chosen = decide(target, job.program.mesh.size)
     job.note(target=str(chosen))

@@ -143,9 +143,6 @@ class Limits:
         """The limits that the user set: `SHARDVIZ_WORKER_SECONDS`,
         `SHARDVIZ_WORKER_GIB`.
 
-        Raises:
-            TargetError: for what is no positive number.
-
         >>> Limits.of({"SHARDVIZ_WORKER_GIB": "1.5"}).memory
         1610612736
         """
