@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from shardviz.core.backend.shardy.builder import all_axes
 from shardviz.core.program.explanation import NotSplitLine
-from shardviz.core.program.plan_notes import Note
+from shardviz.core.program.plan_notes import PlanNote
 from tests.propagation.planning import V, W, X, plan
 
 
@@ -262,10 +262,11 @@ def test_a_shard_map_shows_one_block(plans):
 UNCOVERED = {
     "custom call": (
         lambda x: jax.ffi.ffi_call("mine", jax.ShapeDtypeStruct(x.shape, x.dtype))(x) * 2,
-        "ffi_call", Note("call", ("mine",)),
+        "ffi_call", PlanNote("call", ("mine",)),
     ),
     "LAPACK": (
-        lambda x: jnp.linalg.cholesky(x @ x.T), "cholesky[0]", Note("call", ("lapack_spotrf_ffi",))
+        lambda x: jnp.linalg.cholesky(x @ x.T), "cholesky[0]",
+        PlanNote("call", ("lapack_spotrf_ffi",)),
     ),
     "callback": (
         lambda x: jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), x) * 2,
@@ -325,7 +326,7 @@ def test_ordered_effects_are_values_and_results_keep_their_names(eight_devices):
 def test_an_unused_argument_is_still_there(eight_devices):
     made = plan(lambda x, w: w * 2, x=X, w=W)
     assert [op.name for op in made.ops[:2]] == ["x", "w"]
-    assert made.op("x").notes == (Note("unused"),)
+    assert made.op("x").notes == (PlanNote("unused"),)
     assert str(made.op("w").spec) == "P(None, 'model')"
 
 
@@ -339,4 +340,4 @@ def test_sizes_of_one_split_nothing(eight_devices):
 
     made = plan(jnp.sin, make_mesh(data=4, model=1), x=((64, 32), "data, model"))
     assert str(made.op("sin").spec) == "P('data', None)"
-    assert made.notes == (Note("size one", ("model",)),)
+    assert made.notes == (PlanNote("size one", ("model",)),)

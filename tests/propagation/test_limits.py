@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from shardviz.core.backend.shardy import attributes
-from shardviz.core.program.plan_notes import Note
+from shardviz.core.program.plan_notes import PlanNote
 from shardviz.core.program.uncertain import Uncertain
 from tests.propagation.planning import plan
 
@@ -109,7 +109,7 @@ def test_what_is_uncertain_names_dimension_and_axes(eight_devices):
     (found,) = uncertain(made)
     assert found == Uncertain("along", ("model",), 1, "reverse")
     assert found in made.why("rev").facts
-    assert Note("uncertain", ("rev",)) in made.notes
+    assert PlanNote("uncertain", ("rev",)) in made.notes
 
 
 def uncertain(made):

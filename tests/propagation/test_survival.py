@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shardviz.core.program.explanation import NotSplitLine, SplitLine
-from shardviz.core.program.plan_notes import Note
+from shardviz.core.program.plan_notes import PlanNote
 from tests.propagation.planning import plan, spec
 from tests.propagation.survival import ALIKE, PROGRAMS, X
 
@@ -59,9 +59,9 @@ def test_what_a_shard_map_takes_says_so(survived, eight_devices):
 @needs_alike
 def test_alike_values_name_each_other_and_whence_their_axes_came(survived, eight_devices):
     made = plan(ALIKE["alike: a constant"], x=X)
-    assert made.op("x").notes == (Note("alike", ("broadcast_in_dim",)),)
+    assert made.op("x").notes == (PlanNote("alike", ("broadcast_in_dim",)),)
     constant = made.op("broadcast_in_dim")
-    assert constant.notes == (Note("alike", ("x",)),)
+    assert constant.notes == (PlanNote("alike", ("x",)),)
     assert spec(constant) == "P('data', 'model')"
     for op in (constant, made.op("add"), made.op("output")):
         assert str(op.origins["data"]) == "data from argument x"

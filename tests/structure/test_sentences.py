@@ -49,7 +49,7 @@ STILL = {
     "core/backend/shardy/explicit_choices.py": 2,
     "core/backend/shardy/explicit_errors.py": 3,
     "core/backend/shardy/lowering.py": 3,
-    "core/backend/shardy/pipeline.py": 6,
+    "core/backend/shardy/pipeline.py": 4,
     "core/backend/tracing/arguments.py": 4,
     "core/backend/tracing/named_meshes.py": 2,
     "core/format.py": 4,

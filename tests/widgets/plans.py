@@ -5,7 +5,7 @@ from __future__ import annotations
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_notes import Note, Refusal
+from shardviz.core.program.plan_notes import PlanNote, Refusal
 from shardviz.core.program.plan_values import (
     Choice,
     Diagnosis,
@@ -73,7 +73,7 @@ def _value(
         operands=(before, f"w_{layer}") if opcode.startswith("dot") else (before,),
         scope=("jit(f)", f"layer_{layer}"), region="loop body" if looped else "",
         trips=12 if looped else None, backward=backward, covered=not hidden,
-        notes=(Note("kernel"), Note("no rule")) if hidden else (),
+        notes=(PlanNote("kernel"), PlanNote("no rule")) if hidden else (),
     )  # fmt: skip
 
 

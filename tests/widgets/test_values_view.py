@@ -7,7 +7,7 @@ import pytest
 
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_notes import Note
+from shardviz.core.program.plan_notes import PlanNote
 from shardviz.core.program.plan_values import Origin, PlannedOp
 from shardviz.core.program.report import Collective
 from shardviz.widgets.values_view import BACKWARD, NOT_COVERED, explanation_view, values_view
@@ -25,7 +25,7 @@ PLANS = {
                 "v", "op", shape=(8, 4), dtype="float32",
                 spec=Spec.of(("data:(1)2", "model"), None, unreduced=("data:(2)2",)),
                 origins={"data:(1)2": Origin("data:(1)2", "constraint", "v", "f.py:3")},
-                operands=("s", "gone"), notes=(Note("unused"),),
+                operands=("s", "gone"), notes=(PlanNote("unused"),),
             ),
             PlannedOp("five", "result", shape=(2, 2, 2, 2, 2), spec=Spec.of(None, "model")),
         ),

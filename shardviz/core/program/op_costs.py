@@ -23,26 +23,11 @@ from shardviz.core.program.plan_values import (
 )
 
 # They only move or name values, or contain other operations.
-_FREE = frozenset(
-    (
-        "constant",
-        "iota",
-        "reshape",
-        "bitcast_convert",
-        "optimization_barrier",
-        "tuple",
-        "get_tuple_element",
-        "while",
-        "case",
-        "if",
-        "call",
-        "custom_call",
-        "composite",
-        "return",
-        "after_all",
-        "create_token",
-    )
-)
+_FREE = frozenset({
+    "constant", "iota", "reshape", "bitcast_convert", "optimization_barrier", "tuple",
+    "get_tuple_element", "while", "case", "if", "call", "custom_call", "composite",
+    "return", "after_all", "create_token",
+})  # fmt: skip
 _PRODUCTS = ("dot_general", "dot", "convolution")
 # They read a part of their first operand only: as many bytes as their result has.
 _READ_A_PART = ("slice", "dynamic_slice", "gather")

@@ -18,7 +18,7 @@ from shardviz.core.program.explanation import (
     values_after,
 )
 from shardviz.core.program.plan_difference import PlanDiff, plan_difference
-from shardviz.core.program.plan_notes import Note
+from shardviz.core.program.plan_notes import PlanNote
 from shardviz.core.program.plan_values import Diagnosis, Record
 
 
@@ -91,7 +91,7 @@ class Plan(Record, Displayed):
             self,
             ops=values_after(self, number),
             collectives=(),
-            notes=(Note("after step", step=number), *self.notes),
+            notes=(PlanNote("after step", step=number), *self.notes),
         )
 
     def diff(self, other: Plan) -> PlanDiff:

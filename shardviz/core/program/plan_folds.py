@@ -25,22 +25,10 @@ _NUMBERED_CALL = re.compile(r" \(\d+\)$")  # of a repeated call: `relu (2)`
 _WRAPPED = re.compile(r"(\w+)\((.*)\)")
 _NAME = re.compile(r"[A-Za-z][\w.\-]*")
 # What jax wraps the names of scopes in, and no program.
-_WRAPPERS = frozenset(
-    {
-        "jit",
-        "pjit",
-        "jvp",
-        "transpose",
-        "vmap",
-        "checkpoint",
-        "remat",
-        "linearize",
-        "partial_eval",
-        "custom_jvp",
-        "custom_vjp",
-        "shard_map",
-    }
-)
+_WRAPPERS = frozenset({
+    "jit", "pjit", "jvp", "transpose", "vmap", "checkpoint", "remat", "linearize",
+    "partial_eval", "custom_jvp", "custom_vjp", "shard_map",
+})  # fmt: skip
 # Parts of a scope that jax adds for control flow, and what they are called here.
 _CONTROL = {
     "while": "",

@@ -13,7 +13,7 @@ from shardviz.core.layout.partition_spec import Spec
 
 
 @dataclass(frozen=True)
-class Note(Fact):
+class PlanNote(Fact):
     """A remark on one value, or on a plan.
 
     Attributes:
@@ -27,7 +27,7 @@ class Note(Fact):
         step: of `"after step"`, its number; -1 for what was requested.
         words: of `"no calls"`, why.
 
-    >>> Note("alike", ("x",)).names
+    >>> PlanNote("alike", ("x",)).names
     ('x',)
     """
 

@@ -21,7 +21,7 @@ from shardviz.core.program.plan_difference import (
 )
 from shardviz.core.program.plan_notes import (
     MeshNote,
-    Note,
+    PlanNote,
     Refusal,
     TypeNote,
     UnevenNote,
@@ -197,10 +197,10 @@ _CPU_TOP_K = (
 )
 
 
-def note(fact: Note) -> str:
+def note(fact: PlanNote) -> str:
     """A remark on a value or a plan.
 
-    >>> note(Note("unused"))
+    >>> note(PlanNote("unused"))
     'The program does not use it.'
     """
     names = fact.names
@@ -470,7 +470,7 @@ SENTENCES = {
     UnreducedLine: _unreduced,
     CostLine: _cost,
     LeftOutLine: _left_out,
-    Note: note,
+    PlanNote: note,
     UnevenNote: _uneven,
     TypeNote: _type_note,
     MeshNote: _mesh_note,

@@ -3,8 +3,8 @@
 MLIR keeps one object for all attributes that are equal, so an AttributeCache converts
 each once, and copies of the module share it. Shardings and sharding rules are converted
 by jaxlib's own classes for Shardy's dialect. There are none for where axes come from
-and for the steps of the propagation, so these are read from their text, and so are
-types, whose text costs less.
+and for the steps of the propagation, so these are read from their text; so are types
+and locations, for which jaxlib 0.10 has one class.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FRAME = re.compile(r'(?:"((?:[^"\\]|\\.)*)"\()?"((?:[^"\\]|\\.)*)":(\d+):\d+')
 _ESCAPE = re.compile(rb'\\(?:([0-9A-F]{2})|(["\\]))')
 
 Frame = tuple[str, str]
-
+_End = tuple[str, int]
 
 #: What the location of a call is named in the locations of what was inlined there, with
 #: a number.
@@ -36,15 +36,12 @@ NUMBERED_CALL = "shardviz.call "
 
 
 def call_around(location: Any) -> tuple[int, Any, Any] | None:
-    """The number and the location of the call that an inlined operation was in.
+    """The number and location of the call around an inlined operation, and its own.
 
-    Returns:
-        With them, as the last, the operation's own location. None where it was in no
-        call.
+    None where it was in no call.
     """
-    is_callsite = getattr(
-        location, "is_a_callsite", None
-    )  # jaxlib 0.10.0 has one class for all
+    # jaxlib 0.10.0 has one class for all.
+    is_callsite = getattr(location, "is_a_callsite", None)
     if not (is_callsite() if is_callsite else hasattr(location, "callee")):
         return None
     around = location.caller
@@ -58,8 +55,7 @@ def call_around(location: Any) -> tuple[int, Any, Any] | None:
 
 @dataclass(frozen=True)
 class SourceLocation:
-    """The operation of jax and the lines of the user's code that an MLIR operation
-    belongs to.
+    """The operation of jax, and the lines of the user's code, of an MLIR operation.
 
     Attributes:
         op: its name in jax: `jit(f)/dot_general`; inside a function that is called,
@@ -80,13 +76,6 @@ class SourceLocation:
         """A location of which only the lines are known."""
         return SourceLocation(op, tuple((line, "") for line in lines))
 
-    @staticmethod
-    def from_frames(op: str, frames: Iterable[Frame]) -> SourceLocation:
-        """A location with each frame once: in loops and calls jax repeats some."""
-        # Where an operation has no name of its own, jax writes its primitive's and a
-        # colon.
-        return SourceLocation(op.removesuffix(":"), tuple(dict.fromkeys(frames)))
-
     @cached_property
     def stack(self) -> tuple[str, ...]:
         """The lines alone, innermost first, each once."""
@@ -104,14 +93,11 @@ class SourceLocation:
         >>> SourceLocation("jit(f)/pure_callback:").last_part
         'pure_callback'
         """
-        return self.op.rpartition("/")[2].rstrip(
-            ":"
-        )  # jax ends the names of callbacks so
+        return self.op.rpartition("/")[2].rstrip(":")  # callbacks end with a colon
 
     @cached_property
     def calls(self) -> tuple[str, ...]:
-        """The functions by their own names, outermost first; code outside any function
-        left out.
+        """The functions by their own names, outermost first.
 
         >>> frames = (("f.py:3", "f.<locals>.g"), ("f.py:9", "<module>"))
         >>> SourceLocation("add", frames).calls
@@ -149,34 +135,22 @@ def source_location(location: str) -> SourceLocation:
     >>> source_location(text)
     SourceLocation(op='jit(f)/dot', frames=(('a.py:3', 'f'), ('b.py:9', 'g')))
     """
-    found = _NAME.search(location)
+    name = _NAME.search(location)
     # A location without a name begins with a file, or with the name of a function in a
     # callsite.
-    named = found is not None and not location.startswith("loc(callsite")
-    name_at = found.start() if found else -1
-    frames: list[Frame] = []
+    named = name is not None and not location.startswith("loc(callsite")
+    frames: dict[Frame, None] = {}  # in loops and calls jax repeats some
     for match in _FRAME.finditer(location):
         function, file, line = match.groups()
-        if named and match.start() == name_at:
-            function = (
-                ""  # the name of the operation, which may be all that is before a file
-            )
-        frames += frame(unescaped(function or ""), file, line)
-    return SourceLocation.from_frames(
-        unescaped(found[1]) if found and named else "", frames
-    )
-
-
-def frame(function: str, file: str, line: str | int) -> tuple[Frame, ...]:
-    """One frame, or none where the file is not the user's.
-
-    >>> frame("f", "/me/a.py", 3), frame("f", "-", 3)
-    ((('a.py:3', 'f'),), ())
-    """
-    # MLIR calls a module that was parsed from memory "-": that is nobody's code.
-    if file == "-" or not is_user_file(file):
-        return ()
-    return ((line_in_words(file, str(line)), function),)
+        if named and name is not None and match.start() == name.start():
+            # The name of the operation, which may be all that is before a file.
+            function = ""
+        # MLIR calls a module that was parsed from memory "-": that is nobody's code.
+        if file != "-" and is_user_file(file):
+            frames[line_in_words(file, line), unescaped(function or "")] = None
+    op = unescaped(name[1]) if named and name is not None else ""
+    # Where an operation has no name of its own, jax writes its primitive's and a colon.
+    return SourceLocation(op.removesuffix(":"), tuple(frames))
 
 
 @lru_cache(maxsize=4096)
@@ -184,7 +158,8 @@ def _joined_to(call: SourceLocation, inner: SourceLocation) -> SourceLocation:
     names = "/".join(part for part in (call.op, inner.op) if part)
     if inner.op and inner.op.split("/")[0] == call.op.split("/")[0]:
         names = inner.op  # it has the name of the call already
-    return SourceLocation.from_frames(names, _joined_frames(inner.frames, call.frames))
+    frames = _joined_frames(inner.frames, call.frames)
+    return SourceLocation(names, tuple(dict.fromkeys(frames)))
 
 
 def _joined_frames(
@@ -232,7 +207,6 @@ _ONE_AXIS = re.compile(_AXIS)
 _MAP = re.compile(r"\{[^{}]*\}")
 _ORIGIN = re.compile(r'(?:"((?:[^"\\]|\\.)*)"|([\w.$]+)) = "([^"]*)"')
 _STEP = re.compile(r"\{step-(\d+) = \[(.*?)\]\}(?=, \{step|\]>)")
-_STEP_NUMBER = re.compile(r"(?<=\{)step-(\d+)(?= = \[)")
 _EDGE = re.compile(_AXIS + r" = (\w+)-(\d+) -> \[([^\]]*)\]")
 _END = re.compile(r"(operand|result)-(\d+)")
 _EDGES = re.compile(r"#sdy\.propagation_edges<.*?\]>")
@@ -240,39 +214,25 @@ _TENSOR = re.compile(r"tensor<((?:\d+x)*)([^,]+?)(?:, .*)?>")
 _LETTERS = "ijklmnopqrstuvwxyz"
 
 _DTYPES = {
-    "i1": "bool",
-    "bf16": "bfloat16",
-    "f16": "float16",
-    "f32": "float32",
-    "f64": "float64",
-    "complex<f32>": "complex64",
-    "complex<f64>": "complex128",
-    "f8E4M3FN": "float8_e4m3fn",
-    "f8E5M2": "float8_e5m2",
-    "f8E4M3B11FNUZ": "float8_e4m3b11fnuz",
-    "f8E4M3FNUZ": "float8_e4m3fnuz",
-    "f8E5M2FNUZ": "float8_e5m2fnuz",
-    "f8E4M3": "float8_e4m3",
-    "f8E3M4": "float8_e3m4",
-    "f8E8M0FNU": "float8_e8m0fnu",
-    "f4E2M1FN": "float4_e2m1fn",
-}
+    "i1": "bool", "bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64",
+    "complex<f32>": "complex64", "complex<f64>": "complex128",
+    "f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e5m2", "f8E4M3": "float8_e4m3",
+    "f8E4M3B11FNUZ": "float8_e4m3b11fnuz", "f8E4M3FNUZ": "float8_e4m3fnuz",
+    "f8E5M2FNUZ": "float8_e5m2fnuz", "f8E3M4": "float8_e3m4",
+    "f8E8M0FNU": "float8_e8m0fnu", "f4E2M1FN": "float4_e2m1fn",
+}  # fmt: skip
 
 
 class Edge(NamedTuple):
-    """One step of the propagation across one operation, by numbers.
+    """One step of the propagation across one operation, from one end to others.
 
-    Attributes:
-        number: when it happened.
-        axis: the mesh axis that was propagated.
-        source: where from: `("operand", 0)` or `("result", 0)`.
-        targets: the same, for each value that it reached.
+    An end is `("operand", 0)` or `("result", 0)`.
     """
 
     number: int
     axis: str
-    source: tuple[str, int]
-    targets: tuple[tuple[str, int], ...]
+    source: _End
+    targets: tuple[_End, ...]
 
 
 def parse_axes(text: str) -> tuple[str, ...]:
@@ -308,32 +268,21 @@ def parse_edges(text: str) -> tuple[Edge, ...]:
     >>> parse_edges(text)[0].targets
     (('result', 0),)
     """
-    # But for the numbers of the steps, the texts of most operations are those of
-    # others.
-    parts = _STEP_NUMBER.split(text)
-    edges = _edges("step-0".join(parts[::2]))
-    if (
-        len(edges) != len(parts) // 2
-    ):  # a name of an axis looks like a number, or steps have parts
-        return _all_edges(text)
-    numbers = map(int, parts[1::2])
-    return tuple([Edge(n, *edge[1:]) for n, edge in zip(numbers, edges, strict=True)])
-
-
-@lru_cache(maxsize=4096)
-def _edges(text: str) -> tuple[Edge, ...]:
-    return _all_edges(text)
-
-
-def _all_edges(text: str) -> tuple[Edge, ...]:
-    found = []
+    edges = []
     for number, moves in _STEP.findall(text):
-        for name, part, kind, index, ends in _EDGE.findall(moves):
-            targets = tuple((k, int(i)) for k, i in _END.findall(ends))
-            found.append(
-                Edge(int(number), unescaped(name) + part, (kind, int(index)), targets)
-            )
-    return tuple(found)
+        for axis, source, targets in _moves(moves):
+            edges.append(Edge(int(number), axis, source, targets))
+    return tuple(edges)
+
+
+# Except for the numbers of the steps, the texts of most operations are those of others.
+@lru_cache(maxsize=4096)
+def _moves(text: str) -> tuple[tuple[str, _End, tuple[_End, ...]], ...]:
+    moves = []
+    for name, part, kind, index, ends in _EDGE.findall(text):
+        targets = tuple((k, int(i)) for k, i in _END.findall(ends))
+        moves.append((unescaped(name) + part, (kind, int(index)), targets))
+    return tuple(moves)
 
 
 @lru_cache(maxsize=4096)
@@ -374,11 +323,9 @@ def factor_name(number: int) -> str:
     >>> factor_name(0), factor_name(17), factor_name(18)
     ('i', 'z', 'z_1')
     """
-    return (
-        _LETTERS[number]
-        if number < len(_LETTERS)
-        else f"z_{number - len(_LETTERS) + 1}"
-    )
+    if number < len(_LETTERS):
+        return _LETTERS[number]
+    return f"z_{number - len(_LETTERS) + 1}"
 
 
 def _factors(numbers: Iterable[int]) -> tuple[str, ...]:
@@ -398,7 +345,6 @@ class AttributeCache:
 
     def __init__(self) -> None:
         self._locations: dict[Any, tuple[SourceLocation, tuple[Call, ...]]] = {}
-        self._frames: dict[Any, tuple[Frame, ...] | None] = {}
         self._tensors: dict[Any, tuple[tuple[int, ...], str] | None] = {}
         self._texts: dict[Any, str] = {}
         self._specs: dict[Any, tuple[Spec, ...]] = {}
@@ -416,46 +362,31 @@ class AttributeCache:
         return "" if attribute is None else _once(self._texts, attribute, str)
 
     def specs(self, op: Any, name: str = "sdy.sharding") -> tuple[Spec, ...]:
-        """The specs in a sharding of an operation, one per value; `()` where it has
-        none.
-        """
+        """The specs in a sharding of an operation, one per value, if it has one."""
         return self.specs_of(op.attributes.get(name))
 
     def specs_of(self, attribute: Any) -> tuple[Spec, ...]:
-        """The specs in the attribute of one sharding, or of one per value; `()` for
-        None.
-
-        Raises:
-            ValueError: for any other attribute.
-        """
-        return (
-            () if attribute is None else _once(self._specs, attribute, self._read_specs)
-        )
+        """The specs in the attribute of one sharding, or of one per value."""
+        if attribute is None:
+            return ()
+        return _once(self._specs, attribute, self._read_specs)
 
     def rule(self, op: Any) -> ShardingRule | None:
         """The sharding rule of an operation, or None."""
         return self.rule_of(op.attributes.get("sdy.sharding_rule"))
 
     def rule_of(self, attribute: Any) -> ShardingRule | None:
-        """The sharding rule that an attribute holds; None for None.
-
-        Raises:
-            ValueError: for any other attribute.
-        """
-        return (
-            None
-            if attribute is None
-            else _once(self._rules, attribute, self._read_rule)
-        )
+        """The sharding rule that an attribute holds; None for None."""
+        if attribute is None:
+            return None
+        return _once(self._rules, attribute, self._read_rule)
 
     def tensor(self, value: Any) -> tuple[tuple[int, ...], str] | None:
         """Shape and dtype of a value, or None where it is no tensor."""
         return _once(self._tensors, value.type, lambda type: parse_tensor(str(type)))
 
     def location(self, op: Any) -> SourceLocation:
-        """Where an operation, or a value, comes from, as seen from the function that it
-        was in.
-        """
+        """Where an operation, or a value, comes from, seen from its function."""
         return self._placed(op.location)[0]
 
     def calls(self, op: Any) -> tuple[Call, ...]:
@@ -464,18 +395,17 @@ class AttributeCache:
 
     def _placed(self, location: Any) -> tuple[SourceLocation, tuple[Call, ...]]:
         key = location.attr
-        found = self._locations.get(key)
-        if found is None:
-            found = self._locations[key] = self._read_placed(location)
-        return found
-
-    def _read_placed(self, location: Any) -> tuple[SourceLocation, tuple[Call, ...]]:
-        around = call_around(location)
-        if around is None:
-            return self._read_location(location) or source_location(str(location)), ()
-        number, call, own = around
-        at, outer = self._placed(call)
-        return self._placed(own)[0], (*outer, Call(number, at))
+        placed = self._locations.get(key)
+        if placed is None:
+            around = call_around(location)
+            if around is None:
+                placed = source_location(str(location)), ()
+            else:
+                number, call, own = around
+                at, outer = self._placed(call)
+                placed = self._placed(own)[0], (*outer, Call(number, at))
+            self._locations[key] = placed
+        return placed
 
     def _read_specs(self, attribute: Any) -> tuple[Spec, ...]:
         if sdy.TensorShardingAttr.isinstance(attribute):
@@ -495,69 +425,23 @@ class AttributeCache:
 
     def _read_rule(self, attribute: Any) -> ShardingRule:
         rule = sdy.OpShardingRuleAttr(attribute)
+        sizes = {factor_name(n): size for n, size in enumerate(rule.factor_sizes)}
         return ShardingRule(
-            tuple(
-                [
-                    _once(self._mappings, m, self._read_mapping)
-                    for m in rule.operand_mappings
-                ]
-            ),
-            tuple(
-                [
-                    _once(self._mappings, m, self._read_mapping)
-                    for m in rule.result_mappings
-                ]
-            ),
-            {
-                factor_name(number): size
-                for number, size in enumerate(rule.factor_sizes)
-            },
+            self._read_mappings(rule.operand_mappings),
+            self._read_mappings(rule.result_mappings),
+            sizes,
             _factors(rule.reduction_factors),
             _factors(rule.need_replication_factors),
             _factors(rule.permutation_factors),
             _factors(rule.blocked_propagation_factors),
         )
 
+    def _read_mappings(self, mappings: Any) -> tuple[Tensor, ...]:
+        return tuple([_once(self._mappings, m, self._read_mapping) for m in mappings])
+
     def _read_mapping(self, attribute: Any) -> Tensor:
         dims = sdy.TensorMappingAttr(attribute).dim_mappings
         return tuple([_once(self._dims, dim, _mapped) for dim in dims])
-
-    def _read_location(self, location: Any) -> SourceLocation | None:
-        """A location from its parts, or None where these do not say what they are."""
-        if hasattr(location, "is_a_name"):
-            # jaxlib 0.10.0 has one class for all kinds, and crashes on an attribute
-            # that another kind has; its text is read.
-            return None
-        name = getattr(location, "name_str", "")
-        inner = location.child_loc if name else location
-        file = getattr(inner, "filename", None)
-        # A name around a file alone is that of the operation, not of a function.
-        frames = (
-            self._frames_of(inner)
-            if file is None
-            else frame("", file, inner.start_line)
-        )
-        return None if frames is None else SourceLocation.from_frames(name, frames)
-
-    def _frames_of(self, location: Any) -> tuple[Frame, ...] | None:
-        key = location.attr
-        if key not in self._frames:
-            self._frames[key] = self._read_frames(location)
-        return self._frames[key]
-
-    def _read_frames(self, location: Any) -> tuple[Frame, ...] | None:
-        # jaxlib gives each kind of location a class; where one has none of these, its
-        # text is read.
-        if (callee := getattr(location, "callee", None)) is not None:
-            inner, outer = self._frames_of(callee), self._frames_of(location.caller)
-            return None if inner is None or outer is None else inner + outer
-        if (child := getattr(location, "child_loc", None)) is not None:
-            file = getattr(child, "filename", None)
-            if file is None:
-                return self._frames_of(child)
-            return frame(location.name_str, file, child.start_line)
-        file = getattr(location, "filename", None)
-        return None if file is None else frame("", file, location.start_line)
 
 
 def _once(known: dict[Any, T], attribute: Any, convert: Callable[[Any], T]) -> T:
@@ -579,12 +463,7 @@ def _mapped(dimension: Any) -> tuple[str, ...]:
 def named_attribute(
     function: Any, kind: str, number: int, name: str = "sdy.sharding"
 ) -> Any:
-    """An attribute of one argument (`"arg_attrs"`) or result (`"res_attrs"`) of a
-    function.
-
-    Returns:
-        None where it has none of that name.
-    """
+    """An attribute of an argument (`"arg_attrs"`) or result (`"res_attrs"`), or None."""
     if kind not in function.attributes or name not in function.attributes[kind][number]:
         return None
     return function.attributes[kind][number][name]

@@ -11,7 +11,8 @@ inlines when the program is in HLO (`call-inliner`). jaxlib offers neither, and 
 own pass `inline` leaves calls alone in its registry. So the plan does the same here, of
 the simplifications for those that jax's own lowerings call for: a product with ones, a
 sum with zeros, a conversion to the same type, a slice at constant positions, a
-transpose of a transpose, an operation on constants. What was inlined keeps its
+transpose of a transpose. It computes no constants: on none of the test programs would
+that change a sharding (jaxlib 0.10.0). What was inlined keeps its
 location, and that of every call around it, as a `callsite` in MLIR's words; each call
 has a number, since two may stand on one line.
 """
@@ -21,12 +22,10 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo
 
 from shardviz.core.backend.shardy.attributes import NUMBERED_CALL, defining_op
 
@@ -36,28 +35,13 @@ READ_BY_LOOP = "shardviz.read_by_loop"
 _ATTRIBUTES, _INLINEABLE = "mhlo.frontend_attributes", "inlineable"
 # What has effects beside its results, or that XLA takes to have some, such as
 # collectives.
-_KEPT = frozenset(
-    f"stablehlo.{name}"
-    for name in (
-        *(
-            "all_gather",
-            "all_reduce",
-            "all_to_all",
-            "collective_broadcast",
-            "collective_permute",
-        ),
-        *(
-            "reduce_scatter",
-            "cross-replica-sum",
-            "infeed",
-            "outfeed",
-            "recv",
-            "send",
-            "rng",
-        ),
-        *("return", "create_token", "after_all"),
-    )
-)
+_KEPT = frozenset({
+    "stablehlo.all_gather", "stablehlo.all_reduce", "stablehlo.all_to_all",
+    "stablehlo.collective_broadcast", "stablehlo.collective_permute",
+    "stablehlo.reduce_scatter", "stablehlo.cross-replica-sum", "stablehlo.infeed",
+    "stablehlo.outfeed", "stablehlo.recv", "stablehlo.send", "stablehlo.rng",
+    "stablehlo.return", "stablehlo.create_token", "stablehlo.after_all",
+})  # fmt: skip
 _RETURNS = frozenset({"stablehlo.return", "sdy.return"})
 # Beside StableHLO's; the second has the effects of the operations in it.
 _PURE = frozenset({"sdy.sharding_constraint", "sdy.manual_computation"})
@@ -223,46 +207,12 @@ _NEUTRAL = {
     "stablehlo.add": (0, True),
     "stablehlo.subtract": (0, False),
 }
-# What XLA computes where all operands are constants of one number each. What is not
-# here it leaves alone, among others `floor`, `power` and `exponential_minus_one`.
-_COMPUTED: dict[str, Callable[..., Any]] = {
-    "add": np.add, "subtract": np.subtract, "multiply": np.multiply,
-    "maximum": np.maximum, "minimum": np.minimum, "abs": np.abs,
-    "negate": np.negative, "sign": np.sign, "sine": np.sin, "cosine": np.cos, "tan": np.tan,
-    "tanh": np.tanh, "exponential": np.exp, "log": np.log, "sqrt": np.sqrt, "square": np.square,
-    "rsqrt": lambda x: 1 / np.sqrt(x), "logistic": lambda x: 1 / (1 + np.exp(-x)),
-    "round_nearest_even": np.round, "and": np.bitwise_and, "or": np.bitwise_or,
-    "divide": lambda x, y: x / y if isinstance(x, np.floating) else np.trunc(x / y),
-    "remainder": np.fmod, "clamp": lambda low, x, high: np.minimum(np.maximum(low, x), high),
-    "select": lambda which, one, two: one if which else two,
-}  # fmt: skip
-# The same for what moves numbers; concatenations of equal ones are among these.
-_MOVES = frozenset(
-    {
-        "broadcast_in_dim",
-        "reshape",
-        "transpose",
-        "slice",
-        "reverse",
-        "convert",
-        "dynamic_slice",
-    }
-)
-#: What XLA computes or moves, as MLIR names it.
-_FOLDED = frozenset(
-    f"stablehlo.{name}"
-    for name in (*_COMPUTED, *_MOVES, "compare", "concatenate", "not")
-)
 #: The most frequent of those that no rule here is about.
 _NEVER_SIMPLER = frozenset(
     f"stablehlo.{name}"
     for name in ("constant", "dot_general", "reduce", "return", "iota", "pad")
 )
 _ELEMENT = re.compile(r"u?i(\d+)|b?f\d\w*")
-_COMPARED = {
-    "LT": np.less, "LE": np.less_equal, "GT": np.greater,
-    "GE": np.greater_equal, "EQ": np.equal, "NE": np.not_equal,
-}  # fmt: skip
 
 
 def simplify(module: Any) -> None:
@@ -279,13 +229,8 @@ def simplify(module: Any) -> None:
         for op in operations_in(module):
             if (name := op.name) in _NEVER_SIMPLER:
                 continue
-            if (number := _computed(op)) is not None:
-                with op.location:
-                    _put_number(number, op)
-            elif name == "stablehlo.dynamic_slice":
+            if name == "stablehlo.dynamic_slice":
                 _slice(op)
-            elif name == "stablehlo.gather":
-                _slice_of_gather(op)
             elif (same := _unchanged(op)) is not None:
                 _put(same, op)
             elif name == _TRANSPOSE and _moves_only_ones(op):
@@ -296,8 +241,6 @@ def simplify(module: Any) -> None:
                 _reshape_once(op)
             elif name == _BROADCAST and _adds_only_ones(op):
                 _reshape_once(op, "broadcast_in_dim")
-            elif name == "stablehlo.slice":
-                _slice_of_one(op)
 
 
 def _put(value: Any, op: Any) -> None:
@@ -374,38 +317,6 @@ def _adds_only_ones(op: Any) -> bool:
     return math.prod(before) == math.prod(after) and bool(before) and _in_order(op)
 
 
-def _slice_of_one(op: Any) -> None:
-    """Slices the one operand of a concatenation that a slice of the concatenation lies
-    in.
-    """
-    joined = defining_op(op.operands[0])
-    if joined is None or joined.name != "stablehlo.concatenate":
-        return
-    dim = joined.attributes["dimension"].value
-    names = ("start_indices", "limit_indices", "strides")
-    starts, limits, strides = (
-        list(ir.DenseI64ArrayAttr(op.attributes[n])) for n in names
-    )
-    begin = 0
-    for part in joined.operands:
-        end = begin + ir.ShapedType(part.type).shape[dim]
-        if begin <= starts[dim] and limits[dim] <= end:
-            starts[dim], limits[dim] = starts[dim] - begin, limits[dim] - begin
-            if part.type == op.results[0].type:
-                _put(part, op)
-            else:
-                _replace(op, "stablehlo.slice", part, _slicing(starts, limits, strides))
-            return
-        begin = end
-
-
-def _slicing(
-    starts: list[int], limits: list[int], strides: list[int]
-) -> dict[str, Any]:
-    numbers = {"start_indices": starts, "limit_indices": limits, "strides": strides}
-    return {name: ir.DenseI64ArrayAttr.get(values) for name, values in numbers.items()}
-
-
 def _unchanged(op: Any) -> Any:
     """The operand that an operation returns as it is, or None."""
     name = op.name
@@ -445,101 +356,21 @@ def _in_order(op: Any) -> bool:
 
 def _slice(op: Any) -> None:
     """Puts a slice in place of a dynamic slice at constant positions."""
-    starts = [_number(position) for position in list(op.operands)[1:]]
-    if None not in starts:
-        _slice_at(op, dict(enumerate(starts)))
-
-
-def _slice_of_gather(op: Any) -> None:
-    """The same for a gather of one slice, which is what `vmap` makes of a dynamic
-    slice.
-    """
-    indices = defining_op(op.operands[1])
-    numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
-    whole = len(numbers.offset_dims) == len(ir.ShapedType(op.results[0].type).shape)
-    if indices is None or not whole or list(numbers.collapsed_slice_dims):
+    positions = [_number(position) for position in list(op.operands)[1:]]
+    if None in positions:
         return
-    parts = (
-        indices.operands
-        if indices.name == "stablehlo.concatenate"
-        else op.operands[1:2]
-    )
-    starts = [_number(part) for part in parts]
-    dims = list(numbers.start_index_map)
-    if None not in starts and len(starts) == len(dims):
-        _slice_at(op, dict(zip(dims, starts, strict=True)))
-
-
-def _slice_at(op: Any, positions: dict[int, Any]) -> None:
-    """Puts a slice in place of an operation; it begins at the positions, where they
-    fit.
-    """
     full, sizes = (ir.ShapedType(v.type).shape for v in (op.operands[0], op.results[0]))
-    starts = [
-        min(max(int(positions.get(dim, 0)), 0), whole - size)
-        for dim, (whole, size) in enumerate(zip(full, sizes, strict=True))
-    ]
-    limits = [start + size for start, size in zip(starts, sizes, strict=True)]
-    attributes = _slicing(starts, limits, [1] * len(starts))
+    starts, limits = [], []
+    for position, length, size in zip(positions, full, sizes, strict=True):
+        starts.append(min(max(int(position), 0), length - size))
+        limits.append(starts[-1] + size)
+    numbers = {
+        "start_indices": starts,
+        "limit_indices": limits,
+        "strides": [1] * len(starts),
+    }
+    attributes = {n: ir.DenseI64ArrayAttr.get(values) for n, values in numbers.items()}
     _replace(op, "stablehlo.slice", op.operands[0], attributes)
-
-
-def _computed(op: Any) -> Any:
-    """The number that XLA computes for an operation on constants, or None."""
-    # What costs least is asked first: it decides for most operations.
-    if (name := op.name) not in _FOLDED:
-        return None
-    if name == _BROADCAST and not ir.ShapedType(op.operands[0].type).shape:
-        return None  # how a constant is written
-    if (first := _number(op.operands[0])) is None:
-        return None
-    name = (
-        op.attributes[REPLACES].value
-        if REPLACES in op.attributes
-        else name.partition(".")[2]
-    )
-    if f"stablehlo.{name}" not in _FOLDED or len(op.results) != 1:
-        return None
-    others = [] if name in _MOVES else list(op.operands)[1:]
-    numbers = [first, *(_number(operand) for operand in others)]
-    if None in numbers or (name == "concatenate" and len(set(numbers)) > 1):
-        return None
-    if name in _MOVES or name == "concatenate":
-        return numbers[0]
-    with np.errstate(all="ignore"):
-        if name == "not":
-            return None if not isinstance(numbers[0], np.bool_) else not numbers[0]
-        if name == "compare":
-            words = str(op.attributes["comparison_direction"])
-            return _COMPARED[words.rstrip(">").split()[-1]](*numbers)
-        return _COMPUTED[name](*numbers)
-
-
-def _put_number(number: Any, op: Any) -> None:
-    """Puts a constant in place of an operation, where its type can hold the number."""
-    shaped = ir.ShapedType(op.results[0].type)
-    element = shaped.element_type
-    if (found := _ELEMENT.fullmatch(str(element))) is None:
-        return
-    if found[1]:
-        bits = int(found[1])
-        if not np.isfinite(number) or abs(number) >= 2 ** (bits - (bits > 1)):
-            return
-        attribute = ir.IntegerAttr.get(element, int(number))
-    else:
-        attribute = ir.FloatAttr.get(element, float(number))
-    scalar = ir.RankedTensorType.get([], element)
-    value: dict[str, Any] = {"value": ir.DenseElementsAttr.get_splat(scalar, attribute)}
-    at = {"loc": op.location, "ip": ir.InsertionPoint(op)}
-    made = ir.Operation.create(
-        "stablehlo.constant", results=[scalar], attributes=value, **at
-    )
-    if shaped.shape:
-        nowhere: dict[str, Any] = {"broadcast_dimensions": ir.DenseI64ArrayAttr.get([])}
-        made = ir.Operation.create(
-            _BROADCAST, [op.results[0].type], [made.results[0]], nowhere, **at
-        )
-    _put(made.results[0], op)
 
 
 def _number(value: Any) -> Any:

@@ -50,7 +50,7 @@ from shardviz.core.format import shown
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.rules.requests import collector_paused
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_notes import MeshNote, Note
+from shardviz.core.program.plan_notes import MeshNote, PlanNote
 from shardviz.core.program.plan_values import Origin, PlannedOp
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Failure
@@ -149,7 +149,7 @@ class _PlanRun:
             finally:
                 self.plan = replace(self.plan, constraints=tuple(self.calls.found))
                 if self.calls.unknown:
-                    self._note(Note("no calls", words=self.calls.unknown))
+                    self._note(PlanNote("no calls", words=self.calls.unknown))
 
     def _propagate(self, lowered: LoweredProgram) -> None:
         traced, mesh = lowered.traced, self.program.mesh
@@ -203,7 +203,7 @@ class _PlanRun:
                     dtype=array.dtype,
                     spec=spec,
                     origins={a: Origin(a, "argument", array.name) for a in spec.axes},
-                    notes=(Note("unused"),),
+                    notes=(PlanNote("unused"),),
                 )
             memory = array.memory_kind or ""
             if memory or position in donated:
@@ -233,7 +233,7 @@ class _PlanRun:
         self.plan = replace(self.plan, error=found, diagnosis=diagnosis)
 
 
-def _notes_on(ops: Sequence[PlannedOp], mesh: MeshSpec) -> list[Note]:
+def _notes_on(ops: Sequence[PlannedOp], mesh: MeshSpec) -> list[PlanNote]:
     """Notes on a plan: axes of size 1, what is not covered, what is uncertain."""
     notes = []
     for code, names in (
@@ -242,7 +242,7 @@ def _notes_on(ops: Sequence[PlannedOp], mesh: MeshSpec) -> list[Note]:
         ("uncertain", [op.name for op in ops if op.uncertain]),
     ):
         if names:
-            notes.append(Note(code, tuple(names)))
+            notes.append(PlanNote(code, tuple(names)))
     return notes
 
 

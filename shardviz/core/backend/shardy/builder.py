@@ -21,7 +21,7 @@ from shardviz.core.backend.shardy.attributes import (
     parse_origins,
 )
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.plan_notes import Note
+from shardviz.core.program.plan_notes import PlanNote
 from shardviz.core.program.plan_values import (
     Origin,
     PlannedOp,
@@ -69,7 +69,7 @@ class BlockContext:
     region: str = ""
     looped: bool = False
     trips: int | None = 1
-    notes: tuple[Note, ...] = ()
+    notes: tuple[PlanNote, ...] = ()
     manual: bool = False
 
     def scope_of(self, path: str) -> tuple[str, ...]:

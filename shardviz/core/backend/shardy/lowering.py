@@ -21,7 +21,7 @@ from shardviz.core.backend.shardy import pipeline
 from shardviz.core.backend.tracing.jaxprs import device_meshes_in
 from shardviz.core.backend.tracing.trace import Traced, trace
 from shardviz.core.errors import ProgramError
-from shardviz.core.program.plan_notes import Note
+from shardviz.core.program.plan_notes import PlanNote
 from shardviz.core.program.program import Program
 
 # What jax 0.10 to 0.12 say of programs that are lowered for devices, or for TPUs,
@@ -45,7 +45,7 @@ class LoweredProgram:
     traced: Traced
     module: Any
     seconds: float
-    notes: tuple[Note, ...] = ()
+    notes: tuple[PlanNote, ...] = ()
 
 
 def lower_to_plan(program: Program, traced: Traced) -> LoweredProgram:
@@ -60,14 +60,14 @@ def lower_to_plan(program: Program, traced: Traced) -> LoweredProgram:
         Exception: whatever jax raises.
     """
     begun = time.perf_counter()
-    notes: tuple[Note, ...] = ()
+    notes: tuple[PlanNote, ...] = ()
     try:
         module = _module(traced, "cpu")
     except (ValueError, NotImplementedError) as error:
         words = str(error)
         if _WANTS_TPU in words:
             module = _module(traced, "tpu")
-            notes = (Note("for TPUs"),)
+            notes = (PlanNote("for TPUs"),)
         elif _WANTS_DEVICES in words or _WANTS_ONE_MESH in words:
             traced = trace(program, _device_mesh(program, traced))
             module = _module(traced, "cpu")

@@ -21,13 +21,12 @@ what is missing.
 from __future__ import annotations
 
 import functools
-import importlib
 import re
 from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jaxlib.mlir import ir
+from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import sdy
 
 from shardviz.core.backend.shardy.attributes import defining_op, named_attribute
@@ -305,48 +304,27 @@ def _is_inside(value: Any, loop: Any) -> bool:
     return around is not None
 
 
-# Some passes crash the process when run outside of XLA, so only passes on this list
-# run.
-_KNOWN = frozenset(
-    {
-        "symbol-dce",
-        "sdy-lift-inlined-meshes",
-        "sdy-remove-size-one-axes",
-        "sdy-manual-axes-cleanup",
-        "sdy-propagate-sharding-from-func-to-call",
-        "sdy-constant-or-scalar-splitter",
-        "sdy-add-data-flow-edges",
-        "sdy-flatten-call-graph",
-        "sdy-add-func-data-flow-edges",
-        "sdy-apply-sharding-constraints",
-        "sdy-sink-func-data-flow-edges",
-        "sdy-sharding-group-import",
-        "sdy-import-func-calls",
-        "sdy-pre-order-funcs",
-        "sdy-user-priority-propagate",
-        "sdy-export-named-computations",
-        "sdy-propagate-to-func-results",
-        "sdy-unflatten-call-graph",
-        "sdy-insert-func-call-reshards",
-        "sdy-constant-or-scalar-merger",
-        "sdy-sink-data-flow-edges",
-        "sdy-remove-sharding-groups",
-        "sdy-sharding-constraint-to-reshard",
-        "sdy-update-non-divisible-input-output-shardings",
-        "sdy-close-shardings",
-        "sdy-remove-sub-axes-in-input-output-shardings",
-    }
-)
-# What follows propagation in Shardy's pipeline; `planned_module` runs others instead.
-_AFTER = frozenset(
-    {
-        "sdy-save-module",
-        "sdy-verify-unreduced-axes",
-        "sdy-insert-explicit-reshards",
-        "canonicalize",
-        "sdy-drop-sharding-rules",
-    }
-)
+# Some passes crash the process when run outside of XLA, so only these run.
+_KNOWN = frozenset({
+    "symbol-dce", "sdy-lift-inlined-meshes", "sdy-remove-size-one-axes",
+    "sdy-manual-axes-cleanup", "sdy-propagate-sharding-from-func-to-call",
+    "sdy-constant-or-scalar-splitter", "sdy-add-data-flow-edges",
+    "sdy-flatten-call-graph", "sdy-add-func-data-flow-edges",
+    "sdy-apply-sharding-constraints", "sdy-sink-func-data-flow-edges",
+    "sdy-sharding-group-import", "sdy-import-func-calls", "sdy-pre-order-funcs",
+    "sdy-user-priority-propagate", "sdy-export-named-computations",
+    "sdy-propagate-to-func-results", "sdy-unflatten-call-graph",
+    "sdy-insert-func-call-reshards", "sdy-constant-or-scalar-merger",
+    "sdy-sink-data-flow-edges", "sdy-remove-sharding-groups",
+    "sdy-sharding-constraint-to-reshard", "sdy-close-shardings",
+    "sdy-update-non-divisible-input-output-shardings",
+    "sdy-remove-sub-axes-in-input-output-shardings",
+})  # fmt: skip
+# What follows propagation in Shardy's pipeline; `planned_module_on` runs others instead.
+_AFTER = frozenset({
+    "sdy-save-module", "sdy-verify-unreduced-axes", "sdy-insert-explicit-reshards",
+    "canonicalize", "sdy-drop-sharding-rules",
+})  # fmt: skip
 _SHARE_CALLS = "sdy-unflatten-call-graph"
 _UNGROUP = "sdy-remove-sharding-groups"
 _ORIGINS, _STEPS = "debug-sharding-origins", "debug-propagation-edge-sharding"
@@ -363,22 +341,35 @@ _COLLECTIVES = "func.func(sdy-reshard-to-collectives)"
 _ELSE = "A program cannot be explained before it is compiled; everything else works."
 
 
+@functools.cache
+def _missing() -> str:
+    """What this jaxlib lacks, in one sentence."""
+    try:
+        names = [_name(p) for p in _pipeline()]
+    except Exception as error:  # noqa: BLE001  MLIR raises several kinds for an unknown name
+        words = (str(error).strip().splitlines() or ["no reason given"])[0]
+        return f"This jaxlib does not run Shardy's passes ({words}). {_ELSE}"
+    unknown = {*names} - _KNOWN - _AFTER or {_PROPAGATE} - {*names}
+    if unknown:
+        return (
+            "This jaxlib's Shardy has other passes than shardviz has been tried with"
+            f" ({min(unknown)}). {_ELSE}"
+        )
+    return ""
+
+
 def available() -> str:
-    """`""` where Shardy's passes can be run; else one sentence that says what is
-    missing.
+    """`""` where Shardy's passes can be run; else one sentence that says why not.
 
     >>> available()
     ''
     """
-    if words := _missing():
-        return words
-    jax = importlib.import_module("jax")
     if not getattr(jax.config, "jax_use_shardy_partitioner", True):
         return (
             "jax is set to GSPMD, which explains nothing: jax_use_shardy_partitioner is False."
             " Set it to True to see why; everything else works."
         )
-    return ""
+    return _missing()
 
 
 def propagate(module: Any, axes: Sequence[tuple[str, int]] = ()) -> Any:
@@ -399,22 +390,27 @@ def propagate(module: Any, axes: Sequence[tuple[str, int]] = ()) -> Any:
         ProgramError: where jaxlib has no such passes.
         Exception: whatever a pass raises.
     """
-    _refuse()
+    if words := available():
+        raise ProgramError(words)
     # Of the calls that are left, each has a copy of its function, with its own origins
     # and steps.
-    passes = [p for p in _passes(debug=True) if _name(p) != _SHARE_CALLS]
+    passes = [p for p in _passes() if _name(p) != _SHARE_CALLS]
     if grouped(module):
         # The groups stay in, so that PlanReader can name them.
-        passes = [_without(p, _ORIGINS) for p in passes if _name(p) != _UNGROUP]
-    return _run(module, passes, axes)
+        passes = [p for p in passes if _name(p) != _UNGROUP]
+        passes = [p.replace(f"{_ORIGINS}=true", f"{_ORIGINS}=false") for p in passes]
+    with module.context as context:
+        # To share so little work between threads costs more than it saves.
+        context.enable_multithreading(False)
+        # Cloned, not printed and parsed: that takes three times as long as the rest.
+        copy = module.operation.clone()
+        _rewrite(copy, axes)
+        _manager(passes).run(copy)
+    return copy
 
 
 def grouped(module: Any) -> bool:
-    """Whether a module has groups of values that are split alike, as `shard_alike`
-    makes them.
-
-    Of such a module `propagate` records no origins of axes, only steps.
-    """
+    """Whether a module has groups of values that are split alike, by `shard_alike`."""
     return any(op.name == _GROUP for op in operations_in(module.operation))
 
 
@@ -447,9 +443,9 @@ def _without_reshards_between_meshes(module: Any) -> None:
         made = defining_op(op.operands[0])
         if made is None or "sdy.sharding" not in made.attributes:
             continue
-        meshes = [_MESH.search(str(one)) for one in (made.attributes["sdy.sharding"],
-                                                     op.attributes["sharding"])]  # fmt: skip
-        if all(meshes) and meshes[0][1] != meshes[1][1]:  # type: ignore[index]
+        before = _MESH.search(str(made.attributes["sdy.sharding"]))
+        after = _MESH.search(str(op.attributes["sharding"]))
+        if before and after and before[1] != after[1]:
             op.results[0].replace_all_uses_with(op.operands[0])
             op.erase()
 
@@ -462,51 +458,31 @@ def run_all(bytecode: bytes, axes: Sequence[tuple[str, int]], folder: str) -> No
         axes: as for `propagate`.
         folder: the worker's, for what a call leaves: nothing.
     """
-    jax = importlib.import_module("jax")
-    any_module = (
-        jax.jit(lambda: 0).lower().compiler_ir("stablehlo")
-    )  # its context has all dialects
-    module = importlib.import_module("jaxlib.mlir.ir").Module.parse(
-        bytecode, any_module.operation.context
-    )
+    # The context of any module of jax has all dialects.
+    any_module = jax.jit(lambda: 0).lower().compiler_ir("stablehlo")
+    module = ir.Module.parse(bytecode, any_module.operation.context)
     planned_module_on(propagate(module, axes))
 
 
-def _refuse() -> None:
-    if words := available():
-        raise ProgramError(words)
-
-
-def _run(
-    module: Any, passes: Sequence[str], axes: Sequence[tuple[str, int]] = ()
-) -> Any:
-    _refuse()
-    with module.context as context:
-        context.enable_multithreading(
-            False
-        )  # to share so little work costs more than it saves
-        # Cloned, not printed and parsed: that takes three times as long as all that is
-        # done here.
-        copy = module.operation.clone()
-        if axes:
-            use_one_mesh(copy, axes)
-        rewrite_operations(copy)
-        simplify(copy)
-        inline_calls(copy)
-        loops = bool(_loops_in(copy))
-        if loops:
-            read_invariants_outside(copy)
-        # After loops have let go of what they only passed through. Of some operations
-        # that nothing reads Shardy cannot name the origins, and ends the process.
-        remove_dead(copy)
-        if loops:
-            open_what_loops_read(copy)
-        _manager(passes).run(copy)
-    return copy
+def _rewrite(copy: Any, axes: Sequence[tuple[str, int]]) -> None:
+    """What XLA does to a module before it propagates, in place."""
+    if axes:
+        use_one_mesh(copy, axes)
+    rewrite_operations(copy)
+    simplify(copy)
+    inline_calls(copy)
+    loops = bool(_loops_in(copy))
+    if loops:
+        read_invariants_outside(copy)
+    # After loops have let go of what they only passed through. Of some operations that
+    # nothing reads Shardy cannot name the origins, and ends the process.
+    remove_dead(copy)
+    if loops:
+        open_what_loops_read(copy)
 
 
 def _manager(passes: Sequence[str]) -> Any:
-    made = _bindings()[1].PassManager.parse(f"builtin.module({','.join(passes)})")
+    made = passmanager.PassManager.parse(f"builtin.module({','.join(passes)})")
     # jaxlib 0.10 refuses its own data-flow edges inside loops once they carry their
     # origins; the shardings are the same as without.
     made.enable_verifier(False)
@@ -514,65 +490,25 @@ def _manager(passes: Sequence[str]) -> Any:
 
 
 @functools.cache
-def _bindings() -> tuple[Any, Any]:
-    # By name, since jaxlib ships no types for them.
-    return (
-        importlib.import_module("jaxlib.mlir.ir"),
-        importlib.import_module("jaxlib.mlir.passmanager"),
-    )
-
-
-@functools.cache
-def _missing() -> str:
-    try:
-        _bindings()
-    except ImportError as error:
-        return f"This jaxlib has no MLIR pass manager ({error}). {_ELSE}"
-    try:
-        passes = _pipeline()
-    except Exception as error:  # noqa: BLE001  MLIR raises several kinds for an unknown name
-        words = (str(error).strip().splitlines() or ["no reason given"])[0]
-        return (
-            f"This jaxlib knows no pipeline sdy-propagation-pipeline ({words}). {_ELSE}"
-        )
-    names = [_name(p) for p in passes]
-    if _PROPAGATE not in names:
-        return f"This jaxlib's Shardy has no pass {_PROPAGATE}. {_ELSE}"
-    if unknown := [n for n in names if n not in _KNOWN | _AFTER]:
-        return (
-            f"This jaxlib's Shardy has a pass that this version of shardviz has not been tried"
-            f" with: {unknown[0]}. {_ELSE}"
-        )
-    return ""
-
-
-@functools.cache
-def _passes(debug: bool) -> tuple[str, ...]:
-    """The pipeline's passes up to the settled shardings."""
-    passes = [p for p in _pipeline() if _name(p) in _KNOWN]
-    if debug:
-        for option in (_ORIGINS, _STEPS):
-            passes = [p.replace(f"{option}=false", f"{option}=true") for p in passes]
-        passes = [
-            _without(p, _ORIGINS) if _name(p) == _NO_ORIGINS else p for p in passes
-        ]
+def _passes() -> tuple[str, ...]:
+    """The pipeline's passes up to the settled shardings, with origins and steps."""
+    passes = []
+    for text in _pipeline():
+        if _name(text) in _KNOWN:
+            debug = text.replace(f"{_STEPS}=false", f"{_STEPS}=true")
+            if _name(text) != _NO_ORIGINS:
+                debug = debug.replace(f"{_ORIGINS}=false", f"{_ORIGINS}=true")
+            passes.append(debug)
     return tuple(passes)
 
 
 @functools.cache
 def _pipeline() -> tuple[str, ...]:
-    ir, manager = _bindings()
     with ir.Context():
         # The alias takes no options, but written out its passes do.
-        text = str(
-            manager.PassManager.parse("builtin.module(sdy-propagation-pipeline)")
-        )
+        alias = "builtin.module(sdy-propagation-pipeline)"
+        text = str(passmanager.PassManager.parse(alias))
     return tuple(_split(text[len("builtin.module(") : -1]))
-
-
-def _without(text: str, option: str) -> str:
-    """A pass with an option off."""
-    return text.replace(f"{option}=true", f"{option}=false")
 
 
 def _split(text: str) -> list[str]:

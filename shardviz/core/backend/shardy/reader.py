@@ -29,7 +29,7 @@ from shardviz.core.backend.shardy.estimate_limits import groups_of, uncertain_op
 from shardviz.core.backend.shardy.regions import HANDLERS
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.plan_notes import Note
+from shardviz.core.program.plan_notes import PlanNote
 from shardviz.core.program.plan_values import PlannedOp, ShardingRule
 
 _SUMS = {"dot_general", "convolution", "dot"}
@@ -37,7 +37,7 @@ _SUMS = {"dot_general", "convolution", "dot"}
 RAGGED = "ragged_all_to_all"
 _RETURNS = {"func.return", "stablehlo.return", "sdy.return"}
 _KERNELS = {"tpu_custom_call", "mosaic_gpu", "mosaic_gpu_v2", "__gpu$xla.gpu.triton"}
-_NO_RULE = Note("no rule")
+_NO_RULE = PlanNote("no rule")
 
 
 class PlanReader(PlanBuilder):
@@ -124,7 +124,7 @@ class PlanReader(PlanBuilder):
         """A call that XLA leaves in place: the operations of the function."""
         function, operands = callee(op, self._functions), self.named(op.operands)
         if function is None:
-            notes = (Note("no body"),)
+            notes = (PlanNote("no body"),)
             self.add(op, context, (), operands=operands, covered=False, notes=notes)
             return
         # Calls that were inlined have positive numbers.
@@ -179,7 +179,7 @@ class PlanReader(PlanBuilder):
         for name, others in alike.items():
             if others:
                 value = self._by_name[name]
-                notes = (*value.op.notes, Note("alike", tuple(others)))
+                notes = (*value.op.notes, PlanNote("alike", tuple(others)))
                 value.op = value.op.changed(notes=notes)
         return alike
 
@@ -252,17 +252,17 @@ def _reducer(op: Any, opcode: str) -> str:
 
 def _custom_call(
     target: str, rule: ShardingRule | None
-) -> tuple[bool, tuple[Note, ...]]:
+) -> tuple[bool, tuple[PlanNote, ...]]:
     """Whether Shardy looks into a call of other code, and the notes on its value."""
     if target == RAGGED:
         return True, ()  # a collective
-    note = Note("call", (target,))
+    note = PlanNote("call", (target,))
     if "callback" in target:
-        note = Note("host", (target,))
+        note = PlanNote("host", (target,))
     elif target in _KERNELS:
-        note = Note("kernel", (target,))
+        note = PlanNote("kernel", (target,))
     elif target == "ApproxTopK":
-        note = Note("approximate top_k", (target,))
+        note = PlanNote("approximate top_k", (target,))
     if rule is not None and rule.propagates:
         return True, (note,)
     return False, (note, _NO_RULE)

@@ -25,7 +25,7 @@ from shardviz.core.backend.shardy.builder import (
     ValueBuilder,
     all_axes,
 )
-from shardviz.core.program.plan_notes import Note
+from shardviz.core.program.plan_notes import PlanNote
 from shardviz.core.program.plan_values import parent_axis
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ def read_manual(plan: PlanBuilder, op: Any, context: BlockContext) -> None:
         plan.attributes.specs(op, "out_shardings"),
         operands=operands,
         opcode="shard_map",
-        notes=(Note("shard_map", over),),
+        notes=(PlanNote("shard_map", over),),
     )
     _add_manual_origins(plan, op, values, len(operands))
     block = op.regions[0].blocks[0]
@@ -82,7 +82,7 @@ def read_manual(plan: PlanBuilder, op: Any, context: BlockContext) -> None:
         call=call,
         scope=context.scope_of(f"{call.op}/"),
         region="manual",
-        notes=(Note("inside shard_map", over),),
+        notes=(PlanNote("inside shard_map", over),),
         manual=True,
     )
     _enter(plan, op, inside, operands)
