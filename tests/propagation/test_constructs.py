@@ -328,16 +328,3 @@ def test_an_unused_argument_is_still_there(eight_devices):
     assert [op.name for op in made.ops[:2]] == ["x", "w"]
     assert made.op("x").notes == (PlanNote("unused"),)
     assert str(made.op("w").spec) == "P(None, 'model')"
-
-
-def test_a_result_that_is_an_argument(eight_devices):
-    made = plan(lambda x: (x, x), x=X)
-    assert str(made.op("output[1]").origins["data"]) == "data from argument x"
-
-
-def test_sizes_of_one_split_nothing(eight_devices):
-    from shardviz.core.layout.mesh import make_mesh
-
-    made = plan(jnp.sin, make_mesh(data=4, model=1), x=((64, 32), "data, model"))
-    assert str(made.op("sin").spec) == "P('data', None)"
-    assert made.notes == (PlanNote("size one", ("model",)),)

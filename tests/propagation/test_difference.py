@@ -7,12 +7,10 @@ import jax.numpy as jnp
 import pytest
 
 from shardviz.core.backend.shardy.build_plan import plan_program
-from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.plan_difference import (
     Counts,
     PlanChange,
-    plan_difference,
 )
 from tests.propagation.planning import MESH, V, W, X, plan, program
 
@@ -112,12 +110,3 @@ def test_a_plan_that_failed(before):
     failed = plan_program(program(lambda x: x @ x, x=X))
     assert [fact.code for fact in before.diff(failed).facts] == ["no plan after"]
     assert [fact.code for fact in failed.diff(before).facts] == ["no plan before"]
-
-
-def test_what_is_no_plan_is_refused(before):
-    with pytest.raises(ProgramError, match="A plan is compared with a plan"):
-        plan_difference(before, "plan")
-
-
-def test_repr(before):
-    assert repr(before.diff(of(x=REPLICATED))).startswith("PlanDiff(mlp: ")

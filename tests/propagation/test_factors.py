@@ -85,13 +85,6 @@ def test_shardings_of_attributes(name, parse):
     assert cache.specs_of(parse(f"#sdy.sharding_per_value<[{text}, {text}]>")) == (spec, spec)
 
 
-def test_another_attribute_is_no_sharding_and_no_rule(parse):
-    for convert in (AttributeCache().specs_of, AttributeCache().rule_of):
-        assert not convert(None)
-        with pytest.raises(ValueError):
-            convert(parse("unit"))
-
-
 def test_edges_from_text():
     text = (
         '#sdy.propagation_edges<[{step-3 = [{"a" = operand-0 -> [operand-1, result-0]},'
@@ -211,18 +204,3 @@ def test_each_line_of_a_call_is_listed_once(name):
     inner, outer, stack, calls = CALLS[name]
     found = SourceLocation("jit(g)", outer).inner(SourceLocation("add", inner))
     assert (found.stack, found.calls) == (stack, calls)
-
-
-FUNCTIONS = {
-    'loc("jit(f)/sin"("f"("/me/a.py":3:1 to :5)))': ("f",),
-    'loc("sin"("/me/a.py":3:1))': (),
-    'loc("sin"(callsite("M.__call__"("/me/a.py":3:1) at "<module>"("/me/b.py":4:1))))': (
-        "M.__call__",
-    ),
-    'loc(callsite("f.<locals>.g"("/me/a.py":3:1) at "f"("/me/b.py":4:1)))': ("f", "g"),
-}
-
-
-@pytest.mark.parametrize("text", FUNCTIONS)
-def test_functions_around_an_operation(text):
-    assert source_location(text).calls == FUNCTIONS[text]

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from shardviz.core.backend.shardy import attributes
 from shardviz.core.program.plan_notes import PlanNote
 from shardviz.core.program.uncertain import Uncertain
 from tests.propagation.planning import plan
@@ -47,41 +46,25 @@ EDGES, GATHERS, SUM = "collective-permute", "all-gather", "all-reduce"
 ROWS = GATHERS if jax.__version_info__ < (0, 11) else None
 CASES = {
     "windows that overlap": (convolved(1), {"x": IMAGE, "k": kernel(3)}, EDGES),
-    "windows that overlap, every second": (convolved(2), {"x": IMAGE, "k": kernel(3)}, EDGES),
     "windows of one": (convolved(1), {"x": IMAGE, "k": kernel(1)}, None),
     "windows side by side": (convolved(4, "VALID"), {"x": IMAGE, "k": kernel(4)}, None),
-    "windows with gaps in them": (dilated, {"x": IMAGE, "k": kernel(2)}, None),
-    "windows that overlap, gradient": (
-        gradient(convolved(2)), {"x": IMAGE, "k": kernel(3)}, EDGES,
-    ),
-    "windows side by side, gradient": (
-        gradient(convolved(4, "VALID")), {"x": IMAGE, "k": kernel(4)}, None,
-    ),
     "not split in space": (convolved(1), {"x": (IMAGE[0], "data"), "k": kernel(3)}, None),
     "pools that overlap": (pooled(3, 1), {"x": IMAGE}, EDGES),
     "pools side by side": (pooled(2, 2), {"x": IMAGE}, None),
     "a cumulative sum": (lambda x: jnp.cumsum(x, 1), {"x": X}, GATHERS),
-    "a cumulative maximum": (lambda x: jax.lax.cummax(x, 1), {"x": X}, GATHERS),
     "a cumulative sum along columns": (lambda x: jnp.cumsum(x, 1), {"x": (X[0], "data")}, None),
     "a slice": (lambda x: x[:, 8:40] + 1, {"x": X}, EDGES),
     "a slice of another dimension": (lambda x: x[8:16] + 1, {"x": (X[0], "None, model")}, None),
-    "a slice of the first half": (lambda x: x[:, :32] + 1, {"x": X}, EDGES),
     "a slice of nearly all": (lambda x: x[:, :63] + 1, {"x": X}, None),
-    "every other": (lambda x: x[:, ::2] + 1, {"x": X}, None),
     "an index": (lambda x: x[:, 40] + 1, {"x": X}, SUM),
     "a rotation by one": (lambda x: jnp.roll(x, -1, 1) + 1, {"x": X}, EDGES),
-    "the first": (lambda x: x[:, 0] + 1, {"x": X}, SUM),
     "a padding of zeros": (lambda x: jnp.pad(x, ((0, 0), (3, 5))) + 1, {"x": X}, EDGES),
-    "gaps between": (lambda x: jax.lax.pad(x, 0.0, ((0, 0, 0), (0, 1, 1))) + 1, {"x": X}, None),
     "top_k of one dimension": (lambda x: jax.lax.top_k(x, 4), {"x": ((64,), "model")}, None),
     "top_k": (lambda x: jax.lax.top_k(x, 4), {"x": X}, GATHERS),
-    "top_k of rows": (lambda x: jax.lax.top_k(x, 4), {"x": (X[0], "data")}, GATHERS),
     "argmax": (lambda x: jnp.argmax(x, 1), {"x": X}, GATHERS),
     "argmax of rows that are not split": (lambda x: jnp.argmax(x, 1), {"x": (X[0], "data")}, None),
     "a Fourier transform": (lambda x: jnp.fft.fft(x), {"x": X}, GATHERS),
     "a Fourier transform of rows": (lambda x: jnp.fft.fft(x), {"x": (X[0], "data")}, ROWS),
-    "a Fourier transform of both dimensions": (lambda x: jnp.fft.fft2(x), {"x": X}, None),
-    "one column that stays one": (lambda x: jnp.sin(x[:, 40:41]) + 1, {"x": X}, EDGES),
     "a concatenation with nothing": (
         lambda x, y: jnp.concatenate([y, x], 1) + 1, {"x": X, "y": ((32, 0), "data")}, None,
     ),
@@ -91,9 +74,8 @@ CASES = {
 
 # XLA does as Shardy plans, and yet the value is marked, since its kind is.
 NEEDLESS = (
-    "windows of one", "windows side by side", "windows with gaps in them",
-    "windows side by side, gradient", "pools side by side", "a slice of nearly all", "every other",
-    "gaps between", "top_k of one dimension", "a Fourier transform of both dimensions",
+    "windows of one", "windows side by side", "pools side by side", "a slice of nearly all",
+    "top_k of one dimension",
 )  # fmt: skip
 
 
@@ -116,14 +98,6 @@ def uncertain(made):
     return [found for op in made.ops for found in op.uncertain]
 
 
-def test_the_body_of_a_shard_map_moves_nothing_by_itself(eight_devices):
-    from jax.sharding import PartitionSpec as P
-
-    split = P("data", "model")
-    made = plan(jax.shard_map(lambda x: jnp.flip(x, 1), in_specs=split, out_specs=split), x=X)
-    assert not uncertain(made)
-
-
 def picked(total, i):
     return total + jax.lax.dynamic_slice_in_dim(total, i, 1, axis=0), None
 
@@ -133,14 +107,10 @@ def picked_of(x):
 
 
 LOOPS = {
-    "of what the loop carries": lambda x: jax.lax.scan(picked, x, jnp.arange(3))[0],
     "of a value from outside": lambda x: jax.lax.scan(picked_of(x), x * 2, jnp.arange(3))[0],
     "in a branch in a loop": lambda x: jax.lax.fori_loop(
         0, 3, lambda i, t: jax.lax.cond(i > 1, lambda t: picked(t, i)[0], jnp.sin, t), x
     ),
-    "in a function in a loop": lambda x: jax.lax.scan(jax.jit(picked_of(x)), x * 2, jnp.arange(3))[
-        0
-    ],
 }
 
 
@@ -160,48 +130,6 @@ def test_a_loop_in_a_shard_map_moves_nothing_by_itself(name, eight_devices):
     assert not any(op.manual for op in outside.ops)
 
 
-NOTHING = {
-    "a product": (lambda z, w: z @ w, {"z": ((0, 64), "None, model"), "w": ((64, 8), "model")}),
-    "a sum": (lambda z: z.sum(1), {"z": ((0, 64), "None, model")}),
-    "a constraint": (
-        lambda z: jax.lax.with_sharding_constraint(z * 2, jax.P(None, None)),
-        {"z": ((0, 64), "None, model")},
-    ),
-    "an associative scan": (lambda x: jax.lax.associative_scan(jnp.add, x, axis=1), {"x": X}),
-}
-
-
-@pytest.mark.parametrize("name", NOTHING)
-def test_nothing_is_never_sent(name, eight_devices):
-    fn, arguments = NOTHING[name]
-    assert all(c.bytes_per_device for c in plan(fn, **arguments).collectives)
-
-
 def test_a_call_of_approximate_top_k_says_what_cpus_do(eight_devices):
     made = plan(lambda x: jax.lax.approx_max_k(x, 4), x=X)
     assert [note.code for note in made.op("approx_top_k[0]").notes] == ["approximate top_k"]
-
-
-def layer(x):
-    return jnp.tanh(x) * 2
-
-
-def stacked(x):
-    return jax.lax.scan(lambda x, _: (layer(x), None), x, None, length=3)[0]
-
-
-def test_a_value_in_a_loop_names_each_line_once_and_its_functions(eight_devices):
-    op = plan(stacked, x=X).op("tanh")
-    assert len(op.stack) == len(set(op.stack))
-    assert op.calls[-3:] == ("stacked", "<lambda>", "layer")
-    assert op.source == op.stack[0]
-
-
-def test_what_is_remembered_of_texts_is_bounded():
-    remembered = (
-        attributes.source_location,
-        attributes._joined_to,
-        attributes.parse_edges,
-    )
-    for function in remembered:
-        assert function.cache_info().maxsize is not None

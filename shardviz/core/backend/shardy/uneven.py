@@ -24,32 +24,22 @@ def note_uneven(ops: Sequence[PlannedOp], mesh: MeshSpec) -> tuple[PlannedOp, ..
     by_name = {op.name: op for op in ops}
     noted = []
     for op in ops:
-        returned = by_name.get(op.operands[0]) if op.operands else None
-        if op.kind == "result" and returned is not None:
-            note = _lost(op, returned, mesh)
-        else:
-            note = _padded(op, mesh)
-        noted.append(op.changed(notes=(*op.notes, note)) if note else op)
+        made = by_name.get(op.operands[0]) if op.operands else None
+        code, value = "padded", op
+        if op.kind == "result" and made is not None:
+            code, value = "lost", made
+        for dim in range(min(len(value.shape), value.spec.rank)):
+            kept = op.spec.dims[dim] if dim < op.spec.rank else ()
+            # A result is only noted where it lost what splits the value.
+            misfit = None
+            if code == "padded" or kept != value.spec.dims[dim]:
+                misfit = _misfit(value, dim, mesh)
+            if misfit is not None:
+                note = UnevenNote(code, value.name, dim, misfit)
+                op = op.changed(notes=(*op.notes, note))
+                break
+        noted.append(op)
     return tuple(noted)
-
-
-def _lost(result: PlannedOp, made: PlannedOp, mesh: MeshSpec) -> UnevenNote | None:
-    """The note on a result that lost an axis because its dimension does not divide."""
-    for dim, axes in enumerate(made.spec.dims[: len(made.shape)]):
-        kept = result.spec.dims[dim] if dim < result.spec.rank else ()
-        misfit = _misfit(made, dim, mesh) if kept != axes else None
-        if misfit is not None:
-            return UnevenNote("lost", made.name, dim, misfit)
-    return None
-
-
-def _padded(op: PlannedOp, mesh: MeshSpec) -> UnevenNote | None:
-    """The note on a value whose last shards are smaller or empty."""
-    for dim in range(min(len(op.shape), op.spec.rank)):
-        misfit = _misfit(op, dim, mesh)
-        if misfit is not None:
-            return UnevenNote("padded", op.name, dim, misfit)
-    return None
 
 
 def _misfit(op: PlannedOp, dim: int, mesh: MeshSpec) -> Misfit | None:
