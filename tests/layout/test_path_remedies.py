@@ -14,7 +14,7 @@ import shardviz as sv
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.rules.remedies import Kind
 from shardviz.types import PathRules
-from tests.layout.test_remedies import JAX_MESH, SIZES, jax_lays_out, met, parts, wish
+from tests.layout.test_remedies import SIZES, jax_lays_out, met, parts, wish
 
 MESH = make_mesh(**SIZES)
 DIALECTS = ("regex", "keras")
@@ -376,7 +376,3 @@ def test_a_spec_of_its_own_and_names_are_no_affair_of_the_table():
     ).rows  # fmt: skip
     assert sv.remedies(rows[0], "split").why.code == "own spec"
     assert sv.remedies(rows[1], "P('model')")[0].spec == sv.Spec.of("model", None)
-
-
-def test_jax_holds_the_same_mesh():
-    assert dict(JAX_MESH.shape) == dict(MESH.shape)

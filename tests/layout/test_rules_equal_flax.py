@@ -17,7 +17,7 @@ from shardviz.core.layout.rules.resolution import Resolution, resolve
 from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.layout.rules.verdicts import Outcome
 
-CASES, SEEDS = 50_000, 10
+CASES, SEEDS = 20_000, 4
 FREE = jax.sharding.PartitionSpec.UNCONSTRAINED
 LOGICAL = ("batch", "embed", "mlp", "heads", "kv", "vocab", "_", "None", "two words")
 AXES = ("data", "fsdp", "model", "expert", "seq")
