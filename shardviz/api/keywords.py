@@ -26,8 +26,7 @@ class Step(NamedTuple):
 
 
 def shares_keywords(function: Callable[P, T]) -> Callable[P, T]:
-    """The public function, with the keywords that the user's function takes kept for
-    that.
+    """The public function, with the keywords that the user's function takes kept for it.
 
     A keyword that the user's function names is its own. Of the others, those of the
     public function are its own, and the rest belong to a user's function with
@@ -35,38 +34,35 @@ def shares_keywords(function: Callable[P, T]) -> Callable[P, T]:
     ones. With `args=` or `kwargs=` the call of the user's function is spelled out, and
     every other keyword is the public function's.
     """
-    known = list(_named_parameters(function))
+    known, public = list(_named_parameters(function)), function.__name__
 
     @functools.wraps(function)
     def sharing(*args: P.args, **keywords: P.kwargs) -> T:
         first = args[0] if args else keywords.pop(known[0], None)
         arrays = args[1:]
         step_function = getattr(first, "fn", first)
-        named, any_other = _named_parameters(step_function), _takes_any(step_function)
+        named = _named_parameters(step_function)
+        kinds = [parameter.kind for parameter in _parameters(step_function)]
+        any_other = inspect.Parameter.VAR_KEYWORD in kinds
         notes: list[str] = []
         theirs: dict[str, Any] = {}
         if any(name in keywords and name not in named for name in ("args", "kwargs")):
-            arrays, theirs = _spelled_out(function.__name__, arrays, keywords)
+            arrays, theirs = _spelled_out(public, arrays, keywords)
             named, any_other = {}, False
-        for name in list(keywords):
-            if (
-                name == "mesh"
-                and name in named
-                and isinstance(keywords[name], (str, MeshSpec))
-            ):
-                # No function can use the text or the MeshSpec of a program's mesh.
-                _check_mesh_parameter(first, named["mesh"], len(arrays))
+        for name, value in list(keywords.items()):
+            # No function can use the text or the MeshSpec of a program's mesh.
+            ours = name == "mesh" and isinstance(value, (str, MeshSpec))
+            if ours and name in named:
+                _check_mesh_parameter(first, named[name], len(arrays))
             elif name in named or (name not in known and any_other):
                 theirs[name] = keywords.pop(name)
                 if name in known and name != "mesh":
-                    notes.append(
-                        keyword_note(function_name(first), name, function.__name__)
-                    )
+                    notes.append(keyword_note(function_name(first), name, public))
             elif name not in known:
                 raise ProgramError(
-                    f"sv.{function.__name__} takes no {name}=, and neither does the"
-                    f" function.{suggestion(name, [*known, *named])}"
-                    f" sv.{function.__name__} takes {joined(known)}; the function takes"
+                    f"sv.{public} takes no {name}=, and neither does the function."
+                    f"{suggestion(name, [*known, *named])} sv.{public} takes"
+                    f" {joined(known)}; the function takes"
                     f" {joined(named) or 'no keywords'}."
                 )
         step: Any = Step(first, theirs, tuple(notes))
@@ -75,41 +71,27 @@ def shares_keywords(function: Callable[P, T]) -> Callable[P, T]:
     return sharing
 
 
-class _Parameter(NamedTuple):
-    """A parameter that a function names: its position, and whether a call must give it."""
-
-    position: int
-    required: bool
-
-
 def _parameters(fn: Any) -> list[inspect.Parameter]:
-    if not callable(fn):
-        return []
     try:
         return list(inspect.signature(fn).parameters.values())
-    except (TypeError, ValueError):  # some builtins have no signature
+    except (TypeError, ValueError):  # no function, or a builtin without a signature
         return []
 
 
-def _named_parameters(fn: Any) -> dict[str, _Parameter]:
-    """The parameters that a call may give by name."""
+def _named_parameters(fn: Any) -> dict[str, tuple[int, bool]]:
+    """The parameters that a call may give by name: position, and whether it must."""
     named = {}
     for position, parameter in enumerate(_parameters(fn)):
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             required = parameter.default is parameter.empty
-            named[parameter.name] = _Parameter(position, required)
+            named[parameter.name] = (position, required)
     return named
-
-
-def _takes_any(fn: Any) -> bool:
-    """Whether a function takes keywords of any name."""
-    return any(p.kind is p.VAR_KEYWORD for p in _parameters(fn))
 
 
 def _spelled_out(
     public: str, arrays: tuple[Any, ...], keywords: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The call that `args=` and `kwargs=` spell out, which are taken from the keywords."""
+    """The call that `args=` and `kwargs=` spell out, taken from the keywords."""
     args, kwargs = keywords.pop("args", None), keywords.pop("kwargs", None)
     if args is not None and arrays:
         raise ProgramError(
@@ -124,16 +106,13 @@ def _spelled_out(
         raise ProgramError(
             f"kwargs= is a dict of the function's arguments; got {shown(kwargs)}."
         )
-    if args is not None:
-        arrays = tuple(args)
-    return arrays, dict(kwargs or {})
+    return arrays if args is None else tuple(args), dict(kwargs or {})
 
 
-def _check_mesh_parameter(fn: Any, parameter: _Parameter, given: int) -> None:
-    """Refuses a program whose function needs a mesh of its own, which the call does not
-    give.
-    """
-    if parameter.required and parameter.position >= given:
+def _check_mesh_parameter(fn: Any, parameter: tuple[int, bool], given: int) -> None:
+    """Refuses a function that needs a mesh of its own, which the call does not give."""
+    position, required = parameter
+    if required and position >= given:
         raise ProgramError(
             f"{function_name(fn)} has a parameter mesh of its own, which needs a mesh"
             " of jax. Give it one, mesh=jax.make_mesh(...): it is the program's mesh as"

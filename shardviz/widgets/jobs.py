@@ -9,9 +9,10 @@ from typing import Any
 from shardviz.core.errors import import_optional
 from shardviz.core.format import plural
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.program import Program, nearest_difference
+from shardviz.core.program.program import Program
 from shardviz.core.program.report import Failure, Report
 from shardviz.core.wording import stages as wording
+from shardviz.core.wording.calls import not_cached
 from shardviz.core.wording.effects import effect_rows, unknown_rules
 from shardviz.widgets.background import LatestWins, Stop, failure
 from shardviz.widgets.targets import hosts_of, hosts_size
@@ -216,7 +217,7 @@ class History:
         elif report.effects:
             found, why = "miss", wording.never_cached()
         else:
-            found, why = "miss", nearest_difference(self._compiled, program)
+            found, why = "miss", not_cached(self._compiled, program)
         if report.compile_s is not None:
             self._compiled = [*self._compiled[-MOST_JOBS:], program]
         what = f"{kind} {program.name}"

@@ -11,26 +11,12 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.bridge import can_compile, check_axis_names, check_lowered_names
+from shardviz.core.backend.bridge import check_axis_names, check_lowered_names
 from shardviz.core.errors import ProgramError
 from tests.program.helpers import in_new_python
 
-CARRIED = (
-    "data",
-    "a b",
-    'a"b',
-    "$bytes",
-    "#a",
-    "@mesh",
-    "%0",
-    "{?}",
-    "a,b",
-    "->",
-    "a=b",
-    "1",
-    "]>",
-)
-REFUSED = ("a\\b", "\\", "a\\", "\\x41", "\\'")
+CARRIED = ("data", 'a"b', "{?}", "a,b", "->")
+REFUSED = ("a\\b", "\\'")
 
 
 @pytest.mark.parametrize("name", CARRIED)
@@ -80,7 +66,6 @@ def test_every_mesh_of_a_lowered_program_is_looked_at(place, eight_devices):
 ENTRIES = """
     import jax, jax.numpy as jnp, numpy as np
     import shardviz as sv
-    from shardviz.core.backend.bridge import can_compile
     name = {name!r}
     mesh, rules = sv.mesh([(name, 4), ("model", 2)]), [("batch", name)]
     x = sv.array("x", (8, 8), "batch embed")
@@ -109,15 +94,12 @@ ENTRIES = """
         explored("compile"), explored("run"), cached(),
     ]
     for error in errors:
-        assert (error is None) == can_compile(name), error
-        assert error is None or "cannot compile for a mesh axis named" in str(error), error
+        assert "cannot compile for a mesh axis named" in str(error), error
     print(len(errors), "lived")
     explorer.close(), opened.close()
 """
 
 
-@pytest.mark.parametrize("name", ["é", "a\\b"])
-def test_every_entry_refuses_what_would_end_the_process(name):
+def test_every_entry_refuses_what_would_end_the_process():
     flags = "--xla_force_host_platform_device_count=8"
-    assert in_new_python(ENTRIES.format(name=name), XLA_FLAGS=flags) == "6 lived"
-    assert can_compile("data")
+    assert in_new_python(ENTRIES.format(name="a\\b"), XLA_FLAGS=flags) == "6 lived"

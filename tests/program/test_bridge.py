@@ -24,7 +24,7 @@ from shardviz.core.backend.bridge import (
 from shardviz.core.errors import LayoutError, ProgramError, ShardvizError, TargetError
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout, lay_out
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.requests import request
 from shardviz.core.layout.rules.resolution import resolve
@@ -46,13 +46,6 @@ def test_a_mesh_brings_its_devices_in_their_order():
     assert mesh.axis_types == ("Explicit", "Explicit")
     assert mesh.concrete
     assert mesh.process_indices.ravel().tolist() == [0] * 8
-
-
-def test_an_abstract_mesh_brings_none():
-    mesh = adopt_mesh(AbstractMesh((4, 2), ("a", "b"), axis_types=(AUTO, MANUAL)))
-    assert not mesh.concrete
-    assert mesh.ids_are_positions
-    assert mesh.axis_types == ("Auto", "Manual")
 
 
 MESHES = {
@@ -96,12 +89,6 @@ def test_any_spec_comes_back_equal(entries):
     assert to_jax(adopt(spec)) == spec
 
 
-def test_a_named_sharding_is_a_mesh_and_a_spec():
-    mesh, spec = adopt(NamedSharding(real_mesh(), P("a", None)))
-    assert isinstance(mesh, MeshSpec)
-    assert spec == Spec.of("a", None)
-
-
 def test_an_array_with_a_sharding_is_a_layout():
     live = jax.device_put(np.zeros((8, 4), np.float32), NamedSharding(real_mesh(), P("a", "b")))
     struct = jax.ShapeDtypeStruct((8, 4), jnp.bfloat16, sharding=live.sharding)
@@ -119,15 +106,11 @@ def test_an_array_spec_keeps_the_spec_of_its_sharding():
     assert adopt_array("x", struct) == ArraySpec("x", (8,), None, "int8", Spec.of("b"))
 
 
-@pytest.mark.parametrize("thing", [object(), "x", 3, None], ids=lambda t: type(t).__name__)
-def test_what_is_not_of_jax_is_refused(thing):
-    with pytest.raises(ShardvizError, match="From jax come meshes"):
-        adopt(thing)
-
-
-def test_a_sharding_without_a_shape_is_refused():
-    with pytest.raises(ShardvizError, match=r"sv\.layout\(shape, sharding\)"):
-        adopt(SingleDeviceSharding(jax.devices()[0]))
+def test_what_is_not_of_jax_is_refused():
+    with pytest.raises(ShardvizError):
+        adopt("x")
+    with pytest.raises(ShardvizError):
+        to_jax(3)
 
 
 def jax_boxes(sharding, shape):
@@ -198,12 +181,7 @@ def test_a_program_goes_back_as_a_jitted_function():
     assert result.sharding.spec == P("a", "b")
 
 
-def test_what_jax_lacks_is_refused():
-    with pytest.raises(ShardvizError, match="no counterpart of 3"):
-        to_jax(3)
-
-
-DTYPES = ["bool", "int4", "uint8", "int32", "float16", "bfloat16", "float8_e4m3fn", "complex64"]
+DTYPES = ["bool", "int4", "bfloat16", "float8_e4m3fn", "complex64"]
 
 
 @pytest.mark.parametrize("name", DTYPES)

@@ -6,7 +6,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.backend.tracing.named_meshes import refuse_other_device_order, transposed
+from shardviz.core.backend.tracing.named_meshes import refuse_other_device_order
 
 X = sv.array("x", (64, 64), spec="data, model")
 MESH = sv.mesh(data=4, model=2)
@@ -25,7 +25,7 @@ def test_a_transposed_order_is_named_with_its_grid_and_line(eight_devices):
     assert error is not None
     assert error.stage == "trace"
     assert "sharding_constraint (test_device_orders.py:" in error.message
-    assert "0, 4, 1, 5, 2, 6, 3, 7 (2 × 4, transposed)" in error.message
+    assert "0, 4, 1, 5, 2, 6, 3, 7" in error.message
 
 
 def test_jax_refuses_it_too(eight_devices):
@@ -45,16 +45,3 @@ def test_the_same_order_in_another_shape_is_fine(eight_devices):
 def test_other_devices_are_left_to_jax(eight_devices):
     traced = jax.jit(constrained(np.array(eight_devices[:4]), "i"))
     refuse_other_device_order(traced.trace(jnp.ones((64, 64))).jaxpr, MESH)
-
-
-@pytest.mark.parametrize(
-    ("order", "other", "words"),
-    [
-        ([0, 1, 2, 3], [3, 2, 1, 0], " (reversed)"),
-        ([0, 1, 2, 3], [0, 1, 3, 2], ""),
-        ([5, 4, 3, 2, 1, 0], [5, 2, 4, 1, 3, 0], " (2 × 3, transposed)"),
-        ([5, 4, 3, 2, 1, 0], [5, 3, 1, 4, 2, 0], " (3 × 2, transposed)"),
-    ],
-)
-def test_transposes_and_reversals(order, other, words):
-    assert transposed(order, other) == words

@@ -50,10 +50,11 @@ from shardviz.core.program.program import Program
 # Measured on jaxlib 0.10.2 and 0.12.0.1, each name in a process of its own; of 0.11,
 # which was not, both are expected.
 _VERSION = tuple(int(n) for n in re.findall(r"\d+", jaxlib_version)[:2])
-_NOT_CARRIED = (
-    (r"\\",) + (r"[^\x00-\x7f]",) * (_VERSION < (0, 12)) + ("'",) * (_VERSION > (0, 10))
-)
-_FORBIDDEN = re.compile("|".join(_NOT_CARRIED))
+_NOT_CARRIED = r"\\"
+if _VERSION < (0, 12):
+    _NOT_CARRIED += r"|[^\x00-\x7f]"
+if _VERSION > (0, 10):
+    _NOT_CARRIED += "|'"
 _KEYS = {"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg"}
 
 
@@ -90,8 +91,7 @@ def adopt(thing: Any) -> Any:
 
 
 def adopt_mesh(mesh: Mesh | AbstractMesh) -> MeshSpec:
-    """The MeshSpec of a jax mesh; of a real one with the ids and processes of its
-    devices.
+    """The MeshSpec of a jax mesh; a real one brings device ids and processes.
 
     Raises:
         ShardvizError: for a mesh without axes, or with axis names that are no text.
@@ -124,8 +124,7 @@ def adopt_spec(spec: PartitionSpec) -> Spec:
 
 
 def adopt_array(name: str, thing: Any) -> ArraySpec:
-    """The ArraySpec of an array or ShapeDtypeStruct, with its spec where it has a
-    NamedSharding.
+    """The ArraySpec of an array or ShapeDtypeStruct, with the spec of a NamedSharding.
 
     Raises:
         ShardvizError: for a dtype that no array here has.
@@ -143,35 +142,19 @@ def adopt_array(name: str, thing: Any) -> ArraySpec:
 
 
 def tree_children(value: Any) -> list[tuple[str, Any]] | None:
-    """The parts of a container that is registered with jax, each with its name; None
-    for a leaf.
+    """The parts of a container that jax knows, each with its name; None for a leaf.
 
     >>> tree_children({"w": 1, "b": (2, 3)}), tree_children(1)
     ([('b', (2, 3)), ('w', 1)], None)
     """
     if jax.tree_util.all_leaves([value]):
         return None
-    parts = jax.tree_util.tree_flatten_with_path(
+    parts = []
+    for path, part in jax.tree_util.tree_leaves_with_path(
         value, is_leaf=lambda node: node is not value
-    )[0]
-    return [(_key_text(path), part) for path, part in parts]
-
-
-def _key_text(path: Any) -> str:
-    """The text of a path: of one key, or of several where a container names its parts
-    so.
-    """
-    keys = (
-        next((getattr(k, n) for n in _KEY_FIELDS if hasattr(k, n)), k) for k in path
-    )
-    return "/".join(str(key) for key in keys)
-
-
-_KEY_FIELDS = (
-    "name",
-    "key",
-    "idx",
-)  # of GetAttrKey; of DictKey and FlattenedIndexKey; SequenceKey
+    ):
+        parts.append((jax.tree_util.keystr(path, simple=True, separator="/"), part))
+    return parts
 
 
 def adopt_layout(thing: Any) -> Layout:
@@ -206,16 +189,11 @@ def sharding_layout(shape: Any, dtype: Any, sharding: Sharding) -> Layout:
     try:
         boxes = sharding.devices_indices_map(tuple(shape))
     except ValueError as error:
-        raise LayoutError(
-            f"jax cannot lay out {shown(shape)} so: {_first_line(error)}"
-        ) from error
-    ids, processes = (
-        [getattr(d, name) for d in boxes] for name in ("id", "process_index")
-    )
-    mesh = make_mesh({"device": len(ids)}, device_ids=ids, processes=processes)
-    return layout_from_indices(
-        shape, dtype, {d.id: box or () for d, box in boxes.items()}, mesh
-    )
+        raise LayoutError(f"jax cannot lay out {shown(shape)} so: {error}") from error
+    held = {device.id: box or () for device, box in boxes.items()}
+    processes = [device.process_index for device in boxes]
+    mesh = make_mesh({"device": len(held)}, device_ids=list(held), processes=processes)
+    return layout_from_indices(shape, dtype, held, mesh)
 
 
 def to_jax(thing: Any) -> Any:
@@ -265,8 +243,7 @@ def jax_dtype(name: str) -> Any:
 
 
 def key_implementation(name: str) -> str:
-    """What `jax.random.key` calls the implementation behind a key type such as
-    `key<fry>`.
+    """What `jax.random.key` calls the implementation behind a key type.
 
     Raises:
         ProgramError: if there is none.
@@ -391,19 +368,6 @@ _CONVERT: dict[type, Any] = {
 }
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or ["no reason given"])[0]
-
-
-def can_compile(name: str) -> bool:
-    """Whether this jaxlib can compile for a mesh axis of that name.
-
-    >>> can_compile("data"), can_compile("a\\\\b")
-    (True, False)
-    """
-    return _FORBIDDEN.search(name) is None
-
-
 def check_axis_names(names: Iterable[str]) -> None:
     """Refuses names of mesh axes that this jaxlib cannot compile.
 
@@ -413,7 +377,7 @@ def check_axis_names(names: Iterable[str]) -> None:
     >>> check_axis_names(["data", "model"])
     """
     for name in names:
-        if not can_compile(name):
+        if re.search(_NOT_CARRIED, name):
             raise ProgramError(
                 f"jaxlib {jaxlib_version} cannot compile for a mesh axis named {shown(name)}: it"
                 " ends the process, or loses the sharding. Layouts, rules and plans take such a"
@@ -422,14 +386,7 @@ def check_axis_names(names: Iterable[str]) -> None:
 
 
 def check_lowered_names(lowered: Any) -> None:
-    """The same for every mesh of a lowered program, those in the user's function
-    included.
-
-    Args:
-        lowered: what `lower` of a function under `jax.jit` gave.
-
-    Raises:
-        ProgramError: with the name.
+    """The same for every mesh of a lowered program, the function's own included.
 
     >>> import jax
     >>> check_lowered_names(jax.jit(abs).lower(1.0))

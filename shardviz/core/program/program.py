@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -49,9 +49,7 @@ class Target(Displayed):
 
     @property
     def name(self) -> str:
-        """The text that chooses this target: `"attached"`, `"cpu"`, `"cpu:8"`,
-        `"tpu:v5e:4x4"`.
-        """
+        """The text that chooses this target: `"attached"`, `"cpu:8"`, `"tpu:v5e:4x4"`."""
         if self.text:
             return self.text
         if self.kind == "attached" or self.count is None:
@@ -106,8 +104,7 @@ def only_described(text: str) -> str:
 
 
 def function_name(fn: Any) -> str:
-    """What a function is called; of a partial what it wraps, of a callable object its
-    class.
+    """What a function is called; a partial as what it wraps, an object as its class.
 
     >>> import functools
     >>> function_name(functools.partial(abs, 1)), function_name(abs)
@@ -115,9 +112,8 @@ def function_name(fn: Any) -> str:
     """
     while isinstance(fn, functools.partial):
         fn = fn.func
-    name = getattr(fn, "__name__", "") or getattr(
-        getattr(fn, "__wrapped__", None), "__name__", ""
-    )
+    wrapped = getattr(fn, "__wrapped__", None)
+    name = getattr(fn, "__name__", "") or getattr(wrapped, "__name__", "")
     return name if isinstance(name, str) and name else type(fn).__name__
 
 
@@ -162,17 +158,16 @@ class Program(Displayed):
     context: MeshContext | None = None
 
     def __post_init__(self) -> None:
-        put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
         if not callable(self.fn):
             raise ProgramError(
                 f"A program needs a function to run; got {shown(self.fn)}."
             )
-        put("arrays", tuple(self.arrays))
         if self.name is not None and not isinstance(self.name, str):
             raise ProgramError(
                 f"The name of a program is text; got {shown(self.name)}."
             )
-        put("name", self.name or function_name(self.fn))
+        object.__setattr__(self, "arrays", tuple(self.arrays))
+        object.__setattr__(self, "name", self.name or function_name(self.fn))
         unique_names(self.arrays)
         if self.tree is not None and self.tree.num_leaves != len(self.arrays):
             raise ProgramError(
@@ -184,8 +179,8 @@ class Program(Displayed):
         """A copy with some parts changed, checked again.
 
         On a mesh whose axis types are not said, axes keep the types that they have
-        here, and new
-        ones get the type that all axes have here: `sv.mesh` alone makes Auto axes.
+        here, and new ones get the type that all axes have here: `sv.mesh` alone makes
+        Auto axes.
 
         >>> from shardviz.core.layout.mesh import make_mesh
         >>> program = Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=4))
@@ -201,10 +196,8 @@ class Program(Displayed):
                 raise ProgramError(
                     f"A program has no part {shown(name)}.{suggestion(name, known)}"
                 )
-        if (
-            isinstance(mesh := changes.get("mesh"), MeshSpec)
-            and not mesh.has_chosen_types
-        ):
+        mesh = changes.get("mesh")
+        if isinstance(mesh, MeshSpec) and not mesh.has_chosen_types:
             changes["mesh"] = _typed_alike(mesh, self.mesh)
         return replace(self, **changes)
 
@@ -233,60 +226,26 @@ def _typed_alike(mesh: MeshSpec, old: MeshSpec) -> MeshSpec:
     return mesh if types == mesh.axis_types else mesh.replace(axis_types=types)
 
 
-def differences(old: Program, new: Program) -> tuple[str, ...]:
-    """What differs between two programs, one phrase each.
+def changed_parts(old: Program, new: Program) -> list[str]:
+    """Which parts of two programs differ; arrays by their names.
 
-    >>> from shardviz.core.layout.array_spec import ArraySpec
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> old = Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=4))
-    >>> differences(old, old.replace(mesh=make_mesh(data=8)))
-    ('mesh: data=4 became data=8',)
+    >>> changed_parts(old, old.replace(mesh=make_mesh(data=8)))
+    ['mesh']
     """
-    found = []
+    parts = []
     if old.fn is not new.fn:
-        found.append(f"function: {old.name} became {new.name}")
+        parts.append("function")
     if old.mesh != new.mesh:
-        changed = str(old.mesh) != str(new.mesh)
-        words = (
-            f"{old.mesh} became {new.mesh}"
-            if changed
-            else "other devices, hosts or axis types"
-        )
-        found.append(f"mesh: {words}")
-    before = {request.array.name: request for request in old.requests}
-    for request in new.requests:
-        found += _array_differences(before.pop(request.array.name, None), request)
-    found += [f"{name}: is gone" for name in before]
+        parts.append("mesh")
+    before = {r.array.name: (r.array.short, str(r.spec)) for r in old.requests}
+    after = {r.array.name: (r.array.short, str(r.spec)) for r in new.requests}
+    for name in {**after, **before}:
+        if before.get(name) != after.get(name):
+            parts.append(name)
     if old.out_specs != new.out_specs:
-        found.append("the specs of the outputs")
+        parts.append("out_specs")
     if dict(old.options) != dict(new.options):
-        found.append(f"options: {dict(old.options)} became {dict(new.options)}")
-    return tuple(found)
-
-
-def _array_differences(old: Request | None, new: Request) -> list[str]:
-    name = new.array.name
-    if old is None:
-        return [f"{name}: is new"]
-    pairs = (
-        ("shape", list(old.array.shape), list(new.array.shape)),
-        ("dtype", old.array.dtype, new.array.dtype),
-        ("sharding", str(old.spec), str(new.spec)),
-    )
-    return [
-        f"{name}: {what} {was} became {now}" for what, was, now in pairs if was != now
-    ]
-
-
-def nearest_difference(earlier: Iterable[Program], new: Program) -> str:
-    """What differs from the most alike of the earlier programs, as one sentence."""
-    found = [differences(old, new) for old in earlier]
-    if not found:
-        return "Nothing was compiled before it."
-    least = min(found, key=len)
-    if not least:
-        return (
-            "The same program: for another target, with a callback, or dropped since."
-        )
-    more = f"; and {len(least) - 4} more" if len(least) > 4 else ""
-    return "; ".join(least[:4]) + more + "."
+        parts.append("options")
+    return parts

@@ -54,19 +54,12 @@ class JaxprOperation:
 
     @property
     def nesting(self) -> str:
-        """The loops and calls around it, in words: `"top level"` or `"shard_map >
-        scan"`.
-        """
+        """The loops and calls around it: `"top level"` or `"shard_map > scan"`."""
         return " > ".join(self.around) or TOP_LEVEL
 
 
 def operations(jaxpr: Any, around: tuple[str, ...] = ()) -> Iterator[JaxprOperation]:
-    """Every operation of a jaxpr in program order; those inside a loop or call follow
-    it.
-
-    Args:
-        jaxpr: a jaxpr, with or without its constants.
-        around: the loops and calls around the jaxpr itself.
+    """Every operation of a jaxpr in program order, those inside a loop or call after it.
 
     >>> import jax
     >>> jaxpr = jax.make_jaxpr(lambda x: jax.lax.map(jax.numpy.sin, x))(jax.numpy.zeros(3))
@@ -111,46 +104,40 @@ def _jaxprs_in(value: Any) -> Iterator[Any]:
 
 
 def rewritten(jaxpr: Any, change: Callable[[Any], list[Any]]) -> Any:
-    """The same program with other operations.
+    """The same program; `change` gives the operations that take the place of one."""
+    body, changed = plain_jaxpr(jaxpr), []
+    for equation in body.eqns:
+        changed += change(equation)
+    return _with_body(jaxpr, body.replace(eqns=changed))
 
-    Args:
-        jaxpr: a jaxpr, with or without its constants.
-        change: gives the operations that take the place of one.
-    """
-    body = plain_jaxpr(jaxpr)
-    changed = body.replace(
-        eqns=[new for equation in body.eqns for new in change(equation)]
-    )
+
+def _with_body(jaxpr: Any, body: Any) -> Any:
     # Older jax keeps a jaxpr and its constants in a pair, newer in one.
-    return changed if body is jaxpr else jaxpr.replace(jaxpr=changed)
+    return jaxpr.replace(jaxpr=body) if hasattr(jaxpr, "jaxpr") else body
 
 
 def without_debug_effects(jaxpr: Any) -> Any:
     """The same jaxpr, which no longer says that it prints."""
     body = plain_jaxpr(jaxpr)
     kept = {e for e in body.effects if effect_class(e) not in DEBUG_EFFECTS}
-    changed = body.replace(effects=kept)
-    return changed if body is jaxpr else jaxpr.replace(jaxpr=changed)
+    return _with_body(jaxpr, body.replace(effects=kept))
 
 
 def with_inner(equation: Any, change: Callable[[Any], Any]) -> Any:
-    """The same operation, where `change` gives what takes the place of the jaxprs that
-    it calls.
-    """
+    """The same operation; `change` gives what replaces the jaxprs that it calls."""
 
     def changed(value: Any) -> Any:
         if hasattr(value, "eqns"):
             return change(value)
-        return (
-            type(value)(map(changed, value)) if type(value) in (tuple, list) else value
-        )
+        if type(value) in (tuple, list):
+            return type(value)(map(changed, value))
+        return value
 
     return equation.replace(params={k: changed(v) for k, v in equation.params.items()})
 
 
 def without_shardings(jaxpr: Any) -> Any:
-    """The same program without what it says of how values are split, which changes none
-    of them.
+    """The same program without what it says of how values are split.
 
     >>> import jax
     >>> mesh = jax.sharding.Mesh(jax.devices()[:1], ("x",))
@@ -166,14 +153,12 @@ def without_shardings(jaxpr: Any) -> Any:
         if equation.primitive.name in ("sharding_constraint", "reshard"):
             return [equation.replace(primitive=copy_p, params={})]
         equation = with_inner(equation, without_shardings)
-        named = (
-            "sharding",
-            "out_sharding",
-        )  # jax's own functions add them, as for a gradient
-        split = {
-            k: None for k in named if mesh_of_value(equation.params.get(k)) is not None
-        }
-        return [equation.replace(params={**equation.params, **split})]
+        params = dict(equation.params)
+        # jax's own functions add them, as for a gradient.
+        for name in ("sharding", "out_sharding"):
+            if mesh_of_value(params.get(name)) is not None:
+                params[name] = None
+        return [equation.replace(params=params)]
 
     return rewritten(jaxpr, change)
 
@@ -222,31 +207,24 @@ def names_shardings(jaxpr: Any) -> bool:
 
 
 def meshes_in(jaxpr: Any) -> Iterator[tuple[Mesh | AbstractMesh, Any]]:
-    """Every mesh that the program names itself, outright or in a sharding, with the
-    equation.
-    """
+    """Every mesh that the program names, outright or in a sharding, and where."""
     for operation in operations(jaxpr):
         for value in operation.equation.params.values():
             mesh = None if isinstance(value, _NO_MESHES) else mesh_of_value(value)
-            if (
-                mesh is not None and not mesh.empty
-            ):  # outside of any mesh, jax names an empty one
+            # Outside of any mesh, jax names an empty one.
+            if mesh is not None and not mesh.empty:
                 yield mesh, operation.equation
 
 
 def device_meshes_in(jaxpr: Any) -> Iterator[tuple[Mesh, Any]]:
     """Every mesh of devices that the program names itself, with the equation."""
-    return (
-        (mesh, equation)
-        for mesh, equation in meshes_in(jaxpr)
-        if isinstance(mesh, Mesh)
-    )
+    for mesh, equation in meshes_in(jaxpr):
+        if isinstance(mesh, Mesh):
+            yield mesh, equation
 
 
 def named_device_count(jaxpr: Any) -> int | None:
-    """How many devices the meshes have that the program names itself; None where it
-    names none.
-    """
+    """How many devices the meshes have that the program names; None: it names none."""
     return max((mesh.size for mesh, _ in device_meshes_in(jaxpr)), default=None)
 
 
@@ -264,66 +242,28 @@ def mesh_of_value(value: Any) -> Mesh | AbstractMesh | None:
 
 
 def results_from_host(jaxpr: Any, calls: Collection[str]) -> bool:
-    """Whether a result is computed from what a host call returned, outside `shard_map`.
-
-    Args:
-        jaxpr: the program.
-        calls: the names of the operations that call the host.
-    """
+    """Whether a result is computed from what operations of these names returned."""
     body = plain_jaxpr(jaxpr)
     from_host: set[int] = set()
     for equation in body.eqns:
         reads = any(id(v) in from_host for v in equation.invars)
-        if reads or _calls_any(JaxprOperation(equation), calls):
+        called = [equation.primitive.name]
+        for inner in _jaxprs_in(equation.params):
+            called += [operation.name for operation in operations(inner)]
+        if reads or not set(called).isdisjoint(calls):
             from_host |= {id(v) for v in equation.outvars}
     return any(id(v) in from_host for v in body.outvars)
 
 
-def _calls_any(operation: JaxprOperation, names: Collection[str]) -> bool:
-    inside = (o for inner in operation.inner for o in operations(inner))
-    return operation.name in names or any(o.name in names for o in inside)
-
-
 _ROOTS = ("sqrt", "rsqrt", "log", "log2", "pow", "acosh", "lgamma", "digamma")
 # Operations whose result has the sign of their operands, where these have one sign.
-_SIGN_PRESERVING = (
-    *(
-        "add",
-        "add_any",
-        "mul",
-        "div",
-        "select_n",
-        "reduce_sum",
-        "reduce_max",
-        "reduce_min",
-    ),
-    *(
-        "convert_element_type",
-        "broadcast_in_dim",
-        "reshape",
-        "transpose",
-        "squeeze",
-        "copy",
-        "rev",
-    ),
-    *(
-        "slice",
-        "dynamic_slice",
-        "gather",
-        "concatenate",
-        "cumsum",
-        "optimization_barrier",
-        "name",
-    ),
-    *(
-        "sharding_constraint",
-        "reshard",
-        "device_put",
-        "reduce_precision",
-        "expand_dims",
-    ),
-    "all_gather",
-)
+_SIGN_PRESERVING = {
+    "add", "add_any", "mul", "div", "select_n", "reduce_sum", "reduce_max", "reduce_min",
+    "convert_element_type", "broadcast_in_dim", "reshape", "transpose", "squeeze", "copy",
+    "rev", "slice", "dynamic_slice", "gather", "concatenate", "cumsum", "all_gather",
+    "optimization_barrier", "name", "sharding_constraint", "reshard", "device_put",
+    "reduce_precision", "expand_dims",
+}  # fmt: skip
 # Variable to the positions of the arguments that give it its sign.
 _Signs = dict[Any, frozenset[int]]
 
@@ -334,9 +274,6 @@ def positive_arguments(jaxpr: Any) -> tuple[int, ...]:
 
     An argument counts where it reaches a root or a logarithm through sums, products and
     copies alone.
-
-    Args:
-        jaxpr: of the program, traced flat.
 
     >>> import jax, jax.numpy as jnp
     >>> adam = lambda p, m, v, g: p - m / jnp.sqrt(0.9 * v + 0.1 * g**2)
@@ -387,11 +324,9 @@ def _follow_calls(
     results = [frozenset[int]()] * count
     for jaxpr in inner:
         skipped = len(operands) - len(jaxpr.invars)  # the index of a cond
-        passed = (
-            operands[skipped:]
-            if skipped in (0, 1)
-            else [frozenset()] * len(jaxpr.invars)
-        )
+        passed = operands[skipped:]
+        if skipped not in (0, 1):
+            passed = [frozenset[int]()] * len(jaxpr.invars)
         out = _follow(jaxpr, dict(zip(jaxpr.invars, passed, strict=True)), found)
         if len(out) == count:
             results = [a | b for a, b in zip(results, out, strict=True)]

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from shardviz.core.backend.failures import source_of
@@ -22,19 +21,17 @@ from shardviz.core.backend.tracing.jaxprs import (
     users_line,
 )
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import listed, plural
+from shardviz.core.format import plural
 from shardviz.core.layout.mesh import MeshSpec
 
 _MOST_SHOWN = 16  # device ids
 
 
 def refuse_other_device_order(jaxpr: Any, mesh: MeshSpec) -> None:
-    """Refuses a program that names the devices of its mesh in another order than the
-    mesh.
+    """Refuses a program that names the devices of its mesh in another order.
 
     Raises:
-        ProgramError: with both orders, how they differ, and the source line of the
-            second.
+        ProgramError: with both orders, and the source line of the second.
     """
     for named, equation in device_meshes_in(jaxpr):
         # Here, not above: most programs name no mesh, however large.
@@ -44,7 +41,7 @@ def refuse_other_device_order(jaxpr: Any, mesh: MeshSpec) -> None:
             raise ProgramError(
                 f"Two meshes hold the same {plural(len(own), 'device')} in another order."
                 f" The program's mesh: {_shown(own)}; {naming_operation(equation)}:"
-                f" {_shown(other)}{transposed(own, other)}. A program runs on one order of"
+                f" {_shown(other)}. A program runs on one order of"
                 " devices: make both meshes from one array of devices, or move the array"
                 " first with jax.device_put."
             )
@@ -59,22 +56,6 @@ def naming_operation(equation: Any) -> str:
     """
     line = users_line(equation)
     return equation.primitive.name + (f" ({line})" if line else "")
-
-
-def transposed(order: list[int], other: list[int]) -> str:
-    """How a transpose or reversal turns one order into the other; else `""`.
-
-    >>> transposed([0, 1, 2, 3, 4, 5], [0, 3, 1, 4, 2, 5])
-    ' (2 × 3, transposed)'
-    """
-    size = len(order)
-    for rows in range(2, size // 2 + 1):
-        if size % rows:
-            continue
-        grid = np.array(order).reshape(rows, -1)
-        if np.array_equal(grid.T.ravel(), other):
-            return f" ({rows} × {size // rows}, transposed)"
-    return " (reversed)" if order[::-1] == other else ""
 
 
 def _shown(ids: list[int]) -> str:
@@ -143,41 +124,25 @@ def mesh_sizes(mesh: Mesh | AbstractMesh) -> str:
 
 
 def differing_axes(mesh: MeshSpec, named: Any) -> str:
-    """What differs between the axes of a program's mesh and of one that it names
-    itself.
+    """What differs between the axes of a program's mesh and of one that it names.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> differing_axes(make_mesh(data=2, model=4), AbstractMesh((2, 2), ("data", "model")))
-    'Sizes differ: model is 2 there, 4 here.'
+    'Their axis sizes differ.'
     """
-    names, own = tuple(named.axis_names), mesh.axis_names
-    if set(names) != set(own):
-        parts = []
-        for where, mine, other in (("there", names, own), ("here", own, names)):
-            extra = [axis for axis in mine if axis not in other]
-            if extra:
-                parts.append(f"{listed(extra)} only {where}")
-        return f"Axes differ: {', '.join(parts)}."
-    if names != own:
-        return f"Axes stand in another order: {listed(names)} there."
-    types = [axis_type.name for axis_type in named.axis_types]
-    for what, theirs, ours in (
-        ("Sizes", tuple(named.axis_sizes), mesh.axis_sizes),
-        ("Types", types, mesh.axis_types),
+    types = tuple(axis_type.name for axis_type in named.axis_types)
+    for what, own, other in (
+        ("names", mesh.axis_names, tuple(named.axis_names)),
+        ("sizes", mesh.axis_sizes, tuple(named.axis_sizes)),
+        ("types", mesh.axis_types, types),
     ):
-        parts = []
-        for axis, there, here in zip(names, theirs, ours, strict=True):
-            if there != here:
-                parts.append(f"{axis} is {there} there, {here} here")
-        if parts:
-            return f"{what} differ: {'; '.join(parts)}."
+        if own != other:
+            return f"Their axis {what} differ."
     return ""
 
 
 def _named(error: BaseException, context: AbstractMesh) -> AbstractMesh | None:
-    """The other mesh among the local variables of the jax function that raised the
-    error.
-    """
+    """The other mesh among the variables of the jax function that raised the error."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     if "mesh" not in str(error) or not frames:
         return None

@@ -1,6 +1,4 @@
-"""A traced program traced once more: for one device, without prints, or with specs of
-types.
-"""
+"""A traced program once more: for one device, without prints, or with specs of types."""
 
 from __future__ import annotations
 
@@ -69,8 +67,7 @@ def trace_unsharded(
         on_one: traces `single`.
 
     Raises:
-        Exception: whatever the function raises on one device, where it has no form for
-            one.
+        Exception: whatever the function raises on one device.
     """
     try:
         return for_one_device(on_one(single))
@@ -116,11 +113,7 @@ def _refuse_meshes_of_more(jaxpr: Any) -> None:
 
 
 def spec_of_type(aval: Any) -> Spec | None:
-    """How a value is split as its type says: on Explicit axes; else None.
-
-    Args:
-        aval: jax's type of the value.
-    """
+    """How a value of a jax type is split, as Explicit axes say; else None."""
     sharding = getattr(aval, "sharding", None)
     if sharding is None:
         return None
@@ -151,9 +144,7 @@ def with_specs_of_types(traced: Traced) -> Traced:
 
 
 def with_partial_sums(traced: Traced) -> Traced:
-    """`with_specs_of_types` where a result is a partial sum, on a mesh of Explicit axes
-    alone.
-    """
+    """`with_specs_of_types` where all axes are Explicit and a result is a partial sum."""
     if set(traced.program.mesh.axis_types) != {"Explicit"}:
         return traced
     for spec in specs_of_types(traced):

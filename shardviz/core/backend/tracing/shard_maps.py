@@ -28,15 +28,11 @@ class UnboundShardMaps(CallListener):
         self._made: list[tuple[Any, ...]] = []
 
     def watched(self) -> dict[str, CodeType]:
-        """jax's functions that make and call a `shard_map`, where they are found."""
+        """jax's functions that make and call a `shard_map`."""
         return {name: fn.__code__ for name, fn in shard_map_functions().items()}
 
     def started(self, frame: FrameType, name: str, arguments: Sequence[Any]) -> None:
-        """A `shard_map` is made, or called.
-
-        Raises:
-            CallRefused: one without a mesh is called that was not made here.
-        """
+        """Refuses the call of a `shard_map` without a mesh that was not made here."""
         if name == SHARD_MAP_MADE:
             fn, _, in_specs, out_specs, *_ = arguments
             self._made.append((fn, in_specs, out_specs))

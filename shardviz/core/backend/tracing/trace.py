@@ -1,5 +1,4 @@
-"""trace() -> Traced: the function of a program, traced by jax with the requested
-shardings.
+"""trace() -> Traced: the function of a program, traced with the requested shardings.
 
 It is traced as `jax.eval_shape` would trace it, in the context that the user's own call
 would have. Where jax refuses that, other contexts are tried, in the order of
@@ -18,10 +17,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import itertools
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -59,7 +57,6 @@ from shardviz.core.backend.tracing.shard_maps import UnboundShardMaps, unbound
 from shardviz.core.backend.tracing.watching import CallListener
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.layout.partition_spec import Spec, memory_of
 from shardviz.core.program.notes import Note
 from shardviz.core.program.program import Program
@@ -82,7 +79,7 @@ class Traced:
         program: what was traced.
         mesh: the jax mesh it was traced on.
         stage: jax's own `Traced`.
-        effects: its effects, in words.
+        effects: the names of its effects.
         outputs: one Output a leaf of the result.
         out_tree: how the leaves form what the function returns, by its `unflatten`.
         seconds: how long it took.
@@ -102,36 +99,21 @@ class Traced:
     notes: tuple[str, ...] = ()
     around: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
 
-    @contextlib.contextmanager
-    def context(self) -> Iterator[None]:
-        """The context to lower it in.
+    def context(self) -> AbstractContextManager[None]:
+        """The context to lower it in: the one that it was traced in.
 
-        It is the one that it was traced in. Without devices jax asks for a mesh in
-        context, too.
+        Without devices jax asks for a mesh in context, too.
         """
-        around = self.around
-        if isinstance(self.mesh, AbstractMesh):
-            around = functools.partial(in_context, self.mesh)
-        with around():
-            yield
+        on_axes = isinstance(self.mesh, AbstractMesh)
+        return in_context(self.mesh) if on_axes else self.around()
 
 
 # The mesh of the program that is traced now; it need not be in jax's context.
 TRACED_ON: ContextVar[MeshSpec | None] = ContextVar("traced_on", default=None)
 
 
-@contextlib.contextmanager
-def _noting_mesh(mesh: MeshSpec) -> Iterator[None]:
-    token = TRACED_ON.set(mesh)
-    try:
-        yield
-    finally:
-        TRACED_ON.reset(token)
-
-
 def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
-    """Traces a program on a jax mesh, in the context that the user's own call would
-    have.
+    """Traces a program on a jax mesh, in the context of the user's own call.
 
     A note says where it could only be traced with a mesh in context, or with numbers
     among its arguments as they are, as for `if train:`.
@@ -142,10 +124,26 @@ def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
             or a function under `jax.pmap` for more devices than there are.
         Exception: whatever the function raises.
     """
-    fn = program.fn.fn if isinstance(program.fn, BoundCall) else program.fn
-    check_devices(fn, program.mesh)
+    bound = program.fn if isinstance(program.fn, BoundCall) else None
+    check_devices(program.fn if bound is None else bound.fn, program.mesh)
     with in_rules(program.context):
-        return _first_that_works(program, mesh)
+        try:
+            return _in_some_context(program, mesh)
+        except _READS_NUMBERS as error:
+            read = error
+        # Truth values and counts first: the others stay arrays where they can.
+        for kinds in ((bool, int), (bool, int, float, complex)):
+            fixed = None if bound is None else bound.with_static_numbers(kinds)
+            if fixed is None:
+                continue
+            fn, names = fixed
+            try:
+                traced = _in_some_context(program.replace(fn=fn), mesh)
+            except _READS_NUMBERS:
+                continue
+            note = str(Note("static numbers", tuple(names)))
+            return replace(traced, program=program, notes=(note, *traced.notes))
+        raise read
 
 
 # What jax raises where Python asks a traced number for its value.
@@ -153,184 +151,70 @@ _READS_NUMBERS = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerIntegerConversionError,
 )
-# Which Python numbers among the arguments the function gets as they are.
-_NUMBERS = ((), (bool, int), (bool, int, float, complex))
 # The mesh in context: the user's own, or none; that of the program; one that the
 # function names with the same axes; none, for a function that names several.
 _CONTEXTS = ("user", "program", "function", "none")
 
 
-def _first_that_works(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
-    setting = _Setting.of(program, mesh)
-    history = _History(program, setting.contexts[0])
-    for numbers, context in itertools.product(_NUMBERS, setting.contexts):
-        if not history.calls_for(numbers, context):
-            continue
-        fixed = _with_numbers(program, numbers)
-        if fixed is None:
-            continue
-        one, note = fixed
-        conflict = MeshConflict(setting.mesh.abstract_mesh)
+def _in_some_context(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
+    """A program traced in the first of `_CONTEXTS` that jax accepts."""
+    users, contexts = context_of(program.context), _CONTEXTS
+    notes, own = other_mesh_note(users, program.mesh), None
+    if is_set(users):
+        contexts, own = contexts[1:], users_mesh(users)
+        if isinstance(mesh, AbstractMesh) and own is not None and not notes:
+            mesh = own  # it knows the kind of device, too, which jax compares
+    elif not program.arrays:
+        contexts, notes = contexts[1:], (str(Note("no array arguments")),)
+    first: Exception | None = None  # what was raised in the user's own context
+    named: AbstractMesh | None = None  # the mesh that the function names
+    for context in contexts:
+        on, entered = mesh, mesh
+        if named is not None and context in ("function", "none"):
+            on = named if isinstance(mesh, AbstractMesh) else mesh
+            entered = NO_MESH if context == "none" else named
+        around: Any = functools.partial(in_context, entered)
+        listeners = () if entered.abstract_mesh == own else (UnboundShardMaps(),)
+        if context == "user":
+            around = functools.partial(as_in, users, mesh, program.mesh)
+            listeners = ()
+        conflict = MeshConflict((mesh if named is None else named).abstract_mesh)
         try:
-            traced = _in_context(one, setting, context, history, conflict)
-        except Exception as error:  # noqa: BLE001  a user's function may raise anything
-            history.add(numbers, context, error, conflict)
+            traced = _traced(program, on, around, conflict, notes, listeners)
+            if context == "user" and _asks_when_lowered(traced):
+                raise ValueError("Please enter your `jit` into a mesh context.")
+        except _READS_NUMBERS:
+            raise
+        except Exception as error:
+            if context == "user" and not isinstance(error, ShardvizError):
+                # jax does not always say that it wants a mesh, as for what Explicit
+                # axes allow.
+                first = error
+            elif (
+                context in ("program", "function")
+                and isinstance(error, ValueError)
+                and conflict.named is not None
+            ):
+                if context == "program":
+                    refuse_other_axes(conflict, program.mesh)
+                    named = conflict.named
+            elif first is None or wants_mesh(first) or isinstance(error, ShardvizError):
+                raise
+            else:
+                raise first from None
             continue
-        if context == "user" and _asks_when_lowered(traced):
-            refused = ValueError("Please enter your `jit` into a mesh context.")
-            history.add(numbers, context, refused, conflict)
-            continue
-        notes = (*note, *history.notes(context), *traced.notes)
-        return replace(traced, program=program, notes=notes)
-    raise history.read or RuntimeError("no context was tried")
-
-
-def _with_numbers(
-    program: Program, numbers: tuple[type, ...]
-) -> tuple[Program, tuple[str, ...]] | None:
-    """The program with numbers as they are, and a note; None where it has none."""
-    if not numbers:
-        return program, ()
-    if not isinstance(program.fn, BoundCall):
-        return None
-    fixed = program.fn.with_static_numbers(numbers)
-    if fixed is None:
-        return None
-    fn, names = fixed
-    return program.replace(fn=fn), (str(Note("static numbers", tuple(names))),)
-
-
-@dataclass(frozen=True)
-class _Setting:
-    """Where a program is traced.
-
-    Attributes:
-        mesh: the jax mesh that its arrays are on.
-        users: the user's own context.
-        own: the mesh that the user's own calls have in context, where it is known.
-        contexts: those of `_CONTEXTS` that are tried.
-        notes: what the user should know about the context.
-    """
-
-    mesh: Mesh | AbstractMesh
-    users: MeshContext
-    own: AbstractMesh | None
-    contexts: tuple[str, ...]
-    notes: tuple[str, ...]
-
-    @staticmethod
-    def of(program: Program, mesh: Mesh | AbstractMesh) -> _Setting:
-        """The setting of a program that is to be traced on a mesh."""
-        users = context_of(program.context)
-        notes = other_mesh_note(users, program.mesh)
-        if is_set(users):
-            own = users_mesh(users)
-            if isinstance(mesh, AbstractMesh) and own is not None and not notes:
-                mesh = own  # it knows the kind of device, too, which jax compares
-            return _Setting(mesh, users, own, _CONTEXTS[1:], notes)
-        if not program.arrays:
-            notes = (str(Note("no array arguments")),)
-            return _Setting(mesh, users, None, _CONTEXTS[1:], notes)
-        return _Setting(mesh, users, None, _CONTEXTS, notes)
-
-
-class _History:
-    """The attempts so far: what they raised, and which one is next.
-
-    Attributes:
-        read: the first error of a function that reads a number while it is traced.
-        named: the mesh that the function names, where jax refused it.
-    """
-
-    def __init__(self, program: Program, first: str) -> None:
-        self.read: Exception | None = None
-        self.named: AbstractMesh | None = None
-        self._program, self._first = program, first
-        self._next = ""
-        self._without: Exception | None = None  # of the user's context
-
-    def calls_for(self, numbers: tuple[type, ...], context: str) -> bool:
-        """Whether an attempt is worth making after those before it."""
-        if context == self._first:
-            # With other numbers only where one was read.
-            begins = not numbers or self.read is not None
-            self._next = context if begins else ""
-            self._without = self.named = None
-        return context == self._next
-
-    def add(
-        self,
-        numbers: tuple[type, ...],
-        context: str,
-        error: Exception,
-        conflict: MeshConflict,
-    ) -> None:
-        """Notes a failed attempt.
-
-        Raises:
-            Exception: where no other attempt can help.
-        """
-        self._next = ""
-        if isinstance(error, _READS_NUMBERS):
-            self.read = self.read or error
-            return
-        if context == "user" and not isinstance(error, ShardvizError):
-            # jax does not always say that it wants a mesh, as for what Explicit axes
-            # allow.
-            self._without, self._next = error, "program"
-            return
-        if isinstance(error, ValueError) and conflict.named is not None:
-            if context == "program":
-                refuse_other_axes(conflict, self._program.mesh)
-                self.named, self._next = conflict.named, "function"
-                return
-            if context == "function":
-                self._next = "none"
-                return
-        without = self._without
-        if without is None or wants_mesh(without) or isinstance(error, ShardvizError):
-            raise error
-        raise without from None
-
-    def notes(self, context: str) -> tuple[str, ...]:
-        """What the user should know about an attempt that worked."""
-        if context == "user" or self._without is None:
-            return ()
-        return (str(Note("mesh needed", (in_words(self._without),))),)
-
-
-def _in_context(
-    program: Program,
-    setting: _Setting,
-    context: str,
-    history: _History,
-    conflict: MeshConflict,
-) -> Traced:
-    """A program traced in one of `_CONTEXTS`."""
-    mesh = setting.mesh
-    if context == "user":
-        around = functools.partial(as_in, setting.users, mesh, program.mesh)
-        return _traced(program, mesh, around, conflict, setting.notes)
-    entered = mesh
-    if context != "program" and history.named is not None:
-        # The function names the same axes for another kind of device: that mesh serves.
-        entered = conflict.context = history.named
-        mesh = history.named if isinstance(mesh, AbstractMesh) else mesh
-    if context == "none":
-        entered = NO_MESH
-    around = functools.partial(in_context, entered)
-    listeners = () if entered.abstract_mesh == setting.own else (UnboundShardMaps(),)
-    return _traced(program, mesh, around, conflict, setting.notes, listeners)
+        if first is not None:
+            needed = str(Note("mesh needed", (in_words(first),)))
+            traced = replace(traced, notes=(needed, *traced.notes))
+        return traced
+    raise AssertionError(contexts)
 
 
 def _asks_when_lowered(traced: Traced) -> bool:
-    """Whether jax asks for a mesh in context later: for Explicit axes and no argument
-    in use.
-    """
+    """Whether jax asks for a mesh later: for Explicit axes and no argument in use."""
     jaxpr = traced.stage.jaxpr.jaxpr
-    if not any(
-        "Explicit" in str(getattr(v.aval, "sharding", "")) for v in jaxpr.outvars
-    ):
+    explicit = [v for v in jaxpr.outvars if "Explicit" in str(_sharding(v))]
+    if not explicit:
         return False
     used = {id(v) for v in jaxpr.outvars}
     for equation in reversed(jaxpr.eqns):
@@ -339,15 +223,19 @@ def _asks_when_lowered(traced: Traced) -> bool:
     return not any(id(v) in used for v in jaxpr.invars)
 
 
+def _sharding(variable: Any) -> Any:
+    return getattr(variable.aval, "sharding", None)
+
+
 def _traced(
     program: Program,
     mesh: Mesh | AbstractMesh,
     around: Callable[[], AbstractContextManager[None]],
     conflict: MeshConflict,
     notes: tuple[str, ...],
-    others: Sequence[CallListener] = (),
+    listeners: Sequence[CallListener],
 ) -> Traced:
-    """A program traced on a mesh, in a context; `others` hear of calls meanwhile."""
+    """A program traced on a mesh, in a context; `listeners` hear of calls meanwhile."""
     begun = time.perf_counter()
     arguments = argument_structs(program, mesh)
     results = Results(program)
@@ -365,29 +253,26 @@ def _traced(
             stage = jitted.trace(*arguments)
         return stage, specs
 
-    with around(), _noting_mesh(program.mesh):
-        stage, specs = traced_with_calls(staged, lambda found: found[0].jaxpr, others)
+    token = TRACED_ON.set(program.mesh)
+    try:
+        with around():
+            stage, specs = traced_with_calls(staged, lambda s: s[0].jaxpr, listeners)
+    finally:
+        TRACED_ON.reset(token)
     refuse_other_device_order(stage.jaxpr, program.mesh)
-    outputs = tuple(
-        Output(name, tuple(info.shape), info.dtype)
-        for name, info in zip(
-            results.names, jax.tree.leaves(stage.out_info), strict=True
-        )
-    )
-    seconds = time.perf_counter() - begun
-    effects = effect_names(stage)
-    if results.note:
-        notes = (*notes, results.note)
+    outputs = []
+    for name, info in zip(results.names, jax.tree.leaves(stage.out_info), strict=True):
+        outputs.append(Output(name, tuple(info.shape), info.dtype))
     return Traced(
         program,
         mesh,
         stage,
-        effects,
-        outputs,
+        effect_names(stage),
+        tuple(outputs),
         results.tree,
-        seconds,
+        time.perf_counter() - begun,
         specs,
-        notes,
+        (*notes, results.note) if results.note else notes,
         around,
     )
 
@@ -411,13 +296,10 @@ def argument_structs(
             dtype = jax_dtype(array.dtype)
         except ProgramError as error:
             raise ProgramError(f"{array.name}: {error}") from None
-        sharding = None
+        options: dict[str, Any] = {"weak_type": array.weak_type}
         if position not in free:
-            sharding = named_sharding(mesh, spec, array.memory_kind)
-        weak = array.weak_type
-        structs.append(
-            jax.ShapeDtypeStruct(array.shape, dtype, sharding=sharding, weak_type=weak)
-        )
+            options["sharding"] = named_sharding(mesh, spec, array.memory_kind)
+        structs.append(jax.ShapeDtypeStruct(array.shape, dtype, **options))
     return structs
 
 
@@ -429,21 +311,18 @@ def left_to_compiler(program: Program) -> frozenset[int]:
     """
     if set(program.mesh.axis_types) != {"Auto"}:
         return frozenset()
-    free = {
-        i
-        for i, a in enumerate(program.arrays)
-        if a.uncommitted
-        and a.spec is None
-        and (a.logical is None or program.rules is None)
-    }
-    on_mesh = any(a.rank and i not in free for i, a in enumerate(program.arrays))
+    free, on_mesh = set(), False
+    for i, array in enumerate(program.arrays):
+        ruled = array.logical is not None and program.rules is not None
+        if array.uncommitted and array.spec is None and not ruled:
+            free.add(i)
+        elif array.rank:
+            on_mesh = True
     return frozenset(free if on_mesh else ())
 
 
 def placed_spec(spec: Spec) -> Spec:
-    """The spec an argument is placed with: a dimension left to the compiler is not
-    split.
-    """
+    """The spec an argument is placed with: what is left to the compiler is not split."""
     return Spec(spec.dims, frozenset(), spec.unreduced, spec.reduced)
 
 
@@ -462,8 +341,10 @@ def donated_leaves(program: Program) -> tuple[int, ...]:
 
 
 def _flat(program: Program, results: Results) -> Callable[..., Any]:
-    """The function from leaves to leaves. A new one every time: jax keeps what it
-    traced by function, and would not notice that a value it closes over has changed.
+    """The function from leaves to leaves, a new one every time.
+
+    jax keeps what it traced by function, and would not notice that a value it closes
+    over has changed.
     """
     fn, tree = program.fn, program.tree
 
@@ -477,17 +358,13 @@ def _flat(program: Program, results: Results) -> Callable[..., Any]:
 
 
 def named_as(program: Program, flat: Callable[..., Any]) -> Callable[..., Any]:
-    """A function from leaves to leaves, with the names of a program's function and
-    arrays.
-    """
+    """A function of leaves, with the names of a program's function and arrays."""
 
     def named(*leaves: Any) -> Any:
         return flat(*leaves)
 
-    fn = program.fn
-    functools.update_wrapper(
-        named, fn.fn if isinstance(fn, BoundCall) else fn, updated=()
-    )
+    fn = program.fn.fn if isinstance(program.fn, BoundCall) else program.fn
+    functools.update_wrapper(named, fn, updated=())
     # jax names arguments in its messages, and operations of the compiler after
     # arguments.
     only = inspect.Parameter.POSITIONAL_ONLY
@@ -497,8 +374,7 @@ def named_as(program: Program, flat: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def flat_names(program: Program) -> list[str]:
-    """What the compiler calls the arrays of a program: their names as Python writes
-    names.
+    """What the compiler calls the arrays of a program: names as Python writes them.
 
     >>> from shardviz.core.layout.array_spec import ArraySpec
     >>> from shardviz.core.layout.mesh import make_mesh
