@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.tracing.arguments import is_spec, parameter_names, program_arrays, spread
+from shardviz.core.backend.tracing.arguments import is_spec, program_arrays, spread
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.parse import MAX_NAME
 from shardviz.core.layout.partition_spec import Spec
@@ -70,10 +68,6 @@ def test_long_paths_keep_their_end():
     assert name.endswith(".kernel")
 
 
-def test_partial_functions_are_looked_into():
-    assert parameter_names(functools.partial(lambda a, b, c: 0, 1), 2) == ["b", "c"]
-
-
 def test_the_tree_gives_the_arguments_back():
     args = ({"w": W, "n": None}, [W, W])
     arrays, tree, _ = program_arrays(args, lambda p, q: 0)
@@ -92,11 +86,6 @@ def test_shardings_bring_specs_and_the_mesh():
     elsewhere = jax.ShapeDtypeStruct((8,), jnp.int8, sharding=NamedSharding(other, P("a")))
     with pytest.raises(ProgramError, match=r"y is on the mesh \(a=8\).*before it on \(a=4, b=2"):
         program_arrays((split, elsewhere), lambda x, y: 0)
-
-
-def test_numpy_arrays_get_the_type_that_jit_would_give_them():
-    arrays, _, _ = program_arrays((np.zeros(3), np.zeros(3, np.int64)), lambda x, y: 0)
-    assert [a.dtype for a in arrays] == ["float32", "int32"]
 
 
 @pytest.mark.parametrize("leaf", ["text", pytest.param(object(), id="object")], ids=repr)

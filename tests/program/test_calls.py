@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -13,7 +12,6 @@ import pytest
 
 import shardviz as sv
 from shardviz.core.backend.bridge import abstract_mesh
-from shardviz.core.backend.run.rounding import values_check
 from shardviz.core.backend.tracing.listening import jax_cache_events
 from shardviz.core.backend.tracing.trace import donated_leaves, trace
 from shardviz.gallery import programs
@@ -62,20 +60,6 @@ def test_a_ref_runs_and_its_last_value_is_a_result(how):
     assert result.shape == (8, 4)
     assert list(changed) == ["total"]
     assert np.array_equal(ref[...], np.zeros(4))  # the user's own is as it was
-
-
-def test_refs_in_a_tree():
-    refs = {"a": jax.new_ref(jnp.zeros(4)), "b": jax.new_ref(jnp.ones(4)), "w": jnp.ones(4)}
-
-    def step(refs, x):
-        refs["b"][...] = refs["a"][...] + refs["w"]
-        return x.sum()
-
-    program = sv.program(step, refs, x(), mesh="data=2")
-    assert sv.plan(program).error is None
-    assert donated_leaves(program) == (0, 1)
-    _, changed = sv.run(program, target="attached").outputs
-    assert len(changed) == 2
 
 
 def test_the_state_of_nnx_jit_is_part_of_the_program():
@@ -193,12 +177,6 @@ def test_numbers_that_python_reads_are_static_and_it_is_said():
     assert "TracerIntegerConversionError" in str(sv.plan(jitted).error)
 
 
-def test_the_code_of_a_bound_call_says_what_to_put_there():
-    program = sv.program(powers, x(), 3, train=True, mesh="data=2")
-    assert "powers(x, n, train)" in program.fn.__name__
-    assert program.name == "powers"
-
-
 AXES = {
     "the same axes": ("data=4", ("Explicit",)),
     "another axis": ("data=4, model=2", ("Explicit", "Explicit")),
@@ -213,35 +191,6 @@ def test_another_mesh_keeps_explicit_axes(mesh, types):
     other = mesh if not isinstance(mesh, str) else sv.mesh(mesh)
     assert program.replace(mesh=other).mesh.axis_types == types
     assert sv.plan(program.replace(mesh=other)).error is None
-
-
-def test_each_process_compares_the_shards_that_it_has():
-    values = np.arange(4, dtype=np.float32)
-    shard = SimpleNamespace(index=(slice(None, None),), data=values + 1, replica_id=1)
-    here = SimpleNamespace(
-        shape=(4,), dtype=values.dtype, addressable_shards=[shard], sharding=None
-    )
-    expected = jnp.asarray(values)
-    check = values_check(
-        "output",
-        here,
-        expected,
-        [values.dtype],
-        "cpu",
-        lambda: [expected],  # type: ignore[arg-type]
-    )
-    assert check.ok is False
-
-
-def test_a_vmapped_solver_is_planned():
-    diffrax = pytest.importorskip("diffrax")
-
-    def solve(y0):
-        term = diffrax.ODETerm(lambda t, y, args: -y)
-        return diffrax.diffeqsolve(term, diffrax.Tsit5(), t0=0, t1=1, dt0=0.1, y0=y0).ys
-
-    plan = sv.plan(sv.program(jax.vmap(solve), sv.array("y", (8, 4), spec="data"), mesh="data=2"))
-    assert plan.error is None
 
 
 @pytest.mark.parametrize("name", programs.names())

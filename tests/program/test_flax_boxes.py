@@ -194,12 +194,6 @@ def test_a_function_says_how_arrays_without_names_are_split():
     assert [specs[name] for name in ("kernel", "bias")] == [rows["kernel"], rows["bias"]]
 
 
-def test_names_that_a_box_or_a_spec_says_already_count():
-    dense, tree = variables(nn.with_logical_partitioning, ("a", "b"))
-    program = sv.program(dense.apply, tree, X, mesh=MESH, rules=RULES, names=of_paths)
-    assert found(program)["variables.params.kernel"] == (("a", "b"), None)
-
-
 @pytest.mark.parametrize(
     ("names", "words"),
     [

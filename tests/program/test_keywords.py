@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import jax
 import pytest
 from jax.sharding import AbstractMesh, AxisType
@@ -12,26 +10,10 @@ from jax.sharding import PartitionSpec as P
 import shardviz as sv
 
 
-def made():
-    return sv.program(lambda x: x, sv.array("x", (8,)), mesh="data=1")
-
-
 @pytest.mark.parametrize("keyword", ["rule", "in_shardings", "foo"])
 def test_unknown_keywords_are_refused(keyword):
     with pytest.raises(sv.ShardvizError):
         sv.program(lambda x: x, sv.array("x", (8,)), mesh="data=1", **{keyword: 1})  # type: ignore[arg-type]
-
-
-def test_the_signature_stays():
-    names = list(inspect.signature(sv.program).parameters)
-    assert names[:4] == ["fn", "arrays", "mesh", "rules"]
-
-
-def test_unknown_parts_of_a_program_are_named_with_the_known():
-    with pytest.raises(sv.ShardvizError, match=r"no part 'foo'. Known: 'fn', 'arrays'"):
-        made().replace(foo=1)
-    with pytest.raises(sv.ShardvizError, match=r"no part 'rule'. Did you mean 'rules'\?"):
-        made().replace(rule=1)
 
 
 def sharded(x, mesh):

@@ -76,17 +76,6 @@ def test_outputs_that_were_asked_for_are_checked_and_others_are_not():
     assert asked == {"output.a: out_specs": True, "output.b[1]: out_specs": True}
 
 
-def test_the_function_is_traced_once():
-    calls = []
-
-    def counted(x):
-        calls.append(x)
-        return x, x
-
-    assert compile_program(program(counted, X, out_specs=(A, None)), cache=ExecutableCache()).ok
-    assert len(calls) == 1
-
-
 def _in(args, in_specs, fn=lambda t, x: x) -> Program:
     return build_program(fn, args, MESH, None, "linen", in_specs, None, (), "")  # type: ignore[arg-type]
 

@@ -10,7 +10,7 @@ import dataclasses
 import enum
 import functools
 import warnings
-from collections import OrderedDict, namedtuple
+from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -115,13 +115,10 @@ def traced(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[[], An
 
 way("by position")(lambda: Way(matmul(), (x(), x(*W))))
 way("by keyword")(lambda: Way(matmul(), (x(),), {"w": x(*W)}))
-way("all by keyword")(lambda: Way(matmul(), (), {"w": x(*W), "x": x()}))
 way("keywords in another order")(
     lambda: Way(matmul(), (), {"w": x(*W), "bias": x(4), "scale": 3.0, "x": x()})
 )
-way("a default that is overridden")(lambda: Way(matmul(), (x(), x(*W), 5.0)))
 way("a keyword-only array")(lambda: Way(matmul(), (x(), x(*W)), {"bias": x(4)}))
-way("positional only")(lambda: Way(lambda a, b, /: a @ b, (x(), x(*W))))
 way("many by star")(lambda: Way(lambda *arrays: sum(a.sum() for a in arrays), (x(), x(4), x(2, 2))))
 way("many by two stars")(
     lambda: Way(lambda **named: named["b"] - named["a"], (), {"b": x(), "a": x()})
@@ -135,7 +132,6 @@ way("a parameter called mesh")(
         own={"mesh": None},
     )
 )
-way("a parameter called name")(lambda: Way(lambda x, name: x + name, (x(),), {"name": x()}))
 way("a parameter called donate")(lambda: Way(lambda x, donate: x + donate, (x(), 1.0)))
 
 
@@ -143,9 +139,7 @@ way("a parameter called donate")(lambda: Way(lambda x, donate: x + donate, (x(),
 
 way("a Python int")(lambda: Way(lambda x, n: x * n, (x(dtype=jnp.bfloat16), 3)))
 way("a Python float")(lambda: Way(lambda x, n: x * n, (x(dtype=jnp.bfloat16), 3.5)))
-way("a Python complex")(lambda: Way(lambda x, n: x * n, (x(), 1j)))
 way("a Python bool")(lambda: Way(lambda x, n: jnp.where(n, x, 0), (x(), True)))
-way("a number by keyword")(lambda: Way(lambda x, lr: x - lr * x, (x(),), {"lr": 0.1}))
 way("numbers in a dict")(lambda: Way(lambda c, x: x * c["a"] + c["b"], ({"a": 2, "b": 0.5}, x())))
 way("a number of numpy")(lambda: Way(lambda x, n: x * n, (x(dtype=jnp.bfloat16), np.float32(2))))
 way("an array of numpy")(lambda: Way(lambda x, n: x * n, (x(), np.ones((8, 4)))))
@@ -159,9 +153,6 @@ way("a weak shape")(
     )
 )
 way("a random key")(lambda: Way(lambda k: jax.random.normal(k, (4,)), (jax.random.key(0),)))
-way("an old random key")(
-    lambda: Way(lambda k: jax.random.normal(k, (4,)), (jax.random.PRNGKey(0),))
-)
 way("shapes and types")(
     lambda: Way(jnp.dot, (jax.ShapeDtypeStruct((8, 4), jnp.float32), x(*W)), called=False)
 )
@@ -189,13 +180,6 @@ way("static_argnames by keyword")(
         jax.jit(powers(), static_argnames=("n", "kind")), (), {"n": 2, "x": x(), "kind": ""}
     )
 )
-way("static_argnames by position")(
-    lambda: Way(jax.jit(powers(), static_argnames=("n", "kind")), (2, x(), "all"))
-)
-way("a static default")(lambda: Way(jax.jit(powers(), static_argnames=("n", "kind")), (2, x())))
-way("a static type")(
-    lambda: Way(jax.jit(lambda x, t: x.astype(t), static_argnums=1), (x(), jnp.bfloat16))
-)
 
 
 @dataclass(frozen=True)
@@ -216,19 +200,9 @@ def _static(fn: Callable[..., Any], *args: Any, static: tuple[int, ...], **kwarg
 
 
 way("text")(lambda: _static(lambda x, mode: x * len(mode), x(), "train", static=(1,)))
-way("None")(lambda: Way(lambda x, mask: x if mask is None else x * mask, (x(), None)))
 way("a function")(lambda: _static(lambda act, x: act(x), jax.nn.gelu, x(), static=(0,)))
 way("a config")(lambda: _static(lambda c, x: c.act(x) * c.width, Config(), x(), static=(0,)))
-way("an enum")(lambda: _static(lambda x, m: x * len(m.value), x(), Mode.TRAIN, static=(1,)))
 way("a type")(lambda: _static(lambda x, t: x.astype(t), x(), jnp.bfloat16, static=(1,)))
-way("text by keyword")(
-    lambda: Way(
-        (fn := matmul()),
-        (x(), x(*W)),
-        {"mode": "all"},
-        traced(lambda x, w: fn(x, w, mode="all"), x(), x(*W)),
-    )
-)
 way("a dict with text in it")(
     lambda: Way(
         (fn := lambda c, x: x * c["w"] if c["kind"] == "mul" else x),
@@ -294,9 +268,7 @@ def decorated(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 way("a bound method")(lambda: Way(Model().apply, (x(),)))
-way("a callable object")(lambda: Way(Model(), (x(),)))
 way("a bound method under jax.jit")(lambda: Way(jax.jit(Model().apply), (x(),)))
-way("a class method")(lambda: Way(Model.double, (x(),)))
 way("a static method under jax.jit")(lambda: Way(Model.half, (x(),)))
 
 
@@ -315,15 +287,11 @@ def _() -> Way:
     )
 
 
-way("a partial by position")(lambda: Way(functools.partial(matmul(), x()), (x(*W),)))
 way("a partial by keyword")(
     lambda: Way(functools.partial(matmul(), mode="all", scale=3.0), (x(), x(*W)))
 )
 way("a partial of a partial")(
     lambda: Way(functools.partial(functools.partial(matmul(), mode="all"), x()), (x(*W),))
-)
-way("jax.jit of a partial")(
-    lambda: Way(jax.jit(functools.partial(matmul(), mode="all")), (x(), x(*W)))
 )
 
 
@@ -338,11 +306,8 @@ way("a decorated function")(lambda: Way(decorated(matmul()), (x(), x(*W))))
 way("a decorator around jax.jit")(lambda: Way(decorated(jax.jit(matmul())), (x(), x(*W), 3.0)))
 way("jax.jit around a decorator")(lambda: Way(jax.jit(decorated(matmul())), (x(), x(*W))))
 way("jax.jit of jax.jit")(lambda: Way(jax.jit(jax.jit(lambda x: x + 1)), (x(),)))
-way("a gradient")(lambda: Way(jax.grad(matmul(), argnums=1), (x(), x(*W))))
-way("a value and gradient")(lambda: Way(jax.value_and_grad(matmul()), (x(), x(*W))))
 way("a vmap")(lambda: Way(jax.vmap(jnp.dot, in_axes=(0, None)), (x(), x(*W))))
 way("a checkpoint")(lambda: Way(jax.grad(jax.checkpoint(matmul())), (x(), x(*W))))
-way("a function of jax")(lambda: Way(jnp.dot, (x(), x(*W))))
 
 
 @way("nested jits")
@@ -372,12 +337,9 @@ def _() -> Way:
 
 Pair = namedtuple("Pair", "a b")
 way("a dict")(lambda: Way(lambda p, x: x @ p["w"] + p["b"], ({"w": x(*W), "b": x(4)}, x())))
-way("nested lists")(lambda: Way(lambda p: p[0][0] + p[1]["a"], ([(x(),), {"a": x()}],)))
 way("a namedtuple")(lambda: Way(lambda p: Pair(p.b, p.a), (Pair(x(), x(4)),)))
 way("a registered class")(lambda: Way(lambda layer, x: x @ layer.w, (Layer(x(*W)), x())))
-way("an ordered dict")(lambda: Way(lambda p: p["b"] - p["a"], (OrderedDict(b=x(), a=x()),)))
 way("empty containers")(lambda: Way(lambda p, q, x: (p, x, q), ((), {}, x())))
-way("None in a tree")(lambda: Way(lambda p: p["a"] * 2, ({"a": x(), "b": None},)))
 way("nothing but containers")(lambda: Way(lambda p: jnp.zeros(4), ({"a": (), "b": None},)))
 
 
@@ -416,9 +378,6 @@ def over_data(*names: Any) -> Callable[[Any], Any]:
     return lambda x: jax.lax.with_sharding_constraint(x, P(*names))
 
 
-way("jax.set_mesh")(
-    lambda: Way(lambda x: over_data("data")(x * 2), (x(),), context=lambda: jax.set_mesh(devices()))
-)
 way("jax.set_mesh around jax.jit")(
     lambda: Way(
         jax.jit(lambda x: over_data("data")(x * 2)), (x(),), context=lambda: jax.set_mesh(devices())

@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from jax._src import distributed
 
-from shardviz.core.backend import jax_compat
 from shardviz.core.backend.failures import meaning_of
 from shardviz.core.backend.run import rendezvous
 from shardviz.core.errors import ProgramError
@@ -183,9 +181,3 @@ def test_seconds_to_wait(monkeypatch):
         monkeypatch.setenv(rendezvous.WAIT, text)
         with pytest.raises(ProgramError, match="how many seconds to wait for other processes"):
             rendezvous.seconds_to_wait()
-
-
-def test_a_store_that_jax_has_no_more_is_none(monkeypatch):
-    assert jax_compat.key_value_store() is None  # nobody called jax.distributed.initialize
-    monkeypatch.setattr(distributed.global_state, "client", object())
-    assert jax_compat.key_value_store() is None
