@@ -1,4 +1,4 @@
-"""Which keywords of a call are the public function's, and which the user's function's."""
+"""Which keywords of a call are the public function's, and which the user's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Step(NamedTuple):
 
 
 def shares_keywords(function: Callable[P, T]) -> Callable[P, T]:
-    """The public function, with the keywords that the user's function takes kept for it.
+    """The public function, with the user's function's own keywords kept for that.
 
     A keyword that the user's function names is its own. Of the others, those of the
     public function are its own, and the rest belong to a user's function with

@@ -9,7 +9,6 @@ if each entry of `mesh_mapping` is the product of some neighbouring axes of the 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 
 from shardviz.core.errors import LayoutError, ShardvizError, SpecError
 from shardviz.core.format import joined, listed, plural
@@ -26,22 +25,6 @@ from shardviz.legacy.sharding_spec import (
     ShardedAxis,
     ShardingSpec,
 )
-
-
-def to_mesh(spec: ShardingSpec, shape: Sequence[int] | str) -> tuple[MeshSpec, Spec]:
-    """The mesh and the Spec that split an array of this shape as `spec` does.
-
-    Raises:
-        LayoutError: if the shape does not fit the spec.
-        SpecError: if a dimension is unstacked.
-
-    >>> mapping = ShardedAxis(0), Replicated(4)
-    >>> to_mesh(ShardingSpec((Chunked([2]), NoSharding()), mapping), (8, 3))
-    (MeshSpec('axis0=2, replica0=4'), P('axis0', None))
-    """
-    spec.check(shape)
-    _refuse_unstacked(spec)
-    return spec.mesh, Spec(spec.axis_names)
 
 
 def _refuse_unstacked(spec: ShardingSpec) -> None:

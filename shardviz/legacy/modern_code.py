@@ -48,7 +48,7 @@ def modern_code(
     in_parts: Any,
     out_parts: Any,
 ) -> str:
-    """The code: a mesh, the shardings, `jax.jit`, and the call, whose value is `result`.
+    """The code: a mesh, shardings, `jax.jit`, and the call, whose value is `result`.
 
     It takes the function by its name. `legacy.with_sharding_constraint` inside of it
     finds the mesh that the code sets.

@@ -141,11 +141,7 @@ class ShardedJit:
         return call.run(leaves)
 
     def program(self, *args: Any, **kwargs: Any) -> Program:
-        """The same as a Program, for `sv.explore`, `sv.compile` and `sv.run`.
-
-        Args:
-            *args: arguments, or their shapes: ArraySpecs or `jax.ShapeDtypeStruct`s.
-            **kwargs: refused, as in a call.
+        """The same as a Program, of arguments or their shapes.
 
         Raises:
             ProgramError: as a call; and where no single mesh fits all of the parts.
@@ -155,9 +151,7 @@ class ShardedJit:
     def report(self, *args: Any, **kwargs: Any) -> Report:
         """Runs the function once and reports, as `sv.run` does.
 
-        Args:
-            *args: arguments; values are made up if they are only shapes.
-            **kwargs: refused, as in a call.
+        Values are made up where arguments are shapes.
 
         Raises:
             ProgramError: as `program`.
@@ -178,11 +172,7 @@ class ShardedJit:
         return run_program(program, *call.tree.unflatten(arrays), cache=cache)
 
     def to_modern(self, *args: Any, **kwargs: Any) -> str:
-        """The same as code: `jax.jit` over a Mesh with NamedShardings.
-
-        Args:
-            *args: arguments, or their shapes.
-            **kwargs: refused, as in a call.
+        """The same as code, of arguments or their shapes.
 
         Raises:
             ProgramError: as `program`; for containers that have no literal; and for

@@ -17,7 +17,7 @@ from shardviz.core.errors import LayoutError, ShardvizError, SpecError
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.legacy import sharding_spec
-from shardviz.legacy.equivalents import from_mesh, to_mesh
+from shardviz.legacy.equivalents import from_mesh, on_mesh
 from shardviz.legacy.sharding_spec import (
     Chunked,
     NoSharding,
@@ -135,11 +135,12 @@ def check_layout(spec: ShardingSpec, shape: tuple[int, ...]) -> None:
         for row in spec.indices(shape)
     ]
     assert [layout.box(i) for i in range(spec.num_devices)] == wanted
+    mesh = spec.mesh
     if spec.unstacked:
         with pytest.raises(SpecError):
-            to_mesh(spec, shape)
+            on_mesh(spec, mesh)
         return
-    mesh, named = to_mesh(spec, shape)
+    named = on_mesh(spec, mesh)
     again = lay_out(shape, named, mesh, "int8")
     assert [again.box(i) for i in range(spec.num_devices)] == wanted
     assert from_mesh(mesh, named, len(shape)).indices(shape) == spec.indices(shape)
@@ -302,8 +303,9 @@ def test_typed_specs_that_are_none(text: Any) -> None:
 
 
 def test_unstacked_has_no_mesh() -> None:
+    spec = ShardingSpec((NoSharding(), Unstacked(4)), (X,))
     with pytest.raises(SpecError):
-        to_mesh(ShardingSpec((NoSharding(), Unstacked(4)), (X,)), (3, 4))
+        on_mesh(spec, spec.mesh)
 
 
 def test_marks_have_no_sharding_spec() -> None:

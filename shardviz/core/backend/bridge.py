@@ -200,11 +200,9 @@ def to_jax(thing: Any) -> Any:
     """jax's own object for a value of ours.
 
     A MeshSpec gives an AbstractMesh, or a Mesh of the attached devices where its ids
-    came from devices; a Spec or Resolution a PartitionSpec; a Layout a NamedSharding;
-    an ArraySpec a ShapeDtypeStruct; a Request one with a sharding; Rules a tuple of
-    pairs as flax takes them, PathRules one as EasyLM does. A Program gives its function
-    under `jax.jit` with these shardings: it lowers as it is, and runs inside
-    `jax.set_mesh` of a real mesh.
+    came from devices; a Program its function under `jax.jit` with these shardings: it
+    lowers as it is, and runs inside `jax.set_mesh` of a real mesh. Rules give a tuple
+    of pairs as flax takes them.
 
     Raises:
         ShardvizError: where jax has no counterpart.

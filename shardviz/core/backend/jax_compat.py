@@ -151,7 +151,7 @@ def effect_class(effect: Any) -> str:
 
 
 def forget_failed_callbacks() -> None:
-    """Drops the tokens of callbacks that failed in this thread, as jax 0.12 does itself.
+    """Drops the tokens of this thread's failed callbacks, as jax 0.12 does itself.
 
     Up to 0.11 every later `jax.effects_barrier()`, jax's own at exit included, raises
     their error once more.
@@ -208,7 +208,7 @@ class JitSettings:
 
 
 def is_jitted(fn: Any) -> bool:
-    """Whether `jax.jit` made a function; `functools.wraps` around one does not count."""
+    """Whether `jax.jit` made a function; one that wraps it does not count."""
     return isinstance(fn, _JITTED)
 
 
@@ -260,14 +260,14 @@ _SHARD_MAP_PARTS = frozenset(
 
 
 def shard_map_functions() -> dict[str, FunctionType]:
-    """jax's functions that make and call a `shard_map`, by name, where they are found."""
+    """jax's functions that make and call a `shard_map`, by name, where found."""
     module = "jax._src.shard_map"
     functions = {n: function_of(module, n) for n in (SHARD_MAP_MADE, SHARD_MAP_CALLED)}
     return {name: fn for name, fn in functions.items() if fn is not None}
 
 
 def copied_shard_map(fn: Any) -> Any | None:
-    """A copy of what `jax.shard_map` gave without a mesh; None of any other function."""
+    """A copy of what `jax.shard_map` gave without a mesh; None of all else."""
     # jax puts a function around it that shortens tracebacks.
     inner: Any = closure_of(fn).get("fun")
     parts = closure_of(inner)
@@ -332,7 +332,7 @@ def function_of(module: str, name: str) -> FunctionType | None:
 
 
 def traced_line(debug_info: Any) -> str:
-    """File and line of a function that jax traces, as its debug information has them."""
+    """File and line of a function that jax traces, from its debug information."""
     words = getattr(debug_info, "func_src_info", None) or ""
     return words.rpartition(" at ")[2]
 
@@ -362,7 +362,7 @@ class BoundOperation:
 
 
 def bound_operation(frame: FrameType) -> BoundOperation | None:
-    """The operation that a frame of `Primitive.bind` passes on; None for other frames."""
+    """The operation that a frame of `Primitive.bind` passes on, or None."""
     values = frame.f_locals
     if frame.f_code.co_name != "bind" or not {"self", "args", "params"} <= set(values):
         return None
@@ -391,7 +391,7 @@ def without_context_mesh(equation: Any) -> Any:
 
 
 def compile_arguments(lowered: Any) -> dict[str, Any] | None:
-    """What jax compiles a lowered program with, such as its callbacks; None: not known."""
+    """What jax compiles a lowered program with, such as callbacks; None: not known."""
     return lowering_attribute(lowered, "compile_args")
 
 

@@ -129,7 +129,7 @@ def build_program(
 
 
 def _first_mesh(call: Call, meshes: Sequence[MeshSpec | None]) -> MeshSpec:
-    """The first mesh that is known: given, of the arrays, of jax.jit, in force, passed."""
+    """The first known mesh: given, of the arrays, of jax.jit, in force, passed."""
     given, own = meshes[0], call.own_mesh
     if own is not None and given is not None and given.shape != own.shape:
         raise ProgramError(

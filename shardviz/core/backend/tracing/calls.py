@@ -41,7 +41,7 @@ from shardviz.core.program.program import function_name
 
 @dataclass(frozen=True)
 class Jitted:
-    """A function and what `jax.jit`, `jax.pmap` or a wrapper like them was given with it.
+    """A function and what `jax.jit` or a wrapper like it was given with it.
 
     Attributes:
         fn: the function under `jax.jit`, or the function itself where there is none.

@@ -59,7 +59,7 @@ class JaxprOperation:
 
 
 def operations(jaxpr: Any, around: tuple[str, ...] = ()) -> Iterator[JaxprOperation]:
-    """Every operation of a jaxpr in program order, those inside a loop or call after it.
+    """Every operation of a jaxpr in order, those inside a loop or call after it.
 
     >>> import jax
     >>> jaxpr = jax.make_jaxpr(lambda x: jax.lax.map(jax.numpy.sin, x))(jax.numpy.zeros(3))
@@ -229,7 +229,7 @@ def named_device_count(jaxpr: Any) -> int | None:
 
 
 def mesh_of_value(value: Any) -> Mesh | AbstractMesh | None:
-    """The mesh that a value is, or that its sharding is over; None where there is none."""
+    """The mesh that a value is, or that its sharding is over; None for none."""
     sharding = getattr(value, "sharding", None)
     for found in (
         value,

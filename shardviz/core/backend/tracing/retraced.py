@@ -1,4 +1,4 @@
-"""A traced program once more: for one device, without prints, or with specs of types."""
+"""A traced program once more: for one device, without prints, with specs of types."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def with_specs_of_types(traced: Traced) -> Traced:
 
 
 def with_partial_sums(traced: Traced) -> Traced:
-    """`with_specs_of_types` where all axes are Explicit and a result is a partial sum."""
+    """`with_specs_of_types` where all axes are Explicit and one is a partial sum."""
     if set(traced.program.mesh.axis_types) != {"Explicit"}:
         return traced
     for spec in specs_of_types(traced):

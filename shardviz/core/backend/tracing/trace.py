@@ -322,7 +322,7 @@ def left_to_compiler(program: Program) -> frozenset[int]:
 
 
 def placed_spec(spec: Spec) -> Spec:
-    """The spec an argument is placed with: what is left to the compiler is not split."""
+    """The spec to place an argument with: what is left to the compiler is not split."""
     return Spec(spec.dims, frozenset(), spec.unreduced, spec.reduced)
 
 
