@@ -65,7 +65,7 @@ STILL = {
     "core/layout/rules/rules.py": 8,
     "core/layout/rules/verdicts.py": 4,
     "core/program/constraints.py": 2,
-    "core/program/contracts.py": 3,
+    "core/program/contracts.py": 2,
     "core/program/movement.py": 3,
     "core/program/movement_steps.py": 1,
     "core/program/plan.py": 1,

@@ -19,7 +19,7 @@ from shardviz.core.format import plural, shown, suggestion
 from shardviz.core.hardware.topology import Topology, is_described
 from shardviz.core.layout.fit import Fit
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.parse import limited, parse_bytes
+from shardviz.core.layout.parse import parse_bytes
 from shardviz.core.layout.rules.requests import Request
 from shardviz.core.layout.trees.audit import Audit
 from shardviz.core.program.broken import (
@@ -40,10 +40,7 @@ from shardviz.core.program.lock import (
 )
 from shardviz.core.program.lock_files import read_lock
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import (
-    bytes_per_device,
-    parent_axis,
-)
+from shardviz.core.program.plan_values import bytes_per_device, parent_axis
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import (
     COLLECTIVE_KINDS,
@@ -55,8 +52,6 @@ from shardviz.core.program.stages import Stages
 
 STAGES = ("partitioned", "compiled")
 PER = ("step", "collective", "device")
-SHOWN = 5
-MAX_AXES = 32
 
 
 @dataclass(frozen=True, repr=False)
@@ -186,7 +181,9 @@ class Expectation:
                 here.
         """
         __tracebackhide__ = True
-        wanted = self.target if target is None else target
+        wanted = target
+        if wanted is None:
+            wanted = self.target
         capacity, where = self._capacity(wanted)
         held, counted = self._held()
         fit = Fit(held, capacity, where)
@@ -243,11 +240,14 @@ class Expectation:
                 locked.
         """
         __tracebackhide__ = True
-        before = lock if isinstance(lock, Lock) else read_lock(lock)
-        found = before.diff(self._locked(before.collectives is not None))
-        if not found.same:
-            where = before.name if isinstance(lock, Lock) else Path(lock).name
-            raise self._broken("differs", differences=found, lock=where)
+        if isinstance(lock, Lock):
+            before, name = lock, lock.name
+        else:
+            before, name = read_lock(lock), Path(lock).name
+        now = self._locked(before.collectives is not None)
+        differences = before.diff(now)
+        if not differences.same:
+            raise self._broken("differs", differences=differences, lock=name)
         return self
 
     def locked(self, collectives: bool = True) -> Lock:
@@ -278,51 +278,48 @@ class Expectation:
 
     # What is known of the subject.
 
-    @cached_property
-    def _name(self) -> str:
-        if isinstance(self.subject, Audit):
-            return f"the audit on {self.subject.mesh}"
-        if isinstance(self.subject, Stages):
-            return self.subject.program.name
+    @property
+    def _own(self) -> Any:
+        """What is checked: of Stages their program, else the subject itself."""
         return (
-            self.subject.name
-            if isinstance(self.subject, Program)
-            else self.subject.program
+            self.subject.program if isinstance(self.subject, Stages) else self.subject
         )
 
     @property
+    def _name(self) -> str:
+        own = self._own
+        if isinstance(own, Audit):
+            return f"the audit on {own.mesh}"
+        return own.name if isinstance(own, Program) else own.program
+
+    @property
     def _mesh(self) -> MeshSpec | None:
-        return (
-            self.subject.program if isinstance(self.subject, Stages) else self.subject
-        ).mesh
+        return self._own.mesh
 
     @property
     def _requests(self) -> Sequence[Request]:
         """The layouts that were requested, where they are known."""
-        if isinstance(self.subject, Audit):
-            return tuple(self.subject.rows)
-        found = (
-            self.subject.program if isinstance(self.subject, Stages) else self.subject
-        )
-        return found.requests if isinstance(found, Program) else ()
+        if isinstance(self._own, Audit):
+            return tuple(self._own.rows)
+        return self._own.requests if isinstance(self._own, Program) else ()
 
     @cached_property
     def _plan(self) -> Plan | None:
         """The plan, where there is one or the subject can be planned."""
-        found = self.subject.plan if isinstance(self.subject, Stages) else self.subject
-        if isinstance(found, Program) and self.plan is not None:
-            found = self.plan(found)
-        return self._checked(found) if isinstance(found, Plan) else None
+        plan = self.subject.plan if isinstance(self.subject, Stages) else self.subject
+        if isinstance(plan, Program) and self.plan is not None:
+            plan = self.plan(plan)
+        return self._checked(plan) if isinstance(plan, Plan) else None
 
     @cached_property
     def _report(self) -> Report | None:
         """What was compiled; None for an audit or a plan."""
         if isinstance(self.subject, Program):
             return self._compiled(self.target)
-        found = (
-            self.subject.report if isinstance(self.subject, Stages) else self.subject
-        )
-        return self._checked(found) if isinstance(found, Report) else None
+        report = self.subject
+        if isinstance(report, Stages):
+            report = report.report
+        return self._checked(report) if isinstance(report, Report) else None
 
     def _compiled(self, target: Any) -> Report:
         assert self.compile is not None, "made without a compiler"
@@ -333,45 +330,47 @@ class Expectation:
             raise TargetError(report.error.message)
         return self._checked(report)
 
-    def _checked(self, found: Any) -> Any:
+    def _checked(self, made: Any) -> Any:
         """A plan or report without an error."""
-        if found.error is not None:
-            raise self._broken("nothing", error=found.error)
-        return found
+        if made.error is not None:
+            raise self._broken("nothing", error=made.error)
+        return made
 
     @cached_property
-    def _found(self) -> tuple[tuple[Collective, ...], Made]:
+    def _collectives(self) -> tuple[tuple[Collective, ...], Made]:
         """Its collectives, and who made them."""
-        if (report := self._report) is not None:
-            some = report.collectives
-            if self.stage == "partitioned":
-                if some is not None:
-                    refuse_unknown_partitioning(report)
-                some = report.partitioned
-            if some is None:
+        report = self._report
+        if report is None:
+            if self._plan is None:
                 raise ProgramError(
-                    f"The report of {self._name} ends before its {self.stage} stage."
+                    "An audit knows arrays and no collectives. Give sv.expect the"
+                    " program that uses them."
                 )
-            return some, Made(self.stage, report.target)
-        if (plan := self._plan) is not None:
-            return plan.collectives, Made("propagated")
-        raise ProgramError(
-            "An audit knows arrays and no collectives. Give sv.expect the program that uses them."
-        )
+            return self._plan.collectives, Made("propagated")
+        if report.collectives is None:
+            raise ProgramError(
+                f"The report of {self._name} ends before its {self.stage} stage."
+            )
+        made = Made(self.stage, report.target)
+        if self.stage == "compiled":
+            return report.collectives, made
+        refuse_unknown_partitioning(report)
+        return report.partitioned or (), made
 
     @cached_property
     def _arrays(self) -> tuple[HeldArray, ...]:
         """Its arrays; of a program its arguments."""
         if self._requests:
             return tuple(map(requested_array, self._requests))
+        arrays = []
         if isinstance(self.subject, Report):
-            layouts = self._checked(self.subject).in_layouts
-            return tuple(compiled_array(*item) for item in layouts.items())
-        plan = self._plan
-        if plan is None:
-            return ()
-        ends = (op for op in plan.ops if op.kind == "argument")
-        return tuple(planned_array(op, plan.mesh) for op in ends)
+            for name, layout in self._checked(self.subject).in_layouts.items():
+                arrays.append(compiled_array(name, layout))
+        elif self._plan is not None:
+            for op in self._plan.ops:
+                if op.kind == "argument":
+                    arrays.append(planned_array(op, self._plan.mesh))
+        return tuple(arrays)
 
     # What is asked, and what is not so.
 
@@ -379,30 +378,31 @@ class Expectation:
         """The mesh axes of `over`, checked."""
         if over is None:
             return ()
-        words = str.split(over.replace(",", " ")) if isinstance(over, str) else over
-        names: list[Any] = []
-        if isinstance(words, (tuple, list)):
-            names = limited(words, MAX_AXES, "The axes of over=", ProgramError)
-        if not names:
+        names = over.replace(",", " ").split() if isinstance(over, str) else over
+        if not isinstance(names, (tuple, list)) or not names:
             raise ProgramError(
                 f"over= names mesh axes, such as 'data'; got {shown(over)}."
             )
         mesh = self._mesh or MeshSpec((), ())
         for name in names:
             if not isinstance(name, str) or name not in mesh.shape:
-                raise ProgramError(
-                    f"The mesh {mesh} has no axis {shown(name)}.{suggestion(name, mesh.shape)}"
-                )
+                hint = suggestion(name, mesh.shape)
+                raise ProgramError(f"The mesh {mesh} has no axis {shown(name)}.{hint}")
         return tuple(names)
 
     def _over(self, axes: tuple[str, ...]) -> list[Collective]:
         """The collectives over any of these axes; all where there are none."""
-        some, _ = self._found
+        collectives, _ = self._collectives
         if not axes:
-            return list(some)
-        mesh = None if self._report is None else self._report.mesh
-        mesh = mesh or self._mesh
-        return [c for c in some if any(crosses(c, axis, mesh) for axis in axes)]
+            return list(collectives)
+        mesh = self._mesh
+        if self._report is not None and self._report.mesh is not None:
+            mesh = self._report.mesh
+        over = []
+        for one in collectives:
+            if any(crosses(one, axis, mesh) for axis in axes):
+                over.append(one)
+        return over
 
     def _at_most_memory(self, most: int) -> Expectation:
         __tracebackhide__ = True
@@ -412,27 +412,25 @@ class Expectation:
             held = needed_bytes(report.memory) or held
             counted = Counted("compiled", report.target)
         if held > most:
-            found = {"limit": most, "held": held, "counted": counted}
-            raise self._broken("memory", arrays=self._arrays, **found)
+            sizes = {"limit": most, "held": held, "counted": counted}
+            raise self._broken("memory", arrays=self._arrays, **sizes)
         return self
 
     def _of_collectives(
         self, code: str, some: list[Collective], axes: tuple[str, ...], **fields: Any
     ) -> ContractError:
-        _, made = self._found
-        requests = tuple(self._requests)
-        found = {"collectives": tuple(some), "over": axes, "made": made, **fields}
-        return self._broken(code, requests=requests, **found)
+        _, made = self._collectives
+        about = {"collectives": tuple(some), "over": axes, "made": made, **fields}
+        return self._broken(code, requests=tuple(self._requests), **about)
 
     def _broken(self, code: str, **fields: Any) -> ContractError:
         return ContractError(Broken(code, self._name, **fields))
 
     def _capacity(self, target: Any) -> tuple[int, str]:
-        """Bytes of one device of a target, and the target in words."""
-        if target is None and isinstance(self.subject, (Report, Stages)):
-            known: Any = getattr(self._report, "roofline", None)
-            if getattr(known, "capacity", None):
-                return known.capacity, known.where
+        """Bytes of one device of a target, and its title."""
+        if target is None and self._report_roofline is not None:
+            known = self._report_roofline
+            return known.capacity, known.where
         if not isinstance(target, str) or not is_described(target):
             raise TargetError(
                 "Whether something fits is known for described hardware, such as"
@@ -442,14 +440,22 @@ class Expectation:
         size = self._mesh.size if self._mesh is not None else topology.devices
         if size != topology.devices:
             raise TargetError(
-                f"The mesh has {plural(size, 'device')} and {topology} has {topology.devices:,}."
-                " Name hardware of as many, or use another mesh."
+                f"The mesh has {plural(size, 'device')} and {topology} has"
+                f" {topology.devices:,}. Name hardware of as many, or use another mesh."
             )
         if topology.chip.device_bytes is None:
             raise TargetError(
                 f"How much memory {topology.chip.title} has is not published."
             )
         return topology.chip.device_bytes, topology.title
+
+    @property
+    def _report_roofline(self) -> Any:
+        """The roofline of what was compiled, where the memory of its chip is known."""
+        if not isinstance(self.subject, (Report, Stages)) or self._report is None:
+            return None
+        roofline = self._report.roofline
+        return roofline if roofline is not None and roofline.capacity else None
 
     def _held(self) -> tuple[int, Counted]:
         """Bytes on each device, and what they are of."""
@@ -464,9 +470,11 @@ class Expectation:
                     f"The compiler did not say how much memory {self._name} takes."
                 )
             return needed, Counted("compiled", self._report.target)
-        assert self._plan is not None
-        ends = (op for op in self._plan.ops if op.kind != "op")
-        size = sum(bytes_per_device(op, self._plan.mesh) for op in ends)
+        assert self._plan is not None  # all other kinds of subjects have returned
+        size = 0
+        for op in self._plan.ops:
+            if op.kind != "op":
+                size += bytes_per_device(op, self._plan.mesh)
         return size, Counted("ends")
 
     def __repr__(self) -> str:
@@ -487,12 +495,14 @@ def crosses(collective: Collective, axis: str, mesh: MeshSpec | None) -> bool:
     True
     """
     if collective.mesh_axes:
-        return any(parent_axis(a) == axis for a in collective.mesh_axes)
+        return axis in map(parent_axis, collective.mesh_axes)
     if not collective.groups or mesh is None:
         return True
     at = mesh.axis_names.index(axis)
     stride = math.prod(mesh.axis_sizes[at + 1 :])
-    size = mesh.axis_sizes[at]
-    return any(
-        len({p // stride % size for p in group}) > 1 for group in collective.groups
-    )
+    for group in collective.groups:
+        # Where along the axis each of its devices is.
+        coordinates = {position // stride % mesh.axis_sizes[at] for position in group}
+        if len(coordinates) > 1:
+            return True
+    return False
