@@ -107,15 +107,6 @@ def test_metadata_is_that_of_orbax(folder, name):
             assert array.mesh.axis_types == tuple(t.name for t in sharding.axis_types)
 
 
-def test_what_is_no_array_is_listed(folder):
-    found = read_checkpoint(folder / "odd")
-    assert set(found.others) == {("text", "string"), ("none", "None"), ("empty", "Dict")}
-    assert {"a/b/0", "x.y/0", "w"} == {a.path for a in found.arrays}
-    keys = read_checkpoint(folder / "dtypes")
-    (key,) = [a for a in keys.arrays if a.random_key]
-    assert (key.path, key.shape, key.random_key) == ("keys", (16, 2), "threefry2x32")
-
-
 @pytest.mark.parametrize("name", ["zarr", "zarr3", "dtypes"])
 def test_stored_bytes_are_those_of_the_values(folder, name):
     found = read_checkpoint(folder / name)
@@ -131,21 +122,6 @@ def test_stored_bytes_are_those_of_the_values(folder, name):
         ]
         assert sorted(sizes) == sorted(array.stored.reshape(-1).tolist())
     assert found.stored_bytes == sum(a.stored_bytes for a in found.arrays)
-
-
-def test_sizes_are_found_in_a_tree_of_several_nodes(tmp_path):
-    from shardviz.core.backend.checkpoints import _ocdbt_sizes
-
-    config = {"max_decoded_node_bytes": 400, "max_inline_value_bytes": 8}
-    base = f"file://{tmp_path}/"
-    store = ts.KvStore.open({"driver": "ocdbt", "base": base, "config": config}).result()
-    transaction = ts.Transaction()
-    for n in range(60):
-        store.with_transaction(transaction)[f"abc/w/{n}.0"] = b"x" * n
-    store.with_transaction(transaction)["abc/w/.zarray"] = b"{}"
-    transaction.commit_async().result()
-    found = _ocdbt_sizes(ts, base, {"abc/w", "abc"})
-    assert found == {"abc/w": {f"{n}.0": n for n in range(60)}}
 
 
 def test_reading_imports_neither_jax_nor_orbax(folder):
@@ -290,13 +266,6 @@ def test_logical_rules_alone_are_refused(folder):
         sv.restore(folder / "zarr", sv.rules(("batch", "data")), "data=2")
 
 
-def test_a_target_that_says_nothing_is_not_guessed(folder):
-    target = {"w": jax.ShapeDtypeStruct((64, 64), "float32")}
-    found = sv.restore(folder / "zarr", target, "data=2")
-    assert found.rows[0].spec is None
-    assert found.problems["w"].code == "no spec"
-
-
 def test_the_limit_is_orbax_s_own():
     for handler in (ocp.StandardCheckpointHandler, ocp.PyTreeCheckpointHandler):
         given = inspect.signature(handler.__init__).parameters["restore_concurrent_gb"].default
@@ -378,16 +347,6 @@ def test_wrong_arguments_are_one_sentence(folder, name):
     assert words in str(info.value)
 
 
-def test_several_items_are_named(tmp_path):
-    with ocp.CheckpointManager(tmp_path / "m", item_names=("a", "b", "c")) as manager:
-        one = ocp.args.StandardSave({"w": jnp.ones((8, 8))})
-        args = ocp.args.Composite(a=one, b=one, c=ocp.args.JsonSave({"x": 1}))
-        manager.save(3, args=args)
-    with pytest.raises(sv.ShardvizError, match="has several items with arrays: 'a' and 'b'"):
-        sv.restore(tmp_path / "m", P(), "data=2")
-    assert sv.restore(tmp_path / "m", P(), "data=2", item="b").checkpoint.item == "b"
-
-
 def test_without_the_file_of_shardings_specs_are_needed(folder, tmp_path):
     shutil.copytree(folder / "zarr", tmp_path / "copy")
     (tmp_path / "copy" / "_sharding").unlink()
@@ -398,20 +357,6 @@ def test_without_the_file_of_shardings_specs_are_needed(folder, tmp_path):
     assert found.rows[0].saved.spec is None
     assert found.notes[0].code == "no shardings"
     assert "unknown → P('data')" in sv.text(found, width=200)
-
-
-def test_without_tensorstore_it_says_what_to_install(folder):
-    code = f"""
-import shardviz as sv
-try:
-    sv.restore({str(folder / "odd")!r})
-except sv.ShardvizError as error:
-    print(error)
-"""
-    assert printed(code, without=["tensorstore"]) == (
-        "sv.restore needs tensorstore, which comes with orbax and is not installed here: pip"
-        " install orbax-checkpoint."
-    )
 
 
 def test_steps_with_a_prefix_and_leading_zeros_are_found(tmp_path):

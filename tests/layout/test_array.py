@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shardviz.core.errors import LayoutError, RuleError
+from shardviz.core.errors import RuleError
 from shardviz.core.layout.array_spec import (
     DTYPE_BITS,
     ArraySpec,
@@ -14,9 +14,7 @@ from shardviz.core.layout.array_spec import (
     read_names,
     read_shape,
     size_in_bytes,
-    unique_names,
 )
-from shardviz.core.layout.partition_spec import Spec
 
 
 @pytest.mark.parametrize(
@@ -95,28 +93,6 @@ def test_bits_are_those_of_the_real_types(name):
 )  # fmt: skip
 def test_bytes_are_packed(count, dtype, size):
     assert size_in_bytes(count, dtype) == size
-
-
-def test_an_array_shows_itself():
-    array = ArraySpec("w", (8, 4), "embed mlp", "bf16", Spec.parse("x"))
-    assert repr(array) == (
-        "ArraySpec('w', (8, 4), 'embed mlp', dtype='bfloat16', spec=P('x'))"
-    )  # fmt: skip
-    assert (array.short, array.bytes, array.rank) == ("bf16[8, 4]", 64, 2)
-    assert ArraySpec("s", ()).short == "f32[]"
-
-
-@pytest.mark.parametrize(
-    ("make", "error"),
-    [
-        (lambda: ArraySpec("w", (8, 4), "embed"), RuleError),
-        (lambda: ArraySpec("w", ()).renamed("a\tb"), LayoutError),
-        (lambda: unique_names([ArraySpec("w", ()), ArraySpec("w", (8,))]), LayoutError),
-    ],
-)
-def test_what_is_no_array(make, error):
-    with pytest.raises(error):
-        make()
 
 
 def test_a_copy_is_checked_anew_and_a_renamed_one_is_the_same_but_for_its_name():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,15 +15,13 @@ from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz.core.backend.bridge import adopt_mesh
-from shardviz.core.errors import LayoutError, ShardvizError
+from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.requests import request
 from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.layout.trees.audit import Audit, Unmatched, audit
-from shardviz.picture.audit import draw_audit
 
 MESH = make_mesh(data=4, model=2, expert=1)
 RULES = Rules.parse("""
@@ -62,25 +60,12 @@ def test_rows_are_what_request_says_of_each_array(found):
             assert np.array_equal(row.layout.starts, alone.layout.starts)
 
 
-def test_arrays_that_ask_alike_share_their_answer(found):
-    first, _, third, *_ = found.rows
-    assert first.layout is third.layout
-    assert first.resolution is third.resolution
-    assert (first.array.name, third.array.name) == ("layers/0/wi", "layers/1/wi")
-
-
 def test_bytes_are_added_up(found):
     a_layer = 2 * 512 * 2048 * 4 // 2
     assert found.bytes_per_device == 2 * a_layer + 512 * 4 + 512 * 1024 * 4
     assert found.bytes == 4 * 512 * 2048 * 4 + 1000 * 512 * 2 + 512 * 4 + 512 * 1024 * 4 + (
         512 * 1001 * 4
     )  # fmt: skip
-
-
-def test_the_largest_on_a_device_come_first(found):
-    sizes = [r.layout.bytes_per_device for r in found.largest]
-    assert sizes == sorted(sizes, reverse=True)
-    assert len(sizes) == 6, "two of the eight do not lay out"
 
 
 def test_findings(found):
@@ -100,44 +85,12 @@ def test_a_spec_of_its_own_wins_and_the_rules_owe_it_nothing():
     assert alone.unmatched == ()
 
 
-def test_names_that_cannot_be_read_are_one_arrays_problem():
-    found = audit(
-        [("a", (8, 4), "batch"), ("b", (8,), "batch"), ("c", (8, 8), ("batch", 3)),
-         ("d", (8, 8), "batch batch")], RULES, MESH,
-    )  # fmt: skip
-    assert list(found.problems) == ["a", "c", "d"]
-    assert found.rows[1].layout.shard_shape == (2,)
-
-
 def test_nnx_takes_unmatched_names_for_mesh_axes():
     rows = [("w", (8, 8), "data mlp"), ("v", (8, 8), "nope mlp")]
     found = audit(rows, [("mlp", "model")], MESH, dialect="nnx")
     assert str(found.rows[0].spec) == "P('data', 'model')"
     assert [u.name for u in found.unmatched] == ["nope"], "the mesh has an axis 'data'"
     assert list(found.problems) == ["v"]
-
-
-def test_one_device_replicates_nothing():
-    found = audit([("w", (1024, 1024), None)], [], make_mesh(data=1))
-    assert found.replicated == ()
-
-
-def test_an_audit_takes_what_its_parts_take():
-    found = audit({"w": ("8, 4", "batch mlp")}, "batch -> data", "data=4, model=2", "LINEN")
-    assert found.rows[0].layout.shard_shape == (2, 4)
-    with pytest.raises(ShardvizError, match="No dialect"):
-        audit({}, [], MESH, "pax")
-    with pytest.raises(LayoutError, match="'8' is no array"):
-        audit({"w": "8"}, [], MESH)
-
-
-def test_many_arrays_are_audited_alike():
-    rows = [(f"l{i}/{n}", s, names) for i in range(500) for n, (s, names) in LAYER.items()]
-    found = audit(rows, RULES, MESH)
-    one = lay_out((512, 2048), Spec.parse("None, (model, expert)"), MESH).bytes_per_device
-    assert found.bytes_per_device == 1000 * one
-    assert len({id(r.layout) for r in found.rows}) == 2
-    assert len(found.rule_uses[1].decides) == 1000
 
 
 def shape(*sizes: int, dtype: str = "float32", **more: object) -> SimpleNamespace:
@@ -231,27 +184,6 @@ def test_live_arrays_count_where_they_are(eight_devices):
     assert [row.path for row in found.off_mesh] == ["alone"]
 
 
-def test_arrays_of_another_mesh_are_read_by_the_names_of_its_axes(eight_devices):
-    mesh = Mesh(np.array(eight_devices), ("data",))
-    split = jax.device_put(np.zeros((8, 4), np.float32), NamedSharding(mesh, P("data")))
-    found = audit({"w": split}, [], MESH)
-    assert (found.elsewhere, found.bytes_per_device) == (("w",), 32)
-
-
-def test_an_audit_needs_a_mesh():
-    with pytest.raises(LayoutError, match=r"sv\.mesh"):
-        audit({"w": shape(8)})
-
-
-def test_what_is_unknown_is_drawn_so():
-    split = ArraySpec("v", (8,), spec=Spec.of("data"))
-    found = audit({"w": shape(512, 2048), "v": split}, [], MESH)
-    assert sv.text(found.rows[0]).splitlines()[-1] == "How it is split is unknown."
-    words = [label.text for label in draw_audit(found).labels]
-    assert {"?", "unknown", "P('data')"} <= set(words)
-    assert "✗" not in words
-
-
 def boxed(sizes: Any, names: Any) -> dict:
     array = jax.ShapeDtypeStruct(sizes, "float32") if isinstance(sizes, tuple) else sizes
     return {"a": {"w": nn.LogicallyPartitioned(array, names), "b": shape(4)}}
@@ -288,14 +220,6 @@ def test_names_that_cannot_be_read_are_the_problem_of_their_leaf(case):
     assert list(sv.audit(WRONG_NAMES[case], RULES, MESH).problems) == ["a/w"]
 
 
-def test_the_rows_that_an_audit_is_made_of_stay_as_they_are(found):
-    rows = tuple(replace(row, audit=None) for row in found.rows)
-    again = replace(found, rows=rows)
-    assert [row.audit for row in rows] == [None] * len(rows)
-    assert all(row.audit is again for row in again.rows)
-    assert found.rows[0].audit is found
-
-
 def test_a_target_gives_the_memory_to_compare_with():
     rows = [("w", (1 << 20, 1 << 13), "batch mlp")]
     found = sv.audit(rows, RULES, MESH, target="tpu:v5e:2x4")
@@ -319,19 +243,6 @@ def test_whether_arrays_fit_is_not_known_where_one_could_not_be_counted():
     assert (found.fit.code, found.uncounted.arrays) == ("unknown", 1)
     whole = sv.audit([*odd, ("w2", (1 << 20, 1 << 13), "_ _")], [], MESH, target="tpu:v5e:2x4")
     assert whole.fits is False
-
-
-def test_layers_fold_into_one_row_and_full_text_has_them_all():
-    rows = [(f"layers/{n}/{k}", (512, 2048), "batch mlp") for n in range(40) for k in "ab"]
-    found = sv.audit([*rows, ("layers/7/norm", (512,), None)], RULES, MESH)
-    assert [f.name for f in found.folds] == ["layers/{0..39}/a", "layers/{0..39}/b",
-                                             "layers/7/norm"]  # fmt: skip
-    short, full = sv.text(found).splitlines(), sv.text(found, full=True).splitlines()
-    assert len(short) < 25
-    assert "  40 × 512 KiB  layers/{0..39}/a · f32[512, 2048] · P('data', ('model', 'expert'))" in (
-        " ".join(" ".join(short).split()).replace(" 40 ×", "  40 ×").replace("KiB lay", "KiB  lay")
-    )
-    assert sum("layers/" in line for line in full) >= 81
 
 
 def test_groups_say_what_replication_costs():

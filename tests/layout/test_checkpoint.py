@@ -18,7 +18,6 @@ from shardviz.core.layout.transfer.checkpoint import (
     process_chunks,
 )
 from shardviz.core.layout.transfer.restore import RestoreNote, RestoreProblem, Wanted, plan_restore
-from shardviz.picture.show import draw
 
 
 def by_hand(array, layout, processes):
@@ -89,14 +88,6 @@ def test_reads_are_the_intersections_of_boxes_and_chunks(example):
         assert reads.stored_at_most[n] == sum(int(array.stored[c]) for c in met)
 
 
-def test_a_hundred_thousand_devices_are_counted_in_one_pass():
-    mesh = sv.mesh("x=1024, y=128", processes=16384)
-    layout = lay_out((4096, 1024), Spec.parse("x, y"), mesh)
-    pairs = process_chunks(layout, (4, 1024), np.arange(16384))
-    assert len(pairs.process) == 16384  # the 8 devices of a host are in one row of chunks
-    assert pairs.shards.tolist() == [8] * 16384
-
-
 def plan(array, spec, mesh, **more):
     grid = sv.mesh(mesh) if isinstance(mesh, str) else mesh
     checkpoint = SavedCheckpoint("/run/5/state", 5, "state", "zarr", True, (array,))
@@ -115,12 +106,6 @@ def test_more_pairs_than_can_be_counted_are_a_problem():
     assert found.rows[0].reads is None
 
 
-def test_an_array_of_no_elements_needs_nothing():
-    found = plan(saved((0, 4), (1, 4)), "x", "x=2")
-    (process,) = found.processes
-    assert (process.chunks, process.bytes_needed, process.amplification) == (0, 0, None)
-
-
 def test_what_reads_most_comes_first():
     mesh = sv.mesh("x=4", processes=[0, 1, 1, 1])
     found = plan(saved(), "x", mesh)
@@ -129,21 +114,6 @@ def test_what_reads_most_comes_first():
         (0, 2, 4096),
     ]
     assert all(p.stored_at_least is None for p in found.processes)
-
-
-def test_what_is_stored_is_unknown_where_it_is_for_one_array():
-    known = saved(stored=np.full((8, 1), 100))
-    other = SavedArray("b", (4,), "float32", 4, (4,))
-    mesh = sv.mesh("x=2")
-    rows = {
-        a.path: request(ArraySpec("a", a.shape, None, "float32", ""), mesh, None)
-        for a in (known, other)
-    }
-    checkpoint = SavedCheckpoint("/run", None, "", "zarr", True, (known, other))
-    found = plan_restore(checkpoint, Wanted(rows, mesh))
-    assert found.checkpoint.stored_bytes is None
-    assert found.processes[0].stored_at_most is None
-    assert found.rows[0].reads.stored_at_most.tolist() == [800]
 
 
 def test_peak_memory_counts_chunks_shards_and_what_is_compressed():
@@ -215,24 +185,3 @@ def test_advice_names_what_dominates_and_what_to_do(name):
     if better is not None:
         assert (str(advice.spec), advice.bytes) == (better, 16 << 10)
     assert str(advice) in sv.text(found, width=1000)
-
-
-def test_text_and_picture_fold_layers_and_count_the_rest():
-    letters = "abcdefghijklmnopqrstuvwxyzABCD"
-    paths = [f"layers/{n}/{k}" for n in range(3) for k in letters]
-    arrays = tuple(SavedArray(path, (8, 8), "float32", 4, (8, 8)) for path in paths)
-    mesh = sv.mesh("x=40", processes=40)
-    one = request(ArraySpec("a", (8, 8), None, "float32", ""), mesh, None)
-    checkpoint = SavedCheckpoint("/run/5/state", 5, "state", "zarr", True, arrays)
-    found = plan_restore(checkpoint, Wanted({a.path: one for a in arrays}, mesh))
-    text = sv.text(found, width=200)
-    assert text.startswith("step 5 of run, state: 90 arrays, 22.5 KiB → x=40 · 40 devices · 40")
-    assert "3 × 10 KiB  layers/{0..2}/a · f32[8, 8] · unknown → P() · 1 chunk of [8, 8]" in text
-    assert "and 18 more arrays" in text
-    assert "and 24 more processes" in text
-    full = sv.text(found, width=200, full=True)
-    assert "layers/2/D" in full
-    assert "more" not in full.replace("or more", "")
-    picture = draw(found)
-    assert [len(panel.tiles) for _, _, panel in picture.panels] == [16, 24]
-    assert picture.panels[1][2].tiles.tooltip(0).startswith("3 × 10 KiB layers/{0..2}/a")

@@ -10,7 +10,7 @@ from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Misfit, lay_out, layout_from_indices
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.requests import request, requests
+from shardviz.core.layout.rules.requests import request
 from shardviz.core.layout.rules.rules import Dialect, Rules
 
 MESH = make_mesh(x=4, y=2)
@@ -48,13 +48,6 @@ def test_a_layout_counts_blocks_replicas_and_bytes():
     assert layout.replica_indices.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def test_an_empty_array_has_boxes_of_nothing():
-    layout = lay_out((0, 4), Spec.parse("x, y"), MESH)
-    assert layout.shard_shape == (0, 2)
-    assert layout.box(7) == (slice(0, 0), slice(2, 4))
-    assert layout.bytes_per_device == 0
-
-
 def test_ids_are_names_and_never_positions():
     mesh = make_mesh(x=2, device_ids=[2048, 5])
     layout = lay_out((4,), Spec.parse("x"), mesh)
@@ -70,16 +63,6 @@ def test_arrays_of_a_layout_are_read_only():
     for array in (layout.starts, layout.stops, layout.groups, layout.device_ids):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1
-
-
-def test_a_layout_shows_itself():
-    assert repr(lay_out((8, 6), Spec.parse("x"), MESH)) == (
-        "Layout(float32[8, 6] as P('x') on x=4, y=2: 4 blocks of [2, 6], 2 replicas)"
-    )
-    boxes = {0: (slice(0, 2),), 1: (slice(2, 4),)}
-    assert repr(layout_from_indices((4,), "int8", boxes)) == (
-        "Layout(int8[4] as blocks of another sharding on device=2: 2 blocks of [2], 1 replica)"
-    )
 
 
 @pytest.mark.parametrize(
@@ -107,15 +90,6 @@ def test_misfits_know_what_would_fit(size, axes, remainder, sizes, padding, othe
     misfit = Misfit.find(size, axes, MESH)
     assert (misfit.remainder, misfit.sizes, misfit.padding) == (remainder, sizes, padding)
     assert misfit.other_axes == other_axes
-
-
-@pytest.mark.parametrize(("size", "axes"), [(0, ("x",)), (8, ("x", "y")), (7, ()), (4, ("x",))])
-def test_what_divides_is_no_misfit(size, axes):
-    assert Misfit.find(size, axes, MESH) is None
-
-
-def test_a_misfit_offers_only_free_axes():
-    assert Misfit.find(510, ("x",), MESH, free=()).other_axes == ()
 
 
 RULES = Rules.of(("rows", "x"), ("cols", "y"))
@@ -149,10 +123,3 @@ def test_a_request_reads_the_rules_in_its_dialect():
     array = ArraySpec("w", (8, 8), "rows y")
     assert request(array, MESH, RULES, Dialect.NNX).layout.shard_shape == (2, 4)
     assert request(array, MESH, RULES).layout.shard_shape == (2, 8)
-
-
-def test_requests_come_in_order():
-    arrays = [ArraySpec("w", (8, 8), "rows cols"), ArraySpec("v", (8,), "rows")]
-    asked = requests(arrays, MESH, RULES)
-    assert [a.array.name for a in asked] == ["w", "v"]
-    assert [a.layout.shard_shape for a in asked] == [(2, 4), (2,)]

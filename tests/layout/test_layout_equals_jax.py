@@ -74,14 +74,6 @@ def test_random_layouts_equal_jax(seed):
             raise AssertionError(f"case {number}: {shape} as {spec} on {mesh!r}") from error
 
 
-def test_random_layouts_of_many_devices_equal_jax():
-    rng = random.Random(99)
-    for _ in range(40):
-        mesh, spec, shape = random_case(rng, most=2000)
-        sharding = jax.sharding.NamedSharding(jax_mesh(mesh), spec.to_jax())
-        check_against(lay_out(shape, spec, mesh), jax_indices(sharding, shape), rng)
-
-
 def test_layouts_of_real_arrays_equal_their_shards(eight_devices):
     rng = random.Random(7)
     ids = {d.id: d for d in eight_devices}

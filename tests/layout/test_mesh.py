@@ -76,13 +76,6 @@ def test_axis_types_come_in_any_case_and_from_jax():
     assert one != MESH
 
 
-def test_positions_are_those_of_the_grid_and_not_the_ids():
-    for flat, device in enumerate([7, 3, 2048, 0]):
-        assert ODD_IDS.position(device) == flat
-        assert ODD_IDS.coordinates(device) == divmod(flat, 2)
-    assert ODD_IDS.position(np.int64(2048)) == 2
-
-
 def test_positions_of_random_meshes_lead_back_to_the_device():
     rng = random.Random(1)
     for _ in range(200):
@@ -147,10 +140,6 @@ def test_hosts_that_share_evenly_are_kept_as_their_number(indices, even):
     assert mesh == make_mesh(a=2, b=2, processes=np.array(indices))
     assert (mesh == make_mesh(a=2, b=2, processes=2)) is (even == 2)
     assert not mesh.process_indices.flags.writeable
-
-
-def test_a_range_of_ids_is_read():
-    assert make_mesh(a=4, device_ids=range(8, 0, -2)).device_ids.tolist() == [8, 6, 4, 2]
 
 
 def test_values_are_frozen_and_the_callers_array_stays_theirs():

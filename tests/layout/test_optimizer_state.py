@@ -13,7 +13,6 @@ from flax.core import freeze
 
 import shardviz as sv
 from shardviz.core.layout.trees.audit import Audit
-from shardviz.core.layout.trees.differences import role
 from shardviz.core.layout.trees.optimizer_state import OPTIMIZER, pair
 
 optax = pytest.importorskip("optax")
@@ -229,22 +228,6 @@ def test_what_belongs_to_no_parameter_is_said():
     assert [r.path for r in found.unpaired] == ["opt_state/0/mu", "opt_state/0/nu"]
 
 
-ROLES = {
-    ("opt_state/0/mu/a/w", "params/a/w"): "mu",
-    ("opt_state/0/mu/w/1", "params/w"): "mu",
-    ("adam/dense_kernel_momentum", "dense/kernel"): "momentum",
-    ("1/0/trace/0", "0/0"): "trace",
-    ("grads/w", "params/w"): "grads",
-}
-
-
-@pytest.mark.parametrize(("paths", "wanted"), ROLES.items(), ids=str)
-def test_roles(paths, wanted):
-    path, partner = paths
-    row = sv.audit([("w", (8,), None)], [], "data=4").rows[0]
-    assert role(row.placed(path, OPTIMIZER, partner)) == wanted
-
-
 def test_one_array_is_all_parameters():
     w = jax.ShapeDtypeStruct((8, 4), "float32")
     state = jax.eval_shape(optax.adam(0.1).init, w)
@@ -311,22 +294,6 @@ def test_a_state_that_is_split_further_is_found():
     tree = {"params": {"w": ((4096,), None)}, "opt_state": {"mu": {"w": ((4096,), "embed")}}}
     (one,) = sv.audit(tree, [("embed", "data")], "data=4").differences
     assert (one.kind, one.bytes_per_device) == ("otherwise", -12 << 10)
-
-
-def test_a_state_of_which_nothing_is_known_is_found():
-    w = ((4096,), "embed")
-    bare = {"w": jax.ShapeDtypeStruct((4096,), "float32")}
-    (one,) = sv.audit(
-        {"params": {"w": w}, "opt_state": {"mu": bare}}, [("embed", "data")], "data=4"
-    ).differences
-    assert (one.kind, one.held.spec) == ("unknown", None)
-
-
-def test_long_paths_are_paired_too():
-    deep = "/".join(["a_long_name_of_a_layer"] * 6)
-    rows = [(f"params/{deep}/w", (8,), None), (f"opt_state/0/inner_state/mu/{deep}/w", (8,), None)]
-    found = sv.audit({p: (s, n) for p, s, n in rows}, [], "data=4")
-    assert found.rows[1].partner == found.rows[0].path
 
 
 def test_a_program_is_audited_by_its_arguments():

@@ -178,12 +178,6 @@ def test_what_a_loader_has_to_heed(name):
     assert [note.code for note in rows.notes] == NOTES[name]
 
 
-def test_one_process_is_said_to_be_one():
-    rows = sv.process_rows((8, 4), "'data'", sv.mesh(data=4, model=2))
-    assert [part.ranges for part in rows.parts] == [(((0, 8),), ((0, 4),))]
-    assert [note.code for note in rows.notes] == ["one process"]
-
-
 WRONG = {
     "no mesh": lambda: sv.process_rows((8, 4), "'data'"),
     "does not divide": lambda: sv.process_rows((7, 4), "'data'", sv.mesh(data=4, processes=2)),
@@ -204,15 +198,6 @@ WRONG = {
 def test_what_has_no_rows_or_no_code_is_refused(name):
     with pytest.raises(ShardvizError):
         WRONG[name]()
-
-
-def test_jax_objects_of_several_processes_are_read():
-    layout = lay_out((8, 4), Spec.parse("'data', 'model'"), make_mesh(data=4, model=2, processes=4))
-    sharding = seen_by(1, layout)
-    assert sv.process_rows((8, 4), sharding).parts == process_rows(layout).parts
-    struct = jax.ShapeDtypeStruct((8, 4), np.int8, sharding=sharding)
-    assert [part.bytes for part in sv.process_rows(struct).parts] == [8] * 4
-    assert sv.process_rows(sv.layout(struct)).parts == sv.process_rows(struct).parts
 
 
 def test_shardings_without_a_spec_keep_their_processes():

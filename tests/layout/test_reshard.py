@@ -244,15 +244,6 @@ def test_what_the_sends_of_one_mesh_amount_to(sizes, before, after, kind):
     assert moved(*layouts).rows[0].kind == kind
 
 
-def test_to_other_devices_it_is_a_copy():
-    mesh = make_mesh(x=4)
-    other = make_mesh("x=4", device_ids=[4, 5, 6, 7])
-    fewer = make_mesh(x=2)
-    one = lay_out((8,), Spec.parse("x"), mesh)
-    for target in (other, fewer):
-        assert moved(one, lay_out((8,), Spec.parse("x"), target)).rows[0].kind == "copy"
-
-
 MESH = make_mesh(data=4, model=2)
 NARROW = make_mesh(data=2, model=2)
 STATE = {
@@ -317,23 +308,6 @@ def test_a_side_is_said_in_many_ways(name):
     )
 
 
-def test_one_spec_or_sharding_is_for_all_arrays():
-    wanted = dict.fromkeys(("mlp/wi", "mlp/wo", "scale"), "P('model') → P()")
-    for to in ((NARROW, ""), NamedSharding(jax_mesh("data model", 2, 2), P()), (NARROW, P())):
-        assert specs(sv.reshard(STATE, (MESH, "model"), to)) == wanted
-    some = {"mlp": "model", "scale": "data"}
-    found = specs(sv.reshard(STATE, (MESH, some), (NARROW, some)))
-    assert found["mlp/wo"] == "P('model') → P('model')"
-    assert found["scale"] == "P('data') → P('data')"
-
-
-def test_no_rules_are_as_none():
-    tree = {"w": ((8, 8), "x _")}
-    for side in (("x=2", ()), ("x=2", []), ("x=2", sv.rules())):
-        found = sv.reshard(tree, side, "x=4")
-        np.testing.assert_array_equal(found.moves, sv.reshard(tree, "x=2", "x=4").moves)
-
-
 def test_a_mesh_alone_reads_the_shardings_and_names_of_the_arrays(eight_devices):
     mesh = Mesh(np.reshape(eight_devices, (4, 2)), ("data", "model"),
                 axis_types=(AxisType.Auto,) * 2)  # fmt: skip
@@ -344,17 +318,6 @@ def test_a_mesh_alone_reads_the_shardings_and_names_of_the_arrays(eight_devices)
     found = sv.reshard(tree, None, "data=2, model=2")
     assert specs(found) == {"w": "P('data', 'model') → P('data', 'model')", "step": "None → P()"}
     assert found.bytes_received.tolist()[:4] == [36, 36, 68, 68]
-
-
-def test_rules_replace_the_shardings_of_live_arrays_with_names(eight_devices):
-    nn = pytest.importorskip("flax.linen")
-    mesh = Mesh(np.array(eight_devices), ("x",), axis_types=(AxisType.Auto,))
-    array = jax.device_put(np.zeros((8, 8), np.float32), NamedSharding(mesh, P("x")))
-    tree = {"w": nn.LogicallyPartitioned(array, ("embed", "mlp"))}
-    found = sv.reshard(tree, None, ("x=4", [("mlp", "x")]))
-    assert specs(found) == {"w": "P('x') → P(None, 'x')"}
-    by_path = sv.reshard({"w": array}, None, ("x=4", [("w", (None, "x"))]), dialect="regex")
-    assert specs(by_path) == specs(found)
 
 
 def test_the_arguments_of_a_program():
@@ -456,11 +419,6 @@ def test_many_devices_have_pairs_and_no_matrix():
     with pytest.raises(LayoutError):
         _ = found.moves
     assert found.host_moves.tolist() == [[8192 * 256]]
-
-
-def test_too_many_chunks_are_refused():
-    with pytest.raises(LayoutError, match="chunks; steps are made for at most"):
-        sv.reshard({"w": ((1 << 13, 1 << 13), None)}, ("x=8192", "x"), ("x=8192", "None, x"))
 
 
 def test_single_devices_and_empty_arrays():

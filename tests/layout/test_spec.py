@@ -9,10 +9,9 @@ import jax
 import pytest
 
 from shardviz.core.errors import LayoutError, SpecError
-from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec, WrongRank, rank_problem
+from shardviz.core.layout.partition_spec import Spec
 
 P = jax.sharding.PartitionSpec
 X, Y, YZ = ("x",), ("y",), ("y", "z")
@@ -89,14 +88,6 @@ MANUAL = make_mesh(x=4, y=2, axis_types=("Auto", "Manual"))
 def test_specs_that_do_not_fit_are_refused(spec, mesh):
     with pytest.raises((SpecError, LayoutError)):
         lay_out((8, 510, 8), Spec.parse(spec), mesh)
-
-
-def test_a_spec_longer_than_the_array_says_so():
-    spec = Spec.parse("x, y")
-    assert rank_problem(spec, 1) == WrongRank(spec, 1)
-    assert rank_problem(spec, 2) is None
-    with pytest.raises(LayoutError):
-        ArraySpec("w", (8,), spec="x, y")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

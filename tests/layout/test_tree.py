@@ -72,21 +72,6 @@ def test_tables_and_trees_are_read(written, found):
     assert arrays(written) == found
 
 
-def test_names_seen_before_get_a_number():
-    rows = [("w", (8,)), ("w", (4,)), ("v", (2,)), ("w", (1,))]
-    assert [a.name for a in arrays(rows)] == ["w", "w (2)", "v", "w (3)"]
-
-
-def test_long_paths_keep_their_end():
-    deep: Any = ((8,), "embed")
-    for part in ("kernel", *("a_rather_long_module_name",) * 6):
-        deep = {part: deep}
-    (found,) = arrays(deep)
-    assert found.name.startswith("…")
-    assert found.name.endswith("a_rather_long_module_name/kernel")
-    assert len(found.name) <= 100
-
-
 class Dense(nn.Module):
     box: Any = nn.with_logical_partitioning
 
@@ -122,31 +107,6 @@ def test_a_train_state_with_its_optimizer_is_read():
     assert len(made) == 8
     live = {a.name for a in arrays(start(jax.random.key(0)))}
     assert live == set(made), "step is a Python number here"
-
-
-def test_variables_of_nnx_are_opened():
-    init = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("embed", "mlp"))
-
-    def make():
-        return nnx.Linear(8, 16, kernel_init=init, rngs=nnx.Rngs(0))
-
-    with nnx.use_eager_sharding(False):  # no mesh is there to shard over
-        state = nnx.state(nnx.eval_shape(make))
-    assert set(arrays(state)) == {
-        ArraySpec("kernel", (8, 16), "embed mlp"),
-        ArraySpec("bias", (16,)),
-    }
-
-
-def test_metadata_of_nnx_may_be_a_spec():
-    names = jax.sharding.PartitionSpec("embed", "mlp")
-    one = nnx.Param(jax.ShapeDtypeStruct((8, 16), jnp.float32), out_sharding=names,
-                    eager_sharding=False)  # fmt: skip
-    assert arrays({"w": one}) == [ArraySpec("w", (8, 16), "embed mlp")]
-    axes = (("data", "fsdp"), None)
-    two = nnx.Param(jax.ShapeDtypeStruct((8, 16), jnp.float32), out_sharding=axes,
-                    eager_sharding=False)  # fmt: skip
-    assert arrays([two])[0].spec == Spec.of(("data", "fsdp"), None)
 
 
 def test_arrays_that_are_sharded_keep_their_spec(eight_devices):
@@ -206,18 +166,6 @@ def test_what_is_no_array_is_refused_with_its_path(tree, path):
     assert str(caught.value).startswith(path)
 
 
-def test_what_a_foreign_property_raises_is_not_there():
-    class Odd:
-        shape = (8,)
-        dtype = "float32"
-
-        @property
-        def sharding(self):
-            raise RuntimeError("not now")
-
-    assert arrays({"w": Odd()}) == [ArraySpec("w", (8,))]
-
-
 class Empty(NamedTuple):
     """As `optax.EmptyState`."""
 
@@ -232,14 +180,6 @@ def test_empty_containers_hold_no_arrays(tree):
     assert arrays(tree) == []
     assert read_tree(tree, children=tree_children).leaves == []
     assert [a.name for a in arrays({"empty": tree, "w": W})] == ["w/w"]
-
-
-def test_numbers_beside_arrays_are_scalars():
-    assert arrays({"w": np.zeros(2, np.int8), "step": 3, "rate": 0.5}) == [
-        ArraySpec("w", (2,), dtype="int8"),
-        ArraySpec("step", (), dtype="int32"),
-        ArraySpec("rate", (), dtype="float32"),
-    ]
 
 
 class Stack:
@@ -262,17 +202,6 @@ def test_containers_that_are_registered_with_jax_are_opened():
         read_tree(tree)
     names = [leaf.array.name for leaf in read_tree(tree, children=tree_children).leaves]
     assert names == ["s/0", "s/1/0"]
-
-
-def test_modules_of_nnx_and_bound_ones_of_linen_are_read():
-    model = nnx.eval_shape(lambda: nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
-    assert {a.name: a.shape for a in arrays({"m": model})} == {
-        "m/kernel": (2, 3),
-        "m/bias": (3,),
-    }
-    dense = Dense()
-    bound = dense.bind(dense.init(jax.random.key(0), jnp.ones((2, 8))))
-    assert {a.name for a in arrays(bound)} == {"params/kernel", "params/bias"}
 
 
 def test_what_eval_shape_says_under_a_mesh_gives_way_to_names(eight_devices):
