@@ -1,6 +1,4 @@
-"""Audits: what the arrays of a model take on each device, one table for text and
-picture.
-"""
+"""Audits: what the arrays of a model take on each device, as text and picture."""
 
 from __future__ import annotations
 
@@ -64,7 +62,13 @@ def audit_text(audit: Audit, width: int, full: bool = False) -> str:
         full: every array in a line of its own; else those that differ only in the
             number of their layer are one line, and the smaller ones are counted.
     """
-    rows = _all(audit) if full else _largest(audit, MOST_LINES)
+    rows = _largest(audit, MOST_LINES)
+    if full:
+        rows = []
+        for row in (*(r for r in audit.rows if r.layout is None), *audit.largest):
+            size = row.bytes_per_device
+            text = "–" if size is None else bytes_text(size)
+            rows.append(Bar(size, text, (row.path, row.array.short, _spec(row))))
     lines = audit.explain().split("\n")
     # The explanation of one array already says what it takes.
     if len(audit.rows) > 1 and rows:
@@ -86,17 +90,6 @@ def _largest(audit: Audit, limit: int) -> list[Bar]:
     if rest:
         total, words = _bytes(rest), (plural(len(rest), "smaller array"),)
         rows.append(Bar(total, bytes_text(total), words))
-    return rows
-
-
-def _all(audit: Audit) -> list[Bar]:
-    """A row per array, those without a layout first."""
-    unknown = [row for row in audit.rows if row.layout is None]
-    rows = []
-    for row in (*unknown, *audit.largest):
-        size = row.bytes_per_device
-        text = "–" if size is None else bytes_text(size)
-        rows.append(Bar(size, text, (row.path, row.array.short, _spec(row))))
     return rows
 
 

@@ -223,7 +223,7 @@ def test_names_that_cannot_be_read_are_the_problem_of_their_leaf(case):
 def test_a_target_gives_the_memory_to_compare_with():
     rows = [("w", (1 << 20, 1 << 13), "batch mlp")]
     found = sv.audit(rows, RULES, MESH, target="tpu:v5e:2x4")
-    assert (found.capacity, found.target, found.fits) == (16 << 30, "tpu:v5e:2x4", True)
+    assert (found.capacity, found.target, found.fits) == (16 << 30, "TPU v5e 2×4", True)
     assert (found.fit.code, found.fit.share) == ("fits", 0.25)
     assert str(found.fit) in found.explain().splitlines()
     whole = sv.audit(rows, [], MESH, target=sv.topology("tpu:v5e:2x4"))

@@ -63,6 +63,7 @@ V = ArraySpec("v", (4,), dtype="int8")
         (None, []),
         ({"a": {}, "b": [], "c": (), "d": None}, []),
         ({"w": np.zeros((8, 4), np.float32)}, [ArraySpec("w", (8, 4))]),
+        ({"w": np.zeros((8, 4))}, [ArraySpec("w", (8, 4), dtype="float64")]),
         ({"w": jax.ShapeDtypeStruct((8, 4), jnp.bfloat16)},
          [ArraySpec("w", (8, 4), dtype="bfloat16")]),
         ({"k": jax.eval_shape(lambda: jax.random.key(0))}, [ArraySpec("k", (), dtype="key<fry>")]),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -170,16 +171,9 @@ def _keras_box(value: Any) -> LeafMetadata | None:
     lazily = "_value" if hasattr(value, "_value") else "value"
     array = attribute(value, lazily)
     if array is None:
-        array = Shaped(tuple(value.shape), value.dtype)
+        array = SimpleNamespace(shape=tuple(value.shape), dtype=value.dtype)
     spec, mesh = named_sharding(attribute(value, "_layout")) or (None, None)
     return LeafMetadata(array, spec, False, mesh, value.path)
-
-
-class Shaped(NamedTuple):
-    """A shape and a dtype, for an array that is not made yet."""
-
-    shape: Any
-    dtype: Any
 
 
 _BOXES: dict[str, Callable[[Any], LeafMetadata | None]] = {

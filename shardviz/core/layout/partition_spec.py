@@ -175,12 +175,16 @@ class Spec(Displayed):
                         f" axis of the mesh ({mesh})."
                         f"{suggestion(axis, mesh.axis_names)}"
                     )
-                if axis in used:
+                if used.setdefault(axis, dim) != dim:
                     raise SpecError(
-                        f"Mesh axis {shown(axis)} is in dimension {used[axis]} and again in"
-                        f" dimension {dim}; once is enough. Take it out of one place."
+                        f"Mesh axis {shown(axis)} splits both dimension {used[axis]} and"
+                        f" dimension {dim}; it can split one. Take it out of one of them."
                     )
-                used[axis] = dim
+                if axes.count(axis) > 1:
+                    raise SpecError(
+                        f"Mesh axis {shown(axis)} is named twice in dimension {dim}; once"
+                        " is enough."
+                    )
         if self.unconstrained or self.unreduced or self.reduced:
             self._check_marks(mesh, used)
 

@@ -128,7 +128,10 @@ def _largest(moving: Sequence[Fold[ReshardRow]]) -> str:
     if len(alike[most]) > 1:
         count = sum(len(one.items) for one in alike[most])
         arrays = f"{count:,} arrays, {arrays} first"
-    return f"{part} is {arrays}, from {before} to {after}, {_KINDS[kind]}."
+    specs = f"from {before} to {after}"
+    if before == after:
+        specs = f"by {before} on both sides"
+    return f"{part} is {arrays}, {specs}, {_KINDS[kind]}."
 
 
 def _busiest(reshard: Reshard) -> str:
@@ -141,17 +144,20 @@ def _busiest(reshard: Reshard) -> str:
 
 
 def _most(reshard: Reshard, amounts: np.ndarray) -> str:
-    """`devices 0–3, 2 MiB each`."""
+    """`devices 0–3, 2 MiB each, and others less`."""
     ids = reshard.device_ids[amounts == amounts.max()]
+    others = ", and others less"
+    if len(ids) == np.count_nonzero(amounts):
+        others = ""
     size = bytes_text(int(amounts.max()))
     if len(ids) == 1:
-        return f"device {ids[0]}, {size}"
+        return f"device {ids[0]}, {size}{others}"
     text = f"devices {ids_text(ids)}"
     if len(ids) == len(amounts):
         text = "all devices"
     elif len(text) > MOST_LETTERS:
         text = plural(len(ids), "device")
-    return f"{text}, {size} each"
+    return f"{text}, {size} each{others}"
 
 
 def left_behind(reshard: Reshard) -> list[str]:

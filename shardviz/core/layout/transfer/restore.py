@@ -103,13 +103,7 @@ class Advice(Fact):
 
 
 class _ReadBytes:
-    """Bytes that are needed and read.
-
-    Attributes:
-        bytes_needed: the distinct shards of every process.
-        bytes_at_least, bytes_at_most: the chunks that these meet, each once, and as
-            often as they are asked for; in bytes of memory.
-    """
+    """Bytes that are needed and read, of an array or of a process."""
 
     bytes_needed: int
     bytes_at_least: int
@@ -136,6 +130,8 @@ class RestoreRow(_ReadBytes):
             where it cannot be restored so.
         problem: why not, or None.
         notes: what is converted.
+        bytes_needed: the distinct shards of every process together.
+        bytes_at_least, bytes_at_most: what all processes read, in bytes of memory.
 
     >>> RestoreRow(SavedArray("w", (8,), "int8", 1, (4,)), None, None, None).path
     'w'
@@ -147,26 +143,14 @@ class RestoreRow(_ReadBytes):
     reads: Reads | None
     problem: RestoreProblem | None = None
     notes: tuple[RestoreNote, ...] = ()
+    bytes_needed: int = 0
+    bytes_at_least: int = 0
+    bytes_at_most: int = 0
 
     @property
     def path(self) -> str:
         """The keys that lead to it, joined by `/`."""
         return self.saved.path
-
-    @property
-    def bytes_needed(self) -> int:
-        """The distinct shards of every process together, in bytes."""
-        return 0 if self.reads is None else int(self.reads.needed.sum())
-
-    @property
-    def bytes_at_least(self) -> int:
-        """What all processes read, at least, in bytes of memory."""
-        return 0 if self.reads is None else int(self.reads.at_least.sum())
-
-    @property
-    def bytes_at_most(self) -> int:
-        """What all processes read at most, in bytes of memory."""
-        return 0 if self.reads is None else int(self.reads.at_most.sum())
 
 
 @dataclass(frozen=True)
@@ -376,7 +360,8 @@ def _row(
     if dtype != array.dtype:
         notes = (RestoreNote("converted", array.path, array.dtype, dtype),)
     reads = count_reads(array, layout, memo[key])
-    return RestoreRow(array, found.spec, layout, reads, problem, notes)
+    totals = map(int, map(np.sum, (reads.needed, reads.at_least, reads.at_most)))
+    return RestoreRow(array, found.spec, layout, reads, problem, notes, *totals)
 
 
 def _largest_read(array: SavedArray, layout: Layout) -> int:

@@ -33,6 +33,7 @@ from shardviz.core.layout.rules.requests import (
     Request,
     Requests,
     collector_paused,
+    kinds_of,
     of_audit,
     on_mesh,
     path_requests,
@@ -153,7 +154,7 @@ class Audit(Displayed, Fact):
     @cached_property
     def uncounted(self) -> Uncounted:
         """The arrays that the bytes leave out: nobody knows how they are split."""
-        return uncounted(self.rows)
+        return uncounted(kinds_of(self.rows))
 
     @cached_property
     def differences(self) -> tuple[Difference, ...]:

@@ -79,15 +79,16 @@ def on_fullest_device(rows: Iterable[Request]) -> int:
     return split + max(alone.values(), default=0)
 
 
-def uncounted(rows: Iterable[Request]) -> Uncounted:
-    """The arrays without a layout.
+def uncounted(kinds: Iterable[tuple[Request, int]]) -> Uncounted:
+    """The arrays without a layout, of rows that each come with the number like it.
 
     >>> from shardviz.core.layout.trees.audit import audit
-    >>> uncounted(audit([("w", (512, 8), "embed mlp")], [("embed", "nowhere")], "data=4").rows)
+    >>> rows = audit([("w", (512, 8), "embed mlp")], [("embed", "nowhere")], "data=4").rows
+    >>> uncounted(kinds_of(rows))
     Uncounted(arrays=1, bytes=16384)
     """
     arrays = size = 0
-    for row, times in kinds_of(rows):
+    for row, times in kinds:
         if row.layout is None:
             arrays += times
             size += row.array.bytes * times
