@@ -18,11 +18,7 @@ from jax.sharding import PartitionSpec as P
 from shardviz.core.backend.bridge import adopt_mesh
 from shardviz.core.backend.tracing import mesh_context as mesh_context_module
 from shardviz.core.backend.tracing.mesh_context import mesh_context
-<<<<<<< HEAD
 from shardviz.core.layout.mesh_context import MeshContext
-=======
-from shardviz.core.layout.mesh_context import APIS, MeshContext
->>>>>>> ca1e616 (Tests of layouts: one test for one thing; what the comparisons with jax, flax and optax show is not said again)
 
 AUTO, EXPLICIT, MANUAL = AxisType.Auto, AxisType.Explicit, AxisType.Manual
 # Every mesh has axis names of its own, so that a name tells the mesh.
