@@ -78,8 +78,6 @@ def test_whether_it_fits(target, tmp_path):
 def test_the_cause_of_a_collective(tmp_path):
     program = programs.get("MLP, gradient")
     plan = sv.plan(program)
-    explorer = sv.explore(program)
-    explorer.session.edit("view", "program")
     page = page_of(program, tmp_path)
     for one in plan.collectives:
         for place, words in places_of(plan.why(one), page).items():

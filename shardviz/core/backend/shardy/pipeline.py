@@ -459,7 +459,7 @@ def run_all(bytecode: bytes, axes: Sequence[tuple[str, int]], folder: str) -> No
         folder: the worker's, for what a call leaves: nothing.
     """
     # The context of any module of jax has all dialects.
-    any_module = jax.jit(lambda: 0).lower().compiler_ir("stablehlo")
+    any_module: Any = jax.jit(lambda: 0).lower().compiler_ir("stablehlo")
     module = ir.Module.parse(bytecode, any_module.operation.context)
     planned_module_on(propagate(module, axes))
 
