@@ -11,7 +11,7 @@ from shardviz.core.display import Displayed, Fact, explanation
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import shown, suggestion
 from shardviz.core.program.inherited import inherited
-from shardviz.core.program.matching import Match, match, same_work
+from shardviz.core.program.matching import becomes_async, match, same_work
 from shardviz.core.program.report import Collective
 
 __all__ = ["CHANGES", "CollectiveChange", "Comparison", "compare", "inherited"]
@@ -62,8 +62,7 @@ class CollectiveChange(Fact):
     @property
     def becomes_async(self) -> bool:
         """Whether other work can run meanwhile, and could not before."""
-        is_async = any(c.is_async for c in self.after)
-        return is_async and not any(c.is_async for c in self.before)
+        return becomes_async(self.before, self.after)
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,14 +95,15 @@ class Comparison(Displayed):
     @property
     def counts(self) -> dict[str, int]:
         """How many changes there are of each kind, in the order of CHANGES."""
-        found = Counter(c.kind for c in self.changes)
-        return {kind: found[kind] for kind in CHANGES if found[kind]}
+        number = Counter(c.kind for c in self.changes)
+        return {kind: number[kind] for kind in CHANGES if number[kind]}
 
     @property
     def short(self) -> str:
         """The changes in a few words: `2 kept, 3 combined into 1, 1 added`."""
         if not self.changes:
             return "no collectives"
+        # A plan is an estimate: that it came true says more than a count.
         if self.same and self.before == "propagated":
             return "as planned"
         return ", ".join(map(self._counted, self.counts))
@@ -111,8 +111,9 @@ class Comparison(Displayed):
     @property
     def ordered(self) -> list[CollectiveChange]:
         """The changes, those that changed first, then by their bytes."""
-        size = lambda c: (c.kind == "kept", -c.bytes_per_device)  # noqa: E731
-        return sorted(self.changes, key=size)
+        return sorted(
+            self.changes, key=lambda c: (c.kind == "kept", -c.bytes_per_device)
+        )
 
     def of(self, kind: str) -> tuple[CollectiveChange, ...]:
         """The changes of one kind.
@@ -127,12 +128,15 @@ class Comparison(Displayed):
         return tuple(c for c in self.changes if c.kind == kind)
 
     def _counted(self, kind: str) -> str:
-        some = self.of(kind)
         if kind not in _SEVERAL:
-            return f"{len(some)} {kind}"
-        old = sum(len(change.before) for change in some)
-        new = sum(len(change.after) for change in some)
-        into = "replaced by" if kind == "replaced" else f"{kind} into"
+            return f"{self.counts[kind]} {kind}"
+        old = new = 0
+        for change in self.of(kind):
+            old += len(change.before)
+            new += len(change.after)
+        into = f"{kind} into"
+        if kind == "replaced":
+            into = "replaced by"
         return f"{old} {into} {new}"
 
     def __len__(self) -> int:
@@ -167,16 +171,24 @@ def compare(
     old, new = _collectives(before), _collectives(after)
     first, last = names
     matches = match(old, new, planned=first == "propagated")
+    # What is still there, so that a removed one that repeats it can say so.
     kept: list[Collective] = []
-    for found in matches:
-        if found.after:
-            kept += [old[i] for i in found.before]
-    changes = [_change(found, old, new, kept, (first, last)) for found in matches]
+    for m in matches:
+        if m.after:
+            kept += [old[i] for i in m.before]
+    changes = []
+    for m in matches:
+        gone = tuple(old[i] for i in m.before)
+        made = tuple(new[j] for j in m.after)
+        repeated = m.kind == "removed" and any(same_work(gone[0], c) for c in kept)
+        changes.append(CollectiveChange(m.kind, gone, made, (first, last), repeated))
     return Comparison(first, last, tuple(changes))
 
 
 def _collectives(given: Any) -> tuple[Collective, ...]:
-    values = tuple(given) if isinstance(given, Iterable) else (given,)
+    values = (given,)
+    if isinstance(given, Iterable):
+        values = tuple(given)
     for value in values:
         if not isinstance(value, Collective):
             raise ProgramError(
@@ -184,19 +196,6 @@ def _collectives(given: Any) -> tuple[Collective, ...]:
                 " report.partitioned and report.collectives, or plan.collectives."
             )
     return values
-
-
-def _change(
-    found: Match,
-    before: Sequence[Collective],
-    after: Sequence[Collective],
-    kept: Sequence[Collective],
-    stages: tuple[str, str],
-) -> CollectiveChange:
-    old = tuple(before[i] for i in found.before)
-    new = tuple(after[j] for j in found.after)
-    repeated = found.kind == "removed" and any(same_work(old[0], c) for c in kept)
-    return CollectiveChange(found.kind, old, new, stages, repeated)
 
 
 def total_bytes(collectives: Iterable[Collective]) -> int:

@@ -24,7 +24,7 @@ from shardviz.core.program.report import Collective, Member
 _PART = re.compile(r"([a-z]\w*)\[([^\]]*)\]")
 _WIDTH = re.compile(r"\d+")  # bits of an element: bf16, f8e4m3
 _SUMS = ("all-reduce", "reduce-scatter")
-_LAST = 1 << 62  # after every position
+_LAST = 1 << 62  # what has no position on a side comes after all that have one
 Key = Callable[[Collective], Hashable]
 Amounts = dict[tuple[str, str], float]
 
@@ -89,8 +89,8 @@ def match(
     return sorted(sides.all(), key=_order)
 
 
-def _order(found: Match) -> tuple[int, int]:
-    return (*found.before, _LAST)[0], (*found.after, _LAST)[0]
+def _order(m: Match) -> tuple[int, int]:
+    return (*m.before, _LAST)[0], (*m.after, _LAST)[0]
 
 
 # --- what two collectives have in common ----------------------------------------------
@@ -103,8 +103,9 @@ def _is_same(old: Collective, new: Collective) -> bool:
 
 
 def _work(c: Collective) -> Hashable:
-    # The parts of an all-to-all's tuple are one array.
-    parts = 1 if c.kind == "all-to-all" else max(1, len(_PART.findall(c.shape)))
+    parts = max(1, len(_PART.findall(c.shape)))
+    if c.kind == "all-to-all":
+        parts = 1  # XLA writes one array as a tuple of what goes to each device
     return c.kind, c.mesh_axes, c.bytes_per_device, parts
 
 
@@ -114,6 +115,7 @@ def _is_hoisted(old: Collective, new: Collective) -> bool:
         return False
     if (old.kind, old.mesh_axes) != (new.kind, new.mesh_axes):
         return False
+    # Of scanned weights XLA gathers the whole stack before the loop.
     size = old.bytes_per_device
     return new.bytes_per_device in (size, size * old.execution_count)
 
@@ -145,7 +147,7 @@ def _arrays(c: Collective | Member) -> list[tuple[int, tuple[int, ...]]]:
 def _numbers(c: Collective) -> int:
     """How many numbers its bytes are, in whatever type; 0 where its shape is unknown."""
     bits = sum(width * math.prod(dims) for width, dims in _arrays(c))
-    return c.bytes_per_device * 8 * elements(c) // bits if bits else 0
+    return c.bytes_per_device * 8 * elements(c) // max(1, bits)
 
 
 def _parts(combined: Collective) -> list[tuple[int, Member | None]]:
@@ -193,6 +195,11 @@ def _family(c: Collective) -> str:
     return "sum" if c.kind in _SUMS else c.kind
 
 
+def becomes_async(old: Sequence[Collective], new: Sequence[Collective]) -> bool:
+    """Whether other work can run meanwhile, and could not before."""
+    return any(c.is_async for c in new) and not any(c.is_async for c in old)
+
+
 def _families(c: Collective) -> set[tuple[str, str]]:
     """What its numbers are counted under: its family over each of its axes."""
     return {(_family(c), axis) for axis in c.mesh_axes or ("",)}
@@ -215,12 +222,14 @@ class _Sides:
 
     def take(self, kind: str, before: Sequence[int], after: Sequence[int]) -> None:
         """Makes a match of some that are not matched yet."""
-        old = [self.before.pop(i) for i in before]
-        new = [self.after.pop(j) for j in after]
-        begins = any(c.is_async for c in new) and not any(c.is_async for c in old)
-        if kind == "kept" and begins:
-            kind = "made asynchronous"
-        self.found.append(Match(kind, tuple(before), tuple(after)))
+        for i in before:
+            del self.before[i]
+        for j in after:
+            del self.after[j]
+        m = Match(kind, tuple(before), tuple(after))
+        if kind == "kept" and becomes_async(*self.collectives(m)):
+            m = m._replace(kind="made asynchronous")
+        self.found.append(m)
 
     def all(self) -> list[Match]:
         """The matches, and what is left on either side."""
@@ -244,15 +253,15 @@ class _Sides:
     def split_between_slices(self) -> None:
         """What several slices do together became steps: some inside, some across."""
         for i, c in list(self.before.items()):
-            steps = []
+            steps, across = [], 0
             for j, d in self.after.items():
                 if d.source in ("", c.source) and {*d.mesh_axes} <= {*c.mesh_axes}:
                     steps.append(j)
-            new = [self.after[j] for j in steps]
-            # One that goes across as it is has no steps.
-            across = [d for d in new if d.between_slices]
+                    across += d.between_slices
+            # Of several of one line nobody knows whose steps these are.
             alone = sum(o.source == c.source for o in self.before.values()) == 1
-            if across and alone and len(across) < len(new) and not c.between_slices:
+            # One that goes across as it is has no steps inside.
+            if 0 < across < len(steps) and alone and not c.between_slices:
                 self.take("split", [i], steps)
 
     def combine(self) -> None:
@@ -263,7 +272,7 @@ class _Sides:
                 if _may_join(c, combined):
                     free.append(i)
             chosen = []
-            # In whatever type: 64 numbers are 64 numbers.
+            # The compiler may convert before it sends: 64 numbers are 64 numbers.
             total, size = elements(combined), max(1, combined.bytes_per_device)
             for part, member in _parts(combined):
                 fits = []
@@ -296,35 +305,29 @@ class _Sides:
         before, after = _grouped(self.before, key), _grouped(self.after, key)
         for place, old in before.items():
             new = after.get(place, [])
-            groups = [(old, new)]
+            groups = [Match("regrouped", tuple(old), tuple(new))]
             if not across_axes:
                 groups = self._by_axes(old, new)
-            for some, made in groups:
-                several = min(len(some), len(made)) > 1
-                if not some or not made or (conserved and several):
+            for joined in groups:
+                fewest = min(len(joined.before), len(joined.after))
+                if fewest == 0 or (conserved and fewest > 1):
                     continue
-                joined = Match("replaced", tuple(some), tuple(made))
-                balanced = not any(self.change(joined).values())
-                if conserved and not balanced:
+                if conserved and any(self.change(joined).values()):
                     continue
                 kind = self._kind(joined)
-                self.take("replaced" if kind == "regrouped" else kind, some, made)
+                # At one place they are known to be each other's, whatever the numbers.
+                if kind == "regrouped":
+                    kind = "replaced"
+                self.take(kind, joined.before, joined.after)
 
-    def _by_axes(
-        self, old: Sequence[int], new: Sequence[int]
-    ) -> list[tuple[list[int], list[int]]]:
+    def _by_axes(self, old: Sequence[int], new: Sequence[int]) -> list[Match]:
         """Positions on both sides, apart where they have no axis in common."""
         sides = []
         for i in old:
-            sides.append(({*self.olds[i].mesh_axes} or {""}, (0, i)))
+            sides.append(({*self.olds[i].mesh_axes} or {""}, Match("", (i,), ())))
         for j in new:
-            sides.append(({*self.news[j].mesh_axes} or {""}, (1, j)))
-        result = []
-        for group in _connected(sides):
-            few = [at for side, at in group if side == 0]
-            many = [at for side, at in group if side == 1]
-            result.append((few, many))
-        return result
+            sides.append(({*self.news[j].mesh_axes} or {""}, Match("", (), (j,))))
+        return list(map(_joined, _connected(sides)))
 
     def balance(self, planned: bool) -> None:
         """Joins what lost numbers with what gained them over one of its axes."""
@@ -332,19 +335,19 @@ class _Sides:
         self.before, self.after = {}, {}
         sides = []
         for m in matches:
-            change, keys = self.change(m), set()
+            # A loss is looked for elsewhere only where something may be elsewhere.
+            change, keys = self.change(m), set[tuple[str, str]]()
             for key, gain in change.items():
                 if gain > 0 or (gain < 0 and self._loses(m, planned)):
                     keys.add(key)
             sides.append((keys, m))
         for group in _connected(sides):
-            losing = [m for m in group if self._loses(m, planned)]
+            losing = any(self._loses(m, planned) for m in group)
             joined = _joined(group)
-            change = self.change(joined)
-            balanced = not any(change.values())
-            lost = any(gain < 0 for gain in change.values())
+            gains = self.change(joined).values()
+            balanced = not any(gains)
             # An estimate need not become anything that is less.
-            known = losing and not (planned and lost)
+            known = losing and not (planned and min(gains, default=0) < 0)
             if joined.after and len(group) > 1 and (known or balanced):
                 self.found.append(joined._replace(kind=self._kind(joined)))
             else:
@@ -354,8 +357,9 @@ class _Sides:
         """Whether what it communicated may be in another match."""
         if m.kind != "replaced" or planned:
             return m.kind == "removed"
-        kinds = {c.kind for c in self.collectives(m)}
-        return len(kinds) == 1 and any(v < 0 for v in self.change(m).values())
+        old, new = self.collectives(m)
+        kinds = {c.kind for c in old + new}
+        return len(kinds) == 1 and min(self.change(m).values(), default=0) < 0
 
     def join_added(self) -> None:
         """Sums whose results are added up are done by one of them, where one is left."""
@@ -365,28 +369,26 @@ class _Sides:
                 key = _added_together(self.olds[i])
                 if key is not None and m.after:
                     number_of.setdefault(key, number)
-        result, done = list(self.found), set[Match]()
-        for m in self.found:
+        matches = dict(enumerate(self.found))
+        for own, m in enumerate(self.found):
             if m.kind == "removed":
                 number = number_of.get(_added_together(self.olds[m.before[0]]))
                 if number is not None:
-                    joined = _joined([result[number], m])
-                    result[number] = joined._replace(kind="combined")
-                    done.add(m)
-        self.found = [m for m in result if m not in done]
+                    joined = _joined([matches[number], matches.pop(own)])
+                    matches[number] = joined._replace(kind="combined")
+        self.found = list(matches.values())
 
     def change(self, m: Match) -> Amounts:
         """What it gains of each family over each axis; negative for a loss."""
         # What runs equally often on both sides, though nobody knows how often, is
         # compared once; else what is there afterwards may be any number.
-        alike = {c.trips for c in self.collectives(m)} == {None}
+        old, new = self.collectives(m)
+        alike = {c.trips for c in old + new} == {None}
         change: Amounts = defaultdict(int)
-        for i in m.before:
-            c = self.olds[i]
+        for c in old:
             for key in _families(c):
                 change[key] -= self._amount(c) * c.execution_count
-        for j in m.after:
-            c = self.news[j]
+        for c in new:
             often: float = c.execution_count
             if c.trips is None and not alike and c.bytes_per_device:
                 often = math.inf
@@ -395,52 +397,58 @@ class _Sides:
         return change
 
     def _amount(self, c: Collective) -> int:
-        return _numbers(c) if self.shapes_known else c.bytes_per_device
+        if self.shapes_known:
+            return _numbers(c)
+        return c.bytes_per_device
 
     def _kind(self, m: Match) -> str:
         """What became of collectives that are known to belong together."""
-        old = [self.olds[i] for i in m.before]
-        new = [self.news[j] for j in m.after]
+        old, new = self.collectives(m)
         # Of sums that are added up, one does for all.
         once: dict[Hashable, int] = {}
         for i in m.before:
             once.setdefault(_added_together(self.olds[i]) or i, i)
         change = self.change(m._replace(before=tuple(once.values())))
         balanced = not any(change.values())
-        families = {_family(c) for c in (*old, *new)}
         if len(old) == len(new) == 1:
-            hoisted = balanced and old[0].in_loop and not new[0].in_loop
-            return "hoisted" if hoisted and old[0].kind == new[0].kind else "replaced"
-        if balanced and len(families) == 1 and len(new) == 1:
-            return "combined"
-        if balanced and len(families) == 1 and len(old) == 1:
-            return "split"
+            out_of_loop = old[0].in_loop and not new[0].in_loop
+            if balanced and out_of_loop and old[0].kind == new[0].kind:
+                return "hoisted"
+            return "replaced"
+        families = {_family(c) for c in old + new}
+        if balanced and len(families) == 1:
+            if len(new) == 1:
+                return "combined"
+            if len(old) == 1:
+                return "split"
         return "regrouped"
 
-    def collectives(self, m: Match) -> list[Collective]:
-        """The collectives of a match, of both stages."""
-        return [self.olds[i] for i in m.before] + [self.news[j] for j in m.after]
+    def collectives(self, m: Match) -> tuple[list[Collective], list[Collective]]:
+        """The collectives of a match, of either stage."""
+        return [self.olds[i] for i in m.before], [self.news[j] for j in m.after]
 
 
-def _joined(some: Sequence[Match]) -> Match:
+def _joined(matches: Sequence[Match]) -> Match:
     old, new = [], []
-    for m in some:
+    for m in matches:
         old += m.before
         new += m.after
     return Match("regrouped", tuple(sorted(old)), tuple(sorted(new)))
 
 
-def _connected(sides: Sequence[tuple[set, ...]]) -> list[list]:
-    """Values in groups, whose sets of keys are connected; those without keys alone."""
-    groups: list[tuple[set, list]] = []
-    for keys, value in sides:
-        together, values = set(keys), []
-        for group in [g for g in groups if g[0] & keys]:
-            groups.remove(group)
-            together |= group[0]
-            values += group[1]
-        groups.append((together, [*values, value]))
-    return [values for _, values in groups]
+def _connected(sides: Sequence[tuple[set, Match]]) -> list[list[Match]]:
+    """Matches in groups, whose sets of keys are connected; those without keys alone."""
+    groups: list[tuple[set, list[Match]]] = []
+    for keys, m in sides:
+        together, matches, others = set(keys), [], []
+        for group in groups:
+            if group[0] & keys:
+                together |= group[0]
+                matches += group[1]
+            else:
+                others.append(group)
+        groups = [*others, (together, [*matches, m])]
+    return [matches for _, matches in groups]
 
 
 def _grouped(items: dict[int, Collective], key: Key) -> dict[Hashable, list[int]]:
