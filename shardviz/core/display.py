@@ -39,12 +39,12 @@ class Words:
 
 def sentence(fact: object) -> str:
     """A fact in one sentence; its repr where nothing says it."""
-    return repr(fact) if Words.sentence is None else Words.sentence(fact)
+    return (Words.sentence or repr)(fact)
 
 
 def explanation(value: object) -> str:
     """A value explained in several lines; its repr where nothing explains it."""
-    return repr(value) if Words.explanation is None else Words.explanation(value)
+    return (Words.explanation or repr)(value)
 
 
 class Fact:
@@ -85,7 +85,8 @@ class StageClock:
         after: float = 2.0,
         every: float = 1.0,
     ) -> None:
-        self._what, self._stream = what, sys.stderr if stream is None else stream
+        # Not as a default: pytest and notebooks replace sys.stderr.
+        self._what, self._stream = what, stream or sys.stderr
         self._after, self._every, self._stage = after, every, ""
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
@@ -128,5 +129,8 @@ def clock_line(what: str, stage: str, seconds: float) -> str:
     """
     minutes, rest = divmod(int(seconds), 60)
     end = f": {stage or 'begins'}, {minutes}:{rest:02}"
+    # A line that wraps could not be overwritten by `\r`.
     most = 79 - len(end)
-    return f"{what if len(what) <= most else what[: most - 1] + '…'}{end}"
+    if len(what) > most:
+        what = what[: most - 1] + "…"
+    return f"{what}{end}"

@@ -38,8 +38,9 @@ def shown(value: object, limit: int = 60) -> str:
         text = repr(value)
     except Exception as error:  # noqa: BLE001  a foreign __repr__ may raise anything
         text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    # A line break or an escape sequence would spoil the message that this stands in.
     text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return cut(text, limit)
 
 
 def error_text(error: BaseException, limit: int = 300) -> str:
@@ -48,12 +49,23 @@ def error_text(error: BaseException, limit: int = 300) -> str:
     >>> error_text(KeyError("x"))
     "KeyError: 'x'"
     """
+    # A compiler's message may run over many lines.
     try:
         text = " ".join(str(error).split())
     except Exception as other:  # noqa: BLE001  a foreign __str__ may raise anything
         text = f"its message raises {type(other).__name__}"
-    text = f"{type(error).__name__}: {text}".removesuffix(": ")
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return cut(f"{type(error).__name__}: {text}".removesuffix(": "), limit)
+
+
+def cut(text: str, limit: int) -> str:
+    """The text, with `…` in place of what goes beyond so many letters.
+
+    >>> cut("gradient", 8), cut("gradient", 5)
+    ('gradient', 'grad…')
+    """
+    if len(text) <= limit:
+        return text
+    return text[: limit - 1] + "…"
 
 
 def joined(parts: Iterable[object], word: str = "and", limit: int | None = None) -> str:
@@ -89,9 +101,10 @@ def nearest(name: object, known: Iterable[str]) -> str | None:
     """
     if not isinstance(name, str):
         return None
-    some = [str(k) for k in itertools.islice(known, MOST_COMPARED)]
-    close = difflib.get_close_matches(name[:200], some, n=1, cutoff=0.6)
-    return close[0] if close else None
+    compared = map(str, itertools.islice(known, MOST_COMPARED))
+    # Its time may grow with the square of the length.
+    close = difflib.get_close_matches(name[:200], compared, n=1, cutoff=0.6)
+    return next(iter(close), None)
 
 
 def suggestion(name: object, known: Iterable[str]) -> str:
@@ -104,7 +117,7 @@ def suggestion(name: object, known: Iterable[str]) -> str:
     close = nearest(name, names)
     if close is not None:
         return f" Did you mean {shown(close)}?"
-    return f" Known: {listed(names)}." if names else ""
+    return clause(" Known: {}.", listed(names))
 
 
 def plural(count: int, noun: str, form: str | None = None) -> str:
@@ -113,7 +126,25 @@ def plural(count: int, noun: str, form: str | None = None) -> str:
     >>> plural(1, "device"), plural(2, "device"), plural(2, "axis", "axes")
     ('1 device', '2 devices', '2 axes')
     """
-    return f"{count:,} {noun if count == 1 else form or noun + 's'}"
+    return f"{count:,} {by_count(count, noun, form or noun + 's')}"
+
+
+def by_count(count: int, one: str, several: str) -> str:
+    """The word that agrees with a number: a noun, a verb or a pronoun.
+
+    >>> by_count(1, "is", "are"), by_count(2, "is", "are")
+    ('is', 'are')
+    """
+    return one if count == 1 else several
+
+
+def clause(template: str, value: object) -> str:
+    """A part of a sentence about a value; `""` where the value is empty or missing.
+
+    >>> clause(" at {}", "mlp.py:31"), clause(" at {}", "")
+    (' at mlp.py:31', '')
+    """
+    return template.format(value) if value else ""
 
 
 def bytes_text(count: int) -> str:
@@ -201,13 +232,18 @@ class Fold(Generic[T]):
         """The name, with the numbers that vary in braces."""
         words = []
         for part in self.parts:
-            words.append(part[0] if len(part) == 1 else f"{{{_ranges(part)}}}")
+            numbers = part[0]
+            if len(part) > 1:
+                numbers = f"{{{_ranges(part)}}}"
+            words.append(numbers)
         return "".join(words)
 
     @property
     def count(self) -> str:
         """`"32 × "`, or `""` for one item."""
-        return f"{len(self.items):,} × " if len(self.items) > 1 else ""
+        if len(self.items) == 1:
+            return ""
+        return f"{len(self.items):,} × "
 
 
 def _ranges(numbers: Sequence[str]) -> str:
@@ -216,11 +252,12 @@ def _ranges(numbers: Sequence[str]) -> str:
         return ",".join(numbers)
     runs: list[list[int]] = []
     for number in sorted(map(int, numbers)):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
+        if runs and number == runs[-1][-1] + 1:
+            # Only the ends of a run are said.
+            runs[-1][1:] = [number]
         else:
-            runs.append([number, number])
-    return ",".join(f"{a}" if a == b else f"{a}..{b}" for a, b in runs)
+            runs.append([number])
+    return ",".join("..".join(map(str, run)) for run in runs)
 
 
 def fold(
@@ -244,7 +281,7 @@ def fold(
     groups: dict[Hashable, list[_Named]] = {}
     for position, item in enumerate(items):
         parts = tuple(_NUMBER.split(name(item)))
-        key = (parts[::2], None if alike is None else alike(item))
+        key = (parts[::2], alike and alike(item))
         groups.setdefault(key, []).append((position, parts, item))
     folds: list[tuple[int, Fold[T]]] = []
     waiting = list(groups.values())
@@ -306,7 +343,9 @@ def ids_text(ids: object, limit: int = 0) -> str:
         if len(spread) <= limit:
             return spread
     ranges = _in_ranges(array)
-    return f"{len(array):,} devices" if limit and len(ranges) > limit else ranges
+    if limit and len(ranges) > limit:
+        return f"{len(array):,} devices"
+    return ranges
 
 
 def _in_ranges(ids: np.ndarray) -> str:
@@ -368,10 +407,13 @@ def _nested_text(first: int, levels: list[tuple[int, int]]) -> str:
     *inner, (count, step) = levels
     if not inner:
         return _run_text(first, count, step)
-    many = len(inner) > 1
-    shown = range(count) if count <= 3 else (0, 1, count - 1)
-    items = [_nested_text(first + i * step, inner) for i in shown]
-    if many or (count > 3 and inner[0][0] == 2 and abs(inner[0][1]) != 1):
+    # The first two and the last say the step; up to three are all said.
+    repeats: Iterable[int] = (0, 1, count - 1)
+    if count <= 3:
+        repeats = range(count)
+    items = [_nested_text(first + i * step, inner) for i in repeats]
+    # Brackets, where one could not tell what repeats.
+    if len(inner) > 1 or (count > 3 and inner[0][0] == 2 and abs(inner[0][1]) != 1):
         items = [f"({item})" for item in items]
     if count <= 3:
         return ", ".join(items)
@@ -384,7 +426,9 @@ def _run_text(first: int, count: int, step: int) -> str:
         return str(first)
     if count == 2 and step != 1:
         return f"{first}, {last}"
-    return f"{first}–{last}" + ("" if step == 1 else f" step {step}")
+    if step == 1:
+        return f"{first}–{last}"
+    return f"{first}–{last} step {step}"
 
 
 def _runs(ids: np.ndarray) -> list[str]:

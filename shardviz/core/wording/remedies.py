@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shardviz.core.format import bytes_text, fold, joined, listed, plural, shown
+from shardviz.core.format import (
+    by_count,
+    bytes_text,
+    clause,
+    fold,
+    joined,
+    listed,
+    plural,
+    shown,
+)
 from shardviz.core.layout.rules.remedies import (
     Kind,
     NamesFromParameter,
@@ -30,6 +39,7 @@ def decapitalised(text: str) -> str:
 def wish(fact: Wish) -> str:
     """What is wanted, as the rest of a sentence that begins with "to"."""
     title = _title(fact)
+    # The most exact wish first: a spec says what each dimension gets.
     if fact.spec is not None:
         return f"split {title} as {fact.spec}"
     if fact.limit is not None:
@@ -40,7 +50,7 @@ def wish(fact: Wish) -> str:
 
 
 def _title(fact: Wish) -> str:
-    return "the array" if fact.path is None else fact.path
+    return fact.path or "the array"
 
 
 def step(fact: Step) -> str:
@@ -57,7 +67,10 @@ def step(fact: Step) -> str:
             f"Make dimension {fact.subject} a multiple of {fact.parts:,}:"
             f" {fact.new:,} instead of {fact.old:,}"
         )
-        return f"{words}, in {_arrays(fact)}" if fact.alike else words
+        # The array itself is known from the wish; that others change with it is not.
+        if fact.alike:
+            words += f", in {_arrays(fact)}"
+        return words
     if fact.kind is Kind.ADD:
         return f"Add the {_new_line(fact)} {_where(fact, 'before')}"
     assert fact.subject is not None
@@ -65,8 +78,9 @@ def step(fact: Step) -> str:
     if fact.kind is Kind.REMOVE:
         return f"Remove {line}"
     if fact.kind is Kind.MOVE:
-        side = "before" if fact.place < fact.subject else "after"
-        return f"Move {line} {_where(fact, side)}"
+        if fact.place < fact.subject:
+            return f"Move {line} {_where(fact, 'before')}"
+        return f"Move {line} {_where(fact, 'after')}"
     return _other_line(fact, line)
 
 
@@ -81,11 +95,13 @@ def _other_line(fact: Step, line: str) -> str:
     assert isinstance(old, Rule)
     if fact.kind is Kind.RULE_NAME:
         return f"Rename {shown(old.logical)} to {shown(new.logical)} in {line}"
-    now = old.target if len(old.axes) != 1 else shown(old.axes[0])
-    becomes = new.target
+    now, becomes = old.target, new.target
+    # The target of one axis is its bare name, which needs quotes in a sentence.
+    if len(old.axes) == 1:
+        now = shown(old.axes[0])
     if new.axes:
-        noun = "the axis" if len(new.axes) == 1 else "the axes"
-        becomes = f"{noun} {listed(new.axes)}"
+        noun = by_count(len(new.axes), "axis", "axes")
+        becomes = f"the {noun} {listed(new.axes)}"
     return f"Give {line} {becomes} in place of {now}"
 
 
@@ -97,6 +113,7 @@ def _new_line(fact: Step) -> str:
 
 def _where(fact: Step, side: str) -> str:
     """Where a line goes to, among the lines as they are."""
+    # After the last line, which has no number yet.
     if fact.place == len(fact.rules):
         return "at the end"
     if isinstance(fact.rules[fact.place], PathRule):
@@ -112,8 +129,8 @@ def _line(fact: Step, index: int) -> str:
 
 
 def _arrays(fact: Step) -> str:
-    array = "the array" if fact.path is None else f"array {fact.path}"
-    return f"{array} and {fact.alike:,} like it" if fact.alike else array
+    array = clause("array {}", fact.path) or "the array"
+    return array + clause(" and {:,} like it", fact.alike)
 
 
 def _new_name(fact: Step) -> str:
@@ -143,8 +160,10 @@ def effect(fact: Remedy) -> str:
     if fact.leaf_bytes_saved is not None and fact.bytes_saved is not None:
         parts.append(_saved(fact.leaf_bytes_saved, fact.bytes_saved))
     if fact.others:
-        verb = "changes" if len(fact.others) == 1 else "change"
-        names = joined((f.name for f in fold(fact.others, str)), limit=4)
+        verb = by_count(len(fact.others), "changes", "change")
+        # A rule often changes the same array in every layer.
+        alike = [one.name for one in fold(fact.others, str)]
+        names = joined(alike, limit=4)
         parts.append(f"{plural(len(fact.others), 'other array')} {verb}: {names}")
     return "; ".join(parts)
 
@@ -161,8 +180,11 @@ def _saved(here: int, everywhere: int) -> str:
 
 
 def _saving(count: int) -> tuple[str, str]:
-    size = bytes_text(abs(count)) if count else "nothing"
-    return "saves" if count >= 0 else "costs", size
+    if not count:
+        return "saves", "nothing"
+    if count < 0:
+        return "costs", bytes_text(-count)
+    return "saves", bytes_text(count)
 
 
 def remedy(fact: Remedy) -> str:
@@ -201,22 +223,30 @@ REASONS: Mapping[str, str] = {
 
 def no_remedy(fact: NoRemedy) -> str:
     """Why there is no remedy."""
-    size = "" if fact.bytes is None else bytes_text(fact.bytes)
+    # A template takes what it needs of these; the others stay empty.
+    size = edits = ""
+    if fact.bytes is not None:
+        size = bytes_text(fact.bytes)
+    if fact.steps is not None:
+        edits = decapitalised(steps(fact.steps))
+    sizes = [f"{n:,}" for n in fact.sizes]
     error, mesh = fact.error, str(fact.mesh)
     if fact.code == "no names" and not error:
         error = "It has no logical names that rules are for."
     if fact.code == "no axes":
-        mesh = "the table names" if fact.mesh is None else "the mesh has"
+        mesh = "the mesh has"
+        if fact.mesh is None:
+            mesh = "the table names"
     return REASONS[fact.code].format(
         title=_title(fact.wish),
         wish=fact.wish,
         spec=fact.spec,
         error=error,
         bytes=size,
-        takes=f" and takes {size} per device" if size else "",
+        takes=clause(" and takes {} per device", size),
         mesh=mesh,
-        sizes=joined((f"{n:,}" for n in fact.sizes), "or") or "its sizes",
-        steps="" if fact.steps is None else decapitalised(steps(fact.steps)),
+        sizes=joined(sizes, "or") or "its sizes",
+        steps=edits,
         path=fact.path,
     )
 
@@ -225,8 +255,10 @@ def remedies(value: Remedies) -> str:
     """All of them, one line each, or why there is none."""
     if value.why is not None:
         return no_remedy(value.why)
-    lines = [f"{n}. {remedy(one)}" for n, one in enumerate(value, 1)]
-    return "\n".join([f"To {wish(value.want)}:", *lines])
+    lines = [f"To {wish(value.want)}:"]
+    for number, one in enumerate(value, 1):
+        lines.append(f"{number}. {remedy(one)}")
+    return "\n".join(lines)
 
 
 SENTENCES = {
