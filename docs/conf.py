@@ -23,7 +23,6 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "sphinx.ext.viewcode",
     "site_pages",
     "site_figures",
 ]
@@ -44,7 +43,6 @@ autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True
-viewcode_line_numbers = True
 
 # What is loaded from elsewhere is no part of the site: it must work with the network blocked.
 html_theme = "sphinx_book_theme"

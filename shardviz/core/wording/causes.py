@@ -136,6 +136,8 @@ def _summed(fact: Cause) -> str:
         together = "they are summed" if verb == "sums" else f"XLA {verb} of them"
         return f"Each device has a part of {fact.operand}: {together} over {over}."
     does = "sums over a dimension of its operands that is"
+    if fact.operand.name.startswith("dot"):
+        does = "sums over its inner dimension, which is"
     if fact.code == "reduced":
         does = f"{verb} over a dimension that is"
     kept = ""
