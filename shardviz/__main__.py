@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from shardviz.core.program.lock import Lock
 
 OK, BROKEN, WRONG = 0, 1, 2
+EXIT_CODES = {True: OK, False: BROKEN}  # by whether all is as expected
 
 
 class InputError(Exception):
@@ -106,10 +107,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: as typed after `python -m shardviz`; those of the process by default.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
     from shardviz.core.errors import ShardvizError
 
     try:
+        # argparse itself takes those of the process where there are none.
         options = parser().parse_args(arguments)
         commands = {
             "audit": _audit,
@@ -178,12 +179,13 @@ def _check(options: argparse.Namespace) -> int:
     is_ok = all(result["ok"] for result in results)
     if options.json:
         print(json.dumps({"ok": is_ok, "checks": results}, indent=2))
-        return OK if is_ok else BROKEN
+        return EXIT_CODES[is_ok]
+    words = {True: "ok    ", False: "BROKEN"}
     for result in results:
-        print(f"{'ok    ' if result['ok'] else 'BROKEN'}  {result['check']}")
+        print(f"{words[result['ok']]}  {result['check']}")
         for line in result["message"].splitlines():
             print(f"        {line}")
-    return OK if is_ok else BROKEN
+    return EXIT_CODES[is_ok]
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -194,11 +196,14 @@ def _compare(options: argparse.Namespace) -> int:
         before = replace(before, collectives=None)
     difference = before.diff(after)
     if options.json:
-        lines = [] if difference.same else list(difference.lines)
+        lines: list[str] = []
+        # Without a difference, the one line says so.
+        if not difference.same:
+            lines += difference.lines
         print(json.dumps({"same": difference.same, "lines": lines}, indent=2))
     else:
         print(difference)
-    return OK if difference.same else BROKEN
+    return EXIT_CODES[difference.same]
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -207,7 +212,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
     rows = checked_names()
     print(doctor_text(versions(), rows))
-    return BROKEN if any(problem for _, problem in rows) else OK
+    return EXIT_CODES[not any(problem for _, problem in rows)]
 
 
 def _lock(what: str, options: argparse.Namespace, other: Lock | None) -> Lock:
@@ -231,7 +236,10 @@ def _checks(options: argparse.Namespace) -> list[Check]:
     def add(name: str, ask: Callable[..., Any], *arguments: Any, **more: Any) -> None:
         def asked(expected: Expectation) -> str | None:
             answer = ask(expected, *arguments, **more)
-            return answer if isinstance(answer, str) else None
+            # The other checks return the expectation.
+            if isinstance(answer, str):
+                return answer
+            return None
 
         checks.append((name, asked))
 
@@ -239,8 +247,9 @@ def _checks(options: argparse.Namespace) -> list[Check]:
 
     for text in options.no:
         kind, axes = _split(text, "over")
-        named = None if kind in ("", "any", "collective") else kind
-        add(f"no {text}", Expectation.no, named, over=axes or None)
+        if kind in ("any", "collective"):
+            kind = ""
+        add(f"no {text}", Expectation.no, kind or None, over=axes or None)
     for text in options.at_most:
         rest, axes = _split(text, "over")
         size, per = _split(rest, "per")
@@ -266,8 +275,11 @@ def _split(text: str, word: str) -> tuple[str, str]:
 
 def _share(text: str) -> float:
     number = text.strip().removesuffix("%").strip()
+    parts = 1
+    if "%" in text:
+        parts = 100
     try:
-        return float(number) / (100 if "%" in text else 1)
+        return float(number) / parts
     except ValueError:
         raise InputError(
             f"--sharded is a share such as 0.98 or 98%; got {text!r}"
@@ -313,18 +325,19 @@ def _subject(what: str, options: argparse.Namespace) -> Any:
     from shardviz.core.program.stages import Stages
 
     found = _called(what)
-    table = (
-        None
-        if options.rules is None
-        else rules(_table(options.rules), dialect=options.dialect)
-    )
-    mesh = None if options.mesh is None else make_mesh(options.mesh)
+    table = mesh = None
+    if options.rules is not None:
+        table = rules(_table(options.rules), dialect=options.dialect)
+    if options.mesh is not None:
+        mesh = make_mesh(options.mesh)
     changes = {"rules": table, "mesh": mesh, "dialect": options.dialect}
     given = {key: value for key, value in changes.items() if value is not None}
     if isinstance(found, Program):
         if options.dialect is not None:
             given["dialect"] = Dialect.of(options.dialect)
-        return found.replace(**given) if given else found
+        if given:
+            found = found.replace(**given)
+        return found
     if isinstance(found, (Plan, Report, Stages, Audit)):
         if given:
             raise InputError(
@@ -421,7 +434,7 @@ def _audit_json(audit: Audit) -> dict[str, Any]:
             "shape": list(row.shape),
             "dtype": row.dtype,
             "names": names,
-            "spec": None if row.spec is None else str(row.spec),
+            "spec": row.spec and str(row.spec),
             "bytes_per_device": row.bytes_per_device,
             "replicas": row.replicas,
             "problem": row.problem,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from shardviz.core.errors import LayoutError, SpecError, import_optional
 from shardviz.core.format import shown
@@ -27,10 +28,21 @@ from shardviz.legacy.partitions import Parts, parts_layout
 from shardviz.legacy.sharding_spec import ShardingSpec, sharding_spec_layout
 from shardviz.legacy.typed import is_sharding_spec, parse_sharding_spec
 
+T = TypeVar("T")
+
 
 def adopt(thing: Any) -> Any:
     """jax's own objects as ours; everything else as it is."""
-    return bridge().adopt(thing) if is_jax(thing) else thing
+    if is_jax(thing):
+        return bridge().adopt(thing)
+    return thing
+
+
+def optional(read: Callable[[Any], T], thing: Any) -> T | None:
+    """What `read` makes of an argument; None where the argument was left out."""
+    if thing is None:
+        return None
+    return read(thing)
 
 
 def is_jax(thing: Any) -> bool:
@@ -41,8 +53,8 @@ def is_jax(thing: Any) -> bool:
 
 def as_mesh(thing: Any) -> MeshSpec:
     """A MeshSpec from anything that `sv.mesh` takes."""
-    mesh = foreign_mesh(thing)
-    return make_mesh(thing) if mesh is None else mesh
+    # A mesh is never false.
+    return foreign_mesh(thing) or make_mesh(thing)
 
 
 def foreign_mesh(thing: Any) -> MeshSpec | None:
@@ -91,7 +103,9 @@ def as_legacy(thing: Any) -> ShardingSpec | Parts | None:
     """
     if isinstance(thing, str) and is_sharding_spec(thing):
         return parse_sharding_spec(thing)
-    return thing if isinstance(thing, (ShardingSpec, Parts)) else None
+    if isinstance(thing, (ShardingSpec, Parts)):
+        return thing
+    return None
 
 
 def bridge() -> ModuleType:
@@ -119,12 +133,14 @@ def _held_layout(thing: Any, mesh: Any, rules: Any, dialect: Any) -> Layout | No
     if mesh is None and leaf.mesh is not None:
         mesh = mesh_of(leaf.mesh)
     if not leaf.known or mesh is None:
-        lacks = "its mesh" if leaf.known else "how it is split"
+        lacks = "its mesh"
+        if not leaf.known:
+            lacks = "how it is split"
         raise LayoutError(
             f"A layout needs a sharding and a mesh; {shown(thing)} does not say"
             f" {lacks}. Give a PartitionSpec and a mesh beside it."
         )
-    table = None if rules is None else Rules.of(rules)
+    table = optional(Rules.of, rules)
     reader = Dialect.of(dialect, paths=False)
     grid = as_mesh(mesh)
     row = request(on_mesh(leaf, grid, table, reader), grid, table, reader)
@@ -157,7 +173,9 @@ def layout_of(
         return bridge().sharding_layout(shape, dtype, spec)
     legacy = as_legacy(spec)
     if legacy is not None:
-        ids = None if mesh is None else as_mesh(mesh).device_ids
+        ids = None
+        if mesh is not None:
+            ids = as_mesh(mesh).device_ids
         if isinstance(legacy, Parts):
             return parts_layout(shape, legacy, ids, dtype)
         return sharding_spec_layout(legacy, shape, dtype, ids)
@@ -170,7 +188,7 @@ def layout_of(
     if isinstance(thing, ArraySpec):
         if spec is not None:
             thing = thing.replace(spec=as_spec(spec))
-        table = None if rules is None else Rules.of(rules)
+        table = optional(Rules.of, rules)
         row = request(thing, grid, table, Dialect.of(dialect, paths=False))
         if row.layout is None:
             raise LayoutError(f"{thing.name}: {row.problem}")

@@ -18,6 +18,7 @@ from shardviz.api.adopt import (
     bridge,
     children_of,
     layout_of,
+    optional,
 )
 from shardviz.api.wanted_layouts import layouts_on, wanted_restore
 from shardviz.core.errors import LayoutError, ShardvizError, import_optional
@@ -69,7 +70,7 @@ def rules(*pairs: Any, dialect: Any = None) -> Rules | PathRules:
     >>> print(rules(("mlp/.*/kernel", (None, "model")), dialect="regex"))
     mlp/.*/kernel → P(None, 'model')
     """
-    reader = None if dialect is None else Dialect.of(dialect)
+    reader = optional(Dialect.of, dialect)
     # One list, text or file in place of pairs one by one.
     if len(pairs) == 1 and not is_pair(pairs[0]):
         return read_rules(pairs[0], reader)
@@ -94,7 +95,7 @@ def array(
     >>> array("w", (512, 2048), "embed mlp", dtype="bfloat16").short
     'bf16[512, 2048]'
     """
-    own_spec = None if spec is None else as_spec(spec)
+    own_spec = optional(as_spec, spec)
     return ArraySpec(name, read_shape(shape), logical, dtype, own_spec)
 
 
@@ -137,7 +138,7 @@ def resolve(
     if not isinstance(rules, Rules):
         rules = read_rules(rules, reader)
     if isinstance(rules, PathRules):
-        sizes = None if shape is None else read_shape(shape)
+        sizes = optional(read_shape, shape)
         return resolve_path(names, rules, mesh, sizes, reader)
     return _resolve(names, rules, mesh=mesh, shape=shape, dialect=reader)
 
@@ -255,7 +256,7 @@ def audit(
     >>> audit(rows, [("mlp", "model")], make_mesh(data=4, model=2)).bytes_per_device
     2097152
     """
-    grid = None if mesh is None else as_mesh(mesh)
+    grid = optional(as_mesh, mesh)
     reader = Dialect.of(dialect)
     if isinstance(tree, Program):
         arguments = import_optional(
@@ -278,11 +279,17 @@ def audit(
     return _audit(tree, table, grid, reader, names, children_of, capacity, title)
 
 
+def _topology(thing: Any) -> Topology:
+    if isinstance(thing, Topology):
+        return thing
+    return Topology.parse(thing)
+
+
 def _capacity(target: Any) -> tuple[int, str]:
     """The memory of one device of described hardware, in bytes, and what it is called."""
     if isinstance(target, Target):
         target = target.topology or target.name
-    topology = target if isinstance(target, Topology) else Topology.parse(target)
+    topology = _topology(target)
     size = topology.chip.device_bytes
     if size is None:
         raise ShardvizError(
@@ -318,7 +325,9 @@ def remedies(thing: Any, want: Any, *, dtype: Any = "float32") -> Remedies:
     >>> print(remedies(found, "split embed")[2])
     Add the rule embed → data at the end: P('data', 'model'); saves 1.5 MiB per device.
     """
-    wanted = want if isinstance(want, (str, int)) else as_spec(want)
+    wanted = want
+    if not isinstance(want, (str, int)):
+        wanted = as_spec(want)
     if isinstance(thing, (Resolution, PathResolution)):
         return thing.remedies(wanted, dtype_name(dtype))
     if isinstance(thing, Request):
@@ -384,8 +393,7 @@ def reshard(
     arrays = [leaf.array for leaf in read.leaves]
     if topology is None:
         return reshard_layouts(arrays, before, after)
-    where = topology if isinstance(topology, Topology) else Topology.parse(topology)
-    return _reshard_over_links(arrays, before, after, where)
+    return _reshard_over_links(arrays, before, after, _topology(topology))
 
 
 def _reshard_over_links(
@@ -468,7 +476,9 @@ def restore(
     shardviz.core.errors.ShardvizError: There is no folder 'no/such/folder'. Give that of...
     """
     reader = import_optional("shardviz.core.backend.checkpoints", "sv.restore", "jax")
-    number = None if step is None else check_size(step, "The step", ShardvizError)
+    number = None
+    if step is not None:
+        number = check_size(step, "The step", ShardvizError)
     limit = check_size(restore_concurrent_gb, "restore_concurrent_gb", ShardvizError)
     if limit < 1:
         raise ShardvizError(f"restore_concurrent_gb is 1 or more; got {shown(limit)}.")

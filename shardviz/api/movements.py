@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardviz.api.adopt import adopt, as_mesh
+from shardviz.api.adopt import adopt, as_mesh, optional
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown
 from shardviz.core.hardware.topology import Topology
@@ -70,7 +70,7 @@ of 2 of 4 devices.)
     from shardviz.core.program.stages import Stages
 
     what, which = adopt(what), adopt(which)
-    grid = None if mesh is None else as_mesh(mesh)
+    grid = optional(as_mesh, mesh)
     if isinstance(what, Layout):
         if not isinstance(which, Layout):
             raise ProgramError(
@@ -78,16 +78,16 @@ of 2 of 4 devices.)
                 f" got {shown(which)}."
             )
         return reshard_movement(what, which)
-    where = None if topology is None else _topology(topology)
+    where = optional(_topology, topology)
     if isinstance(what, Stages):
         what = _made_by(what)
     if isinstance(what, (Report, Plan)):
         collective = _chosen(what, which)
         grid = grid or what.mesh
         # Described hardware has the rates of its links; attached devices have none.
-        known = what.roofline if isinstance(what, Report) else None
-        if where is None and known is not None and ":" in known.where:
-            where = Topology.parse(known.where)
+        if where is None and isinstance(what, Report) and what.roofline is not None:
+            if ":" in what.roofline.where:
+                where = Topology.parse(what.roofline.where)
     elif isinstance(what, Collective):
         collective = what
     else:

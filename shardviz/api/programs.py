@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from shardviz.api.adopt import as_mesh
+from shardviz.api.adopt import as_mesh, optional
 from shardviz.api.keywords import Step, shares_keywords
 from shardviz.core.display import StageClock
 from shardviz.core.errors import ProgramError, import_optional
@@ -84,9 +84,10 @@ def program(
     ['x', 'w']
     """
     # `shares_keywords` hands the function over with the keywords that are its own.
-    step = fn if isinstance(fn, Step) else Step(fn, {})
-    grid = None if mesh is None else as_mesh(mesh)
-    table = None if rules is None else Rules.of(rules)
+    step = fn
+    if not isinstance(fn, Step):
+        step = Step(fn, {})
+    grid, table = optional(as_mesh, mesh), optional(Rules.of, rules)
     if names is not None and not callable(names):
         raise ProgramError(
             "names= is a function of a path and an array, such as"
@@ -369,7 +370,9 @@ def targets() -> Targets:
     here = import_optional("shardviz.core.backend.run.targets", "sv.targets", "jax")
     # Where nothing has imported it, no hosts are running.
     group = sys.modules.get("shardviz.core.backend.run.hosts.group")
-    running = [] if group is None else group.running_targets()
+    running = []
+    if group is not None:
+        running = group.running_targets()
     return Targets([*running, *here.targets()])
 
 
@@ -448,13 +451,14 @@ def lock(thing: Any, *, collectives: bool = True, target: Any = None) -> Lock:
 
 
 def _compile_for(program: Program, target: Any) -> Report:
-    where = "cpu" if target is None else target
-    report = compile(program, where)
+    if target is None:
+        target = "cpu"
+    report = compile(program, target)
     # What was compiled before, of code on other lines, has no source lines, and a
     # contract names them.
     if report.cache_hit and not any(c.source for c in report.partitioned or ()):
         runner = import_optional(
             "shardviz.core.backend.run.hosts.run", "sv.expect", "jax"
         )
-        return runner.compile_program(program, where, cache=ExecutableCache(size=1))
+        return runner.compile_program(program, target, cache=ExecutableCache(size=1))
     return report

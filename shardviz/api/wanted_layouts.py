@@ -10,7 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from shardviz.api.adopt import as_mesh, bridge, children_of, foreign_mesh
+from shardviz.api.adopt import (
+    as_mesh,
+    bridge,
+    children_of,
+    foreign_mesh,
+    optional,
+)
 from shardviz.core.errors import LayoutError, ShardvizError
 from shardviz.core.format import listed, shown
 from shardviz.core.layout.array_spec import ArraySpec
@@ -100,8 +106,11 @@ def _mesh_and_more(where: Any) -> tuple[MeshSpec | None, Any]:
         first, more = where
     if isinstance(first, str) and "=" in first:
         return make_mesh(first), more
-    mesh = foreign_mesh(first) if attribute(first, "axis_names") else None
-    return (None, where) if mesh is None else (mesh, more)
+    if attribute(first, "axis_names"):
+        mesh = foreign_mesh(first)
+        if mesh is not None:
+            return mesh, more
+    return None, where
 
 
 def _is_table(thing: Any) -> bool:
@@ -139,9 +148,9 @@ def _by_rules(
 
 
 def _without_sums(row: Request) -> Request:
-    sums = () if row.spec is None else sorted(row.spec.unreduced)
-    if not sums:
+    if row.spec is None or not row.spec.unreduced:
         return row
+    sums = sorted(row.spec.unreduced)
     problem = (
         f"It is a partial sum over {listed(sums)}: whoever moves it has to add it up"
     )
@@ -171,7 +180,8 @@ def _laid_out(
         spec, layout, shape = wish.spec, wish, wish.shape
     elif isinstance(wish, Request):
         spec, problem, shape = wish.spec, wish.problem, wish.shape
-        layout = None if spec is None else wish.layout
+        if spec is not None:
+            layout = wish.layout
     elif isinstance(wish, Spec):
         spec = wish
     elif wish is not None and (named := named_sharding(wish)) is not None:
@@ -215,7 +225,10 @@ def _wishes(
     if isinstance(thing, Audit):
         return {row.path: row for row in thing.rows}
     if thing is None:
-        return {} if path else None
+        # None is an empty part of a tree, but no tree.
+        if path:
+            return {}
+        return None
     if (wish := _as_wish(thing, path, typed)) is not None:
         return {path: wish}
     if isinstance(thing, dict):
@@ -232,7 +245,10 @@ def _wishes(
         return None
     found: dict[str, Any] = {}
     for key, inner in parts:
-        below = _wishes(inner, typed, f"{path}/{key}" if path else str(key), depth + 1)
+        place = str(key)
+        if path:
+            place = f"{path}/{key}"
+        below = _wishes(inner, typed, place, depth + 1)
         if below is None:
             return None
         found |= below
@@ -255,7 +271,9 @@ def _as_wish(value: Any, path: str, typed: bool) -> Any:
     if is_array(value):
         return None
     boxes = attribute(value, "devices_indices_map")
-    return value if callable(boxes) or named_sharding(value) is not None else None
+    if callable(boxes) or named_sharding(value) is not None:
+        return value
+    return None
 
 
 def _is_entry(value: Any) -> bool:
@@ -275,7 +293,7 @@ def wanted_restore(
     checkpoint: SavedCheckpoint, wanted: Any, mesh: Any, rules: Any, dialect: Any
 ) -> Wanted:
     """How the arrays of a checkpoint are wanted, in any form that `sv.restore` takes."""
-    grid = None if mesh is None else as_mesh(mesh)
+    grid = optional(as_mesh, mesh)
     reader = Dialect.of(dialect)
     if wanted is None:
         return _wanted_as_saved(checkpoint, grid)
@@ -355,7 +373,9 @@ def _wanted_as_saved(checkpoint: SavedCheckpoint, mesh: MeshSpec | None) -> Want
         elif array.device or array.kind != "array":
             row = request(_bare(array, Spec()), mesh or grid, None)
         found[array.path] = row
-    notes = () if mesh is not None else (RestoreNote("one process"),)
+    notes = ()
+    if mesh is None:
+        notes = (RestoreNote("one process"),)
     return Wanted(found, grid, notes=notes)
 
 
@@ -375,6 +395,8 @@ def _wanted_by_wishes(
         path = _place(array.path, wishes)
         if path in wishes:
             used.add(path)
-            own = grid if mesh is not None or isinstance(wishes[path], Spec) else None
+            own = None
+            if mesh is not None or isinstance(wishes[path], Spec):
+                own = grid
             found[array.path] = _laid_out(_bare(array), wishes[path], own, {})
     return Wanted(found, grid, tuple(path for path in wishes if path not in used))

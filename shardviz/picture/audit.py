@@ -44,10 +44,12 @@ def draw_audit(
         len(audit.rows), audit.mesh, audit.bytes_per_device, audit.uncounted
     )
     shown = titled(title, head)
-    grouped = len(audit.groups) > 1
+    grouped, arrays_title = len(audit.groups) > 1, shown
+    if grouped:
+        arrays_title = ""
     about = {"alt": audit.explain(), "facts": {"kind": "audit"}}
     arrays = Table(HEADS, tuple(rows)).picture(
-        title="" if grouped else shown, legend=legend, notes=notes, **about
+        title=arrays_title, legend=legend, notes=notes, **about
     )
     if not grouped:
         return arrays
@@ -66,8 +68,9 @@ def audit_text(audit: Audit, width: int, full: bool = False) -> str:
     if full:
         rows = []
         for row in (*(r for r in audit.rows if r.layout is None), *audit.largest):
-            size = row.bytes_per_device
-            text = "–" if size is None else bytes_text(size)
+            size, text = row.bytes_per_device, "–"
+            if size is not None:
+                text = bytes_text(size)
             rows.append(Bar(size, text, (row.path, row.array.short, _spec(row))))
     lines = audit.explain().split("\n")
     # The explanation of one array already says what it takes.
@@ -83,7 +86,8 @@ def _largest(audit: Audit, limit: int) -> list[Bar]:
         row, group = one.items[0], NORMAL
         layout = row.layout
         if row.spec is not None and layout is not None and audit.mesh.size > 1:
-            group = HIGHLIGHTED if layout.num_blocks == 1 else NORMAL
+            if layout.num_blocks == 1:
+                group = HIGHLIGHTED
         words = (one.name, row.array.short, _spec(row))
         rows.append(Bar(_bytes(one.items), fold_bytes(one), words, group))
     rest = unfolded(audit.largest_folds[limit:])

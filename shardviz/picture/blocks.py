@@ -43,7 +43,9 @@ class BlockSelection:
     @property
     def axes(self) -> tuple[int, ...]:
         """The dimensions that a page has, the last one across."""
-        return self.dims if self.at is not None else (*self.steps, *self.dims)
+        if self.at is not None:
+            return self.dims
+        return (*self.steps, *self.dims)
 
 
 def select_blocks(layout: Layout, dims: Any = None, at: Any = None) -> BlockSelection:
@@ -166,7 +168,9 @@ def dimension_text(
     if spec is not None and dim < len(spec.dims) and spec.dims[dim]:
         return f"{name} → {', '.join(spec.dims[dim])}"
     # A sharding without a spec says only how many blocks there are.
-    return f"{name} not split" if count == 1 else f"{name}: {plural(count, 'block')}"
+    if count == 1:
+        return f"{name} not split"
+    return f"{name}: {plural(count, 'block')}"
 
 
 def check_drawable(layout: Layout) -> None:
@@ -276,7 +280,8 @@ class DeviceRuns:
         for axis, stride in enumerate(strides):
             span = self.spans[axis]
             terms.append(np.arange(self.counts[axis]) * (span * stride))
-            distinct *= span if stride else 1
+            if stride:
+                distinct *= span
         return _outer_sum(terms), distinct
 
 
@@ -325,7 +330,10 @@ def large_ids_text(layout: Layout, block: int | None = None) -> str:
     """
     mesh, strides = layout.mesh, layout.group_strides or ()
     if not mesh.ids_are_positions:
-        numbers = np.arange(layout.num_blocks) if block is None else np.array([block])
+        if block is None:
+            numbers = np.arange(layout.num_blocks)
+        else:
+            numbers = np.array([block])
         return ids_text(holders_of(layout, numbers)[1])
     sizes = mesh.axis_sizes
     axes = [*zip(sizes, strides, _strides(sizes), strict=True)][::-1]

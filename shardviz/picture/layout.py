@@ -131,9 +131,9 @@ def draw_layout_array(
     corners = grid.corners() + np.array([[left], [top]])
     text: Template = (samples[0],)
     if ids is not None:
-        copies = (
-            "" if layout.replicas == 1 else f"\n{plural(layout.replicas, 'replica')}"
-        )
+        copies = ""
+        if layout.replicas > 1:
+            copies = f"\n{plural(layout.replicas, 'replica')}"
         text = (Slot(DEVICES, limit=max(6, int((cell[0] - 8) / 6.4))), copies)
     tiles = make_tiles(
         corners[0],
@@ -178,16 +178,18 @@ def _hint(layout: Layout, cells: Layout, name: str) -> Template:
     """The tooltip of a tile: its shard index, its bytes, its devices."""
     size, joined = bytes_text(layout.bytes_per_device), ""
     bounds = index_template(layout.block_counts, layout.shard_shape, cells.shard_shape)
-    copies = "" if layout.replicas == 1 else f" · {plural(layout.replicas, 'replica')}"
+    copies, devices = "", "\ndevice "
+    if layout.replicas > 1:
+        copies, devices = f" · {plural(layout.replicas, 'replica')}", "\ndevices "
     count = layout.num_blocks // cells.num_blocks
     head: Template = (name or "block ", *bounds, f" · {size}")
     if count > 1:
         joined = f" · {count:,} blocks, {size} each"
         head = (name or "blocks ", *bounds, joined)
     if is_large(layout):
-        devices = plural(count * layout.replicas, "device")
-        return (*head, f"\n{wording.first_device(devices)}", Slot("first"), copies)
-    return (*head, "\ndevices " if copies else "\ndevice ", Slot(DEVICES), copies)
+        first = wording.first_device(plural(count * layout.replicas, "device"))
+        return (*head, f"\n{first}", Slot("first"), copies)
+    return (*head, devices, Slot(DEVICES), copies)
 
 
 def _labels(
@@ -296,8 +298,10 @@ def block_size(
 
 def _extent(sizes: Sequence[int]) -> tuple[float, float]:
     """The width and height of an array of up to two dimensions, in points."""
-    if len(sizes) < 2:
-        return (WIDEST if sizes else SCALAR), STRIP
+    if not sizes:
+        return SCALAR, STRIP
+    if len(sizes) == 1:
+        return WIDEST, STRIP
     aspect = _aspect(*sizes)
     width = min(WIDEST, HIGHEST * aspect)
     return width, width / aspect

@@ -171,7 +171,9 @@ def check_order(by: object, positions: bool = True) -> str:
     Raises:
         MeshError: otherwise.
     """
-    known = ("mesh", "host", "position") if positions else ("mesh", "host")
+    known = ["mesh", "host"]
+    if positions:
+        known.append("position")
     if isinstance(by, str) and by in known:
         return by
     raise MeshError(
@@ -216,7 +218,9 @@ def _devices(
     if not single:
         notes.append(wording.tile_of_devices(runs.length, by == "host"))
     else:
-        text = (Slot(DEVICE), *corner, *(("\n", *second) if second else ()))
+        text = (Slot(DEVICE), *corner)
+        if second:
+            text = (*text, "\n", *second)
     tiles = make_tiles(
         placed.corners[0],
         placed.corners[1],
@@ -245,8 +249,10 @@ def _about(runs: DeviceRuns, hosts: bool) -> Template:
     """The tooltip of a tile: its device, or how many it has, and where in the mesh."""
     names, sizes = runs.mesh.axis_names, runs.mesh.axis_sizes
     if runs.length == 1:
-        host = (" · host ", Slot("host")) if hosts else ()
-        return ("device ", Slot(DEVICE), " · ", *coordinates(names, sizes), *host)
+        about = ("device ", Slot(DEVICE), " · ", *coordinates(names, sizes))
+        if hosts:
+            about = (*about, " · host ", Slot("host"))
+        return about
     parts: list[str | Slot] = []
     stride = math.prod(runs.counts)
     for name, count, span in zip(names, runs.counts, runs.spans, strict=True):
@@ -299,7 +305,9 @@ def _by_mesh(runs: DeviceRuns, cell: tuple[float, float], gap: float) -> _Placed
     mesh = runs.mesh
     grid = arrange(runs.counts, cell, gap, shown_axes(runs.counts))
     frames = host_frames(mesh, grid.corners(), cell, gap)
-    edge = gap / 2 if frames else 0.0
+    edge = 0.0
+    if frames:
+        edge = gap / 2
 
     def words(level: Level, entry: int) -> tuple[str, str]:
         span, first = runs.spans[level.axis], entry * level.span
@@ -317,7 +325,9 @@ def _by_mesh(runs: DeviceRuns, cell: tuple[float, float], gap: float) -> _Placed
 
 def range_words(first: int, last: int) -> str:
     """`3`, or `0–63`."""
-    return str(first) if last <= first else f"{first}–{last}"
+    if last <= first:
+        return str(first)
+    return f"{first}–{last}"
 
 
 def _by_host(mesh: MeshSpec, cell: tuple[float, float], gap: float) -> _Placed:
@@ -475,7 +485,9 @@ def _host_lines(mesh: MeshSpec, width: int) -> list[str]:
     if order is not None:
         text = wording.hosts_in_order(ids_text(order), each)
         return wrapped(text, width, "  ")
-    most = MOST_LINES if mesh.size <= MOST_TILES else 8
+    most = MOST_LINES
+    if mesh.size > MOST_TILES:
+        most = 8
     lines, hosts = [], mesh.process_indices
     for process in mesh.processes[:most]:
         ids = ids_text(mesh.device_ids[hosts == process])

@@ -89,9 +89,11 @@ def draw_movement(
         chosen = sorted({round(n * last / parts) for n in range(MOST_PANELS)})
     stills = []
     for done in chosen:
-        name = "end" if done == last else f"step {done + 1}"
+        name = f"step {done + 1}"
         if not last:
             name = "nothing is sent"
+        elif done == last:
+            name = "end"
         stills.append(_still(movement, done, counts[done], name, []))
     notes = [*head_lines(movement), *step_lines(movement, 4)]
     return side_by_side(
@@ -177,17 +179,24 @@ def _cells(m: Movement, alone: bool) -> _Cells:
     longest = 0.0
     for number in range(columns):
         longest = max(longest, text_width(m.chunks.label(number), 8.0) + 4)
+    wide, many, least = 380, 40, 16.0
+    if alone:
+        wide, many = 700, 64
+    if m.sums:
+        least = 24.0
     # Space above, width and height of a cell, space between columns and rows.
-    wide, many = (700, 64) if alone else (380, 40)
-    if rows > 16:
-        sizes = (4.0, 3.6 if columns <= 64 else 1.8, 3.6, 0.0, 0.0)
+    if rows > 16 and columns <= 64:
+        sizes = (4.0, 3.6, 3.6, 0.0, 0.0)
+    elif rows > 16:
+        sizes = (4.0, 1.8, 3.6, 0.0, 0.0)
     elif columns * (longest + 9) < wide:
-        least = 24.0 if m.sums else 16.0
         sizes = (16.0, max(least, longest), 15.0, 9.0, 3.0)
     elif columns <= many:
         sizes = (4.0, 10.0, 12.0, 5.0, 2.0)
+    elif columns <= 80:
+        sizes = (4.0, 5.0, 12.0, 1.0, 2.0)
     else:
-        sizes = (4.0, 5.0 if columns <= 80 else 3.0, 12.0, 1.0, 2.0)
+        sizes = (4.0, 3.0, 12.0, 1.0, 2.0)
     return _Cells(places, numbers, left, *sizes)
 
 
@@ -214,10 +223,13 @@ def _still(
         for number in range(m.chunks.count):
             x, name = float(cells.x(number)) + cells.width / 2, m.chunks.label(number)
             labels.append(Label(x, 7.0, name, role="tick"))
-    step = m.steps[done] if done < len(m.steps) else None
+    step, top = None, PAD
+    if done < len(m.steps):
+        step = m.steps[done]
+    if title:
+        top += TITLE
     labelled = counts.size <= MOST_LABELLED and cells.height > 12
     inside = _filled(m, cells, counts, labelled, step)
-    top = PAD + (TITLE if title else 0.0)
     return page(
         empty,
         labels,
@@ -339,7 +351,9 @@ def head_lines(m: Movement) -> list[str]:
     if m.seconds is not None:
         lines.append(f"At least {seconds_text(m.seconds)} ({m.rate_source}).")
     lines += map(str, m.notes)
-    return [*lines, m.summed_up] if m.summed_up else lines
+    if m.summed_up:
+        lines.append(m.summed_up)
+    return lines
 
 
 def step_lines(m: Movement, most: int) -> list[str]:

@@ -74,8 +74,10 @@ def _states(m: Movement) -> list[Table]:
     signs = {0: NOTHING, m.contributors: COMPLETE}
     tables = []
     for number, counts in enumerate(m.counts()):
-        name = f"step {number}" if number else "start"
-        if number and number == len(m.steps):
+        name = f"step {number}"
+        if number == 0:
+            name = "start"
+        elif number == len(m.steps):
             name = "end"
         rows = []
         for row in counts.tolist():

@@ -144,7 +144,9 @@ def _break(text: str, width: float, size: float) -> int:
         most += 1
     blank = text.rfind(" ", 0, most + 1)
     # A line that a long word would leave nearly empty breaks within that word.
-    return blank if blank > most // _LONG_WORD else max(most, 1)
+    if blank > most // _LONG_WORD:
+        return blank
+    return max(most, 1)
 
 
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:
@@ -205,7 +207,9 @@ def sentences(lines: Iterable[str]) -> str:
     text = []
     for line in lines:
         line = line.strip()
-        text.append(line if line.endswith((".", ":")) else f"{line}.")
+        if not line.endswith((".", ":")):
+            line += "."
+        text.append(line)
     return " ".join(text)
 
 
@@ -223,7 +227,9 @@ def and_more(count: int, noun: str) -> list[str]:
     >>> and_more(2, "array"), and_more(0, "array")
     (['and 2 more arrays'], [])
     """
-    return [f"and {plural(count, f'more {noun}')}"] if count > 0 else []
+    if count <= 0:
+        return []
+    return [f"and {plural(count, f'more {noun}')}"]
 
 
 PAD = 10.0
@@ -237,7 +243,9 @@ ROUNDING = 1.06
 
 def titled(title: str | None, head: str) -> str:
     """The title that the caller wants, `""` for none; the picture's own where None."""
-    return head if title is None else title
+    if title is None:
+        return head
+    return title
 
 
 def note(text: str, tone: str = "") -> Label:
@@ -272,7 +280,9 @@ def legend_rows(
             at, row = x, row + 1
         placed.append(LegendEntry(group, text, at, y + row * (LINE + 2)))
         at += wide
-    return tuple(placed), (row + 1) * (LINE + 2) if placed else 0.0
+    if not placed:
+        return (), 0.0
+    return tuple(placed), (row + 1) * (LINE + 2)
 
 
 def page(
@@ -295,11 +305,16 @@ def page(
         notes: lines of text; a Label keeps its role and tone.
         more: further fields of Picture.
     """
-    top = PAD + (22.0 if title else 0.0)
+    top = PAD
+    if title:
+        top += 22.0
     low = top + size[1]
     placed, height = legend_rows(legend, PAD, low + 12, max(size[0], 260.0))
     texts = moved(labels, PAD, top)
-    texts += _notes(notes, low + (12 + height if placed else 8), size[0])
+    below = low + 8
+    if placed:
+        below = low + 12 + height
+    texts += _notes(notes, below, size[0])
     if title:
         texts.insert(0, Label(PAD, PAD + 7, title, "start", "title"))
     right, bottom = PAD + size[0], low
@@ -335,11 +350,12 @@ def _notes(notes: Iterable[str | Label], y: float, width: float) -> list[Label]:
     """Notes below each other; those wider than the page take several lines."""
     placed = []
     for text in notes:
-        label = text if isinstance(text, Label) else note(text)
+        if isinstance(text, str):
+            text = note(text)
         page_width = max(width, NOTES_WIDE)
-        for line in broken(label.text, page_width, NOTE_SIZE, indent="    ") or [""]:
+        for line in broken(text.text, page_width, NOTE_SIZE, indent="    ") or [""]:
             at = y + 7 + len(placed) * LINE
-            placed.append(replace(label, text=line, x=PAD + label.x, y=at))
+            placed.append(replace(text, text=line, x=PAD + text.x, y=at))
     return placed
 
 
@@ -372,7 +388,9 @@ def side_by_side(
     facts: Mapping[str, Any] | None = None,
 ) -> Picture:
     """Pictures in rows no wider than `width`, under one title."""
-    top = PAD + (20.0 if title else 0.0)
+    top = PAD
+    if title:
+        top += 20.0
     x, y, row, right = 0.0, top - PAD, 0.0, 0.0
     panels = []
     for picture in pictures:

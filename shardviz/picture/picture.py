@@ -58,7 +58,9 @@ class Slot:
     def word(self, value: int) -> str:
         """The number, or its word."""
         number = self.number(value)
-        return self.words[number] if self.words else str(number)
+        if self.words:
+            return self.words[number]
+        return str(number)
 
 
 Template = tuple[str | Slot, ...]
@@ -100,14 +102,15 @@ def index_template(
     >>> filled(index_template([1, 2], [512, 1024]), 1)
     '[0:512, 1024:2048]'
     """
+    if long is None:
+        long = steps
     parts: list[str | Slot] = []
     stride = 1
     for dim in reversed(range(len(counts))):
         count, step = counts[dim], steps[dim]
-        length = step if long is None else long[dim]
         comma = [", "] if parts else []
         start = Slot(GROUP, stride, count, step)
-        stop = Slot(GROUP, stride, count, step, length)
+        stop = Slot(GROUP, stride, count, step, long[dim])
         parts = [start, ":", stop, *comma, *parts]
         stride *= count
     return ("[", *parts, "]")
@@ -378,4 +381,6 @@ def _frozen(values: Any, kind: type) -> np.ndarray:
 
 def _template(text: Template | Iterable[str]) -> Template:
     # One text per tile: the tile's own number chooses its word.
-    return text if isinstance(text, tuple) else (Slot(INDEX, words=tuple(text)),)
+    if isinstance(text, tuple):
+        return text
+    return (Slot(INDEX, words=tuple(text)),)
