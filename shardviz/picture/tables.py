@@ -435,8 +435,7 @@ def spec_bars(
     sizes, groups = mesh.shape, axis_groups(mesh)
     wide = max(3.0, (width - BAR_GAP * (rank - 1)) / max(rank, 1))
     bars: list[Rectangle] = []
-    for dim in range(rank):
-        axes = spec.dims[dim] if dim < len(spec.dims) else ()
+    for dim, axes in enumerate(spec.padded(rank)[:rank]):
         left, head = corner[0] + dim * (wide + BAR_GAP), f"{name}dimension {dim}: "
         if not axes:
             # What is not split is less conspicuous.

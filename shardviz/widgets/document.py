@@ -84,7 +84,9 @@ def _parse_spec(text: str, mesh: MeshSpec) -> Spec | None:
     # The older dialect is read as the PartitionSpec that it equals on this mesh.
     if is_sharding_spec(text):
         return on_mesh(parse_sharding_spec(text), mesh)
-    return Spec.parse(text) if text.strip() else None
+    if not text.strip():
+        return None
+    return Spec.parse(text)
 
 
 _PARSERS: Mapping[str, Callable[[str, MeshSpec], Any]] = {
@@ -103,7 +105,7 @@ def array_fields(array: ArraySpec) -> dict[str, str]:
         "shape": ", ".join(map(str, array.shape)),
         "dtype": array.dtype,
         "logical": format_names(array.logical),
-        "spec": "" if array.spec is None else str(array.spec),
+        "spec": str(array.spec or ""),
     }
 
 

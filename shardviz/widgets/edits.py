@@ -84,8 +84,9 @@ def apply(
     try:
         if name not in ARRAY_FIELDS:
             return edit.make(before, value)
-        index = before.selected if array is None else array
-        return edit.make(before, value, _array_number(before, index))
+        if array is None:
+            array = before.selected
+        return edit.make(before, value, _array_number(before, array))
     except ShardvizError as error:
         return before.replace(errors={**kept, place: str(error)})
 

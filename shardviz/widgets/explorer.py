@@ -683,7 +683,9 @@ class Explorer(anywidget.AnyWidget):
             # Some programs cannot be drawn.
             with contextlib.suppress(ShardvizError):
                 bundle = {**bundle, **self.session.program._repr_mimebundle_()}
-        return (bundle, *metadata) if metadata else bundle
+        if metadata:
+            return bundle, *metadata
+        return bundle
 
     def _ipython_display_(self) -> None:
         """Shows the picture to keep and the live view, as two outputs, in Jupyter.
@@ -710,7 +712,9 @@ class Explorer(anywidget.AnyWidget):
 
 def _why(error: Exception) -> str:
     """An error in words; those of shardviz are sentences already."""
-    return str(error) if isinstance(error, ShardvizError) else error_text(error)
+    if isinstance(error, ShardvizError):
+        return str(error)
+    return error_text(error)
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

@@ -126,7 +126,9 @@ def _head(path: str) -> str:
     for mark in ("/", ".", "["):
         if mark in path.strip(mark):
             return path.strip(mark).split(mark)[0]
-    return path if len(path) < 24 else "arrays"
+    if len(path) < 24:
+        return path
+    return "arrays"
 
 
 def audit_of(program: Program, leaves: Leaves | None) -> Audit:
@@ -277,7 +279,7 @@ def _constraints(plan: Plan | None) -> list[dict[str, Any]]:
         return []
     rows = []
     for call in plan.constraints[:MOST_CONSTRAINTS]:
-        spec = "" if call.spec is None else str(call.spec)
-        row = {"where": call.where, "effect": call.effect, "spec": spec}
-        rows.append({**row, "text": call.sentence, "warns": call.wants_attention})
+        row = {"where": call.where, "effect": call.effect}
+        row |= {"spec": str(call.spec or ""), "text": call.sentence}
+        rows.append({**row, "warns": call.wants_attention})
     return rows

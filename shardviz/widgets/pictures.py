@@ -51,7 +51,9 @@ class PictureCache:
         self, document: Document, placement: DevicePlacement | None
     ) -> dict[str, Any]:
         by, note = document.look.by, ""
-        mesh = document.mesh if placement is None else placement.mesh
+        mesh = document.mesh
+        if placement is not None:
+            mesh = placement.mesh
         if by == "position" and placement is None:
             by = "mesh"
             note = wording.not_by_position(why_no_placement(mesh, document.target))
@@ -59,10 +61,12 @@ class PictureCache:
             note = wording.TOO_MANY_IDS
         key = (mesh, by, note, placement)
         if self._devices[0] != key:
-            at = placement if by == "position" else None
+            at, count = None, ""
+            if by == "position" and placement is not None:
+                at, count = placement, placement.words
             view = _drawn_devices(mesh, by, at)
             view.update(by=by, has_positions=placement is not None, note=note)
-            view["count"] = "" if at is None else at.words
+            view["count"] = count
             self._devices = (key, view)
         return self._devices[1]
 
@@ -75,7 +79,9 @@ class PictureCache:
             if placement is not None and request.layout is not None:
                 layout = replace(request.layout, mesh=placement.mesh)
                 request = replace(request, layout=layout)
-            look = document.look if number == document.selected else None
+            look = None
+            if number == document.selected:
+                look = document.look
             requests.append(request)
             keys.append(_key(request, look))
         if self._shown[0] == keys:
@@ -140,8 +146,10 @@ def _key(request: Request, look: Look | None) -> Any:
     mesh = layout.mesh
     # Two meshes may have the same sizes and other devices.
     ids: Any = None
-    if not mesh.ids_are_positions:
-        ids = mesh if mesh.size > MOST_TILES else mesh.device_ids.tobytes()
+    if mesh.size > MOST_TILES and not mesh.ids_are_positions:
+        ids = mesh
+    elif not mesh.ids_are_positions:
+        ids = mesh.device_ids.tobytes()
     return (
         (layout.shape, layout.dtype),
         layout.block_counts,
@@ -160,7 +168,9 @@ def _drawn_array(request: Request, key: Any) -> dict[str, Any]:
     # `holders` says which devices a block has.
     tiles = replace(picture.tiles, device=np.full(len(picture.tiles), NO_DEVICE))
     # Of two dimensions there are none to choose.
-    facts = picture.facts if len(layout.shape) > 2 else {}
+    facts = {}
+    if len(layout.shape) > 2:
+        facts = picture.facts
     return serialized(replace(picture, tiles=tiles, facts=facts))
 
 

@@ -37,7 +37,9 @@ def report_view(job: Job | None, last: Report | None, revision: int) -> dict[str
         "error": error_view(last),
     }
     if last is not None:
-        view["state"] = "done" if last.error is None else "failed"
+        view["state"] = "done"
+        if last.error is not None:
+            view["state"] = "failed"
         view.update(times=_times(last), verdict=wording.run_verdict(last))
         for check in last.checks[:MAX_ROWS]:
             row = {"name": check.name, "ok": check.ok, "detail": check.detail}
@@ -111,7 +113,9 @@ def engines_view(
     elif report is not None and report.processes:
         lines = [_ended_engine(process, lost) for process in report.processes]
     elif group is not None:
-        state = "lost" if lost else "ready"
+        state = "ready"
+        if lost:
+            state = "lost"
         lines = [_engine(process, state, "") for process in group.processes]
     else:
         return {}
@@ -187,14 +191,18 @@ def memory_view(report: Report | None, plan: Plan | None = None) -> dict[str, An
     found = with_operations(report, plan)
     if found is not None:
         view.update(times=_bars(found.rows), operations=_bars(found.ops))
-        view["timesNote"] = found.words if found.rows else ""
+        view["timesNote"] = ""
+        if found.rows:
+            view["timesNote"] = found.words
     return view
 
 
 def _cost(name: str, value: float) -> str:
     if "bytes" in name:
         return bytes_text(int(value))
-    return seconds_text(value) if "seconds" in name else count_text(value)
+    if "seconds" in name:
+        return seconds_text(value)
+    return count_text(value)
 
 
 def _bars(bounds: Sequence[Bound]) -> list[dict[str, Any]]:

@@ -97,7 +97,7 @@ def _column_view(column: _Column) -> dict[str, Any]:
         "array": column.array,
         "name": request.array.name,
         "dims": ["_" if n is None else str(n) for n in request.array.logical or ()],
-        "spec": "" if request.spec is None else str(request.spec),
+        "spec": str(request.spec or ""),
         **filled(
             more=column.more,
             problem=request.problem,
@@ -129,7 +129,9 @@ def _letters(request: Request, rules: int) -> list[str]:
 def _row(use: RuleUse) -> dict[str, Any]:
     """Which arrays a rule decides, and why not others."""
     reasons = [f"{name}: {text}" for name, text in (*use.broken, *use.lost)]
-    note = "" if use.never is None else str(use.never)
+    note, more = str(use.never or ""), ""
+    if len(reasons) > 1:
+        more = "\n".join(reasons)
     if reasons:
         note = reasons[0]
         if not use.broken and len(use.lost) > 1:
@@ -140,7 +142,7 @@ def _row(use: RuleUse) -> dict[str, Any]:
         never=use.never is not None,
         broken=bool(use.broken),
         note=note,
-        more="\n".join(reasons) if len(reasons) > 1 else "",
+        more=more,
     )
 
 
@@ -180,7 +182,9 @@ class Cell:
         if not 0 <= self.array < len(requests):
             return None
         request = requests[self.array]
-        return request if 0 <= self.dim < request.array.rank else None
+        if not 0 <= self.dim < request.array.rank:
+            return None
+        return request
 
     def words(self, document: Document) -> tuple[str, str]:
         """What the rule did, in a few words and in a sentence."""

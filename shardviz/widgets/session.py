@@ -23,6 +23,12 @@ MOST_UNDONE = 2_000
 _Step = tuple[str, Document]
 
 
+def _last_name(steps: list[_Step]) -> str:
+    if not steps:
+        return ""
+    return steps[-1][0]
+
+
 class Session:
     """The state behind one Explorer.
 
@@ -113,12 +119,12 @@ class Session:
     @property
     def undoable(self) -> str:
         """The name of the edit that `undo` takes back; `""` where there is none."""
-        return self._past[-1][0] if self._past else ""
+        return _last_name(self._past)
 
     @property
     def redoable(self) -> str:
         """The name of the edit that `redo` makes again; `""` where there is none."""
-        return self._future[-1][0] if self._future else ""
+        return _last_name(self._future)
 
     def undo(self) -> bool:
         """Takes the last edit back, whatever it was; False where there is none."""

@@ -14,6 +14,7 @@ from shardviz.core.errors import ShardvizError
 from shardviz.core.format import bytes_text
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import AXIS_TYPES, MeshSpec
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.requests import Request
 from shardviz.core.layout.rules.rules import Dialect
 from shardviz.core.layout.trees.group_bytes import on_fullest_device
@@ -147,12 +148,12 @@ def layout_numbers(layout: Layout) -> dict[str, Any]:
 def layout_view(request: Request, picture: Mapping[str, Any]) -> dict[str, Any]:
     """How an array is split, and the reasons, one for each dimension."""
     layout, spec = request.layout, request.spec
+    rank = request.array.rank
     dims: list[dict[str, Any]] = []
-    for dim in range(request.array.rank):
-        axes = spec.dims[dim] if spec is not None and dim < len(spec.dims) else ()
+    for dim, axes in enumerate((request.spec or Spec()).padded(rank)[:rank]):
         dims.append({"why": wording.why_split(request, dim), **filled(axes=list(axes))})
     view = {
-        "spec": "" if spec is None else str(spec),
+        "spec": str(spec or ""),
         "dims": dims,
         **filled(
             typedSpec=request.array.spec is not None,

@@ -109,7 +109,9 @@ def _propagated(results: StageResults) -> dict[str, Any]:
     if plan is None:
         return _stage("propagated", "none", wording.WAITING["propagated"])
     if plan.error is not None:
-        text = wording.NO_PLAN if plan.diagnosis is None else wording.REFUSED
+        text = wording.REFUSED
+        if plan.diagnosis is None:
+            text = wording.NO_PLAN
         return _stage("propagated", "failed", text, more=str(plan.error))
     words = wording.values_split(plan)
     return _known("propagated", "estimate", plan.collectives, plan.seconds, words)
@@ -134,8 +136,9 @@ def _compiled(results: StageResults) -> dict[str, Any]:
         return _stage("compiled", "none", wording.WAITING["compiled"])
     if report.collectives is None:
         return _stopped("compiled", report)
-    # A program may compile and fail when it runs.
-    state = "live" if report.error is None else "failed"
+    state = "live"
+    if report.error is not None:  # compiled, and failed when it ran
+        state = "failed"
     took, where = report.compile_s, _where(report, results.target)
     view = _known("compiled", state, report.collectives, took, where)
     if report.cache_hit:
@@ -147,12 +150,16 @@ def _where(report: Report, target: str) -> str:
     """The devices of the report."""
     # The menu says that a target is described, and the text must be short.
     topology = topology_of(target)
-    return report.target if topology is None else topology.title
+    if topology is None:
+        return report.target
+    return topology.title
 
 
 def _stopped(name: str, report: Report) -> dict[str, Any]:
     """A stage that a compile did not reach."""
-    message = "" if report.error is None else report.error.message
+    message = ""
+    if report.error is not None:
+        message = report.error.message
     return _stage(name, "failed", wording.STOPPED_BEFORE, more=message)
 
 
@@ -163,7 +170,9 @@ def _known(
     total = total_bytes(some)
     if total:
         more = " · ".join(filter(None, [bytes_text(total), more]))
-    seconds = "" if took is None else seconds_text(took)
+    seconds = ""
+    if took is not None:
+        seconds = seconds_text(took)
     return _stage(name, state, wording.collective_counts(some), seconds, more)
 
 
@@ -236,7 +245,9 @@ class StageViews:
         if stage not in ("0", "1", "2") or not number.isdecimal() or len(number) > 8:
             return None
         known = self.results.collectives()[int(stage)] or ()
-        return known[int(number)] if int(number) < len(known) else None
+        if int(number) >= len(known):
+            return None
+        return known[int(number)]
 
     def views(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """The stages, the values, and the running work.

@@ -48,7 +48,9 @@ def running_hosts() -> tuple[Any, ...]:
     """The processes on several hosts that `sv.hosts` started in this kernel."""
     # Where nobody has imported this, none can be running.
     several = sys.modules.get("shardviz.core.backend.run.hosts.group")
-    return () if several is None else tuple(several.running())
+    if several is None:
+        return ()
+    return tuple(several.running())
 
 
 def hosts_of(target: str) -> Any:
@@ -65,7 +67,9 @@ def hosts_size(target: str) -> tuple[int, int] | None:
     if group is not None:
         return len(group.processes), group.devices
     match = _HOSTS.fullmatch(target)
-    return None if match is None else (int(match[1]), int(match[1]) * int(match[2]))
+    if match is None:
+        return None
+    return int(match[1]), int(match[1]) * int(match[2])
 
 
 def checked_target(text: str) -> str:
@@ -104,12 +108,16 @@ def is_simulated(target: str) -> bool:
 @lru_cache(maxsize=64)
 def topology_of(target: str) -> Topology | None:
     """The described hardware that a checked target names; None for any other target."""
-    return Topology.parse(target) if target.startswith(("tpu:", "gpu:")) else None
+    if target.startswith(("tpu:", "gpu:")):
+        return Topology.parse(target)
+    return None
 
 
 def why_not_run(target: str) -> str:
     """Why nothing can run on a checked target; `""` where programs can."""
-    return "" if topology_of(target) is None else only_described(target)
+    if topology_of(target) is None:
+        return ""
+    return only_described(target)
 
 
 def target_title(target: str) -> str:
@@ -124,8 +132,10 @@ def target_title(target: str) -> str:
     if hosts_size(target) is not None:
         return target
     match = _SIMULATED.fullmatch(target)
+    if match is not None and match[1]:
+        return f"simulated CPU × {int(match[1]):,}"
     if match is not None:
-        return f"simulated CPU × {int(match[1]):,}" if match[1] else "simulated CPU"
+        return "simulated CPU"
     return {"": "automatic", "attached": "attached devices"}.get(target, target.upper())
 
 
@@ -135,13 +145,17 @@ def target_title(target: str) -> str:
 def needed_size(mesh: MeshSpec, target: str) -> int | None:
     """The number of devices that a mesh must have for a target; None where it fits."""
     topology = topology_of(target)
+    if topology is not None and topology.size == mesh.size:
+        return None
     if topology is not None:
-        return None if topology.size == mesh.size else topology.size
+        return topology.size
     several = hosts_size(target)
     if several is not None:
         count, devices = several
         other_hosts = mesh.size == devices and len(mesh.processes) != count
-        return devices if mesh.size > devices or other_hosts else None
+        if mesh.size > devices or other_hosts:
+            return devices
+        return None
     match = _SIMULATED.fullmatch(target)
     if match is not None and match[1] and int(match[1]) < mesh.size:
         return int(match[1])
@@ -353,5 +367,7 @@ class DeviceAssignments:
 
 def _key(mesh: MeshSpec, target: str) -> Any:
     """What a device assignment depends on: neither names nor types of the axes."""
-    ids = b"" if mesh.ids_are_positions else mesh.device_ids.tobytes()
+    ids = b""
+    if not mesh.ids_are_positions:
+        ids = mesh.device_ids.tobytes()
     return target, mesh.axis_sizes, ids

@@ -46,7 +46,9 @@ class _Table:
 
     def add(self, key: Hashable, item: Any = None) -> int:
         """The number of the item with this key; a new one is added."""
-        new = len(self._items), key if item is None else item
+        if item is None:
+            item = key
+        new = len(self._items), item
         return self._items.setdefault(key, new)[0]
 
     @property
@@ -84,7 +86,7 @@ def values_view(plan: Plan | None, explanations: int = 0) -> dict[str, Any]:
         "count": len(plan.ops),
         "words": wording.plan_summary(plan),
         "seconds": seconds_text(plan.seconds) if plan.seconds else "",
-        "error": str(plan.error) if plan.error else "",
+        "error": str(plan.error or ""),
         "diagnosis": _diagnosis(plan.diagnosis),
         "notes": list(map(str, plan.notes[:MOST_NOTES])),
         "moreNotes": max(0, len(plan.notes) - MOST_NOTES),
@@ -194,14 +196,14 @@ def _spec(spec: Spec, shape: Sequence[int], plan: Plan) -> list[Any]:
     the unreduced axes.
     """
     names, sizes = plan.mesh.axis_names, plan.mesh.shape
+    numbers = {name: number for number, name in enumerate(names)}
     dims = []
-    for dim in range(len(shape)):
-        axes = []
-        for axis in spec.dims[dim] if dim < len(spec.dims) else ():
-            parent, parts = split_axis(axis, sizes)
-            number = names.index(parent) if parent in names else NOWHERE
-            axes.append([number, parts, axis])
-        dims.append(axes)
+    for axes in spec.padded(len(shape))[: len(shape)]:
+        parts = []
+        for axis in axes:
+            parent, count = split_axis(axis, sizes)
+            parts.append([numbers.get(parent, NOWHERE), count, axis])
+        dims.append(parts)
     return [str(spec), dims, sorted(spec.unreduced)]
 
 
