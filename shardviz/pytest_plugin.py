@@ -131,7 +131,9 @@ class LockChecker:
                 )
             return self._folder / f"{name}.json"
         self._calls += 1
-        number = f"-{self._calls}" if self._calls > 1 else ""
+        number = ""
+        if self._calls > 1:  # a test with one lock needs no number
+            number = f"-{self._calls}"
         node = self._node.nodeid.partition("::")[2] or self._node.name
         words = re.sub(
             r"[^\w.\-]+", "-", f"{self._node.path.stem}.{node.replace('::', '.')}"
@@ -154,9 +156,9 @@ class LockChecker:
 
     def _shown(self, file: Path) -> str:
         root = self._config.rootpath
-        return (
-            file.relative_to(root) if file.is_relative_to(root) else file
-        ).as_posix()
+        if file.is_relative_to(root):
+            file = file.relative_to(root)
+        return file.as_posix()
 
 
 def _holds(before: Any, made: Any) -> bool:

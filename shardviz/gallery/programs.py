@@ -266,8 +266,9 @@ def known_program(name: str, mesh: MeshSpec | None = None) -> Program:
     if name in puzzles.names():
         return puzzles.get(name)
     program = get(name)
-    fits = mesh is not None and set(program.mesh.axis_names) <= set(mesh.axis_names)
-    return program.replace(mesh=mesh) if fits else program
+    if mesh is not None and set(program.mesh.axis_names) <= set(mesh.axis_names):
+        return program.replace(mesh=mesh)
+    return program
 
 
 @lru_cache(maxsize=64)

@@ -111,8 +111,10 @@ class ValueRow:
         """What it is inside of, where its path has not said it: `loop body × 12`."""
         op, marks = self.op, []
         if op.region and LOOP not in self.path:
-            times = "" if op.trips in (None, 1) else f" × {op.trips:,}"
-            marks.append(f"{op.region}{times}")
+            mark = op.region
+            if op.trips not in (None, 1):
+                mark += f" × {op.trips:,}"
+            marks.append(mark)
         if op.manual and op.region != "manual":
             marks.append("manual")
         if op.backward and BACKWARD not in self.path:
@@ -180,8 +182,9 @@ def draw_plan(
         return text_page(lines, title=head, alt=alt, facts={"kind": "plan"})
     values, rows = value_rows(plan, limit), []
     for value in values:
-        op, marks = value.op, value.marks
-        name = f"{op.name}  ({marks})" if marks else op.name
+        op, name = value.op, value.op.name
+        if value.marks:
+            name += f"  ({value.marks})"
         words = ", ".join(value.origins), ", ".join(value.estimate)
         cells = (name, value.type, (op, plan.mesh), *words, op.source)
         rows.append(Row(cells, value.heading, INDENT * bool(value.path)))
@@ -243,8 +246,9 @@ def _table(rows: Sequence[ValueRow], width: int) -> list[str]:
         if row.heading and row.heading != heading:
             lines.append(row.heading)
         heading = row.heading
-        # Blanks at the start of a line would be lost.
-        name = f"· {row.op.name}" if row.path else row.op.name
+        name = row.op.name
+        if row.path:  # blanks at the start of a line would be lost
+            name = f"· {name}"
         parts = [str(row.op.spec), *row.origins, row.marks, *row.estimate]
         words = " · ".join(filter(None, [*parts, row.op.source]))
         lines += wrapped(
@@ -266,7 +270,7 @@ def constraint_lines(
     """
     if not constraints:
         return []
-    folds, said = fold_constraints(constraints), set()
+    folds, written = fold_constraints(constraints), set()
     most = len(folds)
     if not full:
         folds = [fold for fold in folds if fold.first.wants_attention]
@@ -278,9 +282,10 @@ def constraint_lines(
             call += f" ({', '.join(map(logical_name, one.names))})"
         if fold.count > 1:
             call += f" × {fold.count:,}"
-        sentence = str(one.sentence)
-        words = "" if sentence in said else sentence
-        said.add(sentence)
+        words = str(one.sentence)
+        if words in written:
+            words = ""
+        written.add(words)
         # The sentence of a call that acts says what it became, too.
         if not (one.acts and words):
             words = f"{one.effect}. {words}"
@@ -328,8 +333,10 @@ def diagnosis_lines(found: Diagnosis | None) -> list[str]:
     """Why Explicit axes refuse a program, and what each of the choices would cost."""
     if found is None:
         return []
-    where = f" at {found.source}" if found.source else ""
-    lines = [f"{found.op}{where}: {found.problem}"]
+    op = str(found.op)
+    if found.source:
+        op += f" at {found.source}"
+    lines = [f"{op}: {found.problem}"]
     lines += [f"  operand {operand}" for operand in found.operands]
     for choice in found.choices:
         cost, words = choice_words(choice)
@@ -462,7 +469,9 @@ def explanation_text(explanation: Explanation, width: int, full: bool = False) -
     """The explanation of one value, a sentence per line; with `full` every step."""
     op = explanation.op
     head = f"{op.name} {short_type(op.dtype, op.shape)} {op.spec}"
-    lines = explanation.lines if full else explanation.summary
+    lines = explanation.summary
+    if full:
+        lines = explanation.lines
     return paragraphs([head, *lines], width)
 
 
@@ -531,8 +540,11 @@ def _changed_rows(found: PlanDiff) -> list[Row]:
     for before, after, words, tone in changes:
         op = after or before
         assert op is not None  # one side of a change is always there
-        old = "–" if before is None else (before, found.before.mesh)
-        new = "–" if after is None else (after, found.after.mesh)
+        old, new = "–", "–"
+        if before is not None:
+            old = before, found.before.mesh
+        if after is not None:
+            new = after, found.after.mesh
         type_ = short_type(op.dtype, op.shape)
         rows.append(Row((op.name, type_, old, new, words), tone=tone))
     return rows
@@ -552,7 +564,9 @@ def _changed_collectives(found: PlanDiff) -> list[tuple[str, str]]:
     for collective in found.lost:
         lines.append((f"− {collective.words}", "good"))
     for old, new in found.resized:
-        tone = "bad" if new.bytes_in_all > old.bytes_in_all else "good"
+        tone = "good"
+        if new.bytes_in_all > old.bytes_in_all:
+            tone = "bad"
         lines.append((f"~ {new.words}, {old.amount} before", tone))
     return lines
 

@@ -56,7 +56,9 @@ def _rows(rows: ProcessRows) -> list[_Row]:
         if len(parts) <= MOST_LISTED:
             several = [(process,) for process in group]
         for some in several:
-            part, noun = parts[some[0]], "process" if len(some) == 1 else "processes"
+            part, noun = parts[some[0]], "process"
+            if len(some) > 1:
+                noun = "processes"
             held = f"[{', '.join(map(ranges_text, part.ranges))}]"
             local = f"local shape {list(part.shape)}, {bytes_text(part.bytes)}"
             found.append(_Row(f"{noun} {ids_text(some)}", part, number, held, local))

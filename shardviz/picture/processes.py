@@ -109,7 +109,9 @@ def _collective_lines(report: Report, full: bool) -> list[str]:
         if not some:
             continue
         size = bytes_text(sum(group.collective.bytes_in_all for group in some))
-        where = "between processes" if between else some[0].words
+        where = some[0].words
+        if between:
+            where = "between processes"
         lines.append(f"{plural(len(some), 'collective')} {where}: {size} per device")
         if between:
             lines += _crossing_lines(some, full)
@@ -122,7 +124,9 @@ def _crossing_lines(groups: Sequence[ProcessGroups], full: bool) -> list[str]:
         lambda group: f"{group.collective.words} {group.words}",
         lambda group: (group.collective.words, group.groups),
     )
-    most = len(folds) if full else MOST_LINES
+    most = MOST_LINES
+    if full:
+        most = len(folds)
     lines = []
     for one in folds[:most]:
         first = one.items[0]
@@ -140,7 +144,9 @@ def _printed_lines(processes: Sequence[ProcessReport], full: bool) -> list[str]:
         for line in process.output.splitlines():
             if line.strip():
                 said.append(f"printed: {line}")
-        most = len(said) if full else MOST_LINES
+        most = MOST_LINES
+        if full:
+            most = len(said)
         for line in said[:most]:
             lines.append(f"process {process.rank} {line}")
         for more in and_more(len(said) - most, "line"):
@@ -162,8 +168,11 @@ def draw_processes(report: Report) -> Picture:
         seconds, text = process.seconds.get(last), "✗"
         if seconds is not None:
             text = f"{last} {seconds_text(seconds)}"
-        memory = "" if process.memory is None else bytes_text(process.memory)
-        name, tone = f"process {process.rank}", "" if process.ok else "bad"
+        name, memory, tone = f"process {process.rank}", "", ""
+        if process.memory is not None:
+            memory = bytes_text(process.memory)
+        if not process.ok:
+            tone = "bad"
         words = (name, process.host, ", ".join(others), memory)
         rows.append(Bar(seconds, text, words, hint=f"{name}: {text}", tone=tone))
     lines = process_lines(report)
@@ -171,7 +180,9 @@ def draw_processes(report: Report) -> Picture:
 
 
 def _last_stage(process: ProcessReport) -> str:
-    return "run" if "run" in process.seconds else "compile"
+    if "run" in process.seconds:
+        return "run"
+    return "compile"
 
 
 def _seconds(process: ProcessReport) -> float:

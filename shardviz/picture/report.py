@@ -203,17 +203,21 @@ def check_lines(checks: Sequence[Check], full: bool = False) -> list[str]:
             listed.append(f"{_MARKS[check.ok]} {check.name}: {check.detail}")
         else:
             kinds.setdefault((kind, check.ok), []).append(check)
-    most = len(listed) if full else MOST_CHECKS
+    most = MOST_CHECKS
+    if full:
+        most = len(listed)
     lines = [*listed[:most], *and_more(len(listed) - most, "failed check")]
     for (kind, ok), some in kinds.items():
         if total[kind] == 1:
             lines.append(f"{_MARKS[ok]} {some[0].name}: {some[0].detail}")
             continue
-        texts = {check.name.rpartition(": ")[2] for check in some}
-        text = texts.pop() if len(texts) == 1 else kind
+        text, *different = {check.name.rpartition(": ")[2] for check in some}
+        if different:
+            text = kind
         # Why several were not checked is said with the first of them.
-        why = f": {some[0].detail}" if ok is None else ""
-        lines.append(f"{_MARKS[ok]} {len(some):,} of {total[kind]:,}: {text}{why}")
+        if ok is None:
+            text += f": {some[0].detail}"
+        lines.append(f"{_MARKS[ok]} {len(some):,} of {total[kind]:,}: {text}")
     return lines
 
 
@@ -230,8 +234,10 @@ def _notes(report: Report) -> list[str]:
     lines = wording.memory_lines(", ".join(device), ", ".join(host))
     fit = report.fit
     if fit is not None and fit.ok is not None:
-        arrays = "" if fit.ok else f" {report.largest_arrays}"
-        lines.append(f"{fit}{arrays}".rstrip())
+        line = str(fit)
+        if not fit.ok:
+            line += f" {report.largest_arrays}"
+        lines.append(line.rstrip())
     cost = []
     for kind in ("flops", "bytes accessed"):
         if kind in report.cost:

@@ -86,7 +86,9 @@ def _table(folds: Sequence[Fold[ReshardRow]]) -> Table:
     rows = []
     for one in folds:
         short, before, after, kind = wording.words(one.items[0])
-        specs = before if before == after else f"{before} → {after}"
+        specs = before
+        if before != after:
+            specs += f" → {after}"
         amount = f"{one.count}{bytes_text(one.items[0].bytes_moved)}"
         words = (one.name, short, specs, kind or "stays")
         rows.append(Bar(wording.fold_bytes(one), amount, words))
@@ -123,7 +125,10 @@ def _side(reshard: Reshard) -> _Side:
     short = []
     for first in range(0, len(numbers), each):
         run = numbers[first : first + each]
-        short.append(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}")
+        name = str(run[0])
+        if len(run) > 1:
+            name += f"–{run[-1]}"
+        short.append(name)
     return _Side(noun, short, row // each)
 
 

@@ -124,7 +124,7 @@ def _arrays(folds: Sequence[Fold[RestoreRow]]) -> Table:
         words = (
             one.name,
             short_type(saved.dtype, saved.shape),
-            f"{_saved(saved)} → {'unknown' if row.spec is None else row.spec}",
+            f"{_saved(saved)} → {row.spec or 'unknown'}",
             f"{plural(saved.chunks, 'chunk')} of {list(saved.chunk_shape)}",
         )
         if row.reads is None:  # the problem is said above
@@ -138,7 +138,9 @@ def _arrays(folds: Sequence[Fold[RestoreRow]]) -> Table:
 
 
 def _colour(amplification: tuple[float, float] | None) -> int:
-    return HIGHLIGHTED if amplification and amplification[1] > MUCH else NORMAL
+    if amplification and amplification[1] > MUCH:
+        return HIGHLIGHTED
+    return NORMAL
 
 
 def _folds(found: Restore) -> list[Fold[RestoreRow]]:
@@ -162,8 +164,9 @@ def _what_is_read(row: RestoreRow) -> Hashable:
 
 def _range(least: int, most: int) -> str:
     """`2 MiB`, or `1 MiB to 2 MiB` where it depends on what is still in memory."""
-    text = bytes_text(most)
-    return text if least == most else f"{bytes_text(least)} to {text}"
+    if least == most:
+        return bytes_text(most)
+    return f"{bytes_text(least)} to {bytes_text(most)}"
 
 
 def _saved(saved: SavedArray) -> str:

@@ -91,4 +91,6 @@ def _amount(row: Bound) -> str:
         text = f"{count_text(row.amount)} flops"
     if row.trips is None:
         return f"{text} × ?"
-    return f"{text} × {row.trips:,}" if row.trips > 1 else text
+    if row.trips > 1:
+        text += f" × {row.trips:,}"
+    return text

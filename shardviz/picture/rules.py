@@ -100,7 +100,9 @@ def spec_text(spec: Spec, width: int) -> str:
 def _spec_lines(spec: Spec) -> list[str]:
     parts = []
     for dim, axes in enumerate(spec.dims):
-        name = f"dimension {dim} →" if axes else f"dimension {dim}"
+        name = f"dimension {dim}"
+        if axes:
+            name += " →"
         parts.append(f"{name} {_split_by(spec, dim)}")
     for mark, names in _marks(spec):
         parts.append(f"{mark} over {names}")
@@ -132,7 +134,9 @@ def _axis_groups(specs: Sequence[Spec | Rule]) -> dict[str, int]:
 
 def _group(groups: dict[str, int], axes: Sequence[str]) -> int:
     """The colour of a dimension: that of its major axis."""
-    return groups[axes[0]] if axes else NOT_SPLIT_GROUP
+    if not axes:
+        return NOT_SPLIT_GROUP
+    return groups[axes[0]]
 
 
 def _numbered(number: int, count: int, words: object) -> str:
@@ -154,7 +158,9 @@ def draw_rules(rules: Rules, title: str | None = None) -> Picture:
             cells.append(Cell(row, len(groups), "not split", NOT_SPLIT_GROUP, hint))
         for place, axis in enumerate(dict.fromkeys(rule.axes), 1):
             # Which of several axes is the major one can be seen by its number.
-            text = f"{axis} {place}" if len(rule.axes) > 1 else axis
+            text = axis
+            if len(rule.axes) > 1:
+                text += f" {place}"
             cells.append(Cell(row, columns.index(axis), text, groups[axis], hint))
     return _table(rules, names, columns, cells, remarks, title)
 
@@ -237,8 +243,10 @@ def draw_resolution(resolution: Resolution, title: str | None = None) -> Picture
             cells.append(Cell(row, dim, verdict_word(verdict), group, hint))
     for decision in decisions:
         dims.append(f"dimension {decision.dimension} {decision.logical or ''}")
-        axes = ", ".join(decision.axes)
-        outcome.append(f"{dims[-1]} → {axes}" if axes else f"{dims[-1]} not split")
+        split = "not split"
+        if decision.axes:
+            split = f"→ {', '.join(decision.axes)}"
+        outcome.append(f"{dims[-1]} {split}")
     notes: list[str | Label] = [" · ".join(outcome) or "no dimensions"]
     others = sorted(set(range(len(rules))) - set(rows))
     if others:
@@ -274,11 +282,13 @@ def verdict_word(verdict: Verdict) -> str:
     if outcome is Outcome.INDIVISIBLE and verdict.misfit is not None:
         return f"✗ not divisible by {verdict.misfit.parts:,}"
     if outcome in (Outcome.TAKEN, Outcome.PART_TAKEN):
-        verb = "used" if outcome is Outcome.TAKEN else "partly used"
+        verb = "used"
+        if outcome is Outcome.PART_TAKEN:
+            verb = "partly used"
         dims = sorted({dim for _, dim, _ in verdict.taken})
         return f"{verb} by dimension {', '.join(map(str, dims))}"
-    if outcome in (Outcome.DECIDED, Outcome.OVERRIDDEN) and verdict.by_rule is not None:
-        verb = "decided" if outcome is Outcome.DECIDED else "replaced"
+    verb = {Outcome.DECIDED: "decided", Outcome.OVERRIDDEN: "replaced"}.get(outcome)
+    if verb and verdict.by_rule is not None:
         return f"{verb} by rule {verdict.by_rule + 1}"
     return "–"
 
@@ -342,11 +352,15 @@ def draw_remedies(remedies: Remedies, title: str | None = None) -> Picture:
         others = plural(len(one.others), "other array")
         words = (f"{number}. {one.edit}", str(one.spec), others)
         rows.append(Bar(saved, text, words, hint=str(one)))
+    heads, notes = wording.REMEDIES, []
+    if not rows:
+        heads = ("", "")
     # Without a remedy the table is empty, and its notes say why.
-    heads = wording.REMEDIES if rows else ("", "")
+    if remedies.reason:
+        notes.append(str(remedies.reason))
     return Table(heads, tuple(rows)).picture(
         title=titled(title, f"To {remedies.want}"),
-        notes=[str(remedies.reason)] if remedies.reason else [],
+        notes=notes,
         alt=remedies.explain(),
         facts={"kind": "remedies"},
     )

@@ -76,8 +76,9 @@ def _picture(
     picture: Picture, buffers: list[bytes], with_palette: bool
 ) -> dict[str, Any]:
     colours, panels = {}, []
-    for name in THEMES if with_palette else ():
-        colours[name] = colours_data(picture.groups, picture.colormap, name)
+    if with_palette:
+        for name in THEMES:
+            colours[name] = colours_data(picture.groups, picture.colormap, name)
     data = {
         "width": _length(picture.width),
         "height": _length(picture.height),
@@ -117,7 +118,9 @@ def _rows(parts: Sequence[Any], fields: Sequence[str]) -> list[list[Any]]:
         row = []
         for name in fields:
             value = getattr(part, name)
-            row.append(_length(value) if isinstance(value, float) else value)
+            if isinstance(value, float):
+                value = _length(value)
+            row.append(value)
         used = len(row)
         while before and used and row[used - 1] == before[used - 1]:
             used -= 1
@@ -190,8 +193,9 @@ def column(values: np.ndarray, buffers: list[bytes]) -> Any:
     kind = "float32"
     if exact:
         # Ids beyond int32 are exact as float64, which JavaScript has, up to 2**53.
-        narrow = _INT32.min <= values.min() and values.max() <= _INT32.max
-        kind = "int32" if narrow else "float64"
+        kind = "float64"
+        if _INT32.min <= values.min() and values.max() <= _INT32.max:
+            kind = "int32"
     little = np.dtype(kind).newbyteorder("<")
     buffers.append(values.astype(little).tobytes())
     return {"buffer": len(buffers) - 1, "dtype": kind}
@@ -257,7 +261,9 @@ def movement_data(movement: Movement, drawn: int = MOST_LISTED) -> dict[str, Any
 def _step_data(step: MovementStep, times: int) -> dict[str, Any]:
     data = {"words": step.words, "bytes": step.bytes, "adds": step.adds}
     data |= {"keeps": step.keeps, "chunk": []}
-    return {**data, "times": times} if times > 1 else data
+    if times > 1:
+        data["times"] = times
+    return data
 
 
 def _same(values: np.ndarray) -> Any:
@@ -277,7 +283,9 @@ def _held(m: Movement, of: Callable[[int], np.ndarray]) -> list[list[int]] | Non
 
 def _number(value: Any) -> int | float:
     """A whole number, or the shortest that is the same float32."""
-    return _whole(float(str(value))) if value.dtype == np.float32 else int(value)
+    if value.dtype == np.float32:
+        return _whole(float(str(value)))
+    return int(value)
 
 
 def _length(value: float) -> int | float:
@@ -286,7 +294,9 @@ def _length(value: float) -> int | float:
 
 def _whole(value: float) -> int | float:
     """`16` rather than `16.0`."""
-    return int(value) if value.is_integer() else value
+    if value.is_integer():
+        return int(value)
+    return value
 
 
 def _template(template: Template) -> list[Any]:

@@ -183,7 +183,9 @@ def _requested(found: Stages) -> list[Label]:
     requests = found.program.requests
     for request in requests[:MOST_MOVES]:
         name = shortened(request.array.name, 84.0, 9.0, mono=True)
-        spec = "✗" if request.layout is None else str(request.spec)
+        spec = "✗"
+        if request.layout is not None:
+            spec = str(request.spec)
         labels.append(Label(8, y, name, "start", "mono"))
         spec = shortened(spec, COLUMN - 106, 8.0)
         labels.append(Label(98, y, spec, "start", "tick"))
@@ -202,7 +204,9 @@ def _add_collectives(
     y = HEAD + PITCH / 2
     for one in moves[:MOST_MOVES]:
         length = max(LEAST, SHORT * one.bytes_in_all / largest)
-        group = WORSE if one.rematerialises else SAME
+        group = SAME
+        if one.rematerialises:
+            group = WORSE
         hint = f"{stage.name}: {_named(one)}"
         bars.append(Rectangle(x + 8, y - THICK / 2, length, THICK, group, hint))
         labels.append(Label(x + 58, y, one.amount, "start", "axis", "text"))
@@ -218,5 +222,7 @@ def _add_collectives(
 
 def stages_text(found: Stages | Comparison, width: int) -> str:
     """Stages, or what changed between two of them, a sentence per line."""
-    head = [_head(found)] if isinstance(found, Stages) else []
-    return paragraphs([*head, *str(found).splitlines()], width, MOST_TEXT_LINES)
+    lines = str(found).splitlines()
+    if isinstance(found, Stages):
+        lines.insert(0, _head(found))
+    return paragraphs(lines, width, MOST_TEXT_LINES)

@@ -48,8 +48,9 @@ def bordered(
     widths = []
     for column in itertools.zip_longest(heads, *cells, fillvalue=""):
         widths.append(max(map(len, column)))
-    left = max(map(len, sides), default=0)
-    margin = " " * (left + 1) if left else ""
+    left, margin = max(map(len, sides), default=0), ""
+    if left:
+        margin = " " * (left + 1)
     dashes = ["─" * (width + 2) for width in widths]
     lines = []
     if any(heads):
@@ -369,8 +370,10 @@ def column_table(
             if isinstance(cell, Amount):
                 wide = max(wide, cell.length + 6 + text_width(cell.text, 9.0))
             elif isinstance(cell, str):
-                indent = 0.0 if number else row.indent
-                wide = max(wide, text_width(cell, 9.0, column.mono) + indent)
+                across = text_width(cell, 9.0, column.mono)
+                if number == 0:
+                    across += row.indent
+                wide = max(wide, across)
             else:
                 wide = max(wide, DIMENSION * max(len(cell[0].shape), 1))
         starts.append(starts[-1] + min(wide, column.widest) + COLUMN_GAP)

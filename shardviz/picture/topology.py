@@ -81,12 +81,14 @@ def draw_position(
         notes += wording.link_lines(links, size, count, count > MOST_COLOURS)
     if (edges.group == MANY_GROUPS).any():
         notes.append(wording.GREY_LINKS)
-    legend = [] if bare else _legend(name, count)
+    legend = _legend(name, count)
+    if bare:
+        notes, legend = [], []
     return page(
         tiles,
         grid.labels(),
         title=titled(title, head),
-        notes=[] if bare else notes,
+        notes=notes,
         legend=legend,
         frames=grid.frames(),
         size=grid.size,
@@ -149,8 +151,8 @@ def _numbers(where: Template) -> Template:
     text: list[str | Slot] = []
     for part in where:
         if isinstance(part, Slot):
-            text += [", ", part] if text else [part]
-    return tuple(text)
+            text += [", ", part]
+    return tuple(text[1:])
 
 
 def _tiles(
@@ -174,7 +176,9 @@ def _tiles(
         topology.cores[rows],
         topology.chip.devices,
     )
-    gap = 0.0 if each == 1 else min(2.0, grid.gap * 0.2)
+    gap = 0.0
+    if each > 1:
+        gap = min(2.0, grid.gap * 0.2)
     width = (grid.cell[0] - gap * (each - 1)) / each
     x, y = grid.corners[:, chips]
     # GPUs have no coordinates, only a number within their host.

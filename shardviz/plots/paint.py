@@ -137,7 +137,10 @@ def paint(
     >>> len(figure.axes[0].collections[0].get_paths())
     8
     """
-    look = _theme_of_style() if theme is None else theme_of(theme)
+    if theme is None:
+        look = _theme_of_style()
+    else:
+        look = theme_of(theme)
     if ax is not None:
         _paint_into(ax, picture, look, "box")
         return ax
@@ -160,8 +163,9 @@ def _paint_into(ax: Axes, picture: Picture, look: Theme, adjustable: Any) -> Non
 def _theme_of_style() -> Theme:
     """The dark theme where matplotlib's style makes dark figures, else the light one."""
     red, green, blue, alpha = to_rgba(rcParams["figure.facecolor"])
-    dark = alpha and (red + green + blue) / 3 < 0.5
-    return theme_of("dark" if dark else "light")
+    if alpha and (red + green + blue) / 3 < 0.5:
+        return theme_of("dark")
+    return theme_of("light")
 
 
 def _scale(ax: Axes, picture: Picture) -> float:
@@ -369,7 +373,9 @@ def rounded(tiles: Tiles, x: float = 0.0, y: float = 0.0) -> np.ndarray:
     smallest = min(tiles.width.min(), tiles.height.min())
     # Small tiles that touch would show seams where they meet between two dots of the
     # paper.
-    more = 0.0 if tiles.radius or smallest >= EDGED else 0.4
+    more = 0.0
+    if smallest < EDGED and not tiles.radius:
+        more = 0.4
     edges = np.stack(
         [tiles.x + x, tiles.y + y, tiles.width + more, tiles.height + more]
     )
