@@ -11,6 +11,7 @@ that does not use the fixture imports nothing of shardviz but this file.
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -172,13 +173,12 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """Names the locks that were written; with pytest-xdist, those of all workers."""
     if not config.getoption(OPTION):
         return
-    files = {
-        value
-        for reports in terminalreporter.stats.values()
-        for report in reports
-        for key, value in getattr(report, "user_properties", ())
-        if key == "shardviz_lock"
-    }
+    files = set()
+    for report in itertools.chain(*terminalreporter.stats.values()):
+        # Warnings are among them, which have no properties.
+        for key, value in getattr(report, "user_properties", ()):
+            if key == "shardviz_lock":
+                files.add(value)
     terminalreporter.section("shardviz locks")
     for file in sorted(files):
         terminalreporter.line(f"written: {file}")

@@ -213,7 +213,7 @@ def crosses_hosts(one: Collective, mesh: MeshSpec | None) -> bool | None:
     if not one.groups:
         return None
     hosts = mesh.process_indices.reshape(-1)
-    return any(len({int(hosts[i]) for i in group}) > 1 for group in one.groups)
+    return any(len(set(hosts[list(group)].tolist())) > 1 for group in one.groups)
 
 
 @lru_cache(maxsize=64)

@@ -184,12 +184,12 @@ def model_view(
     requests = leaves.requests(program)
     rows = [_kind_view(one, program.mesh) for one in requests]
     times = Counter(leaves.kind_of)
-    lost = [
-        (one.array.bytes, n) for n, one in enumerate(requests) if one.layout is None
-    ]
-    left_out = Uncounted(
-        sum(times[n] for _, n in lost), sum(size * times[n] for size, n in lost)
-    )
+    count = size = 0
+    for number, one in enumerate(requests):
+        if one.layout is None:
+            count += times[number]
+            size += times[number] * one.array.bytes
+    left_out = Uncounted(count, size)
     return {
         "kinds": rows,
         "axes": list(program.mesh.axis_names),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -223,15 +224,13 @@ def _steps(plan: Plan, numbers: dict[str, int]) -> dict[str, Any]:
     """
     axes = _Table()
     # A step that reached several values is at each of them.
-    distinct = {step for op in plan.ops for step in op.steps}
+    distinct = set(itertools.chain.from_iterable(op.steps for op in plan.ops))
     moves: dict[tuple[int, str], list[list[Any]]] = {}
     for step in sorted(distinct, key=lambda step: (step.number, step.op, step.axis)):
         to = [numbers[name] for name in step.to if name in numbers]
-        move = [
-            axes.add(step.axis),
-            numbers.get(step.origin, NOWHERE),
-            to[0] if len(to) == 1 else to,
-        ]
+        move = [axes.add(step.axis), numbers.get(step.origin, NOWHERE), to]
+        if len(to) == 1:
+            move[2] = to[0]
         moves.setdefault((step.number, step.op), []).append(move)
     steps = []
     for (number, op), some in moves.items():
