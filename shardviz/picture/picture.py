@@ -84,10 +84,9 @@ def coordinates(names: Iterable[str], sizes: Iterable[int]) -> Template:
     stride = 1
     # From the last axis on, which changes fastest.
     for name, size in reversed(list(zip(names, sizes, strict=True))):
-        comma = [", "] if parts else []
-        parts = [f"{name} ", Slot(INDEX, stride, size), *comma, *parts]
+        parts = [f"{name} ", Slot(INDEX, stride, size), ", ", *parts]
         stride *= size
-    return tuple(parts)
+    return tuple(parts[:-1])
 
 
 def index_template(
@@ -108,12 +107,11 @@ def index_template(
     stride = 1
     for dim in reversed(range(len(counts))):
         count, step = counts[dim], steps[dim]
-        comma = [", "] if parts else []
         start = Slot(GROUP, stride, count, step)
         stop = Slot(GROUP, stride, count, step, long[dim])
-        parts = [start, ":", stop, *comma, *parts]
+        parts = [start, ":", stop, ", ", *parts]
         stride *= count
-    return ("[", *parts, "]")
+    return ("[", *parts[:-1], "]")
 
 
 NO_DEVICE = -1

@@ -399,7 +399,9 @@ def column_table(
                 name = shortened(cell, column.widest - row.indent, 9.0, mono=True)
                 labels.append(Label(row.indent, y, name, "start", "mono", column.tone))
             elif isinstance(cell, str):
-                most = None if row.tone == "bad" and column.lines != 1 else column.lines
+                most = column.lines
+                if row.tone == "bad" and most != 1:  # an error is shown in full
+                    most = None
                 lines = broken(cell, column.widest, 9.0, most)
                 labels += lines_at(x, y, lines, tone)
                 bottom = max(bottom, y + LINE * (len(lines) - 1))

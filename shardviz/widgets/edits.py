@@ -206,9 +206,13 @@ def _type_mesh(document: Document, text: str) -> Document:
     total = math.prod(shape.values())
     # As many hosts as before, or the most that still share the devices evenly.
     hosts = math.gcd(len(old.processes), total)
-    ids = None if old.ids_are_positions or old.size != total else old.device_ids
+    ids, common = None, "Auto"
+    if old.size == total and not old.ids_are_positions:
+        ids = old.device_ids
     known = dict(zip(old.axis_names, old.axis_types, strict=True))
-    common = old.axis_types[0] if len(set(old.axis_types)) == 1 else "Auto"
+    # A new axis gets the type that all axes have.
+    if len(set(old.axis_types)) == 1:
+        common = old.axis_types[0]
     types = [known.get(name, common) for name in shape]
     mesh = make_mesh(shape, axis_types=types, device_ids=ids, processes=hosts)
     return _with_mesh(document, mesh).written(mesh=text, hosts=str(hosts))

@@ -146,7 +146,9 @@ def _described(fn: Any) -> str:
     if isinstance(fn, functools.partial):
         return f"a functools.partial of {_described(fn.func)}"
     if isinstance(fn, FunctionType):
-        name = "a lambda" if fn.__name__ == "<lambda>" else fn.__name__
+        name = fn.__name__
+        if name == "<lambda>":
+            name = "a lambda"
         return f"{name} from {_line(fn)}"
     return getattr(fn, "__name__", "") or f"a {type(fn).__name__}"
 

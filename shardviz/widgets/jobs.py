@@ -74,8 +74,10 @@ class Job:
         # Here, and not at the top: only Compile and Run need jax.
         from shardviz.core.backend.tracing.listening import jax_cache_events
 
-        several = "hosts" if hosts_size(self.target) is not None else "worker"
-        module = f"shardviz.core.backend.run.{several}.run"
+        folder = "worker"
+        if hosts_size(self.target) is not None:
+            folder = "hosts"
+        module = f"shardviz.core.backend.run.{folder}.run"
         runner = import_optional(module, "sv.run", "jax")
         make = runner.compile_program if self.kind == "compile" else runner.run_program
         # What jax's caches had already costs nothing, and the history says so.
