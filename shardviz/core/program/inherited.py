@@ -31,14 +31,16 @@ def inherited(
     True
     """
     result = list(after)
-    for found in match(before, after):
-        if found.kind == "regrouped":
+    for m in match(before, after):
+        if m.kind == "regrouped":
             continue  # which of the old ones each was is not known
-        for number in found.after:
-            old = [before[i] for i in found.before]
-            if found.kind != "split":  # every step of what was split is for the same
-                old = [c for c in old if c.kind == after[number].kind]
-            result[number] = _with(after[number], old, found.kind)
+        for number in m.after:
+            old = []
+            for i in m.before:
+                # Every step of what was split is for the same, whatever its kind.
+                if m.kind == "split" or before[i].kind == after[number].kind:
+                    old.append(before[i])
+            result[number] = _with(after[number], old, m.kind)
     return tuple(result)
 
 
@@ -53,14 +55,16 @@ def _with(new: Collective, old: Sequence[Collective], kind: str) -> Collective:
     elif len(old) == 1 and _is_certain(new, old[0]) and _is_all(new, old[0], kind):
         (one,) = old
         new = replace(new, operand=one.operand, cause=one.cause, members=one.members)
-    remade = [c for c in old if c.rematerialises]
-    if remade and not new.rematerialises:
-        new = replace(new, rematerialises=True, cause=remade[0].cause or new.cause)
-    located = [c for c in old if c.source]
+    # Before a place is inherited, since that would be a place like any of `old`.
     values = {c.value for c in old if c.value and _same_place(c, new)}
-    if located and not new.source:
-        op = new.op if "/" in new.op else located[0].op
-        new = replace(new, op=op, source=located[0].source, stack=located[0].stack)
+    for c in old:
+        if c.rematerialises and not new.rematerialises:
+            new = replace(new, rematerialises=True, cause=c.cause or new.cause)
+        if c.source and not new.source:
+            new = replace(new, source=c.source, stack=c.stack)
+            # A name without a path is the compiler's own.
+            if "/" not in new.op:
+                new = replace(new, op=c.op)
     if not new.value and len(values) == 1:
         new = replace(new, value=values.pop())
     return new
@@ -92,10 +96,16 @@ def _explained(
     """The members of a combined collective, each with what is known of what it was."""
     free, result = list(old), []
     for member in members:
-        fits = [c for c in free if amount(c) == amount(member)]
-        same = [c for c in fits if c.operand == member.operand]
-        same = [c for c in same if _same_place(c, member)]
-        sure = same or [c for c in fits if _is_certain(member, c)]
+        same, certain = [], []
+        for c in free:
+            if amount(c) != amount(member):
+                continue
+            if c.operand == member.operand and _same_place(c, member):
+                same.append(c)
+            if _is_certain(member, c):
+                certain.append(c)
+        sure = same or certain
+        # Of several of one place and operand any will do, as they are alike.
         if len({(c.op, c.source, c.operand) for c in sure}) == 1:
             free.remove(sure[0])
             member = _as_member(sure[0], member.bytes_per_device, member.shape)
@@ -110,19 +120,30 @@ def _members_by_size(new: Collective, old: Sequence[Collective]) -> tuple[Member
     sums that are added up. What was in a loop may be there for all iterations.
     """
     choices = [list(old)]
-    choices += [[c for c in old if axis in c.mesh_axes] for axis in new.mesh_axes]
-    choices.append(list({c.added_in or n: c for n, c in enumerate(old)}.values()))
-    for some in choices:
-        once = [amount(c) for c in some]
-        often = [amount(c) * c.execution_count for c in some]
+    for axis in new.mesh_axes:
+        choices.append([c for c in old if axis in c.mesh_axes])
+    added: dict[str | int, Collective] = {}
+    for number, c in enumerate(old):
+        added[c.added_in or number] = c
+    choices.append(list(added.values()))
+    for chosen in choices:
+        once, often = [], []
+        for c in chosen:
+            once.append(amount(c))
+            often.append(amount(c) * c.execution_count)
         for sizes in (once, often):
-            if 0 < sum(sizes) == amount(new):
-                members: list[Member] = []
-                for c, size in zip(some, sizes, strict=True):
-                    shape = c.shape if size == amount(c) else ""
-                    share = new.bytes_per_device * size // sum(sizes)
-                    members.append(_as_member(c, share, shape))
-                return tuple(members)
+            total = sum(sizes)
+            if not 0 < total == amount(new):
+                continue
+            members: list[Member] = []
+            for c, size in zip(chosen, sizes, strict=True):
+                share = new.bytes_per_device * size // total
+                member = _as_member(c, share, c.shape)
+                if size != amount(c):
+                    # All iterations together have another shape than one.
+                    member = replace(member, shape="")
+                members.append(member)
+            return tuple(members)
     return ()
 
 

@@ -119,9 +119,10 @@ class PlanDiff(Displayed):
         if counts.collectives or counts.values:
             facts.append(counts)
         if counts.collectives:
-            before = sum(c.sent_in_all for c in self.before.collectives)
-            after = sum(c.sent_in_all for c in self.after.collectives)
-            facts.append(PlanChange("bytes sent", before, after))
+            sent = []
+            for plan in (self.before, self.after):
+                sent.append(sum(c.sent_in_all for c in plan.collectives))
+            facts.append(PlanChange("bytes sent", *sent))
         return facts
 
     def _of_collectives(self) -> list[Fact]:
@@ -131,14 +132,19 @@ class PlanDiff(Displayed):
             facts.append(PlanChange("gained", after=c))
         for c in sorted(self.lost, key=lambda c: -c.bytes_in_all):
             facts.append(PlanChange("lost", before=c))
-        return facts + [PlanChange("resized", old, new) for old, new in self.resized]
+        for old, new in self.resized:
+            facts.append(PlanChange("resized", old, new))
+        return facts
 
     def _of_values(self) -> list[Fact]:
         """The values that changed, those with another sharding first; new ones; gone."""
         facts: list[Fact] = []
         facts += sorted(self.changed, key=lambda c: not c.moved)
-        facts += [PlanChange("new", after=op) for op in self.added]
-        return facts + [PlanChange("gone", before=op) for op in self.removed]
+        for op in self.added:
+            facts.append(PlanChange("new", after=op))
+        for op in self.removed:
+            facts.append(PlanChange("gone", before=op))
+        return facts
 
     @property
     def head(self) -> tuple[str, ...]:
@@ -192,6 +198,8 @@ def plan_difference(before: Record, after: Record) -> PlanDiff:
             )
     pairs, removed, added = _matched(before.ops, after.ops, _value_key)
     names = {old.name: new.name for old, new in pairs}
+    # The collectives of the first plan go by the names that their values have in the
+    # second.
     kept, lost, gained = _matched(
         before.collectives,
         after.collectives,
@@ -224,9 +232,8 @@ def _matched(
     pairs: dict[int, int] = {}
     matcher = SequenceMatcher(None, firsts, seconds, autojunk=False)
     for first, second, size in matcher.get_matching_blocks():
-        pairs |= dict(
-            zip(range(first, first + size), range(second, second + size), strict=True)
-        )
+        for offset in range(size):
+            pairs[first + offset] = second + offset
     # What changed its position is still the same.
     free: dict[Hashable, list[int]] = {}
     for position in sorted({*range(len(new))} - {*pairs.values()}):
@@ -234,17 +241,24 @@ def _matched(
     for position, name in enumerate(firsts):
         if position not in pairs and free.get(name):
             pairs[position] = free[name].pop(0)
+    both, gone, made = [], [], []
+    for position, item in enumerate(old):
+        if position in pairs:
+            both.append((item, new[pairs[position]]))
+        else:
+            gone.append(item)
     taken = {*pairs.values()}
-    return (
-        [(old[first], new[pairs[first]]) for first in sorted(pairs)],
-        [item for number, item in enumerate(old) if number not in pairs],
-        [item for number, item in enumerate(new) if number not in taken],
-    )
+    for position, item in enumerate(new):
+        if position not in taken:
+            made.append(item)
+    return both, gone, made
 
 
 def _value_key(op: PlannedOp) -> Hashable:
     if op.kind != "op":
         return op.kind, op.name
+    # Its number among all operations changes with any edit; the index of a result of
+    # several does not.
     _, bracket, index = op.name.partition("[")
     return op.kind, op.opcode, op.op, f"{bracket}{index}", op.region, len(op.shape)
 

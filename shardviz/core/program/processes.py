@@ -73,7 +73,10 @@ class ProcessGroup(Displayed):
     @property
     def device_ids(self) -> tuple[int, ...]:
         """The ids of all devices, process after process."""
-        return tuple(i for process in self.processes for i in process.device_ids)
+        ids: list[int] = []
+        for process in self.processes:
+            ids += process.device_ids
+        return tuple(ids)
 
     @property
     def devices(self) -> int:
@@ -106,9 +109,9 @@ class ProcessGroup(Displayed):
         Raises:
             MeshError: for more positions than there are devices.
         """
-        owner = {
-            i: process.rank for process in self.processes for i in process.device_ids
-        }
+        owner: dict[int, int] = {}
+        for process in self.processes:
+            owner.update(dict.fromkeys(process.device_ids, process.rank))
         ids = mesh.device_ids.reshape(-1)
         if mesh.size > len(owner):
             raise MeshError(
@@ -117,14 +120,17 @@ class ProcessGroup(Displayed):
                 f" sv.hosts({max(1, len(self.processes))},"
                 f" devices={-(-mesh.size // max(1, len(self.processes)))})."
             )
-        if mesh.ids_are_positions or not all(int(i) in owner for i in ids):
-            known = np.array(self.device_ids[: mesh.size], np.int64)
-            ids = (
-                known if mesh.ids_are_positions else known[np.argsort(np.argsort(ids))]
-            )
-        ranks = np.array([owner[int(i)] for i in ids], np.int64)
+        known = np.array(self.device_ids[: mesh.size], np.int64)
+        if mesh.ids_are_positions:
+            ids = known
+        elif not owner.keys() >= set(ids.tolist()):
+            # The order of foreign ids still says which device comes where.
+            ids = known[np.argsort(np.argsort(ids))]
+        ranks = np.array([owner[i] for i in ids.tolist()], np.int64)
         shape = mesh.axis_sizes
-        types = mesh.axis_types if mesh.has_chosen_types else ()
+        types: tuple[str, ...] = ()
+        if mesh.has_chosen_types:
+            types = mesh.axis_types
         return MeshSpec(
             mesh.axis_names,
             shape,
@@ -202,7 +208,9 @@ class ProcessGroups:
     @property
     def between(self) -> bool | None:
         """Whether data goes from process to process; None where that is not known."""
-        return any(len(group) > 1 for group in self.groups) if self.groups else None
+        if not self.groups:
+            return None
+        return max(map(len, self.groups)) > 1
 
     @property
     def words(self) -> str:
@@ -216,8 +224,9 @@ class ProcessGroups:
         if not self.between:
             return "within each process"
         crossing = [joined(group, limit=8) for group in self.groups if len(group) > 1]
-        more = f"; and {len(crossing) - 4} more" if len(crossing) > 4 else ""
-        return f"between processes {'; '.join(crossing[:4])}{more}"
+        if len(crossing) > 4:
+            crossing[4:] = [f"and {len(crossing) - 4} more"]
+        return f"between processes {'; '.join(crossing)}"
 
 
 def by_process(
@@ -235,11 +244,14 @@ def by_process(
     (((0,), (1,)), False)
     """
     owner = mesh.process_indices.reshape(-1)
-    found = []
+    rows = []
     for one in collectives:
-        ranks = (tuple(sorted({int(owner[i]) for i in group})) for group in one.groups)
-        found.append(ProcessGroups(one, tuple(dict.fromkeys(ranks))))
-    return tuple(sorted(found, key=lambda g: -g.collective.bytes_in_all))
+        # A dict, since many groups have the same processes.
+        ranks: dict[tuple[int, ...], None] = {}
+        for group in one.groups:
+            ranks[tuple(np.unique(owner[list(group)]).tolist())] = None
+        rows.append(ProcessGroups(one, tuple(ranks)))
+    return tuple(sorted(rows, key=lambda row: -row.collective.bytes_in_all))
 
 
 def slowest(processes: Sequence[ProcessReport], stage: str) -> ProcessReport | None:
@@ -261,9 +273,8 @@ def stage_words(processes: Sequence[ProcessReport]) -> list[str]:
         last = slowest(processes, stage)
         if last is None:
             continue
-        first = min(
-            (p for p in processes if stage in p.seconds), key=lambda p: p.seconds[stage]
-        )
+        through = [p for p in processes if stage in p.seconds]
+        first = min(through, key=lambda p: p.seconds[stage])
         words = f"{stage} {seconds_text(last.seconds[stage])}"
         if first is not last:
             words += (
@@ -285,15 +296,16 @@ def merged_checks(processes: Sequence[ProcessReport]) -> tuple[Check, ...]:
     ...                ProcessReport(1, "h", 2, (), checks=(there,))])
     (Check(name='x: indices of 8 shards', ok=False, detail='Process 1: Seen.'),)
     """
-    found: dict[str, list[tuple[int, Check]]] = {}
+    by_name: dict[str, list[tuple[int, Check]]] = {}
     for process in processes:
         for check in process.checks:
-            found.setdefault(check.about, []).append((process.rank, check))
-    return tuple(_merged(checks, len(processes)) for checks in found.values())
+            by_name.setdefault(check.about, []).append((process.rank, check))
+    return tuple(_merged(checks, len(processes)) for checks in by_name.values())
 
 
 def _merged(checks: Sequence[tuple[int, Check]], count: int) -> Check:
     name, shards = checks[0][1].about, sum(check.shards for _, check in checks)
+    # What went wrong anywhere is what a reader has to know, then what is not known.
     for ok in (False, None):
         of_this = [(rank, c) for rank, c in checks if c.ok is ok]
         if not of_this:
@@ -301,8 +313,8 @@ def _merged(checks: Sequence[tuple[int, Check]], count: int) -> Check:
         details = {c.detail for _, c in of_this}
         if len(of_this) == count and len(details) == 1:  # all say the same
             return Check(name, ok, of_this[0][1].finding, shards)
-        details = " ".join(f"Process {rank}: {c.detail}" for rank, c in of_this[:4])
-        return Check(name, ok, details, shards)
+        listed = [f"Process {rank}: {c.detail}" for rank, c in of_this[:4]]
+        return Check(name, ok, " ".join(listed), shards)
     if len(checks) < count:
         ranks = joined(rank for rank, _ in checks)
         detail = f"{checks[0][1].detail} Checked in process {ranks}."
@@ -314,20 +326,20 @@ def first_error(processes: Sequence[ProcessReport]) -> Failure | None:
     """The error of a run on several processes: that of the lowest rank, with who else
     failed.
     """
-    failed = [p for p in processes if p.error is not None]
-    if not failed or failed[0].error is None:
+    failed: list[tuple[ProcessReport, Failure]] = []
+    for process in processes:
+        if process.error is not None:
+            failed.append((process, process.error))
+    if not failed:
         return None
-    first, error = failed[0], failed[0].error
-    same = [
-        p.rank
-        for p in failed
-        if p.error is not None and p.error.message == error.message
-    ]
+    first, error = failed[0]
+    messages = {each.message for _, each in failed}
     who = f"Process {first.rank} on {first.host}: "
-    if len(same) == len(processes) > 1:
+    if len(failed) == len(processes) > 1 and len(messages) == 1:
         who = "Every process: "
     elif len(failed) > 1:
-        who = f"Processes {joined(p.rank for p in failed)}; process {first.rank} says: "
+        ranks = joined(process.rank for process, _ in failed)
+        who = f"Processes {ranks}; process {first.rank} says: "
     return replace(error, fields={**error.fields, "who": who})
 
 
@@ -339,11 +351,12 @@ def prepared_report(report: Report, processes: Sequence[ProcessReport]) -> Repor
             for all.
         processes: what each did; stages took as long as in the slowest.
     """
-    longest = {
-        f"{stage}_s": last.seconds[stage]
-        for stage in ("compile", "place", "run")
-        if (last := slowest(processes, stage)) is not None
-    }
+    # They work at the same time, so that a stage takes as long as in the slowest.
+    longest: dict[str, float] = {}
+    for stage in ("compile", "place", "run"):
+        last = slowest(processes, stage)
+        if last is not None:
+            longest[f"{stage}_s"] = last.seconds[stage]
     return report.replace(
         processes=tuple(processes),
         checks=merged_checks(processes),
