@@ -59,7 +59,10 @@ class Target(Displayed):
     @property
     def topology(self) -> Topology | None:
         """Where the devices of a described target sit; None for any other."""
-        return Topology.parse(self.text) if self.text and self.kind != "hosts" else None
+        # The text of processes counts hosts, and names no chips.
+        if not self.text or self.kind == "hosts":
+            return None
+        return Topology.parse(self.text)
 
     def __str__(self) -> str:
         if self.kind == "hosts":
@@ -68,7 +71,9 @@ class Target(Displayed):
         if self.topology is not None:
             return f"{self.topology.title}, described"
         if self.count is not None:
-            how = "attached" if self.kind == "attached" else "simulated"
+            how = "simulated"
+            if self.kind == "attached":
+                how = "attached"
             return f"{self.platform.upper()} × {self.count}, {how}"
         if self.kind == "cpu":
             return "CPU, simulated: as many devices as the mesh has"
@@ -114,7 +119,10 @@ def function_name(fn: Any) -> str:
         fn = fn.func
     wrapped = getattr(fn, "__wrapped__", None)
     name = getattr(fn, "__name__", "") or getattr(wrapped, "__name__", "")
-    return name if isinstance(name, str) and name else type(fn).__name__
+    # An object may have any attribute of that name, and a flax module has None.
+    if not isinstance(name, str) or not name:
+        return type(fn).__name__
+    return name
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -166,6 +174,7 @@ class Program(Displayed):
             raise ProgramError(
                 f"The name of a program is text; got {shown(self.name)}."
             )
+        # The class is frozen, so that what is made here cannot be set otherwise.
         object.__setattr__(self, "arrays", tuple(self.arrays))
         object.__setattr__(self, "name", self.name or function_name(self.fn))
         unique_names(self.arrays)
@@ -196,6 +205,8 @@ class Program(Displayed):
                 raise ProgramError(
                     f"A program has no part {shown(name)}.{suggestion(name, known)}"
                 )
+        # sv.mesh alone makes Auto axes, so without this an Explicit program would
+        # become an Auto one with every new size.
         mesh = changes.get("mesh")
         if isinstance(mesh, MeshSpec) and not mesh.has_chosen_types:
             changes["mesh"] = _typed_alike(mesh, self.mesh)
@@ -219,11 +230,19 @@ class Program(Displayed):
 
 def _typed_alike(mesh: MeshSpec, old: MeshSpec) -> MeshSpec:
     """A mesh with the axis types of another one."""
-    kinds = set(old.axis_types)
-    other = kinds.pop() if len(kinds) == 1 else "Auto"
+    other, *others = {*old.axis_types} or {"Auto"}
+    if others:
+        other = "Auto"  # which of several a new axis gets, the user has to say
     known = dict(zip(old.axis_names, old.axis_types, strict=True))
     types = tuple(known.get(name, other) for name in mesh.axis_names)
-    return mesh if types == mesh.axis_types else mesh.replace(axis_types=types)
+    if types == mesh.axis_types:
+        return mesh  # as it was, with types that nobody chose
+    return mesh.replace(axis_types=types)
+
+
+def _requested(program: Program) -> dict[str, tuple[str, str]]:
+    """Name to type and layout of each array."""
+    return {r.array.name: (r.array.short, str(r.spec)) for r in program.requests}
 
 
 def changed_parts(old: Program, new: Program) -> list[str]:
@@ -239,8 +258,7 @@ def changed_parts(old: Program, new: Program) -> list[str]:
         parts.append("function")
     if old.mesh != new.mesh:
         parts.append("mesh")
-    before = {r.array.name: (r.array.short, str(r.spec)) for r in old.requests}
-    after = {r.array.name: (r.array.short, str(r.spec)) for r in new.requests}
+    before, after = _requested(old), _requested(new)
     for name in {**after, **before}:
         if before.get(name) != after.get(name):
             parts.append(name)

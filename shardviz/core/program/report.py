@@ -35,7 +35,10 @@ def phase_of(op: str) -> str:
     """
     if "/" not in op:
         return ""
-    return "backward" if "transpose(" in op else "forward"
+    # jax takes gradients as the transpose of a linear map.
+    if "transpose(" in op:
+        return "backward"
+    return "forward"
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class Member:
 
 
 def _without_source(cause: Any) -> Any:
-    return cause if isinstance(cause, str) else cause.without_source()
+    return cause and cause.without_source()
 
 
 @dataclass(frozen=True, repr=False)
@@ -171,8 +174,12 @@ class Collective:
         >>> Collective("all-reduce", ("data",), 4, group_size=2, is_partial=True).over
         ' over a part of data'
         """
-        part = "a part of " if self.is_partial else ""
-        return f" over {part}{' × '.join(self.mesh_axes)}" if self.mesh_axes else ""
+        if not self.mesh_axes:
+            return ""
+        over = " over "
+        if self.is_partial:
+            over += "a part of "
+        return over + " × ".join(self.mesh_axes)
 
     @property
     def phase(self) -> str:
@@ -188,18 +195,26 @@ class Collective:
         scattered or exchanged, twice that for an all-reduce, all of it for a
         permutation.
         """
-        size = self.group_size or (len(self.groups[0]) if self.groups else 0)
         if self.kind == "collective-permute":
             return self.bytes_per_device
+        size = self.group_size
+        if not size and self.groups:
+            size = len(self.groups[0])
         if size < 1:
             return None
-        rounds = 2 if self.kind == "all-reduce" else 1
+        # A ring makes an all-reduce of a reduce-scatter and an all-gather.
+        rounds = 1
+        if self.kind == "all-reduce":
+            rounds = 2
         return rounds * self.bytes_per_device * (size - 1) // size
 
     @property
     def execution_count(self) -> int:
         """How often it runs; 1 where that is not known."""
-        return 1 if self.trips is None else self.trips
+        # At least once; a guess at more could be wrong by any factor.
+        if self.trips is None:
+            return 1
+        return self.trips
 
     @property
     def bytes_in_all(self) -> int:
@@ -220,18 +235,24 @@ class Collective:
         >>> Collective("all-gather", ("data",), 512, source="f.py:3", value="dot", trips=4).words
         'all-gather of 512 B × 4 over data for dot (f.py:3)'
         """
-        where = f" for {self.value}" if self.value else ""
-        more = f" and {len(self.members) - 1:,} more" if self.members else ""
-        line = f" ({self.source}{more})" if self.source else ""
-        return f"{self.kind} of {self.amount}{self.over}{where}{line}"
+        words = f"{self.kind} of {self.amount}{self.over}"
+        if self.value:
+            words += f" for {self.value}"
+        line = self.source
+        # The line is that of the largest member.
+        if line and self.members:
+            line += f" and {len(self.members) - 1:,} more"
+        return words + (line and f" ({line})")
 
     @property
     def amount(self) -> str:
         """Its bytes on each device, and how often where that is not once: `4 KiB × 12`."""
-        often = "?" if self.trips is None else f"{self.trips:,}"
-        return bytes_text(self.bytes_per_device) + (
-            f" × {often}" if self.trips != 1 else ""
-        )
+        size = bytes_text(self.bytes_per_device)
+        if self.trips is None:
+            return f"{size} × ?"
+        if self.trips == 1:
+            return size
+        return f"{size} × {self.trips:,}"
 
     def without_source(self) -> Collective:
         """The same collective without source lines, for code that is on other lines by
@@ -253,7 +274,9 @@ class Collective:
         parts = [f"{self.kind}{self.over.replace(' × ', ', ')}", self.amount]
         if self.is_async:
             parts.append("async")
-        return f"Collective({', '.join([*parts, *filter(None, [self.source])])})"
+        if self.source:
+            parts.append(self.source)
+        return f"Collective({', '.join(parts)})"
 
 
 @dataclass(frozen=True)
@@ -378,6 +401,7 @@ class Report(Displayed):
         known = self.roofline
         capacity, chip = self.memory.capacity, ""
         if known is not None:
+            # What the device itself says comes before what is published of its kind.
             capacity, chip = capacity or known.capacity, known.chip.title
         return Fit(needed, capacity, chip)
 
@@ -391,10 +415,12 @@ class Report(Displayed):
         return replace(self, **changes)
 
     def __repr__(self) -> str:
-        state = "ok" if self.ok else "a check failed"
+        state = "ok"
         if self.error is not None:
             state = f"failed at {self.error}"
-        where = f" on {self.target}" if self.target else ""
+        elif not self.ok:
+            state = "a check failed"
+        where = self.target and f" on {self.target}"
         return f"Report({self.program}{where}: {state})"
 
 
@@ -417,7 +443,9 @@ def needed_bytes(memory: Memory) -> int | None:
         memory.generated_code,
     )
     known = [part for part in parts if part is not None]
-    return sum(known) - (memory.aliased or 0) if known else None
+    if not known:
+        return None
+    return sum(known) - (memory.aliased or 0)
 
 
 def host_bytes(memory: Memory) -> int:

@@ -51,7 +51,9 @@ class Stage(Fact):
     @property
     def bytes_per_device(self) -> int | None:
         """The bytes of its collectives, each loop counted as often as it runs."""
-        return None if self.collectives is None else total_bytes(self.collectives)
+        if self.collectives is None:
+            return None
+        return total_bytes(self.collectives)
 
     @property
     def sum(self) -> str:
@@ -61,8 +63,8 @@ class Stage(Fact):
         if not self.collectives:
             return "no collectives"
         kinds = Counter(c.kind for c in self.collectives)
-        counted = " + ".join(f"{n} {kind}" for kind, n in kinds.items())
-        return f"{counted} · {bytes_text(total_bytes(self.collectives))}"
+        counted = [f"{n} {kind}" for kind, n in kinds.items()]
+        return f"{' + '.join(counted)} · {bytes_text(total_bytes(self.collectives))}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -107,11 +109,12 @@ class Stages(Displayed):
         """What XLA's partitioner put in."""
         report = self.report
         if report is None or report.partitioned is None:
-            compiled = report is not None and report.collectives is not None
-            state = "nothing left" if compiled else "not yet"
-            return self._unknown("partitioned", state)
-        seconds, found = report.partition_s, report.partitioned
-        return Stage("partitioned", "known", seconds, found, report.target)
+            # It is over where there is a later stage; a cached program has no module.
+            if self.compiled.state == "known":
+                return self._unknown("partitioned", "nothing left")
+            return self._unknown("partitioned", "not yet")
+        seconds, moves = report.partition_s, report.partitioned
+        return Stage("partitioned", "known", seconds, moves, report.target)
 
     @property
     def compiled(self) -> Stage:
@@ -119,13 +122,12 @@ class Stages(Displayed):
         report = self.report
         if report is None or report.collectives is None:
             return self._unknown("compiled", "not yet")
-        seconds, found = report.compile_s, report.collectives
-        return Stage("compiled", "known", seconds, found, report.target)
+        seconds, moves = report.compile_s, report.collectives
+        return Stage("compiled", "known", seconds, moves, report.target)
 
     def _unknown(self, name: str, state: str) -> Stage:
-        error = None if self.report is None else self.report.error
-        if error is not None:
-            return Stage(name, "failed", about=error)
+        if self.report is not None and self.report.error is not None:
+            return Stage(name, "failed", about=self.report.error)
         return Stage(name, state)
 
     @property
@@ -161,29 +163,36 @@ class Stages(Displayed):
         sides = [self.stage(before), self.stage(after)]
         for side in sides:
             if side.collectives is None and side.name != "requested":
-                known = [r.name for r in self.all if r.collectives is not None]
-                has = f" Known are {listed(known)}." if known else ""
+                has = ""
+                if self._known:
+                    has = f" Known are {listed(self._known)}."
                 raise ProgramError(
                     f"The collectives of {side.name} are not known: {side}{has}"
                 )
         old, new = (side.collectives or () for side in sides)
         if before != "requested":
             return compare(old, new, (before, after))
+        # The plan says for which value each of them is.
         if self.plan is not None:
             new = inherited(self.plan.collectives, new)
-        found = compare(old, new, (before, after))
-        return replace(found, spread=self._spread())
+        comparison = compare(old, new, (before, after))
+        return replace(comparison, spread=self._spread())
+
+    @property
+    def _known(self) -> list[str]:
+        """The stages whose collectives are known, by name."""
+        return [stage.name for stage in self.all if stage.collectives is not None]
 
     def _spread(self) -> tuple[int, int] | None:
         """How many of the values that the program makes have an axis, and how many are."""
         if self.plan is None or self.plan.error is not None:
             return None
         made = [op for op in self.plan.ops if op.kind != "argument"]
-        return sum(1 for op in made if op.spec.axes), len(made)
+        return sum(bool(op.spec.axes) for op in made), len(made)
 
     def __str__(self) -> str:
         return explanation(self)
 
     def __repr__(self) -> str:
-        known = [r.name for r in self.all if r.collectives is not None]
-        return f"Stages({self.program.name}: {', '.join(known) or 'requested only'})"
+        known = ", ".join(self._known) or "requested only"
+        return f"Stages({self.program.name}: {known})"

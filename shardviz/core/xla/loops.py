@@ -68,15 +68,17 @@ class Loops:
         trips = self.trips(call)
         if trips is None or caller.trips is None:
             return ExecutionCount(True, None)
-        # The condition runs once more, which ends the loop.
-        is_body = computation is call.called[0]
-        return ExecutionCount(True, caller.trips * (trips if is_body else trips + 1))
+        if computation is not call.called[0]:
+            trips += 1  # the condition runs once more, which ends the loop
+        return ExecutionCount(True, caller.trips * trips)
 
     def trips(self, loop: Instruction) -> int | None:
         """How often the body of a loop runs; None where that is not known."""
         if loop not in self._trips:
             known = loop.trips
-            self._trips[loop] = _counted(loop) if known is None else known
+            if known is None:
+                known = _counted(loop)
+            self._trips[loop] = known
         return self._trips[loop]
 
 
@@ -86,7 +88,7 @@ def _counted(loop: Instruction) -> int | None:
     test = condition.root
     if test.opcode != "compare":
         return None
-    left, right = (_traced(operand) for operand in test.operands)
+    left, right = map(_traced, test.operands)
     # The index may stand on either side.
     for index, bound, way in (
         (left, right, test.direction),
@@ -108,10 +110,12 @@ def _traced(value: Instruction, element: int | None = None) -> int | _Element | 
         value: the value.
         element: the element of it that is meant, where it is a tuple.
     """
-    path = [] if element is None else [element]
+    path = []  # the elements of tuples within tuples, outermost first
+    if element is not None:
+        path.append(element)
     for _ in range(_DEEPEST):
-        if value.opcode == "parameter":
-            return _Element(path[0]) if len(path) == 1 else None
+        if value.opcode == "parameter" and len(path) == 1:
+            return _Element(path[0])
         if value.opcode == "constant":
             return value.integer
         if value.opcode == "get-tuple-element":
@@ -134,33 +138,39 @@ def _step(index: _Element, body: Computation) -> int | None:
     made = root.operands[index.index]
     if made.opcode != "add":
         return None
-    terms = [_traced(operand) for operand in made.operands]
-    constants = [term for term in terms if isinstance(term, int)]
-    return constants[0] if index in terms and len(constants) == 1 else None
+    # The constant may stand on either side, too.
+    left, right = map(_traced, made.operands)
+    if left == index and isinstance(right, int):
+        return right
+    if right == index and isinstance(left, int):
+        return left
+    return None
 
 
 def _initial(index: _Element, loop: Instruction, depth: int = 0) -> int | None:
     """The value of an element before a loop."""
-    found = _traced(loop.operands[0], index.index)
-    if not isinstance(found, _Element):
-        return found
+    value = _traced(loop.operands[0], index.index)
+    if not isinstance(value, _Element):
+        return value
     # It comes out of a loop around this one.
     calls = [c for c in loop.computation.callers if c.opcode == "while"]
-    return _value(found, calls[0], depth + 1) if len(calls) == 1 else None
+    if len(calls) != 1:
+        return None
+    return _value(value, calls[0], depth + 1)
 
 
 def _value(
-    found: int | _Element | None, loop: Instruction, depth: int = 0
+    value: int | _Element | None, loop: Instruction, depth: int = 0
 ) -> int | None:
     """The value of a constant, or of an element that a loop does not change."""
-    if not isinstance(found, _Element):
-        return found
+    if not isinstance(value, _Element):
+        return value
     root = loop.called[0].root
     if depth > _DEEPEST or root.opcode != "tuple":
         return None
-    if _traced(root.operands[found.index]) != found:
+    if _traced(root.operands[value.index]) != value:
         return None
-    return _initial(found, loop, depth)
+    return _initial(value, loop, depth)
 
 
 def trip_count(first: int, last: int, step: int, way: str) -> int | None:
@@ -171,7 +181,10 @@ def trip_count(first: int, last: int, step: int, way: str) -> int | None:
     """
     gap = last - first
     if way == "NE":
-        return gap // step if gap % step == 0 and gap // step >= 0 else None
+        # A step that jumps over the bound never ends the loop.
+        if gap % step or gap // step < 0:
+            return None
+        return gap // step
     if way not in _FLIPPED or (step > 0) != (way in ("LT", "LE")):
         return None
     if way == "LE":

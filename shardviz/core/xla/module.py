@@ -140,27 +140,33 @@ class Instruction:
         if own != "async-start":
             return self.operands[0].wrapped
         (inside,) = self.called
-        others = (i.opcode for i in inside.instructions if i is not inside.root)
-        return inside.root if set(others) <= {"parameter"} else None
+        # XLA prints only a computation of one operation in this short form.
+        for instruction in inside.instructions:
+            if instruction is not inside.root and instruction.opcode != "parameter":
+                return None
+        return inside.root
 
     @property
     def kind(self) -> str:
         """The kind of collective, whether it is started, waited for or both; or `""`."""
         kind = self.opcode.removesuffix("-start").removesuffix("-done")
-        return kind if kind in COLLECTIVES else ""
+        if kind not in COLLECTIVES:
+            return ""
+        return kind
 
     @property
     def attributes(self) -> Message:
         """The message that has the groups and dimensions of a collective."""
-        return self._message if self.wrapped is None else self.wrapped.attributes
+        if self.wrapped is None:
+            return self._message
+        return self.wrapped.attributes
 
     @cached_property
     def operands(self) -> tuple[Instruction, ...]:
         """What it reads, in order."""
         known = self.computation.by_number
-        return tuple(
-            known[n] for n in self._message.numbers(INSTRUCTION["operand_ids"])
-        )
+        own = self._message.numbers(INSTRUCTION["operand_ids"])
+        return tuple(map(known.__getitem__, own))
 
     @property
     def users(self) -> list[Instruction]:
@@ -172,7 +178,7 @@ class Instruction:
         """The computations that it calls; of a loop the body, then the condition."""
         known = self.computation.module.by_number
         own = self._message.numbers(INSTRUCTION["called_computation_ids"])
-        return tuple(known[number] for number in own)
+        return tuple(map(known.__getitem__, own))
 
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
@@ -185,7 +191,7 @@ class Instruction:
         metadata = self._metadata
         stack = self.computation.module.lines(metadata)
         op = metadata.text(METADATA["op_name"])
-        return InstructionSource(op, stack[0] if stack else "", stack)
+        return InstructionSource(op, (*stack, "")[0], stack)
 
     @property
     def op(self) -> str:
@@ -237,18 +243,21 @@ class Instruction:
     @cached_property
     def frontend(self) -> dict[str, str]:
         """Attributes that travel with it through all passes, by name."""
-        entries = self.attributes.message(INSTRUCTION["frontend_attributes"])
-        own = {m.text(1): m.text(2) for m in entries.messages(1)}
-        if self.attributes is not self._message:
-            entries = self._message.message(INSTRUCTION["frontend_attributes"])
-            own.update((m.text(1), m.text(2)) for m in entries.messages(1))
+        # A start may have attributes beside those of what it wraps, which come last.
+        own: dict[str, str] = {}
+        for message in (self.attributes, self._message):
+            entries = message.message(INSTRUCTION["frontend_attributes"])
+            for entry in entries.messages(1):
+                own[entry.text(1)] = entry.text(2)
         return own
 
     @property
     def trips(self) -> int | None:
         """How often a loop runs, where XLA writes it."""
         known = _TRIPS.search(self.backend_config)
-        return int(known[1]) if known else None
+        if known is None:
+            return None
+        return int(known[1])
 
     @property
     def integer(self) -> int | None:
@@ -263,8 +272,10 @@ class Instruction:
     @property
     def reducer(self) -> str:
         """The operation that a sum, maximum or the like reduces with; or `""`."""
-        own = self if self.wrapped is None else self.wrapped
-        return own.called[0].root.opcode if self.kind and own.called else ""
+        own = self.wrapped or self
+        if not self.kind or not own.called:
+            return ""
+        return own.called[0].root.opcode
 
     def __repr__(self) -> str:
         return f"Instruction({self.name})"
@@ -294,12 +305,16 @@ class Computation:
     @cached_property
     def by_number(self) -> dict[int, Instruction]:
         """Its instructions by their numbers."""
-        made = (Instruction(data, self) for data in self._data)
-        return {instruction.number: instruction for instruction in made}
+        by_number: dict[int, Instruction] = {}
+        for data in self._data:
+            instruction = Instruction(data, self)
+            by_number[instruction.number] = instruction
+        return by_number
 
     @cached_property
     def instructions(self) -> list[Instruction]:
         """Its instructions in the order in which they run, where that is known."""
+        # Before the last pass there is no schedule, and the order is one of several.
         order = self.module.schedule.get(self.number, ())
         if len(order) == len(self.by_number):
             return [self.by_number[number] for number in order]
@@ -310,8 +325,8 @@ class Computation:
         """Number of an instruction to those that read its result, each once."""
         users: dict[int, list[Instruction]] = {}
         for instruction in self.instructions:
-            for operand in dict.fromkeys(i.number for i in instruction.operands):
-                users.setdefault(operand, []).append(instruction)
+            for operand in dict.fromkeys(instruction.operands):
+                users.setdefault(operand.number, []).append(instruction)
         return users
 
     @property
@@ -332,8 +347,11 @@ class Computation:
     @cached_property
     def parameters(self) -> dict[int, Instruction]:
         """Its parameters by number."""
-        found = (i for i in self.instructions if i.opcode == "parameter")
-        return {parameter.parameter_number: parameter for parameter in found}
+        parameters: dict[int, Instruction] = {}
+        for instruction in self.instructions:
+            if instruction.opcode == "parameter":
+                parameters[instruction.parameter_number] = instruction
+        return parameters
 
     def __repr__(self) -> str:
         return f"Computation({self.name})"
@@ -375,13 +393,12 @@ class Module:
 
     def instructions(self) -> Iterator[Instruction]:
         """Every instruction, in the order of XLA's text, without what others wrap."""
-        wrapped = {
-            i.wrapped.computation.number
-            for i in self._of_opcode("async-start")
-            if i.wrapped is not None
-        }
+        hidden = set()
+        for start in self._of_opcode("async-start"):
+            if start.wrapped is not None:
+                hidden.add(start.wrapped.computation)
         for computation in self.computations:
-            if computation.number not in wrapped:
+            if computation not in hidden:
                 yield from computation.instructions
 
     def _of_opcode(self, opcode: str) -> Iterator[Instruction]:
@@ -398,6 +415,7 @@ class Module:
         for computation in self.computations:
             for instruction in computation.instructions:
                 own = instruction._message
+                # Of an operation in three parts only the start calls.
                 if own.text(INSTRUCTION["opcode"]) in _ASYNC[1:]:
                     continue
                 numbers = own.numbers(INSTRUCTION["called_computation_ids"])
@@ -453,7 +471,9 @@ class Module:
         # An operation that was made without a stack has one line.
         file = metadata.text(METADATA["source_file"])
         line = metadata.number(METADATA["source_line"])
-        return (line_in_words(file, line),) if line and is_user_file(file) else ()
+        if not line or not is_user_file(file):
+            return ()
+        return (line_in_words(file, line),)
 
     def _user_lines(self, frame: int) -> Iterator[str]:
         files, locations, frames = self._frames
@@ -471,6 +491,7 @@ class Module:
 
 
 _OWN = str(Path(__file__).parents[2]) + os.sep
+# The functions of the gallery stand for a user's own.
 _GALLERY = _OWN + "gallery" + os.sep
 _NOT_USER = (
     "site-packages",
@@ -501,8 +522,11 @@ def line_in_words(path: str, line: int | str) -> str:
     >>> line_in_words("/home/me/model.py", 12), line_in_words("/tmp/ipykernel_7/31.py", 3)
     ('model.py:12', 'cell:3')
     """
-    in_cell = "ipykernel_" in path or path.startswith("<ipython-input")
-    return f"{'cell' if in_cell else os.path.basename(path)}:{line}"
+    name = os.path.basename(path)
+    # The file of a cell is temporary, and its name means nothing to anybody.
+    if "ipykernel_" in path or path.startswith("<ipython-input"):
+        name = "cell"
+    return f"{name}:{line}"
 
 
 _MAX_STEPS = 4  # instructions further away come from other lines
@@ -524,12 +548,22 @@ def source_of(instruction: Instruction, kind: str) -> InstructionSource:
         for near in nearest:
             if not near.source.source:
                 continue
-            op = own.op if "/" in own.op else near.op
-            return (own if own.source else near.source)._replace(op=op)
-        makers = [m for near in nearest for m in near.operands[:3]]
-        readers = [r for near in nearest for r in near.users[:2]]
-        sums = kind in ("all-reduce", "reduce-scatter")
-        nearest = makers + readers if sums else readers + makers
+            source = near.source
+            if own.source:
+                source = own
+            if "/" in own.op:
+                return source._replace(op=own.op)
+            return source._replace(op=near.op)
+        makers: list[Instruction] = []
+        readers: list[Instruction] = []
+        for near in nearest:
+            makers += near.operands[:3]
+            readers += near.users[:2]
+        # A sum completes what was made; anything else is for what reads it.
+        if kind in ("all-reduce", "reduce-scatter"):
+            nearest = makers + readers
+        else:
+            nearest = readers + makers
     return own
 
 

@@ -61,13 +61,13 @@ def replicas_of(
     """
     if paired:
         axes = axes_of_pairs(groups, names, sizes)
-        size = 1 if groups else 0
-        for name, length in zip(names, sizes, strict=True):
-            if groups and name in axes:
-                size *= length
-        return Replicas(groups, axes, size)
-    lengths = {len(group) for group in groups}
-    size = lengths.pop() if len(lengths) == 1 else 0
+        if not groups:
+            return Replicas(groups, axes, 0)
+        shape = dict(zip(names, sizes, strict=True))
+        return Replicas(groups, axes, math.prod(map(shape.__getitem__, axes)))
+    size, *others = {*map(len, groups)} or {0}
+    if others:
+        size = 0  # not one size for all
     return Replicas(groups, axes_of_groups(groups, names, sizes), size)
 
 
@@ -83,13 +83,14 @@ class GroupReader:
         self, names: Sequence[str], sizes: Sequence[int], slices: Slices | None = None
     ) -> None:
         self._names, self._sizes, self._slices = names, sizes, slices
-        self._known: dict[tuple[bytes, ...], Replicas] = {}
+        self._known: dict[tuple[bytes | bool, ...], Replicas] = {}
 
     def of(self, collective: Instruction) -> Replicas:
         """The groups of a collective."""
         attributes = collective.attributes
         paired = collective.kind == _PERMUTATION
-        key = (b"paired" if paired else b"",)
+        key: tuple[bytes | bool, ...] = (paired,)
+        # The empty bytes keep apart what different fields hold.
         for field in _GROUP_FIELDS:
             key += (b"", *attributes.each(field))
         if key not in self._known:
@@ -182,13 +183,16 @@ def _mesh_groups(message: Message) -> Groups:
                 inside.append(position[other, low])
     outside = [i for i in range(len(lengths)) if i not in inside]
     across = math.prod(lengths[i] for i in inside)
+    # Row by row a group then has all parts that the collective runs over.
     ids = _mesh_devices(mesh, math.prod(sizes))
     return _rows(ids.reshape(lengths).transpose(outside + inside).reshape(-1, across))
 
 
 def _mesh_devices(mesh: Message, total: int) -> np.ndarray:
     # jax 0.10 lists the devices; later ones say how their order comes about.
-    ids = np.array(mesh.numbers(2)) if 2 in mesh else np.arange(total)
+    ids = np.arange(total)
+    if 2 in mesh:
+        ids = np.array(mesh.numbers(2))
     for iota in mesh.messages(3):
         ids = ids.reshape(iota.numbers(1)).transpose(iota.numbers(2)).reshape(-1)
     return ids
@@ -215,6 +219,7 @@ def axes_of_groups(
     lengths = {len(group) for group in groups}
     if len(lengths) != 1 or sum(map(len, groups)) != total:
         return ()
+    # A module may name devices that are not in this mesh.
     positions = np.array(groups)
     if positions.max() >= total:
         return ()
@@ -229,7 +234,9 @@ def axes_of_groups(
         block *= int(different[0])
         if different[0] > 1:
             axes.append(name)
-    return tuple(axes) if block == positions.shape[1] else ()
+    if block != positions.shape[1]:
+        return ()
+    return tuple(axes)
 
 
 def axes_of_pairs(
@@ -280,7 +287,9 @@ class Slices:
         ((0, 1), (2, 3))
         """
         spread: list[tuple[int, ...]] = []
-        chosen = self.positions if only is None else self.positions[only : only + 1]
+        chosen = self.positions
+        if only is not None:
+            chosen = chosen[only : only + 1]
         for own in chosen:
             for group in groups:
                 if max(group, default=0) >= self.size:
@@ -310,9 +319,12 @@ class Slices:
             for part in target.replace("->", ",").strip("{}").split("},{"):
                 groups.append(_with_ranges(part))
         known = self.position_of
-        if any(device not in known for group in groups for device in group):
-            return ()
-        return tuple(tuple(known[device] for device in group) for group in groups)
+        crossing: list[tuple[int, ...]] = []
+        for group in groups:
+            if not known.keys() >= set(group):
+                return ()
+            crossing.append(tuple(map(known.__getitem__, group)))
+        return tuple(crossing)
 
 
 def slices_of(module: Module, device_ids: Sequence[int]) -> Slices | None:
@@ -328,9 +340,11 @@ def slices_of(module: Module, device_ids: Sequence[int]) -> Slices | None:
         return None
     number = ids // FIRST_ID
     slices = [np.flatnonzero(number == n) for n in np.unique(number)]
-    if {len(each) for each in slices} != {size}:
+    # Without ids that tell the slices apart, or of a part of one, nothing is known.
+    if {*map(len, slices)} != {size}:
         return None
-    return Slices(np.stack(slices), {int(i): at for at, i in enumerate(ids)})
+    places = dict(zip(ids.tolist(), range(len(ids)), strict=True))
+    return Slices(np.stack(slices), places)
 
 
 def _with_ranges(text: str) -> list[int]:
