@@ -83,7 +83,7 @@ def test_an_attached_chip_whose_figures_are_published_has_its_least_times(monkey
 
 @pytest.mark.usefixtures("eight_devices")
 def test_what_only_the_partitioner_knows_is_said_of_the_compiled_collectives_too(monkeypatch):
-    read, stages = collectives.read_collectives, iter(["Found by the partitioner.", ""])
+    read, stages = collectives.read_collectives, iter(["", "Found by the partitioner."])
 
     def telling(*given):
         cause = next(stages)

@@ -55,12 +55,16 @@ class Torus:
     @cached_property
     def shape(self) -> tuple[int, ...]:
         """Chips along each axis of a slice."""
-        return self.topology.shape if self.topology.chip.axes else ()
+        if not self.topology.chip.axes:
+            return ()
+        return self.topology.shape
 
     @property
     def wraps(self) -> tuple[bool, ...]:
         """Which axes close to a ring."""
-        return self.topology.wraps if self.shape else ()
+        if not self.shape:
+            return ()
+        return self.topology.wraps
 
     @property
     def chips(self) -> int:
@@ -73,8 +77,9 @@ class Torus:
         if not self.shape:
             return np.zeros((self.chips, 0), np.int64)
         inside = np.arange(self.chips) % math.prod(self.shape)
-        found = np.unravel_index(inside, tuple(reversed(self.shape)))
-        return np.stack(list(reversed(found)), axis=1).astype(np.int64)
+        # numpy counts the last axis fastest, a slice its first.
+        coords = np.unravel_index(inside, self.shape[::-1])
+        return np.stack(coords[::-1], axis=1).astype(np.int64)
 
     @cached_property
     def slice_of(self) -> np.ndarray:
@@ -85,17 +90,19 @@ class Torus:
     @property
     def parts(self) -> int:
         """How many slices, or hosts of GPUs: only the network joins them."""
-        return self.topology.slices if self.shape else self.topology.hosts
+        if not self.shape:
+            return self.topology.hosts
+        return self.topology.slices
 
     @cached_property
     def chip_of(self) -> np.ndarray:
         """int64 [devices]: the chip of each device, in the topology's order of devices."""
         if not self.shape:
             return np.arange(self.chips)
-        found = self.topology.slice_indices
+        chips = self.topology.slice_indices
         for axis in reversed(range(len(self.shape))):
-            found = found * self.shape[axis] + self.topology.coords[:, axis]
-        return found
+            chips = chips * self.shape[axis] + self.topology.coords[:, axis]
+        return chips
 
     def next_chip(self, axis: int) -> np.ndarray:
         """int64 [chips]: the next chip along an axis; -1 where there is no link to one."""
@@ -158,16 +165,17 @@ class LinkUse:
         {'NVLink': 2088, 'network': 1342}
         """
         chip = self.torus.topology.chip
-        found: dict[str, float | None] = {}
+        times: dict[str, float | None] = {}
         for name, load, rate in (
             ("ICI", self.ici, chip.link_bandwidth),
             ("NVLink", self.nvlink, chip.link_bandwidth),
             ("network", self.network, chip.network_bandwidth),
         ):
+            # The busiest link is the last to be done.
             most = float(load.max(initial=0.0))
             if most:
-                found[name] = None if rate is None else most * size / rate
-        return found
+                times[name] = rate and most * size / rate
+        return times
 
     def seconds(self, size: float) -> float | None:
         """The least seconds for `size` bytes on each device; None where a rate is not
@@ -218,10 +226,11 @@ def _flat(groups: Any, topology: Topology) -> tuple[np.ndarray, np.ndarray]:
     """The members of all groups, and the number of the group of each."""
     arrays = [np.asarray(g, np.int64).reshape(-1) for g in groups]
     rows = np.concatenate([*arrays, np.zeros(0, np.int64)])
-    if len(rows) and not 0 <= rows.min() <= rows.max() < topology.devices:
+    strange = rows[(rows < 0) | (rows >= topology.devices)]
+    if len(strange):
         raise TargetError(
-            f"{topology} has {plural(topology.devices, 'device')}, numbered from 0; a group names"
-            f" {int(rows.max() if rows.max() >= topology.devices else rows.min())}."
+            f"{topology} has {plural(topology.devices, 'device')}, numbered from 0; a group"
+            f" names {strange.max()}."
         )
     return rows, np.repeat(np.arange(len(arrays)), [len(a) for a in arrays])
 
@@ -380,7 +389,10 @@ def _blocks(
     sizes[(torus.slice_of[chips] != torus.slice_of[chips[:, :1]]).any(axis=1)] = 0
     for shape in np.unique(sizes, axis=0):
         rows = np.flatnonzero((sizes == shape).all(axis=1))
-        yield rows, tuple(shape.tolist()) if shape.all() else None
+        if shape.all():
+            yield rows, tuple(shape.tolist())
+        else:
+            yield rows, None
 
 
 def _lines(grid: np.ndarray, axis: int) -> np.ndarray:
@@ -566,8 +578,11 @@ class _Traffic:
         before[following[linked]] = np.flatnonzero(linked)
         while len(at):
             self.ici[:, axis, way] += np.bincount(at, share, self.torus.chips)
-            on = (following if way == 0 else before)[at]
-            link = at if way == 0 else on
+            if way == 0:
+                link, on = at, following[at]
+            else:
+                # The link back is that of the chip before, which owns it both ways.
+                link = on = before[at]
             np.minimum.at(self._first[:, axis], link, group)
             np.maximum.at(self._last[:, axis], link, group)
             hops = hops - 1

@@ -47,7 +47,7 @@ from shardviz.core.program.movement_steps import (
 from shardviz.core.program.report import Collective
 from shardviz.core.program.roofline import collective_link_use
 
-RESHARD = "reshard"
+RESHARD = "reshard"  # no collective, but shown like one
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +135,9 @@ class Movement(Displayed):
         """How many contributions make a chunk complete: one per device in a sum, else
         1.
         """
-        return self.size if self.sums else 1
+        if self.sums:
+            return self.size
+        return 1
 
     @property
     def grid(self) -> DeviceGrid:
@@ -194,7 +196,9 @@ class Movement(Displayed):
             return self.first[device]
         if self.kind == "all-to-all":
             return device * self.size + np.arange(self.size)
-        return np.arange(self.chunks.count) if self.sums else self._own(device)
+        if self.sums:
+            return np.arange(self.chunks.count)
+        return self._own(device)
 
     def at_end(self, device: int) -> np.ndarray:
         """int64: the chunks that a device needs after the last step."""
@@ -257,14 +261,18 @@ class Movement(Displayed):
         every = np.arange(self.chunks.count)
         held = np.zeros((self.size, self.chunks.count), np.uint64)
         for device in range(self.size):
-            held[device, self.at_start(device)] = 1 << device if self.sums else 1
+            bit = 1
+            if self.sums:
+                bit = 1 << device  # who contributed, in one number
+            held[device, self.at_start(device)] = bit
         yield held.copy()
         for number, step in enumerate(self.steps):
             sent = held[step.source, step.chunk]
             if not step.keeps:
                 held[step.source, step.chunk] = 0
-            before = held[step.target, step.chunk] if step.adds else np.uint64(0)
-            held[step.target, step.chunk] = before | sent
+            if step.adds:
+                sent |= held[step.target, step.chunk]
+            held[step.target, step.chunk] = sent
             if self.layouts and number == len(self.steps) - 1:
                 for device in range(self.size):  # the old shard is gone
                     held[device, np.setdiff1d(every, self.at_end(device))] = 0
@@ -283,8 +291,11 @@ class Movement(Displayed):
                 runs.append((self.steps[first], phase.steps))
                 first += phase.steps
             return runs
-        alike = groupby(self.steps, key=lambda step: step.about)
-        return [(next(some), 1 + len(list(some))) for _, some in alike]
+        runs = []
+        for _, group in groupby(self.steps, key=lambda step: step.about):
+            alike = list(group)
+            runs.append((alike[0], len(alike)))
+        return runs
 
     def every_step(self) -> Iterator[MovementStep]:
         """The steps with all their transfers, also those of a large group."""
@@ -339,7 +350,9 @@ def _apply(step: MovementStep, held: list[dict[int, np.ndarray]]) -> None:
         for source, _, chunk in rows:
             held[source].pop(chunk)
     for (_, target, chunk), value in zip(rows, sent, strict=True):
-        held[target][chunk] = held[target][chunk] + value if step.adds else value
+        if step.adds:
+            value = held[target][chunk] + value
+        held[target][chunk] = value
 
 
 def _checked_values(values: Sequence[Any], movement: Movement) -> list[np.ndarray]:
@@ -350,11 +363,10 @@ def _checked_values(values: Sequence[Any], movement: Movement) -> list[np.ndarra
             f"This movement takes {plural(movement.size, 'array')} of one shape, one per device;"
             f" got {len(arrays):,} of {listed(sorted(shapes))}."
         )
-    wanted = movement.layouts[0].shard_shape if movement.layouts else None
-    if wanted is not None and shapes != {wanted}:
+    if movement.layouts and shapes != {movement.layouts[0].shard_shape}:
         raise ProgramError(
-            f"Each device of this reshard has a shard of {list(wanted)}; got"
-            f" {listed(sorted(shapes))}."
+            "Each device of this reshard has a shard of"
+            f" {list(movement.layouts[0].shard_shape)}; got {listed(sorted(shapes))}."
         )
     return arrays
 
@@ -376,6 +388,7 @@ def _cut(
                 f" {plural(m.size, 'device')}. Take an array and a dimension that does."
             )
         blocks = np.split(array, m.size, axis=split)
+    # On a torus each block goes in parts, along several axes at the same time.
     parts: list[np.ndarray] = []
     for block in blocks:
         parts += np.array_split(block.reshape(-1), m.chunks.parts)
@@ -418,7 +431,9 @@ def _join(
     for n in range(0, len(wanted), m.chunks.parts):
         parts = wanted[n : n + m.chunks.parts]
         blocks.append(np.concatenate(parts).reshape(shape))
-    return np.concatenate(blocks, axis=concat) if len(blocks) > 1 else blocks[0]
+    if len(blocks) == 1:
+        return blocks[0]  # which may have no dimension to join along
+    return np.concatenate(blocks, axis=concat)
 
 
 def collective_movement(
@@ -460,21 +475,24 @@ def collective_movement(
     if hosts is not None:
         where = np.asarray(hosts, np.int64)
     total = parse_bytes(size, "The size of a collective", ProgramError)
-    groups = rows
+    groups: Any = None
     if kind == PERMUTE:
         sends = np.asarray(pairs, np.int64).reshape(-1, 2)
         if not len(sends):  # to the right, around
             every = np.arange(len(ids))
             sends = np.stack([every, np.roll(every, -1)], axis=1)
         made = _permutation(ids, where, total, sends)
-        groups = None if rows is None else rows[sends]
+        if rows is not None:
+            groups = rows[sends]
     else:
         chosen = chosen_algorithm(kind, algorithm, where, topology, rows)
         made = _regular(kind, ids, where, total, chosen)
+        if rows is not None:
+            groups = [rows]
     made = replace(made, mesh_axes=tuple(mesh_axes))
     if topology is None or groups is None:
         return made
-    links = route(topology, groups if kind == PERMUTE else [groups], kind)
+    links = route(topology, groups, kind)
     return replace(made, seconds=links.seconds(total), topology=topology)
 
 
@@ -503,6 +521,9 @@ def _permutation(
     source, target = pairs[pairs[:, 0] != pairs[:, 1]].T
     chunks, together = Chunks(count, total, 1), np.zeros(len(source), np.int64)
     steps = tuple(listed_steps(together, source, target, source, chunks, hosts))
+    sent = 0
+    if steps:
+        sent = total
     return Movement(
         PERMUTE,
         ids,
@@ -511,7 +532,7 @@ def _permutation(
         steps,
         Algorithm("direct", ring_grid(count)),
         total,
-        total if len(steps) else 0,
+        sent,
         first=tuple(first),
         last=tuple(last),
     )
@@ -613,6 +634,7 @@ def movement_of(
     hosts, rows = mesh.process_indices.reshape(-1), None
     if topology is not None:
         rows = device_rows(mesh, topology)
+        # The processes of a mesh are real; those of one process may be simulated.
         if len(mesh.processes) == 1:
             hosts = topology.process_indices[rows]
         rows = rows[at]
@@ -629,6 +651,7 @@ def movement_of(
     )
     if topology is None:
         return made
+    # All groups at once may share links, which one alone does not show.
     links = collective_link_use(collective, mesh, topology)
     if links is None:
         return made
@@ -641,7 +664,8 @@ def _groups_of(collective: Collective, mesh: MeshSpec) -> Any:
         if collective.kind == PERMUTE:
             return chains_of(np.asarray(collective.groups, np.int64))
         return collective.groups
-    known = bool(axes) and all(axis in mesh.shape for axis in axes)
+    # A part of an axis is no axis of the mesh; of no axes there is nothing to go by.
+    known = bool(axes) and mesh.shape.keys() >= set(axes)
     if not known or collective.kind == PERMUTE:
         over = f", over {listed(axes)}" if axes else ""
         raise ProgramError(

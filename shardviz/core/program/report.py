@@ -92,7 +92,9 @@ class Member:
 
 
 def _without_source(cause: Any) -> Any:
-    return cause and cause.without_source()
+    if isinstance(cause, str):
+        return cause
+    return cause.without_source()
 
 
 @dataclass(frozen=True, repr=False)

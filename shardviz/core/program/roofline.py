@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -108,7 +107,9 @@ class Roofline(Displayed, Fact):
         for row in self.rows:
             if row.part == part and row.seconds is not None:
                 known.append(row.seconds)
-        return sum(known) if known else None
+        if not known:
+            return None
+        return sum(known)
 
     @property
     def compute_s(self) -> float | None:
@@ -169,7 +170,9 @@ class Roofline(Displayed, Fact):
     @property
     def fits(self) -> bool | None:
         """Whether a device has the memory; None where that is not known."""
-        return None if self.fit is None else self.fit.ok
+        if self.fit is None:
+            return None
+        return self.fit.ok
 
     @property
     def words(self) -> str:
@@ -207,23 +210,27 @@ def roofline(
     """
     if not isinstance(report, Report):
         raise ProgramError(f"A roofline is that of a Report; got {shown(report)}.")
-    topology = Topology.parse(where) if isinstance(where, str) else where
-    if isinstance(topology, Chip):
-        chip, placed, name = topology, None, topology.name
+    if isinstance(where, str):
+        where = Topology.parse(where)
+    if isinstance(where, Chip):
+        chip, placed, name = where, None, where.name
     else:
-        chip, placed, name = topology.chip, topology, str(topology)
-    ops = op_costs(plan) if plan is not None else ()
-    some = report.collectives
-    if some is None:
-        some = report.partitioned or ()
-    moves = _longest_first(_collective_bound(c, chip, placed, mesh) for c in some)
-    rows = (*_totals(report, chip, ops), *moves)
+        chip, placed, name = where.chip, where, str(where)
+    ops: tuple[OpCost, ...] = ()
+    if plan is not None:
+        ops = op_costs(plan)
+    # A program that failed to compile may have been partitioned.
+    collectives = report.collectives
+    if collectives is None:
+        collectives = report.partitioned or ()
+    moves = [_collective_bound(c, chip, placed, mesh) for c in collectives]
+    rows = (*_totals(report, chip, ops), *_longest_first(moves))
     known_places = placed is not None and mesh is not None
     return Roofline(
         name,
         chip,
         rows,
-        _longest_first(_op_bound(op, chip) for op in ops),
+        _longest_first([_op_bound(op, chip) for op in ops]),
         needed_bytes(report.memory),
         report.memory.capacity or chip.device_bytes,
         _notes(report, chip, rows, known_places, bool(ops)),
@@ -251,8 +258,9 @@ def with_operations(report: Report | None, plan: Plan | None) -> Roofline | None
     known = report.roofline
     if plan is None or plan.error is not None:
         return known
-    where = known.chip if known.where == known.chip.name else known.where
-    return roofline(report, where, report.mesh, plan)
+    if known.where == known.chip.name:
+        return roofline(report, known.chip, report.mesh, plan)
+    return roofline(report, known.where, report.mesh, plan)
 
 
 def collective_link_use(
@@ -295,8 +303,10 @@ def _link_use(
     topology: Topology,
 ) -> LinkUse:
     rows = device_rows(mesh, topology)
-    groups: Iterable[Any] = given or groups_over(mesh, axes)
-    return route(topology, [rows[np.asarray(g, np.int64)] for g in groups], kind)
+    groups = []
+    for positions in given or groups_over(mesh, axes):
+        groups.append(rows[np.asarray(positions, np.int64)])
+    return route(topology, groups, kind)
 
 
 def collective_name(collective: Collective) -> str:
@@ -343,7 +353,9 @@ def _collective_bound(
 def _without_topology(collective: Collective, chip: Chip) -> dict[str, float | None]:
     """Without a topology: all links of a chip at once, the most there can be."""
     sent = collective.sent_bytes
-    name = "ICI" if chip.axes else "NVLink"
+    name = "NVLink"
+    if chip.axes:
+        name = "ICI"
     if sent is None or chip.link_bandwidth is None:
         return {name: None}
     # A chip forwards nothing in an exchange that its links could not take in one hop.
@@ -356,7 +368,7 @@ def _totals(report: Report, chip: Chip, ops: tuple[OpCost, ...]) -> list[Bound]:
     flops, note = report.cost.get("flops"), None
     planned = sum(op.total_flops or 0.0 for op in ops)
     if report.loops and not ops:
-        note = _LOOPS_ONCE
+        note = _LOOPS_ONCE  # without a plan nobody knows what a body costs
     # XLA's count is of what is left after simplifying, a little less than the plan's;
     # far less is a loop whose body it counted once.
     if planned and (flops is None or planned > 1.5 * flops):
@@ -378,17 +390,22 @@ def _moved(
 
     Of the plan only products count, since everything else may be fused with them.
     """
-    products = [op for op in ops if op.is_product]
     moved = report.cost.get("bytes accessed")
+    planned = again = 0
+    for op in ops:
+        if op.is_product:
+            planned += op.bytes * op.executions
+            again += op.bytes * (op.executions - 1)
     if moved is None:
-        planned = sum(op.bytes * op.executions for op in products)
         return planned or None, RooflineNote("planned bytes")
     if not report.loops:
         return moved, None
     if not ops:
         return moved, _LOOPS_ONCE
-    again = sum(op.bytes * (op.executions - 1) for op in products)
-    return moved + again, RooflineNote("products added") if again else None
+    # XLA counts the body of a loop once.
+    if not again:
+        return moved, None
+    return moved + again, RooflineNote("products added")
 
 
 def _rated(
@@ -402,7 +419,9 @@ def _rated(
 
 def _per_device(rate: float | None, chip: Chip) -> float | None:
     """The share of one device in the rate of a chip."""
-    return None if rate is None else rate / chip.devices
+    if rate is None:
+        return None
+    return rate / chip.devices
 
 
 def _op_bound(op: OpCost, chip: Chip) -> Bound:

@@ -101,21 +101,23 @@ class _Reader:
     def each_once(self) -> list[Instruction]:
         """The instructions with a collective, without repetitions."""
         chains: set[Hashable] = set()
-        found: list[Instruction] = []
+        result: list[Instruction] = []
         for one in self.module.instructions():
             if one.opcode == "recv":
                 if one.frontend.get(_TRANSFER) in _CROSSINGS:
-                    found.append(one)
+                    result.append(one)
             elif one.kind and not one.opcode.endswith(("-done", "-update")):
                 # TPU's compiler splits a collective into parts that share a channel
                 # and a chain, and fuses each with other work. The first part counts.
                 chain = _chain(one)
                 if chain is None or chain not in chains:
-                    found.append(one)
+                    result.append(one)
                 chains.add(chain)
-        return found if self.slices is None else self._of_all_slices(found)
+        if self.slices is not None:
+            return self._of_all_slices(result)
+        return result
 
-    def _of_all_slices(self, found: list[Instruction]) -> list[Instruction]:
+    def _of_all_slices(self, given: list[Instruction]) -> list[Instruction]:
         """Joins permutations that the compiler wrote once for each slice.
 
         One that moves nothing inside a slice is dropped: the send between slices is all
@@ -124,7 +126,7 @@ class _Reader:
         assert self.slices is not None
         result: list[Instruction] = []
         first: dict[Instruction, Instruction] = {}
-        for one in found:
+        for one in given:
             branch = _branch_of(one.computation)
             if branch is None or one.kind != "collective-permute":
                 result.append(one)
@@ -136,11 +138,11 @@ class _Reader:
             here = self.slices.spread(pairs_of(one), number)
             joint = first[conditional]
             self.by_slice[joint] = self.by_slice.get(joint, ()) + here
-        still: list[Instruction] = []
+        # What sends to itself only moves nothing.
         for one, pairs in self.by_slice.items():
             if all(sender == receiver for sender, receiver in pairs):
-                still.append(one)
-        return [one for one in result if one not in still]
+                result.remove(one)
+        return result
 
     def collective(self, own: Instruction) -> Collective:
         """What one instruction says."""
@@ -165,12 +167,17 @@ class _Reader:
             source = source_of(own, kind)
             operand, cause = self._operand(about)
         runs = self.loops.count(own.computation)
-        remade = rematerialized(own, self.module) if kind == "all-gather" else None
+        remade = None
+        if kind == "all-gather":
+            remade = rematerialized(own, self.module)
         if remade is not None and isinstance(cause, Cause):
             full, part = map(str, remade)
             cause = replace(
                 cause, code="rematerialised", operand=operand, full=full, part=part
             )
+        added_in = ""
+        if kind == "all-reduce" and not members:
+            added_in = _added_in(own)
         return Collective(
             kind=kind,
             mesh_axes=replicas.axes,
@@ -191,7 +198,7 @@ class _Reader:
             operand=operand,
             members=members,
             repeats=self._repeats(own, replicas),
-            added_in=_added_in(own) if kind == "all-reduce" and not members else "",
+            added_in=added_in,
         )
 
     def _repeats(self, own: Instruction, replicas: Replicas) -> str:
@@ -206,15 +213,19 @@ class _Reader:
             own.reducer,
         )
         first = self.first.setdefault(does, own.name)
-        return first if replicas.groups and first != own.name else ""
+        # Without its groups two of them may be between other devices.
+        if not replicas.groups or first == own.name:
+            return ""
+        return first
 
     def _operand(self, about: _About) -> tuple[ValueName, Cause]:
         """What a collective about one array sums or moves, and why."""
         own = about.instruction
         values = [self.causes.value(o, own, about.kind) for o in own.operands]
-        value = values[0] if values else NOBODY
-        if any(other.name != value.name for other in values):
-            value = NOBODY
+        # Of several that are not one value, none is the operand.
+        value = NOBODY
+        if len({other.name for other in values}) == 1:
+            value = values[0]
         return value.name, self._cause(about, value)
 
     def _cause(
@@ -278,7 +289,10 @@ class _Reader:
         if kind == "reduce-scatter":
             size *= replicas.size or math.prod(self.sizes)
         send = _send_of(receive)
-        own = send if kind in SUMS else receive
+        # A sum is made before it is sent; a gather is for what reads it.
+        own = receive
+        if kind in SUMS:
+            own = send
         source = source_of(own, kind)
         value = NOBODY
         if send.operands:
@@ -378,7 +392,9 @@ def _result_shapes(own: Instruction) -> tuple[Shape, ...]:
 def _text_of(shapes: Sequence[Shape]) -> str:
     """The type of the result as XLA prints it; a tuple stands in parentheses."""
     text = ", ".join(map(str, shapes))
-    return f"({text})" if len(shapes) > 1 else text
+    if len(shapes) > 1:
+        return f"({text})"
+    return text
 
 
 def _added_in(own: Instruction) -> str:
