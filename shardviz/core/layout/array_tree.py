@@ -109,9 +109,10 @@ def read_leaf(
             it returns names, a PartitionSpec, or None.
     """
     while (inner := without_metadata(value)) is not None:
-        box = inner if box is None or box.axes is None else box
+        if box is None or box.axes is None:  # of nested boxes the outer names count
+            box = inner
         value = inner.value
-    box = LeafMetadata(value) if box is None else box
+    box = box or LeafMetadata(value)
     axes = box.axes
     spec, mesh, layout = _own_sharding(value, axes is not None)
     if axes is None and spec is None and names is not None:
@@ -125,11 +126,13 @@ def read_leaf(
     if isinstance(axes, tuple):
         axes += (None,) * (array.rank - len(axes))
     array, problem = _with_names(array, axes)
+    if mesh is None:
+        mesh = box.mesh
     return TreeLeaf(
         array.renamed(name),
         problem,
         logical=box.logical,
-        mesh=box.mesh if mesh is None else mesh,
+        mesh=mesh,
         layout=layout,
         rules=box.rules,
         defaults=box.defaults and spec is None and box.axes is not None,
@@ -140,9 +143,10 @@ def _with_names(array: ArraySpec, names: Any) -> tuple[ArraySpec, str | None]:
     """The array with names or a Spec beside it, and why these do not fit."""
     try:
         if isinstance(names, Spec):
-            return (array.replace(spec=names) if array.spec is None else array), None
-        if names is not None:
-            return array.replace(logical=read_names(names)), None
+            if array.spec is None:
+                array = array.replace(spec=names)
+        elif names is not None:
+            array = array.replace(logical=read_names(names))
     except (RuleError, LayoutError) as error:
         return array, str(error)
     return array, None
@@ -157,10 +161,11 @@ def _own_sharding(value: Any, named: bool) -> tuple[Spec | None, Any, Layout | N
             sharding that splits nothing on every array; then the names count.
     """
     sharding = attribute(value, "sharding")
-    found = None if sharding is None else named_sharding(sharding)
-    if found is not None:
-        spec, mesh = found
-        return (None if _empty(spec, mesh, named) else spec), mesh, None
+    if (pair := named_sharding(sharding)) is not None:
+        spec, mesh = pair
+        if _empty(spec, mesh, named):
+            return None, mesh, None
+        return spec, mesh, None
     boxes = attribute(sharding, "devices_indices_map")
     if not callable(boxes):
         return None, None, None
@@ -186,15 +191,16 @@ def _empty(spec: Spec, mesh: Any, named: bool) -> bool:
 def _asked(names: Names, name: str, value: Any) -> Any:
     """What the user's function says of an array, as names or a Spec."""
     answer = names(name, value)
-    found = names_of(answer)
-    if answer is not None and found is None:
+    axes = names_of(answer)
+    if answer is not None and axes is None:
         raise RuleError(
             f"names({shown(name)}, …) is to return names such as 'embed mlp', a"
             f" PartitionSpec or None; got {shown(answer)}."
         )
-    if is_partition_spec(answer) and isinstance(found, tuple):
-        return Spec.of(*found)
-    return found
+    # The entries of a PartitionSpec are mesh axes, never names for rules.
+    if is_partition_spec(answer) and isinstance(axes, tuple):
+        return Spec.of(*axes)
+    return axes
 
 
 # What a value stands in, which decides how it is read.
@@ -286,7 +292,9 @@ class _TreeReader:
             )
         if value is None:
             return
-        key = None if self._ask is not None else quick_key(value)
+        key = None
+        if self._ask is None:  # the user's function may answer differently for each
+            key = quick_key(value)
         if key is not None and key in self._read:
             self._keep(self._read[key], path or "array")
             return
@@ -323,8 +331,9 @@ class _TreeReader:
         if inside != _MODULE and _is_described(value):
             self._described(path or "array", value[0], list(value[1:]))
         elif inside != _MODULE and value and isinstance(value[0], str):
-            name, shape, *rest = (*value, None) if len(value) < 2 else value
-            self._described(_joined(path, name), shape, rest)
+            # A row without a shape is refused as one whose shape is None.
+            name, shape = (*value, None)[:2]
+            self._described(_joined(path, name), shape, list(value[2:]))
         else:
             for index, inner in enumerate(value):
                 # The rows of a table have names of their own; a tree's lists have
@@ -360,8 +369,10 @@ class _TreeReader:
         parts = self._fields(value)
         if parts is not None:
             begin = len(self.kinds)
-            equinox = library_of(type(value)) == "equinox"
-            within = max(inside, _MODULE if equinox else _FIELDS)
+            within = _FIELDS
+            if library_of(type(value)) == "equinox":
+                within = _MODULE
+            within = max(inside, within)  # a class in a module is still in a module
             for name, inner in parts:
                 inner_path = _joined(path, name) if name else path
                 self.collect(inner, inner_path, depth + 1, within)
@@ -393,9 +404,9 @@ class _TreeReader:
                 marks = field.metadata
                 if marks.get("pytree_node", True) and not marks.get("static", False):
                     names.append(field.name)
-        return (
-            None if names is None else [(name, getattr(value, name)) for name in names]
-        )
+        if names is None:
+            return None
+        return [(name, getattr(value, name)) for name in names]
 
     def _scalar(self, value: Any, path: str) -> None:
         array = ArraySpec("number", (), None, dtype_name(type(value)))
@@ -413,7 +424,8 @@ class _TreeReader:
             logical = tuple(logical)
         if not isinstance(logical, (str, tuple, type(None))):
             logical = names_of(logical) or (logical,)
-        shape = tuple(shape) if isinstance(shape, list) else shape
+        if isinstance(shape, list):
+            shape = tuple(shape)
         key = (shape, logical, dtype)
         try:
             leaf = self._read.get(key)
@@ -429,7 +441,9 @@ class _TreeReader:
         self.paths.append(path)
         name = short_name(path)
         times = self._times[name] = self._times.get(name, 0) + 1
-        self.names.append(f"{name} ({times})" if times > 1 else name)
+        if times > 1:
+            name = f"{name} ({times})"
+        self.names.append(name)
         self.kinds.append(leaf)
 
 
@@ -448,7 +462,9 @@ def short_name(name: str) -> str:
     >>> short_name("params/w")
     'params/w'
     """
-    return name if len(name) <= LONG_NAME else "…" + name[1 - LONG_NAME :]
+    if len(name) <= LONG_NAME:
+        return name
+    return "…" + name[1 - LONG_NAME :]
 
 
 def _is_described(value: tuple | list) -> bool:
@@ -476,8 +492,11 @@ def _names_itself(value: Any) -> bool:
 
 
 def _joined(path: str, key: Any) -> str:
-    part = str(key) if isinstance(key, (str, int)) else shown(key)
-    return f"{path}/{part}" if path else part
+    if not isinstance(key, (str, int)):
+        key = shown(key)
+    if not path:
+        return str(key)
+    return f"{path}/{key}"
 
 
 def is_optimizer_state(value: Any) -> bool:

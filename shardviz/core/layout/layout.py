@@ -66,7 +66,9 @@ class Misfit(Fact):
         if size % parts == 0:
             return None
         fits = []
-        for axis in mesh.axis_names if free is None else free:
+        if free is None:
+            free = mesh.axis_names
+        for axis in free:
             count = mesh.shape[axis]
             if axis not in axes and count > 1 and size % count == 0:
                 fits.append(axis)
@@ -100,7 +102,9 @@ def block_numbers(axes: tuple[str, ...], mesh: MeshSpec) -> np.ndarray | None:
         size = mesh.shape[axis]
         if size > 1:
             lane = mesh.lane(axis) * stride
-            numbers = lane if numbers is None else numbers + lane
+            if numbers is not None:
+                lane = numbers + lane
+            numbers = lane
             stride *= size
     return numbers
 
@@ -206,9 +210,11 @@ class Layout(Displayed):
         coords = self.mesh.coordinates(device_id)
         numbers = [0] * self.rank
         if self.spec is None:
-            numbers = [0 if b is None else int(b[coords]) for b in self.blocks]
+            for dim, block in enumerate(self.blocks):
+                if block is not None:
+                    numbers[dim] = int(block[coords])
         else:
-            # Without an array of the size of the mesh.
+            # Without an array of the size of the mesh, which may have a million devices.
             for dim, axes in enumerate(self.spec.dims):
                 for axis in axes:
                     at = self.mesh.positions[axis]
@@ -232,8 +238,10 @@ class Layout(Displayed):
             slices = [slice(i * step, (i + 1) * step) for i in range(count)]
             numbers = np.broadcast_to(block, self.mesh.axis_sizes).reshape(-1)
             columns.append([slices[i] for i in numbers.tolist()])
-        rows = zip(*columns, strict=True) if columns else [()] * self.mesh.size
-        return dict(zip(self.device_ids.tolist(), rows, strict=True))
+        ids = self.device_ids.tolist()
+        if not columns:
+            return dict.fromkeys(ids, ())  # a scalar: zip of nothing has no rows
+        return dict(zip(ids, zip(*columns, strict=True), strict=True))
 
     @property
     def num_blocks(self) -> int:
@@ -245,7 +253,9 @@ class Layout(Displayed):
         """int64 [devices]: the row-major number of the block each device holds."""
         number = np.zeros((1,) * len(self.mesh.axis_sizes), np.int64)
         for count, block in zip(self.block_counts, self.blocks, strict=True):
-            number = number * count + (0 if block is None else block)
+            number = number * count
+            if block is not None:
+                number = number + block
         groups = np.broadcast_to(number, self.mesh.device_ids.shape).reshape(-1)
         groups.flags.writeable = False
         return groups
@@ -297,7 +307,9 @@ class Layout(Displayed):
         return size_in_bytes(math.prod(self.shard_shape), self.dtype)
 
     def __repr__(self) -> str:
-        spec = "blocks of another sharding" if self.spec is None else str(self.spec)
+        spec = str(self.spec)
+        if self.spec is None:
+            spec = "blocks of another sharding"
         return (
             f"Layout({self.dtype}{list(self.shape)} as {spec} on {self.mesh}:"
             f" {plural(self.num_blocks, 'block')} of {list(self.shard_shape)},"
@@ -360,13 +372,17 @@ def layout_from_indices(
         raise LayoutError(
             f"The blocks of this sharding differ in shape: {shown(lengths.tolist())}."
         )
-    shard = tuple(lengths[0].tolist()) if len(ids) else sizes
+    shard = sizes
+    if ids:
+        shard = tuple(lengths[0].tolist())
     if mesh is None:
         mesh = MeshSpec(("device",), (len(ids),), (), np.array(ids), concrete=True)
     counts: list[int] = []
     blocks: list[np.ndarray | None] = []
     for dim, step in enumerate(shard):
-        count = -(-sizes[dim] // step) if step else 1
+        count = 1
+        if step:  # a dimension of size 0 has blocks of size 0
+            count = -(-sizes[dim] // step)
         counts.append(count)
         number = None
         if count > 1:

@@ -90,19 +90,23 @@ def without_metadata(value: Any) -> LeafMetadata | None:
     (('embed',), None)
     """
     reader = _BOXES.get(library_of(type(value)))
-    return None if reader is None else reader(value)
+    if reader is None:
+        return None
+    return reader(value)
 
 
 def _flax_box(value: Any) -> LeafMetadata | None:
     if callable(attribute(type(value), "get_metadata")):  # a variable of nnx
-        found: Any = value.get_metadata()
-        kept = (found.get(k) for k in ("out_sharding", "sharding_names", "sharding"))
-        names = next((k for k in kept if k), None)
-        read = attribute(value, "get_value")
+        kept: Any = value.get_metadata()
+        # One name for it in each of the versions of flax.
+        names = kept.get("out_sharding") or kept.get("sharding_names")
+        names = names or kept.get("sharding") or None
+        read = attribute(value, "get_value")  # newer versions have it for `value`
         array = read() if callable(read) else value.value
-        own = named_sharding(names)
-        mesh = found.get("mesh") if own is None else own[1]
-        rules = found.get("sharding_rules") or ()
+        mesh = kept.get("mesh")
+        if (own := named_sharding(names)) is not None:
+            mesh = own[1]
+        rules = kept.get("sharding_rules") or ()
         return LeafMetadata(array, names_of(names), False, mesh, None, rules, True)
     names = attribute(value, "names")
     if names is None or attribute(type(value), "unbox") is None:
@@ -192,7 +196,9 @@ def model_arrays(value: Any) -> Any:
     the tree.
     """
     reader = _MODELS.get(library_of(type(value)))
-    return None if reader is None else reader(value)
+    if reader is None:
+        return None
+    return reader(value)
 
 
 def _flax_model(value: Any) -> Any:
@@ -206,7 +212,9 @@ def _flax_model(value: Any) -> Any:
             )
         return value.variables
     nnx = sys.modules.get("flax.nnx")
-    return nnx.state(value) if nnx is not None and homes & _NNX_OBJECTS else None
+    if nnx is None or not homes & _NNX_OBJECTS:
+        return None
+    return nnx.state(value)
 
 
 _NNX_OBJECTS = {"flax.nnx.module", "flax.nnx.pytreelib", "flax.nnx.object"}
@@ -275,6 +283,7 @@ def names_of(sharding: Any) -> Any:
         if not is_partition_spec(sharding):
             return None
     entries = tuple(getattr(sharding, "partitions", sharding))
+    # A rule is for one name, so where a dimension has several they are mesh axes.
     if any(isinstance(e, (tuple, list)) for e in entries):
         return spec_of(sharding)
     return entries
@@ -287,8 +296,7 @@ def named_sharding(sharding: Any) -> tuple[Spec, Any] | None:
     or Keras's `TensorLayout`. The mesh is of the library's own type; `mesh_of` reads
     it.
     """
-    inner = attribute(sharding, "sharding")  # jax's Format
-    sharding = sharding if inner is None else inner
+    sharding = _out_of_format(sharding)
     library = library_of(type(sharding))
     if library == "orbax":
         spec, mesh = attribute(sharding, "partition_spec"), sharding
@@ -300,7 +308,17 @@ def named_sharding(sharding: Any) -> tuple[Spec, Any] | None:
             return None
     if spec is None:
         return None
-    return (_known_spec if is_partition_spec(spec) else spec_of)(spec), mesh
+    if is_partition_spec(spec):
+        return _known_spec(spec), mesh
+    return spec_of(spec), mesh  # lists, which cannot be hashed
+
+
+def _out_of_format(sharding: Any) -> Any:
+    """The sharding in a Format of jax, or what is given."""
+    inner = attribute(sharding, "sharding")
+    if inner is None:
+        return sharding
+    return inner
 
 
 def foreign_memory(sharding: Any) -> str | None:
@@ -310,8 +328,7 @@ def foreign_memory(sharding: Any) -> str | None:
     >>> foreign_memory(SimpleNamespace(memory_kind="pinned_host"))
     'pinned_host'
     """
-    inner = attribute(sharding, "sharding")  # jax's Format
-    sharding = sharding if inner is None else inner
+    sharding = _out_of_format(sharding)
     kind = attribute(sharding, "memory_kind")
     if kind is None or kind == "device":
         return None
@@ -320,8 +337,11 @@ def foreign_memory(sharding: Any) -> str | None:
     devices: Any = attribute(sharding, "device_set")
     if mesh is not None:
         devices = getattr(attribute(mesh, "devices"), "flat", None)
+    # All devices of a sharding are of one kind, so the first speaks for them.
     for first in devices or ():
-        return None if first.default_memory().kind == kind else kind
+        if first.default_memory().kind == kind:
+            return None
+        break
     return kind
 
 
@@ -350,9 +370,13 @@ def spec_of(spec: Any) -> Spec:
     # Iterating over a PartitionSpec raises where it has unreduced or reduced axes; jax
     # 0.10.1 has no other way, and does not raise.
     entries = getattr(spec, "partitions", spec)
-    entries = (tuple(e) if isinstance(e, list) else e for e in entries)
-    marks = {k: getattr(spec, k, ()) for k in ("unreduced", "reduced")}
-    return Spec.of(*entries, **marks)
+    dims = []
+    for entry in entries:
+        if isinstance(entry, list):
+            entry = tuple(entry)
+        dims.append(entry)
+    unreduced, reduced = getattr(spec, "unreduced", ()), getattr(spec, "reduced", ())
+    return Spec.of(*dims, unreduced=unreduced, reduced=reduced)
 
 
 def mesh_of(mesh: Any) -> MeshSpec | None:
@@ -366,7 +390,7 @@ def mesh_of(mesh: Any) -> MeshSpec | None:
     types = tuple(t.name for t in attribute(mesh, "axis_types") or ())
     library = library_of(type(mesh))
     ids: list[int] = []
-    hosts = None
+    hosts: list[int] = []
     if library == "orbax":
         sizes, devices = mesh.shape, attribute(mesh, "device_mesh")
         if devices is not None:
@@ -387,9 +411,10 @@ def mesh_of(mesh: Any) -> MeshSpec | None:
     sizes = tuple(int(n) for n in sizes)
     if not ids:
         return MeshSpec(tuple(names), sizes, types)
-    held = np.array([0] * len(ids) if hosts is None else hosts, np.int64).reshape(sizes)
-    at = np.array(ids, np.int64).reshape(sizes)
-    return MeshSpec(tuple(names), sizes, types, at, held, True)
+    # Only jax says which process a device belongs to.
+    processes = np.array(hosts or [0] * len(ids), np.int64).reshape(sizes)
+    devices = np.array(ids, np.int64).reshape(sizes)
+    return MeshSpec(tuple(names), sizes, types, devices, processes, True)
 
 
 def _flat(nested: Any) -> Any:

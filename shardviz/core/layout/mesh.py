@@ -100,15 +100,19 @@ class MeshSpec(Displayed):
 
     def replace(self, **changes: Any) -> MeshSpec:
         """A copy with some arguments changed, checked again."""
-        ids, processes = None, self.even_hosts
+        # No arrays where none is needed: a mesh may have millions of devices.
+        ids = None
+        processes: Any = self.even_hosts
         if not self.ids_are_positions:
             ids = self.device_ids
+        if processes is None:
+            processes = self.process_indices
         fields = {
             "axis_names": self.axis_names,
             "axis_sizes": self.axis_sizes,
             "axis_types": self.axis_types,
             "device_ids": ids,
-            "process_indices": self.process_indices if processes is None else processes,
+            "process_indices": processes,
             "concrete": self.concrete,
         }
         return MeshSpec(**fields | changes)
@@ -167,7 +171,9 @@ class MeshSpec(Displayed):
         if self.even_hosts:
             hosts = range(self.even_hosts)
             # A tuple of a number for each of two million hosts takes 80 MiB.
-            return hosts if len(hosts) > 1 << 16 else tuple(hosts)
+            if len(hosts) > 1 << 16:
+                return hosts
+            return tuple(hosts)
         return tuple(np.unique(self.process_indices).tolist())
 
     @cached_property
@@ -330,18 +336,17 @@ def _checked_types(types: Any, names: tuple[str, ...]) -> tuple[str, ...]:
             f"A mesh needs one axis type per axis; got {plural(len(types), 'type')} for"
             f" {plural(len(names), 'axis', 'axes')}."
         )
-    found = []
+    names_of_types = []
     for given in types:
         # jax's AxisType members have a name; text may come in any case.
-        name = getattr(given, "name", given)
-        name = name.capitalize() if isinstance(name, str) else ""
+        name = str(getattr(given, "name", given)).capitalize()
         if name not in AXIS_TYPES:
             raise MeshError(
                 f"An axis type is one of {listed(AXIS_TYPES, 'or')}; got"
                 f" {shown(given)}."
             )
-        found.append(name)
-    return tuple(found)
+        names_of_types.append(name)
+    return tuple(names_of_types)
 
 
 def _numbers(values: Any, sizes: tuple[int, ...], what: str) -> np.ndarray:
@@ -446,7 +451,9 @@ def make_mesh(
             "A mesh is written either as one value or as keywords, not both;"
             f" got {shown(axes)} and {listed(sizes)}."
         )
-    pairs = _pairs(axes) if axes is not None else list(sizes.items())
+    pairs = list(sizes.items())
+    if axes is not None:
+        pairs = _pairs(axes)
     if not pairs:
         raise MeshError("A mesh needs at least one axis. Write one as data=4.")
     names, lengths = zip(*pairs, strict=True)

@@ -122,7 +122,9 @@ class MeshContext(Displayed):
                 f"No API is called {shown(api)} here. Known: {listed(APIS)}."
             )
         slot = self.slot(api)
-        return None if slot is None else self._slots[slot]
+        if slot is None:
+            return None
+        return self._slots[slot]
 
     def slot(self, api: str) -> str | None:
         """In which slot one API finds its mesh: `"abstract"`, `"current"`, …"""
@@ -130,6 +132,7 @@ class MeshContext(Displayed):
 
     @property
     def _slots(self) -> dict[str, MeshSpec | None]:
+        # Some APIs look at an abstract mesh only where it has an Explicit axis.
         explicit = None
         if self.abstract is not None and "Explicit" in self.abstract.axis_types:
             explicit = self.abstract

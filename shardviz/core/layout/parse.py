@@ -130,12 +130,15 @@ def limited(values: Any, most: int, what: str, error: type[ShardvizError]) -> li
     if not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
         raise error(f"{what} must be a list or tuple; got {shown(values)}.")
     # Asking for the length first avoids a copy of something huge.
-    count = len(values) if isinstance(values, Sized) else 0
-    taken = list(values) if count <= most else []
-    count = max(count, len(taken))
+    count = 0
+    if isinstance(values, Sized):
+        count = len(values)
+    if count <= most:
+        values = list(values)
+        count = len(values)
     if count > most:
         raise error(f"{what} can be at most {most:,}; got {count:,}.")
-    return taken
+    return values
 
 
 def flat_numbers(
@@ -324,7 +327,9 @@ def names_or_none(cursor: Cursor, what: str, depth: int = 0) -> list:
     while not cursor.skip(closing):
         bracketed = cursor.at("(", "[")
         inner = names_or_none(cursor, what, depth + 1)
-        entries.append(inner[0] if inner and not bracketed else inner)
+        if inner and not bracketed:
+            inner = inner[0]
+        entries.append(inner)
         if not cursor.skip(",") and not cursor.at(closing):
             raise cursor.complain(f"expected a comma or {closing}")
     return entries

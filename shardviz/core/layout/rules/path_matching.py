@@ -74,9 +74,10 @@ def fits(pattern: str, path: str, dialect: Dialect) -> bool:
     """
     if required(pattern) not in path:
         return False
-    found = compiled(pattern)
-    match = found.search if dialect is Dialect.REGEX else found.fullmatch
-    return match(path) is not None
+    expression = compiled(pattern)
+    if dialect is Dialect.REGEX:
+        return expression.search(path) is not None
+    return expression.fullmatch(path) is not None
 
 
 class PathMatch(NamedTuple):
@@ -112,7 +113,7 @@ def match_path(path: str, rules: PathRules, dialect: Dialect) -> PathMatch:
                 if fits(rule.pattern, path, dialect):
                     matching.append(index)
                     if dialect is Dialect.REGEX:
-                        break
+                        break  # the first decides; Keras raises where there are two
     except RuleError as error:
         return PathMatch(problem=PathProblem("unreadable", error=str(error)))
     return decided(matching, path, rules, dialect)
@@ -151,7 +152,9 @@ def matched_spec(
     if match.winner is not None:
         return rules[match.winner].spec
     # What no pattern of a LayoutMap matches, Keras replicates.
-    return None if match.problem else Spec(((),) * len(shape or ()))
+    if match.problem:
+        return None
+    return Spec(((),) * len(shape or ()))
 
 
 @lru_cache(maxsize=4096)

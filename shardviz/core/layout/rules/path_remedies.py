@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 from shardviz.core.errors import RuleError
@@ -68,21 +68,28 @@ class PathSearch(Search):
         changed: set[Hashable] = set()
         for line in lines:
             paths = self.arrays.matched(line.pattern, self.dialect)
-            changed.update(self.arrays.groups if paths is None else paths)
+            if paths is None:  # Keras raises for every path
+                changed.update(self.arrays.groups)
+            else:
+                changed.update(paths)
             changed.add(line.pattern)  # which in a LayoutMap may be a path as it is
         matches: dict[Hashable, list[int]] = {path: [] for path in changed}
         for index, rule in enumerate(state.entries):
             paths = self.arrays.matched(rule.pattern, self.dialect)
-            for path in changed if paths is None else paths & changed:
-                matches[path].append(index)
-                if paths is None:  # Keras raises, as it does where two match
+            if paths is None:
+                for path in changed:  # twice, as Keras raises where two match, too
+                    matches[path] += [index, index]
+            else:
+                for path in paths & changed:
                     matches[path].append(index)
         rules, dialect = self.table(state), self.dialect
         for path, group in self.arrays.groups.items():
             if path in matches:
                 match = decided(matches[path], str(path), rules, dialect)
-                spec = matched_spec(match, rules, group.shape, dialect)
-                yield group, spec if match.problem is None else match.problem
+                if match.problem is not None:
+                    yield group, match.problem
+                else:
+                    yield group, matched_spec(match, rules, group.shape, dialect)
 
     def same_effect(self, step: Step, after: State, spec: Spec) -> Hashable:
         # Of edits that differ in how a new pattern is written, one is enough.
@@ -102,11 +109,15 @@ class PathSearch(Search):
         rules, match = self.table(state), self._match(state)
         winner, regex = match.winner, self.dialect is Dialect.REGEX
         yield from self._spelling()
-        if regex and winner is not None:
-            for index in self._fitting():
-                if index > winner:
-                    yield Step(Kind.MOVE, index, winner)
-        for index in match.several if winner is None else (winner,):
+        matching, place = match.several, len(rules)
+        if winner is not None:
+            matching = (winner,)
+            if regex:  # the first that matches wins, so a place decides
+                place = winner
+                for index in self._fitting():
+                    if index > winner:
+                        yield Step(Kind.MOVE, index, winner)
+        for index in matching:
             yield Step(Kind.REMOVE, index)
         yield from self.sizes(state)
         targets = self._targets(wish)
@@ -114,7 +125,6 @@ class PathSearch(Search):
             for spec in targets:
                 new = PathRule(rules[winner].pattern, spec)
                 yield Step(Kind.AXES, winner, new=new)
-        place = winner if regex and winner is not None else len(rules)
         for spec in targets:
             for pattern in self._patterns():
                 if pattern not in rules.patterns:
@@ -154,7 +164,10 @@ class PathSearch(Search):
         mine = self.arrays.kind(path)
         alike = [p for p in self.arrays.groups if self.arrays.kind(str(p)) == mine]
         general = _in_every_layer(path)
-        patterns = [f"{general}$", f"^{general}$"] if regex else [general]
+        patterns, alone = [general], path
+        if regex:  # which searches in a path; a LayoutMap matches the whole of it
+            patterns = [f"{general}$", f"^{general}$"]
+            alone = f"^{re.escape(path)}$"
         # What the paths of other layers and of moments have in common at their ends.
         ends = [_in_every_layer(str(p)).split("/")[::-1] for p in alike]
         shared: list[str] = []
@@ -165,13 +178,11 @@ class PathSearch(Search):
         end = "/".join(shared)
         if end not in ("", general):
             patterns.insert(0, f"(^|/){end}$" if regex else f".*{end}")
-        alone = f"^{re.escape(path)}$" if regex else path
-        found = []
         for pattern in patterns:
             matched = self.arrays.matched(pattern, self.dialect)
             if matched is not None and matched <= {*alike}:
-                found.append(pattern)
-        return [*found[:1], alone]
+                return [pattern, alone]
+        return [alone]
 
     def _targets(self, wish: Wish) -> list[Spec]:
         """The spec that is wanted, or else some that would do, the likely ones first."""
@@ -184,22 +195,23 @@ class PathSearch(Search):
         likely += [rule.spec for rule in self.rules]
         likely += self._one_axis_more(wish)
         if wish.limit is not None and self.mesh is not None and self.leaf.shape:
-            likely += sorted(
-                (s for _, s in self.splits()), key=lambda spec: len(spec.axes)
-            )
-        found: dict[Spec, Spec] = {}
+            splits = [spec for _, spec in self.splits()]
+            likely += sorted(splits, key=lambda spec: len(spec.axes))
+        targets: dict[Spec, Spec] = {}
         for spec in dict.fromkeys(likely):
             if self.meets(spec, wish, self.leaf.shape):
-                found.setdefault(spec.trimmed, spec)
-        return list(found.values())[:MOST_TARGETS]
+                # P('x') and P('x', None) split alike: the likelier one will do.
+                targets.setdefault(spec.trimmed, spec)
+        return list(targets.values())[:MOST_TARGETS]
 
     def _repaired(self, spec: Spec) -> Iterator[Spec]:
         """A spec with too many entries or misspelt axes, as it may have been meant."""
-        dims = [self.corrected(axes) for axes in spec.dims] if self.mesh else spec.dims
+        dims = [self.corrected(axes) for axes in spec.dims]
         rank = min(len(self.leaf.names), len(dims))
+        # Any entries may be the ones too many; those that split nothing go first.
         kept = itertools.combinations(dims, rank)
-        for some in sorted(kept, key=lambda dims: dims.count(())):
-            yield Spec(some)
+        for entries in sorted(kept, key=lambda dims: dims.count(())):
+            yield Spec(entries)
 
     def _one_axis_more(self, wish: Wish) -> Iterator[Spec]:
         """The spec as far as it can be laid out, with one axis in one dimension."""
@@ -208,8 +220,11 @@ class PathSearch(Search):
             for d, axes in enumerate(self.now.dims[: len(sound)]):
                 if self._fits(Spec((*sound[:d], axes))):
                     sound[d] = axes
-        dims = range(len(sound)) if wish.dim is None else (wish.dim,)
+        dims: Sequence[int] = range(len(sound))
+        if wish.dim is not None:
+            dims = (wish.dim,)
         for axis in self.axes:
+            # An axis splits one dimension of an array, so the others give it up.
             rest = [tuple(a for a in axes if a != axis) for axes in sound]
             for d in dims:
                 yield Spec((*rest[:d], (axis,), *rest[d + 1 :]))
@@ -223,7 +238,9 @@ class PathSearch(Search):
     def first(self) -> Remedies | None:
         """The one remedy of what looks like a mistake, or None."""
         want = self._meant()
-        return None if want is None else self.find(want, most=1) or None
+        if want is None:
+            return None
+        return self.find(want, most=1) or None
 
     def _meant(self) -> Spec | str | None:
         """What the table was most likely meant to give, or None where it gives that."""
@@ -250,9 +267,10 @@ class PathSearch(Search):
         if is_one_element(self.leaf.shape, self.dialect):
             return NoRemedy("one element", wish)
         if wish.spec is not None:
-            error = self.layout(self.leaf.shape, self.leaf.dtype, wish.spec)
-            text = error if isinstance(error, str) else ""
-            return NoRemedy("no layout", wish, error=text)
+            refused = self.layout(self.leaf.shape, self.leaf.dtype, wish.spec)
+            if not isinstance(refused, str):
+                refused = ""
+            return NoRemedy("no layout", wish, error=refused)
         if self.leaf.shape == ():
             return NoRemedy("scalar", wish)
         sizes = self.leaf.shape or ()

@@ -87,11 +87,13 @@ class PathResolution(Displayed):
         """Why there is no spec, or None."""
         if self.spec is not None:
             return None
-        found = self.match.problem
-        if found is not None and found.code == "no match":
+        problem = self.match.problem
+        if problem is not None and problem.code == "no match":
+            # Only here, since the nearest of many patterns takes long to find.
             close = nearest(self.path, (rule.pattern for rule in self.rules))
-            return PathProblem("no match", () if close is None else (close,))
-        return found
+            if close is not None:
+                return PathProblem("no match", (close,))
+        return problem
 
     @cached_property
     def verdicts(self) -> tuple[PathVerdict, ...]:
@@ -105,6 +107,7 @@ class PathResolution(Displayed):
         outcome = PathOutcome.SHADOWED
         fields: dict[str, Any] = {"by_rule": self.winner}
         try:
+            # A LayoutMap looks a path up as a key before it matches any pattern.
             exact = keras and rule.pattern == self.path
             if not exact and not fits(rule.pattern, self.path, self.dialect):
                 missing = tuple(w for w in words_of(rule.pattern) if w not in self.path)
@@ -136,7 +139,7 @@ class PathResolution(Displayed):
         self, dtype: str = "float32", arrays: Arrays | None = None
     ) -> PathSearch:
         rank = len(self.shape or ())
-        if self.shape is None:
+        if self.shape is None:  # the longest spec is for an array of that rank
             rank = max((rule.spec.rank for rule in self.rules), default=0)
         leaf = Leaf(self.path, (None,) * rank, self.shape, dtype)
         arrays = arrays or Arrays()

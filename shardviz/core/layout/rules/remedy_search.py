@@ -87,8 +87,12 @@ class State(NamedTuple):
         """The lines that an edit changes, as they were and as they become."""
         if step.kind in (Kind.ARRAY_NAME, Kind.SIZE):
             return []
-        old = [] if step.subject is None else [self.entries[step.subject]]
-        return old if step.new is None else [*old, step.new]
+        lines = []
+        if step.subject is not None:
+            lines.append(self.entries[step.subject])
+        if step.new is not None:
+            lines.append(step.new)
+        return lines
 
 
 class Group:
@@ -103,8 +107,10 @@ class Group:
         self.names, self.shape, self.dtype = row.names, row.shape, row.dtype
         self.spec: Spec | None = row.spec
         self.broken = row.layout is None
-        size = size_in_bytes(math.prod(row.shape), row.dtype)
-        self.bytes = size if row.layout is None else row.layout.bytes_per_device
+        # What cannot be laid out counts as unsplit, so that a repair saves bytes.
+        self.bytes = size_in_bytes(math.prod(row.shape), row.dtype)
+        if row.layout is not None:
+            self.bytes = row.layout.bytes_per_device
         self.paths: list[str] = []
 
 
@@ -146,8 +152,11 @@ class Arrays:
 
     def of(self, names: Iterable[str]) -> list[Group]:
         """The groups that have one of these logical names."""
-        found = {id(g): g for name in names for g in self.by_name.get(name, ())}
-        return list(found.values())
+        groups: dict[int, Group] = {}  # a group stands under each of its names
+        for name in names:
+            for group in self.by_name.get(name, ()):
+                groups[id(group)] = group
+        return list(groups.values())
 
     def kind(self, path: str) -> str:
         """The same for an array of other layers, and for the moments of a parameter."""
@@ -160,11 +169,11 @@ class Arrays:
         """The paths that a pattern matches; None where it is no regular expression."""
         key = (pattern, dialect)
         if key not in self._matched:
-            text, found = required(pattern), []
+            paths: list[str] = []
             try:
-                if text in self._text:
-                    found = [p for p in self.groups if fits(pattern, p, dialect)]
-                self._matched[key] = frozenset(found)
+                if required(pattern) in self._text:
+                    paths = [p for p in self.groups if fits(pattern, p, dialect)]
+                self._matched[key] = frozenset(paths)
             except RuleError:
                 self._matched[key] = None
         return self._matched[key]
@@ -241,14 +250,16 @@ class Search:
         if why is not None:
             return Remedies((), wish, path, why)
         self._broken, self._checked = None, 0
-        found = self._singles(wish)
-        why = None if found else self._too_small(wish)
-        # Under a table of paths, a pattern for the path alone does what two edits could.
-        if pairs and not found and why is None and not self.dialect.by_path:
-            found = self._pairs(wish)
-        if not found:
+        remedies = self._singles(wish)
+        if not remedies:
+            why = self._too_small(wish)
+            # Under a table of paths, a pattern for the path alone does what two edits
+            # could.
+            if why is None and pairs and not self.dialect.by_path:
+                remedies = self._pairs(wish)
+        if not remedies:
             return Remedies((), wish, path, why or self._why_none(wish))
-        return Remedies(tuple(found[:most]), wish, path)
+        return Remedies(tuple(remedies[:most]), wish, path)
 
     def _singles(self, wish: Wish) -> list[Remedy]:
         ranked: dict[Any, tuple[Any, Remedy]] = {}
@@ -257,8 +268,10 @@ class Search:
                 break
             after = self.start.apply(step)
             spec = self._gives(after, wish)
-            key = None if spec is None else self.same_effect(step, after, spec)
-            if spec is None or key in ranked:
+            if spec is None:
+                continue
+            key = self.same_effect(step, after, spec)
+            if key in ranked:
                 continue
             remedy = self._remedy((step,), after, spec)
             if remedy is not None:
@@ -296,7 +309,9 @@ class Search:
     def _gives(self, after: State, wish: Wish) -> Spec | None:
         """The spec of the array in a state, where that is what is wanted; else None."""
         spec = self.resolve(after)
-        return spec if self.meets(spec, wish, after.shape) else None
+        if not self.meets(spec, wish, after.shape):
+            return None
+        return spec
 
     def meets(self, spec: Spec | None, wish: Wish, shape: Shape) -> bool:
         """Whether a spec can be laid out and is what is wanted."""
@@ -314,12 +329,14 @@ class Search:
             # Several axes at once, where the table does not have that already.
             known = [line.axes for line in self.start.entries]
             many = len(step.new.axes) > 1 and step.new.axes not in known
-        mine = self.arrays.kind(self.leaf.path or "")
-        strangers = sum(self.arrays.kind(path) != mine for path in remedy.others)
-        # A smaller size saves bytes, which nobody asked for.
-        saved = 0 if step.kind is Kind.SIZE else remedy.bytes_saved or 0
+        others = 0
+        if not typo:  # a correction is meant for all the arrays that it reaches
+            mine = self.arrays.kind(self.leaf.path or "")
+            others = sum(self.arrays.kind(path) != mine for path in remedy.others)
+        saved = remedy.bytes_saved or 0
+        if step.kind is Kind.SIZE:  # a smaller array saves what nobody asked for
+            saved = 0
         lost = self._unsplit(remedy.spec)
-        others = 0 if typo else strangers
         return (not typo, many, lost, others, self.order(step), -saved, number)
 
     def order(self, step: Step) -> int:
@@ -338,8 +355,15 @@ class Search:
 
     def corrected(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         """Axes with the nearest one of the mesh in place of each that it lacks."""
-        known = () if self.mesh is None else self.mesh.axis_names
-        return tuple(a if a in known else near(a, known) or a for a in axes)
+        if self.mesh is None:
+            return axes
+        known = self.mesh.axis_names
+        corrected = []
+        for axis in axes:
+            if axis not in known:
+                axis = near(axis, known) or axis
+            corrected.append(axis)
+        return tuple(corrected)
 
     def _remedy(
         self, steps: tuple[Step, ...], after: State, spec: Spec
@@ -386,9 +410,11 @@ class Search:
         edited: set[str | None],
     ) -> tuple[list[str], int] | None:
         """The other arrays that change, and the bytes per device that they save."""
+        if not lines:  # the table stays, so no other array changes
+            return [], 0
         others: list[str] = []
         saved = 0
-        for group, spec in self.resolved(after, lines) if lines else ():
+        for group, spec in self.resolved(after, lines):
             paths = [p for p in group.paths if p not in edited]
             if not paths or spec == group.spec:
                 continue
@@ -468,35 +494,41 @@ class Search:
         after = self.layout(shape, dtype, spec)
         if sizes is None or not isinstance(after, Layout):
             return None
-        before = None if self.now is None else self.layout(sizes, dtype, self.now)
-        if isinstance(before, Layout):
-            return before.bytes_per_device - after.bytes_per_device
-        return size_in_bytes(math.prod(sizes), dtype) - after.bytes_per_device
+        before = size_in_bytes(math.prod(sizes), dtype)
+        if self.now is not None:
+            layout = self.layout(sizes, dtype, self.now)
+            if isinstance(layout, Layout):
+                before = layout.bytes_per_device
+        return before - after.bytes_per_device
 
     def _unsplit(self, spec: Spec) -> int:
         """How many dimensions that were split no longer are."""
         now = self.now
         if now is None:
             return 0
+        # A split that is refused is none, so nothing is lost with it.
         if isinstance(self.layout(self.leaf.shape, self.leaf.dtype, now), str):
             return 0
-        after = spec.padded(now.rank)
-        return sum(bool(axes) and not after[d] for d, axes in enumerate(now.dims))
+        pairs = zip(now.dims, spec.padded(now.rank), strict=False)
+        return sum(bool(before) and not after for before, after in pairs)
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
         """The mesh axes that split something; without a mesh those of the table."""
         if self.mesh is not None:
             return tuple(a for a, size in self.mesh.shape.items() if size > 1)
-        return tuple(dict.fromkeys(a for r in self.rules.entries for a in r.axes))
+        axes = itertools.chain.from_iterable(r.axes for r in self.rules.entries)
+        return tuple(dict.fromkeys(axes))
 
     def _done(self, wish: Wish) -> NoRemedy | None:
         """That there is nothing to change, where there is not."""
         spec, leaf = self.now, self.leaf
         if spec is None or not self.meets(spec, wish, leaf.shape):
             return None
+        size = None
         layout = self.layout(leaf.shape, leaf.dtype, spec)
-        size = layout.bytes_per_device if isinstance(layout, Layout) else None
+        if isinstance(layout, Layout):
+            size = layout.bytes_per_device
         return NoRemedy("split already", wish, spec, size)
 
     def _impossible(self, wish: Wish) -> NoRemedy | None:

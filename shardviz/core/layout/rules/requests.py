@@ -124,7 +124,9 @@ class Request(Displayed):
             ShardvizError: for a wish that cannot be read.
         """
         array, source = self.array, self.audit or self.resolution
-        arrays = Arrays() if self.audit is None else self.audit.arrays
+        arrays = Arrays()
+        if self.audit is not None:
+            arrays = self.audit.arrays
         if self.by_path is not None and not self.spec_wins:
             if self.spec is not None or self.by_path.spec is None:
                 return self.by_path.remedies(want, array.dtype, arrays)
@@ -183,9 +185,10 @@ class Requests(Sequence[Request]):
     @cached_property
     def kinds(self) -> tuple[tuple[Request, int], ...]:
         """One Request of each signature, and how many arrays have it."""
-        found = {id(kind): kind for kind in self._kinds}
+        # By identity, since to compare two Requests takes long.
         times = Counter(map(id, self._kinds))
-        return tuple((kind, times[key]) for key, kind in found.items())
+        by_id = {id(kind): kind for kind in self._kinds}
+        return tuple((kind, times[key]) for key, kind in by_id.items())
 
     def of_audit(self, audit: Any) -> Requests:
         """The same rows as those of an audit, whose other rows their remedies look at."""
@@ -228,7 +231,9 @@ def of_audit(rows: Sequence[Request], audit: Any) -> Sequence[Request]:
 
 def kinds_of(rows: Iterable[Request]) -> Sequence[tuple[Request, int]]:
     """One Request of each signature and how many there are, where the rows know it."""
-    return rows.kinds if isinstance(rows, Requests) else tuple((row, 1) for row in rows)
+    if isinstance(rows, Requests):
+        return rows.kinds
+    return [(row, 1) for row in rows]
 
 
 def request(
@@ -258,7 +263,9 @@ def request(
     if spec is None:
         if problem is not None:
             return Request(array, None, None, None, problem)
-        spec = resolution.spec if resolution is not None else Spec(((),) * array.rank)
+        spec = Spec(((),) * array.rank)
+        if resolution is not None:
+            spec = resolution.spec
     layout, problem = _lay_out(array, spec, mesh)
     return Request(array, resolution, spec, layout, problem)
 
@@ -292,10 +299,11 @@ def on_mesh(
     if rules is not None and any(n in rules.by_name for n in named):
         return array
     if leaf.rules:
-        reader = Dialect.LINEN if leaf.logical else Dialect.NNX
-        return array.replace(
-            spec=resolve(array.logical, leaf.rules, dialect=reader).spec
-        )
+        reader = Dialect.NNX
+        if leaf.logical:
+            reader = Dialect.LINEN
+        resolution = resolve(array.logical, leaf.rules, dialect=reader)
+        return array.replace(spec=resolution.spec)
     if leaf.logical or mesh is None or (dialect is Dialect.NNX and rules is not None):
         return array
     if all(n in mesh.axis_names for n in named):
@@ -314,6 +322,7 @@ def path_requests(
     Raises:
         RuleError: where Keras raises for an array, with its path.
     """
+    # A large model has many arrays and few shapes and specs.
     layouts: dict[Any, tuple[Layout | None, str | None]] = {}
     for path, leaf in leaves:
         found = PathResolution(path, rules, dialect, mesh, leaf.array.shape)

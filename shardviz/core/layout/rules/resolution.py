@@ -110,7 +110,9 @@ class Resolution(Displayed):
 
     def _won(self, index: int, dim: int) -> Verdict:
         rule = self.rules[index]
-        size = None if self.shape is None else self.shape[dim]
+        size = None
+        if self.shape is not None:
+            size = self.shape[dim]
         drops = self.dialect is Dialect.MAXTEXT
         found = deciding(index, rule, self.mesh, size, drops, self.spec.axes)
         # nnx does not look at the other dimensions, which may have the same axes.

@@ -6,7 +6,7 @@ or a dimension of the array gets a name, a corrected one, or a size that divides
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 from shardviz.core.errors import RuleError
@@ -91,7 +91,9 @@ class RuleSearch(Search):
         yield from self._spelling(state)
         yield from self._named(state)
         # The places before and after rules for other names change other arrays only.
-        places = own if few else range(len(rules))
+        places: Sequence[int] = range(len(rules))
+        if few:
+            places = own
         for i in own:
             for place in reversed(places[: places.index(i)]):  # the nearest first
                 yield Step(Kind.MOVE, i, place)
@@ -103,8 +105,8 @@ class RuleSearch(Search):
             for rule in targets[rules[i].logical]:
                 if rule != rules[i]:
                     yield Step(Kind.AXES, i, new=rule)
-        for some in targets.values():
-            for rule in some:
+        for rules_of_name in targets.values():
+            for rule in rules_of_name:
                 for place in reversed([*places, len(rules)]):
                     yield Step(Kind.ADD, None, place, rule)
         for i in own:
@@ -130,11 +132,13 @@ class RuleSearch(Search):
                 if axes != rule.axes:
                     yield Step(Kind.AXES, i, new=Rule(mine, axes))
         for d, name in enumerate(state.names):
-            close = near(name, table) if isinstance(name, str) else None
-            if name in unknown and close is not None:
-                # Only in nnx may two dimensions have the same name.
-                if close not in state.names or self.dialect is Dialect.NNX:
-                    yield Step(Kind.ARRAY_NAME, d, new=close, old=name)
+            if not isinstance(name, str) or name not in unknown:
+                continue
+            close = near(name, table)
+            # Only in nnx may two dimensions have the same name.
+            twice = close in state.names and self.dialect is not Dialect.NNX
+            if close is not None and not twice:
+                yield Step(Kind.ARRAY_NAME, d, new=close, old=name)
 
     def _named(self, state: State) -> Iterator[Step]:
         """A dimension without a name under one that the table knows."""
@@ -150,16 +154,18 @@ class RuleSearch(Search):
 
     def _targets(self, state: State, wish: Wish) -> dict[str, dict[Rule, None]]:
         """Per name of the array, rules that it may get: what is wanted, or any axes."""
-        found: dict[str, dict[Rule, None]] = {}
-        most = 1 if wish.limit is None else MOST_AXES
+        targets: dict[str, dict[Rule, None]] = {}
+        most = 1  # one axis splits; only to save bytes may it take more
+        if wish.limit is not None:
+            most = MOST_AXES
         for d, name in enumerate(state.names):
             if not isinstance(name, str):
                 continue
             if wish.spec is None:
-                axes = [*subsets(self.axes, most), ()]
-                rules = [Rule(name, some) for some in axes]
+                choices = [*subsets(self.axes, most), ()]
+                rules = [Rule(name, axes) for axes in choices]
             else:
                 free = d in wish.spec.unconstrained
                 rules = [Rule(name, wish.spec.dims[d], free=free)]
-            found.setdefault(name, {}).update(dict.fromkeys(rules))
-        return found
+            targets.setdefault(name, {}).update(dict.fromkeys(rules))
+        return targets

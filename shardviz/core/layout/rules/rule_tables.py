@@ -62,17 +62,19 @@ def read_rules(value: Any, dialect: Dialect | None = None) -> Rules | PathRules:
     >>> read_rules('{"logical_axis_rules": [["embed", ["fsdp"]]]}')
     Rules(1 rule: 'embed → fsdp')
     """
-    found = value
+    table = value
     if not isinstance(value, (Rules, PathRules)):
-        found = _read(value, None if dialect is None else dialect.by_path)
-    if dialect is not None and not dialect.by_path and isinstance(found, PathRules):
+        table = _read(value, dialect and dialect.by_path)
+    if dialect is None:
+        return table
+    if dialect.by_path:
+        _check_patterns(PathRules.of(table), dialect)
+    elif isinstance(table, PathRules):
         raise RuleError(
-            f"This is a table of paths ({found!r}), and {dialect.value} reads logical"
+            f"This is a table of paths ({table!r}), and {dialect.value} reads logical"
             " names. Write dialect='regex' or dialect='keras'."
         )
-    if dialect is not None and dialect.by_path:
-        _check_patterns(PathRules.of(found), dialect)
-    return found
+    return table
 
 
 def _read(value: Any, paths: bool | None) -> Rules | PathRules:
@@ -81,10 +83,14 @@ def _read(value: Any, paths: bool | None) -> Rules | PathRules:
         return _from_file(Path(value), paths)
     if library_of(type(value)) == "keras" and isinstance(value, Mapping):
         # Its items() would look each key up as a path.
-        held = attribute(value, "_layout_map")
-        pairs = list((held if isinstance(held, Mapping) else value).items())
-        return PathRules.of(pairs, mesh_of(attribute(value, "device_mesh")))
-    return _from_text(value, paths) if isinstance(value, str) else _table(value, paths)
+        layouts = attribute(value, "_layout_map")
+        if not isinstance(layouts, Mapping):
+            layouts = value
+        mesh = mesh_of(attribute(value, "device_mesh"))
+        return PathRules.of(list(layouts.items()), mesh)
+    if isinstance(value, str):
+        return _from_text(value, paths)
+    return _table(value, paths)
 
 
 def _check_patterns(rules: PathRules, dialect: Dialect) -> None:
@@ -109,13 +115,16 @@ def _table(value: Any, paths: bool | None) -> Rules | PathRules:
         paths = _has_specs(value)
     if paths:
         return PathRules.of(list(value) if isinstance(value, Pairs) else value)
-    # Rules.of refuses a dict, which loses repeats.
-    return Rules.of({} if isinstance(value, Pairs) else value)
+    if isinstance(value, Pairs):
+        value = {}  # which Rules.of refuses: a dict loses repeats
+    return Rules.of(value)
 
 
 def _has_specs(value: Any) -> bool:
     """Whether any right side is a PartitionSpec, which only tables of paths have."""
-    pairs = list(value.items()) if isinstance(value, dict) else value
+    pairs = value
+    if isinstance(value, dict):
+        pairs = list(value.items())
     if not isinstance(pairs, (tuple, list)):
         return False
     for pair in pairs:
@@ -137,9 +146,10 @@ def _is_file_name(value: Any) -> bool:
 
 
 def _from_file(path: Path, paths: bool | None) -> Rules | PathRules:
-    # The end of a path says more than its beginning.
     name = str(path)
-    name = shown(name if len(name) <= 60 else f"…{name[-56:]}")
+    if len(name) > 60:
+        name = f"…{name[-56:]}"  # the end says more than the beginning
+    name = shown(name)
     try:
         text = read_text_file(path, MAX_BYTES)
     except ValueError as error:
@@ -152,7 +162,7 @@ def _from_file(path: Path, paths: bool | None) -> Rules | PathRules:
     try:
         if read is None:
             return _from_text(text, paths)
-        return _table(_found(read(text), paths), paths)
+        return _table(_held(read(text), paths), paths)
     except ShardvizError as error:
         raise type(error)(f"{name}: {error}") from None
 
@@ -165,21 +175,25 @@ def _from_text(text: str, paths: bool | None) -> Rules | PathRules:
         )
     start = text.lstrip()[:1]
     if _YAML.search(text):
-        return _table(_found(_yaml(text), paths), paths)
+        return _table(_held(_yaml(text), paths), paths)
     calls = paths is None and _CALL.search(text) is not None
     bracket = start in ("[", "(")
     if start == "{" or (bracket and (paths or calls)) or _SOURCE.match(text):
+        # JSON first: its null and true are no Python.
         try:
             value = _json(text)
         except RuleError:
             value = _python(text)
-        return _table(_found(value, paths), True if bracket and calls else paths)
+        value = _held(value, paths)
+        if bracket and calls:
+            paths = True
+        return _table(value, paths)
     if paths or calls:
         return PathRules.of(list(_lines(text)))
     return Rules.parse(text)
 
 
-def _found(value: Any, paths: bool | None) -> Any:
+def _held(value: Any, paths: bool | None) -> Any:
     """The table in what a file holds: the value of one of KEYS, or the value itself."""
     if not isinstance(value, Pairs):
         return value
@@ -201,15 +215,18 @@ def _lines(text: str) -> Iterator[tuple[str, Any]]:
         if not line or line.startswith("#"):
             continue
         arrow = max(("->", "→"), key=line.rfind)  # a pattern may hold one, too
-        pattern, found, right = (part.strip() for part in line.rpartition(arrow))
-        if not found:
+        pattern, between, right = map(str.strip, line.rpartition(arrow))
+        if not between:
             raise RuleError(
                 f"Cannot read line {number}, {shown(line)}: expected a pattern, -> and"
                 " a spec."
             )
         if re.match(r"[rR]?['\"]", pattern):
             pattern = _python(pattern)
-        yield pattern, None if right in ("", "None") else Spec.parse(right)
+        spec = None
+        if right not in ("", "None"):
+            spec = Spec.parse(right)
+        yield pattern, spec
 
 
 def _json(text: str) -> Any:
@@ -231,6 +248,7 @@ def _python(text: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on "\d" in text that is not raw
             tree = ast.parse(text.strip())
+        # The names that they give are read as they are: P is PartitionSpec.
         imports = (ast.Import, ast.ImportFrom)
         rest = [node for node in tree.body if not isinstance(node, imports)]
         if len(rest) > 1 and isinstance(rest[0], ast.Expr):
@@ -245,7 +263,9 @@ def _python(text: str) -> Any:
     except (RecursionError, MemoryError):
         raise RuleError("The text is no Python literal: it nests too deeply.") from None
     # What follows a table may change it, and nothing is evaluated.
-    line = rest[1].lineno if len(rest) > 1 else 1
+    line = 1
+    if len(rest) > 1:
+        line = rest[1].lineno
     raise RuleError(
         f"The Python source holds more than one table, or none: see line {line}. Give"
         " the table itself, as in sv.rules(module.RULES), or its text alone."
@@ -295,4 +315,6 @@ def _yaml(text: str) -> Any:
         ) from None
     if value is None:
         raise RuleError("The YAML is empty.")
-    return Pairs(value.items()) if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        return Pairs(value.items())
+    return value

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shardviz.core.display import Fact
 from shardviz.core.errors import RuleError
@@ -157,7 +157,9 @@ class _Tally:
     by: set[int] = field(default_factory=set)
 
     def add(self, array: str, effect: _Effect) -> None:
-        entry = array if effect.fact is None else (array, effect.fact)
+        entry: Any = array
+        if effect.fact is not None:
+            entry = (array, effect.fact)
         # A dict, since in nnx one name may occur twice in an array.
         self.entries.setdefault(effect.kind, {})[entry] = None
         if effect.by is not None:
@@ -190,9 +192,10 @@ def rule_summary(requests: Iterable[Request], rules: Rules) -> tuple[RuleUse, ..
         if one.spec_wins or resolution is None:
             unresolved.update(one.array.logical or ())
             continue
+        # Arrays of one signature share their resolution, and what the rules did.
         if id(resolution) not in effects:
             effects[id(resolution)] = list(_effects(resolution))
-            named.update(dict.fromkeys(n for n in resolution.names if n is not None))
+            named.update(dict.fromkeys(filter(None, resolution.names)))
             nnx = resolution.dialect is Dialect.NNX
         for effect in effects[id(resolution)]:
             tallies[effect.rule].add(one.array.name, effect)
@@ -211,8 +214,11 @@ def _effects(resolution: Resolution) -> Iterator[_Effect]:
     by_name, nnx = resolution.rules.by_name, resolution.dialect is Dialect.NNX
     for dim, name in enumerate(resolution.names):
         winner = resolution.winners[dim]
-        for index in by_name.get(name, ()) if isinstance(name, str) else ():
+        if not isinstance(name, str):
+            continue
+        for index in by_name.get(name, ()):
             if winner is not None and index != winner and (nnx or winner < index):
+                # Its verdict is not made: large tables have many such rules.
                 yield _Effect(index, "unreached", by=winner)
                 continue
             verdict = resolution.verdict(dim, index)
@@ -245,7 +251,9 @@ def _why_never(
         return Idle("no such name", rule, near=nearest(rule.logical, named))
     lost = tally.entries.get("lost", ())
     if not lost:
-        code = "overridden" if nnx else "decided before"
+        code = "decided before"
+        if nnx:
+            code = "overridden"
         return Idle(code, rule, tuple(sorted(tally.by)))
     owners = tuple(owner for owner, _ in tally.owners.most_common(4))
     unreached = len(tally.entries.get("unreached", ()))
@@ -290,9 +298,8 @@ def pattern_uses(requests: Iterable[Request], rules: PathRules) -> tuple[RuleUse
 
 def _fits(rule: PathRule, found: PathResolution) -> bool:
     try:
-        return rule.pattern == found.path or fits(
-            rule.pattern, found.path, found.dialect
-        )
+        exact = rule.pattern == found.path
+        return exact or fits(rule.pattern, found.path, found.dialect)
     except RuleError:
         return False
 
@@ -308,6 +315,7 @@ def _why_shadowed(
             by.add(found.winner)
     if not fitting:
         return None
+    # The table might decide for these arrays, if they had no spec of their own.
     if own == len(fitting):
         return Idle("own specs", rule)
     return Idle("shadowed", rule, tuple(sorted(by)), arrays=len(fitting) - own)
@@ -327,6 +335,7 @@ def _near(
         return Idle("no such path", rule, word=missing[0])
     for _, found in rows:
         if found.dialect is Dialect.KERAS:
+            # Older versions of Keras searched, so it may have matched there.
             if wider := wider_pattern(rule.pattern, found.path):
                 return Idle("no such path", rule, near=wider)
     # Of the paths with all of its words, the one that is spelled most alike.

@@ -74,7 +74,9 @@ class Dialect(enum.Enum):
             RuleError: if there is none, or it does not do.
         """
         known = [d.value for d in Dialect if paths or not d.by_path]
-        name = value.lower() if isinstance(value, str) else value
+        name = value
+        if isinstance(value, str):
+            name = value.lower()
         for dialect in Dialect:
             if name not in (dialect, dialect.value):
                 continue
@@ -84,8 +86,9 @@ class Dialect(enum.Enum):
                     f" sv.resolve take; here a dialect is one of {listed(known)}."
                 )
             return dialect
-        close = nearest(value, known)
-        hint = f" Did you mean {shown(close)}?" if close else ""
+        hint = ""
+        if close := nearest(value, known):
+            hint = f" Did you mean {shown(close)}?"
         raise RuleError(
             f"No dialect is called {shown(value)}.{hint} There are {listed(known)}."
         )
@@ -113,7 +116,9 @@ class Rule:
         """The right-hand side as people write it: `None`, `data`, `(data, model)`."""
         if self.free:
             return "UNCONSTRAINED"
-        return _in_brackets(self.axes) if self.axes else "None"
+        if not self.axes:
+            return "None"
+        return _in_brackets(self.axes)
 
     def __iter__(self) -> Iterator[Any]:
         """The pair that flax takes: the name, and `None`, an axis or a tuple of axes."""
@@ -211,7 +216,7 @@ class Rules(Displayed, tuple[Rule, ...]):
 
     def pairs(self) -> tuple[tuple[str, Any], ...]:
         """The table as pairs, `(name, None | axis | tuple of axes)`."""
-        return tuple((name, target) for name, target in self)
+        return tuple(map(tuple, self))
 
     def text(self) -> str:
         """The table as people type it, one rule per line: the inverse of `Rules.parse`."""
@@ -237,9 +242,10 @@ def near(name: str, known: tuple[str, ...]) -> str | None:
 
 
 def _repr(table: Rules | PathRules, name: str, line: str) -> str:
-    few = listed(map(str, table.entries), limit=4)
-    first = f": {few}" if table.entries else ""
-    return f"{name}({plural(len(table), line)}{first})"
+    count = plural(len(table), line)
+    if not table.entries:
+        return f"{name}({count})"
+    return f"{name}({count}: {listed(map(str, table.entries), limit=4)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,8 +418,10 @@ def _rule(index: int, pair: Any) -> Rule:
 
 
 def _in_brackets(names: Iterable[str]) -> str:
-    some = tuple(names)
-    return some[0] if len(some) == 1 else f"({', '.join(some)})"
+    words = tuple(names)
+    if len(words) == 1:
+        return words[0]
+    return f"({', '.join(words)})"
 
 
 def _typed(axis: str) -> str:
@@ -432,7 +440,7 @@ def _parse(cursor: Cursor) -> Iterator[Rule]:
     # The bracket around a pasted table, ((…), (…)).
     bracketed = cursor.peek().kind == "punct" and cursor.peek().value in "(["
     if cursor.at("(", "[") and bracketed:
-        closing = ")" if cursor.take().value == "(" else "]"
+        closing = cursor.skip_opening()
     index = 0
     while not cursor.done and not (closing and cursor.at(closing)):
         if index >= MAX_RULES:
@@ -445,11 +453,9 @@ def _parse(cursor: Cursor) -> Iterator[Rule]:
 
 
 def _parse_rule(cursor: Cursor, index: int) -> Rule:
-    closing = None
     if cursor.at("-") and cursor.peek().value in ("(", "["):
         cursor.take()  # the dash of a list in YAML
-    if cursor.at("(", "["):
-        closing = ")" if cursor.take().value == "(" else "]"
+    closing = cursor.skip_opening()
     logical = cursor.name("a logical axis name")
     arrow = cursor.here.start
     if not cursor.skip("->", "=>", "→", "⇒", ":=", ":", "=", ","):
@@ -468,4 +474,6 @@ def _parse_rule(cursor: Cursor, index: int) -> Rule:
         cursor.expect(closing)
     cursor.skip(",", ";")
     rule = _rule(index, (logical, target))
-    return Rule(rule.logical, (), free=True) if free else rule
+    if free:  # as text it would be the name of an axis
+        return Rule(rule.logical, (), free=True)
+    return rule

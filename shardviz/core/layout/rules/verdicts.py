@@ -133,7 +133,9 @@ def deciding(
         found, fields = Outcome.MISSING_AXIS, {"absent": absent}
     elif mesh is not None:
         free = tuple(a for a in mesh.axis_names if a not in used)
-        misfit = None if size is None else Misfit.find(size, axes, mesh, free)
+        misfit = None
+        if size is not None:
+            misfit = Misfit.find(size, axes, mesh, free)
         if misfit is not None:
             found, fields = Outcome.INDIVISIBLE, {"misfit": misfit}
         elif all(mesh.shape[a] == 1 for a in axes):
@@ -181,7 +183,9 @@ class Decision(Fact):
     @property
     def deciding(self) -> Verdict | None:
         """The verdict on the rule that decided, or None."""
-        return None if self.rule is None else self.verdicts[self.rule]
+        if self.rule is None:
+            return None
+        return self.verdicts[self.rule]
 
     @property
     def unknown(self) -> bool:
@@ -322,7 +326,9 @@ def path_deciding(
     """
     spec, found = rule.spec, PathOutcome.MATCHED
     fields: dict[str, Any] = {}
-    wrong = None if shape is None else rank_problem(spec, len(shape))
+    wrong = None
+    if shape is not None:
+        wrong = rank_problem(spec, len(shape))
     absent = _absent(spec.axes, mesh)
     if one_element:
         found = PathOutcome.ONE_ELEMENT

@@ -57,12 +57,16 @@ class Wish(Fact):
             RuleError: for a dimension that the array has not.
             SpecError: for what cannot be read as a spec either.
         """
-        text = want if isinstance(want, str) else ""
+        text = ""
+        if isinstance(want, str):
+            text = want
         if isinstance(want, int) or re.match(r"\s*[0-9]", text):
             limit = parse_bytes(want, "What is wanted", SpecError)
             return Wish(limit=limit, path=path)
         if (match := _SPLIT.fullmatch(text)) is not None:
-            dim = None if match[1] is None else _dimension(match[1], names)
+            dim = None
+            if match[1] is not None:
+                dim = _dimension(match[1], names)
             return Wish(dim=dim, path=path)
         if isinstance(want, str):
             want = Spec.parse(want)
@@ -75,6 +79,7 @@ class Wish(Fact):
             raise SpecError(str(problem))
         dims = want.padded(len(names))
         spec = Spec(dims, want.unconstrained, want.unreduced, want.reduced)
+        # MaxText drops axes of size 1, so a spec that has them is never met.
         if dialect is Dialect.MAXTEXT and mesh is not None:
             spec = without_size_one(spec, mesh)
         return Wish(spec, path=path)
@@ -85,7 +90,9 @@ class Wish(Fact):
             return spec.equivalent(self.spec)
         if self.limit is not None:
             return layout is not None and layout.bytes_per_device <= self.limit
-        axes = spec.axes if self.dim is None else spec.dims[self.dim]
+        axes = spec.axes
+        if self.dim is not None:
+            axes = spec.dims[self.dim]
         # An axis of size 1 splits nothing.
         return any(mesh is None or mesh.shape[axis] > 1 for axis in axes)
 

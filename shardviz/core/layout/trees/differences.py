@@ -84,7 +84,9 @@ def differences(rows: Iterable[Request]) -> tuple[Difference, ...]:
 
 def _held(row: Request) -> Held:
     replicated = row.layout is not None and row.layout.num_blocks == 1
-    spec = None if row.layout is None else row.spec
+    spec = row.spec
+    if row.layout is None:  # a spec that cannot be laid out splits nothing
+        spec = None
     return Held(row.shape, row.dtype, spec, replicated)
 
 
@@ -126,12 +128,16 @@ def _found(row: Request, parameter: Request) -> Iterator[tuple[str, int]]:
         return
     dims, wanted, lost = theirs.spec, 1, False
     for dim, of in enumerate(kept):
-        axes = () if dims is None else dims.padded(theirs.rank)[of]
+        axes = ()
+        if dims is not None:
+            axes = dims.padded(theirs.rank)[of]
         parts = math.prod(theirs.mesh.shape[axis] for axis in axes)
         # What does not divide could not be split as the parameter is.
         if row.shape[dim] % parts == 0:
             wanted *= parts
-            own = () if row.spec is None else row.spec.padded(row.array.rank)[dim]
+            own = ()
+            if row.spec is not None:
+                own = row.spec.padded(row.array.rank)[dim]
             lost = lost or (parts > 1 and not set(axes) <= set(own))
     cost = mine.bytes_per_device - -(-row.array.bytes // wanted)
     if mine.num_blocks < wanted:

@@ -68,10 +68,9 @@ def pair(
         known: positions of arrays to positions of their parameters, where a library
             says it.
     """
-    found = _Pairing(
-        [tuple(p.split("/")) for p in paths], shapes, frozenset(states), known or {}
-    )
-    return Pairs(tuple(found.groups), tuple(found.partners))
+    parts = [tuple(path.split("/")) for path in paths]
+    pairing = _Pairing(parts, shapes, frozenset(states), known or {})
+    return Pairs(tuple(pairing.groups), tuple(pairing.partners))
 
 
 class _Pairing:
@@ -134,19 +133,21 @@ class _Pairing:
 
     def _votes(self, outside: list[int], state: list[int]) -> Counter[Path]:
         """What stands before the longest end that a path shares with one of the state."""
-        roots: dict[Path, list[Path]] = {}
-        for index in outside if state else ():
+        votes: Counter[Path] = Counter()
+        if not state:
+            return votes
+        roots: dict[Path, list[Path]] = {}  # by what follows them
+        for index in outside:
             path = self.parts[index]
             for begin in range(len(path)):
-                some = roots.setdefault(path[begin:], [])
-                if len(some) < _MOST_ROOTS:
-                    some.append(path[:begin])
-        votes: Counter[Path] = Counter()
+                before = roots.setdefault(path[begin:], [])
+                if len(before) < _MOST_ROOTS:
+                    before.append(path[:begin])
         for index in state:
             path = self.parts[index]
-            for begin in range(len(path)):
-                if (some := roots.get(path[begin:])) is not None:
-                    votes.update(dict.fromkeys(some, len(path) - begin))
+            for begin in range(len(path)):  # the longest end first
+                if (before := roots.get(path[begin:])) is not None:
+                    votes.update(dict.fromkeys(before, len(path) - begin))
                     break
         return votes
 
@@ -162,16 +163,17 @@ class _Pairing:
         wanted, tops = len(self.by_path), {}
         for index in outside:
             tops.setdefault(self.parts[index][0], []).append(index)
-        for some in tops.values():
-            found = self._node(some, 0, self._exact)
-            if len(set(found.values())) < wanted:
+        for indices in tops.values():
+            partners = self._node(indices, 0, self._exact)
+            # With fewer it is no copy: paths such as `w` are in many trees.
+            if len(set(partners.values())) < wanted:
                 continue
-            for index, parameter in found.items():
+            for index, parameter in partners.items():
                 self.partners[index] = parameter
                 if _is_gradient(self.parts[index]):
                     self.groups[index] = GRADIENTS
 
-    def _node(self, some: list[int], depth: int, find: _Find) -> dict[int, int]:
+    def _node(self, indices: list[int], depth: int, find: _Find) -> dict[int, int]:
         """Array to parameter, of those below one node of the tree.
 
         A node is paired as one where all its arrays have parameters, unless a node
@@ -180,21 +182,21 @@ class _Pairing:
         """
         here: dict[int, int] = {}
         inner: dict[str, list[int]] = {}
-        for index in some:
+        for index in indices:
             parameter = find(index, depth)
             if parameter is not None:
                 here[index] = parameter
             if len(self.parts[index]) > depth:
                 inner.setdefault(self.parts[index][depth], []).append(index)
-        found: dict[int, int] = {}
+        below: dict[int, int] = {}
         most = 0
-        for some_inside in inner.values():
-            paired = self._node(some_inside, depth + 1, find)
+        for indices_inside in inner.values():
+            paired = self._node(indices_inside, depth + 1, find)
             most = max(most, len(set(paired.values())))
-            found.update(paired)
-        if len(here) == len(some) and len(set(here.values())) >= most:
+            below.update(paired)
+        if len(here) == len(indices) and len(set(here.values())) >= most:
             return here
-        return found
+        return below
 
     def _exact(self, index: int, depth: int) -> int | None:
         rest = self.parts[index][depth:]
@@ -213,7 +215,9 @@ class _Pairing:
             if found is not None:
                 # A factored moment has some of the sizes, and 1 for the others.
                 sizes = {*self.shapes[found], 1}
-                return found if sizes.issuperset(self.shapes[index]) else None
+                if not sizes.issuperset(self.shapes[index]):
+                    return None
+                return found
         return None
 
 
@@ -230,5 +234,7 @@ def _is_gradient(path: Path) -> bool:
 
 def _least_likely(root: Path) -> tuple[bool, bool, int]:
     """Sorts places where parameters may stand, the likeliest first."""
-    last = root[-1].lower() if root else ""
+    last = ""
+    if root:
+        last = root[-1].lower()
     return _is_gradient(root), last not in _PARAMETER_KEYS, len(root)
