@@ -394,8 +394,10 @@ class _TreeReader:
         """The named parts of an object that can hold arrays, or None."""
         if isinstance(value, type):
             return None
-        if self._children is not None and (found := self._children(value)) is not None:
-            return found
+        if self._children is not None:
+            parts = self._children(value)
+            if parts is not None:
+                return parts
         names = getattr(value, "_fields", None)
         if names is None and dataclasses.is_dataclass(value):
             names = []

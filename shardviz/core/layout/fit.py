@@ -129,10 +129,9 @@ class LargestArrays(Fact):
             return sum(layouts[name].bytes_per_device for name in one.items)
 
         folds = sorted(fold(layouts, str, kind), key=held, reverse=True)
-        largest = [one for one in folds[:MOST_ARRAYS] if held(one)]
-        return cls(
-            tuple(
-                LargeArray(one.name, len(one.items), layouts[one.items[0]])
-                for one in largest
-            )
-        )
+        largest = []
+        for one in folds[:MOST_ARRAYS]:
+            if held(one):  # an array without elements is not large
+                first = layouts[one.items[0]]
+                largest.append(LargeArray(one.name, len(one.items), first))
+        return cls(tuple(largest))

@@ -245,15 +245,15 @@ def partners_by_name(paths: Mapping[int, str]) -> dict[int, str]:
     {3: 'dense/kernel'}
     """
     flat = {path.replace("/", "_"): path for path in paths.values() if "/" in path}
-    found = {}
+    partners = {}
     for index, path in paths.items():
         own = path.partition("/")[2]
         while "_" in own:
             own = own.rpartition("_")[0]
             if flat.get(own, path) != path:
-                found[index] = flat[own]
+                partners[index] = flat[own]
                 break
-    return found
+    return partners
 
 
 def _orbax_tree(value: Any) -> Any:
@@ -278,8 +278,8 @@ def names_of(sharding: Any) -> Any:
     if sharding is None or isinstance(sharding, (str, Spec)):
         return sharding
     if not isinstance(sharding, (tuple, list)):
-        if (found := named_sharding(sharding)) is not None:
-            return found[0]
+        if (pair := named_sharding(sharding)) is not None:
+            return pair[0]
         if not is_partition_spec(sharding):
             return None
     entries = tuple(getattr(sharding, "partitions", sharding))

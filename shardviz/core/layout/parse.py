@@ -133,12 +133,13 @@ def limited(values: Any, most: int, what: str, error: type[ShardvizError]) -> li
     count = 0
     if isinstance(values, Sized):
         count = len(values)
+    taken: list[Any] = []
     if count <= most:
-        values = list(values)
-        count = len(values)
+        taken = list(values)
+        count = len(taken)
     if count > most:
         raise error(f"{what} can be at most {most:,}; got {count:,}.")
-    return values
+    return taken
 
 
 def flat_numbers(

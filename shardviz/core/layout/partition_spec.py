@@ -245,10 +245,10 @@ class Spec(Displayed):
     @property
     def entry_strings(self) -> tuple[str, ...]:
         """Each entry as in code: `'x'`, `('y', 'z')`, `None`, `P.UNCONSTRAINED`."""
-        return tuple(
-            "P.UNCONSTRAINED" if i in self.unconstrained else _format_entry(d)
-            for i, d in enumerate(self.dims)
-        )
+        entries = list(map(_format_entry, self.dims))
+        for dim in self.unconstrained:
+            entries[dim] = "P.UNCONSTRAINED"
+        return tuple(entries)
 
     def __str__(self) -> str:
         parts = list(self.entry_strings)

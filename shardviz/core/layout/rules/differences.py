@@ -128,7 +128,7 @@ def compare_rows(
     if labels[0] == labels[1]:
         labels = ("the first table", "the second table")
     others = {r.path: r for r in second}
-    found, alike, missing = [], 0, []
+    differing, alike, missing = [], 0, []
     for row in first:
         other = others.pop(row.path, None)
         if other is None:
@@ -140,8 +140,9 @@ def compare_rows(
             for dim in _dimensions(row, other):
                 readings = _read(row, dialects[0], dim), _read(other, dialects[1], dim)
                 causes.append(ReadingDifference(labels, readings, dim))
-            found.append(SpecDifference(row.path, row.spec, other.spec, tuple(causes)))
-    return AuditDiff(tuple(found), labels, alike, (*missing, *others))
+            what = (row.path, row.spec, other.spec, tuple(causes))
+            differing.append(SpecDifference(*what))
+    return AuditDiff(tuple(differing), labels, alike, (*missing, *others))
 
 
 def _same(one: Spec | None, two: Spec | None) -> bool:
@@ -164,12 +165,12 @@ def _dimensions(one: Request, two: Request) -> Iterator[int | None]:
 
 def _read(row: Request, dialect: Dialect, dim: int | None) -> Reading:
     """What decided about an array or one of its dimensions."""
-    found, paths = row.resolution, row.by_path
-    if dim is not None and found is not None:
-        axes, winner = found.spec.dims[dim], found.winners[dim]
+    names, paths = row.resolution, row.by_path
+    if dim is not None and names is not None:
+        axes, winner = names.spec.dims[dim], names.winners[dim]
         if winner is None:
             return Reading("none", dialect, axes=axes)
-        return Reading("rule", dialect, winner, found.rules[winner], axes)
+        return Reading("rule", dialect, winner, names.rules[winner], axes)
     if row.spec_wins:
         return Reading("own spec", dialect)
     if paths is not None and paths.winner is not None and not paths.one_element:

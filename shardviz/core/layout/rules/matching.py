@@ -41,10 +41,10 @@ def match_rules(
     """
     if dialect is Dialect.NNX:
         return _nnx(names, rules)
-    found = _linen(names, rules)
+    matches = _linen(names, rules)
     if dialect is Dialect.MAXTEXT and mesh is not None:
-        return RuleMatches(found.winners, without_size_one(found.spec, mesh))
-    return found
+        return RuleMatches(matches.winners, without_size_one(matches.spec, mesh))
+    return matches
 
 
 def _linen(names: Names, rules: Rules) -> RuleMatches:

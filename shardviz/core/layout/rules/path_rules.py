@@ -164,7 +164,8 @@ def resolve_path(
     >>> str(resolve_path("mlp/0/kernel", PathRules.of([("kernel", (None, "model"))])).spec)
     "P(None, 'model')"
     """
-    found = PathResolution(check_path(path, RuleError), rules, dialect, mesh, shape)
-    if found.problem is not None and dialect is Dialect.KERAS:
-        raise RuleError(f"{shown(path)}: {found.problem}")
-    return found
+    path = check_path(path, RuleError)
+    resolution = PathResolution(path, rules, dialect, mesh, shape)
+    if resolution.problem is not None and dialect is Dialect.KERAS:
+        raise RuleError(f"{shown(path)}: {resolution.problem}")
+    return resolution

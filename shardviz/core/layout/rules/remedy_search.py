@@ -570,11 +570,11 @@ class Search:
                         shard = (*sizes[:d], size // parts, *sizes[d + 1 :])
                         more = (*dims[:d], (*dims[d], axis), *dims[d + 1 :])
                         shards.setdefault(shard, more)
-        found = []
+        splits = []
         for shard, dims in shards.items():
             size = size_in_bytes(math.prod(shard), self.leaf.dtype)
-            found.append((size, Spec(dims)))
-        return found
+            splits.append((size, Spec(dims)))
+        return splits
 
     def _why_none(self, wish: Wish) -> NoRemedy:
         """Why no edit that was tried gives what is wanted."""

@@ -325,30 +325,32 @@ def path_requests(
     # A large model has many arrays and few shapes and specs.
     layouts: dict[Any, tuple[Layout | None, str | None]] = {}
     for path, leaf in leaves:
-        found = PathResolution(path, rules, dialect, mesh, leaf.array.shape)
+        array = leaf.array
+        match = PathResolution(path, rules, dialect, mesh, array.shape)
         if leaf.problem is not None:
-            yield Request(leaf.array, None, None, None, leaf.problem, by_path=found)
+            yield Request(array, None, None, None, leaf.problem, by_path=match)
             continue
-        if dialect is Dialect.KERAS and found.problem and leaf.array.spec is None:
-            raise RuleError(f"{shown(path)}: {found.problem}")
-        key = (leaf.array.shape, leaf.array.dtype, leaf.array.spec or found.spec)
+        if dialect is Dialect.KERAS and match.problem and array.spec is None:
+            raise RuleError(f"{shown(path)}: {match.problem}")
+        spec = array.spec or match.spec
+        key = (array.shape, array.dtype, spec)
         if key not in layouts:
-            layouts[key] = _lay_out(leaf.array, key[-1], mesh)
+            layouts[key] = _lay_out(array, spec, mesh)
         layout, problem = layouts[key]
-        if key[-1] is None and found.problem is not None:
-            problem = str(found.problem)
-        yield Request(leaf.array, None, key[-1], layout, problem, by_path=found)
+        if spec is None and match.problem is not None:
+            problem = str(match.problem)
+        yield Request(array, None, spec, layout, problem, by_path=match)
 
 
 def read_path_as(row: Request, mesh: MeshSpec, dialect: Dialect) -> Request:
     """A row as another dialect of paths reads the table; nothing is raised."""
     if row.by_path is None or row.spec_wins:
         return row
-    found = replace(row.by_path, dialect=dialect)
-    layout, problem = _lay_out(row.array, found.spec, mesh)
-    if found.problem is not None:
-        problem = str(found.problem)
-    return replace(row, spec=found.spec, layout=layout, problem=problem, by_path=found)
+    match = replace(row.by_path, dialect=dialect)
+    layout, problem = _lay_out(row.array, match.spec, mesh)
+    if match.problem is not None:
+        problem = str(match.problem)
+    return replace(row, spec=match.spec, layout=layout, problem=problem, by_path=match)
 
 
 def _lay_out(

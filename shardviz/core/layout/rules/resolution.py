@@ -114,20 +114,20 @@ class Resolution(Displayed):
         if self.shape is not None:
             size = self.shape[dim]
         drops = self.dialect is Dialect.MAXTEXT
-        found = deciding(index, rule, self.mesh, size, drops, self.spec.axes)
+        verdict = deciding(index, rule, self.mesh, size, drops, self.spec.axes)
         # nnx does not look at the other dimensions, which may have the same axes.
         shared = []
         for other, axes in enumerate(self.spec.dims):
             if other != dim and self.dialect is Dialect.NNX:
                 shared += [(axis, other, None) for axis in axes if axis in rule.axes]
-        if not shared or found.outcome in BROKEN:
-            return found
-        return replace(found, outcome=Outcome.REPEATED, taken=tuple(shared))
+        if not shared or verdict.outcome in BROKEN:
+            return verdict
+        return replace(verdict, outcome=Outcome.REPEATED, taken=tuple(shared))
 
     @cached_property
     def failures(self) -> tuple[Problem, ...]:
         """Why the mesh cannot have this spec."""
-        found, shared = [], False
+        problems, shared = [], False
         for decision in self.decisions:
             verdict = decision.deciding
             if verdict is not None and verdict.outcome in BROKEN:
@@ -135,16 +135,16 @@ class Resolution(Displayed):
                 if verdict.taken:
                     shared = True
                 else:
-                    found.append(Problem("verdict", decision))
+                    problems.append(Problem("verdict", decision))
             if decision.passed_through and self.mesh is not None:
                 if decision.logical not in self.mesh.shape:
-                    found.append(Problem("name is no axis", decision))
-        if (shared or not found) and self.mesh is not None:
+                    problems.append(Problem("name is no axis", decision))
+        if (shared or not problems) and self.mesh is not None:
             try:
                 self.spec.check(self.mesh)
             except SpecError as error:
-                found.append(Problem("spec", error=str(error)))
-        return tuple(found)
+                problems.append(Problem("spec", error=str(error)))
+        return tuple(problems)
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -159,11 +159,11 @@ class Resolution(Displayed):
 
     def unmatched(self) -> tuple[tuple[int, str, str | None], ...]:
         """Dimensions whose name no rule is for: (dimension, name, nearest known name)."""
-        found = []
+        unmatched = []
         for dim, name in enumerate(self.names):
             if name in self.unknown and name is not None:
-                found.append((dim, name, self.rules.nearest(name)))
-        return tuple(found)
+                unmatched.append((dim, name, self.rules.nearest(name)))
+        return tuple(unmatched)
 
     def remedies(self, want: Any, dtype: str = "float32") -> Remedies:
         """The smallest edits with which the array is split as wanted, for `sv.remedies`.
@@ -209,13 +209,14 @@ class Resolution(Displayed):
         """Which dimension fails or lost its axes, and what to change for it."""
         search = self._search()
         for dim in self.unsplit:
-            found = search.find(f"split {dim}", most=1, pairs=False)
-            if not found:
+            # Pairs of edits take long to find.
+            remedies = search.find(f"split {dim}", most=1, pairs=False)
+            if not remedies:
                 continue
             # A rule for a name that looks misspelt would make the mistake permanent.
-            if self.decisions[dim].near and found[0].names == self.names:
+            if self.decisions[dim].near and remedies[0].names == self.names:
                 continue
-            return dim, found[0]
+            return dim, remedies[0]
         return None
 
     def explain(self) -> str:

@@ -62,10 +62,10 @@ class RuleSearch(Search):
             groups.sort(key=lambda group: path not in group.paths)
         for group in groups:
             try:
-                found = match_rules(group.names, rules, self.mesh, self.dialect).spec
+                spec = match_rules(group.names, rules, self.mesh, self.dialect).spec
             except RuleError as error:
-                found = error
-            yield group, found
+                spec = error
+            yield group, spec
 
     def same_effect(self, step: Step, after: State, spec: Spec) -> Hashable:
         if step.kind is Kind.ADD:
@@ -73,17 +73,17 @@ class RuleSearch(Search):
         return self._own(after), after.names, after.shape
 
     def alike(self) -> dict[str, str]:
-        leaf, found = self.leaf, {}
+        leaf, alike = self.leaf, {}
         if leaf.path is None:
-            return found
+            return alike
         mine = self.arrays.kind(leaf.path)
         for group in self.arrays.groups.values():
             if (group.names, group.shape) == (leaf.names, leaf.shape):
                 for path in group.paths:
                     if self.arrays.kind(path) == mine:
-                        found[path] = group.dtype
-        found.pop(leaf.path, None)
-        return found
+                        alike[path] = group.dtype
+        alike.pop(leaf.path, None)
+        return alike
 
     def edits(self, state: State, wish: Wish, few: bool = False) -> Iterator[Step]:
         rules = state.entries

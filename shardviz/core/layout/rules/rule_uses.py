@@ -272,7 +272,7 @@ def pattern_uses(requests: Iterable[Request], rules: PathRules) -> tuple[RuleUse
             rows.append((row, row.by_path))
             if not row.spec_wins:
                 won.setdefault(row.by_path.winner, []).append(row)
-    text = "\n".join(found.path for _, found in rows)
+    text = "\n".join(resolution.path for _, resolution in rows)
     uses = []
     for index, rule in enumerate(rules):
         fine, broken = [], []
@@ -296,10 +296,10 @@ def pattern_uses(requests: Iterable[Request], rules: PathRules) -> tuple[RuleUse
     return tuple(uses)
 
 
-def _fits(rule: PathRule, found: PathResolution) -> bool:
+def _fits(rule: PathRule, resolution: PathResolution) -> bool:
     try:
-        exact = rule.pattern == found.path
-        return exact or fits(rule.pattern, found.path, found.dialect)
+        exact = rule.pattern == resolution.path
+        return exact or fits(rule.pattern, resolution.path, resolution.dialect)
     except RuleError:
         return False
 
@@ -309,10 +309,10 @@ def _why_shadowed(
 ) -> Idle | None:
     """Why a pattern decides nothing that matches the paths of some rows."""
     by, own = set(), 0
-    for row, found in fitting:
+    for row, resolution in fitting:
         own += row.spec_wins
-        if not row.spec_wins and found.winner is not None:
-            by.add(found.winner)
+        if not row.spec_wins and resolution.winner is not None:
+            by.add(resolution.winner)
     if not fitting:
         return None
     # The table might decide for these arrays, if they had no spec of their own.
@@ -333,16 +333,16 @@ def _near(
             if close := nearest(word, known):
                 return Idle("no such path", rule, word=word, near=close)
         return Idle("no such path", rule, word=missing[0])
-    for _, found in rows:
-        if found.dialect is Dialect.KERAS:
+    for _, resolution in rows:
+        if resolution.dialect is Dialect.KERAS:
             # Older versions of Keras searched, so it may have matched there.
-            if wider := wider_pattern(rule.pattern, found.path):
+            if wider := wider_pattern(rule.pattern, resolution.path):
                 return Idle("no such path", rule, near=wider)
     # Of the paths with all of its words, the one that is spelled most alike.
     alike = []
-    for _, found in rows:
-        if words and all(word in found.path for word in words):
-            alike.append(found.path)
+    for _, resolution in rows:
+        if words and all(word in resolution.path for word in words):
+            alike.append(resolution.path)
     plain = re.sub(r"[^\w/]", "", rule.pattern)
     return Idle("no such path", rule, near=nearest(plain, alike))
 
@@ -351,8 +351,8 @@ def no_pattern(rows: Iterable[Request]) -> NoPattern:
     """The arrays that no pattern of a LayoutMap matches."""
     paths = []
     for row in rows:
-        found = row.by_path
-        if found is None or found.winner is not None or found.one_element:
+        match = row.by_path
+        if match is None or match.winner is not None or match.one_element:
             continue
         if not row.spec_wins and not row.problem:
             paths.append(row.path)

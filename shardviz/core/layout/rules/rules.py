@@ -205,10 +205,11 @@ class Rules(Displayed, tuple[Rule, ...]):
     @cached_property
     def by_name(self) -> Mapping[str, tuple[int, ...]]:
         """Logical name to the indices of its rules, in table order."""
-        found: dict[str, list[int]] = {}
+        indices_of: dict[str, list[int]] = {}
         for index, rule in enumerate(self.entries):
-            found.setdefault(rule.logical, []).append(index)
-        return {name: tuple(indices) for name, indices in found.items()}
+            indices_of.setdefault(rule.logical, []).append(index)
+        # Tuples, since everybody gets the same ones.
+        return {name: tuple(indices) for name, indices in indices_of.items()}
 
     def nearest(self, name: str) -> str | None:
         """The logical name closest in spelling to one that no rule has."""
@@ -382,13 +383,13 @@ def _spec(value: Any) -> Spec:
     # A sharding may be a named tuple, which is no tuple of axes.
     if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
         return Spec.of(*limited(value, MAX_RANK, "the entries of a spec", SpecError))
-    found = named_sharding(value)
-    if found is None:
+    pair = named_sharding(value)
+    if pair is None:
         raise SpecError(
             "the right side is a PartitionSpec, a tuple such as (None, 'model') or"
             f" None; got {shown(value)}."
         )
-    return found[0]
+    return pair[0]
 
 
 def is_pair(value: Any) -> bool:

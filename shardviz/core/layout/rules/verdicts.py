@@ -121,27 +121,27 @@ def deciding(
     Args:
         used: the axes that split any dimension of the array: they are not suggested.
     """
-    axes, found = rule.axes, Outcome.APPLIED
+    axes, outcome = rule.axes, Outcome.APPLIED
     fields: dict[str, Any] = {}
     absent = _absent(axes, mesh)
     if not axes:
         if not rule.free:
-            found = Outcome.UNSPLIT
+            outcome = Outcome.UNSPLIT
     elif len(set(axes)) < len(axes):
-        found = Outcome.REPEATED
+        outcome = Outcome.REPEATED
     elif absent:
-        found, fields = Outcome.MISSING_AXIS, {"absent": absent}
+        outcome, fields = Outcome.MISSING_AXIS, {"absent": absent}
     elif mesh is not None:
         free = tuple(a for a in mesh.axis_names if a not in used)
         misfit = None
         if size is not None:
             misfit = Misfit.find(size, axes, mesh, free)
         if misfit is not None:
-            found, fields = Outcome.INDIVISIBLE, {"misfit": misfit}
+            outcome, fields = Outcome.INDIVISIBLE, {"misfit": misfit}
         elif all(mesh.shape[a] == 1 for a in axes):
-            found = Outcome.SIZE_ONE
+            outcome = Outcome.SIZE_ONE
     fields |= {"free": rule.free, "mesh": mesh, "drops": drops}
-    return Verdict(index, rule.logical, axes, found, **fields)
+    return Verdict(index, rule.logical, axes, outcome, **fields)
 
 
 def _absent(axes: tuple[str, ...], mesh: MeshSpec | None) -> tuple[str, ...]:
@@ -324,29 +324,29 @@ def path_deciding(
         one_element: whether the array has one element and the dialect leaves it
             unsplit.
     """
-    spec, found = rule.spec, PathOutcome.MATCHED
+    spec, outcome = rule.spec, PathOutcome.MATCHED
     fields: dict[str, Any] = {}
     wrong = None
     if shape is not None:
         wrong = rank_problem(spec, len(shape))
     absent = _absent(spec.axes, mesh)
     if one_element:
-        found = PathOutcome.ONE_ELEMENT
+        outcome = PathOutcome.ONE_ELEMENT
     elif wrong is not None:
-        found, fields = PathOutcome.WRONG_RANK, {"wrong_rank": wrong}
+        outcome, fields = PathOutcome.WRONG_RANK, {"wrong_rank": wrong}
     elif absent:
-        found, fields = PathOutcome.MISSING_AXIS, {"absent": absent}
+        outcome, fields = PathOutcome.MISSING_AXIS, {"absent": absent}
     elif len(set(spec.axes)) < len(spec.axes):
-        found = PathOutcome.REPEATED
+        outcome = PathOutcome.REPEATED
     elif mesh is not None and shape is not None:
         free = tuple(a for a in mesh.axis_names if a not in spec.axes)
         for dim, over in enumerate(spec.dims):
             misfit = Misfit.find(shape[dim], over, mesh, free)
             if misfit is not None:
-                found = PathOutcome.INDIVISIBLE
+                outcome = PathOutcome.INDIVISIBLE
                 fields = {"misfit": misfit, "dimension": dim}
                 break
-    return PathVerdict(index, rule.pattern, spec, found, mesh=mesh, **fields)
+    return PathVerdict(index, rule.pattern, spec, outcome, mesh=mesh, **fields)
 
 
 @dataclass(frozen=True)

@@ -58,12 +58,12 @@ class ProcessPart:
     @property
     def contiguous(self) -> bool:
         """Whether the part is one contiguous block of the array."""
-        return all(len(some) == 1 for some in self.ranges)
+        return all(len(ranges) == 1 for ranges in self.ranges)
 
     def local(self, values: Any) -> Any:
         """The local array of this process, cut out of an array of the global shape."""
-        for dim, some in enumerate(self.ranges):
-            indices = np.concatenate([np.arange(*one) for one in some])
+        for dim, ranges in enumerate(self.ranges):
+            indices = np.concatenate([np.arange(*one) for one in ranges])
             values = np.take(values, indices, axis=dim)
         return values
 
@@ -107,10 +107,10 @@ class ProcessRows(Displayed):
     @cached_property
     def groups(self) -> tuple[tuple[int, ...], ...]:
         """The processes that must yield equal arrays, single ones included."""
-        found: dict[tuple[Ranges, ...], list[int]] = {}
+        processes: dict[tuple[Ranges, ...], list[int]] = {}
         for part in self.parts:
-            found.setdefault(part.ranges, []).append(part.process)
-        return tuple(map(tuple, found.values()))
+            processes.setdefault(part.ranges, []).append(part.process)
+        return tuple(map(tuple, processes.values()))
 
     @property
     def bytes_loaded(self) -> int:
@@ -157,7 +157,9 @@ class ProcessRows(Displayed):
             process_indices=processes.reshape(mesh.axis_sizes),
         )
         rows = process_rows(replace(self.layout, mesh=other))
-        return other if rows.contiguous and rows.fills else None
+        if not (rows.contiguous and rows.fills):
+            return None
+        return other
 
     @cached_property
     def notes(self) -> tuple[LoaderNote, ...]:
@@ -254,8 +256,8 @@ def process_rows(layout: Layout) -> ProcessRows:
         # The blocks along each dimension span a grid, of which the devices may hold a
         # part.
         fills = grid == blocks_held[rank]
-        found = devices[rank], tuple(ranges), tuple(shape), size, fills
-        parts.append(ProcessPart(int(process), *found))
+        what = devices[rank], tuple(ranges), tuple(shape), size, fills
+        parts.append(ProcessPart(int(process), *what))
     return ProcessRows(layout, tuple(parts))
 
 
@@ -270,7 +272,7 @@ def _blocks_by_process(
     numbers = np.broadcast_to(block, mesh.axis_sizes).reshape(-1)
     ranks, numbers = np.divmod(np.unique(ranks * count + numbers), count)
     ends = np.flatnonzero(np.diff(ranks)) + 1
-    return [tuple(some.tolist()) for some in np.split(numbers, ends)]
+    return [tuple(blocks.tolist()) for blocks in np.split(numbers, ends)]
 
 
 def _merged(numbers: Sequence[int], step: int) -> Ranges:

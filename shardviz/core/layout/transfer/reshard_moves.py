@@ -80,7 +80,7 @@ def _check_same(before: Layout, after: Layout) -> None:
         )
     ids = [np.sort(layout.device_ids) for layout in (before, after)]
     if not np.array_equal(ids[0], ids[1]):
-        counts = [plural(len(some), "device") for some in ids]
+        counts = [plural(len(side), "device") for side in ids]
         raise LayoutError(
             f"A reshard is between two layouts on the same devices; got {counts[0]} and"
             f" {counts[1]}, not all with the same ids. Lay both out on the devices of one mesh."
@@ -93,17 +93,18 @@ def common_chunks(
     """What blocks of these shapes have in common: int64 [chunks, rank, 2], and where."""
     ranges = []
     for size, one, other in zip(shape, before, after, strict=True):
+        # A dimension of size 0 has blocks of size 0.
         starts = [*range(0, size, max(one, 1)), *range(0, size, max(other, 1))]
         edges = np.unique([*starts, size])
         ranges.append(np.stack([edges[:-1], edges[1:]], axis=1))
-    counts = [len(some) for some in ranges]
+    counts = list(map(len, ranges))
     if (total := math.prod(counts)) > MOST_SENT:
         raise _too_many(total)
     at = np.indices(counts).reshape(len(counts), total)
     bounds = np.zeros((total, len(counts), 2), np.int64)
     blocks = np.zeros((2, total), np.int64)
-    for dim, some in enumerate(ranges):
-        bounds[:, dim] = some[at[dim]]
+    for dim, intervals in enumerate(ranges):
+        bounds[:, dim] = intervals[at[dim]]
         for number, steps in zip(blocks, (before, after), strict=True):
             step = max(steps[dim], 1)
             number *= -(-shape[dim] // step)
@@ -136,6 +137,7 @@ def find_sends(
     starts = np.cumsum(counts) - counts
     inside = np.arange(len(chunk)) - np.repeat(np.cumsum(needed) - needed, needed)
     target = receivers[starts[new[chunk]] + inside]
+    # What a device holds already is not sent to it.
     moving = old[chunk] != held[target]
     target, chunk = target[moving], chunk[moving]
     return _nearest_holders(held, old[chunk], target, hosts), target, chunk
@@ -156,12 +158,12 @@ def _nearest_holders(
     here = held[holders] * count + host[holders]  # ascending
     source = np.full(len(block), -1)
     for keys, wanted in ((here, block * count + host[target]), (here // count, block)):
-        some = np.flatnonzero(source < 0)
-        first = np.searchsorted(keys, wanted[some], "left")
-        near = np.searchsorted(keys, wanted[some], "right") - first
+        left = np.flatnonzero(source < 0)
+        first = np.searchsorted(keys, wanted[left], "left")
+        near = np.searchsorted(keys, wanted[left], "right") - first
         there = near > 0
-        turn = _earlier_equal(wanted[some[there]]) % near[there]
-        source[some[there]] = holders[first[there] + turn]
+        turn = _earlier_equal(wanted[left[there]]) % near[there]
+        source[left[there]] = holders[first[there] + turn]
     if (source < 0).any():
         raise LayoutError(
             "No device holds a part of the array in the first layout, so nobody can send it. Begin"

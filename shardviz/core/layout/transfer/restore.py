@@ -225,10 +225,13 @@ class Restore(Displayed, Fact):
         made = []
         for process, numbers in zip(self.process_numbers, totals.T, strict=True):
             chunks, reads, needed, least, most, *stored = numbers.tolist()
-            low, high = stored if known else (None, None)
+            low = high = None
+            compressed = least  # at most, where nobody knows how much
+            if known:
+                low, high = stored
+                compressed = low
             # Chunks as stored and as read, and shards: each at most the limit at once.
-            parts = (least, needed, least if low is None else low)
-            peak = sum(min(part, self.limit) for part in parts)
+            peak = sum(min(n, self.limit) for n in (least, needed, compressed))
             all_reads = (chunks, reads, needed, least, most, low, high, peak)
             made.append(ProcessReads(int(process), *all_reads))
         return tuple(sorted(made, key=lambda p: (-p.bytes_at_most, p.process)))
@@ -298,13 +301,13 @@ def plan_restore(
     memo: dict[Any, ProcessChunks] = {}
     rows, left, boxed = [], [], []
     for array in checkpoint.arrays:
-        found = wanted.requests.get(array.path)
-        if found is None:
+        asked = wanted.requests.get(array.path)
+        if asked is None:
             left.append(array.path)
             continue
-        rows.append(_row(array, found, processes, limit, memo))
+        rows.append(_row(array, asked, processes, limit, memo))
         # The names that flax keeps in a box beside an array, which no checkpoint has.
-        if array.path.endswith("/value") and found.names:
+        if array.path.endswith("/value") and asked.names:
             boxed.append(array.path)
     notes = list(wanted.notes)
     if not checkpoint.has_shardings:
@@ -325,25 +328,25 @@ def plan_restore(
 
 def _row(
     array: SavedArray,
-    found: Request,
+    wanted: Request,
     processes: np.ndarray,
     limit: int,
     memo: dict[Any, ProcessChunks],
 ) -> RestoreRow:
-    layout, dtype, problem = found.layout, found.dtype, None
+    layout, dtype, problem = wanted.layout, wanted.dtype, None
     # What is stored of random keys has a dimension more than the keys.
     if array.random_key and dtype.startswith("key<") and layout is not None:
-        stored = ArraySpec("array", array.shape, None, array.dtype, found.spec)
-        found = request(stored, layout.mesh, None)
-        layout, dtype = found.layout, array.dtype
-    if found.shape != array.shape:
-        problem = RestoreProblem("shape", array.shape, found.shape)
-    elif found.problem is not None:
-        problem = RestoreProblem("layout", reason=str(found.problem))
+        stored = ArraySpec("array", array.shape, None, array.dtype, wanted.spec)
+        wanted = request(stored, layout.mesh, None)
+        layout, dtype = wanted.layout, array.dtype
+    if wanted.shape != array.shape:
+        problem = RestoreProblem("shape", array.shape, wanted.shape)
+    elif wanted.problem is not None:
+        problem = RestoreProblem("layout", reason=str(wanted.problem))
     elif layout is None:
         problem = RestoreProblem("no spec")
     if problem is not None or layout is None:
-        return RestoreRow(array, found.spec, layout, None, problem)
+        return RestoreRow(array, wanted.spec, layout, None, problem)
     # Arrays that are split and stored alike are read alike; without a spec nobody can
     # say.
     key = (array.shape, array.chunk_shape, layout.spec, id(layout.mesh))
@@ -352,7 +355,7 @@ def _row(
             memo[key] = process_chunks(layout, array.chunk_shape, processes)
     except LayoutError as error:
         problem = RestoreProblem("layout", reason=str(error))
-        return RestoreRow(array, found.spec, layout, None, problem)
+        return RestoreRow(array, wanted.spec, layout, None, problem)
     most = _largest_read(array, layout)
     if most >= limit:
         problem = RestoreProblem("limit", bytes=most, limit=limit)
@@ -361,7 +364,7 @@ def _row(
         notes = (RestoreNote("converted", array.path, array.dtype, dtype),)
     reads = count_reads(array, layout, memo[key])
     totals = map(int, map(np.sum, (reads.needed, reads.at_least, reads.at_most)))
-    return RestoreRow(array, found.spec, layout, reads, problem, notes, *totals)
+    return RestoreRow(array, wanted.spec, layout, reads, problem, notes, *totals)
 
 
 def _largest_read(array: SavedArray, layout: Layout) -> int:

@@ -164,8 +164,12 @@ class Audit(Displayed, Fact):
     @cached_property
     def unpaired(self) -> tuple[Request, ...]:
         """The optimizer's arrays that belong to no parameter, without scalars."""
-        state = [row for row in self.rows if row.group == OPTIMIZER]
-        return tuple(row for row in state if row.partner is None and row.shape)
+        unpaired = []
+        for row in self.rows:
+            # Counters are scalars and belong to none.
+            if row.group == OPTIMIZER and row.partner is None and row.shape:
+                unpaired.append(row)
+        return tuple(unpaired)
 
     @cached_property
     def folds(self) -> tuple[Fold[Request], ...]:
@@ -175,8 +179,12 @@ class Audit(Displayed, Fact):
     @cached_property
     def largest_folds(self) -> tuple[Fold[Request], ...]:
         """Those of the rows that lay out, those that take most on each device first."""
+
+        def size(fold_of_rows: Fold[Request]) -> int:
+            return sum(row.bytes_per_device or 0 for row in fold_of_rows.items)
+
+        # The rows of a fold are alike, so the first has a layout where all have.
         laid_out = [f for f in self.folds if f.items[0].layout is not None]
-        size = lambda one: sum(row.bytes_per_device or 0 for row in one.items)  # noqa: E731
         return tuple(sorted(laid_out, key=size, reverse=True))
 
     @cached_property
@@ -203,19 +211,21 @@ class Audit(Displayed, Fact):
     @cached_property
     def problems(self) -> Mapping[str, str]:
         """Array name to the sentence on why it cannot be laid out."""
-        found = {row.array.name: row.problem for row in self.rows if row.problem}
-        return MappingProxyType(found)
+        problems = {row.array.name: row.problem for row in self.rows if row.problem}
+        return MappingProxyType(problems)
 
     @cached_property
     def replicated(self) -> tuple[Request, ...]:
         """Arrays of 1 MiB or more that are replicated, the largest first."""
-        found = []
-        for row in self.largest if self.mesh.size > 1 else ():
+        if self.mesh.size == 1:  # one device has all of every array
+            return ()
+        replicated = []
+        for row in self.largest:
             assert row.layout is not None
             if row.spec is not None and row.layout.num_blocks == 1:
                 if row.array.bytes >= BIG:
-                    found.append(row)
-        return tuple(found)
+                    replicated.append(row)
+        return tuple(replicated)
 
     @cached_property
     def unmatched(self) -> tuple[Unmatched, ...]:
@@ -231,11 +241,12 @@ class Audit(Displayed, Fact):
                 for name in row.resolution.unknown:
                     arrays.setdefault(name, []).append(row.array.name)
         unmatched = []
-        for name, found in arrays.items():
+        for name, with_it in arrays.items():
             if self.dialect is Dialect.NNX and name in self.mesh.shape:
                 continue
             near = self.rules.nearest(name)
-            unmatched.append(Unmatched(name, near, tuple(dict.fromkeys(found))))
+            # An array may have the name in two dimensions.
+            unmatched.append(Unmatched(name, near, tuple(dict.fromkeys(with_it))))
         return tuple(unmatched)
 
     @cached_property
@@ -266,7 +277,7 @@ class Audit(Displayed, Fact):
         P('embed', 'model')
         """
         reader, rules = Dialect.of(dialect), self.rules
-        read_rules(rules, reader)
+        read_rules(rules, reader)  # which refuses a dialect of the other kind of table
         if isinstance(rules, PathRules):
             rows = tuple(read_path_as(row, self.mesh, reader) for row in self.rows)
         else:
@@ -288,8 +299,9 @@ class Audit(Displayed, Fact):
         Dimension 0: linen finds no rule that applies; nnx has no rule for its name and takes
         that for a mesh axis.
         """
-        found = other if isinstance(other, Audit) else self.under(other)
-        return compare_rows(self.rows, found.rows, (self.dialect, found.dialect))
+        if not isinstance(other, Audit):
+            other = self.under(other)
+        return compare_rows(self.rows, other.rows, (self.dialect, other.dialect))
 
     def explain(self) -> str:
         """All findings, one paragraph each."""
@@ -357,7 +369,9 @@ def _audited(
     for leaf in kinds.values():
         if leaf.mesh is not None:
             own[id(leaf.mesh)] = mesh_of(leaf.mesh)
-    beside = table.mesh if isinstance(table, PathRules) else None
+    beside = None
+    if isinstance(table, PathRules):  # a LayoutMap has a mesh
+        beside = table.mesh
     grid = _mesh(mesh, (*own.values(), beside))
     # flax's get_partition_spec leaves what is in no box unsplit, in a tree that has
     # boxes.
@@ -365,11 +379,9 @@ def _audited(
     elsewhere: set[int] = set()
     for key, leaf in kinds.items():
         home = own.get(id(leaf.mesh))
-        if (
-            home is not None
-            and home.shape != grid.shape
-            and leaf.array.spec is not None
-        ):
+        if home is None or leaf.array.spec is None:
+            continue
+        if home.shape != grid.shape:
             elsewhere.add(key)
     if isinstance(table, PathRules):
         leaves = zip(tree.paths, tree.kinds, strict=True)
@@ -390,17 +402,22 @@ def _paired(kinds: list[Request], tree: ArrayTree) -> Sequence[Request]:
     """The rows, each with its group and the parameter that it belongs to."""
     known: dict[int, int] = {}
     if tree.known:
-        at = {path: n for n, path in enumerate(tree.paths)}
+        positions = {path: n for n, path in enumerate(tree.paths)}
         for number, path in tree.known.items():
-            if path in at:
-                known[number] = at[path]
+            if path in positions:
+                known[number] = positions[path]
+    # Most trees are parameters alone, and pairing looks at every part of every path.
     if not may_hold_state(tree.paths) and not tree.states and not known:
         return Requests(tree.names, kinds)
-    found = pair(tree.paths, [kind.shape for kind in kinds], tree.states, known)
-    partners = []
-    for parameter in found.partners:
-        partners.append(None if parameter is None else tree.names[parameter])
-    return Requests(tree.names, kinds, found.groups, partners)
+    shapes = [kind.shape for kind in kinds]
+    pairs = pair(tree.paths, shapes, tree.states, known)
+    partners: list[str | None] = []
+    for parameter in pairs.partners:
+        if parameter is None:
+            partners.append(None)
+        else:
+            partners.append(tree.names[parameter])
+    return Requests(tree.names, kinds, pairs.groups, partners)
 
 
 def _mesh(given: Any, own: Iterable[MeshSpec | None]) -> MeshSpec:
@@ -409,13 +426,13 @@ def _mesh(given: Any, own: Iterable[MeshSpec | None]) -> MeshSpec:
         return given
     if given is not None:
         return make_mesh(given)
-    found = next((mesh for mesh in own if mesh is not None), None)
-    if found is None:
-        raise LayoutError(
-            "An audit needs a mesh; got none, and no array's sharding brings one. Give"
-            " mesh=sv.mesh(data=4, model=2)."
-        )
-    return found
+    for mesh in own:
+        if mesh is not None:
+            return mesh
+    raise LayoutError(
+        "An audit needs a mesh; got none, and no array's sharding brings one. Give"
+        " mesh=sv.mesh(data=4, model=2)."
+    )
 
 
 def _kind(
@@ -451,20 +468,22 @@ def _kind(
 
 def _alike(row: Request) -> Hashable:
     """Equal for the same array of other layers."""
-    kept, blocks = row.layout, None
-    if kept is not None:
-        blocks = kept.shard_shape, kept.num_blocks
+    blocks = None
+    if row.layout is not None:
+        blocks = row.layout.shard_shape, row.layout.num_blocks
     array = row.array.renamed("array", checked=True)
-    texts = [re.sub(r"\d+", "#", text or "") for text in (row.partner, row.problem)]
-    return array, row.spec, blocks, row.group, *texts
+    # Partners and problems name the layer, too.
+    partner = re.sub(r"\d+", "#", row.partner or "")
+    problem = re.sub(r"\d+", "#", row.problem or "")
+    return array, row.spec, blocks, row.group, partner, problem
 
 
 def _read_as(row: Request, mesh: MeshSpec, rules: Rules, dialect: Dialect) -> Request:
     """A row as another dialect reads the names of its array."""
     if row.spec_wins or row.array.logical is None:
         return row
-    found = request(row.array, mesh, rules, dialect)
-    return replace(found, partner=row.partner, group=row.group)
+    reading = request(row.array, mesh, rules, dialect)
+    return replace(reading, partner=row.partner, group=row.group)
 
 
 def _covers(layout: Layout, mesh: MeshSpec) -> bool:

@@ -200,24 +200,28 @@ class _Pairing:
 
     def _exact(self, index: int, depth: int) -> int | None:
         rest = self.parts[index][depth:]
-        found = self.by_path.get(rest)
+        parameter = self.by_path.get(rest)
         # Where the parameters are one array, every array of the state has its path,
         # which is empty.
-        if not rest and found is not None and self.shapes[index] != self.shapes[found]:
+        if (
+            not rest
+            and parameter is not None
+            and self.shapes[index] != self.shapes[parameter]
+        ):
             return None
-        return found
+        return parameter
 
     def _below(self, index: int, depth: int) -> int | None:
         """The parameter whose path an array's path begins with, and whose sizes it has."""
         rest = self.parts[index][depth:]
         for end in range(len(rest) - 1, 0, -1):
-            found = self.by_path.get(rest[:end])
-            if found is not None:
+            parameter = self.by_path.get(rest[:end])
+            if parameter is not None:
                 # A factored moment has some of the sizes, and 1 for the others.
-                sizes = {*self.shapes[found], 1}
+                sizes = {*self.shapes[parameter], 1}
                 if not sizes.issuperset(self.shapes[index]):
                     return None
-                return found
+                return parameter
         return None
 
 
