@@ -98,7 +98,7 @@ def without_metadata(value: Any) -> LeafMetadata | None:
 def _flax_box(value: Any) -> LeafMetadata | None:
     if callable(attribute(type(value), "get_metadata")):  # a variable of nnx
         kept: Any = value.get_metadata()
-        # One name for it in each of the versions of flax.
+        # flax has renamed it twice; the newest name counts.
         names = kept.get("out_sharding") or kept.get("sharding_names")
         names = names or kept.get("sharding") or None
         read = attribute(value, "get_value")  # newer versions have it for `value`

@@ -208,7 +208,7 @@ class PathSearch(Search):
         """A spec with too many entries or misspelt axes, as it may have been meant."""
         dims = [self.corrected(axes) for axes in spec.dims]
         rank = min(len(self.leaf.names), len(dims))
-        # Any entries may be the ones too many; those that split nothing go first.
+        # Any may be the ones too many; those that split nothing are left out first.
         kept = itertools.combinations(dims, rank)
         for entries in sorted(kept, key=lambda dims: dims.count(())):
             yield Spec(entries)

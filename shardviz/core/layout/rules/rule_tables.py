@@ -248,7 +248,7 @@ def _python(text: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on "\d" in text that is not raw
             tree = ast.parse(text.strip())
-        # The names that they give are read as they are: P is PartitionSpec.
+        # What they import is known by its name: P is PartitionSpec.
         imports = (ast.Import, ast.ImportFrom)
         rest = [node for node in tree.body if not isinstance(node, imports)]
         if len(rest) > 1 and isinstance(rest[0], ast.Expr):

@@ -370,7 +370,7 @@ def _audited(
         if leaf.mesh is not None:
             own[id(leaf.mesh)] = mesh_of(leaf.mesh)
     beside = None
-    if isinstance(table, PathRules):  # a LayoutMap has a mesh
+    if isinstance(table, PathRules):  # a LayoutMap may have one
         beside = table.mesh
     grid = _mesh(mesh, (*own.values(), beside))
     # flax's get_partition_spec leaves what is in no box unsplit, in a tree that has
