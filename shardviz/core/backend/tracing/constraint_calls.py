@@ -21,7 +21,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import CodeType, FrameType
 from typing import Any
 
@@ -47,8 +47,9 @@ from shardviz.core.backend.tracing.mesh_context import logical_rules, mesh_conte
 from shardviz.core.backend.tracing.watching import CallListener, watched
 from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.resolution import Resolution, resolve
+from shardviz.core.layout.rules.resolution import resolve
 from shardviz.core.layout.rules.rules import Dialect, Rules
 from shardviz.core.program.constraints import (
     CONSTRAINED,
@@ -90,6 +91,13 @@ class _Call:
     rules_source: str
     inner: list[tuple[_Call, Any]] = field(default_factory=list)
 
+    @property
+    def context_rules_from(self) -> str:
+        """Where `context_rules` come from."""
+        if self.rules_source:
+            return f"nn.logical_axis_rules at {self.rules_source}"
+        return "nn.logical_axis_rules"
+
 
 class ConstraintCalls(CallListener):
     """The constraint calls of one program, in the order in which it makes them.
@@ -109,19 +117,16 @@ class ConstraintCalls(CallListener):
         self._open: list[_Call] = []
         self._tables: dict[int, tuple[Any, Rules | None, str]] = {}
         self._contexts: dict[int, tuple[Any, str]] = {}
-        self._codes: dict[int, CodeType] = {}  # of the functions around any call, by id
-        self._around: frozenset[int] = (
-            frozenset()
-        )  # the ids of those around the present call
-        self._made: list[
-            tuple[Constraint, frozenset[int]]
-        ] = []  # each call, and what was around it
-        self._called: set[str] = (
-            set()
-        )  # of the functions that are kept, the lines of those called
-        self._traced: set[str] = (
-            set()
-        )  # the lines of what jax traced: functions, gradients of them
+        # The functions around any call, by id; the ids of those around this one.
+        self._codes: dict[int, CodeType] = {}
+        self._around = frozenset[int]()
+        # Each call with the ids of what was around it: jax may keep any of these
+        # functions, and then the call is one that the function made.
+        self._made: list[tuple[Constraint, frozenset[int]]] = []
+        # By line: the kept functions that were called; and what jax traced, functions
+        # and their gradients, which can hide no call.
+        self._called = set[str]()
+        self._traced = set[str]()
         self._bottom: FrameType | None = None
         self._for_shapes = False
         self._preliminary: list[Constraint] = []
@@ -133,14 +138,15 @@ class ConstraintCalls(CallListener):
 
     def watched(self) -> dict[str, CodeType]:
         """The functions that are there now, by what they are called."""
-        found = {line: kept.code for line, kept in list(_kept_functions.items())}
+        # A copy: plans in other threads add to them.
+        codes = {line: kept.code for line, kept in list(_kept_functions.items())}
         for module, name in _present():
             fn = function_of(module, name)
             if fn is None:
                 self.unseen(str(Note("function replaced", (f"{module}.{name}",))))
             else:
-                found[name] = fn.__code__
-        return found
+                codes[name] = fn.__code__
+        return codes
 
     def started(self, frame: FrameType, name: str, arguments: Sequence[Any]) -> None:
         """One of the watched functions begins."""
@@ -157,16 +163,16 @@ class ConstraintCalls(CallListener):
             )
             return
         self._leave_until(frame)
-        caller = frame.f_back
-        module = "" if caller is None else str(caller.f_globals.get("__name__", ""))
+        caller, module, caller_name = frame.f_back, "", ""
+        if caller is not None:
+            module = str(caller.f_globals.get("__name__", ""))
+            caller_name = caller.f_code.co_name
         if not self._open and module in OWN_CALLERS:
             return
         self.raised = None
         rules = logical_rules()
         source = self._contexts.get(id(rules), (None, ""))[1]
-        boxed = (
-            caller is not None and caller.f_code.co_name == "unbox" and "flax" in module
-        )
+        boxed = caller_name == "unbox" and "flax" in module
         if not self._open:
             self._note_stack(frame)
         line = _users_line(frame)
@@ -193,8 +199,8 @@ class ConstraintCalls(CallListener):
 
     def broken(self, error: Exception) -> None:
         """Recording failed; the program is traced on."""
-        said = f"{type(error).__name__}: {error}"
-        self.unseen(str(Note("recording failed", (said,))))
+        reason = f"{type(error).__name__}: {error}"
+        self.unseen(str(Note("recording failed", (reason,))))
         self._open.clear()
 
     def unseen(self, words: str) -> None:
@@ -217,7 +223,9 @@ class ConstraintCalls(CallListener):
             return
         failed = self._described(one, _RAISED)
         self._add(failed)
-        self.raised = failed[-1] if failed else None
+        self.raised = None
+        if failed:
+            self.raised = failed[-1]
 
     def _note_stack(self, frame: FrameType) -> None:
         """Notes which functions hold the call, and whether it is made for shapes alone."""
@@ -231,26 +239,28 @@ class ConstraintCalls(CallListener):
         self._around = frozenset(codes)
 
     def _add(self, calls: list[Constraint]) -> None:
-        (self._preliminary if self._for_shapes else self.found).extend(calls)
+        if self._for_shapes:
+            self._preliminary += calls
+        else:
+            self.found += calls
         self._made += [(call, self._around) for call in calls]
 
     def _described(self, one: _Call, value: Any) -> list[Constraint]:
         if one.name == LOGICAL:
             return self._logical(one, value)
-        return (
-            self._variable(one, value)
-            if one.name == "shard_value"
-            else _plain(one, value)
-        )
+        if one.name == "shard_value":
+            return self._variable(one, value)
+        return _plain(one, value)
 
     def _logical(self, one: _Call, value: Any) -> list[Constraint]:
         x, names, rules, mesh, fallback = one.arguments
-        origin = "argument" if rules is not None else "nn.logical_axis_rules"
-        if rules is not None and one.boxed:
-            origin = "nn.with_logical_partitioning"
+        rules_from = "argument"
         if rules is None:
-            rules = one.context_rules
-            origin += f" at {one.rules_source}" if one.rules_source else ""
+            rules, rules_from = one.context_rules, one.context_rules_from
+        elif one.boxed:
+            rules_from = "nn.with_logical_partitioning"
+        if not rules:
+            rules_from = ""
         table, problem = self._table(rules)
         context = mesh_context()
         seen, mesh_from = _seen(mesh, context, "flax with_logical_constraint")
@@ -258,19 +268,21 @@ class ConstraintCalls(CallListener):
             UNBOX if one.boxed else LOGICAL,
             one.source,
             rules=table,
-            rules_from=origin if rules else "",
+            rules_from=rules_from,
             mesh=seen,
             mesh_from=mesh_from,
             fallback=getattr(fallback, "name", str(fallback)),
-            unseen=context.legacy[-1] if seen is None and context.legacy else None,
+            unseen=_unseen(seen, context),
             problem=problem,
         )
         made = []
         for leaf, own, result in _leaves(x, names, value):
-            call = _with(basis, shape=_shape(leaf), names=own)
+            call = replace(basis, shape=_shape(leaf), names=own)
             call = _resolved(call, Dialect.LINEN)
             made.append(_logical_effect(one, call, bool(rules), leaf, result))
-        return _only_raised(made) if value is _RAISED else made
+        if value is _RAISED:
+            return _only_raised(made)
+        return made
 
     def _variable(self, one: _Call, value: Any) -> list[Constraint]:
         x, sharding, own, mesh = one.arguments
@@ -278,31 +290,32 @@ class ConstraintCalls(CallListener):
         named = getattr(sharding, "mesh", None)
         context = mesh_context()
         seen, mesh_from = _seen(mesh or named, context, "flax with_logical_constraint")
-        both = (*(one.context_rules or ()), *(own or ()))
-        table, problem = self._table(both)
-        at = f" at {one.rules_source}" if one.rules_source else ""
-        origins = (
-            ("nn.logical_axis_rules" + at, one.context_rules),
-            ("sharding_rules", own),
-        )
+        if mesh is None and named is not None:
+            mesh_from = "sharding"
+        # nnx appends the variable's own rules to those of the context.
+        table, problem = self._table((*(one.context_rules or ()), *(own or ())))
+        rules_from = []
+        if one.context_rules:
+            rules_from.append(one.context_rules_from)
+        if own:
+            rules_from.append("sharding_rules")
         call = Constraint(
             VARIABLE,
             one.source,
             _shape(x),
             _spec_entries(spec),
             table,
-            " and ".join(name for name, some in origins if some),
+            " and ".join(rules_from),
             seen,
-            "sharding" if mesh is None and named is not None else mesh_from,
-            unseen=context.legacy[-1] if seen is None and context.legacy else None,
+            mesh_from,
+            unseen=_unseen(seen, context),
             problem=problem,
         )
         call = _resolved(call, Dialect.NNX)
         if value is _RAISED:
-            return [_with(call, effect=ERROR)]
-        inner = _inner_call(one, x, value)
-        spec = None if inner is None else _sharding_spec(inner.arguments[1])
-        return [_with(call, effect=_changed(x, value), spec=spec)]
+            return [replace(call, effect=ERROR)]
+        spec = _inner_spec(_inner_call(one, x, value))
+        return [replace(call, effect=_effect(x, value), spec=spec)]
 
     def _table(self, rules: Any) -> tuple[Rules | None, str]:
         """The rules, read once; and what is wrong with them."""
@@ -332,10 +345,12 @@ class ConstraintCalls(CallListener):
             else:
                 missing.append(one)
         self._preliminary = []
-        lines = _constrained_lines(found or ()) if missing else ()
-        self.found += [
-            o for o in missing if found is None or not o.acts or o.source in lines
-        ]
+        if not missing:
+            return
+        lines = _constrained_lines(found or ())
+        for one in missing:
+            if found is None or not one.acts or one.source in lines:
+                self.found.append(one)
 
     def add_kept(self, found: Sequence[JaxprOperation]) -> None:
         """Adds the calls of nested functions that jax did not call, since it had traced
@@ -346,9 +361,10 @@ class ConstraintCalls(CallListener):
         """
         here = self._made_in()
         added = {id(one) for one in self.found}
-        inner = {
-            id(jaxpr): jaxpr for one in found for jaxpr in map(plain_jaxpr, one.inner)
-        }
+        inner = {}  # by id: a nested function may be called in several places
+        for operation in found:
+            for jaxpr in map(plain_jaxpr, operation.inner):
+                inner[id(jaxpr)] = jaxpr
         for jaxpr in inner.values():
             line = traced_line(getattr(jaxpr, "debug_info", None))
             calls = _kept_calls.get(jaxpr)
@@ -362,10 +378,10 @@ class ConstraintCalls(CallListener):
                 # A gradient, say, of what jax had kept: of its calls those that are
                 # still in it.
                 constrained = _constrained_lines(operations(jaxpr))
-                before = _kept_functions[line].calls
-                calls = tuple(
-                    c for c in before if not c.acts or c.source in constrained
-                )
+                calls = ()
+                for call in _kept_functions[line].calls:
+                    if not call.acts or call.source in constrained:
+                        calls = (*calls, call)
             elif calls is None:
                 if self._note_unseen(line, jaxpr):
                     continue
@@ -377,13 +393,14 @@ class ConstraintCalls(CallListener):
 
     def _made_in(self) -> dict[str, _KeptFunction]:
         """The calls of this trace by the line of each function that was around them."""
-        found: dict[str, _KeptFunction] = {}
+        functions: dict[str, _KeptFunction] = {}
         for call, around in self._made:
-            for code in map(self._codes.__getitem__, around):
+            for number in around:
+                code = self._codes[number]
                 line = f"{code.co_filename}:{code.co_firstlineno}"
-                before = found[line].calls if line in found else ()
-                found[line] = _KeptFunction(code, (*before, call))
-        return found
+                before = functions.get(line, _KeptFunction(code)).calls
+                functions[line] = _KeptFunction(code, (*before, call))
+        return functions
 
     def _note_unseen(self, line: str, jaxpr: Any) -> bool:
         """Notes a function that jax had traced before any plan; whether it may hide a
@@ -398,7 +415,9 @@ class ConstraintCalls(CallListener):
         may_hide = written and "flax.linen.spmd" in sys.modules
         if not may_hide and not _constrained_lines(operations(jaxpr)):
             return False
-        at = f" at {line_in_words(file, int(number))}" if number.isdigit() else ""
+        at = ""
+        if number.isdigit():
+            at = f" at {line_in_words(file, int(number))}"
         self.unseen(str(Note("traced before", (at,))))
         return True
 
@@ -410,7 +429,7 @@ class _KeptFunction:
     """
 
     code: CodeType
-    calls: tuple[Constraint, ...]
+    calls: tuple[Constraint, ...] = ()
 
 
 # What nested functions did when a plan traced them: of each, by file and line; and of
@@ -444,14 +463,23 @@ def _users_line(frame: FrameType) -> str:
     return ""
 
 
-def _seen(mesh: Any, context: Any, api: str) -> tuple[MeshSpec | None, str]:
+def _seen(mesh: Any, context: MeshContext, api: str) -> tuple[MeshSpec | None, str]:
     """The mesh that a call sees, and where it comes from."""
     if mesh is not None:
         return _adopted(mesh), "argument"
-    found = context.sees(api)
-    if found is None:
+    seen = context.sees(api)
+    if seen is None:
         return None, ""
-    return found, "context" if found is context.abstract else "with mesh"
+    if seen is context.abstract:
+        return seen, "context"
+    return seen, "with mesh"
+
+
+def _unseen(seen: MeshSpec | None, context: MeshContext) -> MeshSpec | None:
+    """The mesh of `with mesh:` around a call that sees no mesh."""
+    if seen is None and context.legacy:
+        return context.legacy[-1]
+    return None
 
 
 def _adopted(mesh: Any) -> MeshSpec | None:
@@ -461,33 +489,27 @@ def _adopted(mesh: Any) -> MeshSpec | None:
 
 
 def _shape(x: Any) -> tuple[int, ...] | None:
-    shape = getattr(
-        x, "shape", () if isinstance(x, (bool, int, float, complex)) else None
-    )
-    return None if shape is None else tuple(shape)
-
-
-def _with(call: Constraint, **changes: Any) -> Constraint:
-    made = object.__new__(Constraint)
-    object.__setattr__(made, "__dict__", {**call.__dict__, **changes})
-    return made
+    if isinstance(x, (bool, int, float, complex)):
+        return ()
+    shape = getattr(x, "shape", None)
+    if shape is None:
+        return None
+    return tuple(shape)
 
 
 def _resolved(call: Constraint, dialect: Dialect) -> Constraint:
     if call.rules is None or call.names is None:
         return call
+    shape = call.shape
+    if shape is not None and len(shape) != len(call.names):
+        shape = None  # which name is for which dimension is not known
     try:
-        shape = (
-            call.shape
-            if call.shape is not None and len(call.shape) == len(call.names)
-            else None
-        )
-        found: Resolution = resolve(
+        resolution = resolve(
             call.names, call.rules, mesh=call.mesh, shape=shape, dialect=dialect
         )
     except ShardvizError as error:
-        return _with(call, problem=str(error))
-    return _with(call, resolution=found)
+        return replace(call, problem=str(error))
+    return replace(call, resolution=resolution)
 
 
 def _is_names(value: Any) -> bool:
@@ -505,27 +527,29 @@ def _leaves(x: Any, names: Any, value: Any) -> Iterator[tuple[Any, Any, Any]]:
     """
     own, tree = jax.tree.flatten(names, is_leaf=_is_names)
     try:
-        parts = (
-            [(x, names)]
-            if names is None
-            else zip(tree.flatten_up_to(x), own, strict=True)
-        )
+        parts = tree.flatten_up_to(x)
     except ValueError:  # the call raises it, too
-        parts = [(x, None)]
-    leaves = [
-        (leaf, _spec_entries(some))
-        for part, some in parts
-        for leaf in jax.tree.leaves(part)
-    ]
-    results = [_RAISED] * len(leaves) if value is _RAISED else jax.tree.leaves(value)
-    for (leaf, some), result in zip(leaves, results, strict=False):
-        yield leaf, some, result
+        parts, own = [x], [None]
+    leaves = []
+    for part, part_names in zip(parts, own, strict=True):
+        for leaf in jax.tree.leaves(part):
+            leaves.append((leaf, _spec_entries(part_names)))
+    results = _results(value, len(leaves))
+    for (leaf, leaf_names), result in zip(leaves, results, strict=False):
+        yield leaf, leaf_names, result
+
+
+def _results(value: Any, count: int) -> list[Any]:
+    """What a call returned for each of its arrays."""
+    if value is _RAISED:
+        return [_RAISED] * count
+    return jax.tree.leaves(value)
 
 
 def _spec_entries(names: Any) -> tuple[object, ...] | None:
-    if isinstance(names, PartitionSpec):
+    if isinstance(names, (PartitionSpec, tuple, list)):
         return tuple(names)
-    return tuple(names) if isinstance(names, (tuple, list)) else None
+    return None
 
 
 def _logical_effect(
@@ -534,19 +558,20 @@ def _logical_effect(
     """What became of one array of `with_logical_constraint`, in the order of flax's own
     checks.
     """
-    called = _inner_call(one, leaf, result)
-    spec = None if called is None else _sharding_spec(called.arguments[1])
-    if result is _RAISED:
-        return _with(call, effect=ERROR, spec=spec)
-    if result is not leaf:
-        return _with(call, effect=CONSTRAINED, spec=spec)
+    inner = _inner_call(one, leaf, result)
+    spec = _inner_spec(inner)
+    effect = _effect(leaf, result)
+    if effect != IDENTITY:
+        return replace(call, effect=effect, spec=spec)
     if not has_rules:
-        return _with(call, effect=NO_RULES)
-    if called is not None or call.names is None:
-        return _with(call, effect=IDENTITY, spec=spec)
+        return replace(call, effect=NO_RULES)
+    if inner is not None or call.names is None:
+        return replace(call, effect=IDENTITY, spec=spec)
     if call.fallback == "NO_CONSTRAINT" and undecided(call):
-        return _with(call, effect=FALLBACK)
-    return _with(call, effect=NO_MESH if call.mesh is None else IDENTITY)
+        return replace(call, effect=FALLBACK)
+    if call.mesh is None:
+        return replace(call, effect=NO_MESH)
+    return replace(call, effect=IDENTITY)
 
 
 def _only_raised(calls: list[Constraint]) -> list[Constraint]:
@@ -558,40 +583,56 @@ def _only_raised(calls: list[Constraint]) -> list[Constraint]:
 def _inner_call(one: _Call, leaf: Any, result: Any) -> _Call | None:
     """The constraint of jax that a call of flax made for one of its arrays."""
     for inner, value in one.inner:
-        took = any(some is leaf for some in jax.tree.leaves(inner.arguments[0]))
-        if took and any(some is result for some in jax.tree.leaves(value)):
+        # By identity: `==` of arrays compares their elements.
+        taken = set(map(id, jax.tree.leaves(inner.arguments[0])))
+        returned = set(map(id, jax.tree.leaves(value)))
+        if id(leaf) in taken and id(result) in returned:
             return inner
     return None
 
 
-def _changed(x: Any, result: Any) -> str:
-    return IDENTITY if result is x else CONSTRAINED
+def _inner_spec(inner: _Call | None) -> Spec | None:
+    """The spec that a call of flax gave to jax; None where it made no call of jax."""
+    if inner is None:
+        return None
+    return _sharding_spec(inner.arguments[1])
+
+
+def _effect(x: Any, result: Any) -> str:
+    if result is _RAISED:
+        return ERROR
+    if result is x:
+        return IDENTITY
+    return CONSTRAINED
 
 
 def _plain(one: _Call, value: Any) -> list[Constraint]:
     """The arrays of `jax.lax.with_sharding_constraint` or `jax.sharding.reshard`."""
     x, shardings = one.arguments[:2]
     leaves = jax.tree.leaves(x)
-    results = [_RAISED] * len(leaves) if value is _RAISED else jax.tree.leaves(value)
+    results = _results(value, len(leaves))
     context = mesh_context()
     made = []
     for leaf, result, own in zip(leaves, results, _spread(shardings, x), strict=False):
         mesh, mesh_from = _seen(None, context, one.name)
         if isinstance(own, NamedSharding):
             mesh, mesh_from = _adopted(own.mesh), "sharding"
-        spec = _sharding_spec(own)
         call = Constraint(
-            UNBOX if one.boxed else one.name,
+            one.name,
             one.source,
             _shape(leaf),
-            _spec_entries(getattr(own, "spec", own)) if one.boxed else None,
             mesh=mesh,
             mesh_from=mesh_from,
-            effect=ERROR if result is _RAISED else _changed(leaf, result),
-            spec=spec,
+            effect=_effect(leaf, result),
+            spec=_sharding_spec(own),
         )
+        if one.boxed:
+            names = _spec_entries(getattr(own, "spec", own))
+            call = replace(call, call=UNBOX, names=names)
         made.append(call)
-    return made[-1:] if value is _RAISED else made
+    if value is _RAISED:
+        return made[-1:]
+    return made
 
 
 def _spread(shardings: Any, x: Any) -> list[Any]:
@@ -602,11 +643,10 @@ def _spread(shardings: Any, x: Any) -> list[Any]:
         parts = tree.flatten_up_to(x)
     except ValueError:  # the call raises it, too
         return [None] * len(jax.tree.leaves(x))
-    return [
-        some
-        for some, part in zip(own, parts, strict=True)
-        for _ in jax.tree.leaves(part)
-    ]
+    spread = []
+    for sharding, part in zip(own, parts, strict=True):
+        spread += [sharding] * len(jax.tree.leaves(part))
+    return spread
 
 
 def _sharding_spec(sharding: Any) -> Spec | None:
@@ -614,9 +654,13 @@ def _sharding_spec(sharding: Any) -> Spec | None:
     None.
     """
     sharding = getattr(sharding, "sharding", sharding)
-    spec = PartitionSpec() if sharding is None else getattr(sharding, "spec", sharding)
+    if sharding is None:
+        return Spec()
+    spec = getattr(sharding, "spec", sharding)
+    if not isinstance(spec, PartitionSpec):
+        return None
     try:
-        return adopt_spec(spec) if isinstance(spec, PartitionSpec) else None
+        return adopt_spec(spec)
     except ShardvizError:
         return None
 
