@@ -85,19 +85,23 @@ def split_call(
     """
     if not positions and not words:
         return SplitCall(args, kwargs, names, ())
-    static = {n + len(args) if n < 0 else n for n in positions}
-    kept = [i for i in range(len(args)) if i not in static]
-    statics = {names[i]: args[i] for i in static if i < len(args)}
-    others = {}
+    statics, others = {}, {}
+    kept_args, kept_names = [], []
+    for number, (name, value) in enumerate(zip(names, args, strict=True)):
+        # A negative position counts from the end of what was given.
+        if number in positions or number - len(args) in positions:
+            statics[name] = value
+        else:
+            kept_args.append(value)
+            kept_names.append(name)
     for name, value in kwargs.items():
-        chosen = statics if name in words else others
-        chosen[name] = value
-    return SplitCall(
-        tuple(args[i] for i in kept),
-        others,
-        tuple(names[i] for i in kept),
-        tuple(sorted(statics.items(), key=lambda pair: pair[0])),
-    )
+        if name in words:
+            statics[name] = value
+        else:
+            others[name] = value
+    # By name alone: values need not have an order.
+    by_name = tuple((name, statics[name]) for name in sorted(statics))
+    return SplitCall(tuple(kept_args), others, tuple(kept_names), by_name)
 
 
 def surroundings() -> tuple[Any, Any]:
@@ -132,7 +136,10 @@ def _leaf_key(leaf: Any) -> tuple[Any, Any]:
     if isinstance(leaf, Tracer):
         raise Uncached("transformation")
     if isinstance(leaf, jax.Array):
-        return leaf.aval, leaf.sharding if leaf.committed else None
+        # jax may move an array that is not committed; its place decides nothing.
+        if not leaf.committed:
+            return leaf.aval, None
+        return leaf.aval, leaf.sharding
     # A Ref is changed in place, which an executable of values cannot do.
     if isinstance(leaf, jax.Ref):
         raise Uncached("not an array")
@@ -162,9 +169,12 @@ class LeafSignature:
     sharding: Any
 
     def __str__(self) -> str:
-        weak = "weak " if self.aval.weak_type else ""
-        placed = "" if self.sharding is None else f" {sharding_text(self.sharding)}"
-        return f"{self.name}: {weak}{self.aval.dtype}{list(self.aval.shape)}{placed}"
+        array = f"{self.aval.dtype}{list(self.aval.shape)}"
+        if self.aval.weak_type:
+            array = f"weak {array}"
+        if self.sharding is not None:
+            array = f"{array} {sharding_text(self.sharding)}"
+        return f"{self.name}: {array}"
 
 
 @dataclass(frozen=True)
@@ -197,7 +207,9 @@ def signature_of(call: SplitCall) -> Signature:
             path_text = jax.tree_util.keystr(path)
             leaves.append(LeafSignature(name + path_text, *_leaf_key(leaf)))
     values, mesh = surroundings()
-    names = _PUBLIC if trace_settings() is None else trace_setting_names()
+    names = _PUBLIC
+    if trace_settings() is not None:
+        names = trace_setting_names()
     if len(names) != len(values):  # this jax does not name them
         names = tuple(map(str, range(len(values))))
     settings = {**dict(zip(names, values, strict=True)), "concrete_mesh": mesh}
@@ -228,24 +240,25 @@ def nearest(
     """Which of the known signatures differs least, the latest of equals, and in what."""
     best = None
     for index, old in enumerate(known):
-        found = differences(new, old)
-        if best is None or len(found) <= len(best[1]):
-            best = index, found
+        differing = differences(new, old)
+        if best is None or len(differing) <= len(best[1]):
+            best = index, differing
     return best
 
 
 def _of_trees(new: Signature, old: Signature) -> Iterator[Difference]:
     if new.tree == old.tree:
         return
-    now = [leaf.name for leaf in new.leaves]
-    before = [leaf.name for leaf in old.leaves]
-    added = [name for name in now if name not in before]
-    removed = [name for name in before if name not in now]
-    for name in added:
-        yield Difference("added", name)
-    for name in removed:
-        yield Difference("removed", name)
-    if not added and not removed:
+    # Dictionaries, which keep the order of the arguments.
+    now = {leaf.name: None for leaf in new.leaves}
+    before = {leaf.name: None for leaf in old.leaves}
+    for name in now:
+        if name not in before:
+            yield Difference("added", name)
+    for name in before:
+        if name not in now:
+            yield Difference("removed", name)
+    if now.keys() == before.keys():
         yield Difference("tree", "", shown(old.tree, 200), shown(new.tree, 200))
 
 
@@ -274,6 +287,7 @@ def _of_leaf(new: LeafSignature, old: LeafSignature) -> Iterator[Difference]:
 def _shardings(old: Any, new: Any) -> tuple[str, str]:
     """Two shardings as text, with as much of each as tells them apart."""
     before, after = sharding_text(old), sharding_text(new)
+    # Two meshes may have the same axes over other devices, or in another order.
     if before == after:
         before = f"{before} on devices {_device_ids(old)}"
         after = f"{after} on devices {_device_ids(new)}"
@@ -284,8 +298,9 @@ def _shardings(old: Any, new: Any) -> tuple[str, str]:
 
 def _device_ids(sharding: Any) -> list[int]:
     mesh = getattr(sharding, "mesh", None)
-    devices = sharding.device_set if mesh is None else mesh.devices.flat
-    return [device.id for device in devices]
+    if mesh is None:
+        return [device.id for device in sharding.device_set]
+    return [device.id for device in mesh.devices.flat]
 
 
 def _of_statics(new: Signature, old: Signature) -> Iterator[Difference]:
@@ -310,7 +325,9 @@ def _of_settings(new: Signature, old: Signature) -> Iterator[Difference]:
         changed.remove("concrete_mesh")
     for name in changed:
         texts = _setting_text(name, before[name]), _setting_text(name, now[name])
-        yield Difference("setting", "" if name.isdigit() else name, *texts)
+        if name.isdigit():  # only its position is known
+            name = ""
+        yield Difference("setting", name, *texts)
 
 
 def _setting_text(name: str, value: Any) -> str:
@@ -323,7 +340,9 @@ def _setting_text(name: str, value: Any) -> str:
         return str([device.id for device in devices.flat])
     if isinstance(value, tuple):  # the meshes that were entered, outermost first
         return ", ".join(map(mesh_text, value)) or "none"
-    return mesh_text(value) if hasattr(value, "axis_names") else str(value).lower()
+    if hasattr(value, "axis_names"):
+        return mesh_text(value)
+    return str(value).lower()
 
 
 def mesh_text(mesh: Any) -> str:
@@ -348,7 +367,9 @@ def sharding_text(sharding: Any) -> str:
     if sharding is None:
         return "uncommitted"
     memory = getattr(sharding, "memory_kind", None)
-    where = "" if memory in (None, "device") else f" in {memory}"
+    where = ""
+    if memory not in (None, "device"):
+        where = f" in {memory}"
     if isinstance(sharding, NamedSharding):
         spec = str(sharding.spec).removeprefix("PartitionSpec").removeprefix("P")
         return f"P{spec} over {mesh_text(sharding.mesh)}{where}"

@@ -40,13 +40,13 @@ def call_around(location: Any) -> tuple[int, Any, Any] | None:
 
     None where it was in no call.
     """
-    # jaxlib 0.10.0 has one class for all.
-    is_callsite = getattr(location, "is_a_callsite", None)
-    if not (is_callsite() if is_callsite else hasattr(location, "callee")):
+    # jaxlib 0.10.0 has one class for all, and newer ones one for each kind.
+    if hasattr(location, "is_a_callsite"):
+        if not location.is_a_callsite() or not location.caller.is_a_name():
+            return None
+    elif not hasattr(location, "callee"):
         return None
     around = location.caller
-    if not (is_callsite is None or around.is_a_name()):
-        return None
     name = getattr(around, "name_str", "")
     if not name.startswith(NUMBERED_CALL):
         return None
@@ -84,7 +84,7 @@ class SourceLocation:
     @property
     def source(self) -> str:
         """The innermost line, or `""`."""
-        return self.stack[0] if self.stack else ""
+        return next(iter(self.stack), "")
 
     @property
     def last_part(self) -> str:
@@ -103,12 +103,18 @@ class SourceLocation:
         >>> SourceLocation("add", frames).calls
         ('g',)
         """
-        names = (name.rpartition("<locals>.")[2] for _, name in reversed(self.frames))
-        return tuple(name for name in names if name not in ("", "<module>"))
+        names = []
+        for _, function in reversed(self.frames):
+            name = function.rpartition("<locals>.")[2]
+            if name not in ("", "<module>"):
+                names.append(name)
+        return tuple(names)
 
     def inner(self, location: SourceLocation) -> SourceLocation:
         """A location in the function that is called here, as seen from the caller."""
-        return _joined_to(self, location) if self.op or self.frames else location
+        if self == NOWHERE:
+            return location
+        return _joined_to(self, location)
 
 
 NOWHERE = SourceLocation()
@@ -148,14 +154,16 @@ def source_location(location: str) -> SourceLocation:
         # MLIR calls a module that was parsed from memory "-": that is nobody's code.
         if file != "-" and is_user_file(file):
             frames[line_in_words(file, line), unescaped(function or "")] = None
-    op = unescaped(name[1]) if named and name is not None else ""
+    op = ""
+    if named and name is not None:
+        op = unescaped(name[1])
     # Where an operation has no name of its own, jax writes its primitive's and a colon.
     return SourceLocation(op.removesuffix(":"), tuple(frames))
 
 
 @lru_cache(maxsize=4096)
 def _joined_to(call: SourceLocation, inner: SourceLocation) -> SourceLocation:
-    names = "/".join(part for part in (call.op, inner.op) if part)
+    names = "/".join(filter(None, (call.op, inner.op)))
     if inner.op and inner.op.split("/")[0] == call.op.split("/")[0]:
         names = inner.op  # it has the name of the call already
     frames = _joined_frames(inner.frames, call.frames)
@@ -171,10 +179,9 @@ def _joined_frames(
     that differ from this call are left out.
     """
     shared = 0
-    while (
-        shared < min(len(inner), len(outer))
-        and inner[-1 - shared] == outer[-1 - shared]
-    ):
+    for one, other in zip(reversed(inner), reversed(outer), strict=False):
+        if one != other:
+            break
         shared += 1
     own, rest = inner[: len(inner) - shared], outer[: len(outer) - shared]
     if len(own) > 1 and rest and _function(own[-1]) == _function(rest[-1]) != ("", ""):
@@ -183,8 +190,10 @@ def _joined_frames(
 
 
 def _function(frame: Frame) -> tuple[str, str]:
-    """File and name of the function around a frame."""
-    return (frame[0].rpartition(":")[0], frame[1]) if frame[1] else ("", "")
+    """File and name of the function around a frame; both empty where it has no name."""
+    if not frame[1]:
+        return "", ""
+    return frame[0].rpartition(":")[0], frame[1]
 
 
 def unescaped(text: str) -> str:
@@ -251,13 +260,14 @@ def parse_origins(text: str) -> tuple[dict[str, str], ...]:
     >>> parse_origins('[{data = "input: 2", "a b" = "self"}, {}]')
     ({'data': 'input: 2', 'a b': 'self'}, {})
     """
-    return tuple(
-        {
-            unescaped(quoted) or bare: name
-            for quoted, bare, name in _ORIGIN.findall(part)
-        }
-        for part in _MAP.findall(text)
-    )
+    maps = []
+    for part in _MAP.findall(text):
+        origins = {}
+        for quoted, bare, name in _ORIGIN.findall(part):
+            # MLIR quotes only what is no identifier.
+            origins[unescaped(quoted) or bare] = name
+        maps.append(origins)
+    return tuple(maps)
 
 
 @lru_cache(maxsize=16384)
@@ -313,8 +323,8 @@ def parse_dtype(text: str) -> str:
     """
     if text in _DTYPES:
         return _DTYPES[text]
-    found = re.fullmatch(r"(s|u|)i(\d+)", text)
-    return f"{'u' if found[1] == 'u' else ''}int{found[2]}" if found else text
+    # MLIR has signless integers and signed ones; numpy has one name for both.
+    return re.sub(r"^s?(u?)i(\d+)$", r"\1int\2", text)
 
 
 def factor_name(number: int) -> str:
@@ -329,7 +339,7 @@ def factor_name(number: int) -> str:
 
 
 def _factors(numbers: Iterable[int]) -> tuple[str, ...]:
-    return tuple([factor_name(number) for number in numbers])
+    return tuple(map(factor_name, numbers))
 
 
 def _axis(attribute: Any) -> str:
@@ -359,7 +369,9 @@ class AttributeCache:
 
     def text_of(self, attribute: Any) -> str:
         """The text of an attribute itself; `""` for None."""
-        return "" if attribute is None else _once(self._texts, attribute, str)
+        if attribute is None:
+            return ""
+        return _once(self._texts, attribute, str)
 
     def specs(self, op: Any, name: str = "sdy.sharding") -> tuple[Spec, ...]:
         """The specs in a sharding of an operation, one per value, if it has one."""
@@ -411,7 +423,7 @@ class AttributeCache:
         if sdy.TensorShardingAttr.isinstance(attribute):
             return (self._read_spec(attribute),)
         shardings = sdy.TensorShardingPerValueAttr(attribute).shardings
-        return tuple([self._read_spec(sharding) for sharding in shardings])
+        return tuple(map(self._read_spec, shardings))
 
     def _read_spec(self, attribute: Any) -> Spec:
         sharding = sdy.TensorShardingAttr(attribute)
@@ -446,14 +458,14 @@ class AttributeCache:
 
 def _once(known: dict[Any, T], attribute: Any, convert: Callable[[Any], T]) -> T:
     """What an attribute was converted to, or is now."""
-    found = known.get(attribute)
-    if found is None:
-        found = known[attribute] = convert(attribute)
-    return found
+    converted = known.get(attribute)
+    if converted is None:
+        converted = known[attribute] = convert(attribute)
+    return converted
 
 
 def _axes(dimension: Any) -> tuple[str, ...]:
-    return tuple([_axis(axis) for axis in sdy.DimensionShardingAttr(dimension).axes])
+    return tuple(map(_axis, sdy.DimensionShardingAttr(dimension).axes))
 
 
 def _mapped(dimension: Any) -> tuple[str, ...]:
@@ -472,4 +484,6 @@ def named_attribute(
 def defining_op(value: Any) -> Any:
     """The operation that a value is a result of, or None for an argument of a block."""
     owner = value.owner
-    return getattr(owner, "operation", owner) if hasattr(owner, "attributes") else None
+    if not hasattr(owner, "attributes"):
+        return None
+    return getattr(owner, "operation", owner)

@@ -100,16 +100,20 @@ def remove_dead(module: Any) -> None:
 
 def functions_of(module: Any) -> dict[str, Any]:
     """The functions of a module, by name."""
-    tops = [item.operation for item in module.regions[0].blocks[0].operations]
-    return {
-        op.attributes["sym_name"].value: op for op in tops if op.name == "func.func"
-    }
+    functions = {}
+    for item in module.regions[0].blocks[0].operations:
+        op = item.operation
+        if op.name == "func.func":
+            functions[op.attributes["sym_name"].value] = op
+    return functions
 
 
 def callee(call: Any, functions: dict[str, Any]) -> Any:
     """The function that a `func.call` calls, or None where its body is elsewhere."""
-    found = functions.get(call.attributes["callee"].value)
-    return found if found is not None and found.regions[0].blocks else None
+    function = functions.get(call.attributes["callee"].value)
+    if function is None or not function.regions[0].blocks:
+        return None
+    return function
 
 
 def _is_inlineable(call: Any) -> bool:
@@ -129,7 +133,10 @@ def _inlined(call: Any, function: Any, number: int) -> list[Any]:
     *body, returned = [item.operation for item in block.operations]
     calls = []
     for op in body:
-        for inner in (op, *operations_in(op)) if len(op.regions) else (op,):
+        inside = [op]
+        if len(op.regions):  # most have none, and to walk takes its time
+            inside += operations_in(op)
+        for inner in inside:
             inner.location = ir.Location.callsite(inner.location, [around])
             if inner.name == CALL:
                 calls.append(inner)
@@ -147,15 +154,19 @@ def _calls_in(op: Any) -> list[Any]:
 
 def operations_in(op: Any, inner_first: bool = False) -> list[Any]:
     """The operations in another in program order, each before or after those in it."""
-    found: list[Any] = []
+    walked: list[Any] = []
 
     def keep(inner: Any) -> ir.WalkResult:
-        found.append(inner)
+        walked.append(inner)
         return ir.WalkResult.ADVANCE
 
     # jaxlib's own traversal takes a third of the time of one over regions and blocks.
-    op.walk(keep, ir.WalkOrder.POST_ORDER if inner_first else ir.WalkOrder.PRE_ORDER)
-    return found[:-1] if inner_first else found[1:]
+    # It also visits the operation itself, as the last one or the first.
+    if inner_first:
+        op.walk(keep, ir.WalkOrder.POST_ORDER)
+        return walked[:-1]
+    op.walk(keep, ir.WalkOrder.PRE_ORDER)
+    return walked[1:]
 
 
 def _remove_dead_in(op: Any) -> None:
@@ -171,7 +182,10 @@ def _remove_dead_in(op: Any) -> None:
 
 
 def _is_read(op: Any) -> bool:
-    return any(True for result in op.results for _ in result.uses)
+    for result in op.results:
+        for _ in result.uses:
+            return True
+    return False
 
 
 def _has_effects(op: Any) -> bool:
@@ -180,15 +194,13 @@ def _has_effects(op: Any) -> bool:
         return effect is not None and bool(effect)
     if op.name in _KEPT or not (op.name in _PURE or op.name.startswith("stablehlo.")):
         return True
-    inner = (
-        item
-        for region in op.regions
-        for block in region.blocks
-        for item in block.operations
-    )
-    return any(
-        i.operation.name not in _RETURNS and _has_effects(i.operation) for i in inner
-    )
+    for region in op.regions:
+        for block in region.blocks:
+            for item in block.operations:
+                inner = item.operation
+                if inner.name not in _RETURNS and _has_effects(inner):
+                    return True
+    return False
 
 
 #: The attribute of a replacement that holds the name of the operation it replaces.
@@ -277,20 +289,23 @@ def _reshape_once(op: Any, replaced: str = "") -> None:
     if value.type == op.results[0].type:
         _put(value, op)
         return
-    replaced = replaced or (
-        op.attributes[REPLACES].value if REPLACES in op.attributes else ""
-    )
-    attributes = {REPLACES: ir.StringAttr.get(replaced)} if replaced else {}
+    attributes = {}
+    if replaced:
+        attributes[REPLACES] = ir.StringAttr.get(replaced)
+    elif REPLACES in op.attributes:
+        attributes[REPLACES] = op.attributes[REPLACES]
     _replace(op, _RESHAPE, value, attributes)
 
 
 def _moves_only_ones(op: Any) -> bool:
     """Whether a transpose leaves all dimensions but those of size one in their order."""
     shape = ir.ShapedType(op.operands[0].type).shape
-    order = [
-        d for d in ir.DenseI64ArrayAttr(op.attributes["permutation"]) if shape[d] != 1
-    ]
+    order = [dim for dim in _permutation(op) if shape[dim] != 1]
     return order == sorted(order)
+
+
+def _permutation(op: Any) -> list[int]:
+    return list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
 
 
 def _transpose_once(op: Any) -> None:
@@ -298,10 +313,8 @@ def _transpose_once(op: Any) -> None:
     inner = defining_op(op.operands[0])
     if inner is None or inner.name != _TRANSPOSE:
         return
-    outer, first = (
-        list(ir.DenseI64ArrayAttr(o.attributes["permutation"])) for o in (op, inner)
-    )
-    order = [first[dim] for dim in outer]
+    first = _permutation(inner)
+    order = [first[dim] for dim in _permutation(op)]
     if order == sorted(order):
         _put(inner.operands[0], op)
     else:
@@ -311,9 +324,8 @@ def _transpose_once(op: Any) -> None:
 
 def _adds_only_ones(op: Any) -> bool:
     """Whether a broadcast only adds dimensions of size one, as a reshape does."""
-    before, after = (
-        ir.ShapedType(v.type).shape for v in (op.operands[0], op.results[0])
-    )
+    before = ir.ShapedType(op.operands[0].type).shape
+    after = ir.ShapedType(op.results[0].type).shape
     return math.prod(before) == math.prod(after) and bool(before) and _in_order(op)
 
 
@@ -322,27 +334,30 @@ def _unchanged(op: Any) -> Any:
     name = op.name
     if name in _SAME:
         operand, result = op.operands[0], op.results[0]
-        return operand if operand.type == result.type and _in_order(op) else None
-    if name in _NEUTRAL:
+        if operand.type == result.type and _in_order(op):
+            return operand
+    elif name in _NEUTRAL:
         neutral, either = _NEUTRAL[name]
         first, second = op.operands
         if _number(second) == neutral:
             return first
-        return second if either and _number(first) == neutral else None
-    if name == "stablehlo.select":
-        if op.operands[1] == op.operands[2] or _is_same_number(*list(op.operands)[1:]):
-            return op.operands[1]
-        which = _number(op.operands[0])
-        return None if which is None else op.operands[1 if which else 2]
+        if either and _number(first) == neutral:
+            return second
+    elif name == "stablehlo.select":
+        which, if_true, if_false = op.operands
+        if if_true == if_false or _is_same_number(if_true, if_false):
+            return if_true
+        chosen = _number(which)
+        if chosen is not None:
+            return if_true if chosen else if_false
     return None
 
 
 def _is_same_number(one: Any, other: Any) -> bool:
     """Whether two constants are equal, as the branches of a gradient through zeros are."""
     number = _number(one)
-    return number is not None and repr(number) == repr(
-        _number(other)
-    )  # 0.0 is not -0.0
+    # As text, since 0.0 == -0.0, and one may not stand for the other.
+    return number is not None and repr(number) == repr(_number(other))
 
 
 def _in_order(op: Any) -> bool:
@@ -359,9 +374,11 @@ def _slice(op: Any) -> None:
     positions = [_number(position) for position in list(op.operands)[1:]]
     if None in positions:
         return
-    full, sizes = (ir.ShapedType(v.type).shape for v in (op.operands[0], op.results[0]))
+    full = ir.ShapedType(op.operands[0].type).shape
+    sizes = ir.ShapedType(op.results[0].type).shape
     starts, limits = [], []
     for position, length, size in zip(positions, full, sizes, strict=True):
+        # A dynamic slice never leaves the array.
         starts.append(min(max(int(position), 0), length - size))
         limits.append(starts[-1] + size)
     numbers = {
@@ -392,4 +409,6 @@ def _number(value: Any) -> Any:
     number = attribute.get_splat_value().value
     if "f" in kind:
         return np.float64(number)
-    return np.bool_(number) if kind == "i1" else np.int64(number)
+    if kind == "i1":
+        return np.bool_(number)
+    return np.int64(number)

@@ -192,8 +192,9 @@ class PlanBuilder(ABC):
 
     def value(self, name: str) -> PlannedOp | None:
         """A value that was read already."""
-        builder = self._by_name.get(name)
-        return None if builder is None else builder.op
+        if name not in self._by_name:
+            return None
+        return self._by_name[name].op
 
     def cross(
         self,
@@ -236,6 +237,11 @@ class PlanBuilder(ABC):
         opcode = fields.pop("opcode", None) or pipeline.name_of(op)
         results = list(op.results)
         name = self._names.take(base_name(location.op, opcode), len(results))
+        trips = None
+        if context.looped:
+            trips = context.trips
+        # A dictionary, since most programs have thousands of values, and these fields
+        # are read once for all results.
         shared = {
             "kind": "op",
             "opcode": opcode,
@@ -246,7 +252,7 @@ class PlanBuilder(ABC):
             "scope": context.scope_of(location.op),
             "region": context.region,
             "manual": context.manual,
-            "trips": context.trips if context.looped else None,
+            "trips": trips,
             "backward": "transpose(" in location.op,
             "notes": context.notes,
             **fields,
@@ -255,12 +261,15 @@ class PlanBuilder(ABC):
         added = []
         for number, value in enumerate(results):
             shape, dtype = self.attributes.tensor(value) or ((), "token")
-            spec = specs[number] if number < len(specs) else Spec()
-            if not spec.dims and not spec.unreduced:
-                spec = not_split(shape)
-            shared["name"] = name if len(results) == 1 else f"{name}[{number}]"
-            shared |= {"shape": shape, "dtype": dtype, "spec": spec}
-            names = origins[number] if number < len(origins) else {}
+            spec, names = not_split(shape), {}
+            # Without any axes, Shardy writes a spec without dimensions, or none.
+            if number < len(specs) and (specs[number].dims or specs[number].unreduced):
+                spec = specs[number]
+            if number < len(origins):
+                names = origins[number]
+            shared |= {"name": name, "shape": shape, "dtype": dtype, "spec": spec}
+            if len(results) > 1:
+                shared["name"] = f"{name}[{number}]"
             builder = ValueBuilder(PlannedOp.trusted(shared), names)
             added.append(self.keep(builder, value))
         return added
@@ -324,9 +333,11 @@ class PlanBuilder(ABC):
                     break
         if name is None:
             return None
-        key = f"{builder.op.name}: self" if name == "self" else name
-        origin = self._origins.get(key)
-        return None if origin is None else _of_axis(axis, origin)
+        if name == "self":
+            name = f"{builder.op.name}: self"
+        if name not in self._origins:
+            return None
+        return _of_axis(axis, self._origins[name])
 
     def _origin_by_steps(
         self,
@@ -344,8 +355,9 @@ class PlanBuilder(ABC):
             if step is not None:
                 name = step.origin
             elif op.kind in ("argument", "result"):
-                has = axis in all_axes(op.spec)
-                return Origin(axis, op.kind, name) if has else None
+                if axis not in all_axes(op.spec):
+                    return None
+                return Origin(axis, op.kind, name)
             elif op.opcode == "sharding_constraint":
                 return Origin(axis, "constraint", (*op.operands, name)[0], op.source)
             else:
@@ -368,8 +380,9 @@ def base_name(path: str, opcode: str) -> str:
     last = path.rsplit("/", 1)[-1].rstrip(":")  # jax's callbacks end with a colon
     if not last or _CALL.fullmatch(last):
         return opcode
-    known = _HELPERS.get(opcode)
-    return opcode if known is not None and last not in known else last
+    if last not in _HELPERS.get(opcode, (last,)):
+        return opcode
+    return last
 
 
 def all_axes(spec: Spec) -> tuple[str, ...]:

@@ -57,16 +57,20 @@ def blame_for_sum(module: PlannedModule, op: Any, axes: tuple[str, ...]) -> Blam
     start = module.start(op)
     made, name = defining_op(start), module.name(start)
     read = module.read(made)
-    location = module.attributes.location(op) if read is None else read.location
-    code = "other" if made is None else _SUMS.get(made.name, "other")
+    location, code = module.attributes.location(op), "other"
+    if read is not None:
+        location = read.location
+    if made is not None:
+        code = _SUMS.get(made.name, "other")
     kept = op.name == "sdy.reduce_scatter"
     cause = SumCause(name or location.last_part, axes, code, kept=kept)
     if made is not None and code == "reduce":
         reduced = list(made.attributes["dimensions"])
         split = dims_over(module.spec(made.operands[0]), axes)
         dims = [dim for dim in reduced if dim in split] or reduced
-        planned = module.by_name.get(name)
-        reducer = planned.reducer if planned else ""
+        reducer = ""
+        if name in module.by_name:
+            reducer = module.by_name[name].reducer
         cause = SumCause(cause.value, axes, code, tuple(dims), reducer, kept)
     return Blame(name, location, cause)
 
@@ -85,16 +89,18 @@ def blame_for_move(module: PlannedModule, op: Any, axes: tuple[str, ...]) -> Bla
             before, source = module.spec(between), under
     constraint = _constraint(module, source, after)
     code, value, user, location = _user(module, reader, source)
+    if constraint is not None:
+        code = "request"
     cause = MoveCause(
         name,
         axes,
         SHARDY[op.name],
         before,
         after,
-        "request" if constraint else code,
+        code,
         user,
-        None if constraint is None else _request(constraint),
-        None if under is None else _request(under),
+        _request(constraint),
+        _request(under),
     )
     if constraint is not None:
         return Blame(constraint.name, _location(constraint), cause)
@@ -113,19 +119,25 @@ def _user(
     """What reads a value: code, value of the plan, name and line."""
     if reader is not None and reader.name.endswith(".return"):
         function = reader.parent.operation
-        is_main = "sym_name" in function.attributes and (
-            function.attributes["sym_name"].value == "main"
-        )
-        if is_main:
-            readers = module.readers[source.name] if source else []
-            results = [one.name for one in readers if one.kind == "result"]
-            return "result", results[0] if results else "", "", None
+        # A loop or shard_map returns, too; it has no name.
+        if "sym_name" in function.attributes:
+            if function.attributes["sym_name"].value == "main":
+                return "result", _result_of(module, source), "", None
         reader = function
     read = module.read(reader)
     if read is None:
         return "op", "", "", None
-    value = read.results[0] if read.results else ""
+    value = next(iter(read.results), "")
     return "op", value, value or read.location.last_part, read.location
+
+
+def _result_of(module: PlannedModule, source: PlannedOp | None) -> str:
+    """The first result of the program that is this value; `""` where none is."""
+    if source is not None:
+        for reader in module.readers[source.name]:
+            if reader.kind == "result":
+                return reader.name
+    return ""
 
 
 def _constraint(
@@ -135,18 +147,22 @@ def _constraint(
 
     It may stand behind others: Shardy makes one chain of collectives of all of them.
     """
-    todo = [made] if made else []
+    if made is None:
+        return None
+    todo = [made]
     for value in todo:
-        readers = module.readers[value.name]
-        asking = [r for r in readers if r.opcode.rpartition(".")[2] in _CONSTRAINTS]
-        for one in asking:
-            if one.spec.equivalent(after):
-                return one
-        todo += asking
+        for reader in module.readers[value.name]:
+            if reader.opcode.rpartition(".")[2] in _CONSTRAINTS:
+                if reader.spec.equivalent(after):
+                    return reader
+                # Those nearer to the value come first.
+                todo.append(reader)
     return None
 
 
-def _request(constraint: PlannedOp) -> ShardingRequest:
+def _request(constraint: PlannedOp | None) -> ShardingRequest | None:
+    if constraint is None:
+        return None
     last = constraint.op.rpartition("/")[2]
     kind = "constraint"
     if last in ("shard_map", "reshard"):

@@ -142,15 +142,15 @@ def diagnose(
     """
     if AxisType.Explicit not in mesh.axis_types or not is_sharding_error(error):
         return None
-    found = _of_carry(error, mesh) or _of_branches(error, mesh)
-    if found is not None:
-        return found
+    diagnosis = _of_carry(error, mesh) or _of_branches(error, mesh)
+    if diagnosis is not None:
+        return diagnosis
     if isinstance(error, TypeError):  # types that differ in more than their shardings
         return None
     refused = refused_in(error, complete=False) or _refused_again(error, program, mesh)
-    found = _of_assertion(error, refused, mesh)
-    if found is not None:
-        return found
+    diagnosis = _of_assertion(error, refused, mesh)
+    if diagnosis is not None:
+        return diagnosis
     source, why = source_of(error), problem(refused, error)
     if refused is None:
         return Diagnosis("", source, why)
@@ -165,7 +165,8 @@ def _refused_again(
         try:
             trace(program, mesh)
         except Exception as second:  # noqa: BLE001  it is compared with the first
-            return refused_in(second) if str(second) == str(error) else None
+            if str(second) == str(error):
+                return refused_in(second)
     return None
 
 
@@ -178,9 +179,11 @@ def _of_carry(error: BaseException, mesh: AbstractMesh) -> Diagnosis | None:
     before, after = structs
     specs = (spec_of(before), spec_of(after))
     why = Refusal("carry", specs=specs, words=found[1].strip(" :"))
-    first_line = str(error).partition("\n")[0]
+    name = "scan"
+    if "while" in str(error).partition("\n")[0]:
+        name = "while_loop"
     return Diagnosis(
-        "while_loop" if "while" in first_line else "scan",
+        name,
         source_of(error),
         why,
         (f"{found[2]}[{found[3]}]", f"{found[4]}[{found[5]}]"),
@@ -249,11 +252,12 @@ def _of_assertion(
 def _struct(dtype: str, dims: str, mesh: AbstractMesh) -> jax.ShapeDtypeStruct | None:
     """A type as jax writes it: `float32[8@x,16@(y,z)]`; None over another mesh."""
     shape, parts = [], []
-    for size, many, one in _SIZE.findall(dims):
-        axes = tuple(many.replace(" ", "").split(",")) if many else (one,) * bool(one)
-        if not {*axes} <= {*mesh.axis_names}:
+    for size, several, one in _SIZE.findall(dims):
+        axes = (several or one).replace(" ", "")
+        split = tuple(filter(None, axes.split(",")))
+        if not {*split} <= {*mesh.axis_names}:
             return None
         shape.append(int(size))
-        parts.append(axes)
+        parts.append(split)
     sharding = NamedSharding(mesh, Spec.of(*parts).to_jax())
     return jax.ShapeDtypeStruct(tuple(shape), jax_dtype(dtype), sharding=sharding)

@@ -138,7 +138,7 @@ def _inside(
 
 
 def _with_operands(refused: Refused, mesh: AbstractMesh) -> Iterator[Choice]:
-    now = tuple(spec_of(operand) for operand in refused.operands)
+    now = tuple(map(spec_of, refused.operands))
     names = operand_names(refused)
     for specs in itertools.islice(_operand_specs(refused, mesh), MOST_TRIED):
 
@@ -175,13 +175,17 @@ def operand_names(refused: Refused) -> tuple[str, ...]:
 def _result_shape(refused: Refused) -> tuple[int, ...] | None:
     """The shape of the result, found by evaluating it without any sharding."""
     bare = [jax.ShapeDtypeStruct(o.shape, o.dtype) for o in refused.operands]
-    changes = {refused.out_param: None} if refused.out_param else {}
+    changes = {}
+    if refused.out_param:
+        changes[refused.out_param] = None
     try:
         made = jax.eval_shape(lambda *v: refused.apply(*v, **changes), *bare)
     except Exception:  # noqa: BLE001  where even that fails there is nothing to offer
         return None
     leaves = jax.tree.leaves(made)
-    return tuple(leaves[0].shape) if len(leaves) == 1 else None
+    if len(leaves) != 1:
+        return None
+    return tuple(leaves[0].shape)
 
 
 def _placements(refused: Refused, mesh: AbstractMesh) -> list[Spec]:
@@ -194,7 +198,7 @@ def _placements(refused: Refused, mesh: AbstractMesh) -> list[Spec]:
     for operand in refused.operands:
         for size, dim in zip(operand.shape, spec_of(operand).dims, strict=True):
             now |= {(axis, size) for axis in dim}
-    axes = _axes_of((spec_of(operand) for operand in refused.operands), mesh)
+    axes = _axes_of(map(spec_of, refused.operands), mesh)
     # After the numbers of dimensions: replicated, then, of a sum, not summed yet.
     unreduced = len(shape) + 1
     places = range(unreduced + (refused.name == "dot_general"))
@@ -225,7 +229,7 @@ def _dims(
 def _operand_specs(refused: Refused, mesh: AbstractMesh) -> Iterator[_Operands]:
     """Shardings that the operands could be brought to, the likely ones first."""
     shapes = [operand.shape for operand in refused.operands]
-    now = tuple(spec_of(operand) for operand in refused.operands)
+    now = tuple(map(spec_of, refused.operands))
     seen = {now}
     kinds = (_alike(shapes, now), _gathered(now), _moved(shapes, now, mesh))
     for specs in itertools.chain(*kinds):
@@ -243,11 +247,16 @@ def _alike(shapes: Sequence[tuple[int, ...]], now: _Operands) -> Iterator[_Opera
     if len(ranks) != 1 or len(shapes) < 2:
         return
     (rank,) = ranks
-    for model in [s for s in now if len(s.dims) == rank] + [Spec(((),) * rank)]:
+    for model in (*now, Spec(((),) * rank)):  # replicated last
+        if len(model.dims) != rank:
+            continue
         specs = []
         for shape in shapes:
-            dims = zip(shape, model.dims, strict=False)
-            specs.append(Spec(tuple(dim if size > 1 else () for size, dim in dims)))
+            dims = list(model.dims[: len(shape)])
+            for number, size in enumerate(shape):
+                if size <= 1:
+                    dims[number] = ()
+            specs.append(Spec(tuple(dims)))
         yield tuple(specs)
 
 
@@ -255,7 +264,9 @@ def _gathered(now: _Operands) -> Iterator[_Operands]:
     """With some split dimensions gathered, few before many."""
     split = []
     for number, spec in enumerate(now):
-        split += [(number, dim) for dim, axes in enumerate(spec.dims) if axes]
+        for dim, axes in enumerate(spec.dims):
+            if axes:
+                split.append((number, dim))
     for count in range(1, len(split) + 1):
         for gathered in itertools.combinations(split, count):
             specs = []
@@ -280,7 +291,7 @@ def _moved(
 
 
 def _axes_of(specs: Iterable[Spec], mesh: AbstractMesh) -> tuple[str, ...]:
-    used = {axis for spec in specs for axis in spec.axes}
+    used = set[str]().union(*(spec.axes for spec in specs))
     return tuple(axis for axis in mesh.axis_names if axis in used)
 
 

@@ -44,7 +44,8 @@ def axis_parts(
     >>> axis_parts([("x", 2), ("y", 4)], [("data", 4), ("model", 2)])
     {'x': [('data', 1, 2)], 'y': [('data', 2, 2), ('model', 1, 2)]}
     """
-    found: dict[str, list[AxisPart]] = {name: [] for name, _ in axes}
+    parts: dict[str, list[AxisPart]] = {name: [] for name, _ in axes}
+    # An axis of size 1 splits nothing, and would hold up the matching.
     own = [axis for axis in of if axis[1] > 1]
     before = 1  # what was taken of the first of `own`
     for name, left in axes:
@@ -55,11 +56,13 @@ def axis_parts(
             taken = min(left, size // before)
             if left % taken or size // before % taken:
                 return None
-            found[name].append((axis, before, taken))
+            parts[name].append((axis, before, taken))
             left, before = left // taken, before * taken
             if before == size:
                 own, before = own[1:], 1
-    return None if own else found
+    if own:
+        return None
+    return parts
 
 
 def merged_parts(
@@ -74,15 +77,16 @@ def merged_parts(
     >>> merged_parts(["x", "y"], {"x": [("data", 1, 2)], "y": [("data", 2, 2), ("model", 1, 2)]})
     [('data', 1, 4), ('model', 1, 2)]
     """
-    found: list[AxisPart] = []
+    merged: list[AxisPart] = []
     for axis in names:
         for name, before, size in parts[axis]:
-            if found and found[-1][0] == name and found[-1][1] * found[-1][2] == before:
-                _, start, first = found.pop()
-                found.append((name, start, first * size))
-            else:
-                found.append((name, before, size))
-    return found
+            if merged:
+                last, start, first = merged[-1]
+                if last == name and start * first == before:
+                    merged[-1] = (name, start, first * size)
+                    continue
+            merged.append((name, before, size))
+    return merged
 
 
 def use_one_mesh(module: Any, axes: Sequence[tuple[str, int]]) -> None:
@@ -93,23 +97,23 @@ def use_one_mesh(module: Any, axes: Sequence[tuple[str, int]]) -> None:
         module: the module.
         axes: name and size of each axis of the mesh.
     """
-    tops = [item.operation for item in module.regions[0].blocks[0].operations]
-    meshes = {
-        op.attributes["sym_name"].value: op for op in tops if op.name == "sdy.mesh"
-    }
+    meshes = {}
+    for item in module.regions[0].blocks[0].operations:
+        op = item.operation
+        if op.name == "sdy.mesh":
+            meshes[op.attributes["sym_name"].value] = op
     parts, main = {}, ""
     for name, mesh in meshes.items():
         own = _axes_of(mesh)
         if own == list(axes):
             main = name
-        elif own and (found := axis_parts(own, axes)) is not None:
-            parts[name] = found
+        elif own and (in_parts := axis_parts(own, axes)) is not None:
+            parts[name] = in_parts
     if not parts:
         return
     with module.context:
-        if (
-            not main
-        ):  # no argument is placed by the program, so jax wrote no mesh of its own
+        if not main:
+            # The program places no argument, so jax wrote no mesh of its own.
             main = next(iter(parts))
             made = [sdy.MeshAxisAttr.get(name, size) for name, size in axes]
             meshes[main].attributes["mesh"] = sdy.MeshAttr.get(made)
@@ -149,27 +153,22 @@ class _Renamed:
         """Renames the axes in the attributes of one operation."""
         if "manual_axes" in op.attributes:
             self._rename_manual(op)
+        # A copy: what is renamed is set on the same operation.
         for item in [op.attributes[number] for number in range(len(op.attributes))]:
             renamed = self._attribute(item.attr)
             if renamed is not item.attr:
                 op.attributes[item.name] = renamed
 
     def _rename_manual(self, op: Any) -> None:
-        shardings = [
-            sharding
-            for name in ("in_shardings", "out_shardings")
-            for sharding in sdy.TensorShardingPerValueAttr(
-                op.attributes[name]
-            ).shardings
-        ]
-        named: list[Any] = [
-            sdy.TensorShardingAttr(sharding).mesh_or_ref for sharding in shardings
-        ]
-        meshes = {mesh.value for mesh in named}
+        meshes = set[str]()
+        for name in ("in_shardings", "out_shardings"):
+            per_value = sdy.TensorShardingPerValueAttr(op.attributes[name])
+            for sharding in per_value.shardings:
+                mesh: Any = sdy.TensorShardingAttr(sharding).mesh_or_ref
+                meshes.add(mesh.value)
         for mesh in meshes & {*self.parts}:
-            parts = merged_parts(
-                parse_axes(str(op.attributes["manual_axes"])), self.parts[mesh]
-            )
+            manual = parse_axes(str(op.attributes["manual_axes"]))
+            parts = merged_parts(manual, self.parts[mesh])
             axes = [ir.StringAttr.get(name) for name, _, _ in parts]
             op.attributes["manual_axes"] = sdy.ManualAxesAttr.get(axes)
 
@@ -183,15 +182,15 @@ class _Renamed:
             inner = list(sdy.TensorShardingPerValueAttr(attribute).shardings)
             renamed = [self._attribute(sharding) for sharding in inner]
             return sdy.TensorShardingPerValueAttr.get(renamed)
-        if isinstance(
-            attribute, ir.ArrayAttr
-        ):  # of what each argument of a function has
+        # A function keeps the shardings of its arguments in an array of dictionaries.
+        if isinstance(attribute, ir.ArrayAttr):
             return ir.ArrayAttr.get([self._attribute(inner) for inner in attribute])
         if isinstance(attribute, ir.DictAttr):
-            items = [attribute[number] for number in range(len(attribute))]
-            return ir.DictAttr.get(
-                {item.name: self._attribute(item.attr) for item in items}
-            )
+            changed = {}
+            for number in range(len(attribute)):
+                item = attribute[number]
+                changed[item.name] = self._attribute(item.attr)
+            return ir.DictAttr.get(changed)
         if "replica_group_mesh_axes" in (text := str(attribute)):
             return self._groups(attribute, text)
         return attribute
@@ -200,33 +199,26 @@ class _Renamed:
         """The groups of a collective that the program has in a `shard_map`, as jax 0.12
         writes.
         """
-        found = _GROUPS.search(text)
-        parts = self.parts.get(found[1]) if found is not None else None
-        if parts is None:
+        mesh = _GROUPS.search(text)
+        if mesh is None or mesh[1] not in self.parts:
             return attribute
-        names = [
-            part
-            for name in _AXIS_REF.findall(text)
-            for part in merged_parts([name], parts)
-        ]
-        # What reads it takes the name of a part for one, and nothing else reads it.
-        refs = (f'#stablehlo.axis_ref<name = "{self._name(*part)}">' for part in names)
+        refs = []
+        for axis in _AXIS_REF.findall(text):
+            for name, before, size in merged_parts([axis], self.parts[mesh[1]]):
+                # What reads it takes the name of a part for one, and nothing else
+                # reads it.
+                if size != self.sizes[name]:
+                    name += f":({before}){size}"
+                refs.append(f'#stablehlo.axis_ref<name = "{name}">')
         return ir.Attribute.parse(
             f"#stablehlo.replica_group_mesh_axes<mesh = @{self.main}, axes = [{', '.join(refs)}]>"
         )
 
-    def _name(self, name: str, before: int, size: int) -> str:
-        return name if size == self.sizes[name] else f"{name}:({before}){size}"
-
     def _sharding(self, sharding: Any) -> Any:
         mesh = sharding.mesh_or_ref
-        parts = (
-            self.parts.get(mesh.value)
-            if isinstance(mesh, ir.FlatSymbolRefAttr)
-            else None
-        )
-        if parts is None:
+        if not isinstance(mesh, ir.FlatSymbolRefAttr) or mesh.value not in self.parts:
             return sharding
+        parts = self.parts[mesh.value]
         dims = []
         for dim in map(sdy.DimensionShardingAttr, sharding.dimension_shardings):
             axes = self._axes(dim.axes, parts)
@@ -238,14 +230,11 @@ class _Renamed:
         return sdy.TensorShardingAttr.get(self.main, dims, replicated, unreduced)
 
     def _axes(self, axes: Any, parts: dict[str, list[AxisPart]]) -> list[Any]:
-        found = []
-        for name, before, size in merged_parts(
-            [sdy.AxisRefAttr(a).name for a in axes], parts
-        ):
-            part = (
-                None
-                if size == self.sizes[name]
-                else sdy.SubAxisInfoAttr.get(before, size)
-            )
-            found.append(sdy.AxisRefAttr.get(name, part))
-        return found
+        refs = []
+        names = [sdy.AxisRefAttr(axis).name for axis in axes]
+        for name, before, size in merged_parts(names, parts):
+            part = None
+            if size != self.sizes[name]:
+                part = sdy.SubAxisInfoAttr.get(before, size)
+            refs.append(sdy.AxisRefAttr.get(name, part))
+        return refs

@@ -99,12 +99,15 @@ class PlannedModule:
     def end(self, op: Any) -> tuple[Any, Any]:
         """The last of a chain of collectives, and what reads its result, or None."""
         while True:
-            uses = list(op.results[0].uses)  # the last use comes first
-            users = [use.owner.operation for use in uses]
-            following = [user for user in users if user.name in RESHARDS]
-            if not following:
-                return op, users[-1] if users else None
-            op = following[-1]
+            reader = following = None
+            # The last use comes first, so the first one stays.
+            for use in op.results[0].uses:
+                reader = use.owner.operation
+                if reader.name in RESHARDS:
+                    following = reader
+            if following is None:
+                return op, reader
+            op = following
 
     def name(self, value: Any) -> str:
         """What the plan calls a value, before any collective; `""` where it does not."""
@@ -112,14 +115,19 @@ class PlannedModule:
         while made is not None and made.name in RESHARDS:
             value = made.operands[0]
             made = defining_op(value)
+        names = ()
         if made is None:
-            owner = self.read(value.owner.owner.operation)
-            names, number = owner.arguments if owner else (), argument_number(value)
+            number = argument_number(value)
+            if (owner := self.read(value.owner.owner.operation)) is not None:
+                names = owner.arguments
         else:
-            read = self.read(made)
-            names = read.results if read else ()
             number = value.maybe_downcast().result_number
-        return names[number] if number < len(names) else ""
+            if (read := self.read(made)) is not None:
+                names = read.results
+        # What Shardy put in afterwards is no value of the plan.
+        if number >= len(names):
+            return ""
+        return names[number]
 
     def spec(self, value: Any) -> Spec:
         """The sharding of a value in the planned module, one entry per dimension."""
@@ -135,6 +143,8 @@ class PlannedModule:
             specs = self.attributes.specs(made, "out_sharding")
         else:
             specs = self.attributes.specs(made)[value.maybe_downcast().result_number :]
-        dims = specs[0].dims if specs else ()
-        rank = len((self.attributes.tensor(value) or ((), ""))[0])
-        return Spec.trusted((dims + ((),) * rank)[:rank])
+        shape, _ = self.attributes.tensor(value) or ((), "")
+        dims = ((),) * len(shape)
+        if specs:
+            dims = (specs[0].dims + dims)[: len(shape)]
+        return Spec.trusted(dims)

@@ -24,16 +24,16 @@ def note_uneven(ops: Sequence[PlannedOp], mesh: MeshSpec) -> tuple[PlannedOp, ..
     by_name = {op.name: op for op in ops}
     noted = []
     for op in ops:
-        made = by_name.get(op.operands[0]) if op.operands else None
         code, value = "padded", op
-        if op.kind == "result" and made is not None:
-            code, value = "lost", made
+        if op.kind == "result" and op.operands and op.operands[0] in by_name:
+            code, value = "lost", by_name[op.operands[0]]
         for dim in range(min(len(value.shape), value.spec.rank)):
-            kept = op.spec.dims[dim] if dim < op.spec.rank else ()
             # A result is only noted where it lost what splits the value.
-            misfit = None
-            if code == "padded" or kept != value.spec.dims[dim]:
-                misfit = _misfit(value, dim, mesh)
+            if code == "lost" and op.spec.dims[dim : dim + 1] == (
+                value.spec.dims[dim],
+            ):
+                continue
+            misfit = _misfit(value, dim, mesh)
             if misfit is not None:
                 note = UnevenNote(code, value.name, dim, misfit)
                 op = op.changed(notes=(*op.notes, note))
@@ -46,7 +46,7 @@ def _misfit(op: PlannedOp, dim: int, mesh: MeshSpec) -> Misfit | None:
     axes, sizes = op.spec.dims[dim], mesh.shape
     # Parts of an axis, `data:(1)2`, are the compiler's own choice, and it chose what
     # fits.
-    if not axes or not all(axis in sizes for axis in axes):
+    if not axes or not set(axes) <= sizes.keys():
         return None
     if op.shape[dim] % math.prod(sizes[axis] for axis in axes) == 0:
         return None

@@ -61,8 +61,9 @@ def logical_rules() -> Any:
     >>> logical_rules()
     ()
     """
-    get = getattr(sys.modules.get("flax.core.spmd"), "get_logical_axis_rules", None)
-    return () if get is None else get() or ()
+    # There are none where nobody has imported flax.
+    get = getattr(sys.modules.get("flax.core.spmd"), "get_logical_axis_rules", tuple)
+    return get() or ()
 
 
 @contextlib.contextmanager
@@ -74,14 +75,19 @@ def in_rules(recorded: MeshContext | None) -> Iterator[None]:
     Args:
         recorded: the context that the program was made in; None for none.
     """
-    rules = () if recorded is None or logical_rules() else recorded.rules
     enter = getattr(sys.modules.get("flax.core.spmd"), "logical_axis_rules", None)
-    with contextlib.nullcontext() if not rules or enter is None else enter(rules):
+    entered: Any = contextlib.nullcontext()
+    if enter is not None and recorded is not None and recorded.rules:
+        if not logical_rules():
+            entered = enter(recorded.rules)
+    with entered:
         yield
 
 
 def _adopted(mesh: Mesh | AbstractMesh | None) -> MeshSpec | None:
-    return None if mesh is None or mesh.empty else adopt_mesh(mesh)
+    if mesh is None or mesh.empty:
+        return None
+    return adopt_mesh(mesh)
 
 
 def _current() -> tuple[Mesh | None, bool]:
@@ -133,7 +139,9 @@ def context_of(recorded: MeshContext | None) -> MeshContext:
         recorded: the context that the program was made in; None for none.
     """
     here = mesh_context()
-    return here if recorded is None or here.in_force != "none" else recorded
+    if recorded is None or here.in_force != "none":
+        return here
+    return recorded
 
 
 def is_set(context: MeshContext) -> bool:
@@ -157,8 +165,10 @@ def users_mesh(context: MeshContext) -> AbstractMesh | None:
         return here
     # The context of where the program was made, which may be left by now.
     made = context.current or context.abstract
+    if made is None:
+        return None
     try:
-        return None if made is None else to_jax(made).abstract_mesh
+        return to_jax(made).abstract_mesh
     except ShardvizError:  # another process has its devices
         return None
 
@@ -181,7 +191,9 @@ def as_in(
     elif context.in_force == "none" or _is_entered(context, own):
         yield
     else:
-        devices = mesh if isinstance(mesh, Mesh) else mesh_of_names(own)
+        devices = mesh
+        if not isinstance(devices, Mesh):  # only a mesh of devices can be entered
+            devices = mesh_of_names(own)
         with contextlib.ExitStack() as entered:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # the user wrote it
@@ -215,17 +227,14 @@ def other_mesh_note(context: MeshContext, own: MeshSpec) -> tuple[str, ...]:
     ('jax.set_mesh has the mesh x=2 here; the program is traced with its own, data=4, in...
     """
     there = context.mesh
-    if there is None or (*_axes(there), there.axis_types) == (
-        *_axes(own),
-        own.axis_types,
-    ):
+    if there is None:
         return ()
     first, second = str(there), str(own)
     if _axes(there) == _axes(own):
-        first, second = (
-            f"{there} with {there.axis_types[0]} axes",
-            f"with {own.axis_types[0]} axes",
-        )
+        if there.axis_types == own.axis_types:
+            return ()
+        first = f"{there} with {there.axis_types[0]} axes"
+        second = f"with {own.axis_types[0]} axes"
     by = _ENTERED_BY.get(context.in_force, "jax.set_mesh")
     return (str(Note("other mesh", (by, first, second))),)
 
@@ -271,7 +280,9 @@ class MeshCall:
     @property
     def hits(self) -> tuple[str, ...]:
         """The stages whose result JAX still had; none where it raised."""
-        return () if self.error else tuple(s for s in _STAGES if not self.counts[s])
+        if self.error:
+            return ()
+        return tuple(s for s in _STAGES if not self.counts[s])
 
     @property
     def misses(self) -> tuple[str, ...]:
@@ -310,10 +321,11 @@ class MeshComparison:
         if not self.second.misses:
             return "Nothing was done again for the second mesh: it has the devices of the first."
         done = " and ".join(_DONE[s] for s in self.second.misses)
+        again = f"For the second mesh it was {done} again"
+        if not self.second.hits:
+            return f"{again}."
         kept = " and ".join(_DONE[s] for s in self.second.hits)
-        return f"For the second mesh it was {done} again" + (
-            f", not {kept}." if kept else "."
-        )
+        return f"{again}, not {kept}."
 
     def _text_(self) -> str:
         return self.explain()
@@ -343,15 +355,20 @@ def compare_meshes(
         raise ProgramError(
             f"Two meshes are compared by calling a function; got {shown(fn)}."
         )
-    meshes = [_mesh(m) for m in (first, second)]
-    check_axis_names(name for mesh in meshes for name in mesh.axis_names)
-    spec = Spec.parse(specs) if isinstance(specs, str) else specs or Spec()
-    # A wrapper of its own, so that no earlier call of the function counts as a hit.
-    jitted = fn if hasattr(fn, "lower") else jax.jit(lambda *args: fn(*args))
-    placed = [_placed(m, spec, arrays) for m in meshes]
-    calls = [(meshes[0], placed[0]), (meshes[0], placed[0]), (meshes[1], placed[1])]
+    one, other = _mesh(first), _mesh(second)
+    check_axis_names((*one.axis_names, *other.axis_names))
+    spec = specs or Spec()
+    if isinstance(specs, str):
+        spec = Spec.parse(specs)
+    jitted = fn
+    if not hasattr(fn, "lower"):
+        # A wrapper of its own, so that no earlier call of the function counts as a hit.
+        jitted = jax.jit(lambda *args: fn(*args))
+    here, there = _placed(one, spec, arrays), _placed(other, spec, arrays)
     return MeshComparison(
-        *[_counted_call(jitted, mesh, values) for mesh, values in calls]
+        first=_counted_call(jitted, one, here),
+        again=_counted_call(jitted, one, here),
+        second=_counted_call(jitted, other, there),
     )
 
 
@@ -368,15 +385,15 @@ def _counted_call(jitted: Any, mesh: MeshSpec, values: list[Any]) -> MeshCall:
 
 
 def _mesh(mesh: Any) -> MeshSpec:
-    found = mesh if isinstance(mesh, MeshSpec) else None
+    adopted = mesh
     if isinstance(mesh, jax.sharding.Mesh):
-        found = adopt_mesh(mesh)
-    if found is None or not found.concrete:
+        adopted = adopt_mesh(mesh)
+    if not isinstance(adopted, MeshSpec) or not adopted.concrete:
         raise ShardvizError(
             "Comparing meshes runs a function on their devices, so each must name them; got"
             f" {shown(mesh)}. Give a jax Mesh, or sv.mesh('x=2', device_ids=[0, 1])."
         )
-    return found
+    return adopted
 
 
 def _placed(mesh: MeshSpec, spec: Spec, arrays: tuple[Any, ...]) -> list[Any]:
