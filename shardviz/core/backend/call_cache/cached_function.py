@@ -100,7 +100,10 @@ class CachedFunction:
         self._count = 0
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else types.MethodType(self, instance)
+        # As a method of a class it is bound to the instance, as a function would be.
+        if instance is None:
+            return self
+        return types.MethodType(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the executable for these arguments, compiled first where there is none."""
@@ -120,8 +123,9 @@ class CachedFunction:
 
         made = self._cache.get_or_make(key, make, self.name)
         if made.error is not None:
-            # The thread that compiled gets the error itself, with its traceback.
-            raise fresh.pop() if fresh else copy_error(made.error)
+            if fresh:  # this thread compiled: the error itself, with its traceback
+                raise fresh.pop()
+            raise copy_error(made.error)
         try:
             return made.run(*call.args, **call.kwargs)
         except ValueError as error:
@@ -172,16 +176,20 @@ class CachedFunction:
             others = list(self._known.values())
             self._count += 1
             close = nearest(signature, [made.signature for made in others])
-            difference = () if close is None else close[1]
+            closest = earlier = None
+            difference: tuple[Difference, ...] = ()
+            if close is not None:
+                closest, difference = others[close[0]].number, close[1]
             if before is not None:
-                difference = (Difference("dropped", str(before.number)),)
+                earlier = before.number
+                difference = (Difference("dropped", str(earlier)),)
             miss = Miss(
                 self.name,
                 str(signature),
                 self._count,
-                None if close is None else others[close[0]].number,
+                closest,
                 difference,
-                None if before is None else before.number,
+                earlier,
                 self._cache.size,
             )
             self._misses.append(miss)
@@ -218,7 +226,7 @@ class CachedFunction:
     @property
     def entries(self) -> tuple[CallEntry, ...]:
         """What is held, the least recently used first."""
-        return tuple(_entry(row) for row in self._cache.rows)
+        return tuple(map(_entry, self._cache.rows))
 
     def cache_size(self) -> int:
         """How many signatures it holds, those whose compile failed too."""
@@ -227,7 +235,8 @@ class CachedFunction:
     def explain_miss(self) -> str:
         """Why the last call that compiled had to, in a sentence."""
         with self._lock:
-            return str(self._misses[-1] if self._misses else Miss(self.name, "", 0))
+            latest = self._misses[-1:] or [Miss(self.name, "", 0)]
+        return str(latest[0])
 
     def explain_misses(self) -> tuple[str, ...]:
         """Why each call that compiled had to, the first one first; the last thousand."""
@@ -289,7 +298,9 @@ def make_cached(
 
 def _entry(row: CacheRow) -> CallEntry:
     made: _Made = row.value
-    error = "" if made.error is None else f"{type(made.error).__name__}: {made.error}"
+    error = ""
+    if made.error is not None:
+        error = f"{type(made.error).__name__}: {made.error}"
     return CallEntry(
         made.number,
         str(made.signature),
@@ -305,7 +316,9 @@ def _entry(row: CacheRow) -> CallEntry:
 def _all_of(given: Any, kind: type) -> tuple[Any, ...]:
     if given is None:
         return ()
-    return (given,) if isinstance(given, kind) else tuple(given)
+    if isinstance(given, kind):
+        return (given,)
+    return tuple(given)
 
 
 def _note_compile(error: Exception, call: str) -> None:

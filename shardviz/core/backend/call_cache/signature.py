@@ -249,9 +249,7 @@ def nearest(
 def _of_trees(new: Signature, old: Signature) -> Iterator[Difference]:
     if new.tree == old.tree:
         return
-    # Dictionaries, which keep the order of the arguments.
-    now = {leaf.name: None for leaf in new.leaves}
-    before = {leaf.name: None for leaf in old.leaves}
+    now, before = _by_name(new), _by_name(old)
     for name in now:
         if name not in before:
             yield Difference("added", name)
@@ -263,10 +261,14 @@ def _of_trees(new: Signature, old: Signature) -> Iterator[Difference]:
 
 
 def _of_leaves(new: Signature, old: Signature) -> Iterator[Difference]:
-    before = {leaf.name: leaf for leaf in old.leaves}
-    for leaf in new.leaves:
-        if leaf.name in before:
-            yield from _of_leaf(leaf, before[leaf.name])
+    now, before = _by_name(new), _by_name(old)
+    for name, leaf in now.items():
+        if name in before:
+            yield from _of_leaf(leaf, before[name])
+
+
+def _by_name(signature: Signature) -> dict[str, LeafSignature]:
+    return {leaf.name: leaf for leaf in signature.leaves}
 
 
 def _of_leaf(new: LeafSignature, old: LeafSignature) -> Iterator[Difference]:
@@ -297,10 +299,10 @@ def _shardings(old: Any, new: Any) -> tuple[str, str]:
 
 
 def _device_ids(sharding: Any) -> list[int]:
-    mesh = getattr(sharding, "mesh", None)
-    if mesh is None:
-        return [device.id for device in sharding.device_set]
-    return [device.id for device in mesh.devices.flat]
+    devices = sharding.device_set
+    if hasattr(sharding, "mesh"):  # in the order of the mesh, in which they may differ
+        devices = sharding.mesh.devices.flat
+    return [device.id for device in devices]
 
 
 def _of_statics(new: Signature, old: Signature) -> Iterator[Difference]:

@@ -183,12 +183,19 @@ class _PlanRun:
             lowered: what jax calls the arguments.
         """
         names = traced.stage.jaxpr.jaxpr.debug_info.arg_names
-        known = dict(zip(names, (a.name for a in self.program.arrays), strict=False))
+        known = {}
+        for name, array in zip(names, self.program.arrays, strict=False):
+            known[name] = array.name
         return [known.get(name, name) for name in lowered]
 
     def _with_unused(self, ops: Sequence[PlannedOp]) -> tuple[PlannedOp, ...]:
         """The values; the arguments as they are given, with those that nothing reads."""
-        used = {op.name: op for op in ops if op.kind == "argument"}
+        used, others = {}, []
+        for op in ops:
+            if op.kind == "argument":
+                used[op.name] = op
+            else:
+                others.append(op)
         donated = set(donated_leaves(self.program))
         arguments = []
         for position, request in enumerate(self.program.requests):
@@ -209,41 +216,41 @@ class _PlanRun:
             if memory or position in donated:
                 op = op.changed(memory_kind=memory, donated=position in donated)
             arguments.append(op)
-        others = [op for op in ops if op.kind != "argument"]
         return (*arguments, *used.values(), *others)
 
     def fail(self, error: BaseException) -> None:
         """Ends the plan with an error."""
-        found = failure(self.stage, error)
+        failed = failure(self.stage, error)
         diagnosis = None
         if self.stage == "propagate" and not isinstance(error, ShardvizError):
             words = f"Shardy could not propagate. {in_words(error)}"
-            found = Failure(self.stage, words)
+            failed = Failure(self.stage, words)
         elif self.stage == "trace":
             diagnosis = diagnose(error, self.program, self.mesh)
             call = self.calls.raised
             # Another line would mean that the program caught what the call raised.
-            if call is not None and found.source in ("", call.source):
-                words = f"{call.where}: {call.sentence} {found.message}"
-                found = Failure(self.stage, words, call.source)
+            if call is not None and failed.source in ("", call.source):
+                words = f"{call.where}: {call.sentence} {failed.message}"
+                failed = Failure(self.stage, words, call.source)
             if diagnosis is not None:
-                words = f"{diagnosis.problem} {found.message}"
-                source = diagnosis.source or found.source
-                found = Failure(self.stage, words, source)
-        self.plan = replace(self.plan, error=found, diagnosis=diagnosis)
+                words = f"{diagnosis.problem} {failed.message}"
+                source = diagnosis.source or failed.source
+                failed = Failure(self.stage, words, source)
+        self.plan = replace(self.plan, error=failed, diagnosis=diagnosis)
 
 
 def _notes_on(ops: Sequence[PlannedOp], mesh: MeshSpec) -> list[PlanNote]:
     """Notes on a plan: axes of size 1, what is not covered, what is uncertain."""
-    notes = []
-    for code, names in (
-        ("size one", [axis for axis, size in mesh.shape.items() if size == 1]),
-        ("not covered", [op.name for op in ops if not op.covered]),
-        ("uncertain", [op.name for op in ops if op.uncertain]),
-    ):
-        if names:
-            notes.append(PlanNote(code, tuple(names)))
-    return notes
+    names: dict[str, list[str]] = {"size one": [], "not covered": [], "uncertain": []}
+    for axis, size in mesh.shape.items():
+        if size == 1:
+            names["size one"].append(axis)
+    for op in ops:
+        if not op.covered:
+            names["not covered"].append(op.name)
+        if op.uncertain:
+            names["uncertain"].append(op.name)
+    return [PlanNote(code, tuple(own)) for code, own in names.items() if own]
 
 
 def other_meshes(jaxpr: Any, mesh: MeshSpec) -> list[MeshNote]:
@@ -281,8 +288,9 @@ def other_meshes(jaxpr: Any, mesh: MeshSpec) -> list[MeshNote]:
         for axis, into in parts.items():
             names = []
             for name, before, size in into:
-                is_all = size == mesh.shape[name]
-                names.append(name if is_all else f"{name}:({before}){size}")
+                if size != mesh.shape[name]:
+                    name = f"{name}:({before}){size}"
+                names.append(name)
             if names:
                 written.append((axis, tuple(names)))
         notes[MeshNote(operation, tuple(axes), tuple(written))] = None

@@ -206,19 +206,23 @@ class _EstimateReader:
         if opcode not in ("dot_general", "reduce", "gather", "scatter"):
             return [_Part(axes, after)]
         # What a scatter writes is split, and what the others read.
-        split = self.module.spec(made.operands[2 if opcode == "scatter" else 0])
-        last = after
+        split, last = self.module.spec(made.operands[0]), after
+        if opcode == "scatter":
+            split = self.module.spec(made.operands[2])
         uses = [use.owner.operation for use in op.results[0].uses]
         kept = len(uses) == 1 and uses[0].name == "sdy.all_slice"
         if opcode == "dot_general" and kept:
             # XLA sums over what splits the result first, and keeps a shard of that.
             split = last = self.module.spec(uses[0].results[0])
-        parts, rest = [], axes
+        parts, rest = [], list(axes)
         for dim in reversed(split.dims):
-            over = tuple(axis for axis in axes if axis in dim)
-            rest = tuple(axis for axis in rest if axis not in over)
-            parts.append(_Part(over, after))
-        return [part for part in (*parts, _Part(rest, last)) if part.axes]
+            over = [axis for axis in rest if axis in dim]
+            if over:
+                rest = [axis for axis in rest if axis not in dim]
+                parts.append(_Part(tuple(over), after))
+        if rest:
+            parts.append(_Part(tuple(rest), last))
+        return parts
 
     def _printed(self, op: Any) -> Iterator[Collective]:
         """The gathers of what `jax.debug.print` takes: one device calls Python."""
@@ -226,7 +230,7 @@ class _EstimateReader:
         # In a shard_map each device prints what it has.
         if read is None or read.context.manual:
             return
-        if any(self.attributes.tensor(result) for result in op.results):
+        if any(map(self.attributes.tensor, op.results)):
             return
         user = read.location.last_part or _CUSTOM_CALL
         for value in op.operands:
@@ -242,11 +246,13 @@ class _EstimateReader:
         assert read is not None  # it was there before Shardy's own
         location = read.location
         axes = axes_of_written(op, self.mesh)
-        inside = "shard_map" if read.context.manual else "the program"
+        inside = "the program"
+        if read.context.manual:
+            inside = "shard_map"
         cause = WrittenCause(
             location.op.rpartition("/")[2], axes, location.op, inside, location.source
         )
-        value = read.results[0] if read.results else ""
+        value = next(iter(read.results), "")
         blame = Blame(value, location, cause)
         return self._collective(op, kind, _Part(axes, Spec()), blame)
 
@@ -258,7 +264,10 @@ class _EstimateReader:
         if kind == "collective-permute":  # the parts of an axis may overlap
             axes = mesh_axes(axes, self.mesh)
         size, total, shapes = group_size(axes, self.mesh), 0, []
-        for result in op.results if value is None else [value]:
+        moved = [value]
+        if value is None:
+            moved = op.results
+        for result in moved:
             spec = part.after
             if op.name not in SHARDY and value is None:
                 spec = self.module.spec(result)
@@ -268,7 +277,9 @@ class _EstimateReader:
             shapes.append(shape_text(local, dtype))
         if kind == "reduce-scatter":
             total *= size  # the bytes of its operand
-        inside = self.module.around(op).inside
+        inside, all_shapes = self.module.around(op).inside, ", ".join(shapes)
+        if len(shapes) != 1:
+            all_shapes = f"({all_shapes})"  # as XLA writes a tuple
         return Collective(
             kind=kind,
             mesh_axes=mesh_axes(axes, self.mesh),
@@ -276,7 +287,7 @@ class _EstimateReader:
             op=blame.location.op,
             source=blame.location.source,
             in_loop=inside.looped,
-            shape=shapes[0] if len(shapes) == 1 else f"({', '.join(shapes)})",
+            shape=all_shapes,
             trips=inside.trips,
             stack=blame.location.stack,
             group_size=size,
@@ -367,4 +378,6 @@ def _axes_of_group(group: np.ndarray, mesh: MeshSpec) -> _Axes:
             minor = int(own[1] - own[0]) * own.size
             name = f"{name}:({size // minor}){own.size}"
         axes.append(name)
-    return tuple(axes) if across == group.size else ()
+    if across != group.size:  # the group is no box of the mesh
+        return ()
+    return tuple(axes)

@@ -75,16 +75,19 @@ def uncertain_operation(
     if op.opcode in ("dynamic_update_slice", "select_and_scatter"):
         return tuple(_written_along(op, operands))
     if op.opcode == "convolution":
-        axes = _axes_of((*operands, op)) if groups > 1 else _channels(op, operands)
+        axes = _channels(op, operands)
+        if groups > 1:
+            axes = _axes_of((*operands, op))
         if axes:
             return (Uncertain("along", axes, op=op.opcode),)
     return tuple(_read_along(op, operands[0], mesh))
 
 
 def _needing_all(op: PlannedOp, operands: Sequence[PlannedOp]) -> Iterator[Uncertain]:
-    # Where Shardy has a rule, all before the matrix is a batch, which stays split.
-    batched = op.factors is not None and op.factors.propagates
-    first = len(operands[0].shape) - 2 if batched else 0
+    first = 0
+    if op.factors is not None and op.factors.propagates:
+        # Where Shardy has a rule, all before the matrix is a batch, which stays split.
+        first = len(operands[0].shape) - 2
     axes: dict[str, None] = {}
     for value in (*operands, op):
         for own in value.spec.dims[first:]:
@@ -127,10 +130,10 @@ def _read_along(
     rule = op.factors
     if rule is None or not rule.operands or not rule.results or op.opcode not in _ALONG:
         return
-    for dim, names in enumerate(rule.operands[0]):
-        axes = operand.spec.dims[dim] if dim < operand.spec.rank else ()
+    tensors = zip(rule.operands[0], operand.spec.dims, strict=False)
+    for dim, (names, axes) in enumerate(tensors):
         # Parts of an axis are the compiler's own choice, which it makes again.
-        all_named = all(axis in mesh.shape for axis in axes)
+        all_named = set(axes) <= mesh.shape.keys()
         if names and all_named and group_size(axes, mesh) > 1:
             if _reads_others(op, operand, rule, dim):
                 yield Uncertain("along", axes, dim, op.opcode)
@@ -140,7 +143,9 @@ def _reads_others(
     op: PlannedOp, operand: PlannedOp, rule: ShardingRule, dim: int
 ) -> bool:
     factor, where = rule.operands[0][dim][0], _ALONG[op.opcode]
-    among = getattr(rule, where) if where else (factor,)
+    among = (factor,)
+    if where:
+        among = getattr(rule, where)
     if op.opcode == "reduce":  # of values with their indices: argmax
         return factor in among and len(rule.results) > 1
     if where != "permutation":
@@ -200,11 +205,12 @@ def with_uncertain_moves(
     values = {op.name: op for op in ops}
     marked = []
     for op in ops:
-        more: list[Uncertain] = []
         if not op.manual:
             reads = [values[name] for name in op.operands if name in values]
             more = list(_uncertain_moves(op, reads, own[op.name], again[op.name], mesh))
-        marked.append(op.changed(uncertain=(*op.uncertain, *more)) if more else op)
+            if more:
+                op = op.changed(uncertain=(*op.uncertain, *more))
+        marked.append(op)
     return tuple(marked)
 
 
@@ -231,7 +237,7 @@ def _uncertain_moves(
             yield Uncertain("along", over, op=op.opcode)
     elif op.opcode == "reshape":
         kept = {*op.spec.axes, *over}
-        lost = tuple(a for value in reads[:1] for a in value.spec.axes if a not in kept)
+        lost = tuple(axis for axis in _axes_of(reads[:1]) if axis not in kept)
         if lost:  # Shardy gathers nothing for these
             yield Uncertain("along", lost, op=op.opcode)
     elif op.opcode == "dot_general" and op.factors is not None:
@@ -254,7 +260,10 @@ def _over(collectives: Iterable[Collective], *kinds: str) -> tuple[str, ...]:
 
 
 def _axes_of(values: Iterable[PlannedOp]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(axis for value in values for axis in value.spec.axes))
+    axes: dict[str, None] = {}
+    for value in values:
+        axes |= dict.fromkeys(value.spec.axes)
+    return tuple(axes)
 
 
 def _is_uneven(value: PlannedOp, mesh: MeshSpec) -> bool:
@@ -300,7 +309,9 @@ def _in_two_places(
     tensors = (*rule.operands, *rule.results[:1])
     for value, tensor in zip((*reads, op), tensors, strict=False):
         for names, axes in zip(tensor, value.spec.dims, strict=False):
-            for axis in axes if names else ():
+            if not names:
+                continue
+            for axis in axes:
                 factors[axis].add(names[0])
                 holders[axis] += names[0] in rule.reduction
     sums, moved = _over(own, "all-reduce"), _over(own, "all-gather", "all-to-all")
@@ -308,9 +319,13 @@ def _in_two_places(
     for axis, named in factors.items():
         # XLA matches tilings by the number of their tiles, so that another axis can
         # stand in for one that is wanted twice.
-        size, used = mesh.shape.get(axis, 1), op.spec.axes if axis in sums else factors
-        free = [n for name, n in mesh.shape.items() if name not in used]
-        replaceable = size > 1 and any(n % size == 0 for n in free)
+        size, used = mesh.shape.get(axis, 1), set(factors)
+        if axis in sums:
+            used = set(op.spec.axes)
+        replaceable = False
+        for name, other_size in mesh.shape.items():
+            if size > 1 and name not in used and other_size % size == 0:
+                replaceable = True
         # Of what one operand alone sums over, each device takes a part of the other, or
         # XLA gathers this one.
         alone = axis in sums and (holders[axis] == 1 or axis in moved)

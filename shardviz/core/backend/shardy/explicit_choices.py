@@ -197,7 +197,8 @@ def _placements(refused: Refused, mesh: AbstractMesh) -> list[Spec]:
     now: set[tuple[str, int]] = set()
     for operand in refused.operands:
         for size, dim in zip(operand.shape, spec_of(operand).dims, strict=True):
-            now |= {(axis, size) for axis in dim}
+            for axis in dim:
+                now.add((axis, size))
     axes = _axes_of(map(spec_of, refused.operands), mesh)
     # After the numbers of dimensions: replicated, then, of a sum, not summed yet.
     unreduced = len(shape) + 1
@@ -209,7 +210,8 @@ def _placements(refused: Refused, mesh: AbstractMesh) -> list[Spec]:
         if _divides(shape, dims, mesh):
             kept = 0
             for number, dim in enumerate(dims):
-                kept += sum((axis, shape[number]) in now for axis in dim)
+                for axis in dim:
+                    kept += (axis, shape[number]) in now
             ranked.append((-kept, len(later), Spec(dims, unreduced=later)))
     ranked.sort(key=lambda entry: entry[:2])
     return [spec for *_, spec in ranked[:MOST_TRIED]]

@@ -39,18 +39,16 @@ _UNEVEN = re.compile(
 )
 _TWICE = re.compile(r"P\([^)]*\)(?:[^)]*\))? has duplicate entries for `(\w+)`")
 # What works along one dimension, and needs that not split.
-_ALONG_ONE = frozenset(
-    {
-        "sort",
-        "cumsum",
-        "cumprod",
-        "cummax",
-        "cummin",
-        "cumlogsumexp",
-        "top_k",
-        "tile",
-        "roll",
-    }
+_ALONG_ONE = (
+    "sort",
+    "cumsum",
+    "cumprod",
+    "cummax",
+    "cummin",
+    "cumlogsumexp",
+    "top_k",
+    "tile",
+    "roll",
 )
 _ALIKE = ("select_n", "concatenate", "stack", "clamp", "dynamic_update_slice")
 
@@ -101,16 +99,18 @@ def refused_in(error: BaseException, complete: bool = True) -> Refused | None:
             `complete_tracebacks` keeps them; else a function of jax.numpy does not
             count, since an operation inside may be meant.
     """
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    last = 0  # the last frame of the user's own code
-    for number, frame in enumerate(frames):
+    frames, last = [], 0  # and the number of the last one of the user's own code
+    for frame, _ in traceback.walk_tb(error.__traceback__):
         if is_user_file(frame.f_code.co_filename):
-            last = number
+            last = len(frames)
+        frames.append(frame)
     for frame in reversed(frames[last:]):
         operation = bound_operation(frame)
         if operation is not None:
             return _of_operation(operation)
-    return _of_function(frames[last + 1 :]) if complete else None
+    if not complete:
+        return None
+    return _of_function(frames[last + 1 :])
 
 
 def _of_operation(operation: BoundOperation) -> Refused | None:
@@ -141,12 +141,16 @@ def _of_arguments(function: Any, frame: FrameType) -> Refused | None:
     for name in names:
         if name in frame.f_locals:
             value = frame.f_locals[name]
-            (arrays if isinstance(value, jax.Array) else rest)[name] = value
+            if isinstance(value, jax.Array):
+                arrays[name] = value
+            else:
+                rest[name] = value
 
     def apply(*values: Any, **changes: Any) -> Any:
         arguments = {**dict(zip(arrays, values, strict=True)), **rest, **changes}
         bound = inspect.signature(function).bind_partial()
-        bound.arguments.update({name: arguments[name] for name in names})
+        for name in names:
+            bound.arguments[name] = arguments[name]
         return function(*bound.args, **bound.kwargs)
 
     if not arrays:
@@ -168,15 +172,15 @@ def _refused(
         sharding = aval.sharding  # type: ignore[attr-defined]
         structs.append(jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding))
         types.append(str(aval))
-    out = [param for param in _OUT_PARAMS if param in params]
-    return Refused(
-        name, tuple(structs), tuple(types), params, apply, out[0] if out else ""
-    )
+    out_param = next((param for param in _OUT_PARAMS if param in params), "")
+    return Refused(name, tuple(structs), tuple(types), params, apply, out_param)
 
 
 def spec_of(operand: jax.ShapeDtypeStruct) -> Spec:
     """The sharding in a type, one entry per dimension."""
-    spec = Spec() if operand.sharding is None else adopt_spec(operand.sharding.spec)
+    if operand.sharding is None:
+        return Spec(((),) * operand.ndim)
+    spec = adopt_spec(operand.sharding.spec)
     dims = (spec.dims + ((),) * operand.ndim)[: operand.ndim]
     return Spec(dims, unreduced=spec.unreduced, reduced=spec.reduced)
 
@@ -247,13 +251,18 @@ def _dot(refused: Refused, specs: tuple[Spec, ...]) -> Refusal:
     first, second = _over(specs[0], left_batch), _over(specs[1], right_batch)
     if first != second:
         return Refusal("batch", name, specs, first, second)
-    both = [axis for axis in specs[0].axes if axis in specs[1].axes]
-    outer = tuple(axis for axis in both if axis not in (*one, *two))
-    return Refusal("twice", name, specs, outer)
+    outer = []
+    for axis in specs[0].axes:
+        if axis in specs[1].axes and axis not in (*one, *two):
+            outer.append(axis)
+    return Refusal("twice", name, specs, tuple(outer))
 
 
 def _over(spec: Spec, dims: Sequence[int]) -> tuple[str, ...]:
-    return tuple(axis for dim in dims for axis in spec.dims[dim])
+    axes: tuple[str, ...] = ()
+    for dim in dims:
+        axes += spec.dims[dim]
+    return axes
 
 
 def _along(refused: Refused, specs: tuple[Spec, ...]) -> Refusal:

@@ -129,20 +129,19 @@ def _elementwise(op: Any) -> str:
     """The replacement of an elementwise operation of one or two operands; `""` for any
     other.
     """
-    operands = [str(v.type) for v in op.operands]
-    results = [str(v.type) for v in op.results]
-    if (
-        len(results) != 1
-        or len(set(operands)) != 1
-        or len(operands) > 2
-        or len(op.regions)
-    ):
+    count = len(op.operands)
+    if len(op.results) != 1 or count not in (1, 2) or len(op.regions):
         return ""
-    if operands[0] == results[0]:
-        return _ONE if len(operands) == 1 else _TWO
-    same_shape = operands[0].rpartition("x")[0] == results[0].rpartition("x")[0]
-    is_test = results[0].endswith(("xi1>", "<i1>"))
-    return _TEST if is_test and same_shape and len(operands) == 1 else ""
+    types = {str(value.type) for value in op.operands}
+    if len(types) != 1:
+        return ""
+    (operand,), result = types, str(op.results[0].type)
+    if operand == result:
+        return (_ONE, _TWO)[count - 1]
+    same_shape = operand.rpartition("x")[0] == result.rpartition("x")[0]
+    if count == 1 and same_shape and result.endswith(("xi1>", "<i1>")):
+        return _TEST
+    return ""
 
 
 def read_invariants_outside(module: Any) -> None:
@@ -171,23 +170,20 @@ def read_invariants_outside(module: Any) -> None:
 
 
 def _loops_in(op: Any) -> list[Any]:
-    return [
-        inner for inner in operations_in(op, inner_first=True) if inner.name == _LOOP
-    ]
+    inside = operations_in(op, inner_first=True)
+    return [inner for inner in inside if inner.name == _LOOP]
 
 
 def _reads_outside(loop: Any) -> bool:
     """Lets one loop read outside what it only passes through; whether there was
     anything.
     """
-    condition, body = (region.blocks[0] for region in loop.regions)
-    returned = body.operations[len(body.operations) - 1].operation
+    condition, body, returned = _parts(loop)
     carried = list(zip(loop.operands, body.arguments, returned.operands, strict=True))
-    kept = [
-        i
-        for i, (first, inside, last) in enumerate(carried)
-        if last not in (first, inside)
-    ]
+    kept = []
+    for number, (first, inside, last) in enumerate(carried):
+        if last not in (first, inside):
+            kept.append(number)
     if len(kept) in (0, len(carried)):
         return False
     for number in reversed(range(len(carried))):
@@ -200,21 +196,31 @@ def _reads_outside(loop: Any) -> bool:
     return True
 
 
+def _parts(loop: Any) -> tuple[Any, Any, Any]:
+    """The blocks of a loop, condition and body, and what ends the body."""
+    condition, body = loop.regions[0].blocks[0], loop.regions[1].blocks[0]
+    return condition, body, body.operations[len(body.operations) - 1].operation
+
+
 def _carry(loop: Any, kept: Sequence[int]) -> None:
     """Puts a loop in place of one that carries only some of its values."""
-    condition, body = (region.blocks[0] for region in loop.regions)
-    returned = body.operations[len(body.operations) - 1].operation
+    condition, body, returned = _parts(loop)
+    types, inits, results = [], [], []
+    for number in kept:
+        types.append(loop.results[number].type)
+        inits.append(loop.operands[number])
+        results.append(returned.operands[number])
     ir.Operation.create(
         returned.name,
-        operands=[returned.operands[i] for i in kept],
+        operands=results,
         loc=returned.location,
         ip=ir.InsertionPoint(returned),
     )
     returned.erase()
     made = ir.Operation.create(
         _LOOP,
-        results=[loop.results[i].type for i in kept],
-        operands=[loop.operands[i] for i in kept],
+        results=types,
+        operands=inits,
         attributes={item.name: item.attr for item in loop.attributes},
         regions=2,
         loc=loop.location,
@@ -256,12 +262,13 @@ def _opened(value: Any, loop: Any) -> Any:
     """The value with all dimensions open, or None where it is the loop's or has no
     request.
     """
-    requested = None if _is_inside(value, loop) else _requested(value)
-    if requested is None or not (
-        dims := sdy.TensorShardingAttr(requested).dimension_shardings
-    ):
+    if _is_inside(value, loop):
         return None
-    dims = [sdy.DimensionShardingAttr(dim) for dim in dims]
+    requested = _requested(value)
+    if requested is None:
+        return None
+    shardings = sdy.TensorShardingAttr(requested).dimension_shardings
+    dims = list(map(sdy.DimensionShardingAttr, shardings))
     if all(not dim.is_closed and not list(dim.axes) for dim in dims):
         return None
     anything = sdy.DimensionShardingAttr.get([], is_closed=False)
@@ -285,11 +292,14 @@ def _requested(value: Any) -> Any:
     made = defining_op(value)
     if made is None:
         owner, number = value.owner.owner.operation, value.maybe_downcast().arg_number
-        is_function = owner.name == "func.func"
-        return named_attribute(owner, "arg_attrs", number) if is_function else None
+        if owner.name != "func.func":
+            return None
+        return named_attribute(owner, "arg_attrs", number)
     if made.name == "sdy.sharding_constraint":
         return made.attributes["sharding"]
-    name = "out_shardings" if made.name == "sdy.manual_computation" else "sdy.sharding"
+    name = "sdy.sharding"
+    if made.name == "sdy.manual_computation":
+        name = "out_shardings"
     if name not in made.attributes:
         return None
     shardings = list(sdy.TensorShardingPerValueAttr(made.attributes[name]).shardings)
@@ -298,7 +308,10 @@ def _requested(value: Any) -> Any:
 
 def _is_inside(value: Any, loop: Any) -> bool:
     made = defining_op(value)
-    around = value.owner.owner.operation if made is None else made.parent
+    if made is None:
+        around = value.owner.owner
+    else:
+        around = made.parent
     while around is not None and around.operation != loop:
         around = around.operation.parent
     return around is not None
@@ -394,11 +407,15 @@ def propagate(module: Any, axes: Sequence[tuple[str, int]] = ()) -> Any:
         raise ProgramError(words)
     # Of the calls that are left, each has a copy of its function, with its own origins
     # and steps.
-    passes = [p for p in _passes() if _name(p) != _SHARE_CALLS]
-    if grouped(module):
-        # The groups stay in, so that PlanReader can name them.
-        passes = [p for p in passes if _name(p) != _UNGROUP]
-        passes = [p.replace(f"{_ORIGINS}=true", f"{_ORIGINS}=false") for p in passes]
+    left_out, has_groups = [_SHARE_CALLS], grouped(module)
+    if has_groups:
+        left_out.append(_UNGROUP)  # so that PlanReader can name the groups
+    passes = []
+    for text in _passes():
+        if has_groups:
+            text = text.replace(f"{_ORIGINS}=true", f"{_ORIGINS}=false")
+        if _name(text) not in left_out:
+            passes.append(text)
     with module.context as context:
         # To share so little work between threads costs more than it saves.
         context.enable_multithreading(False)

@@ -173,9 +173,8 @@ class PlanReader(PlanBuilder):
         """
         alike: dict[str, list[str]] = {}
         for group in self.groups.values():
-            names = list(dict.fromkeys(group))
-            for name in names:
-                alike[name] = [other for other in names if other != name]
+            for name in group:
+                alike[name] = [other for other in dict.fromkeys(group) if other != name]
         for name, others in alike.items():
             if others:
                 value = self._by_name[name]
@@ -188,7 +187,7 @@ class PlanReader(PlanBuilder):
             name = self._arguments[number] or self._names.take("token")
             shape, dtype = self.attributes.tensor(value) or ((), "token")
             specs = self.attributes.specs_of(named_attribute(main, "arg_attrs", number))
-            spec = specs[0] if specs else not_split(shape)
+            (spec,) = specs or (not_split(shape),)
             origins = self._own_origins(main, "arg_attrs", number)
             # The program's own request came first, though something else may agree with
             # it.
@@ -201,8 +200,10 @@ class PlanReader(PlanBuilder):
             self.keep(ValueBuilder(op, origins), value)
 
     def _read_results(self, main: Any, returned: Sequence[str]) -> None:
-        values = [(n, self._by_name[name]) for n, name in enumerate(returned)]
-        tensors = [(n, value) for n, value in values if value.op.dtype != "token"]
+        tensors = []
+        for number, name in enumerate(returned):
+            if self._by_name[name].op.dtype != "token":
+                tensors.append((number, self._by_name[name]))
         for name, (number, source) in zip(self._results, tensors, strict=True):
             self.origin(f"output: {number}", "result", name)
             self.origin(f"{name}: self", "result", name)
@@ -211,15 +212,18 @@ class PlanReader(PlanBuilder):
             # Shardy calls "self" there has the name of that value here.
             origins = {}
             for axis, origin in source.origin_names.items():
-                origins[axis] = f"{made.name}: self" if origin == "self" else origin
+                if origin == "self":
+                    origin = f"{made.name}: self"
+                origins[axis] = origin
             origins |= self._own_origins(main, "res_attrs", number)
             specs = self.attributes.specs_of(named_attribute(main, "res_attrs", number))
+            (spec,) = specs or (not_split(made.shape),)
             op = PlannedOp(
                 name,
                 "result",
                 shape=made.shape,
                 dtype=made.dtype,
-                spec=specs[0] if specs else not_split(made.shape),
+                spec=spec,
                 operands=(made.name,),
             )
             result = self.keep(ValueBuilder(op, origins))
@@ -230,7 +234,11 @@ class PlanReader(PlanBuilder):
     def _own_origins(self, main: Any, kind: str, number: int) -> dict[str, str]:
         attribute = named_attribute(main, kind, number, "sdy.sharding_origins")
         origins = parse_origins(self.attributes.text_of(attribute))
-        return dict(origins[0]) if origins else {}
+        if not origins:
+            return {}
+        return dict(
+            origins[0]
+        )  # a copy: it is changed, and parse_origins keeps its own
 
 
 def argument_names(module: Any, attributes: AttributeCache) -> list[str]:

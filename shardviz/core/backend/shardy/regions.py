@@ -147,13 +147,12 @@ def read_constraint(plan: PlanBuilder, op: Any, context: BlockContext) -> None:
             plan.alias(op.results, operands)
             return
     constrains = bool(key) and location.last_part != "shard_map" and not for_loop
+    opcode = "reshard"
+    if constrains:
+        opcode = "sharding_constraint"
+    rule = plan.attributes.rule(op)
     (value,) = plan.add(
-        op,
-        context,
-        specs,
-        opcode="sharding_constraint" if constrains else "reshard",
-        factors=plan.attributes.rule(op),
-        operands=operands,
+        op, context, specs, opcode=opcode, factors=rule, operands=operands
     )
     kind, name = "constraint", operands[0] or value.op.name
     if not constrains and not for_loop:  # Shardy asks so for what a shard_map takes
@@ -187,7 +186,7 @@ HANDLERS: dict[str, Handler] = {
 
 def trip_count(op: Any) -> int | None:
     """How often a `stablehlo.while` runs: known where it counts up to a constant."""
-    condition, body = (region.blocks[0] for region in op.regions)
+    condition, body = op.regions[0].blocks[0], op.regions[1].blocks[0]
     test = defining_op(_last(condition).operands[0])
     if test is None or test.name != "stablehlo.compare":
         return None
@@ -216,7 +215,9 @@ def _stride(body: Any, counter: int) -> int | None:
     argument = body.arguments[counter]
     if first == argument:
         return _constant(second)
-    return _constant(first) if second == argument else None
+    if second == argument:
+        return _constant(first)
+    return None
 
 
 def _constant(value: Any) -> int | None:
@@ -224,7 +225,9 @@ def _constant(value: Any) -> int | None:
     if made is None or made.name not in ("stablehlo.constant", "sdy.constant"):
         return None
     number = _NUMBER.match(str(made.attributes["value"]))
-    return int(number[1]) if number else None
+    if number is None:
+        return None
+    return int(number[1])
 
 
 def _last(block: Any) -> Any:
@@ -244,10 +247,12 @@ def _connect(
     lists = parse_edge_lists(plan.attributes.text(op, "sdy.result_propagation_edges"))
     edges = _aligned(lists, values, lambda edges: {edge.axis for edge in edges})
     for number, value in enumerate(values):
-        names = tuple(sources[number]) if number < len(sources) else ()
+        operands: tuple[str, ...] = ()
+        if number < len(sources):
+            operands = tuple(sources[number])
         if op.name != "sdy.manual_computation":
-            value.op = value.op.changed(operands=names)
-        plan.cross(value, edges[number] or (), names, (value.op.name,))
+            value.op = value.op.changed(operands=operands)
+        plan.cross(value, edges[number] or (), operands, (value.op.name,))
 
 
 def _aligned(
@@ -265,8 +270,8 @@ def _aligned(
     if len(entries) != len(split):
         return aligned
     for number, entry in zip(split, entries, strict=True):
-        parents = {parent_axis(axis) for axis in all_axes(values[number].op.spec)}
-        if not {parent_axis(axis) for axis in axes(entry)} <= parents:
+        parents = set(map(parent_axis, all_axes(values[number].op.spec)))
+        if not parents.issuperset(map(parent_axis, axes(entry))):
             return [None] * len(values)
         aligned[number] = entry
     return aligned

@@ -131,7 +131,9 @@ def _of_function(
         return fn(*args)
 
     structs = [jax.ShapeDtypeStruct(a.shape, jax_dtype(a.dtype)) for a in arrays]
-    args = structs if tree is None else tree.unflatten(structs)
+    args = structs
+    if tree is not None:
+        args = tree.unflatten(structs)
     stage = _traced_or_refused(lambda: jax.jit(fresh).trace(*args))
     if isinstance(stage, Refusal):
         return replace(known, refused=stage)
@@ -154,20 +156,24 @@ def _traced_or_refused(tracing: Callable[[], Any]) -> Any:
 
 
 def _refusal(stage: str, error: BaseException) -> Refusal:
-    said = in_words(error)
-    return Refusal(stage, said, refusal_cause(said))
+    words = in_words(error)
+    return Refusal(stage, words, refusal_cause(words))
 
 
 def _read(known: Effects, jaxpr: Any) -> Effects:
     # A loop or call has the effects of what it calls: those are counted where they
     # happen.
-    innermost = [operation for operation in operations(jaxpr) if not operation.inner]
+    innermost, calls = [], []
+    for operation in operations(jaxpr):
+        if not operation.inner:
+            innermost.append(operation)
+            if operation.name in _HOST_CALLS:
+                calls.append(HostCall(operation.name, operation.nesting))
+    # jax has one effect for each ref; they are counted as one kind.
     by_class = {effect_class(effect): effect for effect in jaxpr.effects}
-    uses = [_use(effect, innermost) for effect in by_class.values()]
-    calls = []
-    for operation in innermost:
-        if operation.name in _HOST_CALLS:
-            calls.append(HostCall(operation.name, operation.nesting))
+    uses = []
+    for effect in by_class.values():
+        uses.append(_use(effect, innermost))
     return replace(
         known,
         uses=tuple(sorted(uses, key=lambda use: use.name)),
@@ -241,11 +247,17 @@ def read_tokens(text: str) -> tuple[EffectToken, ...]:
     >>> [str(t) for t in read_tokens(main)]
     ['token in 0: on every device', 'token out 0: on every device']
     """
-    found = _MAIN.search(text)
-    if found is None:
-        return ()
-    taken, _, returned = found[1].strip().partition(") -> ")
+    taken, returned = _signature(text)
     return (*_tokens("in", taken.rstrip(")")), *_tokens("out", returned.strip("()")))
+
+
+def _signature(text: str) -> tuple[str, str]:
+    """The arguments and the results of a lowered module, as it writes them."""
+    main = _MAIN.search(text)
+    if main is None:
+        return "", ""
+    taken, _, returned = main[1].strip().partition(") -> ")
+    return taken, returned
 
 
 def takes_arrays(text: str) -> bool:
@@ -255,21 +267,26 @@ def takes_arrays(text: str) -> bool:
     >>> takes_arrays("func.func public @main(%arg0: !stablehlo.token) -> (!stablehlo.token) {")
     False
     """
-    found = _MAIN.search(text)
-    taken = found[1].strip().partition(") -> ")[0] if found else ""
-    return any(
-        "%arg" in p and not _TOKEN.search(p.partition("{")[0]) for p in _parts(taken)
-    )
+    taken, _ = _signature(text)
+    for part in _parts(taken):
+        if "%arg" in part and not _is_token(part):
+            return True
+    return False
+
+
+def _is_token(part: str) -> bool:
+    # Attributes, in braces, may name other types.
+    return _TOKEN.search(part.partition("{")[0]) is not None
 
 
 def _tokens(direction: str, listed: str) -> list[EffectToken]:
     tokens = []
     for index, part in enumerate(_parts(listed)):
-        if _TOKEN.search(part.partition("{")[0]):
-            said = _SHARDING.search(part)
-            tokens.append(
-                EffectToken(direction, index, (said[1] or said[2]) if said else "")
-            )
+        if _is_token(part):
+            written, sharding = _SHARDING.search(part), ""
+            if written is not None:
+                sharding = written[1] or written[2]
+            tokens.append(EffectToken(direction, index, sharding))
     return tokens
 
 

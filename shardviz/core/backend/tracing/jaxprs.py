@@ -113,7 +113,9 @@ def rewritten(jaxpr: Any, change: Callable[[Any], list[Any]]) -> Any:
 
 def _with_body(jaxpr: Any, body: Any) -> Any:
     # Older jax keeps a jaxpr and its constants in a pair, newer in one.
-    return jaxpr.replace(jaxpr=body) if hasattr(jaxpr, "jaxpr") else body
+    if hasattr(jaxpr, "jaxpr"):
+        return jaxpr.replace(jaxpr=body)
+    return body
 
 
 def without_debug_effects(jaxpr: Any) -> Any:
@@ -168,8 +170,11 @@ def has_partial_sums(jaxpr: Any) -> bool:
     values = [*plain_jaxpr(jaxpr).invars]
     for operation in operations(jaxpr):
         values += operation.equation.outvars
-    specs = (getattr(getattr(v.aval, "sharding", None), "spec", None) for v in values)
-    return any(getattr(spec, "unreduced", None) for spec in specs)
+    for value in values:
+        spec = getattr(getattr(value.aval, "sharding", None), "spec", None)
+        if getattr(spec, "unreduced", None):
+            return True
+    return False
 
 
 def users_line(equation: Any) -> str:
@@ -189,15 +194,17 @@ def operation_rows(jaxpr: Any) -> list[tuple[str, str, str]]:
     [('reduce_sum', 'float32[]')]
     """
     rows = []
-    for found in operations(jaxpr):
-        types = ", ".join(_short_type(v.aval) for v in found.equation.outvars)
-        rows.append((found.name, types, users_line(found.equation)))
+    for operation in operations(jaxpr):
+        equation = operation.equation
+        types = ", ".join(_short_type(v.aval) for v in equation.outvars)
+        rows.append((operation.name, types, users_line(equation)))
     return rows
 
 
 def _short_type(aval: Any) -> str:
-    shape = getattr(aval, "shape", None)
-    return str(aval) if shape is None else f"{aval.dtype}{list(shape)}"
+    if not hasattr(aval, "shape"):  # a token, say
+        return str(aval)
+    return f"{aval.dtype}{list(aval.shape)}"
 
 
 def names_shardings(jaxpr: Any) -> bool:
@@ -210,7 +217,9 @@ def meshes_in(jaxpr: Any) -> Iterator[tuple[Mesh | AbstractMesh, Any]]:
     """Every mesh that the program names, outright or in a sharding, and where."""
     for operation in operations(jaxpr):
         for value in operation.equation.params.values():
-            mesh = None if isinstance(value, _NO_MESHES) else mesh_of_value(value)
+            if isinstance(value, _NO_MESHES):
+                continue
+            mesh = mesh_of_value(value)
             # Outside of any mesh, jax names an empty one.
             if mesh is not None and not mesh.empty:
                 yield mesh, operation.equation
@@ -244,15 +253,15 @@ def mesh_of_value(value: Any) -> Mesh | AbstractMesh | None:
 def results_from_host(jaxpr: Any, calls: Collection[str]) -> bool:
     """Whether a result is computed from what operations of these names returned."""
     body = plain_jaxpr(jaxpr)
-    from_host: set[int] = set()
+    from_host: set[int] = set()  # by id: a literal has no hash
     for equation in body.eqns:
-        reads = any(id(v) in from_host for v in equation.invars)
-        called = [equation.primitive.name]
+        called = {equation.primitive.name}
         for inner in _jaxprs_in(equation.params):
-            called += [operation.name for operation in operations(inner)]
-        if reads or not set(called).isdisjoint(calls):
-            from_host |= {id(v) for v in equation.outvars}
-    return any(id(v) in from_host for v in body.outvars)
+            called |= {operation.name for operation in operations(inner)}
+        reads = not from_host.isdisjoint(map(id, equation.invars))
+        if reads or not called.isdisjoint(calls):
+            from_host.update(map(id, equation.outvars))
+    return not from_host.isdisjoint(map(id, body.outvars))
 
 
 _ROOTS = ("sqrt", "rsqrt", "log", "log2", "pow", "acosh", "lgamma", "digamma")
@@ -290,12 +299,13 @@ def _follow(jaxpr: Any, signs: _Signs, found: set[int]) -> list[frozenset[int]]:
     """The arguments that give each result its sign; adds those under roots to `found`."""
 
     def of(variable: Any) -> frozenset[int]:
-        literal = hasattr(variable, "val")  # which cannot be a key
-        return frozenset() if literal else signs.get(variable, frozenset())
+        if hasattr(variable, "val"):  # a literal, which cannot be a key
+            return frozenset()
+        return signs.get(variable, frozenset())
 
     for equation in jaxpr.eqns:
-        operands = [of(v) for v in equation.invars]
-        inner = [plain_jaxpr(one) for one in _jaxprs_in(equation.params)]
+        operands = list(map(of, equation.invars))
+        inner = list(map(plain_jaxpr, _jaxprs_in(equation.params)))
         if inner:
             results = _follow_calls(inner, operands, len(equation.outvars), found)
         else:
@@ -303,7 +313,7 @@ def _follow(jaxpr: Any, signs: _Signs, found: set[int]) -> list[frozenset[int]]:
             if equation.primitive.name in _ROOTS:
                 found.update(operands[0])
         signs.update(zip(equation.outvars, results, strict=True))
-    return [of(v) for v in jaxpr.outvars]
+    return list(map(of, jaxpr.outvars))
 
 
 def _sign_of_result(equation: Any, operands: list[frozenset[int]]) -> frozenset[int]:
@@ -337,6 +347,7 @@ def random_note(jaxpr: Any) -> list[str]:
     """A note where a program makes random numbers that jax is set not to partition."""
     if jax.config.jax_threefry_partitionable:  # type: ignore[attr-defined]
         return []
-    if all(operation.name != "random_bits" for operation in operations(jaxpr)):
-        return []
-    return [str(Note("random numbers"))]
+    for operation in operations(jaxpr):
+        if operation.name == "random_bits":
+            return [str(Note("random numbers"))]
+    return []

@@ -170,7 +170,11 @@ def _hooked(run: Callable[[], _T], watch: _Watch) -> _T:
     ]
     # Ours is there where a plan is made while another one traces; that one goes on
     # afterwards.
-    free = [h for h in hooks if h[1]() is None or _code(h[1]()) is _code(h[2])]
+    free = []
+    for install, installed, hook in hooks:
+        present = installed()
+        if present is None or _code(present) is _code(hook):
+            free.append((install, installed, hook))
     if not free:
         watch.unseen(str(Note("hooks in use")))
         return run()
@@ -216,21 +220,20 @@ def _monitored(run: Callable[[], _T], watch: _Watch) -> _T:
             _end(watch)
 
 
-def _own_tool() -> int | None:
-    """The id of our tool. By its name, so that one is found that an interrupt left
-    behind.
-    """
+def _tool_id(name: str | None) -> int | None:
+    """The id of the tool of this name, or for None the first id that is free."""
     monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
-    return next((i for i in _IDS if monitoring.get_tool(i) == _TOOL), None)
+    return next((i for i in _IDS if monitoring.get_tool(i) == name), None)
 
 
 def _begin(watch: _Watch) -> str:
     """Begins to watch; why it cannot, or `""`."""
     monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
     events = monitoring.events
-    tool = _own_tool()
+    # By name, so that a tool is found that an interrupt left behind.
+    tool = _tool_id(_TOOL)
     if tool is None:
-        tool = next((i for i in _IDS if monitoring.get_tool(i) is None), None)
+        tool = _tool_id(None)
         if tool is None:
             return str(Note("tools in use"))
         monitoring.use_tool_id(tool, _TOOL)
@@ -251,7 +254,7 @@ def _end(watch: _Watch) -> None:
     with _lock:
         if watch in _watches:
             _watches.remove(watch)
-        tool = _own_tool()
+        tool = _tool_id(_TOOL)
         if _watches or tool is None:
             return
         for code in _codes:
