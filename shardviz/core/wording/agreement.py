@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shardviz.core.format import joined, processes
+from shardviz.core.format import by_count, clause, joined, processes
 from shardviz.core.layout.transfer.process_rows import ranges_text
 from shardviz.core.program.agreement import (
     BrokenBlocks,
@@ -27,14 +27,15 @@ class _Sides:
     """The two sides of a difference, with verbs for one process or several."""
 
     def __init__(self, fact: Difference) -> None:
-        self.odd, self.one = processes(fact.odd), len(fact.odd) == 1
+        self.odd, self.count = processes(fact.odd), len(fact.odd)
         self.others, self.others_have = "the others", "have"
+        # A single one by its number: "the others" would be several.
         if len(fact.others) == 1:
             self.others, self.others_have = processes(fact.others).lower(), "has"
 
     def verb(self, one: str, several: str) -> str:
         """The odd processes with a verb: `Process 1 has`."""
-        return f"{self.odd} {one if self.one else several}"
+        return f"{self.odd} {by_count(self.count, one, several)}"
 
     def differ(self, here: str, there: str, what: str = "") -> str:
         """`Process 1 has the mesh data=4, and the others have data=8.`"""
@@ -57,9 +58,8 @@ def difference(fact: Difference) -> str:
 
 def _call(sides: _Sides, fact: Difference) -> str:
     here, there = fact.here, fact.there
-    at = f" ({here.line})" if here.line else ""
-    other_at = f" ({there.line})" if there.line else ""
-    are = "is" if sides.others_have == "has" else "are"
+    at, other_at = clause(" ({})", here.line), clause(" ({})", there.line)
+    are = by_count(len(fact.others), "is", "are")
     return (
         f"{sides.verb('is', 'are')} at {here.call}{at}, and {sides.others} {are} at"
         f" {there.call}{other_at}. {_SAME_SCRIPT}, with the same calls in the same"
@@ -98,7 +98,9 @@ def _arguments(sides: _Sides, fact: Difference) -> str:
     for name in dict.fromkeys([*theirs, *mine]):
         here, there = mine.get(name), theirs.get(name)
         if here is None or there is None:
-            which = "no argument" if here is None else "an argument"
+            which = "an argument"
+            if here is None:
+                which = "no argument"
             return (
                 f"{sides.verb('has', 'have')} {which} {name}, unlike {sides.others}."
                 f" {_SAME_SCRIPT}."
@@ -109,6 +111,7 @@ def _arguments(sides: _Sides, fact: Difference) -> str:
                 " shape, dtype and spec in every process."
                 f" {_advice_on_argument(here, there)}"
             )
+    # All arguments are alike: what differs is their order.
     order = f"{joined(mine)} instead of {joined(theirs)}"
     return (
         f"{sides.verb('has', 'have')} the arguments in another order than"
@@ -157,12 +160,12 @@ def _program(sides: _Sides, fact: Difference) -> str:
 
 def _operation(operation: Operation) -> str:
     name, type_, line = operation
-    at = f" at {line}" if line else ""
-    return f"{name} ({type_}){at}"
+    return f"{name} ({type_}){clause(' at {}', line)}"
 
 
 def _value_kinds(sides: _Sides, fact: Difference) -> str:
     here, there = "an array over several processes", "a value of its own"
+    # Of a value of its own a process tells the fingerprint, a text.
     if isinstance(fact.here.values.get(fact.name, ""), str):
         here, there = there, here
     return (
@@ -212,16 +215,19 @@ def missing(fact: Missing) -> str:
     >>> print(missing(Missing("sv.run('step')", (3,), (0, 1), 30, ended=False)))
     Process 3 has not reached sv.run('step') within 30 s; the others wait for it.
     """
-    one = len(fact.absent) == 1
+    count = len(fact.absent)
     others, wait = "the others", "wait"
     if len(fact.there) == 1:
         others, wait = processes(fact.there).lower(), "waits"
-    absent, it = processes(fact.absent), "it" if one else "them"
+    absent, it = processes(fact.absent), by_count(count, "it", "them")
     within = f"{fact.call} within {fact.seconds:.3g} s; {others}"
     if not fact.ended:
-        have = "has" if one else "have"
+        have = by_count(count, "has", "have")
         return f"{absent} {have} not reached {within} {wait} for {it}."
-    they_are, their = ("It is", "its") if one else ("They are", "their")
+    they_are, their = (
+        by_count(count, "It is", "They are"),
+        by_count(count, "its", "their"),
+    )
     return (
         f"{absent} did not reach {within} waited for {it}, and nothing ran. {they_are}"
         f" in another branch of the script, still busy, or ended: look at {their}"
@@ -232,7 +238,7 @@ def missing(fact: Missing) -> str:
 
 def silent(fact: Silent) -> str:
     """That processes have given no sign of life for a while."""
-    where = f", last in the stage {fact.stage!r}" if fact.stage else ""
+    where = clause(", last in the stage {!r}", fact.stage)
     have, they, their, them = "have", "they", "their", "them"
     if len(fact.processes) == 1:
         have, they, their, them = "has", "it", "its", "it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shardviz.core.format import joined
+from shardviz.core.format import clause, joined
 from shardviz.core.program.cause import UNKNOWN, Cause, ValueName
 
 # What a collective does with what the devices have, by the operation of its reduction.
@@ -48,21 +48,25 @@ def value_name(value: ValueName) -> str:
         return f"what the loop{_at(value)} carries"
     if value.code == "unknown":
         return "unknown"
-    return f"{value.name} ({value.source})" if value.source else value.name
+    return value.name + clause(" ({})", value.source)
 
 
 def _at(value: ValueName) -> str:
-    return f" at {value.source}" if value.source else ""
+    return clause(" at {}", value.source)
 
 
 def _first(text: str, value: ValueName) -> str:
     """A text that begins a sentence; names of operations keep their small letters."""
-    return text if value.code == "operation" else text[0].upper() + text[1:]
+    if value.code == "operation":
+        return text
+    return text[0].upper() + text[1:]
 
 
 def _axes(cause: Cause, otherwise: str) -> str:
-    part = "a part of " if cause.is_partial else ""
-    return f"{part}{joined(cause.axes)}" if cause.axes else otherwise
+    if not cause.axes:
+        return otherwise
+    axes = joined(cause.axes)
+    return f"a part of {axes}" if cause.is_partial else axes
 
 
 def cause(fact: Cause) -> str:
@@ -88,7 +92,7 @@ def who_wrote(author: str, axes: str) -> str:
     if author == "gradient":
         return _BY_GRAD.format("as the gradient of what is written there")
     if author == "shared":
-        along = f" along {axes}" if axes else ""
+        along = clause(" along {}", axes)
         same = f"since what it differentiates by is the same on all devices{along}"
         return _BY_GRAD.format(same)
     return "It is written in the program"
@@ -115,16 +119,14 @@ def _from_one(fact: Cause) -> str:
     )
 
 
-def _asks(fact: Cause, begins: bool = True) -> str:
+def _asks(fact: Cause, the: str = "The") -> str:
     """What wants the value: `dot_general (mlp.py:31) needs`."""
     wants = fact.wanted_by
     if wants is None:
-        return "The result has" if begins else "the result has"
+        return f"{the} result has"
     if wants.name in ("sharding_constraint", "reshard", "shard_map"):
-        what = wants.name
-        if what == "sharding_constraint":
-            what = "constraint"
-        the = "The" if begins else "the"
+        # By the name of the call, not of the primitive.
+        what = wants.name.removeprefix("sharding_")
         return f"{the} {what}{_at(wants)} asks for"
     return f"{wants} needs"
 
@@ -133,7 +135,9 @@ def _summed(fact: Cause) -> str:
     over = _axes(fact, "all its devices")
     verb = REDUCES.get(fact.reducer, "combines")
     if fact.code == "summed":
-        together = "they are summed" if verb == "sums" else f"XLA {verb} of them"
+        together = f"XLA {verb} of them"
+        if verb == "sums":
+            together = "they are summed"
         return f"Each device has a part of {fact.operand}: {together} over {over}."
     does = "sums over a dimension of its operands that is"
     if fact.operand.name.startswith("dot"):
@@ -174,7 +178,7 @@ def _moved(fact: Cause) -> str:
     how = "without that split"
     if fact.code == "resplit":
         how = "split along another dimension"
-    return f"{split}, and {_asks(fact, begins=False)} it {how}."
+    return f"{split}, and {_asks(fact, 'the')} it {how}."
 
 
 def _rematerialised(fact: Cause) -> str:

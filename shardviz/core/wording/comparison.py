@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from shardviz.core.format import bytes_text, joined, plural
+from shardviz.core.format import bytes_text, clause, joined, plural
 from shardviz.core.program.comparison import CollectiveChange, Comparison
 from shardviz.core.program.inherited import amount, is_as_much
 from shardviz.core.program.report import Collective
@@ -46,38 +46,46 @@ def phrase(collectives: Sequence[Collective]) -> str:
     alike: dict[tuple[str, tuple[str, ...]], list[Collective]] = {}
     for c in collectives:
         alike.setdefault((c.kind, c.mesh_axes), []).append(c)
-    return joined(_counted(some) for some in alike.values())
+    return joined(map(_counted, alike.values()))
 
 
-def _counted(some: Sequence[Collective]) -> str:
-    first = some[0]
-    size = bytes_text(sum(c.bytes_per_device for c in some))
-    loops = {_loop(c) for c in some}
-    loop = loops.pop() if len(loops) == 1 else ""
-    if len(some) == 1:
-        article = "an" if first.kind[0] in "aeio" else "a"
+def _counted(alike: Sequence[Collective]) -> str:
+    first = alike[0]
+    size = bytes_text(sum(c.bytes_per_device for c in alike))
+    loop = _loop(first)
+    # Of several loops none is named: it would be wrong for the others.
+    if any(_loop(c) != loop for c in alike):
+        loop = ""
+    if len(alike) == 1:
+        article = "a"
+        if first.kind[0] in "aeio":
+            article = "an"
         return f"{article} {first.kind} of {size}{_over(first.mesh_axes)}{loop}"
-    kinds = f"{len(some)} {first.kind}s"
+    kinds = f"{len(alike)} {first.kind}s"
     return f"{kinds} of {size} in all{_over(first.mesh_axes)}{loop}"
 
 
 def _over(axes: tuple[str, ...]) -> str:
-    return f" over {joined(axes)}" if axes else ""
+    return clause(" over {}", joined(axes))
 
 
 def _loop(c: Collective) -> str:
     if not c.in_loop:
         return ""
-    return " in a loop" if c.trips is None else f" in a loop, {c.trips} times"
+    if c.trips is None:
+        return " in a loop"
+    return f" in a loop, {c.trips} times"
 
 
 def _at(change: CollectiveChange) -> str:
     """` (block.py:31)`, or the two first of several lines."""
+    # XLA often drops the lines of what it makes: those before are better.
     for side in (change.before, change.after):
         lines = list(dict.fromkeys(c.source for c in side if c.source))
+        if len(lines) > 2:
+            return f" ({', '.join(lines[:2])} …)"
         if lines:
-            more = " …" if len(lines) > 2 else ""
-            return f" ({', '.join(lines[:2])}{more})"
+            return f" ({', '.join(lines)})"
     return ""
 
 
@@ -91,8 +99,10 @@ def collective_change(change: CollectiveChange) -> str:
     what = phrase(change.before or change.after) + at
     remade = _remade(change.after)
     if kind == "kept":
-        word = "As planned" if change.stages[0] == "propagated" else "Kept"
-        return f"{word}: {what}.{remade}"
+        # The first stage has a plan only, of which nothing can be kept.
+        if change.stages[0] == "propagated":
+            return f"As planned: {what}.{remade}"
+        return f"Kept: {what}.{remade}"
     if kind == "made asynchronous":
         return (
             f"Made asynchronous: {what} is started early and waited for later, so that"
@@ -105,8 +115,9 @@ def collective_change(change: CollectiveChange) -> str:
             why = _DOES_WITHOUT.get(stage, f"{stage} has none")
         return f"Gone: {what}; {why}."
     if kind == "added":
-        cause = str(change.after[0].cause)
-        return f"New: {what}. {cause}".rstrip() if cause else f"New: {what}.{remade}"
+        # A cause explains a rematerialisation better than the remark on it.
+        cause = clause(" {}", str(change.after[0].cause).rstrip())
+        return f"New: {what}.{cause or remade}"
     if kind == "combined":
         return _combined(change)
     if kind == "hoisted":
@@ -116,9 +127,8 @@ def collective_change(change: CollectiveChange) -> str:
     if change.stages[0] == "propagated":
         return _instead(change)
     if kind == "regrouped":
-        new = phrase(change.after)
-        ends = _ASYNC if change.becomes_async else ""
-        return f"{_capital(what)} became {new}; which became which is unknown.{ends}"
+        words = f"{_capital(what)} became {phrase(change.after)}"
+        return f"{words}; which became which is unknown.{_async(change)}"
     return _replaced(change, what)
 
 
@@ -143,10 +153,16 @@ def _combined(change: CollectiveChange) -> str:
     elif one_kind:
         why = f"one large message takes less time than {len(before)} small ones"
     words = f"{_capital(what)} were combined into {into}{_at(change)}"
-    words += f": {why}." if why else "."
+    words += clause(": {}", why) + "."
     if any(c.in_loop for c in before) and not any(c.in_loop for c in after):
         words += " It was also moved out of its loop."
-    return words + (_ASYNC if change.becomes_async else "")
+    return words + _async(change)
+
+
+def _async(change: CollectiveChange) -> str:
+    if change.becomes_async:
+        return _ASYNC
+    return ""
 
 
 def _adds_first(before: Sequence[Collective]) -> bool:
@@ -166,14 +182,18 @@ def _instead(change: CollectiveChange) -> str:
 
 def _hoisted(change: CollectiveChange) -> str:
     trips = change.before[0].trips
-    often = "each iteration" if trips is None else f"{trips} times"
+    often = "each iteration"
+    if trips is not None:
+        often = f"{trips} times"
     what = phrase(change.after) + _at(change)
-    ends = _ASYNC if change.becomes_async else ""
-    return f"Moved out of its loop: {what} runs once instead of {often}.{ends}"
+    return (
+        f"Moved out of its loop: {what} runs once instead of {often}.{_async(change)}"
+    )
 
 
 def _split(change: CollectiveChange, what: str) -> str:
     (before,), after = change.before, change.after
+    # XLA sends within a slice and between slices separately.
     if any(c.between_slices for c in after):
         return (
             f"Split: {what} became {phrase(after)}: what goes from slice to slice is a"
@@ -191,9 +211,8 @@ def _replaced(change: CollectiveChange, what: str) -> str:
     why = why or _type_change(before, after)
     if not why and len(after) == 1 and not is_as_much(after[0], before):
         why = "what else it communicates is unknown"
-    reason = f": {why}" if why else ""
-    ends = (_ASYNC if change.becomes_async else "") + _remade(after)
-    return f"{_capital(what)} became {phrase(after)}{reason}.{ends}"
+    words = f"{_capital(what)} became {phrase(after)}{clause(': {}', why)}."
+    return words + _async(change) + _remade(after)
 
 
 def _kinds(collectives: Sequence[Collective]) -> str:
@@ -202,13 +221,22 @@ def _kinds(collectives: Sequence[Collective]) -> str:
 
 def _type_change(before: Sequence[Collective], after: Sequence[Collective]) -> str:
     """Why one became another that sends the same numbers in another type."""
-    old = {c.shape.lstrip("(").partition("[")[0] for c in before}
-    new = {c.shape.lstrip("(").partition("[")[0] for c in after}
-    if _kinds(before) != _kinds(after) or len(old) != 1 or len(new) != 1 or old == new:
+    old, new = _dtype(before), _dtype(after)
+    if _kinds(before) != _kinds(after) or not old or not new or old == new:
         return ""
-    if sum(map(amount, before)) != sum(map(amount, after)) or "" in old | new:
+    # Other numbers of elements say that more than the type has changed.
+    if sum(map(amount, before)) != sum(map(amount, after)):
         return ""
-    return f"it sends {new.pop()} instead of {old.pop()}"
+    return f"it sends {new} instead of {old}"
+
+
+def _dtype(collectives: Sequence[Collective]) -> str:
+    """The type of what they send, or `""` where they send several types."""
+    # Shapes are written as in `f32[8,4]`, or in brackets where there are several.
+    dtypes = {c.shape.lstrip("(").partition("[")[0] for c in collectives}
+    if len(dtypes) != 1:
+        return ""
+    return dtypes.pop()
 
 
 def _remade(after: Sequence[Collective]) -> str:
@@ -220,21 +248,21 @@ def _remade(after: Sequence[Collective]) -> str:
     )
 
 
-def comparison(found: Comparison) -> str:
+def comparison(value: Comparison) -> str:
     """The comparison, one sentence a line; those that changed come first."""
-    return "\n".join((head(found), *notes(found), *map(str, found.ordered)))
+    return "\n".join((head(value), *notes(value), *map(str, value.ordered)))
 
 
-def head(found: Comparison) -> str:
+def head(value: Comparison) -> str:
     """The two stages, and the changes in a few words."""
-    return f"From {found.before} to {found.after}: {found.short}."
+    return f"From {value.before} to {value.after}: {value.short}."
 
 
-def notes(found: Comparison) -> list[str]:
+def notes(value: Comparison) -> list[str]:
     """How far the axes went from the arguments, where that is part of it."""
-    if found.spread is None:
+    if value.spread is None:
         return []
-    split, made = found.spread
+    split, made = value.spread
     return [
         f"{split:,} of {plural(made, 'value')} that the program makes got axes:"
         " plan.why(value) says where each came from."
@@ -271,14 +299,15 @@ def stage(fact: Stage) -> str:
     return f"What runs on {about}."
 
 
-def lines(found: Stages) -> list[str]:
+def lines(value: Stages) -> list[str]:
     """Each stage in one line, and between two neighbours what changed."""
     result: list[str] = []
     last: Stage | None = None
-    for one in found.all:
+    for one in value.all:
+        # A stage that failed or is yet to come cannot be compared.
         known = last is not None and last.collectives is not None
         if last is not None and known and one.collectives is not None:
-            result.append(f"  {found.between(last.name, one.name).short}")
+            result.append(f"  {value.between(last.name, one.name).short}")
         result.append(_line(one))
         last = one
     return result
@@ -293,9 +322,9 @@ def _line(one: Stage) -> str:
     return f"{one.name}{time}: {one.sum or one}"
 
 
-def stages(found: Stages) -> str:
+def stages(value: Stages) -> str:
     """The four stages, one line each."""
-    return "\n".join(lines(found))
+    return "\n".join(lines(value))
 
 
 SENTENCES = {CollectiveChange: collective_change, Stage: stage}

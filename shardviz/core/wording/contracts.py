@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from shardviz.core.format import bytes_text, fold, joined, plural
+from shardviz.core.format import bytes_text, clause, fold, joined, plural
 from shardviz.core.layout.rules.requests import Request
 from shardviz.core.program.broken import Broken, Counted, HeldArray, Made
 from shardviz.core.program.comparison import total_bytes
@@ -22,29 +22,34 @@ def broken(fact: Broken) -> str:
 
 
 def _collectives(fact: Broken) -> list[str]:
-    some = fact.collectives
-    size = f"{bytes_text(total_bytes(some))} per device"
+    collectives = fact.collectives
+    size = f"{bytes_text(total_bytes(collectives))} per device"
     if fact.code == "collectives":
-        there = "is 1" if len(some) == 1 else f"are {len(some):,}"
+        there = "is 1"
+        if len(collectives) != 1:
+            there = f"are {len(collectives):,}"
         what = f"no {fact.kind or 'collective'}{_over(fact.over)} in {fact.name}"
         head = f"Expected {what}, and there {there}, {size}, {fact.made}:"
     else:
         limit = f"{bytes_text(fact.limit)} for each collective"
         if fact.per != "collective":
-            kinds = "collectives" if fact.per == "step" else f"{fact.per}s"
-            limit = f"{bytes_text(fact.limit)} for all {kinds} of one step"
+            # The limit is for a step, or for the collectives of one kind in it.
+            kind = fact.per
+            if kind == "step":
+                kind = "collective"
+            limit = f"{bytes_text(fact.limit)} for all {kind}s of one step"
         what = f"at most {limit}{_over(fact.over)} in {fact.name}"
         head = f"Expected {what}, and there are {size}, {fact.made}:"
-    return [head, *_largest_collectives(some), *_advice(fact)]
+    return [head, *_largest_collectives(collectives), *_advice(fact)]
 
 
 def _over(axes: tuple[str, ...]) -> str:
-    return f" over {joined(axes, 'or')}" if axes else ""
+    return clause(" over {}", joined(axes, "or"))
 
 
-def _largest_collectives(some: Sequence[Collective]) -> list[str]:
+def _largest_collectives(collectives: Sequence[Collective]) -> list[str]:
     """The largest collectives, folded by layer, each with its cause."""
-    folds = fold_collectives(some)
+    folds = fold_collectives(collectives)
     lines = []
     for one in folds[:SHOWN]:
         first = one.items[0]
@@ -63,13 +68,14 @@ def _largest_collectives(some: Sequence[Collective]) -> list[str]:
 def _advice(fact: Broken) -> list[str]:
     """Which rules and specs put the axes there, and where to read on."""
     axes = list(fact.over)
+    # Nobody named an axis: those that the collectives run over are to blame.
     if not axes:
         for one in fact.collectives:
             axes += [parent_axis(axis) for axis in one.mesh_axes]
     lines = []
     for axis in list(dict.fromkeys(axes))[:SHOWN]:
         split = [_split_by(row, axis) for row in fact.requests]
-        brought = [text for text in split if text]
+        brought = list(filter(None, split))
         if brought:
             lines.append(f"{axis} splits {joined(brought, limit=SHOWN)}.")
     if fact.made is not None and fact.made.stage == "propagated":
@@ -86,7 +92,9 @@ def _advice(fact: Broken) -> list[str]:
 
 def _split_by(row: Request, axis: str) -> str:
     """`w (dimension 0: rule 2, embed → data)`; `""` where the axis does not split it."""
-    for dim, axes in enumerate(row.spec.dims if row.spec is not None else ()):
+    if row.spec is None:
+        return ""
+    for dim, axes in enumerate(row.spec.dims):
         if axis not in axes:
             continue
         how = _pattern(row) or "its own spec"
@@ -105,7 +113,9 @@ def _pattern(row: Request) -> str:
     matched = getattr(row, "by_path", None)
     if matched is None or row.spec_wins:
         return ""
-    return "no pattern" if matched.winner is None else f"pattern {matched.winner + 1}"
+    if matched.winner is None:
+        return "no pattern"
+    return f"pattern {matched.winner + 1}"
 
 
 def _memory(fact: Broken) -> list[str]:
@@ -130,8 +140,10 @@ def _too_large(fact: Broken) -> list[str]:
 
 def _largest_arrays(arrays: Sequence[HeldArray]) -> list[str]:
     rows = sorted(arrays, key=lambda row: -row.held)[:SHOWN]
+    if not rows:
+        return []
     sizes = joined(f"{row.name} {bytes_text(row.held)}" for row in rows)
-    return [f"The largest arrays: {sizes}."] if rows else []
+    return [f"The largest arrays: {sizes}."]
 
 
 def _not_split(fact: Broken) -> list[str]:
@@ -141,7 +153,8 @@ def _not_split(fact: Broken) -> list[str]:
     folds = fold(
         fact.arrays, lambda row: row.name, lambda row: (row.bytes, why_not_split(row))
     )
-    folds.sort(key=lambda one: -sum(row.bytes for row in one.items))
+    # All arrays of a fold have the same size.
+    folds.sort(key=lambda one: -len(one.items) * one.items[0].bytes)
     lines = []
     for one in folds[:SHOWN]:
         first = one.items[0]
@@ -225,8 +238,7 @@ def made(fact: Made) -> str:
 def counted(fact: Counted) -> str:
     """What a number of bytes is of, as the beginning of a clause."""
     if fact.code == "compiled":
-        target = f" for {fact.target}" if fact.target else ""
-        return f"as compiled{target} it takes"
+        return f"as compiled{clause(' for {}', fact.target)} it takes"
     return {
         "arrays": "its arrays alone take",
         "arguments": "its arguments alone take",

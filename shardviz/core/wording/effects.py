@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardviz.core.format import plural
+from shardviz.core.format import clause, plural
 from shardviz.core.program.effects import (
     DeviceCount,
     Effects,
@@ -59,8 +59,10 @@ _RULES_UNKNOWN = (
 
 def event(fact: Event) -> str:
     """One time that an effect happened."""
-    who = "some device" if fact.device is None else f"device {fact.device}"
-    of = f" of {fact.values}" if fact.values else ""
+    who = "some device"
+    if fact.device is not None:
+        who = f"device {fact.device}"
+    of = clause(" of {}", fact.values)
     return f"{who}: {fact.name} {fact.what!r} ({fact.nesting}){of}"
 
 
@@ -72,12 +74,12 @@ def token(fact: EffectToken) -> str:
 
 def refusal(fact: Refusal) -> str:
     """Why a program may not run at all."""
-    said = fact.said
-    if not said.endswith((".", "!", "?", "…")):
-        said += "."
-    advice = _CAUSES.get(fact.cause)
-    more = "" if advice is None else f" {advice}"
-    return f"refused {_STAGES[fact.stage]}, because {said}{more}"
+    message = fact.said
+    # It is jax's own, and ends as jax likes.
+    if not message.endswith((".", "!", "?", "…")):
+        message += "."
+    advice = clause(" {}", _CAUSES.get(fact.cause))
+    return f"refused {_STAGES[fact.stage]}, because {message}{advice}"
 
 
 def runs_on(fact: RunsOn) -> str:
@@ -117,7 +119,9 @@ def device_count(fact: DeviceCount) -> str:
     """On how many devices a program may run."""
     if fact.count is None:
         return "any number of devices"
-    return plural(fact.count, "device") if fact.count else "none"
+    if not fact.count:
+        return "none"
+    return plural(fact.count, "device")
 
 
 def effect_note(use: EffectUse) -> str:
@@ -148,10 +152,13 @@ def effects_head(effects: Effects) -> str:
 
 def effect_lines(use: EffectUse) -> list[str]:
     """An effect, how often it happens and where."""
-    how = "ordered" if use.ordered else "unordered"
-    where = f" ({'; '.join(use.nesting)})" if use.nesting else ""
+    where = clause(" ({})", "; ".join(use.nesting))
     calls = plural(use.calls, "operation")
-    return [f"{use.name}, {use.kind}: {how}; {calls}{where}", effect_note(use)]
+    return [f"{use.name}, {use.kind}: {_order(use)}; {calls}{where}", effect_note(use)]
+
+
+def _order(one: EffectUse | Event) -> str:
+    return "ordered" if one.ordered else "unordered"
 
 
 def host_call(call: HostCall) -> str:
@@ -171,7 +178,9 @@ def where_it_runs(effects: Effects) -> list[str]:
         lines += [f"  {one}" for one in effects.tokens]
     if effects.mesh_size is not None and not effects.refused:
         lines.append(str(effects.on(effects.mesh_size)))
-    return [*lines, unknown_rules(effects)] if unknown_rules(effects) else lines
+    if not effects.rules_known:
+        lines.append(_RULES_UNKNOWN)
+    return lines
 
 
 def unknown_rules(effects: Effects) -> str:
@@ -234,8 +243,7 @@ def observed_explained(observed: Observed) -> str:
     digits = len(str(len(observed.events)))
     lines = [observed_head(observed)]
     for one in observed.events:
-        how = "ordered" if one.ordered else "unordered"
-        lines.append(f"{one.number + 1:>{digits}}  {one}; {how}")
+        lines.append(f"{one.number + 1:>{digits}}  {one}; {_order(one)}")
     return "\n".join([*lines, *promises(observed)])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from shardviz.core.format import joined
+from shardviz.core.format import by_count, clause, joined
 from shardviz.core.program.cause import author_of
 from shardviz.core.program.plan_causes import (
     MoveCause,
@@ -75,8 +75,10 @@ def why_summed(cause: SumCause) -> str:
         part = "each device has written its own"
     else:
         does = f"combines values that are {split}"
-    kept = ", and keeps its shard of the result" if cause.kept else ""
-    return f"{cause.value} {does}: {part}{kept}."
+    # A reduce-scatter rather than an all-reduce.
+    if cause.kept:
+        part += ", and keeps its shard of the result"
+    return f"{cause.value} {does}: {part}."
 
 
 def why_moved(cause: MoveCause) -> str:
@@ -93,7 +95,9 @@ def why_moved(cause: MoveCause) -> str:
     if cause.under is not None:
         made = f"{made}, under {_asker(cause.under)},"
     from_dims, to_dims = dims_over(before, cause.axes), dims_over(after, cause.axes)
-    has = f"{made} is split over {over}" if from_dims else f"{made} is {before}"
+    has = f"{made} is {before}"
+    if from_dims:
+        has = f"{made} is split over {over}"
     if cause.asked is not None:
         asker = _asker(cause.asked)
         return f"{asker[0].upper()}{asker[1:]} asks for {after}, and {has}."
@@ -101,7 +105,7 @@ def why_moved(cause: MoveCause) -> str:
         return f"The result is requested as {after}, and {has}."
     user = cause.user or "what reads it"
     if cause.kind == "all-gather" and from_dims:
-        which = "that dimension" if len(from_dims) == 1 else "those dimensions"
+        which = by_count(len(from_dims), "that dimension", "those dimensions")
         return f"{made} is split over {over} and {user} needs {which} not split."
     if cause.kind == "all-to-all" and from_dims and to_dims and from_dims != to_dims:
         return (
@@ -112,9 +116,11 @@ def why_moved(cause: MoveCause) -> str:
 
 
 def _asker(request: ShardingRequest) -> str:
-    article = "a" if request.kind in ("constraint", "reshard") else "the"
-    at = f" at {request.source}" if request.source else ""
-    return f"{article} {request.kind}{at}"
+    # A program may have many of these.
+    article = "the"
+    if request.kind in ("constraint", "reshard"):
+        article = "a"
+    return f"{article} {request.kind}{clause(' at {}', request.source)}"
 
 
 def why_printed(cause: PrintCause) -> str:
@@ -132,7 +138,7 @@ def why_written(cause: WrittenCause) -> str:
     >>> why_written(cause)
     'It is written in the program: psum, inside shard_map.'
     """
-    at = f" at {cause.source}" if cause.source else ""
+    at = clause(" at {}", cause.source)
     who = who_wrote(author_of(cause.op), joined(cause.axes))
     return f"{who}: {cause.value}{at}, inside {cause.inside}."
 
@@ -143,7 +149,7 @@ def along(dims: Sequence[int]) -> str:
     >>> along([1]), along([0, 1])
     ('dimension 1', 'dimensions 0 and 1')
     """
-    return f"dimension {dims[0]}" if len(dims) == 1 else f"dimensions {joined(dims)}"
+    return f"{by_count(len(dims), 'dimension', 'dimensions')} {joined(dims)}"
 
 
 SENTENCES = {

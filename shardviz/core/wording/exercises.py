@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shardviz.core.format import bytes_text, joined, listed, plural, seconds_text
+from shardviz.core.format import (
+    bytes_text,
+    clause,
+    joined,
+    listed,
+    plural,
+    seconds_text,
+)
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
@@ -55,14 +62,12 @@ def says(layout: Layout) -> str:
 
 def idle_axes(axes: Iterable[str]) -> str:
     """Which mesh axes split nothing; empty where there are none."""
-    axes = list(axes)
-    return f"Nothing is split over {listed(axes)}." if axes else ""
+    return clause("Nothing is split over {}.", listed(axes))
 
 
 def unknown_names(names: Iterable[str]) -> str:
     """Names in a table that no dimension has; empty where there are none."""
-    names = sorted(names)
-    return f" No dimension is called {listed(names, 'or')}." if names else ""
+    return clause(" No dimension is called {}.", listed(sorted(names), "or"))
 
 
 def holds_rows(spec: Spec | None, device: int, rows: slice) -> str:
@@ -82,8 +87,9 @@ def shard_on(mesh: MeshSpec, shape: Iterable[int]) -> str:
 
 def becomes(name: str, spec: Spec | None, held: int | None = None) -> str:
     """How an array is split, and what each device holds of it."""
-    size = "" if held is None else f", {bytes_text(held)} per device"
-    return f"{name} becomes {spec}{size}."
+    if held is None:
+        return f"{name} becomes {spec}."
+    return f"{name} becomes {spec}, {bytes_text(held)} per device."
 
 
 def read_as(name: str, linen: Spec | None, nnx: Spec | None) -> str:
@@ -93,7 +99,10 @@ def read_as(name: str, linen: Spec | None, nnx: Spec | None) -> str:
 
 def no_difference(name: str, spec: Spec | None, repeats: bool) -> str:
     """Two readers of a table that split an array alike."""
-    why = "Both decide alike here." if repeats else "No name has two rules."
+    # The two differ in which of several rules for a name they take.
+    why = "No name has two rules."
+    if repeats:
+        why = "Both decide alike here."
     return f"Read as linen and as nnx, {name} becomes {spec}. {why}"
 
 
@@ -104,7 +113,9 @@ def at_least(seconds: float, flops: float) -> str:
 
 def takes(what: str, held: int, mesh: MeshSpec | None = None) -> str:
     """What each device holds of a model, without a full stop."""
-    where = "The" if mesh is None else f"On {mesh} the"
+    where = "The"
+    if mesh is not None:
+        where = f"On {mesh} the"
     return f"{where} {what} takes {bytes_text(held)} per device"
 
 
@@ -202,7 +213,9 @@ def came_from(name: str) -> str:
 
 def result_is(spec: Spec, rows: int | None = None) -> str:
     """How the result of a program is split."""
-    where = "The" if rows is None else f"With {rows:,} rows the"
+    where = "The"
+    if rows is not None:
+        where = f"With {rows:,} rows the"
     return f"{where} result is {spec}."
 
 

@@ -33,8 +33,10 @@ def blocks_of_hosts(shapes: Sequence[tuple[int, ...]], hosts: int, checked: int)
     if not shapes:
         return "One host has all of the mesh."
     blocks = " or ".join("×".join(map(str, shape)) for shape in shapes)
-    some = f" (checked for the first {checked})" if hosts > checked else ""
-    return f"Each host has a block of {blocks} of the mesh{some}."
+    words = f"Each host has a block of {blocks} of the mesh"
+    if hosts > checked:
+        words += f" (checked for the first {checked})"
+    return f"{words}."
 
 
 #: Why the picture of a large mesh numbers its devices by position.
@@ -62,7 +64,9 @@ TITLES = {
 
 def running_hosts(processes: int, machines: Sequence[str], devices: int) -> str:
     """What is known of running processes."""
-    where = machines[0] if len(machines) == 1 else plural(len(machines), "machine")
+    where = plural(len(machines), "machine")
+    if len(machines) == 1:
+        where = machines[0]
     count = plural(processes, "process", "processes")
     return f"{count} on {where}, {plural(devices, 'device')} in all."
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardviz.core.format import bytes_text, plural
+from shardviz.core.format import bytes_text, clause, plural
 from shardviz.core.layout.fit import Fit, LargeArray, LargestArrays, Uncounted
 
 
@@ -29,10 +29,11 @@ def fit(fact: Fit) -> str:
     if fact.capacity is None:
         return f"{needed}{rest}; the capacity of a device is not known."
     # Arrays may be left out, and then it is not said that all of them fit.
-    head = "At least" if fact.uncounted else "Fits:"
+    head = "Fits:"
+    if fact.uncounted:
+        head = "At least"
     of = f"{bytes_text(fact.needed)} of {bytes_text(fact.capacity)} per device"
-    on = f" ({fact.device})" if fact.device else ""
-    return f"{head} {of}{on}{rest}."
+    return f"{head} {of}{clause(' ({})', fact.device)}{rest}."
 
 
 def uncounted(fact: Uncounted) -> str:
@@ -65,10 +66,10 @@ def _large_array(one: LargeArray) -> str:
         name, size = f"{one.count:,} × {name}", f"{size} each"
     if layout.num_blocks == 1:
         return f"{name}, {size} per device, not split"
-    axes = layout.spec.axes if layout.spec is not None else ()
     split = f"split {layout.num_blocks:,} ways"
-    if axes:
-        split += f" over {' × '.join(dict.fromkeys(axes))}"
+    # A layout made of shard indices has no spec.
+    if layout.spec is not None:
+        split += clause(" over {}", " × ".join(dict.fromkeys(layout.spec.axes)))
     return f"{name}, {size} per device, {split}"
 
 

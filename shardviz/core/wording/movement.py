@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from shardviz.core.format import bytes_text, joined, plural
+from shardviz.core.format import by_count, bytes_text, clause, joined, plural
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.program.movement import Movement, MovementText
 from shardviz.core.program.movement_steps import (
@@ -71,7 +71,7 @@ def listed(step: ListedSent) -> str:
     total = bytes_text(step.bytes)
     if step.sends > 1:
         total += " in all"
-    across = f", {step.far:,} of them to another host" if step.far else ""
+    across = clause(", {:,} of them to another host", step.far)
     return f"{senders} {total}{across}."
 
 
@@ -92,7 +92,7 @@ def title(m: Movement) -> str:
         before, after = (str(v.spec or "other blocks") for v in m.layouts)
         array = ArraySpec("array", m.layouts[0].shape, None, m.layouts[0].dtype)
         return f"{m.kind} of {array.short} from {before} to {after}, {count}"
-    over = f" over {' × '.join(m.mesh_axes)}" if m.mesh_axes else ""
+    over = clause(" over {}", " × ".join(m.mesh_axes))
     return (
         f"{m.kind} of {bytes_text(m.bytes_per_device)}{over}, {count}, {algorithm(m)}"
     )
@@ -121,8 +121,13 @@ def filled_in(m: Movement) -> str:
 
 def _factor(m: Movement, filled: bool) -> str:
     """By what the bytes are multiplied, with letters or with numbers."""
-    twice = "2 × " if m.kind == "all-reduce" else ""
-    return f"{twice}{m.size - 1} / {m.size}" if filled else f"{twice}(n - 1) / n"
+    factor = "(n - 1) / n"
+    if filled:
+        factor = f"{m.size - 1} / {m.size}"
+    # An all-reduce is a reduce-scatter and an all-gather.
+    if m.kind == "all-reduce":
+        factor = f"2 × {factor}"
+    return factor
 
 
 def rate_source(m: Movement) -> str:
@@ -150,7 +155,7 @@ def summed_up(m: Movement) -> str:
 def open_axes(m: Movement) -> str:
     """Which axes of a torus do not close to a ring."""
     axes = m.method.open_axes
-    verb = "does" if len(axes) == 1 else "do"
+    verb = by_count(len(axes), "does", "do")
     return (
         f"{joined(axes)} {verb} not close to a ring: what goes from the last device to the"
         " first crosses all links between them."

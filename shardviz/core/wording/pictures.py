@@ -99,7 +99,9 @@ def largest_values_first(count: int) -> str:
 
 def held_blocks(count: int) -> str:
     """What precedes the first shard index of a tile of devices that hold so many."""
-    return f"\nhold {plural(count, 'block')}, the first is " if count > 1 else "\nhold "
+    if count <= 1:
+        return "\nhold "
+    return f"\nhold {plural(count, 'block')}, the first is "
 
 
 def first_device(devices: str) -> str:
@@ -119,7 +121,10 @@ def by_block(array: str) -> str:
 
 def ids_in_order(axes: Sequence[str], ids: str) -> str:
     """The ids of a mesh in a line."""
-    order = f" ({axes[-1]} runs fastest)" if len(axes) > 1 else ""
+    # With one axis there is nothing that could run faster.
+    order = ""
+    if len(axes) > 1:
+        order = f" ({axes[-1]} runs fastest)"
     return f"ids in mesh order{order}: {ids}"
 
 
@@ -184,7 +189,9 @@ def tile_of_devices(length: int, by_host: bool) -> str:
 def mesh_alt(mesh: MeshSpec, by: str, ids: str) -> str:
     """A mesh with its hosts, axes and device ids."""
     hosts = plural(len(mesh.processes), "host")
-    order = "by mesh axes" if by == "mesh" else "host by host"
+    order = "host by host"
+    if by == "mesh":
+        order = "by mesh axes"
     return (
         f"Device mesh {mesh}: {plural(mesh.size, 'device')} on {hosts}, {order}."
         f" Axes {joined(mesh.axis_names)}. Device ids in mesh order: {ids}."
@@ -220,7 +227,8 @@ def other_blocks(ids: str) -> str:
 
 def layout_lines(layout: Layout, array: str) -> tuple[str, str]:
     """A layout in two lines: the array, its spec and mesh; its blocks and replicas."""
-    spec = "a sharding without a spec" if layout.spec is None else str(layout.spec)
+    # A sharding of jax's other than a NamedSharding has shard indices only.
+    spec = str(layout.spec or "a sharding without a spec")
     blocks = f"{plural(layout.num_blocks, 'block')} of {list(layout.shard_shape)}"
     size = f"{bytes_text(layout.bytes_per_device)} per device"
     replicas = plural(layout.replicas, "replica")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardviz.core.format import bytes_text, joined, plural, shown
+from shardviz.core.format import by_count, bytes_text, clause, joined, plural, shown
 from shardviz.core.program.explanation import (
     CostLine,
     LeftOutLine,
@@ -60,7 +60,7 @@ def rule_in_words(fact: OpRule) -> str:
         if large:
             phrases.append(phrase.format(_sized(rule, large)))
     text = "; ".join(filter(None, phrases))
-    return f"{rule.formula}: {text}" if text else rule.formula
+    return rule.formula + clause(": {}", text)
 
 
 def _shared(rule: ShardingRule, operands: Sequence[str]) -> str:
@@ -70,12 +70,15 @@ def _shared(rule: ShardingRule, operands: Sequence[str]) -> str:
     for factor, size in rule.sizes.items():
         readers = rule.readers(factor)
         if size > 1 and readers and rule.makers(factor) and factor not in special:
+            # An operand may have a factor twice, and is named once.
             names = dict.fromkeys(operands[n] for n in readers if n < len(operands))
             sources.setdefault(tuple(names), []).append(factor)
-    kept = sum(len(factors) for factors in sources.values())
-    if len(sources) == 1 and kept == sum(size > 1 for size in rule.sizes.values()):
-        return f"every dimension from {joined(next(iter(sources)))}"
-    parts = [f"{_sized(rule, f)} from {joined(n)}" for n, f in sources.items()]
+    large = [factor for factor, size in rule.sizes.items() if size > 1]
+    parts = []
+    for names, factors in sources.items():
+        if len(factors) == len(large):
+            return f"every dimension from {joined(names)}"
+        parts.append(f"{_sized(rule, factors)} from {joined(names)}")
     return ", ".join(parts)
 
 
@@ -88,7 +91,9 @@ def _value_line(line: ValueLine) -> str:
     kinds = {"argument": "an argument", "result": "a result"}
     kind = kinds.get(op.kind) or f"made by {op.opcode}{_at(op.source)}"
     text = f"{op.name} is {kind}, {op.short}: {op.spec}."
-    return f"{text} Its rule: {op.rule}." if op.kind == "op" and op.rule else text
+    if op.kind == "op":
+        text += clause(" Its rule: {}.", op.rule)
+    return text
 
 
 # What brought an axis to a value, by the kind of its origin.
@@ -108,7 +113,7 @@ def _split_line(line: SplitLine) -> str:
         return f"{split}."
     if line.requested:
         return f"{split}, as requested."
-    source = f" ({origin.source})" if origin.source else ""
+    source = clause(" ({})", origin.source)
     return f"{split}, {_CAME[origin.kind].format(origin.name + source)}."
 
 
@@ -125,10 +130,10 @@ _CARRIED = {
 
 def _step_line(line: StepLine) -> str:
     went = f"Step {line.number}: {line.axis} went from {line.origin} to {line.target}"
+    # These steps follow no rule with factors.
     if line.code in _CARRIED:
         return f"{went}: {_CARRIED[line.code]}."
-    across = f" across {line.op}" if line.op else ""
-    went += f"{across}{_at(line.source)}"
+    went += clause(" across {}", line.op) + _at(line.source)
     if line.alike:
         return f"{went}, which works element by element."
     if not line.formula:
@@ -143,7 +148,7 @@ def _step_line(line: StepLine) -> str:
 def _not_split(line: NotSplitLine) -> str:
     """Why no axis splits a dimension."""
     splits = " and ".join(f"{axis} splits it in {name}" for axis, name in line.splits)
-    axis = line.splits[0][0] if line.splits else ""
+    axis = next((axis for axis, _ in line.splits), "")
     why = {
         "size one": ": it has size 1",
         "requested": ", as requested",
@@ -169,7 +174,8 @@ def _unreduced(line: UnreducedLine) -> str:
 def _cost(line: CostLine) -> str:
     c = line.collective
     over = " and ".join(c.mesh_axes) or "all devices"
-    cause = f": {c.cause}" if c.cause else "."
+    # A cause is a sentence, with a full stop of its own.
+    cause = clause(": {}", c.cause) or "."
     size = bytes_text(c.bytes_per_device)
     return f"It costs, as an estimate, one {c.kind} of {size} over {over}{cause}"
 
@@ -185,7 +191,7 @@ def _dimension(line: SplitLine | NotSplitLine) -> str:
 
 
 def _at(source: str) -> str:
-    return f" at {source}" if source else ""
+    return clause(" at {}", source)
 
 
 _NO_RULE = (
@@ -204,10 +210,13 @@ def note(fact: PlanNote) -> str:
     'The program does not use it.'
     """
     names = fact.names
-    first = names[0] if names else ""
+    first = next(iter(names), "")
     values = plural(len(names), "value")
     axes = ", ".join(names) or "no axis"
-    one = len(names) == 1
+    have, it, split = "have", "they", "split"
+    if len(names) == 1:
+        have, it, split = "has", "it", "splits"
+    them = by_count(len(names), "it", "them")
     when = "it was requested"
     if fact.step >= 0:
         when = f"it stood after step {fact.step}"
@@ -228,9 +237,8 @@ def note(fact: PlanNote) -> str:
         ),
         "alike": f"shard_alike splits it as {' and '.join(names)}.",
         "size one": (
-            f"{joined(names)} {'has' if one else 'have'} size 1: {'it' if one else 'they'}"
-            f" {'splits' if one else 'split'} nothing and no sharding names"
-            f" {'it' if one else 'them'}."
+            f"{joined(names)} {have} size 1: {it} {split} nothing and no sharding names"
+            f" {them}."
         ),
         "not covered": f"{values} not covered: {first}, for one.",
         "uncertain": (
@@ -299,14 +307,18 @@ def value_change(change: ValueChange) -> str:
 
 def _plan_change(change: PlanChange) -> str:
     before, after, code = change.before, change.after, change.code
-    one = before if after is None else after
+    # What is gone or lost has no side after.
+    one = after
+    if after is None:
+        one = before
     title = code.capitalize()
     if code in ("new", "gone"):
-        source = f" ({one.source})" if one.source else ""
+        source = clause(" ({})", one.source)
         return f"{title}: {one.name}, {one.short}, {one.spec}{source}"
-    if code in ("gained", "lost", "resized"):
-        was = f", {before.amount} before" if code == "resized" else ""
-        return f"{title}: {one.words}{was}"
+    if code == "resized":
+        return f"{title}: {one.words}, {before.amount} before"
+    if code in ("gained", "lost"):
+        return f"{title}: {one.words}"
     if code == "bytes sent":
         return f"Each device sends {bytes_text(before)} before, {bytes_text(one)} now."
     if code == "mesh":
@@ -320,6 +332,7 @@ def _counts(counts: Counts) -> str:
     sides = []
     for noun, parts in (("collective", counts.collectives), ("value", counts.values)):
         if parts:
+            # The first says of what: `2 collectives gained, 1 lost`.
             word, count = parts[0]
             rest = [f"{number:,} {name}" for name, number in parts[1:]]
             sides.append(", ".join([f"{plural(count, noun)} {word}", *rest]))
@@ -336,7 +349,9 @@ def price(collectives: Sequence[Collective]) -> str:
         return "nothing moves"
     parts = []
     for c in collectives:
-        article = "a" if c.kind.startswith(("r", "c")) else "an"
+        article = "an"
+        if c.kind.startswith(("r", "c")):
+            article = "a"
         over = " and ".join(c.mesh_axes) or "the devices"
         size = bytes_text(c.bytes_per_device)
         parts.append(f"{article} {c.kind} of {size} over {over}")
@@ -360,7 +375,10 @@ def choice(one: Choice) -> str:
     "P('x'): nothing moves."
     """
     does = what_choice_does(one)
-    return f"{one.out_sharding}: {does}" if one.code == "out_sharding" else does
+    # All other codes say the sharding in their sentence.
+    if one.code == "out_sharding":
+        return f"{one.out_sharding}: {does}"
+    return does
 
 
 def what_choice_does(one: Choice) -> str:
@@ -384,9 +402,10 @@ def what_choice_does(one: Choice) -> str:
         return f"Reshard to {out} {_WHERE[one.code]}: {costs}."
     if out.unreduced:
         # jaxlib 0.10 plans such a sum at once, whatever the type says.
-        now = "" if one.collectives else " now"
+        if not one.collectives:
+            costs += " now"
         over = " and ".join(sorted(out.unreduced))
-        costs += f"{now}; by its type the sum over {over} is still due"
+        costs += f"; by its type the sum over {over} is still due"
     return f"{costs}."
 
 
@@ -398,15 +417,24 @@ def refusal(fact: Refusal) -> str:
     """
     op, axes, specs = fact.op or "The operation", joined(fact.axes), fact.specs
     alike = joined(specs)
-    first = specs[0] if specs else ""
-    second = specs[1] if len(specs) > 1 else ""
-    left = f"over {axes}" if fact.axes else "not at all"
-    right = f"over {joined(fact.right)}" if fact.right else "not at all"
+    # A refusal has the fields that its code needs; the others stay empty here.
+    first, second, *_ = *specs, "", ""
+    left = clause("over {}", axes) or "not at all"
+    right = clause("over {}", joined(fact.right)) or "not at all"
     start, end = fact.sizes[: fact.rank], fact.sizes[fact.rank :]
-    size, parts = fact.sizes if len(fact.sizes) == 2 else (0, 0)
-    operands = f" from operands that are {alike}" if len(specs) > 1 else ""
-    verb = "reads" if op == "gather" else "writes into"
-    dim = along((fact.dim,)) if fact.dim is not None else ""
+    size, parts, *_ = *fact.sizes, 0, 0
+    operands = ""
+    if len(specs) > 1:
+        operands = f" from operands that are {alike}"
+    verb = "writes into"
+    if op == "gather":
+        verb = "reads"
+    # jax does not say for every operation which dimension it means.
+    needs = f"{op} needs dimensions that are not split, and its operand is {first}."
+    if fact.dim is not None:
+        dim = along((fact.dim,))
+        needs = f"{op} works along {dim}, which is split over {axes}, and needs it not split."
+    carry = clause("The carry {}", fact.words) or "The carry"
     return {
         "inner alike": (
             f"Both operands of {op} are split over {axes} along the dimension that it"
@@ -437,11 +465,7 @@ def refusal(fact: Refusal) -> str:
             f"Indexing {verb} an array that is {first} by indices that are {second}, and"
             " it is ambiguous how the result is split."
         ),
-        "along": (
-            f"{op} works along {dim}, which is split over {axes}, and needs it not split."
-            if dim
-            else f"{op} needs dimensions that are not split, and its operand is {first}."
-        ),
+        "along": needs,
         "convolution": (
             f"The operands of the convolution are {alike}, and it is ambiguous how the"
             " result is split."
@@ -449,8 +473,7 @@ def refusal(fact: Refusal) -> str:
         "no type": f"jax does not infer a sharding for {op}: it has to be given.",
         "operands": f"The operands of {op} are split differently: {alike}.",
         "carry": (
-            f"{f'The carry {fact.words}'.strip()} goes into the loop as {first} and"
-            f" comes out of its body as {second}."
+            f"{carry} goes into the loop as {first} and comes out of its body as {second}."
         ),
         "branch": f"One branch gives {first} and the other {second}.",
         "constraint": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shardviz.core.format import (
+    by_count,
     first_lines,
     ids_text,
     joined,
@@ -43,7 +44,7 @@ def lost(fact: Lost) -> str:
     """
     parts = []
     for owner, through, axes in _axes_by_owner(fact.owners):
-        verb = "goes" if len(axes) == 1 else "go"
+        verb = by_count(len(axes), "goes", "go")
         parts.append(
             f"{listed(axes)} {verb} to {shown(owner)} through rule {through + 1}"
         )
@@ -72,24 +73,24 @@ def idle_reason(fact: Idle) -> str:
     """
     assert isinstance(fact.rule, Rule)
     name = shown(fact.rule.logical)
-    numbers, one = listed([i + 1 for i in fact.by]), len(fact.by) == 1
     if fact.code == "loses":
         return _loses(fact)
     if fact.code == "no such name":
-        hint = f"; an array has {shown(fact.near)}" if fact.near else ""
-        return f"no array has a dimension {name}{hint}"
+        words = f"no array has a dimension {name}"
+        if fact.near:
+            words += f"; an array has {shown(fact.near)}"
+        return words
     if fact.code == "not resolved":
         return (
             f"each array with {name} has a PartitionSpec of its own, which wins, or names"
             " that cannot be resolved"
         )
-    rules = f"rule {numbers}" if one else f"rules {numbers}"
-    verb = "replace" if fact.code == "overridden" else "decide"
-    if one:
-        verb += "s"
+    numbers, count = listed([i + 1 for i in fact.by]), len(fact.by)
+    rules = f"{by_count(count, 'rule', 'rules')} {numbers}"
     if fact.code == "overridden":
+        verb = by_count(count, "replaces", "replace")
         return f"{rules} {verb} it: nnx takes the last of a name"
-    return f"{rules} {verb} every {name} first"
+    return f"{rules} {by_count(count, 'decides', 'decide')} every {name} first"
 
 
 def _loses(fact: Idle) -> str:
@@ -102,7 +103,10 @@ def _loses(fact: Idle) -> str:
         return (
             f"{words} in {arrays}, and other rules decide first in {fact.unreached:,}"
         )
-    return f"{words} in every array" if fact.arrays > 1 else words
+    # "Every" of one would be odd.
+    if fact.arrays > 1:
+        words += " in every array"
+    return words
 
 
 def _idle_pattern(fact: Idle) -> str:
@@ -121,7 +125,9 @@ def _idle_pattern(fact: Idle) -> str:
     words = "matches no path"
     if fact.word:
         words += f": none has {shown(fact.word)}"
-    return f"{words}, but {shown(fact.near)} is near" if fact.near else words
+    if fact.near:
+        words += f", but {shown(fact.near)} is near"
+    return words
 
 
 def rule_uses(fact: RuleUses) -> str:
@@ -136,6 +142,7 @@ def rule_uses(fact: RuleUses) -> str:
         lines = [f"  pattern {u.index + 1} ({u.rule}) {u.never}." for u in idles]
         return first_lines(head, lines, 2 * SHOWN)
     head, names, lines = f"{len(idles):,} of {plural(count, 'rule')} never fire", [], []
+    # A table for many models has names by the dozen that this one lacks.
     for use in idles:
         if use.absent and isinstance(use.rule, Rule):
             names.append(use.rule.logical)
@@ -144,7 +151,9 @@ def rule_uses(fact: RuleUses) -> str:
     if names:
         head += f"; {len(names):,} of them for names that no array has"
         head += f" ({joined(dict.fromkeys(names), limit=SHOWN)})"
-    return first_lines(f"{head}:" if lines else f"{head}.", lines, 2 * SHOWN)
+    if not lines:
+        return f"{head}."
+    return first_lines(f"{head}:", lines, 2 * SHOWN)
 
 
 def no_pattern(fact: NoPattern) -> str:
@@ -161,12 +170,14 @@ def no_pattern(fact: NoPattern) -> str:
 
 def cause(fact: ReadingDifference) -> str:
     """Why two audits differ about an array or a dimension."""
-    one, two = (
-        f"{label} {_reading(reading)}"
-        for label, reading in zip(fact.labels, fact.readings, strict=True)
-    )
-    where = "" if fact.dimension is None else f"Dimension {fact.dimension}: "
-    return f"{where}{one}; {two}."
+    sides = []
+    for label, reading in zip(fact.labels, fact.readings, strict=True):
+        sides.append(f"{label} {_reading(reading)}")
+    words = f"{'; '.join(sides)}."
+    # Patterns and specs decide for all dimensions at once.
+    if fact.dimension is not None:
+        words = f"Dimension {fact.dimension}: {words}"
+    return words
 
 
 def _reading(reading: Reading) -> str:
@@ -193,16 +204,16 @@ def _reading(reading: Reading) -> str:
 def audit_diff(value: AuditDiff) -> str:
     """Each difference and its cause; arrays that differ alike share a line."""
     first, second = value.labels
-    verb = "differs" if len(value.rows) == 1 else "differ"
+    verb = by_count(len(value.rows), "differs", "differ")
     count = plural(len(value.rows) + value.alike, "array")
     lines = [f"{len(value.rows):,} of {count} {verb} between {first} and {second}."]
     groups: dict[tuple, list[str]] = {}
     for row in value.rows:
         groups.setdefault((row.first, row.second, row.causes), []).append(row.path)
     for (one, two, causes), paths in groups.items():
-        specs = ["unknown" if s is None else str(s) for s in (one, two)]
         lines.append(
-            f"{joined(paths, limit=SHOWN)}: {specs[0]} by {first}, {specs[1]} by {second}."
+            f"{joined(paths, limit=SHOWN)}: {one or 'unknown'} by {first},"
+            f" {two or 'unknown'} by {second}."
             f" {' '.join(map(cause, causes))}"
         )
     if value.missing:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from shardviz.core.format import (
+    by_count,
+    clause,
     ids_text,
     joined,
     listed,
@@ -42,7 +46,8 @@ def verdict_reason(fact: Verdict) -> str:
     splits over 'model'.
     """
     outcome = fact.outcome
-    by = 0 if fact.by_rule is None else fact.by_rule + 1
+    # Rules have numbers from 1 on in sentences, and from 0 on in values.
+    by = (fact.by_rule or 0) + 1
     if outcome is Outcome.INDIVISIBLE and fact.misfit is not None:
         return f"decides, but {misfit(fact.misfit)}"
     if outcome is Outcome.MISSING_AXIS:
@@ -53,7 +58,9 @@ def verdict_reason(fact: Verdict) -> str:
     if outcome is Outcome.REPEATED:
         return f"decides, but {_twice(fact.axes)}"
     if outcome is Outcome.OTHER_NAME:
-        own = "no name" if fact.name is None else shown(fact.name)
+        own = "no name"
+        if fact.name is not None:
+            own = shown(fact.name)
         return f"is for {shown(fact.logical)}; this dimension has {own}."
     if outcome is Outcome.DECIDED:
         return f"comes after rule {by}, which already decided this dimension."
@@ -74,16 +81,16 @@ def _decides(fact: Verdict) -> str:
         return "leaves the dimension unsplit and ends the search."
     if fact.mesh is None:
         return f"splits over {listed(fact.axes)}."
-    ones, big, ways = [], [], 1
-    for axis in fact.axes:
-        size = fact.mesh.shape[axis]
-        ways *= size
-        (ones if size == 1 else big).append(axis)
-    does = "is dropped" if fact.drops else "splits nothing"
-    dropped = f" {listed(ones)} of size 1 {does}."
-    if not big:
+    # Axes of size 1 split nothing; some dialects leave them out of the spec as well.
+    ways = math.prod(fact.mesh.shape[axis] for axis in fact.axes)
+    ones = [axis for axis in fact.axes if fact.mesh.shape[axis] == 1]
+    large = [axis for axis in fact.axes if axis not in ones]
+    dropped = clause(" {} of size 1 splits nothing.", listed(ones))
+    if fact.drops:
+        dropped = clause(" {} of size 1 is dropped.", listed(ones))
+    if not large:
         return f"decides, and nothing is split:{dropped}"
-    return f"splits {ways:,} ways over {listed(big)}." + dropped * bool(ones)
+    return f"splits {ways:,} ways over {listed(large)}.{dropped}"
 
 
 def _no_axis(absent: tuple[str, ...], mesh: MeshSpec | None) -> str:
@@ -102,13 +109,15 @@ def _taken(fact: Verdict) -> str:
     """Which rules already use the axes that a rule wants."""
     causes = []
     for axis, dim, by in fact.taken:
-        rule = "another" if by is None else by + 1
+        rule = "another"
+        if by is not None:
+            rule = str(by + 1)
         causes.append(f"rule {rule} already uses {shown(axis)} for dimension {dim}")
     if fact.outcome is Outcome.TAKEN:
         return f"does not apply: {joined(causes)}."
     gone = {axis for axis, _, _ in fact.taken}
     free = [a for a in fact.axes if a not in gone]
-    verb = "is" if len(free) == 1 else "are"
+    verb = by_count(len(free), "is", "are")
     return (
         f"needs all of ({', '.join(fact.axes)}), and {joined(causes)};"
         f" {listed(free)} {verb} free."
@@ -129,8 +138,9 @@ def decision(fact: Decision) -> str:
     if fact.passed_through:
         return f"{head} → {name}: no rule is for it, so nnx takes the name for a mesh axis."
     if fact.unknown:
-        hint = f" Did you mean “{fact.near}”?" if fact.near else ""
+        hint = clause(" Did you mean “{}”?", fact.near)
         return f"{head} is not split: no rule knows “{name}”.{hint}"
+    # Rules for the name that came first and could not have their axes.
     before = []
     for one in fact.verdicts:
         if one.logical == name and one.outcome in (Outcome.TAKEN, Outcome.PART_TAKEN):
@@ -138,13 +148,15 @@ def decision(fact: Decision) -> str:
     winner = fact.deciding
     if winner is None:
         return f"{head} is not split: {' '.join(before)}"
+    lead = f"{head} is not split"
     if fact.axes:
         lead = f"{head} → {', '.join(fact.axes)}"
-    else:
-        lead = f"{head} {'is left to the compiler' if winner.free else 'is not split'}"
-    return " ".join(
-        [f"{lead}: {verdict(winner)}", *(f"Before it, {b}" for b in before)]
-    )
+    elif winner.free:
+        lead = f"{head} is left to the compiler"
+    sentences = [f"{lead}: {verdict(winner)}"]
+    for lost in before:
+        sentences.append(f"Before it, {lost}")
+    return " ".join(sentences)
 
 
 def problem(fact: Problem) -> str:
@@ -189,7 +201,7 @@ def path_verdict(fact: PathVerdict) -> str:
 def path_verdict_reason(fact: PathVerdict) -> str:
     """The same without the pattern, as the rest of a sentence."""
     outcome = fact.outcome
-    by = 0 if fact.by_rule is None else fact.by_rule + 1
+    by = (fact.by_rule or 0) + 1
     if outcome is PathOutcome.ONE_ELEMENT:
         return "matches, but an array of one element is never split."
     if outcome is PathOutcome.MATCHED:
@@ -232,7 +244,7 @@ def _splits(spec: Spec) -> str:
             parts.append(f"dimension {dim} as the compiler likes")
         elif axes:
             parts.append(f"dimension {dim} over {listed(axes)}")
-    return f"splits {', '.join(parts)}" if parts else "splits no dimension"
+    return f"splits {', '.join(parts) or 'no dimension'}"
 
 
 def path_problem(fact: PathProblem) -> str:
@@ -245,7 +257,9 @@ def path_problem(fact: PathProblem) -> str:
             " and Keras allows one. Make each path match one pattern, or give the path"
             " itself as a key, which wins."
         )
-    hint = f" The nearest is {shown(fact.patterns[0])}." if fact.patterns else ""
+    hint = ""
+    if fact.patterns:
+        hint = f" The nearest is {shown(fact.patterns[0])}."
     return (
         f"No pattern matches the path, where EasyLM raises an error.{hint} Add a pattern;"
         " ('.*', ()) at the end leaves all other arrays unsplit."
@@ -254,7 +268,9 @@ def path_problem(fact: PathProblem) -> str:
 
 def path_resolution(value: PathResolution) -> str:
     """Which pattern decides for a path, and why every other does not."""
-    became = "unknown" if value.spec is None else str(value.spec)
+    became = "unknown"
+    if value.spec is not None:
+        became = str(value.spec)
     count = plural(len(value.rules), "pattern")
     lines = [f"{value.path} → {became}  ({value.dialect.value}, {count})"]
     if value.problem is not None:
@@ -274,9 +290,9 @@ def path_resolution(value: PathResolution) -> str:
             rest.append(one.rule + 1)
     if rest:
         lines.append(f"Patterns {ids_text(rest)} do not match.")
-    found = value.first_remedy()
-    if found:
-        lines.append(f"To {found.want}: {decapitalised(found[0].edit)}.")
+    remedies = value.first_remedy()
+    if remedies:
+        lines.append(f"To {remedies.want}: {decapitalised(remedies[0].edit)}.")
     return "\n".join(lines)
 
 

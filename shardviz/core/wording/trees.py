@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 from shardviz.core.format import (
     Fold,
+    by_count,
     bytes_text,
+    clause,
     first_lines,
     fold,
     joined,
@@ -31,7 +33,7 @@ _RANK = ("lost", "unknown", "otherwise", "dtype")
 
 def summary(audit: Audit) -> str:
     """How many arrays take how much of each device."""
-    trouble = f", {len(audit.unknown):,} unknown" if audit.unknown else ""
+    trouble = clause(", {:,} unknown", len(audit.unknown))
     if audit.problems:
         trouble += f", {plural(len(audit.problems), 'problem')}"
     arrays = plural(len(audit.rows), "array")
@@ -42,9 +44,12 @@ def summary(audit: Audit) -> str:
 
 def explain(audit: Audit) -> str:
     """All findings, one paragraph each."""
+    fits = ""
+    if audit.capacity is not None:
+        fits = fit(audit.fit)
     parts = [
         _sizes(audit),
-        "" if audit.capacity is None else fit(audit.fit),
+        fits,
         *_unknown(audit),
         _problems(audit),
         _unmatched(audit),
@@ -63,7 +68,10 @@ def fold_bytes(one: Fold[Request]) -> str:
 
 def group(fact: GroupBytes) -> str:
     """What a group of arrays takes, in one line."""
-    copies = "1 copy" if fact.copies == 1 else f"{fact.copies:,.3g} copies"
+    # Not a whole number where the arrays of a group are split differently.
+    copies = "1 copy"
+    if fact.copies != 1:
+        copies = f"{fact.copies:,.3g} copies"
     parts = [f"{plural(fact.arrays, 'array')} of {bytes_text(fact.bytes)} in all"]
     if fact.uncounted:
         parts.append(f"{fact.uncounted:,} of them not counted")
@@ -85,20 +93,20 @@ def difference(fact: Difference) -> str:
     return f"{fact.role} of {whose} {_how(fact)}{_cost(fact.bytes_per_device)}"
 
 
-def difference_lines(found: Iterable[Difference]) -> list[str]:
+def difference_lines(differences: Iterable[Difference]) -> list[str]:
     """One line for what differs alike in all layers: what was lost comes first."""
     alike: dict[tuple[str, str, str], list[Difference]] = {}
-    for one in found:
+    for one in differences:
         alike.setdefault((one.kind, one.role, _how(one)), []).append(one)
     lines = []
-    for (kind, role, how), some in alike.items():
-        cost = sum(one.bytes_per_device for one in some)
-        line = difference(some[0])
-        if len(some) > 1:
-            names = joined(
-                (f.name for f in fold((o.partner for o in some), str)), limit=5
-            )
-            line = f"{role} of {plural(len(some), 'parameter')} ({names}) {how}{_cost(cost)}"
+    for (kind, role, how), members in alike.items():
+        cost = sum(one.bytes_per_device for one in members)
+        line = difference(members[0])
+        if len(members) > 1:
+            partners = fold(members, lambda one: one.partner)
+            names = joined([one.name for one in partners], limit=SHOWN)
+            count = plural(len(members), "parameter")
+            line = f"{role} of {count} ({names}) {how}{_cost(cost)}"
         lines.append((_RANK.index(kind), -cost, line))
     return [line for _, _, line in sorted(lines)]
 
@@ -111,7 +119,9 @@ def _how(fact: Difference) -> str:
         return f"is split in a way that nothing says, {there}"
     if fact.kind == "dtype":
         return f"is {mine.dtype} while the parameter is {theirs.dtype}"
-    how = "is replicated" if mine.replicated else f"is split {mine.spec}"
+    how = f"is split {mine.spec}"
+    if mine.replicated:
+        how = "is replicated"
     if fact.kind == "otherwise":
         return f"{how} {there}: every step moves one of them"
     if mine.shape != theirs.shape:
@@ -122,8 +132,9 @@ def _how(fact: Difference) -> str:
 def _cost(size: int) -> str:
     if not size:
         return ""
-    sign = "+" if size > 0 else "−"
-    return f": {sign}{bytes_text(abs(size))} per device"
+    if size < 0:
+        return f": −{bytes_text(-size)} per device"
+    return f": +{bytes_text(size)} per device"
 
 
 def _sizes(audit: Audit) -> str:
@@ -141,9 +152,13 @@ def _sizes(audit: Audit) -> str:
             f" Beside that, {bytes_text(size)} for each device are in"
             f" other memory ({joined(kinds)})."
         )
-    there = [f for f in audit.largest_folds if f.items[0].array.memory_kind is None]
-    if len(audit.rows) > 1 and there:
-        head += f" Largest there: {joined(f'{f.name} {fold_bytes(f)}' for f in there[:SHOWN])}."
+    largest = []
+    for one in audit.largest_folds:
+        # Only what the sum above counts.
+        if one.items[0].array.memory_kind is None:
+            largest.append(f"{one.name} {fold_bytes(one)}")
+    if len(audit.rows) > 1 and largest:
+        head += f" Largest there: {joined(largest[:SHOWN])}."
     return head
 
 
@@ -152,7 +167,7 @@ def _unknown(audit: Audit) -> list[str]:
     lines = []
     if audit.unknown:
         count, size = plural(len(audit.unknown), "array"), _size(audit.unknown)
-        be, them = _verb(audit.unknown), "it" if len(audit.unknown) == 1 else "them"
+        be, them = _verb(audit.unknown), by_count(len(audit.unknown), "it", "them")
         lines.append(
             f"How {count} {be} split is unknown ({_paths(audit.unknown)}; {size} in all), and"
             f" no bytes are counted for {them}. Give a sharding, names beside the arrays, or"
@@ -163,7 +178,7 @@ def _unknown(audit: Audit) -> list[str]:
         for row in audit.off_mesh:
             assert row.layout is not None
             ids.update(row.layout.device_ids.tolist())
-        devices = "device" if len(ids) == 1 else "devices"
+        devices = by_count(len(ids), "device", "devices")
         where = f"{devices} {joined(map(str, sorted(ids)), limit=SHOWN)}"
         names = _few(
             f"{row.array.name} ({bytes_text(row.bytes_per_device or 0)})"
@@ -198,8 +213,10 @@ def _unmatched(audit: Audit) -> str:
         return unmatched_paths(no_pattern(audit.rows))
     lines = []
     for name, near, arrays in audit.unmatched:
-        hint = f" Did you mean {shown(near)}?" if near else ""
-        lines.append(f"No rule knows {shown(name)} (in {_few(arrays)}).{hint}")
+        line = f"No rule knows {shown(name)} (in {_few(arrays)})."
+        if near:
+            line += f" Did you mean {shown(near)}?"
+        lines.append(line)
     return first_lines("", lines)
 
 
@@ -207,15 +224,18 @@ def _optimizer(audit: Audit) -> str:
     lines = [f"  {line}." for line in difference_lines(audit.differences)]
     if audit.unpaired:
         count, size = plural(len(audit.unpaired), "array"), _size(audit.unpaired)
-        belong = "belongs" if len(audit.unpaired) == 1 else "belong"
+        belong = by_count(len(audit.unpaired), "belongs", "belong")
         names = _paths(audit.unpaired)
         lines.append(
             f"  {count} of the optimizer ({size}) {belong} to no parameter: {names}."
         )
-    return first_lines("The optimizer beside its parameters:", lines) if lines else ""
+    if not lines:
+        return ""
+    return first_lines("The optimizer beside its parameters:", lines)
 
 
 def _groups(audit: Audit) -> str:
+    # One group is the total, which the first line says.
     if len(audit.groups) < 2:
         return ""
     lines = [f"  {group(one)}" for one in (*audit.groups, audit.total)]
@@ -244,12 +264,13 @@ def _axes(mesh: MeshSpec) -> str:
 
 
 def _lines(audit: Audit) -> str:
-    noun = "pattern" if isinstance(audit.rules, PathRules) else "rule"
-    return plural(len(audit.rules), noun)
+    if isinstance(audit.rules, PathRules):
+        return plural(len(audit.rules), "pattern")
+    return plural(len(audit.rules), "rule")
 
 
-def _verb(some: tuple[object, ...]) -> str:
-    return "is" if len(some) == 1 else "are"
+def _verb(arrays: tuple[object, ...]) -> str:
+    return by_count(len(arrays), "is", "are")
 
 
 def _size(rows: Iterable[Request]) -> str:
@@ -263,11 +284,12 @@ def _paths(rows: Iterable[Request]) -> str:
 def _few(names: Iterable[str]) -> str:
     """Some names, those of all layers as one; the others are counted."""
     folds = fold(names, str)
-    some = [one.name for one in folds[:SHOWN]]
+    parts = [one.name for one in folds[:SHOWN]]
+    # Counted by name: a reader does not know of the folds.
     hidden = sum(len(one.items) for one in folds[SHOWN:])
     if hidden:
-        some.append(f"{hidden:,} more")
-    return joined(some)
+        parts.append(f"{hidden:,} more")
+    return joined(parts)
 
 
 SENTENCES = {Audit: summary, GroupBytes: group, Difference: difference}
