@@ -40,9 +40,7 @@ GIB, MIB = 1 << 30, 1 << 20
 def _array(
     name: str, shape: tuple[int, ...], spec: str | None = None, dtype: str = "float32"
 ) -> ArraySpec:
-    return ArraySpec(
-        name, shape, None, dtype, None if spec is None else Spec.parse(spec)
-    )
+    return ArraySpec(name, shape, None, dtype, spec and Spec.parse(spec))
 
 
 def _named(name: str, shape: tuple[int, ...], logical: Any) -> ArraySpec:
@@ -91,12 +89,12 @@ def _memory(g: Setup, answer: Any) -> str:
     found = lay_out(g.q.shape, g.q.spec, g.mesh, g.q.dtype)
     value, right = read_number(answer, "bytes"), found.bytes_per_device
     slips = (
-        g.q.bytes,
-        g.q.bytes / g.mesh.size,
-        2 * right,
-        right / 2,
-        right * g.mesh.size,
-        math.prod(found.shard_shape),
+        g.q.bytes,  # all of q
+        g.q.bytes / g.mesh.size,  # as if every axis split it
+        2 * right,  # 4 bytes for each element
+        right / 2,  # 1 byte for each element
+        right * g.mesh.size,  # what all devices hold
+        math.prod(found.shard_shape),  # elements for bytes
     )
     compare("arrays/memory", value, right, bytes_text(int(value)), slips, 1e-9)
     return says(found)
@@ -132,6 +130,7 @@ def _same_shard(g: Setup, answer: Any) -> str:
 
 def _sharers(g: Setup) -> set[int]:
     found = lay_out(g.w.shape, g.w.spec, g.mesh)
+    # By position: the ids of this mesh are not in order, which is the point.
     own = found.groups[g.mesh.position(g.device)]
     return set(found.holders(int(own)).tolist()) - {g.device}
 
@@ -172,7 +171,9 @@ def _square_shards(g: Setup, answer: Any) -> str:
     found = lay_out(g.x.shape, g.spec, mesh, g.x.dtype)
     high, wide = found.shard_shape
     if high != wide:
-        longer = "higher than wide" if high > wide else "wider than high"
+        longer = "wider than high"
+        if high > wide:
+            longer = "higher than wide"
         raise Wrong(f"On {mesh} a shard is [{high}, {wide}], {longer}.")
     return words.shard_on(mesh, found.shard_shape)
 
@@ -221,8 +222,10 @@ def _refuse_problems(found: Audit) -> None:
 
 def _unknown(table: Rules, arrays: Iterable[ArraySpec]) -> str:
     """What to know of rules for names that no array has."""
-    strange = {r.logical for r in table} - {n for a in arrays for n in a.logical or ()}
-    return words.unknown_names(strange)
+    unknown = {rule.logical for rule in table}
+    for array in arrays:
+        unknown.difference_update(array.logical or ())
+    return words.unknown_names(unknown)
 
 
 def _why(row: Request, name: str) -> str:
@@ -250,7 +253,10 @@ def _shadowed(g: Setup, answer: Any) -> str:
         )
     row = audit([g.w_in], table, g.mesh).rows[0]
     if row.layout is None or row.layout.replicas > 1:
-        name = "hidden" if row.spec and row.spec.dims[0] else "width"
+        # The first of the two dimensions that is not split yet.
+        name = "width"
+        if row.spec and row.spec.dims[0]:
+            name = "hidden"
         raise Wrong(f"w_in becomes {row.spec}. {_why(row, name)}")
     return words.becomes("w_in", row.spec)
 
@@ -262,7 +268,9 @@ def _shadowed(g: Setup, answer: Any) -> str:
 )
 def _dialects(g: Setup, answer: Any) -> str:
     table = read_table(answer, g.mesh)
-    one, two = (_under(table, g.w_in, g.mesh, dialect) for dialect in ("linen", "nnx"))
+    one = _under(table, g.w_in, g.mesh, "linen")
+    two = _under(table, g.w_in, g.mesh, "nnx")
+    # By what devices hold: two specs may say the same.
     if (one.groups == two.groups).all():
         twice = len({r.logical for r in table}) < len(table)
         raise Wrong(words.no_difference("w_in", one.spec, twice))
@@ -300,17 +308,14 @@ _COPIES = 3  # of each weight: itself and the two moments of Adam
 
 def _8b() -> tuple[ArraySpec, ...]:
     """The weights of Llama 3 8B in float32: those of Llama 2 7B with other sizes."""
-    return tuple(
-        a.replace(
-            shape=tuple(
-                _LLAMA_3.get(n or "", s)
-                for n, s in zip(a.logical, a.shape, strict=True)
-            ),
-            dtype="float32",
-        )
-        for a in models.get("7B model")
-        if a.logical is not None
-    )
+    arrays = []
+    for array in models.get("7B model"):
+        assert array.logical is not None
+        shape = []
+        for name, size in zip(array.logical, array.shape, strict=True):
+            shape.append(_LLAMA_3.get(name or "", size))
+        arrays.append(array.replace(shape=tuple(shape), dtype="float32"))
+    return tuple(arrays)
 
 
 def _parameters(arrays: Iterable[ArraySpec]) -> int:
@@ -330,10 +335,10 @@ def _step_time(g: Setup, answer: Any) -> str:
     value, right = read_number(answer, "seconds"), _step_seconds(g)
     chip = g.topology.chip
     slips = (
-        right / 3,
-        right * 2 / 3,
-        right / 2,
-        right * g.topology.chips,
+        right / 3,  # forward alone
+        right * 2 / 3,  # backward alone
+        right / 2,  # a multiplication and an addition as one operation
+        right * g.topology.chips,  # on one chip
     )
     compare("pods/step-seconds", value, right, seconds_text(value), slips, 0.04)
     return words.at_least(right, chip.peak_bf16)
@@ -433,8 +438,11 @@ def _cache_batch(g: Setup, answer: Any) -> str:
 
 def _serving(g: Setup, batch: int) -> int:
     """What weights and a cache of so many sequences take on each device, in bytes."""
-    sized = (a.replace(shape=(a.shape[0], batch, *a.shape[2:])) for a in g.cache)
-    return audit([*g.weights, *sized], g.rules, g.mesh).bytes_per_device
+    arrays = list(g.weights)
+    for array in g.cache:
+        layers, _, *rest = array.shape
+        arrays.append(array.replace(shape=(layers, batch, *rest)))
+    return audit(arrays, g.rules, g.mesh).bytes_per_device
 
 
 def _largest_batch(g: Setup) -> int:
@@ -453,7 +461,10 @@ _SHADOWED = Rules.parse(
 
 
 def _tree(misspelt: bool = False) -> tuple[ArraySpec, ...]:
-    wide = "hiden" if misspelt else "hidden"
+    # A name that no rule has replicates an array, and nothing fails.
+    wide = "hidden"
+    if misspelt:
+        wide = "hiden"
     found = [_named("params/embed/table", (4096, 512), "vocab width")]
     for block in ("params/block_0", "params/block_1"):
         found += [
@@ -471,7 +482,11 @@ def _state(lost: tuple[str, ...]) -> tuple[ArraySpec, ...]:
     for moment in ("mu", "nu"):
         for a in _tree():
             path = f"opt_state/0/{moment}/{a.name.removeprefix('params/')}"
-            found.append(_named(path, a.shape, None if path in lost else a.logical))
+            logical = a.logical
+            # As optimizers do that are made from bare arrays.
+            if path in lost:
+                logical = None
+            found.append(_named(path, a.shape, logical))
     return tuple(found)
 
 
@@ -532,13 +547,15 @@ def _one_rule(g: Setup, answer: Any) -> str:
 
 def _edits(old: list[str], new: list[str]) -> int:
     """How many lines were changed, moved, added or removed, at least."""
+    # Of the longest common subsequence of the first lines of both.
     lengths = [0] * (len(old) + 1)
     for line in new:
         row = [0]
         for at, other in enumerate(old):
-            row.append(
-                lengths[at] + 1 if line == other else max(lengths[at + 1], row[at])
-            )
+            length = max(lengths[at + 1], row[at])
+            if line == other:
+                length = lengths[at] + 1
+            row.append(length)
         lengths = row
     return max(len(old), len(new)) - lengths[-1]
 
@@ -582,9 +599,9 @@ def _breaks(function: Callable[..., Any], found: Audit) -> str:
     try:
         function(found)
     except AssertionError as error:  # a ContractError is one
-        return shown(
-            str(error).splitlines()[0] if str(error) else "AssertionError", 200
-        )
+        # A bare assert has no message.
+        first, *_ = str(error).splitlines() or ["AssertionError"]
+        return shown(first, 200)
     return ""
 
 

@@ -27,6 +27,7 @@ from shardviz.core.layout.parse import limited
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.program import Program, Target
 from shardviz.core.program.report import Collective
 from shardviz.core.program.roofline import collective_link_use
@@ -49,7 +50,7 @@ GIB, MIB = 1 << 30, 1 << 20
 
 
 def _array(name: str, shape: tuple[int, ...], spec: str | None = None) -> ArraySpec:
-    return ArraySpec(name, shape, spec=None if spec is None else Spec.parse(spec))
+    return ArraySpec(name, shape, spec=spec and Spec.parse(spec))
 
 
 def read_pair(
@@ -87,24 +88,28 @@ _DIMENSION = re.compile(r"\s*[A-Za-z]+\s*(?:_\s*\{?\s*([A-Za-z]{1,20})\s*\}?)?\s
 
 def _bracketed(text: str, names: list[str], mesh: MeshSpec) -> list[Spec]:
     """The specs of `A[I_U, J] B[J, K_UV]`: mesh axes of one letter after an underscore."""
-    found = {m[1]: m[2] for m in _ARRAY.finditer(text[:1000])}
-    if set(found) != set(names):
+    written = dict(_ARRAY.findall(text[:1000]))
+    if set(written) != set(names):
         raise Wrong(
             f"Write both arrays with their dimensions, as {names[0]}[I, J_U]"
             f" {names[1]}[…]; got {shown(text)}."
         )
     specs = []
     for name in names:
-        dims = [_DIMENSION.fullmatch(part) for part in found[name].split(",")]
-        if None in dims:
-            raise Wrong(f"Cannot read the dimensions of {name}: {shown(found[name])}.")
-        entries = [tuple(m[1] or ()) for m in dims if m is not None]
-        for axis in sum(entries, ()):
-            if axis not in mesh.shape:
-                known = joined(mesh.axis_names)
-                raise Wrong(
-                    f"{name} is split over {axis}, and the mesh axes are {known}."
-                )
+        entries = []
+        for part in written[name].split(","):
+            dim = _DIMENSION.fullmatch(part)
+            if dim is None:
+                dims = shown(written[name])
+                raise Wrong(f"Cannot read the dimensions of {name}: {dims}.")
+            # `K_UV` is split over U and V: axes have one letter here.
+            entries.append(tuple(dim[1] or ()))
+            for axis in entries[-1]:
+                if axis not in mesh.shape:
+                    known = joined(mesh.axis_names)
+                    raise Wrong(
+                        f"{name} is split over {axis}, and the mesh axes are {known}."
+                    )
         specs.append(Spec.of(*entries))
     return specs
 
@@ -142,9 +147,13 @@ def partitioned(program: Program) -> tuple[Collective, ...]:
     return report.partitioned or ()
 
 
-def sent_bytes(some: Iterable[Collective]) -> int:
+def sent_bytes(collectives: Iterable[Collective]) -> int:
     """What each device sends in some collectives, in bytes."""
-    return sum(c.sent_in_all for c in some)
+    return sum(c.sent_in_all for c in collectives)
+
+
+def _kinds(collectives: Iterable[Collective]) -> list[str]:
+    return [c.kind for c in collectives]
 
 
 def read_topology(answer: Any) -> Topology:
@@ -155,7 +164,9 @@ def read_topology(answer: Any) -> Topology:
     """
     if isinstance(answer, Target):
         answer = answer.topology or answer.name
-    return answer if isinstance(answer, Topology) else Topology.parse(answer)
+    if isinstance(answer, Topology):
+        return answer
+    return Topology.parse(answer)
 
 
 # Lesson 3: the cases of a sharded matmul, A[I, J] B[J, K].
@@ -193,6 +204,7 @@ def _nothingmoves(g: Setup, answer: Any) -> str:
         if one.num_blocks == 1:
             raise Wrong(f"Every device holds all of {name}; split both.")
     plan = planned(_product(a, b))
+    # Of the operation: its result could still be resharded afterwards.
     spec = plan.op("dot_general").spec
     if plan.collectives:
         raise Wrong(words.pair_needs(a, b, plan.collectives))
@@ -217,7 +229,7 @@ def _one_all_reduce(g: Setup, answer: Any) -> str:
                 f"{name}: {says(one)} It takes a shard of its own on each device."
             )
     plan = planned(_product(a, b))
-    if [c.kind for c in plan.collectives] != ["all-reduce"]:
+    if _kinds(plan.collectives) != ["all-reduce"]:
         raise Wrong(words.pair_needs(a, b, plan.collectives))
     return words.pair_needs(a, b, plan.collectives)
 
@@ -257,11 +269,11 @@ def _sent_bytes(g: Setup, answer: Any) -> str:
     (one,) = planned(_product(g.A, g.B)).collectives
     right, held = sent_bytes([one]), one.bytes_per_device
     slips = (
-        held,
-        right / 2,
-        2 * held,
-        2 * right,
-        right * g.mesh.size,
+        held,  # what the collective gives, not what is sent
+        right / 2,  # once around the ring
+        2 * held,  # with a device's own part
+        2 * right,  # for a product that is not split along I
+        right * g.mesh.size,  # what all devices send
     )
     compare("matmul/sent-bytes", value, right, bytes_text(int(value)), slips, 1e-9)
     return words.sends(right, one)
@@ -280,7 +292,7 @@ def _one_all_to_all(g: Setup, answer: Any) -> str:
         answer, (g.x.renamed("before"), g.x.renamed("after")), g.mesh
     )
     some = planned(_reshard(g, before.spec, after.spec)).collectives
-    if [c.kind for c in some] != ["all-to-all"]:
+    if _kinds(some) != ["all-to-all"]:
         raise Wrong(words.reshards(before.spec, after.spec, some))
     return words.reshards(before.spec, after.spec, some)
 
@@ -302,12 +314,12 @@ def _all_reduce_sends(g: Setup, answer: Any) -> str:
     value, size, n = read_number(answer, "bytes"), g.gradient.bytes, g.devices
     right = _reduced(g).sent_bytes or 0
     slips = (
-        size,
-        right / 2,
-        2 * size,
-        (n - 1) * size,
-        size / n,
-        right * n,
+        size,  # the gradient itself
+        right / 2,  # a reduce-scatter alone
+        2 * size,  # with a device's own part
+        (n - 1) * size,  # everything to all others
+        size / n,  # one part, sent once
+        right * n,  # what all devices send
     )
     compare(
         "collectives/all-reduce-sends",
@@ -338,11 +350,11 @@ def _ring_time(g: Setup, answer: Any) -> str:
     value, right = read_number(answer, "seconds"), _ring_seconds(g)
     chip, rate = g.topology.chip, g.topology.chip.link_bandwidth
     slips = (
-        2 * right,
-        right / 2,
-        GIB / chip.hbm_bandwidth,
-        8 * right,
-        g.bytes / 16 / rate,
+        2 * right,  # one way around only
+        right / 2,  # over the links of both axes
+        GIB / chip.hbm_bandwidth,  # through memory
+        8 * right,  # bits for bytes
+        g.bytes / 16 / rate,  # one step of the ring
     )
     compare("collectives/ring-seconds", value, right, seconds_text(value), slips, 0.08)
     return words.ring(right, g.bytes, rate)
@@ -351,7 +363,8 @@ def _ring_time(g: Setup, answer: Any) -> str:
 def _ring_seconds(g: Setup) -> float:
     gather = Collective("all-gather", (g.axis,), g.bytes)
     use = collective_link_use(gather, g.mesh, g.topology)
-    return max(t or 0.0 for t in use.times(g.bytes).values()) if use else 0.0
+    assert use is not None  # the axis is one of the mesh
+    return max(seconds or 0.0 for seconds in use.times(g.bytes).values())
 
 
 @exercise("collectives/all-rings", lambda: Setup(chips=192), lambda g: "tpu:v5p:4x4x12")
@@ -397,7 +410,9 @@ def _refuse_split(changed: Program, name: str, least: int, most: int) -> None:
     at = [array.name for array in changed.arrays].index(name)
     found = _layout(changed, at).num_blocks
     if not least <= found <= most:
-        wanted = least if least == most else f"{least} or more"
+        wanted = str(least)
+        if least < most:
+            wanted += " or more"
         raise Wrong(
             f"{name} is in {plural(found, 'shard')} on {_OUTER}; it takes {wanted}."
         )
@@ -417,7 +432,8 @@ def _data_parallel(g: Setup, answer: Any) -> str:
     if not spec or not spec.dims[0]:
         raise Wrong(f"x becomes {spec}, which does not split the batch.")
     some = partitioned(changed)
-    if {c.kind for c in some} != {"all-reduce"}:
+    # One for each weight, or one for both together.
+    if set(_kinds(some)) != {"all-reduce"}:
         raise Wrong(f"{words.inserts(some)}, where all-reduces would do.")
     return f"{words.inserts(some)}."
 
@@ -432,7 +448,7 @@ def _tensor_parallel(g: Setup, answer: Any) -> str:
     for name in ("w_in", "w_out", "x"):
         _refuse_split(changed, name, 2, 8)
     some = partitioned(changed)
-    if [c.kind for c in some] != ["all-reduce"]:
+    if _kinds(some) != ["all-reduce"]:
         raise Wrong(f"{words.inserts(some)}; one all-reduce is enough.")
     return f"{words.inserts(some)}."
 
@@ -447,9 +463,13 @@ def _fully_sharded(g: Setup, answer: Any) -> str:
     for name in ("w_in", "w_out", "x"):
         _refuse_split(changed, name, 8, 8)
     some = partitioned(changed)
-    arguments = [c for c in some if c.operand is not None and c.operand.is_argument]
-    gathered = [c for c in arguments if c.kind == "all-gather"]
-    names = {c.operand.name for c in gathered if c.operand is not None}
+    gathered, names = [], set()
+    for c in some:
+        # Of activations it may gather what it likes: those are no arguments.
+        argument = c.operand is not None and c.operand.is_argument
+        if argument and c.kind == "all-gather":
+            gathered.append(c)
+            names.add(c.operand.name)
     if not names or names - {"w_in", "w_out"}:
         raise Wrong(f"{words.inserts(some)}; fsdp gathers weights only.")
     return f"{words.inserts(gathered)}."
@@ -468,6 +488,7 @@ def _expert_parallel(g: Setup, answer: Any) -> str:
             raise Wrong(f"{name}: {says(found)} Two complete experts are [2, …].")
     some = partitioned(changed)
     expert = _layout(changed, 1).bytes_per_device
+    # Tokens are small: what is larger than two experts gathers weights.
     large = [c for c in some if c.kind == "all-gather" and c.bytes_per_device > expert]
     if large:
         raise Wrong(f"The experts do not stay where they are: {moves(large)}.")
@@ -488,20 +509,20 @@ def _transformer() -> Setup:
 
 
 def _mixed_origin(g: Setup) -> str:
-    (op,) = [
-        o
-        for o in planned(g.program).ops
-        if "bhqk,bkhd->" in o.op and o.opcode == "dot_general"
-    ]
-    return op.origins[g.axis].name
+    # XLA's name has the formula of the einsum, which may make a transpose as well.
+    ops = [op for op in planned(g.program).ops if op.opcode == "dot_general"]
+    (mixed,) = [op for op in ops if "bhqk,bkhd->" in op.op]
+    return mixed.origins[g.axis].name
 
 
 @exercise("compiler/origin", _transformer, _mixed_origin)
 def _origin(g: Setup, answer: Any) -> str:
     known = [a.name for a in g.program.arrays]
     origin = opened(answer)
-    text = origin.removeprefix("argument ") if isinstance(origin, str) else origin
-    names, right = read_names(text, known, "The arguments"), _mixed_origin(g)
+    # As plans and reports write it.
+    if isinstance(origin, str):
+        origin = origin.removeprefix("argument ")
+    names, right = read_names(origin, known, "The arguments"), _mixed_origin(g)
     if names != {right}:
         if len(names) != 1:
             raise Wrong(
@@ -537,15 +558,17 @@ def _rows(g: Setup, answer: Any) -> str:
     rows = int(count)
     from_gallery = puzzles.get("a constraint that replicates")
     x = _array("x", (rows, g.columns), "None, None")
-    result = next(
-        o for o in planned(from_gallery.replace(arrays=(x,))).ops if o.kind == "result"
-    )
+    (result,) = _results(from_gallery.replace(arrays=(x,)))
     if result.spec.axes != ("data",):
         left = rows % 4
         raise Wrong(
             f"{rows:,} rows leave {left} over, and the result is {result.spec}."
         )
     return words.result_is(result.spec, rows)
+
+
+def _results(made: Program) -> list[PlannedOp]:
+    return [op for op in planned(made).ops if op.kind == "result"]
 
 
 def _pinned() -> Setup:
@@ -567,11 +590,9 @@ def _pin_the_result(g: Setup, answer: Any) -> str:
             raise Wrong(f"This takes a function of A and B; got {shown(made)}.")
         made = program(made, g.A, g.B, mesh=g.mesh)
     check_mesh(made.mesh, g.mesh)
-    if [(a.shape, str(a.spec)) for a in made.arrays] != [
-        (a.shape, str(a.spec)) for a in (g.A, g.B)
-    ]:
+    if list(map(_split_shape, made.arrays)) != [_split_shape(g.A), _split_shape(g.B)]:
         raise Wrong("The arguments have to stay as they are: A and B as given.")
-    result = [o for o in planned(made).ops if o.kind == "result"]
+    result = _results(made)
     shapes = [list(o.shape) for o in result]
     if shapes != [[512, 2048]]:
         raise Wrong(
@@ -583,11 +604,17 @@ def _pin_the_result(g: Setup, answer: Any) -> str:
     return words.result_is(result[0].spec)
 
 
+def _split_shape(array: ArraySpec) -> tuple[tuple[int, ...], str]:
+    # The names of the arguments are up to whoever writes the function.
+    return array.shape, str(array.spec)
+
+
 def _refuse_other_values(g: Setup, made: Program) -> None:
     """Refuses a function that computes anything but A @ B."""
-
     rng = np.random.default_rng(0)
-    a, b = (rng.standard_normal(t.shape).astype("float32") for t in (g.A, g.B))
+    a = rng.standard_normal(g.A.shape).astype("float32")
+    b = rng.standard_normal(g.B.shape).astype("float32")
+    # On one device no sharding can change the values.
     report = run(made.replace(mesh=make_mesh(U=1, V=1)), a, b)
     if report.error is not None:
         raise Wrong(
@@ -607,9 +634,9 @@ def _refuse_other_values(g: Setup, made: Program) -> None:
 )
 def _no_rematerialisation(g: Setup, answer: Any) -> str:
     between = read_layout(answer, g.x, g.mesh).spec
-    ways = ((g.before, between), (between, g.after), (g.before, g.after))
-    first, second, direct = (partitioned(_reshard(g, *way)) for way in ways)
-    some = first + second
+    some = partitioned(_reshard(g, g.before, between))
+    some += partitioned(_reshard(g, between, g.after))
+    direct = partitioned(_reshard(g, g.before, g.after))
     if any(c.rematerialises for c in some):
         raise Wrong(
             f"By way of {between} there is a full rematerialisation: {moves(some)}."
@@ -626,10 +653,12 @@ def _no_rematerialisation(g: Setup, answer: Any) -> str:
 def _mistaken() -> Setup:
     specs = {"w_in": "None, inner", "w_out": "None, inner", "x": "outer"}
     made = programs.get("MLP")
-    arrays = tuple(
-        a.replace(logical=None, spec=Spec.parse(specs[a.name])) for a in made.arrays
-    )
-    made = made.replace(mesh=_OUTER, rules=None, arrays=arrays)
+    arrays = []
+    for array in made.arrays:
+        # Specs of their own, so that no rule has to be found.
+        spec = Spec.parse(specs[array.name])
+        arrays.append(array.replace(logical=None, spec=spec))
+    made = made.replace(mesh=_OUTER, rules=None, arrays=tuple(arrays))
     return Setup(mesh=_OUTER, program=made, array="w_out")
 
 
@@ -648,6 +677,6 @@ def _unasked_gather(g: Setup, answer: Any) -> str:
     some = planned(
         g.program.replace(arrays=(w_in, w_out.replace(spec=found.spec), x))
     ).collectives
-    if [c.kind for c in some] != ["all-reduce"]:
+    if _kinds(some) != ["all-reduce"]:
         raise Wrong(words.array_needs("w_out", found, some))
     return words.array_needs("w_out", found, some)
