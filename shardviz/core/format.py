@@ -76,7 +76,7 @@ def joined(parts: Iterable[object], word: str = "and", limit: int | None = None)
     >>> joined("abcd", limit=2)
     'a, b and 2 more'
     """
-    texts = [str(part) for part in parts]
+    texts = list(map(str, parts))
     if limit is not None and len(texts) > limit:
         texts = [*texts[:limit], f"{len(texts) - limit:,} more"]
     if len(texts) < 2:
@@ -90,7 +90,7 @@ def listed(values: Iterable[object], word: str = "and", limit: int = 8) -> str:
     >>> listed(["a", "b", "c"])
     "'a', 'b' and 'c'"
     """
-    return joined([shown(value) for value in values], word, limit)
+    return joined(map(shown, values), word, limit)
 
 
 def nearest(name: object, known: Iterable[str]) -> str | None:
@@ -113,7 +113,7 @@ def suggestion(name: object, known: Iterable[str]) -> str:
     >>> suggestion("embded", ["embed", "mlp"])
     " Did you mean 'embed'?"
     """
-    names = [str(k) for k in known]
+    names = list(map(str, known))
     close = nearest(name, names)
     if close is not None:
         return f" Did you mean {shown(close)}?"
@@ -455,4 +455,5 @@ def processes(numbers: Iterable[int]) -> str:
     numbers = sorted(numbers)
     if len(numbers) == 1:
         return f"Process {numbers[0]}"
+    # A few read better one by one than as a range.
     return f"Processes {joined(numbers) if len(numbers) < 4 else ids_text(numbers)}"

@@ -153,9 +153,15 @@ class Solution(_InText):
     why: str
 
     def __repr__(self) -> str:
-        answer = source(self.answer) if callable(self.answer) else str(self.answer)
-        between = "\n" if "\n" in answer else " "
-        return f"{self.exercise}:{between}{answer}\n{self.why}"
+        answer = str(self.answer)
+        if callable(self.answer):
+            answer = source(self.answer)
+        # Code and tables need all of their lines below one another.
+        if "\n" in answer:
+            answer = f"\n{answer}"
+        else:
+            answer = f" {answer}"
+        return f"{self.exercise}:{answer}\n{self.why}"
 
 
 def names(lesson: int | str | None = None) -> tuple[str, ...]:
@@ -183,6 +189,7 @@ def task(name: str) -> Text:
     **arrays/second-half** (lesson 1: One array on a mesh)
     """
     one, subject = find(name), subject_of(name)
+    # An exercise that a course added may have a subject of its own.
     lesson = ""
     if subject in LESSONS:
         number = list(LESSONS).index(subject) + 1

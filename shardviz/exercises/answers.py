@@ -145,6 +145,7 @@ def read_table(answer: Any, mesh: MeshSpec | None = None) -> Rules:
 
 def real_number(answer: Any) -> float | None:
     """A number of any kind as a float; None for what is no number."""
+    # float() takes some of these, and none is meant as a number.
     if isinstance(answer, (bool, np.bool_, complex, str, bytes)) or answer is None:
         return None
     if isinstance(answer, datetime.timedelta):
@@ -226,9 +227,12 @@ def compare(
         near = math.isclose(value, slip, rel_tol=max(tolerance, 1e-6))
         if near and slip != right:
             raise Wrong(f"{amount}: {sentence}")
+    # Such as MiB for bytes, or milliseconds for seconds.
     if not right / 500 < value < right * 500:
         raise Wrong(f"{amount} is off by hundreds of times. Is its unit right?")
-    raise Wrong(f"{amount} is too {'much' if value > right else 'little'}.")
+    if value > right:
+        raise Wrong(f"{amount} is too much.")
+    raise Wrong(f"{amount} is too little.")
 
 
 def read_names(answer: Any, known: Iterable[str], what: str) -> set[str]:

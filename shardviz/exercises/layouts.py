@@ -40,7 +40,9 @@ GIB, MIB = 1 << 30, 1 << 20
 def _array(
     name: str, shape: tuple[int, ...], spec: str | None = None, dtype: str = "float32"
 ) -> ArraySpec:
-    return ArraySpec(name, shape, None, dtype, spec and Spec.parse(spec))
+    if spec is None:
+        return ArraySpec(name, shape, None, dtype)
+    return ArraySpec(name, shape, None, dtype, Spec.parse(spec))
 
 
 def _named(name: str, shape: tuple[int, ...], logical: Any) -> ArraySpec:

@@ -50,7 +50,9 @@ GIB, MIB = 1 << 30, 1 << 20
 
 
 def _array(name: str, shape: tuple[int, ...], spec: str | None = None) -> ArraySpec:
-    return ArraySpec(name, shape, spec=spec and Spec.parse(spec))
+    if spec is None:
+        return ArraySpec(name, shape)
+    return ArraySpec(name, shape, spec=Spec.parse(spec))
 
 
 def read_pair(
@@ -466,8 +468,9 @@ def _fully_sharded(g: Setup, answer: Any) -> str:
     gathered, names = [], set()
     for c in some:
         # Of activations it may gather what it likes: those are no arguments.
-        argument = c.operand is not None and c.operand.is_argument
-        if argument and c.kind == "all-gather":
+        if c.operand is None or not c.operand.is_argument:
+            continue
+        if c.kind == "all-gather":
             gathered.append(c)
             names.add(c.operand.name)
     if not names or names - {"w_in", "w_out"}:

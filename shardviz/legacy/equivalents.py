@@ -64,6 +64,7 @@ def from_mesh(mesh: MeshSpec, spec: Spec, rank: int) -> ShardingSpec:
     for dim, axes in enumerate(spec.dims):
         if axes:
             dims[dim] = Chunked([mesh.shape[axis] for axis in axes])
+    # Sharded axes are numbered through all dimensions, as spec.axes lists them.
     numbers = {axis: number for number, axis in enumerate(spec.axes)}
     mapping: list[Assignment] = []
     for name, size in mesh.shape.items():
@@ -100,7 +101,11 @@ def on_mesh(spec: ShardingSpec, mesh: MeshSpec) -> Spec:
     )
     dims = []
     for names in spec.axis_names:
-        dims.append(tuple(axis for name in names for axis in axes_of[name]))
+        # One axis of its devices may be several neighbouring axes of the mesh.
+        axes: list[str] = []
+        for name in names:
+            axes += axes_of[name]
+        dims.append(tuple(axes))
     return Spec(tuple(dims))
 
 
@@ -180,7 +185,10 @@ def layout_parts(layout: Layout) -> Parts | None:
     if spec.unconstrained or spec.unreduced or spec.reduced:
         raise SpecError(f"{spec} has marks, which integer parts cannot say.")
     if layout.num_blocks == 1:
-        return None if layout.mesh.size > 1 else Parts(*layout.block_counts)
+        # One device holds all of an array either way.
+        if layout.mesh.size > 1:
+            return None
+        return Parts(*layout.block_counts)
     if layout.num_blocks != layout.mesh.size:
         raise SpecError(
             "Integer parts give every device a block of its own, and here"
@@ -210,6 +218,8 @@ def _order(layout: Layout) -> str:
     if layout.mesh.ids_are_positions or ascending(layout.device_ids):
         return ""
     ids = layout.device_ids
-    shown = ", ".join(map(str, ids[:16].tolist()))
-    more = ", …" if ids.size > 16 else ""
-    return f"  # device order: {shown}{more}"
+    order = ", ".join(map(str, ids[:16].tolist()))
+    # It is a comment in a line of code, and only says that the order matters.
+    if ids.size > 16:
+        order += ", …"
+    return f"  # device order: {order}"

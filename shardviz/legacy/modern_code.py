@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import shown
+from shardviz.core.format import clause, shown
 from shardviz.legacy.partitions import is_partition, spec_over
 
 _CODE = """\
@@ -67,12 +67,14 @@ def modern_code(
         name = "fun"
     given = []
     for position, argument in enumerate(arguments):
-        free = _is_free(argument, (name, *given))
-        given.append(argument if free else f"argument_{position}")
+        # The code would replace what it needs itself, such as jax or mesh.
+        if not _is_free(argument, (name, *given)):
+            argument = f"argument_{position}"
+        given.append(argument)
     values = [a for i, a in enumerate(given) if i not in static]
     if is_partition(in_parts):
         in_parts = (in_parts,) * len(values)
-    statics = f"\n    static_argnums={tuple(static)!r}," if static else ""
+    statics = clause("\n    static_argnums={!r},", tuple(static))
     code = _CODE.format(
         count=math.prod(sizes),
         sizes=sizes,

@@ -80,6 +80,7 @@ def sharded_jit(
     import_optional("jax", "legacy.sharded_jit", "jax")
     if not callable(fun):
         raise ProgramError(f"sharded_jit takes a function first; got {shown(fun)}.")
+    # Who asks for how many devices; all have to agree.
     wishes = []
     for what, number in (
         ("num_partitions", num_partitions),
@@ -209,6 +210,7 @@ class ShardedJit:
             struct = _struct(jax.tree_util.keystr(path), leaf)
             structs.append(struct)
             avals.append((struct.shape, struct.dtype, struct.weak_type))
+        # As jax.jit keeps its traces: values of arguments that are not static do not count.
         key = tuple(static.items()), len(args), tree, tuple(avals)
         call = self._calls.get(key)
         if call is None:

@@ -68,7 +68,9 @@ class Parts(tuple, Displayed):
         """Each dimension, and how many devices."""
         dims = []
         for dim, count in enumerate(self):
-            parts = "not split" if count == 1 else f"in {count}"
+            parts = f"in {count}"
+            if count == 1:
+                parts = "not split"
             dims.append(f"dimension {dim} {parts}")
         return f"{self}\n" + " · ".join([*dims, plural(self.product, "device")])
 
@@ -145,6 +147,7 @@ def parts_mesh(parts: Parts | None, device_ids: Any = None) -> MeshSpec:
             f" {plural(count, 'device')}. Make the product of the parts equal to the"
             " number of devices."
         )
+    # A dimension in one part needs no axis; a mesh without any has one of replicas.
     axes = {}
     for dim, size in enumerate(parts or ()):
         if size > 1:
@@ -162,7 +165,13 @@ def parts_spec(parts: Parts | None) -> Spec:
     >>> str(parts_spec(Parts(2, 1, 4)))
     "P('dim0', None, 'dim2')"
     """
-    return Spec(tuple((f"dim{d}",) if n > 1 else () for d, n in enumerate(parts or ())))
+    dims: list[tuple[str, ...]] = []
+    for dim, count in enumerate(parts or ()):
+        if count > 1:
+            dims.append((f"dim{dim}",))
+        else:
+            dims.append(())
+    return Spec(tuple(dims))
 
 
 def parts_layout(
@@ -235,16 +244,18 @@ def count_of(wishes: Iterable[tuple[str, int]]) -> int | None:
     >>> count_of([("Parts(2, 2) in in_parts", 4), ("Parts(4) in out_parts", 4)])
     4
     """
-    first = None
+    first, wanted = "", None
     for what, count in wishes:
-        first = first or (what, count)
-        if first[1] != count:
+        if wanted is None:
+            first, wanted = what, count
+        # One function runs over one number of devices.
+        if wanted != count:
             raise ProgramError(
                 "All parts of one sharded_jit make the same number of partitions:"
-                f" {first[0]} makes {first[1]:,} and {what} makes {count:,}. Change one"
+                f" {first} makes {wanted:,} and {what} makes {count:,}. Change one"
                 " of them; write None for an array that is replicated."
             )
-    return None if first is None else first[1]
+    return wanted
 
 
 def mesh_sizes(
@@ -261,7 +272,7 @@ def mesh_sizes(
     >>> mesh_sizes(6, [Parts(2, 3), Parts(3, 2)])
     ((2, 3), (Parts(3, 2),))
     """
-    strides, unfit = [1, count] if count > 1 else [1], []
+    strides, unfit = sorted({1, count}), []
     for parts in partitions:
         # An axis has to end wherever a dimension ends, counted in devices from the
         # major side; axes exist if each of these counts divides the next.
@@ -275,6 +286,7 @@ def mesh_sizes(
 
 def is_prime_power(count: int) -> bool:
     """Whether a number has at most one distinct prime factor, as 8 has and 6 has not."""
+    # The smallest divisor above 1 is a prime.
     prime = next((d for d in range(2, count + 1) if count % d == 0), 1)
     while prime > 1 and count % prime == 0:
         count //= prime
@@ -309,6 +321,7 @@ def spec_over(partition: Partition, sizes: Sequence[int]) -> Spec | None:
         start, product = axis, 1
         while product < count and axis < len(sizes):
             product, axis = product * sizes[axis], axis + 1
+        # A dimension that ends within an axis would split that in two.
         if product != count:
             return None
         dims.append(tuple(f"part{i}" for i in range(start, axis)))

@@ -16,7 +16,7 @@ import numpy as np
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import LayoutError, SpecError
-from shardviz.core.format import joined, plural, shown
+from shardviz.core.format import clause, joined, plural, shown
 from shardviz.core.layout.array_spec import dtype_name, read_shape
 from shardviz.core.layout.layout import Layout, Misfit, block_numbers
 from shardviz.core.layout.mesh import MAX_AXES, MAX_DEVICES, MeshSpec
@@ -56,9 +56,10 @@ class Chunked:
 
     def __init__(self, *chunks: Any) -> None:
         numbers: Any = chunks
-        # Not the letters of a text, which would pass as its entries.
         if len(chunks) == 1 and isinstance(chunks[0], (Sequence, np.ndarray)):
-            numbers = chunks if isinstance(chunks[0], str) else chunks[0]
+            # Not the letters of a text, which would pass as its entries.
+            if not isinstance(chunks[0], str):
+                numbers = chunks[0]
         counts = tuple(_count(c, "number of chunks") for c in numbers)
         object.__setattr__(self, "chunks", counts)
 
@@ -172,6 +173,7 @@ class ShardingSpec(Displayed):
 
     def __post_init__(self) -> None:
         dims = _entries(self.sharding, "sharding", MAX_RANK)
+        # jax's own code wrote None for it, too.
         dims = tuple(NoSharding() if d is None else d for d in dims)
         axes = _entries(self.mesh_mapping, "mesh_mapping", MAX_AXES)
         for at, dim in enumerate(dims):
@@ -220,8 +222,7 @@ class ShardingSpec(Displayed):
         dims = []
         # In the order of the dimensions, as the spec itself is written.
         for at, dim in enumerate(self.sharding):
-            axes = self.axis_names[at]
-            over = f" over {joined(axes)}" if axes else ""
+            over = clause(" over {}", joined(self.axis_names[at]))
             dims.append(f"dimension {at} {kinds[type(dim)]}{over}")
         grid = " × ".join(f"{name}={size}" for name, size in self.mesh.shape.items())
         return "\n".join(
@@ -305,7 +306,10 @@ class ShardingSpec(Displayed):
         for at, size in enumerate(sizes):
             dim = self.sharding[at]
             if isinstance(dim, Unstacked) and dim.size != size:
-                fitting = Unstacked(size) if size else NoSharding()
+                # No device would hold an index of none.
+                fitting: Dimension = NoSharding()
+                if size:
+                    fitting = Unstacked(size)
                 raise LayoutError(
                     f"Dimension {at} is {dim}, one index per device, and has"
                     f" {size:,}. Write {fitting}."
@@ -390,6 +394,7 @@ def sharding_spec_layout(
     (slice(4, 8, None), slice(0, 3, None))
     """
     sizes, mesh = spec.check(shape), spec.mesh
+    # Without ids, the devices are 0, 1, 2, … as in the spec's own mesh.
     if device_ids is not None:
         ids = np.asarray(device_ids).reshape(-1)
         if ids.size != spec.num_devices:

@@ -100,6 +100,7 @@ def who_wrote(author: str, axes: str) -> str:
 
 def _written(fact: Cause) -> str:
     who = who_wrote(fact.code, _axes(fact, ""))
+    # A sentence that ends with "of unknown" would be odd.
     operand = value_name(fact.operand)
     if fact.operand == UNKNOWN:
         operand = "an operand that the compiler does not name"

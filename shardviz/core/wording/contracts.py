@@ -71,13 +71,15 @@ def _advice(fact: Broken) -> list[str]:
     # Nobody named an axis: those that the collectives run over are to blame.
     if not axes:
         for one in fact.collectives:
-            axes += [parent_axis(axis) for axis in one.mesh_axes]
+            # An axis that XLA has split is in rules and specs by its own name.
+            axes += map(parent_axis, one.mesh_axes)
     lines = []
     for axis in list(dict.fromkeys(axes))[:SHOWN]:
         split = [_split_by(row, axis) for row in fact.requests]
         brought = list(filter(None, split))
         if brought:
             lines.append(f"{axis} splits {joined(brought, limit=SHOWN)}.")
+    # An estimate that is wrong is no reason to change a program.
     if fact.made is not None and fact.made.stage == "propagated":
         lines.append(
             "This is an estimate, and XLA's partitioner may choose otherwise: expect the"

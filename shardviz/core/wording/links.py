@@ -53,10 +53,13 @@ def _way(kind: str, links: LinkUse) -> str:
     used = _used_axes(links)
     if kind not in _RINGS or not used:
         return _WAYS.get(kind, kind.capitalize())
+    # Along an axis that is not closed, data goes to and fro.
     closed = [_closes(links, axis) for axis in used]
     if all(closed):
         return "Rings"
-    return "Rings and lines" if any(closed) else "Lines"
+    if any(closed):
+        return "Rings and lines"
+    return "Lines"
 
 
 def _used_axes(links: LinkUse) -> list[int]:
@@ -87,7 +90,10 @@ def _on_links(links: LinkUse, size: int) -> list[str]:
 
 def _on_networks(links: LinkUse, size: int) -> list[str]:
     """What NVLink and the network carry, where they carry anything."""
-    chip = "chip" if links.torus.shape else "GPU"
+    # Chips in no torus are GPUs.
+    chip = "GPU"
+    if links.torus.shape:
+        chip = "chip"
     parts = []
     for name, load in (("NVLink", links.nvlink), ("the network", links.network)):
         if load.any():

@@ -49,6 +49,7 @@ def _meshes(meshes: Sequence[MeshSpec]) -> str:
     distinct = list({id(mesh): mesh for mesh in meshes}.values())
     if len(set(map(str, distinct))) == 1:
         return str(distinct[0])
+    # Different meshes may share devices, which are counted once.
     ids = np.concatenate([mesh.device_ids.reshape(-1) for mesh in distinct])
     return plural(len(np.unique(ids)), "device")
 
@@ -67,8 +68,9 @@ def fold_bytes(one: Fold[ReshardRow]) -> int:
 
 def words(row: ReshardRow) -> tuple[str, str, str, str]:
     """An array in words: its type, its two specs, and the collective it amounts to."""
-    before = "other blocks" if row.before.spec is None else str(row.before.spec)
-    after = "other blocks" if row.after.spec is None else str(row.after.spec)
+    # A layout made of shard indices has no spec.
+    before = str(row.before.spec or "other blocks")
+    after = str(row.after.spec or "other blocks")
     return row.array.short, before, after, row.kind
 
 
@@ -115,7 +117,9 @@ def _largest(moving: Sequence[Fold[ReshardRow]]) -> str:
     alike: dict[tuple[str, str, str], list[Fold[ReshardRow]]] = {}
     for one in moving:
         alike.setdefault(words(one.items[0])[1:], []).append(one)
-    total = {key: sum(map(fold_bytes, some)) for key, some in alike.items()}
+    total: dict[tuple[str, str, str], int] = {}
+    for key, members in alike.items():
+        total[key] = sum(map(fold_bytes, members))
     most = max(total, key=total.__getitem__)
     before, after, kind = most
     share = total[most] / sum(total.values())
@@ -129,6 +133,7 @@ def _largest(moving: Sequence[Fold[ReshardRow]]) -> str:
         count = sum(len(one.items) for one in alike[most])
         arrays = f"{count:,} arrays, {arrays} first"
     specs = f"from {before} to {after}"
+    # The same spec over another mesh.
     if before == after:
         specs = f"by {before} on both sides"
     return f"{part} is {arrays}, {specs}, {_KINDS[kind]}."
@@ -138,6 +143,7 @@ def _busiest(reshard: Reshard) -> str:
     """Which devices send and receive most."""
     sent = _most(reshard, reshard.bytes_sent)
     received = _most(reshard, reshard.bytes_received)
+    # Exchanges do: what a device gives, it gets back.
     if sent == received:
         return f"Sending and receiving most: {sent}."
     return f"Sending most: {sent}. Receiving most: {received}."
@@ -190,9 +196,9 @@ def short(reshard: Reshard) -> str:
 def assumed_host(fact: AssumedHost) -> str:
     """Which devices are counted on host 0."""
     ids = np.array(fact.device_ids)
-    some = f"{plural(len(ids), 'device')} ({ids_text(ids, 60)})"
+    devices = f"{plural(len(ids), 'device')} ({ids_text(ids, 60)})"
     return (
-        f"{some} of meshes with one host alone: counted on host 0. Otherwise give"
+        f"{devices} of meshes with one host alone: counted on host 0. Otherwise give"
         " sv.mesh(..., processes=...)."
     )
 

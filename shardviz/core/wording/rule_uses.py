@@ -207,6 +207,7 @@ def audit_diff(value: AuditDiff) -> str:
     verb = by_count(len(value.rows), "differs", "differ")
     count = plural(len(value.rows) + value.alike, "array")
     lines = [f"{len(value.rows):,} of {count} {verb} between {first} and {second}."]
+    # The layers of a model mostly differ alike.
     groups: dict[tuple, list[str]] = {}
     for row in value.rows:
         groups.setdefault((row.first, row.second, row.causes), []).append(row.path)

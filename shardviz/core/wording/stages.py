@@ -167,13 +167,19 @@ def op_in_words(op: str) -> str:
     combined = _COMBINED.match(op)
     if combined is not None:
         parts = combined[2].split(":")
-        words = [op_in_words(f"{combined[1]}/{part}") for part in parts]
-        words = list(dict.fromkeys(words))
-        more = f"; and {len(words) - 3} more kinds" if len(words) > 3 else ""
-        return f"{len(parts)} combined: {'; '.join(words[:3])}{more}"
+        kinds: dict[str, None] = {}
+        for part in parts:
+            # Each part lacks the jit that all of them are in.
+            kinds[op_in_words(f"{combined[1]}/{part}")] = None
+        words = f"{len(parts)} combined: {'; '.join(list(kinds)[:3])}"
+        if len(kinds) > 3:
+            words += f"; and {len(kinds) - 3} more kinds"
+        return words
     *scopes, last = op.split("/")
     inside = "/".join(filter(None, map(_scope_name, scopes[1:])))
-    words = f"{last} in {inside}" if inside else last
+    words = last
+    if inside:
+        words = f"{last} in {inside}"
     if any("transpose(" in scope for scope in scopes):
         return f"{words}, backward"
     if any("jvp(" in scope for scope in scopes):
@@ -185,7 +191,9 @@ def _scope_name(scope: str) -> str:
     name = scope.replace("transpose(", "").replace("jvp(", "").rstrip(")").strip("(")
     # Names of XLA's own, which say nothing about the program.
     own = name.startswith(("jit(", "while", "body", "checkpoint"))
-    return "" if own else name
+    if own:
+        return ""
+    return name
 
 
 # --- memory ---------------------------------------------------------------------------
@@ -243,7 +251,9 @@ def checks_in_words(report: Report) -> str:
         return failed
     if len(report.checks) > 1:
         return f"all {len(report.checks)} checks hold"
-    return "its check holds" if report.checks else ""
+    if report.checks:
+        return "its check holds"
+    return ""
 
 
 def failed_checks(checks: Iterable) -> str:
