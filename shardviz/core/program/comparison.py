@@ -57,6 +57,7 @@ class CollectiveChange(Fact):
     @property
     def bytes_per_device(self) -> int:
         """The bytes of the larger side, each loop counted as often as it runs."""
+        # One side may be empty, and the other may be what was hoisted out of a loop.
         return max(total_bytes(self.before), total_bytes(self.after))
 
     @property
@@ -168,6 +169,7 @@ def compare(
     >>> compare([small, small], [large]).changes[0].kind
     'combined'
     """
+    # Both sides are read more than once.
     old, new = _collectives(before), _collectives(after)
     first, last = names
     matches = match(old, new, planned=first == "propagated")

@@ -81,7 +81,9 @@ class Constraint:
     @property
     def decisions(self) -> tuple[Decision, ...]:
         """How the rules decide each dimension; `()` where nothing was resolved."""
-        return () if self.resolution is None else self.resolution.decisions
+        if self.resolution is None:
+            return ()
+        return self.resolution.decisions
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -111,6 +113,7 @@ class Constraint:
         """Whether it does less than its names and rules seem to say."""
         if not self.acts or undecided(self):
             return True
+        # Names that split nothing may be meant so, or be names that no rule has.
         named = self.names is not None and any(isinstance(n, str) for n in self.names)
         splits = self.spec is not None and bool(self.spec.axes)
         return named and not splits
@@ -123,7 +126,7 @@ class Constraint:
     @property
     def where(self) -> str:
         """The call in a few words: `with_logical_constraint at model.py:12 on (batch)`."""
-        at = f" at {self.source}" if self.source else ""
+        at = self.source and f" at {self.source}"
         if self.names is None:
             return f"{self.call}{at}"
         return f"{self.call}{at} on ({', '.join(map(logical_name, self.names))})"
@@ -152,7 +155,9 @@ def logical_name(name: object) -> str:
     >>> logical_name("batch"), logical_name(None)
     ('batch', '_')
     """
-    return "_" if name is None else str(name)
+    if name is None:
+        return "_"
+    return str(name)
 
 
 def undecided(one: Constraint) -> tuple[int, ...]:
@@ -197,6 +202,7 @@ def fold_constraints(constraints: Iterable[Constraint]) -> list[ConstraintFold]:
     for one in constraints:
         alike.setdefault(one.key, []).append(one)
     folds = [ConstraintFold(calls[0], len(calls)) for calls in alike.values()]
+    # What needs attention comes first.
     return sorted(folds, key=lambda one: EFFECTS.index(one.first.effect))
 
 

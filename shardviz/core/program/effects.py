@@ -265,6 +265,7 @@ class Effects(Displayed):
     @property
     def devices(self) -> str:
         """On how many devices it may run: any number of devices, 1 device, or none."""
+        # What must be on one device cannot be where the function names several.
         single = self.host_only or any(not use.shardable for use in self.uses)
         if self.refused or (single and self.fixed not in (None, 1)):
             return str(DeviceCount(0))
@@ -298,6 +299,7 @@ class Effects(Displayed):
         # jax looks at the number of devices when it lowers, after it has traced.
         if self.refused and self.refused.stage != "lower":
             return refused
+        # What it names itself comes before what its effects would allow.
         if self.fixed not in (None, devices):
             return RunsOn("own mesh", devices, own=self.fixed)
         single = [use.name for use in self.uses if not use.shardable]
@@ -312,9 +314,9 @@ class Effects(Displayed):
         ordered = [use.name for use in self.uses if use.ordered]
         if not ordered:
             return RunsOn("unordered", devices)
-        return RunsOn(
-            "one device" if devices == 1 else "orderable", devices, ordered[0]
-        )
+        if devices == 1:
+            return RunsOn("one device", devices, ordered[0])
+        return RunsOn("orderable", devices, ordered[0])
 
     def rows(self) -> list[dict[str, Any]]:
         """One plain dict per effect and host call, ready for JSON."""
@@ -324,6 +326,8 @@ class Effects(Displayed):
             row["nesting"] = list(use.nesting)
             row["allowed"] = None if use.allowed is None else list(use.allowed)
             rows.append(row)
+        # Calls of the host that are no effects have the columns of one, so that a
+        # table has one head.
         for call in self.host_calls:
             row = asdict(EffectUse(call.operation, "", False, True, calls=1))
             rows.append({**row, "nesting": [call.nesting]})

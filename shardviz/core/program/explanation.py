@@ -232,6 +232,7 @@ def _path(plan: Record, op: PlannedOp, axis: str) -> tuple[list[Step], str]:
     if op.kind == "result" and arrival(plan.arrivals, end, axis) is None:
         # It came with the value that is returned.
         end = (*op.operands, end)[0]
+    # Against a circle: in a loop an axis may come back to where it was.
     steps: list[Step] = []
     seen, here = {op.name}, end
     while True:
@@ -251,8 +252,10 @@ def _step_line(plan: Record, step: Step, target: str) -> StepLine:
         return replace(line, code="result")
     if op.opcode in CARRIES:
         return replace(line, code=op.opcode)
-    across = "" if step.op == target else step.op
-    line = replace(line, op=across, source=op.source)
+    line = replace(line, source=op.source)
+    # Of what makes the target itself the line names it already.
+    if step.op != target:
+        line = replace(line, op=step.op)
     rule = op.factors
     first = _dimension_of(plan.by_name.get(step.origin), step.axis)
     last = _dimension_of(plan.by_name.get(target), step.axis)
@@ -270,6 +273,7 @@ def _step_line(plan: Record, step: Step, target: str) -> StepLine:
 
 def _factor_at(rule: ShardingRule, op: PlannedOp, value: str, dim: int) -> str:
     """The factor that a rule gives a dimension of one of its values."""
+    # Of an operation with several results each is a value; the rule is of all.
     base = op.name.partition("[")[0]
     named = [
         *zip(op.operands, rule.operands, strict=False),
@@ -319,7 +323,9 @@ def _why_not_split(plan: Record, op: PlannedOp, dim: int) -> NotSplitLine:
     for other, axes in enumerate(op.spec.dims):
         if axis in axes and other != dim:
             return replace(line, code="used", splits=((axis, name),), other=other)
-    return replace(line, code="conflict" if len(holders) > 1 else "held")
+    if len(holders) > 1:
+        return replace(line, code="conflict")
+    return replace(line, code="held")
 
 
 def _holders(
@@ -338,7 +344,9 @@ def _holders(
 
 def _axes(op: PlannedOp, dim: int) -> tuple[str, ...]:
     # A spec may be shorter than the shape.
-    return op.spec.dims[dim] if dim < op.spec.rank else ()
+    if dim >= op.spec.rank:
+        return ()
+    return op.spec.dims[dim]
 
 
 @dataclass(frozen=True)
@@ -416,6 +424,7 @@ def values_after(plan: Record, number: int) -> tuple[PlannedOp, ...]:
     """
     values = []
     for op in plan.ops:
+        # An axis that came later was not there yet, though the plan ends with it.
         late = set()
         for axis in op.spec.axes:
             steps = _path(plan, op, axis)[0]

@@ -70,7 +70,9 @@ class OpCost:
     @property
     def total_flops(self) -> float | None:
         """Operations on numbers over all executions."""
-        return None if self.flops is None else self.flops * self.executions
+        if self.flops is None:
+            return None
+        return self.flops * self.executions
 
     @property
     def is_product(self) -> bool:

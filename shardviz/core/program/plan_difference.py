@@ -102,6 +102,7 @@ class PlanDiff(Displayed):
     @cached_property
     def facts(self) -> tuple[Fact, ...]:
         """The difference: in numbers, then collectives, then values."""
+        # Without a plan on one side everything would seem to be new or gone.
         for plan, code in ((self.before, "before"), (self.after, "after")):
             if plan.error is not None:
                 return (PlanChange(f"no plan {code}", after=plan.error),)
@@ -266,5 +267,6 @@ def _value_key(op: PlannedOp) -> Hashable:
 def _differs(old: PlannedOp, new: PlannedOp, names: dict[str, str]) -> bool:
     if not old.spec.equivalent(new.spec):
         return True
+    # Of an origin the line does not count, which moves with every edit.
     first = {a: (o.kind, names.get(o.name, o.name)) for a, o in old.origins.items()}
     return first != {a: (o.kind, o.name) for a, o in new.origins.items()}

@@ -128,7 +128,7 @@ class Origin:
     source: str = ""
 
     def __str__(self) -> str:
-        source = f" ({self.source})" if self.source else ""
+        source = self.source and f" ({self.source})"
         return f"{self.axis} from {self.kind} {self.name}{source}"
 
 
@@ -275,7 +275,7 @@ class PlannedOp:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
     def __repr__(self) -> str:
-        source = f", {self.source}" if self.source else ""
+        source = self.source and f", {self.source}"
         return f"PlannedOp({self.name}: {self.short}, {self.spec}{source})"
 
 
@@ -377,6 +377,7 @@ class Record:
     @cached_property
     def arrivals(self) -> Mapping[tuple[str, str], Step]:
         """The step that first brought an axis to a value, by value and axis."""
+        # The value itself notes only the steps that crossed its own operation.
         arrivals: dict[tuple[str, str], Step] = {}
         for op in self.ops:
             for step in op.steps:
@@ -396,6 +397,7 @@ class Record:
             raise ProgramError(
                 f"There is no plan of {self.program}, so it has no values. {self.error}"
             )
+        # A value of another plan may have the same name and another sharding.
         if isinstance(value, PlannedOp) and self.by_name.get(value.name) == value:
             return value
         if isinstance(value, Collective) and value.value in self.by_name:
@@ -469,6 +471,7 @@ def local_shape(shape: tuple[int, ...], spec: Spec, mesh: MeshSpec) -> tuple[int
     >>> local_shape((10, 6), Spec.parse("data"), make_mesh(data=4))
     (3, 6)
     """
+    # A spec may be shorter than the shape, whose other dimensions are not split.
     parts = [group_size(axes, mesh) for axes in spec.dims] + [1] * len(shape)
     return tuple(-(-size // over) for size, over in zip(shape, parts, strict=False))
 
@@ -492,5 +495,7 @@ def array_bytes(shape: tuple[int, ...], dtype: str) -> int:
     (2, 8, 1)
     """
     width = re.search(r"\d+", dtype)
-    bits = 8 if dtype == "bool" or width is None else int(width[0])
+    bits = 8  # of a bool, and of what has no width in its name
+    if width is not None:
+        bits = int(width[0])
     return -(-math.prod(shape) * bits // 8)

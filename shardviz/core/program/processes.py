@@ -146,6 +146,7 @@ class ProcessGroup(Displayed):
         Raises:
             TargetError: with the reason, and what to do.
         """
+        # Once a process is lost, jax.distributed cannot take another in its place.
         if self.problem:
             raise TargetError(self.problem)
 
@@ -269,6 +270,7 @@ def stage_words(processes: Sequence[ProcessReport]) -> list[str]:
     ['run 250 ms in process 1, the slowest (100 ms in process 0)']
     """
     lines = []
+    # All wait for the slowest, so that it is the one to look at.
     for stage in STAGES:
         last = slowest(processes, stage)
         if last is None:
@@ -315,6 +317,7 @@ def _merged(checks: Sequence[tuple[int, Check]], count: int) -> Check:
             return Check(name, ok, of_this[0][1].finding, shards)
         listed = [f"Process {rank}: {c.detail}" for rank, c in of_this[:4]]
         return Check(name, ok, " ".join(listed), shards)
+    # A process without shards of an array has nothing to check.
     if len(checks) < count:
         ranks = joined(rank for rank, _ in checks)
         detail = f"{checks[0][1].detail} Checked in process {ranks}."
@@ -333,6 +336,7 @@ def first_error(processes: Sequence[ProcessReport]) -> Failure | None:
     if not failed:
         return None
     first, error = failed[0]
+    # One mistake in a program fails in every process, and is one error to a reader.
     messages = {each.message for _, each in failed}
     who = f"Process {first.rank} on {first.host}: "
     if len(failed) == len(processes) > 1 and len(messages) == 1:

@@ -83,6 +83,7 @@ class Member:
     @property
     def words(self) -> str:
         """Bytes, operand and line: `4 KiB of argument w_in (mlp.py:31)`."""
+        # Without an operand its operation is the next best name.
         what = str(self.operand)
         if self.operand == UNKNOWN and self.op:
             what = self.op.rpartition("/")[2]
@@ -388,6 +389,7 @@ class Report(Displayed):
         >>> Report("f", "cpu × 8").ok
         True
         """
+        # A check of which nobody knows (None) is no failure.
         return self.error is None and all(c.ok is not False for c in self.checks)
 
     @property

@@ -90,6 +90,7 @@ class Stages(Displayed):
     def requested(self) -> Stage:
         """The layouts that were requested."""
         problems = self.program.problems
+        # One is enough: no stage comes after it.
         if problems:
             return Stage("requested", "failed", about=problems[0])
         return Stage("requested", "known", about=self.program)
@@ -187,6 +188,7 @@ class Stages(Displayed):
         """How many of the values that the program makes have an axis, and how many are."""
         if self.plan is None or self.plan.error is not None:
             return None
+        # Arguments are as they were requested, which is no news.
         made = [op for op in self.plan.ops if op.kind != "argument"]
         return sum(bool(op.spec.axes) for op in made), len(made)
 
