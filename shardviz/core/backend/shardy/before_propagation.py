@@ -11,8 +11,7 @@ inlines when the program is in HLO (`call-inliner`). jaxlib offers neither, and 
 own pass `inline` leaves calls alone in its registry. So the plan does the same here, of
 the simplifications for those that jax's own lowerings call for: a product with ones, a
 sum with zeros, a conversion to the same type, a slice at constant positions, a
-transpose of a transpose. It computes no constants: on none of the test programs would
-that change a sharding (jaxlib 0.10.0). What was inlined keeps its
+transpose of a transpose, an operation on constants. What was inlined keeps its
 location, and that of every call around it, as a `callsite` in MLIR's words; each call
 has a number, since two may stand on one line.
 """
@@ -22,10 +21,12 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
 
 from shardviz.core.backend.shardy.attributes import NUMBERED_CALL, defining_op
 
@@ -35,13 +36,28 @@ READ_BY_LOOP = "shardviz.read_by_loop"
 _ATTRIBUTES, _INLINEABLE = "mhlo.frontend_attributes", "inlineable"
 # What has effects beside its results, or that XLA takes to have some, such as
 # collectives.
-_KEPT = frozenset({
-    "stablehlo.all_gather", "stablehlo.all_reduce", "stablehlo.all_to_all",
-    "stablehlo.collective_broadcast", "stablehlo.collective_permute",
-    "stablehlo.reduce_scatter", "stablehlo.cross-replica-sum", "stablehlo.infeed",
-    "stablehlo.outfeed", "stablehlo.recv", "stablehlo.send", "stablehlo.rng",
-    "stablehlo.return", "stablehlo.create_token", "stablehlo.after_all",
-})  # fmt: skip
+_KEPT = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        *(
+            "all_gather",
+            "all_reduce",
+            "all_to_all",
+            "collective_broadcast",
+            "collective_permute",
+        ),
+        *(
+            "reduce_scatter",
+            "cross-replica-sum",
+            "infeed",
+            "outfeed",
+            "recv",
+            "send",
+            "rng",
+        ),
+        *("return", "create_token", "after_all"),
+    )
+)
 _RETURNS = frozenset({"stablehlo.return", "sdy.return"})
 # Beside StableHLO's; the second has the effects of the operations in it.
 _PURE = frozenset({"sdy.sharding_constraint", "sdy.manual_computation"})
@@ -100,20 +116,16 @@ def remove_dead(module: Any) -> None:
 
 def functions_of(module: Any) -> dict[str, Any]:
     """The functions of a module, by name."""
-    functions = {}
-    for item in module.regions[0].blocks[0].operations:
-        op = item.operation
-        if op.name == "func.func":
-            functions[op.attributes["sym_name"].value] = op
-    return functions
+    tops = [item.operation for item in module.regions[0].blocks[0].operations]
+    return {
+        op.attributes["sym_name"].value: op for op in tops if op.name == "func.func"
+    }
 
 
 def callee(call: Any, functions: dict[str, Any]) -> Any:
     """The function that a `func.call` calls, or None where its body is elsewhere."""
-    function = functions.get(call.attributes["callee"].value)
-    if function is None or not function.regions[0].blocks:
-        return None
-    return function
+    found = functions.get(call.attributes["callee"].value)
+    return found if found is not None and found.regions[0].blocks else None
 
 
 def _is_inlineable(call: Any) -> bool:
@@ -133,10 +145,7 @@ def _inlined(call: Any, function: Any, number: int) -> list[Any]:
     *body, returned = [item.operation for item in block.operations]
     calls = []
     for op in body:
-        inside = [op]
-        if len(op.regions):  # most have none, and to walk takes its time
-            inside += operations_in(op)
-        for inner in inside:
+        for inner in (op, *operations_in(op)) if len(op.regions) else (op,):
             inner.location = ir.Location.callsite(inner.location, [around])
             if inner.name == CALL:
                 calls.append(inner)
@@ -154,19 +163,15 @@ def _calls_in(op: Any) -> list[Any]:
 
 def operations_in(op: Any, inner_first: bool = False) -> list[Any]:
     """The operations in another in program order, each before or after those in it."""
-    walked: list[Any] = []
+    found: list[Any] = []
 
     def keep(inner: Any) -> ir.WalkResult:
-        walked.append(inner)
+        found.append(inner)
         return ir.WalkResult.ADVANCE
 
     # jaxlib's own traversal takes a third of the time of one over regions and blocks.
-    # It also visits the operation itself, as the last one or the first.
-    if inner_first:
-        op.walk(keep, ir.WalkOrder.POST_ORDER)
-        return walked[:-1]
-    op.walk(keep, ir.WalkOrder.PRE_ORDER)
-    return walked[1:]
+    op.walk(keep, ir.WalkOrder.POST_ORDER if inner_first else ir.WalkOrder.PRE_ORDER)
+    return found[:-1] if inner_first else found[1:]
 
 
 def _remove_dead_in(op: Any) -> None:
@@ -182,10 +187,7 @@ def _remove_dead_in(op: Any) -> None:
 
 
 def _is_read(op: Any) -> bool:
-    for result in op.results:
-        for _ in result.uses:
-            return True
-    return False
+    return any(True for result in op.results for _ in result.uses)
 
 
 def _has_effects(op: Any) -> bool:
@@ -194,13 +196,15 @@ def _has_effects(op: Any) -> bool:
         return effect is not None and bool(effect)
     if op.name in _KEPT or not (op.name in _PURE or op.name.startswith("stablehlo.")):
         return True
-    for region in op.regions:
-        for block in region.blocks:
-            for item in block.operations:
-                inner = item.operation
-                if inner.name not in _RETURNS and _has_effects(inner):
-                    return True
-    return False
+    inner = (
+        item
+        for region in op.regions
+        for block in region.blocks
+        for item in block.operations
+    )
+    return any(
+        i.operation.name not in _RETURNS and _has_effects(i.operation) for i in inner
+    )
 
 
 #: The attribute of a replacement that holds the name of the operation it replaces.
@@ -219,12 +223,46 @@ _NEUTRAL = {
     "stablehlo.add": (0, True),
     "stablehlo.subtract": (0, False),
 }
+# What XLA computes where all operands are constants of one number each. What is not
+# here it leaves alone, among others `floor`, `power` and `exponential_minus_one`.
+_COMPUTED: dict[str, Callable[..., Any]] = {
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply,
+    "maximum": np.maximum, "minimum": np.minimum, "abs": np.abs,
+    "negate": np.negative, "sign": np.sign, "sine": np.sin, "cosine": np.cos, "tan": np.tan,
+    "tanh": np.tanh, "exponential": np.exp, "log": np.log, "sqrt": np.sqrt, "square": np.square,
+    "rsqrt": lambda x: 1 / np.sqrt(x), "logistic": lambda x: 1 / (1 + np.exp(-x)),
+    "round_nearest_even": np.round, "and": np.bitwise_and, "or": np.bitwise_or,
+    "divide": lambda x, y: x / y if isinstance(x, np.floating) else np.trunc(x / y),
+    "remainder": np.fmod, "clamp": lambda low, x, high: np.minimum(np.maximum(low, x), high),
+    "select": lambda which, one, two: one if which else two,
+}  # fmt: skip
+# The same for what moves numbers; concatenations of equal ones are among these.
+_MOVES = frozenset(
+    {
+        "broadcast_in_dim",
+        "reshape",
+        "transpose",
+        "slice",
+        "reverse",
+        "convert",
+        "dynamic_slice",
+    }
+)
+#: What XLA computes or moves, as MLIR names it.
+_FOLDED = frozenset(
+    f"stablehlo.{name}"
+    for name in (*_COMPUTED, *_MOVES, "compare", "concatenate", "not")
+)
 #: The most frequent of those that no rule here is about.
 _NEVER_SIMPLER = frozenset(
     f"stablehlo.{name}"
     for name in ("constant", "dot_general", "reduce", "return", "iota", "pad")
 )
 _ELEMENT = re.compile(r"u?i(\d+)|b?f\d\w*")
+_COMPARED = {
+    "LT": np.less, "LE": np.less_equal, "GT": np.greater,
+    "GE": np.greater_equal, "EQ": np.equal, "NE": np.not_equal,
+}  # fmt: skip
 
 
 def simplify(module: Any) -> None:
@@ -241,8 +279,13 @@ def simplify(module: Any) -> None:
         for op in operations_in(module):
             if (name := op.name) in _NEVER_SIMPLER:
                 continue
-            if name == "stablehlo.dynamic_slice":
+            if (number := _computed(op)) is not None:
+                with op.location:
+                    _put_number(number, op)
+            elif name == "stablehlo.dynamic_slice":
                 _slice(op)
+            elif name == "stablehlo.gather":
+                _slice_of_gather(op)
             elif (same := _unchanged(op)) is not None:
                 _put(same, op)
             elif name == _TRANSPOSE and _moves_only_ones(op):
@@ -253,6 +296,8 @@ def simplify(module: Any) -> None:
                 _reshape_once(op)
             elif name == _BROADCAST and _adds_only_ones(op):
                 _reshape_once(op, "broadcast_in_dim")
+            elif name == "stablehlo.slice":
+                _slice_of_one(op)
 
 
 def _put(value: Any, op: Any) -> None:
@@ -289,23 +334,20 @@ def _reshape_once(op: Any, replaced: str = "") -> None:
     if value.type == op.results[0].type:
         _put(value, op)
         return
-    attributes = {}
-    if replaced:
-        attributes[REPLACES] = ir.StringAttr.get(replaced)
-    elif REPLACES in op.attributes:
-        attributes[REPLACES] = op.attributes[REPLACES]
+    replaced = replaced or (
+        op.attributes[REPLACES].value if REPLACES in op.attributes else ""
+    )
+    attributes = {REPLACES: ir.StringAttr.get(replaced)} if replaced else {}
     _replace(op, _RESHAPE, value, attributes)
 
 
 def _moves_only_ones(op: Any) -> bool:
     """Whether a transpose leaves all dimensions but those of size one in their order."""
     shape = ir.ShapedType(op.operands[0].type).shape
-    order = [dim for dim in _permutation(op) if shape[dim] != 1]
+    order = [
+        d for d in ir.DenseI64ArrayAttr(op.attributes["permutation"]) if shape[d] != 1
+    ]
     return order == sorted(order)
-
-
-def _permutation(op: Any) -> list[int]:
-    return list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
 
 
 def _transpose_once(op: Any) -> None:
@@ -313,8 +355,10 @@ def _transpose_once(op: Any) -> None:
     inner = defining_op(op.operands[0])
     if inner is None or inner.name != _TRANSPOSE:
         return
-    first = _permutation(inner)
-    order = [first[dim] for dim in _permutation(op)]
+    outer, first = (
+        list(ir.DenseI64ArrayAttr(o.attributes["permutation"])) for o in (op, inner)
+    )
+    order = [first[dim] for dim in outer]
     if order == sorted(order):
         _put(inner.operands[0], op)
     else:
@@ -324,9 +368,42 @@ def _transpose_once(op: Any) -> None:
 
 def _adds_only_ones(op: Any) -> bool:
     """Whether a broadcast only adds dimensions of size one, as a reshape does."""
-    before = ir.ShapedType(op.operands[0].type).shape
-    after = ir.ShapedType(op.results[0].type).shape
+    before, after = (
+        ir.ShapedType(v.type).shape for v in (op.operands[0], op.results[0])
+    )
     return math.prod(before) == math.prod(after) and bool(before) and _in_order(op)
+
+
+def _slice_of_one(op: Any) -> None:
+    """Slices the one operand of a concatenation that a slice of the concatenation lies
+    in.
+    """
+    joined = defining_op(op.operands[0])
+    if joined is None or joined.name != "stablehlo.concatenate":
+        return
+    dim = joined.attributes["dimension"].value
+    names = ("start_indices", "limit_indices", "strides")
+    starts, limits, strides = (
+        list(ir.DenseI64ArrayAttr(op.attributes[n])) for n in names
+    )
+    begin = 0
+    for part in joined.operands:
+        end = begin + ir.ShapedType(part.type).shape[dim]
+        if begin <= starts[dim] and limits[dim] <= end:
+            starts[dim], limits[dim] = starts[dim] - begin, limits[dim] - begin
+            if part.type == op.results[0].type:
+                _put(part, op)
+            else:
+                _replace(op, "stablehlo.slice", part, _slicing(starts, limits, strides))
+            return
+        begin = end
+
+
+def _slicing(
+    starts: list[int], limits: list[int], strides: list[int]
+) -> dict[str, Any]:
+    numbers = {"start_indices": starts, "limit_indices": limits, "strides": strides}
+    return {name: ir.DenseI64ArrayAttr.get(values) for name, values in numbers.items()}
 
 
 def _unchanged(op: Any) -> Any:
@@ -334,30 +411,27 @@ def _unchanged(op: Any) -> Any:
     name = op.name
     if name in _SAME:
         operand, result = op.operands[0], op.results[0]
-        if operand.type == result.type and _in_order(op):
-            return operand
-    elif name in _NEUTRAL:
+        return operand if operand.type == result.type and _in_order(op) else None
+    if name in _NEUTRAL:
         neutral, either = _NEUTRAL[name]
         first, second = op.operands
         if _number(second) == neutral:
             return first
-        if either and _number(first) == neutral:
-            return second
-    elif name == "stablehlo.select":
-        which, if_true, if_false = op.operands
-        if if_true == if_false or _is_same_number(if_true, if_false):
-            return if_true
-        chosen = _number(which)
-        if chosen is not None:
-            return if_true if chosen else if_false
+        return second if either and _number(first) == neutral else None
+    if name == "stablehlo.select":
+        if op.operands[1] == op.operands[2] or _is_same_number(*list(op.operands)[1:]):
+            return op.operands[1]
+        which = _number(op.operands[0])
+        return None if which is None else op.operands[1 if which else 2]
     return None
 
 
 def _is_same_number(one: Any, other: Any) -> bool:
     """Whether two constants are equal, as the branches of a gradient through zeros are."""
     number = _number(one)
-    # As text, since 0.0 == -0.0, and one may not stand for the other.
-    return number is not None and repr(number) == repr(_number(other))
+    return number is not None and repr(number) == repr(
+        _number(other)
+    )  # 0.0 is not -0.0
 
 
 def _in_order(op: Any) -> bool:
@@ -371,23 +445,101 @@ def _in_order(op: Any) -> bool:
 
 def _slice(op: Any) -> None:
     """Puts a slice in place of a dynamic slice at constant positions."""
-    positions = [_number(position) for position in list(op.operands)[1:]]
-    if None in positions:
+    starts = [_number(position) for position in list(op.operands)[1:]]
+    if None not in starts:
+        _slice_at(op, dict(enumerate(starts)))
+
+
+def _slice_of_gather(op: Any) -> None:
+    """The same for a gather of one slice, which is what `vmap` makes of a dynamic
+    slice.
+    """
+    indices = defining_op(op.operands[1])
+    numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    whole = len(numbers.offset_dims) == len(ir.ShapedType(op.results[0].type).shape)
+    if indices is None or not whole or list(numbers.collapsed_slice_dims):
         return
-    full = ir.ShapedType(op.operands[0].type).shape
-    sizes = ir.ShapedType(op.results[0].type).shape
-    starts, limits = [], []
-    for position, length, size in zip(positions, full, sizes, strict=True):
-        # A dynamic slice never leaves the array.
-        starts.append(min(max(int(position), 0), length - size))
-        limits.append(starts[-1] + size)
-    numbers = {
-        "start_indices": starts,
-        "limit_indices": limits,
-        "strides": [1] * len(starts),
-    }
-    attributes = {n: ir.DenseI64ArrayAttr.get(values) for n, values in numbers.items()}
+    parts = (
+        indices.operands
+        if indices.name == "stablehlo.concatenate"
+        else op.operands[1:2]
+    )
+    starts = [_number(part) for part in parts]
+    dims = list(numbers.start_index_map)
+    if None not in starts and len(starts) == len(dims):
+        _slice_at(op, dict(zip(dims, starts, strict=True)))
+
+
+def _slice_at(op: Any, positions: dict[int, Any]) -> None:
+    """Puts a slice in place of an operation; it begins at the positions, where they
+    fit.
+    """
+    full, sizes = (ir.ShapedType(v.type).shape for v in (op.operands[0], op.results[0]))
+    starts = [
+        min(max(int(positions.get(dim, 0)), 0), whole - size)
+        for dim, (whole, size) in enumerate(zip(full, sizes, strict=True))
+    ]
+    limits = [start + size for start, size in zip(starts, sizes, strict=True)]
+    attributes = _slicing(starts, limits, [1] * len(starts))
     _replace(op, "stablehlo.slice", op.operands[0], attributes)
+
+
+def _computed(op: Any) -> Any:
+    """The number that XLA computes for an operation on constants, or None."""
+    # What costs least is asked first: it decides for most operations.
+    if (name := op.name) not in _FOLDED:
+        return None
+    if name == _BROADCAST and not ir.ShapedType(op.operands[0].type).shape:
+        return None  # how a constant is written
+    if (first := _number(op.operands[0])) is None:
+        return None
+    name = (
+        op.attributes[REPLACES].value
+        if REPLACES in op.attributes
+        else name.partition(".")[2]
+    )
+    if f"stablehlo.{name}" not in _FOLDED or len(op.results) != 1:
+        return None
+    others = [] if name in _MOVES else list(op.operands)[1:]
+    numbers = [first, *(_number(operand) for operand in others)]
+    if None in numbers or (name == "concatenate" and len(set(numbers)) > 1):
+        return None
+    if name in _MOVES or name == "concatenate":
+        return numbers[0]
+    with np.errstate(all="ignore"):
+        if name == "not":
+            return None if not isinstance(numbers[0], np.bool_) else not numbers[0]
+        if name == "compare":
+            words = str(op.attributes["comparison_direction"])
+            return _COMPARED[words.rstrip(">").split()[-1]](*numbers)
+        return _COMPUTED[name](*numbers)
+
+
+def _put_number(number: Any, op: Any) -> None:
+    """Puts a constant in place of an operation, where its type can hold the number."""
+    shaped = ir.ShapedType(op.results[0].type)
+    element = shaped.element_type
+    if (found := _ELEMENT.fullmatch(str(element))) is None:
+        return
+    if found[1]:
+        bits = int(found[1])
+        if not np.isfinite(number) or abs(number) >= 2 ** (bits - (bits > 1)):
+            return
+        attribute = ir.IntegerAttr.get(element, int(number))
+    else:
+        attribute = ir.FloatAttr.get(element, float(number))
+    scalar = ir.RankedTensorType.get([], element)
+    value: dict[str, Any] = {"value": ir.DenseElementsAttr.get_splat(scalar, attribute)}
+    at = {"loc": op.location, "ip": ir.InsertionPoint(op)}
+    made = ir.Operation.create(
+        "stablehlo.constant", results=[scalar], attributes=value, **at
+    )
+    if shaped.shape:
+        nowhere: dict[str, Any] = {"broadcast_dimensions": ir.DenseI64ArrayAttr.get([])}
+        made = ir.Operation.create(
+            _BROADCAST, [op.results[0].type], [made.results[0]], nowhere, **at
+        )
+    _put(made.results[0], op)
 
 
 def _number(value: Any) -> Any:
@@ -409,6 +561,4 @@ def _number(value: Any) -> Any:
     number = attribute.get_splat_value().value
     if "f" in kind:
         return np.float64(number)
-    if kind == "i1":
-        return np.bool_(number)
-    return np.int64(number)
+    return np.bool_(number) if kind == "i1" else np.int64(number)

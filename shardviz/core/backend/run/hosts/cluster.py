@@ -231,7 +231,9 @@ class Engines:
     def is_stopped(self, rank: int) -> bool:
         """Whether an engine that is silent was stopped, or is out of sight."""
         pid = self.pids.get(rank)
-        return pid is None or status_of(pid) == "stopped"
+        if pid is None:
+            return not self.own  # one of ours imports jax before it says its process
+        return status_of(pid) == "stopped"
 
     def exit_of(self, rank: int) -> tuple[Exit | None, str]:
         """How an engine of ours ended, and what it printed of the cause."""
