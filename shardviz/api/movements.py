@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -185,8 +186,12 @@ def _movement_of_kind(
     names = mesh.axis_names
     if isinstance(axes, str):
         names = (axes,)
-    elif axes is not None:
+    elif isinstance(axes, Iterable):
         names = tuple(axes)
+    elif axes is not None:
+        raise ProgramError(
+            f"axes= is a mesh axis or a tuple of them; got {shown(axes)}."
+        )
     for name in names:
         mesh.require_axis(name)
     if not names or len(set(names)) < len(names):

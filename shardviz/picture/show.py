@@ -68,13 +68,12 @@ LETTERS = 110  # of a line of a picture of words
 
 def _draw_layout(layout: Layout, view: str = "array", **options: Any) -> Picture:
     """The blocks of an array (`"array"`), its devices (`"devices"`), or `"both"`."""
-    if view == "both":
-        return _called(_devices_and_array, layout, options, "picture")
     drawers = {
         "array": arrays.draw_layout_array,
         "devices": meshes.draw_layout_devices,
+        "both": _devices_and_array,
     }
-    if view not in drawers:
+    if not isinstance(view, str) or view not in drawers:
         raise ShardvizError(
             f"A layout is seen as 'array', 'devices' or 'both'; got {shown(view)}."
         )

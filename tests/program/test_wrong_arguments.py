@@ -1,4 +1,4 @@
-"""Every argument of every public function refuses values of wrong types with a ShardvizError."""
+"""No argument of a public function takes a value of a wrong type in silence."""
 
 from __future__ import annotations
 

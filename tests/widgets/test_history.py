@@ -18,5 +18,7 @@ def test_a_second_run_is_a_hit_and_an_edited_one_says_what_differs(eight_devices
     assert (first["found"], first["why"]) == ("miss", "Nothing was compiled before it.")
     assert second["found"] == "hit"
     assert third["found"] == "miss"
-    assert "w_in: shape [512, 2048] became [512, 4096]" in third["why"]
+    assert "w_in" in third["why"]
+    assert "w_out" in third["why"]
+    assert "mesh" not in third["why"]
     assert "compile" in first["jax"]

@@ -8,7 +8,7 @@ of `core/hardware/interconnect.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -356,6 +356,10 @@ def _apply(step: MovementStep, held: list[dict[int, np.ndarray]]) -> None:
 
 
 def _checked_values(values: Sequence[Any], movement: Movement) -> list[np.ndarray]:
+    if not isinstance(values, Iterable):
+        raise ProgramError(
+            f"A movement takes one array per device; got {shown(values)}."
+        )
     arrays = [np.asarray(value) for value in values]
     shapes = {a.shape for a in arrays}
     if len(arrays) != movement.size or len(shapes) > 1:

@@ -278,7 +278,7 @@ def checked_ids(devices: Any) -> np.ndarray:
     Raises:
         ProgramError: for anything else.
     """
-    if isinstance(devices, np.ndarray):
+    if isinstance(devices, np.ndarray) and devices.ndim and devices.dtype.kind in "iu":
         return devices.astype(np.int64)
     count = check_size(devices, "The number of devices", ProgramError)
     if not 1 <= count <= MOST_DEVICES:
@@ -482,7 +482,8 @@ def chosen_algorithm(
     rows: np.ndarray | None,
 ) -> Algorithm:
     """The algorithm that was asked for, or the one that suits the group."""
-    if asked is not None and asked not in ALGORITHMS:
+    known = isinstance(asked, str) and asked in ALGORITHMS
+    if asked is not None and not known:
         raise ProgramError(
             f"algorithm= is one of {listed(ALGORITHMS)}; got {shown(asked)}."
             f"{suggestion(asked, ALGORITHMS)}"

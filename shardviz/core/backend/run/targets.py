@@ -35,7 +35,7 @@ from shardviz.core.backend.devices import (
 )
 from shardviz.core.backend.jax_compat import backend_started
 from shardviz.core.errors import TargetError
-from shardviz.core.format import listed, plural, shown
+from shardviz.core.format import by_count, listed, plural, shown
 from shardviz.core.hardware.chips import CHIPS
 from shardviz.core.hardware.topology import (
     EXAMPLES,
@@ -220,9 +220,11 @@ def device_mesh(mesh: MeshSpec, target: Target) -> Mesh:
     chosen = devices_for(mesh, devices_of(target))
     if not own_devices(chosen):
         here = jax.process_index()
+        owners = processes_of(chosen)
+        word = by_count(len(owners), "process", "processes")
         raise TargetError(
             f"Process {here} has nothing to run: all {plural(mesh.size, 'device')} of"
-            f" the mesh belong to processes {listed(processes_of(chosen))}. Use a mesh"
+            f" the mesh belong to {word} {listed(owners)}. Use a mesh"
             f" over all {plural(jax.device_count(), 'device')}, or leave this call out"
             f" in process {here}."
         )

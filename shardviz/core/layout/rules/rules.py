@@ -74,11 +74,12 @@ class Dialect(enum.Enum):
             RuleError: if there is none, or it does not do.
         """
         known = [d.value for d in Dialect if paths or not d.by_path]
-        name = value
+        name = ""
         if isinstance(value, str):
             name = value.lower()
         for dialect in Dialect:
-            if name not in (dialect, dialect.value):
+            # By identity: an array that is compared gives an array, which is no answer.
+            if value is not dialect and name != dialect.value:
                 continue
             if dialect.by_path and not paths:
                 raise RuleError(
