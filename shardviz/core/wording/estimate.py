@@ -63,7 +63,6 @@ def why_summed(cause: SumCause) -> str:
     part = "each device has a part of the result"
     if cause.code == "inner":
         does = f"sums over its inner dimension, which is {split}"
-        part = "each device has a part of the sum"
     elif cause.code == "reduce":
         verb = reduces(cause.reducer, "combines")
         does = f"{verb} over {along(cause.dims)}, {split}"

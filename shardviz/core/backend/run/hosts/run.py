@@ -308,22 +308,13 @@ class OnHosts(Runner):
 
 # Of the stages that are shown.
 _ORDER = {"compile": 0, "place": 1, "run": 2, "check": 3}
-# Fields of a report that the processes fill in.
+# Fields of a report that the processes fill in. The mesh is known here, with the
+# process of each device.
 _TAKEN_OVER = (
+    *(name for name in worker_run.FROM_ELSEWHERE if name != "mesh"),
     "cache_hit",
     "compile_s",
-    "partition_s",
-    "place_s",
-    "run_s",
-    "runs_s",
-    "out_layouts",
-    "partitioned",
-    "collectives",
-    "memory",
-    "cost",
-    "loops",
     "checks",
-    "roofline",
     "processes",
     "error",
 )
