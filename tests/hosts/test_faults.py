@@ -100,6 +100,25 @@ def test_an_engine_that_is_ended_or_stopped_is_named_and_all_are_ended(hosts, ra
     assert "✗" in sv.text(hosts)
 
 
+def test_where_one_is_stopped_and_another_gives_up_the_stopped_one_is_named(hosts):
+    usable(hosts)
+    pids, begun = [p.pid for p in hosts.processes], []
+
+    def hit() -> bool:
+        if not begun and hosts.stages == {0: "run", 1: "run"}:
+            begun.append(time.monotonic())
+            os.kill(pids[0], signal.SIGSTOP)
+            os.kill(pids[1], signal.SIGABRT)  # as jax does where it hears nothing of others
+        return False
+
+    program = sv.program(endless, X, mesh=hosts.mesh(data=4))
+    hosts.stages.clear()  # of the run before
+    report = run_program(program, target=hosts, cache=ExecutableCache(), cancelled=hit)
+    assert report.error.message.startswith(f"Process 0 (pid {pids[0]} on ")
+    assert "was stopped" in report.error.message
+    assert gone(pids)
+
+
 def test_a_run_leaves_no_folder_in_shared_memory(hosts):
     usable(hosts)
     assert left_by([p.pid for p in hosts.processes]) == []

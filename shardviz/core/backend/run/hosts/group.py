@@ -220,7 +220,7 @@ class Hosts(ProcessGroup):
                     answers[rank] = one.result()
                 except EngineLost:
                     pending[rank] = one
-                    raise self._lost(rank, one) from None
+                    raise self._first_lost(rank, pending, heard) from None
                 except Exception as error:  # noqa: BLE001  whatever the engine raised
                     refused = refused or error
                 process = getattr(answers.get(rank), "process", None)
@@ -251,9 +251,9 @@ class Hosts(ProcessGroup):
             heard: by rank the last beat of an engine, and when it was new.
         """
         ended = set(self._engines.ended())
-        for rank, one in pending.items():
+        for rank in pending:
             if rank in ended:
-                raise self._lost(rank, one)
+                raise self._first_lost(rank, pending, heard)
         now = time.monotonic()
         for rank, one in pending.items():
             beat = one.published("beat", 0)
@@ -262,8 +262,27 @@ class Hosts(ProcessGroup):
             silent = now - heard[rank][1]
             # A process of this machine may be late, as it computes; it is not lost.
             if silent > self.heartbeat and self._engines.is_stopped(rank):
-                why = f"was stopped, or its machine is gone: silent for {silent:.0f} s."
-                raise self._lost(rank, one, why)
+                raise self._silent(rank, one, silent)
+
+    def _first_lost(
+        self,
+        ended: int,
+        pending: Mapping[int, Pending],
+        heard: Mapping[int, tuple[int, float]],
+    ) -> EngineLost:
+        """The error where a process has ended: of that one, or of the one it waited for.
+
+        A process aborts where it hears nothing of a stopped one for as long as we wait
+        ourselves, so it may be seen to end first.
+        """
+        for rank, one in pending.items():
+            if rank in self._engines.pids and self._engines.is_stopped(rank):
+                return self._silent(rank, one, time.monotonic() - heard[rank][1])
+        return self._lost(ended, pending[ended])
+
+    def _silent(self, rank: int, call: Pending, seconds: float) -> EngineLost:
+        why = f"was stopped, or its machine is gone: silent for {seconds:.0f} s."
+        return self._lost(rank, call, why)
 
     def refuse_lost(self) -> None:
         """Refuses a group that cannot be used, or of which an engine has ended since.
