@@ -20,6 +20,7 @@ import pytest
 
 if TYPE_CHECKING:
     from shardviz.core.program.contracts import Expectation
+    from shardviz.core.program.lock import Lock
 
 FOLDER = "shardviz_locks"
 OPTION = "--shardviz-update"
@@ -28,12 +29,8 @@ _written = pytest.StashKey[dict[Path, str]]()  # the test that wrote a lock in t
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds `--shardviz-update`."""
-    parser.getgroup("shardviz").addoption(
-        OPTION,
-        action="store_true",
-        default=False,
-        help="write the locks of the shardviz_lock fixture where they differ or are missing",
-    )
+    group, about = parser.getgroup("shardviz"), "writes differing locks"
+    group.addoption(OPTION, action="store_true", default=False, help=about)
 
 
 @pytest.fixture
@@ -83,90 +80,70 @@ class LockChecker:
         """
         __tracebackhide__ = True
         from shardviz.api.programs import expect
-        from shardviz.core.errors import ContractError, ShardvizError
-        from shardviz.core.program.lock_files import read_lock
+        from shardviz.core.errors import ContractError
+        from shardviz.core.program.lock import read_lock
 
         file = self._file(name)
         expected = expect(thing, target=target)
         made = expected.locked(collectives)
-        before = None
-        if file.exists():
-            try:
-                before = read_lock(file)
-            except ShardvizError:
-                if not self._config.getoption(OPTION):
-                    raise
-        lacks = (
-            before is not None
-            and before.collectives is None
-            and made.collectives is not None
-        )
         if self._config.getoption(OPTION):
-            if before is None or lacks or not _holds(before, made):
-                self._write(made, file)
-        elif before is None:
+            self._update(made, file)
+            return expected
+        if not file.exists():
             raise ContractError(
-                f"There is no lock {self._shown(file)} yet. Write it with pytest {OPTION}, look at"
-                " it, and commit it."
+                f"There is no lock {self._shown(file)} yet. Write it with pytest {OPTION},"
+                " look at it, and commit it."
             )
-        elif lacks:
+        before = read_lock(file)
+        if before.collectives is None and made.collectives is not None:
             raise ContractError(
-                f"The lock {self._shown(file)} has no collectives. Write it again with pytest"
-                f" {OPTION}, or give collectives=False."
+                f"The lock {self._shown(file)} has no collectives. Write it again with"
+                f" pytest {OPTION}, or give collectives=False."
             )
-        else:
-            expected.matches(file)
-        return expected
+        return expected.matches(file)
 
     def _file(self, name: str | None) -> Path:
         from shardviz.core.errors import ProgramError
         from shardviz.core.format import shown
 
         if name is not None:
-            if not isinstance(name, str) or not re.fullmatch(
-                r"[\w\-][\w.\- ]{0,150}", name
-            ):
+            if not re.fullmatch(r"[\w\-][\w.\- ]{0,150}", name):
                 raise ProgramError(
-                    "The name of a lock is letters, digits, dots and dashes, as it is the name of"
-                    f" a file; got {shown(name)}."
+                    "The name of a lock is letters, digits, dots and dashes, as it is the"
+                    f" name of a file; got {shown(name)}."
                 )
             return self._folder / f"{name}.json"
         self._calls += 1
         number = ""
         if self._calls > 1:  # a test with one lock needs no number
             number = f"-{self._calls}"
-        node = self._node.nodeid.partition("::")[2] or self._node.name
-        words = re.sub(
-            r"[^\w.\-]+", "-", f"{self._node.path.stem}.{node.replace('::', '.')}"
-        )
+        node = self._node.nodeid.partition("::")[2].replace("::", ".")
+        words = re.sub(r"[^\w.\-]+", "-", f"{self._node.path.stem}.{node}")
         return self._folder / f"{words.strip('-')[:150]}{number}.json"
 
-    def _write(self, made: Any, file: Path) -> None:
+    def _update(self, made: Lock, file: Path) -> None:
         __tracebackhide__ = True
         from shardviz.core.errors import ContractError
+        from shardviz.core.program.lock import read_lock
 
         written = self._config.stash.setdefault(_written, {})
         if file in written:
+            if read_lock(file).diff(made).same:
+                return
             raise ContractError(
-                f"{written[file]} has written the lock {self._shown(file)} in this run, and here it"
-                " is another. Give one of them a name: shardviz_lock(program, 'name')."
+                f"{written[file]} has written the lock {self._shown(file)} in this run,"
+                " and here it is another. Give one of them a name:"
+                " shardviz_lock(program, 'name')."
             )
-        made.write(file)
-        written[file] = self._node.nodeid
-        self._node.user_properties.append(("shardviz_lock", self._shown(file)))
+        if made.update(file):
+            written[file] = self._node.nodeid
+            self._node.user_properties.append(("shardviz_lock", self._shown(file)))
 
     def _shown(self, file: Path) -> str:
         root = self._config.rootpath
         if file.is_relative_to(root):
             file = file.relative_to(root)
         return file.as_posix()
-
-
-def _holds(before: Any, made: Any) -> bool:
-    """Whether a lock says the same; one with collectives cannot say so of specs alone."""
-    if before.collectives is not None and made.collectives is None:
-        return False
-    return before.diff(made).same
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -183,4 +160,4 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     for file in sorted(files):
         terminalreporter.line(f"written: {file}")
     if not files:
-        terminalreporter.line("every lock is as it was")
+        terminalreporter.line("none was written")

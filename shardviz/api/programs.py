@@ -423,7 +423,7 @@ def lock(thing: Any, *, collectives: bool = True, target: Any = None) -> Lock:
 
     Args:
         thing: a Program; a Plan or an Audit, for specs alone; Stages; or the path of a
-            lock's file, or of one of MaxText's records of shardings, which is read.
+            lock's file, which is read.
         collectives: whether to compile a Program, for its collectives.
         target: what to compile it for, as for `sv.expect`.
 
@@ -437,11 +437,11 @@ def lock(thing: Any, *, collectives: bool = True, target: Any = None) -> Lock:
 
     >>> import shardviz as sv
     >>> found = lock(sv.audit([("w", (512, 2048), "embed mlp")], [("mlp", "model")], "model=2"))
-    >>> found.arrays["w"].text
+    >>> found.arrays["w"]
     "float32[512, 2048] P(None, 'model')"
     """
     from shardviz.core.program.contracts import Expectation
-    from shardviz.core.program.lock_files import read_lock
+    from shardviz.core.program.lock import read_lock
 
     if isinstance(thing, (str, os.PathLike)):
         return read_lock(thing)

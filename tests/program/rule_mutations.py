@@ -1,7 +1,6 @@
 """Every single change of one rule of the gallery's tables, and whether a lock notices it.
 
     python -m tests.program.rule_mutations             every table with every program, by plans
-    python -m tests.program.rule_mutations --compile   each program's own table, with collectives
 
 What changes is decided by flax: a rule acts on the arguments of these programs alone, so that
 where `flax.linen.logical_to_mesh_axes` gives every argument the spec that it had, the program is
@@ -74,59 +73,35 @@ def specs_by_flax(program: Program) -> tuple[object, ...]:
     return tuple(found)
 
 
-def verdict(program: Program, lock: Lock, changed: Program, collectives: bool) -> str:
+def verdict(program: Program, lock: Lock, changed: Program) -> str:
     """What the lock says of a changed program, compared with flax."""
     differs = specs_by_flax(program) != specs_by_flax(changed)
     try:
-        found = lock.diff(sv.lock(changed, collectives=collectives))
+        found = lock.diff(sv.lock(changed, collectives=False))
     except sv.ShardvizError:
         return "refused, as it cannot be laid out" if differs else "REFUSED, AND NOTHING CHANGED"
     if found.same:
         return "MISSED" if differs else "holds: no spec changes"
-    if not differs:
-        return "FALSE ALARM"
-    moves = bool(found.gained or found.lost)
-    return "caught: specs and collectives" if moves else "caught: specs"
+    return "caught" if differs else "FALSE ALARM"
 
 
-def partitioned(program: Program) -> Counter:
-    """The collectives of a program, straight from the report."""
-    some = sv.compile(program, "cpu").partitioned or ()
-    return Counter((c.kind, c.mesh_axes, c.bytes_per_device, c.trips) for c in some)
-
-
-def wrong_about_collectives(program: Program, changed: Program, lock: Lock) -> bool:
-    """Whether the lock and the reports disagree on whether the collectives changed."""
-    try:
-        found = lock.diff(sv.lock(changed))
-    except sv.ShardvizError:
-        return False
-    moves = bool(found.gained or found.lost)
-    return moves != (partitioned(program) != partitioned(changed))
-
-
-def main(arguments: list[str]) -> int:
+def main() -> int:
     """Prints how many mutations were caught, and each that was not."""
-    compiled, counts, shown = "--compile" in arguments, Counter(), 0
+    counts, shown = Counter(), 0
     for name, one in programs_by_name().items():
-        subjects = [one] if compiled else [one, *(with_table(one, t) for t in rules.names())]
-        for program in subjects:
+        for program in [one, *(with_table(one, table) for table in rules.names())]:
             try:
-                lock = sv.lock(program, collectives=compiled)
+                lock = sv.lock(program, collectives=False)
             except sv.ShardvizError:
                 counts["tables that cannot lay out the program"] += 1
                 continue
-            axes = tuple(program.mesh.shape)
             known: dict[tuple, str] = {}  # mutations that give the same specs are the same program
-            for words, table in mutations(program.rules or Rules(()), axes):
+            for words, table in mutations(program.rules or Rules(()), tuple(program.mesh.shape)):
                 changed = program.replace(rules=table)
                 ours = tuple((str(r.spec), r.problem) for r in changed.requests)
                 key = specs_by_flax(changed), ours
                 if key not in known:
-                    known[key] = verdict(program, lock, changed, compiled)
-                    if compiled and wrong_about_collectives(program, changed, lock):
-                        known[key] = "WRONG ABOUT COLLECTIVES"
-                    counts["programs locked"] += 1
+                    known[key] = verdict(program, lock, changed)
                 counts[known[key]] += 1
                 if known[key].isupper() and (shown := shown + 1) < 20:
                     print(f"{known[key]}: {name}, {words}")
@@ -145,4 +120,4 @@ def sample(every: int) -> list[tuple[Program, str, Rules]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -17,13 +16,11 @@ from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.trees.audit import audit
 from shardviz.core.program.lock import (
     Lock,
-    LockedArray,
     LockedCollective,
     device_order,
     lock_plan,
-    plain_path,
+    parse_lock,
 )
-from shardviz.core.program.lock_files import parse_lock
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.report import Collective, Failure, Report
@@ -31,7 +28,6 @@ from shardviz.gallery import programs, puzzles
 from tests.program.rule_mutations import sample, verdict
 
 LOCKS = Path(__file__).parent / "locks"
-MAXTEXT = Path(__file__).parents[2].parent / "shared" / "data" / "maxtext"
 MESH = make_mesh(data=4, model=2)
 RULES = [("batch", "data"), ("mlp", "model"), ("embed", None)]
 ROWS = [
@@ -150,34 +146,19 @@ def test_arrays_that_differ_in_their_layer_only_change_in_one_line():
 def test_the_version_of_jax_is_named_where_something_changed_and_only_there():
     old = moves_locked(gather(0))
     new = Lock(**{**vars(moves_locked(gather(0, 512))), "made_with": {"jax": "9.9"}})
-    assert old.diff(new).lines[-1] == (
-        f"The lock was made with jax {old.made_with['jax']}, and this is 9.9. Every spec is as"
-        " locked: XLA's partitioner chose otherwise."
-    )
+    assert f"jax {old.made_with['jax']}, and this is 9.9" in old.diff(new).lines[-1]
     same = Lock(**{**vars(moves_locked(gather(0))), "made_with": {"jax": "9.9", "target": "TPU"}})
     assert old.diff(same).lines == ("Nothing changed.",)
 
 
-NAMES = st.lists(
-    st.from_regex(r"(layers|w|b|\{|\}|\.\.|[0-9]{1,2}|/|,|é){1,6}", fullmatch=True),
-    max_size=30,
-    unique=True,
+NAME = r"(layers|w|b|\{|\}|\.\.|[0-9]{1,2}|/|,|é){1,6}"
+ARRAYS = st.sampled_from(
+    ["float32[8] P()", "key<fry>[8, 8] P('data') in pinned_host, donated", "int4[] unknown"]
 )
 
 
-@given(NAMES, st.randoms(use_true_random=False))
-def test_any_names_come_back_in_any_order(names, rng):
-    specs_ = ["P()", "P('data')", "P(None, ('data', 'model'))", "unknown"]
-    arrays = {
-        n: LockedArray(
-            rng.choice(["float32", "key<fry>"]),
-            (8, 8),
-            rng.choice(specs_),
-            rng.choice(["", "pinned_host"]),
-            rng.choice([False, True]),
-        )
-        for n in names
-    }
+@given(st.dictionaries(st.from_regex(NAME, fullmatch=True), ARRAYS, max_size=30), st.randoms())
+def test_any_names_come_back_in_any_order(arrays, rng):
     lock = Lock("f", "data=4, model=2", arrays)
     shuffled = list(arrays.items())
     rng.shuffle(shuffled)
@@ -208,10 +189,7 @@ def test_arrays_of_one_name_are_kept_apart():
         '{"a": 1}',
         '{"shardviz_lock": 1}',
         '{"shardviz_lock": 2, "arrays": [1]}',
-        '{"shardviz_lock": 2, "arrays": {"w": "f32[8] P("}}',
         '{"shardviz_lock": 2, "arrays": {}, "collectives": [{"kind": "x"}]}',
-        '{".w": {"partition_spec": ["embed"], "shape": [8]}}',
-        '{"Activation Sharding Dump": [{"x": 3}]}',
     ],
 )
 def test_what_is_no_lock_is_refused_with_the_name_of_its_file(text):
@@ -241,7 +219,7 @@ def test_what_failed_cannot_be_locked(at):
     plan, report = plan_of()
     failed = Failure("trace", "The shapes do not fit.")
     plan = Plan("step", MESH, error=failed) if at == "plan" else plan
-    with pytest.raises(sv.ShardvizError, match=r"nothing to lock of step\. trace: The shapes"):
+    with pytest.raises(sv.ShardvizError, match="The shapes do not fit"):
         lock_plan(plan, report.replace(error=failed))
 
 
@@ -288,81 +266,7 @@ def test_devices_of_other_numbers_in_the_same_order_are_the_same():
 def test_an_audit_says_which_memory_and_not_what_is_donated():
     x = sv.array("x", (8, 4), spec="data").replace(memory_kind="pinned_host")
     lock = sv.lock(sv.audit({"x": x}, (), "data=4"))
-    (found,) = lock.arrays.values()
-    assert (found.memory, found.donated) == ("pinned_host", None)
-
-
-# MaxText's records.
-
-NAMED = {
-    ".params/['params']/['mlp']/['wi']": {
-        "mesh": {"axis_names": ["data", "model"], "shape": {"data": 4, "model": 2}},
-        "partition_spec": [["data", "model"], None],
-        "shape": [512, 2048],
-    },
-    ".step": {
-        "mesh": {"axis_names": ["data", "model"], "shape": {"data": 4, "model": 2}},
-        "partition_spec": [],
-        "shape": [],
-    },
-}
-ACTIVATIONS = {
-    "Activation Sharding Dump": [
-        {"linears/x: bfloat16[64,512]": {"logic_axes": "Unknown", "PartitionSpec": "P('data',)"}},
-        {"linears/x: bfloat16[64,8]": {"logic_axes": "('a',)", "PartitionSpec": "P(None, None)"}},
-    ]
-}  # fmt: skip
-
-
-def test_a_record_of_named_shardings_is_compared_with_an_audit_of_other_paths():
-    record = parse_lock(json.dumps(NAMED))
-    rows = [("params/params/mlp/wi", (512, 2048), "embed mlp"), ("step", (), ())]
-    rules = [("embed", ("data", "model"))]
-    assert record.diff(rows_locked(rows, rules)).same
-    found = record.diff(rows_locked(rows, [("embed", "data")]))
-    assert found.lines == (
-        "1 array changed.", "params/params/mlp/wi: P(('data', 'model')) -> P('data')",
-    )  # fmt: skip
-
-
-def test_a_record_of_activations():
-    record = parse_lock(json.dumps(ACTIVATIONS))
-    assert record.arrays == {
-        "linears/x": LockedArray("bfloat16", (64, 512), "P('data')"),
-        "linears/x (2)": LockedArray("bfloat16", (64, 8), "P()"),
-    }
-
-
-def test_a_long_path_whose_start_is_cut_off_is_compared_by_its_end():
-    name = ".opt_state/[0]/.mu/" + "/".join(f"['block_{n}']" for n in range(8)) + "/['kernel']"
-    row = {**NAMED[".step"], "shape": [8], "partition_spec": ["data"]}
-    record = parse_lock(json.dumps({name: row}))
-    now = rows_locked([(name, (8,), "batch")])
-    assert next(iter(now.arrays))[0] == "…"
-    assert record.diff(now).same
-
-
-def test_paths_are_compared_without_their_marks():
-    assert plain_path(".opt_state/[0]/.mu/['params']/['w-1']") == "opt_state/0/mu/params/w-1"
-
-
-@pytest.mark.skipif(not MAXTEXT.is_dir(), reason="the folder shared/data/maxtext is not here")
-@pytest.mark.parametrize("file", sorted(MAXTEXT.glob("*.json")), ids=lambda f: f.stem)
-def test_every_record_of_maxtext_is_an_audit_of_its_rules(file):
-    record = json.loads(file.read_text())
-    # As in an audit of the state itself: the record's own paths are longer than names may be.
-    rows = [(plain_path(r["path"]), r["shape"], r["logical_axes"]) for r in record["params"]]
-    rules = [tuple(rule) for rule in record["rules"]]
-    mesh = make_mesh([tuple(axis) for axis in record["mesh"]])
-    golden = sv.lock(file)
-    assert len(golden.arrays) == len(rows)
-    assert sv.expect(audit(rows, rules, mesh)).matches(golden)
-    # One rule less is noticed where it decides a parameter.
-    for index in range(0, len(rules), 7):
-        without = audit(rows, rules[:index] + rules[index + 1 :], mesh)
-        pairs = zip(without.rows, record["params"], strict=True)
-        moved = [r for r, p in pairs if not r.spec.equivalent(Spec.of(*p["partition_spec"]))]
-        assert len(golden.diff(sv.lock(without)).changed) == len(moved)
+    assert list(lock.arrays.values()) == ["float32[8, 4] P('data') in pinned_host"]
 
 
 # Programs.
@@ -411,9 +315,11 @@ def test_specs_alone_are_locked_without_a_compile(monkeypatch):
                          mesh="data=4")  # fmt: skip
     monkeypatch.setattr("shardviz.api.programs.compile", lambda *a: pytest.fail("compiled"))
     lock = sv.lock(program, collectives=False)
-    assert {n: a.spec for n, a in lock.arrays.items()} == {
-        "x": "P('data')", "w": "P()", "output": "P('data')",
-    }  # fmt: skip
+    assert lock.arrays == {
+        "x": "float32[8, 4] P('data')",
+        "w": "float32[4, 8] P()",
+        "output": "float32[8, 8] P('data')",
+    }
     assert sv.expect(program).matches(lock)
     assert lock.diff(sv.lock(sv.plan(program))).same
 
@@ -423,25 +329,14 @@ def test_sampled_mutations_of_rules_are_caught_where_flax_says_that_they_change_
     locks: dict[int, Lock] = {}
     for program, words, table in sample(every=19):
         lock = locks.setdefault(id(program), sv.lock(program, collectives=False))
-        said = verdict(program, lock, program.replace(rules=table), collectives=False)
+        said = verdict(program, lock, program.replace(rules=table))
         assert not said.isupper(), (words, said)
         found[said] += 1
-    assert min(found["caught: specs"], found["holds: no spec changes"]) >= 8
+    assert min(found["caught"], found["holds: no spec changes"]) >= 8
 
 
 def test_a_mutation_that_the_lock_does_not_see_would_be_found():
     program = programs.get("MLP")
     blind = sv.lock(program.replace(rules=sv.rules()), collectives=False)
-    assert verdict(program, blind, program.replace(rules=sv.rules()), False) == "MISSED"
-    assert verdict(program, blind, program, False) == "FALSE ALARM"
-
-
-def test_locks_and_differences_as_text():
-    lock = rows_locked([("w", (8, 8), "embed mlp"), ("b", (8,), "mlp")])
-    assert repr(lock) == "Lock(audit on data=4, model=2: 2 arrays)"
-    assert '"w": "float32[8, 8] P(None, \'model\')"' in sv.text(lock)
-    found = lock.diff(rows_locked([("w", (8, 8), "mlp embed")]))
-    assert repr(found) == "LockDiff(audit: 1 array changed, 1 gone)"
-    assert sv.text(found).splitlines()[-2:] == [
-        "w: P(None, 'model') -> P('model')", "Gone: b, float32[8] P('model')",
-    ]  # fmt: skip
+    assert verdict(program, blind, program.replace(rules=sv.rules())) == "MISSED"
+    assert verdict(program, blind, program) == "FALSE ALARM"

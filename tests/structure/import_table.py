@@ -123,8 +123,6 @@ PARTS = (
     Part(
         "__main__",
         (*_PROGRAM, "core.xla", "core.wording", "api"),
-        (),
-        ("core", "api"),
         dynamic=True,
     ),
     Part("types", (*_PROGRAM, "core", "picture")),

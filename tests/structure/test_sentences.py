@@ -65,7 +65,7 @@ STILL = {
     "core/layout/rules/rules.py": 8,
     "core/layout/rules/verdicts.py": 4,
     "core/program/constraints.py": 2,
-    "core/program/contracts.py": 2,
+    "core/program/contracts.py": 1,
     "core/program/movement.py": 3,
     "core/program/movement_steps.py": 1,
     "core/program/plan.py": 1,
@@ -85,7 +85,6 @@ STILL = {
     "picture/rules.py": 1,
     "picture/show.py": 1,
     "picture/tables.py": 1,
-    "pytest_plugin.py": 2,
     "widgets/state.py": 1,
 }
 

@@ -12,35 +12,34 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from shardviz.core.display import Fact
 from shardviz.core.errors import ContractError, ProgramError, TargetError
 from shardviz.core.format import plural, shown, suggestion
 from shardviz.core.hardware.topology import Topology, is_described
-from shardviz.core.layout.fit import Fit
+from shardviz.core.layout.array_spec import size_in_bytes
+from shardviz.core.layout.fit import Fit, Uncounted
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import parse_bytes
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.requests import Request
 from shardviz.core.layout.trees.audit import Audit
-from shardviz.core.program.broken import (
-    Broken,
-    Counted,
-    HeldArray,
-    Made,
-    compiled_array,
-    planned_array,
-    requested_array,
-)
 from shardviz.core.program.comparison import total_bytes
 from shardviz.core.program.lock import (
     Lock,
     lock_audit,
     lock_plan,
-    refuse_unknown_partitioning,
+    partitioned_of,
+    read_lock,
 )
-from shardviz.core.program.lock_files import read_lock
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import bytes_per_device, parent_axis
+from shardviz.core.program.plan_values import (
+    array_bytes,
+    bytes_per_device,
+    group_size,
+    parent_axis,
+)
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import (
     COLLECTIVE_KINDS,
@@ -51,7 +50,76 @@ from shardviz.core.program.report import (
 from shardviz.core.program.stages import Stages
 
 STAGES = ("partitioned", "compiled")
-PER = ("step", "collective", "device")
+PER = ("step", "collective", "device", *COLLECTIVE_KINDS)
+
+
+class HeldArray(NamedTuple):
+    """One array of what is checked.
+
+    Attributes:
+        name: its name.
+        bytes: its bytes, of all of it.
+        held: its bytes on each device.
+        is_split: whether it is split over any axis of more than one device.
+        spec: its spec.
+        request: what was requested for it, where that is known.
+    """
+
+    name: str
+    bytes: int
+    held: int
+    is_split: bool
+    spec: Spec | None
+    request: Request | None = None
+
+
+@dataclass(frozen=True)
+class Broken(Fact):
+    """What is expected and not so.
+
+    Attributes:
+        code: `"collectives"` (there are some), `"too much"` (they take more than a
+            limit), `"too large"` (for a limit or the memory of a device), `"not
+            split"`, `"differs"` (from a lock) or `"nothing"` (there is nothing to
+            check).
+        name: what is checked.
+        of: who made the collectives: `"propagated"` (an estimate), `"partitioned"` or
+            `"compiled"`; or what the bytes are of: `"arrays"` of an audit,
+            `"arguments"` of a program, `"ends"` (arguments and results of a plan) or
+            `"compiled"`.
+        target: what it was compiled for.
+        collectives: those that should not be there, or take too much.
+        kind: their kind; `""` for any.
+        over: the mesh axes that were named.
+        requests: what was requested for each argument, where that is known.
+        limit: the bytes that are allowed.
+        per: what the limit is for, a kind of collective, `"step"` or `"collective"`.
+        fit: what it needs of each device, and what there is.
+        arrays: the arrays that it is about, of a share those that are not split.
+        share: the share that should be split.
+        total: the bytes of all arrays.
+        differences: how it differs from the lock.
+        lock: the name of the lock.
+        error: of a program that has one.
+    """
+
+    code: str
+    name: str
+    of: str = ""
+    target: str = ""
+    collectives: tuple[Collective, ...] = ()
+    kind: str = ""
+    over: tuple[str, ...] = ()
+    requests: tuple[Request, ...] = ()
+    limit: int = 0
+    per: str = ""
+    fit: Fit | None = None
+    arrays: tuple[HeldArray, ...] = ()
+    share: float = 0.0
+    total: int = 0
+    differences: Any = None
+    lock: str = ""
+    error: Any = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,11 +155,7 @@ class Expectation:
                 "sv.expect takes a program, plan, report, stages or audit; got"
                 f" {shown(self.subject)}. Give sv.program(step, ...) or sv.audit(state, ...)."
             )
-        if not isinstance(self.stage, str) or self.stage not in STAGES:
-            hint = suggestion(self.stage, STAGES)
-            raise ProgramError(
-                f"{shown(self.stage)} is no stage that is compiled.{hint}"
-            )
+        _check_known(self.stage, STAGES, "compiled stage")
 
     def no(self, kind: str | None = None, *, over: Any = None) -> Expectation:
         """There is no collective of a kind, or over a mesh axis.
@@ -107,12 +171,9 @@ class Expectation:
             ShardvizError: for a kind or an axis that there is not, or an audit.
         """
         __tracebackhide__ = True
+        if kind is not None:
+            _check_known(kind, COLLECTIVE_KINDS, "kind of collective")
         axes = self._axes(over)
-        if kind is not None and (
-            not isinstance(kind, str) or kind not in COLLECTIVE_KINDS
-        ):
-            hint = suggestion(kind, COLLECTIVE_KINDS)
-            raise ProgramError(f"{shown(kind)} is no kind of collective.{hint}")
         some = [c for c in self._over(axes) if kind in (None, c.kind)]
         if some:
             raise self._of_collectives("collectives", some, axes, kind=kind or "")
@@ -143,13 +204,10 @@ class Expectation:
         """
         __tracebackhide__ = True
         most = parse_bytes(limit, "The limit", ProgramError)
-        if not isinstance(per, str) or per not in (*PER, *COLLECTIVE_KINDS):
-            known = (*PER, *COLLECTIVE_KINDS)
-            raise ProgramError(
-                f"A limit cannot be per {shown(per)}.{suggestion(per, known)}"
-            )
+        _check_known(per, PER, "kind of limit")
         if per == "device":
-            return self._at_most_memory(most)
+            self._check_memory(most, "", self.target)
+            return self
         axes = self._axes(over)
         some = self._over(axes)
         if per in COLLECTIVE_KINDS:
@@ -185,19 +243,7 @@ class Expectation:
         if wanted is None:
             wanted = self.target
         capacity, where = self._capacity(wanted)
-        held, counted = self._held()
-        fit = Fit(held, capacity, where)
-        if isinstance(self.subject, Program) and fit.ok:
-            report = self._compiled(wanted)
-            if (needed := needed_bytes(report.memory)) is None:
-                raise TargetError(
-                    f"The compiler for {where} does not say what {self._name} takes."
-                )
-            fit, counted = Fit(needed, capacity, where), Counted("compiled")
-        if not fit.ok:
-            raise self._broken(
-                "too large", fit=fit, counted=counted, arrays=self._arrays
-            )
+        self._check_memory(capacity, where, wanted)
         return self
 
     def sharded(self, at_least: float = 1.0) -> Expectation:
@@ -214,8 +260,7 @@ class Expectation:
             ShardvizError: for what is no share.
         """
         __tracebackhide__ = True
-        number = isinstance(at_least, (int, float)) and not isinstance(at_least, bool)
-        if not number or not 0 <= at_least <= 1:  # nan is no share either
+        if not 0 <= at_least <= 1:  # nan is no share either
             raise ProgramError(
                 f"A share is a number from 0 to 1; got {shown(at_least)}."
             )
@@ -232,7 +277,7 @@ class Expectation:
         A Program is compiled only where the lock has collectives.
 
         Args:
-            lock: a Lock, or the path of its file; also a record of MaxText's shardings.
+            lock: a Lock, or the path of its file.
 
         Raises:
             ContractError: with every difference.
@@ -244,8 +289,7 @@ class Expectation:
             before, name = lock, lock.name
         else:
             before, name = read_lock(lock), Path(lock).name
-        now = self._locked(before.collectives is not None)
-        differences = before.diff(now)
+        differences = before.diff(self._locked(before.collectives is not None))
         if not differences.same:
             raise self._broken("differs", differences=differences, lock=name)
         return self
@@ -274,16 +318,19 @@ class Expectation:
             raise ProgramError(
                 "A report does not know all that a lock holds. Give the program."
             )
-        return lock_plan(self._plan, self._report if collectives else None)
+        report = None
+        if collectives:
+            report = self._report
+        return lock_plan(self._plan, report)
 
-    # What is known of the subject.
+    # --- what is known of the subject -------------------------------------------------
 
     @property
     def _own(self) -> Any:
         """What is checked: of Stages their program, else the subject itself."""
-        return (
-            self.subject.program if isinstance(self.subject, Stages) else self.subject
-        )
+        if isinstance(self.subject, Stages):
+            return self.subject.program
+        return self.subject
 
     @property
     def _name(self) -> str:
@@ -291,10 +338,6 @@ class Expectation:
         if isinstance(own, Audit):
             return f"the audit on {own.mesh}"
         return own.name if isinstance(own, Program) else own.program
-
-    @property
-    def _mesh(self) -> MeshSpec | None:
-        return self._own.mesh
 
     @property
     def _requests(self) -> Sequence[Request]:
@@ -306,7 +349,9 @@ class Expectation:
     @cached_property
     def _plan(self) -> Plan | None:
         """The plan, where there is one or the subject can be planned."""
-        plan = self.subject.plan if isinstance(self.subject, Stages) else self.subject
+        plan = self.subject
+        if isinstance(plan, Stages):
+            plan = plan.plan
         if isinstance(plan, Program) and self.plan is not None:
             plan = self.plan(plan)
         return self._checked(plan) if isinstance(plan, Plan) else None
@@ -314,15 +359,16 @@ class Expectation:
     @cached_property
     def _report(self) -> Report | None:
         """What was compiled; None for an audit or a plan."""
-        if isinstance(self.subject, Program):
-            return self._compiled(self.target)
         report = self.subject
+        if isinstance(report, Program):
+            return self._compiled(self.target)
         if isinstance(report, Stages):
             report = report.report
         return self._checked(report) if isinstance(report, Report) else None
 
     def _compiled(self, target: Any) -> Report:
-        assert self.compile is not None, "made without a compiler"
+        assert self.compile is not None
+        # The one of the expectation's own target is kept.
         if target == self.target and "_report" in self.__dict__:
             return self.__dict__["_report"]
         report = self.compile(self.subject, target)
@@ -337,8 +383,7 @@ class Expectation:
         return made
 
     @cached_property
-    def _collectives(self) -> tuple[tuple[Collective, ...], Made]:
-        """Its collectives, and who made them."""
+    def _collectives(self) -> tuple[Collective, ...]:
         report = self._report
         if report is None:
             if self._plan is None:
@@ -346,101 +391,138 @@ class Expectation:
                     "An audit knows arrays and no collectives. Give sv.expect the"
                     " program that uses them."
                 )
-            return self._plan.collectives, Made("propagated")
+            return self._plan.collectives
         if report.collectives is None:
             raise ProgramError(
                 f"The report of {self._name} ends before its {self.stage} stage."
             )
-        made = Made(self.stage, report.target)
         if self.stage == "compiled":
-            return report.collectives, made
-        refuse_unknown_partitioning(report)
-        return report.partitioned or (), made
+            return report.collectives
+        return partitioned_of(report)
 
     @cached_property
     def _arrays(self) -> tuple[HeldArray, ...]:
         """Its arrays; of a program its arguments."""
-        if self._requests:
-            return tuple(map(requested_array, self._requests))
         arrays = []
+        for row in self._requests:
+            is_split = row.layout is not None and row.layout.num_blocks > 1
+            held, size = row.bytes_per_device or 0, row.array.bytes
+            arrays.append(HeldArray(row.path, size, held, is_split, row.spec, row))
         if isinstance(self.subject, Report):
             for name, layout in self._checked(self.subject).in_layouts.items():
-                arrays.append(compiled_array(name, layout))
-        elif self._plan is not None:
-            for op in self._plan.ops:
+                size = size_in_bytes(math.prod(layout.shape), layout.dtype)
+                held, is_split = layout.bytes_per_device, layout.num_blocks > 1
+                arrays.append(HeldArray(name, size, held, is_split, layout.spec))
+        elif isinstance(self.subject, Plan):
+            mesh = self.subject.mesh
+            for op in self._checked(self.subject).ops:
                 if op.kind == "argument":
-                    arrays.append(planned_array(op, self._plan.mesh))
+                    size, held = (
+                        array_bytes(op.shape, op.dtype),
+                        bytes_per_device(op, mesh),
+                    )
+                    is_split = group_size(op.spec.axes, mesh) > 1
+                    arrays.append(HeldArray(op.name, size, held, is_split, op.spec))
         return tuple(arrays)
 
-    # What is asked, and what is not so.
+    # --- what is asked, and what is not so --------------------------------------------
 
     def _axes(self, over: Any) -> tuple[str, ...]:
         """The mesh axes of `over`, checked."""
         if over is None:
             return ()
-        names = over.replace(",", " ").split() if isinstance(over, str) else over
-        if not isinstance(names, (tuple, list)) or not names:
+        names = over
+        if isinstance(over, str):
+            names = over.replace(",", " ").split()
+        if not names:
             raise ProgramError(
                 f"over= names mesh axes, such as 'data'; got {shown(over)}."
             )
-        mesh = self._mesh or MeshSpec((), ())
+        mesh = self._own.mesh or MeshSpec((), ())
         for name in names:
-            if not isinstance(name, str) or name not in mesh.shape:
-                hint = suggestion(name, mesh.shape)
-                raise ProgramError(f"The mesh {mesh} has no axis {shown(name)}.{hint}")
+            _check_known(name, mesh.shape, f"axis of {mesh}")
         return tuple(names)
 
     def _over(self, axes: tuple[str, ...]) -> list[Collective]:
         """The collectives over any of these axes; all where there are none."""
-        collectives, _ = self._collectives
         if not axes:
-            return list(collectives)
-        mesh = self._mesh
+            return list(self._collectives)
+        mesh = self._own.mesh
         if self._report is not None and self._report.mesh is not None:
             mesh = self._report.mesh
         over = []
-        for one in collectives:
+        for one in self._collectives:
             if any(crosses(one, axis, mesh) for axis in axes):
                 over.append(one)
         return over
 
-    def _at_most_memory(self, most: int) -> Expectation:
+    def _check_memory(self, most: int, where: str, target: Any) -> None:
+        """Raises where it takes more bytes on each device.
+
+        Args:
+            most: the bytes that there are.
+            where: of which device; `""` for a limit that somebody named.
+            target: what a Program is compiled for, where its arguments alone have room.
+        """
         __tracebackhide__ = True
-        held, counted = self._held()
-        if isinstance(self.subject, Program) and held <= most:
-            report = self._compiled(self.target)
-            held = needed_bytes(report.memory) or held
-            counted = Counted("compiled", report.target)
-        if held > most:
-            sizes = {"limit": most, "held": held, "counted": counted}
-            raise self._broken("memory", arrays=self._arrays, **sizes)
-        return self
+        report, left_out = None, Uncounted()
+        if isinstance(self.subject, Audit):
+            of, held = "arrays", self.subject.bytes_per_device
+            left_out = self.subject.uncounted
+        elif isinstance(self.subject, Program):
+            of, held = "arguments", sum(row.held for row in self._arrays)
+            if held <= most:
+                report = self._compiled(target)
+        elif self._report is None:
+            of, held = "ends", 0
+            plan = self._plan
+            assert plan is not None  # what has neither is an audit
+            for op in plan.ops:
+                if op.kind != "op":
+                    held += bytes_per_device(op, plan.mesh)
+        else:
+            of, held, report = "compiled", 0, self._report
+        compiled_for = ""
+        if report is not None:
+            needed = needed_bytes(report.memory)
+            if needed is None:
+                raise TargetError(
+                    f"The compiler did not say how much memory {self._name} takes."
+                )
+            of, held, compiled_for = "compiled", needed, report.target
+        fit = Fit(held, most, where, uncounted=left_out)
+        if not fit.ok:  # nor where some arrays may be of any size
+            about = {"of": of, "target": compiled_for, "fit": fit}
+            raise self._broken("too large", arrays=self._arrays, **about)
 
     def _of_collectives(
         self, code: str, some: list[Collective], axes: tuple[str, ...], **fields: Any
     ) -> ContractError:
-        _, made = self._collectives
-        about = {"collectives": tuple(some), "over": axes, "made": made, **fields}
-        return self._broken(code, requests=tuple(self._requests), **about)
+        of, target = "propagated", ""
+        if self._report is not None:
+            of, target = self.stage, self._report.target
+        fields.update(collectives=tuple(some), over=axes, of=of, target=target)
+        return self._broken(code, requests=tuple(self._requests), **fields)
 
     def _broken(self, code: str, **fields: Any) -> ContractError:
         return ContractError(Broken(code, self._name, **fields))
 
     def _capacity(self, target: Any) -> tuple[int, str]:
         """Bytes of one device of a target, and its title."""
-        if target is None and self._report_roofline is not None:
-            known = self._report_roofline
-            return known.capacity, known.where
+        is_compiled = isinstance(self.subject, (Report, Stages))
+        if target is None and is_compiled and self._report is not None:
+            known = self._report.roofline
+            if known is not None and known.capacity:
+                return known.capacity, known.where
         if not isinstance(target, str) or not is_described(target):
             raise TargetError(
                 "Whether something fits is known for described hardware, such as"
                 f" 'tpu:v5p:8x8x16' or 'gpu:h100:2x8'; got {shown(target)}."
             )
-        topology = Topology.parse(target)
-        size = self._mesh.size if self._mesh is not None else topology.devices
-        if size != topology.devices:
+        topology, mesh = Topology.parse(target), self._own.mesh
+        if mesh is not None and mesh.size != topology.devices:
             raise TargetError(
-                f"The mesh has {plural(size, 'device')} and {topology} has"
+                f"The mesh has {plural(mesh.size, 'device')} and {topology} has"
                 f" {topology.devices:,}. Name hardware of as many, or use another mesh."
             )
         if topology.chip.device_bytes is None:
@@ -449,36 +531,14 @@ class Expectation:
             )
         return topology.chip.device_bytes, topology.title
 
-    @property
-    def _report_roofline(self) -> Any:
-        """The roofline of what was compiled, where the memory of its chip is known."""
-        if not isinstance(self.subject, (Report, Stages)) or self._report is None:
-            return None
-        roofline = self._report.roofline
-        return roofline if roofline is not None and roofline.capacity else None
-
-    def _held(self) -> tuple[int, Counted]:
-        """Bytes on each device, and what they are of."""
-        if isinstance(self.subject, Audit):
-            return self.subject.bytes_per_device, Counted("arrays")
-        if isinstance(self.subject, Program):
-            return sum(row.held for row in self._arrays), Counted("arguments")
-        if self._report is not None:
-            needed = needed_bytes(self._report.memory)
-            if needed is None:
-                raise TargetError(
-                    f"The compiler did not say how much memory {self._name} takes."
-                )
-            return needed, Counted("compiled", self._report.target)
-        assert self._plan is not None  # all other kinds of subjects have returned
-        size = 0
-        for op in self._plan.ops:
-            if op.kind != "op":
-                size += bytes_per_device(op, self._plan.mesh)
-        return size, Counted("ends")
-
     def __repr__(self) -> str:
         return f"Expectation({self._name})"
+
+
+def _check_known(name: Any, known: Any, what: str) -> None:
+    """Refuses a name that there is not, with the nearest one."""
+    if name not in known:
+        raise ProgramError(f"{shown(name)} is no {what}.{suggestion(name, known)}")
 
 
 def crosses(collective: Collective, axis: str, mesh: MeshSpec | None) -> bool:

@@ -9,7 +9,9 @@ not compared: code may be moved and renamed.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import json
 import re
 from collections import Counter
@@ -27,6 +29,7 @@ from shardviz.core.display import explanation
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import fold, plural, shown
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.parse import read_text_file
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.trees.audit import Audit
 from shardviz.core.program.plan import Plan
@@ -35,54 +38,9 @@ from shardviz.core.program.plan_values import bytes_per_device
 from shardviz.core.program.report import Collective, Report
 
 VERSION = 2
-UNKNOWN_SPEC = "unknown"
 _MOST_LISTED = 64  # devices; of more a digest says their order
-
-
-class LockedArray(NamedTuple):
-    """One array of a lock.
-
-    Attributes:
-        dtype: its element type; `""` where the record does not say.
-        shape: its global shape.
-        spec: its PartitionSpec as text, without trailing dimensions that are not split.
-        memory: the kind of memory that holds it, such as `pinned_host`; `""` for that
-            of the device, None where it is not known.
-        donated: whether its memory is given to the results; None where that is not
-            known.
-
-    >>> LockedArray("float32", (8, 4), "P('data')", "pinned_host", True).text
-    "float32[8, 4] P('data') in pinned_host, donated"
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    spec: str
-    memory: str | None = None
-    donated: bool | None = None
-
-    @property
-    def text(self) -> str:
-        """All of it in one line."""
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}] {self.placed}"
-
-    @property
-    def placed(self) -> str:
-        """Spec, memory and donation in one line."""
-        memory = f" in {self.memory}" if self.memory else ""
-        donated = ", donated" if self.donated else ""
-        return f"{self.spec}{memory}{donated}"
-
-    def has_type_of(self, other: LockedArray) -> bool:
-        """Whether another one has the same type and shape, as far as both are known."""
-        types = self.dtype == other.dtype or not (self.dtype and other.dtype)
-        return types and self.shape == other.shape
-
-    def as_known_of(self, other: LockedArray) -> LockedArray:
-        """The same without what is not known of another one."""
-        memory = None if other.memory is None else self.memory
-        donated = None if other.donated is None else self.donated
-        return self._replace(memory=memory, donated=donated)
+_MOST_BYTES = 1 << 26  # of a file
+_BRACES = re.compile(r"\{\{|\}\}|\{([\d.,]+)\}")
 
 
 class LockedCollective(NamedTuple):
@@ -115,8 +73,8 @@ class LockedCollective(NamedTuple):
     @property
     def bytes_in_all(self) -> int:
         """The bytes of all of them over all executions; once where that is unknown."""
-        often = 1 if self.executions is None else self.executions
-        return self.bytes * self.count * often
+        once = self.bytes * self.count
+        return once if self.executions is None else once * self.executions
 
 
 @dataclass(frozen=True, repr=False)
@@ -124,32 +82,29 @@ class Lock:
     """What is locked of a program, a plan or an audit; made by `shardviz.lock`.
 
     Attributes:
-        name: the name of the program, or of the file.
+        name: the name of the program.
         mesh: the mesh as text.
-        arrays: every array by name: of a program its arguments and results.
+        arrays: every array by name, of a program its arguments and results, each as
+            text: type, shape, spec, and where it is held or donated.
         collectives: what XLA's partitioner put in; None where that is not locked.
-        bytes_per_device: what the arrays take on each device; None where it is not
-            known.
-        device_order: which device is at each position of the mesh, as text; `""` where
-            they are in the order of their numbers, None where it is not known.
+        bytes_per_device: what the arrays take on each device.
         made_with: the versions and target it was made with; not compared.
-        foreign: whether it is another library's record, which names paths in its own
-            way.
+        device_order: which device is at each position of the mesh, as text; `""` where
+            they are in the order of their numbers.
 
     >>> from shardviz.core.layout.trees.audit import audit
     >>> found = audit([("w", (8, 4), "embed mlp")], [("mlp", "model")], "model=2")
-    >>> lock_audit(found).arrays["w"].spec
-    "P(None, 'model')"
+    >>> lock_audit(found).arrays["w"]
+    "float32[8, 4] P(None, 'model')"
     """
 
     name: str
     mesh: str
-    arrays: Mapping[str, LockedArray]
+    arrays: Mapping[str, str]
     collectives: tuple[LockedCollective, ...] | None = None
     bytes_per_device: int | None = None
     made_with: Mapping[str, str] = field(default_factory=dict)
-    foreign: bool = False
-    device_order: str | None = None
+    device_order: str = ""
 
     @cached_property
     def text(self) -> str:
@@ -159,11 +114,9 @@ class Lock:
             head["device_order"] = self.device_order
         head["made_with"] = dict(sorted(self.made_with.items()))
         head["bytes_per_device"] = self.bytes_per_device
-        entries = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in head.items()]
-        arrays = {escaped(name): array.text for name, array in self.arrays.items()}
-        lines = []
-        for name, text in sorted(folded_layers(arrays)):
-            lines.append(f"{json.dumps(name)}: {json.dumps(text)}")
+        entries = [_pair(key, value) for key, value in head.items()]
+        arrays = {_escaped(name): text for name, text in self.arrays.items()}
+        lines = [_pair(name, text) for name, text in sorted(folded_layers(arrays))]
         entries.append('"arrays": ' + _block("{", lines, "}"))
         if self.collectives is not None:
             lines = [json.dumps(c._asdict()) for c in self.collectives]
@@ -184,24 +137,47 @@ class Lock:
                 f"Cannot write a lock to {shown(path)}: {error.strerror}."
             ) from None
 
+    def update(self, path: Any) -> bool:
+        """Writes the lock, unless the file says the same; returns whether it did."""
+        before = None
+        with contextlib.suppress(ProgramError):  # there is none yet, or it is none
+            before = read_lock(path)
+        if before is not None:
+            both = (before.collectives is None) == (self.collectives is None)
+            if both and before.diff(self).same:
+                return False
+        self.write(path)
+        return True
+
     def diff(self, new: Lock) -> LockDiff:
         """What differs between what is locked and what is so now.
 
         Raises:
-            ProgramError: where `new` is no lock, or lacks the collectives that this one
-                has.
+            ProgramError: where `new` lacks the collectives that this one has.
+
+        >>> lock = Lock("f", "data=2", {})
+        >>> lock.diff(lock).same
+        True
         """
-        if not isinstance(new, Lock):
-            raise ProgramError(
-                f"A lock is compared with a lock, from sv.lock; got {shown(new)}."
-            )
         if self.collectives is not None and new.collectives is None:
             raise ProgramError(
                 f"The lock of {self.name} has collectives, and {new.name} was locked"
                 " without them: lock the program itself, or write the lock from a plan"
                 " or an audit."
             )
-        return lock_difference(self, new)
+        changed: dict[str, tuple[str, str]] = {}
+        for name, before in self.arrays.items():
+            after = new.arrays.get(name)
+            if after is not None and after != before:
+                changed[name] = before, after
+        gained: tuple[LockedCollective, ...] = ()
+        lost: tuple[LockedCollective, ...] = ()
+        if self.collectives is not None and new.collectives is not None:
+            gained = _more(new.collectives, self.collectives)
+            lost = _more(self.collectives, new.collectives)
+        added = _missing_in(self.arrays, new.arrays)
+        removed = _missing_in(new.arrays, self.arrays)
+        return LockDiff(self, new, changed, added, removed, gained, lost)
 
     def __repr__(self) -> str:
         kinds = [plural(len(self.arrays), "array")]
@@ -213,22 +189,32 @@ class Lock:
         return self.text
 
 
+def _pair(key: str, value: Any) -> str:
+    return f"{json.dumps(key)}: {json.dumps(value)}"
+
+
 def _block(opening: str, lines: list[str], closing: str) -> str:
     if not lines:
         return opening + closing
     return f"{opening}\n    " + ",\n    ".join(lines) + f"\n  {closing}"
 
 
-def escaped(name: str) -> str:
-    """A name whose own braces are doubled, since single ones hold numbers of layers.
+def _missing_in(some: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
+    return {name: others[name] for name in others if name not in some}
 
-    >>> escaped("layers{3}")
-    'layers{{3}}'
-    """
+
+def _escaped(name: str) -> str:
+    # Single braces hold the numbers of layers.
     return name.replace("{", "{{").replace("}", "}}")
 
 
-# From a program, a plan or an audit.
+def folded_layers(some: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Names and values, those of all layers as one, in their order."""
+    folds = fold(some.items(), itemgetter(0), itemgetter(1))
+    return [(one.name, one.items[0][1]) for one in folds]
+
+
+# --- from a program, a plan or an audit -----------------------------------------------
 
 
 def lock_audit(audit: Audit) -> Lock:
@@ -238,19 +224,14 @@ def lock_audit(audit: Audit) -> Lock:
     >>> lock_audit(audit([("w", (8, 4), "embed mlp")], [("mlp", "model")], "model=2"))
     Lock(audit on model=2: 1 array)
     """
-    rows = []
+    arrays: dict[str, str] = {}
     for row in audit.rows:
-        memory = _memory(row.array.memory_kind)
-        array = LockedArray(row.dtype, row.shape, _spec_text(row.spec), memory)
-        rows.append((row.path, array))
-    return Lock(
-        "audit",
-        _mesh_text(audit.mesh),
-        unique_arrays(rows),
-        None,
-        audit.bytes_per_device,
-        device_order=device_order(audit.mesh),
-    )
+        memory = row.array.memory_kind
+        text = _array_text(row.dtype, row.shape, row.spec, memory)
+        _add(arrays, row.path, text)
+    order = device_order(audit.mesh)
+    held = audit.bytes_per_device
+    return Lock("audit", _mesh_text(audit.mesh), arrays, None, held, {}, order)
 
 
 def lock_plan(plan: Plan, report: Report | None = None) -> Lock:
@@ -273,39 +254,38 @@ def lock_plan(plan: Plan, report: Report | None = None) -> Lock:
             raise ProgramError(
                 f"There is nothing to lock of {plan.program}. {made.error}"
             )
-    ends = [op for op in plan.ops if op.kind != "op"]
-    rows = []
-    for op in ends:
-        spec, memory = _spec_text(op.spec), _memory(op.memory_kind)
-        rows.append(
-            (op.name, LockedArray(op.dtype, op.shape, spec, memory, op.donated))
-        )
+    arrays: dict[str, str] = {}
+    held = 0
+    for op in plan.ops:
+        if op.kind != "op":
+            text = _array_text(
+                op.dtype, op.shape, op.spec, op.memory_kind, bool(op.donated)
+            )
+            _add(arrays, op.name, text)
+            held += bytes_per_device(op, plan.mesh)
+    order, made_with = device_order(plan.mesh), {}
+    # A plan may have been unpickled where there is no jax.
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        made_with["jax"] = metadata.version("jax")
     lock = Lock(
-        plan.program,
-        _mesh_text(plan.mesh),
-        unique_arrays(rows),
-        None,
-        sum(bytes_per_device(op, plan.mesh) for op in ends),
-        _versions(),
-        device_order=device_order(plan.mesh),
+        plan.program, _mesh_text(plan.mesh), arrays, None, held, made_with, order
     )
     if report is None:
         return lock
-    refuse_unknown_partitioning(report)
     functions = {op.source: op.calls[-1] for op in plan.ops if op.calls and op.source}
-    collectives = tuple(_lock_collectives(report.partitioned or (), functions))
-    made_with = {**_versions(), "target": report.target}
-    return replace(lock, collectives=collectives, made_with=made_with)
+    locked = _lock_collectives(partitioned_of(report), functions)
+    made_with = {**made_with, "target": report.target}
+    return replace(lock, collectives=locked, made_with=made_with)
 
 
-def refuse_unknown_partitioning(report: Report) -> None:
-    """Refuses a report without the partitioner's stage.
+def partitioned_of(report: Report) -> tuple[Collective, ...]:
+    """The collectives that XLA's partitioner put into a program.
 
-    The collectives of the final program stand for no others: passes after the
-    partitioner combine, move and remove them.
+    Those of the final program stand for no others: passes after the partitioner
+    combine, move and remove them.
 
     Raises:
-        ProgramError: with why they are not known, as the notes of the report say.
+        ProgramError: where they are not known, with why, as the report's notes say.
     """
     if report.partitioned is None:
         why = " ".join(map(str, report.notes))
@@ -313,13 +293,7 @@ def refuse_unknown_partitioning(report: Report) -> None:
             f"Which collectives XLA's partitioner put into {report.program} is unknown,"
             f" so they can be neither locked nor checked. {why}".rstrip()
         )
-
-
-def _versions() -> dict[str, str]:
-    try:
-        return {"jax": metadata.version("jax")}
-    except metadata.PackageNotFoundError:
-        return {}
+    return report.partitioned
 
 
 def _mesh_text(mesh: MeshSpec) -> str:
@@ -328,8 +302,28 @@ def _mesh_text(mesh: MeshSpec) -> str:
     return f"{mesh} ({', '.join(mesh.axis_types)})"
 
 
-def _memory(kind: str | None) -> str:
-    return "" if kind in (None, "device") else kind
+def _array_text(
+    dtype: str,
+    shape: tuple[int, ...],
+    spec: Spec | None,
+    memory: str | None,
+    donated: bool = False,
+) -> str:
+    """All that is locked of an array: `float32[8] P('data') in pinned_host, donated`."""
+    text = f"{dtype}[{', '.join(map(str, shape))}] "
+    # Trailing dimensions that are not split make no difference.
+    text += "unknown" if spec is None else str(spec.trimmed)
+    if memory not in (None, "", "device"):
+        text += f" in {memory}"
+    return text + ", donated" * donated
+
+
+def _add(arrays: dict[str, str], name: str, text: str) -> None:
+    """Adds an array; one whose name is there already gets a number."""
+    free, number = name, 2
+    while free in arrays:
+        free, number = f"{name} ({number})", number + 1
+    arrays[free] = text
 
 
 def device_order(mesh: MeshSpec) -> str:
@@ -350,73 +344,120 @@ def device_order(mesh: MeshSpec) -> str:
     return f"{', '.join(map(str, ranks[:8]))}, … ({digest})"
 
 
-def _spec_text(spec: Spec | None) -> str:
-    return UNKNOWN_SPEC if spec is None else str(spec.trimmed)
-
-
-def unique_arrays(items: Iterable[tuple[str, LockedArray]]) -> dict[str, LockedArray]:
-    """Arrays by name; one whose name is there already gets a number."""
-    arrays: dict[str, LockedArray] = {}
-    for name, array in items:
-        free, number = name, 2
-        while free in arrays:
-            free, number = f"{name} ({number})", number + 1
-        arrays[free] = array
-    return arrays
-
-
 def _lock_collectives(
     collectives: Iterable[Collective], functions: Mapping[str, str]
-) -> list[LockedCollective]:
-    """Collectives folded by layer, sorted."""
+) -> tuple[LockedCollective, ...]:
+    """Collectives folded by layer, sorted.
+
+    Args:
+        collectives: the collectives.
+        functions: a source line to the user's function that it is in.
+    """
 
     def function(c: Collective) -> str:
-        # A line of no function of the program's is where it is compiled from.
-        name = functions.get(c.source)
-        file = c.source.rpartition(":")[0]
         backward = ", backward" * (c.phase == "backward")
-        return backward + (f" ({name} in {file})" if name else "")
+        name, file = functions.get(c.source), c.source.rpartition(":")[0]
+        # A line of no function of the program's is where it is compiled from.
+        return backward if name is None else f"{backward} ({name} in {file})"
 
     def alike(c: Collective) -> Hashable:
         return c.kind, c.mesh_axes, c.bytes_per_device, c.trips, function(c)
 
     counts: Counter[LockedCollective] = Counter()
-    for one in fold(collectives, lambda c: escaped(path_in_words(c.op)), alike):
+    for one in fold(collectives, lambda c: _escaped(path_in_words(c.op)), alike):
         c = one.items[0]
-        where = one.name + function(c)
-        locked = LockedCollective(
-            c.kind, c.mesh_axes, c.bytes_per_device, c.trips, 1, where
-        )
-        counts[locked] += len(one.items)
+        facts = c.kind, c.mesh_axes, c.bytes_per_device, c.trips
+        counts[LockedCollective(*facts, 1, one.name + function(c))] += len(one.items)
     folded = [locked._replace(count=count) for locked, count in counts.items()]
-    return sorted(
-        folded, key=lambda c: (c.kind, c.over, c.where, c.bytes, c.executions or 0)
-    )
+    folded.sort(key=lambda c: (c.kind, c.over, c.where, c.bytes, c.executions or 0))
+    return tuple(folded)
 
 
-def plain_path(path: str) -> str:
-    """A path without the marks that libraries put round its parts, as paths are
-    compared.
+# --- from a file ----------------------------------------------------------------------
 
-    >>> plain_path(".params/['params']/['decoder']/['layers']"), plain_path("params.decoder[0].w")
-    ('params/params/decoder/layers', 'params/decoder/0/w')
+
+def read_lock(path: Any) -> Lock:
+    """The lock in a file.
+
+    Raises:
+        ProgramError: where there is no such file, or no lock in it.
     """
-    return "/".join(part for part in re.split(r"[^\w\-]+", path) if part)
+    try:
+        text = read_text_file(Path(path), _MOST_BYTES)
+    except ValueError as error:
+        raise ProgramError(f"Cannot read a lock: {shown(path)} {error}.") from None
+    return parse_lock(text, Path(path).name)
 
 
-# Comparing.
+def parse_lock(text: str, name: str = "the lock") -> Lock:
+    """A lock from its JSON.
 
+    Args:
+        text: the JSON.
+        name: what to call the file in an error.
 
-class ChangedArray(NamedTuple):
-    """An array as it is locked and as it is now, each as far as both are known.
+    Raises:
+        ProgramError: for what is no lock of this version.
 
-    >>> array = LockedArray("float32", (8,), "P('data')")
-    >>> ChangedArray(array, array).after.shape
-    (8,)
+    >>> lock = Lock("f", "data=2", {"layers_0/x": "float32[8] P('data')"})
+    >>> parse_lock(lock.text).diff(lock).same
+    True
     """
+    try:
+        content = json.loads(text)
+        if content["shardviz_lock"] != VERSION:
+            raise ValueError
+        arrays: dict[str, str] = {}
+        for pattern, array in content["arrays"].items():
+            arrays.update(dict.fromkeys(unfolded(pattern), str(array)))
+        collectives = content.get("collectives")
+        if collectives is not None:
+            read = []
+            for one in collectives:
+                read.append(LockedCollective(**{**one, "over": tuple(one["over"])}))
+            collectives = tuple(read)
+        return Lock(
+            content["name"],
+            content["mesh"],
+            arrays,
+            collectives,
+            content["bytes_per_device"],
+            content["made_with"],
+            content.get("device_order", ""),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise ProgramError(
+            f"{shown(name)} is no lock of version {VERSION}."
+            " sv.lock(program).write(path) writes one."
+        ) from None
 
-    before: LockedArray
-    after: LockedArray
+
+def unfolded(pattern: str) -> list[str]:
+    """The names that a line of a lock stands for.
+
+    >>> unfolded("layers_{0..1,4}/w"), unfolded("a{{0}}b")
+    (['layers_0/w', 'layers_1/w', 'layers_4/w'], ['a{0}b'])
+    """
+    parts: list[list[str]] = []
+    at = 0
+    for match in _BRACES.finditer(pattern):
+        parts.append([pattern[at : match.start()]])
+        at = match.end()
+        if match[1] is None:
+            parts.append([match[0][0]])  # a brace of the name itself
+            continue
+        numbers: list[str] = []
+        for part in match[1].split(","):
+            first, dots, last = part.partition("..")
+            if dots:
+                numbers += map(str, range(int(first), int(last) + 1))
+            else:
+                numbers.append(part)
+        parts.append(numbers)
+    return ["".join(one) for one in itertools.product(*parts, [pattern[at:]])]
+
+
+# --- what differs ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, repr=False)
@@ -425,79 +466,45 @@ class LockDiff:
 
     Attributes:
         before, after: the lock, and what is so now.
-        changed: the arrays that changed, by name.
+        changed: the arrays that changed, by name, as they were and as they are.
         added, removed: the arrays that one of them lacks, by name.
         gained, lost: the collectives that one of them lacks.
 
-    >>> old = Lock("f", "data=2", {"x": LockedArray("float32", (8,), "P('data')")})
-    >>> new = Lock("f", "data=2", {"x": LockedArray("float32", (8,), "P()")})
+    >>> old = Lock("f", "data=2", {"x": "float32[8] P('data')"})
+    >>> new = Lock("f", "data=2", {"x": "float32[8] P()"})
     >>> print(old.diff(new))
     1 array changed.
     x: P('data') -> P()
-    >>> old.diff(old).same
-    True
     """
 
     before: Lock
     after: Lock
-    changed: Mapping[str, ChangedArray]
-    added: Mapping[str, LockedArray]
-    removed: Mapping[str, LockedArray]
+    changed: Mapping[str, tuple[str, str]]
+    added: Mapping[str, str]
+    removed: Mapping[str, str]
     gained: tuple[LockedCollective, ...] = ()
     lost: tuple[LockedCollective, ...] = ()
 
     @property
     def same(self) -> bool:
         """Whether everything is as it was locked."""
+        return self.same_specs and not (self.gained or self.lost)
+
+    @property
+    def same_specs(self) -> bool:
+        """Whether mesh, devices and arrays are as they were locked."""
         moved = self.remeshed or self.reordered
-        return not (moved or self.respecified or self.communicates)
+        return not (moved or self.changed or self.added or self.removed)
 
     @property
     def remeshed(self) -> bool:
-        """Whether the mesh differs; a record of activations names none."""
-        old, new = self.before.mesh, self.after.mesh
-        return bool(old and new) and old != new
+        """Whether the mesh differs."""
+        return self.before.mesh != self.after.mesh
 
     @property
     def reordered(self) -> bool:
         """Whether the devices are in another order."""
-        old, new = self.before.device_order, self.after.device_order
-        return old is not None and new is not None and old != new
-
-    @property
-    def respecified(self) -> bool:
-        """Whether any array differs."""
-        return bool(self.changed or self.added or self.removed)
-
-    @property
-    def communicates(self) -> bool:
-        """Whether any collective differs."""
-        return bool(self.gained or self.lost)
-
-    @property
-    def counts(self) -> dict[str, dict[str, int]]:
-        """How many arrays and collectives differ, by what became of them."""
-        arrays = {
-            "changed": len(self.changed),
-            "new": len(self.added),
-            "gone": len(self.removed),
-        }
-        collectives = {
-            "gained": sum(c.count for c in self.gained),
-            "lost": sum(c.count for c in self.lost),
-        }
-        return {"array": arrays, "collective": collectives}
-
-    @property
-    def remade(self) -> dict[str, tuple[str, str]]:
-        """What they were made with, where that differs: `jax` or `target`."""
-        remade: dict[str, tuple[str, str]] = {}
-        for what in ("jax", "target"):
-            old = self.before.made_with.get(what, "")
-            new = self.after.made_with.get(what, "")
-            if old and new and old != new:
-                remade[what] = old, new
-        return remade
+        return self.before.device_order != self.after.device_order
 
     @cached_property
     def lines(self) -> tuple[str, ...]:
@@ -512,56 +519,6 @@ class LockDiff:
 
     def _text_(self) -> str:
         return str(self)
-
-
-def folded_layers(some: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Names and values, those of all layers as one, in their order."""
-    folds = fold(some.items(), itemgetter(0), itemgetter(1))
-    return [(one.name, one.items[0][1]) for one in folds]
-
-
-def lock_difference(before: Lock, after: Lock) -> LockDiff:
-    """What differs between a lock and what is so now.
-
-    >>> lock = Lock("f", "data=2", {})
-    >>> lock_difference(lock, lock).same
-    True
-    """
-    old, new = before.arrays, after.arrays
-    if before.foreign or after.foreign:
-        old, new = _by_plain_path(old, new), _by_plain_path(new, old)
-    changed: dict[str, ChangedArray] = {}
-    for name, array in old.items():
-        if name not in new:
-            continue
-        pair = ChangedArray(array.as_known_of(new[name]), new[name].as_known_of(array))
-        is_typed_alike = pair.before.has_type_of(pair.after)
-        if not is_typed_alike or pair.before.placed != pair.after.placed:
-            changed[name] = pair
-    added = {name: array for name, array in new.items() if name not in old}
-    removed = {name: array for name, array in old.items() if name not in new}
-    gained: tuple[LockedCollective, ...] = ()
-    lost: tuple[LockedCollective, ...] = ()
-    if before.collectives is not None and after.collectives is not None:
-        gained = _more(after.collectives, before.collectives)
-        lost = _more(before.collectives, after.collectives)
-    return LockDiff(before, after, changed, added, removed, gained, lost)
-
-
-def _by_plain_path(
-    some: Mapping[str, LockedArray], others: Mapping[str, LockedArray]
-) -> dict[str, LockedArray]:
-    """Arrays by plain path; one whose start is cut off by that of `others` it ends."""
-    known, by_path = [plain_path(name) for name in others], {}
-    for name, array in some.items():
-        path = plain_path(name)
-        if name.startswith("…"):
-            ending = f"/{path.partition('/')[2]}"
-            ends = [other for other in known if other.endswith(ending)]
-            if len(ends) == 1:
-                path = ends[0]
-        by_path[path] = array
-    return by_path
 
 
 def _more(

@@ -30,7 +30,7 @@ _FILES = {
     "program.roofline": "roofline",
     "program.cached": "cached",
     "program.effects": "effects",
-    "program.broken": "contracts",
+    "program.contracts": "contracts",
     "program.cause": "causes",
     "program.comparison": "comparison",
     "program.lock": "lock",

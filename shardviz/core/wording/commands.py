@@ -25,6 +25,7 @@ COMMANDS = {
 }
 #: Option or argument to what it is for.
 OPTIONS = {
+    "what": "pkg.module:function",
     "before": "WHAT, or the file of a lock",
     "after": "WHAT, or the file of a lock",
     "--target": "compile for this; simulated CPUs by default",

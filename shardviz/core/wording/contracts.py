@@ -5,15 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from shardviz.core.format import bytes_text, clause, fold, joined, plural
+from shardviz.core.format import by_count, bytes_text, clause, fold, joined, plural
 from shardviz.core.layout.rules.requests import Request
-from shardviz.core.program.broken import Broken, Counted, HeldArray, Made
 from shardviz.core.program.comparison import total_bytes
+from shardviz.core.program.contracts import Broken, HeldArray
 from shardviz.core.program.plan_folds import fold_collectives, fold_line
 from shardviz.core.program.plan_values import parent_axis
 from shardviz.core.program.report import Collective
 
 SHOWN = 5  # collectives, arrays or axes that are named
+_BYTES_OF = {
+    "arrays": "its arrays alone take",
+    "arguments": "its arguments alone take",
+    "ends": "its arguments and results alone, as planned, take",
+}
 
 
 def broken(fact: Broken) -> str:
@@ -23,28 +28,24 @@ def broken(fact: Broken) -> str:
 
 def _collectives(fact: Broken) -> list[str]:
     collectives = fact.collectives
-    size = f"{bytes_text(total_bytes(collectives))} per device"
-    if fact.code == "collectives":
-        there = "is 1"
-        if len(collectives) != 1:
-            there = f"are {len(collectives):,}"
-        what = f"no {fact.kind or 'collective'}{_over(fact.over)} in {fact.name}"
-        head = f"Expected {what}, and there {there}, {size}, {fact.made}:"
-    else:
-        limit = f"{bytes_text(fact.limit)} for each collective"
+    what = f"no {fact.kind or 'collective'}"
+    there = by_count(len(collectives), "is 1,", f"are {len(collectives):,},")
+    if fact.code == "too much":
+        which = "each collective"
         if fact.per != "collective":
             # The limit is for a step, or for the collectives of one kind in it.
-            kind = fact.per
-            if kind == "step":
-                kind = "collective"
-            limit = f"{bytes_text(fact.limit)} for all {kind}s of one step"
-        what = f"at most {limit}{_over(fact.over)} in {fact.name}"
-        head = f"Expected {what}, and there are {size}, {fact.made}:"
+            kind = fact.per if fact.per != "step" else "collective"
+            which = f"all {kind}s of one step"
+        what, there = f"at most {bytes_text(fact.limit)} for {which}", "are"
+    by = f"as compiled for {fact.target}"
+    if fact.of == "propagated":
+        by = "as Shardy estimates"
+    elif fact.of == "partitioned":
+        by = f"as XLA's partitioner put in for {fact.target}"
+    over = clause(" over {}", joined(fact.over, "or"))
+    size = f"{bytes_text(total_bytes(collectives))} per device"
+    head = f"Expected {what}{over} in {fact.name}, and there {there} {size}, {by}:"
     return [head, *_largest_collectives(collectives), *_advice(fact)]
-
-
-def _over(axes: tuple[str, ...]) -> str:
-    return clause(" over {}", joined(axes, "or"))
 
 
 def _largest_collectives(collectives: Sequence[Collective]) -> list[str]:
@@ -56,13 +57,14 @@ def _largest_collectives(collectives: Sequence[Collective]) -> list[str]:
         line = f"  {fold_line(one)}"
         if not first.mesh_axes:
             line += " (its groups are those of no mesh axes)"
-        if first.cause:
-            line += f". {first.cause}"
-        lines.append(line)
-    more = len(folds) - SHOWN
-    if more > 0:
-        lines.append(f"  … and {more:,} more kinds")
-    return lines
+        lines.append(line + clause(". {}", first.cause))
+    return [*lines, *_more(len(folds), "kind")]
+
+
+def _more(count: int, noun: str) -> list[str]:
+    if count <= SHOWN:
+        return []
+    return [f"  … and {plural(count - SHOWN, f'more {noun}')}"]
 
 
 def _advice(fact: Broken) -> list[str]:
@@ -80,7 +82,7 @@ def _advice(fact: Broken) -> list[str]:
         if brought:
             lines.append(f"{axis} splits {joined(brought, limit=SHOWN)}.")
     # An estimate that is wrong is no reason to change a program.
-    if fact.made is not None and fact.made.stage == "propagated":
+    if fact.of == "propagated":
         lines.append(
             "This is an estimate, and XLA's partitioner may choose otherwise: expect the"
             " program itself for what is compiled."
@@ -112,7 +114,7 @@ def _split_by(row: Request, axis: str) -> str:
 
 def _pattern(row: Request) -> str:
     """Of a table of paths the pattern that decides; `""` for all else."""
-    matched = getattr(row, "by_path", None)
+    matched = row.by_path
     if matched is None or row.spec_wins:
         return ""
     if matched.winner is None:
@@ -120,56 +122,47 @@ def _pattern(row: Request) -> str:
     return f"pattern {matched.winner + 1}"
 
 
-def _memory(fact: Broken) -> list[str]:
-    return [
-        f"Expected {fact.name} to take at most {bytes_text(fact.limit)} of each device's"
-        f" memory, and {fact.counted} {bytes_text(fact.held)}.",
-        *_largest_arrays(fact.arrays),
-        "Split the largest arrays over more axes, or raise the limit.",
-    ]
-
-
 def _too_large(fact: Broken) -> list[str]:
-    assert fact.fit is not None
-    needed = bytes_text(fact.fit.needed)
-    return [
-        f"Expected {fact.name} to fit on {fact.fit.device}; {fact.counted} {needed} on"
-        f" each device. {fact.fit}",
-        *_largest_arrays(fact.arrays),
-        "Split the largest arrays over more axes, or take a larger target.",
-    ]
-
-
-def _largest_arrays(arrays: Sequence[HeldArray]) -> list[str]:
-    rows = sorted(arrays, key=lambda row: -row.held)[:SHOWN]
-    if not rows:
-        return []
-    sizes = joined(f"{row.name} {bytes_text(row.held)}" for row in rows)
-    return [f"The largest arrays: {sizes}."]
+    fit = fact.fit
+    assert fit is not None
+    takes = _BYTES_OF.get(
+        fact.of, f"as compiled{clause(' for {}', fact.target)} it takes"
+    )
+    needed = f"{takes} {bytes_text(fit.needed)}"
+    if fit.device:
+        what = f"to fit on {fit.device}; {needed} on each device. {fit}"
+        instead = "take a larger target"
+    else:
+        limit = bytes_text(fit.capacity or 0)
+        what = f"to take at most {limit} of each device's memory, and {needed}"
+        what += f"{fit.uncounted}."
+        instead = "raise the limit"
+    lines = [f"Expected {fact.name} {what}"]
+    rows = sorted(fact.arrays, key=lambda row: -row.held)[:SHOWN]
+    if rows:
+        sizes = joined(f"{row.name} {bytes_text(row.held)}" for row in rows)
+        lines.append(f"The largest arrays: {sizes}.")
+    return [*lines, f"Split the largest arrays over more axes, or {instead}."]
 
 
 def _not_split(fact: Broken) -> list[str]:
     lacking = sum(row.bytes for row in fact.arrays)
-    is_split = _percent(1 - lacking / fact.total)
-    # Layers whose arrays are alike are one line.
+    # Layers whose arrays are alike are one line, and have the same size.
     folds = fold(
         fact.arrays, lambda row: row.name, lambda row: (row.bytes, why_not_split(row))
     )
-    # All arrays of a fold have the same size.
     folds.sort(key=lambda one: -len(one.items) * one.items[0].bytes)
     lines = []
     for one in folds[:SHOWN]:
         first = one.items[0]
         size = bytes_text(first.bytes)
         lines.append(f"  {one.count}{one.name} ({size}): {why_not_split(first)}")
-    more = len(folds) - SHOWN
-    if more > 0:
-        lines.append(f"  … and {more:,} more")
     return [
         f"Expected {_percent(fact.share)} of the bytes of {fact.name} to be split, and"
-        f" {is_split} are: {bytes_text(lacking)} of {bytes_text(fact.total)} are not, in"
-        f" {plural(len(fact.arrays), 'array')}.",
+        f" {_percent(1 - lacking / fact.total)} are: {bytes_text(lacking)} of"
+        f" {bytes_text(fact.total)} are not, in {plural(len(fact.arrays), 'array')}.",
         *lines,
+        *_more(len(folds), "array"),
         "Give each of them an axis by a rule or a spec, or lower the share.",
     ]
 
@@ -185,17 +178,14 @@ def why_not_split(array: HeldArray) -> str:
         return "nothing says how it is split."
     if pattern := _pattern(row):
         return f"{pattern} gives it {row.spec}."
-    if row.spec_wins:
-        return f"its spec is {row.spec}."
-    if row.resolution is None:
-        return "it has no names and no spec."
-    if row.spec.axes:
+    if row.spec.axes and not row.spec_wins:
         return f"its spec is {row.spec}, over axes of size 1."
-    reasons = []
-    for decision in row.resolution.decisions:
-        if decision.logical is not None:
-            reasons.append(row.resolution.explain_dimension(decision.dimension))
-    return " ".join(reasons) or "its dimensions have no names."
+    reasons: list[str] = []
+    if row.resolution is not None and not row.spec_wins:
+        for decision in row.resolution.decisions:
+            if decision.logical is not None:
+                reasons.append(row.resolution.explain_dimension(decision.dimension))
+    return " ".join(reasons) or f"its spec is {row.spec}."
 
 
 def _percent(share: float) -> str:
@@ -220,32 +210,9 @@ def _nothing(fact: Broken) -> list[str]:
 _LINES = {
     "collectives": _collectives,
     "too much": _collectives,
-    "memory": _memory,
     "too large": _too_large,
     "not split": _not_split,
     "differs": _differs,
     "nothing": _nothing,
 }
-
-
-def made(fact: Made) -> str:
-    """Who made the collectives that are counted, as the end of a clause."""
-    if fact.stage == "propagated":
-        return "as Shardy estimates"
-    if fact.stage == "partitioned":
-        return f"as XLA's partitioner put in for {fact.target}"
-    return f"as compiled for {fact.target}"
-
-
-def counted(fact: Counted) -> str:
-    """What a number of bytes is of, as the beginning of a clause."""
-    if fact.code == "compiled":
-        return f"as compiled{clause(' for {}', fact.target)} it takes"
-    return {
-        "arrays": "its arrays alone take",
-        "arguments": "its arguments alone take",
-        "ends": "its arguments and results alone, as planned, take",
-    }[fact.code]
-
-
-SENTENCES = {Broken: broken, Made: made, Counted: counted}
+SENTENCES = {Broken: broken}

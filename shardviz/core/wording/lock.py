@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from shardviz.core.format import bytes_text, clause, plural
-from shardviz.core.program.lock import (
-    ChangedArray,
-    LockDiff,
-    LockedCollective,
-    folded_layers,
-)
+from shardviz.core.program.lock import LockDiff, LockedCollective, folded_layers
+
+_NUMBERED = "as they are numbered"
 
 
 def lock_difference(diff: LockDiff) -> str:
@@ -26,30 +23,50 @@ def _lines(diff: LockDiff) -> Iterator[str]:
         yield f"Mesh: {before.mesh} -> {after.mesh}"
     # No order is locked where the devices come as they are numbered.
     if diff.reordered:
-        old = before.device_order or "as they are numbered"
-        new = after.device_order or "as they are numbered"
+        old, new = before.device_order or _NUMBERED, after.device_order or _NUMBERED
         yield f"Order of the devices: {old} -> {new}"
-    counted = _counted(diff)
-    if counted:
-        yield counted
-    yield from _bytes(diff)
-    for one in sorted(diff.gained, key=_size):
-        yield f"Gained: {_collective(one)}"
-    for one in sorted(diff.lost, key=_size):
-        yield f"Lost: {_collective(one)}"
-    for name, change in folded_layers(diff.changed):
-        yield f"{name}: {_changed(change)}"
+    counts = {
+        "changed": len(diff.changed),
+        "new": len(diff.added),
+        "gone": len(diff.removed),
+    }
+    counted = [_counted("array", counts)]
+    counts = {
+        "gained": sum(c.count for c in diff.gained),
+        "lost": sum(c.count for c in diff.lost),
+    }
+    counted.append(_counted("collective", counts))
+    if any(counted):
+        yield "; ".join(filter(None, counted)) + "."
+    held, holds = before.bytes_per_device, after.bytes_per_device
+    # Differences that no one would see in these units are none.
+    if held is not None and holds is not None and bytes_text(held) != bytes_text(holds):
+        arrays = f"Each device held {bytes_text(held)} of these arrays"
+        yield f"{arrays} and holds {bytes_text(holds)}."
+    if diff.gained or diff.lost:
+        took, take = _sum(before.collectives), _sum(after.collectives)
+        yield f"The results of collectives took {took} on each device and take {take}."
+    for lead, some in (("Gained", diff.gained), ("Lost", diff.lost)):
+        for one in sorted(some, key=lambda c: -c.bytes_in_all):
+            yield f"{lead}: {_collective(one)}"
+    for name, (old, new) in folded_layers(diff.changed):
+        yield f"{name}: {_changed(old, new)}"
     for name, array in folded_layers(diff.added):
-        yield f"New: {name}, {array.text}"
+        yield f"New: {name}, {array}"
     for name, array in folded_layers(diff.removed):
-        yield f"Gone: {name}, {array.text}"
-    # What else may be the reason: another version of jax, another target.
-    leads = {"jax": "The lock was made with jax", "target": "It was made for"}
-    why = ""
-    if not (diff.respecified or diff.remeshed or diff.reordered):
-        why = " Every spec is as locked: XLA's partitioner chose otherwise."
-    for what, (old, new) in diff.remade.items():
-        yield f"{leads[what]} {old}, and this is {new}.{why}"
+        yield f"Gone: {name}, {array}"
+    yield from _made_with(diff)
+
+
+def _counted(noun: str, counts: Mapping[str, int]) -> str:
+    """`2 arrays changed, 1 new`; `""` for none."""
+    words: list[str] = []
+    for word, number in counts.items():
+        if number:
+            # The first says of what.
+            amount = f"{number:,}" if words else plural(number, noun)
+            words.append(f"{amount} {word}")
+    return ", ".join(words)
 
 
 def _collective(one: LockedCollective) -> str:
@@ -67,48 +84,29 @@ def _collective(one: LockedCollective) -> str:
     return f"{many}{one.kind} of {bytes_text(one.bytes)}{loops}{over}{where}"
 
 
-def _size(one: LockedCollective) -> int:
-    return -one.bytes_in_all
-
-
-def _changed(change: ChangedArray) -> str:
-    old, new = change
+def _changed(old: str, new: str) -> str:
+    old_type, _, old_spec = old.partition("] ")
+    new_type, _, new_spec = new.partition("] ")
     # Where shape and dtype stay, the sharding alone says it.
-    if old.has_type_of(new):
-        return f"{old.placed} -> {new.placed}"
-    return f"{old.text} -> {new.text}"
-
-
-def _counted(diff: LockDiff) -> str:
-    """`2 arrays changed, 1 new; 3 collectives gained.`, or `""`."""
-    sides = []
-    for noun, counts in diff.counts.items():
-        words: list[str] = []
-        for word, number in counts.items():
-            if number:
-                # The first says of what: `2 arrays changed, 1 new`.
-                amount = plural(number, noun)
-                if words:
-                    amount = f"{number:,}"
-                words.append(f"{amount} {word}")
-        if words:
-            sides.append(", ".join(words))
-    return clause("{}.", "; ".join(sides))
-
-
-def _bytes(diff: LockDiff) -> Iterator[str]:
-    old, new = diff.before.bytes_per_device, diff.after.bytes_per_device
-    # Differences that no one would see in these units are none.
-    if old is not None and new is not None and bytes_text(old) != bytes_text(new):
-        held, holds = bytes_text(old), bytes_text(new)
-        yield f"Each device held {held} of these arrays and holds {holds}."
-    if diff.communicates:
-        took, take = _sum(diff.before.collectives), _sum(diff.after.collectives)
-        yield f"The results of collectives took {took} on each device and take {take}."
+    if old_type == new_type:
+        return f"{old_spec} -> {new_spec}"
+    return f"{old} -> {new}"
 
 
 def _sum(collectives: Iterable[LockedCollective] | None) -> str:
     return bytes_text(sum(one.bytes_in_all for one in collectives or ()))
+
+
+def _made_with(diff: LockDiff) -> Iterator[str]:
+    """What else may be the reason: another version of jax, another target."""
+    leads = {"jax": "The lock was made with jax", "target": "It was made for"}
+    why = ""
+    if diff.same_specs:
+        why = " Every spec is as locked: XLA's partitioner chose otherwise."
+    for what, lead in leads.items():
+        old, new = diff.before.made_with.get(what), diff.after.made_with.get(what)
+        if old and new and old != new:
+            yield f"{lead} {old}, and this is {new}.{why}"
 
 
 EXPLANATIONS = {LockDiff: lock_difference}
