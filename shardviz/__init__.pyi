@@ -25,7 +25,6 @@ from shardviz.api.programs import effects as effects
 from shardviz.api.programs import expect as expect
 from shardviz.api.programs import hosts as hosts
 from shardviz.api.programs import lock as lock
-from shardviz.api.programs import observed_order as observed_order
 from shardviz.api.programs import plan as plan
 from shardviz.api.programs import program as program
 from shardviz.api.programs import run as run

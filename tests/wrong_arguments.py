@@ -175,7 +175,6 @@ ARGUMENTS: dict[str, Callable[[Any], Any]] = {
     "run(program)": lambda v: sv.run(v),
     "run(repeat)": lambda v: sv.run(PROGRAM, repeat=v),
     "effects(thing)": lambda v: sv.effects(v),
-    "observed_order(program)": lambda v: sv.observed_order(v),
     "cached(fn)": lambda v: sv.cached(v),
     "cached(size)": lambda v: sv.cached(abs, size=v),
     "reshard(tree)": lambda v: sv.reshard(v, "x=2", "x=2"),

@@ -15,7 +15,7 @@ from shardviz.core.errors import ProgramError, import_optional
 from shardviz.core.format import shown
 from shardviz.core.layout.rules.rules import Dialect, Rules
 from shardviz.core.program.cache import ExecutableCache, cache
-from shardviz.core.program.effects import Effects, Observed
+from shardviz.core.program.effects import Effects
 from shardviz.core.program.program import Program, Targets
 from shardviz.core.program.report import Report
 
@@ -270,32 +270,6 @@ def effects(thing: Any, *args: Any, **keywords: Any) -> Effects:
         "shardviz.core.backend.tracing.effects", "sv.effects", "jax"
     )
     return prediction.predict(thing, *args, **keywords)
-
-
-def observed_order(program: Program, *values: Any, target: Any = None) -> Observed:
-    """Runs a program and records in which order its effects happened, on each device.
-
-    Args:
-        program: what `sv.program` made.
-        *values: the arguments; by default made-up ones.
-        target: `None` for what is attached (or simulated), or text such as `"cpu:8"`.
-
-    Raises:
-        ShardvizError: for what is no program. The error of a failed run is in
-            `.report`.
-
-    >>> import jax, shardviz as sv
-    >>> def log(x):
-    ...     jax.debug.print("{x}", x=x.sum())
-    ...     return x
-    >>> seen = observed_order(sv.program(log, sv.array("x", (8,)), mesh="data=1"))
-    >>> [e.what for e in seen.events]
-    ['{x}']
-    """
-    order = import_optional(
-        "shardviz.core.backend.run.worker.observed", "sv.observed_order", "jax"
-    )
-    return order.observed_order(program, *values, target=target)
 
 
 def cached(

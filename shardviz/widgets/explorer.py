@@ -378,8 +378,6 @@ class Explorer(anywidget.AnyWidget):
                 self.code_data = self.code()
             case "effects":
                 self._effects.read(now.program, now.revision)
-            case "observe":
-                self._effects.observe(now.program, now.revision, now.target)
 
     def _choose_cell(self, cell: str) -> None:
         """Looks for what would split the dimension of a cell of the rules."""

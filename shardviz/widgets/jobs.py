@@ -137,8 +137,7 @@ class EffectsReader:
     def __init__(self, changed: Callable[[], None]):
         self.view: dict[str, Any] = {"state": "none", "revision": -1}
         self._changed = changed
-        # An item is the revision, what reads it, and what is shown where that fails.
-        self._worker = LatestWins[tuple[int, Callable[[], Any], dict[str, Any]]](
+        self._worker = LatestWins[tuple[int, Program]](
             "shardviz-effects", self._work, self._failed
         )
 
@@ -147,27 +146,16 @@ class EffectsReader:
         # The page asks each time that its tab is opened.
         if self.view["revision"] != revision:
             self.view = {"state": "reading", "revision": revision}
-            self._worker.request((revision, lambda: effects_view(program), {}))
+            self._worker.request((revision, program))
 
-    def observe(self, program: Program, revision: int, target: str) -> None:
-        """Runs the program and records the order of its effects, once they were read."""
-        if self.view["state"] == "done" and self.view["revision"] == revision:
-            self._show(revision, {"watching": True})
-            make = lambda: observed_view(program, target)  # noqa: E731
-            nothing = {"watching": False, "observed": []}
-            self._worker.request((revision, make, nothing))
+    def _work(self, item: tuple[int, Program], stop: Stop) -> None:
+        self._show(item[0], effects_view(item[1]))
 
-    def _work(self, item: tuple[int, Callable[[], Any], Any], stop: Stop) -> None:
-        revision, make, _ = item
-        self._show(revision, make())
-
-    def _failed(self, item: tuple[int, Any, dict[str, Any]], error: Exception) -> None:
-        revision, _, nothing = item
-        why = failure(error, "").message
-        self._show(revision, {**nothing, "failed" if nothing else "problem": why})
+    def _failed(self, item: tuple[int, Program], error: Exception) -> None:
+        self._show(item[0], {"problem": failure(error, "").message})
 
     def _show(self, revision: int, found: dict[str, Any]) -> None:
-        """Adds to the view, unless it is of another program by now."""
+        """Fills the view, unless it is of another program by now."""
         if self.view["revision"] == revision:
             self.view = {**self.view, "state": "done", **found}
             self._changed()
@@ -180,27 +168,13 @@ def effects_view(program: Program) -> dict[str, Any]:
 
     found = predict(program)
     runs, sentence = found.runs_on(program.mesh.size)
-    rows = effect_rows(found)
-    for row in rows:
-        # The page shows the same in words, as `where`.
-        row.pop("allowed", None)
     return {
         "runs": runs,
         "sentence": sentence,
         "devices": found.devices,
-        "rows": rows,
-        "tokens": [str(token) for token in found.tokens or ()],
+        "rows": effect_rows(found),
         "note": unknown_rules(found),
     }
-
-
-def observed_view(program: Program, target: str) -> dict[str, Any]:
-    """The order of the effects in one run of a program, as plain data."""
-    from shardviz.core.backend.run.worker.observed import observed_order
-
-    seen = observed_order(program, target=target or None)
-    failed = str(seen.report.error or "")
-    return {"watching": False, "observed": seen.rows(), "failed": failed}
 
 
 class History:

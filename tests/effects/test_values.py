@@ -1,8 +1,6 @@
-"""What an Effects value holds: rows, tokens; and effects of classes that jax does not know."""
+"""What an Effects value holds, and effects of classes that jax does not know."""
 
 from __future__ import annotations
-
-import json
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +14,7 @@ import shardviz as sv
 from shardviz.core.backend import jax_compat
 from shardviz.core.backend.tracing import effect_rules
 from shardviz.core.errors import ProgramError
-from shardviz.core.program.effects import (
-    DeviceCount,
-    Effects,
-    EffectToken,
-    EffectUse,
-    RunsOn,
-)
+from shardviz.core.program.effects import DeviceCount, Effects, EffectUse, RunsOn
 from tests.effects.programs import KINDS, PLACES, STRUCT
 
 
@@ -45,41 +37,30 @@ CLASSES = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_named(kind, eight_devices):
+def test_every_kind_is_named_and_its_tokens_are_those_of_jax(kind, eight_devices):
     found = sv.effects(KINDS[kind], STRUCT)
+    lowered = jax.jit(lambda x: KINDS[kind](x)).lower(STRUCT).as_text()
+    [main] = [line for line in lowered.splitlines() if "@main" in line]
     assert list(found.names) == CLASSES[kind]
-    assert [use.ordered for use in found.uses] == ["ordered" in name for name in found.names]
-    assert [c.operation for c in found.host_calls] == ["pure_callback"] * (kind == "pure callback")
+    assert [use.ordered for use in found.uses] == ["ordered" in n for n in found.names]
+    assert len(found.host_calls) == (kind == "pure callback")
+    tokens = main.count("!stablehlo.token") + main.count("tensor<0xi1>")
+    assert 2 * found.tokens == tokens
+    assert effect_rules.has_callbacks(lowered) is (kind not in ("no effects", "ref"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_as_many_tokens_go_in_and_out_as_there_are_ordered_effects(kind, eight_devices):
-    found = sv.effects(on(1, KINDS[kind]))
-    ordered = sum(use.ordered for use in found.uses)
-    assert [t.direction for t in found.tokens] == ["in"] * ordered + ["out"] * ordered
-
-
-def test_tokens_are_read_where_the_mesh_is_refused(eight_devices):
-    found = sv.effects(on(8, KINDS["print, ordered"]))
-    assert len(found.tokens) == 2
-    assert found.lowered_for == 1
-    assert found.devices == "1 device"
-
-
-def test_tokens_are_read_on_many_devices(eight_devices):
-    found = sv.effects(on(8, KINDS["io, ordered"]))
-    assert found.tokens == (EffectToken("in", 0), EffectToken("out", 0))
-    assert found.lowered_for == 8
+def test_what_lapack_computes_is_no_callback():
+    text = jax.jit(jnp.linalg.inv).lower(jnp.eye(2)).as_text()
+    assert not effect_rules.has_callbacks(text)
 
 
 def test_a_mesh_larger_than_the_machine_needs_no_devices(eight_devices):
     found = sv.effects(on(1 << 20, KINDS["io, ordered"], spec=""))
     assert found.refused is None
     assert found.runs_on(1 << 20)[0]
-    assert len(found.tokens) == 2
 
 
-def test_where_an_effect_is_allowed_is_said(eight_devices):
+def test_it_says_where_the_operations_are(eight_devices):
     found = sv.effects(on(8, PLACES["scan in shard_map"](KINDS["print"])))
     assert found.uses[0].nesting == ("shard_map > scan",)
     assert found.uses[0].calls == 1
@@ -98,21 +79,15 @@ def test_nothing_is_called(place, eight_devices):
     assert called == []
 
 
-def test_rows_are_plain_json(eight_devices):
-    rows = sv.effects(KINDS["two orders"], STRUCT).rows()
-    assert json.loads(json.dumps(rows)) == rows
-    assert [r["shardable"] for r in rows] == [False, True]
-    assert sv.effects(KINDS["pure callback"], STRUCT).rows()[0]["name"] == "pure_callback"
-
-
-def test_where_an_effect_is_allowed_is_what_jax_lists(eight_devices):
-    for kind in ("print", "io", "io, ordered", "print, ordered"):
-        [use] = sv.effects(KINDS[kind], STRUCT).uses
-        [effect] = jax.jit(lambda x, f=KINDS[kind]: f(x)).trace(STRUCT).jaxpr.effects
-        listed = {
-            p for p, s in jax_compat.CONSTRUCTS.items() if getattr(jax_sets, s).contains(effect)
-        }
-        assert set(use.allowed) == listed
+@pytest.mark.parametrize("kind", ["print", "io", "io, ordered", "print, ordered"])
+def test_where_an_effect_is_allowed_is_what_jax_lists(kind, eight_devices):
+    [use] = sv.effects(KINDS[kind], STRUCT).uses
+    [effect] = jax.jit(lambda x: KINDS[kind](x)).trace(STRUCT).jaxpr.effects
+    listed = set()
+    for construct, name in jax_compat.CONSTRUCTS.items():
+        if getattr(jax_sets, name).contains(effect):
+            listed.add(construct)
+    assert set(use.allowed) == listed
 
 
 def test_a_function_that_names_its_own_mesh_runs_on_that_many(eight_devices):
@@ -137,8 +112,6 @@ def test_a_layout_that_cannot_be_is_refused_before_tracing():
         lambda: sv.effects(3),
         lambda: sv.effects(on(1, jnp.sin), 3),
         lambda: sv.effects(jnp.sin, STRUCT).runs_on(0),
-        lambda: sv.effects(jnp.sin, STRUCT).runs_on(True),
-        lambda: sv.observed_order(jnp.sin),
     ],
 )
 def test_wrong_inputs_are_refused(call):
@@ -148,17 +121,13 @@ def test_wrong_inputs_are_refused(call):
 
 def test_a_jax_without_its_lists(monkeypatch, eight_devices):
     monkeypatch.setattr(effect_rules, "effect_sets", lambda: None)
-    effect = next(iter(jax.jit(lambda x: KINDS["print, ordered"](x)).trace(STRUCT).jaxpr.effects))
-    assert effect_rules.is_ordered_effect(effect)
-    assert not effect_rules.is_shardable(effect)
-    assert effect_rules.allowed_constructs(effect) is None
+    [use] = sv.effects(KINDS["print, ordered"], STRUCT).uses
+    assert (use.ordered, use.shardable, use.allowed) == (True, False, None)
 
 
 # An effect of a class that jax does not know, allowed only where a test allows it.
 
-SETS = {"control flow": "control_flow_allowed_effects",
-        "lowering": "lowerable_effects"}  # fmt: skip
-WRAPS = {"control flow": PLACES["scan"], "lowering": PLACES["top"]}
+SETS = {"control flow": "control_flow_allowed_effects", "lowering": "lowerable_effects"}
 
 
 def strange(allowed, monkeypatch):
@@ -169,28 +138,30 @@ def strange(allowed, monkeypatch):
     primitive.def_effectful_abstract_eval(lambda x: (x, {effect}))
     mlir.register_lowering(primitive, lambda ctx, x: [x])
     for place in allowed:
-        types = getattr(jax_sets, SETS[place])._effect_types
-        monkeypatch.setattr(
-            getattr(jax_sets, SETS[place]), "_effect_types", {*types, StrangeEffect}
-        )
+        known = getattr(jax_sets, SETS[place])
+        monkeypatch.setattr(known, "_effect_types", {*known._effect_types, StrangeEffect})
     return lambda x: primitive.bind(x)
 
 
-@pytest.mark.parametrize("place", ["control flow", "lowering"])
-@pytest.mark.parametrize("allowed", [(), ("control flow",), ("lowering",), ("control flow", "lowering")])  # noqa: E501  # fmt: skip
-def test_what_jax_does_not_list_is_refused(place, allowed, monkeypatch, eight_devices):
-    fn = WRAPS[place](strange(allowed, monkeypatch))
-    found = sv.effects(on(1, fn))
-    needed = {"control flow": {"control flow", "lowering"}, "lowering": {"lowering"}}[place]
-    missing = needed - set(allowed)
-    assert (found.refused is None) is (not missing)
-    if missing:
-        stage = "trace" if "control flow" in missing else "lower"
-        assert found.refused.stage == stage
-        assert found.refused.cause == ("not lowered" if stage == "lower" else "not allowed there")
-    else:
-        assert found.names == ("StrangeEffect",)
-        assert set(found.uses[0].allowed) == set(allowed)
+@pytest.mark.parametrize(
+    ("place", "allowed", "stage", "cause"),
+    [
+        ("top", (), "lower", "not lowered"),
+        ("top", ("lowering",), "", ""),
+        ("scan", ("lowering",), "trace", "not allowed there"),
+        ("scan", ("control flow",), "lower", "not lowered"),
+        ("scan", ("control flow", "lowering"), "", ""),
+    ],
+)
+def test_what_jax_does_not_list_is_refused(
+    place, allowed, stage, cause, monkeypatch, eight_devices
+):
+    found = sv.effects(on(1, PLACES[place](strange(allowed, monkeypatch))))
+    if stage:
+        assert (found.refused.stage, found.refused.cause) == (stage, cause)
+        return
+    assert found.names == ("StrangeEffect",)
+    assert set(found.uses[0].allowed) == set(allowed)
 
 
 SINGLE = EffectUse("debug callback, ordered", "OrderedDebugEffect", True, False)

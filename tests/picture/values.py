@@ -22,11 +22,7 @@ from shardviz.core.layout.trees.audit import audit
 from shardviz.core.program.comparison import compare
 from shardviz.core.program.effects import (
     Effects,
-    EffectToken,
     EffectUse,
-    Event,
-    HostCall,
-    Observed,
     Refusal,
 )
 from shardviz.core.program.movement import collective_movement
@@ -89,11 +85,6 @@ X0, X1 = ShardedAxis(0), ShardedAxis(1)
 PRINTS = EffectUse("debug callback, ordered", "OrderedDebugEffect", True, False, ("lowering",),
                    ("top level", "scan"), 2)  # fmt: skip
 CALLS = EffectUse("io callback", "IOEffect", False, True, None, ("scan",), 1)
-EVENTS = tuple(
-    Event(i, "io callback", f"call {i}", "scan", False, None if i == 9 else i % 3, "1.0")
-    for i in range(70)
-)
-
 PLAN = layers(3)
 EDITED = layers(4, names=("model", "data"))
 MADE = (
@@ -174,14 +165,11 @@ VALUES: dict[str, Any] = {
     "effects": Effects(
         "step",
         (PRINTS, CALLS),
-        (HostCall("pure_callback", "scan"),),
-        (EffectToken("in", 0), EffectToken("out", 0)),
+        (EffectUse("pure_callback", "", nesting=("scan",), calls=1),),
         mesh_size=8,
     ),
     "no effects": Effects("step"),
     "refused effects": Effects("step", refused=Refusal("trace", "ValueError: no.")),
-    "observed effects": Observed("step", EVENTS, REPORT),
-    "no observed effects": Observed("step", (), FAILED),
     "sharding spec": ShardingSpec((Chunked([2]), None, Unstacked(4)), (X0, Replicated(2), X1)),
     "sharding spec of a scalar": ShardingSpec((), (Replicated(2),)),
     "parts": Parts(2, 1, 4),

@@ -183,12 +183,6 @@ def failing_callbacks() -> Iterator[list[BaseException]]:
         logger.removeFilter(notice)
 
 
-def callback_function(callback: Any) -> Any:
-    """The user's function inside the wrappers that jax puts around a callback."""
-    inner = closure_of(callback).get("callback", callback)
-    return getattr(inner, "callback_func", inner)
-
-
 # What jax.jit, jax.pmap and jax.shard_map were given.
 
 _JITTED = type(jax.jit(abs))

@@ -142,11 +142,6 @@ def _callback_log() -> bool:
     return any(isinstance(error, ZeroDivisionError) for error in raised)
 
 
-def _callback_function() -> bool:
-    jaxpr = jax.make_jaxpr(lambda x: io_callback(print, None, x))(1.0)
-    return compat.callback_function(jaxpr.eqns[0].params["callback"]) is print
-
-
 def _jit() -> bool:
     def scaled(x: Any, by: float) -> Any:
         return x * by
@@ -252,7 +247,6 @@ PRIVATE_NAMES: Mapping[str, Callable[[], bool]] = {
     "jax._src.effects": _effects,
     "jax._src.dispatch.runtime_tokens": _tokens,
     "jax._src.callback": _callback_log,
-    "jax._src.callback.callback_func": _callback_function,
     "jax.jit._jit_info": _jit,
     "jax._src.pmap": _pmap,
     "jax._src.shard_map._shard_map": _shard_map,

@@ -1,99 +1,26 @@
-"""Effects: what is predicted of a program's effects, and the order in which they
-happened.
-"""
+"""Effects: what a program does beside computing, and where that allows it to run."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from shardviz.core.display import Displayed, Fact, explanation
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import plural, shown
-from shardviz.core.program.report import Report
-
-
-@dataclass(frozen=True)
-class Event(Fact):
-    """One time that an effect happened.
-
-    Attributes:
-        number: its position among the events as the host saw them, from 0.
-        name: the effect, or `"pure_callback"` for a host call that is no effect.
-        what: the text that was printed from, or the name of the function that was
-            called.
-        nesting: the loops and calls around it: `"top level"` or `"shard_map > scan"`.
-        ordered: whether jax keeps its order.
-        device: the id of the device it happened for; None where that is not known.
-        values: its arguments, as short text.
-
-    >>> print(Event(0, "debug callback", "{x}", "scan", False, 3, "1.0"))
-    device 3: debug callback '{x}' (scan) of 1.0
-    """
-
-    number: int
-    name: str
-    what: str
-    nesting: str
-    ordered: bool
-    device: int | None
-    values: str
-
-
-@dataclass(frozen=True, repr=False)
-class Observed(Displayed):
-    """The order in which a program's effects happened in one run, up to the barrier.
-
-    Attributes:
-        program: its name.
-        events: the events, in the order in which the host saw them.
-        report: the Report of the run, with its error where it failed.
-
-    >>> from shardviz.core.program.report import Report
-    >>> first = Event(0, "debug callback", "{x}", "top level", False, 0, "1.0")
-    >>> Observed("f", (first,), Report("f", "CPU × 1")).per_device().keys()
-    dict_keys([0])
-    """
-
-    program: str
-    events: tuple[Event, ...]
-    report: Report = field(compare=False)
-
-    def per_device(self) -> dict[int | None, tuple[Event, ...]]:
-        """The events of every device in order, by its id; None: of no certain device."""
-        found: dict[int | None, list[Event]] = {}
-        # Those of no certain device first.
-        for device in sorted(
-            {-1 if e.device is None else e.device for e in self.events}
-        ):
-            found[None if device == -1 else device] = []
-        for event in self.events:
-            found[event.device].append(event)
-        return {device: tuple(events) for device, events in found.items()}
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One plain dict per event, ready for JSON."""
-        return [asdict(event) for event in self.events]
-
-    def explain(self) -> str:
-        """The events as lines of text, and which of their order jax promises."""
-        return explanation(self)
-
-    def __repr__(self) -> str:
-        return f"Observed({self.program}: {plural(len(self.events), 'event')})"
+from shardviz.core.format import shown
 
 
 @dataclass(frozen=True)
 class EffectUse:
-    """One effect of a program.
+    """One kind of effect of a program, or of calls of the host that are no effect.
 
     Attributes:
         name: the effect, such as `"io callback, ordered"`.
-        kind: the name of jax's class.
+        kind: the name of jax's class; `""` for `"pure_callback"`, which is no effect:
+            jax may drop, repeat or move it.
         ordered: whether it keeps the order of the program.
         shardable: whether a program with it may run on several devices.
         allowed: where jax allows it: of `control flow`, `remat`, `custom derivatives`
-            and `lowering`; None where jax does not say.
+            and `lowering`; None where jax does not say, and for what is no effect.
         nesting: the loops and calls around its operations: `"top level"`, `"shard_map >
             cond"`.
         calls: how many operations of the program have it.
@@ -104,61 +31,11 @@ class EffectUse:
 
     name: str
     kind: str
-    ordered: bool
-    shardable: bool
+    ordered: bool = False
+    shardable: bool = True
     allowed: tuple[str, ...] | None = None
     nesting: tuple[str, ...] = ()
     calls: int = 0
-
-    @property
-    def on_refs(self) -> bool:
-        """Whether it is a read or write of a `jax.Ref`."""
-        return self.kind in REF_EFFECTS
-
-
-#: jax's classes of effects on a `jax.Ref`.
-REF_EFFECTS = (
-    "RefEffect",
-    "ReadEffect",
-    "WriteEffect",
-    "AccumEffect",
-    "InternalMutableArrayEffect",
-)
-
-
-@dataclass(frozen=True)
-class EffectToken(Fact):
-    """One token of a lowered module.
-
-    Attributes:
-        direction: `"in"` or `"out"`.
-        index: which argument or result it is.
-        sharding: its sharding as the module writes it; `""` where it writes none, and
-            every device holds it.
-
-    >>> print(EffectToken("in", 0))
-    token in 0: on every device
-    """
-
-    direction: str
-    index: int
-    sharding: str = ""
-
-
-@dataclass(frozen=True)
-class HostCall:
-    """A call of the host that is no effect: jax may drop it, repeat it or move it.
-
-    Attributes:
-        operation: jax's name of the operation, such as `"pure_callback"`.
-        nesting: the loops and calls around it, as for an Event.
-
-    >>> HostCall("pure_callback", "scan").nesting
-    'scan'
-    """
-
-    operation: str
-    nesting: str
 
 
 @dataclass(frozen=True)
@@ -211,8 +88,7 @@ class RunsOn(Fact):
 
 @dataclass(frozen=True)
 class DeviceCount(Fact):
-    """On how many devices a program may run: on `count`; on any number where that is
-    None.
+    """On how many devices a program may run: `count`, or any number where it is None.
 
     >>> print(DeviceCount(0), DeviceCount(1), DeviceCount(None), sep="; ")
     none; 1 device; any number of devices
@@ -223,22 +99,17 @@ class DeviceCount(Fact):
 
 @dataclass(frozen=True, repr=False)
 class Effects(Displayed):
-    """The effects of a program, and on how many devices it may run, said before it
-    runs.
+    """The effects of a program, and on how many devices it may run, before it runs.
 
     Attributes:
         program: its name.
         uses: one EffectUse per kind of effect.
-        host_calls: calls of the host that are no effects.
-        tokens: the tokens that the lowered module takes and returns; None where it was
-            not lowered.
-        lowered_for: how many devices it was lowered for, to read the tokens.
+        host_calls: the same for calls of the host that are no effects.
         mesh_size: how many devices its mesh has; None where no mesh was given.
         fixed: how many devices the function itself names; None where it names none.
         host_only: whether its results come from the host only, no argument being used:
             jax cannot say how these are placed on a mesh of several devices.
         refused: why it may not run on any number of devices; None where it may.
-        rules_known: whether jax said where it allows effects and which it orders.
 
     >>> use = EffectUse("debug callback, ordered", "OrderedDebugEffect", True, False)
     >>> found = Effects("f", (use,))
@@ -248,14 +119,11 @@ class Effects(Displayed):
 
     program: str
     uses: tuple[EffectUse, ...] = ()
-    host_calls: tuple[HostCall, ...] = ()
-    tokens: tuple[EffectToken, ...] | None = None
-    lowered_for: int = 1
+    host_calls: tuple[EffectUse, ...] = ()
     mesh_size: int | None = None
     fixed: int | None = None
     host_only: bool = False
     refused: Refusal | None = None
-    rules_known: bool = True
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -263,15 +131,21 @@ class Effects(Displayed):
         return tuple(use.name for use in self.uses)
 
     @property
+    def tokens(self) -> int:
+        """How many tokens the lowered program takes and returns: one per ordered kind.
+
+        A token is a value without content that keeps calls in order.
+        """
+        return sum(use.ordered for use in self.uses)
+
+    @property
     def devices(self) -> str:
         """On how many devices it may run: any number of devices, 1 device, or none."""
-        # What must be on one device cannot be where the function names several.
-        single = self.host_only or any(not use.shardable for use in self.uses)
-        if self.refused or (single and self.fixed not in (None, 1)):
-            return str(DeviceCount(0))
-        if single:
-            return str(DeviceCount(1))
-        return str(DeviceCount(self.fixed))
+        count = self.fixed
+        if self.host_only or any(not use.shardable for use in self.uses):
+            # What must be on one device cannot be where the function names several.
+            count = 1 if self.fixed in (None, 1) else 0
+        return str(DeviceCount(0 if self.refused else count))
 
     def runs_on(self, devices: int) -> tuple[bool, str]:
         """Whether it may run on so many devices, and why, in one sentence or two.
@@ -309,29 +183,12 @@ class Effects(Displayed):
             return refused
         if self.host_only and devices > 1:
             return RunsOn("host only", devices)
-        if not self.uses:
-            return RunsOn("no effects", devices)
         ordered = [use.name for use in self.uses if use.ordered]
         if not ordered:
-            return RunsOn("unordered", devices)
+            return RunsOn("unordered" if self.uses else "no effects", devices)
         if devices == 1:
             return RunsOn("one device", devices, ordered[0])
         return RunsOn("orderable", devices, ordered[0])
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One plain dict per effect and host call, ready for JSON."""
-        rows = []
-        for use in self.uses:
-            row = asdict(use)
-            row["nesting"] = list(use.nesting)
-            row["allowed"] = None if use.allowed is None else list(use.allowed)
-            rows.append(row)
-        # Calls of the host that are no effects have the columns of one, so that a
-        # table has one head.
-        for call in self.host_calls:
-            row = asdict(EffectUse(call.operation, "", False, True, calls=1))
-            rows.append({**row, "nesting": [call.nesting]})
-        return rows
 
     def explain(self) -> str:
         """Everything in plain sentences, a line each."""

@@ -28,9 +28,6 @@ LOSSES: Mapping[str, str] = {
         "With jax 0.10 and 0.11 the error of a callback comes back at the end."
     ),
     "jax._src.callback": "A run with a failing callback ends when XLA gives up.",
-    "jax._src.callback.callback_func": (
-        "The events of sv.observed_order do not name the function."
-    ),
     "jax.jit._jit_info": "Give in_specs, out_specs and donate to sv.program.",
     "jax._src.pmap": "Give in_specs, out_specs and donate to sv.program.",
     "jax._src.shard_map._shard_map": (

@@ -459,33 +459,16 @@ export interface EffectsFound {
   sentence: string;
   devices: string;
   rows: EffectRow[];
-  tokens: string[];
   note: string;
-  /** Only after the order was requested. */
-  watching?: boolean;
-  failed?: string;
-  observed?: EffectEvent[];
 }
 
 export interface EffectRow {
   name: string;
-  kind: string;
   ordered: boolean;
   shardable: boolean;
   where: string;
   nesting: string[];
-  calls: number;
   note: string;
-}
-
-export interface EffectEvent {
-  number: number;
-  device: number | null;
-  name: string;
-  what: string;
-  nesting: string;
-  ordered: boolean;
-  values: string;
 }
 
 export interface Cache {
@@ -528,7 +511,6 @@ export type ActionKind =
   | "redo"
   | "code"
   | "effects"
-  | "observe"
   | "save";
 
 /** Text that was typed, or a choice; null for a button. */

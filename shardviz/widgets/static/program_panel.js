@@ -299,7 +299,7 @@ export class ProgramPanel {
     const key = reportTabKey(this.tab, report, code, stages, noRun);
     if (key === this.bodyKey) return;
     this.bodyKey = key;
-    fill(this.body, ...reportTab(this.tab, report, code, stages, noRun, this.act));
+    fill(this.body, ...reportTab(this.tab, report, code, stages, noRun));
   }
 
   destroy() {

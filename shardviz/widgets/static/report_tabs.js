@@ -1,7 +1,7 @@
 // @ts-check
 // The tabs Memory, Checks, Effects, Cache and Code: a job, its report, and the program as code.
 import { failureNote, mutedNote } from "./collectives.js";
-import { button, copyButton, h } from "./dom.js";
+import { copyButton, h } from "./dom.js";
 
 /** @typedef {import("./messages").Report} Report */
 /** @typedef {import("./messages").Stages} Stages */
@@ -29,12 +29,11 @@ export function reportTabKey(tab, report, code, { memory }, noRun) {
  * @param {string} code
  * @param {Stages} stages
  * @param {string} noRun why nothing can run on the target; "" where programs can
- * @param {Act} act
  * @returns {Node[]}
  */
-export function reportTab(tab, report, code, stages, noRun, act) {
+export function reportTab(tab, report, code, stages, noRun) {
   if (tab === "Code") return codeTab(code);
-  if (tab === "Effects") return effectsTab(report.effects, act);
+  if (tab === "Effects") return effectsTab(report.effects);
   if (tab === "Cache") return cacheTab(report.cache);
   if (tab === "Memory") return memoryTab(stages.memory, stages.stages[2].state !== "none");
   return checksTab(report, noRun);
@@ -135,15 +134,15 @@ function checkMark(ok) {
   return ok ? ["✓", "sv-good", "holds"] : ["✗", "sv-bad", "fails"];
 }
 
-/** @param {import("./messages").Effects} effects @param {Act} act @returns {Node[]} */
-function effectsTab(effects, act) {
+/** @param {import("./messages").Effects} effects @returns {Node[]} */
+function effectsTab(effects) {
   if (effects.state !== "done") {
     const reading = effects.state === "reading";
     const how = reading ? "Reading the program's effects…" : "Effects are read from a live kernel.";
     return [mutedNote(how)];
   }
   if (effects.problem !== undefined) return [failureNote("", effects.problem, "")];
-  const { runs, sentence, rows, tokens, note } = effects;
+  const { runs, sentence, rows, note } = effects;
   const sign = h("b", { class: runs ? "sv-good" : "sv-bad", text: runs ? "✓ " : "✗ " });
   /** @type {Node[]} */
   const parts = [h("p", null, sign, sentence)];
@@ -155,42 +154,8 @@ function effectsTab(effects, act) {
     );
     parts.push(table(titles, cells));
   } else parts.push(mutedNote("It has no effects: it only computes."));
-  parts.push(...tokens.map((text) => h("div", { class: "sv-mono sv-muted", text })));
   if (note) parts.push(mutedNote(note));
-  if (rows.length && runs) parts.push(...observedOrder(effects, act));
   return parts;
-}
-
-/**
- * The order in which effects really happened, up to the barrier.
- * @param {import("./messages").EffectsFound} effects
- * @param {Act} act
- * @returns {Node[]}
- */
-function observedOrder({ watching = false, failed, observed }, act) {
-  const label = watching ? "Running…" : "Run and write down the order";
-  const watch = button(label, () => act("observe"), { class: "sv-button sv-watch" });
-  watch.disabled = watching;
-  const parts = [h("div", { class: "sv-times" }, watch)];
-  if (failed) parts.push(failureNote("", failed, ""));
-  if (!observed) return parts;
-  if (!observed.length) {
-    return failed ? parts : [...parts, mutedNote("Nothing happened before the barrier.")];
-  }
-  const rows = observed.map(({ number, device, ordered, name, what, values }) =>
-    tableRow([
-      String(number + 1),
-      device === null ? "–" : String(device),
-      ordered ? "ordered" : h("span", { class: "sv-warn", text: "unordered" }),
-      name,
-      h("code", { text: `${what} ${values}` }),
-    ]),
-  );
-  const note =
-    "Up to the barrier. Unordered events may come in another order the next time;" +
-    " ordered ones keep theirs on each device.";
-  const titles = ["happened", "device", "order", "effect", "what"];
-  return [...parts, table(titles, rows), mutedNote(note)];
 }
 
 /** @param {import("./messages").Cache} cache @returns {Node[]} */

@@ -38,7 +38,7 @@ from shardviz.core.backend.failures import failure, in_words, raised_by_signal
 from shardviz.core.backend.jax_compat import key_value_store
 from shardviz.core.backend.run.inputs import value_leaves
 from shardviz.core.backend.run.rendezvous import Disagreement, Rendezvous
-from shardviz.core.backend.tracing.effect_rules import refusal_on, single_device_effects
+from shardviz.core.backend.tracing.effect_rules import refusal_on
 from shardviz.core.backend.tracing.trace import Traced
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import shown
@@ -286,8 +286,8 @@ def _lowered(job: Job, runner: Runner) -> Any:
     job.note(effects=traced.effects)
     job.add_notes(traced.notes)
     # Effects that jax orders on one device only.
-    single = single_device_effects(traced.stage.jaxpr.effects)
-    if words := refusal_on(single, job.program.mesh.size):
+    effects = traced.stage.jaxpr.effects
+    if words := refusal_on(effects, job.program.mesh.size):
         job.stage = "program"  # no target with this many devices would do
         raise ProgramError(words)
     job.enter("lower")

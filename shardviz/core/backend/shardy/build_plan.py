@@ -27,7 +27,7 @@ from shardviz.core.backend.tracing.constraint_calls import (
     ConstraintCalls,
     recorded_calls,
 )
-from shardviz.core.backend.tracing.effect_rules import refusal_on, single_device_effects
+from shardviz.core.backend.tracing.effect_rules import refusal_on
 from shardviz.core.backend.tracing.jaxprs import (
     has_partial_sums,
     meshes_in,
@@ -123,8 +123,7 @@ class _PlanRun:
             self.axes = tuple(self.program.mesh.shape.items())
         self._note(*traced.notes, *others, *random_note(jaxpr))
         self.plan = replace(self.plan, trace_s=traced.seconds)
-        single = single_device_effects(jaxpr.effects)
-        refusal = refusal_on(single, self.program.mesh.size)
+        refusal = refusal_on(jaxpr.effects, self.program.mesh.size)
         if refusal:
             self.stage = "program"
             raise ProgramError(refusal)

@@ -36,21 +36,14 @@ _CAUSES = (
 _CALLBACK = re.compile(r"custom_call @\"?\w*callback|stablehlo\.(?:send|recv)\b")
 
 
-def effect_names(traced: Any) -> tuple[str, ...]:
-    """The effects of a traced function by name; an unknown one goes by its class.
+def effect_names(jaxpr: Any) -> tuple[str, ...]:
+    """The effects of a jaxpr by name; an unknown one goes by its class.
 
-    Args:
-        traced: what `jax.jit(fn).trace(...)` gave, or a jaxpr.
-
-    >>> import jax, jax.numpy as jnp
-    >>> def noisy(x):
-    ...     jax.debug.print("{x}", x=x)
-    ...     return x
-    >>> effect_names(jax.make_jaxpr(noisy)(jax.ShapeDtypeStruct((), jnp.float32)))
+    >>> import jax
+    >>> effect_names(jax.make_jaxpr(lambda x: jax.debug.print("{x}", x=x))(1.0))
     ('debug callback',)
     """
-    jaxpr = getattr(traced, "jaxpr", traced)
-    return tuple(sorted({effect_name(e) for e in getattr(jaxpr, "effects", ())}))
+    return tuple(sorted({effect_name(effect) for effect in jaxpr.effects}))
 
 
 def effect_name(effect: Any) -> str:
@@ -102,26 +95,15 @@ def allowed_constructs(effect: Any) -> tuple[str, ...] | None:
     return tuple(allowed)
 
 
-def single_device_effects(effects: Iterable[Any]) -> tuple[str, ...]:
-    """The names of those effects that may run on one device only."""
-    return tuple(sorted({effect_name(e) for e in effects if not is_shardable(e)}))
+def refusal_on(effects: Iterable[Any], devices: int) -> str | None:
+    """Why a program with these effects may not run on so many devices; None if it may.
 
-
-def refusal_on(names: Iterable[str], devices: int) -> str | None:
-    """Why these effects may not run on so many devices; None if they may.
-
-    Args:
-        names: the effects that are ordered and not shardable.
-        devices: how many devices.
-
-    >>> refusal_on(["debug callback, ordered"], 1)
-    >>> print(refusal_on(["debug callback, ordered"], 8))
-    jax orders debug callbacks on one device only, and the mesh has 8. Take ordered=True away...
+    >>> refusal_on([], 8)
     """
-    first = next(iter(names), None)
-    if first is None or devices == 1:
+    single = sorted(effect_name(e) for e in effects if not is_shardable(e))
+    if not single or devices == 1:
         return None
-    return str(RunsOn("single device", devices, first))
+    return str(RunsOn("single device", devices, single[0]))
 
 
 def refusal_cause(said: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, Mesh
 from shardviz.core.backend.bridge import abstract_mesh, jax_dtype
 from shardviz.core.backend.devices import MOST_SIMULATED, mesh_to_lower_on
 from shardviz.core.backend.failures import in_words, raised_by_signal
-from shardviz.core.backend.jax_compat import effect_class, effect_sets
+from shardviz.core.backend.jax_compat import REF_EFFECTS, effect_class
 from shardviz.core.backend.tracing.arguments import program_arrays
 from shardviz.core.backend.tracing.build_program import build_program
 from shardviz.core.backend.tracing.calls import BoundCall, read_call
@@ -26,10 +26,8 @@ from shardviz.core.backend.tracing.effect_rules import (
     is_shardable,
     refusal_cause,
     refusal_on,
-    single_device_effects,
 )
 from shardviz.core.backend.tracing.jaxprs import (
-    JaxprOperation,
     named_device_count,
     names_shardings,
     operations,
@@ -41,18 +39,10 @@ from shardviz.core.errors import ProgramError
 from shardviz.core.format import shown
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.rules.rules import Dialect
-from shardviz.core.program.effects import (
-    REF_EFFECTS,
-    Effects,
-    EffectToken,
-    EffectUse,
-    HostCall,
-    Refusal,
-)
+from shardviz.core.program.effects import Effects, EffectUse, Refusal
 from shardviz.core.program.program import Program, function_name
 
-_HOST_CALLS = ("pure_callback",)
-_RETURNING = ("pure_callback", "io_callback")
+_PURE = "pure_callback"
 
 
 def predict(thing: Any, *args: Any, **keywords: Any) -> Effects:
@@ -105,19 +95,19 @@ def _of_program(program: Program) -> Effects:
         return replace(known, refused=traced)
     jaxpr = traced.stage.jaxpr
     known = _read(known, jaxpr)
-    # Where jax must choose the placement of results that only the host computes, it
-    # cannot.
-    from_host = results_from_host(jaxpr, _RETURNING) and not names_shardings(jaxpr)
-    host_results = program.out_specs is None and from_host
-    count = program.mesh.size
-    refused = refusal_on(single_device_effects(jaxpr.effects), count)
-    if refused is None and isinstance(mesh, Mesh):
-        return _with_tokens(known, lambda: _lower(traced), count, host_results)
-    # jax cannot lower it on this mesh. Lowered for one device, it has the same tokens.
+    if isinstance(mesh, Mesh) and refusal_on(jaxpr.effects, mesh.size) is None:
+        # Where jax has to choose the placement of results that only the host computes,
+        # it cannot.
+        from_host = results_from_host(jaxpr, (_PURE, "io_callback"))
+        from_host = from_host and not names_shardings(jaxpr)
+        host_results = program.out_specs is None and from_host
+        return _lowered(known, lambda: _lower(traced), host_results)
+    # jax cannot lower it on this mesh. It may refuse it on one device, too.
     single = unsharded(program)
-    with contextlib.suppress(Exception):  # a function may be made for many devices only
+    # A function may be made for many devices only.
+    with contextlib.suppress(Exception):
         alone = trace(single, _mesh_to_trace_on(single))
-        return _with_tokens(known, lambda: _lower(alone), 1, host_results)
+        return _lowered(known, lambda: _lower(alone))
     return known
 
 
@@ -131,17 +121,14 @@ def _of_function(
         return fn(*args)
 
     structs = [jax.ShapeDtypeStruct(a.shape, jax_dtype(a.dtype)) for a in arrays]
-    args = structs
-    if tree is not None:
-        args = tree.unflatten(structs)
+    args = structs if tree is None else tree.unflatten(structs)
     stage = _traced_or_refused(lambda: jax.jit(fresh).trace(*args))
     if isinstance(stage, Refusal):
         return replace(known, refused=stage)
     known = replace(_read(known, stage.jaxpr), fixed=named_device_count(stage.jaxpr))
-    count = known.fixed or 1
-    if refusal_on(single_device_effects(stage.jaxpr.effects), count):
+    if refusal_on(stage.jaxpr.effects, known.fixed or 1):
         return known
-    return _with_tokens(known, stage.lower, count)
+    return _lowered(known, stage.lower)
 
 
 def _traced_or_refused(tracing: Callable[[], Any]) -> Any:
@@ -161,61 +148,49 @@ def _refusal(stage: str, error: BaseException) -> Refusal:
 
 
 def _read(known: Effects, jaxpr: Any) -> Effects:
+    """Adds the effects of a jaxpr, and its calls of the host that are no effects."""
     # A loop or call has the effects of what it calls: those are counted where they
     # happen.
-    innermost, calls = [], []
-    for operation in operations(jaxpr):
-        if not operation.inner:
-            innermost.append(operation)
-            if operation.name in _HOST_CALLS:
-                calls.append(HostCall(operation.name, operation.nesting))
+    innermost = [one for one in operations(jaxpr) if not one.inner]
     # jax has one effect for each ref; they are counted as one kind.
     by_class = {effect_class(effect): effect for effect in jaxpr.effects}
     uses = []
-    for effect in by_class.values():
-        uses.append(_use(effect, innermost))
-    return replace(
-        known,
-        uses=tuple(sorted(uses, key=lambda use: use.name)),
-        host_calls=tuple(calls),
-        rules_known=effect_sets() is not None,
-    )
+    for kind, effect in sorted(by_class.items(), key=lambda item: effect_name(item[1])):
+        nesting = []
+        for operation in innermost:
+            kinds = {effect_class(own) for own in operation.equation.effects}
+            # A ref that is made inside has one effect itself and others for each read
+            # and write.
+            on_refs = kind in REF_EFFECTS and not kinds.isdisjoint(REF_EFFECTS)
+            if kind in kinds or on_refs:
+                nesting.append(operation.nesting)
+        use = EffectUse(
+            effect_name(effect),
+            kind,
+            is_ordered_effect(effect),
+            is_shardable(effect),
+            allowed_constructs(effect),
+            tuple(dict.fromkeys(nesting)),
+            len(nesting),
+        )
+        uses.append(use)
+    around = [one.nesting for one in innermost if one.name == _PURE]
+    calls: tuple[EffectUse, ...] = ()
+    if around:
+        nesting = tuple(dict.fromkeys(around))
+        calls = (EffectUse(_PURE, "", nesting=nesting, calls=len(around)),)
+    return replace(known, uses=tuple(uses), host_calls=calls)
 
 
-def _use(effect: Any, innermost: Iterable[JaxprOperation]) -> EffectUse:
-    having = []
-    for operation in innermost:
-        if any(_alike(own, effect) for own in operation.equation.effects):
-            having.append(operation)
-    return EffectUse(
-        effect_name(effect),
-        effect_class(effect),
-        is_ordered_effect(effect),
-        is_shardable(effect),
-        allowed_constructs(effect),
-        tuple(dict.fromkeys(operation.nesting for operation in having)),
-        len(having),
-    )
-
-
-def _alike(one: Any, other: Any) -> bool:
-    kinds = {effect_class(one), effect_class(other)}
-    # A ref that is made inside has one effect itself and others for each read and
-    # write.
-    return len(kinds) == 1 or kinds <= set(REF_EFFECTS)
-
-
-def _with_tokens(
-    known: Effects, lowering: Callable[[], Any], count: int, host_results: bool = False
+def _lowered(
+    known: Effects, lowering: Callable[[], Any], host_results: bool = False
 ) -> Effects:
+    """Adds what is known once jax has lowered the program, or why it refuses to."""
     try:
         text = lowering().as_text()
     except Exception as error:  # noqa: BLE001  a lowering rule may raise anything
         return replace(known, refused=_refusal("lower", error))
-    host_only = host_results and not takes_arrays(text)
-    return replace(
-        known, tokens=read_tokens(text), lowered_for=count, host_only=host_only
-    )
+    return replace(known, host_only=host_results and not takes_arrays(text))
 
 
 def _lower(traced: Traced) -> Any:
@@ -230,72 +205,18 @@ def _mesh_to_trace_on(program: Program) -> Mesh | AbstractMesh:
     return abstract_mesh(program.mesh)
 
 
-# What a lowered module says of its tokens.
-
 _MAIN = re.compile(r"func\.func public @main\((.*)\{$", re.MULTILINE)
-_TOKEN = re.compile(r"!stablehlo\.token|tensor<0xi1>")
-_SHARDING = re.compile(
-    r'(?:sdy\.sharding = #sdy\.sharding<(.*?)>(?=[,}])|mhlo\.sharding = "(.*?)")'
-)
-
-
-def read_tokens(text: str) -> tuple[EffectToken, ...]:
-    """The tokens that a lowered module takes and returns, and their shardings as it
-    writes them.
-
-    >>> main = "func.func public @main(%arg0: !stablehlo.token) -> (!stablehlo.token) {"
-    >>> [str(t) for t in read_tokens(main)]
-    ['token in 0: on every device', 'token out 0: on every device']
-    """
-    taken, returned = _signature(text)
-    return (*_tokens("in", taken.rstrip(")")), *_tokens("out", returned.strip("()")))
-
-
-def _signature(text: str) -> tuple[str, str]:
-    """The arguments and the results of a lowered module, as it writes them."""
-    main = _MAIN.search(text)
-    if main is None:
-        return "", ""
-    taken, _, returned = main[1].strip().partition(") -> ")
-    return taken, returned
+# jax writes a token as an array without elements, too.
+_ARRAY_ARGUMENT = re.compile(r"%arg\d+: (?!!stablehlo\.token|tensor<0xi1>)")
 
 
 def takes_arrays(text: str) -> bool:
-    """Whether a lowered module takes any argument but tokens: those that go unused are
-    dropped.
+    """Whether a lowered module takes any argument except tokens.
 
-    >>> takes_arrays("func.func public @main(%arg0: !stablehlo.token) -> (!stablehlo.token) {")
+    jax drops those that go unused.
+
+    >>> takes_arrays("func.func public @main(%arg0: !stablehlo.token) {")
     False
     """
-    taken, _ = _signature(text)
-    for part in _parts(taken):
-        if "%arg" in part and not _is_token(part):
-            return True
-    return False
-
-
-def _is_token(part: str) -> bool:
-    # Attributes, in braces, may name other types.
-    return _TOKEN.search(part.partition("{")[0]) is not None
-
-
-def _tokens(direction: str, listed: str) -> list[EffectToken]:
-    tokens = []
-    for index, part in enumerate(_parts(listed)):
-        if _is_token(part):
-            written, sharding = _SHARDING.search(part), ""
-            if written is not None:
-                sharding = written[1] or written[2]
-            tokens.append(EffectToken(direction, index, sharding))
-    return tokens
-
-
-def _parts(listed: str) -> list[str]:
-    """The text split at the commas outside of brackets."""
-    parts, depth, start = [], 0, 0
-    for i, letter in enumerate(listed):
-        depth += (letter in "({[<") - (letter in ")}]>")
-        if letter == "," and depth == 0:
-            parts.append(listed[start:i])
-            start = i + 1
-    return [*parts, listed[start:]]
+    main = _MAIN.search(text)
+    return main is not None and _ARRAY_ARGUMENT.search(main[1]) is not None

@@ -194,4 +194,4 @@ def _traced_again(
     jitted = jax.jit(flat, donate_argnums=donated_leaves(program), **options)
     with traced.around():
         stage = jitted.trace(*arguments)
-        return replace(traced, stage=stage, effects=effect_names(stage))
+        return replace(traced, stage=stage, effects=effect_names(stage.jaxpr))

@@ -21,7 +21,6 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,7 +55,6 @@ from shardviz.core.backend.tracing.pmapped import check_devices
 from shardviz.core.backend.tracing.shard_maps import UnboundShardMaps, unbound
 from shardviz.core.backend.tracing.watching import CallListener
 from shardviz.core.errors import ProgramError, ShardvizError
-from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec, memory_of
 from shardviz.core.program.notes import Note
 from shardviz.core.program.program import Program
@@ -106,10 +104,6 @@ class Traced:
         """
         on_axes = isinstance(self.mesh, AbstractMesh)
         return in_context(self.mesh) if on_axes else self.around()
-
-
-# The mesh of the program that is traced now; it need not be in jax's context.
-TRACED_ON: ContextVar[MeshSpec | None] = ContextVar("traced_on", default=None)
 
 
 def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
@@ -253,12 +247,8 @@ def _traced(
             stage = jitted.trace(*arguments)
         return stage, specs
 
-    token = TRACED_ON.set(program.mesh)
-    try:
-        with around():
-            stage, specs = traced_with_calls(staged, lambda s: s[0].jaxpr, listeners)
-    finally:
-        TRACED_ON.reset(token)
+    with around():
+        stage, specs = traced_with_calls(staged, lambda s: s[0].jaxpr, listeners)
     refuse_other_device_order(stage.jaxpr, program.mesh)
     outputs = []
     for name, info in zip(results.names, jax.tree.leaves(stage.out_info), strict=True):
@@ -267,7 +257,7 @@ def _traced(
         program,
         mesh,
         stage,
-        effect_names(stage),
+        effect_names(stage.jaxpr),
         tuple(outputs),
         results.tree,
         time.perf_counter() - begun,
