@@ -1,9 +1,8 @@
-"""Cached calls equal jax.jit's; fallbacks, bounds, tables and effects."""
+"""Cached calls equal jax.jit's; fallbacks, bounds and effects."""
 
 from __future__ import annotations
 
 import gc
-import json
 import weakref
 from typing import Any
 
@@ -17,7 +16,7 @@ from jax.experimental.layout import Format, Layout
 import shardviz as sv
 from shardviz.core.backend.call_cache import signature
 from shardviz.core.backend.call_cache.cached_function import CachedFunction
-from shardviz.core.errors import ProgramError, ShardvizError
+from shardviz.core.errors import ProgramError
 
 
 def twice(x: Any, *rest: Any, **named: Any) -> Any:
@@ -51,20 +50,6 @@ def test_a_call_equals_jit(case: str):
             np.testing.assert_array_equal(a, b)
             assert (a.aval, a.sharding, a.committed) == (b.aval, b.sharding, b.committed)
     assert (cached.hits, cached.misses, cached.fallbacks) == (2, 1, {})
-
-
-def test_random_keys_are_cached():
-    cached = CachedFunction(jax.random.uniform)
-    got = [cached(jax.random.key(n)) for n in (1, 2)]
-    assert got == [jax.random.uniform(jax.random.key(n)) for n in (1, 2)]
-    assert (cached.hits, cached.misses, cached.fallbacks) == (1, 1, {})
-
-
-def test_numpy_and_uncommitted_arrays_share_a_compile():
-    cached = CachedFunction(lambda x: x + 1)
-    cached(np.ones(4, np.float32))
-    assert cached(jnp.ones(4)).shape == (4,)
-    assert (cached.misses, cached.cache_size()) == (1, 1)
 
 
 def test_results_stand_where_jit_puts_them():
@@ -124,6 +109,11 @@ def test_methods_and_names_stay():
     assert Model.grow.fallbacks == {"not an array": 1}
 
 
+def without_jit(do: Any) -> Any:
+    with jax.disable_jit():
+        return do()
+
+
 FALLBACKS = {
     "unhashable static": (lambda f: f(1, [2]), "static", ValueError),
     "text": (lambda f: f("x"), "not an array", TypeError),
@@ -138,7 +128,8 @@ FALLBACKS = {
         "transformation",
         None,
     ),
-    "a ref": (lambda f: f(jax.new_ref(jnp.ones(3))[...] * 1), "", None),
+    "disable_jit": (lambda f: without_jit(lambda: f(jnp.ones(2))), "disable_jit", None),
+    "a ref": (lambda f: f(jax.new_ref(jnp.ones(3))), "not an array", Exception),
 }
 
 
@@ -158,33 +149,8 @@ def test_what_cannot_be_cached_goes_to_jit(case: str):
         with pytest.raises(type(ours.value)) as theirs:
             do(jitted)
         assert str(ours.value)[:40] == str(theirs.value)[:40]
-    if reason:
-        assert (cached.misses, cached.cache_size()) == (0, 0)
-        assert list(cached.fallbacks) == [reason]
-        assert sum(cached.fallbacks.values()) >= 1
-    else:
-        assert cached.fallbacks == {}
-
-
-def test_a_ref_goes_to_jit():
-    def bump(ref: Any) -> None:
-        ref[...] += 1
-
-    cached, ref = CachedFunction(bump), jax.new_ref(jnp.zeros(2))
-    cached(ref)
-    cached(ref)
-    np.testing.assert_array_equal(ref[...], [2, 2])
-    assert cached.fallbacks == {"not an array": 2}
-
-
-def test_without_jit_the_function_itself_runs():
-    seen: list[type] = []
-    cached = CachedFunction(lambda x: seen.append(type(x)) or x)
-    cached(jnp.ones(2))
-    with jax.disable_jit():
-        cached(jnp.ones(2))
-    assert not issubclass(seen[1], jax.core.Tracer)
-    assert cached.fallbacks == {"disable_jit": 1}
+    assert (cached.misses, cached.cache_size()) == (0, 0)
+    assert list(cached.fallbacks) == [reason]
 
 
 def test_a_nan_is_found_as_jit_finds_it():
@@ -237,14 +203,6 @@ def test_effects_happen_once_each_call(ordered: bool):
     assert (cached.misses, cached.hits, cached.fallbacks) == (1, 4, {})
 
 
-def test_ordered_prints_keep_their_order(capfd):
-    cached = CachedFunction(lambda x: jax.debug.print("saw {x}", x=x, ordered=True))
-    for n in range(4):
-        cached(jnp.int32(n))
-    jax.effects_barrier()
-    assert capfd.readouterr().out.split("\n")[:4] == [f"saw {n}" for n in range(4)]
-
-
 def test_the_least_recently_used_goes_first():
     cached = CachedFunction(lambda x: x + 1, size=2)
     x, y, z = (jnp.ones(n) for n in (1, 2, 3))
@@ -265,54 +223,31 @@ def test_a_cache_holds_no_arrays():
     assert died() is None
 
 
-def test_the_table_is_plain_data():
-    cached = sv.cached(lambda x, n: x * n, static_argnums=1)
-    cached(1.0, 2)
-    cached(1.0, 2)
-    cached(1.0, 3)
-    rows = json.loads(json.dumps(cached.table()))
-    assert [(r["entry"], r["hits"], r["difference"]) for r in rows] == [
-        (2, 0, ["static argument n: 2 became 3"]),
-        (1, 1, []),
-    ]
-    assert rows[0]["signature"] == "(x: weak float32[], n=3)"
-    assert rows[0]["compile_s"] > 0
-    assert (rows[0]["waited"], rows[0]["error"]) == ([], "")
-    assert repr(cached) == "CachedFunction(<lambda>: 2 entries, 1 hit, 2 misses, 0 fallbacks)"
-
-
 def test_clear_counts_anew():
     cached = CachedFunction(lambda x: x)
     cached(1)
     cached(1)
     cached.clear()
-    assert (cached.hits, cached.misses, cached.cache_size(), cached.table()) == (0, 0, 0, [])
+    assert (cached.hits, cached.misses, cached.cache_size()) == (0, 0, 0)
     assert cached(1) == 1
     assert cached.entries[0].entry == 1
 
 
-@pytest.mark.parametrize("fn", [None, 3, "sin", jnp])
-def test_what_is_no_function_is_refused(fn: Any):
-    with pytest.raises(ProgramError, match="function"):
-        sv.cached(fn)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: sv.cached(3),
+        lambda: sv.cached(jnp.sin, static_argnum=1),
+        lambda: sv.cached(jnp.sin, size=0),
+    ],
+)
+def test_what_cannot_be_cached_is_refused(wrong: Any):
+    with pytest.raises(ProgramError):
+        wrong()
 
 
-def test_unknown_options_are_refused():
-    with pytest.raises(ShardvizError, match="Did you mean 'static_argnums'"):
-        sv.cached(jnp.sin, static_argnum=1)
-    with pytest.raises(ShardvizError, match="1 or more"):
-        sv.cached(jnp.sin, size=0)
-
-
-def test_where_jax_hides_its_settings_the_public_ones_count(monkeypatch):
+def test_where_jax_hides_its_settings_it_compiles_for_itself(monkeypatch):
     monkeypatch.setattr(signature, "trace_settings", lambda: None)
-    monkeypatch.setattr(signature, "is_tracing", lambda: False)
-    cached, x = CachedFunction(lambda x: x * 2), jnp.ones(4)
-    for _ in range(2):
-        np.testing.assert_array_equal(cached(x), [2, 2, 2, 2])
-    with jax.enable_x64(True):
-        cached(x)
-    assert [d.name for d in cached.entries[-1].difference] == ["jax_enable_x64"]
-    assert jax.jit(cached)(1) == 2
-    assert (cached.hits, cached.misses) == (1, 2)
-    assert cached.fallbacks == {"transformation": 1}
+    cached = CachedFunction(lambda x: x * 2)
+    assert cached(2) == 4
+    assert (cached.misses, cached.fallbacks) == (0, {"settings": 1})

@@ -6,20 +6,6 @@ from dataclasses import dataclass
 
 from shardviz.core.display import Fact
 
-#: Why a call goes to plain `jax.jit`: it is made while jax transforms a function;
-#: jax.disable_jit or a search for NaNs is on; a static argument has no hash; an
-#: argument is no array; jax cannot flatten the arguments; an array has another memory
-#: layout than the executable takes.
-FALLBACKS = (
-    "transformation",
-    "disable_jit",
-    "debug_nans",
-    "static",
-    "not an array",
-    "tree",
-    "memory layout",
-)
-
 
 @dataclass(frozen=True)
 class Difference(Fact):
@@ -81,12 +67,11 @@ class CallEntry:
         trace_s: seconds to trace and lower.
         compile_s: seconds to compile.
         hits: how many calls found it.
-        waited: the names of the threads that waited for its compile.
         difference: in what its signature differed from the nearest earlier one.
         error: why the compile failed, or an empty text.
 
-    >>> CallEntry(1, "(x: float32[8])", 0.01, 0.02, 3).waited
-    ()
+    >>> CallEntry(1, "(x: float32[8])", 0.01, 0.02, 3).hits
+    3
     """
 
     entry: int
@@ -94,6 +79,5 @@ class CallEntry:
     trace_s: float
     compile_s: float
     hits: int
-    waited: tuple[str, ...] = ()
     difference: tuple[Difference, ...] = ()
     error: str = ""

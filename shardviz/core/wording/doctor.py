@@ -17,9 +17,7 @@ LOSSES: Mapping[str, str] = {
     "jax._src.core.trace_state_clean": (
         "A function of sv.cached must not be called inside jax.jit or jax.grad."
     ),
-    "jax._src.config.trace_context": (
-        "sv.cached looks only at the settings that are known to matter."
-    ),
+    "jax._src.config.trace_context": "sv.cached calls plain jax.jit each time.",
     "jax._src.config.traceback_filtering": (
         "Of what jax refuses on Explicit axes, only its own message is shown."
     ),

@@ -1,6 +1,4 @@
-"""CachedFunction: a function that compiles once per signature, and says why a call
-compiled.
-"""
+"""CachedFunction: compiles once per signature, and says why a call compiled."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import traceback
 import types
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -24,7 +22,6 @@ from shardviz.core.backend.call_cache.signature import (
     Uncached,
     call_key,
     nearest,
-    refuse_uncached,
     signature_of,
     split_call,
 )
@@ -32,10 +29,9 @@ from shardviz.core.backend.jax_compat import jit_settings
 from shardviz.core.backend.tracing.arguments import parameter_names
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown, suggestion
-from shardviz.core.program.cache import CacheRow, ExecutableCache
+from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.cached import CallEntry, Difference, Miss
 
-_MOST_MISSES = 1000  # that are remembered
 # What jax says of an array whose memory layout an executable does not take.
 _OTHER_LAYOUT = "layouts that disagree"
 
@@ -44,9 +40,8 @@ _OTHER_LAYOUT = "layouts that disagree"
 class _Made:
     """What one signature came to: an executable, or the error of its compile."""
 
-    number: int
+    miss: Miss
     signature: Signature
-    difference: tuple[Difference, ...]
     run: Any = None
     error: Exception | None = None
     trace_s: float = 0.0
@@ -54,11 +49,11 @@ class _Made:
 
 
 class CachedFunction:
-    """A function that compiles once for each signature of its calls; made by
-    `sv.cached`.
+    """A function that compiles once for each signature of its calls.
 
-    Safe to call from any thread. Of several threads that call it with a new signature
-    one compiles and the others wait; where that fails, all of them get the error.
+    Made by `sv.cached`; safe to call from any thread. Of several threads that call it
+    with a new signature one compiles and the others wait; where that fails, all of them
+    get the error.
 
     Calls that no executable can serve go to plain `jax.jit` and are counted in
     `fallbacks`.
@@ -76,18 +71,10 @@ class CachedFunction:
         functools.update_wrapper(self, fn, updated=())
         self.jitted = jax.jit(fn, **options)
         self.name = str(getattr(fn, "__name__", type(fn).__name__))
-        self._fn = fn
-        self._names: dict[int, list[str]] = {}
+        # To inspect a function takes longer than all the rest of a call.
+        self._names = functools.cache(functools.partial(parameter_names, fn))
         self._cache = ExecutableCache(size)
-        settings = jit_settings(self.jitted)
-        if settings is not None:
-            # jax.jit derives positions from names, and names from positions.
-            self._static = settings.static, settings.static_names
-        else:
-            self._static = (
-                _all_of(options.get("static_argnums"), int),
-                _all_of(options.get("static_argnames"), str),
-            )
+        self._settings = jit_settings(self.jitted)
         self._lock = threading.Lock()
         self._forget()
 
@@ -95,22 +82,20 @@ class CachedFunction:
         # Twice as many as the cache holds, so that a signature that was dropped is
         # known when it comes back.
         self._known: OrderedDict[Hashable, _Made] = OrderedDict()
-        self._misses: list[Miss] = []
         self._fallbacks: Counter[str] = Counter()
-        self._count = 0
+        self._latest = Miss(self.name, "", 0)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         # As a method of a class it is bound to the instance, as a function would be.
-        if instance is None:
-            return self
-        return types.MethodType(self, instance)
+        return self if instance is None else types.MethodType(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the executable for these arguments, compiled first where there is none."""
+        """Runs the executable for these arguments, compiled where there is none."""
         try:
-            refuse_uncached()
-            names = self._names.get(len(args)) or self._name(len(args))
-            call = split_call(names, args, kwargs, *self._static)
+            if self._settings is None:  # this jax hides what is static
+                raise Uncached("settings")
+            names = self._names(len(args))
+            call = split_call(names, args, kwargs, self._settings)
             key = call_key(call)
         except Uncached as reason:
             return self._fall_back(str(reason), args, kwargs)
@@ -118,25 +103,23 @@ class CachedFunction:
 
         def make() -> _Made:
             made = self._compiled(key, call, args, kwargs, fresh)
-            self._remember(key, made)
+            with self._lock:
+                self._known[key] = made
+                while len(self._known) > 2 * self._cache.size:
+                    self._known.popitem(last=False)
             return made
 
         made = self._cache.get_or_make(key, make, self.name)
+        if fresh:  # this thread compiled: the error itself, with its traceback
+            raise fresh.pop()
         if made.error is not None:
-            if fresh:  # this thread compiled: the error itself, with its traceback
-                raise fresh.pop()
-            raise copy_error(made.error)
+            raise _copied(made.error)
         try:
             return made.run(*call.args, **call.kwargs)
         except ValueError as error:
             if _OTHER_LAYOUT not in str(error):
                 raise
         return self._fall_back("memory layout", args, kwargs)
-
-    def _name(self, count: int) -> list[str]:
-        # To inspect a function takes longer than all the rest of a call.
-        names = self._names[count] = parameter_names(self._fn, count)
-        return names
 
     def _fall_back(self, reason: str, args: Any, kwargs: Any) -> Any:
         with self._lock:
@@ -151,8 +134,9 @@ class CachedFunction:
         kwargs: dict[str, Any],
         fresh: list[Exception],
     ) -> _Made:
-        """Compiles for one signature; an error is kept, and put into `fresh` as it is."""
-        number, signature, difference = self._note_miss(key, signature_of(call))
+        """Compiles for one signature; an error is kept, and as it is in `fresh`."""
+        signature = signature_of(call)
+        miss = self._note_miss(key, signature)
         begun = time.perf_counter()
         lowered_at, run, error = begun, None, None
         try:
@@ -161,46 +145,34 @@ class CachedFunction:
             check_lowered_names(lowered)
             run = lowered.compile()
         except Exception as raised:  # noqa: BLE001  a user's function may raise anything
-            _note_compile(raised, f"{self.name}{signature}")
+            frames = traceback.extract_tb(raised.__traceback__)
+            raised.add_note(
+                f"Compiling {self.name}{signature} failed at"
+                f" {frames[-1].filename}:{frames[-1].lineno}; later calls like it fail"
+                " the same way."
+            )
             fresh.append(raised)
-            error = copy_error(raised)
+            error = _copied(raised)
         times = lowered_at - begun, time.perf_counter() - lowered_at
-        return _Made(number, signature, difference, run, error, *times)
+        return _Made(miss, signature, run, error, *times)
 
-    def _note_miss(
-        self, key: Hashable, signature: Signature
-    ) -> tuple[int, Signature, tuple[Difference, ...]]:
+    def _note_miss(self, key: Hashable, signature: Signature) -> Miss:
         """Notes what is new about a signature."""
         with self._lock:
             before = self._known.pop(key, None)
             others = list(self._known.values())
-            self._count += 1
-            close = nearest(signature, [made.signature for made in others])
-            closest = earlier = None
-            difference: tuple[Difference, ...] = ()
-            if close is not None:
-                closest, difference = others[close[0]].number, close[1]
+            number, earlier = self._latest.entry + 1, None
+            closest, difference = None, ()
             if before is not None:
-                earlier = before.number
+                earlier = before.miss.entry
                 difference = (Difference("dropped", str(earlier)),)
-            miss = Miss(
-                self.name,
-                str(signature),
-                self._count,
-                closest,
-                difference,
-                earlier,
-                self._cache.size,
+            elif close := nearest(signature, [made.signature for made in others]):
+                closest, difference = others[close[0]].miss.entry, close[1]
+            text, size = str(signature), self._cache.size
+            self._latest = Miss(
+                self.name, text, number, closest, difference, earlier, size
             )
-            self._misses.append(miss)
-            del self._misses[:-_MOST_MISSES]
-            return self._count, signature, difference
-
-    def _remember(self, key: Hashable, made: _Made) -> None:
-        with self._lock:
-            self._known[key] = made
-            while len(self._known) > 2 * self._cache.size:
-                self._known.popitem(last=False)
+            return self._latest
 
     @property
     def hits(self) -> int:
@@ -213,20 +185,33 @@ class CachedFunction:
         return self._cache.misses
 
     @property
-    def waited(self) -> int:
-        """How many calls waited while another thread compiled for them."""
-        return self._cache.waited
-
-    @property
     def fallbacks(self) -> dict[str, int]:
-        """How many calls went to plain `jax.jit`, by the reason: one of `FALLBACKS`."""
+        """How many calls went to plain `jax.jit`, by the reason.
+
+        `"transformation"`: jax transforms a function around the call. `"disable_jit"`,
+        `"debug_nans"`: these are on. `"static"`: a static argument has no hash. `"not
+        an array"`, `"tree"`: jax refuses an argument, or cannot flatten them. `"memory
+        layout"`: an array has another one than the executable takes. `"settings"`: this
+        jax hides what it compiles for.
+        """
         with self._lock:
             return dict(self._fallbacks)
 
     @property
     def entries(self) -> tuple[CallEntry, ...]:
         """What is held, the least recently used first."""
-        return tuple(map(_entry, self._cache.rows))
+        entries = []
+        for row in self._cache.rows:
+            made: _Made = row.value
+            miss, error = made.miss, ""
+            if made.error is not None:
+                error = f"{type(made.error).__name__}: {made.error}"
+            times = made.trace_s, made.compile_s
+            entry = CallEntry(
+                miss.entry, miss.signature, *times, row.hits, miss.differences, error
+            )
+            entries.append(entry)
+        return tuple(entries)
 
     def cache_size(self) -> int:
         """How many signatures it holds, those whose compile failed too."""
@@ -234,28 +219,7 @@ class CachedFunction:
 
     def explain_miss(self) -> str:
         """Why the last call that compiled had to, in a sentence."""
-        with self._lock:
-            latest = self._misses[-1:] or [Miss(self.name, "", 0)]
-        return str(latest[0])
-
-    def explain_misses(self) -> tuple[str, ...]:
-        """Why each call that compiled had to, the first one first; the last thousand."""
-        with self._lock:
-            return tuple(map(str, self._misses))
-
-    def table(self) -> list[dict[str, Any]]:
-        """The entries as rows of plain values, the most recently used one first.
-
-        Each has the fields of CallEntry and `name`; `waited` and `difference` are
-        lists.
-        """
-        rows = []
-        for entry in reversed(self.entries):
-            row = {"name": self.name, **asdict(entry)}
-            row["waited"] = list(entry.waited)
-            row["difference"] = list(map(str, entry.difference))
-            rows.append(row)
-        return rows
+        return str(self._latest)
 
     def clear(self) -> None:
         """Forgets executables, failures and counts: the next call compiles again."""
@@ -296,59 +260,16 @@ def make_cached(
     return CachedFunction(fn, size, **options)
 
 
-def _entry(row: CacheRow) -> CallEntry:
-    made: _Made = row.value
-    error = ""
-    if made.error is not None:
-        error = f"{type(made.error).__name__}: {made.error}"
-    return CallEntry(
-        made.number,
-        str(made.signature),
-        made.trace_s,
-        made.compile_s,
-        row.hits,
-        row.waited,
-        made.difference,
-        error,
-    )
-
-
-def _all_of(given: Any, kind: type) -> tuple[Any, ...]:
-    if given is None:
-        return ()
-    if isinstance(given, kind):
-        return (given,)
-    return tuple(given)
-
-
-def _note_compile(error: Exception, call: str) -> None:
-    """Adds to a fresh error what was compiled, where it failed, and that it is kept."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" at {frames[-1].filename}:{frames[-1].lineno}"
-    error.add_note(
-        f"Compiling {call} failed{where}; later calls like it fail the same way."
-    )
-
-
-def copy_error(error: Exception) -> Exception:
+def _copied(error: Exception) -> Exception:
     """A copy of an error without its traceback, to be kept or raised in another thread.
 
     One exception object raised in many threads would collect the tracebacks of all of
     them, and keep alive the arrays in their frames.
-
-    >>> first = KeyError("x")
-    >>> twin = copy_error(first)
-    >>> twin is first, type(twin) is type(first), str(twin) == str(first)
-    (False, True, True)
     """
-    kind = type(error)
     # Not by calling the class: jax's errors are made of a tracer, and keep its words
     # alone.
-    twin = kind.__new__(kind, *error.args)
+    twin = type(error).__new__(type(error), *error.args)
     twin.args = error.args
     twin.__dict__.update(error.__dict__)
-    if "__notes__" in error.__dict__:
-        twin.__notes__ = list(error.__notes__)
-    if isinstance(error.__cause__, Exception):
-        twin.__cause__ = copy_error(error.__cause__)
+    twin.__notes__ = list(getattr(error, "__notes__", ()))
     return twin

@@ -5,7 +5,7 @@ Besides the arguments these are jax's settings and the meshes around the call.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from jax.core import Tracer
 from jax.sharding import NamedSharding, SingleDeviceSharding
 
 from shardviz.core.backend.jax_compat import (
+    JitSettings,
     concrete_mesh,
     is_tracing,
     trace_setting_names,
@@ -22,33 +23,9 @@ from shardviz.core.backend.jax_compat import (
 from shardviz.core.format import shown
 from shardviz.core.program.cached import Difference
 
-# Where jax hides the settings that it compiles anew for, these count.
-_PUBLIC = (
-    "jax_enable_x64",
-    "jax_default_device",
-    "jax_default_matmul_precision",
-    "jax_numpy_dtype_promotion",
-    "jax_numpy_rank_promotion",
-    "jax_threefry_partitionable",
-)
-
 
 class Uncached(Exception):
-    """A call that goes to plain jax.jit; the argument is one of `FALLBACKS`."""
-
-
-def refuse_uncached(config: Any = jax.config) -> None:
-    """Refuses calls that must not run an executable here and now.
-
-    Raises:
-        Uncached: with the reason.
-    """
-    if is_tracing():
-        raise Uncached("transformation")
-    if config.jax_disable_jit:
-        raise Uncached("disable_jit")
-    if config.jax_debug_nans or config.jax_debug_infs:
-        raise Uncached("debug_nans")
+    """A call that goes to plain jax.jit; the argument is why, as in `fallbacks`."""
 
 
 class SplitCall(NamedTuple):
@@ -57,69 +34,63 @@ class SplitCall(NamedTuple):
     Attributes:
         args, kwargs: what an executable takes.
         names: what the function calls each of `args`.
-        statics: name and value of each static argument, by name.
+        statics: the static arguments by name, in the order of their names.
     """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    names: Sequence[str]
-    statics: tuple[tuple[str, Any], ...]
+    names: tuple[str, ...]
+    statics: dict[str, Any]
 
 
 def split_call(
-    names: Sequence[str],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    positions: Sequence[int] = (),
-    words: Sequence[str] = (),
+    names: Sequence[str], args: tuple, kwargs: Mapping[str, Any], jit: JitSettings
 ) -> SplitCall:
     """Sets the static arguments of a call apart.
 
     Args:
         names: what the function calls its positional arguments.
         args, kwargs: the arguments.
-        positions, words: which are static, as `jax.jit` has them.
+        jit: what `jax.jit` was given.
 
-    >>> split_call(("x", "n"), (1.0, 3), {}, (1,)).statics
-    (('n', 3),)
+    >>> split_call(("x", "n"), (1.0, 3), {}, JitSettings(static=(1,))).statics
+    {'n': 3}
     """
-    if not positions and not words:
-        return SplitCall(args, kwargs, names, ())
     statics, others = {}, {}
     kept_args, kept_names = [], []
     for number, (name, value) in enumerate(zip(names, args, strict=True)):
         # A negative position counts from the end of what was given.
-        if number in positions or number - len(args) in positions:
+        if number in jit.static or number - len(args) in jit.static:
             statics[name] = value
         else:
             kept_args.append(value)
             kept_names.append(name)
     for name, value in kwargs.items():
-        if name in words:
-            statics[name] = value
-        else:
-            others[name] = value
-    # By name alone: values need not have an order.
-    by_name = tuple((name, statics[name]) for name in sorted(statics))
-    return SplitCall(tuple(kept_args), others, tuple(kept_names), by_name)
-
-
-def surroundings() -> tuple[Any, Any]:
-    """The settings of jax around a call, and the mesh in force with its devices."""
-    settings = trace_settings()
-    if settings is not None:
-        return settings, concrete_mesh()
-    public = tuple(getattr(jax.config, name, None) for name in _PUBLIC)
-    return public, jax.sharding.get_abstract_mesh()
+        kind = statics if name in jit.static_names else others
+        kind[name] = value
+    statics = {name: statics[name] for name in sorted(statics)}
+    return SplitCall(tuple(kept_args), others, tuple(kept_names), statics)
 
 
 def call_key(call: SplitCall) -> Hashable:
     """What a call is kept under: equal keys, one executable. Holds no arrays.
 
     Raises:
-        Uncached: for tracers, for what is no array, and for statics without a hash.
+        Uncached: where jax transforms a function, searches for NaNs or does not compile
+            at all; where this jax hides its settings; for what is no array, and for
+            static arguments without a hash.
     """
-    statics = tuple((name, type(value), value) for name, value in call.statics)
+    if is_tracing():
+        raise Uncached("transformation")
+    if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        raise Uncached("disable_jit")
+    if jax.config.jax_debug_nans or jax.config.jax_debug_infs:  # type: ignore[attr-defined]
+        raise Uncached("debug_nans")
+    settings = trace_settings()
+    if settings is None:
+        raise Uncached("settings")
+    # 1 and True are equal, and jax compiles for each.
+    statics = tuple((name, type(v), v) for name, v in call.statics.items())
     try:
         hash(statics)
     except TypeError:
@@ -128,53 +99,23 @@ def call_key(call: SplitCall) -> Hashable:
         leaves, tree = jax.tree.flatten((call.args, call.kwargs))
     except (TypeError, ValueError) as error:  # such as a dict whose keys do not sort
         raise Uncached("tree") from error
-    return (surroundings(), tree, statics, tuple(map(_leaf_key, leaves)))
+    return settings, concrete_mesh(), tree, statics, tuple(map(_array_key, leaves))
 
 
-def _leaf_key(leaf: Any) -> tuple[Any, Any]:
+def _array_key(leaf: Any) -> tuple[Any, Any]:
     """The type of an array, and its sharding where it is committed to one."""
     if isinstance(leaf, Tracer):
         raise Uncached("transformation")
-    if isinstance(leaf, jax.Array):
-        # jax may move an array that is not committed; its place decides nothing.
-        if not leaf.committed:
-            return leaf.aval, None
-        return leaf.aval, leaf.sharding
     # A Ref is changed in place, which an executable of values cannot do.
     if isinstance(leaf, jax.Ref):
         raise Uncached("not an array")
+    # jax may move an array that is not committed; its place decides nothing.
+    if isinstance(leaf, jax.Array):
+        return leaf.aval, leaf.sharding if leaf.committed else None
     try:
         return jax.typeof(leaf), None
     except TypeError:
         raise Uncached("not an array") from None
-
-
-@dataclass(frozen=True)
-class LeafSignature:
-    """One array among the arguments of a call.
-
-    Attributes:
-        name: its path in the arguments, such as `params['w']`.
-        aval: jax's own type of it: shape, dtype, weak type.
-        sharding: its sharding where it is committed to one, or None where jax may place
-            it.
-
-    >>> import numpy as np
-    >>> str(LeafSignature("x", jax.typeof(np.zeros((8, 4), np.float32)), None))
-    'x: float32[8, 4]'
-    """
-
-    name: str
-    aval: Any
-    sharding: Any
-
-    def __str__(self) -> str:
-        array = f"{self.aval.dtype}{list(self.aval.shape)}"
-        if self.aval.weak_type:
-            array = f"weak {array}"
-        if self.sharding is not None:
-            array = f"{array} {sharding_text(self.sharding)}"
-        return f"{self.name}: {array}"
 
 
 @dataclass(frozen=True)
@@ -183,55 +124,68 @@ class Signature:
 
     Attributes:
         tree: jax's tree definition of the arguments, static ones left out.
-        leaves: their arrays.
+        arrays: the type and the sharding of each array, by its path in the arguments,
+            such as `params['w']`; the sharding is None where jax may place it.
         statics: the static arguments, by name.
         settings: jax's settings around the call and the mesh in force, by name.
     """
 
     tree: Any
-    leaves: tuple[LeafSignature, ...]
-    statics: tuple[tuple[str, Any], ...]
+    arrays: dict[str, tuple[Any, Any]]
+    statics: dict[str, Any]
     settings: dict[str, Any]
 
     def __str__(self) -> str:
-        static = [f"{name}={shown(value)}" for name, value in self.statics]
-        return f"({', '.join([*map(str, self.leaves), *static])})"
+        parts = []
+        for name, (aval, sharding) in self.arrays.items():
+            weak = "weak " if aval.weak_type else ""
+            place = "" if sharding is None else f" {sharding_text(sharding)}"
+            parts.append(f"{name}: {weak}{aval.dtype}{list(aval.shape)}{place}")
+        parts += [f"{name}={shown(value)}" for name, value in self.statics.items()]
+        return f"({', '.join(parts)})"
 
 
 def signature_of(call: SplitCall) -> Signature:
     """The signature of a call that `call_key` took."""
     named = [*zip(call.names, call.args, strict=True), *sorted(call.kwargs.items())]
-    leaves = []
+    arrays = {}
     for name, value in named:
-        for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
-            path_text = jax.tree_util.keystr(path)
-            leaves.append(LeafSignature(name + path_text, *_leaf_key(leaf)))
-    values, mesh = surroundings()
-    names = _PUBLIC
-    if trace_settings() is not None:
-        names = trace_setting_names()
+        for path, leaf in jax.tree_util.tree_leaves_with_path(value):
+            arrays[name + jax.tree_util.keystr(path)] = _array_key(leaf)
+    values, names = trace_settings() or (), trace_setting_names()
     if len(names) != len(values):  # this jax does not name them
         names = tuple(map(str, range(len(values))))
-    settings = {**dict(zip(names, values, strict=True)), "concrete_mesh": mesh}
+    settings = {
+        **dict(zip(names, values, strict=True)),
+        "concrete_mesh": concrete_mesh(),
+    }
     tree = jax.tree.structure((call.args, call.kwargs))
-    return Signature(tree, tuple(leaves), call.statics, settings)
+    return Signature(tree, arrays, call.statics, settings)
 
 
 def differences(new: Signature, old: Signature) -> tuple[Difference, ...]:
     """What differs between two signatures; nothing where they are one.
 
     >>> import numpy as np
-    >>> calls = [split_call(("x",), (np.zeros(n),), {}) for n in (8, 16)]
-    >>> old, new = map(signature_of, calls)
-    >>> differences(new, old)
+    >>> calls = [SplitCall((np.zeros(n),), {}, ("x",), {}) for n in (8, 16)]
+    >>> differences(signature_of(calls[1]), signature_of(calls[0]))
     (Difference(code='shape', name='x', before='[8]', after='[16]'),)
     """
-    return (
-        *_of_trees(new, old),
-        *_of_leaves(new, old),
-        *_of_statics(new, old),
-        *_of_settings(new, old),
-    )
+    found = []
+    for name in new.arrays:
+        if name not in old.arrays:
+            found.append(Difference("added", name))
+    for name in old.arrays:
+        if name not in new.arrays:
+            found.append(Difference("removed", name))
+    if not found and new.tree != old.tree:
+        found.append(Difference("tree", "", shown(old.tree, 200), shown(new.tree, 200)))
+    for name, array in new.arrays.items():
+        if name in old.arrays:
+            found += _of_array(name, array, old.arrays[name])
+    found += _of_statics(new.statics, old.statics)
+    found += _of_settings(new.settings, old.settings)
+    return tuple(found)
 
 
 def nearest(
@@ -246,33 +200,10 @@ def nearest(
     return best
 
 
-def _of_trees(new: Signature, old: Signature) -> Iterator[Difference]:
-    if new.tree == old.tree:
-        return
-    now, before = _by_name(new), _by_name(old)
-    for name in now:
-        if name not in before:
-            yield Difference("added", name)
-    for name in before:
-        if name not in now:
-            yield Difference("removed", name)
-    if now.keys() == before.keys():
-        yield Difference("tree", "", shown(old.tree, 200), shown(new.tree, 200))
-
-
-def _of_leaves(new: Signature, old: Signature) -> Iterator[Difference]:
-    now, before = _by_name(new), _by_name(old)
-    for name, leaf in now.items():
-        if name in before:
-            yield from _of_leaf(leaf, before[name])
-
-
-def _by_name(signature: Signature) -> dict[str, LeafSignature]:
-    return {leaf.name: leaf for leaf in signature.leaves}
-
-
-def _of_leaf(new: LeafSignature, old: LeafSignature) -> Iterator[Difference]:
-    a, b, name = new.aval, old.aval, new.name
+def _of_array(
+    name: str, new: tuple[Any, Any], old: tuple[Any, Any]
+) -> Iterator[Difference]:
+    (a, sharding), (b, before) = new, old
     if a.shape != b.shape:
         yield Difference("shape", name, str(list(b.shape)), str(list(a.shape)))
     if a.dtype != b.dtype:
@@ -280,66 +211,53 @@ def _of_leaf(new: LeafSignature, old: LeafSignature) -> Iterator[Difference]:
     if a.weak_type != b.weak_type:
         yield Difference("weak type", name, str(b.weak_type), str(a.weak_type))
     same = (a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type)
-    if new.sharding != old.sharding:
-        yield Difference("sharding", name, *_shardings(old.sharding, new.sharding))
+    if sharding != before:
+        texts = sharding_text(before), sharding_text(sharding)
+        # Two meshes may have the same axes over other devices, or in another order.
+        if texts[0] == texts[1]:
+            texts = _with_devices(before), _with_devices(sharding)
+        yield Difference("sharding", name, *texts)
     elif a != b and same:
         yield Difference("type", name, shown(b, 120), shown(a, 120))
 
 
-def _shardings(old: Any, new: Any) -> tuple[str, str]:
-    """Two shardings as text, with as much of each as tells them apart."""
-    before, after = sharding_text(old), sharding_text(new)
-    # Two meshes may have the same axes over other devices, or in another order.
-    if before == after:
-        before = f"{before} on devices {_device_ids(old)}"
-        after = f"{after} on devices {_device_ids(new)}"
-    if before == after:
-        return shown(old, 200), shown(new, 200)
-    return before, after
-
-
-def _device_ids(sharding: Any) -> list[int]:
+def _with_devices(sharding: Any) -> str:
     devices = sharding.device_set
     if hasattr(sharding, "mesh"):  # in the order of the mesh, in which they may differ
         devices = sharding.mesh.devices.flat
-    return [device.id for device in devices]
+    return f"{sharding_text(sharding)} on devices {[device.id for device in devices]}"
 
 
-def _of_statics(new: Signature, old: Signature) -> Iterator[Difference]:
-    now, before = dict(new.statics), dict(old.statics)
-    for name in dict.fromkeys([*before, *now]):
-        if name not in now:
-            yield Difference("static", name, shown(before[name]))
-        elif name not in before:
-            yield Difference("static", name, "", shown(now[name]))
-        else:
-            a, b = now[name], before[name]
-            # 1 and True are equal, and jax compiles for each.
-            if type(a) is not type(b) or a != b:
-                yield Difference("static", name, shown(b), shown(a))
+def _of_statics(now: dict[str, Any], before: dict[str, Any]) -> Iterator[Difference]:
+    for name in {**before, **now}:
+        texts = ["", ""]
+        for i, statics in enumerate((before, now)):
+            if name in statics:
+                texts[i] = shown(statics[name])
+        both = name in before and name in now
+        a, b = now.get(name), before.get(name)
+        if not both or type(a) is not type(b) or a != b:
+            yield Difference("static", name, *texts)
 
 
-def _of_settings(new: Signature, old: Signature) -> Iterator[Difference]:
-    now, before = new.settings, old.settings
+def _of_settings(now: dict[str, Any], before: dict[str, Any]) -> Iterator[Difference]:
     changed = [n for n in now if n in before and now[n] != before[n]]
     if "abstract_mesh_context_manager" in changed and "concrete_mesh" in changed:
         # Another mesh brings devices of its own.
         changed.remove("concrete_mesh")
     for name in changed:
         texts = _setting_text(name, before[name]), _setting_text(name, now[name])
-        if name.isdigit():  # only its position is known
-            name = ""
-        yield Difference("setting", name, *texts)
+        # A number is its position alone.
+        yield Difference("setting", "" if name.isdigit() else name, *texts)
 
 
 def _setting_text(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if name == "concrete_mesh":
-        devices = getattr(value, "devices", None)
-        if devices is None or not devices.size:
+        if value is None or value.empty:
             return "none"
-        return str([device.id for device in devices.flat])
+        return str([device.id for device in value.devices.flat])
     if isinstance(value, tuple):  # the meshes that were entered, outermost first
         return ", ".join(map(mesh_text, value)) or "none"
     if hasattr(value, "axis_names"):
@@ -369,9 +287,7 @@ def sharding_text(sharding: Any) -> str:
     if sharding is None:
         return "uncommitted"
     memory = getattr(sharding, "memory_kind", None)
-    where = ""
-    if memory not in (None, "device"):
-        where = f" in {memory}"
+    where = "" if memory in (None, "device") else f" in {memory}"
     if isinstance(sharding, NamedSharding):
         spec = str(sharding.spec).removeprefix("PartitionSpec").removeprefix("P")
         return f"P{spec} over {mesh_text(sharding.mesh)}{where}"
