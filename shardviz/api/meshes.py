@@ -12,7 +12,7 @@ from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.mesh_context import MeshContext
 
 if TYPE_CHECKING:
-    from shardviz.core.backend.tracing.mesh_context import MeshComparison
+    from shardviz.core.program.cached import MeshComparison
 
 
 def mesh(
@@ -102,7 +102,7 @@ def compare_meshes(
     >>> print(compare_meshes(here, here, jnp.sin, jax.ShapeDtypeStruct((8,), "float32")).explain())
     Nothing was done again for the second mesh: it has the devices of the first.
     """
-    contexts = import_optional(
-        "shardviz.core.backend.tracing.mesh_context", "sv.compare_meshes", "jax"
+    listening = import_optional(
+        "shardviz.core.backend.tracing.listening", "sv.compare_meshes", "jax"
     )
-    return contexts.compare_meshes(first, second, fn, *arrays, specs=specs)
+    return listening.compare_meshes(first, second, fn, *arrays, specs=specs)

@@ -25,6 +25,7 @@ from shardviz.core.layout.transfer.process_rows import ProcessRows
 from shardviz.core.layout.transfer.reshard import Reshard
 from shardviz.core.layout.transfer.restore import Restore
 from shardviz.core.layout.trees.audit import Audit
+from shardviz.core.program.cached import MeshComparison
 from shardviz.core.program.comparison import Comparison
 from shardviz.core.program.effects import Effects
 from shardviz.core.program.explanation import Explanation
@@ -139,6 +140,7 @@ _SHOWN: dict[type, tuple[Drawer, Writer]] = {
     Restore: (draw_restore, restore_text),
     MeshContext: (_draw_words, _mesh_context_text),
     Effects: (_draw_words, _explained),
+    MeshComparison: (_draw_words, _explained),
     Program: (programs.draw_program, programs.program_text),
     ProcessGroup: (draw_process_group, process_group_text),
     Report: (draw_report, report_text),

@@ -18,6 +18,7 @@ from shardviz.widgets.background import LatestWins, Stop, failure
 from shardviz.widgets.targets import hosts_of, hosts_size
 
 MOST_JOBS = 50
+_JAX_EVENTS = {"trace": "trace", "lower": "lowering", "compile": "compile"}
 
 
 class Job:
@@ -90,12 +91,10 @@ class Job:
                 cancelled=cancelled,
                 preview=self._preview,
             )
-        events = (
-            plural(seen.traces, "trace"),
-            plural(seen.lowerings, "lowering"),
-            plural(seen.compiles, "compile"),
+        counts = seen.counts()
+        self.jax_events = ", ".join(
+            plural(counts[stage], noun) for stage, noun in _JAX_EVENTS.items()
         )
-        self.jax_events = ", ".join(events)
         if not self._worker.closed:
             self._finish(report)
 

@@ -15,8 +15,6 @@ from jax.sharding import PartitionSpec as P
 from shardviz.core.backend.call_cache.cached_function import CachedFunction
 
 ONE = np.ones((8, 8), np.float32)
-SPLIT = "P('a',) over a=8"
-ALL, REVERSED = [0, 1, 2, 3, 4, 5, 6, 7], [7, 6, 5, 4, 3, 2, 1, 0]
 
 
 class Odd:
@@ -24,6 +22,11 @@ class Odd:
 
     def __repr__(self) -> str:
         return "Odd"
+
+
+ODD = Odd()
+SPLIT = "P('a',) over a=8"
+ALL, REVERSED = [0, 1, 2, 3, 4, 5, 6, 7], [7, 6, 5, 4, 3, 2, 1, 0]
 
 
 def mesh(devices: slice = slice(None), **sizes: int) -> Mesh:
@@ -115,7 +118,7 @@ ARGUMENTS: dict[str, tuple[Callable[[], Any], Callable[[], Any], list[tuple]]] =
         [("static", "n", "3", "")],
     ),
     "static values that read the same": (
-        lambda odd=Odd(): call(1, n=odd),
+        lambda: call(1, n=ODD),
         lambda: call(1, n=Odd()),
         [("static", "n", "Odd", "Odd")],
     ),

@@ -64,7 +64,7 @@ def test_the_program_is_the_one_that_jax_traces(name):
 def events_of_a_call(way: Way) -> tuple[list[tuple[str, str]], Any]:
     with jax_cache_events() as events:
         result = way.call()
-    return [(e.kind, e.name) for e in events.events], result
+    return [(e.kind, e.name) for e in events], result
 
 
 def same(first: Any, second: Any) -> bool:

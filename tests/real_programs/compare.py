@@ -96,7 +96,7 @@ def _compare_calls(alone: Any, again: Any, differ: list[str]) -> None:
 def _call(real: Real) -> tuple[list[str], Any]:
     with jax_cache_events() as events:
         result = real.call()
-    return sorted(f"{e.kind} {e.name}" for e in events.events), result
+    return sorted(f"{e.kind} {e.name}" for e in events), result
 
 
 def _same(first: Any, second: Any) -> bool:

@@ -1,10 +1,10 @@
-"""What `sv.cached` did: the signatures that it holds, and why a call compiled again."""
+"""What was compiled, and what was found in a cache: by `sv.cached`, and by jax itself."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardviz.core.display import Fact
+from shardviz.core.display import Displayed, Fact, explanation
 
 
 @dataclass(frozen=True)
@@ -81,3 +81,52 @@ class CallEntry:
     hits: int
     difference: tuple[Difference, ...] = ()
     error: str = ""
+
+
+#: What jax does with a function before it runs, in order.
+STAGES = ("trace", "lower", "compile")
+
+
+@dataclass(frozen=True)
+class MeshCall:
+    """What jax did when a function was called with arrays on a mesh.
+
+    Attributes:
+        counts: `"trace"`, `"lower"` and `"compile"` to how often jax did it; 0 where it
+            found an earlier result.
+        error: what jax raised, in a sentence; empty where it ran.
+
+    >>> MeshCall({"trace": 0, "lower": 0, "compile": 1}).misses
+    ('compile',)
+    """
+
+    counts: dict[str, int]
+    error: str = ""
+
+    @property
+    def misses(self) -> tuple[str, ...]:
+        """The stages that jax went through again."""
+        return tuple(stage for stage in STAGES if self.counts[stage])
+
+
+@dataclass(frozen=True)
+class MeshComparison(Displayed):
+    """One function on two meshes, one after the other; made by `sv.compare_meshes`.
+
+    Attributes:
+        first: the call on the first mesh.
+        again: the call on the first mesh once more.
+        second: the call on the second mesh.
+
+    >>> none = MeshCall(dict.fromkeys(STAGES, 0))
+    >>> print(MeshComparison(none, none, none).explain())
+    Nothing was done again for the second mesh: it has the devices of the first.
+    """
+
+    first: MeshCall
+    again: MeshCall
+    second: MeshCall
+
+    def explain(self) -> str:
+        """What jax did again for the second mesh, in sentences."""
+        return explanation(self)

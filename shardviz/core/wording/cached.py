@@ -1,9 +1,14 @@
-"""Why a call of a function under `sv.cached` compiled again."""
+"""Why a call compiled again: under `sv.cached`, and on another mesh."""
 
 from __future__ import annotations
 
-from shardviz.core.format import plural
-from shardviz.core.program.cached import Difference, Miss
+from shardviz.core.format import clause, plural
+from shardviz.core.program.cached import (
+    STAGES,
+    Difference,
+    MeshComparison,
+    Miss,
+)
 
 # Settings of jax by the names that it gives them.
 _SETTINGS = {
@@ -70,4 +75,27 @@ def miss(fact: Miss) -> str:
     )
 
 
+_DONE = {"trace": "traced", "lower": "lowered", "compile": "compiled"}
+
+
+def mesh_comparison(value: MeshComparison) -> str:
+    """What jax did again for the second of two meshes."""
+    again = value.second
+    if again.error:
+        return (
+            f"The second mesh was refused: {again.error} A function that names devices"
+            " runs on those alone; name an AbstractMesh in it and let the arguments"
+            " bring the devices."
+        )
+    if not again.misses:
+        return (
+            "Nothing was done again for the second mesh: it has the devices of the"
+            " first."
+        )
+    done = " and ".join(_DONE[stage] for stage in again.misses)
+    kept = [_DONE[stage] for stage in STAGES if stage not in again.misses]
+    return f"For the second mesh it was {done} again{clause(', not {}', ' and '.join(kept))}."
+
+
 SENTENCES = {Difference: difference, Miss: miss}
+EXPLANATIONS = {MeshComparison: mesh_comparison}

@@ -1,143 +1,158 @@
-"""Counts what jax traces, lowers and compiles, in all threads.
+"""What jax traces, lowers and compiles because it finds no earlier result in a cache.
 
-jax records an event when it does the work, and none when it finds the result in a
-cache.
+`jax_cache_events` counts that; `compare_meshes` does so for one function on two meshes.
+Devices are no part of a trace: a function that names no devices is traced and lowered
+once for all meshes of one shape, and only compiled again.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 
-from shardviz.core.errors import ProgramError
-from shardviz.core.format import plural
+from shardviz.core.backend.bridge import adopt_mesh, check_axis_names, to_jax
+from shardviz.core.backend.failures import failure
+from shardviz.core.errors import ProgramError, ShardvizError
+from shardviz.core.format import shown
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.cached import STAGES, MeshCall, MeshComparison
 
 _DURATIONS = {
     "/jax/core/compile/jaxpr_trace_duration": "trace",
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
     "/jax/core/compile/backend_compile_duration": "compile",
 }
-_COUNTS = {
-    "/jax/compilation_cache/cache_hits": "found on disk",
-    "/jax/compilation_cache/cache_misses": "not found on disk",
-}
 
 
-@dataclass(frozen=True)
-class JaxEvent:
+class JaxEvent(NamedTuple):
     """One trace, lowering or compile whose result was in no cache of jax.
 
     Attributes:
-        kind: `"trace"`, `"lower"`, `"compile"`; or, of the compilation cache on disk,
-            `"found on disk"` and `"not found on disk"`.
+        kind: `"trace"`, `"lower"` or `"compile"`; what is read from disk is compiled,
+            too.
         name: the function, as jax calls it; empty where it does not say.
-        seconds: how long it took, nested events included.
-        thread: the name of the thread that did it.
-
-    >>> JaxEvent("trace", "matmul", 0.25, "MainThread").kind
-    'trace'
+        thread: the number of the thread that did it.
     """
 
     kind: str
     name: str
-    seconds: float
-    thread: str
+    thread: int
 
 
-class JaxCacheEvents:
+class JaxCacheEvents(list[JaxEvent]):
     """The events since counting began, of all threads, in order.
 
     >>> with jax_cache_events() as events:
     ...     function = jax.jit(lambda x: -x)
     ...     results = function(1.0), function(2.0)
-    >>> events.traces, events.lowerings, events.compiles
-    (1, 1, 1)
+    >>> events.counts()
+    {'trace': 1, 'lower': 1, 'compile': 1}
     """
 
-    def __init__(self) -> None:
-        self._events: list[JaxEvent] = []
-
-    @property
-    def events(self) -> tuple[JaxEvent, ...]:
-        """All of them."""
-        return tuple(self._events)
-
-    @property
-    def traces(self) -> int:
-        """How many functions were traced, the jitted ones inside others too."""
-        return self.count("trace")
-
-    @property
-    def lowerings(self) -> int:
-        """How many were lowered to StableHLO."""
-        return self.count("lower")
-
-    @property
-    def compiles(self) -> int:
-        """How often the compiler was asked; one read from disk counts as well."""
-        return self.count("compile")
-
-    def count(self, kind: str, name: str | None = None) -> int:
-        """How many events of a kind, of one function where it is named."""
-        return sum(e.kind == kind and name in (None, e.name) for e in self.events)
-
-    def __repr__(self) -> str:
-        counts = (
-            plural(self.traces, "trace"),
-            plural(self.lowerings, "lowering"),
-            plural(self.compiles, "compile"),
-        )
-        return f"JaxCacheEvents({', '.join(counts)})"
-
-    def _duration(self, event: str, seconds: float, **details: str | int) -> None:
-        if kind := _DURATIONS.get(event):
-            name = str(details.get("fun_name", ""))
-            self._events.append(
-                JaxEvent(kind, name, seconds, threading.current_thread().name)
-            )
-
-    def _count(self, event: str, **_: str | int) -> None:
-        if kind := _COUNTS.get(event):
-            self._events.append(
-                JaxEvent(kind, "", 0.0, threading.current_thread().name)
-            )
+    def counts(self, thread: int | None = None) -> dict[str, int]:
+        """How many events there are of each kind: of all threads, or of one."""
+        counts = dict.fromkeys(STAGES, 0)
+        for event in self:
+            counts[event.kind] += thread in (None, event.thread)
+        return counts
 
 
 @contextmanager
 def jax_cache_events() -> Iterator[JaxCacheEvents]:
-    """Counts the tracings, lowerings and compiles of jax within a `with` block, in all
-    threads.
+    """Counts what jax traces, lowers and compiles within a `with` block.
 
-    Raises:
-        ProgramError: where this version of jax has no way to listen.
-
-    >>> with jax_cache_events() as events:
-    ...     pass
-    >>> events
-    JaxCacheEvents(0 traces, 0 lowerings, 0 compiles)
+    In all threads: a plan may be made in the background.
     """
-    monitoring = getattr(jax, "monitoring", None)
-    needed = (
-        "register_event_duration_secs_listener",
-        "unregister_event_duration_listener",
-        "register_event_listener",
-        "unregister_event_listener",
-    )
-    missing = [name for name in needed if not hasattr(monitoring, name)]
-    if monitoring is None or missing:
-        raise ProgramError(
-            f"jax {jax.__version__} does not report what its caches do: jax.monitoring has no"
-            f" {missing[0]}. jax 0.10 to 0.12 have it."
-        )
     found = JaxCacheEvents()
-    monitoring.register_event_duration_secs_listener(found._duration)
-    monitoring.register_event_listener(found._count)
+
+    def note(event: str, seconds: float, **details: str | int) -> None:
+        if kind := _DURATIONS.get(event):
+            name = str(details.get("fun_name", ""))
+            found.append(JaxEvent(kind, name, threading.get_ident()))
+
+    jax.monitoring.register_event_duration_secs_listener(note)
     try:
         yield found
     finally:
-        monitoring.unregister_event_duration_listener(found._duration)
-        monitoring.unregister_event_listener(found._count)
+        jax.monitoring.unregister_event_duration_listener(note)
+
+
+def compare_meshes(
+    first: Any, second: Any, fn: Callable[..., Any], *arrays: Any, specs: Any = None
+) -> MeshComparison:
+    """Calls a function twice with arrays on one mesh, then on another, and counts.
+
+    Args:
+        first, second: MeshSpecs with device ids, or jax's own meshes.
+        fn: the function; jitted here unless it is already. It may run three times.
+        *arrays: arrays, or shapes and types, for which zeros are made.
+        specs: one PartitionSpec for all arrays, as text or a Spec; None replicates
+            them.
+
+    Raises:
+        ShardvizError: for what is no function, no mesh, or an array that cannot be
+            placed.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> mesh = make_mesh("x=1", device_ids=[0])
+    >>> compare_meshes(mesh, mesh, abs, jax.ShapeDtypeStruct((8,), "float32")).second.misses
+    ()
+    """
+    if not callable(fn):
+        raise ProgramError(
+            f"Two meshes are compared by calling a function; got {shown(fn)}."
+        )
+    one, other = _mesh(first), _mesh(second)
+    check_axis_names((*one.axis_names, *other.axis_names))
+    spec = Spec.parse(specs) if isinstance(specs, str) else specs or Spec()
+    jitted = fn
+    if not hasattr(fn, "lower"):
+        # A wrapper of its own, so that no earlier call of the function counts as a hit.
+        jitted = jax.jit(lambda *args: fn(*args))
+    here, there = _placed(one, spec, arrays), _placed(other, spec, arrays)
+    return MeshComparison(
+        first=_counted_call(jitted, here),
+        again=_counted_call(jitted, here),
+        second=_counted_call(jitted, there),
+    )
+
+
+def _counted_call(jitted: Any, values: list[Any]) -> MeshCall:
+    error = ""
+    with jax_cache_events() as events:
+        try:
+            jax.block_until_ready(jitted(*values))
+        except Exception as raised:  # noqa: BLE001  whatever is raised is shown
+            error = failure("run", raised).message
+    return MeshCall(events.counts(threading.get_ident()), error)
+
+
+def _mesh(mesh: Any) -> MeshSpec:
+    adopted = adopt_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else mesh
+    if not isinstance(adopted, MeshSpec) or not adopted.concrete:
+        raise ShardvizError(
+            "Comparing meshes runs a function on their devices, so each must name them;"
+            f" got {shown(mesh)}. Give a jax Mesh, or sv.mesh('x=2', device_ids=[0, 1])."
+        )
+    return adopted
+
+
+def _placed(mesh: MeshSpec, spec: Spec, arrays: tuple[Any, ...]) -> list[Any]:
+    sharding = jax.sharding.NamedSharding(to_jax(mesh), spec.to_jax())
+    values = []
+    for array in arrays:
+        if isinstance(array, jax.ShapeDtypeStruct):
+            array = jax.numpy.zeros(array.shape, array.dtype)
+        try:
+            values.append(jax.device_put(array, sharding))
+        except ValueError as error:
+            raise ShardvizError(
+                f"{shown(array)} cannot be placed as {spec} on {mesh}:"
+                f" {str(error).splitlines()[0]}"
+            ) from error
+    return values

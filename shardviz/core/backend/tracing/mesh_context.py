@@ -1,34 +1,23 @@
-"""The mesh in force, as jax has it, and what jax does again when a function gets
-another mesh.
-
-Devices are no part of a trace: a function that names no devices is traced and lowered
-once for all meshes of one shape, and only compiled again.
-"""
+"""The mesh in force, as jax has it, and the contexts that programs are traced in."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import sys
-import threading
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from shardviz.core.backend.bridge import adopt_mesh, check_axis_names, to_jax
+from shardviz.core.backend.bridge import adopt_mesh, to_jax
 from shardviz.core.backend.devices import mesh_of_names
-from shardviz.core.backend.failures import failure
 from shardviz.core.backend.jax_compat import concrete_mesh, entered_meshes
-from shardviz.core.backend.tracing.listening import jax_cache_events
-from shardviz.core.errors import ProgramError, ShardvizError
-from shardviz.core.format import shown
+from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.mesh_context import MeshContext, Unreadable
-from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.notes import Note
 
 
@@ -253,159 +242,3 @@ def wants_mesh(error: BaseException) -> bool:
     True
     """
     return not isinstance(error, ShardvizError) and bool(_WANTS_MESH.search(str(error)))
-
-
-_STAGES = ("trace", "lower", "compile")
-
-
-@dataclass(frozen=True)
-class MeshCall:
-    """What JAX did when a function was called with arrays on a mesh.
-
-    Attributes:
-        mesh: the mesh.
-        counts: `"trace"`, `"lower"` and `"compile"` to how often JAX did it; 0 is a
-            cache hit.
-        error: what JAX raised, in a sentence; empty where it ran.
-
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> MeshCall(make_mesh(x=2), {"trace": 0, "lower": 0, "compile": 1}).hits
-    ('trace', 'lower')
-    """
-
-    mesh: MeshSpec
-    counts: dict[str, int]
-    error: str = ""
-
-    @property
-    def hits(self) -> tuple[str, ...]:
-        """The stages whose result JAX still had; none where it raised."""
-        if self.error:
-            return ()
-        return tuple(s for s in _STAGES if not self.counts[s])
-
-    @property
-    def misses(self) -> tuple[str, ...]:
-        """The stages that JAX went through again."""
-        return tuple(s for s in _STAGES if self.counts[s])
-
-
-@dataclass(frozen=True)
-class MeshComparison:
-    """One function on two meshes, one after the other. Made by `compare_meshes`.
-
-    Attributes:
-        first: the call on the first mesh.
-        again: the call on the first mesh once more.
-        second: the call on the second mesh.
-
-    >>> import jax.numpy as jnp
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> mesh = make_mesh("x=1", device_ids=[0])
-    >>> compare_meshes(mesh, mesh, jnp.sin, jax.ShapeDtypeStruct((8,), "float32")).second.hits
-    ('trace', 'lower', 'compile')
-    """
-
-    first: MeshCall
-    again: MeshCall
-    second: MeshCall
-
-    def explain(self) -> str:
-        """What JAX did again for the second mesh, in sentences."""
-        if self.second.error:
-            return (
-                f"The second mesh was refused: {self.second.error} A function that names devices"
-                " runs on those alone; name an AbstractMesh in it and let the arguments bring the"
-                " devices."
-            )
-        if not self.second.misses:
-            return "Nothing was done again for the second mesh: it has the devices of the first."
-        done = " and ".join(_DONE[s] for s in self.second.misses)
-        again = f"For the second mesh it was {done} again"
-        if not self.second.hits:
-            return f"{again}."
-        kept = " and ".join(_DONE[s] for s in self.second.hits)
-        return f"{again}, not {kept}."
-
-    def _text_(self) -> str:
-        return self.explain()
-
-
-_DONE = {"trace": "traced", "lower": "lowered", "compile": "compiled"}
-
-
-def compare_meshes(
-    first: Any, second: Any, fn: Callable[..., Any], *arrays: Any, specs: Any = None
-) -> MeshComparison:
-    """Calls a function twice with arrays on one mesh, then on another, and counts JAX's
-    events.
-
-    Args:
-        first, second: MeshSpecs with device ids, or jax's own meshes.
-        fn: the function; jitted here unless it is already. It may run three times.
-        *arrays: arrays, or shapes and types, for which zeros are made.
-        specs: one PartitionSpec for all arrays, as text or a Spec; None replicates
-            them.
-
-    Raises:
-        ShardvizError: for what is no function, no mesh, or an array that cannot be
-            placed.
-    """
-    if not callable(fn):
-        raise ProgramError(
-            f"Two meshes are compared by calling a function; got {shown(fn)}."
-        )
-    one, other = _mesh(first), _mesh(second)
-    check_axis_names((*one.axis_names, *other.axis_names))
-    spec = specs or Spec()
-    if isinstance(specs, str):
-        spec = Spec.parse(specs)
-    jitted = fn
-    if not hasattr(fn, "lower"):
-        # A wrapper of its own, so that no earlier call of the function counts as a hit.
-        jitted = jax.jit(lambda *args: fn(*args))
-    here, there = _placed(one, spec, arrays), _placed(other, spec, arrays)
-    return MeshComparison(
-        first=_counted_call(jitted, one, here),
-        again=_counted_call(jitted, one, here),
-        second=_counted_call(jitted, other, there),
-    )
-
-
-def _counted_call(jitted: Any, mesh: MeshSpec, values: list[Any]) -> MeshCall:
-    error = ""
-    with jax_cache_events() as events:
-        try:
-            jax.block_until_ready(jitted(*values))
-        except Exception as raised:  # noqa: BLE001  whatever the function or JAX raises is shown
-            error = failure("run", raised).message
-    # Other threads trace and compile, too: a plan in the background, for one.
-    own = [e.kind for e in events.events if e.thread == threading.current_thread().name]
-    return MeshCall(mesh, {stage: own.count(stage) for stage in _STAGES}, error)
-
-
-def _mesh(mesh: Any) -> MeshSpec:
-    adopted = mesh
-    if isinstance(mesh, jax.sharding.Mesh):
-        adopted = adopt_mesh(mesh)
-    if not isinstance(adopted, MeshSpec) or not adopted.concrete:
-        raise ShardvizError(
-            "Comparing meshes runs a function on their devices, so each must name them; got"
-            f" {shown(mesh)}. Give a jax Mesh, or sv.mesh('x=2', device_ids=[0, 1])."
-        )
-    return adopted
-
-
-def _placed(mesh: MeshSpec, spec: Spec, arrays: tuple[Any, ...]) -> list[Any]:
-    sharding = jax.sharding.NamedSharding(to_jax(mesh), spec.to_jax())
-    values = []
-    for array in arrays:
-        if isinstance(array, jax.ShapeDtypeStruct):
-            array = jax.numpy.zeros(array.shape, array.dtype)
-        try:
-            values.append(jax.device_put(array, sharding))
-        except ValueError as error:
-            raise ShardvizError(
-                f"{shown(array)} cannot be placed as {spec} on {mesh}: {str(error).splitlines()[0]}"
-            ) from error
-    return values
