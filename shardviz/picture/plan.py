@@ -27,15 +27,12 @@ from shardviz.core.program.plan_folds import (
     fold_values,
 )
 from shardviz.core.program.plan_values import (
-    Choice,
-    Diagnosis,
     PlannedOp,
     Record,
     bytes_per_device,
 )
 from shardviz.core.program.report import Collective
 from shardviz.core.wording import pictures as wording
-from shardviz.core.wording.plan import what_choice_does
 from shardviz.picture.page import (
     and_more,
     broken,
@@ -174,8 +171,8 @@ def draw_plan(
     head = titled(title, _head(plan))
     calls = constraint_lines(plan.constraints)
     if plan.error:
-        error, *others = [*_refusal(plan), *calls]
-        # Only the error is red, not the choices that follow.
+        error, *others = [f"✗ {plan.error}", *calls]
+        # Only the error is red, not the calls that follow.
         lines = [(line, "bad") for line in wrapped(error, LETTERS, "  ")]
         lines += [(line, "") for line in others]
         alt = sentences([_head(plan), error, *others])
@@ -218,7 +215,7 @@ def plan_text(plan: Plan, width: int, full: bool = False) -> str:
     """
     calls = constraint_lines(plan.constraints, full)
     if plan.error:
-        lines = [_head(plan), *_refusal(plan), *calls]
+        lines = [_head(plan), f"✗ {plan.error}", *calls]
         return paragraphs(lines, width, MOST_TEXT_LINES)
     lines = wrapped(_head(plan), width, "  ")
     if full or len(plan.ops) <= MOST_VALUES:
@@ -323,41 +320,6 @@ def _largest_values(plan: Plan) -> list[str]:
         lines.append(f"  {one.count}{bytes_text(size)} {words}")
     left = unfolded([fold for _, fold in folds[MOST_FOLDS:]])
     return lines + and_more(len(left), "value")
-
-
-def _refusal(plan: Plan) -> list[str]:
-    return [f"✗ {plan.error}", *diagnosis_lines(plan.diagnosis)]
-
-
-def diagnosis_lines(found: Diagnosis | None) -> list[str]:
-    """Why Explicit axes refuse a program, and what each of the choices would cost."""
-    if found is None:
-        return []
-    op = str(found.op)
-    if found.source:
-        op += f" at {found.source}"
-    lines = [f"{op}: {found.problem}"]
-    lines += [f"  operand {operand}" for operand in found.operands]
-    for choice in found.choices:
-        cost, words = choice_words(choice)
-        lines.append(f"  out_sharding={choice.out_sharding}  ({cost})  {words}")
-    return lines
-
-
-def choice_words(choice: Choice) -> tuple[str, str]:
-    """What a choice costs and what it does, without the sharding that it begins with.
-
-    >>> from shardviz.core.layout.partition_spec import Spec
-    >>> choice_words(Choice(Spec.parse("x"), ()))
-    ('nothing moves, estimated', 'nothing moves.')
-    """
-    size = choice.bytes_per_device
-    cost = "nothing moves, estimated"
-    if size is None:
-        cost = "known once compiled"
-    elif size:
-        cost = f"{bytes_text(size)}, estimated"
-    return cost, what_choice_does(choice)
 
 
 NODE, ARROW, MOST_NODES, MOST_LINES = 22.0, 34.0, 7, 30

@@ -109,10 +109,7 @@ def _propagated(results: StageResults) -> dict[str, Any]:
     if plan is None:
         return _stage("propagated", "none", wording.WAITING["propagated"])
     if plan.error is not None:
-        text = wording.REFUSED
-        if plan.diagnosis is None:
-            text = wording.NO_PLAN
-        return _stage("propagated", "failed", text, more=str(plan.error))
+        return _stage("propagated", "failed", wording.NO_PLAN, more=str(plan.error))
     words = wording.values_split(plan)
     return _known("propagated", "estimate", plan.collectives, plan.seconds, words)
 

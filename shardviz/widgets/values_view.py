@@ -13,12 +13,10 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_folds import call_paths
 from shardviz.core.program.plan_values import (
     ORIGINS,
-    Diagnosis,
     PlannedOp,
 )
 from shardviz.core.wording import stages as wording
 from shardviz.picture.palette import LIGHT
-from shardviz.picture.plan import choice_words
 from shardviz.picture.tables import axis_groups, short_type, split_axis
 
 KINDS = ("argument", "op", "result")
@@ -88,7 +86,6 @@ def values_view(plan: Plan | None, explanations: int = 0) -> dict[str, Any]:
         "words": wording.plan_summary(plan),
         "seconds": seconds_text(plan.seconds) if plan.seconds else "",
         "error": str(plan.error or ""),
-        "diagnosis": _diagnosis(plan.diagnosis),
         "notes": list(map(str, plan.notes[:MOST_NOTES])),
         "moreNotes": max(0, len(plan.notes) - MOST_NOTES),
         "kinds": list(KINDS),
@@ -132,22 +129,6 @@ def _axes(plan: Plan) -> list[dict[str, Any]]:
     for name, size in plan.mesh.shape.items():
         axes.append({"name": name, "size": size, "colour": LIGHT.groups[groups[name]]})
     return axes
-
-
-def _diagnosis(found: Diagnosis | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    choices = []
-    for choice in found.choices:
-        cost, words = choice_words(choice)
-        choices.append({"spec": str(choice.out_sharding), "cost": cost, "words": words})
-    return {
-        "op": found.op,
-        "source": found.source,
-        "problem": str(found.problem),
-        "operands": list(found.operands),
-        "choices": choices,
-    }
 
 
 def _values(plan: Plan, numbers: dict[str, int], strings: _Table) -> dict[str, Any]:

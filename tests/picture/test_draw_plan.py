@@ -95,11 +95,9 @@ def test_values_of_one_name_have_each_its_own_bytes_in_a_long_text():
     ]
 
 
-def test_a_refused_program_shows_its_choices():
+def test_a_refused_program_shows_why():
     for text in ("\n".join(words(draw(REFUSED))), to_text(REFUSED, 200)):
         assert "✗ trace: Both sides contract over model. (block.py:31)" in text
-        assert "out_sharding=P('data', None)  (4 KiB, estimated)  an all-reduce of 4 KiB" in text
-        assert "out_sharding=P(None, None)  (nothing moves, estimated)" in text
 
 
 def test_the_path_of_an_axis_goes_from_the_argument_to_the_value():

@@ -5,10 +5,8 @@ from __future__ import annotations
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_notes import PlanNote, Refusal
+from shardviz.core.program.plan_notes import PlanNote
 from shardviz.core.program.plan_values import (
-    Choice,
-    Diagnosis,
     Origin,
     PlannedOp,
     ShardingRule,
@@ -81,12 +79,4 @@ REFUSED = Plan(
     "refused",
     MESH,
     error=Failure("trace", "Both sides contract over model.", "block.py:31"),
-    diagnosis=Diagnosis(
-        "dot_general", "block.py:31", Refusal("inner alike", "dot_general", axes=("model",)),
-        ("float32[64, 512@model]", "float32[512@model, 64]"),
-        (
-            Choice(Spec.parse("data, None"), (Collective("all-reduce", ("model",), 4096),)),
-            Choice(Spec.parse("None, None"), ()),
-        ),
-    ),
-)  # fmt: skip
+)

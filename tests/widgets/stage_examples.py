@@ -6,8 +6,7 @@ from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.cause import Cause, ValueName
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_notes import Refusal
-from shardviz.core.program.plan_values import Choice, Diagnosis, Origin, PlannedOp, Step
+from shardviz.core.program.plan_values import Origin, PlannedOp, Step
 from shardviz.core.program.report import Collective, Failure, Member, Memory, Report
 from shardviz.widgets.planner import StageResults
 
@@ -73,16 +72,6 @@ REPORT = Report(
 )  # fmt: skip
 RESULTS = StageResults(PLAN, 0, REPORT, 0, "")
 
-DIAGNOSIS = Diagnosis(
-    "dot_general", "block.py:20",
-    Refusal("other", words=f"Both sides contract over model {BAD}."),
-    ("float32[64, 512@model]", "float32[512@model, 2048]"),
-    (
-        Choice(Spec.parse("None, None"), (SUMS[0],)),
-        Choice(Spec.parse("data, None"), ()),
-    ),
-)  # fmt: skip
 REFUSED = Plan(
-    "block", MESH, error=Failure("trace", "The result has no unambiguous sharding.", "block.py:20"),
-    diagnosis=DIAGNOSIS,
-)  # fmt: skip
+    "block", MESH, error=Failure("trace", f"Both sides contract over model {BAD}.", "block.py:20")
+)

@@ -346,23 +346,13 @@ def wants_shapes_alone(frame: FrameType, caller: FrameType) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class BoundOperation:
-    """One call of `Primitive.bind`: the operation, its operands and its parameters."""
-
-    primitive: Any
-    operands: Sequence[Any]
-    params: Mapping[str, Any]
-
-
-def bound_operation(frame: FrameType) -> BoundOperation | None:
-    """The operation that a frame of `Primitive.bind` passes on, or None."""
-    values = frame.f_locals
-    if frame.f_code.co_name != "bind" or not {"self", "args", "params"} <= set(values):
-        return None
-    if not isinstance(values["self"], jax.extend.core.Primitive):
-        return None
-    return BoundOperation(values["self"], values["args"], dict(values["params"]))
+def bound_operation(frame: FrameType) -> str:
+    """The name of the operation that a frame of `Primitive.bind` passes on, or `""`."""
+    operation = frame.f_locals.get("self")
+    is_bind = frame.f_code.co_name == "bind"
+    if is_bind and isinstance(operation, jax.extend.core.Primitive):
+        return operation.name
+    return ""
 
 
 def line_frames(equation: Any) -> Sequence[Any]:

@@ -94,10 +94,8 @@ def _bind() -> bool:
         with compat.complete_tracebacks():
             jax.lax.add(jnp.ones(2), jnp.ones(3))
     except TypeError as error:
-        for frame, _ in traceback.walk_tb(error.__traceback__):
-            operation = compat.bound_operation(frame)
-            if operation is not None:
-                return operation.primitive.name == "add"
+        frames = traceback.walk_tb(error.__traceback__)
+        return "add" in {compat.bound_operation(frame) for frame, _ in frames}
     return False
 
 

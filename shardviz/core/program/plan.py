@@ -19,7 +19,7 @@ from shardviz.core.program.explanation import (
 )
 from shardviz.core.program.plan_difference import PlanDiff, plan_difference
 from shardviz.core.program.plan_notes import PlanNote
-from shardviz.core.program.plan_values import Diagnosis, Record
+from shardviz.core.program.plan_values import Record
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,8 +31,6 @@ class Plan(Record, Displayed):
         program, mesh, ops, collectives, error: what a Record holds.
         trace_s, lower_s, propagate_s: seconds of each stage.
         notes: what is not covered, and what was left out; `str` of each is a sentence.
-        diagnosis: for a program that jax refuses on Explicit axes, what it would
-            accept.
         constraints: one Constraint per call in the program that may constrain an array,
             and array.
 
@@ -47,7 +45,6 @@ class Plan(Record, Displayed):
     lower_s: float | None = None
     propagate_s: float | None = None
     notes: tuple[object, ...] = ()
-    diagnosis: Diagnosis | None = None
     constraints: tuple[Constraint, ...] = ()
 
     @property

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from shardviz.core.display import Fact
 from shardviz.core.layout.layout import Misfit
-from shardviz.core.layout.partition_spec import Spec
 
 
 @dataclass(frozen=True)
@@ -55,19 +54,6 @@ class UnevenNote(Fact):
 
 
 @dataclass(frozen=True)
-class TypeNote(Fact):
-    """With Explicit axes: the propagated sharding is not that of the type.
-
-    Attributes:
-        types: the shardings in the types of what jax calls so.
-        spec: the propagated one.
-    """
-
-    types: tuple[Spec, ...]
-    spec: Spec
-
-
-@dataclass(frozen=True)
 class MeshNote(Fact):
     """An operation names a mesh of its own, of the same devices.
 
@@ -80,37 +66,3 @@ class MeshNote(Fact):
     operation: str
     axes: tuple[tuple[str, int], ...]
     parts: tuple[tuple[str, tuple[str, ...]], ...]
-
-
-@dataclass(frozen=True)
-class Refusal(Fact):
-    """Why jax refuses an operation on Explicit axes.
-
-    Attributes:
-        code: `"inner alike"`, `"inner"` and `"batch"` (of a product), `"twice"` (an
-            axis in two dimensions of the result), `"uneven"`, `"reshape"`,
-            `"indexing"`, `"along"` (a dimension), `"convolution"`, `"no type"` (jax has
-            no rule), `"operands"`, `"carry"`, `"branch"`, `"constraint"`, or `"other"`.
-        op: the operation as jax names it; `""` where it was not found.
-        specs: the shardings that do not fit together.
-        axes: the mesh axes that it is about; of the left operand, where both have some.
-        right: those of the right operand.
-        dim: the dimension, or None.
-        sizes: `"uneven"`: the size, and by what it does not divide; `"reshape"`: the
-            shape before and after, joined, see `rank`.
-        rank: of `"reshape"`, the rank before.
-        words: of `"other"`, what jax says; of `"carry"`, the name of the carry.
-
-    >>> Refusal("inner alike", "dot_general", axes=("model",)).code
-    'inner alike'
-    """
-
-    code: str
-    op: str = ""
-    specs: tuple[Spec, ...] = ()
-    axes: tuple[str, ...] = ()
-    right: tuple[str, ...] = ()
-    dim: int | None = None
-    sizes: tuple[int, ...] = ()
-    rank: int = 0
-    words: str = ""

@@ -18,7 +18,6 @@ from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown, suggestion
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.plan_notes import Refusal
 from shardviz.core.program.report import Collective, Failure
 from shardviz.core.program.uncertain import Uncertain
 
@@ -280,64 +279,6 @@ class PlannedOp:
 
 
 _DEFAULTS = dict(PlannedOp("", "").__dict__)
-
-
-@dataclass(frozen=True)
-class Choice(Fact):
-    """One change after which jax accepts an operation that it refused.
-
-    Attributes:
-        out_sharding: the spec of the result.
-        collectives: what it costs, as an estimate; None where the compiler decides
-            inside of the operation, so that only a compile can say.
-        code: what to write: `"out_sharding"`; `"operands"`, which are resharded before;
-            `"auto_axes"` around the operation; or where to reshard to `out_sharding`:
-            `"body"` (at the end of a loop's), `"first branch"`, `"second branch"`,
-            `"constraint"` (in its place).
-        resharded: of `"operands"`, the name of each that changes, and its new spec.
-
-    >>> Choice(Spec.parse("x, None"), ()).bytes_per_device
-    0
-    """
-
-    out_sharding: Spec
-    collectives: tuple[Collective, ...] | None
-    code: str = "out_sharding"
-    resharded: tuple[tuple[str, Spec], ...] = ()
-
-    @property
-    def words(self) -> str:
-        """What to write and what it costs, in one sentence."""
-        return str(self)
-
-    @property
-    def bytes_per_device(self) -> int | None:
-        """The bytes of its collectives on each device; None where these are unknown."""
-        if self.collectives is None:
-            return None
-        return sum(c.bytes_per_device for c in self.collectives)
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """Why a program whose axes are Explicit was refused, and what would be accepted.
-
-    Attributes:
-        op: the operation that jax could not give a type, such as `dot_general`.
-        source: the user's file and line.
-        problem: what is ambiguous; `str` of it is a sentence.
-        operands: type and sharding of each operand, as jax writes them.
-        choices: what jax accepts in its place, the cheapest by the estimate first.
-
-    >>> Diagnosis("dot_general", "f.py:3", Refusal("inner alike")).choices
-    ()
-    """
-
-    op: str
-    source: str
-    problem: Refusal
-    operands: tuple[str, ...] = ()
-    choices: tuple[Choice, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)

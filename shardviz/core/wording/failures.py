@@ -36,6 +36,9 @@ def _without_advice(error: Failure) -> str:
         case "raised":
             opening = _OPENINGS.get(error.stage, "It failed.")
             return f"{opening} {said}{_hint(fields)}"
+        case "explicit axes":
+            operation = fields["operation"]
+            return f"With Explicit axes jax refuses {operation} here. {said}"
         case "memory":
             return f"The memory of the machine, or of this process, ran out. {said}"
         case "system":

@@ -1,4 +1,4 @@
-"""A plan in words: its rules, explanations, notes, differences, refusals and choices."""
+"""A plan in words: its rules, explanations, notes and differences."""
 
 from __future__ import annotations
 
@@ -22,13 +22,10 @@ from shardviz.core.program.plan_difference import (
 from shardviz.core.program.plan_notes import (
     MeshNote,
     PlanNote,
-    Refusal,
-    TypeNote,
     UnevenNote,
 )
-from shardviz.core.program.plan_values import Choice, OpRule, ShardingRule
-from shardviz.core.program.report import Collective
-from shardviz.core.wording.estimate import along, reduces
+from shardviz.core.program.plan_values import OpRule, ShardingRule
+from shardviz.core.wording.estimate import reduces
 
 
 def rule_in_words(fact: OpRule) -> str:
@@ -276,11 +273,6 @@ def _uneven(fact: UnevenNote) -> str:
     )
 
 
-def _type_note(fact: TypeNote) -> str:
-    types = " or ".join(map(str, fact.types))
-    return f"By its type it is {types}; the propagation says {fact.spec}."
-
-
 def _mesh_note(fact: MeshNote) -> str:
     sizes = ", ".join(f"{name}={size}" for name, size in fact.axes)
     parts = [f"{axis} is {' × '.join(names)}" for axis, names in fact.parts]
@@ -339,151 +331,6 @@ def _counts(counts: Counts) -> str:
     return "; ".join(sides) + "."
 
 
-def price(collectives: Sequence[Collective]) -> str:
-    """Collectives as a phrase.
-
-    >>> price([Collective("all-reduce", ("model",), 131072)])
-    'an all-reduce of 128 KiB over model'
-    """
-    if not collectives:
-        return "nothing moves"
-    parts = []
-    for c in collectives:
-        article = "an"
-        if c.kind.startswith(("r", "c")):
-            article = "a"
-        over = " and ".join(c.mesh_axes) or "the devices"
-        size = bytes_text(c.bytes_per_device)
-        parts.append(f"{article} {c.kind} of {size} over {over}")
-    return joined(parts)
-
-
-# Where a value is resharded, by the code of a choice.
-_WHERE = {
-    "body": "at the end of the body",
-    "second branch": "at the end of the other branch",
-    "first branch": "at the end of the one branch",
-    "constraint": "in place of the constraint",
-}
-
-
-def choice(one: Choice) -> str:
-    """What to write so that jax accepts an operation, and what it costs.
-
-    >>> from shardviz.core.layout.partition_spec import Spec
-    >>> choice(Choice(Spec.parse("x"), ()))
-    "P('x'): nothing moves."
-    """
-    does = what_choice_does(one)
-    # All other codes say the sharding in their sentence.
-    if one.code == "out_sharding":
-        return f"{one.out_sharding}: {does}"
-    return does
-
-
-def what_choice_does(one: Choice) -> str:
-    """What a choice does and costs, without the sharding that it is for.
-
-    >>> from shardviz.core.layout.partition_spec import Spec
-    >>> what_choice_does(Choice(Spec.parse("x"), ()))
-    'nothing moves.'
-    """
-    costs = "what it costs is known once it is compiled"
-    if one.collectives is not None:
-        costs = price(one.collectives)
-    out = one.out_sharding
-    if one.code == "auto_axes":
-        inside = f"jax.sharding.auto_axes(..., out_sharding={out})"
-        return f"Put it inside of {inside}: {costs}."
-    if one.code == "operands":
-        steps = [f"{name} to {spec}" for name, spec in one.resharded]
-        return f"Reshard {' and '.join(steps)}; the result is {out}: {costs}."
-    if one.code in _WHERE:
-        return f"Reshard to {out} {_WHERE[one.code]}: {costs}."
-    if out.unreduced:
-        # jaxlib 0.10 plans such a sum at once, whatever the type says.
-        if not one.collectives:
-            costs += " now"
-        over = " and ".join(sorted(out.unreduced))
-        costs += f"; by its type the sum over {over} is still due"
-    return f"{costs}."
-
-
-def refusal(fact: Refusal) -> str:
-    """Why jax refuses an operation on Explicit axes.
-
-    >>> print(refusal(Refusal("inner alike", "dot_general", axes=("model",))))
-    Both operands of dot_general are split over model along the dimension that it ...
-    """
-    op, axes, specs = fact.op or "The operation", joined(fact.axes), fact.specs
-    alike = joined(specs)
-    # A refusal has the fields that its code needs; the others stay empty here.
-    first, second, *_ = *specs, "", ""
-    left = clause("over {}", axes) or "not at all"
-    right = clause("over {}", joined(fact.right)) or "not at all"
-    start, end = fact.sizes[: fact.rank], fact.sizes[fact.rank :]
-    size, parts, *_ = *fact.sizes, 0, 0
-    operands = ""
-    if len(specs) > 1:
-        operands = f" from operands that are {alike}"
-    verb = "writes into"
-    if op == "gather":
-        verb = "reads"
-    # jax does not say for every operation which dimension it means.
-    needs = f"{op} needs dimensions that are not split, and its operand is {first}."
-    if fact.dim is not None:
-        dim = along((fact.dim,))
-        needs = f"{op} works along {dim}, which is split over {axes}, and needs it not split."
-    carry = clause("The carry {}", fact.words) or "The carry"
-    return {
-        "inner alike": (
-            f"Both operands of {op} are split over {axes} along the dimension that it"
-            " sums: each device has a part of the sum, and it is ambiguous how the"
-            " result is split."
-        ),
-        "inner": (
-            f"{op} sums over a dimension that is split over {axes} on the left and"
-            f" {right} on the right."
-        ),
-        "batch": (
-            f"The batch dimensions of {op} are split {left} on the left and {right} on"
-            " the right."
-        ),
-        "twice": (
-            f"{op} would split its result over {axes or 'one axis'} in two"
-            f" dimensions{operands}; a mesh axis can split one."
-        ),
-        "uneven": (
-            f"{op} makes a dimension of size {size} out of one that is split over {axes},"
-            f" and {size} does not divide by {parts}."
-        ),
-        "reshape": (
-            f"{op} from {start} to {end} takes apart a dimension that is split ({first}),"
-            " and no mesh axis can follow it."
-        ),
-        "indexing": (
-            f"Indexing {verb} an array that is {first} by indices that are {second}, and"
-            " it is ambiguous how the result is split."
-        ),
-        "along": needs,
-        "convolution": (
-            f"The operands of the convolution are {alike}, and it is ambiguous how the"
-            " result is split."
-        ),
-        "no type": f"jax does not infer a sharding for {op}: it has to be given.",
-        "operands": f"The operands of {op} are split differently: {alike}.",
-        "carry": (
-            f"{carry} goes into the loop as {first} and comes out of its body as {second}."
-        ),
-        "branch": f"One branch gives {first} and the other {second}.",
-        "constraint": (
-            f"With Explicit axes a constraint only checks: the value is {first} and not"
-            f" {second}. jax.sharding.reshard changes it."
-        ),
-        "other": fact.words,
-    }[fact.code]
-
-
 SENTENCES = {
     OpRule: rule_in_words,
     ValueLine: _value_line,
@@ -495,10 +342,7 @@ SENTENCES = {
     LeftOutLine: _left_out,
     PlanNote: note,
     UnevenNote: _uneven,
-    TypeNote: _type_note,
     MeshNote: _mesh_note,
-    Refusal: refusal,
-    Choice: choice,
     ValueChange: value_change,
     PlanChange: _plan_change,
     Counts: _counts,

@@ -27,7 +27,6 @@ NEVER = {
 }
 NOT_SHOWN = "the compiler did not show it"
 STOPPED_BEFORE = "it did not get that far"
-REFUSED = "refused: see why"
 NO_PLAN = "no plan: see why"
 CACHED = "from the cache"
 PROPAGATED_TITLE = "What propagation decided: see the tab Values."

@@ -18,7 +18,6 @@ export interface Plan {
   words: string;
   seconds: string;
   error: string;
-  diagnosis: Diagnosis | null;
   notes: string[];
   moreNotes: number;
   kinds: string[];
@@ -66,15 +65,6 @@ export type PlanCollective = [
   trips: number,
   cause: number,
 ];
-
-/** Why a program with Explicit axes is refused, and what would be accepted. */
-export interface Diagnosis {
-  op: string;
-  source: string;
-  problem: string;
-  operands: string[];
-  choices: { spec: string; cost: string; words: string }[];
-}
 
 /** Why a value is sharded as it is. */
 export interface Explanation {

@@ -1,6 +1,5 @@
 // @ts-check
 // What is known of one value: its dimensions, where its axes came from, why, and what it costs.
-import { failureNote } from "./collectives.js";
 import { button, h } from "./dom.js";
 import { axisDot, shardingBars } from "./sharding_bars.js";
 import { valueBadges } from "./value_cells.js";
@@ -200,30 +199,4 @@ function dimLine(plan, at, dim, splits) {
     h("span", { class: "sv-muted", text: `dimension ${dim}` }),
     h("span", { text: size.toLocaleString("en") + words }),
   );
-}
-
-/**
- * A program that Explicit axes refuse: what is ambiguous, and what would be accepted at what price.
- * @param {import("./messages").Diagnosis} diagnosis
- */
-export function diagnosisParts({ op, problem, source, operands, choices }) {
-  const failure = failureNote("", problem, source);
-  failure.prepend(h("b", { text: op }));
-  const names = h("div", { class: "sv-mono sv-muted", text: operands.join("   ") });
-  const parts = operands.length ? [failure, names] : [failure];
-  if (!choices.length) return parts;
-  const titles = ["out_sharding", "bytes per device", "what it does"];
-  const head = titles.map((text) => h("th", { text, scope: "col" }));
-  const rows = choices.map(({ spec, cost, words }) =>
-    h(
-      "tr",
-      null,
-      h("td", { class: "sv-mono", text: spec }),
-      h("td", { text: cost }),
-      h("td", { class: "sv-muted", text: words }),
-    ),
-  );
-  const props = { class: "sv-table", "aria-label": "Legal choices of out_sharding" };
-  const body = h("tbody", null, ...rows);
-  return [...parts, h("table", props, h("thead", null, h("tr", null, ...head)), body)];
 }

@@ -8,7 +8,7 @@ import { PlanRows, callTree, eachCall } from "./plan_rows.js";
 import { axisDot } from "./sharding_bars.js";
 import { StepBar } from "./step_bar.js";
 import { callCells, valueCells } from "./value_cells.js";
-import { diagnosisParts, valueDetails } from "./value_details.js";
+import { valueDetails } from "./value_details.js";
 
 /** @typedef {import("./messages").PlanView} PlanView */
 /** @typedef {import("./messages").Plan} Plan */
@@ -181,8 +181,7 @@ export class ValuesPanel {
   showMessage(data) {
     /** @type {Node[]} */
     let parts = [];
-    if (!data.waiting && data.diagnosis) parts = diagnosisParts(data.diagnosis);
-    else if (data.error) parts = [failureNote("", data.error, "")];
+    if (data.error) parts = [failureNote("", data.error, "")];
     else if (data.waiting) {
       const how = "There is no plan yet: the program is planned when its edits settle.";
       parts = [mutedNote(how)];

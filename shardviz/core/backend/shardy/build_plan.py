@@ -14,7 +14,7 @@ from shardviz.core.backend.shardy.attributes import AttributeCache
 from shardviz.core.backend.shardy.builder import not_split
 from shardviz.core.backend.shardy.estimate import read_estimate
 from shardviz.core.backend.shardy.estimate_limits import with_uncertain_moves
-from shardviz.core.backend.shardy.explicit_axes import diagnose, note_types
+from shardviz.core.backend.shardy.explicit_axes import refused_operation
 from shardviz.core.backend.shardy.lowering import (
     LoweredProgram,
     lower_to_plan,
@@ -167,8 +167,6 @@ class _PlanRun:
             reader = PlanReader(copy, names, results, requested, mesh, attributes)
             ops = reader.read()
         ops = note_uneven(self._with_unused(ops), mesh)
-        if "Explicit" in mesh.axis_types:
-            ops = note_types(ops, jaxpr)
         collectives = read_estimate(copy, reader, ops)
         ops = with_uncertain_moves(ops, collectives, mesh)
         self.plan = replace(self.plan, ops=ops, collectives=collectives)
@@ -220,22 +218,20 @@ class _PlanRun:
     def fail(self, error: BaseException) -> None:
         """Ends the plan with an error."""
         failed = failure(self.stage, error)
-        diagnosis = None
         if self.stage == "propagate" and not isinstance(error, ShardvizError):
             words = f"Shardy could not propagate. {in_words(error)}"
             failed = Failure(self.stage, words)
         elif self.stage == "trace":
-            diagnosis = diagnose(error, self.program, self.mesh)
             call = self.calls.raised
+            operation = refused_operation(error, self.program, self.mesh)
             # Another line would mean that the program caught what the call raised.
             if call is not None and failed.source in ("", call.source):
                 words = f"{call.where}: {call.sentence} {failed.message}"
                 failed = Failure(self.stage, words, call.source)
-            if diagnosis is not None:
-                words = f"{diagnosis.problem} {failed.message}"
-                source = diagnosis.source or failed.source
-                failed = Failure(self.stage, words, source)
-        self.plan = replace(self.plan, error=failed, diagnosis=diagnosis)
+            elif operation:
+                fields = {"operation": operation}
+                failed = replace(failed, code="explicit axes", fields=fields)
+        self.plan = replace(self.plan, error=failed)
 
 
 def _notes_on(ops: Sequence[PlannedOp], mesh: MeshSpec) -> list[PlanNote]:
