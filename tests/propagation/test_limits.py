@@ -89,7 +89,7 @@ def test_a_value_says_what_the_estimate_misses(name, eight_devices):
 def test_what_is_uncertain_names_dimension_and_axes(eight_devices):
     made = plan(lambda x: jnp.flip(x, 1), x=X)
     (found,) = uncertain(made)
-    assert found == Uncertain("along", ("model",), 1, "reverse")
+    assert found == Uncertain("along", ("model",), "reverse")
     assert found in made.why("rev").facts
     assert PlanNote("uncertain", ("rev",)) in made.notes
 

@@ -26,7 +26,9 @@ RIGHT_ALL_THE_SAME = {
     "every other of a split axis", "gather rows of a split array",
     "matmul, a sum over two axes, the result in parts",
     "matmul, inner dimensions split differently", "numbers written at positions, gradient",
-    "one number a window", "patches", "pooling", "split a split dimension",
+    "one number a window", "patches", "pooling", "split a split dimension", "swap two axes",
+    "concatenate on a split axis", "concatenate three, one of them empty",
+    "segment sum over the only axis",
 }  # fmt: skip
 
 

@@ -144,7 +144,7 @@ PROBES = {
 CASES = [(name, spec) for name, (_, _, specs) in PROBES.items() for spec in specs]
 # What is right and has a code all the same.
 FALSE_ALARMS = {
-    ("update of a slice", "| data"), ("lookup of pairs", "data, model | data | "),
+    ("blocks", "data | data"), ("lookup of pairs", "data, model | data | "),
     ("slice, not split", "None, data"), ("slice, split by columns", ROWS),
     ("products", "| data, model"),
 }  # fmt: skip

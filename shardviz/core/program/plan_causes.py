@@ -5,13 +5,10 @@ Each is a fact; `wording/estimate.py` says it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass
 
 from shardviz.core.display import Fact
 from shardviz.core.layout.partition_spec import Spec
-
-CauseT = TypeVar("CauseT", bound="PlanCause")
 
 
 @dataclass(frozen=True)
@@ -28,10 +25,6 @@ class PlanCause(Fact):
 
     value: str
     axes: tuple[str, ...]
-
-    def without_source(self: CauseT) -> CauseT:
-        """The same cause without source lines, for code that is on other lines by now."""
-        return self
 
 
 @dataclass(frozen=True)
@@ -56,29 +49,16 @@ class SumCause(PlanCause):
 
 
 @dataclass(frozen=True)
-class ShardingRequest:
-    """What asks for a sharding in the middle of a program.
-
-    Attributes:
-        kind: `"constraint"`, `"reshard"`, `"shard_map"` or `"loop"`.
-        source: the line of the user's code, or `""`.
-    """
-
-    kind: str
-    source: str = ""
-
-
-@dataclass(frozen=True)
 class MoveCause(PlanCause):
     """A value is needed with another sharding than it has.
 
     Attributes:
         kind: the kind of collective, `"all-gather"`.
         before, after: its sharding, and the one that is needed.
-        code: what needs it: `"request"`, `"result"` (of the program) or `"op"`.
+        code: what needs it: a `"constraint"`, `"reshard"`, `"shard_map"` or `"loop"`
+            that asks for it, the `"result"` of the program, or an `"op"`.
         user: the name of the operation that needs it, or `""`.
-        asked: of a request, which.
-        under: a request that the value itself is under, or None.
+        source: the line of what asks for it, or `""`.
 
     >>> split, needed = Spec.parse("data"), Spec.parse("None")
     >>> MoveCause("x", ("data",), "all-gather", split, needed, "op", "sort").user
@@ -90,15 +70,7 @@ class MoveCause(PlanCause):
     after: Spec
     code: str
     user: str = ""
-    asked: ShardingRequest | None = None
-    under: ShardingRequest | None = None
-
-    def without_source(self) -> MoveCause:
-        """The same cause without source lines."""
-        asked = self.asked and replace(self.asked, source="")
-        return replace(
-            self, asked=asked, under=self.under and replace(self.under, source="")
-        )
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -125,7 +97,3 @@ class WrittenCause(PlanCause):
     op: str
     inside: str
     source: str = ""
-
-    def without_source(self) -> WrittenCause:
-        """The same cause without its source line."""
-        return replace(self, source="")

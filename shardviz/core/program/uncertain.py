@@ -22,14 +22,12 @@ class Uncertain(Fact):
             `"indices"` (it reads or writes at indices), `"product"` (it wants mesh axes
             in two places), or `"move"` (a value is moved several times, or in steps).
         axes: the mesh axes that it is about.
-        dim: of `"along"`, the dimension that these split; None where several do.
         op: the operation, as StableHLO names it.
 
-    >>> Uncertain("along", ("model",), 1, "reverse").dim
-    1
+    >>> Uncertain("along", ("model",), "reverse").axes
+    ('model',)
     """
 
     code: str
     axes: tuple[str, ...] = ()
-    dim: int | None = None
     op: str = ""

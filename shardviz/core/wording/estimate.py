@@ -9,7 +9,6 @@ from shardviz.core.program.cause import author_of
 from shardviz.core.program.plan_causes import (
     MoveCause,
     PrintCause,
-    ShardingRequest,
     SumCause,
     WrittenCause,
 )
@@ -30,12 +29,10 @@ KINDS: Mapping[str, str] = {
 def uncertain(fact: Uncertain) -> str:
     """Why the estimate at a value is uncertain.
 
-    >>> print(uncertain(Uncertain("along", ("model",), 1, "reverse")))
-    The estimate is uncertain here: reverse may read what another device holds along ...
+    >>> print(uncertain(Uncertain("along", ("model",), "reverse")))
+    The estimate is uncertain here: reverse may read what another device holds, split ...
     """
     what = KINDS[fact.code].format(op=fact.op or "it")
-    if fact.dim is not None:
-        what += f" along {along((fact.dim,))}"
     if fact.axes:
         what += f", split over {' × '.join(fact.axes)}"
     return (
@@ -89,37 +86,36 @@ def why_moved(cause: MoveCause) -> str:
     >>> print(why_moved(cause))
     x is split over data and sort needs that dimension not split.
     """
-    before, after = cause.before, cause.after
-    made, over = cause.value, joined(cause.axes)
-    if cause.under is not None:
-        made = f"{made}, under {_asker(cause.under)},"
+    before, after, made = cause.before, cause.after, cause.value
+    over = joined(cause.axes)
     from_dims, to_dims = dims_over(before, cause.axes), dims_over(after, cause.axes)
     has = f"{made} is {before}"
     if from_dims:
         has = f"{made} is split over {over}"
-    if cause.asked is not None:
-        asker = _asker(cause.asked)
-        return f"{asker[0].upper()}{asker[1:]} asks for {after}, and {has}."
     if cause.code == "result":
         return f"The result is requested as {after}, and {has}."
+    if cause.code in _ASKERS:
+        at = clause(" at {}", cause.source)
+        return f"{_ASKERS[cause.code]}{at} asks for {after}, and {has}."
     user = cause.user or "what reads it"
     if cause.kind == "all-gather" and from_dims:
         which = by_count(len(from_dims), "that dimension", "those dimensions")
-        return f"{made} is split over {over} and {user} needs {which} not split."
+        return f"{has} and {user} needs {which} not split."
     if cause.kind == "all-to-all" and from_dims and to_dims and from_dims != to_dims:
         return (
-            f"{made} is split over {over} along {along(from_dims)} and {user} needs it"
-            f" split along {along(to_dims)}."
+            f"{has} along {along(from_dims)} and {user} needs it split along"
+            f" {along(to_dims)}."
         )
     return f"{made} is {before} and {user} needs {after}."
 
 
-def _asker(request: ShardingRequest) -> str:
-    # A program may have many of these.
-    article = "the"
-    if request.kind in ("constraint", "reshard"):
-        article = "a"
-    return f"{article} {request.kind}{clause(' at {}', request.source)}"
+# What may ask for a sharding; a program may have many constraints.
+_ASKERS = {
+    "constraint": "A constraint",
+    "reshard": "A reshard",
+    "shard_map": "The shard_map",
+    "loop": "The loop",
+}
 
 
 def why_printed(cause: PrintCause) -> str:

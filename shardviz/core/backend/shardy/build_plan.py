@@ -13,7 +13,7 @@ from shardviz.core.backend.shardy import pipeline
 from shardviz.core.backend.shardy.attributes import AttributeCache
 from shardviz.core.backend.shardy.builder import not_split
 from shardviz.core.backend.shardy.estimate import read_estimate
-from shardviz.core.backend.shardy.estimate_limits import with_uncertain_moves
+from shardviz.core.backend.shardy.estimate_limits import with_uncertain
 from shardviz.core.backend.shardy.explicit_axes import refused_operation
 from shardviz.core.backend.shardy.lowering import (
     LoweredProgram,
@@ -168,7 +168,7 @@ class _PlanRun:
             ops = reader.read()
         ops = note_uneven(self._with_unused(ops), mesh)
         collectives = read_estimate(copy, reader, ops)
-        ops = with_uncertain_moves(ops, collectives, mesh)
+        ops = with_uncertain(ops, collectives, mesh)
         self.plan = replace(self.plan, ops=ops, collectives=collectives)
         self._note(*_notes_on(ops, mesh))
 

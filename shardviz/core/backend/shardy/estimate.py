@@ -12,22 +12,17 @@ which the first group is read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from shardviz.core.backend.shardy import pipeline
-from shardviz.core.backend.shardy.attributes import (
-    AttributeCache,
-    defining_op,
-    parse_axes,
-)
+from shardviz.core.backend.shardy.attributes import defining_op, parse_axes
 from shardviz.core.backend.shardy.estimate_causes import (
     Blame,
     blame_for_move,
     blame_for_sum,
-    mesh_axes,
 )
 from shardviz.core.backend.shardy.planned_module import SHARDY, PlannedModule
 from shardviz.core.backend.shardy.reader import RAGGED, PlanReader
@@ -59,7 +54,6 @@ _AXES = {
     "sdy.reduce_scatter": "reduce_scatter_axes",
     "sdy.all_to_all": "params",
 }
-_SUMS = ("sdy.all_reduce", "sdy.reduce_scatter")
 _CUSTOM_CALL = "stablehlo.custom_call"
 _DIM = re.compile(r"\{([^{}]*)\}")
 _PAIRS = 4096  # of a permutation, that are looked at
@@ -76,38 +70,6 @@ class _Part(NamedTuple):
 
     axes: _Axes
     after: Spec
-
-
-def estimate(
-    lowered: Any, arguments: Sequence[str], results: Sequence[str], mesh: MeshSpec
-) -> tuple[Collective, ...]:
-    """The collectives that Shardy would insert into a lowered program.
-
-    Args:
-        lowered: jax's `Lowered`.
-        arguments, results: what they are called in causes.
-        mesh: the mesh that the program was lowered for.
-
-    Raises:
-        ProgramError: where jaxlib has no Shardy passes.
-        Exception: whatever a pass raises.
-
-    >>> import jax, jax.numpy as jnp
-    >>> from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
-    >>> from shardviz.core.backend.bridge import adopt_mesh
-    >>> mesh = AbstractMesh((4,), ("data",), axis_types=(AxisType.Auto,))
-    >>> split = NamedSharding(mesh, PartitionSpec("data"))
-    >>> x = jax.ShapeDtypeStruct((64, 8), jnp.float32, sharding=split)
-    >>> lowered = jax.jit(jnp.sum).trace(x).lower(lowering_platforms=("cpu",))
-    >>> found, = estimate(lowered, ["x"], ["total"], adopt_mesh(mesh))
-    >>> found.kind, found.mesh_axes, found.bytes_per_device, found.group_size
-    ('all-reduce', ('data',), 4, 4)
-    """
-    module = pipeline.propagate(lowered.compiler_ir("stablehlo"))
-    with module.context:
-        reader = PlanReader(module, arguments, results, {}, mesh, AttributeCache())
-        ops = reader.read()
-    return read_estimate(module, reader, ops)
 
 
 def read_estimate(
@@ -142,12 +104,11 @@ class _EstimateReader:
 
     def collectives_of(self, op: Any) -> Iterator[Collective]:
         """The collectives of one operation."""
-        name = op.name
-        if name in SHARDY:
+        if op.name in SHARDY:
             yield from self._inserted(op)
-        elif name in _WRITTEN:
-            yield self._written(op, _WRITTEN[name])
-        elif name == _CUSTOM_CALL:
+        elif op.name in _WRITTEN:
+            yield self._written(op, _WRITTEN[op.name])
+        elif op.name == _CUSTOM_CALL:
             target = op.attributes["call_target_name"].value
             if target == RAGGED:
                 yield self._written(op, "ragged-all-to-all")
@@ -159,13 +120,14 @@ class _EstimateReader:
         start = self.module.start(op)
         if self._is_one_number(start):
             return  # XLA makes it anew
+        blame_for = blame_for_move
+        if op.name in ("sdy.all_reduce", "sdy.reduce_scatter"):
+            blame_for = blame_for_sum
+        result = op.results[0]
         for part in self._parts(op, start):
-            axes = mesh_axes(part.axes, self.mesh)
-            if op.name in _SUMS:
-                blame = blame_for_sum(self.module, op, axes)
-            else:
-                blame = blame_for_move(self.module, op, axes)
-            yield self._collective(op, SHARDY[op.name], part, blame)
+            blame = blame_for(self.module, op, mesh_axes(part.axes, self.mesh))
+            moved = [(result, part.after)]
+            yield self._collective(op, SHARDY[op.name], part.axes, moved, blame)
 
     def _is_one_number(self, value: Any) -> bool:
         """Whether a value has one number everywhere, as zeros have.
@@ -190,8 +152,8 @@ class _EstimateReader:
             if op.name == "sdy.reshard" and not before.axes and not after.axes:
                 return []  # each device has all of it already
             # Another order of the same axes over other devices moves along all of them.
-            moved = _moved_axes(before, after) or tuple(self.mesh.axis_names)
-            return [_Part(moved, after)]
+            moved = _moved_axes(before, after) or self.mesh.axis_names
+            return [_Part(mesh_axes(moved, self.mesh), after)]
         text = self.attributes.text(op, _AXES[op.name])
         if op.name == "sdy.all_gather":
             return _gathers([parse_axes(dim) for dim in _DIM.findall(text)], before)
@@ -216,10 +178,10 @@ class _EstimateReader:
             split = last = self.module.spec(uses[0].results[0])
         parts, rest = [], list(axes)
         for dim in reversed(split.dims):
-            over = [axis for axis in rest if axis in dim]
+            over = tuple(axis for axis in rest if axis in dim)
             if over:
                 rest = [axis for axis in rest if axis not in dim]
-                parts.append(_Part(tuple(over), after))
+                parts.append(_Part(over, after))
         if rest:
             parts.append(_Part(tuple(rest), last))
         return parts
@@ -237,41 +199,36 @@ class _EstimateReader:
             spec, name = self.module.spec(value), self.module.name(value)
             for part in _gathers(spec.dims, spec):
                 cause = PrintCause(name, mesh_axes(part.axes, self.mesh), user)
-                blame = Blame(name, read.location, cause)
-                yield self._collective(op, "all-gather", part, blame, value)
+                blame, moved = Blame(name, read.location, cause), [(value, part.after)]
+                yield self._collective(op, "all-gather", part.axes, moved, blame)
 
     def _written(self, op: Any, kind: str) -> Collective:
         """A collective that the user wrote."""
         read = self.module.read(op)
         assert read is not None  # it was there before Shardy's own
-        location = read.location
-        axes = axes_of_written(op, self.mesh)
+        location, axes = read.location, axes_of_written(op, self.mesh)
         inside = "the program"
         if read.context.manual:
             inside = "shard_map"
         cause = WrittenCause(
             location.op.rpartition("/")[2], axes, location.op, inside, location.source
         )
-        value = next(iter(read.results), "")
-        blame = Blame(value, location, cause)
-        return self._collective(op, kind, _Part(axes, Spec()), blame)
+        blame = Blame(next(iter(read.results), ""), location, cause)
+        moved = [(result, self.module.spec(result)) for result in op.results]
+        return self._collective(op, kind, axes, moved, blame)
 
     def _collective(
-        self, op: Any, kind: str, part: _Part, blame: Blame, value: Any = None
+        self,
+        op: Any,
+        kind: str,
+        axes: _Axes,
+        moved: Sequence[tuple[Any, Spec]],
+        blame: Blame,
     ) -> Collective:
-        """One collective; `value` is what is moved, where not the operation's result."""
-        axes = part.axes
-        if kind == "collective-permute":  # the parts of an axis may overlap
-            axes = mesh_axes(axes, self.mesh)
+        """One collective of these values, each with its sharding afterwards."""
         size, total, shapes = group_size(axes, self.mesh), 0, []
-        moved = [value]
-        if value is None:
-            moved = op.results
-        for result in moved:
-            spec = part.after
-            if op.name not in SHARDY and value is None:
-                spec = self.module.spec(result)
-            shape, dtype = self.attributes.tensor(result) or ((), "")
+        for value, spec in moved:
+            shape, dtype = self.attributes.tensor(value) or ((), "token")
             local = local_shape(shape, spec, self.mesh)
             total += array_bytes(local, dtype)
             shapes.append(shape_text(local, dtype))
@@ -296,6 +253,17 @@ class _EstimateReader:
         )
 
 
+def mesh_axes(axes: Iterable[str], mesh: MeshSpec) -> _Axes:
+    """The mesh axes that these are, or are parts of, in the order of the mesh.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> mesh_axes(["model", "data:(1)2", "data:(2)2"], make_mesh(data=4, model=2))
+    ('data', 'model')
+    """
+    named = {parent_axis(axis) for axis in axes}
+    return tuple(axis for axis in mesh.axis_names if axis in named)
+
+
 def _gathers(gathered: Sequence[_Axes], before: Spec) -> list[_Part]:
     """One all-gather per dimension, the last first, with the sharding after each."""
     dims, parts = list(before.dims), []
@@ -307,18 +275,14 @@ def _gathers(gathered: Sequence[_Axes], before: Spec) -> list[_Part]:
     return parts
 
 
-def _moved_axes(before: Spec, after: Spec) -> _Axes:
+def _moved_axes(before: Spec, after: Spec) -> list[str]:
     """The axes that split another dimension, or in another order, after a permutation."""
-    places: list[dict[str, tuple[int, int]]] = []
-    for spec in (before, after):
-        own = {}
+    first, last = ({}, {})
+    for spec, places in ((before, first), (after, last)):
         for dim, axes in enumerate(spec.dims):
             for order, axis in enumerate(axes):
-                own[axis] = (dim, order)
-        places.append(own)
-    first, last = places
-    both = dict.fromkeys((*first, *last))
-    return tuple(axis for axis in both if first.get(axis) != last.get(axis))
+                places[axis] = (dim, order)
+    return [axis for axis in {**first, **last} if first.get(axis) != last.get(axis)]
 
 
 # XLA's names of types, where they are not the first letter and the bits.
@@ -332,11 +296,10 @@ def shape_text(shape: tuple[int, ...], dtype: str) -> str:
     >>> shape_text((16, 512), "float32"), shape_text((), "bool"), shape_text((8,), "int8")
     ('f32[16,512]', 'pred[]', 's8[8]')
     """
-    name = _XLA.get(dtype, dtype)
-    sized = _DTYPE.fullmatch(dtype)
+    name, sized = _XLA.get(dtype, dtype), _DTYPE.fullmatch(dtype)
     if sized:
-        name = {"float": "f", "uint": "u", "int": "s"}[sized[1]]
-        name += sized[2].replace("_", "")
+        letter = {"float": "f", "uint": "u", "int": "s"}[sized[1]]
+        name = letter + sized[2].replace("_", "")
     return f"{name}[{','.join(map(str, shape))}]"
 
 

@@ -25,7 +25,6 @@ from shardviz.core.backend.shardy.builder import (
     ValueBuilder,
     not_split,
 )
-from shardviz.core.backend.shardy.estimate_limits import groups_of, uncertain_operation
 from shardviz.core.backend.shardy.regions import HANDLERS
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
@@ -153,12 +152,6 @@ class PlanReader(PlanBuilder):
             fields |= {"covered": False, "notes": (*context.notes, _NO_RULE)}
         specs = self.attributes.specs(op)
         values = self.add(op, context, specs, operands=operands, **fields)
-        reads = [value for value in map(self.value, operands) if value is not None]
-        groups = groups_of(op)
-        for value in values:
-            marks = uncertain_operation(value.op, reads, self.mesh, groups)
-            if marks:
-                value.op = value.op.changed(uncertain=marks)
         text = self.attributes.text(op, "sdy.propagation_edges")
         if text:
             names = [v.op.name for v in values]
