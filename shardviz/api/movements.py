@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from shardviz.api.adopt import adopt, as_mesh, optional
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.layout import Layout
-from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import check_size, parse_bytes
 from shardviz.core.program.report import Collective, Report
 
 if TYPE_CHECKING:
+    from shardviz.core.layout.mesh import MeshSpec
     from shardviz.core.program.movement import Movement
     from shardviz.core.program.plan import Plan
     from shardviz.core.program.stages import Stages
@@ -31,11 +28,9 @@ def movement(
     devices: Any = None,
     size: Any = None,
     group: Any = 0,
-    algorithm: Any = None,
     topology: Any = None,
 ) -> Movement:
-    """What a collective or a reshard sends, step by step, between the devices of one
-    group.
+    """What a collective or a reshard sends, step by step, in one group of devices.
 
     `sv.movement(report, 0)` takes a collective of a compiled program,
     `sv.movement("all-gather", devices=8, size="8 MiB")` one that is no program's, and
@@ -53,8 +48,6 @@ def movement(
         size: for a kind, the bytes of the array on each device (of the result; of the
             operand for a reduce-scatter), or text such as `"8 MiB"`.
         group: which group of devices, counted from 0.
-        algorithm: `"ring"`, `"both directions"`, `"torus"` or `"hosts"`; what suits the
-            group where left out.
         topology: the slice or cluster of the devices, `"tpu:v5e:4x4"`, for its axes and
             the rates of its links; of a Report, the one it was compiled for where left
             out.
@@ -62,9 +55,8 @@ def movement(
     Raises:
         ShardvizError: for what has no steps, or arguments that do not fit together.
 
-    >>> movement("all-reduce", devices=4, size="4 MiB").steps[0]
-    MovementStep(Every device sends 1 chunk to its right neighbour, which adds its own part: sums \
-of 2 of 4 devices.)
+    >>> print(movement("all-reduce", devices=4, size="4 MiB").steps[3].words)
+    Every device sends 1 chunk to its right neighbour; each then holds 2 of 4.
     """
     from shardviz.core.program.movement import movement_of, reshard_movement
     from shardviz.core.program.plan import Plan
@@ -79,7 +71,9 @@ of 2 of 4 devices.)
                 f" got {shown(which)}."
             )
         return reshard_movement(what, which)
-    where = optional(_topology, topology)
+    where = topology
+    if isinstance(topology, str):
+        where = Topology.parse(topology)
     if isinstance(what, Stages):
         what = _made_by(what)
     if isinstance(what, (Report, Plan)):
@@ -92,26 +86,12 @@ of 2 of 4 devices.)
     elif isinstance(what, Collective):
         collective = what
     else:
-        return _movement_of_kind(
-            what, grid, axes, devices, size, where, group, algorithm
-        )
+        return _movement_of_kind(what, grid, axes, devices, size, where, group)
     if grid is None:
         raise ProgramError(
             "A Collective has positions in a mesh: give mesh= beside it, or its Report."
         )
-    return movement_of(
-        collective, grid, topology=where, group=group, algorithm=algorithm
-    )
-
-
-def _topology(thing: Any) -> Topology:
-    if isinstance(thing, Topology):
-        return thing
-    if isinstance(thing, str):
-        return Topology.parse(thing)
-    raise ProgramError(
-        f"topology= is text such as 'tpu:v5e:4x4', or a Topology; got {shown(thing)}."
-    )
+    return movement_of(collective, grid, where, group)
 
 
 def _made_by(stages: Stages) -> Report | Plan:
@@ -155,10 +135,10 @@ def _movement_of_kind(
     size: Any,
     topology: Topology | None,
     group: Any,
-    algorithm: Any,
 ) -> Movement:
     """The movement of a collective that is no program's."""
-    from shardviz.core.program.movement import collective_movement, movement_of
+    from shardviz.core.hardware.interconnect import groups_over
+    from shardviz.core.program.movement import collective_movement, movement_of, shift
     from shardviz.core.program.movement_steps import PERMUTE, check_kind
 
     check_kind(kind)
@@ -166,60 +146,29 @@ def _movement_of_kind(
         raise ProgramError(
             f"How much is sent? Give size= beside {shown(kind)}: size='8 MiB'."
         )
+    total = parse_bytes(size, "size=", ProgramError)
     if mesh is None:
         if axes is not None or (devices is None) == (topology is None):
             raise ProgramError(
                 f"Between which devices? Beside {shown(kind)} give devices=8,"
                 " topology=, or mesh= and the axes= of it that it runs over."
             )
-        if topology is None:
-            return collective_movement(kind, devices, size, algorithm=algorithm)
-        return collective_movement(
-            kind,
-            topology.device_ids,
-            size,
-            hosts=topology.process_indices,
-            algorithm=algorithm,
-            topology=topology,
-            rows=np.arange(topology.devices),
-        )
+        if topology is not None:
+            return collective_movement(kind, topology, total)
+        count = check_size(devices, "devices=", ProgramError)
+        return collective_movement(kind, count, total)
     names = mesh.axis_names
     if isinstance(axes, str):
         names = (axes,)
-    elif isinstance(axes, Iterable):
-        names = tuple(axes)
     elif axes is not None:
-        raise ProgramError(
-            f"axes= is a mesh axis or a tuple of them; got {shown(axes)}."
-        )
-    for name in names:
-        mesh.require_axis(name)
+        names = tuple(axes)
     if not names or len(set(names)) < len(names):
         raise ProgramError(
             f"A collective runs over mesh axes, each once; got {shown(names)}."
         )
-    total = parse_bytes(size, "The collective's size", ProgramError)
+    groups = groups_over(mesh, names)
     collective = Collective(kind, names, total)
-    # A permute needs pairs; without a program, everyone sends to the next.
+    # A permutation needs pairs; without a program, everyone sends to the next.
     if kind == PERMUTE:
-        collective = shift_over(mesh, names, total)
-    return movement_of(
-        collective, mesh, topology=topology, group=group, algorithm=algorithm
-    )
-
-
-def shift_over(mesh: MeshSpec, axes: tuple[str, ...], size: int) -> Collective:
-    """The collective-permute that sends to the next device along some axes, around.
-
-    Devices are counted in the order of the mesh, as `jax.lax.ppermute` counts them.
-
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> shift_over(make_mesh(x=3), ("x",), 8).groups
-    ((0, 1), (1, 2), (2, 0))
-    """
-    from shardviz.core.hardware.interconnect import groups_over
-    from shardviz.core.program.movement_steps import PERMUTE
-
-    groups = np.sort(groups_over(mesh, axes), axis=1)
-    pairs = np.stack([groups, np.roll(groups, -1, axis=1)], axis=-1).reshape(-1, 2)
-    return Collective(PERMUTE, axes, size, groups=tuple(map(tuple, pairs.tolist())))
+        collective = shift(groups, names, total)
+    return movement_of(collective, mesh, topology, group)

@@ -7,20 +7,18 @@ column of the chunk that they carry.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardviz.core.errors import ProgramError
-from shardviz.core.format import bytes_text, plural, seconds_text, shown
-from shardviz.core.layout.parse import check_size
-from shardviz.core.program.movement import Movement
-from shardviz.core.program.movement_steps import MOST_LISTED, REGULAR, MovementStep
+from shardviz.core.program.movement import Movement, check_step
+from shardviz.core.program.movement_steps import MovementStep
+from shardviz.core.wording import movement as wording
 from shardviz.picture.page import (
     PAD,
     and_more,
     page,
+    paragraphs,
     sentences,
     side_by_side,
     text_page,
@@ -38,13 +36,13 @@ from shardviz.picture.picture import (
     no_tiles,
 )
 
+MOST_DRAWN, MOST_COLUMNS = 16, 64  # devices and chunks; of more there are only words
 MOST_PANELS = 8
-MOST_COLUMNS = 256  # chunks that are drawn
-MOST_LABELLED = 300  # cells
 NO_CHUNK = 3  # the palest colour of verdicts
 TITLE = 22.0
 STRIP_WIDE = 1100.0
 FACTS = {"kind": "movement"}
+MOST_ROWS, LEAST_WIDE = 40, 8  # lines of text, and letters of a table in it
 
 
 def draw_movement(
@@ -65,42 +63,34 @@ def draw_movement(
     >>> len(draw_movement(gather).panels), draw_movement(gather, step=3).facts["step"]
     (4, 3)
     """
-    head, last = titled(title, movement.title), len(movement.steps)
+    head, last = titled(title, wording.title(movement)), len(movement.steps)
     if step is not None:
-        step = check_size(step, "How many steps are done", ProgramError)
-        if not 0 <= step <= last:
-            raise ProgramError(
-                f"There are {plural(last, 'step')}, so step= is 0 to {last:,}; got"
-                f" {shown(step)}."
-            )
-    # Of too many devices or chunks there are only words.
+        step = check_step(movement, step)
+    about = wording.head_lines(movement)
+    alt = sentences([wording.title(movement), *about, *wording.step_lines(movement, 8)])
     if not is_drawn(movement):
-        lines = [*head_lines(movement), *step_lines(movement, 30)]
-        rows = [(line, "text") for line in lines]
-        return text_page(rows, title=head, alt=_alt(movement), facts=FACTS)
+        rows = []
+        for line in [*about, *wording.step_lines(movement, 30)]:
+            rows.append((line, "text"))
+        return text_page(rows, title=head, alt=alt, facts=FACTS)
     counts = list(movement.counts())
     if step is not None:
-        caption = _caption(movement, step)
+        caption = wording.caption(movement, step)
         return _still(movement, step, counts[step], head, [caption])
     # The first stills, the last, and of many some between, at equal steps.
     chosen = range(last + 1)
     if last >= MOST_PANELS:
-        parts = MOST_PANELS - 1
-        chosen = sorted({round(n * last / parts) for n in range(MOST_PANELS)})
+        chosen = np.linspace(0, last, MOST_PANELS).round().astype(int).tolist()
     stills = []
     for done in chosen:
-        name = f"step {done + 1}"
-        if not last:
-            name = "nothing is sent"
-        elif done == last:
-            name = "end"
+        name = wording.still_title(movement, done)
         stills.append(_still(movement, done, counts[done], name, []))
-    notes = [*head_lines(movement), *step_lines(movement, 4)]
+    more = and_more(len(counts) - len(stills), "still")
     return side_by_side(
         stills,
         title=head,
-        notes=[*notes, *and_more(len(counts) - len(stills), "still")],
-        alt=_alt(movement),
+        notes=[*about, *wording.step_lines(movement, 4), *more],
+        alt=alt,
         width=STRIP_WIDE,
         facts=FACTS,
     )
@@ -108,21 +98,11 @@ def draw_movement(
 
 def is_drawn(m: Movement) -> bool:
     """Whether there are few enough devices and chunks for a picture."""
-    return m.size <= MOST_LISTED and m.chunks.count <= MOST_COLUMNS
+    return m.size <= MOST_DRAWN and len(m.chunks.labels) <= MOST_COLUMNS
 
 
-def _caption(m: Movement, done: int) -> str:
-    if done == len(m.steps):
-        return f"After {plural(done, 'step')}: what every device has."
-    step = m.steps[done]
-    most = f"{bytes_text(step.bytes)} per device"
-    return f"Step {done + 1} of {len(m.steps):,}, {most}: {step.words}"
-
-
-@dataclass(frozen=True, eq=False)
-class _Cells:
-    """Where the cells of a still are, in points. Devices and chunks are in the order of
-    the grid.
+class _Cells(NamedTuple):
+    """Where the cells of a still are, in points, in the order of the grid.
 
     Attributes:
         rows, columns: int64: the row of each device, and the column of each chunk.
@@ -150,11 +130,6 @@ class _Cells:
         return self.top + self.rows[device] * (self.height + self.down)
 
     @property
-    def radius(self) -> float:
-        """Of the corners of a cell."""
-        return 2.0 if self.width > 6 else 0.0
-
-    @property
     def size(self) -> tuple[float, float]:
         """Width and height of all cells and what is beside them."""
         return (
@@ -165,39 +140,20 @@ class _Cells:
 
 def _cells(m: Movement, alone: bool) -> _Cells:
     """The cells of a still, larger where it stands alone and not in a film strip."""
-    rows, columns = m.size, m.chunks.count
-    places, numbers = np.argsort(m.grid.member_at), np.arange(columns)
-    # The chunks of a device stand in the order of the grid, as the devices do.
-    if m.kind in REGULAR:
-        block, part = np.divmod(numbers, m.chunks.parts)
-        if pairs := m.chunks.pairs:
-            at = places[block // pairs] * pairs + places[block % pairs]
-        else:
-            at = places[block]
-        numbers = at * m.chunks.parts + part
+    rows, count = m.method.places, len(m.chunks.labels)
+    columns = np.arange(count)
+    # The chunks of a torus stand in the order of the grid, as the devices do.
+    if m.method.grid.ndim > 1:
+        columns = np.argsort(np.argsort(rows[m.chunks.group], kind="stable"))
     left = text_width(f"device {int(m.devices.max())}", 8.0) + 8
-    longest = 0.0
-    for number in range(columns):
-        longest = max(longest, text_width(m.chunks.label(number), 8.0) + 4)
-    wide, many, least = 380, 40, 16.0
-    if alone:
-        wide, many = 700, 64
-    if m.sums:
-        least = 24.0
+    longest = 24.0 if m.sums else 16.0
+    for label in m.chunks.labels:
+        longest = max(longest, text_width(label, 8.0) + 4)
     # Space above, width and height of a cell, space between columns and rows.
-    if rows > 16 and columns <= 64:
-        sizes = (4.0, 3.6, 3.6, 0.0, 0.0)
-    elif rows > 16:
-        sizes = (4.0, 1.8, 3.6, 0.0, 0.0)
-    elif columns * (longest + 9) < wide:
-        sizes = (16.0, max(least, longest), 15.0, 9.0, 3.0)
-    elif columns <= many:
-        sizes = (4.0, 10.0, 12.0, 5.0, 2.0)
-    elif columns <= 80:
-        sizes = (4.0, 5.0, 12.0, 1.0, 2.0)
-    else:
-        sizes = (4.0, 3.0, 12.0, 1.0, 2.0)
-    return _Cells(places, numbers, left, *sizes)
+    sizes = (4.0, 10.0, 12.0, 5.0, 2.0)
+    if count * (longest + 9) < (700 if alone else 380):
+        sizes = (16.0, longest, 15.0, 9.0, 3.0)
+    return _Cells(rows, columns, left, *sizes)
 
 
 def _still(
@@ -212,24 +168,25 @@ def _still(
         cells.height,
         NO_CHUNK,
         device=m.devices[row],
-        radius=cells.radius,
+        radius=2.0,
     )
-    labels, high = [], cells.height / 2
-    every = 1 if cells.height >= 8 else 8
-    for device in m.grid.member_at[::every].tolist():
-        y, name = float(cells.y(device)) + high, f"device {int(m.devices[device])}"
+    labels = []
+    for device in m.method.grid.reshape(-1).tolist():
+        y = float(cells.y(device)) + cells.height / 2
+        name = f"device {int(m.devices[device])}"
         labels.append(Label(cells.left - 6, y, name, "end", "tick"))
-    if cells.top > 8:
-        for number in range(m.chunks.count):
-            x, name = float(cells.x(number)) + cells.width / 2, m.chunks.label(number)
+    named = cells.top > 8
+    if named:
+        for number, name in enumerate(m.chunks.labels):
+            x = float(cells.x(number)) + cells.width / 2
             labels.append(Label(x, 7.0, name, role="tick"))
     step, top = None, PAD
     if done < len(m.steps):
         step = m.steps[done]
     if title:
         top += TITLE
-    labelled = counts.size <= MOST_LABELLED and cells.height > 12
-    inside = _filled(m, cells, counts, labelled, step)
+    # A picture has one set of colours, so what is in the cells is one of its own.
+    inside = _filled(m, cells, counts, named, step)
     return page(
         empty,
         labels,
@@ -239,7 +196,7 @@ def _still(
         frames=_hosts(m, cells),
         colormap="verdicts",
         groups=4,
-        alt=f"{title}. {_caption(m, done)}",
+        alt=f"{title}. {wording.caption(m, done)}",
         panels=((PAD, top, inside),),
         facts={**FACTS, "step": done},
     )
@@ -247,9 +204,9 @@ def _still(
 
 def _hosts(m: Movement, cells: _Cells) -> list[Frame]:
     """A frame around the devices of each host, where each is in one piece."""
-    hosts = m.hosts[m.grid.member_at]
+    hosts = m.hosts[m.method.grid.reshape(-1)]
     runs = np.split(np.arange(m.size), np.flatnonzero(np.diff(hosts)) + 1)
-    if len(runs) < 2 or len(runs) != len(np.unique(hosts)) or cells.height < 8:
+    if len(runs) < 2 or len(runs) != len(np.unique(hosts)):
         return []
     pitch, frames = cells.height + cells.down, []
     for run in runs:
@@ -257,21 +214,6 @@ def _hosts(m: Movement, cells: _Cells) -> list[Frame]:
         name = f"host {int(hosts[run[0]])}"
         frames.append(Frame(0.0, top, cells.size[0], high, name))
     return frames
-
-
-def _groups(m: Movement) -> tuple[np.ndarray, int]:
-    """The colour of each chunk, and how many: what it is for, or where it is from."""
-    numbers = np.arange(m.chunks.count)
-    if m.chunks.pairs:
-        return numbers % m.chunks.pairs, m.chunks.pairs
-    if m.layouts:  # the colour is that of the new block
-        blocks: dict[bytes, int] = {}
-        for device in range(m.size):
-            needed = m.at_end(device)
-            numbers[needed] = blocks.setdefault(needed.tobytes(), len(blocks))
-        return numbers, len(blocks)
-    numbers = numbers // m.chunks.parts
-    return numbers, int(numbers.max(initial=0)) + 1
 
 
 def _filled(
@@ -282,19 +224,15 @@ def _filled(
     step: MovementStep | None,
 ) -> Picture:
     """What is in the cells, and the arrows."""
-    colour, groups = _groups(m)
     row, column = np.nonzero(counts)
     held, tiles, labels, hints = counts[row, column], no_tiles(), [], []
-    triples = np.stack([row, column, held], 1).tolist()
-    for device, chunk, count in triples:
-        name = m.chunks.label(chunk)
-        hint = f"device {int(m.devices[device])}: chunk {name}"
-        # Of a sum, a cell says how many devices have added to it.
-        if m.sums:
-            name = f"{count}/{m.contributors}"
-            hint += f", the sum of {count} of {m.contributors} devices"
-        hints.append(hint)
+    for device, chunk, count in np.stack([row, column, held], 1).tolist():
+        hints.append(wording.held_chunk(m, device, chunk, count))
         if labelled:
+            name = m.chunks.labels[chunk]
+            # Of a sum, a cell says how many devices have added to it.
+            if m.sums:
+                name = f"{count}/{m.contributors}"
             x = float(cells.x(chunk)) + cells.width / 2
             y = float(cells.y(device)) + cells.height / 2
             labels.append(Label(x, y, name, role="tick", tone="text"))
@@ -304,23 +242,25 @@ def _filled(
             cells.y(row),
             np.maximum(1.0, cells.width * held / m.contributors),
             cells.height,
-            colour[column],
+            m.chunks.group[column],
             m.devices[row],
             hint=hints,
-            radius=cells.radius,
+            radius=2.0,
         )
     edges = None
-    if step is not None and cells.across >= 5:
-        edges = _arrows(m, cells, step)
-    alt = f"{plural(len(row), 'chunk')} on {plural(m.size, 'device')}."
-    look = {"alt": alt, "groups": groups, "edges": edges}
-    return Picture(*cells.size, tiles, tuple(labels), **look)
+    if step is not None:
+        edges = _arrows(cells, step)
+    groups = int(m.chunks.group.max(initial=0)) + 1
+    alt = wording.title(m)
+    return Picture(
+        *cells.size, tiles, tuple(labels), alt=alt, groups=groups, edges=edges
+    )
 
 
-def _arrows(m: Movement, cells: _Cells, step: MovementStep) -> Edges:
+def _arrows(cells: _Cells, step: MovementStep) -> Edges:
     """Beside the column of each chunk: out of the source, along, into the target.
 
-    Thick between hosts and slices.
+    Thick over the network.
     """
     right = cells.x(step.chunk) + cells.width
     lane = right + cells.across * 0.62
@@ -335,37 +275,82 @@ def _arrows(m: Movement, cells: _Cells, step: MovementStep) -> Edges:
     y0 = [start, start, end, end, end]
     x1 = [lane, lane, right + 1, right + 1 + head, right + 1 + head]
     y1 = [start, end, end, end - head * 0.7, end + head * 0.7]
-    far = np.array(["between" in link for link in m.link_names])
-    width = np.tile(np.where(far[step.link], 1.9, 1.1), 5)
-    parts = [np.concatenate(v) for v in (x0, y0, x1, y1)]
+    width = np.tile(np.where(step.network, 1.9, 1.1), 5)
+    parts = [np.concatenate(lines) for lines in (x0, y0, x1, y1)]
     return make_edges(*parts, group=MANY_GROUPS, width=width)
 
 
-def _alt(m: Movement) -> str:
-    return sentences([m.title, *head_lines(m), *step_lines(m, 8)])
+# --- text -----------------------------------------------------------------------------
 
 
-def head_lines(m: Movement) -> list[str]:
-    """What it sends and how long that takes at least."""
-    lines = [f"{m.formula[0].upper()}{m.formula[1:]}: {m.filled_in}."]
-    if m.seconds is not None:
-        lines.append(f"At least {seconds_text(m.seconds)} ({m.rate_source}).")
-    lines += map(str, m.notes)
-    if m.summed_up:
-        lines.append(m.summed_up)
-    return lines
+def movement_text(movement: Movement, width: int) -> str:
+    """What it sends, its steps in words, and what every device has after each.
+
+    Devices are rows and chunks are columns; tables stand side by side as far as they
+    fit, and of more than a screen of them the first ones and the last are shown.
+
+    >>> from shardviz.core.program.movement import collective_movement
+    >>> print(movement_text(collective_movement("reduce-scatter", 3, 12), 80))
+    reduce-scatter of 12 B, 3 devices, ring
+    (n - 1) / n × bytes: 2 / 3 × 12 B = 8 B sent per device, in 2 steps.
+    Step 1: Every device sends 1 chunk to its right neighbour, which adds its own
+      part: sums of 2 of 3 devices.
+    Step 2: Every device sends 1 chunk to its right neighbour, which adds its own
+      part: sums of 3 of 3 devices.
+    <BLANKLINE>
+              start   step 1  end
+    device 0  1 1 1   1 2 ·   ■ · ·
+    device 1  1 1 1   · 1 2   · ■ ·
+    device 2  1 1 1   2 · 1   · · ■
+    ■ all 3 devices, 2 the sum of two, · nothing
+    """
+    m = movement
+    head = [wording.title(m), *wording.head_lines(m), *wording.step_lines(m, 12)]
+    lines = paragraphs(head, width).split("\n")
+    if is_drawn(m):
+        lines += _tables(m, width, MOST_ROWS - len(lines))
+    return "\n".join(lines)
 
 
-def step_lines(m: Movement, most: int) -> list[str]:
-    """The steps in words; of many, the first of every run of like steps."""
-    lines, number = [], 1
-    if len(m.steps) <= most:
-        return [f"Step {n}: {step.words}" for n, step in enumerate(m.steps, 1)]
-    for step, times in m.runs():
-        line = f"Step {number:,}: {step.words}"
-        if times > 1:
-            words = f"{step.words[0].lower()}{step.words[1:]}"
-            line = f"Steps {number:,} to {number + times - 1:,}: at first, {words}"
-        lines.append(line)
-        number += times
-    return [*lines[:most], *and_more(len(lines) - most, "line")]
+def _tables(m: Movement, width: int, rows: int) -> list[str]:
+    """The states in bands of tables side by side, in so many rows."""
+    tables = _states(m)
+    names = ["", *(f"device {device}" for device in m.devices.tolist())]
+    side = max(map(len, names))
+    wide = LEAST_WIDE
+    for table in tables:
+        wide = max(wide, len(table[1]) + 2)
+    across = (width - side - 2) // wide
+    if across < 1:
+        return []
+    most = across * max(1, rows // (m.size + 2))
+    if len(tables) > most:
+        tables = [*tables[: max(most - 1, 0)], tables[-1]]
+    lines = []
+    for first in range(0, len(tables), across):
+        lines.append("")
+        band = zip(names, *tables[first : first + across], strict=True)
+        for name, *cells in band:
+            row = "".join(f"{cell:<{wide}}" for cell in cells)
+            lines.append(f"{name:<{side}}  {row}".rstrip())
+    return [*lines, wording.sum_signs(m) if m.sums else wording.THERE]
+
+
+def _states(m: Movement) -> list[list[str]]:
+    """At the start and after each step: its name, then what each device has."""
+    letters = len(str(m.contributors))
+    # Narrow cells have no blanks between them where there are many.
+    blank = " " if len(m.chunks.labels) <= 16 or letters > 1 else ""
+    signs = {0: "·", m.contributors: "■"}
+    tables = []
+    for number, counts in enumerate(m.counts()):
+        table = [f"step {number}"]
+        if number == 0:
+            table = ["start"]
+        elif number == len(m.steps):
+            table = ["end"]
+        for row in counts.tolist():
+            cells = [f"{signs.get(count, str(count)):>{letters}}" for count in row]
+            table.append(blank.join(cells))
+        tables.append(table)
+    return tables

@@ -14,24 +14,15 @@ float64, exact to 2**53.
 A template is a list of text and slots; a slot's value v becomes `n = v // divide
 [% modulo, unless 0] * times + plus`, shown as `words[n]` if there are words. The ids of
 `of: "devices"` and `"peers"` are set as `core.format.ids_text(ids, limit)` sets them.
-
-movement_data(movement) is the JSON of the steps of a collective or a reshard, for a
-player. Steps that send along the same links share one of its `routes`. Of a group of
-more than MOST_LISTED devices, `routes`, `labels` and each `chunk` are empty, `start`
-and `end` null, and `steps` holds the first of every run of like steps, with how many in
-`times`.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from shardviz.core.program.movement import Movement
-from shardviz.core.program.movement_steps import MOST_LISTED, MovementStep
 from shardviz.picture.palette import STRENGTHS, THEMES, hexed, palette, text_colours
 from shardviz.picture.picture import NO_DEVICE, Edges, Picture, Slot, Template, Tiles
 
@@ -199,86 +190,6 @@ def column(values: np.ndarray, buffers: list[bytes]) -> Any:
     little = np.dtype(kind).newbyteorder("<")
     buffers.append(values.astype(little).tobytes())
     return {"buffer": len(buffers) - 1, "dtype": kind}
-
-
-def movement_data(movement: Movement, drawn: int = MOST_LISTED) -> dict[str, Any]:
-    """The JSON of a movement, for a player.
-
-    Of a group of more than `drawn` devices, runs of steps that are alike, in words.
-
-    >>> from shardviz.core.program.movement import collective_movement
-    >>> data = movement_data(collective_movement("all-gather", 4, 4096))
-    >>> data["routes"], [step["chunk"] for step in data["steps"]][:2]
-    ([{'source': [3, 0, 1, 2], 'target': [0, 1, 2, 3], 'link': 0}], [[3, 0, 1, 2], [2, 3, 0, 1]])
-    """
-    m, most = movement, min(movement.size, MOST_LISTED)
-    data: dict[str, Any] = {
-        "kind": m.kind,
-        "algorithm": m.algorithm,
-        "title": m.title,
-        "formula": m.formula,
-        "filledIn": m.filled_in,
-        "rateSource": m.rate_source,
-        "summedUp": m.summed_up,
-        "bytes": m.bytes_per_device,
-        "sentBytes": m.sent_bytes,
-        "seconds": m.seconds,
-        "meshAxes": list(m.mesh_axes),
-        "notes": list(map(str, m.notes)),
-        "size": m.size,
-        "devices": m.devices[:most].tolist(),
-        "hosts": m.hosts[:most].tolist(),
-        "grid": {
-            "sizes": list(m.grid.sizes),
-            "names": list(m.grid.names),
-            "at": m.grid.coordinates[:most].tolist(),
-        },
-        "links": list(m.link_names),
-        "contributors": m.contributors,
-    }
-    if m.size > drawn:
-        chunks = {"count": m.chunks.count, "labels": [], "bytes": 0}
-        steps = [_step_data(step, times) for step, times in m.runs()]
-        lists = {"routes": [], "steps": steps, "start": None, "end": None}
-        return {**data, "chunks": chunks, **lists}
-    numbers = np.arange(m.chunks.count)
-    labels = list(map(m.chunks.label, range(m.chunks.count)))
-    sizes = _same(m.chunks.bytes_of(numbers))
-    data["chunks"] = {"count": m.chunks.count, "labels": labels, "bytes": sizes}
-    # Steps of a ring send along the same links, which are sent once.
-    routes: dict[str, int] = {}
-    steps = []
-    for step in m.steps:
-        route = {"source": step.source.tolist(), "target": step.target.tolist()}
-        key = json.dumps({**route, "link": _same(step.link)})
-        number = routes.setdefault(key, len(routes))
-        chunk = {"route": number, "chunk": step.chunk.tolist()}
-        steps.append({**_step_data(step, 1), **chunk})
-    held = {"start": _held(m, m.at_start), "end": _held(m, m.at_end)}
-    return {**data, "routes": list(map(json.loads, routes)), "steps": steps, **held}
-
-
-def _step_data(step: MovementStep, times: int) -> dict[str, Any]:
-    data = {"words": step.words, "bytes": step.bytes, "adds": step.adds}
-    data |= {"keeps": step.keeps, "chunk": []}
-    if times > 1:
-        data["times"] = times
-    return data
-
-
-def _same(values: np.ndarray) -> Any:
-    """The numbers, or the one that all are."""
-    if len(values) and (values == values[0]).all():
-        return int(values[0])
-    return values.tolist()
-
-
-def _held(m: Movement, of: Callable[[int], np.ndarray]) -> list[list[int]] | None:
-    """The chunks of every device; None where each has all."""
-    rows = [of(device).tolist() for device in range(m.size)]
-    if min(map(len, rows)) == m.chunks.count:
-        return None
-    return rows
 
 
 def _number(value: Any) -> int | float:

@@ -43,8 +43,7 @@ from shardviz.picture import plan as plans
 from shardviz.picture import program as programs
 from shardviz.picture import rules
 from shardviz.picture.audit import audit_text, draw_audit
-from shardviz.picture.movement import draw_movement
-from shardviz.picture.movement_text import movement_text
+from shardviz.picture.movement import draw_movement, movement_text
 from shardviz.picture.page import (
     paragraphs,
     sentences,

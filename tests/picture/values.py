@@ -95,7 +95,7 @@ ON_STAGES = REPORT.replace(partitioned=COLLECTIVES, collectives=MADE, partition_
 
 VALUES: dict[str, Any] = {
     "mesh": MESH,
-    "movement": collective_movement("all-reduce", 4, "8 MiB"),
+    "movement": collective_movement("all-reduce", 4, 8 << 20),
     "reshard": sv.reshard([W, X, BAD], (MESH, RULES), ("data=2, model=2", RULES)),
     "reshard of many devices": sv.reshard(
         [("w", (512, 2048), "a b")],

@@ -51,9 +51,9 @@ def _collective(kind: str, axes: tuple[str, ...], size: int, block: Any) -> Any:
 
     return {
         "all-reduce": lambda: lax.psum(block, axes),
-        "all-gather": lambda: lax.all_gather(block, axes, axis=1, tiled=True),
+        "all-gather": lambda: lax.all_gather(block, axes, tiled=True),
         "reduce-scatter": lambda: lax.psum_scatter(block, axes, tiled=True),
-        "all-to-all": lambda: lax.all_to_all(block, axes, 0, 1, tiled=True),
+        "all-to-all": lambda: lax.all_to_all(block, axes, 0, 0, tiled=True),
         "collective-permute": lambda: lax.ppermute(
             # In the order of the mesh: jax 0.12 refuses another one.
             block,

@@ -16,10 +16,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.api.movements import shift_over
 from shardviz.core.backend.run.compile import final_module
-from shardviz.core.errors import ProgramError
-from shardviz.core.hardware.interconnect import route
+from shardviz.core.hardware.interconnect import groups_over, route
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
@@ -30,8 +28,9 @@ from shardviz.core.program.movement import (
     collective_movement,
     movement_of,
     reshard_movement,
+    shift,
 )
-from shardviz.core.program.movement_steps import ALGORITHMS, REGULAR
+from shardviz.core.program.movement_steps import REGULAR
 from shardviz.core.program.report import Collective, Report
 from shardviz.core.program.roofline import roofline
 from shardviz.core.xla.collectives import read_collectives
@@ -39,7 +38,6 @@ from tests.program import movement_oracle as oracle
 
 CASES = oracle.cases()
 BYTES = 16 * 16 * 9 * 4  # divides over every group, in halves too
-CONCAT = {"all-gather": 1, "all-to-all": 1}
 
 
 @pytest.fixture(scope="module")
@@ -53,43 +51,30 @@ def results(tmp_path_factory) -> dict[str, np.ndarray]:
 
 def sent_by_device(m: Movement) -> np.ndarray:
     sent = np.zeros(m.size, np.int64)
-    for step in m.every_step():
-        np.add.at(sent, step.source, m.chunks.bytes_of(step.chunk))
+    for step in m.steps:
+        np.add.at(sent, step.source, m.chunks.bytes[step.chunk])
     return sent
 
 
-def possible(kind: str, mesh: MeshSpec, axes: tuple[str, ...], topology: Topology | None):
-    """Each algorithm that a group has, with its movements: in every group for
-    the default one, in the last for the others, since all groups do the same.
-    """
-    groups = mesh.size // int(np.prod([mesh.shape[a] for a in axes]))
+def every_group(kind: str, mesh: MeshSpec, axes: tuple[str, ...], topology: Any) -> list[Movement]:
+    groups = groups_over(mesh, axes)
     collective = Collective(kind, axes, BYTES)
     if kind == "collective-permute":
-        collective = shift_over(mesh, axes, BYTES)
-    names = (None, *ALGORITHMS) if kind in REGULAR else (None,)
-    for name in names:
-        some = range(groups) if name is None else (groups - 1,)
-        made = [_made(collective, mesh, topology=topology, group=g, algorithm=name) for g in some]
-        if None not in made:
-            yield name, made
+        collective = shift(groups, axes, BYTES)
+    return [movement_of(collective, mesh, topology, g) for g in range(len(groups))]
 
 
-def _made(*args: Any, **options: Any) -> Movement | None:
-    """The movement, or None where the group has not what the algorithm needs."""
-    try:
-        return movement_of(*args, **options)
-    except ProgramError as error:
-        if "does not fit this group" not in str(error):
-            raise
-        return None
-
-
-def mesh_of(name: str) -> tuple[MeshSpec, Topology | None]:
+def meshes_of(name: str) -> list[tuple[MeshSpec, Topology | None]]:
+    """A mesh on one host, on two, on an open torus and on a closed one."""
     sizes, _ = oracle.MESHES[name]
     ids = oracle.ids_of(name)
-    hosts = np.sort(np.arange(ids.size) % 2).reshape(sizes) if ids.size % 2 == 0 else None
-    mesh = MeshSpec(tuple("abc"[: len(sizes)]), sizes, (), ids, hosts)
-    return mesh, Topology.parse("tpu:v5e:4x4") if ids.size == 16 else None
+    made = [(MeshSpec(tuple("abc"[: len(sizes)]), sizes, (), ids), None)]
+    if ids.size % 2 == 0:
+        hosts = np.sort(np.arange(ids.size) % 2).reshape(sizes)
+        made.append((made[0][0].replace(process_indices=hosts), None))
+    if ids.size == 16:
+        made += [(made[0][0], Topology.parse(t)) for t in ("tpu:v5e:4x4", "tpu:v5p:4x4x4")]
+    return made
 
 
 def test_there_are_many_cases():
@@ -98,114 +83,80 @@ def test_there_are_many_cases():
 
 
 @pytest.mark.parametrize("name", oracle.MESHES)
-def test_executed_steps_give_what_jax_gives(name, results):
-    mesh, topology = mesh_of(name)
-    values = oracle.values_of(name)
-    tried = set()
-    for mesh_name, axes, kind in CASES:
-        if mesh_name != name:
-            continue
-        wanted = results[f"{name} {''.join(axes)} {kind}"]
-        for algorithm, movements in possible(kind, mesh, axes, topology):
-            tried.add((kind, algorithm))
+def test_executed_steps_give_what_jax_gives_and_send_the_bytes_of_the_formula(name, results):
+    values, tried = oracle.values_of(name), set()
+    for mesh, topology in meshes_of(name):
+        for mesh_name, axes, kind in CASES:
+            if mesh_name != name:
+                continue
+            wanted = results[f"{name} {''.join(axes)} {kind}"]
             reached = []
-            for m in movements:
+            for m in every_group(kind, mesh, axes, topology):
+                tried.add((m.method.name, len(m.method.ways)))
                 at = [mesh.position(int(d)) for d in m.devices]
-                got = m.execute(values[at], concat=CONCAT.get(kind, 0))
+                got = m.execute(values[at])
                 np.testing.assert_array_equal(np.stack(got), wanted[at], f"{axes} {m}")
                 reached += at
-            if algorithm is None:
-                assert sorted(reached) == list(range(mesh.size))
-    always = (None, "ring", "both directions")
-    rings = REGULAR[:3]
-    assert {(kind, a) for kind in rings for a in always} <= tried
-    assert ("all-to-all", "direct") in tried
-    if topology is not None:
-        assert {(kind, "torus") for kind in rings} <= tried
-    if len(mesh.processes) > 1 and mesh.size > 4:
-        assert {(kind, "hosts") for kind in rings} <= tried
-
-
-@pytest.mark.parametrize("name", oracle.MESHES)
-def test_bytes_are_those_of_the_formula(name):
-    mesh, topology = mesh_of(name)
-    for mesh_name, axes, kind in CASES:
-        if mesh_name != name:
-            continue
-        for _, movements in possible(kind, mesh, axes, topology):
-            for m in movements[:1]:
-                sent, n = sent_by_device(m), m.size
-                assert (sent == m.sent_bytes).all(), m
-                same = Collective(kind, axes, BYTES, group_size=n)
-                assert m.sent_bytes == same.sent_bytes
-                most = [step.bytes for step in m.steps]
-                assert sum(most) == m.sent_bytes
+                assert (sent_by_device(m) == m.sent_bytes).all(), m
+                assert m.sent_bytes == Collective(kind, axes, BYTES, group_size=m.size).sent_bytes
+                assert sum(step.bytes for step in m.steps) == m.sent_bytes
+            assert sorted(reached) == list(range(mesh.size))
+    assert {("ring", 1), ("direct", 1)} <= tried
+    if values.shape[0] == 16:
+        assert {("torus", 1), ("torus", 2), ("hosts", 1)} <= tried
+    if name == "4x4":
+        assert ("both directions", 2) in tried
 
 
 def network_share(m: Movement, kind: str, topology: Topology) -> tuple[float, float]:
-    """The bytes between hosts that a device sends, and what `route` gives."""
+    """The bytes over the network that a device sends, and what `route` gives."""
     network = np.zeros(m.size)
     for step in m.steps:
-        far = np.array(["between" in link for link in m.link_names])[step.link]
-        np.add.at(network, step.source[far], m.chunks.bytes_of(step.chunk[far]))
+        far = step.network
+        np.add.at(network, step.source[far], m.chunks.bytes[step.chunk[far]])
     use = route(topology, [np.arange(m.size)], kind)
     return float(network.max()), float(use.network.max() * m.bytes_per_device)
 
 
 @pytest.mark.parametrize("kind", [k for k in REGULAR if k != "all-to-all"])
 @pytest.mark.parametrize("text", ["gpu:h100:2x8", "gpu:h100:4x4", "tpu:v5e:4x4*2"])
-def test_two_levels_send_between_hosts_what_the_roofline_counts(kind, text):
+def test_two_levels_send_over_the_network_what_the_roofline_counts(kind, text):
     topology = Topology.parse(text)
     made = sv.movement(kind, size=BYTES, topology=text)
     assert made.method.name in ("hosts", "torus")
     ours, counted = network_share(made, kind, topology)
     assert ours == pytest.approx(counted)
     assert made.seconds == route(topology, [np.arange(made.size)], kind).seconds(BYTES)
-    assert text in made.rate_source
 
 
 @pytest.mark.parametrize("kind", REGULAR)
-@pytest.mark.parametrize("axis", ["data", "model"])
-def test_a_movement_takes_as_long_as_the_roofline_says_in_any_device_order(kind, axis):
+def test_a_movement_takes_as_long_as_the_roofline_says_in_any_device_order(kind):
     order = np.random.default_rng(20305).permutation(16)  # groups then share links
     mesh = MeshSpec(("data", "model"), (4, 4), device_ids=order.reshape(4, 4))
-    topology, collective = Topology.parse("tpu:v5e:4x4"), Collective(kind, (axis,), BYTES)
-    report = Report("f", "tpu:v5e:4x4", collectives=(collective,))
-    [row] = roofline(report, topology, mesh).rows
-    for group in range(4):
-        made = movement_of(collective, mesh, topology=topology, group=group)
-        assert made.seconds == row.seconds
+    topology = Topology.parse("tpu:v5e:4x4")
+    for axis in mesh.axis_names:
+        collective = Collective(kind, (axis,), BYTES)
+        report = Report("f", "tpu:v5e:4x4", collectives=(collective,))
+        [row] = roofline(report, topology, mesh).rows
+        for group in range(4):
+            assert movement_of(collective, mesh, topology, group).seconds == row.seconds
 
 
 @pytest.mark.parametrize("kind", REGULAR)
-@pytest.mark.parametrize("algorithm", [None, "ring", "both directions", "hosts"])
-def test_nothing_is_counted_twice_and_all_is_complete(kind, algorithm):
-    if kind == "all-to-all":
-        algorithm = "direct"
-    for count in (2, 3, 6, 8):
-        if algorithm == "hosts" and count < 6:
-            continue
-        m = collective_movement(kind, count, BYTES, hosts=np.arange(count) % 2, algorithm=algorithm)
-        counts = list(m.counts())
-        before = m.holdings(0)
+def test_nothing_is_counted_or_sent_twice_and_all_is_complete(kind):
+    for count, hosts in ((2, None), (3, None), (8, np.arange(8) % 2), (6, np.arange(6) // 3)):
+        m = collective_movement(kind, count, BYTES, hosts)
+        counts, before = list(m.counts()), m.holdings(0)
         for number, step in enumerate(m.steps, 1):
             after = m.holdings(number)
             if step.adds:  # what arrives is not there yet
                 assert not (before[step.source, step.chunk] & before[step.target, step.chunk]).any()
             assert (after.sum(-1) == counts[number]).all()
+            pairs = np.stack([step.target, step.chunk])
+            assert len(np.unique(pairs, axis=1).T) == len(step.source)
             before = after
-        for device in range(count):
-            assert (counts[0][device, m.at_start(device)] == 1).all()
-            assert (counts[-1][device, m.at_end(device)] == m.contributors).all()
-
-
-def test_a_step_sends_each_chunk_to_a_device_once():
-    for kind in REGULAR:
-        ways = ("direct",) if kind == "all-to-all" else ("ring", "both directions")
-        for algorithm in ways:
-            for step in collective_movement(kind, 7, 7 * 14, algorithm=algorithm).steps:
-                pairs = np.stack([step.target, step.chunk])
-                assert len(np.unique(pairs, axis=1).T) == len(step)
+        assert (counts[0][m.start] == 1).all()
+        assert (counts[-1][m.end] == m.contributors).all()
 
 
 SPECS = [None, "x", "y", "z", "x,y", "y,x", "z,x", "x,y,z"]
@@ -259,8 +210,8 @@ def test_a_reshard_gives_what_device_put_gives(eight_devices, layouts):
         np.testing.assert_array_equal(result, wanted[eight_devices[device].id])
     received = np.zeros(m.size, np.int64)
     for step in m.steps:
-        np.add.at(received, step.target, m.chunks.bytes_of(step.chunk))
-        assert len(set(step.source.tolist())) == len(set(step.target.tolist())) == len(step)
+        np.add.at(received, step.target, m.chunks.bytes[step.chunk])
+        assert len(set(step.source.tolist())) == len(set(step.target.tolist())) == len(step.source)
     assert (received == np.array(moved_elements(before, after)) * 4).all()
     sent = sent_by_device(m)
     assert m.sent_bytes == sent.max(initial=0)
@@ -268,7 +219,7 @@ def test_a_reshard_gives_what_device_put_gives(eight_devices, layouts):
         for source, target, chunk in zip(step.source, step.target, step.chunk, strict=True):
             if m.hosts[source] != m.hosts[target]:  # nobody on the host has it
                 near = np.flatnonzero(m.hosts == m.hosts[target])
-                assert not any(chunk in m.at_start(int(d)) for d in near)
+                assert not m.start[near, chunk].any()
 
 
 @settings(max_examples=60)

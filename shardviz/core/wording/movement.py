@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-from shardviz.core.format import by_count, bytes_text, clause, joined, plural
+from shardviz.core.format import (
+    by_count,
+    bytes_text,
+    clause,
+    joined,
+    plural,
+    seconds_text,
+)
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.program.movement import Movement, MovementText
-from shardviz.core.program.movement_steps import (
-    MOST_LISTED,
-    ListedSent,
-    RegularSent,
-    RegularSteps,
-)
+from shardviz.core.program.movement_steps import REGULAR, ListedSent, RegularSent
 
-#: Code of an algorithm to what it is called.
-ALGORITHMS = {
+_ALGORITHMS = {
     "ring": "ring",
     "both directions": "ring in both directions",
     "torus": "torus: one axis after the other",
@@ -34,11 +33,18 @@ _ALONG = {
     "slices": "in another slice",
     "cores": "on its chip",
 }
+THERE = "■ there, · not there"
 
 
 def text(fact: MovementText) -> str:
     """One thing to be said of a movement."""
-    return TEXTS[fact.code](fact.movement)
+    said = {
+        "algorithm": _algorithm,
+        "filled in": _filled_in,
+        "rate source": _rate_source,
+        "open axes": _open_axes,
+    }
+    return said[fact.code](fact.movement)
 
 
 def regular(step: RegularSent) -> str:
@@ -47,13 +53,13 @@ def regular(step: RegularSent) -> str:
     >>> regular(RegularSent("gather", "", 1, 1, False, 2, 4))
     'Every device sends 1 chunk to its right neighbour; each then holds 2 of 4.'
     """
-    along = ""
-    if step.axis:
-        along = f" {_ALONG.get(step.axis, f'along {step.axis}')}"
-    what, to = plural(step.chunks, "chunk"), "its right neighbour"
+    what = plural(step.chunks, "chunk")
     if step.action == "exchange":
         places = plural(step.hops, "place")
         return f"Every device sends {what} to the device {places} further on."
+    to, along = "its right neighbour", ""
+    if step.axis:
+        along = f" {_ALONG.get(step.axis, f'along {step.axis}')}"
     if step.both_ways:
         to, what = "each of its two neighbours", "half a chunk"
         if step.chunks > 1:
@@ -75,16 +81,6 @@ def listed(step: ListedSent) -> str:
     return f"{senders} {total}{across}."
 
 
-def algorithm(m: Movement) -> str:
-    """What the algorithm is called."""
-    name = m.method.name
-    if name == "hosts":
-        return _BETWEEN_HOSTS.get(m.kind, ALGORITHMS[name])
-    if name == "torus" and len(m.method.ways) > 1:
-        return f"{ALGORITHMS[name]}, in both directions"
-    return ALGORITHMS[name]
-
-
 def title(m: Movement) -> str:
     """`all-gather of 8 MiB over data, 8 devices, ring`."""
     count = plural(m.size, "device")
@@ -93,45 +89,105 @@ def title(m: Movement) -> str:
         array = ArraySpec("array", m.layouts[0].shape, None, m.layouts[0].dtype)
         return f"{m.kind} of {array.short} from {before} to {after}, {count}"
     over = clause(" over {}", " × ".join(m.mesh_axes))
-    return (
-        f"{m.kind} of {bytes_text(m.bytes_per_device)}{over}, {count}, {algorithm(m)}"
-    )
+    size = bytes_text(m.bytes_per_device)
+    return f"{m.kind} of {size}{over}, {count}, {_algorithm(m)}"
 
 
 def formula(m: Movement) -> str:
     """What each device sends, in general."""
     if m.layouts:
         return "bytes of the new block that are not in the old one"
-    if not isinstance(m.steps, RegularSteps):
+    if m.kind not in REGULAR:
         return "bytes"
-    return f"{_factor(m, filled=False)} × bytes"
+    return f"{_factor(m, '(n - 1) / n')} × bytes"
 
 
-def filled_in(m: Movement) -> str:
-    """The formula with its numbers, and in how many steps."""
+def head_lines(m: Movement) -> list[str]:
+    """What it sends and how long that takes at least."""
+    general = formula(m)
+    lines = [f"{general[0].upper()}{general[1:]}: {m.filled_in}."]
+    if m.seconds is not None:
+        lines.append(f"At least {seconds_text(m.seconds)} ({m.rate_source}).")
+    return [*lines, *map(str, m.notes)]
+
+
+def step_lines(m: Movement, most: int) -> list[str]:
+    """The steps; of many, the first of every run of like steps."""
+    if len(m.steps) <= most:
+        return [f"Step {n}: {step.words}" for n, step in enumerate(m.steps, 1)]
+    lines, number = [], 1
+    for step, times in m.runs():
+        line = f"Step {number:,}: {step.words}"
+        if times > 1:
+            words = f"{step.words[0].lower()}{step.words[1:]}"
+            line = f"Steps {number:,} to {number + times - 1:,}: at first, {words}"
+        lines.append(line)
+        number += times
+    if len(lines) > most:
+        lines[most:] = [f"and {plural(len(lines) - most, 'more line')}"]
+    return lines
+
+
+def sum_signs(m: Movement) -> str:
+    """What the signs in a table of sums mean."""
+    return f"■ all {m.size} devices, 2 the sum of two, · nothing"
+
+
+def held_chunk(m: Movement, device: int, chunk: int, count: int) -> str:
+    """A chunk that a device has."""
+    words = f"device {int(m.devices[device])}: chunk {m.chunks.labels[chunk]}"
+    if m.sums:
+        words += f", the sum of {count} of {m.contributors} devices"
+    return words
+
+
+def caption(m: Movement, done: int) -> str:
+    """What a picture of one step shows."""
+    if done == len(m.steps):
+        return f"After {plural(done, 'step')}: what every device has."
+    step = m.steps[done]
+    most = f"{bytes_text(step.bytes)} per device"
+    return f"Step {done + 1} of {len(m.steps):,}, {most}: {step.words}"
+
+
+def still_title(m: Movement, done: int) -> str:
+    """What one picture of several is called."""
+    if not m.steps:
+        return "nothing is sent"
+    if done == len(m.steps):
+        return "end"
+    return f"step {done + 1}"
+
+
+def _algorithm(m: Movement) -> str:
+    name = m.method.name
+    if name == "hosts":
+        return _BETWEEN_HOSTS.get(m.kind, _ALGORITHMS[name])
+    if name == "torus" and len(m.method.ways) > 1:
+        return f"{_ALGORITHMS[name]}, in both directions"
+    return _ALGORITHMS[name]
+
+
+def _filled_in(m: Movement) -> str:
     steps = f"in {plural(len(m.steps), 'step')}"
     sent = f"{bytes_text(m.sent_bytes)} sent per device"
     if m.layouts:
-        return f"{sent} at most, {bytes_text(m.total_sent)} in all, {steps}"
-    if not isinstance(m.steps, RegularSteps):
+        total = sum(step.about.bytes for step in m.steps)  # type: ignore[union-attr]
+        return f"{sent} at most, {bytes_text(total)} in all, {steps}"
+    if m.kind not in REGULAR:
         return f"{sent}, {steps}"
-    size = bytes_text(m.bytes_per_device)
-    return f"{_factor(m, filled=True)} × {size} = {sent}, {steps}"
+    factor = _factor(m, f"{m.size - 1} / {m.size}")
+    return f"{factor} × {bytes_text(m.bytes_per_device)} = {sent}, {steps}"
 
 
-def _factor(m: Movement, filled: bool) -> str:
-    """By what the bytes are multiplied, with letters or with numbers."""
-    factor = "(n - 1) / n"
-    if filled:
-        factor = f"{m.size - 1} / {m.size}"
+def _factor(m: Movement, factor: str) -> str:
     # An all-reduce is a reduce-scatter and an all-gather.
     if m.kind == "all-reduce":
-        factor = f"2 × {factor}"
+        return f"2 × {factor}"
     return factor
 
 
-def rate_source(m: Movement) -> str:
-    """Whose rates the time is from, or why there is no time."""
+def _rate_source(m: Movement) -> str:
     if m.layouts:
         return "The time of a reshard is not estimated."
     if m.topology is None:
@@ -142,18 +198,7 @@ def rate_source(m: Movement) -> str:
     return f"published rates of {chip}, {m.topology}"
 
 
-def summed_up(m: Movement) -> str:
-    """What is not listed device by device."""
-    if not isinstance(m.steps, RegularSteps):
-        return f"Of {m.size:,} devices, holdings are not listed."
-    return (
-        f"Every device does the same: of {m.size:,}, the steps list what the first"
-        f" {MOST_LISTED} receive."
-    )
-
-
-def open_axes(m: Movement) -> str:
-    """Which axes of a torus do not close to a ring."""
+def _open_axes(m: Movement) -> str:
     axes = m.method.open_axes
     verb = by_count(len(axes), "does", "do")
     return (
@@ -162,13 +207,4 @@ def open_axes(m: Movement) -> str:
     )
 
 
-TEXTS: Mapping[str, Callable[[Movement], str]] = {
-    "algorithm": algorithm,
-    "title": title,
-    "formula": formula,
-    "filled in": filled_in,
-    "rate source": rate_source,
-    "summed up": summed_up,
-    "open axes": open_axes,
-}
 SENTENCES = {MovementText: text, RegularSent: regular, ListedSent: listed}

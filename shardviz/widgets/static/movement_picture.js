@@ -130,7 +130,7 @@ export class MovementPicture {
     const { contributors, chunks } = steps.data;
     const count = bitCount(bits);
     const complete = count >= contributors;
-    const label = chunks.labels[chunk];
+    const label = chunks[chunk];
     const sum = steps.sums ? `, the sum of ${count} of ${contributors} devices` : "";
     const parts = [
       svg("title", {}, `chunk ${label}${sum}`),
@@ -178,10 +178,9 @@ export class MovementPicture {
     const { steps, places } = this;
     if (!steps || !places || step < 1) return [];
     const pairs = pairsOf(steps.transfers[step - 1]);
-    return pairs.flatMap(({ source, target, link }) => {
+    return pairs.flatMap(({ source, target, far }) => {
       const both = pairs.some((other) => other.source === target && other.target === source);
       const [from, bend, to] = curve(places, source, target, both);
-      const far = steps.data.links[link] === "between hosts";
       const name = `sv-marrow${far ? " sv-far" : ""}`;
       const d = `M${from.x} ${from.y}Q${bend.x} ${bend.y} ${to.x} ${to.y}`;
       return [
@@ -356,13 +355,13 @@ function frameNode({ box, label }) {
 
 /** The transfers of a step, by sender and receiver. @param {Transfer[]} transfers */
 function pairsOf(transfers) {
-  /** @type {Map<string, {source: number, target: number, link: number, chunks: number[]}>} */
+  /** @type {Map<string, {source: number, target: number, far: boolean, chunks: number[]}>} */
   const pairs = new Map();
-  for (const { source, target, link, chunk } of transfers) {
+  for (const { source, target, far, chunk } of transfers) {
     const key = `${source}:${target}`;
     const known = pairs.get(key);
     if (known) known.chunks.push(chunk);
-    else pairs.set(key, { source, target, link, chunks: [chunk] });
+    else pairs.set(key, { source, target, far, chunks: [chunk] });
   }
   return [...pairs.values()];
 }

@@ -2,7 +2,7 @@
 // What every device has after each step of a collective or a reshard, and where in its box.
 
 /** @typedef {import("./messages").MovementData} Data */
-/** @typedef {{source: number, target: number, chunk: number, link: number}} Transfer */
+/** @typedef {{source: number, target: number, chunk: number, far: boolean}} Transfer */
 /**
  * A chunk that a device has: its place in the box of the device, and whose contributions are in it,
  * a bit for each.
@@ -19,15 +19,15 @@ export class MovementSteps {
     this.data = data;
     this.sums = data.contributors > 1;
     /** Whether every device does the same, and what one of them does stands for all. */
-    this.drawn = data.size <= MOST_DRAWN && data.steps.every(({ route }) => route !== undefined);
+    this.drawn = data.size <= MOST_DRAWN;
     /** Whether a chunk has the same place in the box of every device. */
     this.fixed = ["all-gather", "reduce-scatter", "all-reduce"].includes(data.kind);
-    this.transfers = this.drawn ? data.steps.map((step) => transfersOf(data, step)) : [];
+    this.transfers = this.drawn ? data.steps.map(transfersOf) : [];
     this.states = this.drawn ? this.everyState() : [];
     const slots = this.states.flatMap((state) =>
       state.flatMap((chunks) => [...chunks.values()].map(({ slot }) => slot + 1)),
     );
-    this.slots = this.fixed ? data.chunks.count : Math.max(1, ...slots);
+    this.slots = this.fixed ? data.chunks.length : Math.max(1, ...slots);
     this.owners = this.drawn ? this.everyOwner() : [];
   }
 
@@ -43,7 +43,7 @@ export class MovementSteps {
 
   everyState() {
     const { data } = this;
-    const all = data.chunks.labels.map((_, chunk) => chunk);
+    const all = data.chunks.map((_, chunk) => chunk);
     /** @type {State} */
     let state = data.devices.map((_, device) => {
       const bits = this.sums ? 1 << device : 1;
@@ -81,8 +81,8 @@ export class MovementSteps {
   /** The device that each chunk is coloured by: that which has it first, or its number in a sum. */
   everyOwner() {
     const { chunks, start, size } = this.data;
-    return chunks.labels.map((_, chunk) => {
-      if (!start) return Math.floor((chunk * size) / chunks.count);
+    return chunks.map((_, chunk) => {
+      if (!start) return Math.floor((chunk * size) / chunks.length);
       return start.findIndex((held) => held.includes(chunk));
     });
   }
@@ -93,20 +93,19 @@ export class MovementSteps {
     const held = [...this.states[step][device]].sort(([a], [b]) => a - b);
     const words = held.map(([chunk, { bits }]) => {
       const count = this.sums ? ` ${bitCount(bits)}/${contributors}` : "";
-      return `${chunks.labels[chunk]}${count}`;
+      return `${chunks[chunk]}${count}`;
     });
     return `Device ${devices[device]} has ${words.join(", ") || "nothing"}`;
   }
 }
 
-/** @param {Data} data @param {Data["steps"][number]} step @returns {Transfer[]} */
-function transfersOf(data, { chunk, route = 0 }) {
-  const { source, target, link } = data.routes[route];
+/** @param {Data["steps"][number]} step @returns {Transfer[]} */
+function transfersOf({ source, target, chunk, network }) {
   return chunk.map((one, i) => ({
     source: source[i],
     target: target[i],
     chunk: one,
-    link: typeof link === "number" ? link : link[i],
+    far: Boolean(network[i]),
   }));
 }
 

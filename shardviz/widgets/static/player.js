@@ -23,7 +23,6 @@ export class Player {
       { changed: () => this.draw(), moving: (step, part) => this.move(step, part) },
     );
     this.title = h("span", { class: "sv-ptitle" });
-    this.algorithm = new Choice("Algorithm", play);
     this.group = new Choice("Group", play);
     this.words = h("p", { class: "sv-pwords", role: "status", "aria-live": "polite" });
     this.facts = h("p", { class: "sv-pfacts" });
@@ -33,7 +32,7 @@ export class Player {
       class: "sv-button sv-small",
       "aria-label": "Close player",
     });
-    const head = [back, this.title, this.algorithm.node, this.group.node];
+    const head = [back, this.title, this.group.node];
     this.node = h(
       "section",
       {
@@ -124,25 +123,22 @@ export class Player {
 
   /** @param {Played | null} played */
   choices(played) {
-    const [algorithms, groups] = [played?.algorithms ?? [], played?.groups ?? []];
-    this.algorithm.node.hidden = algorithms.length < 2;
+    const groups = played?.groups ?? [];
     this.group.node.hidden = groups.length < 2;
-    this.algorithm.sync(algorithms, this.key);
     this.group.sync(groups, this.key);
   }
 
   /** A large group: the steps that are alike, in one line each. @param {MovementSteps} steps */
   showRuns({ data }) {
-    const why =
-      data.summedUp || `A group of ${data.size} is not drawn: at most ${MOST_DRAWN} devices are.`;
+    const why = `A group of ${data.size} is not drawn: at most ${MOST_DRAWN} devices are.`;
     setText(this.words, why);
     let done = 0;
-    const rows = data.steps.map(({ words, times = 1 }, i) => {
+    const rows = data.steps.map(({ words, times, bytes }) => {
       const from = done + 1;
       done += times;
       const number = times > 1 ? `steps ${from}–${done}` : `step ${from}`;
-      const bytes = `${data.bytesText[i]}${times > 1 ? " each" : ""}`;
-      const cells = [number, words, bytes].map((text) => h("td", { text }));
+      const each = `${bytes}${times > 1 ? " each" : ""}`;
+      const cells = [number, words, each].map((text) => h("td", { text }));
       return h("tr", null, ...cells);
     });
     fill(
@@ -159,7 +155,7 @@ export class Player {
 
 /** @param {Data} data @param {number} step */
 function positionWords(data, step) {
-  const sent = step ? ` · ${data.bytesText[step - 1]} sent by each device` : "";
+  const sent = step ? ` · ${data.steps[step - 1].bytes} sent by each device` : "";
   return `${step} of ${data.steps.length} steps${sent}`;
 }
 

@@ -1,5 +1,4 @@
-// How a collective or a reshard moves its data: `pictures.py`, and `picture/serialization.py`,
-// which says what each field means.
+// How a collective or a reshard moves its data: `movements_view.py`.
 
 /** What was asked to be played, by its key: stage and number of a collective, or a value. */
 export type Movements = Record<string, Played>;
@@ -8,8 +7,7 @@ export interface Played {
   data: MovementData | null;
   /** Why there is none. */
   error: string;
-  /** The algorithms and the groups that can be chosen; the value of each is a key. */
-  algorithms: PlayOption[];
+  /** The groups that can be chosen; the value of each is a key. */
   groups: PlayOption[];
 }
 
@@ -20,46 +18,35 @@ export interface PlayOption {
 
 export interface MovementData {
   kind: string;
-  algorithm: string;
   title: string;
   formula: string;
   filledIn: string;
-  rateSource: string;
-  summedUp: string;
-  bytes: number;
-  sentBytes: number;
-  seconds: number | null;
-  meshAxes: string[];
+  /** The least time in words, or "". */
+  took: string;
   notes: string[];
   size: number;
   devices: number[];
   hosts: number[];
-  grid: { sizes: number[]; names: string[]; at: number[][] };
-  links: string[];
-  chunks: { count: number; labels: string[]; bytes: number | number[] };
+  grid: { sizes: number[]; at: number[][] };
+  /** What each is called; none of a group that is not drawn. */
+  chunks: string[];
   contributors: number;
-  /** null where every device has all chunks. */
+  /** By device the chunks it has, and those it needs; null where every device has all. */
   start: number[][] | null;
   end: number[][] | null;
-  routes: MovementRoute[];
   steps: MovementStep[];
-  /** Added for the page: bytes in words, by step; the time. */
-  bytesText: string[];
-  took: string;
-}
-
-export interface MovementRoute {
-  source: number[];
-  target: number[];
-  link: number | number[];
 }
 
 export interface MovementStep {
   words: string;
-  bytes: number;
+  bytes: string;
   adds: boolean;
   keeps: boolean;
+  /** How many like it there are, in a group that is not drawn. */
+  times: number;
+  source: number[];
+  target: number[];
   chunk: number[];
-  times?: number;
-  route?: number;
+  /** 1 where it goes over the network between hosts, or between slices. */
+  network: number[];
 }
