@@ -138,7 +138,6 @@ ARGUMENTS: dict[str, Callable[[Any], Any]] = {
     "restore(dialect)": lambda v: sv.restore(SAVED, ROWS, MESH, dialect=v),
     "restore(step)": lambda v: sv.restore(SAVED, sv.Spec(), MESH, step=v),
     "restore(item)": lambda v: sv.restore(SAVED, sv.Spec(), MESH, item=v),
-    "restore(limit)": lambda v: sv.restore(SAVED, sv.Spec(), MESH, restore_concurrent_gb=v),
     "to_jax(thing)": lambda v: sv.to_jax(v),
     "text(thing)": lambda v: sv.text(v),
     "text(width)": lambda v: sv.text(MESH, v),

@@ -40,7 +40,7 @@ from shardviz.core.layout.rules.rules import Dialect, PathRules, Rules, is_pair
 from shardviz.core.layout.transfer.process_rows import ProcessRows
 from shardviz.core.layout.transfer.process_rows import process_rows as _process_rows
 from shardviz.core.layout.transfer.reshard import Reshard, reshard_layouts
-from shardviz.core.layout.transfer.restore import CONCURRENT_GB, Restore, plan_restore
+from shardviz.core.layout.transfer.restore import Restore, plan_restore
 from shardviz.core.layout.trees.audit import Audit
 from shardviz.core.layout.trees.audit import audit as _audit
 from shardviz.core.layout.trees.state_remedies import with_names_of_parameter
@@ -188,7 +188,7 @@ def process_rows(
     `jax.make_array_from_process_local_data`.
 
     `.parts` has the ranges and the local shape of every process, `.sentences` what a
-    loader has to heed, and `.code()` the lines of one.
+    loader has to heed.
 
     Args:
         thing: an input batch: a Layout, or whatever `sv.layout` takes.
@@ -444,7 +444,6 @@ def restore(
     dialect: Any = "linen",
     step: int | None = None,
     item: str | None = None,
-    restore_concurrent_gb: int = CONCURRENT_GB,
 ) -> Restore:
     """What every process would read to restore an orbax checkpoint, found from its
     metadata alone.
@@ -464,7 +463,6 @@ def restore(
         dialect: who reads the rules.
         step: which step of a CheckpointManager; the last by default.
         item: which item of a checkpoint of several.
-        restore_concurrent_gb: what orbax may read at once, in GB per process.
 
     Raises:
         ShardvizError: where there is no finished checkpoint of orbax, no mesh, or no
@@ -479,14 +477,9 @@ def restore(
     number = None
     if step is not None:
         number = check_size(step, "The step", ShardvizError)
-    limit = check_size(restore_concurrent_gb, "restore_concurrent_gb", ShardvizError)
-    if limit < 1:
-        raise ShardvizError(f"restore_concurrent_gb is 1 or more; got {shown(limit)}.")
     if item is not None and not isinstance(item, str):
         raise ShardvizError(
             f"item= is the name of an item, such as 'state'; got {shown(item)}."
         )
     found = reader.read_checkpoint(path, number, item)
-    return plan_restore(
-        found, wanted_restore(found, wanted, mesh, rules, dialect), limit
-    )
+    return plan_restore(found, wanted_restore(found, wanted, mesh, rules, dialect))

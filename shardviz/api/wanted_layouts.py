@@ -43,8 +43,12 @@ from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.requests import Request, request
 from shardviz.core.layout.rules.rule_tables import read_rules
 from shardviz.core.layout.rules.rules import Dialect, PathRules, Rules, is_pair
-from shardviz.core.layout.transfer.checkpoint import SavedArray, SavedCheckpoint
-from shardviz.core.layout.transfer.restore import RestoreNote, Wanted
+from shardviz.core.layout.transfer.restore import (
+    RestoreNote,
+    SavedArray,
+    SavedCheckpoint,
+    Wanted,
+)
 from shardviz.core.layout.trees.audit import Audit, audit
 
 _NOTHING = {
@@ -321,7 +325,7 @@ def wanted_restore(
         grid = _grid(grid, *map(mesh_of, brought))
     rows = audit(tree, rules, grid, reader).rows
     by_path = dict(zip(tree.paths, rows, strict=True))
-    found, used = {}, {path for path, _ in checkpoint.others}
+    found, used = {}, set(checkpoint.others)
     for array in checkpoint.arrays:
         # orbax adds `value` for the box that flax puts an array in.
         path = array.path
@@ -332,7 +336,7 @@ def wanted_restore(
         used.add(path)
         row = by_path[path]
         # Numbers and numpy arrays that nothing splits are held by everybody.
-        plain = array.kind != "array" or not array.shape
+        plain = array.kind in ("numpy", "scalar") or not array.shape
         if plain and row.spec is row.layout is row.problem is None:
             row = request(_bare(array, Spec()), grid, None)
         found[array.path] = row
@@ -370,7 +374,7 @@ def _wanted_as_saved(checkpoint: SavedCheckpoint, mesh: MeshSpec | None) -> Want
         row = Request(_bare(array), None, None, None, None)
         if array.spec is not None:
             row = request(_bare(array, array.spec), mesh or array.mesh or grid, None)
-        elif array.device or array.kind != "array":
+        elif array.kind != "array":
             row = request(_bare(array, Spec()), mesh or grid, None)
         found[array.path] = row
     notes = ()
@@ -389,7 +393,7 @@ def _wanted_by_wishes(
         if named is not None:
             brought.append(mesh_of(named[1]))
     grid = _grid(mesh, *brought)
-    used = {path for path, _ in checkpoint.others}
+    used = set(checkpoint.others)
     found: dict[str, Request] = {}
     for array in checkpoint.arrays:
         path = _place(array.path, wishes)

@@ -86,7 +86,6 @@ def draw_process_rows(
     y = TOP
     for row in shown:
         hint = f"{row.name}: {row.held} of {list(shape)}\n{row.local}"
-        hint += f" · {plural(row.part.devices, 'device')}"
         for start, stop in row.part.rows[:MOST_RANGES] or ((0, 1),):
             x, long = left + scale * start, scale * (stop - start)
             words = f"{start}:{stop}"
@@ -107,7 +106,7 @@ def draw_process_rows(
         title=titled(title, head),
         notes=[*and_more(len(known) - len(shown), "row"), *rows.sentences],
         size=(left + WIDE, y),
-        alt=sentences([f"Rows of each process, {head}", *rows.sentences]),
+        alt=sentences([f"Rows: {head}", *rows.sentences]),
         groups=len(rows.groups),
         colormap="blocks",
         facts={"kind": "processRows"},

@@ -6,13 +6,7 @@ import re
 from collections.abc import Hashable, Sequence
 
 from shardviz.core.format import Fold, bytes_text, fold, plural
-from shardviz.core.layout.transfer.checkpoint import SavedArray
-from shardviz.core.layout.transfer.restore import (
-    MUCH,
-    ProcessReads,
-    Restore,
-    RestoreRow,
-)
+from shardviz.core.layout.transfer.restore import ProcessReads, Restore, RestoreRow
 from shardviz.core.wording import restore as wording
 from shardviz.picture.page import (
     and_more,
@@ -27,14 +21,8 @@ from shardviz.picture.picture import Label, Picture
 from shardviz.picture.tables import HIGHLIGHTED, NORMAL, Bar, Table, short_type
 
 MOST_ARRAYS, MOST_PROCESSES = 24, 16
-PROCESS_HEADS = (
-    "read",
-    "process",
-    "chunks",
-    "of what is needed",
-    "stored",
-    "host memory",
-)
+MUCH = 1.2  # bytes read per byte that is needed
+PROCESS_HEADS = ("read", "process", "chunks", "times needed")
 ARRAY_HEADS = ("read", "array", "type and shape", "saved → wanted", "chunks", "")
 LEGEND = ((NORMAL, "as needed"), (HIGHLIGHTED, wording.NOT_NEEDED))
 
@@ -42,12 +30,10 @@ LEGEND = ((NORMAL, "as needed"), (HIGHLIGHTED, wording.NOT_NEEDED))
 def draw_restore(found: Restore, title: str | None = None) -> Picture:
     """What every process reads, and what is read of the arrays; the largest first."""
     folds = _folds(found)
-    processes = _processes(found.processes[:MOST_PROCESSES]).picture(
-        notes=_more_processes(found)
-    )
-    arrays = _arrays(folds[:MOST_ARRAYS]).picture(
-        legend=LEGEND, notes=and_more(len(unfolded(folds[MOST_ARRAYS:])), "array")
-    )
+    more = and_more(len(found.processes) - MOST_PROCESSES, "row")
+    processes = _processes(found.processes[:MOST_PROCESSES]).picture(notes=more)
+    hidden = and_more(len(unfolded(folds[MOST_ARRAYS:])), "array")
+    arrays = _arrays(folds[:MOST_ARRAYS]).picture(legend=LEGEND, notes=hidden)
     # What is wrong comes first, and in red.
     notes: list[str | Label] = []
     for problem in wording.problems(found):
@@ -55,7 +41,7 @@ def draw_restore(found: Restore, title: str | None = None) -> Picture:
     return side_by_side(
         [processes, arrays],
         title=titled(title, wording.title(found)),
-        notes=[*notes, str(found.advice), *wording.notes(found)],
+        notes=[*notes, *map(str, found.notes), wording.COUNTED],
         alt=sentences(_lines(found, full=False)),
         width=1.0,
         facts={"kind": "restore"},
@@ -76,44 +62,35 @@ def restore_text(found: Restore, width: int, full: bool = False) -> str:
 def _lines(found: Restore, full: bool) -> list[str]:
     folds, processes = _folds(found), found.processes
     hidden = and_more(len(unfolded(folds[MOST_ARRAYS:])), "array")
-    more = _more_processes(found)
+    more = and_more(len(processes) - MOST_PROCESSES, "row")
     if full:
         folds = [Fold(((row.path,),), (row,)) for row in unfolded(folds)]
         hidden = more = []
     else:
         folds, processes = folds[:MOST_ARRAYS], processes[:MOST_PROCESSES]
-    lines = [wording.title(found), *wording.problems(found, full), str(found.advice)]
+    lines = [wording.title(found), *wording.problems(found, full)]
     lines += [wording.PROCESSES_FIRST, *_processes(processes).lines()]
     lines += [f"  {line}" for line in more]
     if folds:
         lines += [wording.LARGEST_FIRST, *_arrays(folds).lines()]
     lines += [f"  {line}" for line in hidden]
-    return [*lines, *wording.notes(found)]
-
-
-def _more_processes(found: Restore) -> list[str]:
-    count = len(found.processes) - MOST_PROCESSES
-    return [f"and {plural(count, 'more process', 'more processes')}"] * (count > 0)
+    return [*lines, *map(str, found.notes), wording.COUNTED]
 
 
 def _processes(processes: Sequence[ProcessReads]) -> Table:
     rows = []
     for p in processes:
-        stored = ""
-        if p.stored_at_least is not None and p.stored_at_most is not None:
-            stored = f"{_range(p.stored_at_least, p.stored_at_most)} stored"
-        needed = wording.times(p.amplification)
+        needed = wording.times(p.bytes_at_least, p.bytes_at_most, p.bytes_needed)
         if p.bytes_needed:
             needed += f" of {bytes_text(p.bytes_needed)}"
         words = (
             f"process {p.process}",
             f"{plural(p.chunks, 'chunk')} in {plural(p.reads, 'read')}",
             needed,
-            stored,
-            f"{bytes_text(p.peak_host_bytes)} of host memory",
         )
         read = _range(p.bytes_at_least, p.bytes_at_most)
-        rows.append(Bar(p.bytes_at_most, read, words, _colour(p.amplification)))
+        colour = _colour(p.bytes_at_most, p.bytes_needed)
+        rows.append(Bar(p.bytes_at_most, read, words, colour))
     return Table(PROCESS_HEADS, tuple(rows))
 
 
@@ -121,26 +98,30 @@ def _arrays(folds: Sequence[Fold[RestoreRow]]) -> Table:
     rows = []
     for one in folds:
         row, saved = one.items[0], one.items[0].saved
+        before = str(saved.spec or saved.kind.replace("array", "unknown"))
+        chunks = 1
+        for count in saved.chunk_counts:
+            chunks *= count
         words = (
             one.name,
             short_type(saved.dtype, saved.shape),
-            f"{_saved(saved)} → {row.spec or 'unknown'}",
-            f"{plural(saved.chunks, 'chunk')} of {list(saved.chunk_shape)}",
+            f"{before} → {row.spec or 'unknown'}",
+            f"{plural(chunks, 'chunk')} of {list(saved.chunk_shape)}",
         )
         if row.reads is None:  # the problem is said above
             rows.append(Bar(None, "✗", (*words, "not read"), tone="bad"))
             continue
-        amount = f"{one.count}{_range(row.bytes_at_least, row.bytes_at_most)}"
-        remark = "; ".join([wording.times(row.amplification), *map(str, row.notes)])
-        colour = _colour(row.amplification)
+        least, needed = int(row.reads.at_least.sum()), int(row.reads.needed.sum())
+        most = row.bytes_at_most
+        amount = f"{one.count}{_range(least, most)}"
+        remark = wording.times(least, most, needed) + wording.converted(row)
+        colour = _colour(most, needed)
         rows.append(Bar(_bytes(one), amount, (*words, remark), colour))
     return Table(ARRAY_HEADS, tuple(rows))
 
 
-def _colour(amplification: tuple[float, float] | None) -> int:
-    if amplification and amplification[1] > MUCH:
-        return HIGHLIGHTED
-    return NORMAL
+def _colour(read: int, needed: int) -> int:
+    return HIGHLIGHTED if read > MUCH * needed else NORMAL
 
 
 def _folds(found: Restore) -> list[Fold[RestoreRow]]:
@@ -157,9 +138,8 @@ def _what_is_read(row: RestoreRow) -> Hashable:
     saved = row.saved
     # Problems name the layer, too.
     problem = re.sub(r"\d+", "#", str(row.problem or ""))
-    notes = tuple(map(str, row.notes))
     how = (saved.shape, saved.dtype, saved.chunk_shape, saved.spec, row.spec)
-    return (*how, row.bytes_at_most, problem, notes)
+    return (*how, row.dtype, row.bytes_at_most, problem)
 
 
 def _range(least: int, most: int) -> str:
@@ -167,10 +147,3 @@ def _range(least: int, most: int) -> str:
     if least == most:
         return bytes_text(most)
     return f"{bytes_text(least)} to {bytes_text(most)}"
-
-
-def _saved(saved: SavedArray) -> str:
-    if saved.spec is not None:
-        return str(saved.spec)
-    kinds = {"numpy": "numpy", "scalar": "number"}
-    return kinds.get(saved.kind) or saved.device or "unknown"

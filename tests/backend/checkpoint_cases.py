@@ -28,7 +28,6 @@ COUNTED = {
     "asked": "/tensorstore/cache/chunk_cache/reads",
     "ocdbt": "/tensorstore/kvstore/ocdbt/read",
     "files": "/tensorstore/kvstore/file/read",
-    "bytes": "/tensorstore/kvstore/file/bytes_read",
 }
 
 
@@ -167,29 +166,34 @@ def restores(folder: Path, names: list[str]) -> Iterator[dict[str, Any]]:
             mesh = grid(*sizes)
             plan = sv.restore(path, case.wanted, sv.mesh(mesh), dialect="regex")
             assert not plan.problems, (name, plan.problems)
-            yield {"case": name, "devices": mesh.size, **_predicted(plan), **_restored(plan, mesh)}
+            yield {
+                "case": name,
+                "devices": mesh.size,
+                **_predicted(plan),
+                **_restored(case, plan, mesh),
+            }
+
+
+def _shared(plan: Any) -> bool:
+    """Whether arrays share files (OCDBT)."""
+    return (Path(plan.checkpoint.path) / "manifest.ocdbt").exists()
 
 
 def _predicted(plan: Any) -> dict[str, Any]:
     (process,) = plan.processes
-    root = Path(plan.checkpoint.path)
-    # Beside the chunks the metadata of every array is read.
-    extra = [f for n in (".zarray", "zarr.json") for f in root.rglob(n)]
     return {
-        "ocdbt": plan.checkpoint.ocdbt,
+        "ocdbt": _shared(plan),
         "arrays": len(plan.rows),
         "chunks": process.chunks,
         "reads": process.reads,
-        "stored": [process.stored_at_least, process.stored_at_most],
-        "metadata_bytes": sum(f.stat().st_size for f in extra),
         "by_array": {row.path: int(row.reads.reads.sum()) for row in plan.rows},
     }
 
 
-def _restored(plan: Any, mesh: Mesh) -> dict[str, Any]:
+def _restored(case: Case, plan: Any, mesh: Mesh) -> dict[str, Any]:
     """What orbax reads for all arrays at once, and for each alone."""
     handler = ocp.PyTreeCheckpointHandler(
-        use_ocdbt=plan.checkpoint.ocdbt, use_zarr3=plan.checkpoint.driver == "zarr3"
+        use_ocdbt=_shared(plan), use_zarr3=case.options.get("use_zarr3", False)
     )
     path = Path(plan.checkpoint.path)
     specs = {row.path: P(*row.spec.to_jax()) for row in plan.rows}

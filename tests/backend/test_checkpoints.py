@@ -1,6 +1,5 @@
 """Checkpoints that orbax writes: what is read of their metadata, and what restoring them reads."""
 
-import inspect
 import json
 import os
 import shutil
@@ -25,8 +24,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shardviz.core.backend.checkpoints import read_checkpoint
-from shardviz.core.layout.transfer.checkpoint import process_chunks
-from shardviz.core.layout.transfer.restore import CONCURRENT_GB
+from shardviz.core.layout.transfer.restore import process_chunks
 from tests.backend.checkpoint_cases import CASES, counted, grid, put, save
 
 # jax warns of random keys, orbax of checkpoints that it restores without shardings.
@@ -61,9 +59,6 @@ def test_predicted_reads_are_those_that_orbax_makes(counts, case, devices):
     # Each array's metadata is one read more; a chunk for several shards is fetched once or more.
     fetched = (seen["ocdbt"] if row["ocdbt"] else seen["files"]) - row["arrays"]
     assert row["chunks"] <= fetched <= row["reads"]
-    if not row["ocdbt"]:
-        low, high = row["stored"]
-        assert low <= seen["bytes"] - row["metadata_bytes"] <= high
 
 
 @pytest.fixture(scope="module")
@@ -107,23 +102,6 @@ def test_metadata_is_that_of_orbax(folder, name):
             assert array.mesh.axis_types == tuple(t.name for t in sharding.axis_types)
 
 
-@pytest.mark.parametrize("name", ["zarr", "zarr3", "dtypes"])
-def test_stored_bytes_are_those_of_the_values(folder, name):
-    found = read_checkpoint(folder / name)
-    base = {"driver": "file", "path": f"{folder / name}/"}
-    store = ts.KvStore.open({"driver": "ocdbt", "base": base} if found.ocdbt else base).result()
-    metadata = (".zarray", "zarr.json")
-    for array in found.arrays:
-        start = f"{array.path.replace('/', '.')}/".encode()
-        sizes = [
-            len(store.read(key).result().value)
-            for key in store.list().result()
-            if key.startswith(start) and not key.decode().endswith(metadata)
-        ]
-        assert sorted(sizes) == sorted(array.stored.reshape(-1).tolist())
-    assert found.stored_bytes == sum(a.stored_bytes for a in found.arrays)
-
-
 def test_reading_imports_neither_jax_nor_orbax(folder):
     path = str(folder / "odd")
     code = f"import shardviz as sv\nsv.text(sv.restore({path!r}, mesh='data=4, model=4'))"
@@ -149,10 +127,11 @@ def test_each_process_needs_its_chunks_and_no_others(folder, tmp_path):
     pairs = process_chunks(row.layout, row.saved.chunk_shape, plan.process_numbers)
     for process in range(4):
         mine = set(pairs.chunk[pairs.process == process].tolist())
-        assert 0 < len(mine) < row.saved.chunks
+        chunks = int(np.prod(row.saved.chunk_counts))
+        assert 0 < len(mine) < chunks
         copy = tmp_path / str(process)
         shutil.copytree(folder / "zarr", copy)
-        for number in set(range(row.saved.chunks)) - mine:
+        for number in set(range(chunks)) - mine:
             at = np.unravel_index(number, row.saved.chunk_counts)
             (copy / "w" / ".".join(map(str, at))).unlink()
         before = counted()["asked"]
@@ -227,8 +206,6 @@ def test_a_train_state_is_matched_with_the_boxes_of_flax(folder):
     assert specs["params/kernel/value"] == "P(None, 'model')"
     assert specs["opt_state/0/mu/kernel/value"] == "P(None, 'model')"
     assert specs["step"] == "P()"
-    (note,) = [note for note in found.notes if note.code == "own names"]
-    assert (note.name, note.count) == ("params/kernel/value", 3)
 
 
 def test_an_nnx_state_is_matched(tmp_path):
@@ -264,13 +241,6 @@ def test_logical_rules_alone_are_refused(folder):
     words = "A checkpoint keeps no logical names for rules to decide on. Give the tree"
     with pytest.raises(sv.ShardvizError, match=words):
         sv.restore(folder / "zarr", sv.rules(("batch", "data")), "data=2")
-
-
-def test_the_limit_is_orbax_s_own():
-    for handler in (ocp.StandardCheckpointHandler, ocp.PyTreeCheckpointHandler):
-        given = inspect.signature(handler.__init__).parameters["restore_concurrent_gb"].default
-        default = inspect.getmodule(ocp.PyTreeCheckpointHandler).DEFAULT_CONCURRENT_GB
-        assert (default if given is None else given) == CONCURRENT_GB
 
 
 def _broken(name):
@@ -333,7 +303,6 @@ WRONG = {
     "no such item": (("manager",), {"item": "defalt"}, "Did you mean 'default'?"),
     "an item of none": (("zarr",), {"item": "w"}, "is one checkpoint without items; got item='w'"),
     "an item that is no name": (("zarr",), {"item": 3}, "item= is the name of an item"),
-    "a limit of nothing": (("zarr",), {"restore_concurrent_gb": 0}, "is 1 or more; got 0."),
     "no mesh": (("zarr", P()), {}, "A restore needs a mesh; got none, and no sharding brings one"),
 }
 
@@ -364,7 +333,7 @@ def test_steps_with_a_prefix_and_leading_zeros_are_found(tmp_path):
     with ocp.CheckpointManager(tmp_path / "m", options=options) as manager:
         manager.save(12, args=ocp.args.StandardSave({"a": jnp.ones((8, 8))}))
     found = sv.restore(tmp_path / "m", P("data"), "data=2", step=12)
-    assert (found.checkpoint.step, found.rows[0].saved.device) == (12, "cpu:0")
+    assert (found.checkpoint.step, found.rows[0].saved.kind) == (12, "one device")
 
 
 def test_checkpoints_of_orbax_version_1_are_read(tmp_path):
@@ -372,5 +341,5 @@ def test_checkpoints_of_orbax_version_1_are_read(tmp_path):
     v1.save_pytree(tmp_path / "v1", {"a": jnp.ones((8, 8)), "b": {"c": np.ones(3)}})
     found = sv.restore(tmp_path / "v1", [("a", ("data",)), (".*", ())], "data=2")
     assert found.works
-    assert (found.checkpoint.driver, found.checkpoint.step) == ("zarr3", None)
-    assert {r.path: r.saved.kind for r in found.rows} == {"a": "array", "b/c": "numpy"}
+    assert found.checkpoint.step is None
+    assert {r.path: r.saved.kind for r in found.rows} == {"a": "one device", "b/c": "numpy"}

@@ -15,9 +15,13 @@ from shardviz.core.layout.rules.path_rules import resolve_path
 from shardviz.core.layout.rules.requests import request
 from shardviz.core.layout.rules.resolution import resolve
 from shardviz.core.layout.rules.rules import PathRules, Rules
-from shardviz.core.layout.transfer.checkpoint import SavedArray, SavedCheckpoint
 from shardviz.core.layout.transfer.process_rows import process_rows
-from shardviz.core.layout.transfer.restore import Wanted, plan_restore
+from shardviz.core.layout.transfer.restore import (
+    SavedArray,
+    SavedCheckpoint,
+    Wanted,
+    plan_restore,
+)
 from shardviz.core.layout.trees.audit import audit
 from shardviz.core.program.comparison import compare
 from shardviz.core.program.effects import (
@@ -110,8 +114,6 @@ VALUES: dict[str, Any] = {
             "/run/5",
             5,
             "",
-            "zarr",
-            True,
             (SavedArray("w", (512, 2048), "float32", 4, (512, 512)),),
         ),
         Wanted(

@@ -24,19 +24,14 @@ from shardviz.core.format import joined, listed, shown, suggestion
 from shardviz.core.layout.libraries import spec_of
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import read_text_file
-from shardviz.core.layout.transfer.checkpoint import (
-    MOST_CHUNKS,
-    SavedArray,
-    SavedCheckpoint,
-)
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.transfer.restore import SavedArray, SavedCheckpoint
 
 MOST_BYTES = 1 << 28  # of a file of metadata
 TREE, SHARDINGS, STEP = "_METADATA", "_sharding", "_CHECKPOINT_METADATA"
 UNFINISHED = ".orbax-checkpoint-tmp"
 _KINDS = {"jax.Array": "array", "np.ndarray": "numpy", "scalar": "scalar"}
 _STEP_NAME = re.compile(r"(?:.*_)?(\d+)")
-# The key of a chunk: `0.1` and `c/0/1` are the one in row 0 and column 1.
-_CHUNK = re.compile(r"c|(c/)?\d+([./]\d+)*")
 
 
 def read_checkpoint(
@@ -83,8 +78,6 @@ def _read(folder: Path, number: int | None, item: str) -> SavedCheckpoint:
             " here: pip install orbax-checkpoint."
         ) from error
     tree = _json(folder / TREE)
-    driver = "zarr3" if tree.get("use_zarr3") else "zarr"
-    ocdbt = (folder / "manifest.ocdbt").exists()
     kinds: dict[str, tuple[str, str]] = {}  # name in the store to path and kind
     others = []
     for leaf in tree["tree_metadata"].values():
@@ -93,39 +86,36 @@ def _read(folder: Path, number: int | None, item: str) -> SavedCheckpoint:
         if kind in _KINDS:
             kinds[".".join(keys)] = "/".join(keys), _KINDS[kind]
         else:
-            others.append(("/".join(keys), kind))
-    shardings = _shardings(folder)
-    random_keys = _random_keys(folder)
-    stores = _open(ts, folder, list(kinds), driver, ocdbt)
-    base = f"file://{folder}/"
-    sizes = _ocdbt_sizes(ts, base, set(kinds)) if ocdbt else _file_sizes(folder, kinds)
+            others.append("/".join(keys))
+    shardings, random_keys = _shardings(folder), _random_keys(folder)
+    driver = "zarr"
+    if tree.get("use_zarr3"):
+        driver = "zarr3"
+    stores = _open(ts, folder, list(kinds), driver)
     arrays = []
     for name, (path, kind) in kinds.items():
-        shape, chunk = tuple(stores[name].shape), _chunk_shape(stores[name])
-        dtype = stores[name].dtype
+        store = stores[name]
+        chunk = store.chunk_layout.read_chunk.shape or ()
+        sharding = (shardings or {}).get(name) or {}
+        spec, mesh = _saved_sharding(sharding)
+        if sharding.get("sharding_type") == "SingleDeviceSharding":
+            kind = "one device"
         arrays.append(
             SavedArray(
                 path,
-                shape,
-                dtype.name,
-                dtype.numpy_dtype.itemsize,
-                chunk,
-                # Nothing is known where the tree of OCDBT could not be read.
-                _stored(shape, chunk, sizes.get(name, {})) if sizes else None,
+                tuple(store.shape),
+                store.dtype.name,
+                store.dtype.numpy_dtype.itemsize,
+                tuple(max(int(n), 1) for n in chunk),
                 kind,
-                random_key=random_keys.get(name, ""),
-                **_saved_sharding((shardings or {}).get(name)),
+                spec,
+                mesh,
+                random_keys.get(name, ""),
             )
         )
+    has_shardings = shardings is not None
     return SavedCheckpoint(
-        str(folder),
-        number,
-        item,
-        driver,
-        ocdbt,
-        tuple(arrays),
-        tuple(others),
-        shardings is not None,
+        str(folder), number, item, tuple(arrays), tuple(others), has_shardings
     )
 
 
@@ -249,22 +239,18 @@ def _shardings(folder: Path) -> dict[str, Any] | None:
     return shardings
 
 
-def _saved_sharding(found: Any) -> dict[str, Any]:
-    """The fields of a SavedArray that a sharding in the checkpoint gives, if known."""
-    kind = found.get("sharding_type") if isinstance(found, dict) else None
-    if kind == "SingleDeviceSharding":
-        return {"device": str(found.get("device_str") or "")}
-    if kind != "NamedSharding":
-        return {}
+def _saved_sharding(found: dict[str, Any]) -> tuple[Spec | None, MeshSpec | None]:
+    """The spec and the mesh that an array was saved with, where it had them."""
+    if found.get("sharding_type") != "NamedSharding":
+        return None, None
     sizes, ids = tuple(found["shape"]), None
     types = tuple(str(t).rpartition(".")[2] for t in found.get("axis_types") or ())
     nested = (found.get("device_mesh") or {}).get("mesh")
     if nested is not None:
         ids = np.array(_ids(nested), np.int64).reshape(sizes)
-    mesh = MeshSpec(
-        tuple(found["axis_names"]), sizes, types, ids, None, ids is not None
-    )
-    return {"spec": spec_of(found["partition_spec"]), "mesh": mesh}
+    names = tuple(found["axis_names"])
+    mesh = MeshSpec(names, sizes, types, ids, None, ids is not None)
+    return spec_of(found["partition_spec"]), mesh
 
 
 def _ids(nested: Any) -> list[int]:
@@ -286,15 +272,16 @@ def _random_keys(folder: Path) -> dict[str, str]:
 
 
 def _open(
-    ts: ModuleType, folder: Path, names: list[str], driver: str, ocdbt: bool
+    ts: ModuleType, folder: Path, names: list[str], driver: str
 ) -> dict[str, Any]:
     """Every array, opened by tensorstore, which reads its metadata alone."""
     # One context, so that the nodes of OCDBT's tree are read once.
     context = ts.Context({"cache_pool#ocdbt": {"total_bytes_limit": 100_000_000}})
+    shared = (folder / "manifest.ocdbt").exists()
     opened = {}
     for name in names:
         kvstore: Any = {"driver": "file", "path": f"{folder}/{name}/"}
-        if ocdbt:
+        if shared:
             kvstore = {
                 "driver": "ocdbt",
                 "base": f"file://{folder}/",
@@ -304,73 +291,3 @@ def _open(
         spec = {"driver": driver, "kvstore": kvstore, "recheck_cached_metadata": False}
         opened[name] = ts.open(spec, open=True, read=True, context=context)
     return {name: future.result() for name, future in opened.items()}
-
-
-def _chunk_shape(array: Any) -> tuple[int, ...]:
-    chunk = array.chunk_layout.read_chunk.shape or ()
-    return tuple(max(int(n), 1) for n in chunk)
-
-
-def _stored(
-    shape: tuple[int, ...], chunk: tuple[int, ...], sizes: dict[str, int]
-) -> np.ndarray | None:
-    """What every chunk takes, from the bytes of each by its key."""
-    counts = tuple(-(-n // c) for n, c in zip(shape, chunk, strict=True))
-    if np.prod(counts, dtype=float) > MOST_CHUNKS:
-        return None
-    stored = np.zeros(counts, np.int64)
-    for key, size in sizes.items():
-        at = tuple(map(int, re.findall(r"\d+", key)))[: len(counts)]
-        stored[at] = size
-    stored.flags.writeable = False
-    return stored
-
-
-Sizes = dict[str, dict[str, int]]  # the name of an array to its chunks' keys to bytes
-
-
-def _file_sizes(folder: Path, names: Any) -> Sizes:
-    """The bytes of every chunk that is a file of its own."""
-    found: Sizes = {}
-    for name in names:
-        own = found[name] = {}
-        for file in (folder / name).rglob("*"):
-            key = file.relative_to(folder / name).as_posix()
-            if _CHUNK.fullmatch(key) and file.is_file():
-                own[key] = file.stat().st_size
-    return found
-
-
-def _ocdbt_sizes(ts: ModuleType, base: str, names: set[str]) -> Sizes:
-    """The bytes of every chunk in OCDBT's tree, of which no values are read.
-
-    {} where it is unknown: a tensorstore without this, or another version of its tree.
-    """
-    found: Sizes = {}
-    try:
-        store = ts.KvStore.open(base).result()
-        root = ts.ocdbt.dump(store).result()["versions"][-1]["root"]
-        nodes = [(b"", root["location"])]
-        while nodes:
-            before, location = nodes.pop()
-            for entry in ts.ocdbt.dump(store, location).result()["entries"]:
-                if "location" in entry:
-                    prefix = before + entry["subtree_common_prefix"]
-                    nodes.append((prefix, entry["location"]))
-                    continue
-                # A small value stands in the tree itself; of another one, its place and
-                # size do.
-                indirect = entry.get("indirect_value")
-                if indirect is None:
-                    size = len(entry["inline_value"])
-                else:
-                    size = int(indirect.rpartition(":")[2])
-                path = name = (before + entry["key"]).decode()
-                while name not in names and "/" in name:
-                    name = name.rpartition("/")[0]
-                key = path[len(name) + 1 :]
-                if _CHUNK.fullmatch(key):
-                    found.setdefault(name, {})[key] = size
-    except (AttributeError, KeyError, TypeError, ValueError, IndexError):
-        return {}
-    return found

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from shardviz.core.display import Displayed, Fact, explanation
+from shardviz.core.display import Displayed, explanation
 from shardviz.core.errors import LayoutError
 from shardviz.core.format import plural, shown
 from shardviz.core.layout.array_spec import size_in_bytes
 from shardviz.core.layout.layout import Layout
-from shardviz.core.layout.mesh import MeshSpec
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -31,34 +30,24 @@ class ProcessPart:
 
     Attributes:
         process: its index.
-        devices: how many of its devices hold the array.
         ranges: per dimension the (start, stop) of what it yields, ascending and merged.
         shape: of its local array: the ranges of each dimension, one after the other.
         bytes: of its local array.
-        fills: whether its devices hold all of the local array; else some of it is never
-            read.
 
-    >>> part = ProcessPart(1, 4, (((0, 2), (6, 8)), ((0, 3),)), (4, 3), 48)
-    >>> part.rows, part.contiguous, part.local(np.arange(24).reshape(8, 3))[:, 0].tolist()
-    (((0, 2), (6, 8)), False, [0, 3, 18, 21])
+    >>> part = ProcessPart(1, (((0, 2), (6, 8)), ((0, 3),)), (4, 3), 48)
+    >>> part.rows, part.local(np.arange(24).reshape(8, 3))[:, 0].tolist()
+    (((0, 2), (6, 8)), [0, 3, 18, 21])
     """
 
     process: int
-    devices: int
     ranges: tuple[Ranges, ...]
     shape: tuple[int, ...]
     bytes: int
-    fills: bool = True
 
     @property
     def rows(self) -> Ranges:
         """The ranges of the first dimension; () for an array without dimensions."""
         return self.ranges[0] if self.ranges else ()
-
-    @property
-    def contiguous(self) -> bool:
-        """Whether the part is one contiguous block of the array."""
-        return all(len(ranges) == 1 for ranges in self.ranges)
 
     def local(self, values: Any) -> Any:
         """The local array of this process, cut out of an array of the global shape."""
@@ -66,9 +55,6 @@ class ProcessPart:
             indices = np.concatenate([np.arange(*one) for one in ranges])
             values = np.take(values, indices, axis=dim)
         return values
-
-    def __str__(self) -> str:
-        return f"process {self.process}: [{', '.join(map(ranges_text, self.ranges))}]"
 
 
 def ranges_text(ranges: Ranges, most: int = 4) -> str:
@@ -124,110 +110,21 @@ class ProcessRows(Displayed):
         return self.bytes_loaded - once
 
     @property
-    def contiguous(self) -> bool:
-        """Whether every process yields one contiguous block."""
-        return all(part.contiguous for part in self.parts)
-
-    @property
-    def fills(self) -> bool:
-        """Whether the devices of every process hold all that it yields."""
-        return all(part.fills for part in self.parts)
-
-    @cached_property
-    def reordered(self) -> MeshSpec | None:
-        """The mesh in an order in which every part is one contiguous block, read in
-        full.
-
-        The devices, process after process, along the axes in the order in which the
-        array is split over them; the axes that do not split it vary fastest, so that
-        copies share a process. None where that is so already, and where this order does
-        not help.
-        """
-        if self.contiguous and self.fills:
-            return None
-        mesh = self.layout.mesh
-        # The devices of a process one after the other, to blocks one after the other.
-        positions = np.argsort(self.layout.groups, kind="stable")
-        devices = np.argsort(mesh.process_indices.reshape(-1), kind="stable")
-        ids, processes = np.empty((2, mesh.size), np.int64)
-        ids[positions] = mesh.device_ids.reshape(-1)[devices]
-        processes[positions] = mesh.process_indices.reshape(-1)[devices]
-        other = mesh.replace(
-            device_ids=ids.reshape(mesh.axis_sizes),
-            process_indices=processes.reshape(mesh.axis_sizes),
-        )
-        rows = process_rows(replace(self.layout, mesh=other))
-        if not (rows.contiguous and rows.fills):
-            return None
-        return other
-
-    @cached_property
-    def notes(self) -> tuple[LoaderNote, ...]:
-        """What a loader has to heed."""
-        if len(self.parts) == 1:
-            return (LoaderNote("one process", self),)
-        codes = ["repeats"]
-        if len(self.groups) < len(self.parts):
-            codes.insert(0, "equal parts")
-        if not self.contiguous:
-            codes.append("gaps")
-        if not self.fills:
-            codes.append("not read")
-        if self.reordered is not None:
-            codes.append("another order")
-        return tuple(LoaderNote(code, self) for code in codes)
+    def apart(self) -> int:
+        """How many processes yield several ranges of a dimension, which have gaps."""
+        count = 0
+        for part in self.parts:
+            count += any(len(ranges) > 1 for ranges in part.ranges)
+        return count
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What a loader has to heed, in sentences."""
-        return tuple(map(str, self.notes))
-
-    def code(self) -> str:
-        """The lines of a loader for this array, the same in every process.
-
-        Only the body of `load` is to be replaced.
-
-        Raises:
-            LayoutError: where the array was laid out without a PartitionSpec, or holds
-                random keys.
-        """
-        if self.layout.spec is None:
-            raise LayoutError(
-                "This array was laid out by another kind of sharding than NamedSharding;"
-                " code needs a PartitionSpec. Give one, as in sv.process_rows(shape,"
-                " \"'data'\", mesh)."
-            )
-        if self.layout.dtype.startswith("key<"):
-            raise LayoutError(
-                f"A loader yields numbers; got {self.layout.dtype}. Make keys of them"
-                " afterwards, with jax.random.wrap_key_data."
-            )
-        return explanation(self)
+        """What a loader has to heed."""
+        return tuple(explanation(self).split("\n"))
 
     def __repr__(self) -> str:
         processes = plural(len(self.parts), "process", "processes")
         return f"ProcessRows({self.layout!r}: {processes})"
-
-
-@dataclass(frozen=True, eq=False)
-class LoaderNote(Fact):
-    """One thing that a loader has to heed.
-
-    Attributes:
-        code: `"one process"`, `"equal parts"`, `"repeats"` (what is loaded again, be it
-            nothing), `"gaps"`, `"not read"` or `"another order"`.
-        rows: what it is about.
-
-    >>> from shardviz.core.layout.layout import lay_out
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> from shardviz.core.layout.partition_spec import Spec
-    >>> rows = process_rows(lay_out((8,), Spec.parse("x"), make_mesh(x=4, processes=2)))
-    >>> [note.code for note in rows.notes], str(rows.notes[0])
-    (['repeats'], 'No row is loaded twice.')
-    """
-
-    code: str
-    rows: ProcessRows
 
 
 def process_rows(layout: Layout) -> ProcessRows:
@@ -240,24 +137,16 @@ def process_rows(layout: Layout) -> ProcessRows:
     mesh = layout.mesh
     # int64 [devices]: the number of the process of every device among those of the mesh.
     ranks = np.searchsorted(mesh.processes, mesh.process_indices.reshape(-1))
-    devices = np.bincount(ranks, minlength=len(mesh.processes)).tolist()
-    held = np.unique(ranks * layout.num_blocks + layout.groups) // layout.num_blocks
-    blocks_held = np.bincount(held, minlength=len(mesh.processes)).tolist()
     blocks = [_blocks_by_process(layout, dim, ranks) for dim in range(layout.rank)]
     parts = []
     for rank, process in enumerate(mesh.processes):
-        ranges, shape, grid = [], [], 1
+        ranges, shape = [], []
         for column, step in zip(blocks, layout.shard_shape, strict=True):
             numbers = column[rank]
             ranges.append(_merged(numbers, step))
             shape.append(len(numbers) * step)
-            grid *= len(numbers)
         size = size_in_bytes(math.prod(shape), layout.dtype)
-        # The blocks along each dimension span a grid, of which the devices may hold a
-        # part.
-        fills = grid == blocks_held[rank]
-        what = devices[rank], tuple(ranges), tuple(shape), size, fills
-        parts.append(ProcessPart(int(process), *what))
+        parts.append(ProcessPart(int(process), tuple(ranges), tuple(shape), size))
     return ProcessRows(layout, tuple(parts))
 
 

@@ -1,8 +1,16 @@
-"""plan_restore() -> Restore: what every process reads to restore a checkpoint."""
+"""plan_restore() -> Restore: what every process reads to restore a checkpoint.
+
+By default a process of orbax reads, for every distinct shard of its devices, all chunks
+that the shard meets (`_read_and_create_array` of its module `serialization`). A chunk
+that several shards of a process meet is asked for once for each, and fetched once or
+more, as it happens to be in memory still. tests/backend compares this with what
+tensorstore counts while orbax restores.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -16,19 +24,109 @@ from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.requests import Request, request
-from shardviz.core.layout.transfer.checkpoint import (
-    ProcessChunks,
-    Reads,
-    SavedArray,
-    SavedCheckpoint,
-    count_reads,
-    process_chunks,
-)
 
-#: What orbax reads at once by default, in GB (10**9 bytes) per process:
-#: `restore_concurrent_gb` of `StandardCheckpointHandler` and `PyTreeCheckpointHandler`.
-CONCURRENT_GB = 96
-MUCH = 1.2  # bytes read per byte from which on there is something to say
+# Of one array: its chunks, and the pairs of a shard with a chunk that it meets.
+MOST_CHUNKS, MOST_PAIRS = 1 << 24, 1 << 25
+
+
+@dataclass(frozen=True, eq=False)
+class SavedArray:
+    """The metadata of an array in a checkpoint.
+
+    Attributes:
+        path: the keys that lead to it, joined by `/`.
+        shape: the global shape, in elements.
+        dtype: the name of the element type, as stored.
+        itemsize: how many bytes an element takes in memory while it is read.
+        chunk_shape: the shape of a chunk, in elements.
+        kind: what was saved: `"array"` of jax, `"one device"` for one that was on one
+            device alone, `"numpy"` or `"scalar"`.
+        spec: the spec that it was saved with; None where the checkpoint does not say.
+        mesh: the mesh that it was saved on, with the ids of its devices, or None.
+        random_key: the algorithm, such as `"threefry2x32"`, where it holds random keys,
+            or `""`.
+
+    >>> saved = SavedArray("w", (10, 4), "float32", 4, (4, 4))
+    >>> saved.chunk_counts, saved.chunk_bytes, saved.bytes
+    ((3, 1), 64, 160)
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    itemsize: int
+    chunk_shape: tuple[int, ...]
+    kind: str = "array"
+    spec: Spec | None = None
+    mesh: MeshSpec | None = None
+    random_key: str = ""
+
+    @property
+    def chunk_counts(self) -> tuple[int, ...]:
+        """Into how many chunks each dimension is split."""
+        pairs = zip(self.shape, self.chunk_shape, strict=True)
+        return tuple(-(-size // chunk) for size, chunk in pairs)
+
+    @property
+    def chunk_bytes(self) -> int:
+        """What one chunk takes in memory, in bytes; those at the edge take as much."""
+        return math.prod(self.chunk_shape) * self.itemsize
+
+    @property
+    def bytes(self) -> int:
+        """What the array takes in memory, in bytes."""
+        return math.prod(self.shape) * self.itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class SavedCheckpoint:
+    """The metadata of one checkpoint.
+
+    Attributes:
+        path: the folder of its arrays.
+        step: the step, where the folder is one of a CheckpointManager.
+        item: the item of a checkpoint of several, or `""`.
+        arrays: its arrays, in the checkpoint's order.
+        others: the paths of what else it holds, such as text.
+        has_shardings: whether it says how arrays were split (the file `_sharding`).
+
+    >>> SavedCheckpoint("/run/5", 5, "", ()).bytes
+    0
+    """
+
+    path: str
+    step: int | None
+    item: str
+    arrays: tuple[SavedArray, ...]
+    others: tuple[str, ...] = ()
+    has_shardings: bool = True
+
+    @property
+    def bytes(self) -> int:
+        """What the arrays take in memory, in bytes, each once."""
+        return sum(array.bytes for array in self.arrays)
+
+
+class Reads(NamedTuple):
+    """What every process reads of one array, or of all: int64 [processes] each.
+
+    Attributes:
+        chunks: the chunks that its shards meet, each counted once.
+        reads: the same, a chunk counted for each distinct shard of the process that
+            meets it.
+        needed: the distinct shards of its devices, in bytes.
+        at_least: the chunks, in bytes of memory.
+        at_most: the reads, in bytes of memory. Between the two lies what is fetched.
+
+    >>> Reads(*np.arange(10).reshape(5, 2)).needed.tolist()
+    [4, 5]
+    """
+
+    chunks: np.ndarray
+    reads: np.ndarray
+    needed: np.ndarray
+    at_least: np.ndarray
+    at_most: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -38,10 +136,8 @@ class RestoreProblem(Fact):
     Attributes:
         code: `"shape"` where another one was saved, `"no spec"` where nothing says how
             it is to be split, `"layout"` where it cannot be laid out so, or not be
-            counted, `"limit"` where orbax refuses to read so much at once.
+            counted.
         saved, wanted: the two shapes.
-        bytes, limit: what one shard makes orbax read, and from how much on orbax
-            refuses.
         reason: why it cannot be laid out, in the words of its layout.
 
     >>> RestoreProblem("shape", (8,), (4,)).wanted
@@ -51,110 +147,63 @@ class RestoreProblem(Fact):
     code: str
     saved: tuple[int, ...] = ()
     wanted: tuple[int, ...] = ()
-    bytes: int = 0
-    limit: int = 0
     reason: str = ""
 
 
 @dataclass(frozen=True)
 class RestoreNote(Fact):
-    """What else to know of a restore.
+    """What the checkpoint does not say.
 
     Attributes:
-        code: `"converted"` where an element type changes, `"no shardings"` where the
-            checkpoint does not say how its arrays were split, `"own names"` where names
-            come from what it is restored into, `"one process"` where the checkpoint
-            does not say which process has which device.
-        name: the array, or the first of several.
-        before, after: the element types.
-        count: how many arrays.
+        code: `"no shardings"`: how its arrays were split; `"one process"`: which
+            process has which device.
 
-    >>> RestoreNote("converted", "w", "float32", "bfloat16").after
-    'bfloat16'
+    >>> str(RestoreNote("one process"))[:31]
+    'The checkpoint does not say whi'
     """
 
     code: str
-    name: str = ""
-    before: str = ""
-    after: str = ""
-    count: int = 0
 
 
 @dataclass(frozen=True, eq=False)
-class Advice(Fact):
-    """What dominates the reads of a restore, and what to do about it.
-
-    Attributes:
-        code: `"nothing"` where hardly anything is read that is not needed, `"chunks"`
-            where smaller chunks may help, `"spec"` where another spec reads less.
-        times: how many times the checkpoint is read, at most.
-        row: the array that most of that is for.
-        spec, bytes: the spec with which less is read of it, and how much then.
-
-    >>> Advice("nothing").row is None
-    True
-    """
-
-    code: str
-    times: float = 1.0
-    row: RestoreRow | None = None
-    spec: Spec | None = None
-    bytes: int = 0
-
-
-class _ReadBytes:
-    """Bytes that are needed and read, of an array or of a process."""
-
-    bytes_needed: int
-    bytes_at_least: int
-    bytes_at_most: int
-
-    @property
-    def amplification(self) -> tuple[float, float] | None:
-        """Bytes read per byte needed, at least and at most; None for nothing needed."""
-        needed = self.bytes_needed
-        if not needed:
-            return None
-        return self.bytes_at_least / needed, self.bytes_at_most / needed
-
-
-@dataclass(frozen=True, eq=False)
-class RestoreRow(_ReadBytes):
+class RestoreRow:
     """One array: how it was saved, how it is wanted, and what is read for it.
 
     Attributes:
         saved: the array in the checkpoint.
         spec: the spec that is wanted; None where nothing says so.
+        dtype: the element type that is wanted, into which it is converted.
         layout: the wanted layout of what is stored, or None.
         reads: what every process reads, in the order of `Restore.process_numbers`; None
             where it cannot be restored so.
         problem: why not, or None.
-        notes: what is converted.
-        bytes_needed: the distinct shards of every process together.
-        bytes_at_least, bytes_at_most: what all processes read, in bytes of memory.
 
-    >>> RestoreRow(SavedArray("w", (8,), "int8", 1, (4,)), None, None, None).path
-    'w'
+    >>> RestoreRow(SavedArray("w", (8,), "int8", 1, (4,)), None, "int8").bytes_at_most
+    0
     """
 
     saved: SavedArray
     spec: Spec | None
-    layout: Layout | None
-    reads: Reads | None
+    dtype: str
+    layout: Layout | None = None
+    reads: Reads | None = None
     problem: RestoreProblem | None = None
-    notes: tuple[RestoreNote, ...] = ()
-    bytes_needed: int = 0
-    bytes_at_least: int = 0
-    bytes_at_most: int = 0
 
     @property
     def path(self) -> str:
         """The keys that lead to it, joined by `/`."""
         return self.saved.path
 
+    @cached_property
+    def bytes_at_most(self) -> int:
+        """What all processes read, in bytes of memory, with every chunk as asked for."""
+        if self.reads is None:
+            return 0
+        return int(self.reads.at_most.sum())
+
 
 @dataclass(frozen=True)
-class ProcessReads(_ReadBytes):
+class ProcessReads:
     """What one process reads in all.
 
     Attributes:
@@ -164,14 +213,9 @@ class ProcessReads(_ReadBytes):
             them.
         bytes_needed: the distinct shards of its devices.
         bytes_at_least, bytes_at_most: the chunks and the reads, in bytes of memory.
-        stored_at_least, stored_at_most: the same as stored; None where that is not
-            known.
-        peak_host_bytes: the most that orbax holds in host memory at once: chunks,
-            compressed and not, and shards, each no more than its limit. Simulated
-            devices take theirs beside it.
 
-    >>> ProcessReads(0, 1, 4, 64, 64, 256, None, None, 128).amplification
-    (1.0, 4.0)
+    >>> ProcessReads(0, 1, 4, 64, 64, 256).bytes_at_most
+    256
     """
 
     process: int
@@ -180,9 +224,6 @@ class ProcessReads(_ReadBytes):
     bytes_needed: int
     bytes_at_least: int
     bytes_at_most: int
-    stored_at_least: int | None
-    stored_at_most: int | None
-    peak_host_bytes: int
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -196,10 +237,9 @@ class Restore(Displayed, Fact):
         process_numbers: int64, ascending: the processes with devices of the mesh.
         missing: paths that are wanted and not in the checkpoint.
         not_wanted: paths in the checkpoint that nothing wants.
-        notes: what the checkpoint does not keep.
-        limit: the bytes that orbax reads at once.
+        notes: what the checkpoint does not say.
 
-    >>> checkpoint = SavedCheckpoint("/run/5", 5, "", "zarr", True, ())
+    >>> checkpoint = SavedCheckpoint("/run/5", 5, "", ())
     >>> Restore(checkpoint, MeshSpec(("x",), (2,)), (), np.arange(1)).works
     True
     """
@@ -211,29 +251,17 @@ class Restore(Displayed, Fact):
     missing: tuple[str, ...] = ()
     not_wanted: tuple[str, ...] = ()
     notes: tuple[RestoreNote, ...] = ()
-    limit: int = CONCURRENT_GB * 10**9
 
     @cached_property
     def processes(self) -> tuple[ProcessReads, ...]:
         """What each process reads, the one that reads most first."""
         totals = np.zeros((len(Reads._fields), len(self.process_numbers)), np.int64)
-        known = True
         for row in self.rows:
             if row.reads is not None:
                 totals += np.stack(row.reads)
-                known = known and row.saved.stored is not None
         made = []
         for process, numbers in zip(self.process_numbers, totals.T, strict=True):
-            chunks, reads, needed, least, most, *stored = numbers.tolist()
-            low = high = None
-            compressed = least  # at most, where nobody knows how much
-            if known:
-                low, high = stored
-                compressed = low
-            # Chunks as stored and as read, and shards: each at most the limit at once.
-            peak = sum(min(n, self.limit) for n in (least, needed, compressed))
-            all_reads = (chunks, reads, needed, least, most, low, high, peak)
-            made.append(ProcessReads(int(process), *all_reads))
+            made.append(ProcessReads(int(process), *numbers.tolist()))
         return tuple(sorted(made, key=lambda p: (-p.bytes_at_most, p.process)))
 
     @property
@@ -245,18 +273,6 @@ class Restore(Displayed, Fact):
     def works(self) -> bool:
         """Whether there is no problem, and exactly what is wanted is there."""
         return not (self.problems or self.missing or self.not_wanted)
-
-    @cached_property
-    def advice(self) -> Advice:
-        """What dominates the reads, and what to do about it."""
-        saved, most = self.checkpoint.bytes, sum(r.bytes_at_most for r in self.rows)
-        if most <= MUCH * saved:
-            return Advice("nothing")
-        worst = max(self.rows, key=lambda row: row.bytes_at_most - row.saved.bytes)
-        spec, less = _least_read(worst, self.process_numbers)
-        if 2 * less > worst.bytes_at_most:
-            return Advice("chunks", most / saved, worst)
-        return Advice("spec", most / saved, worst, spec, less)
 
     def __repr__(self) -> str:
         return f"Restore({self})"
@@ -277,43 +293,33 @@ class Wanted(NamedTuple):
     notes: tuple[RestoreNote, ...] = ()
 
 
-def plan_restore(
-    checkpoint: SavedCheckpoint, wanted: Wanted, concurrent_gb: int = CONCURRENT_GB
-) -> Restore:
+def plan_restore(checkpoint: SavedCheckpoint, wanted: Wanted) -> Restore:
     """What every process reads to restore a checkpoint as wanted.
 
     >>> saved = SavedArray("w", (8, 4), "float32", 4, (8, 4))
-    >>> checkpoint = SavedCheckpoint("/c", None, "", "zarr", True, (saved,))
+    >>> checkpoint = SavedCheckpoint("/c", None, "", (saved,))
     >>> mesh = MeshSpec(("x",), (4,))
     >>> wanted = Wanted({"w": request(ArraySpec("w", (8, 4), spec="x"), mesh, None)}, mesh)
-    >>> plan_restore(checkpoint, wanted).processes[0].amplification
-    (1.0, 4.0)
+    >>> plan_restore(checkpoint, wanted).processes[0].bytes_at_most
+    512
     """
-    limit = concurrent_gb * 10**9
-    meshes = {id(wanted.mesh): wanted.mesh}
+    numbers = set(wanted.mesh.processes)
     for one in wanted.requests.values():
         if one.layout is not None:
-            meshes[id(one.layout.mesh)] = one.layout.mesh
-    numbers: set[int] = set()
-    for mesh in meshes.values():
-        numbers.update(mesh.processes)
+            numbers.update(one.layout.mesh.processes)
     processes = np.array(sorted(numbers), np.int64)
-    memo: dict[Any, ProcessChunks] = {}
-    rows, left, boxed = [], [], []
+    # Arrays that are split and stored alike are read alike.
+    memo: dict[Any, Reads] = {}
+    rows, left = [], []
     for array in checkpoint.arrays:
         asked = wanted.requests.get(array.path)
         if asked is None:
             left.append(array.path)
-            continue
-        rows.append(_row(array, asked, processes, limit, memo))
-        # The names that flax keeps in a box beside an array, which no checkpoint has.
-        if array.path.endswith("/value") and asked.names:
-            boxed.append(array.path)
-    notes = list(wanted.notes)
+        else:
+            rows.append(_row(array, asked, processes, memo))
+    notes = wanted.notes
     if not checkpoint.has_shardings:
-        notes.append(RestoreNote("no shardings"))
-    if boxed:
-        notes.append(RestoreNote("own names", boxed[0], count=len(boxed)))
+        notes += (RestoreNote("no shardings"),)
     return Restore(
         checkpoint,
         wanted.mesh,
@@ -321,17 +327,12 @@ def plan_restore(
         processes,
         wanted.missing,
         tuple(left),
-        tuple(notes),
-        limit,
+        notes,
     )
 
 
 def _row(
-    array: SavedArray,
-    wanted: Request,
-    processes: np.ndarray,
-    limit: int,
-    memo: dict[Any, ProcessChunks],
+    array: SavedArray, wanted: Request, processes: np.ndarray, memo: dict[Any, Reads]
 ) -> RestoreRow:
     layout, dtype, problem = wanted.layout, wanted.dtype, None
     # What is stored of random keys has a dimension more than the keys.
@@ -346,65 +347,93 @@ def _row(
     elif layout is None:
         problem = RestoreProblem("no spec")
     if problem is not None or layout is None:
-        return RestoreRow(array, wanted.spec, layout, None, problem)
-    # Arrays that are split and stored alike are read alike; without a spec nobody can
-    # say.
-    key = (array.shape, array.chunk_shape, layout.spec, id(layout.mesh))
+        return RestoreRow(array, wanted.spec, dtype, layout, problem=problem)
+    key = (array.shape, array.chunk_shape, array.itemsize)
+    # Without a spec nobody can say which layouts are alike.
+    key += (layout.spec or id(layout), id(layout.mesh))
     try:
-        if layout.spec is None or key not in memo:
-            memo[key] = process_chunks(layout, array.chunk_shape, processes)
+        if key not in memo:
+            memo[key] = count_reads(array, layout, processes)
     except LayoutError as error:
         problem = RestoreProblem("layout", reason=str(error))
-        return RestoreRow(array, wanted.spec, layout, None, problem)
-    most = _largest_read(array, layout)
-    if most >= limit:
-        problem = RestoreProblem("limit", bytes=most, limit=limit)
-    notes = ()
-    if dtype != array.dtype:
-        notes = (RestoreNote("converted", array.path, array.dtype, dtype),)
-    reads = count_reads(array, layout, memo[key])
-    totals = map(int, map(np.sum, (reads.needed, reads.at_least, reads.at_most)))
-    return RestoreRow(array, wanted.spec, layout, reads, problem, notes, *totals)
+        return RestoreRow(array, wanted.spec, dtype, layout, problem=problem)
+    return RestoreRow(array, wanted.spec, dtype, layout, memo[key])
 
 
-def _largest_read(array: SavedArray, layout: Layout) -> int:
-    """The most bytes of chunks that one shard meets, where it begins worst."""
-    size = array.itemsize
-    for step, chunk, count in zip(
-        layout.shard_shape, array.chunk_shape, layout.block_counts, strict=True
-    ):
-        starts = np.arange(min(count, chunk), dtype=np.int64) * step
-        size *= int((-(-(starts + step) // chunk) - starts // chunk).max()) * chunk
-    return size
+class ProcessChunks(NamedTuple):
+    """Every process with every chunk of it, by their numbers (int64).
 
-
-def _least_read(row: RestoreRow, processes: np.ndarray) -> tuple[Spec | None, int]:
-    """The spec with which least is read of an array: as saved, or split along one
-    dimension.
-
-    Chunk sizes do not do as well: orbax's `choose_chunk_shape` splits the dimensions
-    that were split when saved before all others, and those of `shard_axes` into single
-    elements.
+    Attributes:
+        process: the number of the process among those that were counted for.
+        chunk: the number of the chunk.
+        shards: how many distinct shards of the process meet the chunk.
+        held: int64 [processes]: the distinct shards of each.
     """
-    best, least = row.spec, row.bytes_at_most
-    if row.layout is None or row.reads is None:
-        return best, least
-    mesh, saved = row.layout.mesh, row.saved
-    axes = tuple(name for name, size in mesh.shape.items() if size > 1)
-    specs = [Spec(((),) * dim + (axes,)) for dim in range(len(saved.shape))]
-    if saved.spec is not None:
-        specs.insert(0, saved.spec)
-    for spec in specs:
-        array = ArraySpec("array", saved.shape, None, saved.dtype, spec)
-        layout = request(array, mesh, None).layout
-        # Devices must not hold more than is wanted.
-        if layout is None or layout.bytes_per_device > row.layout.bytes_per_device:
-            continue
-        try:
-            pairs = process_chunks(layout, saved.chunk_shape, processes)
-        except LayoutError:  # too many to count
-            continue
-        most = int(count_reads(saved, layout, pairs).at_most.sum())
-        if most < least:
-            best, least = spec, most
-    return best, least
+
+    process: np.ndarray
+    chunk: np.ndarray
+    shards: np.ndarray
+    held: np.ndarray
+
+
+def process_chunks(
+    layout: Layout, chunk_shape: Sequence[int], processes: np.ndarray
+) -> ProcessChunks:
+    """Which chunks each process reads for the shards of its devices.
+
+    Args:
+        layout: how the array is wanted.
+        chunk_shape: in elements.
+        processes: int64, ascending: the processes to count for.
+
+    >>> from shardviz.core.layout.layout import lay_out
+    >>> wanted = lay_out((8, 4), Spec.parse("x"), MeshSpec(("x",), (4,), process_indices=2))
+    >>> found = process_chunks(wanted, (3, 4), np.arange(2))
+    >>> found.process.tolist(), found.chunk.tolist(), found.shards.tolist()
+    ([0, 0, 1, 1], [0, 1, 1, 2], [2, 1, 1, 1])
+    """
+    rank = layout.rank
+    owner = np.searchsorted(processes, layout.mesh.process_indices.reshape(-1))
+    # Devices of a process with the same shard share a read.
+    shards = np.unique(owner * layout.num_blocks + layout.groups)
+    owner, block = np.divmod(shards, layout.num_blocks)
+    held = np.bincount(owner, minlength=len(processes))
+    numbers = np.unravel_index(block, layout.block_counts or (1,))[:rank]
+    step = np.array(layout.shard_shape, np.int64)[:, None]
+    chunk = np.array(chunk_shape, np.int64)[:, None]
+    starts = np.array(numbers, np.int64).reshape(rank, len(shards)) * step
+    first = starts // chunk
+    counts = np.maximum(-(-(starts + step) // chunk) - first, 0) * (step > 0)
+    grid = [-(-n // c) for n, c in zip(layout.shape, chunk_shape, strict=True)]
+    total = max(math.prod(grid), 1)
+    each = counts.prod(axis=0, dtype=np.int64)
+    if total > MOST_CHUNKS or each.sum() > MOST_PAIRS:
+        raise LayoutError(
+            f"The array has {total:,} chunks, more than are counted here for"
+            f" {len(shards):,} shards."
+        )
+    # Every pair of shard and chunk. The pairs of a shard are numbered from 0, and a
+    # number is read as a place among its chunks.
+    row = np.repeat(np.arange(len(each)), each)
+    rest = np.arange(len(row)) - np.repeat(np.cumsum(each) - each, each)
+    flat, stride = np.zeros(len(row), np.int64), 1
+    for dim in reversed(range(rank)):
+        rest, at = np.divmod(rest, counts[dim, row])
+        flat += (first[dim, row] + at) * stride
+        stride *= grid[dim]
+    key, times = np.unique(owner[row] * total + flat, return_counts=True)
+    return ProcessChunks(key // total, key % total, times, held)
+
+
+def count_reads(array: SavedArray, layout: Layout, processes: np.ndarray) -> Reads:
+    """What every process reads of one array.
+
+    Raises:
+        LayoutError: for more chunks than are counted.
+    """
+    pairs = process_chunks(layout, array.chunk_shape, processes)
+    chunks = np.bincount(pairs.process, minlength=len(processes))
+    reads = np.bincount(pairs.process, pairs.shards, len(processes)).astype(np.int64)
+    needed = pairs.held * (math.prod(layout.shard_shape) * array.itemsize)
+    size = array.chunk_bytes
+    return Reads(chunks, reads, needed, chunks * size, reads * size)
