@@ -13,6 +13,7 @@ task asks: no right answer is stored, and many are right.
 from __future__ import annotations
 
 import html
+import inspect
 from collections import Counter
 from dataclasses import dataclass
 from textwrap import indent
@@ -21,29 +22,21 @@ from typing import Any
 from shardviz.core.display import Displayed
 from shardviz.core.errors import ShardvizError
 from shardviz.core.format import shown
-from shardviz.core.wording.exercises import LESSONS, no_more_hints, says, task_end
-from shardviz.exercises.answers import (
-    opened,
-    read_layout,
-    read_mesh,
-    read_names,
-    read_number,
-    read_spec,
-    read_table,
-)
+from shardviz.core.wording.exercises import LESSONS, no_more_hints, task_end
 from shardviz.exercises.registry import (
+    Found,
     Setup,
     Wrong,
     exercise,
     find,
-    given,
-    names_of,
-    source,
+    grade,
+    names,
     subject_of,
 )
 
 __all__ = [
     "Check",
+    "Found",
     "Setup",
     "Solution",
     "Text",
@@ -52,15 +45,7 @@ __all__ = [
     "exercise",
     "hint",
     "names",
-    "opened",
-    "read_layout",
-    "read_mesh",
-    "read_names",
-    "read_number",
-    "read_spec",
-    "read_table",
     "reset",
-    "says",
     "setup",
     "solution",
     "task",
@@ -155,28 +140,13 @@ class Solution(_InText):
     def __repr__(self) -> str:
         answer = str(self.answer)
         if callable(self.answer):
-            answer = source(self.answer)
+            answer = inspect.getsource(self.answer).strip()
         # Code and tables need all of their lines below one another.
         if "\n" in answer:
             answer = f"\n{answer}"
         else:
             answer = f" {answer}"
         return f"{self.exercise}:{answer}\n{self.why}"
-
-
-def names(lesson: int | str | None = None) -> tuple[str, ...]:
-    """The names of all exercises, or of those of a lesson, in the order of the course.
-
-    Args:
-        lesson: the number of a lesson, from 1, or its subject, such as `"rules"`.
-
-    Raises:
-        ShardvizError: where there is no such lesson.
-
-    >>> names(lesson=1)[0], len(names()) > 30
-    ('arrays/eight-shards', True)
-    """
-    return names_of(lesson)
 
 
 def task(name: str) -> Text:
@@ -227,10 +197,9 @@ def check(name: str, answer: Any = ...) -> Check:
     True
     """
     try:
-        one = find(name)
-        if answer is ...:
+        if answer is ... and find(name):
             raise Wrong("Put your answer in place of the dots.")
-        return Check(name, True, does=one.grade(given(name), answer))
+        return Check(name, True, does=grade(name, answer))
     except (Wrong, ShardvizError) as problem:
         hint = str(problem)
     except Exception as error:  # noqa: BLE001  the answer may be a function, which is called
@@ -247,7 +216,7 @@ def hint(name: str) -> Text:
     Raises:
         ShardvizError: where there is no such exercise.
 
-    >>> reset("arrays/memory")
+    >>> reset()
     >>> print(hint("arrays/memory"))
     Which of the axes split `q`, and which do not?
     """
@@ -272,15 +241,9 @@ def solution(name: str) -> Solution:
     return Solution(name, one.solve(one.setup()), one.words.why)
 
 
-def reset(name: str | None = None) -> None:
-    """Begins with the first hint again, of one exercise or of all.
-
-    Raises:
-        ShardvizError: where there is no such exercise.
+def reset() -> None:
+    """Begins with the first hint of every exercise again.
 
     >>> reset()
     """
-    if name is None:
-        _SHOWN.clear()
-    else:
-        _SHOWN.pop(find(name).name, None)
+    _SHOWN.clear()

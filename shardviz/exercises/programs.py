@@ -8,8 +8,8 @@ decides.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from shardviz.api.programs import compile as compile_program
 from shardviz.api.programs import plan as plan_program
 from shardviz.api.programs import program, run
 from shardviz.core.errors import ShardvizError
-from shardviz.core.format import bytes_text, joined, plural, seconds_text, shown
+from shardviz.core.format import joined, shown
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout, lay_out
@@ -27,26 +27,21 @@ from shardviz.core.layout.parse import limited
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.program import Program, Target
 from shardviz.core.program.report import Collective
 from shardviz.core.program.roofline import collective_link_use
 from shardviz.core.wording import exercises as words
-from shardviz.core.wording.exercises import moves, says
 from shardviz.exercises.answers import (
     MOST,
     check_mesh,
-    compare,
     opened,
     read_layout,
-    read_names,
     read_number,
     read_table,
 )
-from shardviz.exercises.registry import Setup, Wrong, exercise
+from shardviz.exercises.layouts import GIB, MIB, named, number
+from shardviz.exercises.registry import Found, Setup, Wrong, exercise
 from shardviz.gallery import programs, puzzles
-
-GIB, MIB = 1 << 30, 1 << 20
 
 
 def _array(name: str, shape: tuple[int, ...], spec: str | None = None) -> ArraySpec:
@@ -68,19 +63,15 @@ def read_pair(
     answer = opened(answer)
     names = [array.name for array in arrays]
     if isinstance(answer, Program):
-        two = [answer, answer]
+        two: Any = [answer, answer]
     elif isinstance(answer, str):
         two = _bracketed(answer, names, mesh)
     elif isinstance(answer, Mapping):
-        if set(limited(answer, MOST, "The specs", ShardvizError)) != set(names):
-            raise Wrong(
-                f"Name a spec for each of {joined(names)}; got {shown(answer)}."
-            )
-        two = [answer[name] for name in names]
+        two = [answer.get(name) for name in names]
     else:
         two = limited(answer, MOST, "Two specs", ShardvizError)
-        if len(two) != 2:
-            raise Wrong(f"This takes two specs, of {joined(names)}; got {len(two)}.")
+    if len(two) != 2:
+        raise Wrong(f"This takes two specs, of {joined(names)}; got {len(two)}.")
     return [read_layout(a, array, mesh) for a, array in zip(two, arrays, strict=True)]
 
 
@@ -101,39 +92,36 @@ def _bracketed(text: str, names: list[str], mesh: MeshSpec) -> list[Spec]:
         entries = []
         for part in written[name].split(","):
             dim = _DIMENSION.fullmatch(part)
-            if dim is None:
-                dims = shown(written[name])
-                raise Wrong(f"Cannot read the dimensions of {name}: {dims}.")
             # `K_UV` is split over U and V: axes have one letter here.
-            entries.append(tuple(dim[1] or ()))
-            for axis in entries[-1]:
-                if axis not in mesh.shape:
-                    known = joined(mesh.axis_names)
-                    raise Wrong(
-                        f"{name} is split over {axis}, and the mesh axes are {known}."
-                    )
+            axes = tuple(dim[1] or ()) if dim else ("",)
+            if not mesh.shape.keys() >= set(axes):
+                raise Wrong(
+                    f"Cannot read {shown(part)}, a dimension of {name}; the mesh axes"
+                    f" are {joined(mesh.axis_names)}."
+                )
+            entries.append(axes)
         specs.append(Spec.of(*entries))
     return specs
 
 
 @lru_cache(maxsize=64)  # many answers are alike
-def planned(program: Program) -> Plan:
+def planned(made: Program) -> Plan:
     """The plan of a program.
 
     Raises:
         Wrong: where there is none, with the reason.
         ShardvizError: where jax is not installed.
     """
-    for problem in program.problems:
+    for problem in made.problems:
         raise Wrong(problem)
-    found = plan_program(program)
+    found = plan_program(made)
     if found.error is not None:
         raise Wrong(words.does_not_compile(found.error.message))
     return found
 
 
 @lru_cache(maxsize=64)
-def partitioned(program: Program) -> tuple[Collective, ...]:
+def partitioned(made: Program) -> tuple[Collective, ...]:
     """The collectives that XLA's partitioner inserts, for as many simulated CPUs as the
     mesh has.
 
@@ -141,9 +129,9 @@ def partitioned(program: Program) -> tuple[Collective, ...]:
         Wrong: where the program does not compile, with the reason.
         ShardvizError: where jax is not installed.
     """
-    for problem in program.problems:
+    for problem in made.problems:
         raise Wrong(problem)
-    report = compile_program(program, f"cpu:{program.mesh.size}")
+    report = compile_program(made, f"cpu:{made.mesh.size}")
     if report.error is not None:
         raise Wrong(words.does_not_compile(report.error.message))
     return report.partitioned or ()
@@ -154,24 +142,15 @@ def sent_bytes(collectives: Iterable[Collective]) -> int:
     return sum(c.sent_in_all for c in collectives)
 
 
-def _kinds(collectives: Iterable[Collective]) -> list[str]:
-    return [c.kind for c in collectives]
+def _costs(head: str, some: Iterable[Collective], **facts: Any) -> Found:
+    """Found: the collectives that an answer takes, their kinds, and what is sent."""
+    some = tuple(some)
+    kinds, sent = [c.kind for c in some], sent_bytes(some)
+    said = words.costs(head, some, sent)
+    return Found(said, collectives=some, kinds=kinds, sent=sent, **facts)
 
 
-def read_topology(answer: Any) -> Topology:
-    """A topology: text, our own, or a target that has one.
-
-    Raises:
-        ShardvizError: for anything else.
-    """
-    if isinstance(answer, Target):
-        answer = answer.topology or answer.name
-    if isinstance(answer, Topology):
-        return answer
-    return Topology.parse(answer)
-
-
-# Lesson 3: the cases of a sharded matmul, A[I, J] B[J, K].
+# Lesson 3: the cases of a sharded matmul.
 
 _XY = make_mesh(U=4, V=2)
 _A, _B = _array("A", (512, 1024)), _array("B", (1024, 2048))
@@ -183,60 +162,55 @@ def _matmul(a: Any, b: Any) -> Any:
 
 def _product(one: Layout | ArraySpec, two: Layout | ArraySpec) -> Program:
     """The program of A times B, split as they are."""
-    return _program(
-        _matmul,
-        _array("A", one.shape, str(one.spec)),
-        _array("B", two.shape, str(two.spec)),
-    )
+    a, b = _array("A", one.shape, str(one.spec)), _array("B", two.shape, str(two.spec))
+    return _program(_matmul, a, b)
 
 
+# One function and equal arrays are one program, whose plan is kept.
 @lru_cache(maxsize=256)
 def _program(function: Any, *arrays: ArraySpec, out: Spec | None = None) -> Program:
     return Program(function, arrays, _XY, out_specs=out)
 
 
-@exercise(
-    "matmul/nothing-moves",
-    lambda: Setup(mesh=_XY, A=_A, B=_B),
-    lambda g: "A[I_U, J] B[J, K_V]",
-)
-def _nothingmoves(g: Setup, answer: Any) -> str:
+def _pair(g: Setup, answer: Any) -> Found:
+    """Found: the plan of a product of two arrays that are split so."""
     a, b = read_pair(answer, (g.A, g.B), g.mesh)
-    for name, one in (("A", a), ("B", b)):
-        if one.num_blocks == 1:
-            raise Wrong(f"Every device holds all of {name}; split both.")
     plan = planned(_product(a, b))
     # Of the operation: its result could still be resharded afterwards.
-    spec = plan.op("dot_general").spec
-    if plan.collectives:
-        raise Wrong(words.pair_needs(a, b, plan.collectives))
-    blocks = lay_out((a.shape[0], b.shape[1]), spec, g.mesh).num_blocks
-    if blocks < g.mesh.size:
-        raise Wrong(
-            f"The product is {spec}: {plural(blocks, 'shard')} on {g.mesh.size} devices."
-        )
-    return words.product(spec)
+    out = lay_out((a.shape[0], b.shape[1]), plan.op("dot_general").spec, g.mesh)
+    return _costs(f"A as {a.spec}, B as {b.spec}", plan.collectives, a=a, b=b, out=out)
 
 
-@exercise(
+exercise(
+    "matmul/nothing-moves",
+    lambda: Setup(mesh=_XY, A=_A, B=_B),
+    _pair,
+    (
+        lambda g, f: min(f.a.num_blocks, f.b.num_blocks) > 1,
+        lambda g, f: not f.collectives,
+        lambda g, f: f.out.num_blocks == g.mesh.size,
+    ),
+    "A[I_U, J] B[J, K_V]",
+)
+
+exercise(
     "matmul/one-all-reduce",
     lambda: Setup(mesh=_XY, A=_A, B=_B),
-    lambda g: "A[I, J_UV] B[J_UV, K]",
+    _pair,
+    (
+        lambda g, f: f.a.replicas == f.b.replicas == 1,
+        lambda g, f: f.kinds == ["all-reduce"],
+    ),
+    "A[I, J_UV] B[J_UV, K]",
 )
-def _one_all_reduce(g: Setup, answer: Any) -> str:
-    a, b = read_pair(answer, (g.A, g.B), g.mesh)
-    for name, one in (("A", a), ("B", b)):
-        if one.replicas > 1:
-            raise Wrong(
-                f"{name}: {says(one)} It takes a shard of its own on each device."
-            )
-    plan = planned(_product(a, b))
-    if _kinds(plan.collectives) != ["all-reduce"]:
-        raise Wrong(words.pair_needs(a, b, plan.collectives))
-    return words.pair_needs(a, b, plan.collectives)
 
 
-@exercise(
+def _times_b(g: Setup, answer: Any) -> Found:
+    a = read_layout(answer, g.A, g.mesh)
+    return _costs(f"A as {a.spec}", partitioned(_product(a, g.B)), a=a)
+
+
+exercise(
     "matmul/move-the-small-one",
     lambda: Setup(
         mesh=_XY,
@@ -244,59 +218,35 @@ def _one_all_reduce(g: Setup, answer: Any) -> str:
         B=_array("B", (8192, 8192), "U, V"),
         most=MIB,
     ),
-    lambda g: "P(None, 'U')",
+    _times_b,
+    (lambda g, f: f.a.num_blocks > 1, lambda g, f: f.sent <= g.most),
+    "P(None, 'U')",
 )
-def _move_the_small_one(g: Setup, answer: Any) -> str:
-    a = read_layout(answer, g.A, g.mesh)
-    if a.num_blocks == 1:
-        raise Wrong(f"{says(a)} It has to be split.")
-    some = partitioned(_product(a, g.B))
-    if sent_bytes(some) > g.most:
-        raise Wrong(
-            f"{words.array_sends('A', a, sent_bytes(some), some)} That is more than"
-            f" {bytes_text(g.most)}."
-        )
-    return words.array_sends("A", a, sent_bytes(some), some)
 
 
-@exercise(
+def _summed(g: Setup) -> Collective:
+    (one,) = planned(_product(g.A, g.B)).collectives
+    return one
+
+
+number(
     "matmul/sent-bytes",
     lambda: Setup(
         mesh=_XY, A=_array("A", (512, 1024), "V, U"), B=_array("B", (1024, 2048), "U")
     ),
-    lambda g: bytes_text(sent_bytes(planned(_product(g.A, g.B)).collectives)),
-)
-def _sent_bytes(g: Setup, answer: Any) -> str:
-    value = read_number(answer, "bytes")
-    (one,) = planned(_product(g.A, g.B)).collectives
-    right, held = sent_bytes([one]), one.bytes_per_device
-    slips = (
-        held,  # what the collective gives, not what is sent
+    "bytes",
+    lambda g: _summed(g).sent_in_all,
+    lambda g, right: (
+        _summed(g).bytes_per_device,  # what the collective gives, not what is sent
         right / 2,  # once around the ring
-        2 * held,  # with a device's own part
+        2 * _summed(g).bytes_per_device,  # with a device's own part
         2 * right,  # for a product that is not split along I
         right * g.mesh.size,  # what all devices send
-    )
-    compare("matmul/sent-bytes", value, right, bytes_text(int(value)), slips, 1e-9)
-    return words.sends(right, one)
+    ),
+)
 
 
 # Lesson 4: collectives.
-
-
-@exercise(
-    "collectives/one-all-to-all",
-    lambda: Setup(mesh=_XY, x=_A.renamed("x")),
-    lambda g: ("P('U', None)", "P(None, 'U')"),
-)
-def _one_all_to_all(g: Setup, answer: Any) -> str:
-    before, after = read_pair(
-        answer, (g.x.renamed("before"), g.x.renamed("after")), g.mesh
-    )
-    some = planned(_reshard(g, before.spec, after.spec)).collectives
-    if _kinds(some) != ["all-to-all"]:
-        raise Wrong(words.reshards(before.spec, after.spec, some))
-    return words.reshards(before.spec, after.spec, some)
 
 
 def _same(x: Any) -> Any:
@@ -307,59 +257,41 @@ def _reshard(g: Setup, before: Spec | None, after: Spec | None) -> Program:
     return _program(_same, g.x.replace(spec=before), out=after)
 
 
-@exercise(
+def _before_and_after(g: Setup, answer: Any) -> Found:
+    arrays = g.x.renamed("before"), g.x.renamed("after")
+    before, after = read_pair(answer, arrays, g.mesh)
+    plan = planned(_reshard(g, before.spec, after.spec))
+    return _costs(f"{before.spec} → {after.spec}", plan.collectives)
+
+
+exercise(
+    "collectives/one-all-to-all",
+    lambda: Setup(mesh=_XY, x=_A.renamed("x")),
+    _before_and_after,
+    (lambda g, f: f.kinds == ["all-to-all"],),
+    ("P('U', None)", "P(None, 'U')"),
+)
+
+
+def _reduced(g: Setup) -> float:
+    size, devices = g.gradient.bytes, g.devices
+    return Collective("all-reduce", ("data",), size, group_size=devices).sent_bytes or 0
+
+
+number(
     "collectives/all-reduce-sends",
     lambda: Setup(gradient=_array("gradient", (4096, 4096)), devices=8),
-    lambda g: bytes_text(_reduced(g).sent_bytes or 0),
-)
-def _all_reduce_sends(g: Setup, answer: Any) -> str:
-    value, size, n = read_number(answer, "bytes"), g.gradient.bytes, g.devices
-    right = _reduced(g).sent_bytes or 0
-    slips = (
-        size,  # the gradient itself
+    "bytes",
+    _reduced,
+    lambda g, right: (
+        g.gradient.bytes,  # the gradient itself
         right / 2,  # a reduce-scatter alone
-        2 * size,  # with a device's own part
-        (n - 1) * size,  # everything to all others
-        size / n,  # one part, sent once
-        right * n,  # what all devices send
-    )
-    compare(
-        "collectives/all-reduce-sends",
-        value,
-        right,
-        bytes_text(int(value)),
-        slips,
-        1e-9,
-    )
-    return words.sends(right, _reduced(g))
-
-
-def _reduced(g: Setup) -> Collective:
-    return Collective("all-reduce", ("data",), g.gradient.bytes, group_size=g.devices)
-
-
-@exercise(
-    "collectives/ring-seconds",
-    lambda: Setup(
-        topology=Topology.parse("tpu:v5e:16x16"),
-        mesh=make_mesh(y=16, x=16),
-        axis="x",
-        bytes=GIB,
+        2 * g.gradient.bytes,  # with a device's own part
+        (g.devices - 1) * g.gradient.bytes,  # everything to all others
+        g.gradient.bytes / g.devices,  # one part, sent once
+        right * g.devices,  # what all devices send
     ),
-    lambda g: seconds_text(_ring_seconds(g)),
 )
-def _ring_time(g: Setup, answer: Any) -> str:
-    value, right = read_number(answer, "seconds"), _ring_seconds(g)
-    chip, rate = g.topology.chip, g.topology.chip.link_bandwidth
-    slips = (
-        2 * right,  # one way around only
-        right / 2,  # over the links of both axes
-        GIB / chip.hbm_bandwidth,  # through memory
-        8 * right,  # bits for bytes
-        g.bytes / 16 / rate,  # one step of the ring
-    )
-    compare("collectives/ring-seconds", value, right, seconds_text(value), slips, 0.08)
-    return words.ring(right, g.bytes, rate)
 
 
 def _ring_seconds(g: Setup) -> float:
@@ -369,20 +301,46 @@ def _ring_seconds(g: Setup) -> float:
     return max(seconds or 0.0 for seconds in use.times(g.bytes).values())
 
 
-@exercise("collectives/all-rings", lambda: Setup(chips=192), lambda g: "tpu:v5p:4x4x12")
-def _all_rings(g: Setup, answer: Any) -> str:
-    found = read_topology(answer)
-    if found.chip.platform != "tpu":
-        raise Wrong(f"{found} has no torus: {found.words()}")
-    if found.slices > 1:
-        raise Wrong(
-            f"{found} is {found.slices} slices; no ring goes from one to another."
-        )
-    if found.chips != g.chips:
-        raise Wrong(f"{found} has {plural(found.chips, 'chip')}; it takes {g.chips}.")
-    if not all(found.wraps):
-        raise Wrong(f"{found}: {found.words()}")
-    return f"{found}: {found.words()}"
+number(
+    "collectives/ring-seconds",
+    lambda: Setup(
+        topology=Topology.parse("tpu:v5e:16x16"),
+        mesh=make_mesh(y=16, x=16),
+        axis="x",
+        bytes=GIB,
+    ),
+    "seconds",
+    _ring_seconds,
+    lambda g, right: (
+        2 * right,  # one way around only
+        right / 2,  # over the links of both axes
+        GIB / g.topology.chip.hbm_bandwidth,  # through memory
+        8 * right,  # bits for bytes
+        g.bytes / 16 / g.topology.chip.link_bandwidth,  # one step of the ring
+    ),
+    0.08,
+)
+
+
+def _slice(g: Setup, answer: Any) -> Found:
+    if isinstance(answer, Target):
+        answer = answer.topology or answer.name
+    if not isinstance(answer, Topology):
+        answer = Topology.parse(answer)
+    return Found(f"{answer}: {answer.words()}", topology=answer)
+
+
+exercise(
+    "collectives/all-rings",
+    lambda: Setup(chips=192),
+    _slice,
+    (
+        lambda g, f: f.topology.chip.platform == "tpu" and f.topology.slices == 1,
+        lambda g, f: f.topology.chips == g.chips,
+        lambda g, f: all(f.topology.wraps),
+    ),
+    "tpu:v5p:4x4x12",
+)
 
 
 # Lesson 5: kinds of parallelism. The mesh has other axis names than the lessons.
@@ -395,107 +353,106 @@ def _known(name: str, registry: Any = programs) -> Setup:
     return Setup(mesh=_OUTER, program=made, arrays=made.arrays)
 
 
-def _under(g: Setup, table: Rules) -> Program:
-    changed = g.program.replace(rules=table)
-    for problem in changed.problems:
-        raise Wrong(problem)
-    return changed
+class _Ruled:
+    """A program under the rules of an answer: layouts by name, and collectives."""
+
+    def __init__(self, made: Program):
+        for problem in made.problems:
+            raise Wrong(problem)
+        self.program, self.layouts = made, {r.path: r.layout for r in made.requests}
+
+    @cached_property
+    def collectives(self) -> tuple[Collective, ...]:
+        return partitioned(self.program)
+
+    @property
+    def kinds(self) -> list[str]:
+        return [c.kind for c in self.collectives]
+
+    @property
+    def gathered(self) -> set[str]:
+        """The arguments that are gathered; of other values XLA may do as it likes."""
+        names = set()
+        for c in self.collectives:
+            if c.kind == "all-gather" and c.operand and c.operand.is_argument:
+                names.add(c.operand.name)
+        return names
+
+    def __str__(self) -> str:
+        # Compiling takes a second, and nobody needs it where the shards are wrong.
+        if "collectives" in vars(self):
+            return words.inserts(self.collectives)
+        return words.shards(self.layouts)
 
 
-def _layout(changed: Program, at: int) -> Layout:
-    found = changed.requests[at].layout
-    assert found is not None  # `_under` refuses what cannot be laid out
-    return found
+def _under(g: Setup, answer: Any) -> _Ruled:
+    return _Ruled(g.program.replace(rules=read_table(answer, g.mesh)))
 
 
-def _refuse_split(changed: Program, name: str, least: int, most: int) -> None:
-    at = [array.name for array in changed.arrays].index(name)
-    found = _layout(changed, at).num_blocks
-    if not least <= found <= most:
-        wanted = str(least)
-        if least < most:
-            wanted += " or more"
-        raise Wrong(
-            f"{name} is in {plural(found, 'shard')} on {_OUTER}; it takes {wanted}."
-        )
+def _in_shards(most: int, *names: str, least: int = 0) -> Callable[[Setup, Any], bool]:
+    """Whether each of these arrays is in so many shards, or `least` to `most`."""
+
+    def met(g: Setup, found: _Ruled) -> bool:
+        counts = [found.layouts[name].num_blocks for name in names]
+        return min(counts) >= (least or most) and max(counts) <= most
+
+    return met
 
 
-@exercise(
+exercise(
     "parallelism/data",
     lambda: _known("MLP, gradient"),
-    lambda g: "batch -> (outer, inner)",
+    _under,
+    (
+        _in_shards(1, "w_in", "w_out"),
+        lambda g, f: f.layouts["x"].block_counts == (8, 1),
+        # One for each weight, or one for both together.
+        lambda g, f: set(f.kinds) == {"all-reduce"},
+    ),
+    "batch -> (outer, inner)",
 )
-def _data_parallel(g: Setup, answer: Any) -> str:
-    changed = _under(g, read_table(answer, g.mesh))
-    _refuse_split(changed, "w_in", 1, 1)
-    _refuse_split(changed, "w_out", 1, 1)
-    _refuse_split(changed, "x", 8, 8)
-    spec = _layout(changed, 2).spec
-    if not spec or not spec.dims[0]:
-        raise Wrong(f"x becomes {spec}, which does not split the batch.")
-    some = partitioned(changed)
-    # One for each weight, or one for both together.
-    if set(_kinds(some)) != {"all-reduce"}:
-        raise Wrong(f"{words.inserts(some)}, where all-reduces would do.")
-    return f"{words.inserts(some)}."
 
-
-@exercise(
+exercise(
     "parallelism/tensor",
     lambda: _known("MLP"),
-    lambda g: "batch -> outer\nmlp -> inner",
+    _under,
+    (
+        _in_shards(8, "w_in", "w_out", "x", least=2),
+        lambda g, f: f.kinds == ["all-reduce"],
+    ),
+    "batch -> outer\nmlp -> inner",
 )
-def _tensor_parallel(g: Setup, answer: Any) -> str:
-    changed = _under(g, read_table(answer, g.mesh))
-    for name in ("w_in", "w_out", "x"):
-        _refuse_split(changed, name, 2, 8)
-    some = partitioned(changed)
-    if _kinds(some) != ["all-reduce"]:
-        raise Wrong(f"{words.inserts(some)}; one all-reduce is enough.")
-    return f"{words.inserts(some)}."
 
-
-@exercise(
+exercise(
     "parallelism/fsdp",
     lambda: _known("fsdp, gradient", puzzles),
-    lambda g: "batch -> (outer, inner)\nembed -> (outer, inner)",
+    _under,
+    (
+        _in_shards(8, "w_in", "w_out", "x"),
+        lambda g, f: f.gathered and f.gathered <= {"w_in", "w_out"},
+    ),
+    "batch -> (outer, inner)\nembed -> (outer, inner)",
 )
-def _fully_sharded(g: Setup, answer: Any) -> str:
-    changed = _under(g, read_table(answer, g.mesh))
-    for name in ("w_in", "w_out", "x"):
-        _refuse_split(changed, name, 8, 8)
-    some = partitioned(changed)
-    gathered, names = [], set()
-    for c in some:
-        # Of activations it may gather what it likes: those are no arguments.
-        if c.operand is None or not c.operand.is_argument:
-            continue
-        if c.kind == "all-gather":
-            gathered.append(c)
-            names.add(c.operand.name)
-    if not names or names - {"w_in", "w_out"}:
-        raise Wrong(f"{words.inserts(some)}; fsdp gathers weights only.")
-    return f"{words.inserts(gathered)}."
 
 
-@exercise(
+def _experts_stay(g: Setup, found: _Ruled) -> bool:
+    # Tokens are small: what is larger than two experts gathers weights.
+    most = found.layouts["w_in"].bytes_per_device
+    gathers = [c for c in found.collectives if c.kind == "all-gather"]
+    return all(c.bytes_per_device <= most for c in gathers)
+
+
+exercise(
     "parallelism/experts",
     lambda: _known("mixture of experts"),
-    lambda g: "expert -> (outer, inner)",
+    _under,
+    (
+        lambda g, f: f.layouts["w_in"].block_counts == (8, 1, 1),
+        lambda g, f: f.layouts["w_out"].block_counts == (8, 1, 1),
+        _experts_stay,
+    ),
+    "expert -> (outer, inner)",
 )
-def _expert_parallel(g: Setup, answer: Any) -> str:
-    changed = _under(g, read_table(answer, g.mesh))
-    for at, name in ((1, "w_in"), (2, "w_out")):
-        found = _layout(changed, at)
-        if found.shard_shape != (2, *found.shape[1:]):
-            raise Wrong(f"{name}: {says(found)} Two complete experts are [2, …].")
-    some = partitioned(changed)
-    expert = _layout(changed, 1).bytes_per_device
-    # Tokens are small: what is larger than two experts gathers weights.
-    large = [c for c in some if c.kind == "all-gather" and c.bytes_per_device > expert]
-    if large:
-        raise Wrong(f"The experts do not stay where they are: {moves(large)}.")
-    return words.experts_stay(some)
 
 
 # Lesson 6: what the compiler decides.
@@ -504,79 +461,46 @@ def _expert_parallel(g: Setup, answer: Any) -> str:
 def _transformer() -> Setup:
     table = Rules.parse("batch -> outer\nheads -> inner\nmlp -> inner")
     made = programs.get("transformer block").replace(mesh=_OUTER, rules=table)
-    return Setup(
-        program=made,
-        line="mixed = jnp.einsum('bhqk,bkhd->bqhd', weights, v)",
-        axis="inner",
-    )
+    line = "mixed = jnp.einsum('bhqk,bkhd->bqhd', weights, v)"
+    return Setup(program=made, line=line, axis="inner")
 
 
-def _mixed_origin(g: Setup) -> str:
+def _mixed_origin(g: Setup) -> list[str]:
     # XLA's name has the formula of the einsum, which may make a transpose as well.
     ops = [op for op in planned(g.program).ops if op.opcode == "dot_general"]
     (mixed,) = [op for op in ops if "bhqk,bkhd->" in op.op]
-    return mixed.origins[g.axis].name
+    return [mixed.origins[g.axis].name]
 
 
-@exercise("compiler/origin", _transformer, _mixed_origin)
-def _origin(g: Setup, answer: Any) -> str:
-    known = [a.name for a in g.program.arrays]
-    origin = opened(answer)
-    # As plans and reports write it.
-    if isinstance(origin, str):
-        origin = origin.removeprefix("argument ")
-    names, right = read_names(origin, known, "The arguments"), _mixed_origin(g)
-    if names != {right}:
-        if len(names) != 1:
-            raise Wrong(
-                f"You name {plural(len(names), 'argument')}; the axis came from one."
-            )
-        (name,) = names
-        rows = {r.path: r for r in g.program.requests}
-        if g.axis not in rows[name].spec.axes:
-            raise Wrong(
-                f"{name} is {rows[name].spec}: it has no axis {g.axis} to give."
-            )
-        raise Wrong(
-            f"{name} has the axis {g.axis}, but it does not reach this value first."
-        )
-    return words.came_from(right)
-
-
-@exercise(
-    "compiler/rows",
-    lambda: Setup(mesh=make_mesh(data=4, model=2), columns=16, between=(1001, 1040)),
-    lambda g: 1024,
+named(
+    "compiler/origin",
+    _transformer,
+    "The arguments",
+    lambda g: [array.name for array in g.program.arrays],
+    _mixed_origin,
 )
-def _rows(g: Setup, answer: Any) -> str:
+
+
+def _rows(g: Setup, answer: Any) -> Found:
     shape = getattr(answer, "shape", answer)
     if isinstance(shape, (list, tuple)) and len(shape) == 2 and shape[1] == g.columns:
         answer = shape[0]
-    count = read_number(answer, "rows")
-    low, high = g.between
-    if count != int(count) or not low <= count <= high:
-        raise Wrong(
-            f"It takes a number of rows from {low} to {high}; got {shown(answer)}."
-        )
-    rows = int(count)
-    from_gallery = puzzles.get("a constraint that replicates")
-    x = _array("x", (rows, g.columns), "None, None")
-    (result,) = _results(from_gallery.replace(arrays=(x,)))
-    if result.spec.axes != ("data",):
-        left = rows % 4
-        raise Wrong(
-            f"{rows:,} rows leave {left} over, and the result is {result.spec}."
-        )
-    return words.result_is(result.spec, rows)
+    count, (low, high) = read_number(answer, "rows"), g.between
+    if count % 1 or not low <= count <= high:
+        raise Wrong(f"The rows are {low} to {high}; got {shown(answer)}.")
+    x = _array("x", (int(count), g.columns), "None, None")
+    made = puzzles.get("a constraint that replicates").replace(arrays=(x,))
+    spec = planned(made).op("output").spec
+    return Found(words.result_is(spec, int(count)), spec=spec)
 
 
-def _results(made: Program) -> list[PlannedOp]:
-    return [op for op in planned(made).ops if op.kind == "result"]
-
-
-def _pinned() -> Setup:
-    a, b = _array("A", (512, 1024), "U"), _array("B", (1024, 2048), "None, V")
-    return Setup(mesh=_XY, A=a, B=b, spec=Spec.parse("V, U"))
+exercise(
+    "compiler/rows",
+    lambda: Setup(mesh=make_mesh(data=4, model=2), columns=16, between=(1001, 1040)),
+    _rows,
+    (lambda g, f: f.spec.axes == ("data",),),
+    1024,
+)
 
 
 def _constrained(a: Any, b: Any) -> Any:
@@ -585,69 +509,73 @@ def _constrained(a: Any, b: Any) -> Any:
     return jax.lax.with_sharding_constraint(a @ b, jax.sharding.PartitionSpec("V", "U"))
 
 
-@exercise("compiler/pin-the-result", _pinned, lambda g: _constrained)
-def _pin_the_result(g: Setup, answer: Any) -> str:
+def _function(g: Setup, answer: Any) -> Found:
     made = opened(answer)
     if not isinstance(made, Program):
         if not callable(made):
             raise Wrong(f"This takes a function of A and B; got {shown(made)}.")
         made = program(made, g.A, g.B, mesh=g.mesh)
     check_mesh(made.mesh, g.mesh)
-    if list(map(_split_shape, made.arrays)) != [_split_shape(g.A), _split_shape(g.B)]:
+    # The names of the arguments are up to whoever writes the function.
+    given = [(array.shape, str(array.spec)) for array in made.arrays]
+    if given != [(array.shape, str(array.spec)) for array in (g.A, g.B)]:
         raise Wrong("The arguments have to stay as they are: A and B as given.")
-    result = _results(made)
-    shapes = [list(o.shape) for o in result]
+    results = [op for op in planned(made).ops if op.kind == "result"]
+    shapes = [list(op.shape) for op in results]
     if shapes != [[512, 2048]]:
         raise Wrong(
             f"Your function returns {joined(shapes) or 'nothing'}; A @ B is [512, 2048]."
         )
-    if not result[0].spec.equivalent(g.spec):
-        raise Wrong(f"The result is {result[0].spec}, not {g.spec}.")
-    _refuse_other_values(g, made)
-    return words.result_is(result[0].spec)
+    return Found(words.result_is(results[0].spec), spec=results[0].spec, program=made)
 
 
-def _split_shape(array: ArraySpec) -> tuple[tuple[int, ...], str]:
-    # The names of the arguments are up to whoever writes the function.
-    return array.shape, str(array.spec)
-
-
-def _refuse_other_values(g: Setup, made: Program) -> None:
-    """Refuses a function that computes anything but A @ B."""
+def _is_product(g: Setup, found: Found) -> bool:
+    """Whether a function computes A @ B."""
     rng = np.random.default_rng(0)
     a = rng.standard_normal(g.A.shape).astype("float32")
     b = rng.standard_normal(g.B.shape).astype("float32")
     # On one device no sharding can change the values.
-    report = run(made.replace(mesh=make_mesh(U=1, V=1)), a, b)
+    report = run(found.program.replace(mesh=make_mesh(U=1, V=1)), a, b)
     if report.error is not None:
-        raise Wrong(
-            f"It does not run on one device: {shown(report.error.message, 200)}"
-        )
+        raise Wrong(words.does_not_compile(report.error.message))
     off = np.linalg.norm(np.asarray(report.outputs) - a @ b) / np.linalg.norm(a @ b)
-    if not off < 0.01:  # an accelerator may multiply in bfloat16
-        raise Wrong("The result has the right shape and sharding, but it is not A @ B.")
+    return bool(off < 0.01)  # an accelerator may multiply in bfloat16
 
 
-@exercise(
+exercise(
+    "compiler/pin-the-result",
+    lambda: Setup(
+        mesh=_XY,
+        A=_array("A", (512, 1024), "U"),
+        B=_array("B", (1024, 2048), "None, V"),
+        spec=Spec.parse("V, U"),
+    ),
+    _function,
+    (lambda g, f: f.spec.equivalent(g.spec), _is_product),
+    lambda g: _constrained,
+)
+
+
+def _by_way_of(g: Setup, answer: Any) -> Found:
+    between = read_layout(answer, g.x, g.mesh).spec
+    first = partitioned(_reshard(g, g.before, between))
+    second = partitioned(_reshard(g, between, g.after))
+    direct = sent_bytes(partitioned(_reshard(g, g.before, g.after)))
+    return _costs(f"{g.before} → {between} → {g.after}", first + second, direct=direct)
+
+
+exercise(
     "compiler/no-rematerialisation",
     lambda: Setup(
         mesh=_XY, x=_A.renamed("x"), before=Spec.parse("U"), after=Spec.parse("None, V")
     ),
-    lambda g: "P('U', 'V')",
+    _by_way_of,
+    (
+        lambda g, f: not any(c.rematerialises for c in f.collectives),
+        lambda g, f: f.sent < f.direct,
+    ),
+    "P('U', 'V')",
 )
-def _no_rematerialisation(g: Setup, answer: Any) -> str:
-    between = read_layout(answer, g.x, g.mesh).spec
-    some = partitioned(_reshard(g, g.before, between))
-    some += partitioned(_reshard(g, between, g.after))
-    direct = partitioned(_reshard(g, g.before, g.after))
-    if any(c.rematerialises for c in some):
-        raise Wrong(
-            f"By way of {between} there is a full rematerialisation: {moves(some)}."
-        )
-    does = words.by_way_of(between, sent_bytes(some), sent_bytes(direct))
-    if sent_bytes(some) >= sent_bytes(direct):
-        raise Wrong(f"{does} That is no less.")
-    return does
 
 
 # Lesson 8: one of its exercises is about a program.
@@ -665,21 +593,23 @@ def _mistaken() -> Setup:
     return Setup(mesh=_OUTER, program=made, array="w_out")
 
 
-@exercise("debugging/unasked-gather", _mistaken, lambda g: "P('inner', None)")
-def _unasked_gather(g: Setup, answer: Any) -> str:
+def _one_spec(g: Setup, answer: Any) -> Found:
     w_in, w_out, x = g.program.arrays
     made = opened(answer)
     if isinstance(made, Program):
-        check_mesh(made.mesh, g.mesh)
         others = {r.path: str(r.spec) for r in made.requests if r.path != w_out.name}
         if others != {a.name: str(a.spec) for a in (w_in, x)}:
             raise Wrong(f"Only {w_out.name} may change; the others are {others}.")
     found = read_layout(made, w_out, g.mesh)
-    if found.num_blocks == 1:
-        raise Wrong(f"{says(found)} It has to stay split.")
-    some = planned(
-        g.program.replace(arrays=(w_in, w_out.replace(spec=found.spec), x))
-    ).collectives
-    if _kinds(some) != ["all-reduce"]:
-        raise Wrong(words.array_needs("w_out", found, some))
-    return words.array_needs("w_out", found, some)
+    changed = g.program.replace(arrays=(w_in, w_out.replace(spec=found.spec), x))
+    some = planned(changed).collectives
+    return _costs(f"w_out as {found.spec}", some, layout=found)
+
+
+exercise(
+    "debugging/unasked-gather",
+    _mistaken,
+    _one_spec,
+    (lambda g, f: f.layout.num_blocks > 1, lambda g, f: f.kinds == ["all-reduce"]),
+    "P('inner', None)",
+)

@@ -1,8 +1,10 @@
-"""What an exercise is: what it gives, its words, and the function that grades answers.
+"""The exercises by name, and the one way in which answers are graded.
 
-Its words are Markdown beside the module of its grader, below a heading with its name:
-the task, hints as a list, after `>` why the solution is right, and after `~` what is
-said of numbers to which usual mistakes lead.
+An exercise is data: what it gives, how an answer is read, what has to hold of what is
+found, and one solution. Its words are Markdown in the files beside this one, below a
+heading with its name: the task, hints as a list, after `>` why the solution is right,
+and after `~` a sentence for each need that is not met (or for each number to which a
+usual mistake leads).
 """
 
 from __future__ import annotations
@@ -10,27 +12,22 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from textwrap import indent
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from shardviz.core.errors import ShardvizError
 from shardviz.core.format import joined, shown, suggestion
-from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.program.program import Program
 from shardviz.core.wording.exercises import LESSONS
 
-# The exercises by name, in the order in which their modules add them.
+# The exercises by name, in the order in which they were added.
 EXERCISES: dict[str, Exercise] = {}
-# Modules with exercises, in the order of the course.
 _MODULES = ("layouts", "programs")
 
 
@@ -41,8 +38,10 @@ class Wrong(Exception):
 class Setup(SimpleNamespace):
     """What an exercise gives, by name: `setup.mesh`.
 
-    >>> Setup(mesh=MeshSpec(("x",), (4,)))
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> Setup(mesh=make_mesh(x=4), devices=4)
     mesh = x=4
+    devices = 4
     """
 
     def __repr__(self) -> str:
@@ -63,15 +62,22 @@ def _shown(thing: Any) -> str:
     if isinstance(thing, Rules):
         return "".join(f"\n    {rule}" for rule in thing)
     if isinstance(thing, Program):
-        return "\n" + indent(source(thing.fn), "    ")
-    if isinstance(thing, (MeshSpec, Spec, Topology, str)):
-        return str(thing)
-    return repr(thing)
+        return "\n" + indent(inspect.getsource(thing.fn).strip(), "    ")
+    return str(thing)
 
 
-def source(function: Any) -> str:
-    """The code of a function."""
-    return inspect.getsource(function).strip()
+class Found(SimpleNamespace):
+    """What an answer leads to: a sentence on it, and facts that needs compare.
+
+    >>> str(Found("Two shards.", shards=2)), Found("Two shards.", shards=2).shards
+    ('Two shards.', 2)
+    """
+
+    def __init__(self, sentence: str, **facts: Any):
+        super().__init__(sentence=sentence, **facts)
+
+    def __str__(self) -> str:
+        return str(self.sentence)
 
 
 class Words(NamedTuple):
@@ -81,7 +87,7 @@ class Words(NamedTuple):
         task: what to do, in Markdown.
         hints: at most three, each saying more than the one before.
         why: why the solution is right.
-        slips: what is said of a number that a usual mistake leads to.
+        slips: what is said of a need that is not met, or of a usual mistake.
     """
 
     task: str
@@ -96,77 +102,87 @@ def read_words(text: str) -> Words:
     >>> read_words("Which?\\n\\n- Look.\\n- Again.\\n\\n> Because.\\n\\n~ no.").hints
     ('Look.', 'Again.')
     """
-    task, why = [], []
-    lists: dict[str, list[str]] = {"-": [], "~": []}
+    task: list[str] = []
+    marked: dict[str, list[str]] = {"-": [], "~": [], ">": []}
     for block in re.split(r"\n\s*\n", text.strip()):
         mark = block[:1]
-        if mark in lists:
-            # An entry may run over several lines; each begins with its mark.
-            for entry in re.split(rf"(?:^|\n){mark} ", block)[1:]:
-                lists[mark].append(" ".join(entry.split()))
-        elif mark == ">":
-            why.append(re.sub(r"^> ?", "", block, flags=re.MULTILINE))
-        else:
+        if mark not in marked:
             task.append(block)
-    return Words(
-        "\n\n".join(task),
-        tuple(lists["-"]),
-        " ".join(" ".join(why).split()),
-        tuple(lists["~"]),
-    )
+            continue
+        # An entry may run over several lines; each begins with its mark.
+        entries = re.split(rf"(?:^|\n){mark} ", block)[1:]
+        marked[mark] += [" ".join(entry.split()) for entry in entries]
+    hints, slips = tuple(marked["-"]), tuple(marked["~"])
+    return Words("\n\n".join(task), hints, " ".join(marked[">"]), slips)
 
 
 @cache
-def _words_beside(module: str) -> dict[str, str]:
-    """The Markdown beside a module, by heading `# subject/name`."""
-    path = Path(str(sys.modules[module].__file__)).with_suffix(".md")
-    parts = re.split(r"^# (\S+)$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    # What the pattern captures and what is between alternate, after the text before.
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+def _own_words() -> dict[str, str]:
+    """The Markdown of our own exercises, by heading `# subject/name`."""
+    texts = {}
+    for path in Path(__file__).parent.glob("*.md"):
+        parts = re.split(r"^# (\S+)$", path.read_text("utf-8"), flags=re.MULTILINE)
+        # Headings and what is below them alternate, after the text before the first.
+        texts.update(zip(parts[1::2], parts[2::2], strict=True))
+    return texts
 
 
 class Exercise(NamedTuple):
     """One exercise; made by `exercise`."""
 
-    name: str
     setup: Callable[[], Setup]
-    grade: Callable[[Setup, Any], str]
+    read: Callable[[Setup, Any], Any]
+    needs: Sequence[Callable[[Setup, Any], bool]]
     solve: Callable[[Setup], Any]
     words: Words
-
-
-Grade = TypeVar("Grade", bound=Callable[[Any, Any], str])
 
 
 def exercise(
     name: str,
     setup: Callable[[], Setup],
-    solve: Callable[[Setup], Any],
+    read: Callable[[Setup, Any], Any],
+    needs: Sequence[Callable[[Setup, Any], bool]],
+    solution: Any,
     words: str | None = None,
-) -> Callable[[Grade], Grade]:
-    """Makes an exercise of a function that grades an answer.
-
-    The function takes what is given and the answer. It returns what a right answer
-    does, in a sentence, and raises `Wrong` for any other.
+) -> None:
+    """Adds an exercise, in place of an older one of that name.
 
     Args:
-        name: its subject and its own name, `subject/name`. An older exercise of that
-            name is replaced.
+        name: its subject and its own name, `subject/name`.
         setup: makes what it gives.
-        solve: makes one right answer of what is given.
-        words: its Markdown; by default that below the heading `# subject/name` in the
-            file beside the module.
+        read: of what is given and an answer, what the answer leads to: a Found, or
+            another value whose text is a sentence. Raises `Wrong` for what it cannot
+            read.
+        needs: what has to hold of what is given and what was found, in order.
+        solution: one right answer, or a function that makes it of what is given.
+        words: its Markdown; by default that in the files of this folder.
     """
+    solve = solution
+    if not inspect.isfunction(solution):
 
-    def add(grade: Grade) -> Grade:
-        text = words
-        if text is None:
-            text = _words_beside(grade.__module__)[name]
-        EXERCISES[name] = Exercise(name, setup, grade, solve, read_words(text))
-        given.cache_clear()
-        return grade
+        def solve(given: Setup) -> Any:
+            return solution
 
-    return add
+    if words is None:
+        words = _own_words()[name]
+    EXERCISES[name] = Exercise(setup, read, needs, solve, read_words(words))
+    given.cache_clear()
+
+
+def grade(name: str, answer: Any) -> str:
+    """What a right answer does, in a sentence.
+
+    Raises:
+        Wrong, ShardvizError: for any other, with a hint.
+    """
+    one = find(name)
+    things = given(name)
+    found = one.read(things, answer)
+    # Needs are looked at in order: a later one may have to compile something.
+    for number, met in enumerate(one.needs):
+        if not met(things, found):
+            raise Wrong(f"{found} {one.words.slips[number]}")
+    return str(found)
 
 
 @cache
@@ -200,32 +216,30 @@ def subject_of(name: str) -> str:
     return name.partition("/")[0]
 
 
-def names_of(lesson: int | str | None) -> tuple[str, ...]:
+def names(lesson: int | str | None = None) -> tuple[str, ...]:
     """The names of all exercises, or of those of a lesson, in the order of the course.
+
+    Args:
+        lesson: the number of a lesson, from 1, or its subject, such as `"rules"`.
 
     Raises:
         ShardvizError: where there is no such lesson.
+
+    >>> names(lesson=1)[0], len(names()) > 30
+    ('arrays/eight-shards', True)
     """
     _load()
     # Subjects that a course added come after ours.
     subjects = list(dict.fromkeys([*LESSONS, *map(subject_of, EXERCISES)]))
     wanted = subjects
-    if lesson is not None:
-        wanted = [s for i, s in enumerate(subjects, 1) if _is(lesson, i, s)]
-    if not wanted:
+    if lesson in subjects:
+        wanted = [str(lesson)]
+    elif type(lesson) is int and 1 <= lesson <= len(subjects):  # True is no number
+        wanted = [subjects[lesson - 1]]
+    elif lesson is not None:
         known = joined(f"{i} {subject}" for i, subject in enumerate(subjects, 1))
         raise ShardvizError(f"There is no lesson {shown(lesson)}; there are {known}.")
-    names = [name for name in EXERCISES if subject_of(name) in wanted]
-    # By module, too: who imports one of them first changes no order.
-    places = {f"{__package__}.{module}": i for i, module in enumerate(_MODULES)}
-
-    def place(name: str) -> tuple[int, int]:
-        module = EXERCISES[name].grade.__module__
-        return wanted.index(subject_of(name)), places.get(module, len(places))
-
-    return tuple(sorted(names, key=place))
-
-
-def _is(lesson: Any, number: int, subject: str) -> bool:
-    # True is an int, and no number of a lesson.
-    return lesson == subject or (type(lesson) is int and lesson == number)
+    found: list[str] = []
+    for subject in wanted:
+        found += [name for name in EXERCISES if subject_of(name) == subject]
+    return tuple(found)

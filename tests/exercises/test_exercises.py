@@ -128,38 +128,11 @@ def test_an_answer_planted_in_a_lesson_is_found(tmp_path):
 
 #: What nobody would answer.
 ODD = (
-    *(
-        None,
-        True,
-        False,
-        -1,
-        7,
-        10**30,
-        1e300,
-        float("nan"),
-        2j,
-        "",
-        " ",
-        "x",
-        "P(",
-        "(((",
-        "a -> b",
-    ),
-    *("a -> b", "a[b] c[d]", "0x10", "1e999", "9" * 400, b"x", ..., object(), object, len),
-    *(slice(1), range(0), np.float32(1), np.array([]), np.zeros((2, 2)), np.array("x"), ast),
-    *(
-        [],
-        [None],
-        [1, 2],
-        ["x", "y"],
-        {"x": 1},
-        {1: 2},
-        {"a", "b"},
-        [["x"]],
-        (1, ("x",)),
-        lambda: 1,
-    ),
-)
+    None, True, -1, 7, 10**30, 1e300, float("nan"), 2j, "", "x", "P(", "(((", "a -> b",
+    "a[b] c[d]", "0x10", "1e999", "9" * 400, b"x", ..., object(), object, len, slice(1),
+    range(0), np.float32(1), np.array([]), np.zeros((2, 2)), np.array("x"), ast, [], [None],
+    [1, 2], ["x", "y"], {"x": 1}, {1: 2}, {"a", "b"}, [["x"]], (1, ("x",)), lambda: 1,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("lesson", range(1, 9))
@@ -181,36 +154,34 @@ def test_nothing_is_evaluated(tmp_path):
     assert not file.exists()
 
 
-@pytest.mark.parametrize("name", ["arrays/eightshards", "", None, 3, ["a"], object()])
+@pytest.mark.parametrize("name", ["arrays/eightshards", "", None, 3, ["a"]])
 def test_a_name_that_there_is_not_is_a_sentence(name):
-    found = exercises.check(name, 1)
-    assert not found.ok
+    assert not exercises.check(name, 1).ok
     with pytest.raises(sv.ShardvizError):
         exercises.task(name)
 
 
-def test_a_near_name_is_suggested_and_an_unknown_lesson_lists_them():
-    assert "Did you mean 'arrays/memory'?" in exercises.check("array/memory", 1).hint
-    for lesson in (0, 9, -1, "matmuls", True, 1.5):
-        with pytest.raises(sv.ShardvizError):
-            exercises.names(lesson)
+@pytest.mark.parametrize("lesson", [0, 9, -1, "matmuls", True, 1.5])
+def test_an_unknown_lesson_is_refused(lesson):
+    with pytest.raises(sv.ShardvizError):
+        exercises.names(lesson)
 
 
 def test_three_hints_then_the_solution_is_named():
-    name = "arrays/memory"
-    some = [exercises.hint(name) for _ in range(5)]
+    some = [exercises.hint("arrays/memory") for _ in range(5)]
     assert len(set(some[:3])) == 3
     assert some[3] == some[4]
     assert "solution('arrays/memory')" in some[3]
-    exercises.reset(name)
-    assert exercises.hint(name) == some[0]
-    assert exercises.hint("rules/two-rules") != some[1]
+    exercises.reset()
+    assert exercises.hint("arrays/memory") == some[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_exercise_has_three_hints_and_shows_what_it_gives(name):
     words = registry.find(name).words
     assert len(words.hints) == 3
+    # A need that is not met has a sentence.
+    assert len(words.slips) >= len(registry.find(name).needs)
     shown = exercises.task(name)
     assert words.task in shown
     assert all(thing in shown for thing in vars(exercises.setup(name)))
@@ -222,10 +193,10 @@ def test_an_unanswered_cell_is_not_right():
     assert exercises.check("arrays/memory", ...).hint == exercises.check("arrays/memory").hint
 
 
-def test_values_show_themselves_in_a_notebook_and_on_a_terminal():
+def test_values_show_themselves_in_a_notebook():
     found = exercises.check("rules/two-rules", "a<b -> x")
     bundle = found._repr_mimebundle_()
-    assert bundle["text/plain"] == repr(found) == sv.text(found, 1000).rstrip()
+    assert bundle["text/plain"] == repr(found)
     assert bundle["text/html"].startswith("<p><b>✗ rules/two-rules</b>: ")
     assert "a&lt;b" in bundle["text/html"]
     assert (
@@ -254,34 +225,21 @@ def test_the_estimate_is_what_the_partitioner_does_where_plans_grade():
 
 
 def test_a_course_adds_its_own_exercise():
-    @exercises.exercise(
+    exercises.exercise(
         "mine/first",
-        setup=lambda: exercises.Setup(mesh=sv.mesh(a=2)),
-        solve=lambda g: "a=2",
-        words="Which mesh?\n\n- Look.\n- Look\n  again.\n\n> Because.\n> Really.",
+        lambda: exercises.Setup(mesh=sv.mesh(a=2)),
+        lambda given, answer: exercises.Found(f"It is {answer}.", answer=answer),
+        (lambda given, found: found.answer == str(given.mesh),),
+        "a=2",
+        words="Which mesh?\n\n- Look.\n- Look\n  again.\n\n> Because.\n> Really.\n\n~ No.",
     )
-    def _first(given, answer):
-        if exercises.opened(answer) != "a=2":
-            raise exercises.Wrong(f"It is not {answer}.")
-        return "It is."
-
     assert exercises.check("mine/first", "a=2").ok
-    assert exercises.check("mine/first", "a=3").hint == "It is not a=3."
+    assert exercises.check("mine/first", "a=3").hint == "It is a=3. No."
     assert [exercises.hint("mine/first") for _ in range(2)] == ["Look.", "Look again."]
     assert exercises.solution("mine/first").why == "Because. Really."
     assert exercises.names("mine") == exercises.names(9) == ("mine/first",)
-    assert exercises.task("mine/first").startswith(
-        "**mine/first**\n\nWhich mesh?\n\n    mesh = a=2"
-    )
-
-
-def test_the_order_of_a_lesson_is_the_same_whatever_is_imported_first():
-    code = """
-import shardviz.exercises.programs
-from shardviz import exercises
-print(*exercises.names(8))
-"""
-    assert printed(code).split()[::4] == ["debugging/unmatched", "debugging/unasked-gather"]
+    start = "**mine/first**\n\nWhich mesh?\n\n    mesh = a=2"
+    assert exercises.task("mine/first").startswith(start)
 
 
 def test_layouts_are_graded_without_jax_and_programs_name_what_is_missing():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from shardviz.core.format import (
     bytes_text,
@@ -10,10 +10,8 @@ from shardviz.core.format import (
     joined,
     listed,
     plural,
-    seconds_text,
 )
 from shardviz.core.layout.layout import Layout
-from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.report import Collective
 
@@ -47,6 +45,7 @@ def says(layout: Layout) -> str:
     """What a layout does.
 
     >>> from shardviz.core.layout.layout import lay_out
+    >>> from shardviz.core.layout.mesh import MeshSpec
     >>> print(says(lay_out((8, 4), Spec.parse("x"), MeshSpec(("x", "y"), (4, 2)))))
     With P('x') each device holds a shard of [2, 4], 32 B, and 2 devices hold each shard.
     """
@@ -60,36 +59,17 @@ def says(layout: Layout) -> str:
     )
 
 
-def idle_axes(axes: Iterable[str]) -> str:
-    """Which mesh axes split nothing; empty where there are none."""
-    return clause("Nothing is split over {}.", listed(axes))
-
-
 def unknown_names(names: Iterable[str]) -> str:
     """Names in a table that no dimension has; empty where there are none."""
     return clause(" No dimension is called {}.", listed(sorted(names), "or"))
 
 
-def holds_rows(spec: Spec | None, device: int, rows: slice) -> str:
-    """Which rows a device holds."""
-    return f"With {spec} device {device} holds rows {rows.start} to {rows.stop - 1}"
-
-
-def same_coordinate(ids: Iterable[int], axis: str, device: int) -> str:
-    """Which devices are at the same place of an axis."""
-    return f"Devices {listed(sorted(ids))} are where {device} is along {axis}."
-
-
-def shard_on(mesh: MeshSpec, shape: Iterable[int]) -> str:
-    """The shard that every device of a mesh holds."""
-    return f"On {mesh} every shard is {list(shape)}."
-
-
-def becomes(name: str, spec: Spec | None, held: int | None = None) -> str:
-    """How an array is split, and what each device holds of it."""
-    if held is None:
-        return f"{name} becomes {spec}."
-    return f"{name} becomes {spec}, {bytes_text(held)} per device."
+def takes(path: str, spec: Spec | None, held: int, mesh: object, arrays: int) -> str:
+    """What one array or several take on a mesh; of several, the largest is named."""
+    size = f"{bytes_text(held)} per device"
+    if arrays == 1:
+        return f"{path} becomes {spec}, {size}."
+    return f"On {mesh} the arrays take {size} in all, most of it {path}, split {spec}."
 
 
 def read_as(name: str, linen: Spec | None, nnx: Spec | None) -> str:
@@ -97,45 +77,31 @@ def read_as(name: str, linen: Spec | None, nnx: Spec | None) -> str:
     return f"Read as linen, {name} becomes {linen}; read as nnx, {nnx}."
 
 
-def no_difference(name: str, spec: Spec | None, repeats: bool) -> str:
-    """Two readers of a table that split an array alike."""
-    # The two differ in which of several rules for a name they take.
-    why = "No name has two rules."
-    if repeats:
-        why = "Both decide alike here."
-    return f"Read as linen and as nnx, {name} becomes {spec}. {why}"
+def serves(batch: int, held: int, most: int) -> str:
+    """What a device holds while it serves so many sequences."""
+    return (
+        f"With {batch:,} sequences each device holds {bytes_text(held)} of"
+        f" {bytes_text(most)}."
+    )
 
 
-def at_least(seconds: float, flops: float) -> str:
-    """The least time of a step at the peak rate of a chip."""
-    return f"At least {seconds_text(seconds)}, at {flops / 1e12:.0f} TFLOP/s per chip."
+def is_right(amount: str) -> str:
+    """An amount that is the right one."""
+    return f"{amount} is right."
 
 
-def takes(what: str, held: int, mesh: MeshSpec | None = None) -> str:
-    """What each device holds of a model, without a full stop."""
-    where = "The"
-    if mesh is not None:
-        where = f"On {mesh} the"
-    return f"{where} {what} takes {bytes_text(held)} per device"
+def lists(names: Iterable[str]) -> str:
+    """The names that a right answer has."""
+    return f"That is right: {joined(sorted(names))}."
 
 
-def serves(batch: int, held: int) -> str:
-    """What a device holds while it serves so many sequences, without a full stop."""
-    return f"With {batch:,} sequences each device holds {bytes_text(held)}"
-
-
-def lists(paths: Iterable[str]) -> str:
-    """The arrays that a right answer names."""
-    return f"These are {listed(sorted(paths))}."
-
-
-def contract(failure: str) -> str:
-    """A test that finds the planted mistake."""
-    return f"It passes for the good audit, and fails for the bad one: {failure}"
+def contract(good: str, bad: str) -> str:
+    """What a test said of a good audit and of a bad one, empty where it passed."""
+    return f"Of the good audit it says {good or 'nothing'}, of the bad one {bad or 'nothing'}."
 
 
 def does_not_compile(message: str) -> str:
-    """Why a program has no plan or no compiled form."""
+    """Why a program has no plan, no compiled form, or no result."""
     return f"The program does not compile so: {' '.join(message.split())[:300]}"
 
 
@@ -153,62 +119,26 @@ def moves(some: Iterable[Collective]) -> str:
     return joined(phrases, limit=4) or "no collective"
 
 
-def product(spec: Spec) -> str:
-    """A product for which nothing moves."""
-    return f"The product is {spec}, and nothing moves."
-
-
-def pair_needs(a: Layout, b: Layout, some: Iterable[Collective]) -> str:
-    """The collectives of a product of two arrays."""
-    return f"A as {a.spec} and B as {b.spec} need {moves(some)}."
-
-
-def array_needs(name: str, layout: Layout, some: Iterable[Collective]) -> str:
-    """The collectives of a program in which one array is split so."""
-    return f"With {name} as {layout.spec} it needs {moves(some)}."
-
-
-def array_sends(
-    name: str, layout: Layout, sent: int, some: Iterable[Collective]
-) -> str:
-    """What each device sends where one array is split so."""
-    return (
-        f"With {name} as {layout.spec} each device sends {bytes_text(sent)}:"
-        f" {moves(some)}."
-    )
-
-
-def reshards(
-    before: Spec | None, after: Spec | None, some: Iterable[Collective]
-) -> str:
-    """The collectives between two specs of one array."""
-    return f"From {before} to {after} takes {moves(some)}."
-
-
-def sends(sent: float, collective: Collective) -> str:
-    """What each device sends in a collective."""
-    axes = joined(collective.mesh_axes)
-    return f"Each device sends {bytes_text(int(sent))} in the {collective.kind} over {axes}."
-
-
-def ring(seconds: float, size: int, rate: float) -> str:
-    """The least time around a ring, in both directions."""
-    return f"{seconds_text(seconds)}: {bytes_text(size)} both ways at {rate / 1e9:.0f} GB/s."
+def costs(head: str, some: Iterable[Collective], sent: int) -> str:
+    """The collectives that an answer takes, and what each device sends in them."""
+    text = f"{head}: {moves(some)}"
+    if sent:
+        text += f"; each device sends {bytes_text(sent)}"
+    return f"{text}."
 
 
 def inserts(some: Iterable[Collective]) -> str:
-    """The collectives that XLA's partitioner inserts, without a full stop."""
-    return f"The partitioner inserts {moves(some)}"
+    """The collectives that XLA's partitioner inserts."""
+    return f"The partitioner inserts {moves(some)}."
 
 
-def experts_stay(some: Iterable[Collective]) -> str:
-    """Expert parallelism: the experts stay, and tokens move."""
-    return f"Every device holds two experts; the tokens move by {moves(some)}."
-
-
-def came_from(name: str) -> str:
-    """The argument that an axis came from."""
-    return f"It came from {name}."
+def shards(layouts: Mapping[str, Layout]) -> str:
+    """In how many shards every array is, and of which shape."""
+    parts = []
+    for name, layout in layouts.items():
+        count = plural(layout.num_blocks, "shard")
+        parts.append(f"{name} is in {count} of {list(layout.shard_shape)}")
+    return f"{joined(parts)}."
 
 
 def result_is(spec: Spec, rows: int | None = None) -> str:
@@ -217,11 +147,3 @@ def result_is(spec: Spec, rows: int | None = None) -> str:
     if rows is not None:
         where = f"With {rows:,} rows the"
     return f"{where} result is {spec}."
-
-
-def by_way_of(spec: Spec | None, sent: int, direct: int) -> str:
-    """What a constraint in between saves."""
-    return (
-        f"By way of {spec} each device sends {bytes_text(sent)} instead of"
-        f" {bytes_text(direct)}."
-    )
