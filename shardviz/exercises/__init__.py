@@ -24,25 +24,21 @@ from shardviz.core.errors import ShardvizError
 from shardviz.core.format import shown
 from shardviz.core.wording.exercises import LESSONS, no_more_hints, task_end
 from shardviz.exercises.registry import (
-    Found,
     Setup,
     Wrong,
-    exercise,
+    add,
     find,
-    grade,
     names,
     subject_of,
 )
 
 __all__ = [
     "Check",
-    "Found",
     "Setup",
     "Solution",
     "Text",
-    "Wrong",
+    "add",
     "check",
-    "exercise",
     "hint",
     "names",
     "reset",
@@ -165,7 +161,7 @@ def task(name: str) -> Text:
         number = list(LESSONS).index(subject) + 1
         lesson = f" (lesson {number}: {LESSONS[subject]})"
     things = indent(repr(one.setup()), "    ")
-    parts = [f"**{name}**{lesson}", one.words.task, things, task_end(name)]
+    parts = [f"**{name}**{lesson}", one.task, things, task_end(name)]
     return Text("\n\n".join(parts))
 
 
@@ -197,9 +193,10 @@ def check(name: str, answer: Any = ...) -> Check:
     True
     """
     try:
-        if answer is ... and find(name):
+        one = find(name)
+        if answer is ...:
             raise Wrong("Put your answer in place of the dots.")
-        return Check(name, True, does=grade(name, answer))
+        return Check(name, True, does=one.grade(answer))
     except (Wrong, ShardvizError) as problem:
         hint = str(problem)
     except Exception as error:  # noqa: BLE001  the answer may be a function, which is called
@@ -220,7 +217,7 @@ def hint(name: str) -> Text:
     >>> print(hint("arrays/memory"))
     Which of the axes split `q`, and which do not?
     """
-    hints, number = find(name).words.hints, _SHOWN[name]
+    hints, number = find(name).hints, _SHOWN[name]
     if number < len(hints):
         _SHOWN[name] += 1
         return Text(hints[number])
@@ -238,7 +235,7 @@ def solution(name: str) -> Solution:
     width -> y
     """
     one = find(name)
-    return Solution(name, one.solve(one.setup()), one.words.why)
+    return Solution(name, one.solution(), one.why)
 
 
 def reset() -> None:

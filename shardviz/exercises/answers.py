@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -80,9 +80,9 @@ def read_spec(answer: Any, array: ArraySpec, mesh: MeshSpec) -> Spec:
         return _spec_in(answer, array.name, mesh)
     # An array or a ShapeDtypeStruct of jax has a sharding; a NamedSharding is one.
     answer = getattr(answer, "sharding", answer)
-    if isinstance(answer, ArraySpec) and answer.spec is not None:
-        return answer.spec
-    if isinstance(answer, (Layout, Resolution)) or _is_named(answer):
+    if isinstance(answer, ArraySpec):
+        answer = answer.spec
+    elif isinstance(answer, (Layout, Resolution)) or _is_named(answer):
         if answer.mesh is not None:
             check_mesh(as_mesh(answer.mesh), mesh)
         answer = answer.spec
@@ -198,38 +198,6 @@ def amount_text(value: float, unit: str) -> str:
     return seconds_text(value)
 
 
-def compare(
-    value: float,
-    right: float,
-    unit: str,
-    slips: Iterable[tuple[str, float]],
-    tolerance: float,
-) -> str:
-    """Refuses a number that is not the right one; returns it as text.
-
-    Args:
-        value: the number in the answer.
-        right: the right one.
-        slips: the numbers to which usual mistakes lead, each after its sentence.
-        tolerance: how far it may be off, as a part of the right one.
-
-    Raises:
-        Wrong: where it is another number.
-    """
-    amount = amount_text(value, unit)
-    if math.isclose(value, right, rel_tol=tolerance):
-        return amount
-    for sentence, slip in slips:
-        if slip != right and math.isclose(value, slip, rel_tol=max(tolerance, 1e-6)):
-            raise Wrong(f"{amount}: {sentence}")
-    # Such as MiB for bytes, or milliseconds for seconds.
-    if not right / 500 < value < right * 500:
-        raise Wrong(f"{amount} is off by hundreds of times. Is its unit right?")
-    if value > right:
-        raise Wrong(f"{amount} is too much.")
-    raise Wrong(f"{amount} is too little.")
-
-
 def read_names(answer: Any, known: Iterable[str], what: str) -> set[str]:
     """Names, paths or ids: text with commas between them, or values that have one.
 
@@ -264,7 +232,7 @@ def _name(value: Any) -> str | None:
     return None
 
 
-def same_names(names: set[str], right: Sequence[str]) -> None:
+def same_names(names: set[str], right: Collection[str]) -> None:
     """Refuses names that are not the right ones.
 
     Raises:

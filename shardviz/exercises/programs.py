@@ -1,7 +1,7 @@
-"""Exercises on programs, which are planned or compiled (lessons 3 to 6, and one of
-lesson 8).
+"""Answers on programs, which are planned or compiled (lessons 3 to 6, and one of lesson
+8).
 
-Their words are in `programs.md`. Where plans may differ from XLA's partitioner, it
+The exercises are in `programs.md`. Where plans may differ from XLA's partitioner, it
 decides.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property, lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -39,15 +39,9 @@ from shardviz.exercises.answers import (
     read_number,
     read_table,
 )
-from shardviz.exercises.layouts import GIB, MIB, named, number
-from shardviz.exercises.registry import Found, Setup, Wrong, exercise
+from shardviz.exercises.layouts import names_kind, number_kind
+from shardviz.exercises.registry import MAKERS, Found, Setup, Wrong, kind
 from shardviz.gallery import programs, puzzles
-
-
-def _array(name: str, shape: tuple[int, ...], spec: str | None = None) -> ArraySpec:
-    if spec is None:
-        return ArraySpec(name, shape)
-    return ArraySpec(name, shape, spec=Spec.parse(spec))
 
 
 def read_pair(
@@ -143,106 +137,64 @@ def sent_bytes(collectives: Iterable[Collective]) -> int:
 
 
 def _costs(head: str, some: Iterable[Collective], **facts: Any) -> Found:
-    """Found: the collectives that an answer takes, their kinds, and what is sent."""
+    """Found: the collectives that an answer takes, and what each device sends in them."""
     some = tuple(some)
-    kinds, sent = [c.kind for c in some], sent_bytes(some)
-    said = words.costs(head, some, sent)
-    return Found(said, collectives=some, kinds=kinds, sent=sent, **facts)
+    sent = sent_bytes(some)
+    facts |= {"collectives": _kinds(some), "sent": sent}
+    return Found(words.costs(head, some, sent), facts)
+
+
+def _kinds(some: Iterable[Collective]) -> str:
+    return ", ".join(c.kind for c in some) or "none"
 
 
 # Lesson 3: the cases of a sharded matmul.
-
-_XY = make_mesh(U=4, V=2)
-_A, _B = _array("A", (512, 1024)), _array("B", (1024, 2048))
 
 
 def _matmul(a: Any, b: Any) -> Any:
     return a @ b
 
 
-def _product(one: Layout | ArraySpec, two: Layout | ArraySpec) -> Program:
+def _product(g: Setup, one: Layout | ArraySpec, two: Layout | ArraySpec) -> Program:
     """The program of A times B, split as they are."""
-    a, b = _array("A", one.shape, str(one.spec)), _array("B", two.shape, str(two.spec))
-    return _program(_matmul, a, b)
+    a = ArraySpec("A", one.shape, spec=one.spec)
+    return _program(_matmul, g.mesh, a, ArraySpec("B", two.shape, spec=two.spec))
 
 
 # One function and equal arrays are one program, whose plan is kept.
 @lru_cache(maxsize=256)
-def _program(function: Any, *arrays: ArraySpec, out: Spec | None = None) -> Program:
-    return Program(function, arrays, _XY, out_specs=out)
+def _program(
+    function: Any, mesh: MeshSpec, *arrays: ArraySpec, out: Spec | None = None
+) -> Program:
+    return Program(function, arrays, mesh, out_specs=out)
 
 
-def _pair(g: Setup, answer: Any) -> Found:
-    """Found: the plan of a product of two arrays that are split so."""
+@kind("factors")
+def _factors(g: Setup, answer: Any, of: str) -> Found:
     a, b = read_pair(answer, (g.A, g.B), g.mesh)
-    plan = planned(_product(a, b))
+    plan = planned(_product(g, a, b))
     # Of the operation: its result could still be resharded afterwards.
     out = lay_out((a.shape[0], b.shape[1]), plan.op("dot_general").spec, g.mesh)
-    return _costs(f"A as {a.spec}, B as {b.spec}", plan.collectives, a=a, b=b, out=out)
+    return _costs(
+        f"A as {a.spec}, B as {b.spec}",
+        plan.collectives,
+        shards=min(a.num_blocks, b.num_blocks),
+        replicas=max(a.replicas, b.replicas),
+        results=out.num_blocks,
+    )
 
 
-exercise(
-    "matmul/nothing-moves",
-    lambda: Setup(mesh=_XY, A=_A, B=_B),
-    _pair,
-    (
-        lambda g, f: min(f.a.num_blocks, f.b.num_blocks) > 1,
-        lambda g, f: not f.collectives,
-        lambda g, f: f.out.num_blocks == g.mesh.size,
-    ),
-    "A[I_U, J] B[J, K_V]",
-)
-
-exercise(
-    "matmul/one-all-reduce",
-    lambda: Setup(mesh=_XY, A=_A, B=_B),
-    _pair,
-    (
-        lambda g, f: f.a.replicas == f.b.replicas == 1,
-        lambda g, f: f.kinds == ["all-reduce"],
-    ),
-    "A[I, J_UV] B[J_UV, K]",
-)
-
-
-def _times_b(g: Setup, answer: Any) -> Found:
+@kind("factor")
+def _factor(g: Setup, answer: Any, of: str) -> Found:
     a = read_layout(answer, g.A, g.mesh)
-    return _costs(f"A as {a.spec}", partitioned(_product(a, g.B)), a=a)
+    some = partitioned(_product(g, a, g.B))
+    return _costs(f"A as {a.spec}", some, shards=a.num_blocks)
 
 
-exercise(
-    "matmul/move-the-small-one",
-    lambda: Setup(
-        mesh=_XY,
-        A=_array("A", (8, 8192)),
-        B=_array("B", (8192, 8192), "U, V"),
-        most=MIB,
-    ),
-    _times_b,
-    (lambda g, f: f.a.num_blocks > 1, lambda g, f: f.sent <= g.most),
-    "P(None, 'U')",
-)
-
-
-def _summed(g: Setup) -> Collective:
-    (one,) = planned(_product(g.A, g.B)).collectives
-    return one
-
-
-number(
-    "matmul/sent-bytes",
-    lambda: Setup(
-        mesh=_XY, A=_array("A", (512, 1024), "V, U"), B=_array("B", (1024, 2048), "U")
-    ),
+number_kind(
+    "bytes sent",
     "bytes",
-    lambda g: _summed(g).sent_in_all,
-    lambda g, right: (
-        _summed(g).bytes_per_device,  # what the collective gives, not what is sent
-        right / 2,  # once around the ring
-        2 * _summed(g).bytes_per_device,  # with a device's own part
-        2 * right,  # for a product that is not split along I
-        right * g.mesh.size,  # what all devices send
-    ),
+    lambda g: sent_bytes(planned(_product(g, g.A, g.B)).collectives),
 )
 
 
@@ -254,44 +206,20 @@ def _same(x: Any) -> Any:
 
 
 def _reshard(g: Setup, before: Spec | None, after: Spec | None) -> Program:
-    return _program(_same, g.x.replace(spec=before), out=after)
+    return _program(_same, g.mesh, g.x.replace(spec=before), out=after)
 
 
-def _before_and_after(g: Setup, answer: Any) -> Found:
+@kind("reshard", lambda g: ("P('U', None)", "P(None, 'U')"))
+def _before_and_after(g: Setup, answer: Any, of: str) -> Found:
     arrays = g.x.renamed("before"), g.x.renamed("after")
     before, after = read_pair(answer, arrays, g.mesh)
     plan = planned(_reshard(g, before.spec, after.spec))
     return _costs(f"{before.spec} → {after.spec}", plan.collectives)
 
 
-exercise(
-    "collectives/one-all-to-all",
-    lambda: Setup(mesh=_XY, x=_A.renamed("x")),
-    _before_and_after,
-    (lambda g, f: f.kinds == ["all-to-all"],),
-    ("P('U', None)", "P(None, 'U')"),
-)
-
-
-def _reduced(g: Setup) -> float:
+def _all_reduced(g: Setup) -> float:
     size, devices = g.gradient.bytes, g.devices
     return Collective("all-reduce", ("data",), size, group_size=devices).sent_bytes or 0
-
-
-number(
-    "collectives/all-reduce-sends",
-    lambda: Setup(gradient=_array("gradient", (4096, 4096)), devices=8),
-    "bytes",
-    _reduced,
-    lambda g, right: (
-        g.gradient.bytes,  # the gradient itself
-        right / 2,  # a reduce-scatter alone
-        2 * g.gradient.bytes,  # with a device's own part
-        (g.devices - 1) * g.gradient.bytes,  # everything to all others
-        g.gradient.bytes / g.devices,  # one part, sent once
-        right * g.devices,  # what all devices send
-    ),
-)
 
 
 def _ring_seconds(g: Setup) -> float:
@@ -301,168 +229,102 @@ def _ring_seconds(g: Setup) -> float:
     return max(seconds or 0.0 for seconds in use.times(g.bytes).values())
 
 
-number(
-    "collectives/ring-seconds",
-    lambda: Setup(
-        topology=Topology.parse("tpu:v5e:16x16"),
-        mesh=make_mesh(y=16, x=16),
-        axis="x",
-        bytes=GIB,
-    ),
-    "seconds",
-    _ring_seconds,
-    lambda g, right: (
-        2 * right,  # one way around only
-        right / 2,  # over the links of both axes
-        GIB / g.topology.chip.hbm_bandwidth,  # through memory
-        8 * right,  # bits for bytes
-        g.bytes / 16 / g.topology.chip.link_bandwidth,  # one step of the ring
-    ),
-    0.08,
-)
+number_kind("all-reduce bytes", "bytes", _all_reduced)
+number_kind("ring seconds", "seconds", _ring_seconds, 0.08)
 
 
-def _slice(g: Setup, answer: Any) -> Found:
+@kind("topology")
+def _slice(g: Setup, answer: Any, of: str) -> Found:
     if isinstance(answer, Target):
         answer = answer.topology or answer.name
     if not isinstance(answer, Topology):
         answer = Topology.parse(answer)
-    return Found(f"{answer}: {answer.words()}", topology=answer)
-
-
-exercise(
-    "collectives/all-rings",
-    lambda: Setup(chips=192),
-    _slice,
-    (
-        lambda g, f: f.topology.chip.platform == "tpu" and f.topology.slices == 1,
-        lambda g, f: f.topology.chips == g.chips,
-        lambda g, f: all(f.topology.wraps),
-    ),
-    "tpu:v5p:4x4x12",
-)
+    facts = {
+        "platform": answer.chip.platform,
+        "slices": answer.slices,
+        "found chips": answer.chips,
+        "rings": all(answer.wraps),
+    }
+    return Found(f"{answer}: {answer.words()}", facts)
 
 
 # Lesson 5: kinds of parallelism. The mesh has other axis names than the lessons.
 
-_OUTER = make_mesh(outer=4, inner=2)
+
+def _known(g: Setup, name: str) -> Program:
+    return programs.known_program(name).replace(mesh=g.mesh, rules=None)
 
 
-def _known(name: str, registry: Any = programs) -> Setup:
-    made = registry.get(name).replace(mesh=_OUTER, rules=None)
-    return Setup(mesh=_OUTER, program=made, arrays=made.arrays)
+MAKERS["program"] = _known
+MAKERS["arrays"] = lambda g, words: g.program.arrays
 
 
-class _Ruled:
-    """A program under the rules of an answer: layouts by name, and collectives."""
+@kind("program rules")
+def _under(g: Setup, answer: Any, of: str) -> Found:
+    made = g.program.replace(rules=read_table(answer, g.mesh))
+    for problem in made.problems:
+        raise Wrong(problem)
+    layouts = {}
+    for row in made.requests:
+        assert row.layout is not None  # there are no problems
+        layouts[row.path] = row.layout
+    weights = layouts["w_in"], layouts["w_out"]
+    counts = [layout.num_blocks for layout in (*weights, layouts["x"])]
 
-    def __init__(self, made: Program):
-        for problem in made.problems:
-            raise Wrong(problem)
-        self.program, self.layouts = made, {r.path: r.layout for r in made.requests}
+    compiled: list[tuple[Collective, ...]] = []
 
-    @cached_property
-    def collectives(self) -> tuple[Collective, ...]:
-        return partitioned(self.program)
+    def seen_in(count: Callable[[Iterable[Collective]], Any]) -> Any:
+        compiled[:] = [partitioned(made)]
+        return count(compiled[0])
 
-    @property
-    def kinds(self) -> list[str]:
-        return [c.kind for c in self.collectives]
-
-    @property
-    def gathered(self) -> set[str]:
-        """The arguments that are gathered; of other values XLA may do as it likes."""
-        names = set()
-        for c in self.collectives:
-            if c.kind == "all-gather" and c.operand and c.operand.is_argument:
-                names.add(c.operand.name)
-        return names
-
-    def __str__(self) -> str:
+    def said() -> str:
         # Compiling takes a second, and nobody needs it where the shards are wrong.
-        if "collectives" in vars(self):
-            return words.inserts(self.collectives)
-        return words.shards(self.layouts)
+        if compiled:
+            return words.inserts(compiled[0])
+        return words.shards(layouts)
+
+    facts: dict[str, Any] = {
+        "shards": min(counts),
+        "bytes of w_in": weights[0].bytes_per_device,
+        "weights": ["w_in", "w_out"],
+    }
+    for name, layout in layouts.items():
+        facts[name] = list(layout.block_counts)
+    for name, count in _COUNTED.items():
+        facts[name] = partial(seen_in, count)
+    return Found(said, facts)
 
 
-def _under(g: Setup, answer: Any) -> _Ruled:
-    return _Ruled(g.program.replace(rules=read_table(answer, g.mesh)))
+def _gathered(some: Iterable[Collective]) -> list[str]:
+    """The arguments that are gathered; of other values XLA may do as it likes."""
+    names = []
+    for c in some:
+        if c.kind == "all-gather" and c.operand and c.operand.is_argument:
+            names.append(c.operand.name)
+    return names
 
 
-def _in_shards(most: int, *names: str, least: int = 0) -> Callable[[Setup, Any], bool]:
-    """Whether each of these arrays is in so many shards, or `least` to `most`."""
-
-    def met(g: Setup, found: _Ruled) -> bool:
-        counts = [found.layouts[name].num_blocks for name in names]
-        return min(counts) >= (least or most) and max(counts) <= most
-
-    return met
+def _largest_gather(some: Iterable[Collective]) -> int:
+    sizes = [c.bytes_per_device for c in some if c.kind == "all-gather"]
+    return max(sizes, default=0)
 
 
-exercise(
-    "parallelism/data",
-    lambda: _known("MLP, gradient"),
-    _under,
-    (
-        _in_shards(1, "w_in", "w_out"),
-        lambda g, f: f.layouts["x"].block_counts == (8, 1),
-        # One for each weight, or one for both together.
-        lambda g, f: set(f.kinds) == {"all-reduce"},
-    ),
-    "batch -> (outer, inner)",
-)
-
-exercise(
-    "parallelism/tensor",
-    lambda: _known("MLP"),
-    _under,
-    (
-        _in_shards(8, "w_in", "w_out", "x", least=2),
-        lambda g, f: f.kinds == ["all-reduce"],
-    ),
-    "batch -> outer\nmlp -> inner",
-)
-
-exercise(
-    "parallelism/fsdp",
-    lambda: _known("fsdp, gradient", puzzles),
-    _under,
-    (
-        _in_shards(8, "w_in", "w_out", "x"),
-        lambda g, f: f.gathered and f.gathered <= {"w_in", "w_out"},
-    ),
-    "batch -> (outer, inner)\nembed -> (outer, inner)",
-)
-
-
-def _experts_stay(g: Setup, found: _Ruled) -> bool:
-    # Tokens are small: what is larger than two experts gathers weights.
-    most = found.layouts["w_in"].bytes_per_device
-    gathers = [c for c in found.collectives if c.kind == "all-gather"]
-    return all(c.bytes_per_device <= most for c in gathers)
-
-
-exercise(
-    "parallelism/experts",
-    lambda: _known("mixture of experts"),
-    _under,
-    (
-        lambda g, f: f.layouts["w_in"].block_counts == (8, 1, 1),
-        lambda g, f: f.layouts["w_out"].block_counts == (8, 1, 1),
-        _experts_stay,
-    ),
-    "expert -> (outer, inner)",
-)
+# What is compared of the collectives of a compiled program.
+_COUNTED: dict[str, Callable[[Iterable[Collective]], Any]] = {
+    "collectives": _kinds,
+    "distinct collectives": lambda some: ", ".join(sorted({c.kind for c in some})),
+    "gathered": _gathered,
+    "largest gather": _largest_gather,
+}
 
 
 # Lesson 6: what the compiler decides.
 
 
-def _transformer() -> Setup:
-    table = Rules.parse("batch -> outer\nheads -> inner\nmlp -> inner")
-    made = programs.get("transformer block").replace(mesh=_OUTER, rules=table)
-    line = "mixed = jnp.einsum('bhqk,bkhd->bqhd', weights, v)"
-    return Setup(program=made, line=line, axis="inner")
+def _block(g: Setup, name: str) -> Program:
+    table = Rules.of(("batch", "outer"), ("heads", "inner"), ("mlp", "inner"))
+    mesh = make_mesh(outer=4, inner=2)
+    return programs.known_program(name).replace(mesh=mesh, rules=table)
 
 
 def _mixed_origin(g: Setup) -> list[str]:
@@ -472,35 +334,27 @@ def _mixed_origin(g: Setup) -> list[str]:
     return [mixed.origins[g.axis].name]
 
 
-named(
-    "compiler/origin",
-    _transformer,
-    "The arguments",
-    lambda g: [array.name for array in g.program.arrays],
-    _mixed_origin,
-)
+def _arguments(g: Setup) -> list[str]:
+    return [array.name for array in g.program.arrays]
 
 
-def _rows(g: Setup, answer: Any) -> Found:
+MAKERS["block"] = _block
+names_kind("origin", "The arguments", _arguments, _mixed_origin)
+
+
+@kind("rows")
+def _rows(g: Setup, answer: Any, of: str) -> Found:
     shape = getattr(answer, "shape", answer)
     if isinstance(shape, (list, tuple)) and len(shape) == 2 and shape[1] == g.columns:
         answer = shape[0]
     count, (low, high) = read_number(answer, "rows"), g.between
     if count % 1 or not low <= count <= high:
         raise Wrong(f"The rows are {low} to {high}; got {shown(answer)}.")
-    x = _array("x", (int(count), g.columns), "None, None")
+    x = ArraySpec("x", (int(count), g.columns), spec=Spec.parse("None, None"))
     made = puzzles.get("a constraint that replicates").replace(arrays=(x,))
     spec = planned(made).op("output").spec
-    return Found(words.result_is(spec, int(count)), spec=spec)
-
-
-exercise(
-    "compiler/rows",
-    lambda: Setup(mesh=make_mesh(data=4, model=2), columns=16, between=(1001, 1040)),
-    _rows,
-    (lambda g, f: f.spec.axes == ("data",),),
-    1024,
-)
+    axes = ", ".join(spec.axes)
+    return Found(words.result_is(spec, int(count)), {"axes": axes})
 
 
 def _constrained(a: Any, b: Any) -> Any:
@@ -509,7 +363,8 @@ def _constrained(a: Any, b: Any) -> Any:
     return jax.lax.with_sharding_constraint(a @ b, jax.sharding.PartitionSpec("V", "U"))
 
 
-def _function(g: Setup, answer: Any) -> Found:
+@kind("function", lambda g: _constrained)
+def _function(g: Setup, answer: Any, of: str) -> Found:
     made = opened(answer)
     if not isinstance(made, Program):
         if not callable(made):
@@ -526,74 +381,59 @@ def _function(g: Setup, answer: Any) -> Found:
         raise Wrong(
             f"Your function returns {joined(shapes) or 'nothing'}; A @ B is [512, 2048]."
         )
-    return Found(words.result_is(results[0].spec), spec=results[0].spec, program=made)
+    spec = results[0].spec
+    facts = {
+        "as asked": spec.equivalent(g.spec),
+        "a product": lambda: _is_product(g, made),
+    }
+    return Found(words.result_is(spec), facts)
 
 
-def _is_product(g: Setup, found: Found) -> bool:
+def _is_product(g: Setup, made: Program) -> bool:
     """Whether a function computes A @ B."""
     rng = np.random.default_rng(0)
     a = rng.standard_normal(g.A.shape).astype("float32")
     b = rng.standard_normal(g.B.shape).astype("float32")
     # On one device no sharding can change the values.
-    report = run(found.program.replace(mesh=make_mesh(U=1, V=1)), a, b)
+    report = run(made.replace(mesh=make_mesh(U=1, V=1)), a, b)
     if report.error is not None:
         raise Wrong(words.does_not_compile(report.error.message))
     off = np.linalg.norm(np.asarray(report.outputs) - a @ b) / np.linalg.norm(a @ b)
     return bool(off < 0.01)  # an accelerator may multiply in bfloat16
 
 
-exercise(
-    "compiler/pin-the-result",
-    lambda: Setup(
-        mesh=_XY,
-        A=_array("A", (512, 1024), "U"),
-        B=_array("B", (1024, 2048), "None, V"),
-        spec=Spec.parse("V, U"),
-    ),
-    _function,
-    (lambda g, f: f.spec.equivalent(g.spec), _is_product),
-    lambda g: _constrained,
-)
-
-
-def _by_way_of(g: Setup, answer: Any) -> Found:
+@kind("spec between")
+def _between(g: Setup, answer: Any, of: str) -> Found:
     between = read_layout(answer, g.x, g.mesh).spec
-    first = partitioned(_reshard(g, g.before, between))
-    second = partitioned(_reshard(g, between, g.after))
-    direct = sent_bytes(partitioned(_reshard(g, g.before, g.after)))
-    return _costs(f"{g.before} → {between} → {g.after}", first + second, direct=direct)
-
-
-exercise(
-    "compiler/no-rematerialisation",
-    lambda: Setup(
-        mesh=_XY, x=_A.renamed("x"), before=Spec.parse("U"), after=Spec.parse("None, V")
-    ),
-    _by_way_of,
-    (
-        lambda g, f: not any(c.rematerialises for c in f.collectives),
-        lambda g, f: f.sent < f.direct,
-    ),
-    "P('U', 'V')",
-)
+    some = partitioned(_reshard(g, g.before, between))
+    some += partitioned(_reshard(g, between, g.after))
+    return _costs(
+        f"{g.before} → {between} → {g.after}",
+        some,
+        rematerialised=any(c.rematerialises for c in some),
+        direct=sent_bytes(partitioned(_reshard(g, g.before, g.after))),
+    )
 
 
 # Lesson 8: one of its exercises is about a program.
 
 
-def _mistaken() -> Setup:
+def _mistaken(g: Setup, name: str) -> Program:
     specs = {"w_in": "None, inner", "w_out": "None, inner", "x": "outer"}
-    made = programs.get("MLP")
+    made = programs.get(name)
     arrays = []
     for array in made.arrays:
         # Specs of their own, so that no rule has to be found.
         spec = Spec.parse(specs[array.name])
         arrays.append(array.replace(logical=None, spec=spec))
-    made = made.replace(mesh=_OUTER, rules=None, arrays=tuple(arrays))
-    return Setup(mesh=_OUTER, program=made, array="w_out")
+    return made.replace(mesh=g.mesh, rules=None, arrays=tuple(arrays))
 
 
-def _one_spec(g: Setup, answer: Any) -> Found:
+MAKERS["mistaken"] = _mistaken
+
+
+@kind("spec in program")
+def _one_spec(g: Setup, answer: Any, of: str) -> Found:
     w_in, w_out, x = g.program.arrays
     made = opened(answer)
     if isinstance(made, Program):
@@ -603,13 +443,4 @@ def _one_spec(g: Setup, answer: Any) -> Found:
     found = read_layout(made, w_out, g.mesh)
     changed = g.program.replace(arrays=(w_in, w_out.replace(spec=found.spec), x))
     some = planned(changed).collectives
-    return _costs(f"w_out as {found.spec}", some, layout=found)
-
-
-exercise(
-    "debugging/unasked-gather",
-    _mistaken,
-    _one_spec,
-    (lambda g, f: f.layout.num_blocks > 1, lambda g, f: f.kinds == ["all-reduce"]),
-    "P('inner', None)",
-)
+    return _costs(f"w_out as {found.spec}", some, shards=found.num_blocks)

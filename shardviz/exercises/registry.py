@@ -1,33 +1,51 @@
 """The exercises by name, and the one way in which answers are graded.
 
-An exercise is data: what it gives, how an answer is read, what has to hold of what is
-found, and one solution. Its words are Markdown in the files beside this one, below a
-heading with its name: the task, hints as a list, after `>` why the solution is right,
-and after `~` a sentence for each need that is not met (or for each number to which a
-usual mistake leads).
+An exercise is text, in the files of Markdown beside this one, below a heading with its
+name. An indented block says what it gives, how an answer is read, and one solution:
+
+    mesh = host=4, chip=2
+    x = bf16[4096, 1024], named batch embed
+    answer: spec of x
+    solution: (host, chip)
+
+The task follows, then hints as a list, and after `>` why the solution is right. After
+`~` is what has to hold of what an answer leads to, and what is said where it does not:
+
+    ~ replicas = 1: An axis of the mesh splits nothing.
+
+or, where the answer is a number, how many times the right one a usual mistake makes it:
+
+    ~ × 1/2: that counts one direction only.
+
+The ways to read an answer are functions, which say what there is to compare.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
+import operator
 import re
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache, cached_property
 from pathlib import Path
 from textwrap import indent
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from shardviz.core.errors import ShardvizError
 from shardviz.core.format import joined, shown, suggestion
-from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.array_spec import ArraySpec, read_names, read_shape
+from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.program.program import Program
 from shardviz.core.wording.exercises import LESSONS
 
-# The exercises by name, in the order in which they were added.
-EXERCISES: dict[str, Exercise] = {}
 _MODULES = ("layouts", "programs")
 
 
@@ -38,7 +56,6 @@ class Wrong(Exception):
 class Setup(SimpleNamespace):
     """What an exercise gives, by name: `setup.mesh`.
 
-    >>> from shardviz.core.layout.mesh import make_mesh
     >>> Setup(mesh=make_mesh(x=4), devices=4)
     mesh = x=4
     devices = 4
@@ -63,48 +80,223 @@ def _shown(thing: Any) -> str:
         return "".join(f"\n    {rule}" for rule in thing)
     if isinstance(thing, Program):
         return "\n" + indent(inspect.getsource(thing.fn).strip(), "    ")
-    return str(thing)
+    if isinstance(thing, (MeshSpec, Spec, Topology, str)):
+        return str(thing)
+    return repr(thing)
 
 
-class Found(SimpleNamespace):
-    """What an answer leads to: a sentence on it, and facts that needs compare.
-
-    >>> str(Found("Two shards.", shards=2)), Found("Two shards.", shards=2).shards
-    ('Two shards.', 2)
-    """
-
-    def __init__(self, sentence: str, **facts: Any):
-        super().__init__(sentence=sentence, **facts)
-
-    def __str__(self) -> str:
-        return str(self.sentence)
-
-
-class Words(NamedTuple):
-    """The words of an exercise.
+class Found(NamedTuple):
+    """What an answer leads to.
 
     Attributes:
+        sentence: says it; a function where something has to be compiled to say so.
+        facts: what can be compared, by name; a function is called when it is needed.
+    """
+
+    sentence: str | Callable[[], str]
+    facts: dict[str, Any]
+
+    def fact(self, name: str) -> Any:
+        """The fact of that name."""
+        value = self.facts[name]
+        if callable(value):
+            value = value()
+        return value
+
+    def __str__(self) -> str:
+        if callable(self.sentence):
+            return self.sentence()
+        return self.sentence
+
+
+class Kind(NamedTuple):
+    """A way to read answers.
+
+    Attributes:
+        read: what is given, the answer and a name from the text to what it leads to.
+        solve: makes the solution of what is given, where the text has none.
+    """
+
+    read: Callable[[Setup, Any, str], Found]
+    solve: Callable[[Setup], Any] | None
+
+
+KINDS: dict[str, Kind] = {}
+# What makes values of which there is no text: what was given before it, and words.
+MAKERS: dict[str, Callable[[Setup, str], Any]] = {}
+Read = TypeVar("Read", bound=Callable[..., Found])
+
+
+def kind(
+    name: str, solve: Callable[[Setup], Any] | None = None
+) -> Callable[[Read], Read]:
+    """Adds a way to read answers: `answer: NAME`, or `NAME of THING`."""
+
+    def add(read: Read) -> Read:
+        KINDS[name] = Kind(read, solve)
+        return read
+
+    return add
+
+
+@dataclass(frozen=True, eq=False)
+class Exercise:
+    """One exercise.
+
+    Attributes:
+        given: what it gives, by name, as text.
+        answer: the kind of answer, and the thing that it is of.
+        answered: one right answer; `""` where the kind makes it.
         task: what to do, in Markdown.
         hints: at most three, each saying more than the one before.
         why: why the solution is right.
-        slips: what is said of a need that is not met, or of a usual mistake.
+        slips: what has to hold or what is usually mistaken, each with its sentence.
     """
 
+    given: dict[str, str]
+    answer: tuple[str, str]
+    answered: str
     task: str
     hints: tuple[str, ...]
     why: str
-    slips: tuple[str, ...]
+    slips: tuple[tuple[str, str], ...]
+
+    def setup(self) -> Setup:
+        """What it gives, made anew."""
+        things = Setup()
+        for name, text in self.given.items():
+            setattr(things, name, _thing(things, name, text))
+        return things
+
+    @cached_property
+    def _things(self) -> Setup:
+        """What it gives, for its grader, which changes nothing of it."""
+        return self.setup()
+
+    def solution(self) -> Any:
+        """One right answer."""
+        solve = KINDS[self.answer[0]].solve
+        if solve is None:
+            return self.answered
+        return solve(self.setup())
+
+    def grade(self, answer: Any) -> str:
+        """What a right answer does, in a sentence.
+
+        Raises:
+            Wrong, ShardvizError: for any other, with a hint.
+        """
+        name, of = self.answer
+        things = self._things
+        found = KINDS[name].read(things, answer, of)
+        # Needs are looked at in order: a later one may have to compile something.
+        for need, sentence in self.slips:
+            if "value" in found.facts:
+                _refuse_slip(found, Fraction(need.removeprefix("× ")), sentence)
+            elif not _holds(need, things, found):
+                raise Wrong(f"{found} {sentence}")
+        if "value" in found.facts:
+            _refuse_other(found)
+        return str(found)
 
 
-def read_words(text: str) -> Words:
-    """The words of an exercise from its Markdown.
+def _thing(given: Setup, name: str, text: str) -> Any:
+    """A value of what an exercise gives, from its text."""
+    if text.startswith("@"):
+        maker, _, words = text[1:].partition(" ")
+        return MAKERS[maker](given, words)
+    if re.fullmatch(r"[\d(][\d, ()]*", text):
+        return ast.literal_eval(text)
+    readers: dict[str, Callable[[str], Any]] = {
+        "mesh": make_mesh,
+        "topology": Topology.parse,
+        "rules": _rules,
+        **dict.fromkeys(("spec", "before", "after"), Spec.parse),
+    }
+    if name in readers:
+        return readers[name](text)
+    if array := _ARRAY.fullmatch(text):
+        dtype, shape, named, split = array.groups()
+        made = ArraySpec(name, read_shape(shape), None, dtype)
+        if named:
+            made = made.replace(logical=read_names(named))
+        if split:
+            made = made.replace(spec=Spec.parse(split))
+        return made
+    return text
 
-    >>> read_words("Which?\\n\\n- Look.\\n- Again.\\n\\n> Because.\\n\\n~ no.").hints
-    ('Look.', 'Again.')
-    """
+
+_ARRAY = re.compile(r"(\w+)\[(.*?)\](?:, named (.+?))?(?:, split (.*))?")
+
+
+def _rules(text: str) -> Rules:
+    return Rules.parse(text.replace("; ", "\n"))
+
+
+_COMPARED = {
+    "=": operator.eq,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    # Some of them, and nothing else.
+    "within": lambda some, those: bool(some) and set(some) <= set(those),
+}
+_NEED = re.compile(r"(.+) (=|<=|>=|<|within) (.+)")
+
+
+def _holds(need: str, given: Setup, found: Found) -> bool:
+    """Whether `FACT OP VALUE` holds; a value is what is given, a fact, or as it is."""
+    match = _NEED.fullmatch(need)
+    assert match is not None, need
+    name, sign, wanted = match.groups()
+    value: Any = wanted
+    if wanted in vars(given):
+        value = vars(given)[wanted]
+    elif wanted in found.facts:
+        value = found.fact(wanted)
+    elif re.match(r"[\d\[]", wanted):
+        value = ast.literal_eval(wanted)
+    return _COMPARED[sign](found.fact(name), value)
+
+
+def _refuse_slip(found: Found, times: Fraction, sentence: str) -> None:
+    tolerance = max(found.fact("tolerance"), 1e-6)
+    slip = float(times) * found.fact("right")
+    if abs(found.fact("value") - slip) <= tolerance * slip:
+        raise Wrong(f"{found}: {sentence}")
+
+
+def _refuse_other(found: Found) -> None:
+    value, right = found.fact("value"), found.fact("right")
+    # Such as MiB for bytes, or milliseconds for seconds.
+    if not right / 500 < value < right * 500:
+        raise Wrong(f"{found} is off by hundreds of times. Is its unit right?")
+    if value > right * (1 + found.fact("tolerance")):
+        raise Wrong(f"{found} is too much.")
+    if value < right * (1 - found.fact("tolerance")):
+        raise Wrong(f"{found} is too little.")
+
+
+def read_exercises(text: str) -> dict[str, Exercise]:
+    """The exercises in a text of Markdown, by the names in its headings."""
+    parts = re.split(r"^# (\S+)$", text, flags=re.MULTILINE)
+    # Headings and what is below them alternate, after the text before the first.
+    pairs = zip(parts[1::2], parts[2::2], strict=True)
+    return {name: _read(body) for name, body in pairs}
+
+
+def _read(text: str) -> Exercise:
+    head, *blocks = re.split(r"\n\s*\n", text.strip("\n"))
+    given, said = {}, {"answer": "", "solution": ""}
+    for line in head.split("\n"):
+        name, sign, value = re.split(r"\s*(=|:)\s*", line.strip(), maxsplit=1)
+        if sign == "=":
+            given[name] = value
+        else:
+            said[name] = value.replace("; ", "\n")
     task: list[str] = []
     marked: dict[str, list[str]] = {"-": [], "~": [], ">": []}
-    for block in re.split(r"\n\s*\n", text.strip()):
+    for block in blocks:
         mark = block[:1]
         if mark not in marked:
             task.append(block)
@@ -112,89 +304,36 @@ def read_words(text: str) -> Words:
         # An entry may run over several lines; each begins with its mark.
         entries = re.split(rf"(?:^|\n){mark} ", block)[1:]
         marked[mark] += [" ".join(entry.split()) for entry in entries]
-    hints, slips = tuple(marked["-"]), tuple(marked["~"])
-    return Words("\n\n".join(task), hints, " ".join(marked[">"]), slips)
+    slips = [entry.split(": ", 1) for entry in marked["~"]]
+    name, _, of = said["answer"].rpartition(" of ")
+    # Such as the bytes of an all-reduce, which is nothing that is given.
+    if of not in given:
+        name, of = said["answer"], ""
+    return Exercise(
+        given,
+        (name, of),
+        said["solution"],
+        "\n\n".join(task),
+        tuple(marked["-"]),
+        " ".join(marked[">"]),
+        tuple((need, sentence) for need, sentence in slips),
+    )
 
 
 @cache
-def _own_words() -> dict[str, str]:
-    """The Markdown of our own exercises, by heading `# subject/name`."""
-    texts = {}
-    for path in Path(__file__).parent.glob("*.md"):
-        parts = re.split(r"^# (\S+)$", path.read_text("utf-8"), flags=re.MULTILINE)
-        # Headings and what is below them alternate, after the text before the first.
-        texts.update(zip(parts[1::2], parts[2::2], strict=True))
-    return texts
-
-
-class Exercise(NamedTuple):
-    """One exercise; made by `exercise`."""
-
-    setup: Callable[[], Setup]
-    read: Callable[[Setup, Any], Any]
-    needs: Sequence[Callable[[Setup, Any], bool]]
-    solve: Callable[[Setup], Any]
-    words: Words
-
-
-def exercise(
-    name: str,
-    setup: Callable[[], Setup],
-    read: Callable[[Setup, Any], Any],
-    needs: Sequence[Callable[[Setup, Any], bool]],
-    solution: Any,
-    words: str | None = None,
-) -> None:
-    """Adds an exercise, in place of an older one of that name.
-
-    Args:
-        name: its subject and its own name, `subject/name`.
-        setup: makes what it gives.
-        read: of what is given and an answer, what the answer leads to: a Found, or
-            another value whose text is a sentence. Raises `Wrong` for what it cannot
-            read.
-        needs: what has to hold of what is given and what was found, in order.
-        solution: one right answer, or a function that makes it of what is given.
-        words: its Markdown; by default that in the files of this folder.
-    """
-    solve = solution
-    if not inspect.isfunction(solution):
-
-        def solve(given: Setup) -> Any:
-            return solution
-
-    if words is None:
-        words = _own_words()[name]
-    EXERCISES[name] = Exercise(setup, read, needs, solve, read_words(words))
-    given.cache_clear()
-
-
-def grade(name: str, answer: Any) -> str:
-    """What a right answer does, in a sentence.
-
-    Raises:
-        Wrong, ShardvizError: for any other, with a hint.
-    """
-    one = find(name)
-    things = given(name)
-    found = one.read(things, answer)
-    # Needs are looked at in order: a later one may have to compile something.
-    for number, met in enumerate(one.needs):
-        if not met(things, found):
-            raise Wrong(f"{found} {one.words.slips[number]}")
-    return str(found)
-
-
-@cache
-def given(name: str) -> Setup:
-    """What an exercise gives, for its grader, which changes nothing of it."""
-    return EXERCISES[name].setup()
-
-
-@cache
-def _load() -> None:
+def exercises() -> dict[str, Exercise]:
+    """All exercises by name; those of a course come after ours."""
+    found = {}
     for name in _MODULES:
-        importlib.import_module(f"{__package__}.{name}")
+        module = importlib.import_module(f"{__package__}.{name}")
+        text = Path(str(module.__file__)).with_suffix(".md").read_text("utf-8")
+        found.update(read_exercises(text))
+    return found
+
+
+def add(text: str) -> None:
+    """Adds the exercises in a text of Markdown, in place of older ones of their names."""
+    exercises().update(read_exercises(text))
 
 
 def find(name: Any) -> Exercise:
@@ -203,11 +342,11 @@ def find(name: Any) -> Exercise:
     Raises:
         ShardvizError: where there is none.
     """
-    _load()
-    if isinstance(name, str) and name in EXERCISES:
-        return EXERCISES[name]
+    known = exercises()
+    if isinstance(name, str) and name in known:
+        return known[name]
     raise ShardvizError(
-        f"There is no exercise called {shown(name)}.{suggestion(name, EXERCISES)}"
+        f"There is no exercise called {shown(name)}.{suggestion(name, known)}"
     )
 
 
@@ -228,18 +367,20 @@ def names(lesson: int | str | None = None) -> tuple[str, ...]:
     >>> names(lesson=1)[0], len(names()) > 30
     ('arrays/eight-shards', True)
     """
-    _load()
+    known = exercises()
     # Subjects that a course added come after ours.
-    subjects = list(dict.fromkeys([*LESSONS, *map(subject_of, EXERCISES)]))
+    subjects = list(dict.fromkeys([*LESSONS, *map(subject_of, known)]))
     wanted = subjects
     if lesson in subjects:
         wanted = [str(lesson)]
     elif type(lesson) is int and 1 <= lesson <= len(subjects):  # True is no number
         wanted = [subjects[lesson - 1]]
     elif lesson is not None:
-        known = joined(f"{i} {subject}" for i, subject in enumerate(subjects, 1))
-        raise ShardvizError(f"There is no lesson {shown(lesson)}; there are {known}.")
+        numbered = joined(f"{i} {subject}" for i, subject in enumerate(subjects, 1))
+        raise ShardvizError(
+            f"There is no lesson {shown(lesson)}; there are {numbered}."
+        )
     found: list[str] = []
     for subject in wanted:
-        found += [name for name in EXERCISES if subject_of(name) == subject]
+        found += [name for name in known if subject_of(name) == subject]
     return tuple(found)

@@ -85,11 +85,6 @@ def serves(batch: int, held: int, most: int) -> str:
     )
 
 
-def is_right(amount: str) -> str:
-    """An amount that is the right one."""
-    return f"{amount} is right."
-
-
 def lists(names: Iterable[str]) -> str:
     """The names that a right answer has."""
     return f"That is right: {joined(sorted(names))}."
