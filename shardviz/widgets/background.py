@@ -1,7 +1,7 @@
 """Work in the background: the latest of many requests, and a sign of life every second.
 
-Plans, compiles, jobs, effects and pictures of links each have a `LatestWins` of their
-own. What work raises goes to its `failed`, which makes a result of it.
+Plans, compiles, effects and pictures of links each have a `LatestWins` of their own.
+What work raises goes to its `failed`, which makes a result of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shardviz.core.program.report import Failure
 LAST_WAIT_S = 10.0
 BEAT_S = 1.0
 Item = TypeVar("Item")
-#: Whether work should stop, because something later is due or everything was closed.
+#: Whether work should stop: something later is due, or nobody waits for it any more.
 Stop = Callable[[], bool]
 
 
@@ -72,12 +72,20 @@ class LatestWins(Generic[Item]):
                 self._thread = threading.Thread(
                     target=self._run, name=self._name, daemon=True
                 )
+                _THREADS.add(self._thread)
                 self._thread.start()
 
     def drop(self) -> None:
         """Drops an item that has not begun."""
         with self._changed:
             self._next = []
+            self._changed.notify_all()
+
+    def abandon(self) -> None:
+        """Drops everything: nobody waits for what is being done, which ends by itself."""
+        # XLA finishes what it has begun; the next request gets another thread.
+        with self._changed:
+            self._next, self._thread = [], None
             self._changed.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -93,48 +101,55 @@ class LatestWins(Generic[Item]):
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
 
-    def _stop(self) -> bool:
-        return self.closed or bool(self._next)
-
     def _run(self) -> None:
+        own = threading.current_thread()
+
+        def stop() -> bool:
+            return self.closed or bool(self._next) or self._thread is not own
+
         try:
-            while next_item := self._take():
+            while taken := self._take(own):
                 try:
-                    self._work(next_item[0], self._stop)
+                    self._work(taken[0], stop)
                 except Exception as error:  # noqa: BLE001
                     # A user's function or a compiler may raise anything, and somebody
                     # waits for a result.
                     with contextlib.suppress(Exception):
-                        self._failed(next_item[0], error)
-        except BaseException:
+                        self._failed(taken[0], error)
+        finally:
             # A user's function may call sys.exit; nobody may wait for ever then.
             with self._changed:
-                self._end()
-            raise
+                self._end(own)
 
-    def _take(self) -> list[Item]:
+    def _take(self, own: threading.Thread) -> list[Item]:
         """The next item once it is due; without one the thread ends."""
         with self._changed:
-            while self._next and (left := self._due - time.monotonic()) > 0:
+            while self._next and self._thread is own:
+                left = self._due - time.monotonic()
+                if left <= 0:
+                    item, self._next = self._next, []
+                    return item
                 self._changed.wait(left)
-            item, self._next = self._next, []
-            if not item:
-                self._end()
-            return item
+            self._end(own)
+            return []
 
-    def _end(self) -> None:
-        self._thread = None
-        self._changed.notify_all()
+    def _end(self, own: threading.Thread) -> None:
+        if self._thread is own:
+            self._thread = None
+            self._changed.notify_all()
 
 
 _OPEN: weakref.WeakSet[LatestWins] = weakref.WeakSet()
+_THREADS: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
-    # A thread inside jax crashes the process when the interpreter ends before it.
     for one in list(_OPEN):
-        one.close()
+        one.close(0)
+    # A thread inside jax crashes the process when the interpreter ends before it.
+    for thread in list(_THREADS):
+        thread.join(LAST_WAIT_S)
 
 
 def failure(error: Exception, stage: str, refused: str = "program") -> Failure:
@@ -144,32 +159,19 @@ def failure(error: Exception, stage: str, refused: str = "program") -> Failure:
     return Failure(stage, f"{type(error).__name__}: {error}")
 
 
-class Heartbeat:
-    """Calls a function every second from a thread of its own.
+def start_beats(beat: Callable[[], None]) -> threading.Event:
+    """Calls a function every second from a thread of its own, until the event is set.
 
     So the page hears that the kernel lives whatever the main thread does.
     """
+    ended = threading.Event()
 
-    def __init__(self, beat: Callable[[], None]):
-        self._beat = beat
-        self._ended = threading.Event()
-        self._started = False
-
-    def start(self) -> None:
-        """Begins, unless it has."""
-        if not self._started:
-            self._started = True
-            threading.Thread(
-                target=self._run, name="shardviz-alive", daemon=True
-            ).start()
-
-    def close(self) -> None:
-        """Ends."""
-        self._ended.set()
-
-    def _run(self) -> None:
-        while not self._ended.is_set():
+    def run() -> None:
+        while not ended.is_set():
             # The connection of any front end may raise anything, and come back.
             with contextlib.suppress(Exception):
-                self._beat()
-            self._ended.wait(BEAT_S)
+                beat()
+            ended.wait(BEAT_S)
+
+    threading.Thread(target=run, name="shardviz-alive", daemon=True).start()
+    return ended

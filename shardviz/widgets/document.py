@@ -123,24 +123,6 @@ def program_fields(program: Program) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True)
-class Look:
-    """How devices and the selected array are shown.
-
-    Attributes:
-        by: the arrangement of the devices: `mesh`, `host` or `position`.
-        colour: what colours them: `block` or `host`.
-        dims: the two dimensions of the selected array that are shown; None for the
-            default.
-        at: the chosen block of each dimension that is not shown; None for all of them.
-    """
-
-    by: str = "mesh"
-    colour: str = "block"
-    dims: tuple[int, ...] | None = None
-    at: tuple[int, ...] | None = None
-
-
 @dataclass(frozen=True, eq=False)
 class Document:
     """What an Explorer edits and shows.
@@ -154,7 +136,10 @@ class Document:
         errors: the sentence at each wrong field, by its name.
         missing_function: the name of a function that a saved state could not hold.
         selected: the number of the array in the main picture.
-        look: how devices and array are shown.
+        by: the arrangement of the devices: `mesh`, `host` or `position`.
+        dims: the two dimensions of the selected array that are shown; None for the
+            default.
+        at: the chosen block of each dimension that is not shown; None for all of them.
         target: of Compile and Run; `""` lets shardviz choose.
         model: the leaves of the model that the Explorer opened on; None for the arrays
             alone.
@@ -171,7 +156,9 @@ class Document:
     errors: Mapping[str, str] = field(default_factory=dict)
     missing_function: str = ""
     selected: int = 0
-    look: Look = Look()
+    by: str = "mesh"
+    dims: tuple[int, ...] | None = None
+    at: tuple[int, ...] | None = None
     target: str = ""
     model: Leaves | None = None
     own: Program | None = None

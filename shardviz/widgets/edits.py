@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -44,7 +44,7 @@ from shardviz.widgets.targets import (
 )
 
 # Of a Document, what stays when another program is opened.
-_KEPT = ("target", "own", "brief", "revision")
+_KEPT = ("target", "own", "brief", "revision", "by")
 AXIS_NAMES = ("data", "model", "expert", "stage", "seq")  # of axes that a button adds
 
 
@@ -113,18 +113,7 @@ def _type_field(name: str, document: Document, text: str, index: int) -> Documen
         )
         typed = ArrayFields(fields[index].good, typed.text, {"name": str(error)})
     fields[index] = typed
-    _free_names(fields, document.mesh)
     return _with_fields(document, fields)
-
-
-def _free_names(fields: list[ArrayFields], mesh: MeshSpec) -> None:
-    """Takes the names that were refused while another array had them, and has no more."""
-    for i, one in enumerate(fields):
-        if set(one.errors) != {"name"}:
-            continue
-        others = {f.good.name for j, f in enumerate(fields) if j != i}
-        if one.text["name"].strip() not in others:
-            fields[i] = one.typed("name", one.text["name"], mesh)
 
 
 def _with_fields(document: Document, fields: Sequence[ArrayFields]) -> Document:
@@ -150,8 +139,7 @@ def _only_placed(document: Document) -> Document:
 
 def _selected(document: Document, number: int) -> Document:
     # Another array has other dimensions.
-    look = replace(document.look, dims=None, at=None)
-    return document.replace(selected=number, look=look)
+    return document.replace(selected=number, dims=None, at=None)
 
 
 def _select(document: Document, value: int) -> Document:
@@ -349,8 +337,7 @@ def _take_remedy(document: Document, value: tuple[int, Remedy]) -> Document:
 def _opened(document: Document, program: Program, entry: str) -> Document:
     """The Document with another program, its arrays, rules and mesh."""
     kept = {name: getattr(document, name) for name in _KEPT}
-    look = replace(document.look, dims=None, at=None)
-    return Document.of(program, entry, look=look, **kept)
+    return Document.of(program, entry, **kept)
 
 
 def _choose_program(document: Document, value: str) -> Document:
@@ -382,11 +369,7 @@ def _arrange(document: Document, value: str) -> Document:
     why_not = why_no_placement(document.mesh, document.target)
     if value == "position" and why_not:
         raise ShardvizError(why_not)
-    return document.replace(look=replace(document.look, by=value))
-
-
-def _colour(document: Document, value: str) -> Document:
-    return document.replace(look=replace(document.look, colour=value))
+    return document.replace(by=value)
 
 
 def _show_dims(document: Document, value: Sequence[int]) -> Document:
@@ -396,14 +379,12 @@ def _show_dims(document: Document, value: Sequence[int]) -> Document:
         raise ShardvizError(
             f"Two of the {rank} dimensions can be shown; got {shown(value)}."
         )
-    dims = (value[0], value[1])
-    return document.replace(look=replace(document.look, dims=dims, at=None))
+    return document.replace(dims=tuple(value), at=None)
 
 
 def _show_blocks(document: Document, value: Sequence[int] | None) -> Document:
     """Chooses a block of each dimension that is not shown; None shows all of them."""
-    at = None if value is None else tuple(value)
-    return document.replace(look=replace(document.look, at=at))
+    return document.replace(at=value and tuple(value))
 
 
 _ALL = (
@@ -428,7 +409,6 @@ _ALL = (
     Edit("program", _choose_program),
     Edit("preset", _choose_preset),
     Edit("by", _arrange),
-    Edit("colour", _colour),
     Edit("dims", _show_dims),
     Edit("at", _show_blocks),
 )

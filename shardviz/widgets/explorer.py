@@ -22,25 +22,19 @@ from shardviz.core.format import error_text
 from shardviz.core.layout.array_tree import Children
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
 from shardviz.core.wording import explorer as wording
 from shardviz.widgets import html_page, jax_code
-from shardviz.widgets.background import Heartbeat, LatestWins, Stop
+from shardviz.widgets.background import start_beats
 from shardviz.widgets.edits import accepts
+from shardviz.widgets.effects_view import EffectsReader
 from shardviz.widgets.ipykernel_compat import keep_subshell
-from shardviz.widgets.jobs import EffectsReader, History, Job
 from shardviz.widgets.links_view import LinkPictures
 from shardviz.widgets.model_view import Leaves, leaves_view, model_view
 from shardviz.widgets.movements_view import movement_view, saved_movements
 from shardviz.widgets.pictures import PictureCache, palettes
-from shardviz.widgets.planner import Planner, StageResults
-from shardviz.widgets.report_view import (
-    cache_view,
-    engines_view,
-    report_view,
-    was_cancelled,
-)
+from shardviz.widgets.planner import Planner
+from shardviz.widgets.report_view import cache_view, report_view, was_cancelled
 from shardviz.widgets.rules_view import (
     Cell,
     CellRemedies,
@@ -57,12 +51,10 @@ from shardviz.widgets.session_view import (
     session_view,
 )
 from shardviz.widgets.stages_view import StageViews
-from shardviz.widgets.state import line_to_restore, session_on, session_state
+from shardviz.widgets.state import session_on, session_state
 from shardviz.widgets.targets import (
     DeviceAssignments,
     DevicePlacement,
-    hosts_of,
-    hosts_size,
     local_options,
     target_view,
     why_not_run,
@@ -152,28 +144,15 @@ class Explorer(anywidget.AnyWidget):
         # The edits of one message are sent together, at its end.
         self._receiving = self._edited = False
         self._array_traits = 0
-        # Work in the background.
-        self._job: Job | None = None
-        self._before_job = StageResults()
-        self._planner = Planner(self._plan_changed, cache)
+        self._planner = Planner(self._work_changed, cache)
         self._follows = False
-        self._alive = Heartbeat(self._beat)
+        self._beats: threading.Event | None = None
         self._effects = EffectsReader(self._refresh_report)
         self._links = LinkPictures(self._refresh_links)
-        self._restarts = LatestWins[Any](
-            "shardviz-restart", self._restart, self._end_restart
-        )
-        # What is shown of it.
         self._stages = StageViews(self._planner)
         self._pictures = PictureCache()
         self._assignments = DeviceAssignments()
-        self._history = History()
-        self._noted: Report | None = None  # the last report in the history
-        self._cache_data = self._cache_view()
-        # The processes that the target named last, also when they broke.
-        self._hosts: Any = None
-        self._restarting, self._restart_problem = False, ""
-        self._before_restart: Report | None = None
+        self._cache_data = cache_view(cache)
         # By page, which view is in sight; the others are not made.
         self._shown = {"": "Layout"}
         self._shows_code = False
@@ -258,29 +237,26 @@ class Explorer(anywidget.AnyWidget):
         Raises:
             ShardvizError: on a described target, which can only be compiled for.
         """
-        reason = why_not_run(self.session.now.target)
-        if reason:
-            raise ShardvizError(reason)
         self._start("run")
+
+    def _start(self, kind: str) -> None:
+        now = self.session.now
+        reason = why_not_run(now.target)
+        if kind == "run" and reason:
+            raise ShardvizError(reason)
+        self._planner.start(kind, now.program, now.revision, now.target)
 
     def cancel(self) -> None:
         """Cancels the running job, if there is one."""
-        if self._job is not None:
-            self._job.cancel()
-
-    def restart(self) -> None:
-        """Starts the processes of the target anew, in the background."""
-        group = self._group()
-        if group is not None and not self._busy and not self._restarting:
-            self._restarting, self._restart_problem = True, ""
-            self._restarts.request(group)
-            self._refresh_report()
+        self._planner.cancel()
 
     def close(self) -> None:
         """Ends all work in the background, and the widget."""
         self.cancel()
-        for work in (self._restarts, self._alive, self._planner, self._links):
-            work.close()
+        if self._beats is not None:
+            self._beats.set()
+        self._planner.close()
+        self._links.close()
         super().close()
 
     def wait(self, timeout: float | None = None) -> Report | None:
@@ -289,10 +265,8 @@ class Explorer(anywidget.AnyWidget):
         Returns:
             The last report.
         """
-        if self._job is not None:
-            self._job.wait(timeout)
-        for work in (self._planner, self._links, self._restarts):
-            work.wait(timeout)
+        self._planner.wait(timeout)
+        self._links.wait(timeout)
         return self.report
 
     # --- messages of the page -----------------------------------------------------
@@ -351,7 +325,8 @@ class Explorer(anywidget.AnyWidget):
             case "plan":
                 # A page looks at it that has heard nothing yet.
                 self._line_of = None
-                self._alive.start()
+                if self._beats is None:
+                    self._beats = start_beats(self._beat)
             case "show":
                 self._shown[self._handled["client"]] = text
                 while len(self._shown) > MOST_PAGES:
@@ -364,8 +339,6 @@ class Explorer(anywidget.AnyWidget):
                 self._start(kind)
             case "cancel":
                 self.cancel()
-            case "restart":
-                self.restart()
             case "links":
                 self._links.chosen = text
             case "play":
@@ -443,7 +416,10 @@ class Explorer(anywidget.AnyWidget):
                 news = {name: self.answer[name] for name in ("seq", "client")}
                 now = (self.session.now.revision, self._handled)
                 if now != self._line_of:
-                    self._line_of, news["line"] = now, line_to_restore(self.session)
+                    self._line_of, news["line"] = (
+                        now,
+                        jax_code.line_to_restore(self.session),
+                    )
             finally:
                 self._sync.release()
         self.send({"kind": "alive", **news})
@@ -533,24 +509,22 @@ class Explorer(anywidget.AnyWidget):
         with self._reporting("plan"):
             self._planner.request(now.program, now.revision, now.target)
 
-    def _plan_changed(self) -> None:
+    def _work_changed(self) -> None:
+        """Sends what a plan, a compile or a run found, or where it is."""
         with self._reporting("plan"):
-            state = self._planner.state
+            job, state = self._planner.job, self._planner.state
+            if job is not None and job.report is not None:
+                if job.report is not self.report and not was_cancelled(job.report):
+                    self.report, self._report_revision = job.report, job.revision
+                    self._cache_data = cache_view(self._cache)
             self._refresh_stages()
-            report = state.report
-            if report is None or state.program is None or state.running:
-                return
-            self._learn_assignment(report, state.program, state.target)
-            if report.compile_s is not None and report is not self._noted:
-                self._note("in the background:", state.program, report, "")
-
-    def _note(self, kind: str, program: Program, report: Report, events: str) -> None:
-        """Adds a job to the history."""
-        self._noted = report
-        self._history.add(kind, program, report, events)
-        self._cache_data = self._cache_view()
-        with self._sync:
-            self._refresh_report()
+            if state.report is not None and state.program is not None:
+                found = (state.report, state.program.mesh, state.target)
+                if self._assignments.learn(*found):
+                    with self._sync:
+                        self._refresh_devices()
+            with self._sync:
+                self._refresh_report()
 
     def _refresh_stages(self) -> None:
         """Sends stages and values; their views are made before the lock is taken."""
@@ -572,15 +546,10 @@ class Explorer(anywidget.AnyWidget):
         now = self.session.now
         return self._assignments.placement(now.mesh, now.target)
 
-    def _learn_assignment(self, report: Report, program: Program, target: str) -> None:
-        if self._assignments.learn(report, program.mesh, target):
-            with self._sync:
-                self._refresh_devices()
-
     def _update_links(self) -> None:
         """Draws the links of the chosen collective, where devices stand by position."""
         placement = chosen = None
-        if self._links.chosen and self.session.now.look.by == "position":
+        if self._links.chosen and self.session.now.by == "position":
             placement = self._placement()
             chosen = self._stages.collective(self._links.chosen)
         self._links.update(chosen, placement)
@@ -590,87 +559,11 @@ class Explorer(anywidget.AnyWidget):
         with self._reporting("links"), self._sync:
             self.link_data = self._links.view
 
-    # --- jobs ---------------------------------------------------------------------
-
-    @property
-    def _busy(self) -> bool:
-        return self._job is not None and self._job.report is None
-
-    def _start(self, kind: str) -> None:
-        now = self.session.now
-        if self._busy or (kind == "run" and why_not_run(now.target)):
-            return
-        self._before_job = self._planner.state
-        self._job = Job(
-            kind, now.program, now.target, now.revision, self._cache, self._job_changed
-        )
-        self._job.start()
-
-    def _job_changed(self, job: Job) -> None:
-        with self._reporting("job"):
-            report, now = job.report or job.early, self._planner.state
-            if was_cancelled(report):
-                # What was known before still holds; else what the partitioner found.
-                before = self._before_job
-                if before.report is not None and now.report is job.early:
-                    parts = before.report, before.program, before.report_revision
-                    self._planner.take(*parts, before.target)
-            elif report is not None:
-                if job.report is not None:
-                    self._learn_assignment(job.report, job.program, job.target)
-                    self.report, self._report_revision = job.report, job.revision
-                    self._noted = job.report
-                # The partitioner may have run on a later program meanwhile.
-                is_latest = job.revision == self.session.now.revision
-                if is_latest or now.report_revision <= job.revision:
-                    self._planner.take(report, job.program, job.revision, job.target)
-            if job.report is not None:
-                self._note(job.kind, job.program, job.report, job.jax_events)
-            with self._sync:
-                self._refresh_report()
-
     def _refresh_report(self) -> None:
         with self._reporting("report"):
-            view = report_view(self._job, self.report, self._report_revision)
-            engines = self._engines()
-            if engines:
-                view["engines"] = engines
+            view = report_view(self._planner.job, self.report, self._report_revision)
             view.update(effects=self._effects.view, cache=self._cache_data)
             self.report_data = view
-
-    def _cache_view(self) -> dict[str, Any]:
-        return {**cache_view(self._cache), "history": self._history.rows}
-
-    # --- processes on several hosts -----------------------------------------------
-
-    def _group(self) -> Any:
-        """The processes that are the target, also those that broke meanwhile."""
-        target = self.session.now.target
-        self._hosts = hosts_of(target) or self._hosts
-        if self._hosts is None or self._hosts.name != target:
-            return None
-        return self._hosts
-
-    def _engines(self) -> dict[str, Any]:
-        group = self._group()
-        if group is None and hosts_size(self.session.now.target) is None:
-            return {}
-        # Engines that were started anew have done nothing yet.
-        last = None if self.report is self._before_restart else self.report
-        problem = self._restart_problem
-        return engines_view(group, self._job, last, self._restarting, problem)
-
-    def _restart(self, group: Any, stop: Stop) -> None:
-        group.restart()
-        self._before_restart = self.report
-        self._end_restart(group)
-
-    def _end_restart(self, group: Any, error: Exception | None = None) -> None:
-        self._restarting = False
-        if error is not None:
-            self._restart_problem = wording.not_restarted(_why(error))
-        with self._sync:
-            self._refresh_report()
 
     # --- in a notebook ------------------------------------------------------------
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import builtins
 import itertools
+import json
 import keyword
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from shardviz.core.format import plural
 from shardviz.core.layout.array_spec import ArraySpec
@@ -18,8 +19,16 @@ from shardviz.core.program.program import Program
 from shardviz.gallery.programs import is_known, known_source
 from shardviz.picture.blocks import MOST_TILES
 from shardviz.widgets.document import DEVICE_PUT, Document
-from shardviz.widgets.jax_expression import Name, Unwritable, sharding_code, written
-from shardviz.widgets.jax_function import FunctionCode, function_code
+from shardviz.widgets.jax_function import (
+    FunctionCode,
+    Name,
+    Unwritable,
+    function_code,
+    sharding_code,
+    written,
+)
+from shardviz.widgets.session import Session
+from shardviz.widgets.state import session_state
 
 _HEAD = """\
 import jax
@@ -27,6 +36,21 @@ import jax.extend.backend
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+"""
+_CALL = """\
+with jax.set_mesh(mesh):
+    outputs = jax.jit({})({})
+for output in jax.tree.leaves(outputs):
+    print(output.shape, output.sharding)
+"""
+_PLACED = """\
+for array in ({},):
+    print(array.sharding.spec, array.addressable_shards[0].index)
+"""
+_HELD = """\
+# {name} holds a {kind}, which no short expression makes: set it above to the program's
+# argument; its arrays are replaced by those here.
+{name} = jax.tree.unflatten(jax.tree.structure({name}), [{leaves}])
 """
 #: The names of the code itself; no array takes them.
 _OWN = frozenset(
@@ -38,6 +62,9 @@ _OWN = frozenset(
 )
 _BUILTIN = frozenset(vars(builtins))
 _WIDE = ("float64", "complex128", "int64", "uint64")
+# A line of code that is copied has at most so many characters, and leaves of a model.
+LONGEST_LINE = 20_000
+MOST_IN_LINE = 200
 MOST_INLINE = 60  # characters of an option that is written inside the call
 MOST_SIMULATED = 1 << 16  # larger ids are names from another machine
 _DEFINED = re.compile(r"^(?:def|import) (\w+)", re.MULTILINE)
@@ -50,45 +77,38 @@ def code(document: Document) -> str:
     """
     program = document.program
     function = _function(document)
-    taken = _OWN | function.names
-    names = variables(document.arrays, taken)
+    used = {*_OWN, *function.names}
+    names = [_identifier(array.name, used) for array in document.arrays]
     # Lines above the call, and the modules that it needs.
     above: list[str] = []
-    imports = set(function.imports)
-    arguments = _argument_code(program, names, taken, above, imports)
+    imports: set[str] = set()
+    arguments = _argument_code(program, names, used, above, imports)
     options = _option_code(program, above, imports)
     parts = [_HEAD + "".join(f"import {module}\n" for module in sorted(imports))]
     if any(array.dtype in _WIDE for array in document.arrays):
-        parts.append(
-            'jax.config.update("jax_enable_x64", True)  # for types of 64 bits\n'
-        )
+        parts.append('jax.config.update("jax_enable_x64", True)\n')
     parts.append(_mesh_code(document.mesh))
     if function.source:
         parts.append(f"{function.source.rstrip()}\n")
     parts.append(_arrays_code(program.requests, names))
     if program.problems:
-        parts.append(
-            "# The program is not called: an array above cannot be laid out.\n"
-        )
+        parts.append("# It is not called: an array above cannot be laid out.\n")
     elif function.call:
         parts.append("".join(above))
-        parts.append(_call_code(function.call, arguments, options))
+        parts.append(
+            _CALL.format(", ".join([function.call, *options]), ", ".join(arguments))
+        )
     elif names:
-        parts.append(_place_code(document.missing_function, names))
+        if document.missing_function:
+            missing = ascii(document.missing_function)
+            parts.append(
+                f"# A saved state holds no functions: {missing} is not called."
+            )
+        parts.append(_PLACED.format(", ".join(names)))
     return "\n".join(part for part in parts if part)
 
 
 # --- names ----------------------------------------------------------------------------
-
-
-def variables(arrays: Iterable[ArraySpec], taken: Iterable[str]) -> list[str]:
-    """A Python name for every array: its own where that is an identifier and not taken.
-
-    >>> variables([ArraySpec("params.w", (8,)), ArraySpec("class", (8,))], ["params_w"])
-    ['params_w_2', 'a_class']
-    """
-    used = set(taken)
-    return [_identifier(array.name, used) for array in arrays]
 
 
 def _identifier(text: str, used: set[str]) -> str:
@@ -145,8 +165,7 @@ def _function(document: Document) -> FunctionCode:
     if not is_known(document.entry):
         return function_code(fn)
     source = known_source(document.entry)
-    names = frozenset(_DEFINED.findall(source))
-    return FunctionCode(source, fn.__name__, frozenset(), names)
+    return FunctionCode(source, fn.__name__, frozenset(_DEFINED.findall(source)))
 
 
 def _arrays_code(requests: Sequence[Request], names: Sequence[str]) -> str:
@@ -177,7 +196,7 @@ def _array_code(array: ArraySpec, spec: Spec) -> str:
 def _argument_code(
     program: Program,
     names: Sequence[str],
-    taken: Iterable[str],
+    used: set[str],
     above: list[str],
     imports: set[str],
 ) -> list[str]:
@@ -189,45 +208,25 @@ def _argument_code(
 
     values = program.tree.unflatten([Name(name) for name in names])
     parameters = parameter_names(program.fn, len(values))
-    used, leaves, call = {*names, *taken}, iter(names), []
+    leaves, call = iter(names), []
     for parameter, value, part in zip(
         parameters, values, program.tree.children(), strict=True
     ):
         own = list(itertools.islice(leaves, part.num_leaves))
         if isinstance(value, Name):
             call.append(value.text)
-        else:
-            call.append(_identifier(parameter, used))
-            above.append(_tree_code(call[-1], value, own, imports))
+            continue
+        name = _identifier(parameter, used)
+        call.append(name)
+        try:
+            above.append(f"{name} = {written(value, imports)}\n")
+        except Unwritable as error:
+            kind = error.args[0].__name__
+            above.append(_HELD.format(name=name, kind=kind, leaves=", ".join(own)))
     return call
 
 
-def _tree_code(
-    name: str, value: object, leaves: Sequence[str], imports: set[str]
-) -> str:
-    try:
-        return f"{name} = {written(value, imports)}\n"
-    except Unwritable as error:
-        kind = error.args[0].__name__
-        return (
-            f"# {name} holds a {kind}, which no short expression makes: set it above to"
-            " the program's\n# argument; its arrays are replaced by those here.\n"
-            f"{name} = jax.tree.unflatten(jax.tree.structure({name}),"
-            f" [{', '.join(leaves)}])\n"
-        )
-
-
 # --- the call -------------------------------------------------------------------------
-
-
-def _call_code(function: str, arguments: Sequence[str], options: Sequence[str]) -> str:
-    jitted = ", ".join([function, *options])
-    return f"""\
-with jax.set_mesh(mesh):
-    outputs = jax.jit({jitted})({", ".join(arguments)})
-for output in jax.tree.leaves(outputs):
-    print(output.shape, output.sharding)
-"""
 
 
 def _option_code(program: Program, above: list[str], imports: set[str]) -> list[str]:
@@ -246,10 +245,7 @@ def _option_code(program: Program, above: list[str], imports: set[str]) -> list[
             text = written(value, imports)
         except Unwritable as error:
             kind = error.args[0].__name__
-            above.append(
-                f"# {name} is left out: it holds a {kind}, which no short expression"
-                " makes.\n"
-            )
+            above.append(f"# {name} is left out: no expression makes its {kind}.\n")
             continue
         if "\n" in text or len(text) > MOST_INLINE:
             above.append(f"{name} = {text}\n")
@@ -258,9 +254,15 @@ def _option_code(program: Program, above: list[str], imports: set[str]) -> list[
     return options
 
 
-def _place_code(missing: str, names: Sequence[str]) -> str:
-    lost = ""
-    if missing:
-        lost = f"# A saved state holds no functions: {missing!a} is not called here.\n"
-    shown = "array.sharding.spec, array.addressable_shards[0].index"
-    return f"{lost}for array in ({', '.join(names)},):\n    print({shown})\n"
+def line_to_restore(session: Session) -> str:
+    """The code that opens the state in another kernel; `""` where it would be too long.
+
+    >>> from shardviz.widgets.state import session_on
+    >>> line_to_restore(session_on(None))[:33]
+    'import shardviz as sv; sv.explore'
+    """
+    model = session.now.model
+    if model is not None and len(model.arrays) > MOST_IN_LINE:
+        return ""
+    line = f"import shardviz as sv; sv.explore({json.dumps(session_state(session))!r})"
+    return line if len(line) <= LONGEST_LINE else ""

@@ -18,7 +18,7 @@ from shardviz.picture.palette import THEMES, palette
 from shardviz.picture.picture import NO_DEVICE, Picture
 from shardviz.picture.serialization import column, serialize
 from shardviz.picture.topology import draw_position
-from shardviz.widgets.document import Document, Look
+from shardviz.widgets.document import Document
 from shardviz.widgets.session_view import layout_numbers
 from shardviz.widgets.targets import DevicePlacement, why_no_placement
 
@@ -50,7 +50,7 @@ class PictureCache:
     def _device_view(
         self, document: Document, placement: DevicePlacement | None
     ) -> dict[str, Any]:
-        by, note = document.look.by, ""
+        by, note = document.by, ""
         mesh = document.mesh
         if placement is not None:
             mesh = placement.mesh
@@ -63,10 +63,13 @@ class PictureCache:
         if self._devices[0] != key:
             at, count = None, ""
             if by == "position" and placement is not None:
-                at, count = placement, placement.words
+                at, count = (
+                    placement,
+                    wording.device_order(mesh.size, placement.compiled),
+                )
             view = _drawn_devices(mesh, by, at)
-            view.update(by=by, has_positions=placement is not None, note=note)
-            view["count"] = count
+            view.update(by=by, has_positions=placement is not None)
+            view.update(note=note, count=count)
             self._devices = (key, view)
         return self._devices[1]
 
@@ -79,11 +82,11 @@ class PictureCache:
             if placement is not None and request.layout is not None:
                 layout = replace(request.layout, mesh=placement.mesh)
                 request = replace(request, layout=layout)
-            look = None
+            shown = None
             if number == document.selected:
-                look = document.look
+                shown = document.dims, document.at
             requests.append(request)
-            keys.append(_key(request, look))
+            keys.append(_key(request, shown))
         if self._shown[0] == keys:
             return self._shown[1]
         pictures: list[dict[str, Any]] = []
@@ -91,7 +94,7 @@ class PictureCache:
         for number, (key, request) in enumerate(zip(keys, requests, strict=True)):
             picture: dict[str, Any] = {}
             if key is not None and request.layout is not None:
-                # The layers of a model look alike: each look is drawn once.
+                # The layers of a model look alike: each is drawn once.
                 if key not in drawn:
                     drawn[key] = self._arrays.get(key) or _drawn_array(request, key)
                 picture = {"picture": drawn[key]}
@@ -135,13 +138,15 @@ def _drawn_devices(
     return view
 
 
-def _key(request: Request, look: Look | None) -> Any:
+def _key(request: Request, shown: tuple[Any, Any] | None) -> Any:
     """What the picture of an array depends on; None where there is nothing to draw.
 
-    The look is of the selected array, and None for any other.
+    Args:
+        request: the array.
+        shown: the dimensions and blocks of the selected array; None for any other.
     """
     layout = request.layout
-    if layout is None or (look is None and layout.num_blocks > MAX_THUMB_BLOCKS):
+    if layout is None or (shown is None and layout.num_blocks > MAX_THUMB_BLOCKS):
         return None
     mesh = layout.mesh
     # Two meshes may have the same sizes and other devices.
@@ -157,7 +162,7 @@ def _key(request: Request, look: Look | None) -> Any:
         request.array.logical,
         (mesh.axis_names, mesh.axis_sizes),
         ids,
-        (None, None) if look is None else (look.dims, look.at),
+        shown or (None, None),
     )
 
 

@@ -1,8 +1,8 @@
-"""Planner: plans every program of a session that settles, then runs the partitioner.
+"""Planner: plans a program that settles, partitions it, and compiles or runs it on demand.
 
 A plan takes milliseconds and no devices. For simulated devices the partitioner then
 runs, too; for described hardware that takes many seconds, so it runs only when somebody
-presses Compile.
+presses Compile. One thread plans and one compiles, for whichever reason.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
+from shardviz.core.errors import import_optional
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import Collective, Report
+from shardviz.core.program.report import Collective, Failure, Report
 from shardviz.core.wording import stages as wording
 from shardviz.widgets.background import LatestWins, Stop, failure
 from shardviz.widgets.targets import hosts_size, is_simulated, target_title
@@ -29,13 +29,32 @@ PATIENCE_S = 3.0
 _UNTRACED = ("program", "target", "trace", "lower")
 
 
-@dataclass(frozen=True)
-class _Request:
-    """The program of one revision, and its target."""
+@dataclass(eq=False)
+class Job:
+    """What is done with the program of one revision.
 
+    Attributes:
+        kind: `"compile"` or `"run"` where somebody pressed it; `""` for what follows an
+            edit by itself.
+        program, revision, target: what it is of.
+        stage: the stage that it is in.
+        started: when it was requested, in seconds since the epoch.
+        report: the result of what somebody pressed; None until then.
+    """
+
+    kind: str
+    program: Program
     revision: int
     target: str
-    program: Program = field(compare=False)  # the revision says which it is
+    stage: str = "starting"
+    started: float = 0.0
+    report: Report | None = None
+
+    def same_as(self, other: Job | None) -> bool:
+        """Whether both are of the same program and target."""
+        if other is None:
+            return False
+        return (self.revision, self.target) == (other.revision, other.target)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,132 +102,171 @@ class StageResults:
 
 
 class Planner:
-    """Plans every program of a session that settles, then runs the partitioner.
+    """Plans every program of a session that settles, and does its jobs.
 
     Args:
-        changed: called from the thread whenever `state` changes.
+        changed: called from the threads whenever `state` or `job` changes.
         cache: of executables.
-        make_plan, partition: for tests; else Shardy and the compiler.
-        settle_s: seconds without an edit before a plan begins.
 
     Attributes:
         state: the results so far.
+        job: what somebody started last; None before that.
     """
 
-    def __init__(
-        self,
-        changed: Callable[[], None],
-        cache: ExecutableCache,
-        make_plan: Callable[[Program], Plan] | None = None,
-        partition: Callable[..., Report] | None = None,
-        settle_s: float = SETTLE_S,
-    ):
+    def __init__(self, changed: Callable[[], None], cache: ExecutableCache):
         self.state = StageResults()
+        self.job: Job | None = None
         self._writing = threading.Lock()
-        self._changed = changed
-        self._make_plan = make_plan or plan_of
-        self._partition = partition or partial(compiled, cache)
-        self._plans = LatestWins[_Request](
-            "shardviz-plan", self._plan, self._plan_failed, settle_s
+        self._changed, self._cache = changed, cache
+        self._plans = LatestWins[Job](
+            "shardviz-plan", self._plan, self._plan_failed, SETTLE_S
         )
-        self._compiles = LatestWins[_Request](
-            "shardviz-partition", self._compile, self._compile_failed
+        self._compiles = LatestWins[Job](
+            "shardviz-compile", self._compile, self._compile_failed
         )
-        self._requested: _Request | None = None
+        self._requested: Job | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether something that somebody started goes on."""
+        return self.job is not None and self.job.report is None
 
     def request(self, program: Program, revision: int, target: str) -> None:
         """Plans this program next, unless it was the last one requested. Never blocks."""
-        request = _Request(revision, target, program)
-        if self._requested != request:
-            self._requested = request
-            self._compiles.drop()
-            self._plans.request(request)
+        job = Job("", program, revision, target)
+        if not job.same_as(self._requested):
+            self._requested = job
+            # What somebody started is done to its end, whatever is edited meanwhile.
+            if not self.busy:
+                self._compiles.drop()
+            self._plans.request(job)
 
     def plan_now(self, program: Program, revision: int, timeout: float) -> None:
         """Plans this program unless it is planned; waits at most `timeout` seconds."""
         requested = self._requested is not None and self._requested.revision == revision
         if self.state.plan_revision != revision and not requested:
             # Nobody asked for this revision, so the partitioner does not run after it.
-            self._plans.request(_Request(revision, "", program))
+            self._plans.request(Job("", program, revision, ""))
         self._plans.wait(timeout)
 
-    def take(
-        self,
-        report: Report | None,
-        program: Any,
-        revision: int,
-        target: str,
-        **also: Any,
-    ) -> None:
-        """Takes what a compile found, also while it still runs."""
-        self._update(
-            report=report,
-            report_revision=revision,
-            target=target,
-            program=program,
-            **also,
-        )
+    def start(self, kind: str, program: Program, revision: int, target: str) -> None:
+        """Compiles or runs this program, unless something else was started before."""
+        if not self.busy:
+            self.job = Job(kind, program, revision, target, started=time.time())
+            self._compiles.request(self.job)
+            self._changed()
+
+    def cancel(self) -> None:
+        """Ends what was started, with a report at once."""
+        job = self.job
+        if job is None or not self.busy:
+            return
+        self._compiles.abandon()
+        words = wording.cancelled(job.kind, job.stage)
+        report = Report(job.program.name, "", error=Failure("cancelled", words))
+        # What is known of the stages still holds.
+        self._end(job, report)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Blocks until no work is left; for scripts and tests."""
-        # A plan requests its compile before its own thread ends.
-        return self._plans.wait(timeout) and self._compiles.wait(timeout)
+        # A plan requests its compile before its own thread ends, and a job the plan of
+        # what was edited meanwhile.
+        for _ in range(2):
+            if not (self._plans.wait(timeout) and self._compiles.wait(timeout)):
+                return False
+        return True
 
     def close(self) -> None:
         """Ends all work and its threads."""
         self._plans.close()
         self._compiles.close()
 
-    def _plan(self, request: _Request, stop: Stop) -> None:
-        if self.state.plan_revision != request.revision:
+    # --- plans ------------------------------------------------------------------------
+
+    def _plan(self, job: Job, stop: Stop) -> None:
+        if self.state.plan_revision != job.revision:
             self._update(running="planning")
-            plan = self._make_plan(request.program)
+            plan = plan_of(job.program)
             if stop():
                 return
-            self._update(plan=plan, plan_revision=request.revision)
-        self._request_compile(request)
+            self._update(plan=plan, plan_revision=job.revision)
+        self._partition(job)
 
-    def _plan_failed(self, request: _Request, error: Exception) -> None:
-        program = request.program
+    def _plan_failed(self, job: Job, error: Exception) -> None:
+        program = job.program
         plan = Plan(program.name, program.mesh, error=failure(error, "propagate"))
-        self._update(plan=plan, plan_revision=request.revision)
-        self._request_compile(request)
+        self._update(plan=plan, plan_revision=job.revision)
+        self._partition(job)
 
-    def _request_compile(self, request: _Request) -> None:
+    def _partition(self, job: Job) -> None:
         """Lets the partitioner run on what is planned, or notes why it does not."""
-        plan = self.state.plan
-        not_run = why_not_automatic(request.program, request.target)
+        plan, state = self.state.plan, self.state
+        not_run = why_not_automatic(job.program, job.target)
         # What cannot be traced cannot be compiled, for the same reason.
         if plan is not None and plan.error is not None:
             if plan.error.stage in _UNTRACED:
                 not_run = wording.not_run("no plan")
-        compiles = not not_run and request == self._requested
+        known = (state.report_revision, state.target) == (job.revision, job.target)
+        compiles = not (not_run or known or self.busy) and job is self._requested
         self._update(not_run=not_run, running="partitioning" if compiles else "")
         if compiles:
-            self._compiles.request(request)
+            self._compiles.request(job)
 
-    def _compile(self, request: _Request, stop: Stop) -> None:
+    # --- compiles and runs ------------------------------------------------------------
+
+    def _compile(self, job: Job, stop: Stop) -> None:
         begun = time.monotonic()
 
         def cancelled() -> bool:
+            if job.kind:
+                return stop()
             late = time.monotonic() - begun > PATIENCE_S
-            superseded = request != self._requested or stop()
-            return self._compiles.closed or (superseded and late)
+            return self._compiles.closed or (late and not job.same_as(self._requested))
+
+        def enter(stage: str) -> None:
+            job.stage = stage
+            if job.kind and not stop():
+                self._changed()
 
         def preview(report: Report) -> None:
-            self._show(request, report, "compiling")
+            self._show(job, report, "compiling")
 
-        report = self._partition(request.program, request.target, cancelled, preview)
-        self._show(request, report, "")
+        report = do_job(job, self._cache, enter, cancelled, preview)
+        self._show(job, report, "")
+        if job.kind:
+            self._end(job, report)
 
-    def _compile_failed(self, request: _Request, error: Exception) -> None:
-        stopped = failure(error, "compile", refused="target")
-        self._show(request, Report(request.program.name, "", error=stopped), "")
+    def _compile_failed(self, job: Job, error: Exception) -> None:
+        stopped = failure(error, job.stage, refused="target")
+        report = Report(job.program.name, "", error=stopped)
+        self._show(job, report, "")
+        if job.kind:
+            self._end(job, report)
 
-    def _show(self, request: _Request, report: Report, running: str) -> None:
-        if request == self._requested and not self._compiles.closed:
-            parts = request.program, request.revision, request.target
-            self.take(report, *parts, running=running)
+    def _show(self, job: Job, report: Report, running: str) -> None:
+        """Takes what a job found, unless nobody waits for it any more."""
+        wanted = job.same_as(self._requested)
+        if job.kind:
+            wanted = job.report is None
+        if wanted and not self._compiles.closed:
+            self._update(
+                report=report,
+                report_revision=job.revision,
+                target=job.target,
+                program=job.program,
+                running=running,
+            )
+
+    def _end(self, job: Job, report: Report) -> None:
+        """Ends what somebody started."""
+        with self._writing:
+            if job.report is not None:  # it was cancelled meanwhile
+                return
+            job.report = report
+        self._update(running="")
+        # What was edited meanwhile is partitioned now.
+        if self._requested is not None:
+            self._plans.request(self._requested)
 
     def _update(self, **known: Any) -> None:
         with self._writing:  # several threads write
@@ -225,24 +283,29 @@ def plan_of(program: Program) -> Plan:
     return plan_program(program)
 
 
-def compiled(
+def do_job(
+    job: Job,
     cache: ExecutableCache,
-    program: Program,
-    target: str,
-    cancelled: Callable[[], bool],
+    enter: Callable[[str], None],
+    cancelled: Stop,
     preview: Callable[[Report], None],
 ) -> Report:
-    """The report of partitioner and compiler on a program."""
-    from shardviz.core.backend.devices import give_back_freed
-    from shardviz.core.backend.run.worker import run
-
-    report = run.compile_program(
-        program,
-        target=target or None,
+    """The report of a compile, or of a run."""
+    folder = "worker"
+    if hosts_size(job.target) is not None:
+        folder = "hosts"
+    runner = import_optional(f"shardviz.core.backend.run.{folder}.run", "sv.run", "jax")
+    do = runner.run_program if job.kind == "run" else runner.compile_program
+    report = do(
+        job.program,
+        target=job.target or None,
         cache=cache,
+        progress=enter,
         cancelled=cancelled,
         preview=preview,
     )
+    from shardviz.core.backend.devices import give_back_freed
+
     give_back_freed()  # the memory of the plan, too
     return report
 

@@ -1,4 +1,4 @@
-"""What the view Program shows of a job, its report, its engines and the cache, as data."""
+"""What the view Program shows of a job, its report and the cache, as plain data."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import Bound, with_operations
 from shardviz.core.wording import stages as wording
-from shardviz.widgets.jobs import Job
+from shardviz.widgets.planner import Job
 
 MAX_ROWS = 300
-MOST_ENGINES = 64
 MOST_COSTS = 12
 MOST_TIMES = 60
 # They take memory at the same time; in the order of the bar.
@@ -93,65 +92,6 @@ def cache_view(cache: ExecutableCache) -> dict[str, Any]:
         rows.append({**row, "hits": entry["hits"], "waited": entry["waited"]})
     counts = {"hits": cache.hits, "misses": cache.misses, "size": cache.size}
     return {"rows": rows, **counts}
-
-
-# --- engines --------------------------------------------------------------------------
-
-
-def engines_view(
-    group: Any,
-    job: Job | None,
-    report: Report | None,
-    restarting: bool = False,
-    problem: str = "",
-) -> dict[str, Any]:
-    """A line per engine, while it runs and afterwards; empty where there are none."""
-    running = job is not None and job.report is None
-    lost = group is not None and bool(group.problem)
-    if group is not None and job is not None and running and job.target == group.name:
-        lines = [_running_engine(process, job) for process in group.processes]
-    elif report is not None and report.processes:
-        lines = [_ended_engine(process, lost) for process in report.processes]
-    elif group is not None:
-        state = "ready"
-        if lost:
-            state = "lost"
-        lines = [_engine(process, state, "") for process in group.processes]
-    else:
-        return {}
-    if group is not None and not problem and not restarting:
-        problem = group.problem
-    return {
-        "lines": lines[:MOST_ENGINES],
-        "more": max(0, len(lines) - MOST_ENGINES),
-        "restart": group is not None and not running and not restarting,
-        "restarting": restarting,
-        "problem": problem,
-    }
-
-
-def _engine(process: Any, state: str, words: str) -> dict[str, Any]:
-    where = wording.process_name(process.pid, process.host)
-    return {"rank": process.rank, "where": where, "state": state, "words": words}
-
-
-def _running_engine(process: Any, job: Job) -> dict[str, Any]:
-    stage, since = job.engines.get(process.rank, ("waits", job.started))
-    return {**_engine(process, "running", stage), "since": since}
-
-
-def _ended_engine(process: Any, lost: bool) -> dict[str, Any]:
-    """What a process did: its stages with their times, or why it ended."""
-    if process.error is not None:
-        words = f"{process.error.stage}: {process.error.message}"
-        return _engine(process, "failed", words)
-    parts = [f"{stage} {seconds_text(took)}" for stage, took in process.seconds.items()]
-    failed = wording.failed_checks(process.checks)
-    if failed:
-        return _engine(process, "failed", ", ".join([*parts, failed]))
-    if lost:
-        return _engine(process, "lost", "")
-    return _engine(process, "done", ", ".join(parts))
 
 
 # --- memory and least times -----------------------------------------------------------

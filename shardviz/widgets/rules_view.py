@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,7 +14,6 @@ from shardviz.widgets.document import Document
 from shardviz.widgets.session import Session
 from shardviz.widgets.session_view import filled
 
-SHOWN_NAMES = 3
 MOST_REMEDIES = 5
 #: A saved page holds the sentences of so many cells.
 MOST_SAVED_CELLS = 400
@@ -111,7 +109,6 @@ def _letters(request: Request, rules: int) -> list[str]:
     """For every rule a text with a letter for each dimension."""
     found = request.resolution
     if found is None:
-        # The names cannot be resolved: no rule has anything to say.
         return [NOTHING * request.array.rank] * rules
     rows = []
     for rule, entry in enumerate(found.rules):
@@ -127,30 +124,10 @@ def _letters(request: Request, rules: int) -> list[str]:
 
 
 def _row(use: RuleUse) -> dict[str, Any]:
-    """Which arrays a rule decides, and why not others."""
+    """Whether a rule is ever used, and which arrays it does not decide, and why."""
     reasons = [f"{name}: {text}" for name, text in (*use.broken, *use.lost)]
-    note, more = str(use.never or ""), ""
-    if len(reasons) > 1:
-        more = "\n".join(reasons)
-    if reasons:
-        note = reasons[0]
-        if not use.broken and len(use.lost) > 1:
-            note += f" (+{len(use.lost) - 1})"
-    return filled(
-        decides=_few(use.decides),
-        not_split=_few(use.leaves_unsplit),
-        never=use.never is not None,
-        broken=bool(use.broken),
-        note=note,
-        more=more,
-    )
-
-
-def _few(names: Sequence[str]) -> str:
-    few = ", ".join(names[:SHOWN_NAMES])
-    if len(names) > SHOWN_NAMES:
-        few += f" +{len(names) - SHOWN_NAMES}"
-    return few
+    note = "\n".join(reasons) or str(use.never or "")
+    return filled(never=use.never is not None, note=note)
 
 
 # --- one cell -------------------------------------------------------------------------

@@ -7,13 +7,11 @@ Without jax. What is empty, and what the page can derive from the rest, is not s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
-from shardviz.core.errors import ShardvizError
 from shardviz.core.format import bytes_text
 from shardviz.core.layout.layout import Layout
-from shardviz.core.layout.mesh import AXIS_TYPES, MeshSpec
+from shardviz.core.layout.mesh import AXIS_TYPES
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.requests import Request
 from shardviz.core.layout.rules.rules import Dialect
@@ -24,13 +22,9 @@ from shardviz.gallery import meshes as gallery_meshes
 from shardviz.gallery import programs as gallery_programs
 from shardviz.gallery import puzzles
 from shardviz.gallery import rules as gallery_rules
-from shardviz.legacy.equivalents import equivalents
 from shardviz.widgets.document import DEVICE_PUT, ArrayFields, Document
 from shardviz.widgets.edits import PLACED
 from shardviz.widgets.targets import DevicePlacement, described_options, local_options
-
-#: The part of the mesh on a host is computed for so many hosts.
-MAX_HOSTS = 16
 
 
 def filled(**fields: Any) -> dict[str, Any]:
@@ -63,21 +57,7 @@ def mesh_view(document: Document, placement: DevicePlacement | None) -> dict[str
         "types": types,
         "axes": axes,
         "count": wording.mesh_count(mesh.size, len(mesh.processes)),
-        "local": _local_parts(mesh),
     }
-
-
-# A character typed into an array leaves the mesh as it is.
-@lru_cache(maxsize=8)
-def _local_parts(mesh: MeshSpec) -> str:
-    """The part of the mesh on each host, which inputs local to a host fill."""
-    hosts, shapes = mesh.processes, set()
-    try:
-        for process in hosts[:MAX_HOSTS] if len(hosts) > 1 else ():
-            shapes.add(mesh.local(process).axis_sizes)
-    except ShardvizError as error:
-        return str(error)
-    return wording.blocks_of_hosts(sorted(shapes), len(hosts), MAX_HOSTS)
 
 
 # --- menus ----------------------------------------------------------------------------
@@ -246,7 +226,7 @@ def session_view(
             "dialect": document.program.dialect.value,
         },
         "program": program_view(document),
-        "view": _look_view(document),
+        "view": _selection_view(document),
     }
     for number, fields in enumerate(document.fields):
         views[array_trait(number)] = array_view(fields)
@@ -256,21 +236,10 @@ def session_view(
     return views
 
 
-def _look_view(document: Document) -> dict[str, Any]:
+def _selection_view(document: Document) -> dict[str, Any]:
     notes = [e for name, e in document.errors.items() if name not in PLACED]
     return {
         "count": len(document.fields),
         "selected": document.selected,
-        "look": {"by": document.look.by, "colour": document.look.colour},
-        **filled(brief=document.brief, also=_other_dialects(document), notes=notes),
+        **filled(brief=document.brief, notes=notes),
     }
-
-
-def _other_dialects(document: Document) -> list[list[str]]:
-    """The selected array's layout in other dialects, as pairs of dialect and text."""
-    # A program may have no arrays.
-    for chosen in document.program.requests[document.selected :][:1]:
-        if chosen.layout is not None:
-            others = equivalents(chosen.layout)
-            return [list(p) for p in others.items() if p[1] != str(chosen.spec)]
-    return []

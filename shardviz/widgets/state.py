@@ -5,9 +5,8 @@ Reading a document executes nothing.
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from shardviz.core.errors import ProgramError, ShardvizError
@@ -34,9 +33,6 @@ from shardviz.widgets.session import Session
 
 VERSION = 1
 MAX_NAME = 100  # characters of a function's name
-# A line of code that is copied has at most so many characters, and leaves of a model.
-LONGEST_LINE = 20_000
-MOST_IN_LINE = 200
 
 
 # --- writing --------------------------------------------------------------------------
@@ -56,26 +52,23 @@ def session_state(session: Session) -> dict[str, Any]:
     if len(mesh.processes) > 1:
         processes = mesh.even_hosts or mesh.process_indices.ravel().tolist()
         mesh_state["processes"] = processes
-    look = dataclasses.asdict(now.look)
-    for name in ("dims", "at"):
-        look[name] = look[name] and list(look[name])
     state: dict[str, Any] = {
         "shardviz": VERSION,
         "mesh": mesh_state,
-        "arrays": [_array_state(array) for array in now.arrays],
+        "arrays": _array_states(now.arrays),
         "rules": now.rules.text(),
         "dialect": now.program.dialect.value,
         "program": now.entry or DEVICE_PUT,
         "selected": now.selected,
-        "look": look,
         "target": now.target,
+        "look": {"by": now.by, "dims": list(now.dims or ()), "at": list(now.at or ())},
     }
     function = now.missing_function if now.entry else now.program.name
     if function:
         state["function"] = function
     if now.model is not None:
         state["model"] = {
-            "leaves": [_array_state(array) for array in now.model.arrays],
+            "leaves": _array_states(now.model.arrays),
             "partners": dict(now.model.partners),
             "unknown": sorted(now.model.unknown),
             "by_path": sorted(now.model.by_path),
@@ -83,24 +76,14 @@ def session_state(session: Session) -> dict[str, Any]:
     return state
 
 
-def _array_state(array: ArraySpec) -> dict[str, str]:
-    state = array_fields(array)
-    if array.memory_kind is not None:
-        state["memory_kind"] = array.memory_kind
-    return state
-
-
-def line_to_restore(session: Session) -> str:
-    """The code that opens the state in another kernel; `""` where it would be too long.
-
-    >>> line_to_restore(session_on(None)).startswith("import shardviz as sv; sv.explore('{")
-    True
-    """
-    model = session.now.model
-    if model is not None and len(model.arrays) > MOST_IN_LINE:
-        return ""
-    line = f"import shardviz as sv; sv.explore({json.dumps(session_state(session))!r})"
-    return line if len(line) <= LONGEST_LINE else ""
+def _array_states(arrays: Iterable[ArraySpec]) -> list[dict[str, str]]:
+    states = []
+    for array in arrays:
+        state = array_fields(array)
+        if array.memory_kind is not None:
+            state["memory_kind"] = array.memory_kind
+        states.append(state)
+    return states
 
 
 # --- reading --------------------------------------------------------------------------
@@ -120,24 +103,18 @@ def open_state(state: Any) -> Session:
         return _session(state)
     except ShardvizError:
         raise
-    except (
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ProgramError(
             f"This is no Explorer state of version {VERSION}; got {shown(state)}."
             " Pass what explorer.state() returned."
         ) from error
 
 
-def _session(state: dict[str, Any]) -> Session:
+def _session(state: Mapping[str, Any]) -> Session:
     """The menu's program of that name with these parts; else one that places arrays."""
     mesh, model, leaves = state["mesh"], state.get("model"), None
+    arrays = _read_arrays(state["arrays"])
     parts = {
-        "arrays": _read_arrays(state["arrays"]),
         "mesh": make_mesh(
             mesh["axes"],
             axis_types=mesh.get("types"),
@@ -147,28 +124,33 @@ def _session(state: dict[str, Any]) -> Session:
         "rules": Rules.parse(state.get("rules", "")),
         "dialect": Dialect.of(state.get("dialect", "linen"), paths=False),
     }
-    _check_count(parts["arrays"])
     if model is not None:
         unknown, by_path = model.get("unknown", []), model.get("by_path", [])
-        arrays, partners = _read_arrays(model["leaves"]), model.get("partners", {})
-        leaves = Leaves(arrays, partners, frozenset(unknown), frozenset(by_path))
-    name, function = state.get("program", DEVICE_PUT), state.get("function", "")
+        known, partners = _read_arrays(model["leaves"]), model.get("partners", {})
+        leaves = Leaves(known, partners, frozenset(unknown), frozenset(by_path))
+    entry, missing = state.get("program", DEVICE_PUT), state.get("function", "")
+    program = None
     # A program of the menu with fewer or more arrays was edited since.
-    if is_known(name) and not function:
-        known = known_program(name)
-        if len(known.arrays) == len(parts["arrays"]):
-            session = Session(known.replace(**parts), name, model=leaves)
-            return _with_look(session, state)
-    # Older states have a function's name in the place of a program of the menu.
-    if not function and name != DEVICE_PUT:
-        function = name
-    program = Program(put_on_devices, name=DEVICE_PUT, **parts)
-    missing = function[:MAX_NAME]
-    session = Session(program, DEVICE_PUT, missing_function=missing, model=leaves)
-    return _with_look(session, state)
+    if is_known(entry) and not missing:
+        program = known_program(entry).replace(**parts)
+        if len(program.arrays) == len(arrays):
+            program = program.replace(arrays=arrays)
+        else:
+            program = None
+    if program is None:
+        program, entry = _placing(arrays, **parts), DEVICE_PUT
+    session = Session(program, entry, missing_function=missing[:MAX_NAME], model=leaves)
+    # What does not fit is left out.
+    session.edit("select", state.get("selected", 0))
+    look = {"target": state.get("target"), **state.get("look", {})}
+    for name in ("target", "by", "dims", "at"):
+        if look.get(name):
+            session.edit(name, look[name])
+    session.forget()
+    return session
 
 
-def _read_arrays(rows: list[dict[str, Any]]) -> tuple[ArraySpec, ...]:
+def _read_arrays(rows: Iterable[Mapping[str, Any]]) -> tuple[ArraySpec, ...]:
     arrays = []
     for row in rows:
         # ArraySpec parses the strings.
@@ -184,23 +166,19 @@ def _read_arrays(rows: list[dict[str, Any]]) -> tuple[ArraySpec, ...]:
     return tuple(arrays)
 
 
-def _check_count(arrays: Sequence[ArraySpec]) -> None:
+def _placing(arrays: Iterable[ArraySpec], mesh: MeshSpec, **parts: Any) -> Program:
+    """The program that only places some arrays.
+
+    Raises:
+        ProgramError: if they are too many to be shown.
+    """
+    arrays = tuple(arrays)
     if len(arrays) > MAX_ARRAYS:
         raise ProgramError(
             f"The Explorer opens at most {MAX_ARRAYS} arrays; got {len(arrays):,}. Open"
             " an audit of them."
         )
-
-
-def _with_look(session: Session, state: dict[str, Any]) -> Session:
-    """Restores how the session was shown; what does not fit is left out."""
-    look = state.get("look", {})
-    values = {"select": state.get("selected"), "target": state.get("target"), **look}
-    for name in ("select", "target", "by", "colour", "dims", "at"):
-        if values.get(name) not in (None, [], ""):
-            session.edit(name, values[name])
-    session.forget()
-    return session
+    return Program(put_on_devices, arrays, mesh, name=DEVICE_PUT, **parts)
 
 
 # --- sessions on what people pass -----------------------------------------------------
@@ -216,48 +194,70 @@ def session_on(thing: Any, children: Children | None = None) -> Session:
     ('MLP', 2)
     """
     default = gallery_programs.DEFAULT
+    example = gallery_programs.get(default)
     if thing is None:
-        return Session(gallery_programs.get(default), default, brief=True)
+        return Session(example, default, brief=True)
     if isinstance(thing, Program):
         return Session(thing, own=thing)
     if isinstance(thing, MeshSpec):
-        return Session(gallery_programs.get(default).replace(mesh=thing), default)
-    if isinstance(thing, Audit):
-        return _session_on_audit(thing)
-    if isinstance(thing, Layout) and thing.spec is not None:
-        return _session_on_layout(thing)
-    if isinstance(thing, Resolution):
-        return _session_on_resolution(thing)
-    if isinstance(thing, Report):
-        return _session_on_report(thing)
+        return Session(example.replace(mesh=thing), default)
     if isinstance(thing, (dict, str)):
         return open_state(thing)
     if isinstance(thing, ArraySpec):
         thing = [thing]
+    if isinstance(thing, (list, tuple)):
+        if thing and all(isinstance(array, ArraySpec) for array in thing):
+            program = _placing(thing, example.mesh, rules=example.rules)
+            return Session(program, DEVICE_PUT)
+    program = _program_of(thing)
+    if program is not None:
+        return Session(program, DEVICE_PUT)
     # Anything else that can be iterated over may be a model.
-    if (
-        isinstance(thing, (list, tuple))
-        and thing
-        and (all(isinstance(array, ArraySpec) for array in thing))
-    ):
-        _check_count(thing)
-        base = gallery_programs.get(default)
-        return _session_on_arrays(thing, base.mesh, rules=base.rules)
-    try:
-        return _session_on_audit(audit(thing, children=children))
-    except ShardvizError as error:
-        raise ShardvizError(
-            "The Explorer opens on a program, a mesh, arrays, an audit, a layout, a"
-            f" resolution, a report or a saved state; got {shown(thing)}. For a model,"
-            " open its audit: sv.explore(sv.audit(model, rules, mesh))."
-        ) from error
+    if not isinstance(thing, Audit):
+        try:
+            thing = audit(thing, children=children)
+        except ShardvizError as error:
+            raise ShardvizError(
+                "The Explorer opens on a program, a mesh, arrays, an audit, a layout, a"
+                f" resolution, a report or a saved state; got {shown(thing)}. For a"
+                " model, open its audit: sv.explore(sv.audit(model, rules, mesh))."
+            ) from error
+    return _session_on_audit(thing)
 
 
-def _session_on_arrays(
-    arrays: Iterable[ArraySpec], mesh: MeshSpec, **parts: Any
-) -> Session:
-    program = Program(put_on_devices, tuple(arrays), mesh, name=DEVICE_PUT, **parts)
-    return Session(program, DEVICE_PUT)
+def _program_of(thing: Any) -> Program | None:
+    """The program that places what a layout, a resolution or a report is of."""
+    if isinstance(thing, Layout) and thing.spec is not None:
+        if thing.request is None:
+            array = ArraySpec("array", thing.shape, None, thing.dtype, thing.spec)
+            return _placing([array], thing.mesh)
+        found, array, mesh = thing.request.resolution, thing.request.array, thing.mesh
+        if found is None:
+            return _placing([array], mesh)
+        return _placing([array], mesh, rules=found.rules, dialect=found.dialect)
+    if isinstance(thing, Resolution):
+        if thing.mesh is None or thing.shape is None:
+            raise ShardvizError(
+                f"The Explorer shows an array on a mesh; got {shown(thing)}. Give both"
+                " to sv.resolve: mesh= and shape=."
+            )
+        array = ArraySpec("array", thing.shape, thing.names)
+        parts = {"rules": thing.rules, "dialect": thing.dialect}
+        return _placing([array], thing.mesh, **parts)
+    if isinstance(thing, Report):
+        arrays = []
+        # The program's arguments, split as they were.
+        for name, layout in thing.in_layouts.items():
+            if layout.spec is not None:
+                array = ArraySpec(name, layout.shape, None, layout.dtype, layout.spec)
+                arrays.append(array)
+        if thing.mesh is None or not arrays:
+            raise ShardvizError(
+                f"{thing} has no arguments with known shardings to show. Open its"
+                " program: sv.explore(program)."
+            )
+        return _placing(arrays, thing.mesh)
+    return None
 
 
 def _session_on_audit(audit: Audit) -> Session:
@@ -270,45 +270,7 @@ def _session_on_audit(audit: Audit) -> Session:
             largest, most = row, row.layout.bytes_per_device
     leaves = Leaves.of_audit(audit)
     first = next(array for array in leaves.arrays if array.name == largest.path)
-    program = Program(put_on_devices, (first,), audit.mesh, name=DEVICE_PUT)
+    program = _placing([first], audit.mesh)
     if isinstance(audit.rules, Rules):
         program = program.replace(rules=audit.rules, dialect=audit.dialect)
     return Session(program, DEVICE_PUT, model=leaves)
-
-
-def _session_on_layout(layout: Layout) -> Session:
-    if layout.request is None:
-        array = ArraySpec("array", layout.shape, None, layout.dtype, layout.spec)
-        return _session_on_arrays([array], layout.mesh)
-    found = layout.request.resolution
-    parts = {}
-    if found is not None:
-        parts = {"rules": found.rules, "dialect": found.dialect}
-    return _session_on_arrays([layout.request.array], layout.mesh, **parts)
-
-
-def _session_on_resolution(found: Resolution) -> Session:
-    if found.mesh is None or found.shape is None:
-        missing = "a mesh" if found.mesh is None else "a shape"
-        raise ShardvizError(
-            f"The Explorer shows an array on a mesh; got {shown(found)}, without"
-            f" {missing}. Give both to sv.resolve: mesh= and shape=."
-        )
-    array = ArraySpec("array", found.shape, found.names)
-    parts = {"rules": found.rules, "dialect": found.dialect}
-    return _session_on_arrays([array], found.mesh, **parts)
-
-
-def _session_on_report(report: Report) -> Session:
-    """A session on what was compiled: the program's arguments, split as they were."""
-    arrays = []
-    for name, layout in report.in_layouts.items():
-        if layout.spec is not None:
-            array = ArraySpec(name, layout.shape, None, layout.dtype, layout.spec)
-            arrays.append(array)
-    if report.mesh is None or not arrays:
-        raise ShardvizError(
-            f"{report} has no arguments with known shardings to show. Open its"
-            " program: sv.explore(program)."
-        )
-    return _session_on_arrays(arrays, report.mesh)

@@ -144,22 +144,20 @@ def target_title(target: str) -> str:
 
 def needed_size(mesh: MeshSpec, target: str) -> int | None:
     """The number of devices that a mesh must have for a target; None where it fits."""
-    topology = topology_of(target)
-    if topology is not None and topology.size == mesh.size:
-        return None
-    if topology is not None:
-        return topology.size
-    several = hosts_size(target)
-    if several is not None:
-        count, devices = several
-        other_hosts = mesh.size == devices and len(mesh.processes) != count
-        if mesh.size > devices or other_hosts:
-            return devices
-        return None
+    topology, several = topology_of(target), hosts_size(target)
     match = _SIMULATED.fullmatch(target)
-    if match is not None and match[1] and int(match[1]) < mesh.size:
-        return int(match[1])
-    return None
+    size = mesh.size
+    if topology is not None:
+        size = topology.size
+    elif several is not None:
+        count, devices = several
+        # Of as many devices, the number of hosts alone may differ.
+        if mesh.size == devices and len(mesh.processes) != count:
+            return devices
+        size = min(size, devices)
+    elif match is not None and match[1]:
+        size = min(size, int(match[1]))
+    return None if size == mesh.size else size
 
 
 def fitting_mesh(
@@ -227,8 +225,7 @@ def local_options() -> list[dict[str, str]]:
     """
     rows = [(target, target_title(target), wording.TITLES[target]) for target in _PLAIN]
     for group in running_hosts():
-        machines = sorted({process.host for process in group.processes})
-        title = wording.running_hosts(len(group.processes), machines, group.devices)
+        title = wording.running_hosts(len(group.processes), group.devices)
         rows.append((group.name, group.name, title))
     options = []
     for value, label, title in rows:
@@ -257,7 +254,6 @@ def target_view(
     if count is None:
         return view
     fitting = fitting_mesh(mesh, target, accepts)
-    # Of processes on several hosts, the number of hosts alone may differ.
     if count == mesh.size:
         view["note"] = wording.other_hosts(len(mesh.processes), target)
         if fitting is not None:
@@ -288,11 +284,6 @@ class DevicePlacement:
     mesh: MeshSpec
     compiled: bool = False
 
-    @property
-    def words(self) -> str:
-        """The number of devices and their order."""
-        return wording.device_order(self.mesh.size, self.compiled)
-
 
 def why_no_placement(mesh: MeshSpec, target: str) -> str:
     """Why the devices of a mesh have no coordinates on a target; `""` where they do."""
@@ -322,10 +313,10 @@ def device_placement(
     if topology is None or why_no_placement(mesh, target):
         return None
     known = len(order) == mesh.size and set(order) <= set(topology.device_ids.tolist())
+    ordered = mesh
     if known:
-        rows = device_rows(make_mesh(mesh.shape, device_ids=list(order)), topology)
-    else:
-        rows = _rows(mesh, topology)
+        ordered = make_mesh(mesh.shape, device_ids=list(order))
+    rows = _rows(ordered, topology)
     placed = make_mesh(
         mesh.shape,
         axis_types=mesh.axis_types,
@@ -352,10 +343,8 @@ class DeviceAssignments:
         if report.mesh is None or topology_of(target) is None:
             return False
         order, key = tuple(report.mesh.device_ids.ravel().tolist()), _key(mesh, target)
-        if self._known.get(key) == order:
-            return False
-        self._known[key] = order
-        return True
+        before, self._known[key] = self._known.get(key), order
+        return before != order
 
     def placement(self, mesh: MeshSpec, target: str) -> DevicePlacement | None:
         """The mesh placed on a target, in the order of its last compile."""
@@ -367,7 +356,4 @@ class DeviceAssignments:
 
 def _key(mesh: MeshSpec, target: str) -> Any:
     """What a device assignment depends on: neither names nor types of the axes."""
-    ids = b""
-    if not mesh.ids_are_positions:
-        ids = mesh.device_ids.tobytes()
-    return target, mesh.axis_sizes, ids
+    return target, mesh.axis_sizes, mesh.device_ids.tobytes()

@@ -23,19 +23,17 @@ from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.movement import collective_movement
 from shardviz.gallery import programs
 from shardviz.widgets import html_page
+from shardviz.widgets.effects_view import effects_view
 from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.jobs import Job, effects_view
 from shardviz.widgets.links_view import LinkRequest, link_view
 from shardviz.widgets.movements_view import player_data
 from shardviz.widgets.planner import StageResults
-from shardviz.widgets.report_view import engines_view
 from shardviz.widgets.session import Session
 from shardviz.widgets.stages_view import stages_view
 from shardviz.widgets.state import session_on
 from shardviz.widgets.targets import device_placement
 from shardviz.widgets.values_view import explanation_view, values_view
 from tests.widgets.plans import REFUSED, layers
-from tests.widgets.pretended_hosts import NAME, PretendedHosts, ReportOfHosts, did
 from tests.widgets.stage_examples import RESULTS
 
 TRAITS = (
@@ -68,12 +66,6 @@ def messages() -> Iterator[tuple[str, Any]]:
     yield "Explanation", explanation_view(None, "tanh")
     for size in (2, 64, 4096):
         yield "MovementData", player_data(collective_movement("all-reduce", size, 4096))
-    job = Job("run", programs.get(), NAME, 1, ExecutableCache(), lambda _: None)
-    job.engines[0] = ("compile", 1.5)
-    yield "Engines", engines_view(PretendedHosts(), job, None)
-    report = ReportOfHosts("f", NAME, processes=(did(0, {"run": 0.5}),))
-    yield "Engines", engines_view(PretendedHosts(problem="It ended."), None, report)
-    yield "Engines", engines_view(PretendedHosts(), None, None, problem="no memory")
     program = programs.get().replace(fn=_prints, name="prints")
     yield "Effects", {"state": "done", "revision": 1, **effects_view(program)}
     there = device_placement(make_mesh(data=4, model=4), "tpu:v5e:4x4")

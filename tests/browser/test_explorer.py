@@ -1,7 +1,6 @@
 """The Explorer in JupyterLab, driven as a person would."""
 
 import json
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -165,50 +164,13 @@ def test_run_holds_every_prediction_and_an_edit_makes_it_stale(screen):
     expect(screen.locator(".sv-status")).to_contain_text("stale")
 
 
-# As where `sv.hosts` runs; `tests/hosts` has real processes.
-ON_HOSTS = f"""\
-import sys
-sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-from tests.widgets.pretended_hosts import MODULES, NAME, PretendedHosts, PretendedRun
-group = PretendedHosts()
-sys.modules |= dict.fromkeys(MODULES, PretendedRun(group))
-{OPEN}"""
-
-
-def test_hosts_come_into_the_menu_and_restart_at_a_click(lab):
-    page = lab.open([ON_HOSTS], shared=True, width=1400, height=1200)
-    page.wait_for_selector(".shardviz-explorer[data-seq]")
-    page.get_by_label("Target", exact=True).select_option("2 hosts x 4, local")
-    show_view(page, "Program")
-    lines = page.locator(".sv-engine")
-    expect(lines).to_have_text([f"process {n}pid 10{n} on hereready" for n in range(2)])
-    problem = page.locator(".sv-engineproblem")
-    expect(problem).to_have_text("")
-    assert ask_kernel(page, "setattr(group, 'problem', 'It ended.') or explorer._refresh()") is None
-    expect(problem).to_have_text("It ended.")
-    expect(lines.first).to_have_attribute("data-state", "lost")
-    page.get_by_role("button", name="Restart engines").click()
-    expect(problem).to_have_text("")
-    expect(lines.first).to_have_attribute("data-state", "ready")
-    assert ask_kernel(page, "[group.restarts, *map(bool, map(sys.modules.pop, MODULES))]") == [
-        1,
-        True,
-        True,
-    ]
-
-
 def test_effects_and_cache_answer_in_their_tabs(screen):
     open_tab(screen, "Cache")
     expect(screen.locator(".sv-body")).to_contain_text("executables")
     open_tab(screen, "Effects")
     expect(screen.locator(".sv-body")).to_contain_text("It may run on 8 devices", timeout=RUN_MS)
     open_tab(screen, "Cache")
-    # One row for what happened and why, one for what is kept.
-    expect(screen.locator(".sv-table tbody tr")).to_have_count(2, timeout=RUN_MS)
-    expect(screen.locator(".sv-table").first).to_contain_text("Nothing was compiled before it.")
-    press_button(screen, "Compile")
-    expect(screen.locator(".sv-table tbody tr")).to_have_count(3, timeout=RUN_MS)
-    expect(screen.locator(".sv-table").first).to_contain_text("was compiled before.")
+    expect(screen.locator(".sv-table tbody tr")).to_have_count(1, timeout=RUN_MS)
     type_into(screen, "Mesh axes", "data=2, model=2")
     open_tab(screen, "Effects")
     expect(screen.locator(".sv-body")).to_contain_text("It may run on 4 devices", timeout=RUN_MS)

@@ -76,7 +76,6 @@ STILL = {
     "picture/rules.py": 1,
     "picture/show.py": 1,
     "picture/tables.py": 1,
-    "widgets/state.py": 1,
 }
 
 

@@ -1,72 +1,289 @@
+"""Work in the background: plans, compiles and runs, whatever is edited and cancelled meanwhile."""
+
+from __future__ import annotations
+
 import threading
 import time
+from typing import Any
 
+import pytest
 from comm import DummyComm
 
+from shardviz.core.errors import TargetError
+from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.widgets.background import Heartbeat, LatestWins
-from shardviz.widgets.explorer import open_explorer
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_values import PlannedOp
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import Collective, Failure, Report
+from shardviz.gallery import programs
+from shardviz.widgets import planner as planner_module
+from shardviz.widgets.background import LatestWins, start_beats
+from shardviz.widgets.explorer import Explorer, open_explorer
 from shardviz.widgets.ipykernel_compat import keep_subshell
+from shardviz.widgets.planner import Job, Planner, why_not_automatic
+from shardviz.widgets.session import Session
+from tests.program.helpers import in_new_python
+
+ONE = Collective("all-reduce", ("data",), 1024)
 
 
-def queue(work, settle_s: float = 0.0, name: str = "test") -> LatestWins[int]:
-    def failed(item: int, error: Exception) -> None:
-        raise AssertionError(error)
-
-    return LatestWins[int](name, work, failed, settle_s)
+def until(stop) -> None:
+    while not stop():
+        time.sleep(0.005)
 
 
-def test_what_work_raises_goes_to_the_item_and_the_next_one_is_done():
-    failed: list[tuple[int, str]] = []
-
-    def work(item: int, stop) -> None:
-        raise OSError(str(item))
-
-    latest = LatestWins[int]("test", work, lambda item, error: failed.append((item, str(error))))
-    for item in (1, 2):
-        latest.request(item)
-        assert latest.wait(5)
-    assert failed == [(1, "1"), (2, "2")]
+# --- the latest of many requests ----------------------------------------------------------
 
 
 def test_one_at_a_time_and_a_later_request_stops_the_running_one():
-    began, stopped, under_way, most = threading.Event(), [], [0], [0]
+    began, ended, failed = threading.Event(), [], []
 
     def work(item: int, stop) -> None:
-        under_way[0] += 1
-        most[0] = max(most[0], under_way[0])
         began.set()
-        while item == 1 and not stop():
-            time.sleep(0.005)
-        stopped.append(item)
-        under_way[0] -= 1
+        if item == 1:
+            until(stop)
+        ended.append(item)
+        raise OSError(str(item))
 
-    latest = queue(work)
+    latest = LatestWins[int]("test", work, lambda item, error: failed.append((item, str(error))))
     latest.request(1)
     assert began.wait(5)
-    latest.request(2)
-    latest.request(3)
+    for item in (2, 3):
+        latest.request(item)
     assert latest.wait(5)
-    assert stopped == [1, 3]
-    assert most == [1]
+    assert ended == [1, 3]
+    assert failed == [(1, "1"), (3, "3")]
 
 
-def test_no_thread_is_left_when_there_is_nothing_to_do_or_it_is_closed():
-    latest = queue(lambda item, stop: None, name="test of threads")
+def test_nobody_waits_for_abandoned_work_and_no_thread_is_left():
+    hold, ended = threading.Event(), []
+
+    def work(item: int, stop) -> None:
+        if item == 1:
+            hold.wait(5)
+            assert stop()
+        ended.append(item)
+
+    latest = LatestWins[int]("test of threads", work, lambda item, error: ended.append(error))
     latest.request(1)
+    time.sleep(0.02)
+    latest.abandon()
+    assert latest.wait(0)
+    latest.request(2)
     assert latest.wait(5)
-    again = queue(lambda item, stop: _until(stop), name="test of threads")
-    again.request(1)
-    again.close(5)
-    again.request(2)
-    latest.close()
+    assert ended == [2]
+    hold.set()
+    latest.close(5)
+    latest.request(3)
     time.sleep(0.05)
+    assert ended == [2, 1]
     assert [t for t in threading.enumerate() if t.name == "test of threads"] == []
 
 
-def _until(stop) -> None:
-    while not stop():
-        time.sleep(0.005)
+# --- plans, compiles and runs -------------------------------------------------------------
+
+
+def program(size: int = 8) -> Program:
+    return Program(abs, (), make_mesh(data=size), name=f"on {size}")
+
+
+class Pretended:
+    """Shardy and the compiler, as a test wants them; and what they were asked for."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.plans: list[str] = []
+        self.jobs: list[tuple[str, str, str]] = []
+        self.error: Failure | None = None
+        self.raises: Exception | None = None
+        self.began, self.hold = threading.Event(), threading.Event()
+        self.hold.set()
+        monkeypatch.setattr(planner_module, "plan_of", self.plan_of)
+        monkeypatch.setattr(planner_module, "do_job", self.do_job)
+        monkeypatch.setattr(planner_module, "SETTLE_S", 0.02)
+        self.seen: list[tuple[Any, ...]] = []
+        self.planner = Planner(self.changed, ExecutableCache())
+
+    def plan_of(self, wanted: Program) -> Plan:
+        self.plans.append(wanted.name)
+        if self.raises is not None:
+            raise self.raises
+        ops = (PlannedOp("x", "argument"),)
+        return Plan(wanted.name, wanted.mesh, ops, (ONE,), error=self.error)
+
+    def do_job(self, job: Job, cache, enter, cancelled, preview) -> Report:
+        self.jobs.append((job.kind, job.program.name, job.target))
+        enter("compile")
+        self.began.set()
+        preview(Report(job.program.name, job.target, partitioned=(ONE,)))
+        while not (self.hold.is_set() or cancelled()):
+            time.sleep(0.005)
+        found = {"partitioned": (ONE,), "collectives": (ONE,), "compile_s": 0.1}
+        return Report(job.program.name, job.target, **found)
+
+    def changed(self) -> None:
+        state = self.planner.state
+        known = state.report is not None and state.report.collectives is not None
+        self.seen.append((state.running, state.report is not None, known))
+
+    def request(self, size: int = 8, revision: int = 1, target: str = "") -> None:
+        self.planner.request(program(size), revision, target)
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    made = Pretended(monkeypatch)
+    yield made
+    made.hold.set()
+    made.planner.close()
+    for thread in threading.enumerate():
+        if thread.name in ("shardviz-plan", "shardviz-compile"):
+            thread.join(5)
+            assert not thread.is_alive()
+
+
+def test_the_latest_program_is_planned_and_then_partitioned(pretended):
+    for size in (2, 4, 8):
+        pretended.request(size, size)
+    assert pretended.planner.wait(5)
+    state = pretended.planner.state
+    assert state.plan.program == state.report.program == "on 8"
+    assert (state.plan_revision, state.report_revision) == (8, 8)
+    assert ("compiling", True, False) in pretended.seen, "early results are shown early"
+    assert pretended.seen[-1] == ("", True, True)
+    # Another target runs the partitioner again, and plans nothing.
+    pretended.request(8, 8, "cpu:16")
+    assert pretended.planner.wait(5)
+    assert pretended.plans == ["on 8"]
+    assert pretended.jobs == [("", "on 8", ""), ("", "on 8", "cpu:16")]
+
+
+@pytest.mark.parametrize(
+    ("size", "target", "by_itself"),
+    [
+        (512, "cpu", True),
+        (1024, "", False),
+        (8, "tpu:v5e:2x4", False),
+        (8, "attached", False),
+        (8, "2 hosts x 4, local", False),
+    ],
+)
+def test_only_up_to_512_simulated_devices_are_partitioned_automatically(
+    pretended, size, target, by_itself
+):
+    pretended.request(size, 1, target)
+    assert pretended.planner.wait(5)
+    assert bool(pretended.jobs) == by_itself
+    found = why_not_automatic(program(size), target)
+    assert bool(found) != by_itself
+    assert pretended.planner.state.not_run == found
+
+
+def test_what_cannot_be_traced_is_not_compiled(pretended):
+    pretended.error = Failure("trace", "The shapes do not fit.")
+    pretended.request()
+    assert pretended.planner.wait(5)
+    assert pretended.planner.state.plan.error == pretended.error
+    assert pretended.planner.state.not_run
+    assert pretended.jobs == []
+
+
+@pytest.mark.parametrize(
+    ("error", "stage"),
+    [(TargetError("There is none."), "program"), (ZeroDivisionError("oh"), "propagate")],
+)
+def test_whatever_planning_raises_becomes_the_plans_error(pretended, error, stage):
+    pretended.raises = error
+    pretended.request(8, 1, "tpu:v5e:2x4")
+    assert pretended.planner.wait(5)
+    assert pretended.planner.state.plan.error.stage == stage
+    assert str(error) in pretended.planner.state.plan.error.message
+
+
+def test_an_edit_while_the_partitioner_works_gets_its_plan_and_drops_the_old_report(pretended):
+    pretended.hold.clear()
+    pretended.request(2, 1)
+    assert pretended.began.wait(5)
+    pretended.request(4, 2)
+    until(lambda: pretended.planner.state.plan_revision == 2)
+    pretended.hold.set()
+    assert pretended.planner.wait(5)
+    assert pretended.planner.state.report.program == "on 4"
+
+
+def test_a_run_goes_on_whatever_is_edited_and_what_was_edited_is_partitioned_after_it(pretended):
+    pretended.hold.clear()
+    pretended.planner.start("run", program(2), 1, "")
+    assert pretended.began.wait(5)
+    pretended.planner.start("run", program(2), 1, "")  # once is enough
+    pretended.request(4, 2)
+    until(lambda: pretended.planner.state.plan_revision == 2)
+    assert pretended.planner.busy
+    pretended.hold.set()
+    assert pretended.planner.wait(5)
+    assert pretended.planner.job.report.program == "on 2"
+    assert pretended.jobs == [("run", "on 2", ""), ("", "on 4", "")]
+    assert pretended.planner.state.report_revision == 2
+
+
+def test_what_is_cancelled_ends_at_once_and_another_run_can_begin(pretended):
+    pretended.hold.clear()
+    pretended.planner.start("run", program(2), 1, "")
+    assert pretended.began.wait(5)
+    pretended.planner.cancel()
+    assert not pretended.planner.busy
+    assert pretended.planner.job.report.error.stage == "cancelled"
+    pretended.hold.set()
+    pretended.planner.start("compile", program(4), 2, "")
+    assert pretended.planner.wait(5)
+    assert pretended.planner.job.report.program == "on 4"
+    assert pretended.planner.state.report.program == "on 4"
+
+
+def test_what_was_run_is_not_compiled_again_by_itself(pretended):
+    pretended.planner.start("run", program(), 1, "")
+    assert pretended.planner.wait(5)
+    pretended.request(8, 1)
+    assert pretended.planner.wait(5)
+    assert pretended.jobs == [("run", "on 8", "")]
+
+
+def test_an_explorer_plans_once_a_page_shows_it_and_not_before():
+    made = Explorer(Session(programs.get(), programs.DEFAULT), ExecutableCache())
+    made.session.edit("mesh", "data=2, model=2")
+    assert made.wait(5) is None
+    assert made.plan is None
+    made._receive(made, {"client": "a", "seq": 1, "intents": [{"kind": "plan"}]}, [])
+    made.wait(120)
+    assert made.plan.ok
+    assert made.stages_data["stages"][0]["state"] == "estimate"
+    assert made.plan_data["count"] == len(made.plan.ops)
+    made.close()
+
+
+LOGS = """
+import jax
+import shardviz as sv
+def log(x):
+    jax.debug.print("sum {}", x.sum())
+    return x * 2
+explorer = sv.explore(sv.program(log, sv.array("x", (8, 8), spec="data"), mesh="data=4"))
+explorer.follow()
+explorer.wait(60)
+explorer.run()
+explorer.wait(60)
+print([stage["text"] for stage in explorer.stages_data["stages"]], explorer.report.error)
+explorer.close()
+"""
+
+
+def test_a_planned_program_with_callbacks_still_runs_in_its_kernel():
+    # Planning starts jax, which must have enough simulated devices by then.
+    stages = "['1 all-reduce', '1 all-reduce', '1 all-reduce'] None"
+    assert in_new_python(LOGS).splitlines()[-1] == stages
+
+
+# --- signs of life ------------------------------------------------------------------------
 
 
 class Comm(DummyComm):
@@ -78,17 +295,12 @@ class Comm(DummyComm):
 
 def test_what_the_page_sends_goes_to_the_subshell_that_it_names():
     other, comm = Comm(), Comm()
-    keep_subshell(comm)
+    explorer = open_explorer(None, ExecutableCache())
+    explorer.comm = comm = Comm(target_name="jupyter.widget")
     assert comm._reply_subshell_for({"method": "custom"}, "the page's") == "the page's"
     assert other._reply_subshell_for({}, "the page's") == "another"
     keep_subshell(bare := object())  # as of other front ends
     assert not hasattr(bare, "_reply_subshell_for")
-
-
-def test_an_explorer_keeps_it_for_each_comm_that_it_gets():
-    explorer = open_explorer(None, ExecutableCache())
-    explorer.comm = comm = Comm(target_name="jupyter.widget")
-    assert comm._reply_subshell_for({}, "the page's") == "the page's"
     explorer.close()
 
 
@@ -103,10 +315,9 @@ def test_a_beat_that_fails_is_not_the_last(monkeypatch):
         if len(beats) > 4:
             again.set()
 
-    heart = Heartbeat(beat)
-    heart.start()
+    ended = start_beats(beat)
     assert again.wait(5)
-    heart.close()
+    ended.set()
 
 
 def test_the_kernel_is_alive_whatever_a_beat_cannot_find_out(monkeypatch):
@@ -119,7 +330,6 @@ def test_the_kernel_is_alive_whatever_a_beat_cannot_find_out(monkeypatch):
     explorer._beat()
     assert sent[1]["kind"] == "alive"
     assert set(explorer._failed) == {"menus"}
-    monkeypatch.undo()
     assert explorer._sync.acquire(timeout=1)  # no edit waits for it
     explorer._sync.release()
     explorer.close()

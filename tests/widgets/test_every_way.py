@@ -142,8 +142,8 @@ def test_what_cannot_be_opened_says_what_can():
         (object(), "The Explorer opens on a program, a mesh"),
         ({"w": jnp.ones((8, 8))}, "no Explorer state"),
         ([jnp.ones((8, 8))], "sv.explore(sv.audit(model, rules, mesh))"),
-        (sv.resolve("embed", [("embed", "data")]), "without a mesh"),
-        (sv.resolve("embed", [("embed", "data")], mesh="data=2"), "without a shape"),
+        (sv.resolve("embed", [("embed", "data")]), "mesh= and shape="),
+        (sv.resolve("embed", [("embed", "data")], mesh="data=2"), "mesh= and shape="),
     ):
         with pytest.raises(sv.ShardvizError, match=re.escape(words)):
             sv.explore(wrong)

@@ -9,7 +9,7 @@ import pytest
 
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.gallery import programs
-from shardviz.widgets import edits, jobs, links_view, stages_view
+from shardviz.widgets import edits, effects_view, links_view, stages_view
 from shardviz.widgets import explorer as widget
 from shardviz.widgets.edits import EDITS
 from shardviz.widgets.explorer import Explorer
@@ -49,7 +49,7 @@ INTENTS = {
     "why": ("x", widget, "explanation_view"),
     "undo": ("", Session, "undo"),
     "compile": ("", Explorer, "_start"),
-    "effects": ("", jobs.EffectsReader, "read"),
+    "effects": ("", effects_view.EffectsReader, "read"),
     "save": ("", Explorer, "page"),
 }
 

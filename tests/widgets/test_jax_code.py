@@ -16,7 +16,7 @@ from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.program import Program
 from shardviz.widgets import jax_code
 from shardviz.widgets.document import DEVICE_PUT
-from shardviz.widgets.jax_expression import Unwritable, written
+from shardviz.widgets.jax_function import Unwritable, written
 from shardviz.widgets.session import Session
 
 HERE = Path(__file__).parent
@@ -158,7 +158,7 @@ def test_a_function_that_no_code_can_name_is_a_placeholder():
     program = Program(closure(3), (ArraySpec("x", (8,)),), make_mesh(data=8))
     code = jax_code.code(Session(program).now)
     assert "jax.jit(function)(x)" in code
-    with pytest.raises(NotImplementedError, match="own function here: a lambda from line"):
+    with pytest.raises(NotImplementedError, match="own function here: closure"):
         exec(code, {})  # noqa: S102  what a person does with it
 
 
@@ -172,4 +172,4 @@ def test_a_donated_array_in_host_memory_stays_there():
 @pytest.mark.parametrize("value", [object(), float("nan"), {1: {2}}])
 def test_what_no_expression_makes(value):
     with pytest.raises(Unwritable):
-        written(value)
+        written(value, set())

@@ -13,7 +13,6 @@ from shardviz.gallery import programs, puzzles
 from shardviz.gallery.programs import known_program
 from shardviz.widgets import stages_view
 from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.jobs import Job
 from shardviz.widgets.planner import Planner
 from shardviz.widgets.session import Session
 from shardviz.widgets.stages_view import StageViews
@@ -92,28 +91,6 @@ def test_the_button_saves_a_planned_page_without_waiting_for_itself(monkeypatch)
     (message,) = [m for m in sent if m.get("kind") == "page"]
     assert '"planned when the edits settle"' not in message["html"]
     assert "1 all-gather, 1 all-reduce" in message["html"]
-    made.close()
-
-
-@pytest.mark.parametrize(
-    "earlier",
-    [None, Report("f", "CPU × 8", partitioned=(ONE,), collectives=(ONE,), compile_s=0.1)],
-    ids=["nothing", "a report"],
-)
-def test_a_cancelled_compile_keeps_what_was_known_or_what_the_partitioner_found(earlier):
-    made = explorer()
-    if earlier is not None:
-        made._planner.take(earlier, made.session.program, 0, "")
-    made.session.edit("mesh", "data=2, model=2")
-    job = Job("compile", made.session.program, "", 1, ExecutableCache(), made._job_changed)
-    made._job, made._before_job = job, made._planner.state
-    job._preview(Report("f", "CPU × 8", partitioned=(ONE, ONE)))
-    assert text(made.stages_data, 1) == "2 all-reduce"
-    job.cancel()
-    assert made.report is None
-    assert text(made.stages_data, 1) == ("2 all-reduce" if earlier is None else "1 all-reduce")
-    assert made.stages_data["revisions"][2] == (1 if earlier is None else 0)
-    assert "cancelled" in made.report_data
     made.close()
 
 

@@ -31,7 +31,6 @@ ACTIONS: dict[str, list[Any]] = {
     "preset": ["mesh:8 devices", "rules:FSDP", "arrays:7B model", "arrays:unknown"],
     "select": [0, 1, 2, 99],
     "by": ["mesh", "host", "position"],
-    "colour": ["block", "host"],
     "dims": [[0, 1], [1, 0], [0, 2]],
     "at": [[0], [1, 1], None],
     "add": [None],
@@ -56,7 +55,10 @@ def act(session: Session, chance: random.Random) -> None:
     field = chance.choice(list(ACTIONS))
     array = chance.choice([None, 0, 1, 2])
     burst = chance.choice(["", "", "one", "two"])
-    session.edit(field, chance.choice(ACTIONS[field]), array, burst)
+    choices = ACTIONS[field]
+    if field in ("double", "halve"):  # the page offers the axes that there are
+        choices = session.mesh.axis_names
+    session.edit(field, chance.choice(choices), array, burst)
 
 
 @pytest.mark.parametrize("seed", range(1))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from shardviz.core.format import bytes_text, joined, listed, plural
 from shardviz.core.layout.array_spec import format_names
 from shardviz.core.layout.fit import Fit
@@ -22,21 +20,6 @@ def mesh_count(devices: int, hosts: int) -> str:
 def hosts_of_hardware(title: str, hosts: int) -> str:
     """Why nobody can choose how many hosts a described target has."""
     return f"{title} has {plural(hosts, 'host')}."
-
-
-def blocks_of_hosts(shapes: Sequence[tuple[int, ...]], hosts: int, checked: int) -> str:
-    """Which shapes the parts of the mesh on each host have; none for a single host.
-
-    >>> blocks_of_hosts([(2, 2)], 2, 16)
-    'Each host has a block of 2×2 of the mesh.'
-    """
-    if not shapes:
-        return "One host has all of the mesh."
-    blocks = " or ".join("×".join(map(str, shape)) for shape in shapes)
-    words = f"Each host has a block of {blocks} of the mesh"
-    if hosts > checked:
-        words += f" (checked for the first {checked})"
-    return f"{words}."
 
 
 #: Why the picture of a large mesh numbers its devices by position.
@@ -62,13 +45,10 @@ TITLES = {
 }
 
 
-def running_hosts(processes: int, machines: Sequence[str], devices: int) -> str:
+def running_hosts(processes: int, devices: int) -> str:
     """What is known of running processes."""
-    where = plural(len(machines), "machine")
-    if len(machines) == 1:
-        where = machines[0]
     count = plural(processes, "process", "processes")
-    return f"{count} on {where}, {plural(devices, 'device')} in all."
+    return f"{count}, {plural(devices, 'device')} in all."
 
 
 # --- the target -----------------------------------------------------------------------
@@ -268,8 +248,3 @@ def failed(task: str, why: str) -> str:
     '“plan” failed, and what was shown before stays: no memory'
     """
     return f"“{task}” failed, and what was shown before stays: {why}"
-
-
-def not_restarted(why: str) -> str:
-    """Why the processes of a target did not start again."""
-    return f"They did not start again: {why}"

@@ -245,38 +245,14 @@ def run_verdict(report: Report) -> str:
 
 def checks_in_words(report: Report) -> str:
     """How many checks of a run failed, or that all hold; `""` where there are none."""
-    failed = failed_checks(report.checks)
+    failed = sum(check.ok is False for check in report.checks)
     if failed:
-        return failed
+        return f"{failed} of {plural(len(report.checks), 'check')} failed"
     if len(report.checks) > 1:
         return f"all {len(report.checks)} checks hold"
     if report.checks:
         return "its check holds"
     return ""
-
-
-def failed_checks(checks: Iterable) -> str:
-    """How many of some checks failed; `""` where none did."""
-    checks = list(checks)
-    failed = sum(check.ok is False for check in checks)
-    if not failed:
-        return ""
-    return f"{failed} of {plural(len(checks), 'check')} failed"
-
-
-def process_name(pid: int, host: str) -> str:
-    """A process on one of several hosts."""
-    return f"pid {pid} on {host}"
-
-
-def compiled_before() -> str:
-    """Why a program was found in the cache."""
-    return "The same program was compiled before."
-
-
-def never_cached() -> str:
-    """Why a program with effects is not looked for in the cache."""
-    return "It has effects, and programs with effects are compiled every time."
 
 
 # --- values and the player ------------------------------------------------------------

@@ -1,7 +1,7 @@
 // @ts-check
 // The arrays: a card each, and the fields of the one that is selected.
 import { Field, answers } from "./controls.js";
-import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
+import { OWN_KEYS, button, h, setText, toggle } from "./dom.js";
 import { naturalOrder } from "./natural_order.js";
 
 /** @typedef {import("./view_data.js").ArrayView} ArrayView */
@@ -32,8 +32,6 @@ export class ArrayCards {
       logical: field("Logical axes", "logical", { caption: "axes", placeholder: "embed mlp" }),
       spec: field("PartitionSpec", "spec", { caption: "spec", placeholder: "from the rules" }),
     };
-    // The same layout in every dialect that can say it.
-    this.also = h("div", { class: "sv-also", "aria-label": "The same layout in other dialects" });
     this.form = h(
       "div",
       { class: "sv-form" },
@@ -41,7 +39,6 @@ export class ArrayCards {
       this.fields.shape.node,
       this.fields.logical.node,
       this.fields.spec.node,
-      this.also,
     );
     this.list = h("div", { class: "sv-cards", role: "list", "aria-label": "Arrays" });
     /** What is selected once the kernel has answered: a second click is about that. */
@@ -154,10 +151,6 @@ export class ArrayCards {
       if (moved) field.input.blur();
       field.sync(array.fields[key].text, array.fields[key].error);
     }
-    const lines = (array.also ?? []).map(([dialect, text]) =>
-      h("div", { class: "sv-mono", text, title: `${dialect}: ${text}` }),
-    );
-    fill(this.also, ...lines);
     this.fields.spec.input.placeholder =
       array.noRules || array.typedSpec ? "None: no dimension is split" : array.spec;
   }

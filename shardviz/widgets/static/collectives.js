@@ -3,8 +3,7 @@
 // what is known of the collective that is chosen.
 import { Choice } from "./controls.js";
 import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
-import { ranges } from "./highlight.js";
-import { onHosts } from "./host_parts.js";
+import { listed, onHosts } from "./highlight.js";
 import { STAGE_NAMES, changeBetween, stageState } from "./stages.js";
 
 /** @typedef {import("./messages").Stages} Stages */
@@ -31,7 +30,6 @@ const CHANGE_SIGNS = { added: "+", removed: "−", kept: "=" };
 /** @type {Partial<Record<StageState, string>>} */
 const HEAD_NOTES = { estimate: " estimate", none: " not yet" };
 const CELL_LINES = 3;
-const LISTED_DEVICES = 12;
 const NONE_NEEDED = "No collectives: no device needs another's data.";
 const NONE_BEFORE =
   "No collectives before the last edit; nothing is known of the program as it is now.";
@@ -399,8 +397,8 @@ export class CollectivesPanel {
     const positions = highlight.participants(at);
     const others = positions.filter((other) => other !== at).map((other) => ids[other]);
     const where = onHosts(highlight, others.length ? positions : []);
-    const listed = (ranges(others, LISTED_DEVICES) || "no other") + (where && `,${where}`);
-    const words = `Device ${ids[at]} takes part with ${listed}.`;
+    const with_ = (others.length ? listed(others) : "no other") + (where && `,${where}`);
+    const words = `Device ${ids[at]} takes part with ${with_}.`;
     setText(this.participants, positions.length ? words : "Which devices take part is not known.");
   }
 }

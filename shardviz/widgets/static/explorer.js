@@ -360,10 +360,6 @@ class Page {
 
   /** @param {View} view @param {import("./colours.js").Theme} theme */
   showProgram(view, theme) {
-    const [plan] = this.get("stages_data").stages ?? [];
-    const busy = this.get("background").stage === "planning";
-    const words = busy ? "planning…" : plan?.took ? `plan ${plan.took}` : "";
-    setText(this.views.status, words);
     this.program.show({
       view,
       live: this.editable,

@@ -2,6 +2,7 @@
 // What is pointed at, and what belongs to it: which block of every array a device holds, who else
 // holds it, and who takes part in a collective with it. Nothing here asks the kernel.
 import { keepLast } from "./keep_last.js";
+import { idsText } from "./picture_data.js";
 
 /** @typedef {import("./view_data.js").ArrayView} ArrayView */
 /** @typedef {Partial<Pick<import("./messages").LayoutNumbers, "counts" | "shard">>} Blocks */
@@ -17,6 +18,7 @@ import { keepLast } from "./keep_last.js";
 /** The position of an id. @typedef {{get: (id: number) => number | undefined}} Positions */
 
 const MOST_CACHED_ARRAYS = 64;
+const MOST_LISTED = 60; // characters
 const SPARSE = 8; // a table by number has at most so many rows per device: else a Map is smaller
 
 export class Highlight {
@@ -31,7 +33,6 @@ export class Highlight {
     /** @type {Int32Array} */ this.hosts = new Int32Array(0);
     /** Where ids are not the positions. @type {Positions | null} */ this.positions = null;
     this.hostCount = 1;
-    this.hostGroups = 1;
     /** @type {Map<string, Int32Array>} */ this.cache = new Map();
     /** @type {Pointing} */ this.pointing = null;
     this.pinned = false;
@@ -57,7 +58,6 @@ export class Highlight {
     if (this.ids === ids && this.hosts === hosts) return;
     this.hosts = hosts;
     this.hostCount = countDistinct(hosts);
-    this.hostGroups = Math.max(0, largest(hosts) + 1);
     this.ids = ids;
     this.positions = positionsOf(ids);
     this.cache.clear();
@@ -275,22 +275,28 @@ function positionsOf(ids) {
 }
 
 /**
- * Numbers with runs folded: `0–3, 8`.
- * @param {number[]} ids
- * @param {number} [most]
+ * The hosts of some devices: ` on host 0`, ` on hosts 0–3`; nothing where there is one host.
+ * @param {Highlight} highlight
+ * @param {number[]} positions
  */
-export function ranges(ids, most = 400) {
-  const parts = [];
-  let at = 0;
-  while (at < ids.length && parts.length < most) {
-    const step = at + 1 < ids.length ? ids[at + 1] - ids[at] : 0;
-    let end = at + 1;
-    while (end < ids.length && ids[end] - ids[end - 1] === step) end++;
-    // A few ids with gaps are read faster one by one, as core/format.py has them.
-    if (end - at > (step === 1 ? 2 : 4)) {
-      parts.push(`${ids[at]}–${ids[end - 1]}${step === 1 ? "" : ` step ${step}`}`);
-      at = end;
-    } else parts.push(String(ids[at++]));
-  }
-  return parts.join(", ") + (at < ids.length ? ` and ${ids.length - at} more` : "");
+export function onHosts({ hosts, hostCount }, positions) {
+  if (hostCount < 2 || !positions.length) return "";
+  const own = [...new Set(positions.map((at) => hosts[at]))].sort((a, b) => a - b);
+  return ` on ${named(own, "host")}`;
+}
+
+/**
+ * Numbers with runs folded, `0–3, 8`; of a list that is too long, how many there are.
+ * @param {number[]} numbers
+ * @param {string} [noun]
+ */
+export function listed(numbers, noun = "device") {
+  const text = idsText(numbers);
+  return text.length > MOST_LISTED ? `${numbers.length.toLocaleString("en")} ${noun}s` : text;
+}
+
+/** The same with the noun: `device 3`, `devices 0–3`. @param {number[]} numbers @param {string} [noun] */
+export function named(numbers, noun = "device") {
+  const text = listed(numbers, noun);
+  return text.endsWith("s") ? text : `${noun}${numbers.length === 1 ? "" : "s"} ${text}`;
 }

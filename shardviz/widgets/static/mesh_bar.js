@@ -8,32 +8,6 @@ import { OWN_KEYS, button, fill, focusedNear, h, iconButton, toggle } from "./do
 /** @typedef {import("./messages").Option} Option */
 
 const OTHER = "…"; // the choice that opens a field
-/** @type {Record<string, string>} */
-const STEP_WORDS = {
-  mesh: "the mesh",
-  axis: "a mesh axis more",
-  double: "twice as many devices",
-  halve: "half as many devices",
-  fit: "the mesh that fits",
-  types: "the axis types",
-  rules: "the rules",
-  move: "the order of the rules",
-  remedy: "a remedy",
-  preset: "a preset",
-  select: "another array",
-  add: "an array more",
-  remove: "an array less",
-  name: "the array's name",
-  shape: "the shape",
-  dtype: "the element type",
-  logical: "the logical axes",
-  spec: "the PartitionSpec",
-  by: "the order of devices",
-  colour: "the colours of devices",
-  dims: "the shown dimensions",
-  at: "the shown blocks",
-};
-
 export class MeshBar {
   /**
    * @param {import("./highlight.js").Highlight} highlight
@@ -78,8 +52,14 @@ export class MeshBar {
     this.presets = this.presetMenu();
     this.more = h("div", { class: "sv-more" }, this.hosts.node, this.types.node, this.presets);
     const locked = { "data-edit": "true" };
-    this.undo = iconButton("undo", "Undo", () => calls.act("undo"), locked);
-    this.redo = iconButton("redo", "Redo", () => calls.act("redo"), locked);
+    this.undo = iconButton("undo", "Undo", () => calls.act("undo"), {
+      ...locked,
+      title: "Undo (Ctrl+Z)",
+    });
+    this.redo = iconButton("redo", "Redo", () => calls.act("redo"), {
+      ...locked,
+      title: "Redo (Ctrl+Shift+Z)",
+    });
     this.full = iconButton("full", "Full screen", calls.full);
     this.fold = iconButton("more", "Hosts, axis types and presets", () => this.unfold());
     this.fold.setAttribute("aria-expanded", "false");
@@ -121,14 +101,13 @@ export class MeshBar {
   }
 
   /** @param {import("./messages").Answer} answer */
-  showSteps({ undo = "", redo = "" }) {
-    for (const [node, words, name, keys] of /** @type {const} */ ([
-      [this.undo, "Undo", undo, "Ctrl+Z"],
-      [this.redo, "Redo", redo, "Ctrl+Shift+Z"],
+  showSteps({ undo, redo }) {
+    for (const [node, on] of /** @type {const} */ ([
+      [this.undo, undo],
+      [this.redo, redo],
     ])) {
-      if (node.dataset.locked) node.dataset.locked = String(!name);
-      else node.disabled = !name;
-      node.title = name ? `${words}: ${STEP_WORDS[name] ?? name} (${keys})` : `${words}: nothing`;
+      if (node.dataset.locked) node.dataset.locked = String(!on);
+      else node.disabled = !on;
     }
   }
 

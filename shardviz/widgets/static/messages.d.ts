@@ -81,13 +81,10 @@ export interface SentView {
   /** How many arrays there are. */
   count: number;
   selected: number;
-  look: { by: string; colour: string };
   /** What an edit without a field of its own could not do. */
   notes?: string[];
   /** Whether only the selected array is shown until somebody asks for the others. */
   brief?: true;
-  /** The selected array's layout in other dialects, as [dialect, text]. */
-  also?: [string, string][];
 }
 
 /** `session_view.py`. */
@@ -102,7 +99,6 @@ export interface SentMesh {
   /** With the type of each axis where they differ. */
   axes: ([name: string, size: number] | [name: string, size: number, type: string])[];
   count: string;
-  local: string;
 }
 
 export type ArrayField = "name" | "dtype" | "shape" | "logical" | "spec";
@@ -405,7 +401,7 @@ export interface Failure {
   source: string;
 }
 
-// ── A job and its report: `report_view.py`, `jobs.py` ──────────────
+// ── A job and its report: `report_view.py`, `effects_view.py` ──────────────
 
 export interface Report {
   state: "none" | "running" | "done" | "failed";
@@ -420,30 +416,6 @@ export interface Report {
   error: Failure | null;
   effects: Effects;
   cache: Cache;
-  /** Only where the target is several processes. */
-  engines?: Engines;
-}
-
-/** A line per engine, while it runs and afterwards. */
-export interface Engines {
-  lines: EngineLine[];
-  /** How many lines were left out. */
-  more: number;
-  /** Whether they can be started anew, and whether they are being. */
-  restart: boolean;
-  restarting: boolean;
-  /** Why they cannot be used, or did not start again. */
-  problem: string;
-}
-
-export interface EngineLine {
-  rank: number;
-  where: string;
-  state: "ready" | "running" | "done" | "failed" | "lost";
-  /** The stage that it is in, what it did, or why it ended. */
-  words: string;
-  /** When it entered its stage, in seconds. */
-  since?: number;
 }
 
 export type Effects =
@@ -457,7 +429,6 @@ export interface EffectsFound {
   problem?: undefined;
   runs: boolean;
   sentence: string;
-  devices: string;
   rows: EffectRow[];
   note: string;
 }
@@ -476,7 +447,6 @@ export interface Cache {
   hits: number;
   misses: number;
   size: number;
-  history: { what: string; found: string; why: string; jax: string }[];
 }
 
 export * from "./plan_messages";
@@ -506,7 +476,6 @@ export type ActionKind =
   | "compile"
   | "run"
   | "cancel"
-  | "restart"
   | "undo"
   | "redo"
   | "code"

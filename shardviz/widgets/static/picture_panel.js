@@ -3,10 +3,9 @@
 import { ArraySteps } from "./array_steps.js";
 import { Choice } from "./controls.js";
 import { OWN_KEYS, h, setText, toggle } from "./dom.js";
-import { hostParts, onHosts } from "./host_parts.js";
+import { named, onHosts } from "./highlight.js";
 import { keepLast } from "./keep_last.js";
 import { naturalOrder } from "./natural_order.js";
-import { idsText } from "./picture_data.js";
 import { PictureView } from "./picture_view.js";
 import { Sentence } from "./sentence.js";
 import { replicasText } from "./view_data.js";
@@ -26,17 +25,11 @@ import { replicasText } from "./view_data.js";
  *   count: string}} DrawnDevices
  */
 
-/** How devices are ordered / what their colour stands for. */
 const ORDERS = [
-  { value: "mesh/block", label: "by mesh axes" },
-  { value: "host/block", label: "by host" },
+  { value: "mesh", label: "by mesh axes" },
+  { value: "host", label: "by host" },
 ];
-const HOST_COLOURS = [
-  { value: "mesh/host", label: "by mesh axes · hosts" },
-  { value: "host/host", label: "by host · hosts" },
-];
-const BY_POSITION = { value: "position/block", label: "by position" };
-const BY_POSITION_HOSTS = { value: "position/host", label: "by position · hosts" };
+const BY_POSITION = { value: "position", label: "by position" };
 const HOW_LINKS = "Choose a collective below to see the links that it uses.";
 const THUMB_COLOUR = 3; // so that a small picture has not the colour of the large one's first block
 
@@ -64,14 +57,9 @@ export class PicturePanel {
     this.replicas = new Int32Array(0);
     /** @type {Int32Array | null} */ this.replicasOf = null;
     this.devicesInBlocks = keepLast(devicesInBlocks);
-    this.hostsAt = keepLast(hostsAt);
     this.noGroups = keepLast((/** @type {number} */ count) => new Int32Array(count).fill(-1));
     this.devicesWithLinks = keepLast(devicesWithLinks);
-    this.order = new Choice("Device order", (value) => {
-      const [by, colour] = value.split("/");
-      edit("by", by);
-      edit("colour", colour);
-    });
+    this.order = new Choice("Device order", (by) => edit("by", by));
     this.devices = new PictureView("Devices", this.deviceHooks());
     const selected = () => this.shown?.view.selected ?? 0;
     this.array = new PictureView("Array", this.blockHooks(selected));
@@ -158,8 +146,8 @@ export class PicturePanel {
     if (!picture || !array) return "";
     const { shardBytes, replicas = 1, ...blocks } = array.pictured ?? array;
     const where = this.highlight.indexText(blocks, picture.group[tile]);
-    const ids = idsText(picture.devices(tile));
-    const holders = replicas > 1 ? `devices ${ids} · ${replicasText(replicas)}` : `device ${ids}`;
+    const more = replicas > 1 ? ` · ${replicasText(replicas)}` : "";
+    const holders = named(picture.devices(tile)) + more;
     const at = this.highlight.holders(index, picture.group[tile]);
     return `${array.name}[${where}] · ${shardBytes}\n${holders}${onHosts(this.highlight, at)}`;
   }
@@ -201,7 +189,7 @@ export class PicturePanel {
     this.paintDevices(shown);
     toggle(this.array.node, "sv-stale", Boolean(array?.problem));
     this.array.node.hidden = !array;
-    if (main) this.paintArray(main, shown);
+    if (main) this.array.show(main, null, main.count, shown.theme);
     this.showThumbs(shown);
     this.mark();
   }
@@ -220,16 +208,9 @@ export class PicturePanel {
   }
 
   /** @param {View} view @param {DrawnDevices} devices */
-  showOrder({ look, mesh }, { by, has_positions, count }) {
-    const hosts = this.highlight.hostCount > 1;
-    const orders = has_positions ? [...ORDERS, BY_POSITION] : ORDERS;
-    const coloured = has_positions ? [...HOST_COLOURS, BY_POSITION_HOSTS] : HOST_COLOURS;
-    this.order.sync(
-      hosts ? [...orders, ...coloured] : orders,
-      `${by}/${hosts ? look.colour : "block"}`,
-    );
+  showOrder({ mesh }, { by, has_positions, count }) {
+    this.order.sync(has_positions ? [...ORDERS, BY_POSITION] : ORDERS, by);
     setText(this.count, count || mesh.count);
-    this.count.title = count ? `${count}\n${mesh.local}` : mesh.local;
   }
 
   /**
@@ -261,27 +242,11 @@ export class PicturePanel {
       const picture = this.devicesWithLinks(devices.picture, links);
       return this.devices.show(picture, links.group, links.count, theme);
     }
-    const byHost = view.look.colour === "host" && highlight.hostCount > 1;
-    const groups = byHost
-      ? this.hostsAt(highlight.hosts, positions)
-      : highlight.groupsAt(view.selected, positions);
+    const groups = highlight.groupsAt(view.selected, positions);
     const tiles = groups ?? this.noGroups(positions.length);
     const blocks = groups ? (view.arrays[view.selected]?.blocks ?? 1) : 1;
     const picture = this.devicesInBlocks(devices.picture);
-    this.devices.show(picture, tiles, byHost ? highlight.hostGroups : blocks, theme);
-  }
-
-  /**
-   * The selected array: each block in the colour of its host where devices have these, and dark
-   * grey where several hosts hold it.
-   * @param {Picture} picture
-   * @param {Shown} shown
-   */
-  paintArray(picture, { view, theme }) {
-    const byHost = view.look.colour === "host" && hostParts(this.highlight, view.selected);
-    if (!byHost) return this.array.show(picture, null, picture.count, theme);
-    const hosts = Int32Array.from(picture.group, (group) => byHost.ofBlock[group]);
-    this.array.show({ ...picture, colormap: "blocks" }, hosts, this.highlight.hostGroups, theme);
+    this.devices.show(picture, tiles, blocks, theme);
   }
 
   /** Small pictures of the arrays that are not selected. @param {Shown} shown */
@@ -408,13 +373,6 @@ function frameAround(p, tile) {
 /** @param {Picture} devices */
 function devicesInBlocks(devices) {
   return { ...devices, colormap: "blocks" };
-}
-
-/** @param {Int32Array} hosts @param {Int32Array} positions */
-function hostsAt(hosts, positions) {
-  const found = new Int32Array(positions.length);
-  for (let i = 0; i < found.length; i++) found[i] = hosts[positions[i]];
-  return found;
 }
 
 /** @param {Picture} devices @param {Picture} links */

@@ -3,7 +3,6 @@
 import { CollectivesPanel } from "./collectives.js";
 import { Choice } from "./controls.js";
 import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
-import { EngineLines } from "./engine_lines.js";
 import { reportTab, reportTabKey } from "./report_tabs.js";
 import { Player } from "./player.js";
 import { ShardTable } from "./shard_table.js";
@@ -48,7 +47,6 @@ export class ProgramPanel {
     this.run = button("Run", () => act("run"), primary);
     this.cancel = button("Cancel", () => act("cancel"), { hidden: true, "aria-label": "Cancel" });
     this.status = h("span", { class: "sv-status", role: "status", "aria-live": "polite" });
-    this.engines = new EngineLines(() => act("restart"));
     this.lost = h("div", { class: "sv-warn sv-lost", role: "status" });
     this.stages = new StageRow(
       (i) => this.openStage(i ? String(i) : ""),
@@ -96,7 +94,6 @@ export class ProgramPanel {
       "section",
       { class: "sv-view sv-program" },
       h("div", { class: "sv-headrow" }, this.program.node, this.status, actions),
-      this.engines.node,
       this.lost,
       this.stages.node,
       h("div", { class: "sv-programmain" }, left, this.beside),
@@ -215,7 +212,6 @@ export class ProgramPanel {
     setText(this.noRun, noRun ? "described: compiles, cannot run" : "");
     this.noRun.title = noRun;
     this.cancel.hidden = !running;
-    this.engines.show(report.engines, live);
     this.showStatus(report, view.revision);
     this.collectives.offerPositions(live && devices.has_positions && devices.by !== "position");
     this.values.show(plan);
@@ -261,7 +257,6 @@ export class ProgramPanel {
     const showTime = () => {
       const seconds = ((Date.now() - this.job.began) / 1000).toFixed(1);
       setText(this.status, `${report.stage} · ${seconds} s`);
-      this.engines.tick();
     };
     showTime();
     this.clock = window.setInterval(showTime, JOB_CLOCK_MS);

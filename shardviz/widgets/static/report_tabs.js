@@ -6,7 +6,6 @@ import { copyButton, h } from "./dom.js";
 /** @typedef {import("./messages").Report} Report */
 /** @typedef {import("./messages").Stages} Stages */
 /** @typedef {import("./messages").Memory} Memory */
-/** @typedef {(kind: import("./messages").ActionKind) => void} Act */
 
 const HOW_TO_CHECK = "Press Run to compare the prediction with what happens.";
 
@@ -159,33 +158,23 @@ function effectsTab(effects) {
 }
 
 /** @param {import("./messages").Cache} cache @returns {Node[]} */
-function cacheTab({ rows, size, hits, misses, history }) {
+function cacheTab({ rows, size, hits, misses }) {
   const used = `${rows.length} of ${size}`;
-  /** @type {Node[]} */
-  const parts = [
-    pairs([
-      ["executables", used],
-      ["hits", String(hits)],
-      ["misses", String(misses)],
-    ]),
-  ];
-  const jobs = history.map(({ what, found, why, jax }) => {
-    const result = h("span", { class: found === "hit" ? "sv-good" : "", text: found });
-    return tableRow([what, result, why, h("span", { class: "sv-muted", text: jax })]);
-  });
-  if (jobs.length) {
-    parts.push(table(["what", "cache", "why it compiled", "what jax did again"], jobs));
-  }
+  const counts = pairs([
+    ["executables", used],
+    ["hits", String(hits)],
+    ["misses", String(misses)],
+  ]);
   if (!rows.length) {
     const none =
       "Nothing was compiled yet." +
       " What is compiled once is kept, and found again by its fingerprint.";
-    return [...parts, mutedNote(jobs.length ? "None of it was kept." : none)];
+    return [counts, mutedNote(none)];
   }
   const kept = rows.map(({ name, key, compile, hits: used, waited }) =>
     tableRow([name, h("code", { text: key }), compile, String(used), String(waited)]),
   );
-  return [...parts, table(["program", "key", "compiled in", "hits", "waited"], kept)];
+  return [counts, table(["program", "key", "compiled in", "hits", "waited"], kept)];
 }
 
 /** @param {string} code @returns {Node[]} */

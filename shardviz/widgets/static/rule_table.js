@@ -173,15 +173,15 @@ export class RuleTable {
 
   /** The number of a rule, which is its handle, and whether it is used. @param {import("./messages").RuleRow} row @param {number} index */
   ruleRow(row, index) {
-    const { note = "", more = note, never } = row;
+    const { note, never } = row;
     const handle = h("span", {
       class: "sv-number",
       text: String(index + 1),
       title: "Drag to reorder",
       on: { pointerdown: (e) => this.drag(e, index) },
     });
-    const unused = h("span", { class: "sv-who sv-warn", text: "never used", title: more });
-    const props = { class: "sv-rulerow", style: { "--sv-row-index": row.line }, title: more };
+    const unused = h("span", { class: "sv-who sv-warn", text: "never used", title: note });
+    const props = { class: "sv-rulerow", style: { "--sv-row-index": row.line }, title: note };
     return h("div", props, handle, never ? unused : null);
   }
 

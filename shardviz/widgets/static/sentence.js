@@ -1,16 +1,12 @@
 // @ts-check
 // The sentence under the pictures: what is pointed at, or how the selected array is split, and why.
 import { button, fill, h, toggle } from "./dom.js";
-import { ranges } from "./highlight.js";
-import { hostParts, onHosts, partText } from "./host_parts.js";
+import { listed, named, onHosts } from "./highlight.js";
 import { failingDim } from "./rule_table.js";
 
 /** @typedef {import("./view_data.js").ArrayView} ArrayView */
 /** @typedef {import("./view_data.js").View} View */
 /** @typedef {import("./highlight.js").Highlight} Highlight */
-
-const LISTED_REPLICAS = 12;
-const LISTED_HOLDERS = 16;
 
 export class Sentence {
   /**
@@ -45,20 +41,7 @@ export class Sentence {
     if (pointing?.kind === "device") return this.deviceWords(view, array, pointing.at);
     if (!array) return ["The program takes no arrays: it makes what it works on."];
     if (pointing) return this.blockWords(view.arrays[pointing.array], pointing);
-    return [...arrayWords(array), ...this.hostWords(view.selected, array)];
-  }
-
-  /** What the first hosts load of an array. @param {number} index @param {ArrayView} array */
-  hostWords(index, array) {
-    const parts = hostParts(this.highlight, index);
-    if (!parts) return [];
-    const hosts = [...parts.blocks.keys()].sort((a, b) => a - b);
-    const first = partText(array, parts, hosts[0]);
-    const other = hosts.find((host) => partText(array, parts, host) !== first);
-    if (other === undefined) return [" Every host loads ", code(`${array.name}[${first}]`), "."];
-    const then = [", host ", String(other), " ", code(`[${partText(array, parts, other)}]`)];
-    const more = hosts.length > 2 ? " …" : ".";
-    return [` Host ${hosts[0]} loads `, code(`${array.name}[${first}]`), ...then, more];
+    return arrayWords(array);
   }
 
   /** @param {View} view @param {ArrayView | undefined} array @param {number} at */
@@ -72,17 +55,14 @@ export class Sentence {
     const others = holders.filter((other) => other !== at).map((other) => highlight.ids[other]);
     const number = holders.indexOf(at) + 1;
     const replica = others.length
-      ? `, replica ${number} of ${array.replicas} (with ${ranges(others, LISTED_REPLICAS)})`
+      ? `, replica ${number} of ${array.replicas} (with ${listed(others)})`
       : "";
-    const parts = hostParts(highlight, view.selected);
-    const loads = parts && code(`${array.name}[${partText(array, parts, highlight.hosts[at])}]`);
     return [
       bold(`Device ${id}`),
       " holds ",
       code(`${array.name}[${highlight.indexText(array, groups[at])}]`),
       `, ${array.shardBytes}${replica}.`,
       h("span", { class: "sv-muted", text: `  ${place}` }),
-      ...(loads ? [h("span", { class: "sv-muted", text: ", which loads " }), loads] : []),
     ];
   }
 
@@ -91,11 +71,10 @@ export class Sentence {
     const { highlight } = this;
     const holders = highlight.holders(block.array, block.group);
     const ids = holders.map((at) => highlight.ids[at]);
-    const devices = ids.length === 1 ? "device" : "devices";
     return [
       code(`${array.name}[${highlight.indexText(array, block.group)}]`),
       `, ${array.shardBytes}, is held by `,
-      bold(`${devices} ${ranges(ids, LISTED_HOLDERS)}`),
+      bold(named(ids)),
       `${onHosts(highlight, holders)}.`,
     ];
   }

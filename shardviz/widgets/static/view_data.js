@@ -8,30 +8,23 @@
 /** @typedef {<K extends keyof Traits>(name: K) => Traits[K]} Get the value of a trait */
 /** @typedef {NonNullable<ReturnType<typeof readView>>} View what the page shows */
 /** @typedef {View["mesh"]["axes"][number]} MeshAxis */
-/**
- * An array: what was typed, how it is split, and of the selected one the same in other dialects.
- * @typedef {ReturnType<typeof readArray> & {also?: [string, string][]}} ArrayView
- */
+/** An array: what was typed, and how it is split. @typedef {ReturnType<typeof readArray>} ArrayView */
 
 /** What the page shows; null before Python has sent anything. @param {Get} get */
 export function readView(get) {
   const sent = get("view");
-  if (!("look" in sent)) return null;
+  if (!("count" in sent)) return null;
   const mesh = get("mesh");
   const { types, axes } = mesh;
-  /** @type {ArrayView[]} */
-  const arrays = Array.from({ length: sent.count }, (_, i) => readArray(get, i));
-  if (sent.also) arrays[sent.selected].also = sent.also;
   return {
     ...get("answer"),
     mesh: { ...mesh, axes: axes.map(([name, size, type = types]) => ({ name, size, type })) },
     rules: get("rules"),
     program: get("program"),
     notes: sent.notes ?? [],
-    look: sent.look,
     brief: Boolean(sent.brief),
     selected: sent.selected,
-    arrays,
+    arrays: Array.from({ length: sent.count }, (_, i) => readArray(get, i)),
   };
 }
 

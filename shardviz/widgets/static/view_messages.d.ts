@@ -28,13 +28,9 @@ export interface RuleRow {
   line: number;
   /** A letter for each dimension of each column (`LETTERS` in `rules_view.py`). */
   cells: string;
-  decides?: string;
-  /** The dimensions that the rule leaves unsplit. */
-  not_split?: string;
   never?: true;
-  broken?: true;
+  /** Which arrays it does not decide, and why. */
   note?: string;
-  more?: string;
 }
 
 /** `model_view.py`: the leaves of a model. */

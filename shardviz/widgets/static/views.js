@@ -28,11 +28,10 @@ export class Views {
     });
     this.badges = views.map(() => h("span", { class: "sv-badgecount", "aria-hidden": "true" }));
     this.tabs.forEach((tab, i) => tab.append(this.badges[i]));
-    this.status = h("span", { class: "sv-viewstatus", role: "status" });
     const on = { keydown: (/** @type {KeyboardEvent} */ e) => this.key(e) };
     const list = h("div", { class: "sv-viewlist", role: "tablist", "aria-label": "Views", on });
     list.append(...this.tabs);
-    this.node = h("nav", { class: "sv-viewbar" }, list, this.status);
+    this.node = h("nav", { class: "sv-viewbar" }, list);
     this.mark();
   }
 
