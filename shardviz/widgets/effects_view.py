@@ -9,6 +9,7 @@ from shardviz.core.program.program import Program
 from shardviz.core.wording.effects import effect_rows, unknown_rules
 from shardviz.widgets.background import LatestWins, Stop, failure
 
+
 class EffectsReader:
     """Reads the effects of the latest program. That traces it, so no edit waits for it.
 

@@ -1,4 +1,4 @@
-"""A saved page plans for itself; a cancelled compile takes nothing away."""
+"""A saved page plans for itself."""
 
 import importlib.util
 import time
@@ -8,7 +8,6 @@ import pytest
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import Collective, Report
 from shardviz.gallery import programs, puzzles
 from shardviz.gallery.programs import known_program
 from shardviz.widgets import stages_view
@@ -18,18 +17,13 @@ from shardviz.widgets.session import Session
 from shardviz.widgets.stages_view import StageViews
 from shardviz.widgets.state import open_state, session_state
 
-ONE = Collective("all-reduce", ("data",), 1024)
-
 
 def explorer(name: str = programs.DEFAULT) -> Explorer:
     return Explorer(Session(known_program(name), name), ExecutableCache())
 
 
-def views(partition=None) -> StageViews:
-    def never(*_: object) -> Report:
-        raise AssertionError("nobody requested it")
-
-    return StageViews(Planner(lambda: None, ExecutableCache(), partition=partition or never))
+def views() -> StageViews:
+    return StageViews(Planner(lambda: None, ExecutableCache()))
 
 
 def text(stages: dict, index: int) -> str:
