@@ -14,12 +14,8 @@ from shardviz.core.layout.rules.path_rules import PathResolution
 from shardviz.core.layout.rules.remedies import Remedies
 from shardviz.core.layout.rules.resolution import Resolution
 from shardviz.core.layout.rules.rules import PathRules, Rule, Rules
-from shardviz.core.layout.rules.verdicts import (
-    Outcome,
-    PathOutcome,
-    PathVerdict,
-    Verdict,
-)
+from shardviz.core.layout.rules.verdicts import BROKEN as BROKEN_OUTCOMES
+from shardviz.core.layout.rules.verdicts import Outcome, Verdict
 from shardviz.core.wording import pictures as wording
 from shardviz.core.wording.rules import resolution_findings
 from shardviz.picture.page import (
@@ -53,17 +49,17 @@ LEGEND = (
     (BROKEN, "does not work"),
     (OTHER, "does not apply"),
 )
-_GROUPS = {
-    Outcome.APPLIED: DECIDES,
-    Outcome.UNSPLIT: DECIDES,
-    Outcome.SIZE_ONE: DECIDES,
-    Outcome.TAKEN: LOST,
-    Outcome.PART_TAKEN: LOST,
-    Outcome.OVERRIDDEN: LOST,
-    Outcome.INDIVISIBLE: BROKEN,
-    Outcome.MISSING_AXIS: BROKEN,
+_LOST = (Outcome.TAKEN, Outcome.PART_TAKEN, Outcome.OVERRIDDEN, Outcome.SHADOWED)
+_WORDS = {
+    Outcome.UNSPLIT: "not split",
+    Outcome.SIZE_ONE: "size 1",
+    Outcome.TAKEN: "used",
+    Outcome.PART_TAKEN: "partly used",
+    Outcome.DECIDED: "decided",
+    Outcome.OVERRIDDEN: "replaced",
+    Outcome.OTHER_NAME: "–",
+    Outcome.NO_MATCH: "–",
 }
-_WORDS = {Outcome.UNSPLIT: "✓ not split", Outcome.SIZE_ONE: "✓ size 1"}
 
 
 def draw_spec(spec: Spec, title: str | None = None) -> Picture:
@@ -226,36 +222,26 @@ def rules_text(rules: Rules | PathRules, width: int) -> str:
 
 def draw_resolution(resolution: Resolution, title: str | None = None) -> Picture:
     """The rules and the dimensions of one array, the spec at the end."""
-    rules, decisions = resolution.rules, resolution.decisions
+    rules, columns, outcome, verdicts = resolution.rules, [], [], []
     rows = list(range(len(rules)))
     if len(rules) > FULL_ROWS:
         rows = [i for i in rows if rules[i].logical in resolution.names]
     rows = rows[:MOST_ROWS]
-    names, cells, dims, outcome = [], [], [], []
-    for row, index in enumerate(rows):
-        names.append(_numbered(index + 1, len(rules), rules[index]))
-        for decision in decisions:
-            dim, verdict = decision.dimension, decision.verdicts[index]
-            hint, group = (
-                f"dimension {dim}: {verdict}",
-                _GROUPS.get(verdict.outcome, OTHER),
-            )
-            cells.append(Cell(row, dim, verdict_word(verdict), group, hint))
-    for decision in decisions:
-        dims.append(f"dimension {decision.dimension} {decision.logical or ''}")
+    for decision in resolution.decisions:
+        verdicts.append([decision.verdicts[row] for row in rows])
+        columns.append(f"dimension {decision.dimension} {decision.logical or ''}")
         split = "not split"
         if decision.axes:
             split = f"→ {', '.join(decision.axes)}"
-        outcome.append(f"{dims[-1]} {split}")
+        outcome.append(f"{columns[-1]} {split}")
     notes: list[str | Label] = [" · ".join(outcome) or "no dimensions"]
-    others = sorted(set(range(len(rules))) - set(rows))
-    if others:
-        notes.append(wording.other_rules(ids_text([i + 1 for i in others])))
+    if hidden := _without(rows, len(rules)):
+        notes.append(wording.other_rules(hidden))
     notes += [note(str(problem), "bad") for problem in resolution.problems]
     return _verdicts(
-        names,
-        dims,
-        cells,
+        [_numbered(row + 1, len(rules), rules[row]) for row in rows],
+        columns,
+        verdicts,
         title=titled(title, f"{resolution.spec} by {resolution.dialect.value} rules"),
         notes=notes,
         alt=sentences([plural(len(rules), "rule"), *resolution_findings(resolution)]),
@@ -263,83 +249,94 @@ def draw_resolution(resolution: Resolution, title: str | None = None) -> Picture
     )
 
 
+def draw_path_resolution(found: PathResolution, title: str | None = None) -> Picture:
+    """The patterns for one path: a verdict on each; of many, on those that match."""
+    verdicts, count = list(found.verdicts), len(found.rules)
+    if count > FULL_ROWS:
+        verdicts = [v for v in verdicts if v.outcome is not Outcome.NO_MATCH]
+    verdicts = verdicts[:MOST_ROWS]
+    names, remarks = [], []
+    for verdict in verdicts:
+        line = found.rules[verdict.rule]
+        names.append(_numbered(verdict.rule + 1, count, shown(line.pattern)))
+        remarks.append(str(line.spec))
+    notes: list[str | Label] = []
+    if hidden := _without([verdict.rule for verdict in verdicts], count):
+        notes.append(wording.other_patterns(hidden))
+    if found.problem:
+        notes.append(note(str(found.problem), "bad"))
+    return _verdicts(
+        names,
+        [shown(found.path)[1:-1]],
+        [verdicts],
+        remarks=remarks,
+        title=titled(
+            title, f"{found.spec or 'unknown'} by {found.dialect.value} patterns"
+        ),
+        notes=notes,
+        alt=sentences([plural(count, "pattern"), found.explain()]),
+        facts={"kind": "path resolution"},
+    )
+
+
+def _without(rows: Sequence[int], count: int) -> str:
+    """The numbers of the lines of a table that have no row."""
+    hidden = [i + 1 for i in range(count) if i not in rows]
+    return ids_text(hidden) if hidden else ""
+
+
 def _verdicts(
-    names: Sequence[str], columns: Sequence[str], cells: Sequence[Cell], **more: Any
+    names: Sequence[str],
+    columns: Sequence[str],
+    verdicts: Sequence[Sequence[Verdict]],
+    **more: Any,
 ) -> Picture:
+    """A row per line of a table, a column per list of verdicts on these."""
+    cells = []
+    for row, of_row in enumerate(zip(*verdicts, strict=True)):
+        for column, verdict in enumerate(of_row):
+            hint = str(verdict)
+            if isinstance(verdict.line, Rule):
+                hint = f"dimension {column}: {hint}"
+            group, word = _group_of(verdict), verdict_word(verdict)
+            cells.append(Cell(row, column, word, group, hint))
     look = {"least": WIDE, "legend": LEGEND, "colormap": "verdicts", "groups": 4}
     return matrix(names, columns, cells, **look, **more)
 
 
+def _group_of(verdict: Verdict) -> int:
+    """The colour of a verdict."""
+    if verdict.outcome in (*BROKEN_OUTCOMES, Outcome.SEVERAL, Outcome.INVALID):
+        return BROKEN
+    if verdict.decides:
+        return DECIDES
+    if verdict.outcome in _LOST:
+        return LOST
+    return OTHER
+
+
 def verdict_word(verdict: Verdict) -> str:
     """A verdict in as few words as fit into a cell; its sentence is in the tooltip."""
-    outcome = verdict.outcome
-    if outcome in _WORDS:
-        return _WORDS[outcome]
+    outcome, word = verdict.outcome, _WORDS.get(verdict.outcome, verdict.kind)
     if outcome is Outcome.APPLIED:
-        return f"✓ {', '.join(verdict.axes)}"
-    if outcome is Outcome.MISSING_AXIS:
-        return f"✗ no axis {', '.join(verdict.absent)}"
-    if outcome is Outcome.INDIVISIBLE and verdict.misfit is not None:
-        return f"✗ not divisible by {verdict.misfit.parts:,}"
-    if outcome in (Outcome.TAKEN, Outcome.PART_TAKEN):
-        verb = "used"
-        if outcome is Outcome.PART_TAKEN:
-            verb = "partly used"
+        word = ", ".join(verdict.axes)
+    elif outcome is Outcome.MISSING_AXIS:
+        word = f"no axis {', '.join(verdict.absent)}"
+    elif verdict.misfit is not None:
+        word = f"not divisible by {verdict.misfit.parts:,}"
+    elif outcome in (Outcome.TAKEN, Outcome.PART_TAKEN):
         dims = sorted({dim for _, dim, _ in verdict.taken})
-        return f"{verb} by dimension {', '.join(map(str, dims))}"
-    verb = {Outcome.DECIDED: "decided", Outcome.OVERRIDDEN: "replaced"}.get(outcome)
-    if verb and verdict.by_rule is not None:
-        return f"{verb} by rule {verdict.by_rule + 1}"
-    return "–"
+        word = f"{word} by dimension {', '.join(map(str, dims))}"
+    elif verdict.by_rule is not None:
+        word = f"{word} by {verdict.by_rule + 1}"
+    group = _group_of(verdict)
+    return {DECIDES: "✓ ", BROKEN: "✗ "}.get(group, "") + word
 
 
 def resolution_text(resolution: Resolution, width: int) -> str:
     """The explanation of a resolution, then what is wrong with it."""
     problems = [f"✗ {problem}" for problem in resolution.problems]
     return paragraphs([resolution.explain(), *problems], width)
-
-
-def draw_path_resolution(found: PathResolution, title: str | None = None) -> Picture:
-    """The patterns for one path: a verdict on each; of many, on those that match."""
-    verdicts = list(found.verdicts)
-    if len(verdicts) > FULL_ROWS:
-        verdicts = [v for v in verdicts if v.outcome is not PathOutcome.NO_MATCH]
-    verdicts = verdicts[:MOST_ROWS]
-    names, cells, others = [], [], set(range(len(found.rules)))
-    for row, verdict in enumerate(verdicts):
-        pattern = shown(verdict.pattern)
-        names.append(_numbered(verdict.rule + 1, len(found.rules), pattern))
-        word, group = _path_word(verdict)
-        cells.append(Cell(row, 0, word, group, str(verdict)))
-        others.discard(verdict.rule)
-    notes: list[str | Label] = []
-    if others:
-        notes.append(wording.other_patterns(ids_text([i + 1 for i in sorted(others)])))
-    if found.problem:
-        notes.append(note(str(found.problem), "bad"))
-    spec = found.spec or "unknown"
-    return _verdicts(
-        names,
-        [shown(found.path)[1:-1]],
-        cells,
-        remarks=[str(verdict.spec) for verdict in verdicts],
-        title=titled(title, f"{spec} by {found.dialect.value} patterns"),
-        notes=notes,
-        alt=sentences([plural(len(found.rules), "pattern"), found.explain()]),
-        facts={"kind": "path resolution"},
-    )
-
-
-def _path_word(verdict: PathVerdict) -> tuple[str, int]:
-    """A verdict in few words, and its colour."""
-    outcome = verdict.outcome
-    if outcome in (PathOutcome.MATCHED, PathOutcome.ONE_ELEMENT):
-        return f"✓ {verdict.kind}", DECIDES
-    if outcome is PathOutcome.NO_MATCH:
-        return "–", OTHER
-    if outcome is PathOutcome.SHADOWED and verdict.by_rule is not None:
-        return f"shadowed by {verdict.by_rule + 1}", LOST
-    return f"✗ {verdict.kind}", BROKEN
 
 
 def draw_remedies(remedies: Remedies, title: str | None = None) -> Picture:

@@ -125,7 +125,7 @@ def _letters(request: Request, rules: int) -> list[str]:
 
 def _row(use: RuleUse) -> dict[str, Any]:
     """Whether a rule is ever used, and which arrays it does not decide, and why."""
-    reasons = [f"{name}: {text}" for name, text in (*use.broken, *use.lost)]
+    reasons = [f"{name}: {one.reason}" for name, one in (*use.broken, *use.lost)]
     note = "\n".join(reasons) or str(use.never or "")
     return filled(never=use.never is not None, note=note)
 

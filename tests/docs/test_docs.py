@@ -14,8 +14,8 @@ from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.matching import without_size_one
 from shardviz.core.layout.rules.resolution import resolve
-from shardviz.core.layout.rules.rules import Rules
-from shardviz.core.layout.rules.verdicts import Outcome, PathOutcome, PathVerdict, Verdict
+from shardviz.core.layout.rules.rules import Rule, Rules
+from shardviz.core.layout.rules.verdicts import Outcome, Verdict
 from shardviz.core.program.comparison import CHANGES
 from shardviz.core.program.contracts import Expectation
 from shardviz.core.wording.hardware import SOURCES
@@ -50,18 +50,11 @@ def test_links_inside_the_project_lead_somewhere(page):
 
 
 def test_the_page_lists_every_outcome_and_who_decides():
-    rows = {row[0]: row[1] for row in table(SEMANTICS, "outcome")}
-    decides = {
-        o.value: "yes" if Verdict(0, "x", (), o).decides else "no" for o in Outcome
-    }  # fmt: skip
-    assert rows == decides
-
-
-def test_the_page_lists_every_verdict_on_a_pattern_and_who_decides():
-    rows = {row[0]: row[1] for row in table(SEMANTICS, "verdict on a pattern")}
-    decides = {
-        o.value: "yes" if PathVerdict(0, "x", Spec(), o).decides else "no" for o in PathOutcome
-    }
+    rows = {}
+    for head in ("outcome", "verdict on a pattern"):
+        rows |= {row[0]: row[1] for row in table(SEMANTICS, head)}
+    line = Rule("x", ())
+    decides = {o.value: "yes" if Verdict(0, line, o).decides else "no" for o in Outcome}
     assert rows == decides
 
 

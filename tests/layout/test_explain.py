@@ -69,7 +69,7 @@ def test_what_decides_and_what_to_change(names, shape, dialect, spec, kinds, rem
     assert str(found.spec) == spec
     assert [d.deciding.kind if d.deciding else None for d in found.decisions] == kinds
     first = found.first_remedy()
-    assert (first and (first[0], first[1].change.steps[0].kind)) == remedy
+    assert (first and (first[0], first[1].steps[0].kind)) == remedy
     # The spec, a line per dimension, further failures and the remedy.
     further = sum(failure.code != "verdict" for failure in found.failures)
     lines = 1 + len(kinds) + further + (remedy is not None)
@@ -113,5 +113,5 @@ def test_no_remedy_makes_a_misspelt_name_permanent():
     found = resolve("embded mlp", table, mesh=MESH)
     assert found.decisions[0].near == "embed"
     assert found.first_remedy() is None  # renamed it would not be split, either
-    step = found.remedies("split 0")[0].change.steps[0]
+    step = found.remedies("split 0")[0].steps[0]
     assert (step.kind, step.new.logical) == (Kind.ADD, "embded")

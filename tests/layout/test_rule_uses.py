@@ -10,7 +10,7 @@ from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.requests import requests
-from shardviz.core.layout.rules.rule_uses import Lost, RuleUse, rule_summary
+from shardviz.core.layout.rules.rule_uses import RuleUse, rule_summary
 from shardviz.core.layout.rules.rules import Dialect, Rules
 from tests.layout.test_rules_equal_flax import random_names, random_table
 
@@ -33,33 +33,24 @@ def test_a_rule_says_what_it_decides_and_to_whom_it_lost():
     )  # fmt: skip
     assert found[0].decides == ("wi", "wo")
     assert found[1].decides == ("norm",)
-    lost = Lost((("model", "mlp", 0),))
-    assert found[1].lost == (("wi", lost), ("wo", lost))
+    assert [(name, one.taken) for name, one in found[1].lost] == [
+        ("wi", (("model", 1, 0),)),
+        ("wo", (("model", 0, 0),)),
+    ]
     assert found[2].leaves_unsplit == ("wi", "wo")
-    assert found[2].unreached == ("norm",)
-    assert [u.never for u in found] == [None] * 3
-    assert [u.index for u in found] == [0, 1, 2]
+    assert [(u.index, u.never) for u in found] == [(0, None), (1, None), (2, None)]
 
 
 def test_a_rule_says_what_it_broke():
     found = uses(
         "a -> data\nb -> tensor\nc -> (model, model)", array("w", "a b c", (6, 8, 8))
     )  # fmt: skip
-    broke = [use.broken[0][1] for use in found]
-    assert [b.dimension for b in broke] == [0, 1, 2]
-    assert [b.verdict.kind for b in broke] == [
+    assert [use.broken[0][1].kind for use in found] == [
         "does not divide",
         "axis not in the mesh",
         "axis named twice",
     ]
     assert all(u.never is None and u.decides == () for u in found)
-
-
-def test_two_axes_that_go_to_two_rules():
-    found = uses("a -> data\nb -> model\nc -> (data, model, expert)", array("w", "a b c"))
-    assert found[2].lost == (("w", Lost((("data", "a", 0), ("model", "b", 1)))),)
-    one = uses("a -> (data, model)\nc -> (data, model)", array("w", "a c"))
-    assert one[1].lost == (("w", Lost((("data", "a", 0), ("model", "a", 0)))),)
 
 
 W = array("w", "a b")
@@ -83,11 +74,11 @@ W = array("w", "a b")
         ),
         (
             "c -> model\nb -> data\na -> model\na -> data", [W, array("v", "a b c")], "linen",
-            "loses", (),
+            "loses", (2,),
         ),
-        ("a -> model\na -> data", [W], "nnx", "overridden", (1,)),
-        ("a -> data", [W.replace(spec=Spec.parse("data"))], "linen", "not resolved", ()),
-        ("a -> data", [array("w", "a a")], "linen", "not resolved", ()),
+        ("a -> model\na -> data", [W], "nnx", "decided before", (1,)),
+        ("a -> data", [W.replace(spec=Spec.parse("data"))], "linen", "own specs", ()),
+        ("a -> data", [array("w", "a a")], "linen", "own specs", ()),
         ("a -> data", [], "linen", "no such name", ()),
         ("a -> data", [ArraySpec("w", (8,))], "linen", "no such name", ()),
     ],
@@ -95,16 +86,11 @@ W = array("w", "a b")
 def test_why_a_rule_never_fires(table, arrays, dialect, code, by):
     (idle,) = [u for u in uses(table, *arrays, dialect=dialect) if u.never]
     assert (idle.never.code, idle.never.by) == (code, by)
-    assert idle.absent == (code == "no such name")
     assert str(idle.never)
 
 
-def test_a_rule_that_never_fires_knows_more():
-    near = uses("heads -> data", array("w", "hedas b"))[0].never
-    assert near.near == "hedas"
-    loses = uses("c -> model\nb -> data\na -> model\na -> data", W, array("v", "a b c"))[3].never
-    assert (loses.arrays, loses.unreached) == (1, 1)
-    assert loses.owners == (("data", "b", 1),)
+def test_a_rule_for_no_name_knows_the_nearest():
+    assert uses("heads -> data", array("w", "hedas b"))[0].never.near == "hedas"
 
 
 @pytest.mark.parametrize("dialect", ["linen", "nnx"])
@@ -120,8 +106,7 @@ def test_summaries_add_up_to_the_verdicts(dialect):
         asked = requests(arrays, MESH, rules, Dialect.of(dialect))
         found = rule_summary(asked, rules)
         for use in found:
-            expected = {name: set() for name in ("decides", "leaves_unsplit", "lost", "unreached",
-                                             "broken")}  # fmt: skip
+            expected = {name: set() for name in ("decides", "leaves_unsplit", "lost", "broken")}
             for one in asked:
                 for decision in one.resolution.decisions if one.resolution else ():
                     verdict = decision.verdicts[use.index]
@@ -142,8 +127,6 @@ FIELDS = {
     "terminal None": "leaves_unsplit",
     "axis taken": "lost",
     "only part of the tuple is free": "lost",
-    "dimension already decided": "unreached",
-    "overridden by a later rule": "unreached",
     "does not divide": "broken",
     "axis not in the mesh": "broken",
     "axis named twice": "broken",

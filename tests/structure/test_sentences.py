@@ -60,7 +60,7 @@ STILL = {
     "core/layout/rules/resolution.py": 1,
     "core/layout/rules/rule_tables.py": 1,
     "core/layout/rules/rules.py": 8,
-    "core/layout/rules/verdicts.py": 4,
+    "core/layout/rules/verdicts.py": 3,
     "core/program/constraints.py": 2,
     "core/program/contracts.py": 1,
     "core/program/plan.py": 1,

@@ -150,6 +150,10 @@ class Spec(Displayed):
         """
         return self.dims + ((),) * (rank - len(self.dims))
 
+    def of_rank(self, rank: int) -> Spec:
+        """The same spec with an entry for every dimension of an array of that rank."""
+        return replace(self, dims=self.padded(rank))
+
     def equivalent(self, other: Spec) -> bool:
         """Whether both lay out any array alike: `P('x')` and `P('x', None)` do.
 

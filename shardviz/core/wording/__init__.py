@@ -48,7 +48,6 @@ _FILES = {
     "layout.rules.resolution": "rules",
     "layout.rules.rule_uses": "rule_uses",
     "layout.rules.verdicts": "rules",
-    "layout.rules.wishes": "remedies",
     "program.uncertain": "estimate",
     "program.plan_causes": "estimate",
     "program.plan_values": "plan",

@@ -16,15 +16,13 @@ from shardviz.core.format import (
 )
 from shardviz.core.layout.rules.remedies import (
     Kind,
-    NamesFromParameter,
     NoRemedy,
     Remedies,
     Remedy,
     Step,
-    Steps,
+    Wish,
 )
 from shardviz.core.layout.rules.rules import PathRule, Rule
-from shardviz.core.layout.rules.wishes import Wish
 
 
 def decapitalised(text: str) -> str:
@@ -38,7 +36,7 @@ def decapitalised(text: str) -> str:
 
 def wish(fact: Wish) -> str:
     """What is wanted, as the rest of a sentence that begins with "to"."""
-    title = _title(fact)
+    title = fact.path or "the array"
     # The most exact wish first: a spec says what each dimension gets.
     if fact.spec is not None:
         return f"split {title} as {fact.spec}"
@@ -49,10 +47,6 @@ def wish(fact: Wish) -> str:
     return f"split {title}"
 
 
-def _title(fact: Wish) -> str:
-    return fact.path or "the array"
-
-
 def step(fact: Step) -> str:
     """What to do.
 
@@ -60,55 +54,61 @@ def step(fact: Step) -> str:
     >>> step(Step(Kind.MOVE, 1, 0, rules=table))
     'Move rule 2 (mlp → None) before rule 1'
     """
-    if fact.kind is Kind.ARRAY_NAME:
-        return _new_name(fact)
+    if isinstance(fact.new, tuple):
+        # Flax's boxes have the names, and some optimizers are given what is in them.
+        return (
+            "Make the optimizer's state from parameters that have their names"
+            f" ({joined(map(shown, fact.new))} for {fact.path}), not from bare arrays"
+        )
+    if fact.kind in (Kind.ARRAY_NAME, Kind.SIZE):
+        return _other_array(fact)
+    if fact.kind is Kind.ADD:
+        noun = "pattern" if isinstance(fact.new, PathRule) else "rule"
+        return f"Add the {noun} {_line(fact.new)} {_where(fact, 'before')}"
+    assert fact.subject is not None
+    line = _numbered(fact, fact.subject)
+    if fact.kind is Kind.REMOVE:
+        return f"Remove {line}"
+    if fact.kind is Kind.MOVE:
+        # A line that goes down has moved up those that it passes.
+        side = "after"
+        if fact.place < fact.subject:
+            side = "before"
+        return f"Move {line} {_where(fact, side)}"
+    return _other_line(fact, line)
+
+
+def _other_array(fact: Step) -> str:
+    """What becomes of the array, and of those that are like it."""
+    array = clause("array {}", fact.path) or "the array"
+    array += clause(" and {:,} like it", fact.alike)
     if fact.kind is Kind.SIZE:
         words = (
             f"Make dimension {fact.subject} a multiple of {fact.parts:,}:"
             f" {fact.new:,} instead of {fact.old:,}"
         )
         # The array itself is known from the wish; that others change with it is not.
-        if fact.alike:
-            words += f", in {_arrays(fact)}"
-        return words
-    if fact.kind is Kind.ADD:
-        return f"Add the {_new_line(fact)} {_where(fact, 'before')}"
-    assert fact.subject is not None
-    line = _line(fact, fact.subject)
-    if fact.kind is Kind.REMOVE:
-        return f"Remove {line}"
-    if fact.kind is Kind.MOVE:
-        if fact.place < fact.subject:
-            return f"Move {line} {_where(fact, 'before')}"
-        return f"Move {line} {_where(fact, 'after')}"
-    return _other_line(fact, line)
+        return words + clause(", in {}", fact.alike and array)
+    if fact.old is None:
+        return f"Name dimension {fact.subject} of {array} {shown(fact.new)}"
+    return f"Rename {shown(fact.old)} to {shown(fact.new)} in {array}"
 
 
 def _other_line(fact: Step, line: str) -> str:
     """What becomes of a line that stays where it is."""
     new, old = fact.new, fact.rules[fact.subject or 0]
-    if isinstance(new, PathRule):
-        if fact.kind is Kind.AXES:
-            return f"Give {line} the spec {new.spec}"
-        return f"Change {line} to {shown(new.pattern)}"
-    assert isinstance(new, Rule)
-    assert isinstance(old, Rule)
-    if fact.kind is Kind.RULE_NAME:
-        return f"Rename {shown(old.logical)} to {shown(new.logical)} in {line}"
-    now, becomes = old.target, new.target
-    # The target of one axis is its bare name, which needs quotes in a sentence.
-    if len(old.axes) == 1:
-        now = shown(old.axes[0])
-    if new.axes:
-        noun = by_count(len(new.axes), "axis", "axes")
-        becomes = f"the {noun} {listed(new.axes)}"
-    return f"Give {line} {becomes} in place of {now}"
-
-
-def _new_line(fact: Step) -> str:
-    if isinstance(fact.new, PathRule):
-        return f"pattern {shown(fact.new.pattern)} → {fact.new.spec}"
-    return f"rule {fact.new}"
+    if isinstance(new, Rule) and isinstance(old, Rule):
+        if fact.kind is Kind.RULE_NAME:
+            return f"Rename {shown(old.logical)} to {shown(new.logical)} in {line}"
+        becomes, now = new.target, listed(old.axes) or old.target
+        if new.axes:
+            noun = by_count(len(new.axes), "axis", "axes")
+            becomes = f"the {noun} {listed(new.axes)}"
+        return f"Give {line} {becomes} in place of {now}"
+    assert isinstance(new, PathRule)
+    if fact.kind is Kind.AXES:
+        return f"Give {line} the spec {new.spec}"
+    return f"Change {line} to {shown(new.pattern)}"
 
 
 def _where(fact: Step, side: str) -> str:
@@ -117,41 +117,20 @@ def _where(fact: Step, side: str) -> str:
     if fact.place == len(fact.rules):
         return "at the end"
     if isinstance(fact.rules[fact.place], PathRule):
-        return f"{side} {_line(fact, fact.place)}"
+        return f"{side} {_numbered(fact, fact.place)}"
     return f"{side} rule {fact.place + 1}"
 
 
-def _line(fact: Step, index: int) -> str:
-    rule = fact.rules[index]
-    if isinstance(rule, PathRule):
-        return f"pattern {index + 1} ({shown(rule.pattern)} → {rule.spec})"
-    return f"rule {index + 1} ({rule})"
+def _line(line: object) -> str:
+    if isinstance(line, PathRule):
+        return f"{shown(line.pattern)} → {line.spec}"
+    return str(line)
 
 
-def _arrays(fact: Step) -> str:
-    array = clause("array {}", fact.path) or "the array"
-    return array + clause(" and {:,} like it", fact.alike)
-
-
-def _new_name(fact: Step) -> str:
-    array = _arrays(fact)
-    if fact.old is None:
-        return f"Name dimension {fact.subject} of {array} {shown(fact.new)}"
-    return f"Rename {shown(fact.old)} to {shown(fact.new)} in {array}"
-
-
-def steps(fact: Steps) -> str:
-    """What to do, one edit after the other."""
-    first, *rest = map(step, fact.steps)
-    return ", then ".join([first, *map(decapitalised, rest)])
-
-
-def names_from_parameter(fact: NamesFromParameter) -> str:
-    """What to do where an optimizer's array lost its names."""
-    return (
-        "Make the optimizer's state from parameters that have their names"
-        f" ({joined(map(shown, fact.names))} for {fact.path}), not from bare arrays"
-    )
+def _numbered(fact: Step, index: int) -> str:
+    line = fact.rules[index]
+    noun = "pattern" if isinstance(line, PathRule) else "rule"
+    return f"{noun} {index + 1} ({_line(line)})"
 
 
 def effect(fact: Remedy) -> str:
@@ -169,22 +148,22 @@ def effect(fact: Remedy) -> str:
 
 
 def _saved(here: int, everywhere: int) -> str:
-    verb, size = _saving(here)
-    words = f"{verb} {size} per device"
+    words = f"{_saving(here)} per device"
     if here == everywhere:
         return words
-    all_verb, all_size = _saving(everywhere)
-    if all_verb != verb:
-        all_size = f"{all_verb} {all_size}"
-    return f"{words} here and {all_size} in all"
+    in_all = _saving(everywhere)
+    # The same verb is not said again.
+    if here > 0 and everywhere > 0:
+        in_all = bytes_text(everywhere)
+    return f"{words} here and {in_all} in all"
 
 
-def _saving(count: int) -> tuple[str, str]:
+def _saving(count: int) -> str:
     if not count:
-        return "saves", "nothing"
+        return "saves nothing"
     if count < 0:
-        return "costs", bytes_text(-count)
-    return "saves", bytes_text(count)
+        return f"costs {bytes_text(-count)}"
+    return f"saves {bytes_text(count)}"
 
 
 def remedy(fact: Remedy) -> str:
@@ -198,7 +177,6 @@ REASONS: Mapping[str, str] = {
         "{title} has a PartitionSpec of its own, {spec}, which no rule changes. Change"
         " that."
     ),
-    "unreduced": "No rule can make a spec with unreduced or reduced axes.",
     "no layout": "No table can {wish}. {error}",
     "no names": "No rule splits {title}. {error}",
     "bytes unknown": (
@@ -208,45 +186,32 @@ REASONS: Mapping[str, str] = {
         "No table can do that: split as far as its sizes allow, {title} still takes"
         " {bytes} per device."
     ),
-    "one element": "{title} has one element, and EasyLM never splits such an array.",
-    "scalar": "No table can {wish}: it has no dimension.",
-    "no edit": "No single edit that was tried can {wish}, nor two after one another.",
+    "no edit": "No edit that was tried can {wish}.",
     "breaks others": (
         "No edit that was tried can {wish} and leave all other arrays as good: {steps}"
         " breaks {path}: {error}"
     ),
     "split already": "Nothing to change: {title} is split as {spec}{takes}.",
-    "does not divide": "No table can {wish}: no axis of the mesh ({mesh}) divides {sizes}.",
-    "no axes": "No table can split {title}: {mesh} no axis of more than one device.",
+    "no axes": "No table can split {title}: the mesh has no axis of more than one device.",
 }
 
 
 def no_remedy(fact: NoRemedy) -> str:
     """Why there is no remedy."""
     # A template takes what it needs of these; the others stay empty.
-    size = edits = ""
+    size, error = "", fact.error
     if fact.bytes is not None:
         size = bytes_text(fact.bytes)
-    if fact.steps is not None:
-        edits = decapitalised(steps(fact.steps))
-    sizes = [f"{n:,}" for n in fact.sizes]
-    error, mesh = fact.error, str(fact.mesh)
     if fact.code == "no names" and not error:
         error = "It has no logical names that rules are for."
-    if fact.code == "no axes":
-        mesh = "the mesh has"
-        if fact.mesh is None:
-            mesh = "the table names"
     return REASONS[fact.code].format(
-        title=_title(fact.wish),
+        title=fact.wish.path or "the array",
         wish=fact.wish,
         spec=fact.spec,
         error=error,
         bytes=size,
         takes=clause(" and takes {} per device", size),
-        mesh=mesh,
-        sizes=joined(sizes, "or") or "its sizes",
-        steps=edits,
+        steps=", then ".join(decapitalised(str(one)) for one in fact.steps),
         path=fact.path,
     )
 
@@ -261,13 +226,6 @@ def remedies(value: Remedies) -> str:
     return "\n".join(lines)
 
 
-SENTENCES = {
-    Wish: wish,
-    Step: step,
-    Steps: steps,
-    NamesFromParameter: names_from_parameter,
-    Remedy: remedy,
-    NoRemedy: no_remedy,
-}
+SENTENCES = {Wish: wish, Step: step, Remedy: remedy, NoRemedy: no_remedy}
 
-EXPLANATIONS = {Remedy: effect, Remedies: remedies}
+EXPLANATIONS = {Remedies: remedies}

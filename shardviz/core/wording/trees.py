@@ -17,13 +17,12 @@ from shardviz.core.format import (
 )
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.rules.requests import Request
-from shardviz.core.layout.rules.rule_uses import RuleUses, no_pattern
+from shardviz.core.layout.rules.rule_uses import no_pattern
 from shardviz.core.layout.rules.rules import PathRules
 from shardviz.core.layout.trees.audit import Audit
 from shardviz.core.layout.trees.differences import Difference
 from shardviz.core.layout.trees.group_bytes import GroupBytes
 from shardviz.core.wording.fit import fit, uncounted
-from shardviz.core.wording.rule_uses import no_pattern as unmatched_paths
 from shardviz.core.wording.rule_uses import rule_uses
 
 SHOWN = 5
@@ -56,7 +55,7 @@ def explain(audit: Audit) -> str:
         _optimizer(audit),
         _groups(audit),
         _replicated(audit),
-        rule_uses(RuleUses(audit.rule_uses)),
+        rule_uses(audit.rule_uses),
     ]
     return "\n".join(part for part in parts if part)
 
@@ -210,7 +209,9 @@ def _problems(audit: Audit) -> str:
 
 def _unmatched(audit: Audit) -> str:
     if isinstance(audit.rules, PathRules):
-        return unmatched_paths(no_pattern(audit.rows))
+        paths = no_pattern(audit.rows)
+        few = f"{plural(len(paths), 'array')}, {joined(paths, limit=SHOWN)}"
+        return clause("Keras replicates what no pattern matches: {}.", paths and few)
     lines = []
     for name, near, arrays in audit.unmatched:
         line = f"No rule knows {shown(name)} (in {_few(arrays)})."

@@ -5,76 +5,52 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from shardviz.core.display import Displayed, Fact, explanation
+from shardviz.core.display import Displayed, Fact, explanation, sentence
 from shardviz.core.format import plural
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.requests import Request
-from shardviz.core.layout.rules.rules import Dialect, PathRule, Rule
+from shardviz.core.layout.rules.rules import Dialect
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What decided about an array, or one dimension of it, in one of two audits.
+class SpecDifference(Fact):
+    """An array that two audits split differently. `str` of it says why.
 
     Attributes:
-        code: `"rule"`, `"pattern"`, `"none"` (no rule or pattern decides), `"own spec"`,
-            `"refused"`, or `"spec"` (all that is known is the spec).
-        dialect: who read the table.
-        rule: the index of the rule or pattern that decided.
-        line: that rule or pattern.
-        axes: how the dimension is split then.
-        spec: how the array is split, or None.
-        problem: what was raised.
+        labels: what the two audits are called.
+        rows: the array in each of them, with what decided there.
+        dimensions: those that differ; None for the whole array, where rules did not
+            decide the dimensions one by one.
 
-    >>> Reading("own spec", Dialect.LINEN).dialect.value
-    'linen'
-    """
-
-    code: str
-    dialect: Dialect
-    rule: int = 0
-    line: Rule | PathRule | None = None
-    axes: tuple[str, ...] = ()
-    spec: Spec | None = None
-    problem: str = ""
-
-
-@dataclass(frozen=True)
-class ReadingDifference(Fact):
-    """Why two audits differ about an array, or about one dimension of it.
-
-    >>> one, two = Reading("own spec", Dialect.LINEN), Reading("spec", Dialect.NNX)
-    >>> print(ReadingDifference(("linen", "nnx"), (one, two)))
-    linen keeps the array's own spec; nnx does not know how it is split.
+    >>> from shardviz.core.layout.trees.audit import audit
+    >>> found = audit([("w", (8,), "mlp")], [("mlp", "x")], "x=2")
+    >>> [one.dimensions for one in found.diff(audit([("w", (8,), "mlp")], [], "x=2"))]
+    [(0,)]
     """
 
     labels: tuple[str, str]
-    readings: tuple[Reading, Reading]
-    dimension: int | None = None
+    rows: tuple[Request, Request]
+    dimensions: tuple[int | None, ...]
 
+    @property
+    def path(self) -> str:
+        """The array."""
+        return self.rows[0].path
 
-@dataclass(frozen=True)
-class SpecDifference:
-    """An array that two audits split differently, and why.
+    @property
+    def first(self) -> Spec | None:
+        """How the first audit splits it, or None where it does not know."""
+        return self.rows[0].spec
 
-    Attributes:
-        path: the array.
-        first, second: the specs; None where there is none.
-        causes: what decided in each of them, per dimension where that differs.
-
-    >>> SpecDifference("w", Spec(), None).path
-    'w'
-    """
-
-    path: str
-    first: Spec | None
-    second: Spec | None
-    causes: tuple[ReadingDifference, ...] = ()
+    @property
+    def second(self) -> Spec | None:
+        """The same in the second audit."""
+        return self.rows[1].spec
 
     @property
     def why(self) -> str:
         """The causes in a sentence or two."""
-        return " ".join(map(str, self.causes))
+        return sentence(self)
 
 
 @dataclass(frozen=True, repr=False)
@@ -136,12 +112,8 @@ def compare_rows(
         elif _same(row.spec, other.spec):
             alike += 1
         else:
-            causes = []
-            for dim in _dimensions(row, other):
-                readings = _read(row, dialects[0], dim), _read(other, dialects[1], dim)
-                causes.append(ReadingDifference(labels, readings, dim))
-            what = (row.path, row.spec, other.spec, tuple(causes))
-            differing.append(SpecDifference(*what))
+            dimensions = tuple(_dimensions(row, other))
+            differing.append(SpecDifference(labels, (row, other), dimensions))
     return AuditDiff(tuple(differing), labels, alike, (*missing, *others))
 
 
@@ -152,7 +124,7 @@ def _same(one: Spec | None, two: Spec | None) -> bool:
 
 
 def _dimensions(one: Request, two: Request) -> Iterator[int | None]:
-    """The dimensions that differ; None where rules did not decide them one by one."""
+    """The dimensions that differ."""
     a, b = one.resolution, two.resolution
     if a is None or b is None or one.spec_wins or two.spec_wins:
         yield None
@@ -161,20 +133,3 @@ def _dimensions(one: Request, two: Request) -> Iterator[int | None]:
         free = (d in a.spec.unconstrained) != (d in b.spec.unconstrained)
         if a.spec.dims[d] != b.spec.dims[d] or free:
             yield d
-
-
-def _read(row: Request, dialect: Dialect, dim: int | None) -> Reading:
-    """What decided about an array or one of its dimensions."""
-    names, paths = row.resolution, row.by_path
-    if dim is not None and names is not None:
-        axes, winner = names.spec.dims[dim], names.winners[dim]
-        if winner is None:
-            return Reading("none", dialect, axes=axes)
-        return Reading("rule", dialect, winner, names.rules[winner], axes)
-    if row.spec_wins:
-        return Reading("own spec", dialect)
-    if paths is not None and paths.winner is not None and not paths.one_element:
-        return Reading("pattern", dialect, paths.winner, paths.rules[paths.winner])
-    if row.problem and row.spec is None:
-        return Reading("refused", dialect, problem=row.problem)
-    return Reading("spec", dialect, spec=row.spec)

@@ -19,7 +19,7 @@ from shardviz.core.format import shown
 from shardviz.core.layout.parse import check_path
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.rules import Dialect, PathRules
-from shardviz.core.layout.rules.verdicts import PathProblem
+from shardviz.core.layout.rules.verdicts import Problem
 
 MAX_PATTERN = 1_000  # letters
 
@@ -94,7 +94,7 @@ class PathMatch(NamedTuple):
 
     winner: int | None = None
     several: tuple[int, ...] = ()
-    problem: PathProblem | None = None
+    problem: Problem | None = None
 
 
 def match_path(path: str, rules: PathRules, dialect: Dialect) -> PathMatch:
@@ -115,7 +115,7 @@ def match_path(path: str, rules: PathRules, dialect: Dialect) -> PathMatch:
                     if dialect is Dialect.REGEX:
                         break  # the first decides; Keras raises where there are two
     except RuleError as error:
-        return PathMatch(problem=PathProblem("unreadable", error=str(error)))
+        return PathMatch(problem=Problem("unreadable", error=str(error)))
     return decided(matching, path, rules, dialect)
 
 
@@ -129,10 +129,11 @@ def decided(
         return PathMatch(matching[0])
     if matching:
         patterns = tuple(rules[i].pattern for i in matching)
-        return PathMatch(None, tuple(matching), PathProblem("several match", patterns))
+        problem = Problem("several match", patterns=patterns)
+        return PathMatch(None, tuple(matching), problem)
     if dialect is Dialect.KERAS:
         return PathMatch()
-    return PathMatch(problem=PathProblem("no match"))
+    return PathMatch(problem=Problem("no match"))
 
 
 def is_one_element(shape: tuple[int, ...] | None, dialect: Dialect) -> bool:
@@ -157,30 +158,16 @@ def matched_spec(
     return Spec(((),) * len(shape or ()))
 
 
-@lru_cache(maxsize=4096)
-def words_of(pattern: str) -> tuple[str, ...]:
-    """The words in a pattern that stand there letter by letter.
-
-    >>> words_of("mlp/.*/kernels?$")
-    ('mlp', 'kernel')
-    """
-    return tuple(dict.fromkeys(match[0] for match in plain_words(pattern)))
-
-
 def plain_words(pattern: str) -> Iterator[re.Match[str]]:
-    """Those words, and where they stand."""
+    """The words in a pattern that stand there letter by letter, and where they stand.
+
+    >>> [word[0] for word in plain_words("mlp/.*/kernels?$")]
+    ['mlp', 'kernel']
+    """
     return _WORD.finditer(_NOT_PLAIN.sub(lambda m: " " * len(m[0]), pattern))
 
 
-def wider_pattern(pattern: str, path: str) -> str:
-    """A pattern for all of a path where this one is found in a part of it, or "".
-
-    Older versions of Keras searched, so their tables hold such patterns.
-    """
-    for wider in (f".*{pattern}", f"{pattern}.*", f".*{pattern}.*"):
-        try:
-            if fits(wider, path, Dialect.KERAS):
-                return wider
-        except RuleError:
-            break
-    return ""
+def missing_words(pattern: str, text: str) -> tuple[str, ...]:
+    """The words of a pattern that are not in a path, or in many of them."""
+    words = dict.fromkeys(match[0] for match in plain_words(pattern))
+    return tuple(word for word in words if word not in text)

@@ -8,28 +8,28 @@ from typing import Any
 
 from shardviz.core.display import Displayed, explanation
 from shardviz.core.errors import RuleError
-from shardviz.core.format import nearest, shown
+from shardviz.core.format import shown
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import check_path
-from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.partition_spec import Spec, rank_problem
 from shardviz.core.layout.rules.path_matching import (
     PathMatch,
     fits,
     is_one_element,
     match_path,
     matched_spec,
-    wider_pattern,
-    words_of,
+    missing_words,
 )
 from shardviz.core.layout.rules.path_remedies import PathSearch
-from shardviz.core.layout.rules.remedies import Remedies
+from shardviz.core.layout.rules.remedies import Remedies, Remedy
 from shardviz.core.layout.rules.remedy_search import Arrays, Leaf
 from shardviz.core.layout.rules.rules import Dialect, PathRule, PathRules
 from shardviz.core.layout.rules.verdicts import (
-    PathOutcome,
-    PathProblem,
-    PathVerdict,
-    path_deciding,
+    BROKEN,
+    Outcome,
+    Problem,
+    Verdict,
+    deciding,
 )
 
 
@@ -82,44 +82,44 @@ class PathResolution(Displayed):
         """The spec as jax's own, or None."""
         return None if self.spec is None else self.spec.to_jax()
 
-    @cached_property
-    def problem(self) -> PathProblem | None:
+    @property
+    def problem(self) -> Problem | None:
         """Why there is no spec, or None."""
-        if self.spec is not None:
-            return None
-        problem = self.match.problem
-        if problem is not None and problem.code == "no match":
-            # Only here, since the nearest of many patterns takes long to find.
-            close = nearest(self.path, (rule.pattern for rule in self.rules))
-            if close is not None:
-                return PathProblem("no match", (close,))
-        return problem
+        return self.match.problem if self.spec is None else None
 
     @cached_property
-    def verdicts(self) -> tuple[PathVerdict, ...]:
-        """One PathVerdict per pattern, in table order."""
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """One Verdict per pattern, in table order."""
         return tuple(self._judge(index, rule) for index, rule in enumerate(self.rules))
 
-    def _judge(self, index: int, rule: PathRule) -> PathVerdict:
+    def _judge(self, index: int, rule: PathRule) -> Verdict:
+        dialect, fields = self.dialect, dict[str, Any]()
         if index == self.winner:
-            return path_deciding(index, rule, self.mesh, self.shape, self.one_element)
-        keras = self.dialect is Dialect.KERAS
-        outcome = PathOutcome.SHADOWED
-        fields: dict[str, Any] = {"by_rule": self.winner}
+            if self.one_element:
+                return Verdict(index, rule, Outcome.ONE_ELEMENT, dialect=dialect)
+            rank = rule.spec.rank
+            if self.shape is not None:
+                rank = len(self.shape)
+            if wrong := rank_problem(rule.spec, rank):
+                return Verdict(index, rule, Outcome.WRONG_RANK, wrong_rank=wrong)
+            dims, used = rule.spec.dims, rule.spec.axes
+            return deciding(index, rule, dims, self.shape, self.mesh, dialect, used)
+        outcome, fields["by_rule"] = Outcome.SHADOWED, self.winner
         try:
             # A LayoutMap looks a path up as a key before it matches any pattern.
-            exact = keras and rule.pattern == self.path
-            if not exact and not fits(rule.pattern, self.path, self.dialect):
-                missing = tuple(w for w in words_of(rule.pattern) if w not in self.path)
-                outcome, fields = PathOutcome.NO_MATCH, {"lacks": missing}
-                if keras and not missing:
-                    fields["wider"] = wider_pattern(rule.pattern, self.path)
+            exact = dialect is Dialect.KERAS and rule.pattern == self.path
+            if not exact and not fits(rule.pattern, self.path, dialect):
+                missing = missing_words(rule.pattern, self.path)
+                outcome, fields = Outcome.NO_MATCH, {"lacks": missing}
+                # Before keras#22164 a LayoutMap searched, and tables rely on that.
+                wider = f".*{rule.pattern}.*"
+                if dialect is Dialect.KERAS and fits(wider, self.path, dialect):
+                    fields["wider"] = wider
             elif self.winner is None:
-                outcome, fields = PathOutcome.SEVERAL, {"several": self.match.several}
+                outcome, fields = Outcome.SEVERAL, {"several": self.match.several}
         except RuleError as error:
-            outcome, fields = PathOutcome.INVALID, {"error": str(error)}
-        pattern, spec = rule.pattern, rule.spec
-        return PathVerdict(index, pattern, spec, outcome, self.dialect, **fields)
+            outcome, fields = Outcome.INVALID, {"error": str(error)}
+        return Verdict(index, rule, outcome, dialect=dialect, **fields)
 
     def explain(self) -> str:
         """Which pattern decides, and why every other does not."""
@@ -129,21 +129,21 @@ class PathResolution(Displayed):
         self, want: Any, dtype: str = "float32", arrays: Arrays | None = None
     ) -> Remedies:
         """The smallest edits with which the array is split as wanted."""
-        return self._search(dtype, arrays).find(want)
-
-    def first_remedy(self) -> Remedies | None:
-        """What to change where the array cannot be laid out or no pattern decides."""
-        return self._search().first()
-
-    def _search(
-        self, dtype: str = "float32", arrays: Arrays | None = None
-    ) -> PathSearch:
         rank = len(self.shape or ())
         if self.shape is None:  # the longest spec is for an array of that rank
             rank = max((rule.spec.rank for rule in self.rules), default=0)
         leaf = Leaf(self.path, (None,) * rank, self.shape, dtype)
-        arrays = arrays or Arrays()
-        return PathSearch(leaf, self.rules, self.mesh, self.dialect, arrays)
+        search = PathSearch(leaf, self.rules, self.mesh, self.dialect, arrays)
+        return search.find(want)
+
+    def first_remedy(self) -> Remedy | None:
+        """What to change where no pattern decides, or the array cannot be laid out."""
+        failed = self.problem is not None
+        if self.winner is not None:
+            failed = self.verdicts[self.winner].outcome in BROKEN
+        if not failed:
+            return None
+        return next(iter(self.remedies("split")), None)
 
     def __repr__(self) -> str:
         return f"PathResolution({self.path} → {self.spec}, {self.dialect.value})"

@@ -5,25 +5,117 @@ These are the values; `remedy_search.py` finds them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import overload
+from typing import Any, overload
 
 from shardviz.core.display import Displayed, Fact, explanation, sentence
+from shardviz.core.errors import RuleError, SpecError
+from shardviz.core.format import joined, plural, shown
+from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.matching import Names
-from shardviz.core.layout.rules.rules import PathRule, PathRules, Rule, Rules
-from shardviz.core.layout.rules.wishes import Wish
+from shardviz.core.layout.parse import parse_bytes
+from shardviz.core.layout.partition_spec import Spec, rank_problem
+from shardviz.core.layout.rules.matching import Names, without_size_one
+from shardviz.core.layout.rules.rules import Dialect, PathRule, PathRules, Rule, Rules
 
 Shape = tuple[int, ...] | None
+_SPLIT = re.compile(r"\s*split(?:\s+(?:dimension\s+|dim\s+)?(.+?))?\s*")
+
+
+@dataclass(frozen=True)
+class Wish(Fact):
+    """What somebody wants of one array: a spec, to be split, or a limit of bytes.
+
+    `str` of it is the rest of a sentence that begins with "to".
+
+    Attributes:
+        spec: the wanted spec, or None.
+        dim: the dimension that is to be split, or None for any.
+        limit: at most so many bytes per device, or None.
+        path: the array, or None where it has no name.
+
+    >>> mesh = MeshSpec(("data",), (4,))
+    >>> Wish.of("8 MiB", ("embed",), mesh, Dialect.LINEN).limit
+    8388608
+    >>> Wish.of("split embed", ("embed",), mesh, Dialect.LINEN).dim
+    0
+    """
+
+    spec: Spec | None = None
+    dim: int | None = None
+    limit: int | None = None
+    path: str | None = None
+
+    @staticmethod
+    def of(
+        want: Any,
+        names: Names,
+        mesh: MeshSpec | None,
+        dialect: Dialect,
+        path: str | None = None,
+    ) -> Wish:
+        """The wish that a Spec or a text is: `split`, `split 1`, `8 MiB`, or a spec.
+
+        Raises:
+            RuleError: for a dimension that the array has not.
+            SpecError: for what cannot be read as a spec either.
+        """
+        if isinstance(want, int) or re.match(r"\s*[0-9]", str(want)):
+            limit = parse_bytes(want, "What is wanted", SpecError)
+            return Wish(limit=limit, path=path)
+        if isinstance(want, str):
+            if (match := _SPLIT.fullmatch(want)) is not None:
+                return Wish(dim=_dimension(match[1], names), path=path)
+            want = Spec.parse(want)
+        if not isinstance(want, Spec):
+            raise SpecError(
+                "What is wanted of an array is a PartitionSpec, 'split', 'split 1' or a"
+                f" size per device such as '8 MiB'; got {shown(want)}."
+            )
+        if problem := rank_problem(want, len(names)):
+            raise SpecError(str(problem))
+        spec = want.of_rank(len(names))
+        # MaxText drops axes of size 1, so a spec that has them is never met.
+        if dialect is Dialect.MAXTEXT and mesh is not None:
+            spec = without_size_one(spec, mesh)
+        return Wish(spec, path=path)
+
+    def met(self, spec: Spec, layout: Layout | None, mesh: MeshSpec | None) -> bool:
+        """Whether the spec, or the layout that it makes, is what is wanted."""
+        if self.spec is not None:
+            return spec.equivalent(self.spec)
+        if self.limit is not None:
+            return layout is not None and layout.bytes_per_device <= self.limit
+        axes = spec.axes
+        if self.dim is not None:
+            axes = spec.dims[self.dim]
+        # An axis of size 1 splits nothing.
+        return any(mesh is None or mesh.shape[axis] > 1 for axis in axes)
+
+
+def _dimension(text: str | None, names: Names) -> int | None:
+    """The dimension of that number or logical name."""
+    if text is None:
+        return None
+    if text in names:
+        return names.index(text)
+    if re.fullmatch(r"[0-9]{1,3}", text) and int(text) < len(names):
+        return int(text)
+    raise RuleError(
+        f"The array has no dimension {shown(text)}: it has"
+        f" {plural(len(names), 'dimension')} ({joined(n or 'no name' for n in names)})."
+        " Write 'split 0' or 'split' and a name."
+    )
 
 
 class Kind(IntEnum):
     """What an edit does; of two with the same effect the first named here comes first.
 
     `RULE_NAME` corrects the name or the pattern of a line, `AXES` gives it others.
+    `NAMES` is for an array of an optimizer that lost the names of its parameter.
 
     >>> Kind.MOVE < Kind.ADD
     True
@@ -36,19 +128,22 @@ class Kind(IntEnum):
     ADD = 4
     REMOVE = 5
     SIZE = 6
+    NAMES = 7
 
 
 @dataclass(frozen=True)
 class Step(Fact):
-    """One edit of one table and one array.
+    """One edit of one table or one array.
 
     Attributes:
         kind: what it does.
         subject: the index of a line, or a dimension of the array; None for a new line.
         place: the index that a line goes to, as in `list.insert`.
-        new: what becomes of it: a line, a name or a size; None where a place says all.
-        rules: the lines of the table before it.
+        new: what becomes of it: a line, a name, a size or all names; None where a place
+            says all.
         old: the name or size of the array before.
+        typo: whether it corrects a mistake in spelling and nothing else.
+        rules: the lines of the table before it.
         path: the array, or None.
         alike: how many other arrays are edited with it.
         parts: for a size, what it becomes a multiple of.
@@ -60,35 +155,13 @@ class Step(Fact):
     kind: Kind
     subject: int | None = None
     place: int = 0
-    new: Rule | PathRule | str | int | None = None
-    rules: tuple[Rule | PathRule, ...] = ()
+    new: Rule | PathRule | str | int | Names | None = None
     old: str | int | None = None
+    typo: bool = False
+    rules: tuple[Rule | PathRule, ...] = ()
     path: str | None = None
     alike: int = 0
     parts: int = 0
-
-
-@dataclass(frozen=True)
-class Steps(Fact):
-    """Edits one after the other.
-
-    >>> len(Steps((Step(Kind.REMOVE, 0),)).steps)
-    1
-    """
-
-    steps: tuple[Step, ...]
-
-
-@dataclass(frozen=True)
-class NamesFromParameter(Fact):
-    """The edit for an optimizer's array that lost the names of its parameter.
-
-    >>> NamesFromParameter("mu/w", ("embed",)).names
-    ('embed',)
-    """
-
-    path: str
-    names: Names
 
 
 @dataclass(frozen=True)
@@ -96,21 +169,17 @@ class NoRemedy(Fact):
     """Why there is no remedy.
 
     Attributes:
-        code: `"split already"`, `"own spec"`, `"no names"`, `"unreduced"`, `"no
-            layout"`, `"bytes unknown"`, `"no axes"`, `"too small"`, `"breaks others"`
-            or `"no edit"`; for a table of paths also `"one element"`, `"scalar"` and
-            `"does not divide"`.
+        code: `"split already"`, `"own spec"`, `"no names"`, `"no layout"`, `"bytes
+            unknown"`, `"no axes"`, `"too small"`, `"breaks others"` or `"no edit"`.
         wish: what was wanted.
         spec: for `"split already"` and `"own spec"`, the spec.
         bytes: per device: as it is, or at least.
         error: for `"no layout"`, `"no names"` and `"breaks others"`, what was raised.
-        mesh: for `"no axes"` and `"does not divide"`, the mesh, or None.
-        sizes: for `"does not divide"`, the sizes.
         steps: for `"breaks others"`, one of the edits that do.
         path: an array that breaks.
 
-    >>> print(NoRemedy("scalar", Wish(path="step")))
-    No table can split step: it has no dimension.
+    >>> print(NoRemedy("no axes", Wish(path="step")))
+    No table can split step: the mesh has no axis of more than one device.
     """
 
     code: str
@@ -118,9 +187,7 @@ class NoRemedy(Fact):
     spec: Spec | None = None
     bytes: int | None = None
     error: str = ""
-    mesh: MeshSpec | None = None
-    sizes: tuple[int, ...] = ()
-    steps: Steps | None = None
+    steps: tuple[Step, ...] = ()
     path: str = ""
 
 
@@ -129,7 +196,7 @@ class Remedy(Fact):
     """One way to split an array as it was wanted, checked on every known array.
 
     Attributes:
-        change: what to do, as a fact.
+        steps: what to do, as facts, one edit after the other.
         rules: the table after it.
         names: the array's logical names after it.
         shape: its shape after it, or None where that is not known.
@@ -142,34 +209,28 @@ class Remedy(Fact):
         alike: of these, the paths of those that get the same names and shape: the same
             array of other layers, and the moments of an optimizer.
 
-    >>> one = Steps((Step(Kind.REMOVE, 0, rules=(Rule("embed", ()),)),))
-    >>> Remedy(one, Rules(), ("embed",), None, Spec(((),)), None, None, ()).edit
+    >>> one = Step(Kind.REMOVE, 0, rules=(Rule("embed", ()),))
+    >>> Remedy((one,), Rules(), ("embed",), None, Spec(((),))).edit
     'Remove rule 1 (embed → None)'
     """
 
-    change: Steps | NamesFromParameter
+    steps: tuple[Step, ...]
     rules: Rules | PathRules
     names: Names
     shape: Shape
     spec: Spec
-    leaf_bytes_saved: int | None
-    bytes_saved: int | None
-    others: tuple[str, ...]
+    leaf_bytes_saved: int | None = None
+    bytes_saved: int | None = None
+    others: tuple[str, ...] = ()
     alike: tuple[str, ...] = ()
 
     @property
     def edit(self) -> str:
         """What to do, as a sentence."""
-        return sentence(self.change)
-
-    @property
-    def edits(self) -> int:
-        """Of how many single edits it consists."""
-        return len(self.change.steps) if isinstance(self.change, Steps) else 1
-
-    def effect(self) -> str:
-        """What it does, in a sentence."""
-        return explanation(self)
+        first, *rest = map(str, self.steps)
+        for more in rest:
+            first += f", then {more[0].lower()}{more[1:]}"
+        return first
 
     def __repr__(self) -> str:
         return f"Remedy({self})"
@@ -184,18 +245,16 @@ class Remedies(Displayed, Sequence[Remedy]):
     Attributes:
         items: the remedies.
         want: what was wanted; `str` of it is the rest of a sentence.
-        path: the array; None where it has no name.
         why: where there is none, why; else None.
 
     >>> wish = Wish(path="w")
-    >>> found = Remedies((), wish, "w", NoRemedy("split already", wish, Spec.parse("x")))
+    >>> found = Remedies((), wish, NoRemedy("split already", wish, Spec.parse("x")))
     >>> len(found), found.reason
     (0, "Nothing to change: w is split as P('x').")
     """
 
     items: tuple[Remedy, ...]
     want: Wish
-    path: str | None = None
     why: NoRemedy | None = None
 
     @overload
@@ -211,7 +270,9 @@ class Remedies(Displayed, Sequence[Remedy]):
     @property
     def reason(self) -> str | None:
         """Where there is no remedy, one sentence on why; else None."""
-        return None if self.why is None else str(self.why)
+        if self.why is None:
+            return None
+        return sentence(self.why)
 
     def explain(self) -> str:
         """All of them, one line each, or why there is none."""
@@ -219,6 +280,5 @@ class Remedies(Displayed, Sequence[Remedy]):
 
     def __repr__(self) -> str:
         if not self.items:
-            return f"Remedies(none: {self.reason})"
-        more = f" and {len(self) - 1:,} more" if len(self) > 1 else ""
-        return f"Remedies(to {self.want}: {self.items[0].edit}{more})"
+            return f"Remedies({self.reason})"
+        return f"Remedies({len(self)}: {self.items[0].edit}, …)"

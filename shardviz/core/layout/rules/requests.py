@@ -23,12 +23,11 @@ from shardviz.core.layout.layout import Layout, lay_out_parsed
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.path_rules import PathResolution
-from shardviz.core.layout.rules.remedies import NoRemedy, Remedies
+from shardviz.core.layout.rules.remedies import NoRemedy, Remedies, Wish
 from shardviz.core.layout.rules.remedy_search import Arrays, Leaf
 from shardviz.core.layout.rules.resolution import Resolution, resolve
 from shardviz.core.layout.rules.rule_remedies import RuleSearch
 from shardviz.core.layout.rules.rules import Dialect, PathRules, Rules
-from shardviz.core.layout.rules.wishes import Wish
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ class Request(Displayed):
         why = NoRemedy("no names", wish, error=self.problem or "")
         if self.spec_wins:
             why = NoRemedy("own spec", wish, self.spec)
-        return Remedies((), wish, self.path, why)
+        return Remedies((), wish, why)
 
 
 @contextlib.contextmanager

@@ -84,20 +84,17 @@ class Resolution(Displayed):
         winner = self.winners[dimension]
         if rule == winner:
             return self._won(rule, dimension)
-        fields: dict[str, Any] = {"free": entry.free}
         if entry.logical != name:
-            outcome, fields["name"] = Outcome.OTHER_NAME, name
-        elif self.dialect is Dialect.NNX:
-            outcome, fields["by_rule"] = Outcome.OVERRIDDEN, winner
-        elif winner is not None and winner < rule:
-            outcome, fields["by_rule"] = Outcome.DECIDED, winner
-        else:
-            # It comes before the winner, so other dimensions already used its axes.
-            taken = self._holders(rule)
-            fields["taken"], outcome = taken, Outcome.TAKEN
-            if {axis for axis, _, _ in taken} != set(entry.axes):
-                outcome = Outcome.PART_TAKEN
-        return Verdict(rule, entry.logical, entry.axes, outcome, **fields)
+            return Verdict(rule, entry, Outcome.OTHER_NAME, name=name)
+        if self.dialect is Dialect.NNX:
+            return Verdict(rule, entry, Outcome.OVERRIDDEN, by_rule=winner)
+        if winner is not None and winner < rule:
+            return Verdict(rule, entry, Outcome.DECIDED, by_rule=winner)
+        # It comes before the winner, so other dimensions already used its axes.
+        taken, outcome = self._holders(rule), Outcome.TAKEN
+        if {axis for axis, _, _ in taken} != set(entry.axes):
+            outcome = Outcome.PART_TAKEN
+        return Verdict(rule, entry, outcome, taken=taken)
 
     def _holders(self, rule: int) -> tuple[tuple[str, int, int | None], ...]:
         """The axes of a rule that rules before it gave away: axis, dimension, by rule."""
@@ -109,12 +106,12 @@ class Resolution(Displayed):
         return tuple(holders)
 
     def _won(self, index: int, dim: int) -> Verdict:
-        rule = self.rules[index]
-        size = None
+        rule, sizes = self.rules[index], None
         if self.shape is not None:
-            size = self.shape[dim]
-        drops = self.dialect is Dialect.MAXTEXT
-        verdict = deciding(index, rule, self.mesh, size, drops, self.spec.axes)
+            sizes = self.shape[dim : dim + 1]
+        verdict = deciding(
+            index, rule, (rule.axes,), sizes, self.mesh, self.dialect, self.spec.axes
+        )
         # nnx does not look at the other dimensions, which may have the same axes.
         shared = []
         for other, axes in enumerate(self.spec.dims):
@@ -136,15 +133,20 @@ class Resolution(Displayed):
                     shared = True
                 else:
                     problems.append(Problem("verdict", decision))
-            if decision.passed_through and self.mesh is not None:
-                if decision.logical not in self.mesh.shape:
-                    problems.append(Problem("name is no axis", decision))
+            if self._is_no_axis(decision):
+                problems.append(Problem("name is no axis", decision))
         if (shared or not problems) and self.mesh is not None:
             try:
                 self.spec.check(self.mesh)
             except SpecError as error:
                 problems.append(Problem("spec", error=str(error)))
         return tuple(problems)
+
+    def _is_no_axis(self, decision: Decision) -> bool:
+        """Whether nnx took its name for a mesh axis, which the mesh has not."""
+        if not decision.passed_through or self.mesh is None:
+            return False
+        return decision.logical not in self.mesh.shape
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -181,42 +183,27 @@ class Resolution(Displayed):
         leaf = Leaf(None, self.names, self.shape, dtype)
         return RuleSearch(leaf, self.rules, self.mesh, self.dialect)
 
-    @property
-    def unsplit(self) -> tuple[int, ...]:
-        """Dimensions that fail; then those not split though rules or a typo ask for it.
+    def first_remedy(self) -> tuple[int, Remedy] | None:
+        """Which dimension fails, or lost its axes, and what to change for it.
 
-        Those that a rule leaves unsplit on purpose are not among them.
-
-        >>> table = [("mlp", "model"), ("heads", "model"), ("embed", None)]
-        >>> resolve("embed mlp heads", table).unsplit
-        (2,)
+        Dimensions that a rule leaves unsplit on purpose are not looked at.
         """
         fails, asks = [], []
         for decision in self.decisions:
-            verdict, dim = decision.deciding, decision.dimension
-            if verdict is not None:
-                if verdict.outcome in BROKEN:
-                    fails.append(dim)
-            elif decision.passed_through:
-                if self.mesh and decision.logical not in self.mesh.shape:
-                    fails.append(dim)
-            elif isinstance(decision.logical, str):
-                if not decision.unknown or decision.near:
-                    asks.append(dim)
-        return (*fails, *asks)
-
-    def first_remedy(self) -> tuple[int, Remedy] | None:
-        """Which dimension fails or lost its axes, and what to change for it."""
+            verdict = decision.deciding
+            if self._is_no_axis(decision) or (verdict and verdict.outcome in BROKEN):
+                fails.append(decision)
+            elif verdict is None and not decision.passed_through:
+                if decision.near or self.rules.by_name.get(decision.logical or ""):
+                    asks.append(decision)
         search = self._search()
-        for dim in self.unsplit:
+        for decision in fails + asks:
+            dim = decision.dimension
             # Pairs of edits take long to find.
             remedies = search.find(f"split {dim}", most=1, pairs=False)
-            if not remedies:
-                continue
             # A rule for a name that looks misspelt would make the mistake permanent.
-            if self.decisions[dim].near and remedies[0].names == self.names:
-                continue
-            return dim, remedies[0]
+            if remedies and not (decision.near and remedies[0].names == self.names):
+                return dim, remedies[0]
         return None
 
     def explain(self) -> str:

@@ -7,18 +7,19 @@ in `core/wording/rules.py`.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from shardviz.core.display import Fact, explanation
 from shardviz.core.layout.layout import Misfit
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.partition_spec import Spec, WrongRank, rank_problem
+from shardviz.core.layout.partition_spec import WrongRank
 from shardviz.core.layout.rules.rules import Dialect, PathRule, Rule, Rules
 
 
 class Outcome(enum.Enum):
-    """The kinds of verdict. With the first six the rule decides the dimension.
+    """The kinds of verdict. With the first nine the line of the table decides.
 
     >>> Outcome("axis taken") is Outcome.TAKEN
     True
@@ -27,6 +28,9 @@ class Outcome(enum.Enum):
     APPLIED = "applied"
     UNSPLIT = "terminal None"
     SIZE_ONE = "axis of size 1"
+    MATCHED = "matched"
+    ONE_ELEMENT = "one element"
+    WRONG_RANK = "wrong rank"
     INDIVISIBLE = "does not divide"
     MISSING_AXIS = "axis not in the mesh"
     REPEATED = "axis named twice"
@@ -35,34 +39,45 @@ class Outcome(enum.Enum):
     TAKEN = "axis taken"
     PART_TAKEN = "only part of the tuple is free"
     OVERRIDDEN = "overridden by a later rule"
+    SHADOWED = "shadowed"
+    SEVERAL = "several match"
+    NO_MATCH = "does not match"
+    INVALID = "no regular expression"
 
 
-_DECIDING = (*Outcome,)[:6]
-#: Those by which a rule decides and the array cannot be laid out.
-BROKEN = (Outcome.INDIVISIBLE, Outcome.MISSING_AXIS, Outcome.REPEATED)
+_DECIDING = (*Outcome,)[:9]
+#: Those by which a line decides and the array cannot be laid out.
+BROKEN = _DECIDING[5:]
 
 
 @dataclass(frozen=True, repr=False)
 class Verdict(Fact):
-    """What rule number `rule` (0-based, in table order) did for one dimension.
+    """What line number `rule` (0-based, in table order) did, and why.
+
+    In a table of names that is for one dimension, in one of paths for a whole array.
 
     Attributes:
-        rule: the index of the rule in the table.
-        logical: the logical name the rule is for.
-        axes: the mesh axes it wants.
+        rule: the index of the line in the table.
+        line: the line: a rule or a pattern.
         outcome: the kind of verdict.
         taken: for TAKEN and PART_TAKEN, the axes that were not free, each with the
             dimension that uses it and the index of the rule that gave it. For REPEATED,
             the axes that another dimension has, too, which nnx allows.
-        by_rule: for DECIDED and OVERRIDDEN, the rule that decided instead.
+        by_rule: for DECIDED, OVERRIDDEN and SHADOWED, the line that decided instead.
+        several: for SEVERAL, all patterns that match.
         misfit: for INDIVISIBLE, the sizes that do not divide and what would work.
+        wrong_rank: for WRONG_RANK, the entries and dimensions.
+        dimension: of a pattern that is INDIVISIBLE, in which dimension.
         absent: for MISSING_AXIS, the axes that the mesh lacks.
-        free: whether the rule leads to `P.UNCONSTRAINED`.
         name: for OTHER_NAME, the logical name of the dimension, or None.
-        mesh: the mesh that a deciding rule was checked against, or None.
-        drops: whether the dialect drops axes of size 1 from the spec.
+        lacks: for NO_MATCH, words of the pattern that the path has not.
+        wider: for NO_MATCH in keras, a pattern that matches all of the path where this
+            one is found in a part of it, or "".
+        error: for INVALID, what matching raised.
+        mesh: the mesh that a deciding line was checked against, or None.
+        dialect: the library whose reading of the table counts.
 
-    >>> verdict = Verdict(4, "embed", ("data",), Outcome.DECIDED, by_rule=3)
+    >>> verdict = Verdict(4, Rule("embed", ("data",)), Outcome.DECIDED, by_rule=3)
     >>> verdict
     Verdict(rule 5, embed → data: dimension already decided)
     >>> verdict.decides, verdict.kind
@@ -72,21 +87,30 @@ class Verdict(Fact):
     """
 
     rule: int
-    logical: str
-    axes: tuple[str, ...]
+    line: Rule | PathRule
     outcome: Outcome
     taken: tuple[tuple[str, int, int | None], ...] = ()
     by_rule: int | None = None
+    several: tuple[int, ...] = ()
     misfit: Misfit | None = None
+    wrong_rank: WrongRank | None = None
+    dimension: int | None = None
     absent: tuple[str, ...] = ()
-    free: bool = False
     name: str | None = None
+    lacks: tuple[str, ...] = ()
+    wider: str = ""
+    error: str = ""
     mesh: MeshSpec | None = field(default=None, compare=False)
-    drops: bool = False
+    dialect: Dialect = field(default=Dialect.LINEN, compare=False)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes that the line wants."""
+        return self.line.axes
 
     @property
     def decides(self) -> bool:
-        """Whether this rule decided the dimension, even if it cannot be laid out so."""
+        """Whether this line decided, even if the array cannot be laid out so."""
         return self.outcome in _DECIDING
 
     @property
@@ -95,60 +119,59 @@ class Verdict(Fact):
         return self.outcome.value
 
     @property
-    def target(self) -> Rule:
-        """The rule, without its place in the table."""
-        return Rule(self.logical, self.axes, self.free)
-
-    @property
     def reason(self) -> str:
-        """What it did, without the rule."""
+        """What it did, without the line."""
         return explanation(self)
 
     def __repr__(self) -> str:
-        return f"Verdict(rule {self.rule + 1}, {self.target}: {self.kind})"
+        return f"Verdict(rule {self.rule + 1}, {self.line}: {self.kind})"
 
 
 def deciding(
     index: int,
-    rule: Rule,
+    line: Rule | PathRule,
+    dims: Sequence[tuple[str, ...]],
+    sizes: Sequence[int] | None,
     mesh: MeshSpec | None,
-    size: int | None,
-    drops: bool,
+    dialect: Dialect,
     used: tuple[str, ...],
 ) -> Verdict:
-    """The verdict on the rule that decided: whether this mesh can split this size so.
+    """The verdict on the line that decided: whether this mesh can split these sizes so.
 
     Args:
+        index: the position of the line.
+        line: the rule or pattern.
+        dims: the axes of each dimension that it decides.
+        sizes: the sizes of these dimensions, or None where they are not known.
+        mesh: the mesh, or None.
+        dialect: who reads the table.
         used: the axes that split any dimension of the array: they are not suggested.
     """
-    axes, outcome = rule.axes, Outcome.APPLIED
-    fields: dict[str, Any] = {}
-    absent = _absent(axes, mesh)
-    if not axes:
-        if not rule.free:
+    axes, outcome = line.axes, Outcome.MATCHED
+    fields: dict[str, Any] = {"mesh": mesh, "dialect": dialect}
+    if isinstance(line, Rule):
+        outcome = Outcome.APPLIED
+        if not axes and not line.free:
             outcome = Outcome.UNSPLIT
-    elif len(set(axes)) < len(axes):
+    absent = ()
+    if mesh is not None:
+        absent = tuple(a for a in dict.fromkeys(axes) if a not in mesh.shape)
+    if len(set(axes)) < len(axes):
         outcome = Outcome.REPEATED
     elif absent:
-        outcome, fields = Outcome.MISSING_AXIS, {"absent": absent}
-    elif mesh is not None:
-        free = tuple(a for a in mesh.axis_names if a not in used)
-        misfit = None
-        if size is not None:
-            misfit = Misfit.find(size, axes, mesh, free)
-        if misfit is not None:
-            outcome, fields = Outcome.INDIVISIBLE, {"misfit": misfit}
-        elif all(mesh.shape[a] == 1 for a in axes):
+        outcome = Outcome.MISSING_AXIS
+        fields["absent"] = absent
+    elif mesh is not None and axes:
+        if outcome is Outcome.APPLIED and all(mesh.shape[a] == 1 for a in axes):
             outcome = Outcome.SIZE_ONE
-    fields |= {"free": rule.free, "mesh": mesh, "drops": drops}
-    return Verdict(index, rule.logical, axes, outcome, **fields)
-
-
-def _absent(axes: tuple[str, ...], mesh: MeshSpec | None) -> tuple[str, ...]:
-    """The axes that a mesh lacks, once each."""
-    if mesh is None:
-        return ()
-    return tuple(a for a in dict.fromkeys(axes) if a not in mesh.shape)
+        free = tuple(a for a in mesh.axis_names if a not in used)
+        for dim, (size, over) in enumerate(zip(sizes or (), dims, strict=False)):
+            misfit = Misfit.find(size, over, mesh, free)
+            if misfit is not None:
+                outcome = Outcome.INDIVISIBLE
+                fields |= {"misfit": misfit, "dimension": dim}
+                break
+    return Verdict(index, line, outcome, **fields)
 
 
 @dataclass(frozen=True, repr=False)
@@ -200,20 +223,23 @@ class Decision(Fact):
         return self.rules.nearest(self.logical)
 
     def __repr__(self) -> str:
-        name = self.logical or "nameless"
-        by = "no rule" if self.rule is None else f"rule {self.rule + 1}"
-        became = Rule(name, self.axes)
+        by = "no rule"
+        if self.rule is not None:
+            by = f"rule {self.rule + 1}"
+        became = Rule(self.logical or "nameless", self.axes)
         return f"Decision(dimension {self.dimension}, {became} by {by})"
 
 
 @dataclass(frozen=True)
 class Problem(Fact):
-    """Why a mesh cannot have the spec of a Resolution.
+    """Why a mesh cannot have the spec of an array, or why it has none.
 
     Attributes:
-        code: `"verdict"`, `"name is no axis"` (nnx takes it for one) or `"spec"`.
+        code: of names `"verdict"`, `"name is no axis"` (nnx takes it for one) or
+            `"spec"`; of paths `"no match"`, `"several match"` or `"unreadable"`.
         decision: for the first two, about which dimension.
-        error: for `"spec"`, what checking the spec raised.
+        patterns: for `"several match"`, the patterns.
+        error: for `"spec"` and `"unreadable"`, what was raised.
 
     >>> print(Problem("spec", error="Mesh axis 'x' is named twice."))
     Mesh axis 'x' is named twice.
@@ -221,148 +247,5 @@ class Problem(Fact):
 
     code: str
     decision: Decision | None = None
-    error: str = ""
-
-
-class PathOutcome(enum.Enum):
-    """The kinds of verdict on a pattern. With the first six it decides.
-
-    >>> PathOutcome("shadowed") is PathOutcome.SHADOWED
-    True
-    """
-
-    MATCHED = "matched"
-    ONE_ELEMENT = "one element"
-    WRONG_RANK = "wrong rank"
-    INDIVISIBLE = "does not divide"
-    MISSING_AXIS = "axis not in the mesh"
-    REPEATED = "axis named twice"
-    SHADOWED = "shadowed"
-    SEVERAL = "several match"
-    NO_MATCH = "does not match"
-    INVALID = "no regular expression"
-
-
-_PATH_DECIDING = (*PathOutcome,)[:6]
-
-
-@dataclass(frozen=True, repr=False)
-class PathVerdict(Fact):
-    """What one pattern did for one array.
-
-    Attributes:
-        rule: the index of the pattern in the table.
-        pattern: the pattern.
-        spec: the spec that it leads to.
-        outcome: the kind of verdict.
-        dialect: the library whose reading of the table counts.
-        by_rule: for SHADOWED, the pattern that decides instead.
-        several: for SEVERAL, all patterns that match.
-        wrong_rank: for WRONG_RANK, the entries and dimensions.
-        misfit: for INDIVISIBLE, the sizes that do not divide and what would work.
-        dimension: for INDIVISIBLE, in which dimension.
-        absent: for MISSING_AXIS, the axes that the mesh lacks.
-        mesh: the mesh that a deciding pattern was checked against, or None.
-        lacks: for NO_MATCH, words of the pattern that the path has not.
-        wider: for NO_MATCH in keras, a pattern that matches all of the path where this
-            one is found in a part of it, or "".
-        error: for INVALID, what matching raised.
-
-    >>> verdict = path_deciding(0, PathRule("kernel", Spec.parse("x")), None, (512, 2048))
-    >>> verdict.kind, verdict.decides
-    ('matched', True)
-    >>> print(verdict)
-    pattern 1 ('kernel' → P('x')) matches and splits dimension 0 over 'x'.
-    """
-
-    rule: int
-    pattern: str
-    spec: Spec
-    outcome: PathOutcome
-    dialect: Dialect = Dialect.REGEX
-    by_rule: int | None = None
-    several: tuple[int, ...] = ()
-    wrong_rank: WrongRank | None = None
-    misfit: Misfit | None = None
-    dimension: int | None = None
-    absent: tuple[str, ...] = ()
-    mesh: MeshSpec | None = field(default=None, compare=False)
-    lacks: tuple[str, ...] = ()
-    wider: str = ""
-    error: str = ""
-
-    @property
-    def decides(self) -> bool:
-        """Whether this pattern decided, even if the array cannot be laid out so."""
-        return self.outcome in _PATH_DECIDING
-
-    @property
-    def kind(self) -> str:
-        """The outcome in words, such as `"shadowed"`."""
-        return self.outcome.value
-
-    @property
-    def reason(self) -> str:
-        """What it did, without the pattern."""
-        return explanation(self)
-
-    def __repr__(self) -> str:
-        line = f"{self.pattern} → {self.spec}"
-        return f"PathVerdict(pattern {self.rule + 1}, {line}: {self.kind})"
-
-
-def path_deciding(
-    index: int,
-    rule: PathRule,
-    mesh: MeshSpec | None,
-    shape: tuple[int, ...] | None,
-    one_element: bool = False,
-) -> PathVerdict:
-    """The verdict on the pattern that decides: whether this mesh can split it so.
-
-    Args:
-        one_element: whether the array has one element and the dialect leaves it
-            unsplit.
-    """
-    spec, outcome = rule.spec, PathOutcome.MATCHED
-    fields: dict[str, Any] = {}
-    wrong = None
-    if shape is not None:
-        wrong = rank_problem(spec, len(shape))
-    absent = _absent(spec.axes, mesh)
-    if one_element:
-        outcome = PathOutcome.ONE_ELEMENT
-    elif wrong is not None:
-        outcome, fields = PathOutcome.WRONG_RANK, {"wrong_rank": wrong}
-    elif absent:
-        outcome, fields = PathOutcome.MISSING_AXIS, {"absent": absent}
-    elif len(set(spec.axes)) < len(spec.axes):
-        outcome = PathOutcome.REPEATED
-    elif mesh is not None and shape is not None:
-        free = tuple(a for a in mesh.axis_names if a not in spec.axes)
-        for dim, over in enumerate(spec.dims):
-            misfit = Misfit.find(shape[dim], over, mesh, free)
-            if misfit is not None:
-                outcome = PathOutcome.INDIVISIBLE
-                fields = {"misfit": misfit, "dimension": dim}
-                break
-    return PathVerdict(index, rule.pattern, spec, outcome, mesh=mesh, **fields)
-
-
-@dataclass(frozen=True)
-class PathProblem(Fact):
-    """Why no pattern of a table gives a path a spec, where the library raises an error.
-
-    Attributes:
-        code: `"no match"`, `"several match"` or `"unreadable"`.
-        patterns: for `"several match"`, the patterns; for `"no match"`, the nearest
-            one.
-        error: for `"unreadable"`, what matching raised.
-
-    >>> PathProblem("no match", ("kernel",)).patterns
-    ('kernel',)
-    """
-
-    code: str
     patterns: tuple[str, ...] = ()
     error: str = ""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardviz.core.layout.rules.remedies import NamesFromParameter, Remedies, Remedy
+from shardviz.core.layout.rules.remedies import Kind, Remedies, Remedy, Step, Wish
 from shardviz.core.layout.rules.requests import Request
-from shardviz.core.layout.rules.wishes import Wish
 
 
 def with_names_of_parameter(row: Request, want: Any) -> Remedies | None:
@@ -53,7 +52,7 @@ def with_names_of_parameter(row: Request, want: Any) -> Remedies | None:
     wish = Wish.of(want, mine.names, audit.mesh, audit.dialect, row.path)
     if not wish.met(mine.spec, mine.layout, audit.mesh):
         return None
-    edit = NamesFromParameter(row.path, mine.names)
+    edit = Step(Kind.NAMES, new=mine.names, path=row.path)
     now = (mine.names, row.shape, mine.spec)
-    remedy = Remedy(edit, audit.rules, *now, saved, total, tuple(others))
-    return Remedies((remedy,), wish, row.path)
+    remedy = Remedy((edit,), audit.rules, *now, saved, total, tuple(others))
+    return Remedies((remedy,), wish)
