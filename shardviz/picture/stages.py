@@ -8,7 +8,6 @@ from shardviz.core.format import bytes_text, seconds_text
 from shardviz.core.program.comparison import Comparison
 from shardviz.core.program.report import Collective
 from shardviz.core.program.stages import Stage, Stages
-from shardviz.core.wording.comparison import notes
 from shardviz.picture.page import (
     and_more,
     broken,
@@ -47,9 +46,7 @@ def draw_comparison(
     Args:
         limit: how many changes to show; collectives that stay the same come last.
     """
-    changes = sorted(
-        found.changes, key=lambda c: (c.kind == "kept", -c.bytes_per_device)
-    )
+    changes = found.ordered
     largest = 1
     for change in changes:
         largest = max(largest, _bytes(change.before), _bytes(change.after))
@@ -83,7 +80,7 @@ def draw_comparison(
         rectangle_tiles(bars, radius=3.0),
         labels,
         title=titled(title, f"From {found.before} to {found.after}: {found.short}"),
-        notes=[*notes(found), *and_more(len(changes) - limit, "change")],
+        notes=and_more(len(changes) - limit, "change"),
         size=(starts[-1] + 60, max(bottom, 16 + PITCH)),
         alt=sentences(str(found).splitlines()),
         colormap="bars",

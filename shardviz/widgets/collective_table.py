@@ -68,10 +68,7 @@ class CollectiveTable:
 
     def _match(self, before: int, after: int, comparison: Comparison) -> None:
         """Joins the collectives that a comparison matched, and notes its changes."""
-        ordered = sorted(
-            comparison.changes, key=lambda c: (c.kind == "kept", -c.bytes_per_device)
-        )
-        for number, change in enumerate(ordered):
+        for number, change in enumerate(comparison.ordered):
             olds = [self._take(before, one) for one in change.before]
             news = [self._take(after, one) for one in change.after]
             for node in news:
@@ -124,7 +121,7 @@ class CollectiveTable:
             dict.fromkeys(str(m.cause) for m in (*one.members, one) if m.cause)
         )
         if not causes:
-            causes = [wording.op_in_words(one.op)]
+            causes = [wording.NO_CAUSE]
         size, total = one.group_size, ""
         if not size and one.groups:
             size = len(one.groups[0])

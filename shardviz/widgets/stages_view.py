@@ -198,7 +198,7 @@ def _mark(pair: tuple[int, int], comparison: Comparison) -> dict[str, Any]:
         tone = "more"
     return {
         "between": list(pair),
-        "text": wording.changes(comparison),
+        "text": comparison.short,
         "tone": tone,
         "title": "\n".join(str(comparison).splitlines()[:MOST_LINES]),
     }

@@ -10,7 +10,8 @@ from functools import cache
 
 import pytest
 
-from shardviz.core.program.comparison import compare, inherited
+from shardviz.core.program.comparison import compare
+from shardviz.core.program.inherited import inherited
 from shardviz.core.program.matching import elements
 from shardviz.core.xla.collectives import read_collectives
 from tests.program import hlo
@@ -108,21 +109,21 @@ COMPILED = {
 BECAME = {
     "layers cpu": "6 kept, 2 combined into 1",
     "layers gpu": "6 combined into 3, 2 made asynchronous",
-    "layers tpu": "2 kept, 2 combined into 1, 4 replaced by 4",
+    "layers tpu": "2 kept, 2 combined into 1, 4 changed into 4",
     "invariant cpu": "1 hoisted",
     "invariant gpu": "1 kept",
     "nested gpu": "1 made asynchronous",
-    "nested tpu": "1 replaced by 1",
-    "unknown gpu": "2 combined into 1, 1 replaced by 1",
-    "unknown tpu": "1 kept, 1 replaced by 1",
+    "nested tpu": "1 changed into 1",
+    "unknown gpu": "2 combined into 1, 1 changed into 1",
+    "unknown tpu": "1 kept, 1 changed into 1",
     "sums cpu": "8 combined into 1",
     "sums gpu": "8 combined into 1",
     "sums tpu": "8 combined into 1",
-    "fsdp cpu": "2 combined into 1, 4 replaced by 4",
+    "fsdp cpu": "2 combined into 1, 4 changed into 4",
     "fsdp gpu": "1 kept, 5 combined into 2",
     "fsdp tpu": "2 kept, 2 combined into 1, 1 made asynchronous, 1 removed",
     "fsdp tpuv5p": "3 kept, 2 combined into 1, 1 removed",
-    "ring cpu": "1 replaced by 1",
+    "ring cpu": "1 changed into 1",
     "ring gpu": "1 made asynchronous",
     "ring tpuv5p": "1 made asynchronous",
     "kinds cpu": "5 kept",
@@ -132,7 +133,7 @@ BECAME = {
     "accumulate tpu": "8 combined into 1",
     "packed gpu": "6 combined into 2, 2 made asynchronous",
     "packed tpu": "3 kept, 2 combined into 1",
-    "embed tpu": "3 kept, 1 made asynchronous, 6 replaced by 6, 1 removed",
+    "embed tpu": "3 kept, 1 made asynchronous, 6 changed into 6, 1 removed",
 }
 
 

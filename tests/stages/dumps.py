@@ -74,7 +74,7 @@ def entry(case: Any, mesh: str) -> Entry:
     from shardviz.core.backend.run.partitioner import compile_with_dump, dump_root
     from shardviz.core.backend.run.targets import choose, device_mesh
     from shardviz.core.backend.shardy.build_plan import plan_program
-    from shardviz.core.program.comparison import inherited
+    from shardviz.core.program.inherited import inherited
     from shardviz.core.xla.collectives import read_collectives
     from shardviz.core.xla.module import Module
 

@@ -44,7 +44,7 @@ def test_every_stage_says_its_sum_its_time_and_its_state():
     assert stage(view, "propagated")["text"] == "3 all-reduce, 1 all-gather, 1 all-to-all"
     assert stage(view, "propagated")["took"] == "35 ms"
     # 256 + 512 + 1,024 KiB, 12 times 4 KiB in the loop, and 64 KiB.
-    assert stage(view, "propagated")["more"].startswith("1.9 MiB · 2 of 2 values split")
+    assert stage(view, "propagated")["more"].startswith("1.9 MiB · 2 values, 2 split")
     assert stage(view, "compiled")["took"] == "41.5 s"
     assert stage(view, "partitioned")["more"].endswith(REPORT.target)
 
@@ -56,7 +56,7 @@ def test_the_marks_say_what_changed():
     assert mark(view, -1, 0)["text"] == "1 value got axes"
     same = stages_view(dataclasses.replace(RESULTS, report=REPORT.replace(partitioned=PLANNED)))
     assert mark(same, 0, 1) | {"title": ""} == {
-        "between": [0, 1], "text": "estimate was right", "tone": "same", "title": "",
+        "between": [0, 1], "text": "as planned", "tone": "same", "title": "",
     }  # fmt: skip
 
 

@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from shardviz.core.display import Displayed, Fact, explanation
-from shardviz.core.errors import ProgramError
-from shardviz.core.format import shown, suggestion
-from shardviz.core.program.inherited import inherited
-from shardviz.core.program.matching import becomes_async, match, same_work
+from shardviz.core.program.matching import becomes_async, match
 from shardviz.core.program.report import Collective
-
-__all__ = ["CHANGES", "CollectiveChange", "Comparison", "compare", "inherited"]
 
 #: What may become of collectives, in the order in which changes are counted.
 CHANGES = (
@@ -23,13 +17,12 @@ CHANGES = (
     "made asynchronous",
     "hoisted",
     "split",
-    "replaced",
-    "regrouped",
+    "changed",
     "removed",
     "added",
 )
 # Kinds of change whose two sides may be of different number.
-_SEVERAL = ("combined", "split", "replaced", "regrouped")
+_SEVERAL = ("combined", "split", "changed")
 
 
 @dataclass(frozen=True)
@@ -41,7 +34,6 @@ class CollectiveChange(Fact):
         before: the collectives on the earlier stage; none where one was added.
         after: the collectives on the later stage; none where one was removed.
         stages: the names of the two stages.
-        is_repeated: of a removed one, whether one that does the same is still there.
 
     >>> c = Collective("all-reduce", ("data",), 1024, source="block.py:31")
     >>> print(CollectiveChange("kept", (c,), (c,)))
@@ -52,7 +44,6 @@ class CollectiveChange(Fact):
     before: tuple[Collective, ...]
     after: tuple[Collective, ...]
     stages: tuple[str, str] = ("partitioned", "compiled")
-    is_repeated: bool = False
 
     @property
     def bytes_per_device(self) -> int:
@@ -74,8 +65,6 @@ class Comparison(Displayed):
         before: the name of the earlier stage.
         after: the name of the later stage.
         changes: every collective of both sides in exactly one CollectiveChange.
-        spread: of the values that the program makes, how many have a mesh axis, and
-            how many there are; None where that is no part of the comparison.
 
     >>> c = Collective("all-reduce", ("data",), 1024)
     >>> found = compare([c, c], [c])
@@ -86,18 +75,11 @@ class Comparison(Displayed):
     before: str
     after: str
     changes: tuple[CollectiveChange, ...]
-    spread: tuple[int, int] | None = None
 
     @property
     def same(self) -> bool:
         """Whether every collective of the one side is on the other, and no more."""
         return all(c.kind == "kept" for c in self.changes)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How many changes there are of each kind, in the order of CHANGES."""
-        number = Counter(c.kind for c in self.changes)
-        return {kind: number[kind] for kind in CHANGES if number[kind]}
 
     @property
     def short(self) -> str:
@@ -107,7 +89,16 @@ class Comparison(Displayed):
         # A plan is an estimate: that it came true says more than a count.
         if self.same and self.before == "propagated":
             return "as planned"
-        return ", ".join(map(self._counted, self.counts))
+        number = Counter(c.kind for c in self.changes)
+        counted = []
+        for kind in CHANGES:
+            if kind in _SEVERAL and number[kind]:
+                before = sum(len(c.before) for c in self.of(kind))
+                after = sum(len(c.after) for c in self.of(kind))
+                counted.append(f"{before} {kind} into {after}")
+            elif number[kind]:
+                counted.append(f"{number[kind]} {kind}")
+        return ", ".join(counted)
 
     @property
     def ordered(self) -> list[CollectiveChange]:
@@ -117,28 +108,8 @@ class Comparison(Displayed):
         )
 
     def of(self, kind: str) -> tuple[CollectiveChange, ...]:
-        """The changes of one kind.
-
-        Raises:
-            ProgramError: if there is no such kind.
-        """
-        if kind not in CHANGES:
-            raise ProgramError(
-                f"{shown(kind)} is no kind of change.{suggestion(kind, CHANGES)}"
-            )
+        """The changes of one kind of CHANGES."""
         return tuple(c for c in self.changes if c.kind == kind)
-
-    def _counted(self, kind: str) -> str:
-        if kind not in _SEVERAL:
-            return f"{self.counts[kind]} {kind}"
-        old = new = 0
-        for change in self.of(kind):
-            old += len(change.before)
-            new += len(change.after)
-        into = f"{kind} into"
-        if kind == "replaced":
-            into = "replaced by"
-        return f"{old} {into} {new}"
 
     def __len__(self) -> int:
         return len(self.changes)
@@ -153,7 +124,7 @@ class Comparison(Displayed):
 def compare(
     before: Sequence[Collective],
     after: Sequence[Collective],
-    names: Sequence[str] = ("partitioned", "compiled"),
+    names: tuple[str, str] = ("partitioned", "compiled"),
 ) -> Comparison:
     """What became of every collective from one stage to another.
 
@@ -161,43 +132,17 @@ def compare(
         before, after: the collectives of each stage, in the order of the program.
         names: the names of the two stages.
 
-    Raises:
-        ProgramError: for anything but collectives.
-
     >>> small = Collective("all-reduce", ("data",), 1024, shape="f32[256]")
     >>> large = Collective("all-reduce", ("data",), 2048, shape="(f32[256], f32[256])")
     >>> compare([small, small], [large]).changes[0].kind
     'combined'
     """
-    # Both sides are read more than once.
-    old, new = _collectives(before), _collectives(after)
-    first, last = names
-    matches = match(old, new, planned=first == "propagated")
-    # What is still there, so that a removed one that repeats it can say so.
-    kept: list[Collective] = []
-    for m in matches:
-        if m.after:
-            kept += [old[i] for i in m.before]
     changes = []
-    for m in matches:
-        gone = tuple(old[i] for i in m.before)
-        made = tuple(new[j] for j in m.after)
-        repeated = m.kind == "removed" and any(same_work(gone[0], c) for c in kept)
-        changes.append(CollectiveChange(m.kind, gone, made, (first, last), repeated))
-    return Comparison(first, last, tuple(changes))
-
-
-def _collectives(given: Any) -> tuple[Collective, ...]:
-    values = (given,)
-    if isinstance(given, Iterable):
-        values = tuple(given)
-    for value in values:
-        if not isinstance(value, Collective):
-            raise ProgramError(
-                f"compare takes the collectives of two stages; got {shown(value)}. Give"
-                " report.partitioned and report.collectives, or plan.collectives."
-            )
-    return values
+    for m in match(before, after, planned=names[0] == "propagated"):
+        old = tuple(before[i] for i in m.before)
+        new = tuple(after[j] for j in m.after)
+        changes.append(CollectiveChange(m.kind, old, new, names))
+    return Comparison(*names, tuple(changes))
 
 
 def total_bytes(collectives: Iterable[Collective]) -> int:

@@ -17,13 +17,11 @@ def inherited(
 
     Whether a gather rematerialises can be seen in the partitioner's module, and in the
     final one not always. What a collective became inherits its operand and its cause,
-    the value of the plan that it is for, and its operation and source line where the
-    compiler lost them. Of a combined one each member inherits from the collective that
-    it was.
+    and its operation and source line where the compiler lost them. Of a combined one
+    each member inherits from the collective that it was.
 
     Args:
-        before, after: the collectives of two stages, such as `partitioned` and
-            `compiled`.
+        before, after: the collectives of two stages, `partitioned` and `compiled`.
 
     >>> gather = Collective("all-gather", ("data",), 1024, rematerialises=True)
     >>> (found,) = inherited([gather], [Collective("all-gather", ("data",), 1024)])
@@ -32,13 +30,15 @@ def inherited(
     """
     result = list(after)
     for m in match(before, after):
-        if m.kind == "regrouped":
-            continue  # which of the old ones each was is not known
+        # Of several that became several nobody knows which each was.
+        if m.kind == "changed" and len(m.before) > 1:
+            continue
+        # Every step of what slices do together is for the same, whatever its kind.
+        in_steps = any(after[number].between_slices for number in m.after)
         for number in m.after:
             old = []
             for i in m.before:
-                # Every step of what was split is for the same, whatever its kind.
-                if m.kind == "split" or before[i].kind == after[number].kind:
+                if in_steps or before[i].kind == after[number].kind:
                     old.append(before[i])
             result[number] = _with(after[number], old, m.kind)
     return tuple(result)
@@ -51,12 +51,14 @@ def _with(new: Collective, old: Sequence[Collective], kind: str) -> Collective:
     elif kind == "combined" and len(old) > 1 and new.operand in (None, UNKNOWN):
         members = _members_by_size(new, old)
     if members:
-        new = _with_members(new, members)
+        ordered = tuple(sorted(members, key=lambda m: -m.bytes_per_device))
+        first = ordered[0]
+        own = {"op": first.op, "source": first.source, "stack": first.stack}
+        about = {"operand": first.operand, "cause": first.cause}
+        new = replace(new, members=ordered, **own, **about)
     elif len(old) == 1 and _is_certain(new, old[0]) and _is_all(new, old[0], kind):
         (one,) = old
         new = replace(new, operand=one.operand, cause=one.cause, members=one.members)
-    # Before a place is inherited, since that would be a place like any of `old`.
-    values = {c.value for c in old if c.value and _same_place(c, new)}
     for c in old:
         if c.rematerialises and not new.rematerialises:
             new = replace(new, rematerialises=True, cause=c.cause or new.cause)
@@ -65,29 +67,30 @@ def _with(new: Collective, old: Sequence[Collective], kind: str) -> Collective:
             # A name without a path is the compiler's own.
             if "/" not in new.op:
                 new = replace(new, op=c.op)
-    if not new.value and len(values) == 1:
-        new = replace(new, value=values.pop())
     return new
-
-
-def _same_place(one: Collective | Member, other: Collective | Member) -> bool:
-    """Whether two come from one operation and line, as far as both are known."""
-    ops = one.op == other.op or not (one.op and other.op)
-    sources = one.source == other.source or not (one.source and other.source)
-    return ops and sources
 
 
 def _is_certain(new: Collective | Member, old: Collective) -> bool:
     """Whether one surely is what another became, so that they have one operand."""
     if old.operand in (None, UNKNOWN):
         return False
+    # From one operation and line, as far as both are known.
+    ops = new.op == old.op or not (new.op and old.op)
+    sources = new.source == old.source or not (new.source and old.source)
     if new.operand in (None, UNKNOWN):
-        return _same_place(new, old)
+        return ops and sources
     if new.operand == old.operand:
         return True
     # A compiler may call an operation by another name, but not an argument.
     both = new.operand.is_argument and old.operand.is_argument
-    return _same_place(new, old) and not both
+    return ops and sources and not both
+
+
+def _is_all(new: Collective, old: Collective, kind: str) -> bool:
+    """Whether one is about nothing but what the other was about, over the same axes."""
+    if new.mesh_axes != old.mesh_axes:
+        return False
+    return kind != "changed" or amount(new) <= amount(old)
 
 
 def _explained(
@@ -96,15 +99,12 @@ def _explained(
     """The members of a combined collective, each with what is known of what it was."""
     free, result = list(old), []
     for member in members:
-        same, certain = [], []
+        certain = []
         for c in free:
-            if amount(c) != amount(member):
-                continue
-            if c.operand == member.operand and _same_place(c, member):
-                same.append(c)
-            if _is_certain(member, c):
+            if amount(c) == amount(member) and _is_certain(member, c):
                 certain.append(c)
-        sure = same or certain
+        exact = [c for c in certain if c.operand == member.operand]
+        sure = exact or certain
         # Of several of one place and operand any will do, as they are alike.
         if len({(c.op, c.source, c.operand) for c in sure}) == 1:
             free.remove(sure[0])
@@ -127,10 +127,8 @@ def _members_by_size(new: Collective, old: Sequence[Collective]) -> tuple[Member
         added[c.added_in or number] = c
     choices.append(list(added.values()))
     for chosen in choices:
-        once, often = [], []
-        for c in chosen:
-            once.append(amount(c))
-            often.append(amount(c) * c.execution_count)
+        once = [amount(c) for c in chosen]
+        often = [amount(c) * c.execution_count for c in chosen]
         for sizes in (once, often):
             total = sum(sizes)
             if not 0 < total == amount(new):
@@ -138,44 +136,16 @@ def _members_by_size(new: Collective, old: Sequence[Collective]) -> tuple[Member
             members: list[Member] = []
             for c, size in zip(chosen, sizes, strict=True):
                 share = new.bytes_per_device * size // total
-                member = _as_member(c, share, c.shape)
-                if size != amount(c):
-                    # All iterations together have another shape than one.
-                    member = replace(member, shape="")
-                members.append(member)
+                # All iterations together have another shape than one.
+                shape = c.shape if size == amount(c) else ""
+                members.append(_as_member(c, share, shape))
             return tuple(members)
     return ()
-
-
-def _with_members(new: Collective, members: Sequence[Member]) -> Collective:
-    ordered = sorted(members, key=lambda m: -m.bytes_per_device)
-    first = ordered[0]
-    return replace(
-        new,
-        op=first.op,
-        source=first.source,
-        stack=first.stack,
-        operand=first.operand,
-        cause=first.cause,
-        members=tuple(ordered),
-    )
 
 
 def amount(one: Collective | Member) -> int:
     """How many numbers it is about, since a compiler may send them in another type."""
     return elements(one) or one.bytes_per_device
-
-
-def is_as_much(new: Collective, old: Sequence[Collective]) -> bool:
-    """Whether one communicates no more than several others."""
-    return amount(new) <= sum(map(amount, old))
-
-
-def _is_all(new: Collective, old: Collective, kind: str) -> bool:
-    """Whether one is about nothing but what the other was about, over the same axes."""
-    if new.mesh_axes != old.mesh_axes:
-        return False
-    return kind != "replaced" or is_as_much(new, [old])
 
 
 def _as_member(c: Collective, size: int, shape: str) -> Member:

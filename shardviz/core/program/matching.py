@@ -21,12 +21,11 @@ from typing import NamedTuple
 
 from shardviz.core.program.report import Collective, Member
 
-_PART = re.compile(r"([a-z]\w*)\[([^\]]*)\]")
+_ARRAY = re.compile(r"([a-z]\w*)\[([^\]]*)\]")
 _WIDTH = re.compile(r"\d+")  # bits of an element: bf16, f8e4m3
 _SUMS = ("all-reduce", "reduce-scatter")
 _LAST = 1 << 62  # what has no position on a side comes after all that have one
 Key = Callable[[Collective], Hashable]
-Amounts = dict[tuple[str, str], float]
 
 
 class Match(NamedTuple):
@@ -40,6 +39,37 @@ class Match(NamedTuple):
     kind: str
     before: tuple[int, ...]
     after: tuple[int, ...]
+
+
+def match(
+    before: Sequence[Collective], after: Sequence[Collective], planned: bool = False
+) -> list[Match]:
+    """Every collective of both sides in one Match, in the order of `before`, then of
+    `after`.
+
+    Args:
+        before, after: the collectives of two stages.
+        planned: whether `before` is an estimate, which need not become anything.
+
+    >>> one = Collective("all-reduce", ("data",), 64, op="jit(f)/dot_general")
+    >>> match([one], [one])
+    [Match(kind='kept', before=(0,), after=(0,))]
+    """
+    sides = _Sides(before, after)
+    for key in (_all_known, _place, _source_line):
+        sides.pair(key, _is_same, "kept")
+    sides.pair(_source_line, _is_hoisted, "hoisted")
+    sides.combine()
+    for key in (_place, _source_line):
+        sides.pair(key, _is_sent_otherwise, "changed")
+    sides.pair(_anywhere, _is_same, "kept")
+    for key in (_place, _source_line):
+        sides.join(key, across_axes=planned)
+    matches = sides.balanced(planned)
+    return sorted(matches, key=lambda m: ((*m.before, _LAST)[0], (*m.after, _LAST)[0]))
+
+
+# --- what two collectives have in common ----------------------------------------------
 
 
 # Where a collective comes from, by less and less; None where that is not known.
@@ -59,43 +89,6 @@ def _anywhere(c: Collective) -> Hashable:
     return ""
 
 
-def match(
-    before: Sequence[Collective], after: Sequence[Collective], planned: bool = False
-) -> list[Match]:
-    """Every collective of both sides in one Match, in the order of `before`, then of
-    `after`.
-
-    Args:
-        before, after: the collectives of two stages.
-        planned: whether `before` is an estimate, which need not become anything.
-
-    >>> one = Collective("all-reduce", ("data",), 64, op="jit(f)/dot_general")
-    >>> match([one], [one])
-    [Match(kind='kept', before=(0,), after=(0,))]
-    """
-    sides = _Sides(before, after)
-    sides.split_between_slices()
-    for key in (_all_known, _place, _source_line):
-        sides.pair(key, _is_same, "kept")
-    sides.join(_place, conserved=True)
-    sides.pair(_source_line, _is_hoisted, "hoisted")
-    sides.combine()
-    sides.pair(_source_line, _is_sent_otherwise, "replaced")
-    sides.pair(_anywhere, _is_same, "kept")
-    for key in (_place, _source_line):
-        sides.join(key, across_axes=planned)
-    sides.balance(planned)
-    sides.join_added()
-    return sorted(sides.all(), key=_order)
-
-
-def _order(m: Match) -> tuple[int, int]:
-    return (*m.before, _LAST)[0], (*m.after, _LAST)[0]
-
-
-# --- what two collectives have in common ----------------------------------------------
-
-
 def _is_same(old: Collective, new: Collective) -> bool:
     """Whether they do the same; of loops, as often as far as that is known."""
     same = _work(old) == _work(new) and old.in_loop == new.in_loop
@@ -103,10 +96,10 @@ def _is_same(old: Collective, new: Collective) -> bool:
 
 
 def _work(c: Collective) -> Hashable:
-    parts = max(1, len(_PART.findall(c.shape)))
+    arrays = max(1, len(_arrays(c)))
     if c.kind == "all-to-all":
-        parts = 1  # XLA writes one array as a tuple of what goes to each device
-    return c.kind, c.mesh_axes, c.bytes_per_device, parts
+        arrays = 1  # XLA writes one array as a tuple of what goes to each device
+    return c.kind, c.mesh_axes, c.bytes_per_device, arrays
 
 
 def _is_hoisted(old: Collective, new: Collective) -> bool:
@@ -137,7 +130,7 @@ def elements(c: Collective | Member) -> int:
 def _arrays(c: Collective | Member) -> list[tuple[int, tuple[int, ...]]]:
     """Bits of an element and dimensions of each array that it is about."""
     arrays = []
-    for kind, dims in _PART.findall(c.shape):
+    for kind, dims in _ARRAY.findall(c.shape):
         width = _WIDTH.search(kind)
         sizes = [int(d.removeprefix("<=")) for d in dims.split(",") if d]
         arrays.append((int(width[0]) if width else 8, tuple(sizes)))
@@ -178,10 +171,15 @@ def _unlike(c: Collective, member: Member | None) -> int:
     return (c.operand != member.operand) + other_place
 
 
-def same_work(one: Collective, other: Collective) -> bool:
-    """Whether one of two collectives of a module repeats the other, or both a third."""
-    first = one.repeats or one.name
-    return bool(one.repeats or other.repeats) and first == (other.repeats or other.name)
+def becomes_async(old: Sequence[Collective], new: Sequence[Collective]) -> bool:
+    """Whether other work can run meanwhile, and could not before."""
+    return any(c.is_async for c in new) and not any(c.is_async for c in old)
+
+
+def _families(c: Collective) -> set[Hashable]:
+    """What its numbers are counted under: its family over each of its axes."""
+    family = "sum" if c.kind in _SUMS else c.kind
+    return {(family, axis) for axis in c.mesh_axes or ("",)}
 
 
 def _added_together(c: Collective) -> Hashable:
@@ -189,20 +187,6 @@ def _added_together(c: Collective) -> Hashable:
     if not c.added_in:
         return None
     return c.added_in, c.kind, c.mesh_axes, c.shape, c.trips
-
-
-def _family(c: Collective) -> str:
-    return "sum" if c.kind in _SUMS else c.kind
-
-
-def becomes_async(old: Sequence[Collective], new: Sequence[Collective]) -> bool:
-    """Whether other work can run meanwhile, and could not before."""
-    return any(c.is_async for c in new) and not any(c.is_async for c in old)
-
-
-def _families(c: Collective) -> set[tuple[str, str]]:
-    """What its numbers are counted under: its family over each of its axes."""
-    return {(_family(c), axis) for axis in c.mesh_axes or ("",)}
 
 
 # --- the steps ------------------------------------------------------------------------
@@ -231,12 +215,6 @@ class _Sides:
             m = m._replace(kind="made asynchronous")
         self.found.append(m)
 
-    def all(self) -> list[Match]:
-        """The matches, and what is left on either side."""
-        removed = [Match("removed", (i,), ()) for i in self.before]
-        added = [Match("added", (), (j,)) for j in self.after]
-        return [*self.found, *removed, *added]
-
     def pair(
         self, key: Key, fits: Callable[[Collective, Collective], bool], kind: str
     ) -> None:
@@ -249,20 +227,6 @@ class _Sides:
                     self.take(kind, [i], [j])
                     same.remove(j)
                     break
-
-    def split_between_slices(self) -> None:
-        """What several slices do together became steps: some inside, some across."""
-        for i, c in list(self.before.items()):
-            steps, across = [], 0
-            for j, d in self.after.items():
-                if d.source in ("", c.source) and {*d.mesh_axes} <= {*c.mesh_axes}:
-                    steps.append(j)
-                    across += d.between_slices
-            # Of several of one line nobody knows whose steps these are.
-            alone = sum(o.source == c.source for o in self.before.values()) == 1
-            # One that goes across as it is has no steps inside.
-            if 0 < across < len(steps) and alone and not c.between_slices:
-                self.take("split", [i], steps)
 
     def combine(self) -> None:
         """For every array of a combined collective the one that was about it."""
@@ -289,102 +253,74 @@ class _Sides:
             if len(chosen) > 1:
                 self.take("combined", sorted(chosen), [j])
 
-    def join(
-        self, key: Key, conserved: bool = False, across_axes: bool = False
-    ) -> None:
+    def join(self, key: Key, across_axes: bool) -> None:
         """What is left at one place on both sides: the one became the other.
 
         A compiler changes kinds and sizes, but not the axes.
 
         Args:
             key: the place.
-            conserved: only where one became several, or several one, and nothing is
-                gained or lost.
             across_axes: also where no axis is on both sides, as of a wrong estimate.
         """
         before, after = _grouped(self.before, key), _grouped(self.after, key)
         for place, old in before.items():
-            new = after.get(place, [])
-            groups = [Match("regrouped", tuple(old), tuple(new))]
+            groups = [Match("", tuple(old), tuple(after.get(place, ())))]
             if not across_axes:
-                groups = self._by_axes(old, new)
-            for joined in groups:
-                fewest = min(len(joined.before), len(joined.after))
-                if fewest == 0 or (conserved and fewest > 1):
-                    continue
-                if conserved and any(self.change(joined).values()):
-                    continue
-                kind = self._kind(joined)
-                # At one place they are known to be each other's, whatever the numbers.
-                if kind == "regrouped":
-                    kind = "replaced"
-                self.take(kind, joined.before, joined.after)
+                sides = []
+                for i in old:
+                    axes = {*self.olds[i].mesh_axes} or {""}
+                    sides.append((axes, Match("", (i,), ())))
+                for j in after.get(place, ()):
+                    axes = {*self.news[j].mesh_axes} or {""}
+                    sides.append((axes, Match("", (), (j,))))
+                groups = _connected(sides)
+            for m in groups:
+                if m.before and m.after:
+                    self.take(self._kind(m), m.before, m.after)
 
-    def _by_axes(self, old: Sequence[int], new: Sequence[int]) -> list[Match]:
-        """Positions on both sides, apart where they have no axis in common."""
-        sides = []
-        for i in old:
-            sides.append(({*self.olds[i].mesh_axes} or {""}, Match("", (i,), ())))
-        for j in new:
-            sides.append(({*self.news[j].mesh_axes} or {""}, Match("", (), (j,))))
-        return list(map(_joined, _connected(sides)))
-
-    def balance(self, planned: bool) -> None:
-        """Joins what lost numbers with what gained them over one of its axes."""
-        matches, self.found = self.all(), []
-        self.before, self.after = {}, {}
+    def balanced(self, planned: bool) -> list[Match]:
+        """All matches; what lost numbers joined with what gained them over its axes."""
+        matches = list(self.found)
+        matches += [Match("removed", (i,), ()) for i in self.before]
+        matches += [Match("added", (), (j,)) for j in self.after]
+        # Sums that are added up are done by one of them, where one is left.
+        lost = {_added_together(c) for c in self.before.values()} - {None}
         sides = []
         for m in matches:
+            keys = {_added_together(self.olds[i]) for i in m.before} & lost
             # A loss is looked for elsewhere only where something may be elsewhere.
-            change, keys = self.change(m), set[tuple[str, str]]()
-            for key, gain in change.items():
+            for key, gain in self.change(m).items():
                 if gain > 0 or (gain < 0 and self._loses(m, planned)):
                     keys.add(key)
             sides.append((keys, m))
-        for group in _connected(sides):
-            losing = any(self._loses(m, planned) for m in group)
-            joined = _joined(group)
-            gains = self.change(joined).values()
-            balanced = not any(gains)
+        result = []
+        for joined in _connected(sides):
+            inside = [m for m in matches if _is_inside(m, joined)]
+            change = self.change(joined).values()
+            losing = any(self._loses(m, planned) for m in inside)
             # An estimate need not become anything that is less.
-            known = losing and not (planned and min(gains, default=0) < 0)
-            if joined.after and len(group) > 1 and (known or balanced):
-                self.found.append(joined._replace(kind=self._kind(joined)))
+            known = losing and not (planned and min(change, default=0) < 0)
+            if joined.after and len(inside) > 1 and (known or not any(change)):
+                result.append(joined._replace(kind=self._kind(joined)))
             else:
-                self.found += group
+                result += inside
+        return result
 
     def _loses(self, m: Match, planned: bool) -> bool:
         """Whether what it communicated may be in another match."""
-        if m.kind != "replaced" or planned:
+        if m.kind not in ("changed", "hoisted") or planned:
             return m.kind == "removed"
         old, new = self.collectives(m)
         kinds = {c.kind for c in old + new}
         return len(kinds) == 1 and min(self.change(m).values(), default=0) < 0
 
-    def join_added(self) -> None:
-        """Sums whose results are added up are done by one of them, where one is left."""
-        number_of: dict[Hashable, int] = {}
-        for number, m in enumerate(self.found):
-            for i in m.before:
-                key = _added_together(self.olds[i])
-                if key is not None and m.after:
-                    number_of.setdefault(key, number)
-        matches = dict(enumerate(self.found))
-        for own, m in enumerate(self.found):
-            if m.kind == "removed":
-                number = number_of.get(_added_together(self.olds[m.before[0]]))
-                if number is not None:
-                    joined = _joined([matches[number], matches.pop(own)])
-                    matches[number] = joined._replace(kind="combined")
-        self.found = list(matches.values())
-
-    def change(self, m: Match) -> Amounts:
+    def change(self, m: Match) -> dict[Hashable, float]:
         """What it gains of each family over each axis; negative for a loss."""
         # What runs equally often on both sides, though nobody knows how often, is
         # compared once; else what is there afterwards may be any number.
         old, new = self.collectives(m)
         alike = {c.trips for c in old + new} == {None}
-        change: Amounts = defaultdict(int)
+        change: dict[Hashable, float] = defaultdict(int)
         for c in old:
             for key in _families(c):
                 change[key] -= self._amount(c) * c.execution_count
@@ -409,46 +345,42 @@ class _Sides:
         for i in m.before:
             once.setdefault(_added_together(self.olds[i]) or i, i)
         change = self.change(m._replace(before=tuple(once.values())))
-        balanced = not any(change.values())
-        if len(old) == len(new) == 1:
-            out_of_loop = old[0].in_loop and not new[0].in_loop
-            if balanced and out_of_loop and old[0].kind == new[0].kind:
-                return "hoisted"
-            return "replaced"
-        families = {_family(c) for c in old + new}
-        if balanced and len(families) == 1:
-            if len(new) == 1:
-                return "combined"
-            if len(old) == 1:
-                return "split"
-        return "regrouped"
+        families = {family for family, _ in map(tuple, change)}
+        if any(change.values()) or len(families) > 1 or len(old) == len(new) == 1:
+            return "changed"
+        if len(new) == 1:
+            return "combined"
+        if len(old) == 1:
+            return "split"
+        return "changed"
 
     def collectives(self, m: Match) -> tuple[list[Collective], list[Collective]]:
         """The collectives of a match, of either stage."""
         return [self.olds[i] for i in m.before], [self.news[j] for j in m.after]
 
 
-def _joined(matches: Sequence[Match]) -> Match:
-    old, new = [], []
-    for m in matches:
-        old += m.before
-        new += m.after
-    return Match("regrouped", tuple(sorted(old)), tuple(sorted(new)))
+def _is_inside(m: Match, joined: Match) -> bool:
+    return {*m.before} <= {*joined.before} and {*m.after} <= {*joined.after}
 
 
-def _connected(sides: Sequence[tuple[set, Match]]) -> list[list[Match]]:
-    """Matches in groups, whose sets of keys are connected; those without keys alone."""
-    groups: list[tuple[set, list[Match]]] = []
+def _connected(sides: Sequence[tuple[set[Hashable], Match]]) -> list[Match]:
+    """Matches whose sets of keys are connected as one; those without keys alone."""
+    groups: list[tuple[set[Hashable], Match]] = []
     for keys, m in sides:
-        together, matches, others = set(keys), [], []
+        together, joined, others = set(keys), m, []
         for group in groups:
             if group[0] & keys:
                 together |= group[0]
-                matches += group[1]
+                before = (*joined.before, *group[1].before)
+                joined = Match("", before, (*joined.after, *group[1].after))
             else:
                 others.append(group)
-        groups = [*others, (together, [*matches, m])]
-    return [matches for _, matches in groups]
+        groups = [*others, (together, joined)]
+    joined_all = []
+    for _, m in groups:
+        ordered = tuple(sorted(m.before)), tuple(sorted(m.after))
+        joined_all.append(Match(m.kind, *ordered))
+    return joined_all
 
 
 def _grouped(items: dict[int, Collective], key: Key) -> dict[Hashable, list[int]]:

@@ -9,13 +9,13 @@ compiled      the program that runs
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from shardviz.core.display import Displayed, Fact, explanation
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import bytes_text, listed, shown, suggestion
-from shardviz.core.program.comparison import Comparison, compare, inherited, total_bytes
+from shardviz.core.program.comparison import Comparison, compare, total_bytes
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Report
@@ -47,13 +47,6 @@ class Stage(Fact):
     seconds: float | None = None
     collectives: tuple[Collective, ...] | None = None
     about: Any = None
-
-    @property
-    def bytes_per_device(self) -> int | None:
-        """The bytes of its collectives, each loop counted as often as it runs."""
-        if self.collectives is None:
-            return None
-        return total_bytes(self.collectives)
 
     @property
     def sum(self) -> str:
@@ -155,42 +148,26 @@ class Stages(Displayed):
     def between(self, before: str, after: str) -> Comparison:
         """What changed from one stage to another.
 
-        Nobody requests a collective, so from the first stage on all of them are new,
-        each with its cause.
-
         Raises:
             ProgramError: if there is no such stage, or its collectives are not known.
         """
-        sides = [self.stage(before), self.stage(after)]
-        for side in sides:
-            if side.collectives is None and side.name != "requested":
+        sides = []
+        for name in (before, after):
+            side = self.stage(name)
+            if side.collectives is None:
                 has = ""
                 if self._known:
                     has = f" Known are {listed(self._known)}."
                 raise ProgramError(
                     f"The collectives of {side.name} are not known: {side}{has}"
                 )
-        old, new = (side.collectives or () for side in sides)
-        if before != "requested":
-            return compare(old, new, (before, after))
-        # The plan says for which value each of them is.
-        if self.plan is not None:
-            new = inherited(self.plan.collectives, new)
-        comparison = compare(old, new, (before, after))
-        return replace(comparison, spread=self._spread())
+            sides.append(side.collectives)
+        return compare(*sides, (before, after))
 
     @property
     def _known(self) -> list[str]:
         """The stages whose collectives are known, by name."""
         return [stage.name for stage in self.all if stage.collectives is not None]
-
-    def _spread(self) -> tuple[int, int] | None:
-        """How many of the values that the program makes have an axis, and how many are."""
-        if self.plan is None or self.plan.error is not None:
-            return None
-        # Arguments are as they were requested, which is no news.
-        made = [op for op in self.plan.ops if op.kind != "argument"]
-        return sum(bool(op.spec.axes) for op in made), len(made)
 
     def __str__(self) -> str:
         return explanation(self)

@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from shardviz.core.format import bytes_text, clause, joined, plural
+from shardviz.core.format import bytes_text, clause, joined, plural, seconds_text
 from shardviz.core.program.comparison import CollectiveChange, Comparison
-from shardviz.core.program.inherited import amount, is_as_much
+from shardviz.core.program.inherited import amount
 from shardviz.core.program.report import Collective
 from shardviz.core.program.stages import Stage, Stages
 
 # Who makes the collectives of a stage.
-_MAKES = {
-    "propagated": "Shardy planned",
-    "partitioned": "the partitioner made",
-    "compiled": "the compiler made",
+_MAKERS = {
+    "propagated": "Shardy",
+    "partitioned": "the partitioner",
+    "compiled": "the compiler",
 }
-_DOES_WITHOUT = {
-    "partitioned": "the partitioner does without it",
-    "compiled": "the compiler does without it",
-}
-_ASYNC = " It runs asynchronously."
 # Kinds before and after, to the reason why the one may stand for the other.
 _WHY = {
     "all-reduce > reduce-scatter": "each device keeps only its part of the sum",
@@ -34,6 +29,10 @@ _WHY = {
     "all-to-all > all-gather": "every device gets all parts, and keeps what it needs",
     "all-to-all > collective-permute": "the parts are sent round one by one",
 }
+_REMADE = (
+    " It is a full rematerialisation: every device makes the full array and splits it"
+    " again."
+)
 
 
 def phrase(collectives: Sequence[Collective]) -> str:
@@ -52,29 +51,20 @@ def phrase(collectives: Sequence[Collective]) -> str:
 def _counted(alike: Sequence[Collective]) -> str:
     first = alike[0]
     size = bytes_text(sum(c.bytes_per_device for c in alike))
-    loop = _loop(first)
+    loops = {_loop(c) for c in alike}
     # Of several loops none is named: it would be wrong for the others.
-    if any(_loop(c) != loop for c in alike):
-        loop = ""
-    if len(alike) == 1:
-        article = "a"
-        if first.kind[0] in "aeio":
-            article = "an"
-        return f"{article} {first.kind} of {size}{_over(first.mesh_axes)}{loop}"
-    kinds = f"{len(alike)} {first.kind}s"
-    return f"{kinds} of {size} in all{_over(first.mesh_axes)}{loop}"
-
-
-def _over(axes: tuple[str, ...]) -> str:
-    return clause(" over {}", joined(axes))
+    loop = loops.pop() if len(loops) == 1 else ""
+    rest = f"{clause(' over {}', joined(first.mesh_axes))}{loop}"
+    if len(alike) > 1:
+        return f"{len(alike)} {first.kind}s of {size} in all{rest}"
+    article = "an" if first.kind[0] in "aeio" else "a"
+    return f"{article} {first.kind} of {size}{rest}"
 
 
 def _loop(c: Collective) -> str:
     if not c.in_loop:
         return ""
-    if c.trips is None:
-        return " in a loop"
-    return f" in a loop, {c.trips} times"
+    return " in a loop" + clause(", {} times", c.trips)
 
 
 def _at(change: CollectiveChange) -> str:
@@ -89,184 +79,92 @@ def _at(change: CollectiveChange) -> str:
     return ""
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
 def collective_change(change: CollectiveChange) -> str:
     """What became of collectives, and why where that is known."""
-    at, kind = _at(change), change.kind
-    what = phrase(change.before or change.after) + at
-    remade = _remade(change.after)
-    if kind == "kept":
-        # The first stage has a plan only, of which nothing can be kept.
-        if change.stages[0] == "propagated":
-            return f"As planned: {what}.{remade}"
-        return f"Kept: {what}.{remade}"
-    if kind == "made asynchronous":
-        return (
-            f"Made asynchronous: {what} is started early and waited for later, so that"
-            f" other work can run meanwhile.{remade}"
-        )
-    if kind == "removed":
-        why = "an equal one does its work too"
-        if not change.is_repeated:
-            stage = change.stages[1]
-            why = _DOES_WITHOUT.get(stage, f"{stage} has none")
-        return f"Gone: {what}; {why}."
-    if kind == "added":
+    before, after = change.before, change.after
+    first, last = change.stages
+    what = phrase(before or after) + _at(change)
+    capital = what[:1].upper() + what[1:]
+    if change.kind == "removed":
+        return f"Gone: {what}; {_MAKERS[last]} does without it."
+    remade = ""
+    if any(c.rematerialises for c in after):
+        remade = _REMADE
+    if change.kind == "added":
         # A cause explains a rematerialisation better than the remark on it.
-        cause = clause(" {}", str(change.after[0].cause).rstrip())
+        cause = clause(" {}", str(after[0].cause).rstrip())
         return f"New: {what}.{cause or remade}"
-    if kind == "combined":
-        return _combined(change)
-    if kind == "hoisted":
-        return _hoisted(change)
-    if kind == "split":
-        return _split(change, what)
-    if change.stages[0] == "propagated":
-        return _instead(change)
-    if kind == "regrouped":
-        words = f"{_capital(what)} became {phrase(change.after)}"
-        return f"{words}; which became which is unknown.{_async(change)}"
-    return _replaced(change, what)
-
-
-def _combined(change: CollectiveChange) -> str:
-    before, after = change.before, change.after
-    combined = after[0]
-    one_kind = len({(c.kind, c.mesh_axes) for c in (*before, *after)}) == 1
-    what = phrase(before)
-    if one_kind:
-        what = f"{len(before)} {combined.kind}s{_over(combined.mesh_axes)}"
-    into = f"one of {bytes_text(combined.bytes_per_device)}"
-    if _kinds(before) != _kinds(after):
-        into = phrase(after)
-    elif not one_kind:
-        into += _over(combined.mesh_axes)
-    why = _WHY.get(f"{_kinds(before)} > {_kinds(after)}", "")
-    if _adds_first(before):
-        why = (
-            "what the program adds up afterwards is added up first, and communicated"
-            " once"
-        )
-    elif one_kind:
-        why = f"one large message takes less time than {len(before)} small ones"
-    words = f"{_capital(what)} were combined into {into}{_at(change)}"
-    words += clause(": {}", why) + "."
-    if any(c.in_loop for c in before) and not any(c.in_loop for c in after):
-        words += " It was also moved out of its loop."
-    return words + _async(change)
-
-
-def _async(change: CollectiveChange) -> str:
+    if change.kind == "kept":
+        # The first stage has a plan only, of which nothing can be kept.
+        lead = "As planned" if first == "propagated" else "Kept"
+        return f"{lead}: {what}.{remade}"
+    if first == "propagated" and change.kind != "made asynchronous":
+        made = f"{_MAKERS[last]} made {phrase(after)} instead"
+        return f"Shardy planned {what} here; {made}.{remade}"
+    starts = ""
     if change.becomes_async:
-        return _ASYNC
-    return ""
+        starts = " It runs asynchronously."
+    if change.kind == "made asynchronous":
+        words = f"Made asynchronous: {what}"
+    elif change.kind == "hoisted":
+        often = "each iteration"
+        if before[0].trips is not None:
+            often = f"{before[0].trips} times"
+        moved = phrase(after) + _at(change)
+        words = f"Moved out of its loop: {moved} runs once instead of {often}"
+    elif change.kind == "combined":
+        words = f"{capital} were combined into {_one(change)}"
+        if any(c.in_loop for c in before) and not after[0].in_loop:
+            starts = f" It was also moved out of its loop.{starts}"
+    else:
+        words = f"{capital} became {phrase(after)}"
+    return f"{words}{clause(': {}', _why(change))}.{starts}{remade}"
 
 
-def _adds_first(before: Sequence[Collective]) -> bool:
-    """Whether some were sums that are added up, of which there is one for all."""
-    counts = Counter((c.added_in, c.shape) for c in before if c.added_in)
-    return any(count > 1 for count in counts.values())
+def _one(change: CollectiveChange) -> str:
+    """The one that several were combined into."""
+    if len({(c.kind, c.mesh_axes) for c in (*change.before, *change.after)}) == 1:
+        return f"one of {bytes_text(change.after[0].bytes_per_device)}"
+    return phrase(change.after)
 
 
-def _instead(change: CollectiveChange) -> str:
-    """What was planned, and what was made of it."""
-    stage = change.stages[1]
-    planned = f"{_MAKES[change.stages[0]]} {phrase(change.before)}"
-    made = f"{_MAKES.get(stage, f'{stage} has')} {phrase(change.after)}"
-    remade = _remade(change.after)
-    return f"{planned} here{_at(change)}; {made} instead.{remade}"
-
-
-def _hoisted(change: CollectiveChange) -> str:
-    trips = change.before[0].trips
-    often = "each iteration"
-    if trips is not None:
-        often = f"{trips} times"
-    what = phrase(change.after) + _at(change)
-    return (
-        f"Moved out of its loop: {what} runs once instead of {often}.{_async(change)}"
-    )
-
-
-def _split(change: CollectiveChange, what: str) -> str:
-    (before,), after = change.before, change.after
-    # XLA sends within a slice and between slices separately.
-    if any(c.between_slices for c in after):
-        return (
-            f"Split: {what} became {phrase(after)}: what goes from slice to slice is a"
-            " step of its own."
-        )
-    same = {(c.mesh_axes, c.bytes_per_device) for c in after}
-    if same == {(before.mesh_axes, before.bytes_per_device)}:
-        return f"Unrolled: {what} is there {len(after)} times, since its loop was unrolled."
-    return f"Split: {what} became {phrase(after)}."
-
-
-def _replaced(change: CollectiveChange, what: str) -> str:
+def _why(change: CollectiveChange) -> str:
+    """Why some became others; `""` where that is not known."""
     before, after = change.before, change.after
-    why = _WHY.get(f"{_kinds(before)} > {_kinds(after)}", "")
-    why = why or _type_change(before, after)
-    if not why and len(after) == 1 and not is_as_much(after[0], before):
-        why = "what else it communicates is unknown"
-    words = f"{_capital(what)} became {phrase(after)}{clause(': {}', why)}."
-    return words + _async(change) + _remade(after)
-
-
-def _kinds(collectives: Sequence[Collective]) -> str:
-    return ", ".join(dict.fromkeys(c.kind for c in collectives))
-
-
-def _type_change(before: Sequence[Collective], after: Sequence[Collective]) -> str:
-    """Why one became another that sends the same numbers in another type."""
-    old, new = _dtype(before), _dtype(after)
-    if _kinds(before) != _kinds(after) or not old or not new or old == new:
+    old = ", ".join(dict.fromkeys(c.kind for c in before))
+    new = ", ".join(dict.fromkeys(c.kind for c in after))
+    if change.kind in ("made asynchronous", "hoisted"):
         return ""
+    if any(c.between_slices for c in after) and len(before) == 1 < len(after):
+        return "what goes from slice to slice is a step of its own"
+    if old != new:
+        return _WHY.get(f"{old} > {new}", "")
+    if change.kind == "combined":
+        sums = Counter((c.added_in, c.shape) for c in before if c.added_in)
+        if any(count > 1 for count in sums.values()):
+            return "what the program adds up is added up first, and communicated once"
+        return f"one large message takes less time than {len(before)} small ones"
+    sent, sends = _dtype(before), _dtype(after)
     # Other numbers of elements say that more than the type has changed.
-    if sum(map(amount, before)) != sum(map(amount, after)):
-        return ""
-    return f"it sends {new} instead of {old}"
+    alike = sum(map(amount, before)) == sum(map(amount, after))
+    if alike and sent and sends and sent != sends:
+        return f"it sends {sends} instead of {sent}"
+    if len(before) > 1 and len(after) > 1:
+        return "which became which is unknown"
+    return ""
 
 
 def _dtype(collectives: Sequence[Collective]) -> str:
     """The type of what they send, or `""` where they send several types."""
     # Shapes are written as in `f32[8,4]`, or in brackets where there are several.
     dtypes = {c.shape.lstrip("(").partition("[")[0] for c in collectives}
-    if len(dtypes) != 1:
-        return ""
-    return dtypes.pop()
-
-
-def _remade(after: Sequence[Collective]) -> str:
-    if not any(c.rematerialises for c in after):
-        return ""
-    return (
-        " It is a full rematerialisation: every device makes the full array and splits"
-        " it again."
-    )
+    return dtypes.pop() if len(dtypes) == 1 else ""
 
 
 def comparison(value: Comparison) -> str:
     """The comparison, one sentence a line; those that changed come first."""
-    return "\n".join((head(value), *notes(value), *map(str, value.ordered)))
-
-
-def head(value: Comparison) -> str:
-    """The two stages, and the changes in a few words."""
-    return f"From {value.before} to {value.after}: {value.short}."
-
-
-def notes(value: Comparison) -> list[str]:
-    """How far the axes went from the arguments, where that is part of it."""
-    if value.spread is None:
-        return []
-    split, made = value.spread
-    return [
-        f"{split:,} of {plural(made, 'value')} that the program makes got axes:"
-        " plan.why(value) says where each came from."
-    ]
+    head = f"From {value.before} to {value.after}: {value.short}."
+    return "\n".join((head, *map(str, value.ordered)))
 
 
 _NOT_YET = {
@@ -299,32 +197,21 @@ def stage(fact: Stage) -> str:
     return f"What runs on {about}."
 
 
-def lines(value: Stages) -> list[str]:
+def stages(value: Stages) -> str:
     """Each stage in one line, and between two neighbours what changed."""
-    result: list[str] = []
+    lines: list[str] = []
     last: Stage | None = None
     for one in value.all:
         # A stage that failed or is yet to come cannot be compared.
         known = last is not None and last.collectives is not None
         if last is not None and known and one.collectives is not None:
-            result.append(f"  {value.between(last.name, one.name).short}")
-        result.append(_line(one))
+            lines.append(f"  {value.between(last.name, one.name).short}")
+        time = ""
+        if one.seconds is not None:
+            time = f" in {seconds_text(one.seconds)}"
+        lines.append(f"{one.name}{time}: {one.sum or one}")
         last = one
-    return result
-
-
-def _line(one: Stage) -> str:
-    time = ""
-    if one.seconds is not None:
-        time = f" in {one.seconds:.3g} s"
-        if one.seconds < 1:
-            time = f" in {one.seconds * 1e3:.3g} ms"
-    return f"{one.name}{time}: {one.sum or one}"
-
-
-def stages(value: Stages) -> str:
-    """The four stages, one line each."""
-    return "\n".join(lines(value))
+    return "\n".join(lines)
 
 
 SENTENCES = {CollectiveChange: collective_change, Stage: stage}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 
 from shardviz.core.format import bytes_text, plural, seconds_text
-from shardviz.core.program.comparison import Comparison
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.report import Collective, Report, host_bytes
 
@@ -30,7 +28,6 @@ STOPPED_BEFORE = "it did not get that far"
 NO_PLAN = "no plan: see why"
 CACHED = "from the cache"
 PROPAGATED_TITLE = "What propagation decided: see the tab Values."
-SHORT = 44  # characters that fit between two stages
 
 
 def not_run(code: str, title: str = "", devices: int = 0, detail: str = "") -> str:
@@ -70,17 +67,6 @@ def without_plan(seconds: float | None) -> str:
     return f"Saved without the plan, which was not made within {seconds:g} s."
 
 
-def values_split(plan: Plan) -> str:
-    """How many values of a plan are split.
-
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> values_split(Plan("f", make_mesh(data=2), ()))
-    '0 of 0 values split'
-    """
-    split = sum(bool(op.spec.axes) for op in plan.ops)
-    return f"{split:,} of {plural(len(plan.ops), 'value')} split"
-
-
 def values_with_axes(count: int) -> str:
     """What propagation added to the request."""
     if not count:
@@ -98,49 +84,6 @@ def collective_counts(collectives: Iterable[Collective]) -> str:
     return ", ".join(f"{n} {kind}" for kind, n in counts) or "no collectives"
 
 
-def changes(comparison: Comparison) -> str:
-    """What changed between two stages, in words that fit between them.
-
-    >>> from shardviz.core.program.comparison import compare
-    >>> one = Collective("all-reduce", ("data",), 1024)
-    >>> changes(compare([one], [one], ("propagated", "partitioned")))
-    'estimate was right'
-    >>> changes(compare([], [one], ("propagated", "partitioned")))
-    '+1 all-reduce'
-    """
-    if comparison.same:
-        if comparison.before == "propagated":
-            return "estimate was right"
-        return "unchanged"
-    parts = []
-    for kind in comparison.counts:
-        before: list[Collective] = []
-        after: list[Collective] = []
-        for change in comparison.of(kind):
-            before += change.before
-            after += change.after
-        if kind != "kept":
-            parts.append(_change(kind, before, after))
-    return ", ".join(parts)
-
-
-def _change(kind: str, before: list[Collective], after: list[Collective]) -> str:
-    """What became of the collectives of one kind of change."""
-    if kind in ("combined", "split", "regrouped"):
-        return f"{len(before)} {kind} into {len(after)}"
-    signs = {"added": "+", "removed": "−"}
-    if kind in signs:
-        sign = signs[kind]
-        counts = collective_counts([*before, *after])
-        return sign + counts.replace(", ", f", {sign}")
-    if kind == "replaced":
-        old, new = collective_counts(before), collective_counts(after)
-        if old != new and len(old) + len(new) < SHORT:
-            return f"{old} became {new}"
-        return f"{len(before)} replaced by {len(after)}"
-    return f"{len(before)} {kind}"
-
-
 #: What the tag of a collective says of a change, where not its name.
 HOW = {"made asynchronous": "now async", "added": "new"}
 
@@ -150,49 +93,7 @@ def part_of_axis(size: int) -> str:
     return f"groups of {size}, a part of the axis"
 
 
-_COMBINED = re.compile(r"^(jit\([^/]*\))/\((.*)\)$")
-
-
-def op_in_words(op: str) -> str:
-    """XLA's name of an operation in words: its scope, forward or backward.
-
-    >>> op_in_words("jit(f)/transpose(jvp(mlp))/dot_general")
-    'dot_general in mlp, backward'
-    >>> op_in_words("jit(f)/(jvp()/add:jvp()/mul)")
-    '2 combined: add, forward; mul, forward'
-    """
-    if not op:
-        return "the compiler names no cause"
-    combined = _COMBINED.match(op)
-    if combined is not None:
-        parts = combined[2].split(":")
-        kinds: dict[str, None] = {}
-        for part in parts:
-            # Each part lacks the jit that all of them are in.
-            kinds[op_in_words(f"{combined[1]}/{part}")] = None
-        words = f"{len(parts)} combined: {'; '.join(list(kinds)[:3])}"
-        if len(kinds) > 3:
-            words += f"; and {len(kinds) - 3} more kinds"
-        return words
-    *scopes, last = op.split("/")
-    inside = "/".join(filter(None, map(_scope_name, scopes[1:])))
-    words = last
-    if inside:
-        words = f"{last} in {inside}"
-    if any("transpose(" in scope for scope in scopes):
-        return f"{words}, backward"
-    if any("jvp(" in scope for scope in scopes):
-        return f"{words}, forward"
-    return words
-
-
-def _scope_name(scope: str) -> str:
-    name = scope.replace("transpose(", "").replace("jvp(", "").rstrip(")").strip("(")
-    # Names of XLA's own, which say nothing about the program.
-    own = name.startswith(("jit(", "while", "body", "checkpoint"))
-    if own:
-        return ""
-    return name
+NO_CAUSE = "The compiler names no cause."
 
 
 # --- memory ---------------------------------------------------------------------------
@@ -261,18 +162,23 @@ NO_PLAN_YET = "There is no plan yet."
 UNKNOWN_DEVICES = "Which devices take part is not known, so no links are drawn."
 
 
-def plan_summary(plan: Plan) -> str:
-    """How many values and estimated collectives a plan has.
+def values_split(plan: Plan) -> str:
+    """How many values of a plan are split.
 
     >>> from shardviz.core.layout.mesh import make_mesh
-    >>> plan_summary(Plan("f", make_mesh(data=2), ()))
+    >>> values_split(Plan("f", make_mesh(data=2), ()))
     '0 values, 0 split'
     """
     split = sum(bool(op.spec.axes) for op in plan.ops)
-    words = f"{plural(len(plan.ops), 'value')}, {split:,} split"
+    return f"{plural(len(plan.ops), 'value')}, {split:,} split"
+
+
+def plan_summary(plan: Plan) -> str:
+    """How many values and estimated collectives a plan has."""
     if not plan.collectives:
-        return words
-    return f"{words} · {plural(len(plan.collectives), 'collective')} estimated"
+        return values_split(plan)
+    estimated = f"{plural(len(plan.collectives), 'collective')} estimated"
+    return f"{values_split(plan)} · {estimated}"
 
 
 def least_time(seconds: float | None, source: str) -> str:

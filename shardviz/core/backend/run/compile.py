@@ -31,7 +31,7 @@ from shardviz.core.format import shown
 from shardviz.core.layout.array_spec import DTYPE_BITS, dtype_name
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.checks import Finding, found
-from shardviz.core.program.comparison import inherited
+from shardviz.core.program.inherited import inherited
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Memory
 from shardviz.core.program.unpartitioned import Unpartitioned
