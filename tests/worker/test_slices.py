@@ -122,9 +122,9 @@ def test_a_turn_through_all_slices_has_a_part_inside_and_a_part_across():
 
 
 def assert_split(report):
-    """One change from the partitioner's module to the final one has all its steps."""
+    """The one change from the partitioner's module to the final one is a split."""
     (change,) = compare(report.partitioned, report.collectives).changes
-    assert change.kind == "changed"
+    assert change.kind == "split"
     assert {c.source for c in change.after} == {c.source for c in change.before} != {""}
     assert any(c.between_slices for c in change.after)
 

@@ -33,12 +33,11 @@ def inherited(
         # Of several that became several nobody knows which each was.
         if m.kind == "changed" and len(m.before) > 1:
             continue
-        # Every step of what slices do together is for the same, whatever its kind.
-        in_steps = any(after[number].between_slices for number in m.after)
         for number in m.after:
             old = []
             for i in m.before:
-                if in_steps or before[i].kind == after[number].kind:
+                # Every step of what was split is for the same, whatever its kind.
+                if m.kind == "split" or before[i].kind == after[number].kind:
                     old.append(before[i])
             result[number] = _with(after[number], old, m.kind)
     return tuple(result)

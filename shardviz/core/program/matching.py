@@ -56,6 +56,7 @@ def match(
     [Match(kind='kept', before=(0,), after=(0,))]
     """
     sides = _Sides(before, after)
+    sides.split_between_slices()
     for key in (_all_known, _place, _source_line):
         sides.pair(key, _is_same, "kept")
     sides.pair(_source_line, _is_hoisted, "hoisted")
@@ -227,6 +228,20 @@ class _Sides:
                     self.take(kind, [i], [j])
                     same.remove(j)
                     break
+
+    def split_between_slices(self) -> None:
+        """What several slices do together became steps: some inside, some across."""
+        for i, c in list(self.before.items()):
+            steps, across = [], 0
+            for j, d in self.after.items():
+                if d.source in ("", c.source) and {*d.mesh_axes} <= {*c.mesh_axes}:
+                    steps.append(j)
+                    across += d.between_slices
+            # Of several of one line nobody knows whose steps these are.
+            alone = sum(o.source == c.source for o in self.before.values()) == 1
+            # Where all of them go across, they are no steps of one.
+            if 0 < across < len(steps) and alone:
+                self.take("split", [i], steps)
 
     def combine(self) -> None:
         """For every array of a combined collective the one that was about it."""

@@ -135,7 +135,7 @@ def _why(change: CollectiveChange) -> str:
     new = ", ".join(dict.fromkeys(c.kind for c in after))
     if change.kind in ("made asynchronous", "hoisted"):
         return ""
-    if any(c.between_slices for c in after) and len(before) == 1 < len(after):
+    if change.kind == "split" and any(c.between_slices for c in after):
         return "what goes from slice to slice is a step of its own"
     if old != new:
         return _WHY.get(f"{old} > {new}", "")
