@@ -177,7 +177,7 @@ def becomes_async(old: Sequence[Collective], new: Sequence[Collective]) -> bool:
     return any(c.is_async for c in new) and not any(c.is_async for c in old)
 
 
-def _families(c: Collective) -> set[Hashable]:
+def _families(c: Collective) -> set[tuple[str, str]]:
     """What its numbers are counted under: its family over each of its axes."""
     family = "sum" if c.kind in _SUMS else c.kind
     return {(family, axis) for axis in c.mesh_axes or ("",)}
@@ -302,7 +302,8 @@ class _Sides:
         lost = {_added_together(c) for c in self.before.values()} - {None}
         sides = []
         for m in matches:
-            keys = {_added_together(self.olds[i]) for i in m.before} & lost
+            keys: set[Hashable] = {_added_together(self.olds[i]) for i in m.before}
+            keys &= lost
             # A loss is looked for elsewhere only where something may be elsewhere.
             for key, gain in self.change(m).items():
                 if gain > 0 or (gain < 0 and self._loses(m, planned)):
@@ -329,13 +330,13 @@ class _Sides:
         kinds = {c.kind for c in old + new}
         return len(kinds) == 1 and min(self.change(m).values(), default=0) < 0
 
-    def change(self, m: Match) -> dict[Hashable, float]:
+    def change(self, m: Match) -> dict[tuple[str, str], float]:
         """What it gains of each family over each axis; negative for a loss."""
         # What runs equally often on both sides, though nobody knows how often, is
         # compared once; else what is there afterwards may be any number.
         old, new = self.collectives(m)
         alike = {c.trips for c in old + new} == {None}
-        change: dict[Hashable, float] = defaultdict(int)
+        change: dict[tuple[str, str], float] = defaultdict(int)
         for c in old:
             for key in _families(c):
                 change[key] -= self._amount(c) * c.execution_count
@@ -360,7 +361,7 @@ class _Sides:
         for i in m.before:
             once.setdefault(_added_together(self.olds[i]) or i, i)
         change = self.change(m._replace(before=tuple(once.values())))
-        families = {family for family, _ in map(tuple, change)}
+        families = {family for family, _ in change}
         if any(change.values()) or len(families) > 1 or len(old) == len(new) == 1:
             return "changed"
         if len(new) == 1:

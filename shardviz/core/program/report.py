@@ -134,8 +134,6 @@ class Collective:
         operand: what it sums or moves; of a combined one, that of its largest member.
             None in an estimate.
         members: of a combined collective its arrays, the largest first; else `()`.
-        repeats: the name of an earlier one of the same text that does exactly the same,
-            or `""`.
         added_in: where its result, a sum, is used for nothing but to be added to
             others, the name of the last of these additions in the text; else `""`.
         is_partial: whether its groups are smaller than its mesh axes: 2 of data=4.
@@ -166,7 +164,6 @@ class Collective:
     between_slices: bool = False
     operand: ValueName | None = None
     members: tuple[Member, ...] = ()
-    repeats: str = ""
     added_in: str = ""
     is_partial: bool = False
 

@@ -162,7 +162,7 @@ class Stages(Displayed):
                     f"The collectives of {side.name} are not known: {side}{has}"
                 )
             sides.append(side.collectives)
-        return compare(*sides, (before, after))
+        return compare(sides[0], sides[1], (before, after))
 
     @property
     def _known(self) -> list[str]:

@@ -10,7 +10,7 @@ is unknown.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -203,9 +203,7 @@ class Causes:
         self,
         value: Value,
         collective: Instruction,
-        kind: str,
-        axes: Sequence[str],
-        is_partial: bool = False,
+        base: Cause,
         own: InstructionSource | None = None,
     ) -> Cause:
         """Why a collective is there.
@@ -213,24 +211,19 @@ class Causes:
         Args:
             value: what its operand is.
             collective: the collective.
-            kind: what kind it is.
-            axes: the mesh axes it runs over.
-            is_partial: whether its groups are smaller than these.
+            base: a cause with its kind and mesh axes.
             own: the operation that it is for, where its own metadata is another
                 member's.
         """
-        maker = value.maker
+        kind, maker = base.kind, value.maker
         inside = own is None and maker is not None and _alike(collective, maker)
         own = own or collective.source
         inside = inside and own.is_named
         if inside and maker is not None and _is_constraint(maker):
             own, inside = _user(collective), False
-        known = Cause(
-            "unknown",
-            kind,
-            tuple(axes),
-            is_partial,
-            value.name,
+        known = replace(
+            base,
+            operand=value.name,
             operation=_called(own, kind),
             reducer=collective.reducer,
         )

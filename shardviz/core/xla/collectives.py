@@ -6,11 +6,10 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import NamedTuple
 
-from shardviz.core.program.cause import Cause, ValueName
+from shardviz.core.program.cause import Cause
 from shardviz.core.program.report import Collective, Member
-from shardviz.core.xla.causes import NOBODY, SUMS, Causes, Value
+from shardviz.core.xla.causes import NOBODY, SUMS, Causes
 from shardviz.core.xla.loops import Loops
 from shardviz.core.xla.module import (
     INSTRUCTION,
@@ -95,8 +94,6 @@ class _Reader:
         self.groups = GroupReader(names, sizes, self.slices)
         # Of a permutation that slices do in their own way, what all of them move.
         self.by_slice: dict[Instruction, Groups] = {}
-        # What a collective does, to the name of the first that does it.
-        self.first: dict[Hashable, str] = {}
 
     def each_once(self) -> list[Instruction]:
         """The instructions with a collective, without repetitions."""
@@ -147,7 +144,9 @@ class _Reader:
     def collective(self, own: Instruction) -> Collective:
         """What one instruction says."""
         kind, shapes = own.kind, _result_shapes(own)
-        replicas = self._replicas(own)
+        replicas = self.groups.of(own)
+        if own in self.by_slice:
+            replicas = replicas_of(self.by_slice[own], True, self.names, self.sizes)
         size = sum(shape.bytes for shape in shapes)
         name = own.computation.name
         if kind == "all-reduce" and name.startswith("all-reduce-scatter"):
@@ -156,21 +155,24 @@ class _Reader:
             kind = "reduce-scatter"
         elif kind == "reduce-scatter":
             size *= replicas.size or math.prod(self.sizes)
-        is_partial = self._is_partial(kind, replicas)
-        about = _About(own, kind, replicas.axes, is_partial)
-        members = self._members(about, shapes, size)
+        base = Cause("unknown", kind, replicas.axes, self._is_partial(kind, replicas))
+        remade = None
+        if kind == "all-gather":
+            remade = rematerialized(own, self.module)
+        members = self._members(own, base, shapes, size)
         if members:
             first = members[0]
             source = InstructionSource(first.op, first.source, first.stack)
             operand, cause = first.operand, first.cause
         else:
             source = source_of(own, kind)
-            operand, cause = self._operand(about)
-        runs = self.loops.count(own.computation)
-        remade = None
-        if kind == "all-gather":
-            remade = rematerialized(own, self.module)
-        if remade is not None and isinstance(cause, Cause):
+            values = [self.causes.value(o, own, kind) for o in own.operands]
+            # Of several that are not one value, none is the operand.
+            value = NOBODY
+            if len({other.name for other in values}) == 1:
+                value = values[0]
+            operand, cause = value.name, self.causes.cause(value, own, base)
+        if remade is not None:
             full, part = map(str, remade)
             cause = replace(
                 cause, code="rematerialised", operand=operand, full=full, part=part
@@ -178,71 +180,50 @@ class _Reader:
         added_in = ""
         if kind == "all-reduce" and not members:
             added_in = _added_in(own)
-        return Collective(
-            kind=kind,
-            mesh_axes=replicas.axes,
+        made = self._made(own, source, cause, replicas)
+        return replace(
+            made,
             bytes_per_device=size,
+            is_async=_is_async(own),
+            shape=_text_of(shapes),
+            rematerialises=remade is not None,
+            operand=operand,
+            members=members,
+            added_in=added_in,
+        )
+
+    def _made(
+        self,
+        own: Instruction,
+        source: InstructionSource,
+        cause: Cause,
+        replicas: Replicas,
+    ) -> Collective:
+        runs = self.loops.count(own.computation)
+        return Collective(
+            kind=cause.kind,
+            mesh_axes=replicas.axes,
+            bytes_per_device=0,
             op=self.arguments.get(source.op, source.op),
             source=source.source,
             groups=replicas.groups,
-            is_async=_is_async(own),
             in_loop=runs.in_loop,
             name=own.name,
-            shape=_text_of(shapes),
             trips=runs.trips,
             stack=source.stack,
             group_size=replicas.size,
             cause=cause,
-            rematerialises=remade is not None,
-            is_partial=is_partial,
-            operand=operand,
-            members=members,
-            repeats=self._repeats(own, replicas),
-            added_in=added_in,
+            is_partial=cause.is_partial,
         )
-
-    def _repeats(self, own: Instruction, replicas: Replicas) -> str:
-        """The name of an earlier collective that does exactly the same; else `""`."""
-        does = (
-            own.computation,
-            own.opcode,
-            own.shapes,
-            own.operands,
-            replicas.groups,
-            own.dimensions,
-            own.reducer,
-        )
-        first = self.first.setdefault(does, own.name)
-        # Without its groups two of them may be between other devices.
-        if not replicas.groups or first == own.name:
-            return ""
-        return first
-
-    def _operand(self, about: _About) -> tuple[ValueName, Cause]:
-        """What a collective about one array sums or moves, and why."""
-        own = about.instruction
-        values = [self.causes.value(o, own, about.kind) for o in own.operands]
-        # Of several that are not one value, none is the operand.
-        value = NOBODY
-        if len({other.name for other in values}) == 1:
-            value = values[0]
-        return value.name, self._cause(about, value)
-
-    def _cause(
-        self, about: _About, value: Value, source: InstructionSource | None = None
-    ) -> Cause:
-        own, kind, axes, is_partial = about
-        return self.causes.cause(value, own, kind, axes, is_partial, source)
 
     def _members(
-        self, about: _About, shapes: Sequence[Shape], size: int
+        self, own: Instruction, base: Cause, shapes: Sequence[Shape], size: int
     ) -> tuple[Member, ...]:
         """The arrays of a combined collective, the largest first; `()` for one array.
 
         Their bytes sum up to its `size`.
         """
-        own, kind = about.instruction, about.kind
-        reads = own.operands
+        kind, reads = base.kind, own.operands
         if kind == "all-to-all" or len(reads) < 2 or len(reads) != len(shapes):
             return ()
         # The bytes of a reduce-scatter are those of its operand.
@@ -259,15 +240,10 @@ class _Reader:
                     str(shape),
                     value.name,
                     source.stack,
-                    self._cause(about, value, source),
+                    self.causes.cause(value, own, base, source),
                 )
             )
         return tuple(sorted(members, key=lambda m: -m.bytes_per_device))
-
-    def _replicas(self, own: Instruction) -> Replicas:
-        if own in self.by_slice:
-            return replicas_of(self.by_slice[own], True, self.names, self.sizes)
-        return self.groups.of(own)
 
     def _is_partial(self, kind: str, replicas: Replicas) -> bool:
         """Whether the groups are smaller than their axes; within a slice, they are."""
@@ -279,52 +255,31 @@ class _Reader:
     def crossing(self, receive: Instruction) -> Collective:
         """A collective between slices, which the hosts execute."""
         kind = _CROSSINGS[receive.frontend[_TRANSFER]]
-        paired = kind == "collective-permute"
         groups: Groups = ()
         if self.slices is not None:
             groups = self.slices.crossing(receive.frontend.get(_TARGET, ""))
+        paired = kind == "collective-permute"
         replicas = replicas_of(groups, paired, self.names, self.sizes)
         shape = receive.shapes[0]  # the others are its context and its token
         size = shape.bytes
         if kind == "reduce-scatter":
             size *= replicas.size or math.prod(self.sizes)
         send = _send_of(receive)
-        # A sum is made before it is sent; a gather is for what reads it.
-        own = receive
-        if kind in SUMS:
-            own = send
-        source = source_of(own, kind)
         value = NOBODY
         if send.operands:
             value = self.causes.value(send.operands[0], send, kind)
-        runs = self.loops.count(receive.computation)
-        return Collective(
-            kind=kind,
-            mesh_axes=replicas.axes,
+        # A sum is made before it is sent; a gather is for what reads it.
+        own = send if kind in SUMS else receive
+        cause = self.causes.cause(value, own, Cause("unknown", kind, replicas.axes))
+        made = self._made(receive, source_of(own, kind), cause, replicas)
+        return replace(
+            made,
             bytes_per_device=size,
-            op=self.arguments.get(source.op, source.op),
-            source=source.source,
-            groups=replicas.groups,
             is_async=True,
-            in_loop=runs.in_loop,
-            name=receive.name,
             shape=str(shape),
-            trips=runs.trips,
-            stack=source.stack,
-            group_size=replicas.size,
             between_slices=True,
             operand=value.name,
-            cause=self.causes.cause(value, own, kind, replicas.axes),
         )
-
-
-class _About(NamedTuple):
-    """A collective, as its cause needs it."""
-
-    instruction: Instruction
-    kind: str
-    axes: tuple[str, ...]
-    is_partial: bool
 
 
 def _chain(own: Instruction) -> Hashable:
