@@ -29,9 +29,9 @@ an intermediate value is split.
 [0, 2, 4]
 
 `sv.plot`, `sv.text` and `sv.layout(shape, spec_or_parts)` take both. The Explorer shows
-how the layout at hand is written in each of them, and `double.to_modern(x)` is the code
-of the same function over `jax.jit` and NamedSharding. The specs need numpy alone;
-`sharded_jit` and `with_sharding_constraint` need jax.
+how the layout at hand is written in each of them, and `double.program(x)` is the same
+function over a mesh with named axes. The specs need numpy alone; `sharded_jit` and
+`with_sharding_constraint` need jax.
 """
 
 from __future__ import annotations

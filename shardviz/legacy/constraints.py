@@ -73,10 +73,8 @@ def with_sharding_constraint(x: Any, parts: Parts | None) -> Any:
         )
     if not is_inside() and not isinstance(x, Tracer):
         raise ProgramError(
-            "with_sharding_constraint(x, parts) only means something inside a function"
-            f" under sharded_jit, over whose devices it splits; it was called on"
-            f" {shown(x)}. Call it there, or lay out an array with"
-            " jax.device_put(x, NamedSharding(mesh, spec))."
+            "with_sharding_constraint(x, parts) splits over the devices of the"
+            f" sharded_jit around it; it was called on {shown(x)} outside of one."
         )
     if isinstance(x, (bool, int, float, complex)):
         x = jax.numpy.asarray(x)
@@ -100,10 +98,14 @@ def _shardings(parts: Partition) -> list[Any]:
 
     around = jax.sharding.get_abstract_mesh()
     ours = is_parts_mesh(around)
+    # Without a mesh around it nobody knows over how many devices to replicate.
+    if parts is None and not ours:
+        return []
     if parts is None:
-        # Without a mesh around it nobody knows over how many devices to replicate.
-        return [replicated_on(around)] if ours else []
-    sizes = around.axis_sizes if ours else mesh_sizes(parts.product, [parts])[0]
+        return [replicated_on(around)]
+    sizes, _ = mesh_sizes(parts.product, [parts])
+    if ours:
+        sizes = around.axis_sizes
     mesh, spec = fitting(parts, sizes, parts.product)
     wanted = jax.sharding.NamedSharding(abstract_mesh(mesh), spec.to_jax())
     if ours and around.size == parts.product and not is_prime_power(parts.product):
@@ -159,4 +161,6 @@ def _parts_of(sharding: Any, rank: int) -> Partition:
         if isinstance(axes, tuple):
             counts[dim] = math.prod(sizes[axis] for axis in axes)
     parts = Parts(*counts)
-    return parts if parts.product == sharding.mesh.size else None
+    if parts.product != sharding.mesh.size:
+        return None
+    return parts

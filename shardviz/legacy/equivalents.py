@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 
 from shardviz.core.errors import LayoutError, ShardvizError, SpecError
-from shardviz.core.format import joined, listed, plural
+from shardviz.core.format import ids_text, listed, plural
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec, ascending
 from shardviz.core.layout.partition_spec import Spec, rank_problem
@@ -25,17 +25,6 @@ from shardviz.legacy.sharding_spec import (
     ShardedAxis,
     ShardingSpec,
 )
-
-
-def _refuse_unstacked(spec: ShardingSpec) -> None:
-    dims = spec.unstacked
-    if dims:
-        kept = joined(f"Chunked([{spec.sharding[d].counts[0]}])" for d in dims[:4])
-        raise SpecError(
-            f"Dimension {listed(dims)} is Unstacked: the devices no longer have it, and"
-            f" no PartitionSpec takes a dimension away. {kept} keeps the dimension,"
-            " with one element per device."
-        )
 
 
 def from_mesh(mesh: MeshSpec, spec: Spec, rank: int) -> ShardingSpec:
@@ -87,7 +76,12 @@ def on_mesh(spec: ShardingSpec, mesh: MeshSpec) -> Spec:
     >>> str(on_mesh(old, make_mesh(a=2, b=4, c=2)))
     "P(('a', 'b'), None)"
     """
-    _refuse_unstacked(spec)
+    if spec.unstacked:
+        raise SpecError(
+            f"Dimension {listed(spec.unstacked)} is Unstacked: the devices no longer"
+            " have it, and no PartitionSpec takes a dimension away. Chunked([n]) keeps"
+            " the dimension, with one element per device."
+        )
     if spec.num_devices != mesh.size:
         raise SpecError(
             f"This ShardingSpec is for {plural(spec.num_devices, 'device')} and the"
@@ -136,7 +130,7 @@ def equivalents(layout: Layout) -> dict[str, str]:
     """The layout in every dialect that can write it: from the dialect to the text.
 
     ShardingSpec and Parts are for devices in order. Where the ids of the mesh do not
-    ascend, the order follows in a comment.
+    ascend, a comment says so.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.core.layout.layout import lay_out
@@ -148,31 +142,19 @@ def equivalents(layout: Layout) -> dict[str, str]:
         ShardedAxis(axis=0)))
     Parts · Parts(2, 1)
     """
-    order = _order(layout)
-    written = {}
-    if layout.spec is not None:
-        written["PartitionSpec"] = str(layout.spec)
+    if layout.spec is None:
+        return {}
+    order = ""
+    if not (layout.mesh.ids_are_positions or ascending(layout.device_ids)):
+        order = f"  # device order: {ids_text(layout.device_ids)}"
+    written = {"PartitionSpec": str(layout.spec)}
     # A dialect that cannot express the layout is left out.
     with contextlib.suppress(ShardvizError):
-        written["ShardingSpec"] = f"{layout_sharding_spec(layout)}{order}"
+        spec = from_mesh(layout.mesh, layout.spec, layout.rank)
+        written["ShardingSpec"] = f"{spec}{order}"
     with contextlib.suppress(ShardvizError):
         written["Parts"] = f"{layout_parts(layout)}{order}"
     return written
-
-
-def layout_sharding_spec(layout: Layout) -> ShardingSpec:
-    """The ShardingSpec of a layout, over the devices of its mesh in mesh order.
-
-    Raises:
-        ShardvizError: if there is none.
-    """
-    return from_mesh(layout.mesh, _spec_of(layout), layout.rank)
-
-
-def _spec_of(layout: Layout) -> Spec:
-    if layout.spec is None:
-        raise SpecError("This layout was made of shard indices and has no spec.")
-    return layout.spec
 
 
 def layout_parts(layout: Layout) -> Parts | None:
@@ -181,14 +163,11 @@ def layout_parts(layout: Layout) -> Parts | None:
     Raises:
         SpecError: if there are none.
     """
-    spec = _spec_of(layout)
-    if spec.unconstrained or spec.unreduced or spec.reduced:
-        raise SpecError(f"{spec} has marks, which integer parts cannot say.")
-    if layout.num_blocks == 1:
-        # One device holds all of an array either way.
-        if layout.mesh.size > 1:
-            return None
-        return Parts(*layout.block_counts)
+    spec = layout.spec
+    if spec is None or spec.unconstrained or spec.unreduced or spec.reduced:
+        raise SpecError(f"{spec} has marks or is none, which integer parts cannot say.")
+    if layout.num_blocks == 1 < layout.mesh.size:
+        return None
     if layout.num_blocks != layout.mesh.size:
         raise SpecError(
             "Integer parts give every device a block of its own, and here"
@@ -198,10 +177,8 @@ def layout_parts(layout: Layout) -> Parts | None:
         )
     # The number of a block is a sum over the mesh axes, as the number of a device is.
     step = 1
-    strides = layout.group_strides or ()
-    for size, stride in zip(
-        reversed(layout.mesh.axis_sizes), reversed(strides), strict=True
-    ):
+    axes = zip(layout.mesh.axis_sizes, layout.group_strides or (), strict=True)
+    for size, stride in reversed(list(axes)):
         # An axis of size 1 has no second step to compare.
         if size > 1 and stride != step:
             raise SpecError(
@@ -212,14 +189,3 @@ def layout_parts(layout: Layout) -> Parts | None:
             )
         step *= size
     return Parts(*layout.block_counts)
-
-
-def _order(layout: Layout) -> str:
-    if layout.mesh.ids_are_positions or ascending(layout.device_ids):
-        return ""
-    ids = layout.device_ids
-    order = ", ".join(map(str, ids[:16].tolist()))
-    # It is a comment in a line of code, and only says that the order matters.
-    if ids.size > 16:
-        order += ", …"
-    return f"  # device order: {order}"

@@ -25,7 +25,6 @@ from shardviz.legacy.constraints import (
     is_inside,
     replicated_on,
 )
-from shardviz.legacy.modern_code import modern_code
 from shardviz.legacy.partitions import (
     Partition,
     count_of,
@@ -51,14 +50,13 @@ def sharded_jit(
 ) -> ShardedJit:
     """`fun`, split over devices by integers: `jax.jit` before meshes had names.
 
-    The result is called as `fun` is. It also has `.report(*args)`, a Report of one run;
-    `.program(*args)`, a Program for the Explorer; and `.to_modern(*args)`, the same as
-    code over `jax.jit` and NamedSharding.
+    The result is called as `fun` is. It also has `.report(*args)`, a Report of one run,
+    and `.program(*args)`, the same with named axes: a Program, as `sv.program` makes.
 
     Args:
         fun: the function; it takes arrays, or containers of them, by position.
         in_parts: how the arguments are split: a Parts, None for a replicated array, or
-            containers of these, as a prefix of the tuple of arguments.
+            containers of these, as a prefix of the arguments.
         out_parts: the same for what it returns.
         num_partitions: how many devices, where no Parts says so.
         local_in_parts, local_out_parts, local_num_partitions: the same for one process
@@ -68,8 +66,8 @@ def sharded_jit(
 
     Raises:
         ShardvizError: for parts that do not fit together, and where jax is not
-            installed; in a call for arguments that do not fit the parts, keywords,
-            missing static arguments, and too few devices.
+            installed; in a call for arguments that do not fit the parts, missing static
+            arguments, and too few devices.
 
     >>> import jax.numpy as jnp
     >>> from shardviz.legacy.partitions import Parts
@@ -82,25 +80,29 @@ def sharded_jit(
         raise ProgramError(f"sharded_jit takes a function first; got {shown(fun)}.")
     # Who asks for how many devices; all have to agree.
     wishes = []
-    for what, number in (
-        ("num_partitions", num_partitions),
-        ("local_num_partitions", local_num_partitions),
-    ):
-        if number is not None:
-            count = check_size(number, what, ProgramError)
-            if not 1 <= count <= MAX_DEVICES:
-                raise ProgramError(f"{what} is a number of devices; got {count:,}.")
-            wishes.append((f"{what}={count}", count))
-    trees = {"in_parts": in_parts, "out_parts": out_parts}
-    for what, local in (("in_parts", local_in_parts), ("out_parts", local_out_parts)):
-        for parts in parts_in(trees[what], what):
+    counts = {
+        "num_partitions": num_partitions,
+        "local_num_partitions": local_num_partitions,
+    }
+    for what, number in counts.items():
+        if number is None:
+            continue
+        count = check_size(number, what, ProgramError)
+        if not 1 <= count <= MAX_DEVICES:
+            raise ProgramError(f"{what} is a number of devices; got {count:,}.")
+        wishes.append((f"{what}={count}", count))
+    trees = {
+        "in_parts": (in_parts, local_in_parts),
+        "out_parts": (out_parts, local_out_parts),
+    }
+    for what, (tree, local) in trees.items():
+        for parts in parts_in(tree, what):
             wishes.append((f"{parts} in {what}", parts.product))
-        if local is not None and local != trees[what]:
+        if local is not None and local != tree:
             raise ProgramError(
-                f"local_{what} says how the data of one process is split, and {what} how"
-                " the data of all processes is. sharded_jit runs in one process here, so"
-                f" they are the same; got {shown(local)} and {shown(trees[what])}. Leave"
-                f" local_{what} out."
+                f"local_{what} says how the data of one process is split. sharded_jit"
+                f" runs in one process here, so it is the same as {what}; got"
+                f" {shown(local)} and {shown(tree)}. Leave local_{what} out."
             )
     numbers = static_argnums
     if not isinstance(numbers, Iterable):
@@ -111,7 +113,7 @@ def sharded_jit(
 
 
 class ShardedJit:
-    """A function under `sharded_jit`: call it, run it with a report, or translate it.
+    """A function under `sharded_jit`: call it, run it with a report, or see its Program.
 
     Its first call with arguments of a new shape, dtype, tree or static value traces the
     function twice: once to learn what it asks for, once for the devices.
@@ -136,20 +138,20 @@ class ShardedJit:
         self._statics = statics
         self._calls: dict[Any, _PartitionedCall] = {}
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any) -> Any:
         """The result of the function, as arrays split as `out_parts` says."""
-        call, leaves = self._prepared(args, kwargs)
+        call, leaves = self._prepared(args)
         return call.run(leaves)
 
-    def program(self, *args: Any, **kwargs: Any) -> Program:
+    def program(self, *args: Any) -> Program:
         """The same as a Program, of arguments or their shapes.
 
         Raises:
             ProgramError: as a call; and where no single mesh fits all of the parts.
         """
-        return self._prepared(args, kwargs)[0].program()
+        return self._prepared(args)[0].program()
 
-    def report(self, *args: Any, **kwargs: Any) -> Report:
+    def report(self, *args: Any) -> Report:
         """Runs the function once and reports, as `sv.run` does.
 
         Values are made up where arguments are shapes.
@@ -161,47 +163,19 @@ class ShardedJit:
 
         from shardviz.core.backend.run.worker.run import run_program
 
-        call, leaves = self._prepared(args, kwargs)
+        call, leaves = self._prepared(args)
         program = call.program()
         if any(isinstance(leaf, (ArraySpec, jax.ShapeDtypeStruct)) for leaf in leaves):
             return run_program(program, cache=cache)
         arrays = []
         for leaf, struct in zip(leaves, call.structs, strict=True):
-            if not hasattr(leaf, "dtype"):
-                leaf = jax.numpy.asarray(leaf, struct.dtype)
-            arrays.append(leaf)
+            arrays.append(jax.numpy.asarray(leaf, struct.dtype))
         return run_program(program, *call.tree.unflatten(arrays), cache=cache)
 
-    def to_modern(self, *args: Any, **kwargs: Any) -> str:
-        """The same as code, of arguments or their shapes.
-
-        Raises:
-            ProgramError: as `program`; for containers that have no literal; and for
-                numbers of devices such as 6 beside several ways to split.
-        """
-        call = self._prepared(args, kwargs)[0]
-        call.check_one_mesh()
-        if call.indirect:
-            raise ProgramError(
-                "XLA cannot reshard directly between these parts of"
-                f" {plural(call.count, 'device')}, so the code would need a detour."
-                " Calling the function takes it."
-            )
-        name = getattr(self._fun, "__name__", "")
-        return modern_code(name, call.parameters, call.static, call.sizes, *self._parts)
-
-    def _prepared(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[_PartitionedCall, list[Any]]:
+    def _prepared(self, args: tuple[Any, ...]) -> tuple[_PartitionedCall, list[Any]]:
         """What was traced for arguments like these, and their leaves."""
         import jax
 
-        if kwargs:
-            raise ProgramError(
-                "sharded_jit passes no keyword arguments to its function; got"
-                f" {', '.join(kwargs)}. Pass them by position, or set them with"
-                " functools.partial first."
-            )
         static = _static_arguments(self._statics, args)
         dynamic = tuple(a for i, a in enumerate(args) if i not in static)
         paths, tree = jax.tree_util.tree_flatten_with_path(dynamic)
@@ -212,13 +186,11 @@ class ShardedJit:
             avals.append((struct.shape, struct.dtype, struct.weak_type))
         # As jax.jit keeps its traces: values of arguments that are not static do not count.
         key = tuple(static.items()), len(args), tree, tuple(avals)
-        call = self._calls.get(key)
-        if call is None:
-            call = _PartitionedCall(
+        if key not in self._calls:
+            self._calls[key] = _PartitionedCall(
                 self._fun, *self._parts, self._wishes, static, len(args), tree, structs
             )
-            call = self._calls.setdefault(key, call)
-        return call, leaves
+        return self._calls[key], leaves
 
 
 def _static_arguments(numbers: Sequence[int], args: tuple[Any, ...]) -> dict[int, Any]:
@@ -230,16 +202,7 @@ def _static_arguments(numbers: Sequence[int], args: tuple[Any, ...]) -> dict[int
                 f" called with {plural(len(args), 'positional argument')}. Pass every"
                 " static argument, by position."
             )
-        value = args[number]
-        try:
-            hash(value)
-        except TypeError:
-            raise ProgramError(
-                f"Argument {number} is static, so it must be hashable, and"
-                f" {shown(value)} is not. Give a tuple in place of a list, or leave it"
-                " out of static_argnums."
-            ) from None
-        static[number % len(args)] = value
+        static[number % len(args)] = args[number]
     return dict(sorted(static.items()))
 
 
@@ -357,8 +320,10 @@ class _PartitionedCall:
 
         return functools.update_wrapper(with_replicated, self.fn)
 
-    def check_one_mesh(self) -> None:
-        """Refuses parts that do not fit one mesh, which a Program and code have."""
+    def program(self) -> Program:
+        """The same as a Program, which has one mesh."""
+        from shardviz.core.backend.tracing.arguments import program_arrays
+
         if self.unfit:
             raise ProgramError(
                 f"No single mesh splits {self.count:,} devices, in one order, into"
@@ -366,12 +331,6 @@ class _PartitionedCall:
                 " a Program has one mesh. Calling the function works, over several"
                 " meshes; or use parts whose products divide each other, left to right."
             )
-
-    def program(self) -> Program:
-        """The same as a Program."""
-        from shardviz.core.backend.tracing.arguments import program_arrays
-
-        self.check_one_mesh()
 
         def spec(partition: Partition) -> Any:
             return fitting(partition, self.sizes, self.count)[1]
@@ -461,12 +420,12 @@ def _devices(count: int) -> Sequence[Any]:
             " product."
         )
     if jax.process_count() > 1:
+        # A process may use its own devices, and not those of others.
         devices = jax.local_devices()
         if len(devices) < count:
             raise TargetError(
                 f"This sharded_jit makes {plural(count, 'partition')}, and this process"
-                f" has {plural(len(devices), 'device')}. It runs on the devices of one"
-                " process; across processes, use jax.jit and NamedSharding."
+                f" has {plural(len(devices), 'device')}. Across processes, use jax.jit."
             )
         return devices[:count]
     try:

@@ -6,7 +6,7 @@ on. The product of the numbers is the number of devices; None is a replicated ar
 A mesh whose axes run major to minor splits an array so if every dimension takes
 neighbouring axes. `Parts(2, 4)` over 8 devices needs axes of sizes 2 and 4 (or finer),
 `Parts(8, 1)` fits one axis of 8; `mesh_sizes` finds the coarsest mesh that fits all
-Parts of a function.
+Parts of a function. Its axes are `part0`, `part1`, … major to minor.
 """
 
 from __future__ import annotations
@@ -46,33 +46,31 @@ class Parts(tuple, Displayed):
     def __new__(cls, *parts: int) -> Parts:
         if len(parts) > MAX_RANK:
             raise SpecError(f"Parts has at most {MAX_RANK} numbers; got {len(parts)}.")
-        return tuple.__new__(cls, [_checked(p, d) for d, p in enumerate(parts)])
+        counts = []
+        for dim, part in enumerate(parts):
+            count = check_size(part, f"Parts entry {dim}", SpecError)
+            # Every part is on a device of its own.
+            if not 1 <= count <= MAX_DEVICES:
+                raise SpecError(
+                    f"Entry {dim} of Parts is between 1, which does not split the"
+                    f" dimension, and {MAX_DEVICES:,}; got {shown(count)}."
+                )
+            counts.append(count)
+        return tuple.__new__(cls, counts)
 
     def __getnewargs__(self) -> tuple[int, ...]:
         return tuple(self)
 
-    def _draw_(
-        self, shape: Sequence[int] | str | None = None, title: str | None = None
-    ) -> Any:
-        """The blocks of an array where a shape is given, else a tile per dimension."""
-        from shardviz.picture.layout import draw_layout_array
+    def _draw_(self, title: str | None = None) -> Any:
+        """A tile for each dimension."""
         from shardviz.picture.rules import draw_spec
 
         if title is None:
             title = str(self)
-        if shape is not None:
-            return draw_layout_array(parts_layout(shape, self), title=title)
-        return draw_spec(parts_spec(self), title)
+        return draw_spec(fitting(self, (self.product,), self.product)[1], title)
 
     def _text_(self) -> str:
-        """Each dimension, and how many devices."""
-        dims = []
-        for dim, count in enumerate(self):
-            parts = f"in {count}"
-            if count == 1:
-                parts = "not split"
-            dims.append(f"dimension {dim} {parts}")
-        return f"{self}\n" + " · ".join([*dims, plural(self.product, "device")])
+        return f"{self} · {plural(self.product, 'device')}"
 
     @property
     def rank(self) -> int:
@@ -107,96 +105,45 @@ class Parts(tuple, Displayed):
         return f"Parts({', '.join(map(str, self))})"
 
 
-def _checked(value: object, dim: int) -> int:
-    # Every part is on a device of its own.
-    count = check_size(value, f"Entry {dim} of Parts", SpecError)
-    if not 1 <= count <= MAX_DEVICES:
-        raise SpecError(
-            f"Entry {dim} of Parts is between 1, which does not split the dimension,"
-            f" and {MAX_DEVICES:,}; got {shown(count)}."
-        )
-    return count
-
-
-def parts_mesh(parts: Parts | None, device_ids: Any = None) -> MeshSpec:
-    """The mesh of `parts`: `dim0`, `dim1`, … where a dimension is split, else `replica`.
-
-    Args:
-        parts: the parts, or None for a replicated array.
-        device_ids: the devices in order; 0, 1, 2, … where not said.
-
-    Raises:
-        SpecError: if the devices are more or fewer than the parts, or not known at all.
-
-    >>> str(parts_mesh(Parts(2, 1, 4)))
-    'dim0=2, dim2=4'
-    """
-    if device_ids is not None:
-        device_ids = np.asarray(device_ids).reshape(-1)
-        count = device_ids.size
-    elif parts is not None:
-        count = parts.product
-    else:
-        raise SpecError(
-            "A replicated array has no parts to say how many devices there are. Give"
-            " device_ids."
-        )
-    if parts is not None and parts.product != count:
-        raise SpecError(
-            f"{parts} makes {plural(parts.product, 'block')}, one per device, for"
-            f" {plural(count, 'device')}. Make the product of the parts equal to the"
-            " number of devices."
-        )
-    # A dimension in one part needs no axis; a mesh without any has one of replicas.
-    axes = {}
-    for dim, size in enumerate(parts or ()):
-        if size > 1:
-            axes[f"dim{dim}"] = size
-    axes = axes or {"replica": count}
-    names, sizes = tuple(axes), tuple(axes.values())
-    if device_ids is None:
-        return MeshSpec(names, sizes)
-    return MeshSpec(names, sizes, (), device_ids.reshape(sizes), concrete=True)
-
-
-def parts_spec(parts: Parts | None) -> Spec:
-    """The Spec over `parts_mesh(parts)` that splits an array as `parts` does.
-
-    >>> str(parts_spec(Parts(2, 1, 4)))
-    "P('dim0', None, 'dim2')"
-    """
-    dims: list[tuple[str, ...]] = []
-    for dim, count in enumerate(parts or ()):
-        if count > 1:
-            dims.append((f"dim{dim}",))
-        else:
-            dims.append(())
-    return Spec(tuple(dims))
+Partition = Parts | None
 
 
 def parts_layout(
     shape: Sequence[int] | str,
-    parts: Parts | None,
+    parts: Partition,
     device_ids: Any = None,
     dtype: object = "float32",
 ) -> Layout:
     """The Layout of an array under integer parts.
 
-    Args and errors are those of `parts_mesh`; `shape` is the global one, in elements.
+    Args:
+        shape: the global one, in elements.
+        parts: None for a replicated array.
+        device_ids: the devices in order; 0, 1, 2, … where None.
 
     Raises:
         LayoutError: if the rank differs or a dimension does not divide.
+        SpecError: for more or fewer devices than parts, or none at all.
 
     >>> parts_layout((8, 4), Parts(2, 2)).box(1)
     (slice(0, 4, None), slice(2, 4, None))
     """
-    sizes = read_shape(shape)
+    sizes, ids = read_shape(shape), None
     if parts is not None:
         parts.check(sizes)
-    return lay_out(sizes, parts_spec(parts), parts_mesh(parts, device_ids), dtype)
-
-
-Partition = Parts | None
+        ids = np.arange(parts.product)
+    if device_ids is not None:
+        ids = np.asarray(device_ids).reshape(-1)
+    if ids is None or (parts is not None and ids.size != parts.product):
+        raise SpecError(
+            f"{parts} needs one device for each block, and a replicated array needs"
+            f" device_ids to say how many there are; got {shown(device_ids)}."
+        )
+    mesh, spec = fitting(parts, (ids.size,), ids.size)
+    if device_ids is not None:
+        grid = mesh.axis_sizes
+        mesh = MeshSpec(mesh.axis_names, grid, (), ids.reshape(grid), concrete=True)
+    return lay_out(sizes, spec, mesh, dtype)
 
 
 def is_partition(value: Any) -> bool:
@@ -286,9 +233,10 @@ def mesh_sizes(
 
 def is_prime_power(count: int) -> bool:
     """Whether a number has at most one distinct prime factor, as 8 has and 6 has not."""
-    # The smallest divisor above 1 is a prime.
-    prime = next((d for d in range(2, count + 1) if count % d == 0), 1)
-    while prime > 1 and count % prime == 0:
+    prime = 2
+    while prime < count and count % prime:
+        prime += 1
+    while count % prime == 0:
         count //= prime
     return count == 1
 
@@ -304,18 +252,8 @@ def is_parts_mesh(mesh: Any) -> bool:
     return bool(names) and names == tuple(f"part{i}" for i in range(len(names)))
 
 
-def spec_over(partition: Partition, sizes: Sequence[int]) -> Spec | None:
-    """The Spec over `mesh_over(sizes)` that splits so; None where that mesh cannot.
-
-    >>> str(spec_over(Parts(2, 4), (2, 2, 2)))
-    "P('part0', ('part1', 'part2'))"
-    >>> spec_over(Parts(4, 2), (2, 4)) is None
-    True
-    """
-    if partition is None:
-        return Spec()
-    if partition.product != math.prod(sizes):
-        return None
+def _spec_over(partition: Parts, sizes: Sequence[int]) -> Spec | None:
+    """The Spec over `mesh_over(sizes)` that splits so; None where that mesh cannot."""
     dims, axis = [], 0
     for count in partition:
         start, product = axis, 1
@@ -331,11 +269,18 @@ def spec_over(partition: Partition, sizes: Sequence[int]) -> Spec | None:
 def fitting(
     partition: Partition, sizes: tuple[int, ...], count: int
 ) -> tuple[MeshSpec, Spec]:
-    """A mesh of `count` devices, `mesh_over(sizes)` where that fits, and the Spec."""
-    spec = spec_over(partition, sizes)
+    """A mesh of `count` devices, `mesh_over(sizes)` where that fits, and the Spec.
+
+    >>> mesh, spec = fitting(Parts(2, 4), (2, 2, 2), 8)
+    >>> str(mesh), str(spec)
+    ('part0=2, part1=2, part2=2', "P('part0', ('part1', 'part2'))")
+    """
+    if partition is None:
+        return mesh_over(sizes), Spec()
+    spec = _spec_over(partition, sizes)
     if spec is None:
         # Parts(3, 2) beside Parts(2, 3): a mesh of its own over the same devices.
         sizes, _ = mesh_sizes(count, [partition])
-        spec = spec_over(partition, sizes)
+        spec = _spec_over(partition, sizes)
         assert spec is not None
     return mesh_over(sizes), spec

@@ -16,9 +16,9 @@ import numpy as np
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import LayoutError, SpecError
-from shardviz.core.format import clause, joined, plural, shown
+from shardviz.core.format import plural, shown
 from shardviz.core.layout.array_spec import dtype_name, read_shape
-from shardviz.core.layout.layout import Layout, Misfit, block_numbers
+from shardviz.core.layout.layout import Layout, Misfit, block_numbers, lay_out
 from shardviz.core.layout.mesh import MAX_AXES, MAX_DEVICES, MeshSpec
 from shardviz.core.layout.parse import check_size
 from shardviz.core.layout.partition_spec import MAX_RANK, Spec
@@ -172,22 +172,10 @@ class ShardingSpec(Displayed):
     mesh_mapping: tuple[Assignment, ...]
 
     def __post_init__(self) -> None:
-        dims = _entries(self.sharding, "sharding", MAX_RANK)
+        dims = _entries(self.sharding, "sharding", MAX_RANK, (Dimension, type(None)))
         # jax's own code wrote None for it, too.
         dims = tuple(NoSharding() if d is None else d for d in dims)
-        axes = _entries(self.mesh_mapping, "mesh_mapping", MAX_AXES)
-        for at, dim in enumerate(dims):
-            if not isinstance(dim, Dimension):
-                raise SpecError(
-                    f"Entry {at} of sharding is NoSharding(), Chunked([2]) or"
-                    f" Unstacked(2); got {shown(dim)}."
-                )
-        for at, axis in enumerate(axes):
-            if not isinstance(axis, Assignment):
-                raise SpecError(
-                    f"Entry {at} of mesh_mapping is ShardedAxis(0) or Replicated(2);"
-                    f" got {shown(axis)}."
-                )
+        axes = _entries(self.mesh_mapping, "mesh_mapping", MAX_AXES, Assignment)
         object.__setattr__(self, "sharding", dims)
         object.__setattr__(self, "mesh_mapping", axes)
         used = sorted(a.axis for a in axes if isinstance(a, ShardedAxis))
@@ -203,41 +191,26 @@ class ShardingSpec(Displayed):
                 f" {MAX_DEVICES:,}, please."
             )
 
-    def _draw_(
-        self, shape: Sequence[int] | str | None = None, title: str | None = None
-    ) -> Any:
-        """The blocks of an array where a shape is given, else a tile per dimension."""
-        from shardviz.picture.layout import draw_layout_array
+    def _draw_(self, title: str | None = None) -> Any:
+        """A tile for each dimension."""
         from shardviz.picture.rules import draw_spec
 
         if title is None:
             title = str(self)
-        if shape is not None:
-            return draw_layout_array(sharding_spec_layout(self, shape), title=title)
         return draw_spec(Spec(self.axis_names), title)
 
     def _text_(self) -> str:
-        """Each dimension and the grid of the devices."""
-        kinds = {NoSharding: "not split", Chunked: "chunked", Unstacked: "unstacked"}
-        dims = []
-        # In the order of the dimensions, as the spec itself is written.
-        for at, dim in enumerate(self.sharding):
-            over = clause(" over {}", joined(self.axis_names[at]))
-            dims.append(f"dimension {at} {kinds[type(dim)]}{over}")
+        """The spec, and its devices as a grid."""
         grid = " × ".join(f"{name}={size}" for name, size in self.mesh.shape.items())
-        return "\n".join(
-            [str(self), " · ".join(dims) or "a scalar", f"devices: {grid}"]
-        )
-
-    @property
-    def rank(self) -> int:
-        """How many dimensions the array has."""
-        return len(self.sharding)
+        return f"{self}\ndevices: {grid}"
 
     @cached_property
     def sharded_axes(self) -> tuple[int, ...]:
         """The size of every sharded axis: chunk counts and unstacked dimensions."""
-        return tuple(n for dim in self.sharding for n in dim.counts)
+        sizes: list[int] = []
+        for dim in self.sharding:
+            sizes += dim.counts
+        return tuple(sizes)
 
     @cached_property
     def mesh_shape(self) -> tuple[int, ...]:
@@ -262,8 +235,11 @@ class ShardingSpec(Displayed):
     @property
     def unstacked(self) -> tuple[int, ...]:
         """The dimensions that are unstacked."""
-        dims = enumerate(self.sharding)
-        return tuple(d for d, dim in dims if isinstance(dim, Unstacked))
+        found = []
+        for number, dim in enumerate(self.sharding):
+            if isinstance(dim, Unstacked):
+                found.append(number)
+        return tuple(found)
 
     @cached_property
     def mesh(self) -> MeshSpec:
@@ -297,22 +273,16 @@ class ShardingSpec(Displayed):
                 unstacked dimension has another size.
         """
         sizes = read_shape(shape)
-        if len(sizes) != self.rank:
+        if len(sizes) != len(self.sharding):
             raise LayoutError(
                 f"The array has {plural(len(sizes), 'dimension')} and"
-                f" {shown(self, 100)} is for {self.rank}. Give one entry for each"
+                f" {shown(self, 100)} is for {len(self.sharding)}. Give one entry for each"
                 " dimension, NoSharding() for one that is not split."
             )
-        for at, size in enumerate(sizes):
-            dim = self.sharding[at]
+        for at, (dim, size) in enumerate(zip(self.sharding, sizes, strict=True)):
             if isinstance(dim, Unstacked) and dim.size != size:
-                # No device would hold an index of none.
-                fitting: Dimension = NoSharding()
-                if size:
-                    fitting = Unstacked(size)
                 raise LayoutError(
-                    f"Dimension {at} is {dim}, one index per device, and has"
-                    f" {size:,}. Write {fitting}."
+                    f"Dimension {at} is {dim}, one index per device, and has {size:,}."
                 )
             chunks = math.prod(dim.counts)
             if size % chunks:
@@ -365,12 +335,18 @@ class ShardingSpec(Displayed):
         return f"ShardingSpec({self.sharding}, {self.mesh_mapping})"
 
 
-def _entries(value: Any, what: str, limit: int) -> tuple[Any, ...]:
+def _entries(value: Any, what: str, limit: int, kinds: Any) -> tuple[Any, ...]:
     # A text is a sequence too, and its letters would each be refused one by one.
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise SpecError(f"{what} is a tuple; got {shown(value)}.")
     if len(value) > limit:
         raise SpecError(f"{what} has at most {limit} entries; got {len(value):,}.")
+    for at, entry in enumerate(value):
+        if not isinstance(entry, kinds):
+            raise SpecError(
+                f"Entry {at} of {what} is {shown(entry)}. A dimension is NoSharding(),"
+                " Chunked([2]) or Unstacked(2), an axis ShardedAxis(0) or Replicated(2)."
+            )
     return tuple(value)
 
 
@@ -404,11 +380,10 @@ def sharding_spec_layout(
             )
         names, grid = mesh.axis_names, mesh.axis_sizes
         mesh = MeshSpec(names, grid, (), ids.reshape(grid), concrete=True)
+    if not spec.unstacked:
+        return lay_out(sizes, Spec(spec.axis_names), mesh, dtype)
     counts = tuple(math.prod(dim.counts) for dim in spec.sharding)
     shard = tuple(size // count for size, count in zip(sizes, counts, strict=True))
-    if not spec.unstacked:
-        named = Spec(spec.axis_names)
-        return Layout(sizes, dtype_name(dtype), mesh, named, counts, shard)
     # No Spec says that a dimension is unstacked, so the blocks are given as numbers.
     blocks: list[np.ndarray | None] = []
     for axes in spec.axis_names:

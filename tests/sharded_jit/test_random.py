@@ -1,5 +1,5 @@
-"""Random pairs of a function and its partitions: the unsharded function, the shards that the parts
-say, and the printed code all agree.
+"""Random pairs of a function and its partitions: the unsharded function and the shards that the
+parts say agree.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jax import jit
 import shardviz.legacy as legacy
 from shardviz.legacy.partitions import Parts
 from tests.quick_compiles import quick_options
-from tests.sharded_jit.helpers import assert_split, run_code, values
+from tests.sharded_jit.helpers import assert_split, values
 
 SIZE = 24  # every number of parts below divides it
 
@@ -43,7 +43,7 @@ FUNCTIONS = {
 
 @pytest.fixture(autouse=True)
 def _quick_compiles(monkeypatch):
-    """Every `jax.jit`, also those of the printed code; `jit` above is called inside of one."""
+    """Every `jax.jit`; `jit` above is called inside of one."""
     monkeypatch.setattr(jax, "jit", functools.partial(jit, compiler_options=quick_options()))
 
 
@@ -62,7 +62,7 @@ def unsharded(name: str):
     return jax.jit(lambda x, w: FUNCTIONS[name](x, w, lambda v: v))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(40))
 def test_a_random_pair(seed):
     rng = random.Random(seed)
     name = rng.choice(list(FUNCTIONS))
@@ -80,8 +80,3 @@ def test_a_random_pair(seed):
     plain = unsharded(name)(x, w)
     np.testing.assert_allclose(found, plain, rtol=2e-4, atol=2e-4)
     assert_split(found, out, count)
-    if count == 6:  # the code of some is refused
-        return
-    modern = run_code(sharded.to_modern(x, w), x=x, w=w, f=f)
-    assert_split(modern, out, count)
-    np.testing.assert_allclose(modern, found, rtol=1e-5, atol=1e-5)

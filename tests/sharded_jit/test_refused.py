@@ -48,9 +48,7 @@ def called(f, in_parts, out_parts, *args, **options):
 
 #: Case -> the call.
 WHEN_CALLED = {
-    "keywords": lambda: legacy.sharded_jit(lambda x, scale: x, None, None)(X, scale=2),
     "static missing": called(lambda x, n: x, None, None, X, static_argnums=(1,)),
-    "static unhashable": called(lambda x, n: x, None, None, X, [2], static_argnums=1),
     "no array": called(lambda x, mode: x, None, None, X, "fast"),
     "rows do not divide": called(same, Parts(8, 1), None, values(12, 8)),
     "a leaf does not divide": called(same, Parts(4), None, {"a": X[0], "b": X[0, :6]}),
@@ -92,11 +90,6 @@ def test_too_few_devices():
     split = legacy.sharded_jit(same, Parts(2 * there, 1), None)
     with pytest.raises(TargetError):
         split(np.zeros((2 * there, 1), np.float32))
-
-
-def test_too_few_devices_still_prints_its_code():
-    split = legacy.sharded_jit(same, Parts(1024, 1), None)
-    assert "(1024,)" in split.to_modern(sv.array("x", (1024, 2)))
 
 
 def test_after_a_refusal_the_next_call_works():
