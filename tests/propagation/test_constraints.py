@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import cProfile
-import pickle
 import sys
 import threading
 from collections import Counter
@@ -148,7 +147,7 @@ def test_attributes_of_a_call():
     assert (one.shape, one.names) == ((8, 16), ("batch", "length"))
     assert one.rules.pairs() == RULES
     assert (str(one.spec), one.fallback) == ("P('data', None)", "NO_CONSTRAINT")
-    assert (one.rules_from, one.mesh, one.mesh_from) == ("nn.logical_axis_rules", MESH, "context")
+    assert (one.mesh, one.unseen) == (MESH, None)
     kinds = ["applied", "other name", "terminal None"]
     assert [verdict.kind for verdict in one.verdicts] == kinds
     own = sv.resolve(one.names, RULES, mesh=MESH, shape=one.shape)
@@ -157,89 +156,18 @@ def test_attributes_of_a_call():
     ]
 
 
-@pytest.mark.parametrize(
-    ("fn", "rules", "origin"),
-    [
-        (lambda x: linen(x, BATCH, rules=RULES), (), "argument"),
-        (lambda x: linen(x, BATCH), RULES, "nn.logical_axis_rules"),
-        (models.rules_inside, (), "nn.logical_axis_rules at constraint_models.py:"),
-        (models.box_with_rules, (), "nn.with_logical_partitioning"),
-        (models.variable(out_sharding=BATCH), RULES, "nn.logical_axis_rules"),
-        (models.variable(out_sharding=BATCH, sharding_rules=RULES), (), "sharding_rules"),
-        (models.variable(out_sharding=BATCH, sharding_rules=RULES), RULES[:1],
-         "nn.logical_axis_rules and sharding_rules"),
-        (models.variable(out_sharding=("data", None)), (), ""),
-        (models.plain_spec, RULES, ""),
-    ],
-)  # fmt: skip
-def test_where_the_rules_come_from(fn, rules, origin):
-    one = calls_of(fn, "abstract", rules).constraints[0]
-    assert one.rules_from.startswith(origin)
-    assert bool(one.rules_from) == bool(origin)
-
-
-@pytest.mark.parametrize(
-    ("fn", "context", "origin"),
-    [
-        (models.rules_argument, "none", ""),
-        (models.rules_argument, "with", ""),
-        (models.rules_argument, "set_mesh", "context"),
-        (models.mesh_argument, "none", "argument"),
-        (models.plain_named, "none", "sharding"),
-        (models.plain_spec, "with", "with mesh"),
-    ],
-)
-def test_where_the_mesh_comes_from(fn, context, origin):
-    one = calls_of(fn, context).constraints[0]
-    assert one.mesh_from == origin
-    assert (one.mesh is None) == (not origin)
-    assert (one.unseen is not None) == (context == "with" and fn is models.rules_argument)
-
-
-@pytest.mark.parametrize(
-    ("fn", "context", "rules", "words"),
-    [
-        (models.no_rules, "abstract", (), "No rules are in force, so with_logical_constraint"
-         " returns its argument as it is. Call it within `with nn.logical_axis_rules(rules):`, or"
-         " give it rules=; those of sv.program are for its arguments alone."),
-        (models.no_mesh, "none", RULES, "No mesh is in sight, so with_logical_constraint returns"
-         " its argument as it is. Enter `with jax.set_mesh(mesh):` around the call of the function,"
-         " or give it mesh=."),
-        (models.older_context, "with", RULES, "`with mesh:` has entered data=4, model=2, and flax"
-         " looks for a mesh of jax.set_mesh alone, so with_logical_constraint returns its argument"
-         " as it is. Enter `with jax.set_mesh(mesh):` in its place, or give it mesh=."),
-        (models.no_constraint, "abstract", RULES, "It has fallback NO_CONSTRAINT, and some names"
-         " match no rule, so no dimension is constrained. dimension 1 “embad” is not split: no"
-         " rule knows"
-         " “embad”. Did you mean “embed”? Add a rule for it, such as ('embad', None)."),
-        (models.nothing_matches, "abstract", RULES, "It is constrained to P(None, None): every"
-         " device holds all of it. dimension 0 “a” is not split: no rule knows “a”. dimension 1"
-         " “b” is not"
-         " split: no rule knows “b”."),
-        (models.names_none, "abstract", RULES, "It has no names, so nothing is constrained."),
-        (models.plain_spec, "abstract", RULES, "It is constrained to P('data', 'model')."),
-        (models.raise_error_taken, "abstract", (), "It has fallback RAISE_ERROR and raises one."
-         " dimension 1 “embed” is not split: rule 2 (embed → data) does not apply: rule 1 already"
-         " uses 'data' for dimension 0. Add a rule for it, such as ('embed', None)."),
-        (models.missing_axis, "abstract", (), "It raises an error. Dimension 0: rule 1 (batch →"
-         " dota) decides, but the mesh (data=4, model=2) has no axis 'dota'. Did you mean 'data'?"),
-    ],
-)  # fmt: skip
-def test_sentences(fn, context, rules, words):
-    assert calls_of(fn, context, rules).constraints[0].sentence == words
-
-
 def test_the_error_names_the_call():
     plan = calls_of(models.raise_error)
+    failed = plan.constraints[-1]
     line = models.raise_error.__code__.co_firstlineno + 2
-    assert str(plan.error) == (
-        f"trace: with_logical_constraint at constraint_models.py:{line} on (batch, embad): It has"
-        " fallback RAISE_ERROR and raises one. dimension 1 “embad” is not split: no rule knows"
-        " “embad”."
-        " Did you mean “embed”? Add a rule for it, such as ('embad', None). jax could not trace the"
-        " function. ValueError: Axis names ('batch', 'embad') did not match a rule"
-        f" (constraint_models.py:{line})"
-    )
+    assert (failed.effect, failed.fallback) == ("error", "RAISE_ERROR")
+    assert failed.source == f"constraint_models.py:{line}"
+    assert f"{failed.where}: {failed.sentence}" in str(plan.error)
+
+
+def test_the_mesh_of_an_older_context_is_named():
+    (one,) = calls_of(models.older_context, "with").constraints
+    assert (one.mesh, str(one.unseen)) == (None, str(MESH))
 
 
 @pytest.mark.parametrize("calls", [1, 2])
@@ -267,12 +195,6 @@ def test_rules_are_those_of_where_the_program_was_made():
     assert core_spmd.get_logical_axis_rules() == ()
 
 
-def test_a_plan_without_calls_says_nothing_of_them():
-    plan = calls_of(lambda x: x * 2)
-    assert plan.constraints == ()
-    assert "Constraints" not in sv.text(plan)
-
-
 def test_text_has_what_did_nothing_first():
     def fn(x):
         for _ in range(3):
@@ -282,25 +204,13 @@ def test_text_has_what_did_nothing_first():
 
     plan = calls_of(fn)
     line = fn.__code__.co_firstlineno
-    text = " ".join(sv.text(plan, width=1000).split())
-    assert (
-        "Constraints, 7 calls: 1 no rules in force, 3 fallback: no constraint, 3 constrained"
-        f" test_constraints.py:{line + 4} with_logical_constraint (batch, embed): no rules in"
-        " force. No rules are in force, so" in text
-    )
-    assert (
-        f"test_constraints.py:{line + 3} with_logical_constraint (batch, embad) × 3: fall" in text
-    )
-    assert f"test_constraints.py:{line + 2}" not in text.partition("Constraints")[2]
-    full = " ".join(sv.text(plan, width=1000, full=True).split()).partition("Constraints")[2]
-    assert f"test_constraints.py:{line + 2} with_logical_constraint (batch, embed) × 3: It" in full
-    bundle = plan._repr_mimebundle_()
-    assert "Constraints, 7 calls" in bundle["text/plain"]
-
-
-def test_constraints_can_be_pickled():
-    plan = calls_of(models.no_constraint)
-    assert pickle.loads(pickle.dumps(plan.constraints)) == plan.constraints
+    _, _, text = sv.text(plan, width=1000).partition("Constraints, 7 calls")
+    folded = [f"py:{line + 4} with_logical", f"py:{line + 3} with_logical"]
+    assert [text.index(one) for one in folded] == sorted(text.index(one) for one in folded)
+    assert text.count("× 3") == 1
+    assert f"py:{line + 2} with_logical" not in text
+    _, _, full = sv.text(plan, width=1000, full=True).partition("Constraints, 7 calls")
+    assert f"py:{line + 2} with_logical" in full
 
 
 # nothing is left behind
@@ -363,24 +273,7 @@ def test_another_tool_goes_on():
     assert "with_logical_constraint" in names
 
 
-def test_a_profiler_of_the_user_goes_on():
-    names = []
-
-    def profile(frame, event, value):
-        if event == "call":
-            names.append(frame.f_code.co_name)
-
-    sys.setprofile(profile)
-    try:
-        plan = calls_of(models.rules_argument)
-        assert sys.getprofile() is profile
-    finally:
-        sys.setprofile(None)
-    assert len(plan.constraints) == 1
-    assert "rules_argument" in names
-
-
-def test_a_profiler_in_c_goes_on():
+def test_a_profiler_goes_on():
     profiler = cProfile.Profile()
     profiler.enable()
     try:
@@ -388,7 +281,9 @@ def test_a_profiler_in_c_goes_on():
     finally:
         profiler.disable()
     assert any("rules_argument" in str(entry.code) for entry in profiler.getstats())
-    assert len(plan.constraints) == 1
+    # Python 3.11 has one hook for both.
+    assert len(plan.constraints) == MONITORED
+    assert [note.code for note in plan.notes] == ["no calls"] * (not MONITORED)
 
 
 @pytest.mark.skipif(not MONITORED, reason="sys.monitoring is new in Python 3.12")

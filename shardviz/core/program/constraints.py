@@ -40,11 +40,7 @@ class Constraint:
         shape: the shape of the array; None where it has none.
         names: its logical names, one per dimension; None for a call without names.
         rules: the rules in force there; None for none.
-        rules_from: where the rules come from, such as `"argument"` or
-            `"nn.logical_axis_rules"`.
         mesh: the mesh that the call sees; None for none.
-        mesh_from: where it comes from: `"argument"`, `"sharding"` (a NamedSharding),
-            `"context"` (of `jax.set_mesh`, or of a function around) or `"with mesh"`.
         fallback: flax's `RulesFallback` by name; `""` for a call that has none.
         effect: one of `EFFECTS`.
         spec: the Spec that the array is constrained to; None where it is not.
@@ -56,7 +52,7 @@ class Constraint:
     >>> from shardviz.core.layout.rules.resolution import resolve
     >>> found = resolve("batch embed", [("batch", "data"), ("mlp", "model")])
     >>> call = Constraint(LOGICAL, "model.py:12", (8, 16), ("batch", "embed"),
-    ...                   found.rules, "argument", effect=NO_MESH, resolution=found)
+    ...                   found.rules, effect=NO_MESH, resolution=found)
     >>> call
     Constraint(model.py:12 with_logical_constraint [8, 16] batch embed: no mesh in sight)
     >>> [verdict.kind for verdict in call.verdicts]
@@ -68,9 +64,7 @@ class Constraint:
     shape: tuple[int, ...] | None = None
     names: tuple[object, ...] | None = None
     rules: Rules | None = None
-    rules_from: str = ""
     mesh: MeshSpec | None = None
-    mesh_from: str = ""
     fallback: str = ""
     effect: str = CONSTRAINED
     spec: Spec | None = None

@@ -66,16 +66,9 @@ _TEMPLATES: Mapping[str, str] = {
     "with mesh unreadable": (
         "jax {0} does not say which meshes `with mesh:` has entered, so none is shown."
     ),
-    "hooks in use": (
-        "Python 3.11 has two hooks by which calls can be seen, and a profiler and a debugger"
-        " use both. End one of them."
-    ),
-    "hook replaced": (
-        "A profiler or a debugger was started or ended while the function was traced."
-    ),
-    "tools in use": (
-        "Calls cannot be watched: every tool of sys.monitoring is in use. End one, such as a"
-        " debugger or a profiler."
+    "cannot be watched": (
+        "Calls cannot be watched: a profiler or a debugger uses what Python has for that."
+        " End it."
     ),
     "function replaced": "Something else is in the place of {0}.",
     "recording failed": "They could not be recorded: {0}",

@@ -19,6 +19,7 @@ from shardviz.core.backend.jax_compat import (
     shard_map_functions,
 )
 from shardviz.core.backend.tracing.watching import CallListener, CallRefused
+from shardviz.core.errors import ProgramError
 
 
 class UnboundShardMaps(CallListener):
@@ -51,6 +52,10 @@ class UnboundShardMaps(CallListener):
             " your own calls have no mesh in context, or another one. Make it inside of the"
             " function, give it mesh=, or work within `with jax.set_mesh(mesh):`."
         )
+
+    def unseen(self, words: str) -> None:
+        """Refuses to trace: a `shard_map` could be called unseen."""
+        raise ProgramError(words)
 
 
 def unbound(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,15 +1,10 @@
-"""Sees the calls of some functions while this thread runs something, and changes no
-function.
+"""Sees the calls of a few functions while this thread runs something; changes none.
 
-Python itself tells of them, under whatever name a function was imported:
-
-- From Python 3.12 on `sys.monitoring` tells of the calls of single code objects, which
-  costs next to nothing. It does so for all threads, so each listener hears of those of
-  its own thread.
-- Python 3.11 has only hooks that hear of every call of a thread: one for profilers
-  (`sys.setprofile`) and one for debuggers (`sys.settrace`). We take whichever is free,
-  since a hook that is in use cannot be shared with one that is written in C, as
-  cProfile is.
+Python itself tells of them, under whatever name a function was imported. From Python
+3.12 on `sys.monitoring` tells of single code objects, which costs next to nothing. It
+does so for all threads, so each listener hears of those of its own thread. Python 3.11
+has the hook of profilers, `sys.setprofile`, which hears of every call of a thread; while
+a profiler uses it, calls cannot be seen.
 """
 
 from __future__ import annotations
@@ -27,13 +22,11 @@ _T = TypeVar("_T")
 
 
 class CallRefused(ProgramError):
-    """What a listener raises to end a call that begins; the caller of the function
-    receives it.
-    """
+    """What a listener raises to end a call that begins; its caller receives it."""
 
 
 class CallListener:
-    """What hears of the calls of some functions; none of its methods may take long."""
+    """What hears of the calls of a few functions; none of its methods may take long."""
 
     def watched(self) -> Mapping[str, CodeType]:
         """The code of the functions, by the name that the listener has for each."""
@@ -52,20 +45,14 @@ class CallListener:
         """
 
     def returned(self, frame: FrameType, value: Any) -> None:
-        """A function returns a value. Not called where an exception leaves the
-        function.
-        """
-
-    def broken(self, error: Exception) -> None:
-        """A method of the listener raised this; the function that is watched goes on."""
+        """A function returns a value; not called where an exception leaves it."""
 
     def unseen(self, words: str) -> None:
-        """The calls cannot be seen, for this reason."""
+        """The calls cannot be seen, or no more of them, for this reason."""
 
 
 def watched(run: Callable[[], _T], listeners: Sequence[CallListener]) -> _T:
-    """What `run()` returns; meanwhile the listeners hear of calls that this thread
-    makes.
+    """What `run()` returns; the listeners hear of calls that this thread makes in it.
 
     Args:
         run: is called once.
@@ -84,11 +71,11 @@ def watched(run: Callable[[], _T], listeners: Sequence[CallListener]) -> _T:
     8
     """
     watch = _Watch(listeners)
-    if not watch.codes:
+    if not watch.by_code:
         return run()
     if hasattr(sys, "monitoring"):
         return _monitored(run, watch)
-    return _hooked(run, watch)
+    return _profiled(run, watch)
 
 
 class _Watch:
@@ -98,101 +85,80 @@ class _Watch:
         self.listeners = listeners
         self.thread = threading.get_ident()
         self.codes: list[CodeType] = []
+        # By id: the hash of a code object is computed from all of it, each time.
         self.by_code: dict[int, tuple[CallListener, str]] = {}
         for listener in listeners:
             for name, code in listener.watched().items():
                 self.codes.append(code)
-                # By id: the hash of a code object is computed from all of it, each
-                # time.
                 self.by_code[id(code)] = listener, name
 
     def started(self, frame: FrameType) -> None:
         code = frame.f_code
-        known = self.by_code.get(id(code))
-        if known is None:
+        listener, name = self.by_code.get(id(code), (None, ""))
+        if listener is None:
             return
-        listener, name = known
         parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         values = frame.f_locals
         try:
-            listener.started(
-                frame, name, [values[parameter] for parameter in parameters]
-            )
+            listener.started(frame, name, [values[name] for name in parameters])
         except CallRefused:
             raise
-        except Exception as error:  # noqa: BLE001  it must not reach the watched function
-            listener.broken(error)
+        except Exception as error:  # noqa: BLE001  it must not reach the function
+            self._broken(listener, error)
 
     def returned(self, frame: FrameType, value: Any) -> None:
-        known = self.by_code.get(id(frame.f_code))
-        if known is None:
+        listener, _ = self.by_code.get(id(frame.f_code), (None, ""))
+        if listener is None:
             return
-        listener = known[0]
         try:
             listener.returned(frame, value)
         except Exception as error:  # noqa: BLE001  as above
-            listener.broken(error)
+            self._broken(listener, error)
 
-    def unseen(self, words: str) -> None:
+    def _broken(self, listener: CallListener, error: Exception) -> None:
+        """Ends what a listener hears, since it failed; what is watched goes on."""
+        for key in [k for k, known in self.by_code.items() if known[0] is listener]:
+            del self.by_code[key]
+        listener.unseen(
+            str(Note("recording failed", (f"{type(error).__name__}: {error}",)))
+        )
+
+    def unseen(self) -> None:
+        """Tells the listeners that a profiler or debugger is in the way."""
         for listener in self.listeners:
-            listener.unseen(words)
-
-    def hear(self, frame: FrameType, event: str, value: Any) -> None:
-        """Takes what a hook of Python 3.11 gets of a function that is watched."""
-        if event == "call":
-            self.started(frame)
-        # Hooks get None where an exception leaves the function; no watched one returns
-        # it.
-        elif event == "return" and value is not None:
-            self.returned(frame, value)
+            listener.unseen(str(Note("cannot be watched")))
 
 
-def _hooked(run: Callable[[], _T], watch: _Watch) -> _T:
-    """Python 3.11: by the hook for profilers, or by that for debuggers."""
+def _profiled(run: Callable[[], _T], watch: _Watch) -> _T:
+    """Python 3.11: by the hook for profilers."""
     known = watch.by_code
 
-    # Both are called for every function: what is not watched has to cost as little as
-    # possible.
+    # It is called for every function: what is not watched has to cost next to nothing.
     def profile(frame: FrameType, event: str, value: Any) -> None:
-        if id(frame.f_code) in known:
-            watch.hear(frame, event, value)
-
-    def trace(frame: FrameType, event: str, value: Any) -> Any:
         if id(frame.f_code) not in known:
-            return None
-        watch.hear(frame, event, value)
-        frame.f_trace_lines = False
-        return trace  # which hears of the end of this call
+            return
+        if event == "call":
+            watch.started(frame)
+        # None where an exception leaves the function; no watched one returns it.
+        elif event == "return" and value is not None:
+            watch.returned(frame, value)
 
-    hooks: list[tuple[Any, Any, Any]] = [
-        (sys.setprofile, sys.getprofile, profile),
-        (sys.settrace, sys.gettrace, trace),
-    ]
-    # Ours is there where a plan is made while another one traces; that one goes on
-    # afterwards.
-    free = []
-    for install, installed, hook in hooks:
-        present = installed()
-        if present is None or _code(present) is _code(hook):
-            free.append((install, installed, hook))
-    if not free:
-        watch.unseen(str(Note("hooks in use")))
+    before = sys.getprofile()
+    # A hook of ours is there where a plan is made while another one traces; that one
+    # goes on afterwards.
+    ours = getattr(before, "__code__", None) is profile.__code__
+    if before is not None and not ours:
+        watch.unseen()
         return run()
-    install, installed, hook = free[0]
-    before = installed()
     try:
-        install(hook)
+        sys.setprofile(profile)
         result = run()
-        if installed() is not hook:
-            watch.unseen(str(Note("hook replaced")))
+        if sys.getprofile() is not profile:
+            watch.unseen()
         return result
     finally:
         # Nothing may stand before it: Python handles an interrupt before the next call.
-        install(before)
-
-
-def _code(hook: Any) -> CodeType | None:
-    return getattr(hook, "__code__", None)
+        sys.setprofile(before)
 
 
 _lock = threading.Lock()
@@ -204,12 +170,12 @@ _IDS = (3, 4, 5, 1, 2, 0)
 
 
 def _monitored(run: Callable[[], _T], watch: _Watch) -> _T:
-    """Python 3.12 and later: by one tool of `sys.monitoring`, which all threads share."""
+    """Python 3.12 and later: by one tool of `sys.monitoring`, for all threads."""
     try:
         with _lock:
-            words = _begin(watch)
-        if words:
-            watch.unseen(words)
+            begun = _begin(watch)
+        if not begun:
+            watch.unseen()
         return run()
     finally:
         # Twice, since an interrupt may end the first. Where it did not, the second does
@@ -226,8 +192,8 @@ def _tool_id(name: str | None) -> int | None:
     return next((i for i in _IDS if monitoring.get_tool(i) == name), None)
 
 
-def _begin(watch: _Watch) -> str:
-    """Begins to watch; why it cannot, or `""`."""
+def _begin(watch: _Watch) -> bool:
+    """Begins to watch; False where all tools are in use."""
     monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
     events = monitoring.events
     # By name, so that a tool is found that an interrupt left behind.
@@ -235,7 +201,7 @@ def _begin(watch: _Watch) -> str:
     if tool is None:
         tool = _tool_id(None)
         if tool is None:
-            return str(Note("tools in use"))
+            return False
         monitoring.use_tool_id(tool, _TOOL)
     _watches.append(watch)
     monitoring.register_callback(tool, events.PY_START, _at_start)
@@ -243,13 +209,11 @@ def _begin(watch: _Watch) -> str:
     for code in watch.codes:
         _codes.append(code)
         monitoring.set_local_events(tool, code, events.PY_START | events.PY_RETURN)
-    return ""
+    return True
 
 
 def _end(watch: _Watch) -> None:
-    """Ends a watch, and everything with the last one. May be called again, and cut
-    short.
-    """
+    """Ends a watch, and everything with the last; may be called again, or cut short."""
     monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
     with _lock:
         if watch in _watches:
