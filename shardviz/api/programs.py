@@ -226,7 +226,7 @@ def run(
     """
     runner = import_optional("shardviz.core.backend.run.hosts.run", "sv.run", "jax")
     # A bound call knows which of these values are static.
-    bound = isinstance(program, Program) and hasattr(program.fn, "arguments")
+    bound = isinstance(program, Program) and hasattr(program.fn, "values")
     if keywords or (values and bound):
         calls = import_optional("shardviz.core.backend.tracing.calls", "sv.run", "jax")
         values = calls.values_of(program.fn, values, keywords)

@@ -38,6 +38,14 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.notes import Note
 from shardviz.core.program.program import function_name
 
+_STAGES = (
+    jax.stages.Compiled,
+    jax.stages.Lowered,
+    jax.stages.Traced,
+    jax.export.Exported,
+)
+_MESHES = (jax.sharding.Mesh, jax.sharding.AbstractMesh, MeshSpec)
+
 
 @dataclass(frozen=True)
 class Jitted:
@@ -74,17 +82,11 @@ def unjitted(fn: Callable[..., Any]) -> Jitted:
     >>> jitted.fn is abs, jitted.settings.donate
     (True, (0,))
     """
-    if isinstance(fn, (jax.stages.Compiled, jax.stages.Lowered, jax.stages.Traced)):
-        kind = type(fn).__name__
+    if isinstance(fn, _STAGES):
         raise ProgramError(
-            f"A program needs a function that jax can trace; got a jax.stages.{kind},"
-            f" which is {kind.lower()} for its own arguments already. Give the function"
-            " itself, or jax.jit of it."
-        )
-    if isinstance(fn, jax.export.Exported):
-        raise ProgramError(
-            f"A program needs a function; got a jax.export.Exported of {fn.fun_name}."
-            " Give its .call."
+            f"A program needs a function that jax can trace; got a {type(fn).__name__},"
+            " which is made for arguments of its own. Give the function itself, or"
+            " jax.jit of it; of an Exported its .call."
         )
     if isinstance(fn, functools.partial) or is_of(fn, "equinox", "Partial"):
         return _with_bound(fn, fn.func, fn.args, fn.keywords)
@@ -137,7 +139,7 @@ def _with_bound(
 
 
 @dataclass(frozen=True, eq=False)
-class _Slot:
+class _Argument:
     """One argument of a call.
 
     Attributes:
@@ -146,13 +148,10 @@ class _Slot:
         keyword: whether it is given by name.
         bound: whether a partial or a bound method brings it.
         static: whether no part of it is an array.
-        tree: its structure with all that is no array.
-        others: what is no array, by its position among the leaves of `tree`.
-        count: how many arrays it holds.
-        refs: which of them are a `jax.Ref`.
-        numbers: the Python numbers among them.
-        fixed: which of these the function gets as they are.
-        holds_nnx: whether it holds a module or variable of flax.nnx.
+        kinds: what each leaf of it is: `"array"`, `"ref"` (a `jax.Ref`), `"number"` (of
+            Python, which may be static) or `"other"` (no array).
+        holds_nnx: whether it holds a module or variable of flax.nnx, and changes of
+            that count; jax.jit drops them, as it traces copies.
     """
 
     name: str
@@ -160,43 +159,50 @@ class _Slot:
     keyword: bool = False
     bound: bool = False
     static: bool = False
-    tree: Any = None
-    others: Mapping[int, Any] = field(default_factory=dict)
-    count: int = 0
-    refs: tuple[int, ...] = ()
-    numbers: Mapping[int, Any] = field(default_factory=dict)
-    fixed: tuple[int, ...] = ()
+    kinds: tuple[str, ...] = ()
     holds_nnx: bool = False
 
     @property
     def plain(self) -> bool:
         """Whether the function can be called with it as it is."""
-        special = self.static or self.others or self.refs or self.numbers
-        return not (special or self.keyword or self.bound)
+        special = self.static or self.keyword or self.bound
+        return not special and set(self.kinds) <= {"array"}
 
     def arrays_of(self, value: Any) -> Any:
         """A value like that of the call with None in place of what is no array."""
         leaves, tree = jax.tree.flatten(value)
-        if not self.others or tree != self.tree:
+        if "other" not in self.kinds or tree != jax.tree.structure(self.value):
             return value
-        for position in self.others:
-            leaves[position] = None
+        for i, kind in enumerate(self.kinds):
+            if kind == "other":
+                leaves[i] = None
         return tree.unflatten(leaves)
 
-    def filled(self, argument: Any, refs: dict[str, Any]) -> Any:
-        """What the function gets, from what `arrays_of` gave; `refs` takes new Refs."""
-        if not (self.others or self.refs or self.fixed):
+    def filled(
+        self, argument: Any, fixed: tuple[type, ...], refs: dict[str, Any]
+    ) -> Any:
+        """What the function gets, from what `arrays_of` gave.
+
+        Args:
+            argument: arrays, or what stands for them in a trace.
+            fixed: the types of those numbers that stay as they are.
+            refs: takes the new Refs, by name.
+        """
+        if set(self.kinds) <= {"array"}:
             return argument
         arrays = jax.tree.leaves(argument)
-        for position in self.fixed:
-            arrays[position] = self.numbers[position]
-        for position in self.refs:
-            arrays[position] = ref = jax.new_ref(arrays[position])
-            refs[self.name if self.count == 1 else f"{self.name}[{position}]"] = ref
-        given, leaves = iter(arrays), []
-        for i in range(self.tree.num_leaves):
-            leaves.append(self.others[i] if i in self.others else next(given))
-        return self.tree.unflatten(leaves)
+        leaves, tree = jax.tree.flatten(self.value)
+        position = 0  # among the arrays
+        for i, kind in enumerate(self.kinds):
+            if kind == "other":
+                continue
+            if kind == "ref":
+                name = self.name if len(arrays) == 1 else f"{self.name}[{position}]"
+                leaves[i] = refs[name] = jax.new_ref(arrays[position])
+            elif kind == "array" or not isinstance(leaves[i], fixed):
+                leaves[i] = arrays[position]
+            position += 1
+        return tree.unflatten(leaves)
 
 
 class BoundCall:
@@ -215,24 +221,25 @@ class BoundCall:
     def __init__(
         self,
         fn: Callable[..., Any],
-        slots: Sequence[_Slot],
-        changes: bool,
-        compiles: bool,
+        arguments: Sequence[_Argument],
+        jitted: Jitted,
+        fixed: tuple[type, ...] = (),
     ) -> None:
         functools.update_wrapper(self, fn, updated=())
-        self.fn, self.compiles = fn, compiles
-        self._slots, self._changes = tuple(slots), changes
-        refs: list[int] = []
-        names, written, begun = [], [], 0
-        for slot in slots:
-            if not slot.static:
-                names.append(slot.name)
-                refs += [begun + position for position in slot.refs]
-                begun += slot.count
-            if not slot.bound:
-                value = f"={shown(slot.value, 20)}" if slot.static else ""
-                written.append(slot.name + value)
-        self.names, self.refs = tuple(names), tuple(refs)
+        self.fn, self.compiles = fn, jitted.compiles
+        self._arguments, self._jitted, self._fixed = tuple(arguments), jitted, fixed
+        names, written, kinds = [], [], []
+        for argument in arguments:
+            value = ""
+            if argument.static:
+                value = f"={shown(argument.value, 20)}"
+            else:
+                names.append(argument.name)
+                kinds += [kind for kind in argument.kinds if kind != "other"]
+            if not argument.bound:
+                written.append(argument.name + value)
+        self.names = tuple(names)
+        self.refs = tuple(i for i, kind in enumerate(kinds) if kind == "ref")
         # A call in short: `step(x, mode='train', w)`.
         self.__name__ = f"{function_name(fn)}({', '.join(written)})"
         kind = inspect.Parameter.POSITIONAL_ONLY
@@ -249,11 +256,13 @@ class BoundCall:
         given = iter(arguments)
         refs: dict[str, Any] = {}
         values, positional, named = [], [], {}
-        for slot in self._slots:
-            value = slot.value if slot.static else slot.filled(next(given), refs)
+        for argument in self._arguments:
+            value = argument.value
+            if not argument.static:
+                value = argument.filled(next(given), self._fixed, refs)
             values.append(value)
-            if slot.keyword:
-                named[slot.name] = value
+            if argument.keyword:
+                named[argument.name] = value
             else:
                 positional.append(value)
         before = self._states(values)
@@ -267,31 +276,31 @@ class BoundCall:
     def _states(self, values: Sequence[Any]) -> dict[str, Any]:
         """The arrays of all flax.nnx modules by name, where changes of them count."""
         leaves: dict[str, Any] = {}
-        for slot, value in zip(self._slots, values, strict=True):
-            if self._changes and slot.holds_nnx:
+        for argument, value in zip(self._arguments, values, strict=True):
+            if argument.holds_nnx:
                 for path, leaf, _ in leaves_with_paths(value)[0]:
-                    leaves[path_name(slot.name, path)] = leaf
+                    leaves[path_name(argument.name, path)] = leaf
         return leaves
 
     def with_static_numbers(
-        self, kinds: tuple[type, ...]
-    ) -> tuple[BoundCall, list[str]] | None:
-        """The same call with Python numbers of some types as they are, and their names.
+        self, types: tuple[type, ...]
+    ) -> tuple[BoundCall, tuple[str, ...]]:
+        """The same call with Python numbers of these types as they are; their names.
 
-        None where it has none, and under `jax.jit`, which would take them as arrays.
+        No names under `jax.jit`, which would take them as arrays.
         """
-        fixed, names = [], []
-        for slot in self._slots:
-            numbers = [i for i, v in slot.numbers.items() if isinstance(v, kinds)]
-            names += [slot.name] if numbers else []
-            fixed.append(replace(slot, fixed=tuple(numbers)))
-        if not names or self.compiles:
-            return None
-        return BoundCall(self.fn, fixed, self._changes, self.compiles), names
+        names = []
+        for argument in self._arguments:
+            leaves = jax.tree.leaves(argument.value)
+            for leaf, kind in zip(leaves, argument.kinds, strict=False):
+                if kind == "number" and isinstance(leaf, types) and not self.compiles:
+                    names.append(argument.name)
+        fixed = BoundCall(self.fn, self._arguments, self._jitted, types)
+        return fixed, tuple(dict.fromkeys(names))
 
     def change_note(self, names: Sequence[str]) -> str:
         """A note where jax.jit would drop what the function changed, or `""`."""
-        refs = {slot.name for slot in self._slots if slot.refs}
+        refs = {a.name for a in self._arguments if "ref" in a.kinds}
         roots: dict[str, None] = {}
         for name in names:
             if name not in refs:
@@ -300,7 +309,7 @@ class BoundCall:
             return ""
         return str(Note("changed in place", (function_name(self.fn), *roots)))
 
-    def arguments(
+    def values(
         self, args: Sequence[Any], keywords: Mapping[str, Any]
     ) -> tuple[Any, ...]:
         """The arguments with arrays, out of a call like that of the program.
@@ -312,28 +321,24 @@ class BoundCall:
         Raises:
             ProgramError: for another number of arguments, and for other static ones.
         """
-        names = [s.name for s in self._slots if not s.keyword and not s.bound]
+        wanted = [a.name for a in self._arguments if not a.bound]
+        names = [a.name for a in self._arguments if not a.keyword and not a.bound]
         if not keywords and len(args) == len(self.names) != len(names):
             return tuple(args)
         given = {**dict(zip(names, args, strict=False)), **keywords}
-        wanted = {s.name for s in self._slots if not s.bound}
-        if len(args) != len(names) or set(given) != wanted:
+        if len(args) != len(names) or set(given) != set(wanted):
             if not keywords:  # what is wrong is said where the values are read
                 return tuple(args)
-            raise ProgramError(
-                f"The program was made of a call with {listed(sorted(wanted), 'and')},"
-                f" and the values are {listed(sorted(given), 'and')}. Give them in the"
-                " same way."
-            )
+            raise _other_call(wanted, given)
         arrays = []
-        for slot in self._slots:
-            value = slot.value if slot.bound else given[slot.name]
-            if not slot.static:
-                arrays.append(slot.arrays_of(value))
-            elif value is not slot.value and value != slot.value:
+        for argument in self._arguments:
+            value = argument.value if argument.bound else given[argument.name]
+            if not argument.static:
+                arrays.append(argument.arrays_of(value))
+            elif value is not argument.value and value != argument.value:
                 raise ProgramError(
-                    f"{slot.name} is static: the program was made with"
-                    f" {shown(slot.value)}, and the values have {shown(value)}. Make"
+                    f"{argument.name} is static: the program was made with"
+                    f" {shown(argument.value)}, and the values have {shown(value)}. Make"
                     " another program for it."
                 )
         return tuple(arrays)
@@ -353,10 +358,14 @@ def values_of(
     (2.0,)
     """
     if isinstance(fn, BoundCall):
-        return fn.arguments(args, keywords)
-    raise ProgramError(
-        f"The program was made of a call without keywords, and the values have"
-        f" {listed(list(keywords), 'and')}. Give them in the same way."
+        return fn.values(args, keywords)
+    raise _other_call(parameter_names(fn, len(args)), keywords)
+
+
+def _other_call(wanted: Sequence[str], given: Mapping[str, Any]) -> ProgramError:
+    return ProgramError(
+        f"The program was made of a call with {listed(sorted(wanted), 'and')}, and the"
+        f" values are {listed(sorted(given), 'and')}. Give them in the same way."
     )
 
 
@@ -405,115 +414,102 @@ def read_call(
         raise ProgramError(f"A program needs a function to run; got {shown(fn)}.")
     positional = (*jitted.bound, *args)
     check_depth((positional, keywords))
-    slots = _slots(jitted, positional, {**jitted.keywords, **keywords})
-    taken = [slot for slot in slots if not slot.static]
-    arguments = tuple(slot.arrays_of(slot.value) for slot in taken)
-    # By identity: two arguments may be equal.
-    index = {id(slot): i for i, slot in enumerate(taken)}
-    mesh = None
+    given = _arguments(jitted, positional, {**jitted.keywords, **keywords})
+    # Of each argument, its place among those with arrays.
+    places: list[int | None] = []
+    arguments, names, mapped, meshes = [], [], [], []
+    for i, argument in enumerate(given):
+        places.append(None if argument.static else len(arguments))
+        if not argument.static:
+            arguments.append(argument.arrays_of(argument.value))
+            names.append(argument.name)
+            mapped.append(None if argument.keyword else i)
+        elif isinstance(argument.value, _MESHES):
+            meshes.append(argument.value)
+    donated = {places[i] for i in _donated(jitted, given)} - {None}
+    own_mesh = None
     if jitted.pmapped is not None:
-        position = {id(slot): i for i, slot in enumerate(slots) if not slot.keyword}
-        positions = [position.get(id(slot)) for slot in taken]
-        arguments, mesh = jitted.pmapped.laid_out(arguments, positions)
-    changes = any(slot.holds_nnx for slot in slots) and not jitted.by_jax
-    fn = jitted.fn
-    if changes or any(not slot.plain for slot in slots):
-        fn = BoundCall(fn, slots, changes, jitted.compiles)
-    meshes = []
-    for slot in slots:
-        if slot.static and isinstance(slot.value, _MESHES):
-            meshes.append(slot.value)
-    donated = [index[id(slot)] for slot in _donated(jitted, slots) if id(slot) in index]
+        arguments, own_mesh = jitted.pmapped.laid_out(arguments, mapped)
+    if not all(argument.plain and not argument.holds_nnx for argument in given):
+        fn = BoundCall(jitted.fn, given, jitted)
+    else:
+        fn = jitted.fn
     return Call(
         fn,
-        arguments,
-        tuple(slot.name for slot in taken),
-        sum(not slot.keyword for slot in taken),
-        tuple(
-            index.get(id(slot)) for slot in slots[len(jitted.bound) : len(positional)]
-        ),
+        tuple(arguments),
+        tuple(names),
+        len(mapped) - mapped.count(None),
+        tuple(places[len(jitted.bound) : len(positional)]),
         jitted,
-        tuple(sorted(set(donated))),
+        tuple(sorted(donated)),  # type: ignore[type-var]
         tuple(meshes),
-        mesh,
+        own_mesh,
     )
 
 
-_MESHES = (jax.sharding.Mesh, jax.sharding.AbstractMesh, MeshSpec)
-
-
-def _slots(
+def _arguments(
     jitted: Jitted, positional: Sequence[Any], keywords: Mapping[str, Any]
-) -> list[_Slot]:
+) -> list[_Argument]:
     """The arguments of a call: by position, then by name in order."""
     count, settings = len(positional), jitted.settings
     names = parameter_names(jitted.fn, count)
     static = {s % count for s in settings.static if -count <= s < count}
-    slots = []
+    given = []
     for i, value in enumerate(positional):
-        slot = _Slot(names[i], value, bound=i < len(jitted.bound), static=i in static)
-        slots.append(_with_arrays(slot, jitted))
+        bound = i < len(jitted.bound)
+        given.append(_Argument(names[i], value, False, bound, i in static))
     for name in sorted(keywords):
-        bound, static_name = name in jitted.keywords, name in settings.static_names
-        slot = _Slot(name, keywords[name], True, bound, static_name)
-        slots.append(_with_arrays(slot, jitted))
-    return slots
+        bound, is_static = name in jitted.keywords, name in settings.static_names
+        given.append(_Argument(name, keywords[name], True, bound, is_static))
+    return [_with_kinds(argument, jitted) for argument in given]
 
 
-def _donated(jitted: Jitted, slots: Sequence[_Slot]) -> list[_Slot]:
-    """The arguments that `jax.jit` or `eqx.filter_jit` donates."""
-    positional = [slot for slot in slots if not slot.keyword]
+def _donated(jitted: Jitted, given: Sequence[_Argument]) -> list[int]:
+    """Which arguments of a call `jax.jit` or `eqx.filter_jit` donates."""
+    positional = [i for i, argument in enumerate(given) if not argument.keyword]
     donated = []
     for position in jitted.settings.donate:
         if -len(positional) <= position < len(positional):
             donated.append(positional[position])
-    for slot in slots:
-        if slot.keyword and slot.name in jitted.settings.donate_names:
-            donated.append(slot)
-    # eqx.filter_jit(donate=...) keeps its choice in these two.
-    if getattr(jitted.fn, "donate_first", None) is True:
-        donated += slots[:1]
-    if getattr(jitted.fn, "donate_rest", None) is True:
-        donated += slots[1:]
+    for i, argument in enumerate(given):
+        if argument.keyword and argument.name in jitted.settings.donate_names:
+            donated.append(i)
+        # eqx.filter_jit(donate=...) keeps its choice in these two.
+        choice = "donate_rest" if i else "donate_first"
+        if getattr(jitted.fn, choice, None) is True:
+            donated.append(i)
     return donated
 
 
-def _with_arrays(slot: _Slot, jitted: Jitted) -> _Slot:
+def _with_kinds(argument: _Argument, jitted: Jitted) -> _Argument:
     """An argument with what it holds, found out where it is not static."""
-    if slot.static:
-        return slot
-    leaves, tree = jax.tree.flatten(slot.value)
+    if argument.static:
+        return argument
+    leaves = jax.tree.leaves(argument.value)
     # To equinox Python numbers are static.
     equinox = type(jitted.fn).__module__.startswith("equinox.")
-    equinox = equinox or _holds(slot.value, "equinox", ("Module",))
-    others, refs, numbers, count = {}, [], {}, 0
-    for i, leaf in enumerate(leaves):
+    equinox = equinox or _holds(argument.value, "equinox", ("Module",))
+    kinds = []
+    for leaf in leaves:
         number = is_number(leaf)
         if (equinox and number) or not (number or is_array(leaf)):
-            others[i] = leaf
-            continue
-        if is_ref(leaf):
-            refs.append(count)
-        if number and not jitted.by_jax:
-            numbers[count] = leaf
-        count += 1
-    if others and jitted.by_jax:
+            kinds.append("other")
+        elif is_ref(leaf):
+            kinds.append("ref")
+        else:
+            kinds.append("number" if number and not jitted.by_jax else "array")
+    if jitted.by_jax and "other" in kinds:
         raise ProgramError(
-            f"{slot.name} holds {shown(next(iter(others.values())))}, which is no array,"
-            " and jax.jit takes arrays alone. Name the argument in static_argnames of"
-            " jax.jit, or give sv.program the function without jax.jit."
+            f"{argument.name} holds {shown(leaves[kinds.index('other')])}, which is no"
+            " array, and jax.jit takes arrays alone. Name the argument in"
+            " static_argnames of jax.jit, or give sv.program the function without"
+            " jax.jit."
         )
-    if leaves and not count:
-        return replace(slot, static=True)
-    return replace(
-        slot,
-        tree=tree,
-        others=others,
-        count=count,
-        refs=tuple(refs),
-        numbers=numbers,
-        holds_nnx=_holds(slot.value, "flax.nnx", ("Pytree", "Object", "Variable")),
-    )
+    if leaves and set(kinds) == {"other"}:
+        return replace(argument, static=True)
+    nnx = _holds(argument.value, "flax.nnx", ("Pytree", "Object", "Variable"))
+    holds_nnx = nnx and not jitted.by_jax
+    return replace(argument, kinds=tuple(kinds), holds_nnx=holds_nnx)
 
 
 def is_ref(leaf: Any) -> bool:

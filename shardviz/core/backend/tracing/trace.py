@@ -126,16 +126,17 @@ def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
         except _READS_NUMBERS as error:
             read = error
         # Truth values and counts first: the others stay arrays where they can.
-        for kinds in ((bool, int), (bool, int, float, complex)):
-            fixed = None if bound is None else bound.with_static_numbers(kinds)
-            if fixed is None:
+        for types in ((bool, int), (bool, int, float, complex)):
+            if bound is None:
+                break
+            fn, names = bound.with_static_numbers(types)
+            if not names:
                 continue
-            fn, names = fixed
             try:
                 traced = _in_some_context(program.replace(fn=fn), mesh)
             except _READS_NUMBERS:
                 continue
-            note = str(Note("static numbers", tuple(names)))
+            note = str(Note("static numbers", names))
             return replace(traced, program=program, notes=(note, *traced.notes))
         raise read
 
