@@ -1,4 +1,4 @@
-"""What a call becomes in a program: refs, states, static arguments, donation and values."""
+"""What a call becomes in a program: states, static arguments, donation and values."""
 
 from __future__ import annotations
 
@@ -19,47 +19,9 @@ from tests.program.helpers import notes
 from tests.program.ways import x
 
 
-def adds_up(total, x):
-    total[...] = total[...] + x.sum(0)
-    return x * 2
-
-
-def test_a_ref_is_the_program_that_jax_lowers():
-    total = jax.new_ref(jnp.zeros(4))
-    program = sv.program(adds_up, total, x(), mesh="data=2", in_specs=(None, "data"))
-    traced = trace(program, abstract_mesh(program.mesh))
-    with traced.context():
-        ours = traced.stage.lower(lowering_platforms=("cpu",))
-    theirs = jax.jit(adds_up).lower(total, x())
-    assert donated_leaves(program) == (0,)
-    for part in ("stablehlo.reduce", "stablehlo.add", "stablehlo.multiply"):
-        assert ours.as_text().count(part) == theirs.as_text().count(part) > 0
-    assert [c.kind for c in sv.plan(program).collectives] == ["all-reduce"]
-    aliased = theirs.compile().memory_analysis().alias_size_in_bytes
-    assert sv.compile(program, "attached").memory.aliased == aliased == 16
-
-
-REFS = {
-    "by keyword": lambda ref: ((x(),), {"total": ref}),
-    "by position": lambda ref: ((ref, x()), {}),
-}
-
-
-@pytest.mark.parametrize("how", REFS.values(), ids=REFS)
-def test_a_ref_runs_and_its_last_value_is_a_result(how):
-    def step(*args, **kwargs):
-        return (lambda total, x: adds_up(total, x))(*args, **kwargs)
-
-    named = lambda x, total: adds_up(total, x)  # noqa: E731
-    ref = jax.new_ref(jnp.zeros(4))
-    args, kwargs = how(ref)
-    program = sv.program(named if kwargs else adds_up, *args, mesh="data=2", **kwargs)
-    report = sv.run(program, target="attached")
-    assert report.error is None
-    result, changed = report.outputs
-    assert result.shape == (8, 4)
-    assert list(changed) == ["total"]
-    assert np.array_equal(ref[...], np.zeros(4))  # the user's own is as it was
+def test_a_ref_is_refused():
+    with pytest.raises(sv.ShardvizError, match=r"total is a jax\.Ref"):
+        sv.program(lambda total, x: x, jax.new_ref(jnp.zeros(4)), x(), mesh="data=2")
 
 
 def test_the_state_of_nnx_jit_is_part_of_the_program():

@@ -110,7 +110,7 @@ def test_prefixes_reach_over_boxes():
 
 def test_logical_names_without_rules_are_said():
     dense, tree = variables(nn.with_logical_partitioning, ("embed", "mlp"))
-    expected = notes(("no rules", "variables.params.kernel (embed mlp)"))
+    expected = notes(("no rules", "variables.params.kernel", "embed mlp"))
     assert made(dense, tree).notes == expected
     assert expected[0] in plan_program(made(dense, tree)).notes
     assert made(dense, tree, RULES).notes == ()

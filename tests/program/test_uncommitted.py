@@ -82,20 +82,3 @@ def test_what_is_asked_for_is_not_left_to_the_compiler(call):
     step, args, own = call()
     program = sv.program(step, *args, **{"mesh": a_mesh(), **own})
     assert left_to_compiler(program) == frozenset()
-
-
-def test_values_changed_in_place_keep_their_names():
-    def step(total, again, x):
-        total[...] += x.sum()
-        again[...] -= x.sum()
-        return x * 2
-
-    refs = jax.new_ref(jnp.zeros(2)), jax.new_ref(jnp.zeros(2))
-    values = (*refs, np.arange(8, dtype=np.float32))
-    report = sv.run(sv.program(step, *values, mesh="data=2"), *values, target="attached")
-    assert report.error is None
-    _, changed = report.outputs
-    assert {name: value.tolist() for name, value in changed.items()} == {
-        "total": [28, 28],
-        "again": [-28, -28],
-    }

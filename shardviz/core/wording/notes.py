@@ -52,7 +52,8 @@ _TEMPLATES: Mapping[str, str] = {
         "jax.jit was given another {0} than sv.program; what sv.program was given counts."
     ),
     "no rules": (
-        "No rules were given, so logical names split nothing: {0}. Give rules to sv.program."
+        "No rules were given, so logical names split nothing, such as {1} of {0}. Give rules"
+        " to sv.program."
     ),
     "random numbers": (
         "Random numbers are not partitionable here: where they are split, devices exchange"

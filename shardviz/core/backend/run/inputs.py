@@ -13,7 +13,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from shardviz.core.backend.bridge import jax_dtype, key_implementation
 from shardviz.core.backend.tracing.arguments import parameter_names
-from shardviz.core.backend.tracing.calls import is_ref
 from shardviz.core.backend.tracing.trace import donated_leaves, placed_spec
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import bytes_text, listed, plural, shown
@@ -37,7 +36,7 @@ def value_leaves(program: Program, values: Sequence[Any]) -> list[Any] | None:
     """The leaves of the user's values, checked against the program; None for none."""
     if not values:
         return None
-    leaves = [v[...] if is_ref(v) else v for v in _leaves(program, tuple(values))]
+    leaves = _leaves(program, tuple(values))
     for array, leaf in zip(program.arrays, leaves, strict=True):
         _check(array, leaf)
     return leaves

@@ -33,7 +33,7 @@ from shardviz.core.layout.libraries import (
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import MAX_NAME
 from shardviz.core.layout.partition_spec import ResultSpec, Spec
-from shardviz.core.layout.rules.requests import on_mesh, request
+from shardviz.core.layout.rules.requests import on_mesh
 from shardviz.core.layout.rules.rules import Dialect, Rules
 from shardviz.core.program.notes import Note
 from shardviz.core.program.program import Program
@@ -371,60 +371,26 @@ def spread(
     return entries
 
 
-def with_in_specs(
-    arrays: Sequence[ArraySpec], specs: Any, tree: Any, count: int, mesh: MeshSpec
-) -> tuple[ArraySpec, ...]:
-    """The arrays with the specs of `in_specs`; an array's own spec stays.
+def spec_leaves(specs: Any, tree: Any, what: str) -> list[Any]:
+    """One spec per array of a program, from a prefix of its arguments.
 
     Args:
-        arrays, tree: of the program.
-        specs: what was given, a prefix of the arguments.
-        count: how many arguments there are.
-        mesh: the program's.
+        specs: the prefix.
+        tree: of the program.
+        what: what it was given as, such as `in_specs`.
     """
-    if count == 1 and not isinstance(specs, (tuple, list)):
-        specs = (specs,)
-    placed = []
-    leaves = spread(_tuple(specs), tree.unflatten(range(len(arrays))), "in_specs")
-    for array, leaf in zip(arrays, leaves, strict=True):
-        spec = as_spec(leaf)
-        _check_mesh(leaf, mesh, f"in_specs gives {array.name} a sharding")
-        if spec is not None and array.spec is None:
-            array = array.replace(spec=spec, memory_kind=foreign_memory(leaf))
-        placed.append(array)
-    return tuple(placed)
-
-
-def with_jit_specs(
-    arrays: Sequence[ArraySpec],
-    shardings: Any,
-    tree: Any,
-    mesh: MeshSpec,
-    rules: Rules | None,
-    dialect: Dialect,
-) -> tuple[tuple[ArraySpec, ...], list[str]]:
-    """The arrays with the `in_shardings` of jax.jit where nothing else was given.
-
-    Also the names of those that were given something else.
-    """
-    placed, differing = [], []
-    full = tree.unflatten(range(len(arrays)))
-    leaves = spread(_tuple(shardings), full, "in_shardings of jax.jit")
-    for array, leaf in zip(arrays, leaves, strict=True):
-        spec, ruled = as_spec(leaf), array.logical is not None and rules is not None
-        if spec is not None and array.spec is None and not ruled:
-            array = array.replace(spec=spec, memory_kind=foreign_memory(leaf))
-        elif spec is not None:
-            own = request(array, mesh, rules, dialect).spec
-            if own is not None and not own.equivalent(spec):
-                differing.append(array.name)
-        placed.append(array)
-    return tuple(placed), differing
-
-
-def _tuple(specs: Any) -> Any:
     # As jax.jit does: a list of specs is one for the tuple of arguments.
-    return tuple(specs) if isinstance(specs, list) else specs
+    if isinstance(specs, list):
+        specs = tuple(specs)
+    return spread(specs, tree.unflatten(range(tree.num_leaves)), what)
+
+
+def with_spec(array: ArraySpec, leaf: Any) -> ArraySpec:
+    """An array with a spec in any form, unless it has one; None is no wish."""
+    spec = as_spec(leaf)
+    if spec is None or array.spec is not None:
+        return array
+    return array.replace(spec=spec, memory_kind=foreign_memory(leaf))
 
 
 def mesh_of_shardings(tree: Any) -> MeshSpec | None:
@@ -436,23 +402,12 @@ def mesh_of_shardings(tree: Any) -> MeshSpec | None:
 
 
 def without_rules_note(arrays: Sequence[ArraySpec], args: Sequence[Any]) -> list[str]:
-    """A note for arrays to which flax gave logical names that no rules say.
-
-    Args:
-        arrays: the arrays of a program without rules.
-        args: its arguments, as they were given.
-    """
-    named = []
+    """A note for arrays of a program without rules to which flax gave logical names."""
     for array, leaf in zip(arrays, jax.tree.leaves(tuple(args)), strict=True):
-        if array.spec is None and any(array.logical or ()):
-            if not isinstance(leaf, ArraySpec):
-                named.append(array)
-    if not named:
-        return []
-    about = f"{named[0].name} ({format_names(named[0].logical)})"
-    if len(named) > 1:
-        about += f" and {len(named) - 1} more"
-    return [str(Note("no rules", (about,)))]
+        named = array.spec is None and any(array.logical or ())
+        if named and not isinstance(leaf, ArraySpec):
+            return [str(Note("no rules", (array.name, format_names(array.logical))))]
+    return []
 
 
 def spec_tree(specs: Any, mesh: MeshSpec | None) -> Any:
@@ -468,7 +423,7 @@ def spec_tree(specs: Any, mesh: MeshSpec | None) -> Any:
     def converted(leaf: Any) -> Spec | None:
         spec, kind = as_spec(leaf), foreign_memory(leaf)
         if mesh is not None:
-            _check_mesh(leaf, mesh, "out_specs gives a sharding")
+            check_mesh(leaf, mesh, "out_specs gives a sharding")
         if spec is None or kind is None:
             return spec
         marks = spec.unconstrained, spec.unreduced, spec.reduced
@@ -477,7 +432,8 @@ def spec_tree(specs: Any, mesh: MeshSpec | None) -> Any:
     return jax.tree.map(converted, specs, is_leaf=is_spec)
 
 
-def _check_mesh(leaf: Any, mesh: MeshSpec, what: str) -> None:
+def check_mesh(leaf: Any, mesh: MeshSpec, what: str) -> None:
+    """Refuses a sharding over another mesh than the program's."""
     if not isinstance(leaf, NamedSharding):
         return
     other = adopt_mesh(leaf.mesh)

@@ -17,17 +17,18 @@ import jax.numpy as jnp
 from shardviz.core.backend.bridge import adopt_mesh
 from shardviz.core.backend.tracing.arguments import (
     as_spec,
+    check_mesh,
     is_array,
     is_number,
     leaves_with_paths,
     mesh_of_shardings,
     path_name,
     program_arrays,
+    spec_leaves,
     spec_tree,
     spread,
     unique,
-    with_in_specs,
-    with_jit_specs,
+    with_spec,
     without_rules_note,
 )
 from shardviz.core.backend.tracing.calls import BoundCall, Call, is_of, read_call
@@ -39,6 +40,7 @@ from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import check_size, limited
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.rules.requests import request
 from shardviz.core.layout.rules.rules import Dialect, Rules
 from shardviz.core.program.notes import Note
 from shardviz.core.program.program import Program, function_name
@@ -83,49 +85,59 @@ def build_program(
         notes.append(str(Note("jit unreadable", (call.jitted.unreadable,))))
     if rules is None:
         notes += without_rules_note(arrays, call.arguments)
-    differing = []  # what jax.jit was given otherwise
-    if jit_mesh is not None and list(jit_mesh.shape.items()) != list(
-        mesh.shape.items()
-    ):
-        differing.append("mesh")
+    placed = list(arrays)
     if in_specs is not None:
         specs = _for_arguments(in_specs, call)
-        arrays = with_in_specs(arrays, specs, tree, len(call.names), mesh)
-    shardings = settings.in_shardings
-    if shardings is not None:
-        if isinstance(shardings, (tuple, list)):
-            by_name = len(call.arguments) - call.positional
-            shardings = (*shardings, *(None,) * by_name)
-        arrays, others = with_jit_specs(arrays, shardings, tree, mesh, rules, dialect)
-        differing += [f"sharding of {other}" for other in others]
+        if len(call.names) == 1 and not isinstance(specs, (tuple, list)):
+            specs = (specs,)
+        for i, leaf in enumerate(spec_leaves(specs, tree, "in_specs")):
+            check_mesh(leaf, mesh, f"in_specs gives {arrays[i].name} a sharding")
+            placed[i] = with_spec(placed[i], leaf)
+    differing = []  # what jax.jit was given otherwise
+    if jit_mesh is not None and [*jit_mesh.shape.items()] != [*mesh.shape.items()]:
+        differing.append("mesh")
+    for i, leaf in enumerate(_jit_specs(call, tree)):
+        array, spec = placed[i], as_spec(leaf)
+        own = request(array, mesh, rules, dialect).spec
+        if array.spec is None and (array.logical is None or rules is None):
+            placed[i] = with_spec(array, leaf)
+        elif spec is not None and own is not None and not own.equivalent(spec):
+            differing.append(f"sharding of {array.name}")
     outs, jit_outs = spec_tree(out_specs, mesh), spec_tree(settings.out_shardings, None)
-    if outs is None:
-        outs = jit_outs
-    elif jit_outs is not None and outs != jit_outs:
+    if None not in (outs, jit_outs) and outs != jit_outs:
         differing.append("out_specs")
-    positions = [call.positions[position] for position in _donated(donate, len(args))]
-    donated = tuple(position for position in positions if position is not None)
+    donated = _donated(donate, call)
     if donated and call.donate and set(donated) != set(call.donate):
         differing.append("donation")
-    donated = donated or call.donate
     if differing:
         notes.append(str(Note("jit differs", (joined(differing),))))
     options = dict(settings.options)
-    if donated:
+    if donated := donated or call.donate:
         options["donate"] = donated
     return Program(
         call.fn,
-        arrays,
+        tuple(placed),
         mesh,
         rules,
         dialect,
         tree,
-        outs,
+        jit_outs if outs is None else outs,
         options,
-        function_name(fn) if isinstance(name, str) and not name else name,
+        name or function_name(fn),
         tuple(notes),
         None if context.in_force == "none" and not context.rules else context,
     )
+
+
+def _jit_specs(call: Call, tree: Any) -> list[Any]:
+    """One sharding per array that jax.jit was given; none where it was given none."""
+    shardings = call.jitted.settings.in_shardings
+    if shardings is None:
+        return []
+    if isinstance(shardings, (tuple, list)):
+        by_name = len(call.arguments) - call.positional
+        shardings = (*shardings, *(None,) * by_name)
+    return spec_leaves(shardings, tree, "in_shardings of jax.jit")
 
 
 def _first_mesh(call: Call, meshes: Sequence[MeshSpec | None]) -> MeshSpec:
@@ -166,18 +178,23 @@ def _for_arguments(in_specs: Any, call: Call) -> Any:
     return tuple(specs)
 
 
-def _donated(donate: Any, count: int) -> tuple[int, ...]:
-    given: Iterable[Any] = (donate,)
+def _donated(donate: Any, call: Call) -> tuple[int, ...]:
+    """The donated positions among the arguments with arrays."""
+    count, given = len(call.positions), (donate,)
     if isinstance(donate, Iterable) and not isinstance(donate, str):
         given = limited(donate, count, "The donated arguments", ProgramError)
-    positions = tuple(check_size(d, "A donated position", ProgramError) for d in given)
-    for position in positions:
+    donated = []
+    for one in given:
+        position = check_size(one, "A donated position", ProgramError)
         if not 0 <= position < count:
             raise ProgramError(
                 f"Argument {shown(position, 30)} cannot be donated: there are"
                 f" {plural(count, 'argument')}, counted from 0."
             )
-    return positions
+        # What is static has no memory to reuse.
+        if call.positions[position] is not None:
+            donated.append(call.positions[position])
+    return tuple(donated)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,23 +206,19 @@ class Returned:
         others: what is no array, by its position among the leaves of `tree`.
         before: the names of those arrays before the result that the function changed in
             place; `""` for one that is no part of the result at all.
-        after: the names of those after the result.
     """
 
     tree: Any
     others: Mapping[int, Any] = field(default_factory=dict)
     before: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
         """The result; with the new values by name of what was changed, if any was."""
-        begin, end = len(self.before), len(leaves) - len(self.after)
-        given = iter(leaves[begin:end])
+        given = iter(leaves[len(self.before) :])
         filled = []
         for i in range(self.tree.num_leaves):
             filled.append(self.others[i] if i in self.others else next(given))
         changed = dict(zip(self.before, leaves, strict=False))
-        changed |= dict(zip(self.after, leaves[end:], strict=True))
         changed.pop("", None)
         result = self.tree.unflatten(filled)
         return (result, changed) if changed else result
@@ -241,9 +254,8 @@ class Results:
     def take(self, result: Any, changed: Mapping[str, Any]) -> tuple[Any, ...]:
         """The arrays of what the function returned, and of arguments that it changed.
 
-        `nnx.jit` returns its states before the result, and `jax.jit` the values of a
-        `jax.Ref` after it. `eqx.filter_jit` returns a number of its own first, and
-        drops what is no array.
+        `nnx.jit` returns its states before the result. `eqx.filter_jit` returns a
+        number of its own first, and drops what is no array.
         """
         fn = self.program.fn
         bound = fn if isinstance(fn, BoundCall) else None
@@ -254,7 +266,7 @@ class Results:
         loose = filters or (bound is not None and not bound.compiles)
         others: dict[int, Any] = {}
         taken: set[str] = set()
-        self._own, own = [], []
+        self._own, own, ordered = [], [], []
         for i, (path, leaf, _) in enumerate(leaves):
             name = unique(path_name("output", path), taken)
             taken.add(name)
@@ -264,17 +276,13 @@ class Results:
                 others[i] = leaf
             else:
                 own.append((name, leaf))
-        more = []
         if filters:
-            more.append((unique("marker of filter_jit", taken), jnp.array(0)))
+            ordered.append((unique("marker of filter_jit", taken), jnp.array(0)))
         for name, value in changed.items():
-            more.append((unique(f"{name} (changed)", taken), value))
-        names = ("",) * filters + tuple(changed)
-        if bound is not None and bound.refs:
-            self.tree, ordered = Returned(tree, others, (), names), [*own, *more]
-        else:
-            self.tree, ordered = Returned(tree, others, names), [*more, *own]
-        if changed and bound is not None:
+            ordered.append((unique(f"{name} (changed)", taken), value))
+        ordered += own
+        self.tree = Returned(tree, others, ("",) * filters + tuple(changed))
+        if bound is not None:
             self.note = bound.change_note(list(changed))
         self.names = [name for name, _ in ordered]
         self.shapes = [getattr(leaf, "shape", ()) for _, leaf in ordered]

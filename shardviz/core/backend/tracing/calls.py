@@ -148,8 +148,8 @@ class _Argument:
         keyword: whether it is given by name.
         bound: whether a partial or a bound method brings it.
         static: whether no part of it is an array.
-        kinds: what each leaf of it is: `"array"`, `"ref"` (a `jax.Ref`), `"number"` (of
-            Python, which may be static) or `"other"` (no array).
+        kinds: what each leaf of it is: `"array"`, `"number"` (of Python, which may be
+            static) or `"other"` (no array).
         holds_nnx: whether it holds a module or variable of flax.nnx, and changes of
             that count; jax.jit drops them, as it traces copies.
     """
@@ -178,30 +178,22 @@ class _Argument:
                 leaves[i] = None
         return tree.unflatten(leaves)
 
-    def filled(
-        self, argument: Any, fixed: tuple[type, ...], refs: dict[str, Any]
-    ) -> Any:
+    def filled(self, argument: Any, fixed: tuple[type, ...]) -> Any:
         """What the function gets, from what `arrays_of` gave.
 
         Args:
             argument: arrays, or what stands for them in a trace.
             fixed: the types of those numbers that stay as they are.
-            refs: takes the new Refs, by name.
         """
         if set(self.kinds) <= {"array"}:
             return argument
-        arrays = jax.tree.leaves(argument)
+        given = iter(jax.tree.leaves(argument))
         leaves, tree = jax.tree.flatten(self.value)
-        position = 0  # among the arrays
         for i, kind in enumerate(self.kinds):
-            if kind == "other":
-                continue
-            if kind == "ref":
-                name = self.name if len(arrays) == 1 else f"{self.name}[{position}]"
-                leaves[i] = refs[name] = jax.new_ref(arrays[position])
-            elif kind == "array" or not isinstance(leaves[i], fixed):
-                leaves[i] = arrays[position]
-            position += 1
+            if kind != "other":
+                array = next(given)
+                if kind == "array" or not isinstance(leaves[i], fixed):
+                    leaves[i] = array
         return tree.unflatten(leaves)
 
 
@@ -214,7 +206,6 @@ class BoundCall:
     Attributes:
         fn: the function.
         names: what the function calls its arguments.
-        refs: the positions, among the arrays, of those that are a `jax.Ref`.
         compiles: whether the function compiles by itself, as under `jax.jit`.
     """
 
@@ -228,18 +219,16 @@ class BoundCall:
         functools.update_wrapper(self, fn, updated=())
         self.fn, self.compiles = fn, jitted.compiles
         self._arguments, self._jitted, self._fixed = tuple(arguments), jitted, fixed
-        names, written, kinds = [], [], []
+        names, written = [], []
         for argument in arguments:
             value = ""
             if argument.static:
                 value = f"={shown(argument.value, 20)}"
             else:
                 names.append(argument.name)
-                kinds += [kind for kind in argument.kinds if kind != "other"]
             if not argument.bound:
                 written.append(argument.name + value)
         self.names = tuple(names)
-        self.refs = tuple(i for i, kind in enumerate(kinds) if kind == "ref")
         # A call in short: `step(x, mode='train', w)`.
         self.__name__ = f"{function_name(fn)}({', '.join(written)})"
         kind = inspect.Parameter.POSITIONAL_ONLY
@@ -254,12 +243,11 @@ class BoundCall:
     def call(self, arguments: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
         """The result, and by name the new values of what was changed in place."""
         given = iter(arguments)
-        refs: dict[str, Any] = {}
         values, positional, named = [], [], {}
         for argument in self._arguments:
             value = argument.value
             if not argument.static:
-                value = argument.filled(next(given), self._fixed, refs)
+                value = argument.filled(next(given), self._fixed)
             values.append(value)
             if argument.keyword:
                 named[argument.name] = value
@@ -267,7 +255,7 @@ class BoundCall:
                 positional.append(value)
         before = self._states(values)
         result = self.fn(*positional, **named)
-        changed = {name: jax.freeze(ref) for name, ref in refs.items()}
+        changed = {}
         for name, leaf in self._states(values).items():
             if before.get(name) is not leaf:
                 changed[name] = leaf
@@ -300,13 +288,11 @@ class BoundCall:
 
     def change_note(self, names: Sequence[str]) -> str:
         """A note where jax.jit would drop what the function changed, or `""`."""
-        refs = {a.name for a in self._arguments if "ref" in a.kinds}
-        roots: dict[str, None] = {}
-        for name in names:
-            if name not in refs:
-                roots[name.partition(".")[0].partition("[")[0]] = None
-        if self.compiles or not roots:
+        if self.compiles or not names:
             return ""
+        roots = dict.fromkeys(
+            name.partition(".")[0].partition("[")[0] for name in names
+        )
         return str(Note("changed in place", (function_name(self.fn), *roots)))
 
     def values(
@@ -491,11 +477,14 @@ def _with_kinds(argument: _Argument, jitted: Jitted) -> _Argument:
     equinox = equinox or _holds(argument.value, "equinox", ("Module",))
     kinds = []
     for leaf in leaves:
+        if isinstance(leaf, jax.Ref):
+            raise ProgramError(
+                f"{argument.name} is a jax.Ref, which the function changes in place. Give"
+                " the array, and make the Ref inside of the function: jax.new_ref(x)."
+            )
         number = is_number(leaf)
         if (equinox and number) or not (number or is_array(leaf)):
             kinds.append("other")
-        elif is_ref(leaf):
-            kinds.append("ref")
         else:
             kinds.append("number" if number and not jitted.by_jax else "array")
     if jitted.by_jax and "other" in kinds:
@@ -510,11 +499,6 @@ def _with_kinds(argument: _Argument, jitted: Jitted) -> _Argument:
     nnx = _holds(argument.value, "flax.nnx", ("Pytree", "Object", "Variable"))
     holds_nnx = nnx and not jitted.by_jax
     return replace(argument, kinds=tuple(kinds), holds_nnx=holds_nnx)
-
-
-def is_ref(leaf: Any) -> bool:
-    """Whether it is a `jax.Ref`, which a function changes in place."""
-    return isinstance(leaf, jax.Ref)
 
 
 def _holds(value: Any, module: str, names: Sequence[str]) -> bool:

@@ -78,6 +78,10 @@ class MeshConflict:
     named: AbstractMesh | None = None
     source: str = ""
 
+    def is_in(self, error: Exception) -> bool:
+        """Whether jax raised an error because of it."""
+        return isinstance(error, ValueError) and self.named is not None
+
 
 def noting_conflict(
     fn: Callable[..., Any], conflict: MeshConflict

@@ -1,8 +1,8 @@
 """trace() -> Traced: the function of a program, traced with the requested shardings.
 
 It is traced as `jax.eval_shape` would trace it, in the context that the user's own call
-would have. Where jax refuses that, other contexts are tried, in the order of
-`_CONTEXTS`, and where Python reads a number while it traces, with numbers as they are.
+would have. Where jax refuses that, other contexts are tried, and where Python reads a
+number while it traces, with numbers as they are.
 
 jax also compares the kind of device that a mesh is made for: a mesh of axes alone is
 not equal to the same axes on CPUs, and `shard_map(mesh=...)` refuses it. That makes no
@@ -118,27 +118,26 @@ def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
             or a function under `jax.pmap` for more devices than there are.
         Exception: whatever the function raises.
     """
-    bound = program.fn if isinstance(program.fn, BoundCall) else None
-    check_devices(program.fn if bound is None else bound.fn, program.mesh)
-    with in_rules(program.context):
-        try:
-            return _in_some_context(program, mesh)
-        except _READS_NUMBERS as error:
-            read = error
+    fn = program.fn
+    check_devices(fn.fn if isinstance(fn, BoundCall) else fn, program.mesh)
+    attempts: list[tuple[Any, tuple[str, ...]]] = [(fn, ())]
+    if isinstance(fn, BoundCall):
         # Truth values and counts first: the others stay arrays where they can.
         for types in ((bool, int), (bool, int, float, complex)):
-            if bound is None:
-                break
-            fn, names = bound.with_static_numbers(types)
-            if not names:
-                continue
+            fixed, names = fn.with_static_numbers(types)
+            if names:
+                attempts.append((fixed, (str(Note("static numbers", names)),)))
+    first: Exception | None = None
+    with in_rules(program.context):
+        for called, notes in attempts:
             try:
-                traced = _in_some_context(program.replace(fn=fn), mesh)
-            except _READS_NUMBERS:
+                traced = _in_some_context(program.replace(fn=called), mesh)
+            except _READS_NUMBERS as error:
+                first = first or error
                 continue
-            note = str(Note("static numbers", names))
-            return replace(traced, program=program, notes=(note, *traced.notes))
-        raise read
+            return replace(traced, program=program, notes=(*notes, *traced.notes))
+    assert first is not None
+    raise first
 
 
 # What jax raises where Python asks a traced number for its value.
@@ -146,34 +145,38 @@ _READS_NUMBERS = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerIntegerConversionError,
 )
-# The mesh in context: the user's own, or none; that of the program; one that the
-# function names with the same axes; none, for a function that names several.
-_CONTEXTS = ("user", "program", "function", "none")
 
 
 def _in_some_context(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
-    """A program traced in the first of `_CONTEXTS` that jax accepts."""
-    users, contexts = context_of(program.context), _CONTEXTS
-    notes, own = other_mesh_note(users, program.mesh), None
+    """A program traced in the first of these contexts that jax accepts.
+
+    The mesh in context is the user's own, or none; that of the program; one that the
+    function names with the same axes; none, for a function that names several.
+    """
+    users, own = context_of(program.context), None
+    contexts = ["user", "program", "function", "none"]
+    notes = other_mesh_note(users, program.mesh)
     if is_set(users):
-        contexts, own = contexts[1:], users_mesh(users)
+        contexts.remove("user")
+        own = users_mesh(users)
         if isinstance(mesh, AbstractMesh) and own is not None and not notes:
             mesh = own  # it knows the kind of device, too, which jax compares
     elif not program.arrays:
-        contexts, notes = contexts[1:], (str(Note("no array arguments")),)
+        contexts.remove("user")
+        notes = (str(Note("no array arguments")),)
     first: Exception | None = None  # what was raised in the user's own context
     named: AbstractMesh | None = None  # the mesh that the function names
     for context in contexts:
-        on, entered = mesh, mesh
-        if named is not None and context in ("function", "none"):
+        on, entered, listeners = mesh, mesh, []
+        if named is not None:
             on = named if isinstance(mesh, AbstractMesh) else mesh
             entered = NO_MESH if context == "none" else named
         around: Any = functools.partial(in_context, entered)
-        listeners = () if entered.abstract_mesh == own else (UnboundShardMaps(),)
         if context == "user":
             around = functools.partial(as_in, users, mesh, program.mesh)
-            listeners = ()
-        conflict = MeshConflict((mesh if named is None else named).abstract_mesh)
+        elif entered.abstract_mesh != own:
+            listeners.append(UnboundShardMaps())
+        conflict = MeshConflict((named or mesh).abstract_mesh)
         try:
             traced = _traced(program, on, around, conflict, notes, listeners)
             if context == "user" and _asks_when_lowered(traced):
@@ -181,19 +184,17 @@ def _in_some_context(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
         except _READS_NUMBERS:
             raise
         except Exception as error:
-            if context == "user" and not isinstance(error, ShardvizError):
+            refused = isinstance(error, ShardvizError)
+            if context == "user" and not refused:
                 # jax does not always say that it wants a mesh, as for what Explicit
                 # axes allow.
                 first = error
-            elif (
-                context in ("program", "function")
-                and isinstance(error, ValueError)
-                and conflict.named is not None
-            ):
-                if context == "program":
-                    refuse_other_axes(conflict, program.mesh)
-                    named = conflict.named
-            elif first is None or wants_mesh(first) or isinstance(error, ShardvizError):
+            elif context == "program" and conflict.is_in(error):
+                refuse_other_axes(conflict, program.mesh)
+                named = conflict.named
+            elif context == "function" and conflict.is_in(error):
+                pass
+            elif first is None or wants_mesh(first) or refused:
                 raise
             else:
                 raise first from None
@@ -208,18 +209,14 @@ def _in_some_context(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
 def _asks_when_lowered(traced: Traced) -> bool:
     """Whether jax asks for a mesh later: for Explicit axes and no argument in use."""
     jaxpr = traced.stage.jaxpr.jaxpr
-    explicit = [v for v in jaxpr.outvars if "Explicit" in str(_sharding(v))]
-    if not explicit:
+    shardings = [getattr(v.aval, "sharding", None) for v in jaxpr.outvars]
+    if "Explicit" not in str(shardings):
         return False
     used = {id(v) for v in jaxpr.outvars}
     for equation in reversed(jaxpr.eqns):
-        if equation.effects or any(id(v) in used for v in equation.outvars):
+        if equation.effects or not used.isdisjoint(map(id, equation.outvars)):
             used |= {id(v) for v in equation.invars}
-    return not any(id(v) in used for v in jaxpr.invars)
-
-
-def _sharding(variable: Any) -> Any:
-    return getattr(variable.aval, "sharding", None)
+    return used.isdisjoint(map(id, jaxpr.invars))
 
 
 def _traced(
@@ -318,17 +315,13 @@ def placed_spec(spec: Spec) -> Spec:
 
 
 def donated_leaves(program: Program) -> tuple[int, ...]:
-    """The positions, among the leaves, of arguments whose memory may be reused.
-
-    That of a `jax.Ref` always is: its last value takes the place of its first.
-    """
+    """The positions, among the leaves, of arguments whose memory may be reused."""
     donate = tuple(program.options.get("donate", ()))
-    refs = program.fn.refs if isinstance(program.fn, BoundCall) else ()
     if program.tree is not None and donate:
         sizes = [child.num_leaves for child in program.tree.children()]
         starts = [sum(sizes[:i]) for i in range(len(sizes))]
         donate = tuple(starts[a] + i for a in donate for i in range(sizes[a]))
-    return tuple(sorted({*donate, *refs})) if refs else donate
+    return donate
 
 
 def _flat(program: Program, results: Results) -> Callable[..., Any]:
