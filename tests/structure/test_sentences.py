@@ -46,7 +46,6 @@ STILL = {
     "core/backend/shardy/build_plan.py": 2,
     "core/backend/shardy/lowering.py": 3,
     "core/backend/shardy/pipeline.py": 4,
-    "core/backend/tracing/arguments.py": 4,
     "core/backend/tracing/named_meshes.py": 1,
     "core/format.py": 4,
     "core/hardware/topology.py": 2,

@@ -304,14 +304,10 @@ def _same_mesh(mesh: MeshSpec | None, leaf: Any, name: str) -> MeshSpec | None:
     if alike and not (own.concrete and mesh.concrete):
         # An abstract array, as eval_shape makes it, beside one that names devices.
         return own if own.concrete else mesh
-    also = ", with other devices or in another order"
-    if own.axis_types != mesh.axis_types:
-        also = ", with other axis types"
-    if own.shape != mesh.shape:
-        also = ""
     raise ProgramError(
-        f"{name} is on the mesh ({own}), the arrays before it on ({mesh}){also}. A"
-        " program has one mesh; put all of its arrays on it."
+        f"{name} is on the mesh ({own}), the arrays before it on ({mesh}). A program has"
+        " one mesh: axes and their types, and devices in one order. Put all of its"
+        " arrays on it."
     )
 
 
@@ -423,7 +419,7 @@ def spec_tree(specs: Any, mesh: MeshSpec | None) -> Any:
     def converted(leaf: Any) -> Spec | None:
         spec, kind = as_spec(leaf), foreign_memory(leaf)
         if mesh is not None:
-            check_mesh(leaf, mesh, "out_specs gives a sharding")
+            check_mesh(leaf, mesh, "out_specs")
         if spec is None or kind is None:
             return spec
         marks = spec.unconstrained, spec.unreduced, spec.reduced
@@ -439,7 +435,7 @@ def check_mesh(leaf: Any, mesh: MeshSpec, what: str) -> None:
     other = adopt_mesh(leaf.mesh)
     if list(other.shape.items()) != list(mesh.shape.items()):
         raise ProgramError(
-            f"{what} on the mesh ({other}), and the program is on ({mesh}). Give a"
+            f"{what} is on the mesh ({other}), and the program is on ({mesh}). Give a"
             " PartitionSpec, or a NamedSharding on the program's own mesh."
         )
 

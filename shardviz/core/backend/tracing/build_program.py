@@ -91,7 +91,7 @@ def build_program(
         if len(call.names) == 1 and not isinstance(specs, (tuple, list)):
             specs = (specs,)
         for i, leaf in enumerate(spec_leaves(specs, tree, "in_specs")):
-            check_mesh(leaf, mesh, f"in_specs gives {arrays[i].name} a sharding")
+            check_mesh(leaf, mesh, f"in_specs of {arrays[i].name}")
             placed[i] = with_spec(placed[i], leaf)
     differing = []  # what jax.jit was given otherwise
     if jit_mesh is not None and [*jit_mesh.shape.items()] != [*mesh.shape.items()]:
