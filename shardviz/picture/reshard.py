@@ -7,7 +7,7 @@ or of several are one row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,7 +30,6 @@ from shardviz.picture.picture import (
     Frame,
     Label,
     Picture,
-    Slot,
     make_tiles,
 )
 from shardviz.picture.tables import Bar, Table
@@ -95,79 +94,74 @@ def _table(folds: Sequence[Fold[ReshardRow]]) -> Table:
     return Table(HEADS, tuple(rows))
 
 
-@dataclass(frozen=True)
-class _Side:
+class _Side(NamedTuple):
     """The rows of a matrix, which are its columns, too.
 
     Attributes:
-        noun: what each is: `"device"` or `"host"`.
         short: the number of each, or of the first and the last.
+        names: what each is called: `device 3`, `hosts 0–1`.
         of: int64 [devices]: the row of each device.
+        single: whether each is one device.
     """
 
-    noun: str
     short: list[str]
+    names: list[str]
     of: np.ndarray
-
-    @property
-    def names(self) -> list[str]:
-        """What each is called: `device 3`, `hosts 0–1`."""
-        return [f"{self.noun}{'s' * ('–' in n)} {n}" for n in self.short]
+    single: bool
 
 
 def _side(reshard: Reshard) -> _Side:
-    ids, hosts = reshard.device_ids, reshard.host_ids
+    ids, hosts = reshard.device_ids, np.unique(reshard.hosts)
     noun, numbers, row = "device", ids, np.arange(len(ids))
     # Of many devices, a row is a host; of too many hosts, several.
     if len(ids) > MOST_SIDE and len(hosts) > 1:
         noun, numbers, row = "host", hosts, np.searchsorted(hosts, reshard.hosts)
     each = -(-len(numbers) // MOST_SIDE)
-    short = []
+    short, names = [], []
     for first in range(0, len(numbers), each):
         run = numbers[first : first + each]
-        name = str(run[0])
+        short.append(str(run[0]))
+        names.append(f"{noun} {run[0]}")
         if len(run) > 1:
-            name += f"–{run[-1]}"
-        short.append(name)
-    return _Side(noun, short, row // each)
+            short[-1] += f"–{run[-1]}"
+            names[-1] = f"{noun}s {short[-1]}"
+    return _Side(short, names, row // each, len(short) == len(ids))
 
 
 def _matrix(reshard: Reshard) -> Picture:
     side = _side(reshard)
-    single = len(reshard.device_ids) == (count := len(side.short))
+    names, count = side.names, len(side.names)
     source, target, amount = reshard.sends.T
     sums = np.zeros(count * count, np.int64)
     np.add.at(sums, side.of[source] * count + side.of[target], amount)
     shade, legend = _shades(sums)
-    # A tile finds its amount by number among the distinct ones: few words for many
-    # tiles.
-    amounts, number = np.unique(sums, return_inverse=True)
-    words, names = tuple(map(bytes_text, amounts.tolist())), tuple(side.names)
-    cell = _cell(count)
-    left = widest(names, 9.0) + 10
-    row, column = np.divmod(np.flatnonzero(sums), count)
-    said = Slot("amount", words=words)
-    pitch = cell + GAP
+    cell = 640.0 / count
+    if count <= 16:
+        cell = 44.0 if count <= 8 else 20.0
+    left, pitch = widest(names, 9.0) + 10, cell + GAP
+    used = np.flatnonzero(sums)
+    row, column = np.divmod(used, count)
+    hints, texts = [], []
+    for one, other, size in zip(
+        row.tolist(), column.tolist(), sums[used].tolist(), strict=True
+    ):
+        texts.append(bytes_text(size))
+        hints.append(f"{names[one]} to {names[other]}: {texts[-1]}")
+    if widest(texts, 8.0) + 6 > cell:
+        texts = [""] * len(texts)
     tiles = make_tiles(
         left + column * pitch,
         TOP + row * pitch,
         cell,
         cell,
-        shade[sums > 0],
-        reshard.device_ids[row] if single else NO_DEVICE,
-        text=(said,) if widest(words, 8.0) + 6 <= cell else (),
-        hint=(
-            Slot("row", words=names),
-            " to ",
-            Slot("column", words=names),
-            ": ",
-            said,
-        ),
-        columns={"row": row, "column": column, "amount": number.reshape(-1)[sums > 0]},
+        shade[used],
+        reshard.device_ids[row] if side.single else NO_DEVICE,
+        text=texts,
+        hint=hints,
         radius=2.0 if cell > 8 else 0.0,
     )
     note, width = wording.ROWS_SEND, count * pitch
-    if not single:
+    if not side.single:
         note = f"{note} {wording.WITHIN}"
     inside = page(
         tiles,
@@ -175,7 +169,7 @@ def _matrix(reshard: Reshard) -> Picture:
         legend=legend,
         size=(left + width, TOP + width),
         notes=[note],
-        frames=_host_frames(reshard, cell, left) if single else [],
+        frames=_host_frames(reshard, cell, left) if side.single else [],
         groups=len(legend) + 1,
         colormap="ramp",
         alt=note,
@@ -200,41 +194,36 @@ def _matrix(reshard: Reshard) -> Picture:
     )
 
 
-def _cell(count: int) -> float:
-    """The side of a square, in points, for so many rows."""
-    if count <= 8:
-        return 44.0
-    if count <= 16:
-        return 20.0
-    return 640.0 / count
-
-
 def _shades(sums: np.ndarray) -> tuple[np.ndarray, list[tuple[int, str]]]:
     """The shade of each amount, 0 for nothing, and what the others mean."""
     distinct = np.unique(sums[sums > 0])
-    if len(distinct) < MOST_SHADES:
-        words = map(bytes_text, distinct.tolist())
-        return np.searchsorted(distinct, sums, "right"), list(enumerate(words, 1))
-    ends = np.geomspace(distinct[0], distinct[-1], MOST_SHADES)[1:]
-    ends[-1] = distinct[-1]  # exactly, so that the largest amount has a shade
-    shade = np.where(sums > 0, np.searchsorted(ends, sums, "left") + 1, 0)
+    ends = distinct
+    if len(distinct) >= MOST_SHADES:
+        wanted = np.geomspace(distinct[0], distinct[-1], MOST_SHADES)[1:]
+        # The amounts that there are, next below.
+        at = np.searchsorted(distinct, wanted, "right") - 1
+        at[-1] = len(distinct) - 1
+        ends = np.unique(distinct[at])
     legend = []
-    for number, end in enumerate(ends, 1):
-        most = int(distinct[np.searchsorted(distinct, end, "right") - 1])
-        legend.append((number, f"up to {bytes_text(most)}"))
+    for number, end in enumerate(ends.tolist(), 1):
+        words = bytes_text(end)
+        if len(ends) < len(distinct):
+            words = f"up to {words}"
+        legend.append((number, words))
+    shade = np.where(sums > 0, np.searchsorted(ends, sums, "left") + 1, 0)
     return shade, legend
 
 
 def _names(side: _Side, cell: float, left: float) -> list[Label]:
     """The names of as many columns and rows as have space."""
     pitch, count, labels = cell + GAP, len(side.short), []
-    needed, names = widest(side.short, 8.0) + 6, side.names
+    needed = widest(side.short, 8.0) + 6
     for n in range(0, count, max(1, -int(-needed // pitch))):
         x = left + n * pitch + cell / 2
         labels.append(Label(x, 6, side.short[n], role="tick"))
     for n in range(0, count, max(1, -int(-11.0 // pitch))):
         y = TOP + n * pitch + cell / 2
-        labels.append(Label(left - 6, y, names[n], "end", "tick"))
+        labels.append(Label(left - 6, y, side.names[n], "end", "tick"))
     return labels
 
 
@@ -243,7 +232,7 @@ def _host_frames(reshard: Reshard, cell: float, left: float) -> list[Frame]:
     hosts = reshard.hosts
     runs = np.split(np.arange(len(hosts)), np.flatnonzero(np.diff(hosts)) + 1)
     frames, pitch = [], cell + GAP
-    if len(runs) == len(reshard.host_ids) > 1:
+    if len(runs) == len(np.unique(hosts)) > 1:
         for run in runs:
             first, long = run[0] * pitch - GAP, len(run) * pitch + GAP
             name = f"host {int(hosts[run[0]])}"

@@ -19,7 +19,7 @@ from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.transfer.reshard import AssumedHost, Reshard, reshard_layouts
+from shardviz.core.layout.transfer.reshard import Reshard, reshard_layouts
 
 SHAPE = (24, 48)
 GRIDS = [(1,), (2,), (4,), (8,), (2, 2), (4, 2), (2, 4), (2, 2, 2), (3, 2), (6,), (3,)]
@@ -112,7 +112,7 @@ def test_200_random_reshards_give_what_device_put_gives(eight_devices):
         # Of jax's own shardings it is the same as of ours.
         result = sv.reshard({"w": array}, None, last)
         near = moved(before, after)
-        np.testing.assert_array_equal(result.bytes_received, near.bytes_received)
+        np.testing.assert_array_equal(result.moves.sum(axis=0), near.moves.sum(axis=0))
         for moves in (result, near):  # of one host, and of two
             got = applied(moves, before, after, shards)
             assert sorted(got) == sorted(wanted)
@@ -134,13 +134,9 @@ def test_200_random_reshards_have_the_bytes_of_brute_force():
             within += 4 * int((missing & here).sum())
             between += 4 * int((missing & ~here).sum())
             at = result.device_ids.tolist().index(device)
-            assert result.bytes_received[at] == 4 * missing.sum()
+            assert result.moves[:, at].sum() == 4 * missing.sum()
         assert (result.bytes_within_hosts, result.bytes_between_hosts) == (within, between)
         assert result.bytes_moved == result.moves.sum() == result.rows[0].bytes_moved
-        assert result.host_moves.sum() == within + between
-        assert np.trace(result.host_moves) == within
-        np.testing.assert_array_equal(result.moves.sum(axis=1), result.bytes_sent)
-        np.testing.assert_array_equal(result.moves.sum(axis=0), result.bytes_received)
 
 
 def test_equally_near_holders_send_equally_often():
@@ -317,7 +313,7 @@ def test_a_mesh_alone_reads_the_shardings_and_names_of_the_arrays(eight_devices)
     }
     found = sv.reshard(tree, None, "data=2, model=2")
     assert specs(found) == {"w": "P('data', 'model') → P('data', 'model')", "step": "None → P()"}
-    assert found.bytes_received.tolist()[:4] == [36, 36, 68, 68]
+    assert found.moves.sum(axis=0).tolist()[:4] == [36, 36, 68, 68]
 
 
 def test_the_arguments_of_a_program():
@@ -325,24 +321,6 @@ def test_the_arguments_of_a_program():
     found = sv.reshard(program, None, (NARROW, RULES))
     assert specs(found) == {"x": "P('data', 'model') → P('data', 'model')"}
     assert found.bytes_moved > 0
-
-
-def test_states_of_optax_and_shardings_of_their_kind():
-    optax = pytest.importorskip("optax")
-    params = {"w": jax.ShapeDtypeStruct((8, 8), "float32")}
-    state = (params, jax.eval_shape(optax.adam(1e-3).init, params))
-
-    def shardings(mesh: Any) -> Any:
-        return jax.tree.map(lambda v: NamedSharding(mesh, P("x") if v.ndim else P()), state)
-
-    found = sv.reshard(state, *(shardings(jax_mesh("x", n)) for n in (8, 4)))
-    assert not found.left_behind
-    assert {row.path for row in found.rows} == {"0/w", "1/0/count", "1/0/mu/w", "1/0/nu/w"}
-    assert (
-        found.bytes_moved
-        == 3
-        * moved(*(lay_out((8, 8), Spec.parse("x"), make_mesh(x=n)) for n in (8, 4))).bytes_moved
-    )
 
 
 EXPLICIT = make_mesh("x=2", axis_types="Explicit")
@@ -370,28 +348,14 @@ def test_what_cannot_be_moved_is_left_behind_with_the_reason(name):
     assert path not in [row.path for row in found.rows]
 
 
-WRONG = {
-    "a number": 5,
-    "specs alone": {"w": P("x")},
-    "a wrong mesh": "x=0",
-    "a bad spec": ("x=2", "P(x"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_sides_that_cannot_be_read(name):
-    with pytest.raises(ShardvizError):
-        sv.reshard({"w": ((8,), None)}, ("x=2", "x"), WRONG[name])
-
-
 def test_hosts_of_two_meshes_agree_or_are_refused():
     two = make_mesh("x=4", processes=2)
     other = make_mesh("x=4", device_ids=[4, 5, 6, 7])
     same = sv.reshard({"w": ((8,), None)}, (two, "x"), ("x=4", ""))
-    assert (same.hosts.tolist(), same.notes) == ([0, 0, 1, 1], ())
+    assert (same.hosts.tolist(), same.assumed_hosts) == ([0, 0, 1, 1], ())
     assert (same.bytes_between_hosts, same.bytes_within_hosts) == (64, 32)
     unsaid = sv.reshard({"w": ((8,), None)}, (two, "x"), (other, "x"))
-    assert unsaid.notes == (AssumedHost((4, 5, 6, 7)),)
+    assert unsaid.assumed_hosts == (4, 5, 6, 7)
     with pytest.raises(LayoutError, match="Device 1 is of process 0 in one mesh and of 1 in"):
         sv.reshard({"w": ((8,), None)}, (two, "x"), (make_mesh("x=4", processes=4), "x"))
 
@@ -399,10 +363,10 @@ def test_hosts_of_two_meshes_agree_or_are_refused():
 def test_a_topology_says_hosts_and_the_least_time():
     found = sv.reshard({"w": ((1 << 20,), None)}, ("x=16", "x"), ("x=16", ""),
                        topology="tpu:v5e:4x4")  # fmt: skip
-    assert len(found.host_ids) == 4
+    assert len(set(found.hosts.tolist())) == 4
     assert found.link_seconds == {"ICI": found.seconds}
     # A chip has at most four links in, of 50 GB/s each.
-    assert found.seconds >= found.bytes_received.max() / (4 * 50e9)
+    assert found.seconds >= found.moves.sum(axis=0).max() / (4 * 50e9)
     slices = sv.topology("tpu:v5e:4x4*2").device_ids
     halves = [make_mesh("x=16", device_ids=some) for some in (slices[:16], slices[16:])]
     between = sv.reshard({"w": ((1 << 20,), None)}, (halves[0], "x"), (halves[1], "x"),
@@ -418,7 +382,6 @@ def test_many_devices_have_pairs_and_no_matrix():
     assert (len(found.sends), found.bytes_moved) == (8192, 8192 * 256)
     with pytest.raises(LayoutError):
         _ = found.moves
-    assert found.host_moves.tolist() == [[8192 * 256]]
 
 
 def test_single_devices_and_empty_arrays():

@@ -16,9 +16,8 @@ from shardviz.core.format import (
     seconds_text,
 )
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.transfer.reshard import AssumedHost, Reshard, ReshardRow
+from shardviz.core.layout.transfer.reshard import Reshard, ReshardRow
 
-MOST_LETTERS = 40  # of device ids in a sentence
 SHOWN, MOST_REASONS = 5, 10
 ROWS_SEND = "Rows send, columns receive."
 WITHIN = "Squares on the diagonal are sent within them."
@@ -78,7 +77,7 @@ def summary(reshard: Reshard) -> list[str]:
     """What is sent, by what, where to; a sentence or two per line."""
     lines = [f"{title(reshard)}."]
     if len(reshard.sends):
-        lines += [_hosts(reshard), _largest(folds(reshard)), _busiest(reshard)]
+        lines += [_hosts(reshard), _largest(folds(reshard))]
     if reshard.rows:
         lines.append(_memory(reshard))
     if reshard.link_seconds:
@@ -89,7 +88,9 @@ def summary(reshard: Reshard) -> list[str]:
         if reshard.seconds is not None:
             least = f"At least {seconds_text(reshard.seconds)}"
         lines.append(f"{least}: {joined(times)} ({reshard.rate_source}).")
-    return [*lines, *map(str, reshard.notes)]
+    if reshard.assumed_hosts:
+        lines.append(_assumed(reshard.assumed_hosts))
+    return lines
 
 
 def _memory(reshard: Reshard) -> str:
@@ -104,12 +105,12 @@ def _memory(reshard: Reshard) -> str:
 
 
 def _hosts(reshard: Reshard) -> str:
-    if len(reshard.host_ids) == 1:
+    count = len(np.unique(reshard.hosts))
+    if count == 1:
         return "All of it stays on one host."
     inside = bytes_text(reshard.bytes_within_hosts)
     between = bytes_text(reshard.bytes_between_hosts)
-    hosts = plural(len(reshard.host_ids), "host")
-    return f"{inside} within hosts, {between} between {hosts}."
+    return f"{inside} within hosts, {between} between {plural(count, 'host')}."
 
 
 def _largest(moving: Sequence[Fold[ReshardRow]]) -> str:
@@ -122,12 +123,6 @@ def _largest(moving: Sequence[Fold[ReshardRow]]) -> str:
         total[key] = sum(map(fold_bytes, members))
     most = max(total, key=total.__getitem__)
     before, after, kind = most
-    share = total[most] / sum(total.values())
-    part = f"{share:.0%} of it"
-    if share == 1:
-        part = "All of it"
-    elif share > 0.99:  # it would be rounded to 100 %
-        part = "Nearly all"
     arrays = alike[most][0].name
     if len(alike[most]) > 1:
         count = sum(len(one.items) for one in alike[most])
@@ -136,34 +131,10 @@ def _largest(moving: Sequence[Fold[ReshardRow]]) -> str:
     # The same spec over another mesh.
     if before == after:
         specs = f"by {before} on both sides"
-    return f"{part} is {arrays}, {specs}, {_KINDS[kind]}."
-
-
-def _busiest(reshard: Reshard) -> str:
-    """Which devices send and receive most."""
-    sent = _most(reshard, reshard.bytes_sent)
-    received = _most(reshard, reshard.bytes_received)
-    # Exchanges do: what a device gives, it gets back.
-    if sent == received:
-        return f"Sending and receiving most: {sent}."
-    return f"Sending most: {sent}. Receiving most: {received}."
-
-
-def _most(reshard: Reshard, amounts: np.ndarray) -> str:
-    """`devices 0–3, 2 MiB each, and others less`."""
-    ids = reshard.device_ids[amounts == amounts.max()]
-    others = ", and others less"
-    if len(ids) == np.count_nonzero(amounts):
-        others = ""
-    size = bytes_text(int(amounts.max()))
-    if len(ids) == 1:
-        return f"device {ids[0]}, {size}{others}"
-    text = f"devices {ids_text(ids)}"
-    if len(ids) == len(amounts):
-        text = "all devices"
-    elif len(text) > MOST_LETTERS:
-        text = plural(len(ids), "device")
-    return f"{text}, {size} each{others}"
+    share = f"{bytes_text(total[most])} of it"
+    if len(total) == 1:
+        share = "All of it"
+    return f"{share} is {arrays}, {specs}, {_KINDS[kind]}."
 
 
 def left_behind(reshard: Reshard) -> list[str]:
@@ -193,9 +164,9 @@ def short(reshard: Reshard) -> str:
     return words
 
 
-def assumed_host(fact: AssumedHost) -> str:
+def _assumed(device_ids: tuple[int, ...]) -> str:
     """Which devices are counted on host 0."""
-    ids = np.array(fact.device_ids)
+    ids = np.array(device_ids)
     devices = f"{plural(len(ids), 'device')} ({ids_text(ids, 60)})"
     return (
         f"{devices} of meshes with one host alone: counted on host 0. Otherwise give"
@@ -203,4 +174,4 @@ def assumed_host(fact: AssumedHost) -> str:
     )
 
 
-SENTENCES = {Reshard: short, AssumedHost: assumed_host}
+SENTENCES = {Reshard: short}

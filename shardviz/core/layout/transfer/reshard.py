@@ -25,20 +25,6 @@ MOST_DENSE = 4096  # devices of a matrix of moves
 _Arrays = list[tuple[ArraySpec, Layout, Layout]]  # from one layout to the other
 
 
-@dataclass(frozen=True)
-class AssumedHost(Fact):
-    """Devices whose process no mesh says: counted on host 0.
-
-    Attributes:
-        device_ids: theirs, ascending.
-
-    >>> AssumedHost((4, 5)).device_ids
-    (4, 5)
-    """
-
-    device_ids: tuple[int, ...]
-
-
 class ReshardRow(NamedTuple):
     """What one array of a reshard moves.
 
@@ -85,7 +71,8 @@ class Reshard(Displayed, Fact):
         link_seconds: for each kind of link the least seconds at its published rate;
             None where that is not published. Empty without a topology.
         rate_source: whose rates these are, or why there are none.
-        notes: what else to know.
+        assumed_hosts: the ids of devices whose process no mesh says, ascending: they
+            are counted on host 0.
 
     >>> from shardviz.core.layout.layout import lay_out
     >>> from shardviz.core.layout.mesh import make_mesh
@@ -107,7 +94,7 @@ class Reshard(Displayed, Fact):
     peak_bytes_donated: int
     link_seconds: Mapping[str, float | None] = field(default_factory=dict)
     rate_source: str = ""
-    notes: tuple[AssumedHost, ...] = ()
+    assumed_hosts: tuple[int, ...] = ()
 
     @cached_property
     def moves(self) -> np.ndarray:
@@ -118,25 +105,15 @@ class Reshard(Displayed, Fact):
         Raises:
             LayoutError: for more than MOST_DENSE devices.
         """
+        count = len(self.device_ids)
+        if count > MOST_DENSE:
+            raise LayoutError(
+                f"A matrix of {count:,} × {plural(count, 'device')} is not made; it is for"
+                f" at most {MOST_DENSE:,}. Take .sends, which lists the pairs that send."
+            )
         source, target, amount = self.sends.T
-        return _matrix(source, target, amount, len(self.device_ids), "device")
-
-    @cached_property
-    def host_ids(self) -> np.ndarray:
-        """int64 [hosts]: the processes that have a device here, ascending."""
-        return np.unique(self.hosts)
-
-    @cached_property
-    def host_moves(self) -> np.ndarray:
-        """int64 [hosts, hosts]: the bytes from each host (row) to each.
-
-        In the order of `host_ids`.
-
-        Raises:
-            LayoutError: for more than MOST_DENSE hosts.
-        """
-        source, target = np.searchsorted(self.host_ids, self.hosts)[self.sends[:, :2].T]
-        return _matrix(source, target, self.sends[:, 2], len(self.host_ids), "host")
+        flat = _summed_at(source * count + target, amount, count * count)
+        return flat.reshape(count, count)
 
     @property
     def bytes_moved(self) -> int:
@@ -153,16 +130,6 @@ class Reshard(Displayed, Fact):
         """What is sent from one host to another."""
         source, target, amount = self.sends.T
         return int(amount[self.hosts[source] != self.hosts[target]].sum())
-
-    @cached_property
-    def bytes_sent(self) -> np.ndarray:
-        """int64 [devices]: what each device sends."""
-        return _summed_at(self.sends[:, 0], self.sends[:, 2], len(self.device_ids))
-
-    @cached_property
-    def bytes_received(self) -> np.ndarray:
-        """int64 [devices]: what each device receives."""
-        return _summed_at(self.sends[:, 1], self.sends[:, 2], len(self.device_ids))
 
     @property
     def seconds(self) -> float | None:
@@ -183,18 +150,6 @@ def _summed_at(at: np.ndarray, amount: np.ndarray, count: int) -> np.ndarray:
     total = np.zeros(count, np.int64)
     np.add.at(total, at, amount)
     return total
-
-
-def _matrix(
-    source: np.ndarray, target: np.ndarray, amount: np.ndarray, count: int, noun: str
-) -> np.ndarray:
-    if count > MOST_DENSE:
-        raise LayoutError(
-            f"A matrix of {count:,} × {plural(count, noun)} is not made; it is for at most"
-            f" {MOST_DENSE:,}. Take .sends, which lists the pairs of devices that send."
-        )
-    flat = _summed_at(source * count + target, amount, count * count)
-    return flat.reshape(count, count)
 
 
 class _Exchange(NamedTuple):
@@ -268,9 +223,9 @@ def reshard_layouts(
     every = [mesh.device_ids.reshape(-1) for mesh in meshes.values()]
     ids = np.unique(np.concatenate([*every, np.zeros(0, np.int64)]))
     if processes is None:
-        hosts, notes = _hosts(ids, meshes.values())
+        hosts, assumed = _hosts(ids, meshes.values())
     else:
-        hosts, notes = processes(ids), ()
+        hosts, assumed = processes(ids), ()
     made: dict[object, _Exchange] = {}
     times: Counter[object] = Counter()
     rows, unchanged = [], []
@@ -290,7 +245,9 @@ def reshard_layouts(
     for array in (ids, hosts, sends, *memory[:2]):
         array.flags.writeable = False
     left_behind = MappingProxyType(left)
-    return Reshard(tuple(rows), left_behind, ids, hosts, sends, *memory, notes=notes)
+    return Reshard(
+        tuple(rows), left_behind, ids, hosts, sends, *memory, assumed_hosts=assumed
+    )
 
 
 def _key(layout: Layout) -> object:
@@ -347,8 +304,8 @@ def _memory(
 
 def _hosts(
     ids: np.ndarray, meshes: Iterable[MeshSpec]
-) -> tuple[np.ndarray, tuple[AssumedHost, ...]]:
-    """The process of each device, and a note where some are assumed."""
+) -> tuple[np.ndarray, tuple[int, ...]]:
+    """The process of each device, and the devices of which it is assumed."""
     hosts, known = np.zeros(len(ids), np.int64), np.zeros(len(ids), bool)
     for mesh in meshes:
         # A mesh of one host says nothing: nobody may have told it of its processes.
@@ -366,4 +323,4 @@ def _hosts(
         hosts[at], known[at] = own, True
     if not known.any() or known.all():
         return hosts, ()
-    return hosts, (AssumedHost(tuple(ids[~known].tolist())),)
+    return hosts, tuple(ids[~known].tolist())

@@ -1,4 +1,4 @@
-"""reshard_moves(), step_numbers(): what is sent between two layouts, in which steps.
+"""reshard_moves(): what is sent between two layouts of an array.
 
 What a device has already stays; the rest comes from the nearest device that has it: of
 the same host, or else of any other, and several that are equally near take turns. So
@@ -180,13 +180,6 @@ def _earlier_equal(keys: np.ndarray) -> np.ndarray:
     earlier = np.empty(len(keys), np.int64)
     earlier[order] = np.arange(len(keys)) - np.repeat(first, runs)
     return earlier
-
-
-def chunks_by_block(block: np.ndarray) -> dict[int, np.ndarray]:
-    """The chunks of each block, from int64 [chunks]."""
-    order = np.argsort(block, kind="stable")
-    numbers, first = np.unique(block[order], return_index=True)
-    return dict(zip(numbers.tolist(), np.split(order, first[1:]), strict=True))
 
 
 def step_numbers(source: np.ndarray, target: np.ndarray, count: int) -> np.ndarray:
