@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -126,10 +127,9 @@ class ChipGrid:
     def labels(self) -> list[Label]:
         """The names of slices, and of planes or hosts where they are wide enough."""
         labels, several = [], self.topology.slices > 1
-        word, planes = (
-            ("z" if self.torus.shape else "host"),
-            self.plane_corners.tolist(),
-        )
+        word, planes = "host", self.plane_corners.tolist()
+        if self.torus.shape:
+            word = "z"
         for number, (left, top) in enumerate(self.slice_corners.tolist()):
             if several:
                 labels.append(Label(left, top - 8, f"slice {number}", "start"))
@@ -226,6 +226,7 @@ def _side_by_side(
 MOST_IDLE = 20_000  # idle links beyond that are finer than a reader can see
 MOST_BESIDE = 1024  # chips: with more of them, idle links only hide those in use
 Lines = tuple[np.ndarray, ...]  # x0, y0, x1, y1, group, width
+Style = tuple[np.ndarray, np.ndarray]  # group, width
 
 
 def connection_edges(grid: ChipGrid, links: LinkUse | None) -> Edges:
@@ -236,11 +237,13 @@ def connection_edges(grid: ChipGrid, links: LinkUse | None) -> Edges:
         links: the bytes that a collective puts on each link; None for no collective.
     """
     torus = grid.torus
-    if not torus.shape:
-        parts = list(_cluster(grid, links))
+    if links is None:
+        links = LinkUse.unused(torus, np.full(torus.chips, NO_GROUP))
+    parts = []
+    if torus.shape:
+        parts += [*_torus(grid, links), *_between_slices(grid, links)]
     else:
-        parts = list(_torus(grid, links))
-        parts += _between_slices(grid, links)
+        parts += _cluster(grid, links)
     if not parts:
         return make_edges([], [], [], [])
     columns = [np.concatenate(values) for values in zip(*parts, strict=True)]
@@ -252,151 +255,103 @@ def connection_edges(grid: ChipGrid, links: LinkUse | None) -> Edges:
     return make_edges(*(c[order] for c in columns))
 
 
-def _line_style(
-    grid: ChipGrid, load: np.ndarray, owner: np.ndarray, most: float
-) -> Lines:
+def _line_style(grid: ChipGrid, load: np.ndarray, owner: np.ndarray) -> Style:
     """Group and width of each line, by the bytes on it."""
     group = np.where(load > 0, np.where(owner < 0, MANY_GROUPS, owner), NO_GROUP)
     thin, thick = max(0.5, grid.gap * 0.045), min(3.6, max(0.9, grid.gap * 0.32))
-    share = load / (most or 1.0)
+    share = load / (load.max(initial=0.0) or 1.0)
     return group, np.where(load > 0, thick * (0.45 + 0.55 * share), thin)
 
 
-def _torus(grid: ChipGrid, links: LinkUse | None) -> Iterable[Lines]:
-    torus = grid.torus
-    middle = grid.corners + np.array([[grid.cell[0] / 2], [grid.cell[1] / 2]])
-    most = 0.0
-    if links is not None:
-        most = float(links.ici.max(initial=0.0))
+def _torus(grid: ChipGrid, links: LinkUse) -> Iterable[Lines]:
+    torus, groups = grid.torus, links.chip_group
+    x, y = grid.corners + np.array([[grid.cell[0] / 2], [grid.cell[1] / 2]])
+    every = []
     for axis in range(len(torus.shape)):
         following = torus.next_chip(axis)
         here = np.flatnonzero(following >= 0)
         there = following[here]
-        if links is None:
-            load, owner = np.zeros(len(here)), np.full(len(here), NO_GROUP)
-        else:
-            load = np.maximum(links.ici[here, axis, 0], links.ici[there, axis, 1])
-            owner = links.owner[here, axis]
-        group, width = _line_style(grid, load, owner, most)
-        ends = middle[:, here], middle[:, there]
-        wraps = torus.coords[there, axis] < torus.coords[here, axis]
-        if axis < 2:
-            yield _straight(ends, group, width, ~wraps)
-            yield from _wraparound(grid, ends, group, width, wraps, axis)
-        else:
-            yield from _along_z(grid, ends, group, width)
+        owner = np.where(groups[here] == groups[there], groups[here], MANY_GROUPS)
+        every.append((here, there, links.load(axis)[here], owner))
+    # The widths of all axes are of one scale.
+    loads, owners = (np.concatenate([one[n] for one in every]) for n in (2, 3))
+    group, width = _line_style(grid, loads, owners)
+    first = 0
+    for axis, (here, there, _, _) in enumerate(every):
+        style = group[first : first + len(here)], width[first : first + len(here)]
+        first += len(here)
+        ends = ((x[here], y[here]), (x[there], y[there]))
+        around = torus.coords[there, axis] < torus.coords[here, axis]
+        if axis == 2:
+            yield from _along_z(grid, ends, style)
+            continue
+        straight = (x[here], y[here], x[there], y[there], *style)
+        yield tuple(column[~around] for column in straight)
+        # Around: a line out of the last chip of an axis and one into the first.
+        reach = grid.cell[axis] / 2 + grid.gap * 0.85
+        for (x0, y0), sign in zip(ends, (1.0, -1.0), strict=True):
+            x1, y1 = x0 + sign * reach * (axis == 0), y0 + sign * reach * (axis == 1)
+            yield tuple(column[around] for column in (x0, y0, x1, y1, *style))
 
 
-def _straight(
-    ends: tuple, group: np.ndarray, width: np.ndarray, some: np.ndarray
-) -> Lines:
-    (x0, y0), (x1, y1) = ends
-    return x0[some], y0[some], x1[some], y1[some], group[some], width[some]
-
-
-def _wraparound(
-    grid: ChipGrid,
-    ends: tuple,
-    group: np.ndarray,
-    width: np.ndarray,
-    some: np.ndarray,
-    axis: int,
-) -> Iterable[Lines]:
-    """Wraparound links: a line out of the last chip of an axis and one into the first."""
-    reach = grid.cell[axis] / 2 + grid.gap * 0.85
-    for (x, y), sign in zip(ends, (1.0, -1.0), strict=True):
-        out_x = x[some] + sign * reach * (axis == 0)
-        out_y = y[some] + sign * reach * (axis == 1)
-        yield x[some], y[some], out_x, out_y, group[some], width[some]
-
-
-def _along_z(
-    grid: ChipGrid, ends: tuple, group: np.ndarray, width: np.ndarray
-) -> Iterable[Lines]:
-    """Links along z: a slanted line up towards the next plane, and one down to the one
-    before.
-    """
+def _along_z(grid: ChipGrid, ends: Any, style: Style) -> Iterable[Lines]:
+    """A slanted line up towards the next plane, and one down to the one before."""
     across, down = grid.cell[0] / 2, grid.cell[1] / 2
     reach = grid.gap * 0.32  # less than half the gap, or it would join neighbours
     for (x, y), sign in zip(ends, (1.0, -1.0), strict=True):
         x0, y0 = x + sign * across * 0.8, y - sign * down * 0.8
         x1, y1 = x + sign * (across + reach), y - sign * (down + reach)
-        yield x0, y0, x1, y1, group, width
+        yield x0, y0, x1, y1, *style
 
 
-def _cluster(grid: ChipGrid, links: LinkUse | None) -> Iterable[Lines]:
+def _cluster(grid: ChipGrid, links: LinkUse) -> Iterable[Lines]:
     """GPUs: a line below each host for NVLink, and one on its left for the network."""
     torus, gpus = grid.torus, grid.plane[0]
     x, y = grid.corners
     middle, foot = x + grid.cell[0] / 2, y + grid.cell[1]
-    bus = foot + grid.gap * 0.5
-    nvlink = network = np.zeros(torus.chips)
-    owner = np.full(torus.chips, NO_GROUP)
-    if links is not None:
-        nvlink, network, owner = links.nvlink, links.network, links.chip_group
-    group, width = _line_style(grid, nvlink, owner, float(nvlink.max(initial=0.0)))
-    yield middle, foot, middle, bus, group, width
-    first = np.arange(0, torus.chips, gpus)
+    bus, first = foot + grid.gap * 0.5, np.arange(0, torus.chips, gpus)
+    yield middle, foot, middle, bus, *_line_style(grid, links.nvlink, links.chip_group)
     if gpus > 1:
-        host, load = _combined(nvlink, owner, gpus)
-        kind, wide = _line_style(grid, load, host, float(load.max(initial=0.0)))
         start, stop = middle[first], middle[first + gpus - 1]
-        yield start, bus[first], stop, bus[first], kind, wide
-    if len(first) > 1:
-        yield from _network_bus(grid, network, owner, gpus)
+        style = _line_style(grid, *_combined(links.nvlink, links.chip_group, gpus))
+        yield start, bus[first], stop, bus[first], *style
+    if len(first) == 1:
+        return
+    left, level = x[first] - grid.gap * 0.36 - 9.0, y[first] + grid.cell[1] / 2
+    group, width = _line_style(grid, *_combined(links.network, links.chip_group, gpus))
+    yield left, level, x[first], level, group, width
+    # The line that joins the hosts has the colour of a group only where that uses all.
+    kind = group[:1]
+    if (group != kind).any():
+        kind = np.array([MANY_GROUPS])
+    for x_of_bus in np.unique(left):
+        mine, at = level[left == x_of_bus], np.array([x_of_bus])
+        ends = at, mine.min(keepdims=True), at, mine.max(keepdims=True)
+        yield *ends, kind, width.max(keepdims=True)
 
 
 def _combined(
     load: np.ndarray, owner: np.ndarray, chips: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Per host, or slice, of so many chips: its group or MANY_GROUPS, and largest load."""
-    loads, owners = load.reshape(-1, chips), owner.reshape(-1, chips)
+    """Per host, or slice, of so many chips: largest load, its group or MANY_GROUPS."""
+    owners = owner.reshape(-1, chips)
     same = (owners == owners[:, :1]).all(axis=1)
-    return np.where(same, owners[:, 0], MANY_GROUPS), loads.max(axis=1)
+    most = load.reshape(-1, chips).max(axis=1)
+    return most, np.where(same, owners[:, 0], MANY_GROUPS)
 
 
-def _network_bus(
-    grid: ChipGrid, network: np.ndarray, owner: np.ndarray, gpus: int
-) -> Iterable[Lines]:
-    x, y = grid.corners
-    first = np.arange(0, len(x), gpus)
-    bus = x[first] - grid.gap * 0.36 - 9.0
-    level = y[first] + grid.cell[1] / 2
-    host, load = _combined(network, owner, gpus)
-    group, width = _line_style(grid, load, host, float(load.max(initial=0.0)))
-    yield bus, level, x[first], level, group, width
-    # The line that joins the hosts has the colour of a group only where that uses all.
-    kind = np.array([MANY_GROUPS])
-    if not load.any():
-        kind = np.array([NO_GROUP])
-    elif host[0] >= 0 and (host == host[0]).all():
-        kind = host[:1]
-    thick = np.array([width.max()])
-    for x_of_bus in np.unique(bus):
-        mine, x0 = level[bus == x_of_bus], np.array([x_of_bus])
-        yield x0, np.array([mine.min()]), x0, np.array([mine.max()]), kind, thick
-
-
-def _between_slices(grid: ChipGrid, links: LinkUse | None) -> list[Lines]:
+def _between_slices(grid: ChipGrid, links: LinkUse) -> Iterable[Lines]:
     """The data-center network: a line from each slice to the next one on the page."""
-    topology, torus = grid.topology, grid.torus
-    load, owner = np.zeros(torus.parts), np.full(torus.parts, NO_GROUP)
-    if links is not None:
-        each = torus.chips // torus.parts
-        owner, load = _combined(links.network, links.chip_group, each)
-    group, width = _line_style(grid, load, owner, float(load.max(initial=0.0)))
-    corners = grid.slice_corners
-    block = grid.block
-    lines = []
-    for one in range(topology.slices - 1):
+    each = grid.torus.chips // grid.torus.parts
+    group, width = _line_style(grid, *_combined(links.network, links.chip_group, each))
+    corners, (across, down) = grid.slice_corners, grid.block
+    for one in range(len(corners) - 1):
         (x0, y0), (x1, y1) = corners[one], corners[one + 1]
+        ends = x0 + across / 2, y0 + down, x1 + across / 2, y1
         if y0 == y1:
-            ends = x0 + block[0], y0 + block[1] / 2, x1, y0 + block[1] / 2
-        elif x0 == x1:
-            ends = x0 + block[0] / 2, y0 + block[1], x0 + block[0] / 2, y1
-        else:  # the first of a row is joined to the one above it
+            ends = x0 + across, y0 + down / 2, x1, y0 + down / 2
+        elif x0 != x1:  # the first of a row is joined to the one above it
             above = corners[: one + 1][corners[: one + 1, 0] == x1][-1]
-            ends = x1 + block[0] / 2, above[1] + block[1], x1 + block[0] / 2, y1
+            ends = x1 + across / 2, above[1] + down, x1 + across / 2, y1
         points = np.array(ends)[:, None]
-        lines.append((*points, group[one : one + 1], width[one : one + 1]))
-    return lines
+        yield *points, group[one : one + 1], width[one : one + 1]

@@ -142,7 +142,7 @@ def _by_axis(mesh: MeshSpec, colour: str | None) -> tuple[np.ndarray, int, str]:
 
 def _by_group(links: LinkUse, rows: np.ndarray) -> tuple[np.ndarray, int, str]:
     groups = np.maximum(links.chip_group[links.torus.chip_of[rows]], 0)
-    count = int(max(links.chip_group.max(), links.owner.max(initial=-1))) + 1
+    count = int(links.chip_group.max()) + 1
     return groups, max(1, count), "group"
 
 
@@ -171,14 +171,9 @@ def _tiles(
         second: the second line in a tile, where there is space for one.
     """
     topology, torus = grid.topology, grid.torus
-    chips, cores, each = (
-        torus.chip_of[rows],
-        topology.cores[rows],
-        topology.chip.devices,
-    )
-    gap = 0.0
-    if each > 1:
-        gap = min(2.0, grid.gap * 0.2)
+    chips, cores = torus.chip_of[rows], topology.cores[rows]
+    each = topology.chip.devices
+    gap = min(2.0, grid.gap * 0.2) * (each > 1)
     width = (grid.cell[0] - gap * (each - 1)) / each
     x, y = grid.corners[:, chips]
     # GPUs have no coordinates, only a number within their host.

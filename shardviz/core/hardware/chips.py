@@ -1,5 +1,4 @@
-"""Chips whose figures are published: TPUs of Google, GPUs of NVIDIA, each with its
-source.
+"""Chips whose figures are published: TPUs of Google, GPUs of NVIDIA; and the sources.
 
 Nothing here is measured or guessed: a figure that is not published is None. Rates are
 per chip and one way, in bytes or operations per second; the figures of a device (jax's
@@ -43,7 +42,7 @@ class Chip:
             several.
         hbm_bytes: memory of the chip, in bytes.
         hbm_bandwidth: bytes per second between memory and cores.
-        peak_bf16, peak_int8, peak_fp32: operations per second; dense, without sparsity.
+        peak_bf16, peak_int8: operations per second; dense, without sparsity.
         link_bandwidth: bytes per second, one way: of one ICI link of a TPU, of all the
             NVLinks of a GPU together.
         network_bandwidth: bytes per second, one way, of one chip's share of the
@@ -73,7 +72,6 @@ class Chip:
     hbm_bandwidth: float | None = None
     peak_bf16: float | None = None
     peak_int8: float | None = None
-    peak_fp32: float | None = None
     link_bandwidth: float | None = None
     network_bandwidth: float | None = None
     wrap: str = ""
@@ -187,13 +185,15 @@ _B200: Mapping[str, int | float | str] = {
 }
 
 
-def _cited(published: Mapping[str, tuple[Any, str]]) -> dict[str, Any]:
-    """The fields of a chip from its published figures, each a value and the key of its
-    source.
-    """
-    fields = {name: value for name, (value, _) in published.items()}
-    sources = {name: source for name, (_, source) in published.items()}
-    return {**fields, "cited": sources}
+def _chip(
+    platform: str, published: Mapping[str, tuple[Any, str]], *named: Any, **more: Any
+) -> Chip:
+    """A chip with its published figures, each a value and the key of its source."""
+    cited = {}
+    for field_name, (value, source) in published.items():
+        more[field_name], cited[field_name] = value, source
+    name, title, kinds = named
+    return Chip(name, platform, title, kinds=kinds, cited=cited, **more)
 
 
 def _gpu(
@@ -204,9 +204,8 @@ def _gpu(
     **published: tuple[Any, str],
 ) -> Chip:
     """A GPU of a host of eight, with the fields that XLA's compiler asks for."""
-    memory = (int(gpu["device_memory_size"]), "xla")
-    figures = _cited({"hbm_bytes": memory, **published})
-    return Chip(name, "gpu", title, kinds=kinds, host_shape=(8,), gpu=gpu, **figures)
+    published["hbm_bytes"] = int(gpu["device_memory_size"]), "xla"
+    return _chip("gpu", published, name, title, kinds, host_shape=(8,), gpu=gpu)
 
 
 def _tpu(
@@ -221,24 +220,13 @@ def _tpu(
     notes: tuple[str, ...] = (),
     **published: tuple[Any, str],
 ) -> Chip:
-    """A TPU; where the shape of the largest machine is published, so is its number of
-    chips.
-    """
+    """A TPU; the shape of the largest machine, where published, says its chips, too."""
     if "pod" in published:
         shape, source = published["pod"]
         published["pod_chips"] = math.prod(shape), source
-    return Chip(
-        name,
-        "tpu",
-        title,
-        kinds=kinds,
-        axes=axes,
-        wrap=wrap,
-        devices=devices,
-        config=config,
-        notes=notes,
-        **_cited(published),
-    )
+    more = {"axes": axes, "wrap": wrap, "devices": devices}
+    more |= {"config": config, "notes": notes}
+    return _chip("tpu", published, name, title, kinds, **more)
 
 
 _CHIPS = (
@@ -358,7 +346,6 @@ _CHIPS = (
         hbm_bandwidth=(2039e9, "nvidia-a100"),
         peak_bf16=(312e12, "nvidia-a100"),
         peak_int8=(624e12, "nvidia-a100"),
-        peak_fp32=(19.5e12, "nvidia-a100"),
         link_bandwidth=(300e9, "book-gpus"),
         # One adapter of 200 Gbit/s per GPU.
         network_bandwidth=(25e9, "nvidia-dgx-a100"),
@@ -371,7 +358,6 @@ _CHIPS = (
         hbm_bandwidth=(3350e9, "nvidia-h100"),
         peak_bf16=(989.4e12, "nvidia-h100"),
         peak_int8=(1978.9e12, "nvidia-h100"),
-        peak_fp32=(67e12, "nvidia-h100"),
         link_bandwidth=(450e9, "book-gpus"),
         # One adapter of 400 Gbit/s per GPU.
         network_bandwidth=(50e9, "book-gpus"),
@@ -384,7 +370,6 @@ _CHIPS = (
         hbm_bandwidth=(4800e9, "nvidia-h200"),
         peak_bf16=(989.4e12, "nvidia-h200"),
         peak_int8=(1978.9e12, "nvidia-h200"),
-        peak_fp32=(67e12, "nvidia-h200"),
         link_bandwidth=(450e9, "book-gpus"),
         network_bandwidth=(50e9, "book-gpus"),
     ),
@@ -396,7 +381,6 @@ _CHIPS = (
         hbm_bandwidth=(8000e9, "book-gpus"),
         peak_bf16=(2250e12, "nvidia-b200"),
         peak_int8=(4500e12, "nvidia-b200"),
-        peak_fp32=(80e12, "nvidia-b200"),
         link_bandwidth=(900e9, "book-gpus"),
         network_bandwidth=(50e9, "book-gpus"),
     ),

@@ -1,8 +1,4 @@
-"""route(): the links that a collective uses, and the share of its bytes that each
-carries.
-
-`Torus` holds the chips of a described topology as a grid with links, and the routes
-through it.
+"""route(): the links that a collective uses, and the share of its bytes on each.
 
 The model, for a collective about B bytes on each device and a group of n; a share is a
 part of B:
@@ -35,15 +31,23 @@ from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.mesh import MeshSpec
 
 MOST_PAIRS = 1 << 20  # pairs in memory at once
-UNUSED, SHARED = -1, -2
+_ROUNDS = {
+    "all-gather": 1,
+    "reduce-scatter": 1,
+    "collective-broadcast": 1,
+    "all-reduce": 2,
+}
+KINDS = (*_ROUNDS, "all-to-all", "collective-permute")
 
 
 @dataclass(frozen=True, eq=False)
 class Torus:
-    """Chips, counted x fastest, slice after slice, with a link to the next one along
-    each axis.
+    """The chips of a topology, slice after slice, x fastest, each linked to the next.
 
     A cluster of GPUs has chips and no such links: its hosts are joined by switches.
+
+    Attributes:
+        topology: the described slice or cluster.
 
     >>> torus = Torus(Topology.parse("tpu:v5e:16x16"))
     >>> torus.chips, torus.next_chip(0).tolist()[15]
@@ -54,17 +58,13 @@ class Torus:
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """Chips along each axis of a slice."""
-        if not self.topology.chip.axes:
-            return ()
-        return self.topology.shape
+        """Chips along each axis of a slice; () for GPUs."""
+        return self.topology.shape if self.topology.chip.axes else ()
 
     @property
     def wraps(self) -> tuple[bool, ...]:
         """Which axes close to a ring."""
-        if not self.shape:
-            return ()
-        return self.topology.wraps
+        return self.topology.wraps[: len(self.shape)]
 
     @property
     def chips(self) -> int:
@@ -74,29 +74,25 @@ class Torus:
     @cached_property
     def coords(self) -> np.ndarray:
         """int64 [chips, axes]: the coordinates of each chip in its slice."""
-        if not self.shape:
-            return np.zeros((self.chips, 0), np.int64)
-        inside = np.arange(self.chips) % math.prod(self.shape)
-        # numpy counts the last axis fastest, a slice its first.
-        coords = np.unravel_index(inside, self.shape[::-1])
-        return np.stack(coords[::-1], axis=1).astype(np.int64)
-
-    @cached_property
-    def slice_of(self) -> np.ndarray:
-        """int64 [chips]: the slice of each chip, or the host of each GPU."""
-        per_part = self.chips // self.parts
-        return np.arange(self.chips) // per_part
+        coords, rest = [], np.arange(self.chips)
+        for size in self.shape:
+            rest, at = np.divmod(rest, size)
+            coords.append(at)
+        return np.array(coords, np.int64).reshape(len(self.shape), self.chips).T
 
     @property
     def parts(self) -> int:
         """How many slices, or hosts of GPUs: only the network joins them."""
-        if not self.shape:
-            return self.topology.hosts
-        return self.topology.slices
+        return self.topology.slices if self.shape else self.topology.hosts
+
+    @cached_property
+    def slice_of(self) -> np.ndarray:
+        """int64 [chips]: the slice of each chip, or the host of each GPU."""
+        return np.arange(self.chips) // (self.chips // self.parts)
 
     @cached_property
     def chip_of(self) -> np.ndarray:
-        """int64 [devices]: the chip of each device, in the topology's order of devices."""
+        """int64 [devices]: the chip of each device, in the topology's order."""
         if not self.shape:
             return np.arange(self.chips)
         chips = self.topology.slice_indices
@@ -106,21 +102,10 @@ class Torus:
 
     def next_chip(self, axis: int) -> np.ndarray:
         """int64 [chips]: the next chip along an axis; -1 where there is no link to one."""
-        size = self.shape[axis]
-        step = math.prod(self.shape[:axis])
-        at = self.coords[:, axis]
-        last = at == size - 1
+        size, step = self.shape[axis], math.prod(self.shape[:axis])
+        last = self.coords[:, axis] == size - 1
         following = np.arange(self.chips) + np.where(last, (1 - size) * step, step)
         return np.where(last & (not self.wraps[axis]), -1, following)
-
-
-_ROUNDS = {
-    "all-gather": 1,
-    "reduce-scatter": 1,
-    "collective-broadcast": 1,
-    "all-reduce": 2,
-}
-KINDS = (*_ROUNDS, "all-to-all", "collective-permute")
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,8 +118,6 @@ class LinkUse:
             on the one to the chip before.
         nvlink: float64 [chips]: what each GPU sends inside its host.
         network: float64 [chips]: what each chip sends to other slices or hosts.
-        owner: int64 [chips, axes]: the group that uses the link to the next chip,
-            either way; -1 where none does, -2 where several do.
         chip_group: int64 [chips]: the group of each chip; -1 for none, -2 for several.
 
     >>> links = route(Topology.parse("tpu:v5e:4x4"), [range(4)], "all-gather")
@@ -146,17 +129,29 @@ class LinkUse:
     ici: np.ndarray
     nvlink: np.ndarray
     network: np.ndarray
-    owner: np.ndarray
     chip_group: np.ndarray
+
+    @staticmethod
+    def unused(torus: Torus, chip_group: np.ndarray) -> LinkUse:
+        """Links that carry nothing yet."""
+        nothing = np.zeros((2, torus.chips))
+        ici = np.zeros((torus.chips, len(torus.shape), 2))
+        return LinkUse(torus, ici, *nothing, chip_group)
+
+    def load(self, axis: int) -> np.ndarray:
+        """float64 [chips]: the larger load, of both ways, of each link to the next."""
+        following = self.torus.next_chip(axis)
+        load = np.maximum(self.ici[:, axis, 0], self.ici[following, axis, 1])
+        return np.where(following < 0, 0.0, load)
 
     @property
     def used(self) -> int:
         """How many links between chips carry something, either way."""
-        return int((self.owner != -1).sum())
+        axes = range(len(self.torus.shape))
+        return sum(int(np.count_nonzero(self.load(axis))) for axis in axes)
 
     def times(self, size: float) -> dict[str, float | None]:
-        """The least seconds that each kind of link takes for `size` bytes on each
-        device.
+        """The least seconds of each kind of link for `size` bytes on each device.
 
         Only kinds that carry something; None where the rate is not published.
 
@@ -178,9 +173,7 @@ class LinkUse:
         return times
 
     def seconds(self, size: float) -> float | None:
-        """The least seconds for `size` bytes on each device; None where a rate is not
-        published.
-        """
+        """The least seconds for `size` bytes; None where a rate is not published."""
         longest = 0.0
         for seconds in self.times(size).values():
             if seconds is None:
@@ -209,38 +202,36 @@ def route(topology: Topology, groups: Any, kind: str) -> LinkUse:
         raise TargetError(
             f"No routes are known for {shown(kind)}; they are for {listed(KINDS)}."
         )
-    traffic = _Traffic(Torus(topology))
-    torus = traffic.torus
-    rows, group = _flat(groups, topology)
-    if kind == "collective-permute":
-        group = np.zeros_like(group)  # its pairs are not groups of their own
-        pairs = torus.chip_of[rows].reshape(-1, 2)
-        traffic.send(pairs, np.ones(len(pairs)))
-    else:
-        for part in _parts(torus, rows, group):
-            _add_part(traffic, part, kind)
-    return traffic.use(_only(torus.chip_of[rows], group, torus.chips))
-
-
-def _flat(groups: Any, topology: Topology) -> tuple[np.ndarray, np.ndarray]:
-    """The members of all groups, and the number of the group of each."""
-    arrays = [np.asarray(g, np.int64).reshape(-1) for g in groups]
+    torus = Torus(topology)
+    arrays = [np.asarray(group, np.int64).reshape(-1) for group in groups]
     rows = np.concatenate([*arrays, np.zeros(0, np.int64)])
+    group = np.repeat(np.arange(len(arrays)), [len(array) for array in arrays])
     strange = rows[(rows < 0) | (rows >= topology.devices)]
     if len(strange):
         raise TargetError(
             f"{topology} has {plural(topology.devices, 'device')}, numbered from 0; a group"
             f" names {strange.max()}."
         )
-    return rows, np.repeat(np.arange(len(arrays)), [len(a) for a in arrays])
+    chips = torus.chip_of[rows]
+    if kind == "collective-permute":
+        links = LinkUse.unused(torus, _only(chips, np.zeros_like(group), torus.chips))
+        _send(links, chips.reshape(-1, 2), np.ones(len(rows) // 2))
+        return links
+    links = LinkUse.unused(torus, _only(chips, group, torus.chips))
+    for part in _parts(torus, chips, group):
+        if kind in _ROUNDS:
+            _add_rounds(links, part, _ROUNDS[kind])
+        else:
+            _add_exchange(links, part)
+    return links
 
 
 def _only(at: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
-    """int64 [count]: the one group at each place; UNUSED for none, SHARED for several."""
+    """int64 [count]: the one group at each place; -1 for none, -2 for several."""
     first, last = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
     np.minimum.at(first, at, group)
     np.maximum.at(last, at, group)
-    return np.where(last < 0, UNUSED, np.where(first == last, last, SHARED))
+    return np.where(last < 0, -1, np.where(first == last, last, -2))
 
 
 # --- what groups send -----------------------------------------------------------------
@@ -253,20 +244,17 @@ class _Part:
     Attributes:
         chips: int64 [parts, chips]: each chip once.
         members: int64 [parts, devices]: the chip of each member.
-        group: int64 [parts].
         size: int64 [parts]: members of the full group.
         spans: int64 [parts]: slices or hosts of the full group.
     """
 
     chips: np.ndarray
     members: np.ndarray
-    group: np.ndarray
     size: np.ndarray
     spans: np.ndarray
 
 
-def _parts(torus: Torus, rows: np.ndarray, group: np.ndarray) -> Iterator[_Part]:
-    every = torus.chip_of[rows]
+def _parts(torus: Torus, every: np.ndarray, group: np.ndarray) -> Iterator[_Part]:
     where = group * torus.parts + torus.slice_of[every]
     # Devices of one chip need no link between them: each chip counts once, where it
     # comes first.
@@ -279,7 +267,7 @@ def _parts(torus: Torus, rows: np.ndarray, group: np.ndarray) -> Iterator[_Part]
         some = np.flatnonzero((counts == count) & (devices == held))
         chips = every[first][chip_at(some, count)]
         members = every[member_at(some, held)]
-        yield _Part(chips, members, owner[some], size[owner[some]], spans[owner[some]])
+        yield _Part(chips, members, size[owner[some]], spans[owner[some]])
 
 
 def _stretches(where: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
@@ -294,146 +282,165 @@ def _stretches(where: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
     return keys, counts, entries
 
 
-def _add_part(traffic: _Traffic, part: _Part, kind: str) -> None:
-    count, devices = part.chips.shape[1], part.members.shape[1]
-    if kind in _ROUNDS:
-        rounds = _ROUNDS[kind]
-        sent = rounds * (part.spans - 1) / part.spans / count
-        np.add.at(traffic.network, part.chips, sent[:, None])
-        if not traffic.torus.shape:
-            np.add.at(traffic.nvlink, part.chips, rounds * (count - 1) / count)
-        elif count > 1:
-            _add_rings(traffic, part.chips, part.group, rounds * (count - 1) / count)
-        return
-    outside = (part.size - devices) / part.size
-    np.add.at(traffic.network, part.members, outside[:, None])
-    if not traffic.torus.shape:
-        np.add.at(traffic.nvlink, part.members, ((devices - 1) / part.size)[:, None])
-    elif devices % count:
-        # Chips have unequal numbers of members: each pair by itself.
-        _add_pairs(traffic, part.members, part.group, 1 / part.size)
-    elif count > 1:
-        share = (devices / count) ** 2 / part.size
-        _add_exchange(traffic, part.chips, part.group, share)
-
-
-def _add_rings(
-    traffic: _Traffic, chips: np.ndarray, group: np.ndarray, share: float
-) -> None:
-    """What groups of equal size send around rings.
+def _add_rounds(links: LinkUse, part: _Part, rounds: int) -> None:
+    """What groups send around rings.
 
     A group that fills a rectangular block of the torus, evenly spaced or not, uses
     rings along all its axes at once; an axis that closes to a ring carries twice what
     an open one does. Any other group is one ring in its own order.
-
-    Args:
-        chips: int64 [groups, members], each row without repeats.
-        group: int64 [groups], the number of each.
-        share: what each chip sends.
     """
-    torus = traffic.torus
-    for rows, sizes in _blocks(torus, chips):
+    torus, count = links.torus, part.chips.shape[1]
+    sent = rounds * (part.spans - 1) / part.spans / count
+    np.add.at(links.network, part.chips, sent[:, None])
+    share = rounds * (count - 1) / count
+    if not torus.shape:
+        np.add.at(links.nvlink, part.chips, share)
+        return
+    for chips, sizes in _blocks(torus, part.chips):
         if sizes is None:
-            _add_ring(traffic, chips[rows], group[rows], np.full(len(rows), share))
+            _add_ring(links, chips, np.full(len(chips), share))
             continue
-        grid = np.sort(chips[rows], axis=1).reshape(len(rows), *reversed(sizes))
-        capacities = [_capacity(torus, grid, a, sizes) for a in range(len(sizes))]
+        capacities = []
+        for axis in range(len(sizes)):
+            capacities.append(_capacity(torus, chips, sizes, axis))
         weights = np.stack(capacities, axis=1)
-        weights = weights / weights.sum(axis=1, keepdims=True)
         for axis, size in enumerate(sizes):
             if size > 1:
-                lines = _lines(grid, axis)
-                repeat = len(lines) // len(rows)
-                part = np.repeat(share * weights[:, axis], repeat)
-                _add_ring(traffic, lines, np.repeat(group[rows], repeat), part)
+                lines = _lines(chips, sizes, axis)
+                part_of = share * weights[:, axis] / weights.sum(axis=1)
+                _add_ring(links, lines, np.repeat(part_of, len(lines) // len(chips)))
 
 
-def _add_exchange(
-    traffic: _Traffic, chips: np.ndarray, group: np.ndarray, share: np.ndarray
-) -> None:
-    """What groups of equal size send from every member to every other.
+def _add_exchange(links: LinkUse, part: _Part) -> None:
+    """What groups send from every member to every other.
 
     Routed axis by axis, a group that fills a block loads the lines along each axis
     alike, so its pairs are counted one line at a time: 4,096 chips take thousands of
     sends instead of millions.
-
-    Args:
-        chips: int64 [groups, members], each row without repeats.
-        group: int64 [groups], the number of each.
-        share: float64 [groups]: what one chip sends to another.
     """
-    count = chips.shape[1]
-    for rows, sizes in _blocks(traffic.torus, chips):
-        if sizes is None:
-            _add_pairs(traffic, chips[rows], group[rows], share[rows])
-            continue
-        grid = np.sort(chips[rows], axis=1).reshape(len(rows), *reversed(sizes))
-        for axis, size in enumerate(sizes):
-            if size > 1:
-                lines = _lines(grid, axis)
-                repeat = len(lines) // len(rows)
-                owner = np.repeat(group[rows], repeat)
-                each = np.repeat(share[rows] * count / size, repeat)
-                _add_pairs(traffic, lines, owner, each)
+    count, devices = part.chips.shape[1], part.members.shape[1]
+    outside = (part.size - devices) / part.size
+    np.add.at(links.network, part.members, outside[:, None])
+    if not links.torus.shape:
+        np.add.at(links.nvlink, part.members, ((devices - 1) / part.size)[:, None])
+        return
+    if devices % count:
+        # Chips have unequal numbers of members: each pair by itself.
+        _add_pairs(links, part.members, 1 / part.size)
+        return
+    for size in np.unique(part.size):
+        # What one chip sends to another.
+        share = (devices / count) ** 2 / size
+        for chips, sizes in _blocks(links.torus, part.chips[part.size == size]):
+            if sizes is None:
+                _add_pairs(links, chips, np.full(len(chips), share))
+                continue
+            for axis, long in enumerate(sizes):
+                if long > 1:
+                    lines = _lines(chips, sizes, axis)
+                    _add_pairs(links, lines, np.full(len(lines), share * count / long))
 
 
 def _blocks(
     torus: Torus, chips: np.ndarray
-) -> Iterator[tuple[np.ndarray, tuple | None]]:
-    """Rows of like shape, and the sizes of the block that each fills; None for no block."""
+) -> Iterator[tuple[np.ndarray, tuple[int, ...] | None]]:
+    """Groups of like shape, and the sizes of the block that each fills, or None."""
     # [groups, members, axes], each axis sorted by itself
     coords = np.sort(torus.coords[chips], axis=1)
     sizes = (np.diff(coords, axis=1) != 0).sum(axis=1) + 1
     sizes[sizes.prod(axis=1) != chips.shape[1]] = 0
-    # A block is in one slice; chips of several slices share coordinates.
-    sizes[(torus.slice_of[chips] != torus.slice_of[chips[:, :1]]).any(axis=1)] = 0
     for shape in np.unique(sizes, axis=0):
-        rows = np.flatnonzero((sizes == shape).all(axis=1))
+        some = chips[(sizes == shape).all(axis=1)]
         if shape.all():
-            yield rows, tuple(shape.tolist())
+            yield np.sort(some, axis=1), tuple(shape.tolist())
         else:
-            yield rows, None
+            yield some, None
 
 
-def _lines(grid: np.ndarray, axis: int) -> np.ndarray:
-    """int64 [lines, size]: the chips of a block along one axis; chips count x fastest."""
-    size = grid.shape[-1 - axis]
-    return np.moveaxis(grid, grid.ndim - 1 - axis, -1).reshape(-1, size)
+def _lines(chips: np.ndarray, sizes: tuple[int, ...], axis: int) -> np.ndarray:
+    """int64 [lines, size]: the chips of blocks along one axis; chips count x fastest."""
+    grid = chips.reshape(len(chips), *reversed(sizes))
+    return np.moveaxis(grid, grid.ndim - 1 - axis, -1).reshape(-1, sizes[axis])
 
 
 def _capacity(
-    torus: Torus, grid: np.ndarray, axis: int, sizes: tuple[int, ...]
+    torus: Torus, chips: np.ndarray, sizes: tuple[int, ...], axis: int
 ) -> np.ndarray:
     """float64 [groups]: 2 where an axis closes to a ring, 1 where open, 0 where flat."""
-    if sizes[axis] == 1:
-        return np.zeros(len(grid))
-    first = _lines(grid, axis).reshape(len(grid), -1, sizes[axis])[:, 0]
-    coords = torus.coords[first][..., axis]
-    even = (np.diff(coords, axis=1) * sizes[axis] == torus.shape[axis]).all(axis=1)
+    size = sizes[axis]
+    if size == 1:
+        return np.zeros(len(chips))
+    # All lines of a block are alike, so that its first one speaks for it.
+    first = _lines(chips, sizes, axis).reshape(len(chips), -1, size)[:, 0]
+    along = np.diff(torus.coords[first][..., axis], axis=1)
+    even = (along * size == torus.shape[axis]).all(axis=1)
     return np.where(even & torus.wraps[axis], 2.0, 1.0)
 
 
-def _add_ring(
-    traffic: _Traffic, lines: np.ndarray, group: np.ndarray, share: np.ndarray
-) -> None:
+def _add_ring(links: LinkUse, lines: np.ndarray, share: np.ndarray) -> None:
     """Each member to the next and to the one before, half of the share each."""
     here, there = lines.reshape(-1), np.roll(lines, -1, axis=1).reshape(-1)
-    half, owner = (np.repeat(v, lines.shape[1]) for v in (share / 2, group))
-    traffic.add(here, there, half, owner)
-    traffic.add(there, here, half, owner)
+    half = np.repeat(share / 2, lines.shape[1])
+    _add(links, here, there, half)
+    _add(links, there, here, half)
 
 
-def _add_pairs(
-    traffic: _Traffic, lines: np.ndarray, group: np.ndarray, share: np.ndarray
-) -> None:
+def _add_pairs(links: LinkUse, lines: np.ndarray, share: np.ndarray) -> None:
     """Every member of a row to every other, some rows at a time."""
     source, target = np.nonzero(~np.eye(lines.shape[1], dtype=bool))
     step = max(1, MOST_PAIRS // max(1, len(source)))
     for first in range(0, len(lines), step):
-        some = slice(first, first + step)
-        here, there = lines[some][:, source], lines[some][:, target]
-        each, owner = (np.repeat(v[some], len(source)) for v in (share, group))
-        traffic.add(here.reshape(-1), there.reshape(-1), each, owner)
+        some = lines[first : first + step]
+        each = np.repeat(share[first : first + step], len(source))
+        _add(links, some[:, source].reshape(-1), some[:, target].reshape(-1), each)
+
+
+def _send(links: LinkUse, pairs: np.ndarray, share: np.ndarray) -> None:
+    """Chips to others: inside a slice or host over its links, else by the network."""
+    source, target = pairs.T
+    torus = links.torus
+    inside = torus.slice_of[source] == torus.slice_of[target]
+    np.add.at(links.network, source[~inside], share[~inside])
+    moves = inside & (source != target)
+    if torus.shape:
+        _add(links, source[moves], target[moves], share[moves])
+    else:
+        np.add.at(links.nvlink, source[moves], share[moves])
+
+
+def _add(
+    links: LinkUse, source: np.ndarray, target: np.ndarray, share: np.ndarray
+) -> None:
+    """Routes sends along x first, then y, then z, the shorter way around.
+
+    Where both ways around are equally long, half goes each way.
+    """
+    here, torus = source, links.torus
+    for axis, size in enumerate(torus.shape):
+        step = torus.coords[target, axis] - torus.coords[here, axis]
+        onward, back = step % size, -step % size
+        if not torus.wraps[axis]:
+            # The way around is longer than any.
+            onward = np.where(step < 0, size, onward)
+            back = np.where(step > 0, size, back)
+        tie = np.where(onward == back, 0.5, 1.0) * share
+        following = torus.next_chip(axis)
+        linked = np.flatnonzero(following >= 0)
+        before = np.full(torus.chips, -1)
+        before[following[linked]] = linked
+        ways = (
+            (following, np.where(onward <= back, onward, 0)),
+            (before, np.where(back <= onward, back, 0)),
+        )
+        for way, (neighbour, hops) in enumerate(ways):
+            moving = np.flatnonzero(hops)
+            at, load = here[moving], links.ici[:, axis, way]
+            while len(moving):
+                load += np.bincount(at, tie[moving], torus.chips)
+                hops[moving] -= 1
+                left = hops[moving] > 0
+                at, moving = neighbour[at[left]], moving[left]
+        here = here + step * math.prod(torus.shape[:axis])
 
 
 def least_send_seconds(
@@ -449,9 +456,13 @@ def least_send_seconds(
     >>> least_send_seconds(Topology.parse("tpu:v5e:4x4"), np.array([[0, 1, 50_000_000]]))
     {'ICI': 0.001}
     """
-    traffic = _Traffic(Torus(topology))
-    traffic.send(traffic.torus.chip_of[sends[:, :2]], sends[:, 2].astype(float))
-    return traffic.use(np.zeros(traffic.torus.chips, np.int64)).times(1.0)
+    torus = Torus(topology)
+    links = LinkUse.unused(torus, np.full(torus.chips, -1))
+    _send(links, torus.chip_of[sends[:, :2]], sends[:, 2].astype(float))
+    return links.times(1.0)
+
+
+# --- devices of a mesh ----------------------------------------------------------------
 
 
 def device_rows(mesh: MeshSpec, topology: Topology) -> np.ndarray:
@@ -477,15 +488,14 @@ def device_rows(mesh: MeshSpec, topology: Topology) -> np.ndarray:
     if mesh.size == topology.devices and mesh.ids_are_positions:
         return order
     raise TargetError(
-        f"The mesh {mesh} has {plural(mesh.size, 'device')} that are not those of {topology}, which"
-        f" has {topology.devices:,}. Take a mesh of {topology.devices:,} devices, or a topology"
-        f" of {mesh.size:,}."
+        f"The mesh {mesh} has {plural(mesh.size, 'device')} that are not those of"
+        f" {topology}, which has {topology.devices:,}. Take a mesh of"
+        f" {topology.devices:,} devices, or a topology of {mesh.size:,}."
     )
 
 
 def groups_over(mesh: MeshSpec, axes: Sequence[str]) -> np.ndarray:
-    """int64 [groups, members]: the positions in a mesh that differ along some axes
-    only.
+    """int64 [groups, members]: the positions in a mesh that differ along some axes.
 
     Raises:
         MeshError: for an axis that the mesh lacks.
@@ -499,92 +509,5 @@ def groups_over(mesh: MeshSpec, axes: Sequence[str]) -> np.ndarray:
     inner = [mesh.positions[a] for a in axes]
     outer = [i for i in range(len(mesh.axis_names)) if i not in inner]
     flat = np.arange(mesh.size).reshape(mesh.axis_sizes).transpose(*outer, *inner)
-    members = int(np.prod([mesh.shape[a] for a in axes], dtype=np.int64))
+    members = math.prod(mesh.shape[axis] for axis in axes)
     return flat.reshape(-1, members)
-
-
-class _Traffic:
-    """What the links of a torus carry, added up send by send; as of a LinkUse."""
-
-    def __init__(self, torus: Torus):
-        self.torus = torus
-        axes = len(torus.shape)
-        self.ici = np.zeros((torus.chips, axes, 2))
-        self.nvlink, self.network = np.zeros(torus.chips), np.zeros(torus.chips)
-        self._first = np.full((torus.chips, axes), np.iinfo(np.int64).max)
-        self._last = np.full((torus.chips, axes), -1)
-
-    def use(self, chip_group: np.ndarray) -> LinkUse:
-        """What was added up."""
-        owner = np.where(self._first == self._last, self._last, SHARED)
-        owner = np.where(self._last < 0, UNUSED, owner)
-        return LinkUse(
-            self.torus, self.ici, self.nvlink, self.network, owner, chip_group
-        )
-
-    def send(self, pairs: np.ndarray, share: np.ndarray) -> None:
-        """Chips to others: inside a slice or host over its links, else by the network."""
-        source, target = pairs.T
-        torus = self.torus
-        inside = torus.slice_of[source] == torus.slice_of[target]
-        np.add.at(self.network, source[~inside], share[~inside])
-        moves = inside & (source != target)
-        if torus.shape:
-            alone = np.zeros(int(moves.sum()), np.int64)
-            self.add(source[moves], target[moves], share[moves], alone)
-        else:
-            np.add.at(self.nvlink, source[moves], share[moves])
-
-    def add(
-        self,
-        source: np.ndarray,
-        target: np.ndarray,
-        share: np.ndarray,
-        group: np.ndarray,
-    ) -> None:
-        """Routes sends along x first, then y, then z, the shorter way around.
-
-        Where both ways around are equally long, half goes each way.
-        """
-        here = source
-        coords = self.torus.coords
-        for axis, size in enumerate(self.torus.shape):
-            step = coords[target, axis] - coords[here, axis]
-            onward, back = step % size, -step % size
-            if not self.torus.wraps[axis]:
-                # The way around is longer than any.
-                onward = np.where(step < 0, size, onward)
-                back = np.where(step > 0, size, back)
-            tie = np.where(onward == back, 0.5, 1.0) * share
-            self._along(axis, here, np.where(onward <= back, onward, 0), tie, group, 0)
-            self._along(axis, here, np.where(back <= onward, back, 0), tie, group, 1)
-            here = here + step * math.prod(self.torus.shape[:axis])
-
-    def _along(
-        self,
-        axis: int,
-        here: np.ndarray,
-        hops: np.ndarray,
-        share: np.ndarray,
-        group: np.ndarray,
-        way: int,
-    ) -> None:
-        moving = np.flatnonzero(hops)
-        at, hops = here[moving], hops[moving]
-        share, group = share[moving], group[moving]
-        following = self.torus.next_chip(axis)
-        before = np.full(len(following), -1)
-        linked = following >= 0
-        before[following[linked]] = np.flatnonzero(linked)
-        while len(at):
-            self.ici[:, axis, way] += np.bincount(at, share, self.torus.chips)
-            if way == 0:
-                link, on = at, following[at]
-            else:
-                # The link back is that of the chip before, which owns it both ways.
-                link = on = before[at]
-            np.minimum.at(self._first[:, axis], link, group)
-            np.maximum.at(self._last[:, axis], link, group)
-            hops = hops - 1
-            left = hops > 0
-            at, hops, share, group = on[left], hops[left], share[left], group[left]

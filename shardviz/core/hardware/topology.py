@@ -1,5 +1,4 @@
-"""Topology: a described slice of TPUs or cluster of GPUs, and the coordinates of its
-devices.
+"""Topology: a described slice of TPUs or cluster of GPUs, and where its devices are.
 
 No device and no jax is needed. The order of the devices, their ids, coordinates,
 processes and slices are those of libtpu (`jax.experimental.topologies`;
@@ -17,15 +16,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from shardviz.core.display import Displayed, explanation
 from shardviz.core.errors import TargetError
-from shardviz.core.format import plural, shown, suggestion
+from shardviz.core.format import shown, suggestion
 from shardviz.core.hardware.chips import Chip, find_chip
-from shardviz.core.layout.parse import check_size
 
 MAX_CHIPS = 1 << 18  # over all slices
 EXAMPLES = (
@@ -67,69 +65,32 @@ def _number(text: str, topology: str) -> int:
     return int(text)
 
 
-def checked_shape(chip: Chip, shape: Any, slices: Any) -> tuple[Shape, int]:
-    """The shape and number of slices, if chips of this kind are built so.
-
-    Trailing axes of size 1 that the torus of the chip lacks are dropped; two axes of a
-    3-D torus are one layer of it.
-
-    Raises:
-        TargetError: otherwise, with the nearest shape that is.
-    """
-    sizes = tuple(check_size(n, "A size of a topology", TargetError) for n in shape)
-    slices = check_size(slices, "The number of slices", TargetError)
-    if min((*sizes, slices)) < 1:
-        raise _misread(f"The sizes of a topology start at 1; got {_times(sizes)}.")
-    if chip.platform == "gpu":
-        _check_cluster(chip, sizes, slices)
-    else:
-        sizes = _fitted_slice(chip, sizes)
-        _check_host(chip, sizes)
-        _check_pod(chip, sizes)
-    if math.prod(sizes) * slices > MAX_CHIPS:
-        raise TargetError(
-            f"At most {MAX_CHIPS:,} chips are described; got"
-            f" {shown(math.prod(sizes) * slices)}. Take fewer slices or a smaller shape."
-        )
-    return sizes, slices
-
-
 def _times(sizes: Shape) -> str:
     return "x".join(shown(n, 20) for n in sizes)
 
 
-def _check_cluster(chip: Chip, shape: Shape, slices: int) -> None:
-    name, most = f"gpu:{chip.name}", math.prod(chip.host_shape)
-    if len(shape) != 2:
+def _checked_shape(chip: Chip, shape: Shape, slices: int) -> Shape:
+    """The shape of a slice or cluster, if chips of this kind are built so.
+
+    Trailing axes of size 1 that the torus of the chip lacks are dropped; two axes of a
+    3-D torus are one layer of it.
+    """
+    if min((*shape, slices)) < 1:
+        raise _misread(f"The sizes of a topology start at 1; got {_times(shape)}.")
+    name = f"{chip.platform}:{chip.name}"
+    if math.prod(shape) * slices > MAX_CHIPS:
         raise TargetError(
-            f"A cluster of GPUs is written HOSTSxGPUS; got {plural(len(shape), 'size')}."
-            f" Write {name}:{_times(_over_hosts(math.prod(shape), most))}."
+            f"At most {MAX_CHIPS:,} chips are described; got"
+            f" {shown(math.prod(shape) * slices)}. Take fewer slices or a smaller shape."
         )
-    if slices != 1:
-        raise TargetError(
-            f"GPUs have no slices: one network joins all hosts. Write {name}:"
-            f"{shape[0] * slices}x{shape[1]} for {plural(shape[0] * slices, 'host')}."
-        )
-    if shape[1] > most:
-        hosts = -(-math.prod(shape) // most)
-        raise TargetError(
-            f"NVLink joins at most {most} GPUs of {chip.title} on one host; got {shape[1]:,}."
-            f" Write more hosts: {name}:{hosts}x{most}."
-        )
-
-
-def _over_hosts(gpus: int, most: int) -> Shape:
-    """So many GPUs on as few hosts as hold them, each with equally many: 12 are 2x6."""
-    hosts = -(-gpus // most)
-    # The loop may take as many steps as there are GPUs, and nobody has more than this.
-    if gpus > MAX_CHIPS:
-        return hosts, most
-    while gpus % hosts:
-        hosts += 1
-    return hosts, gpus // hosts
-
-
-def _fitted_slice(chip: Chip, shape: Shape) -> Shape:
+    if chip.platform == "gpu":
+        most = chip.host_shape[0]
+        if len(shape) != 2 or slices != 1 or shape[1] > most:
+            raise TargetError(
+                f"A cluster of GPUs is written HOSTSxGPUS, with at most {most} GPUs on a"
+                f" host, and has no slices; got {_times(shape)}. Write {name}:2x{most}."
+            )
+        return shape
     written = shape
     while len(shape) > chip.axes and shape[-1] == 1:
         shape = shape[:-1]
@@ -138,40 +99,28 @@ def _fitted_slice(chip: Chip, shape: Shape) -> Shape:
     if len(shape) != chip.axes:
         raise TargetError(
             f"A slice of {chip.title} has {chip.axes} axes; got {_times(written)}."
-            f" Write it as tpu:{chip.name}:{_times((4,) * chip.axes)}."
+            f" Write it as {name}:{_times((4,) * chip.axes)}."
+        )
+    if math.prod(shape) > 1 and (shape[0] % 2 or shape[1] % 2):
+        even = (shape[0] + shape[0] % 2, shape[1] + shape[1] % 2, *shape[2:])
+        raise TargetError(
+            "A host holds 2x2 chips, so the first two axes of a slice are even; got"
+            f" {_times(shape)}. The next larger slice is {name}:{_times(even)}."
+        )
+    # Cubes of three axes are joined by switches in any order, so that only their number
+    # is limited.
+    long = chip.axes == 2 and (shape[0] > chip.pod[0] or shape[1] > chip.pod[1])
+    if long or math.prod(shape) > (chip.pod_chips or MAX_CHIPS):
+        raise TargetError(
+            f"The largest machine of {chip.title} has {chip.pod_chips:,} chips; got"
+            f" {_times(shape)}. The network joins several slices: write *2 after the"
+            " shape of one."
         )
     return shape
 
 
-def _check_host(chip: Chip, shape: Shape) -> None:
-    if math.prod(shape) == 1 or (shape[0] % 2 == 0 and shape[1] % 2 == 0):
-        return
-    even = (shape[0] + shape[0] % 2, shape[1] + shape[1] % 2, *shape[2:])
-    raise TargetError(
-        f"A host holds 2x2 chips, so the first two axes of a slice are even; got"
-        f" {_times(shape)}. The next larger slice is tpu:{chip.name}:{_times(even)}."
-    )
-
-
-def _check_pod(chip: Chip, shape: Shape) -> None:
-    most = chip.pod_chips
-    # Cubes of three axes are joined by switches in any order, so only their number is
-    # limited.
-    long = chip.axes == 2 and (shape[0] > chip.pod[0] or shape[1] > chip.pod[1])
-    if most is None or (math.prod(shape) <= most and not long):
-        return
-    largest, pod = chip.pod, f", {_times(chip.pod)}"
-    if not chip.pod:
-        largest, pod = (16, 16, 32), ""
-    raise TargetError(
-        f"The largest machine of {chip.title} has {most:,} chips{pod}; got {_times(shape)}."
-        f" The network joins several slices: tpu:{chip.name}:{_times(largest)}*2."
-    )
-
-
 def is_described(text: str) -> bool:
-    """Whether text names described hardware, rightly or not, and no attached or
-    simulated devices.
+    """Whether text names described hardware, rightly or not.
 
     >>> [is_described(text) for text in ("gpu:h100:2x8", "v5p-64", "gpu", "cpu:8")]
     [True, True, False, False]
@@ -183,9 +132,7 @@ def is_described(text: str) -> bool:
 
 
 def _cloud_name(word: str) -> tuple[Chip, int] | None:
-    """The chip of a cloud's name of an accelerator, and the number in it; None for
-    other text.
-    """
+    """The chip in a cloud's name of an accelerator, and the number; or None."""
     for pattern, platform in ((_CLOUD, "tpu"), (_GPUS, "gpu")):
         if match := pattern.fullmatch(word):
             with contextlib.suppress(TargetError):  # some other word
@@ -250,17 +197,8 @@ def _factors(number: int, parts: int) -> list[Shape]:
 FIRST_ID = 100_000  # of the first of several slices, and the step from one to the next
 
 
-@dataclass(frozen=True)
-class DeviceCoordinates:
-    """One row per device; arrays are read-only.
-
-    Attributes:
-        ids: int64 `[devices]`.
-        coords: int64 `[devices, 3]`.
-        cores: int64 `[devices]`.
-        processes: int64 `[devices]`.
-        slices: int64 `[devices]`.
-    """
+class _Places(NamedTuple):
+    """Where every device is: int64 [devices] each, coordinates [devices, 3]."""
 
     ids: np.ndarray
     coords: np.ndarray
@@ -268,24 +206,11 @@ class DeviceCoordinates:
     processes: np.ndarray
     slices: np.ndarray
 
-    def __post_init__(self) -> None:
-        for array in vars(self).values():
-            array.flags.writeable = False
 
-
-def tpu_coordinates(
-    shape: tuple[int, ...], host_shape: tuple[int, ...], cores: int, slices: int
-) -> DeviceCoordinates:
-    """The devices of some slices of TPUs.
-
-    Args:
-        shape: chips along each axis of a slice.
-        host_shape: chips of a host along each axis.
-        cores: devices per chip.
-        slices: how many slices.
-    """
-    x, y, z = (*shape, 1, 1)[:3]
-    a, b, c = (*host_shape, 1, 1)[:3]
+def _tpu_places(topology: Topology) -> _Places:
+    x, y, z = (*topology.shape, 1, 1)[:3]
+    a, b, c = (*topology.host_shape, 1, 1)[:3]
+    cores, slices = topology.chip.devices, topology.slices
     # Hosts one after another, in a host its chips, in a chip its cores: libtpu's order.
     grid = np.indices((slices, z // c, y // b, x // a, c, b, a, cores), dtype=np.int64)
     which, hz, hy, hx, dz, dy, dx, core = grid.reshape(8, -1)
@@ -294,20 +219,15 @@ def tpu_coordinates(
     ids = first + core + cores * (cx + x * (cy + y * cz))
     hosts = (z // c) * (y // b) * (x // a)
     process = which * hosts + (hz * (y // b) + hy) * (x // a) + hx
-    return DeviceCoordinates(
-        ids, np.stack([cx, cy, cz], axis=1), core.copy(), process, which.copy()
-    )
+    return _Places(ids, np.stack([cx, cy, cz], axis=1), core, process, which)
 
 
-def gpu_coordinates(shape: tuple[int, ...]) -> DeviceCoordinates:
-    """The devices of a cluster of GPUs: host by host; coordinates are GPU, host, 0."""
-    hosts, gpus = shape
-    host, gpu = np.indices((hosts, gpus), dtype=np.int64).reshape(2, -1)
-    zeros = np.zeros_like(host)
-    coords = np.stack([gpu, host, zeros], axis=1)
-    return DeviceCoordinates(
-        np.arange(hosts * gpus), coords, zeros.copy(), host.copy(), zeros.copy()
-    )
+def _gpu_places(topology: Topology) -> _Places:
+    """Host by host; coordinates are GPU, host, 0."""
+    host, gpu = np.indices(topology.shape, dtype=np.int64).reshape(2, -1)
+    nothing = np.zeros_like(host)
+    coords = np.stack([gpu, host, nothing], axis=1)
+    return _Places(np.arange(len(host)), coords, nothing, host, nothing)
 
 
 @dataclass(frozen=True, repr=False, eq=True)
@@ -334,9 +254,8 @@ class Topology(Displayed):
     slices: int = 1
 
     def __post_init__(self) -> None:
-        shape, slices = checked_shape(self.chip, self.shape, self.slices)
+        shape = _checked_shape(self.chip, tuple(self.shape), self.slices)
         object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "slices", slices)
 
     @classmethod
     def parse(cls, text: str) -> Topology:
@@ -407,12 +326,14 @@ class Topology(Displayed):
         return self.chip.wraps(self.shape)
 
     @cached_property
-    def _places(self) -> DeviceCoordinates:
+    def _places(self) -> _Places:
+        make = _tpu_places
         if self.chip.platform == "gpu":
-            return gpu_coordinates(self.shape)
-        return tpu_coordinates(
-            self.shape, self.host_shape, self.chip.devices, self.slices
-        )
+            make = _gpu_places
+        places = make(self)
+        for array in places:
+            array.flags.writeable = False
+        return places
 
     @property
     def device_ids(self) -> np.ndarray:
@@ -461,9 +382,7 @@ class Topology(Displayed):
             "platform": "tpu",
             "topology_name": f"{self.chip.name}:{shape}",
         }
-        if (
-            self.chip.name == "7x"
-        ):  # libtpu says "tpu7x", and leaves it out of the others
+        if self.chip.name == "7x":  # libtpu says "tpu7x", and "v5e" of others
             options["topology_name"] = f"tpu7x:{shape}"
         if self.slices > 1:
             options["num_slices"] = self.slices

@@ -128,7 +128,7 @@ def ids_in_order(axes: Sequence[str], ids: str) -> str:
     return f"ids in mesh order{order}: {ids}"
 
 
-GREY_LINKS = "Grey links carry the data of several groups."
+GREY_LINKS = "Grey links join chips of several groups."
 SLANTED_LINES = (
     "Slanted lines are links along z, to the next plane and to the one before."
 )
