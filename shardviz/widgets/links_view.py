@@ -101,7 +101,7 @@ def link_view(request: LinkRequest) -> dict[str, Any]:
     >>> gather = Collective("all-gather", ("model",), 1 << 20)
     >>> view = link_view(LinkRequest("0:0", gather, placement))
     >>> view["words"]
-    'Lines over model along x: each link carries 768 KiB each way, at least 16 µs.'
+    'all-gather over model along x: links carry up to 768 KiB one way, at least 16 µs.'
     """
     placement, collective = request.placement, request.collective
     mesh, topology = placement.mesh, placement.topology

@@ -133,7 +133,7 @@ def memory_view(report: Report | None, plan: Plan | None = None) -> dict[str, An
         view.update(times=_bars(found.rows), operations=_bars(found.ops))
         view["timesNote"] = ""
         if found.rows:
-            view["timesNote"] = found.words
+            view["timesNote"] = str(found)
     return view
 
 

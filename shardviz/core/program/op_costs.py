@@ -1,5 +1,4 @@
-"""op_costs(): the arithmetic and the bytes of every operation of a plan, on each
-device.
+"""op_costs(): the arithmetic and the bytes of every operation of a plan, per device.
 
 Counted from shapes, specs and sharding rules only, without a compile. XLA fuses
 operations afterwards: the bytes are those of a program in which every operation reads
@@ -11,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from shardviz.core.layout.array_spec import DTYPE_BITS, size_in_bytes
 from shardviz.core.layout.mesh import MeshSpec
@@ -47,10 +47,9 @@ class OpCost:
         trips: how often it runs; None inside loops of unknown length.
         dtype: of its operands: the type that the arithmetic is done in.
         source: the user's file and line.
-        backward: whether it belongs to the backward pass.
 
-    >>> OpCost("dot_general", "dot_general", 2e9, 4096, trips=12).total_flops
-    24000000000.0
+    >>> OpCost("dot_general", "dot_general", 2e9, 4096, trips=12).executions
+    12
     """
 
     name: str
@@ -60,7 +59,6 @@ class OpCost:
     trips: int | None = 1
     dtype: str = ""
     source: str = ""
-    backward: bool = False
 
     @property
     def executions(self) -> int:
@@ -68,17 +66,8 @@ class OpCost:
         return self.trips or 1
 
     @property
-    def total_flops(self) -> float | None:
-        """Operations on numbers over all executions."""
-        if self.flops is None:
-            return None
-        return self.flops * self.executions
-
-    @property
     def is_product(self) -> bool:
-        """Whether it is a matrix product or a convolution, which nothing is fused
-        through.
-        """
+        """Whether it is a matrix product or a convolution, which nothing fuses."""
         return self.opcode in _PRODUCTS
 
 
@@ -111,13 +100,9 @@ def op_costs(plan: Plan) -> tuple[OpCost, ...]:
         trips = op.trips
         if trips is None and "loop" not in op.region:
             trips = 1
-        dtype = reads[0].dtype if reads else op.dtype
+        dtype = (reads or [op])[0].dtype
         flops, size = _flops(op, reads, mesh), _bytes_of(op, named, mesh)
-        costs.append(
-            OpCost(
-                op.name, op.opcode, flops, size, trips, dtype, op.source, op.backward
-            )
-        )
+        costs.append(OpCost(op.name, op.opcode, flops, size, trips, dtype, op.source))
     return tuple(costs)
 
 
@@ -162,8 +147,7 @@ def _summed(
     mesh: MeshSpec,
     used: set[str],
 ) -> int:
-    """How many products each device sums along a factor: fewer where both operands are
-    split.
+    """How many products each device sums along a factor.
 
     An axis that splits the result cannot divide the work once more: where it splits the
     sum as well, each device makes a part of all of the result, or all of its part.
@@ -181,15 +165,11 @@ def _summed(
 
 
 def _kernel(rule: ShardingRule, kernel: PlannedOp) -> float:
-    """Products for every number a convolution makes: the kernel without its output
-    features.
-    """
+    """Products for every number of a convolution: the kernel without output features."""
     data, weights = rule.operands[:2]
-    in_data = {f for names in data for f in names}
-    in_result = {f for tensor in rule.results for names in tensor for f in names}
+    in_data, in_result = set(chain(*data)), set(chain(*chain(*rule.results)))
     features = 1
-    for names in weights:
-        for factor in names:
-            if factor in in_result and factor not in in_data:
-                features *= rule.sizes.get(factor, 1)
+    for factor in chain(*weights):
+        if factor in in_result and factor not in in_data:
+            features *= rule.sizes.get(factor, 1)
     return math.prod(kernel.shape) / max(1, features)

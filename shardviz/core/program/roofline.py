@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -28,19 +27,17 @@ class RooflineNote(Fact):
 
     Attributes:
         code: a key of `NOTES` in `wording/roofline.py`.
-        about: what it is about: the title of a chip, or the code of another note.
-        count: of how many rows.
+        about: of `"chip"`, the key of a note on the chip.
 
-    >>> RooflineNote("no topology").count
-    0
+    >>> str(RooflineNote("no rate"))
+    'This rate is not published.'
     """
 
     code: str
     about: str = ""
-    count: int = 0
 
 
-_LOOPS_ONCE = RooflineNote("loops once")
+_LOOPS_ONCE, _PLANNED = RooflineNote("loops once"), RooflineNote("planned")
 
 
 @dataclass(frozen=True)
@@ -138,17 +135,14 @@ class Roofline(Displayed, Fact):
 
     @property
     def seconds(self) -> float | None:
-        """The least seconds of the program, if arithmetic, memory and collectives
-        overlap.
-        """
+        """The least seconds, if arithmetic, memory and collectives overlap."""
         return max(self.parts.values(), default=None)
 
     @property
     def bound(self) -> str:
-        """Which of `"compute"`, `"memory"` and `"collectives"` is the longest; `""` for
-        none.
+        """Which of `"compute"`, `"memory"` and `"collectives"` is the longest.
 
-        And `""` where it is not known, since the bodies of loops are counted once.
+        `""` for none, and where it is not known, since loops are counted once.
         """
         parts = self.parts
         if not parts or self.counts_loops_once:
@@ -173,11 +167,6 @@ class Roofline(Displayed, Fact):
         if self.fit is None:
             return None
         return self.fit.ok
-
-    @property
-    def words(self) -> str:
-        """A summary in one or two sentences."""
-        return str(self)
 
     def __repr__(self) -> str:
         return f"Roofline({self})"
@@ -205,7 +194,7 @@ def roofline(
         TargetError: where the mesh does not fit the topology.
 
     >>> report = Report("f", "tpu:v5e:4x4", cost={"flops": 197e12, "bytes accessed": 819e6})
-    >>> print(roofline(report, "tpu:v5e:4x4").words)
+    >>> print(roofline(report, "tpu:v5e:4x4"))
     At least 1 s on tpu:v5e:4x4: arithmetic 1 s, memory 1 ms.
     """
     if not isinstance(report, Report):
@@ -238,8 +227,7 @@ def roofline(
 
 
 def with_operations(report: Report | None, plan: Plan | None) -> Roofline | None:
-    """The roofline of a report, with every operation of its program; None where it has
-    none.
+    """The roofline of a report, with every operation of its program; or None.
 
     Where the compiler counts no arithmetic, as for described GPUs, it is counted on the
     plan.
@@ -266,8 +254,7 @@ def with_operations(report: Report | None, plan: Plan | None) -> Roofline | None
 def collective_link_use(
     collective: Collective, mesh: MeshSpec, topology: Topology
 ) -> LinkUse | None:
-    """The links that a collective of a program uses; None where its groups are not
-    known.
+    """The links that a collective uses; None where its groups are not known.
 
     Args:
         collective: of a Report or a Plan.
@@ -343,7 +330,7 @@ def _collective_bound(
             return replace(row, note=RooflineNote("no groups"))
         times = links.times(collective.bytes_per_device)
     if None in times.values():
-        return replace(row, note=RooflineNote("no link rate", chip.title))
+        return replace(row, note=RooflineNote("no rate"))
     # Kinds of links carry at the same time, so the slowest one bounds it.
     name = max(times, key=lambda kind: times[kind] or 0.0, default="")
     seconds = (times.get(name) or 0.0) * collective.execution_count
@@ -366,20 +353,20 @@ def _totals(report: Report, chip: Chip, ops: tuple[OpCost, ...]) -> list[Bound]:
     """The rows of arithmetic and memory, as far as somebody counted them."""
     rows = []
     flops, note = report.cost.get("flops"), None
-    planned = sum(op.total_flops or 0.0 for op in ops)
+    planned = sum((op.flops or 0.0) * op.executions for op in ops)
     if report.loops and not ops:
         note = _LOOPS_ONCE  # without a plan nobody knows what a body costs
     # XLA's count is of what is left after simplifying, a little less than the plan's;
     # far less is a loop whose body it counted once.
     if planned and (flops is None or planned > 1.5 * flops):
-        flops, note = planned, RooflineNote("planned flops")
+        flops, note = planned, _PLANNED
     if flops is not None:
-        rows.append(_rated("compute", flops, _per_device(chip.peak_bf16, chip), note))
+        peak = _per_device(chip.peak_bf16, chip)
+        rows.append(_rated("compute", "FLOP/s", flops, peak, note))
     moved, note = _moved(report, ops)
     if moved is not None:
-        rows.append(
-            _rated("memory", moved, _per_device(chip.hbm_bandwidth, chip), note)
-        )
+        bandwidth = _per_device(chip.hbm_bandwidth, chip)
+        rows.append(_rated("memory", "HBM", moved, bandwidth, note))
     return rows
 
 
@@ -397,7 +384,7 @@ def _moved(
             planned += op.bytes * op.executions
             again += op.bytes * (op.executions - 1)
     if moved is None:
-        return planned or None, RooflineNote("planned bytes")
+        return planned or None, _PLANNED
     if not report.loops:
         return moved, None
     if not ops:
@@ -405,13 +392,12 @@ def _moved(
     # XLA counts the body of a loop once.
     if not again:
         return moved, None
-    return moved + again, RooflineNote("products added")
+    return moved + again, _PLANNED
 
 
 def _rated(
-    name: str, amount: float, rate: float | None, note: RooflineNote | None
+    name: str, bound: str, amount: float, rate: float | None, note: RooflineNote | None
 ) -> Bound:
-    bound = {"compute": "FLOP/s", "memory": "HBM"}[name]
     if rate is None:
         return Bound(name, name, None, bound, amount, note=RooflineNote("no rate"))
     return Bound(name, name, amount / rate, bound, amount, note=note)
@@ -419,9 +405,7 @@ def _rated(
 
 def _per_device(rate: float | None, chip: Chip) -> float | None:
     """The share of one device in the rate of a chip."""
-    if rate is None:
-        return None
-    return rate / chip.devices
+    return rate and rate / chip.devices
 
 
 def _op_bound(op: OpCost, chip: Chip) -> Bound:
@@ -453,13 +437,7 @@ def _notes(
     if moves and not known_places:
         notes.append(RooflineNote("no topology"))
     if not planned and report.loops:
-        notes.append(RooflineNote("cost counted once"))
-    unknown = sum(row.trips is None for row in moves)
-    if unknown:
-        notes.append(RooflineNote("unknown length", count=unknown))
-    lacking = Counter(row.note for row in rows if row.seconds is None and row.note)
-    for why, count in lacking.items():
-        notes.append(RooflineNote(why.code, why.about, count))
+        notes.append(_LOOPS_ONCE)
     for code in chip.notes:
         notes.append(RooflineNote("chip", code))
     return tuple(notes)

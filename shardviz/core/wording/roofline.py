@@ -4,49 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shardviz.core.format import plural
 from shardviz.core.program.roofline import Roofline, RooflineNote
 from shardviz.core.wording.fit import fit
 from shardviz.core.wording.hardware import CHIP_NOTES
 
 _PARTS = {"compute": "arithmetic", "memory": "memory", "collectives": "collectives"}
 
-#: Code to the sentence; {about} is what a note names.
 NOTES: Mapping[str, str] = {
     "least": "Least times from published rates; latency and what the compiler cannot overlap"
     " come on top.",
     "no topology": "The coordinates of the devices are not known: collectives go at the rate of"
     " all links of a chip at once.",
-    "cost counted once": "XLA's cost analysis counts the body of a loop once:"
+    "loops once": "XLA counts the body of a loop once:"
     " sv.stages(program, target).roofline counts each time it runs.",
-    "loops once": "The bodies of loops are counted once.",
-    "planned flops": "Counted on the plan, because XLA counts the body of a loop once.",
-    "planned bytes": "What products read and write, counted on the plan.",
-    "products added": "XLA counts the body of a loop once: products of further iterations are"
-    " added.",
+    "planned": "Counted on the plan, because XLA counts the body of a loop once, or nothing.",
     "ragged": "What a ragged exchange sends is known only when it runs.",
     "no groups": "Its groups of devices are not known.",
     "no rate": "This rate is not published.",
-    "no link rate": "The rate of these links is not published for {about}.",
 }
 
 
 def note(fact: RooflineNote) -> str:
-    """What is assumed or not known, in one sentence.
-
-    >>> note(RooflineNote("no rate", count=2))
-    '2 rows without a time: This rate is not published.'
-    """
+    """What is assumed or not known, in one sentence."""
     if fact.code == "chip":
         return CHIP_NOTES[fact.about]
-    if fact.code == "unknown length":
-        verb = "counts" if fact.count == 1 else "count"
-        some = plural(fact.count, "collective")
-        return f"{some} in loops of unknown length {verb} once."
-    words = NOTES[fact.code].format(about=fact.about)
-    if fact.count:
-        return f"{plural(fact.count, 'row')} without a time: {words}"
-    return words
+    return NOTES[fact.code]
 
 
 def summary(fact: Roofline) -> str:
@@ -66,6 +48,7 @@ def summary(fact: Roofline) -> str:
 
 
 def _time(seconds: float) -> str:
+    """With three digits, since it is compared with what somebody reckoned by hand."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
