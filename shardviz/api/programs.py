@@ -320,7 +320,7 @@ def hosts(
 
     Returns:
         Hosts: `.processes`, `.devices`, `.device_ids`, `.mesh(data=4, model=2)` of
-        these devices, `.restart()`, `.close()`.
+        these devices, `.close()`.
 
     Raises:
         ShardvizError: where ipyparallel or jax is not installed, where they do not

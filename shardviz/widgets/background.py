@@ -111,7 +111,7 @@ class LatestWins(Generic[Item]):
             while taken := self._take(own):
                 try:
                     self._work(taken[0], stop)
-                except Exception as error:  # noqa: BLE001
+                except (Exception, SystemExit) as error:  # noqa: BLE001
                     # A user's function or a compiler may raise anything, and somebody
                     # waits for a result.
                     with contextlib.suppress(Exception):

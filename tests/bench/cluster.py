@@ -215,32 +215,6 @@ def compared(hosts: Any, names: Sequence[str] = QUICK) -> list[str]:
     return problems
 
 
-def endless(x):
-    import jax
-    import jax.numpy as jnp
-
-    return jax.lax.fori_loop(0, 10_000_000, lambda _, c: jnp.tanh(c @ c.T) + c.sum() / 1e6, x)
-
-
-def hit_in_run(hosts: Any, rank: int, number: int) -> tuple[str, float]:
-    """Sends a signal to a process in the stage 'run'; returns the error and the seconds to it."""
-    from shardviz.core.backend.run.hosts.run import run_program
-    from shardviz.core.program.cache import ExecutableCache
-
-    begun: list[float] = []
-
-    def hit(stage: str) -> None:
-        if stage == "run" and not begun:
-            begun.append(time.monotonic())
-            os.kill(hosts.processes[rank].pid, number)
-
-    x = sv.array("x", (64, 64), spec="data, None")
-    program = sv.program(endless, x, mesh=hosts.mesh(data=8))
-    report = run_program(program, target=hosts, cache=ExecutableCache(), progress=hit)
-    message = report.error.message if report.error else "no error"
-    return message, time.monotonic() - begun[0]
-
-
 def main() -> None:
     if why := missing():
         print(why)
@@ -262,13 +236,6 @@ def main() -> None:
                     problems += compared(by_client)
                     by_client.close()
                 print("\n".join(problems))
-                for rank, number in ((1, signal.SIGKILL), (0, signal.SIGKILL), (1, signal.SIGSTOP)):
-                    message, seconds = hit_in_run(hosts, rank, number)
-                    print(f"{number.name} of {rank}, {seconds:.1f} s: {message}", flush=True)
-                    begun = time.monotonic()
-                    hosts.restart()
-                    print(f"restarted in {time.monotonic() - begun:.1f} s", flush=True)
-                    print("\n".join(compared(hosts)))
                 hosts.close()
             print(f"{len(left_over(folder))} processes left", flush=True)
         finally:

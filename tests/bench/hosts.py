@@ -182,7 +182,8 @@ def faults(count: int, seed: int) -> None:
         left += sum(os.path.exists(f"/proc/{pid}") for pid in pids)
         print(f"{number}: {what.name} of {rank} after {delay:.2f} s: {seconds:.1f} s, {stage}")
         print(f"    {message[:110]}", flush=True)
-        hosts.restart()
+        hosts.close()
+        hosts = sv.hosts(2, devices=2)
         quick = sv.program(lambda x: x.sum(), x, mesh=hosts.mesh(data=4))
         assert sv.run(quick, target=hosts).ok
     hosts.close()

@@ -35,21 +35,5 @@ def main() -> int:
             ("the compile", report.compile_s),
         ):
             table.row(f"{target}: {what}", "", text(seconds or 0.0), True)
-        read, compiling = cache.find(report.key).read_s, report.compile_s or 0.0
-        table.at_most(f"{target}: reading and reporting / compile", TARGET, read, compiling)
-        read, compiling = _again(target, axes)
-        share = f"{read / compiling:.3g}x  ({text(read)} / {text(compiling)})"
-        table.row(f"{target}: the same in a warm worker", "", share, True)
     workers.end()
     return table.missed
-
-
-def _again(target: str, axes: dict[str, int]) -> tuple[float, float]:
-    """Seconds to read and report, and to compile, where the worker has compiled the program before:
-    the median by their ratio."""
-    pairs = []
-    for _ in range(ROUNDS):
-        cache = ExecutableCache()
-        report = compile_program(block(axes), target, cache=cache)
-        pairs.append((cache.find(report.key).read_s, report.compile_s or 0.0))
-    return sorted(pairs, key=lambda pair: pair[0] / pair[1])[len(pairs) // 2]

@@ -111,15 +111,15 @@ def test_text_chooses_running_processes(two):
 LOUD = """
 import os, warnings
 from shardviz.core.backend.run.hosts import engine
-own = engine._OnEngine.run
+own = engine.HereForKernel.run
 def loud(self, *arguments):
     print("from Python")
     os.write(2, b"from C\\n[Gloo] Rank 1 is connected to 1 peer ranks. Expected\\n")
     warnings.warn("careful")
     return own(self, *arguments)
-engine._OnEngine.run = loud
+engine.HereForKernel.run = loud
 """
-QUIET = "engine._OnEngine.run = own"
+QUIET = "engine.HereForKernel.run = own"
 
 
 def test_what_an_engine_prints_is_in_the_report_by_its_rank(two):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import sys
@@ -99,20 +98,6 @@ def test_what_the_machine_lacks_is_no_refusal_of_the_compiler():
     assert failure("trace", OSError("mine")).code == "raised"
 
 
-class Leaves:
-    def __call__(self, number, frame):
-        sys.exit(f"asked to end by {number}")
-
-    def method(self, number, frame):
-        self(number, frame)
-
-
-HANDLERS = {
-    "a function": lambda number, frame: sys.exit("asked to end"),
-    "an object": Leaves(),
-    "a method": Leaves().method,
-    "a partial": functools.partial(lambda code, number, frame: sys.exit(code), 3),
-}
 CALLS = {
     "plan": sv.plan,
     "compile": lambda program: sv.compile(program, target="cpu"),
@@ -120,28 +105,16 @@ CALLS = {
 }
 
 
-def program_that(call):
+@pytest.mark.parametrize("call", CALLS)
+def test_a_process_that_is_asked_to_end_ends(call):
     def step(x):
-        call()
+        os.kill(os.getpid(), signal.SIGUSR1)
         return x * 2
 
-    return sv.program(step, sv.array("x", (8,), spec="data"), mesh="data=2")
-
-
-@pytest.mark.parametrize("handler", HANDLERS)
-@pytest.mark.parametrize("call", CALLS)
-def test_a_process_that_is_asked_to_end_ends(handler, call):
-    asked = program_that(lambda: os.kill(os.getpid(), signal.SIGUSR1))
-    before = signal.signal(signal.SIGUSR1, HANDLERS[handler])
+    asked = sv.program(step, sv.array("x", (8,), spec="data"), mesh="data=2")
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: sys.exit("asked to end"))
     try:
         with pytest.raises(SystemExit):
             CALLS[call](asked)
     finally:
         signal.signal(signal.SIGUSR1, before)
-
-
-@pytest.mark.parametrize("call", CALLS)
-def test_a_function_that_leaves_by_itself_ends_nothing(call):
-    found = CALLS[call](program_that(lambda: sys.exit("done here")))
-    failed = str(found.refused if call == "effects" else found.error)
-    assert "done here" in failed

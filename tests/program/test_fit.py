@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardviz.core.backend.exits import WorkerError, ended_for_memory, exit_of
+from shardviz.core.backend.exits import WorkerError
 from shardviz.core.backend.run.runner import Job
 from shardviz.core.errors import OutOfMemory
 from shardviz.core.hardware.chips import find_chip
@@ -13,7 +13,7 @@ from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.failure import Exit, WorkerEnd
+from shardviz.core.program.failure import ProcessEnd
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Memory, Report
 from shardviz.core.program.roofline import roofline
@@ -75,22 +75,12 @@ def test_the_largest_arrays_are_named_with_their_split():
     ]  # fmt: skip
 
 
-def test_a_process_that_the_system_killed_lacks_memory():
-    assert exit_of(-9) == Exit(-9)
-    assert not exit_of(-6, -1).lacks_memory
-    if ended_for_memory() is not None:
-        assert exit_of(-9, -1).lacks_memory
-        assert exit_of(-9, ended_for_memory()) == Exit(-9, by_system=False)
-
-
 ERRORS = {
     "the compiler": (RuntimeError("RESOURCE_EXHAUSTED: Ran out of memory in hbm."), True),
     "a refused run": (OutOfMemory("It needs too much."), True),
     "Python": (MemoryError(), True),
-    "a worker": (WorkerError(WorkerEnd("memory", "run", held=GIB)), True),
-    "ended by the system": (WorkerError(WorkerEnd("exit", "run", Exit(-9, True))), True),
-    "killed by somebody": (WorkerError(WorkerEnd("exit", "run", Exit(-9, False))), False),
-    "killed, by whom is not known": (WorkerError(WorkerEnd("exit", "run", Exit(-9))), False),
+    "a worker": (WorkerError(ProcessEnd("memory", "run", held=GIB)), True),
+    "killed": (WorkerError(ProcessEnd("exit", "run", -9)), False),
     "another error": (ValueError("The shapes do not fit."), False),
 }
 

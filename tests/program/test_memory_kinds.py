@@ -103,13 +103,12 @@ def test_results_go_to_the_host_where_they_are_asked_to(target, given):
         assert kinds == [jax.devices()[0].default_memory().kind, HOST]
 
 
-def test_a_result_in_another_memory_than_its_spec_is_refused_with_the_spec_that_works():
+def test_a_result_in_another_memory_than_its_spec_is_refused_and_the_spec_of_that_memory_works():
     def put(x):
         return jax.device_put(x * 2, jax.memory.Space.Host)
 
     report = run(program(put, on(ABSTRACT, None), out_specs=P("a")), target="cpu:8")
     assert report.error.stage == "compile"
-    assert f"with memory_kind={HOST!r}" in report.error.message
     host = NamedSharding(ABSTRACT, P("a"), memory_kind=HOST)
     assert run(program(put, on(ABSTRACT, None), out_specs=host), target="cpu:8").ok
 

@@ -158,17 +158,6 @@ def test_arguments_of_every_type(dtype):
 
 
 @pytest.mark.parametrize("target", ["cpu:8", "attached"])
-@pytest.mark.parametrize("dtype", ["int4", "uint4", "int2"])
-def test_types_of_less_than_8_bits_run(dtype, target):
-    values = np.arange(128).reshape(8, 16) % 2
-    made = program(lambda x: (x, x.astype(jnp.float32) @ values.T), X.replace(dtype=dtype))
-    report = run(made, jnp.asarray(values, dtype), target=target)
-    assert report.ok, report
-    assert checks(report)["output[1]: values"] is True
-    np.testing.assert_array_equal(np.asarray(report.outputs[0], np.int32), values)
-
-
-@pytest.mark.parametrize("target", ["cpu:8", "attached"])
 @pytest.mark.parametrize("guard", ["disallow", "disallow_explicit"])
 def test_our_own_copies_are_allowed_where_jax_is_set_to_refuse_them(guard, target):
     made, values = program(lambda x: x * 2, X), jnp.ones((8, 16))

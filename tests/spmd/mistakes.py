@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import os
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -107,17 +106,6 @@ def skip_sum(rank):
     return sv.run(program(lambda x: x * 2 if rank == 1 else x * x.sum(), name="step"))
 
 
-@case
-def skip_constraint(rank):
-    grid = mesh()
-
-    def step(x):
-        replicated = jax.lax.with_sharding_constraint(x, NamedSharding(grid, P()))
-        return (x if rank == 1 else replicated) * 2
-
-    return sv.run(program(step, on=grid))
-
-
 def _in_shards(rank: int, collective: Callable[[Any], Any]) -> Any:
     grid = mesh()
 
@@ -131,24 +119,6 @@ def _in_shards(rank: int, collective: Callable[[Any], Any]) -> Any:
 @case
 def skip_psum(rank):
     return _in_shards(rank, lambda x: x * jax.lax.psum(x, "data"))
-
-
-@case
-def skip_permute(rank):
-    ring = [(i, (i + 1) % 8) for i in range(8)]
-    return _in_shards(rank, lambda x: jax.lax.ppermute(x, "data", ring))
-
-
-@case
-def skip_gradient(rank):
-    def loss(w, x):
-        return ((x @ w) ** 2).mean()
-
-    def step(w, x):
-        return w if rank == 1 else w - jax.grad(loss)(w, x)
-
-    w = jax.ShapeDtypeStruct((8, 4), "float32")
-    return sv.run(program(step, w, X, in_specs=(P(), P("data"))))
 
 
 # Values that a process cannot fetch.
@@ -169,10 +139,6 @@ def _fetch(name: str, fetch: Callable[[jax.Array], Any]) -> None:
 
 
 _fetch("asarray", np.asarray)
-_fetch("device_get", jax.device_get)
-_fetch("tolist", lambda x: x.tolist())
-_fetch("item", lambda x: x.item())
-_fetch("pickle", pickle.dumps)
 
 
 @case
@@ -196,11 +162,6 @@ def batch_size(rank):
 
 
 @case
-def batch_width(rank):
-    return _batch(np.ones((8, 4 if rank == 1 else 8), np.float32))
-
-
-@case
 def batch_dtype(rank):
     return _batch(np.ones((8, 8), np.int32 if rank == 1 else np.float32))
 
@@ -214,6 +175,12 @@ def batch_replicas(rank):
 @case
 def batch_own_rows(rank):
     return sv.run(program(total), np.full((16, 8), rank, np.float32))
+
+
+@case
+def batch_kinds(rank):
+    values = np.ones((16, 8), np.float32)
+    return sv.run(program(total), values if rank == 1 else spread(values))
 
 
 @case

@@ -91,17 +91,6 @@ def made_up_interleaved(rank):
     return summary(sv.run(program("interleaved")))
 
 
-@case
-def parted_rows(rank):
-    on = grid("interleaved", (8, 1))
-    return summary(sv.run(sv.program(mlp, X, W, mesh=on, in_specs=SPECS)))
-
-
-@case
-def plain_mesh(rank):
-    return summary(sv.run(sv.program(mlp, X, W, mesh="data=4, model=2", in_specs=SPECS)))
-
-
 def _values() -> tuple[np.ndarray, np.ndarray]:
     return np.arange(512, dtype="float32").reshape(16, 32) / 512, np.ones((32, 64), "float32")
 
@@ -112,21 +101,9 @@ def numpy_values(rank):
 
 
 @case
-def own_arrays(rank):
-    x, w = _values()
-    return summary(sv.run(program(), jnp.asarray(x), w))
-
-
-@case
 def spread_values(rank):
     x, w = _values()
     return summary(sv.run(program(), placed(x, P("data")), placed(w, P())))
-
-
-@case
-def spread_otherwise(rank):
-    x, w = _values()
-    return summary(sv.run(program(), placed(x, P(None, "model")), placed(w, P("data", "model"))))
 
 
 @case

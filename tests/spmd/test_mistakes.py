@@ -7,73 +7,36 @@ import pytest
 from tests.spmd.mistakes import CASES
 from tests.spmd.processes import run_cases
 
-# The case, and what process 0 says of it; both processes go on with the next one.
-WORDS = {
-    "branch_function": (
-        "Process 1 is at sv.run('largest') (mistakes.py:",
-        "and process 0 is at sv.run('total') (mistakes.py:",
-        "look for a branch on jax.process_index()",
-    ),
-    "branch_kind": ("Process 1 is at sv.compile('total')", "process 0 is at sv.run('total')"),
-    "branch_same_name": ("Process 1 runs another program than process 0", ": mul ("),
-    "branch_order": ("Process 1 is at sv.run('largest')",),
-    "branch_repeat": (
-        "Process 1 has the options repeat=2, and process 0 has the options repeat=1",
-    ),
-    "skip_sum": ("Process 1 runs another program", "reduce_sum (", ") at mistakes.py:"),
-    "skip_constraint": ("the same operations with",),
-    "skip_psum": ("instead of psum", ") at mistakes.py:"),
-    "skip_permute": ("ppermute (", ") at mistakes.py:"),
-    "skip_gradient": ("without dot_general (", ") at mistakes.py:"),
-    **dict.fromkeys(
-        ("fetch_asarray", "fetch_device_get", "fetch_tolist", "fetch_item", "fetch_pickle"),
-        (
-            "each process can read its own shards only",
-            "process_allgather(array, tiled=True)",
-        ),
-    ),
-    "fetch_closure": ("Pass it to the function as an argument",),
-    "batch_size": (
-        "Process 1 has x as f32[8, 8] as P('data'), and process 0 has f32[16, 8]",
-        "the local batch has another size there",
-    ),
-    "batch_width": ("Process 1 has x as f32[16, 4]", "another size"),
-    "batch_dtype": ("Process 1 has x as i32[16, 8]", "another dtype there: convert it"),
-    "batch_replicas": (
-        "Process 1 holds other values of x[0:8, 0:8] than process 0",
-        "must give the same local data",
-    ),
-    "batch_own_rows": (
-        "Process 1 gives other values for x than process 0",
-        "jax.make_array_from_process_local_data",
-    ),
-    "batch_refused": (
-        "Process 1 failed in the stage 'program'",
-        "x is f32[16, 8] in the program and f32[12, 8] in the values",
-    ),
-    "differ_mesh": ("Process 1 has the mesh data=2, model=4, and process 0 has data=4, model=2.",),
-    "differ_order": (
-        "Process 1 has the devices of the mesh in the order",
-        "and process 0 has 0, 1, 2, 3,",
-    ),
-    "differ_spec": ("Process 1 has x as f32[16, 8] as P(None, 'model')", "a spec or rules"),
-    "differ_constant": ("the same operations with", "values that the function closes over"),
-    "differ_donation": ("Process 1 has the options donate=(0,)",),
-    "differ_option": ("Process 1 has the options xla_cpu_enable_fast_math=True",),
-    "fails_in_trace": (
-        "Process 1 failed in the stage 'trace', so no process goes on",
-        "no such file on this machine",
-    ),
-    "interrupted": ("Process 1 failed in the stage 'trace'", "KeyboardInterrupt"),
-    "never_comes": (
-        "Process 1 did not reach sv.run('total') within 2 s; process 0 waited for it",
-        "SHARDVIZ_WAIT",
-    ),
-    "comes_late": (),
-    "right_again": (),
+# The field in which process 1 differs, as both processes say.
+DIFFERS = {
+    "branch_function": "call",
+    "branch_kind": "call",
+    "branch_same_name": "lowered program",
+    "branch_order": "call",
+    "branch_repeat": "options",
+    "skip_sum": "lowered program",
+    "skip_psum": "lowered program",
+    "batch_size": "argument x",
+    "batch_dtype": "argument x",
+    "batch_replicas": "values of x[0:8, 0:8]",
+    "batch_own_rows": "values of x",
+    "batch_kinds": "values of x",
+    "differ_mesh": "mesh",
+    "differ_order": "order of devices",
+    "differ_spec": "argument x",
+    "differ_constant": "lowered program",
+    "differ_donation": "options",
+    "differ_option": "options",
 }
-# Those in which the two processes say different things.
-OWN_WORDS = ("batch_refused", "fails_in_trace", "interrupted", "never_comes", "comes_late")
+# What process 0 says of those in which the two say different things, or of jax's own errors.
+WORDS = {
+    "fetch_asarray": ("process_allgather(array, tiled=True)",),
+    "fetch_closure": ("process_allgather(array, tiled=True)",),
+    "batch_refused": ("Process 1", "'program'", "f32[16, 8]", "f32[12, 8]"),
+    "fails_in_trace": ("Process 1", "'trace'", "no such file on this machine"),
+    "interrupted": ("Process 1", "'trace'", "KeyboardInterrupt"),
+    "never_comes": ("Process 1", "sv.run('total')", "2 s", "process 0", "SHARDVIZ_WAIT"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -82,22 +45,29 @@ def processes():
 
 
 def test_every_mistake_is_tested():
-    assert list(WORDS) == list(CASES)
+    assert {*DIFFERS, *WORDS, "comes_late", "right_again"} == CASES.keys()
+
+
+@pytest.mark.parametrize("name", DIFFERS)
+def test_who_differs_is_named_with_what(processes, name):
+    here, there = (p.cases[name] for p in processes)
+    assert here == there
+    assert f"Process 1 differs from process 0 in the {DIFFERS[name]}:" in here
 
 
 @pytest.mark.parametrize("name", WORDS)
-def test_a_mistake_is_named(processes, name):
-    here, there = (p.cases[name] for p in processes)
+def test_who_fails_or_is_missing_is_named(processes, name):
     for words in WORDS[name]:
-        assert words in here
-    assert (here == there) != (name in OWN_WORDS)
-    if not WORDS[name]:
-        assert here == ""
+        assert words in processes[0].cases[name]
 
 
-def test_who_comes_late_hears_that_the_others_have_gone(processes):
-    assert "Process 1 did not reach sv.run('total')" in processes[1].cases["comes_late"]
-    assert processes[1].cases["batch_refused"].startswith("program: x is f32[16, 8]")
+def test_what_each_says_itself_and_the_lines_that_called(processes):
+    here, there = (p.cases for p in processes)
+    assert "sv.run('largest') (mistakes.py:" in here["branch_function"]
+    assert "sv.run('total') (mistakes.py:" in here["branch_function"]
+    assert there["batch_refused"].startswith("program: x is f32[16, 8]")
+    assert "Process 1 did not reach sv.run('total')" in there["comes_late"]
+    assert (here["comes_late"], here["right_again"], there["right_again"]) == ("", "", "")
 
 
 def test_no_process_hangs_or_crashes(processes):

@@ -13,12 +13,8 @@ from tests.spmd.same_script import ORDERS, SHARDS
 RUNS = (
     "made_up",
     "made_up_interleaved",
-    "parted_rows",
-    "plain_mesh",
     "numpy_values",
-    "own_arrays",
     "spread_values",
-    "spread_otherwise",
     "replicated_values",
     "donated_values",
 )
@@ -52,19 +48,13 @@ def test_a_run_is_checked_in_each_process(processes, name):
         assert found["ok"]
         titles = [title for title, ok, _ in found["checks"] if ok]
         assert f"x: indices of 4 shards in process {rank}" in titles
-        assert "output: values" in titles
+        # Only where each process has all of the values is there something to compare with.
+        spread = name in ("spread_values", "donated_values")
+        assert ("output: values" in titles) != spread
         own = {"code": "own shards", "fields": {"process": rank, "processes": 2}}
         assert ["Finding", own] in found["notes"]
         assert found["target"] == "CPU × 8, attached"
         assert found["processes"] == [0, 1]
-
-
-def test_an_order_that_parts_the_rows_is_noted(processes):
-    for ended in processes:
-        rows = [[0, 2], [4, 6], [8, 10], [12, 14]]
-        note = ["BrokenBlocks", {"arrays": [["x", 0, rows]]}]
-        assert ended.cases["parted_rows"]["notes"][1] == note
-        assert len(ended.cases["made_up"]["notes"]) == 1
 
 
 @pytest.mark.parametrize("name", SAME)

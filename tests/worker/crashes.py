@@ -28,10 +28,6 @@ def killed(folder: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def left(folder: str) -> None:
-    sys.exit(3)
-
-
 def left_without_cleaning_up(folder: str) -> None:
     os._exit(7)
 
@@ -49,7 +45,6 @@ ENDS = {
     segfault: (-11, "Fatal Python error: Segmentation fault"),
     check_failed: (-6, "fft_handler.cc:117] Check failed: size > 0 (0 vs. 0)"),
     killed: (-9, ""),
-    left: (3, ""),
     left_without_cleaning_up: (7, ""),
 }
 

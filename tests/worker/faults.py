@@ -49,10 +49,6 @@ def abort_midway(*arguments: Any) -> Any:
     return real_compile(*arguments)
 
 
-def exit_at_once(*_: Any) -> None:
-    os._exit(7)
-
-
 def hang(*_: Any) -> None:
     time.sleep(600)
 
@@ -94,9 +90,6 @@ class Faults:
     def aborted(self) -> Report:
         return self.instead(self.random.choice((abort_at_once, abort_midway)))
 
-    def left(self) -> Report:
-        return self.instead(exit_at_once)
-
     def hung(self) -> Report:
         with self.monkeypatch.context() as patch:
             patch.setattr(workers, "limits", Limits(seconds=self.random.uniform(0.1, 0.5)))
@@ -133,7 +126,6 @@ class Faults:
 FAULTS = {
     "killed": (Faults.killed, "SIGKILL"),
     "aborted": (Faults.aborted, "SIGABRT"),
-    "left": (Faults.left, "exit code 7"),
     "hung": (Faults.hung, "that is the limit"),
     "too big": (Faults.too_big, "may hold 1 GiB"),
     "malformed": (Faults.malformed, ""),

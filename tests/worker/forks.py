@@ -26,7 +26,6 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from shardviz.core.backend.run.folders import owner_of
 from shardviz.core.backend.run.worker.process import workers
 from tests.program.helpers import array, program
 from tests.worker.faults import SHORT, compiled
@@ -98,10 +97,6 @@ def _has_none() -> bool:
     return not workers.pids
 
 
-def fork_and_exit() -> None:
-    _reap(_fork(lambda: True, sys.exit))
-
-
 def fork_and_compile() -> None:
     _reap(_fork(_compiles, sys.exit))
 
@@ -115,13 +110,6 @@ def fork_while_a_call_runs() -> None:
     call.join()
     assert reports[0].ok, reports[0].error
     _reap(pid)
-
-
-def remove_folder() -> None:
-    """As a cleaner of temporary files does."""
-    for folder in folders():
-        if owner_of(folder.name) == os.getpid():
-            subprocess.run(["rm", "-r", folder], check=True)
 
 
 def _at_a_random_moment(do: Callable[[], Any], stage: str) -> Any:
@@ -145,30 +133,21 @@ def interrupt_kernel() -> None:
         raise AssertionError("no interrupt came")
 
 
-def interrupt_worker() -> None:
-    (pid,) = workers.pids
-    report = _at_a_random_moment(lambda: os.kill(pid, signal.SIGINT), "compile")
-    assert report.ok, report.error
-
-
 #: Each kind, and whether the worker is the same afterwards.
 FORKS: dict[str, tuple[Callable[[], None], bool]] = {
-    "os.fork and sys.exit": (fork_and_exit, True),
     "os.fork, the child compiles": (fork_and_compile, True),
     "os.fork while a call runs": (fork_while_a_call_runs, True),
 }
 INTERRUPTS: dict[str, tuple[Callable[[], None], bool]] = {
     "interrupt in the kernel": (interrupt_kernel, False),
-    "interrupt in the worker": (interrupt_worker, True),
-    "its folder is removed": (remove_folder, False),
 }
 KINDS = FORKS | INTERRUPTS
 
 
-def folders() -> set[Path]:
-    """The folders of shardviz, of any process."""
+def folders(pid: int) -> list[Path]:
+    """The folders that a process has made and not removed."""
     roots = {Path("/dev/shm"), Path(tempfile.gettempdir())}
-    return {f for root in roots for f in root.glob("shardviz-*") if owner_of(f.name) is not None}
+    return [folder for root in roots for folder in root.glob(f"shardviz-*-{pid}-*")]
 
 
 def processes(words: str, file: str = "cmdline") -> set[int]:
@@ -186,11 +165,10 @@ def processes(words: str, file: str = "cmdline") -> set[int]:
 
 @contextmanager
 def nothing_left(seconds: float = NEXT_S) -> Iterator[list[str]]:
-    """What is left afterwards, once there was time to end: names of folders and processes.
+    """The processes that are left afterwards, once there was time to end.
 
     Other tests may run at the same time: their processes have another environment.
     """
-    before = folders()
     left: list[str] = []
     os.environ[_MARK] = mark = secrets.token_hex(8)
     try:
@@ -198,24 +176,11 @@ def nothing_left(seconds: float = NEXT_S) -> Iterator[list[str]]:
     finally:
         del os.environ[_MARK]
     end = time.monotonic() + seconds
-    while found := _left(mark, before):
+    while found := processes(mark, "environ"):
         if time.monotonic() > end:
             left += map(str, found)
             return
         time.sleep(0.02)
-
-
-def _left(mark: str, before: set[Path]) -> set[Path | int]:
-    running = processes(mark, "environ")
-    ours = {*running, os.getpid()}
-    made = {
-        f for f in folders() - before if (owner := owner_of(f.name)) in ours or not _runs(owner)
-    }
-    return made | running
-
-
-def _runs(pid: int | None) -> bool:
-    return Path(f"/proc/{pid}").exists()
 
 
 def main(kind: str, count: int) -> dict[str, Any]:
@@ -258,6 +223,7 @@ def done(kinds: Iterable[str], count: int) -> dict[str, dict[str, Any]]:
             ended = f"hangs, ended with {ran.wait()}"
         out.seek(0)
         said = out.read()
+    left += map(str, folders(ran.pid))
     lines = [json.loads(line) for line in said.splitlines() if line.startswith('{"kind')]
     found: dict[str, Any] = {kind: {"seconds": [], "wrong": [ended]} for kind in kinds}
     found |= {line.pop("kind"): line for line in lines}

@@ -28,7 +28,7 @@ def test_the_error_says_how_the_worker_ended_and_why(end, pool):
     with pytest.raises(WorkerError) as caught:
         pool.call(Settings("cpu"), end)
     found = caught.value.end
-    assert (found.code, found.stage, found.exit.code) == ("exit", "compile", how)
+    assert (found.code, found.stage, found.exit) == ("exit", "compile", how)
     assert why in found.said
     assert bool(found.said) == bool(why)
     assert "Extension modules" not in found.said

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -20,7 +19,7 @@ from shardviz.core.backend.run.worker.run import compile_program
 from shardviz.core.program.cache import ExecutableCache
 from tests.worker.faults import FAULTS, LONG, SHORT, Faults, children, compiled, inject
 
-COUNT = int(os.environ.get("SHARDVIZ_FAULTS", "7"))
+COUNT = int(os.environ.get("SHARDVIZ_FAULTS", "6"))
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 
@@ -75,51 +74,11 @@ def test_a_job_that_waits_for_the_worker_survives_the_cancel_of_another():
 
 
 def test_one_worker_of_a_kind_and_few_kinds(monkeypatch):
-    monkeypatch.setattr(process, "MOST_WORKERS", 2)
+    monkeypatch.setattr(process, "MOST_WORKERS", 1)
     newest = []
-    for count in (2, 8, 64, 65, 600):
+    for count in (2, 64, 65):
         made = SHORT.replace(mesh=type(SHORT.mesh)(("a",), (2,)))
         assert compile_program(made, f"cpu:{count}", cache=ExecutableCache()).ok
-        assert len(workers.pids) == len(children() & set(workers.pids)) <= 2
+        assert len(workers.pids) == len(children() & set(workers.pids)) == 1
         newest.append(workers.pids[-1])
-    assert newest[0] == newest[1] == newest[2]
-    assert len(set(newest)) == 3
-
-
-KERNEL = """
-import os, sys, threading, time
-from shardviz.core.backend.run.worker import child
-from shardviz.core.backend.run.worker.process import workers
-from tests.worker.faults import SHORT, compiled, hang
-assert compiled(SHORT).ok
-print(*workers.pids, flush=True)
-child.do_exported = hang
-threading.Thread(target=compiled, daemon=True).start()
-time.sleep(0.3)
-{end}
-"""
-ENDS = {
-    "killed": "os.kill(os.getpid(), 9)",
-    "left": "sys.exit()",
-    "interrupted": "import signal; signal.raise_signal(signal.SIGINT)",
-}
-
-
-@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_a_busy_worker_ends_with_its_kernel(end):
-    done = subprocess.run(
-        [sys.executable, "-c", KERNEL.format(end=end)],
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    (pid,) = map(int, done.stdout.split())
-    for _ in range(100):
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.05)
-    pytest.fail(f"worker {pid} lives on")
+    assert newest[0] == newest[1] != newest[2]

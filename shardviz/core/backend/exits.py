@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
 from typing import BinaryIO
 
 from shardviz.core.errors import TargetError
-from shardviz.core.program.failure import Exit, WorkerEnd
+from shardviz.core.program.failure import ProcessEnd
 
 _MOST_READ = 1 << 16  # bytes, of the beginning and of the end of what a worker printed
 _LINES, _LONGEST = 3, 300  # characters of a line
@@ -37,7 +36,7 @@ _TELLING = [
 ]
 
 
-_CRASHES = ("SIGABRT", "SIGSEGV", "SIGBUS", "SIGILL")
+_CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL)
 
 
 class WorkerError(TargetError):
@@ -47,44 +46,14 @@ class WorkerError(TargetError):
         end: why; the error's words are those of this fact.
     """
 
-    def __init__(self, end: WorkerEnd) -> None:
+    def __init__(self, end: ProcessEnd) -> None:
         super().__init__(end)
         self.end = end
 
     @property
     def crashed(self) -> bool:
         """Whether what it did ended it; else it reached a limit, or somebody ended it."""
-        code = self.end.exit.code
-        if self.end.code != "exit" or code is None or code >= 0:
-            return False
-        return code in [-getattr(signal, name, 1 << 16) for name in _CRASHES]
-
-
-def exit_of(code: int | None, ended_before: int | None = None) -> Exit:
-    """How a process ended.
-
-    Args:
-        code: its exit code; negative for a signal.
-        ended_before: what `ended_for_memory` gave before; None where that is not known.
-    """
-    killed = code is not None and code == -getattr(signal, "SIGKILL", 1 << 16)
-    now = ended_for_memory()
-    if not killed or ended_before is None or now is None:
-        return Exit(code)
-    return Exit(code, by_system=now > ended_before)
-
-
-def ended_for_memory() -> int | None:
-    """How many processes the system has ended since it started, as memory ran out.
-
-    Linux counts them in `/proc/vmstat`, those of containers included. None where it is
-    not known.
-    """
-    with contextlib.suppress(OSError), open("/proc/vmstat") as file:
-        for line in file:
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return None
+        return self.end.code == "exit" and -(self.end.exit or 0) in _CRASHES
 
 
 def read_log(log: BinaryIO) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import signal
 import traceback
 from collections.abc import Iterable
-from typing import Any
 
 import jax
 
@@ -19,10 +17,6 @@ LIMIT = 1200
 _TRACE = re.compile(r"Traceback \(most recent call last\):")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _XLA_MEMORY = "RESOURCE_EXHAUSTED"
-# Only XLA for GPUs moves such a result back.
-_OTHER_MEMORY = re.compile(
-    r"XLA sharding override: .*memory_kind=(\w+)\) != .*memory_kind=(?!\1\b)(\w+)\)"
-)
 # Stages in which none of the user's code runs, so that an OSError is not the program's.
 _OURS = ("target", "lower", "compile", "place", "worker")
 
@@ -44,8 +38,8 @@ def failure(stage: str, error: BaseException) -> Failure:
         return Failure(stage, said, source, "memory", lacks_memory=True)
     lacks = _XLA_MEMORY in said
     if key_value_store() is not None and (meaning := meaning_of(str(error))):
-        fields: dict[str, Any] = {"meaning": meaning}
-        return Failure(stage, said, source, "several processes", fields, lacks)
+        told = {"meaning": meaning}
+        return Failure(stage, said, source, "several processes", told, lacks)
     platforms = getattr(jax.config, "jax_platforms", None)
     silent = isinstance(error, AssertionError) and not str(error)
     if silent and platforms and failed_to_start(error):
@@ -53,28 +47,9 @@ def failure(stage: str, error: BaseException) -> Failure:
         return Failure(stage, said, source, "no platform", {"platforms": platforms})
     if isinstance(error, OSError) and stage in _OURS:
         return Failure(stage, said, source, "system", lacks_memory=lacks)
-    fields = {}
     if "UNIMPLEMENTED" in said and "XLA:CPU" in said:
-        fields["hint"], said = "not on cpu", _ended(said)
-    if kinds := _OTHER_MEMORY.search(said):
-        fields.update(hint="memory kinds", own=kinds[1], asked=kinds[2])
-    return Failure(stage, said, source, "raised", fields, lacks)
-
-
-def raised_by_signal(error: BaseException) -> bool:
-    """Whether a signal handler raised an exception, as one that calls `sys.exit` does.
-
-    Such an exception is meant for the process.
-    """
-    codes = set()
-    for number in signal.valid_signals():
-        handler = signal.getsignal(number)
-        handler = getattr(handler, "func", handler)  # of functools.partial
-        called = vars(type(handler)).get("__call__")  # of an object that can be called
-        codes.update(getattr(one, "__code__", None) for one in (handler, called))
-    return any(
-        frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__)
-    )
+        return Failure(stage, _ended(said), source, "not on cpu")
+    return Failure(stage, said, source, "raised", lacks_memory=lacks)
 
 
 def in_words(error: BaseException) -> str:

@@ -58,50 +58,51 @@ class Meaning(Fact):
 
 
 @dataclass(frozen=True)
-class Exit(Fact):
-    """How a process ended.
+class ProcessEnd(Fact):
+    """Why a process of ours ended, or was ended, before it answered.
 
     Attributes:
-        code: as Python has it: negative for a signal; None where it is not known.
-        by_system: of a SIGKILL, whether the system sent it as memory ran out; None
-            where that is not known.
+        code: `"exit"` where it ended by itself, `"too long"`, `"memory"` where it held
+            more than it may, `"stopped"` by a signal, or `"lost"` where only that is
+            known.
+        stage: the stage it was in; `""` for none.
+        exit: its exit code as Python has it, negative for a signal; None where not known.
+        said: what it printed of the cause.
+        seconds: the limit of time, or for how long it was stopped.
+        held, limit: bytes of memory that it held, and may hold.
+        who: which process; `""` for the worker.
+        after: what is left then: `"worker"`, or of several processes `"own"` or
+            `"foreign"` ones.
 
-    >>> Exit(-9, by_system=True).lacks_memory
+    >>> ProcessEnd("memory", "run", held=2 << 30, limit=1 << 30).lacks_memory
     True
     """
 
-    code: int | None
-    by_system: bool | None = None
+    code: str
+    stage: str = ""
+    exit: int | None = None
+    said: str = ""
+    seconds: float = 0.0
+    held: int = 0
+    limit: int = 0
+    who: str = ""
+    after: str = "worker"
 
     @property
     def lacks_memory(self) -> bool:
         """Whether it is known that memory ran out."""
-        return self.by_system is True
+        return self.code == "memory"
 
 
 @dataclass(frozen=True)
-class WorkerEnd(Fact):
-    """Why a worker process ended, or was ended, before it answered.
+class GroupEnd(Fact):
+    """Why several processes cannot be used any more, where none of them ended by itself.
 
     Attributes:
-        code: `"exit"` where it ended by itself, `"too long"`, or `"memory"` where it
-            held more than it may, or more than the machine has.
-        stage: the stage it was in; `""` for none.
-        exit: how it ended by itself.
-        said: what it printed of the cause.
-        seconds: the limit of time.
-        held, limit: bytes of memory that it held, and may hold.
+        code: `"closed"`, `"forked"` in a child of the process that started them, or
+            `"interrupted"`.
+        name: what they are called.
     """
 
     code: str
-    stage: str
-    exit: Exit = Exit(None)
-    said: str = ""
-    seconds: float = 0.0
-    held: int = 0
-    limit: int | None = None
-
-    @property
-    def lacks_memory(self) -> bool:
-        """Whether memory ran out, or was about to."""
-        return self.code == "memory" or self.exit.lacks_memory
+    name: str

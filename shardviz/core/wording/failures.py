@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping
 
-from shardviz.core.format import bytes_text, joined
-from shardviz.core.program.failure import Exit, Failure, Meaning, WorkerEnd
+from shardviz.core.format import bytes_text, clause, joined
+from shardviz.core.program.failure import Failure, GroupEnd, Meaning, ProcessEnd
 
 _OPENINGS = {
     "trace": "jax could not trace the function.",
@@ -34,8 +34,13 @@ def _without_advice(error: Failure) -> str:
     fields, said = error.fields, error.said
     match error.code:
         case "raised":
-            opening = _OPENINGS.get(error.stage, "It failed.")
-            return f"{opening} {said}{_hint(fields)}"
+            return f"{_OPENINGS.get(error.stage, 'It failed.')} {said}"
+        case "not on cpu":
+            return (
+                f"{_OPENINGS['compile']} {said} XLA's compiler for CPUs lacks this,"
+                " simulated ones included. Those for TPUs and GPUs may have it, and need"
+                " no such hardware to compile: target='tpu:v5e:2x2' or 'gpu:h100:1x8'."
+            )
         case "explicit axes":
             operation = fields["operation"]
             return f"With Explicit axes jax refuses {operation} here. {said}"
@@ -55,30 +60,19 @@ def _without_advice(error: Failure) -> str:
             )
         case "cancelled":
             return f"Cancelled {_when(fields)}."
+        case "others wait":
+            waiting = joined(f"process {rank}" for rank in fields["waiting"])
+            after = _AFTER[fields["after"]]
+            return (
+                f"Process {fields['process']}: {said} It would be waited for by"
+                f" {waiting}. {after}"
+            )
         case "callback":
             return (
                 f"A callback raised {said}. XLA cannot end a run where the other devices"
                 " wait for the one that called, so the worker process was ended."
             )
     return said
-
-
-def _hint(fields: Mapping[str, object]) -> str:
-    """What helps against an error of XLA that says little."""
-    match fields.get("hint"):
-        case "not on cpu":
-            return (
-                " XLA's compiler for CPUs lacks this, simulated ones included. Those for"
-                " TPUs and GPUs may have it, and need no such hardware to compile:"
-                " target='tpu:v5e:2x2' or 'gpu:h100:1x8'."
-            )
-        case "memory kinds":
-            return (
-                f" A result is in the memory {fields['own']!r}, where the function puts it,"
-                f" and its spec asks for {fields['asked']!r}. Give it as a NamedSharding"
-                f" with memory_kind={fields['own']!r}."
-            )
-    return ""
 
 
 def _when(fields: Mapping[str, object]) -> str:
@@ -145,67 +139,89 @@ _SIGNALS = {
     "SIGKILL": "killed from outside, often by the system where memory runs out",
     "SIGABRT": "aborted: the compiler or runtime met a state that it cannot go on from",
     "SIGSEGV": "crashed: a fault in memory, inside the compiler or a library",
-    "SIGBUS": "crashed: memory that should be there is not, often because /dev/shm is full",
+    "SIGBUS": "crashed: memory that should be there is not, often as /dev/shm is full",
     "SIGTERM": "asked to end from outside",
+}
+_AFTER = {
+    "worker": "Your kernel is not touched, and the next compile gets a new worker.",
+    "own": (
+        "The other processes were ended too, as they would wait for it. Your kernel is"
+        " not touched: sv.hosts starts others."
+    ),
+    "foreign": (
+        "The others of its group are lost with it. Your kernel is not touched: restart"
+        " the engines where they were started, and call sv.hosts again."
+    ),
 }
 
 
-def process_exit(fact: Exit) -> str:
+def _exit(code: int | None) -> str:
     """An exit code or signal as people say it.
 
-    >>> process_exit(Exit(-9))
-    'killed from outside, often by the system where memory runs out (SIGKILL)'
-    >>> process_exit(Exit(3)), process_exit(Exit(None))
-    ('it left with exit code 3', 'it left without saying why')
+    >>> _exit(3), _exit(-15), _exit(None)
+    ('it left with exit code 3', 'asked to end from outside (SIGTERM)', 'it left without a word')
     """
-    if fact.code is None:
-        return "it left without saying why"
-    if fact.code >= 0:
-        return f"it left with exit code {fact.code}"
+    if code is None:
+        return "it left without a word"
+    if code >= 0:
+        return f"it left with exit code {code}"
     try:
-        name = signal.Signals(-fact.code).name
+        name = signal.Signals(-code).name
     except ValueError:
-        name = f"signal {-fact.code}"
-    if name not in _SIGNALS:
-        return f"ended by {name}"
-    words = _SIGNALS[name]
-    if fact.by_system is not None:
-        words = "killed from outside"
-        if fact.by_system:
-            words = "ended by the system, as memory ran out"
-    return f"{words} ({name})"
+        name = f"signal {-code}"
+    return f"{_SIGNALS.get(name, 'ended by a signal')} ({name})"
 
 
-def worker_end(fact: WorkerEnd) -> str:
-    """Why a worker process ended before it answered.
+def process_end(fact: ProcessEnd) -> str:
+    """Why a process ended before it answered.
 
-    >>> print(worker_end(WorkerEnd("too long", "run", seconds=60)))
-    The worker process was ended after 60 s in the stage 'run': that is the limit. ...
+    >>> print(process_end(ProcessEnd("too long", "run", seconds=60)).split(":")[0])
+    The worker process was ended after 60 s in the stage 'run'
     """
-    where = f" in the stage {fact.stage!r}" if fact.stage else ""
-    if fact.code == "exit":
-        said = f" It said: {fact.said}" if fact.said else ""
-        return (
-            f"The worker process ended{where}: {process_exit(fact.exit)}.{said} Your kernel"
-            " is not touched, and the next compile gets a new worker."
-        )
-    if fact.code == "too long":
-        return (
-            f"The worker process was ended after {fact.seconds:.3g} s{where}: that is the"
-            " limit. It may hang, or need longer: give it more time, or a smaller program."
-        )
-    why = "the machine's memory was about to run out"
-    if fact.limit is not None:
-        why = f"may hold {bytes_text(fact.limit)}"
+    who = fact.who or "The worker process"
+    where = clause(" in the stage {!r}", fact.stage)
+    after = _AFTER[fact.after]
+    match fact.code:
+        case "exit":
+            said = clause(" It said: {}", fact.said)
+            return f"{who} ended{where}: {_exit(fact.exit)}.{said} {after}"
+        case "lost":
+            return f"{who} ended{where}; what it printed is on its machine. {after}"
+        case "stopped":
+            return f"{who} was stopped{where}, for {fact.seconds:.0f} s now. {after}"
+        case "too long":
+            return (
+                f"{who} was ended after {fact.seconds:.3g} s{where}: that is the limit."
+                " It may hang, or need longer: give it more time, or a smaller program."
+            )
     return (
-        f"The worker process was ended{where}: it held {bytes_text(fact.held)} and {why}."
-        " Compile a smaller program, fewer devices, or on a machine with more memory."
+        f"{who} was ended{where}: it held {bytes_text(fact.held)} and may hold"
+        f" {bytes_text(fact.limit)}. Compile a smaller program, for fewer devices, or on a"
+        " machine with more memory."
     )
+
+
+_GROUP_ENDS = {
+    "closed": "They were closed. Start others with sv.hosts.",
+    "forked": (
+        "They belong to the process that started them, of which this one is a fork. Start"
+        " others here with sv.hosts."
+    ),
+    "interrupted": (
+        "The last call was interrupted, which ends its processes. Start others with"
+        " sv.hosts."
+    ),
+}
+
+
+def group_end(fact: GroupEnd) -> str:
+    """Why several processes cannot be used any more."""
+    return f"{fact.name or 'The engines'}: {_GROUP_ENDS[fact.code]}"
 
 
 SENTENCES = {
     Failure: failure,
     Meaning: meaning,
-    Exit: process_exit,
-    WorkerEnd: worker_end,
+    ProcessEnd: process_end,
+    GroupEnd: group_end,
 }

@@ -112,14 +112,6 @@ def _too_big(needed: int, free: int) -> str:
     )
 
 
-def _spread(most: int) -> str:
-    return (
-        "Not compared: the values are spread over several processes, and no process has all"
-        f" of them. Up to {bytes_text(most)} are gathered; without values, sv.run makes"
-        " some up that each process has."
-    )
-
-
 def _unused_donations(arrays: Sequence[str], count: int) -> str:
     some = "; ".join(arrays)
     if count > len(arrays):
@@ -173,7 +165,10 @@ _WORDS: Mapping[str, str | Callable[..., str]] = {
     "one device": "The mesh has one device: what ran is the unsharded function.",
     "effects": _effects,
     "too big for one": _too_big,
-    "spread": _spread,
+    "spread": (
+        "Not compared: the values are spread over several processes, and none has all of"
+        " them. Without values, sv.run makes up some that each process has."
+    ),
     "not on one device": "It does not run on one device. {said}",
     # Notes on a compile.
     "unused donations": _unused_donations,

@@ -182,7 +182,9 @@ def unsharded_checks(
     """
     if not results:
         return ()
-    reason = why_not_comparable(program, lowered, devices) or inputs.elsewhere
+    reason = _why_not_comparable(program, lowered, devices)
+    if reason is None and inputs.elsewhere:
+        reason = found("spread")
     if reason is not None:
         return (Check(UNSHARDED, None, reason),)
     single = unsharded(program)
@@ -201,7 +203,7 @@ def unsharded_checks(
         return (Check(UNSHARDED, None, finding),)
 
 
-def why_not_comparable(
+def _why_not_comparable(
     program: Program, lowered: Lowered, devices: Sequence[Any]
 ) -> Finding | None:
     """Why a program is not run unsharded; None where it can be."""

@@ -14,10 +14,9 @@ from types import FrameType
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import Mesh
 from jaxlib.version import __version__ as jaxlib_version
 
-from shardviz.core.backend.jax_compat import unchecked_call
 from shardviz.core.backend.run.partitioner import ONE_DEVICE, compile_with_dump
 from shardviz.core.backend.tracing.effect_rules import has_callbacks
 from shardviz.core.backend.tracing.trace import (
@@ -28,7 +27,6 @@ from shardviz.core.backend.tracing.trace import (
 )
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import shown
-from shardviz.core.layout.array_spec import DTYPE_BITS, dtype_name
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.checks import Finding, found
 from shardviz.core.program.inherited import inherited
@@ -104,16 +102,7 @@ class Executable:
 
     def run(self, *arguments: jax.Array) -> Sequence[jax.Array]:
         """Runs it, and may return before it is done."""
-        try:
-            return self.stage(*arguments)
-        except ValueError as error:
-            # jax checks layouts of types below a byte that it has made itself.
-            unchecked = unchecked_call(self.stage)
-            narrow = any(DTYPE_BITS.get(dtype_name(a.dtype), 8) < 8 for a in arguments)
-            other = "layouts that disagree" not in str(error)
-            if unchecked is None or not narrow or other:
-                raise
-            return unchecked(*arguments)
+        return self.stage(*arguments)
 
     def reference(self, make: Callable[[], Executable]) -> Executable:
         """The same function compiled for one device; made once, and kept."""
@@ -125,7 +114,7 @@ class Executable:
 
 def lower(
     program: Program | Traced,
-    mesh: Mesh | AbstractMesh | None = None,
+    mesh: Any = None,
     platforms: Sequence[str] | None = None,
     change: Callable[[Any], None] | None = None,
 ) -> Lowered:
@@ -133,17 +122,14 @@ def lower(
 
     Args:
         program: the program, or what `trace` made of it.
-        mesh: the jax mesh to trace it on.
+        mesh: the jax mesh to trace it on, unless that has happened.
         platforms: the platforms to lower for, such as `("tpu",)`; needed on an
             AbstractMesh.
         change: changes jax's own `Lowered` before its text is read.
     """
-    if isinstance(program, Traced):
-        traced = program
-    elif mesh is None:
-        raise ProgramError("Lowering a program needs a jax mesh; got none.")
-    else:
-        traced = trace(program, mesh)
+    traced = program
+    if not isinstance(traced, Traced):
+        traced = trace(traced, mesh)
     begun = time.perf_counter()
     with traced.context():
         kinds = {} if platforms is None else {"lowering_platforms": tuple(platforms)}
@@ -171,9 +157,8 @@ def source_lines(text: str) -> list[tuple[str, str]]:
     """File and line of the user's code in a lowered module, in the order of the text.
 
     Lines of the calls that are running now are left out: they are where the program is
-    compiled or
-    run from, which differs from cell to cell, and no part of it. A function that is
-    written inside such a call is at another column, so it stays.
+    compiled or run from, which differs from cell to cell, and no part of it. A function
+    that is written inside such a call is at another column, so it stays.
 
     Args:
         text: StableHLO with its locations.
@@ -185,11 +170,11 @@ def source_lines(text: str) -> list[tuple[str, str]]:
     while frame is not None:
         running.add((frame.f_code.co_filename, *_running(frame)))
         frame = frame.f_back
-    return [
-        p[:2]
-        for p in _SOURCE_LINE.findall(text)
-        if p not in running and is_user_file(p[0])
-    ]
+    lines = []
+    for file, line, column in _SOURCE_LINE.findall(text):
+        if (file, line, column) not in running and is_user_file(file):
+            lines.append((file, line))
+    return lines
 
 
 def _running(frame: FrameType) -> tuple[str, str]:
@@ -248,8 +233,7 @@ def fingerprint(
     """The key of an executable: everything that a compile depends on.
 
     The text is not enough: it is the same for permuted devices and for any two
-    callbacks. Programs
-    that are not `cacheable` may share a fingerprint.
+    callbacks. Programs that are not `cacheable` may share a fingerprint.
     """
     program = lowered.traced.program
     first = devices[0]

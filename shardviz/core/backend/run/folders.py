@@ -1,24 +1,24 @@
-"""Temporary folders that know the process they belong to.
+"""Temporary folders that say which process they belong to.
 
 A process that was killed leaves its folders behind, and its memory with them where they
-lie in memory. `remove_abandoned()` removes those, and none of a process that still
-runs.
+lie in memory. Each holds a file that its process keeps locked: the system unlocks it
+when the process ends, however that happens, so that who finds it unlocked may remove
+the folder.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import fcntl
 import os
-import re
 import shutil
-import socket
 import tempfile
 from pathlib import Path
 
 _MEMORY, _MIN_FREE = "/dev/shm", 2**28
-_BOOT, _NAMESPACE = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
-_NAME = re.compile(r"shardviz-[a-z]+-([0-9a-f]{8})-(\d+)-(\d+)-\w+")
+_LOCK = "owner.lock"
+# Of the folders of this process, the file descriptor that keeps the lock.
+_LOCKS: dict[Path, int] = {}
 
 
 def dump_root() -> str:
@@ -48,100 +48,38 @@ def make_folder(kind: str, root: str) -> Path:
         OSError: where none can be made.
 
     >>> folder = make_folder("example", tempfile.gettempdir())
-    >>> owner_of(folder.name) == os.getpid()
-    True
     >>> remove_folder(folder)
     """
-    owner = os.getpid()
-    prefix = f"shardviz-{kind}-{_machine()}-{owner}-{_started(owner) or 0}-"
-    return Path(tempfile.mkdtemp(prefix=prefix, dir=root))
+    prefix = f"shardviz-{kind}-{os.getpid()}-"
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
+    lock = os.open(folder / "new", os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    # It has its name only once it is locked, so that nobody finds it unlocked before.
+    os.rename(folder / "new", folder / _LOCK)
+    _LOCKS[folder] = lock
+    return folder
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes a folder that `make_folder` made, in the process that made it only.
-
-    A forked child inherits its parent's cleaning up, which must do nothing there.
-    """
-    if owner_of(folder.name) == os.getpid():
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def owner_of(name: str) -> int | None:
-    """The process that made a folder of this name; None for any other folder.
-
-    >>> owner_of("shardviz-dump-0123abcd-4711-8150-x_y"), owner_of("something-else")
-    (4711, None)
-    """
-    found = _NAME.fullmatch(name)
-    return int(found[2]) if found else None
+    """Removes a folder that `make_folder` made."""
+    shutil.rmtree(folder, ignore_errors=True)
+    lock = _LOCKS.pop(folder, None)
+    if lock is not None:
+        os.close(lock)
 
 
 def remove_abandoned(*roots: str) -> None:
     """Removes the folders of processes that have ended.
 
-    Those of other users, machines and containers are left alone.
-
     Args:
         *roots: where to look; by default wherever `dump_root` may be.
     """
     for root in dict.fromkeys(roots or (_MEMORY, tempfile.gettempdir())):
-        try:
-            entries = list(os.scandir(root))
-        except OSError:
-            continue  # no such folder on this system
-        for entry in entries:
-            if _is_abandoned(entry):
-                shutil.rmtree(entry.path, ignore_errors=True)
-
-
-def _is_abandoned(entry: os.DirEntry[str]) -> bool:
-    found = _NAME.fullmatch(entry.name)
-    if found is None or found[1] != _machine():
-        return False
-    if not entry.is_dir(follow_symlinks=False):
-        return False
-    with contextlib.suppress(OSError):
-        if entry.stat(follow_symlinks=False).st_uid == os.getuid():
-            return not _runs(int(found[2]), int(found[3]))
-    return False  # another user's, or gone meanwhile
-
-
-def pid_exists(pid: int) -> bool:
-    """Whether a process of this machine has that number.
-
-    >>> pid_exists(os.getpid())
-    True
-    """
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass  # it runs, and is not ours
-    return True
-
-
-def _runs(pid: int, started: int) -> bool:
-    """Whether a process that started then still runs; a later one may have its number."""
-    now = _started(pid)
-    return pid_exists(pid) and (not started or now is None or now == started)
-
-
-def _started(pid: int) -> int | None:
-    """When a process started, in clock ticks of the system; None without Linux."""
-    try:
-        # The name before it, in brackets, may hold anything.
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return None
-
-
-def _machine() -> str:
-    """A digest of the machine since it started, and of the container."""
-    parts = [socket.gethostname()]
-    for read in (_BOOT.read_text, lambda: os.readlink(_NAMESPACE)):
-        try:
-            parts.append(read())
-        except OSError:
-            continue  # not Linux
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]
+        for lock_file in Path(root).glob(f"shardviz-*/{_LOCK}"):
+            with contextlib.suppress(OSError):  # another user's, locked, or gone
+                lock = os.open(lock_file, os.O_RDWR)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(lock_file.parent, ignore_errors=True)
+                finally:
+                    os.close(lock)

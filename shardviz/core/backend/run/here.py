@@ -20,14 +20,13 @@ from shardviz.core.backend.devices import (
     refuse_too_big,
     with_devices,
 )
-from shardviz.core.backend.jax_compat import failing_callbacks, forget_failed_callbacks
+from shardviz.core.backend.jax_compat import forget_failed_callbacks
 from shardviz.core.backend.run.agree import account_of
 from shardviz.core.backend.run.checks import (
     output_layouts,
     shards_check,
     spec_checks,
     unsharded_checks,
-    why_not_comparable,
 )
 from shardviz.core.backend.run.compile import (
     Executable,
@@ -40,12 +39,15 @@ from shardviz.core.backend.run.compile import (
 )
 from shardviz.core.backend.run.inputs import Inputs, copies_allowed
 from shardviz.core.backend.run.runner import Job, Runner
-from shardviz.core.backend.tracing.jaxprs import operation_rows, positive_arguments
+from shardviz.core.backend.tracing.jaxprs import positive_arguments
 from shardviz.core.backend.tracing.retraced import trace_unsharded
 from shardviz.core.backend.tracing.trace import Output, Traced, left_to_compiler, trace
+from shardviz.core.errors import OutOfMemory
+from shardviz.core.format import bytes_text
 from shardviz.core.hardware.chips import chip_of_kind
+from shardviz.core.layout.layout import Layout
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import Check, Memory
+from shardviz.core.program.report import Memory
 from shardviz.core.program.roofline import roofline
 
 
@@ -114,10 +116,8 @@ class Here(Runner):
         job = self.job
         if job.rendezvous is not None:
             job.enter("compare")
-            job.rendezvous.compare(
-                account_of(job, self.devices),
-                lambda: operation_rows(lowered.traced.stage.jaxpr),
-            )
+            account = account_of(job, self.devices, job.rendezvous.call)
+            job.rendezvous.compare(account)
         job.enter("compile")
         made: list[Executable] = []
 
@@ -204,15 +204,14 @@ class Here(Runner):
         job.enter("place")
         inputs = self.inputs(lowered)
         self.refuse_if_too_big(executable, inputs)
-        gathers = self._all_ready(lowered, inputs)
+        self._meet("place")
         begun = time.perf_counter()
         placed = inputs.place_all()
         job.note(place_s=time.perf_counter() - begun)
-        job.check(*self._input_checks(placed))
-        if gathers:
-            inputs.gather(placed)
-        if job.rendezvous is not None:
-            job.rendezvous.ready("run")
+        for request, array in zip(job.program.requests, placed, strict=True):
+            if request.layout is not None:
+                self._check_shards(request.array.name, request.layout, array)
+        self._meet("run")
         job.enter("run")
         try:
             results = self.execute(executable, inputs, placed)
@@ -223,7 +222,10 @@ class Here(Runner):
             raise
         job.note(outputs=lowered.traced.out_tree.unflatten(results))
         job.enter("check")
-        job.check(*self._output_checks(lowered, results))
+        layouts = job.report.out_layouts
+        for output, array in zip(lowered.traced.outputs, results, strict=True):
+            if output.name in layouts:
+                self._check_shards(output.name, layouts[output.name], array)
         compared = unsharded_checks(
             job.program,
             lowered,
@@ -239,16 +241,21 @@ class Here(Runner):
         """Refuses a run that has not enough memory."""
         capacity, placed = capacity_of(self.devices), inputs.bytes_in_place
         refuse_too_big(executable.memory, capacity, len(self.devices), placed)
-        is_simulated = self.devices[0].platform == "cpu"
-        inputs.refuse_too_big(is_simulated, host_available())
+        arrays = self.job.program.arrays
+        largest = max(arrays, key=lambda array: array.bytes, default=None)
+        free = host_available()
+        if inputs.leaves is None and largest and free and largest.bytes > free:
+            raise OutOfMemory(
+                f"Making up values for {largest.name}, {largest.short}, takes"
+                f" {bytes_text(largest.bytes)} on this machine, which has"
+                f" {bytes_text(free)} free. Give it a smaller shape, or take sv.compile,"
+                " which needs no values."
+            )
 
-    def _all_ready(self, lowered: Lowered, inputs: Inputs) -> bool:
-        """Waits for the other processes; whether all of them can gather the values."""
-        rendezvous = self.job.rendezvous
-        if rendezvous is None:
-            return False
-        reason = why_not_comparable(self.job.program, lowered, self.devices)
-        return rendezvous.ready("place", inputs.to_gather and not reason)
+    def _meet(self, step: str) -> None:
+        """Waits until all processes are ready, so that none waits in a collective."""
+        if self.job.rendezvous is not None:
+            self.job.rendezvous.ready(step)
 
     def execute(
         self, executable: Executable, inputs: Inputs, placed: list[jax.Array]
@@ -271,7 +278,7 @@ class Here(Runner):
     def _execute_once(
         self, executable: Executable, placed: Sequence[jax.Array]
     ) -> Sequence[jax.Array]:
-        """The results; a process that ended is not waited for."""
+        """The results; a process that failed is not waited for."""
         if self.job.rendezvous is None:
             return jax.block_until_ready(executable.run(*placed))
 
@@ -280,28 +287,8 @@ class Here(Runner):
             jax.effects_barrier()  # jax keeps the effects of each thread apart
             return results
 
-        with failing_callbacks() as failed:
-            return self.job.rendezvous.run(execute, failed)
+        return self.job.rendezvous.run(execute)
 
     @copies_allowed()
-    def _input_checks(self, placed: Sequence[jax.Array]) -> list[Check]:
-        checks = []
-        for request, array in zip(self.job.program.requests, placed, strict=True):
-            if request.layout is not None:
-                check = shards_check(
-                    request.array.name, request.layout, array, self.ids
-                )
-                checks.append(check)
-        return checks
-
-    @copies_allowed()
-    def _output_checks(
-        self, lowered: Lowered, results: Sequence[jax.Array]
-    ) -> list[Check]:
-        layouts = self.job.report.out_layouts
-        checks = []
-        for output, array in zip(lowered.traced.outputs, results, strict=True):
-            if output.name in layouts:
-                layout = layouts[output.name]
-                checks.append(shards_check(output.name, layout, array, self.ids))
-        return checks
+    def _check_shards(self, name: str, layout: Layout, array: jax.Array) -> None:
+        self.job.check(shards_check(name, layout, array, self.ids))

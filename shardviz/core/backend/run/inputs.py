@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -15,16 +14,12 @@ from shardviz.core.backend.bridge import jax_dtype, key_implementation
 from shardviz.core.backend.tracing.arguments import parameter_names
 from shardviz.core.backend.tracing.trace import donated_leaves, placed_spec
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import bytes_text, listed, plural, shown
+from shardviz.core.format import listed, plural, shown
 from shardviz.core.layout.array_spec import ArraySpec, dtype_name
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.checks import Finding, found
 from shardviz.core.program.program import Program
 
 _SLICE_ELEMENTS = 1 << 22  # made at a time
-_MOST_NAMES = 8
-_MOST_GATHERED = 64 << 20  # bytes
-_MOST_DIGESTED = 64 << 20  # bytes; of a larger array only every n-th byte counts
 
 
 def copies_allowed() -> Any:
@@ -163,27 +158,22 @@ def _spread(
 def _leaves(program: Program, values: tuple[Any, ...]) -> list[Any]:
     """The leaves of the values; refuses a wrong number or tree of them."""
     if program.tree is None:
-        expected, names = len(program.arrays), [a.name for a in program.arrays]
-        leaves = list(values)
+        names, leaves = [a.name for a in program.arrays], list(values)
     else:
-        expected = len(program.tree.children())
-        names = parameter_names(program.fn, expected)
+        names = parameter_names(program.fn, len(program.tree.children()))
         leaves, tree = jax.tree.flatten(values)
-        if len(values) == expected and tree != program.tree:
+        if len(values) == len(names) and tree != program.tree:
             raise ProgramError(
                 f"The values form another tree than the arguments: {shown(tree, 120)} and"
                 f" {shown(program.tree, 120)}. Give them in the same containers."
             )
-    if len(values) == expected:
-        return leaves
-    some = listed(names[:_MOST_NAMES])
-    if expected > _MOST_NAMES:
-        some += f" and {expected - _MOST_NAMES} more"
-    raise ProgramError(
-        f"The program takes {plural(expected, 'argument')} ({some}); got"
-        f" {plural(len(values), 'value')}. Give one each, in the containers that the"
-        " arguments have, or none for made-up values."
-    )
+    if len(values) != len(names):
+        raise ProgramError(
+            f"The program takes {plural(len(names), 'argument')} ({listed(names)}); got"
+            f" {plural(len(values), 'value')}. Give one each, in the containers that the"
+            " arguments have, or none for made-up values."
+        )
+    return leaves
 
 
 def _check(array: ArraySpec, value: Any) -> None:
@@ -206,13 +196,14 @@ def _check(array: ArraySpec, value: Any) -> None:
         )
 
 
-def _is_global(leaf: Any) -> bool:
+def is_global(leaf: Any) -> bool:
+    """Whether a value lies on devices of several processes."""
     return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
 
 
 def host_value(leaf: Any) -> Any | None:
     """All of a value, where this process has it; else None."""
-    if not _is_global(leaf):
+    if not is_global(leaf):
         return leaf
     return leaf.addressable_data(0) if leaf.is_fully_replicated else None
 
@@ -229,58 +220,6 @@ def summed(leaf: Any) -> Any:
         return leaf
     full = PartitionSpec(*leaf.sharding.spec.partitions)
     return jax.sharding.reshard(leaf, NamedSharding(leaf.sharding.mesh, full))
-
-
-@copies_allowed()
-def value_digests(program: Program, leaves: list[Any] | None) -> dict[str, Any]:
-    """Digests of what several processes must give alike, by the names of the arguments.
-
-    Of a value that each process has, one digest; of an array over several processes one
-    for each shard of this process that another one holds too, by its indices.
-    """
-    digests: dict[str, Any] = {}
-    for array, leaf in zip(program.arrays, leaves or (), strict=False):
-        if not _is_global(leaf):
-            digests[array.name] = _digest(leaf)
-        elif not partial_axes(leaf):
-            digests[array.name] = _digests_of_shards(leaf)
-    return digests
-
-
-def _digests_of_shards(array: jax.Array) -> dict[str, str]:
-    """A digest for each shard of this process that another process holds too."""
-
-    def bounds_of(index: Any) -> tuple[tuple[int, int], ...]:
-        pairs = zip(index or (), array.shape, strict=False)
-        return tuple(s.indices(n)[:2] for s, n in pairs)
-
-    holders: dict[tuple[tuple[int, int], ...], set[int]] = {}
-    for device, index in array.sharding.devices_indices_map(array.shape).items():
-        holders.setdefault(bounds_of(index), set()).add(device.process_index)
-    digests: dict[str, str] = {}
-    for shard in array.addressable_shards:
-        bounds = bounds_of(shard.index)
-        text = ", ".join(f"{a}:{b}" for a, b in bounds)
-        if len(holders[bounds]) > 1 and text not in digests:
-            digests[text] = _digest(shard.data)
-    return digests
-
-
-def _digest(value: Any) -> str:
-    is_array = isinstance(value, jax.Array)
-    if is_array and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
-        value = jax.random.key_data(value)
-    host = np.ascontiguousarray(np.asarray(value))
-    data = host.reshape(-1).view(np.uint8)
-    title = f"{dtype_name(host.dtype)}{host.shape}"
-    digest = hashlib.blake2b(title.encode(), digest_size=12)
-    # An odd step, so that every byte of an element has its turn.
-    step = data.size // _MOST_DIGESTED | 1
-    digest.update(np.ascontiguousarray(data[::step]).data)
-    return digest.hexdigest()
-
-
-_REMEDY = "Give it a smaller shape, or take sv.compile, which needs no values."
 
 
 class Inputs:
@@ -301,9 +240,7 @@ class Inputs:
         positive: Sequence[int] = (),
     ) -> None:
         self.program, self.mesh, self.leaves = program, mesh, leaves
-        self.donated = donated_leaves(program)
-        self._gathered: dict[int, np.ndarray | jax.Array] = {}
-        self.positive = positive
+        self.donated, self.positive = donated_leaves(program), positive
 
     @property
     def bytes_in_place(self) -> int:
@@ -311,70 +248,25 @@ class Inputs:
         placed = 0
         for position, leaf in enumerate(self.leaves or ()):
             layout = self.program.requests[position].layout
-            if layout is not None and self._is_placed(leaf, position):
-                placed += layout.bytes_per_device
+            # A donated array is copied, since the run uses it up.
+            if layout is None or position in self.donated:
+                continue
+            if isinstance(leaf, jax.Array):
+                wanted = self._sharding(position)
+                if leaf.sharding.is_equivalent_to(wanted, leaf.ndim):
+                    placed += layout.bytes_per_device
         return placed
 
     @property
-    def elsewhere(self) -> Finding | None:
-        """Why the unsharded function cannot be run on the values; None where it can."""
-        if not self._spread_positions():
-            return None
-        return found("spread", most=_MOST_GATHERED)
-
-    @property
-    def to_gather(self) -> bool:
-        """Whether values are spread over several processes, and small enough to gather."""
-        sizes = [self.program.arrays[i].bytes for i in self._spread_positions()]
-        return 0 < sum(sizes) <= _MOST_GATHERED
-
-    @copies_allowed()
-    def gather(self, placed: Sequence[jax.Array]) -> None:
-        """Takes all of those values into this process; every process must do so."""
-        every = NamedSharding(self.mesh, PartitionSpec())
-        replicate = jax.jit(lambda *values: values, out_shardings=every)
-        positions = self._spread_positions()
-        replicated = replicate(*(placed[i] for i in positions))
-        for position, array in zip(positions, replicated, strict=True):
-            self._gathered[position] = array.addressable_data(0)
-
-    def _spread_positions(self) -> list[int]:
-        """The arguments of which this process has only a part."""
-        leaves = enumerate(self.leaves or ())
-        return [
-            i for i, v in leaves if i not in self._gathered and host_value(v) is None
-        ]
-
-    def refuse_too_big(self, here: bool, free: int | None) -> None:
-        """Refuses values to make up that this host has not enough memory for.
-
-        Args:
-            here: whether the devices are simulated: their memory is that of the host.
-            free: bytes that the host has free; None where it does not say.
-        """
-        if self.leaves is not None or free is None or not self.program.arrays:
-            return
-        largest = max(self.program.arrays, key=lambda array: array.bytes)
-        needed = largest.bytes
-        if here:
-            for request in self.program.requests:
-                if request.layout is not None:
-                    each = request.layout.bytes_per_device
-                    needed += each * self.program.mesh.size
-        if needed <= free:
-            return
-        raise ProgramError(
-            f"Making up values takes {bytes_text(needed)} on this machine, which has"
-            f" {bytes_text(free)} free; the largest array is {largest.name}, {largest.short}, with"
-            f" {bytes_text(largest.bytes)}. Nothing was made. {_REMEDY}"
-        )
+    def elsewhere(self) -> bool:
+        """Whether other processes have some of the values."""
+        return any(host_value(leaf) is None for leaf in self.leaves or ())
 
     @copies_allowed()
     def place_all(self) -> list[jax.Array]:
         """Every argument on its devices."""
-        return jax.block_until_ready(
-            [self._place(i) for i in range(len(self.program.arrays))]
-        )
+        positions = range(len(self.program.arrays))
+        return jax.block_until_ready([self._place(i) for i in positions])
 
     @copies_allowed()
     def replace_donated(self, placed: list[jax.Array]) -> None:
@@ -391,11 +283,9 @@ class Inputs:
             sharding = NamedSharding(mesh, PartitionSpec(), memory_kind=kind)
             if self.leaves is None:
                 placed.append(self._example(position, sharding))
-                continue
-            value = self._gathered.get(position)
-            if value is None:
+            else:
                 value = host_value(summed(self.leaves[position]))
-            placed.append(jax.device_put(value, sharding))
+                placed.append(jax.device_put(value, sharding))
         return placed
 
     def _example(self, position: int, sharding: NamedSharding) -> jax.Array:
@@ -403,32 +293,30 @@ class Inputs:
         return example(array, sharding, position, position in self.positive)
 
     def _place(self, position: int) -> jax.Array:
-        sharding = wanted = self._sharding(position)
-        spec = sharding.spec
-        if spec.unreduced and not (self.leaves and partial_axes(self.leaves[position])):
+        wanted = sharding = self._sharding(position)
+        is_given = self.leaves is not None
+        if sharding.spec.unreduced and not (
+            is_given and partial_axes(self.leaves[position])
+        ):
             # jax makes partial sums only of an array that is on the devices.
-            full = PartitionSpec(*spec.partitions)
+            full = PartitionSpec(*sharding.spec.partitions)
             kind = sharding.memory_kind
             sharding = NamedSharding(self.mesh, full, memory_kind=kind)
-        if self.leaves is None:
-            placed = self._example(position, sharding)
+        if is_given:
+            placed = self._placed_value(position, sharding)
         else:
-            leaf, donated = self.leaves[position], position in self.donated
-            if sharding.is_fully_addressable or _is_global(leaf):
-                # A donated array is used up, so it must not be the user's own.
-                alias = False if donated else None
-                placed = jax.device_put(leaf, sharding, may_alias=alias)
-            else:
-                array = self.program.arrays[position]
-                placed = _spread(leaf, array, sharding, donated)
+            placed = self._example(position, sharding)
         return placed if sharding is wanted else jax.device_put(placed, wanted)
+
+    def _placed_value(self, position: int, sharding: NamedSharding) -> jax.Array:
+        assert self.leaves is not None  # who calls this has seen to it
+        leaf, donated = self.leaves[position], position in self.donated
+        if sharding.is_fully_addressable or is_global(leaf):
+            # A donated array is used up, so it must not be the user's own.
+            return jax.device_put(leaf, sharding, may_alias=False if donated else None)
+        return _spread(leaf, self.program.arrays[position], sharding, donated)
 
     def _sharding(self, position: int) -> NamedSharding:
         spec = placed_spec(self.program.requests[position].spec or Spec())
         kind = self.program.arrays[position].memory_kind
         return NamedSharding(self.mesh, spec.to_jax(), memory_kind=kind)
-
-    def _is_placed(self, leaf: Any, position: int) -> bool:
-        if not isinstance(leaf, jax.Array) or position in self.donated:
-            return False
-        return leaf.sharding.is_equivalent_to(self._sharding(position), leaf.ndim)

@@ -3,8 +3,8 @@
 They talk through the key-value store of `jax.distributed` and never through a
 collective, which would wait for ever for a process that does not come. Each writes
 what it is about to do and reads what all the others wrote, so all of them find the
-same difference. While a call lasts every process writes a pulse, so that one that
-ended or was stopped is named before jax gives up.
+same difference. A process that ends while others wait is named by jax itself, once it
+has heard nothing of it for its `heartbeat_timeout_seconds`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ import hashlib
 import itertools
 import json
 import os
-import sys
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import shown
@@ -28,19 +26,14 @@ from shardviz.core.program.agreement import (
     Account,
     Missing,
     OtherFailed,
-    Silent,
     difference,
-    first_other_operation,
 )
 
 T = TypeVar("T")
 WAIT = "SHARDVIZ_WAIT"
 _LIMIT = 30.0  # seconds to wait for a process that does not come
 _SLICE = 0.25  # seconds of one wait, between looks at what else happened
-_PULSE = 1.0  # seconds from one pulse to the next; more where there are many processes
-_MOST_PER_SECOND = 64  # pulses that the store takes from all processes together
-_QUIET = 3.0  # seconds without a process until a line says so
-_SILENT = 20.0  # seconds without a pulse until the call ends
+_POLL = 1.0  # seconds between such looks during a run
 # How often each set of processes has come together: all of them count alike.
 _NUMBERS: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(itertools.count)
 
@@ -87,48 +80,21 @@ class Rendezvous:
         self._group = f"shardviz/{group}"
         self._number = next(_NUMBERS[self.every])
         self._limit = seconds_to_wait()
-        self._stage = ""
-        # The last pulse of each process, and when it was new.
-        self._pulses: dict[int, tuple[str, float]] = {}
-        self._over = threading.Event()
-        self._pulse = max(_PULSE, len(self.every) / _MOST_PER_SECOND)
-        self._thread = threading.Thread(
-            target=self._live, name="shardviz-pulse", daemon=True
-        )
 
-    def enter(self, stage: str) -> None:
-        """Notes the stage, for the other processes."""
-        self._stage = stage
-
-    def compare(self, account: Account, operations: Callable[[], list[Any]]) -> None:
+    def compare(self, account: Account) -> None:
         """Compares what all processes are about to do.
-
-        Args:
-            account: what this process is about to do.
-            operations: gives the operations of its program; called where programs
-                differ.
 
         Raises:
             Disagreement: with the first difference, or the processes that did not come.
         """
-        self._thread.start()
         self._write("account", account.text)
         texts = self._all("account", self._limit)
         if self._number and self.process == self.every[0]:
             # All have come, so none looks at the call before any more.
             self._store.key_value_delete(f"{self._group}/{self._number - 1}/")
         different = difference([Account.read(text) for text in texts.values()])
-        if different is None:
-            return
-        if different.what == "program":
-            self._write("operations", json.dumps(operations()))
-            found = self._all("operations", None)
-            here, there = (
-                json.loads(found[p]) for p in (different.odd[0], different.others[0])
-            )
-            first = first_other_operation(here, there)
-            different = replace(different, operations=first)
-        raise Disagreement(str(different))
+        if different is not None:
+            raise Disagreement(str(different))
 
     def ready(self, step: str, able: bool = True) -> bool:
         """Waits until every process is ready for a step.
@@ -146,20 +112,20 @@ class Rendezvous:
         self._write(f"ready to {step}", json.dumps(able))
         return all(map(json.loads, self._all(f"ready to {step}", None).values()))
 
-    def run(self, execute: Callable[[], T], failed: Sequence[BaseException]) -> T:
-        """Executes a program, and waits until another process failed or is silent.
+    def run(self, execute: Callable[[], T]) -> T:
+        """Executes a program, and waits no longer where another process failed.
 
         Args:
             execute: executes it and waits for its results; called in another thread,
                 since it may wait for ever.
-            failed: what callbacks of this process raise; the other devices then wait
-                for theirs.
 
         Raises:
             Disagreement: for the latter; the results may never come.
             Exception: whatever the run raises.
         """
-        done, results, raised = threading.Event(), [], []
+        done = threading.Event()
+        results: list[T] = []
+        raised: list[BaseException] = []
 
         def wait() -> None:
             try:
@@ -169,13 +135,11 @@ class Rendezvous:
             done.set()
 
         threading.Thread(target=wait, name="shardviz-run", daemon=True).start()
-        while not done.wait(self._pulse):
-            if failed:
-                raise failed[0]
-            problem = self._failure() or self._silent(self.every)
-            if problem is not None:
+        while not done.wait(_POLL):
+            failure = self._failure()
+            if failure is not None:
                 raise Disagreement(
-                    f"{problem} The devices of this process still wait for it: end all"
+                    f"{failure} The devices of this process still wait for it: end all"
                     " processes and start them again."
                 )
         if raised:
@@ -187,42 +151,27 @@ class Rendezvous:
         with contextlib.suppress(Exception):  # the store may be what failed
             self._write("failed", json.dumps([stage, message]))
 
-    def leave(self) -> None:
-        """Ends the call in this process."""
-        self._over.set()
-        with contextlib.suppress(Exception):  # as above
-            self._write("left", "")
-
     def _all(self, name: str, limit: float | None) -> dict[int, str]:
         """What every process wrote under a name.
 
         Args:
             name: the name.
-            limit: how many seconds to wait; None for as long as the missing ones live.
+            limit: how many seconds to wait; None until all have come.
         """
-        begun, is_told = time.monotonic(), False
+        begun = time.monotonic()
         while True:
             texts = self._texts(name)
-            absent = tuple(p for p in self.every if p not in texts)
             # First, since who comes late finds what the others wrote before they left.
             failure = self._failure()
-            if failure is None and absent and limit is None:
-                failure = self._silent(absent)
             if failure is not None:
                 raise Disagreement(str(failure))
+            absent = tuple(p for p in self.every if p not in texts)
             if not absent:
                 return texts
-            there = tuple(p for p in self.every if p not in absent)
-            waited = time.monotonic() - begun
-            if limit is not None and waited >= limit:
-                missing = str(Missing(self.call, absent, there, limit))
+            if limit is not None and time.monotonic() - begun >= limit:
+                missing = str(Missing(self.call, absent, tuple(sorted(texts)), limit))
                 self.fail("compare", missing)
                 raise Disagreement(missing)
-            if limit is not None and waited >= _QUIET and not is_told:
-                is_told = True
-                if self.process == there[0]:  # one line, not one from each of them
-                    late = Missing(self.call, absent, there, _QUIET, ended=False)
-                    print(f"shardviz: {late}", file=sys.stderr, flush=True)
             self._await(f"{name}/{absent[0]}")
 
     def _failure(self) -> OtherFailed | None:
@@ -232,43 +181,12 @@ class Rendezvous:
                 return OtherFailed(process, *json.loads(text))
         return None
 
-    def _silent(self, processes: Sequence[int]) -> Silent | None:
-        """Which of some processes have written no pulse for long."""
-        now, pulses, left = time.monotonic(), self._texts("pulse"), self._texts("left")
-        silent = []
-        for process in processes:
-            if process == self.process or process in left:
-                continue
-            text = pulses.get(process, "")
-            last, since = self._pulses.get(process, ("", now))
-            if text != last:
-                since = now
-            self._pulses[process] = (text, since)
-            if now - since >= _SILENT + self._pulse:
-                silent.append(process)
-        if not silent:
-            return None
-        text = pulses.get(silent[0], "")
-        stage = json.loads(text)[0] if text else ""
-        return Silent(tuple(silent), stage, _SILENT)
-
-    def _live(self) -> None:
-        """Writes the pulses of this process, in a thread."""
-        for count in itertools.count():
-            try:
-                text = json.dumps([self._stage, count])
-                self._write("pulse", text)
-            except Disagreement:  # the store is gone: jax ends this process
-                return
-            if self._over.wait(self._pulse):
-                return
-
     def _write(self, name: str, text: str) -> None:
         key = self._key(f"{name}/{self.process}")
         try:
             self._store.key_value_set(key, text, True)
         except RuntimeError as error:
-            raise _no_answer(error) from error
+            _raise_no_answer(error)
 
     def _await(self, name: str) -> None:
         """Waits a moment for a key to come."""
@@ -276,7 +194,7 @@ class Rendezvous:
             self._store.blocking_key_value_get(self._key(name), int(_SLICE * 1000))
         except RuntimeError as error:
             if "DEADLINE_EXCEEDED" not in str(error):
-                raise _no_answer(error) from error
+                _raise_no_answer(error)
 
     def _texts(self, name: str) -> dict[int, str]:
         """What each process wrote under a name."""
@@ -285,17 +203,16 @@ class Rendezvous:
         except RuntimeError as error:
             if "NOT_FOUND" in str(error):
                 return {}
-            raise _no_answer(error) from error
+            _raise_no_answer(error)
         return {int(key.rpartition("/")[2]): text for key, text in found}
 
     def _key(self, name: str) -> str:
         return f"{self._group}/{self._number}/{name}"
 
 
-def _no_answer(error: RuntimeError) -> Disagreement:
+def _raise_no_answer(error: RuntimeError) -> NoReturn:
     words = " ".join(str(error).split())[:200]
-    return Disagreement(
+    raise Disagreement(
         "The coordinator of jax.distributed, which runs in process 0, does not answer:"
-        " process 0 has ended, or the network is cut. jax ends the other processes. It"
-        f" said: {words}"
-    )
+        f" process 0 has ended, or the network is cut. It said: {words}"
+    ) from error

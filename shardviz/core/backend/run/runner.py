@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from shardviz.core.backend.failures import failure, in_words, raised_by_signal
+from shardviz.core.backend.failures import failure
 from shardviz.core.backend.jax_compat import key_value_store
 from shardviz.core.backend.run.inputs import value_leaves
 from shardviz.core.backend.run.rendezvous import Disagreement, Rendezvous
@@ -131,8 +131,6 @@ class Job:
     def enter(self, stage: str) -> None:
         """Begins a stage, unless the job was cancelled."""
         self.stage = stage
-        if self.rendezvous is not None:
-            self.rendezvous.enter(stage)
         self.poll(in_stage=stage)
         if self._progress is not None:
             self._progress(stage)
@@ -152,8 +150,8 @@ class Job:
         self.report = self.report.replace(**known)
 
     def add_notes(self, notes: Iterable[Any]) -> None:
-        """Adds notes for the user to the report."""
-        self.note(notes=(*self.report.notes, *notes))
+        """Adds notes for the user to the report, each once."""
+        self.note(notes=tuple(dict.fromkeys((*self.report.notes, *notes))))
 
     def check(self, *checks: Check) -> None:
         """Adds checks to the report."""
@@ -161,41 +159,28 @@ class Job:
 
     def follow(self, steps: Callable[[], Any]) -> None:
         """Takes some steps; what they raise becomes the error of the report."""
-        # A disagreement was found by all processes together: nobody has to be told.
-        others_know = False
         try:
             steps()
         except Cancelled as when:
-            self.note(error=Failure("cancelled", code="cancelled", fields=when.fields))
+            self._fail(Failure("cancelled", code="cancelled", fields=when.fields))
         except Failed as failed:
-            self.note(error=self._with_arrays(failed.failure))
+            self._fail(failed.failure)
         except BaseException as error:  # a user's function may raise anything
-            is_of_function = isinstance(error, (Exception, SystemExit))
-            if not is_of_function or raised_by_signal(error):
-                # It is meant for this process, which the other ones wait for.
-                if self.rendezvous is not None:
-                    self.rendezvous.fail(self.stage, in_words(error))
+            # A disagreement was found by all processes together.
+            told = isinstance(error, Disagreement)
+            self._fail(failure(self.stage, error), tell=not told)
+            # An interrupt, or the exit of a signal's handler, is for this process.
+            if not isinstance(error, Exception):
                 raise
-            self.note(error=self._with_arrays(failure(self.stage, error)))
-            others_know = isinstance(error, Disagreement)
-        finally:
-            self._leave(others_know)
 
-    def _leave(self, others_know: bool) -> None:
-        if self.rendezvous is None:
-            return
-        error = self.report.error
-        if error is not None and not others_know:
-            self.rendezvous.fail(error.stage, error.message)
-        self.rendezvous.leave()
-
-    def _with_arrays(self, failure: Failure) -> Failure:
-        """A failure for lack of memory, with the largest arrays; any other as it is."""
+    def _fail(self, error: Failure, tell: bool = True) -> None:
         # The report of a worker has no arguments: they are named by the kernel.
-        if not failure.lacks_memory or not self.report.in_layouts:
-            return failure
-        fields = {**failure.fields, "arrays": self.report.largest_arrays}
-        return replace(failure, fields=fields)
+        if error.lacks_memory and self.report.in_layouts:
+            fields = {**error.fields, "arrays": self.report.largest_arrays}
+            error = replace(error, fields=fields)
+        self.note(error=error)
+        if tell and self.rendezvous is not None:
+            self.rendezvous.fail(error.stage, error.message)
 
 
 class Runner(ABC):
@@ -263,15 +248,12 @@ def _steps(job: Job, choose: Callable[[Job], Runner]) -> None:
     if refused is not None:
         job.stage = "program"
         raise refused
-    before = job.report
     try:
         lowered = _lowered(job, runner)
     except NotExportable:
         other = runner.instead()
         if other is None:
             raise
-        # It is traced once more: the notes of the first time are not repeated.
-        job.note(notes=before.notes)
         runner = other
         lowered = _lowered(job, runner)
     executable = runner.compile(lowered)

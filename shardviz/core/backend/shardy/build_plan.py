@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from shardviz.core.backend.bridge import abstract_mesh
-from shardviz.core.backend.failures import failure, in_words, raised_by_signal
+from shardviz.core.backend.failures import failure, in_words
 from shardviz.core.backend.shardy import pipeline
 from shardviz.core.backend.shardy.attributes import AttributeCache
 from shardviz.core.backend.shardy.builder import not_split
@@ -84,9 +84,7 @@ def plan_program(program: Program) -> Plan:
     run = _PlanRun(program)
     try:
         run.run()
-    except (Exception, SystemExit) as error:  # a user's function may raise anything
-        if raised_by_signal(error):
-            raise
+    except Exception as error:  # noqa: BLE001  a user's function may raise anything
         run.fail(error)
     return run.plan
 

@@ -14,7 +14,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from shardviz.core.backend.bridge import abstract_mesh, jax_dtype
 from shardviz.core.backend.devices import MOST_SIMULATED, mesh_to_lower_on
-from shardviz.core.backend.failures import in_words, raised_by_signal
+from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.jax_compat import REF_EFFECTS, effect_class
 from shardviz.core.backend.tracing.arguments import program_arrays
 from shardviz.core.backend.tracing.build_program import build_program
@@ -135,10 +135,7 @@ def _traced_or_refused(tracing: Callable[[], Any]) -> Any:
     """What `tracing` returns, or the Refusal of what it raises."""
     try:
         return tracing()
-    except (Exception, SystemExit) as error:  # a user's function may raise anything
-        # What a signal handler raises is meant for the process.
-        if raised_by_signal(error):
-            raise
+    except Exception as error:  # noqa: BLE001  a user's function may raise anything
         return _refusal("trace", error)
 
 

@@ -185,28 +185,6 @@ def users_line(equation: Any) -> str:
     return ""
 
 
-def operation_rows(jaxpr: Any) -> list[tuple[str, str, str]]:
-    """Of every operation its name, the type of its result and its source line.
-
-    >>> import jax
-    >>> rows = operation_rows(jax.make_jaxpr(lambda x: x.sum())(jax.numpy.zeros(3)))
-    >>> [row[:2] for row in rows]
-    [('reduce_sum', 'float32[]')]
-    """
-    rows = []
-    for operation in operations(jaxpr):
-        equation = operation.equation
-        types = ", ".join(_short_type(v.aval) for v in equation.outvars)
-        rows.append((operation.name, types, users_line(equation)))
-    return rows
-
-
-def _short_type(aval: Any) -> str:
-    if not hasattr(aval, "shape"):  # a token, say
-        return str(aval)
-    return f"{aval.dtype}{list(aval.shape)}"
-
-
 def names_shardings(jaxpr: Any) -> bool:
     """Whether the program says anywhere how an array is split."""
     naming = ("shard_map", "sharding_constraint", "reshard")

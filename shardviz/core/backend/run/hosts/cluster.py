@@ -18,24 +18,25 @@ import tempfile
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, wait
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardviz.core.backend.exits import cause, ended_for_memory, exit_of, read_log
-from shardviz.core.backend.run.folders import make_folder, remove_abandoned
+from shardviz.core.backend.exits import cause, read_log
+from shardviz.core.backend.run.folders import (
+    make_folder,
+    remove_abandoned,
+    remove_folder,
+)
 from shardviz.core.backend.run.worker.settings import Settings
 from shardviz.core.errors import MissingPackage, TargetError
-from shardviz.core.format import shown
-from shardviz.core.program.failure import Exit
+from shardviz.core.format import clause, shown
+from shardviz.core.program.failure import ProcessEnd
 
 MOST_ENGINES = 64  # on one machine
 START_SECONDS = 120.0
 # What gloo says of every group of devices that it connects.
 GLOO = re.compile(r"^\[Gloo\] Rank \d+ is connected to .*\n?", re.MULTILINE)
-_BEAT_SECONDS = 1.0
 _EXIT_SECONDS = 1.0  # in which a process that was killed is gone
 # Few processes, which start sooner; and an engine counts as there at its second
 # heartbeat.
@@ -48,7 +49,7 @@ _CONTROLLER = (
 _ENGINE = ("--IPEngine.enable_nanny=False", "--IPEngine.max_heartbeat_misses=600")
 # Ends the process groups that a file names when the kernel is gone or asks for it.
 _GUARD = """
-import os, shutil, signal, sys, time
+import os, signal, sys, time
 kernel, folder = int(sys.argv[1]), sys.argv[2]
 asked = []
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -61,7 +62,6 @@ for pid in open(pids).read().split() if os.path.exists(pids) else ():
         os.killpg(int(pid), signal.SIGKILL)
     except OSError:
         pass
-shutil.rmtree(folder, ignore_errors=True)
 """
 
 
@@ -69,69 +69,42 @@ class EngineLost(TargetError):
     """An engine ended, or does not answer.
 
     Attributes:
-        stage: the stage it was in; `""` where that is not known.
-        lacks_memory: whether the system ended it as memory ran out.
-
-    >>> EngineLost("Process 1 ended.", "run").stage
-    'run'
+        end: why; the error's words are those of this fact.
     """
 
-    def __init__(self, message: str, stage: str = "") -> None:
-        super().__init__(message)
-        self.stage, self.lacks_memory = stage, False
+    def __init__(self, end: ProcessEnd) -> None:
+        super().__init__(end)
+        self.end = end
 
 
-@dataclass(frozen=True, eq=False)
-class Pending:
-    """A call that an engine has not answered yet.
+def answer_of(call: Any) -> Any:
+    """The answer of a call that is ready.
 
-    Attributes:
-        future: ipyparallel's own `AsyncResult`.
+    Args:
+        call: ipyparallel's own `AsyncResult`.
+
+    Raises:
+        EngineLost: where the engine ended.
+        TargetError: where it cannot make the call, or what the function raised there.
     """
+    from ipyparallel import error
 
-    future: Any
-
-    @property
-    def ready(self) -> bool:
-        """Whether there is an answer, or there will be none."""
-        return self.future.ready()
-
-    def published(self, name: str, default: Any) -> Any:
-        """What the engine published last under a name: `stage` or `beat`."""
-        data = self.future.data
-        return data.get(name, default) if isinstance(data, dict) else default
-
-    def result(self) -> Any:
-        """The answer.
-
-        Raises:
-            EngineLost: where the engine ended.
-            TargetError: where it cannot make the call.
-            Exception: what the function raised there.
-        """
-        from ipyparallel import error
-
-        try:
-            packed = self.future.get()
-        except error.EngineError as lost:
-            raise EngineLost(str(lost)) from None
-        except error.RemoteError as remote:
-            if remote.ename in ("ModuleNotFoundError", "ImportError"):
-                raise TargetError(
-                    "An engine has not all of what shardviz needs:"
-                    f" {remote.evalue}. Install there what is installed here (pip"
-                    " install shardviz), and start the engines again."
-                ) from None
-            raise TargetError(
-                f"An engine refused the call: {remote.ename}: {remote.evalue}"
-            ) from None
-        return pickle.loads(packed).result()
+    try:
+        packed = call.get()
+    except (error.EngineError, error.RemoteError) as remote:
+        if "EngineError" in (type(remote).__name__, getattr(remote, "ename", "")):
+            raise EngineLost(ProcessEnd("lost")) from None
+        raise TargetError(
+            f"An engine refused the call: {remote.ename}: {remote.evalue}. It needs what"
+            " is installed here, in the same versions: pip install shardviz."
+        ) from None
+    return pickle.loads(packed).result()
 
 
-def wait_for_any(pending: Mapping[int, Pending], seconds: float) -> None:
-    """Waits until one of some calls is answered, and no longer than that."""
-    futures = [one.future for one in pending.values()]
-    wait(futures, timeout=seconds, return_when=FIRST_COMPLETED)
+def stage_of(call: Any) -> str:
+    """The stage that the engine of a call is in; `""` for none."""
+    data = call.data
+    return data.get("stage", "") if isinstance(data, dict) else ""
 
 
 def publish(stage: str) -> None:
@@ -139,31 +112,6 @@ def publish(stage: str) -> None:
     from ipyparallel.datapub import publish_data
 
     publish_data({"stage": stage})
-
-
-@contextlib.contextmanager
-def beating() -> Iterator[None]:
-    """Has an engine tell the kernel every second that it lives, while it works.
-
-    A process that was stopped, or whose machine is gone, is known by its silence.
-    """
-    from ipyparallel.datapub import publish_data
-
-    done = threading.Event()
-
-    def beat() -> None:
-        number = 0
-        while not done.wait(_BEAT_SECONDS):
-            number += 1
-            publish_data({"beat": number})
-
-    thread = threading.Thread(target=beat, name="beat", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
 
 
 class Engines:
@@ -189,33 +137,23 @@ class Engines:
         self.folder, self._guard = folder, guard
         self.ids: tuple[int, ...] = tuple(sorted(client.ids))
         self.pids: dict[int, int] = {}
-        self._ended_for_memory = ended_for_memory()
 
     @property
     def own(self) -> bool:
         """Whether they were started here, and end with this kernel."""
         return self.folder is not None
 
-    @property
-    def title(self) -> str:
-        """Where they are: `local`, or the id of the cluster."""
-        if self.own:
-            return "local"
-        cluster = getattr(self.client, "cluster", None)
-        return str(getattr(cluster, "cluster_id", "") or "ipyparallel")
-
-    def call(self, rank: int, request: Any) -> Pending:
-        """Sends a call to an engine.
+    def call(self, rank: int, request: Any) -> Any:
+        """Sends a call to an engine; ipyparallel's `AsyncResult`.
 
         Args:
             rank: which one.
             request: something to call there, which is sent by the name of its class.
         """
-        self._ended_for_memory = ended_for_memory()
-        return Pending(self.client[self.ids[rank]].apply_async(request))
+        return self.client[self.ids[rank]].apply_async(request)
 
     def log_of(self, rank: int) -> str:
-        """The file for what an engine prints during a call; `""` where it is not here."""
+        """The file for what an engine of ours prints during a call; `""` for others."""
         return "" if self.folder is None else str(self.folder / f"printed-{rank}")
 
     def ended(self) -> list[int]:
@@ -223,22 +161,22 @@ class Engines:
         there = set(self.client.ids)
         ended = []
         for rank, own in enumerate(self.ids):
-            pid = self.pids.get(rank)
-            if own not in there or (pid is not None and status_of(pid) == "ended"):
+            if own not in there or self._status(rank) == "ended":
                 ended.append(rank)
         return ended
 
-    def is_stopped(self, rank: int) -> bool:
-        """Whether an engine that is silent was stopped, or is out of sight."""
-        pid = self.pids.get(rank)
-        if pid is None:
-            return not self.own  # one of ours imports jax before it says its process
-        return status_of(pid) == "stopped"
+    def stopped(self) -> list[int]:
+        """The ranks of engines on this machine that a signal has stopped."""
+        return [rank for rank in self.pids if self._status(rank) == "stopped"]
 
-    def exit_of(self, rank: int) -> tuple[Exit | None, str]:
-        """How an engine of ours ended, and what it printed of the cause."""
+    def _status(self, rank: int) -> str:
+        pid = self.pids.get(rank)
+        return "" if pid is None else status_of(pid)
+
+    def end_of(self, rank: int) -> ProcessEnd:
+        """How an engine ended, and what it printed of the cause."""
         if self.folder is None:
-            return None, ""
+            return ProcessEnd("lost", after="foreign")
         code = None
         for launcher in self._launchers():
             if launcher.pid == self.pids.get(rank):
@@ -248,7 +186,7 @@ class Engines:
         printed = ""
         with contextlib.suppress(OSError), open(self.log_of(rank), "rb") as file:
             printed = cause(GLOO.sub("", read_log(file)))
-        return exit_of(code, self._ended_for_memory), printed
+        return ProcessEnd("exit", exit=code, said=printed, after="own")
 
     def _launchers(self) -> list[Any]:
         """ipyparallel's launchers of the controller and of each engine."""
@@ -257,12 +195,6 @@ class Engines:
             found += getattr(engine_set, "launchers", {}).values()
         return [one for one in found if getattr(one, "pid", -1) > 0]
 
-    def note_pids(self) -> None:
-        """Tells the guard which processes to end."""
-        if self.folder is not None:
-            text = "\n".join(str(one.pid) for one in self._launchers())
-            (self.folder / "pids").write_text(text)
-
     def end(self) -> None:
         """Ends engines that were started here, at once; lets go of others."""
         if self._guard is None or self.client is None:
@@ -270,10 +202,12 @@ class Engines:
         end_guard(self._guard)
         for launcher in self._launchers():
             _await_exit(launcher)
-        remove_abandoned()  # what an engine that compiled has left in shared memory
         with contextlib.suppress(Exception):  # the controller is gone
             self.client.close(linger=0)
         self.client = None
+        assert self.folder is not None  # where there is a guard, there is one
+        remove_folder(self.folder)
+        remove_abandoned()  # what an engine that compiled has left in shared memory
 
     def forget(self) -> None:
         """Lets go of them in a forked child, whose parent goes on using them."""
@@ -288,7 +222,7 @@ _KEPT: list[Any] = []
 
 
 def end_guard(guard: subprocess.Popen[bytes]) -> None:
-    """Has the guard end what it knows of, and remove its folder."""
+    """Has the guard end what it knows of."""
     guard.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         guard.wait(20)
@@ -315,7 +249,6 @@ def start(count: int, platform: str) -> Engines:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    engines = None
     try:
         cluster = ipp.Cluster(
             n=count,
@@ -333,20 +266,19 @@ def start(count: int, platform: str) -> Engines:
             cluster.start_cluster_sync()
             client = cluster.connect_client_sync()
             engines = Engines(client, cluster, folder, guard)
-            engines.note_pids()
+            pids = [str(one.pid) for one in engines._launchers()]
+            (folder / "pids").write_text("\n".join(pids))  # what the guard is to end
             client.wait_for_engines(count, timeout=START_SECONDS, interactive=False)
     except BaseException as error:
+        end_guard(guard)
         printed = _printed_at_start(folder)
-        if engines is not None:
-            engines.end()
-        else:
-            end_guard(guard)
+        remove_folder(folder)
         if not isinstance(error, Exception):
             raise
-        said = f" They said: {printed}" if printed else ""
         raise TargetError(
             f"ipyparallel could not start {count} engines here: {type(error).__name__}:"
-            f" {error}.{said} Start fewer, or free some memory."
+            f" {error}.{clause(' They said: {}.', printed)} Start fewer, or free some"
+            " memory."
         ) from error
     engines.ids = tuple(sorted(client.ids))
     return engines
@@ -357,27 +289,18 @@ def taken_over(thing: Any) -> Engines:
 
     Raises:
         MissingPackage: where ipyparallel is not installed.
-        TargetError: for anything else, or where it has no engines.
+        TargetError: for anything else.
     """
     ipp = imported()
-    if isinstance(thing, ipp.Cluster):
-        if not thing.engines:
-            raise TargetError(
-                "The cluster has no engines yet. Start them first:"
-                " cluster.start_cluster_sync()."
-            )
+    client = thing
+    if isinstance(thing, ipp.Cluster) and thing.engines:
         client = thing.connect_client_sync()
         client.wait_for_engines(thing.n or 1, timeout=START_SECONDS, interactive=False)
-    elif isinstance(thing, ipp.Client):
-        client = thing
-    else:
+    if not isinstance(client, ipp.Client) or not client.ids:
         raise TargetError(
             "sv.hosts takes how many processes to start here, as in sv.hosts(2,"
-            f" devices=4), or an ipyparallel Client or Cluster; got {shown(thing)}."
-        )
-    if not client.ids:
-        raise TargetError(
-            "The client has no engines. Start some, and call sv.hosts again."
+            " devices=4), or an ipyparallel Client or Cluster with engines that run; got"
+            f" {shown(thing)}."
         )
     return Engines(client)
 

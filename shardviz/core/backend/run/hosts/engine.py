@@ -10,16 +10,12 @@ import contextlib
 import os
 import pickle
 import platform as system
-import shutil
-import signal
 import socket
 import sys
-import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -27,13 +23,13 @@ import numpy as np
 from jaxlib.version import __version__ as jaxlib_version
 
 from shardviz.core.backend.devices import mesh_of
-from shardviz.core.backend.failures import in_words
+from shardviz.core.backend.failures import said_by
 from shardviz.core.backend.jax_compat import backend_started
 from shardviz.core.backend.run.compile import Executable, Lowered, fingerprint
-from shardviz.core.backend.run.folders import dump_root, make_folder
+from shardviz.core.backend.run.folders import dump_root, make_folder, remove_folder
 from shardviz.core.backend.run.hosts import cluster
 from shardviz.core.backend.run.runner import Job
-from shardviz.core.backend.run.worker.child import HereForKernel, sent_program
+from shardviz.core.backend.run.worker.child import HereForKernel, job_of
 from shardviz.core.backend.run.worker.export import ExportedProgram
 from shardviz.core.backend.run.worker.messages import Answer
 from shardviz.core.backend.run.worker.process import memory_of
@@ -55,8 +51,8 @@ class Request:
 
     Attributes:
         function: the name.
-        arguments: as `messages.packed` makes them.
-        log: the file for what the process prints meanwhile; `""` for one of its own.
+        arguments: a pickle of the arguments.
+        log: the file for what the process prints meanwhile; `""` to leave it alone.
     """
 
     function: str
@@ -66,31 +62,12 @@ class Request:
 
     def __call__(self) -> bytes:
         """Makes the call, and packs its answer."""
-        with _ended_by_sigterm(), cluster.beating(), _printed_to(self.log):
+        with _printed_to(self.log):
             try:
                 arguments = pickle.loads(self.arguments)
                 return pickle.dumps(Answer(_CALLED[self.function](*arguments)))
-            except TargetError as error:
-                return pickle.dumps(Answer(error=TargetError(str(error))))
             except Exception as error:  # noqa: BLE001  the kernel raises whatever it is
-                return pickle.dumps(Answer(error=TargetError(in_words(error))))
-
-
-@contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Has SIGTERM end this process at once.
-
-    The handler of ipyparallel is run by Python, which cannot while XLA computes or
-    waits for the other processes.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+                return pickle.dumps(Answer(error=TargetError(said_by(error))))
 
 
 @dataclass(frozen=True)
@@ -170,9 +147,9 @@ class Done:
 
 _GROUP: list[Joining] = []
 #: What `run` runs: the runner, the lowered program and its executable.
-_PREPARED: list[tuple[_OnEngine, Lowered, Executable]] = []
-#: Where what is printed goes during a call, as text and as bytes.
-_LOG: list[Any] = []
+_PREPARED: list[tuple[HereForKernel, Lowered, Executable]] = []
+#: The file for what is printed during a call.
+_LOG: list[str] = []
 
 
 def describe() -> Place:
@@ -211,19 +188,9 @@ def _own_address() -> str:
 
 
 def join(how: Joining) -> HostProcess:
-    """Joins the other processes, then starts jax.
-
-    Raises:
-        TargetError: where jax has started here before.
-    """
+    """Joins the other processes, then starts jax, unless that has happened."""
     if _GROUP and _GROUP[0].group == how.group:
         return _own_process()
-    if backend_started():
-        raise TargetError(
-            f"jax has started its devices in the engine with pid {os.getpid()} on"
-            f" {socket.gethostname()} already, and cannot join others any more. Restart"
-            " the engines, and use sv.hosts before anything else runs on them."
-        )
     flags = os.environ.get("XLA_FLAGS", "")
     if how.platform == "cpu" or (not how.platform and how.devices is not None):
         kept = [flag for flag in flags.split() if not flag.startswith(_DEVICE_COUNT)]
@@ -260,22 +227,6 @@ def _own_process() -> HostProcess:
     )
 
 
-class _EngineJob(Job):
-    """A job on an engine, which notes when each stage began."""
-
-    begun: Mapping[str, float] = {}
-
-    def enter(self, stage: str) -> None:
-        self.begun = {**self.begun, stage: time.perf_counter()}
-        super().enter(stage)
-
-
-class _OnEngine(HereForKernel):
-    """Does a job on this process's devices and those of the others."""
-
-    job: _EngineJob
-
-
 def prepare(
     exported: ExportedProgram, values: Sequence[Any] | None, repeat: int | None
 ) -> Done:
@@ -288,22 +239,14 @@ def prepare(
     """
     _PREPARED.clear()
     folder = make_folder("dump", dump_root())
-    jax.config.update("jax_enable_x64", exported.x64)
-    job = _EngineJob(
-        sent_program(exported, str(folder)),
-        cache=_CACHE,
-        repeat=repeat,
-        progress=cluster.publish,
-    )
-    if values is not None:
-        job.leaves = [value.leaf() for value in values]
+    job = job_of(exported, str(folder), _CACHE, repeat, values, cluster.publish)
     fingerprints = [""]
 
     def steps() -> None:
         job.enter("target")
         by_id = {device.id: device for device in jax.devices()}
         devices = [by_id[int(i)] for i in exported.mesh.device_ids.ravel()]
-        runner = _OnEngine(job, exported, None, mesh_of(devices, exported.mesh))
+        runner = HereForKernel(job, exported, None, mesh_of(devices, exported.mesh))
         lowered, executable = runner.compile_sent()
         runner.refuse_if_too_big(executable, runner.inputs(lowered))
         compiled = fingerprint(lowered, runner.devices, exported.options)
@@ -312,10 +255,9 @@ def prepare(
         _PREPARED.append((runner, lowered, executable))
 
     try:
-        caught = _follow(job, steps)
+        return _done(job, steps, fingerprints)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return Done(job.report, _process(job, caught), fingerprints[0])
+        remove_folder(folder)
 
 
 def run(most: int) -> Done:
@@ -326,13 +268,44 @@ def run(most: int) -> Done:
     """
     runner, lowered, executable = _PREPARED.pop()
     job = runner.job
-    caught = _follow(job, lambda: runner.run(lowered, executable))
+    done = _done(job, lambda: runner.run(lowered, executable))
     results = jax.tree.leaves(job.report.outputs)
     outputs = None
     if job.report.error is None and sum(r.nbytes for r in results) <= most:
         outputs = tuple(own_part(r) for r in results)
-    job.note(outputs=None, in_layouts={})
-    return Done(job.report, _process(job, caught), outputs=outputs)
+    return replace(done, outputs=outputs)
+
+
+def _done(
+    job: Job, steps: Callable[[], Any], fingerprints: Sequence[str] = ("",)
+) -> Done:
+    """Takes the steps of a job; what this process found."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        begun = time.perf_counter()
+        job.follow(steps)
+        took = time.perf_counter() - begun
+    warned = dict.fromkeys(f"{w.category.__name__}: {w.message}" for w in caught)
+    own, report, seconds = _own_process(), job.report, {}
+    for stage in ("lower", "compile", "place", "run"):
+        if (spent := getattr(report, f"{stage}_s")) is not None:
+            seconds[stage] = spent
+    if job.stage == "check":  # what of the call is left
+        seconds["check"] = took - seconds.get("place", 0.0) - sum(report.runs_s)
+    process = ProcessReport(
+        own.rank,
+        own.host,
+        own.pid,
+        own.device_ids,
+        seconds,
+        memory_of(own.pid),
+        report.checks,
+        _printed(),
+        tuple(warned),
+        report.error,
+        job.stage,
+    )
+    return Done(report.replace(outputs=None), process, fingerprints[0])
 
 
 def own_part(array: jax.Array) -> Part:
@@ -362,71 +335,38 @@ def bounds_of(index: Any, shape: Sequence[int]) -> Bounds:
     return tuple(s.indices(n)[:2] for s, n in zip(index, shape, strict=False))
 
 
-def _follow(job: Job, steps: Callable[[], Any]) -> list[str]:
-    """Takes the steps of a job; returns the warnings that they raised."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
-        job.follow(steps)
-    return list(dict.fromkeys(f"{w.category.__name__}: {w.message}" for w in caught))
-
-
-def _process(job: _EngineJob, caught: Sequence[str]) -> ProcessReport:
-    report, seconds = job.report, {}
-    for stage in ("lower", "compile", "place", "run"):
-        taken = getattr(report, f"{stage}_s")
-        if taken is not None:
-            seconds[stage] = taken
-    if job.stage == "check":
-        seconds["check"] = time.perf_counter() - job.begun["check"]
-    own = _own_process()
-    return ProcessReport(
-        own.rank,
-        own.host,
-        own.pid,
-        own.device_ids,
-        seconds,
-        memory_of(own.pid),
-        report.checks,
-        _printed(),
-        tuple(caught),
-        report.error,
-        job.stage,
-    )
-
-
 @contextlib.contextmanager
 def _printed_to(path: str) -> Iterator[None]:
     """Has what this process prints, its libraries included, go to a file meanwhile."""
-    with contextlib.ExitStack() as stack:
-        if path:
-            file = stack.enter_context(open(path, "w+b", 0))
-        else:
-            file = stack.enter_context(tempfile.TemporaryFile(buffering=0))
-        copy = os.dup(file.fileno())
-        text = stack.enter_context(open(copy, "w", 1, errors="replace"))
+    if not path:
+        yield
+        return
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(path)  # what the call before has printed
+    with open(path, "ab", 0) as file, open(path, "a", 1, errors="replace") as text:
         kept = {number: os.dup(number) for number in (1, 2)}
         for number in kept:
             os.dup2(file.fileno(), number)
-        stack.enter_context(contextlib.redirect_stdout(text))
-        stack.enter_context(contextlib.redirect_stderr(text))
-        _LOG[:] = [text, file]
-        try:
-            yield
-        finally:
-            for number, own in kept.items():
-                os.dup2(own, number)
-                os.close(own)
-            _LOG.clear()
+        # Python's own output goes to ipyparallel otherwise.
+        with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
+            _LOG[:] = [path]
+            try:
+                yield
+            finally:
+                _LOG.clear()
+                for number, own in kept.items():
+                    os.dup2(own, number)
+                    os.close(own)
 
 
 def _printed() -> str:
     """What this process has printed in the call."""
-    text, file = _LOG
-    text.flush()
-    at = file.tell()
-    file.seek(max(0, at - _LONGEST_OUTPUT))
-    printed = file.read().decode(errors="replace")
-    file.seek(at)
+    if not _LOG:
+        return ""
+    sys.stdout.flush()
+    with open(_LOG[0], "rb") as file:
+        file.seek(max(0, os.path.getsize(_LOG[0]) - _LONGEST_OUTPUT))
+        printed = file.read().decode(errors="replace")
     return cluster.GLOO.sub("", printed).strip()
 
 

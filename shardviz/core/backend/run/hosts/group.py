@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 import threading
 import time
 import uuid
 import weakref
 from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import replace
 from typing import Any
 
 from shardviz.core.backend.run.hosts import cluster, engine
-from shardviz.core.backend.run.hosts.cluster import EngineLost, Engines, Pending
+from shardviz.core.backend.run.hosts.cluster import EngineLost, Engines
 from shardviz.core.backend.run.hosts.engine import Joining, Place
 from shardviz.core.backend.run.runner import Failed
-from shardviz.core.backend.run.worker import messages
 from shardviz.core.errors import TargetError
-from shardviz.core.format import joined, plural
-from shardviz.core.program.processes import ProcessGroup
+from shardviz.core.format import plural
+from shardviz.core.program.failure import GroupEnd, ProcessEnd
+from shardviz.core.program.processes import ProcessGroup, ProcessReport
 from shardviz.core.program.program import Target
 from shardviz.core.program.report import Failure
 
 HEARTBEAT = 10  # seconds
-_POLL = 0.02
-_POLLS_PER_CHECK = 5
+_POLL = 0.05
 _AFTER_ERROR = 2.0  # seconds in which the others may end by themselves
 #: The Hosts of this kernel that were started here and not closed.
 _STARTED: list[weakref.ref[Hosts]] = []
@@ -58,7 +59,7 @@ class Hosts(ProcessGroup):
         self.heartbeat, self.stages = heartbeat, dict[int, str]()
         self._engines, self._asked = engines, (devices, platform)
         self._lock, self._maker = threading.RLock(), os.getpid()
-        cluster.at_end(self, "_end_at_exit", "_forget")
+        cluster.at_end(self, "close", "_forget")
         try:
             self._join()
         except BaseException:
@@ -70,19 +71,19 @@ class Hosts(ProcessGroup):
         count, (devices, platform) = len(self._engines.ids), self._asked
         everyone = range(count)
         places = self.call("describe", dict.fromkeys(everyone, ()))
-        hosts = {place.host for place in places.values()}
         for rank, place in places.items():
             if place.host == engine.describe().host:
                 self._engines.pids[rank] = place.pid
         group = _group_of(places) or uuid.uuid4().hex
+        hosts = {place.host for place in places.values()}
         name = "127.0.0.1" if len(hosts) == 1 else ""
         address = self.call("coordinator_address", {0: (name,)})[0]
         how = Joining(group, address, count, 0, platform, devices, self.heartbeat)
         each = {rank: (replace(how, rank=rank),) for rank in everyone}
         self.processes = tuple(self.call("join", each).values())
-        sizes = {len(p.device_ids) for p in self.processes}
-        size = str(sizes.pop()) if len(sizes) == 1 else "different numbers of devices"
-        self.name = f"{plural(count, 'host')} x {size}, {self._engines.title}"
+        size = max(len(p.device_ids) for p in self.processes)
+        where = "local" if self._engines.own else "ipyparallel"
+        self.name = f"{plural(count, 'host')} x {size}, {where}"
 
     @property
     def client(self) -> Any:
@@ -103,52 +104,19 @@ class Hosts(ProcessGroup):
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if hasattr(self, "_maker") and not is_finalizing():
-            self._close("Nobody held them any more.")
+            self.close()
 
     def close(self) -> None:
         """Ends the engines that were started here, and lets go of others."""
-        self._close("They were closed. Start others with sv.hosts.")
-
-    def restart(self) -> Hosts:
-        """Starts new engines in place of these, also where they are broken.
-
-        Returns:
-            Itself.
-
-        Raises:
-            TargetError: for engines that were not started here.
-        """
-        if os.getpid() != self._maker:
-            raise TargetError(self.problem)
-        if not self._engines.own:
-            raise TargetError(
-                "These engines were not started here. Restart them where they were"
-                " started, such as with cluster.restart_engines_sync(), and call"
-                " sv.hosts again."
-            )
-        count = len(self._engines.ids)
-        self._engines.end()
-        self._engines = cluster.start(count, self._asked[1] or "cpu")
-        self.problem = ""
-        self._join()
-        return self
-
-    def _close(self, why: str) -> None:
         if os.getpid() != self._maker:
             return
-        self.problem = self.problem or f"{self.name or 'The engines'}: {why}"
+        self.problem = self.problem or str(GroupEnd("closed", self.name))
         self._engines.end()
         _STARTED[:] = [ref for ref in _STARTED if ref() not in (None, self)]
         _BY_TEXT[:] = [other for other in _BY_TEXT if other is not self]
 
-    def _end_at_exit(self) -> None:
-        self._close("Python has ended.")
-
     def _forget(self) -> None:
-        self.problem = (
-            f"{self.name} belongs to the process that started it, of which this one is"
-            " a fork. Start others here with sv.hosts."
-        )
+        self.problem = str(GroupEnd("forked", self.name))
         self._lock = threading.RLock()
         self._engines.forget()
 
@@ -183,106 +151,85 @@ class Hosts(ProcessGroup):
             pending = {}
             for rank, given in arguments.items():
                 log = self._engines.log_of(rank)
-                request = engine.Request(function, messages.packed(given), log)
+                request = engine.Request(function, pickle.dumps(given), log)
                 pending[rank] = self._engines.call(rank, request)
             try:
                 answers = self._answers(pending, poll, progress)
-            except EngineLost as lost:
-                self._break(str(lost))
-                raise
             except BaseException as error:
-                if pending:  # nothing else ends what XLA does
-                    why = "The last call was interrupted, which ends its processes."
-                    if isinstance(error, (TargetError, Failed)):
-                        why = str(error)
-                    self._break(why)
+                if pending or isinstance(error, EngineLost):
+                    # Nothing else ends what XLA does.
+                    self._break(error)
                 raise
             return dict(sorted(answers.items()))
 
     def _answers(
         self,
-        pending: dict[int, Pending],
+        pending: dict[int, Any],
         poll: Callable[[], None],
         progress: Callable[[str], None],
     ) -> dict[int, Any]:
         """The answers by rank; `pending` keeps the calls that are not answered."""
         answers: dict[int, Any] = {}
-        begun = time.monotonic()
-        heard: dict[int, tuple[int, float]] = dict.fromkeys(pending, (0, begun))
-        refused: Exception | None = None
-        failed: tuple[int, float] | None = None
-        polls = 0
+        raised: list[Exception] = []
+        failed: tuple[int, Failure, float] | None = None
+        stopped: dict[int, float] = {}  # since when a process is
         while pending:
-            cluster.wait_for_any(pending, _POLL)
-            for rank in [rank for rank, one in pending.items() if one.ready]:
-                one = pending.pop(rank)
+            wait(list(pending.values()), _POLL, FIRST_COMPLETED)
+            for rank in [rank for rank, one in pending.items() if one.ready()]:
+                error = None
                 try:
-                    answers[rank] = one.result()
+                    answers[rank] = cluster.answer_of(pending[rank])
+                    error = getattr(answers[rank], "process", _NOTHING).error
                 except EngineLost:
-                    pending[rank] = one
-                    raise self._first_lost(rank, pending, heard) from None
-                except Exception as error:  # noqa: BLE001  whatever the engine raised
-                    refused = refused or error
-                process = getattr(answers.get(rank), "process", None)
-                is_failed = rank not in answers or (process and process.error)
-                if is_failed and failed is None:
-                    failed = rank, time.monotonic()
+                    raise self._first_lost(rank, pending, stopped) from None
+                except Exception as refused:  # noqa: BLE001  whatever the engine raised
+                    raised.append(refused)
+                    error = Failure(self.stages.get(rank, "target"), str(refused))
+                del pending[rank]
+                if error is not None and failed is None:
+                    failed = rank, error, time.monotonic()
             poll()
             for rank, one in pending.items():
-                stage = one.published("stage", "")
+                stage = cluster.stage_of(one)
                 if stage and stage != self.stages.get(rank):
                     self.stages[rank] = stage
                     progress(stage)
-            polls += 1
-            if polls % _POLLS_PER_CHECK == 0:
-                self._refuse_silent(pending, heard)
-            if pending and failed and time.monotonic() - failed[1] > _AFTER_ERROR:
-                raise self._waited_for(failed[0], answers, refused, pending)
-        if refused is not None:
-            raise refused
+            self._refuse_lost_or_stopped(pending, stopped)
+            if pending and failed and time.monotonic() - failed[2] > _AFTER_ERROR:
+                raise Failed(self._waited_for(*failed[:2], pending))
+        if raised:
+            raise raised[0]
         return answers
 
-    def _refuse_silent(
-        self, pending: Mapping[int, Pending], heard: dict[int, tuple[int, float]]
+    def _refuse_lost_or_stopped(
+        self, pending: Mapping[int, Any], stopped: dict[int, float]
     ) -> None:
-        """Raises where an engine has ended, or has said nothing for long.
-
-        Args:
-            heard: by rank the last beat of an engine, and when it was new.
-        """
-        ended = set(self._engines.ended())
-        for rank in pending:
-            if rank in ended:
-                raise self._first_lost(rank, pending, heard)
+        """Raises where an engine has ended, or has been stopped for long."""
         now = time.monotonic()
-        for rank, one in pending.items():
-            beat = one.published("beat", 0)
-            if beat != heard[rank][0]:
-                heard[rank] = beat, now
-            silent = now - heard[rank][1]
-            # A process of this machine may be late, as it computes; it is not lost.
-            if silent > self.heartbeat and self._engines.is_stopped(rank):
-                raise self._silent(rank, one, silent)
+        stopped_now = self._engines.stopped()
+        for rank in pending:
+            if rank not in stopped_now:
+                stopped.pop(rank, None)
+            elif now - stopped.setdefault(rank, now) > self.heartbeat:
+                raise self._first_lost(rank, pending, stopped)
+        for rank in self._engines.ended():
+            if rank in pending:
+                raise self._first_lost(rank, pending, stopped)
 
     def _first_lost(
-        self,
-        ended: int,
-        pending: Mapping[int, Pending],
-        heard: Mapping[int, tuple[int, float]],
+        self, lost: int, pending: Mapping[int, Any], stopped: Mapping[int, float]
     ) -> EngineLost:
-        """The error where a process has ended: of that one, or of the one it waited for.
+        """The error where a process is lost: of that one, or of the one it waited for.
 
         A process aborts where it hears nothing of a stopped one for as long as we wait
         ourselves, so it may be seen to end first.
         """
-        for rank, one in pending.items():
-            if rank in self._engines.pids and self._engines.is_stopped(rank):
-                return self._silent(rank, one, time.monotonic() - heard[rank][1])
-        return self._lost(ended, pending[ended])
-
-    def _silent(self, rank: int, call: Pending, seconds: float) -> EngineLost:
-        why = f"was stopped, or its machine is gone: silent for {seconds:.0f} s."
-        return self._lost(rank, call, why)
+        for rank in self._engines.stopped():
+            if rank in pending:
+                seconds = time.monotonic() - stopped.get(rank, time.monotonic())
+                end = ProcessEnd("stopped", seconds=seconds, after=self._after)
+                return self._lost(rank, end, pending[rank])
+        return self._lost(lost, self._engines.end_of(lost), pending.get(lost))
 
     def refuse_lost(self) -> None:
         """Refuses a group that cannot be used, or of which an engine has ended since.
@@ -292,74 +239,38 @@ class Hosts(ProcessGroup):
         """
         self.require_usable()
         for rank in self._engines.ended():
-            error = self._lost(rank)
-            self._break(str(error))
+            error = self._lost(rank, self._engines.end_of(rank))
+            self._break(error)
             raise error
 
-    def _lost(
-        self, rank: int, call: Pending | None = None, why: str = ""
-    ) -> EngineLost:
-        """The error for a process that ended or does not answer.
-
-        Args:
-            rank: which.
-            call: the call that it was answering, if any.
-            why: what happened to it; found out where left out.
-        """
-        stage = "" if call is None else call.published("stage", "")
+    def _lost(self, rank: int, end: ProcessEnd, call: Any = None) -> EngineLost:
+        """The error for a process that ended or was stopped, and the call it was in."""
         who = f"Process {rank}"
         if rank < len(self.processes):
             who = f"P{self.processes[rank].words[1:]}"
-        at = f" in the stage {stage!r}" if stage else ""
-        lacks_memory = False
-        if not why:
-            exit, printed = self._engines.exit_of(rank)
-            if exit is None:
-                why = f"ended{at}; what it printed is on its machine."
-            else:
-                said = f" It said: {printed}" if printed else ""
-                why = f"ended{at}: {exit}.{said}"
-                lacks_memory = exit.lacks_memory
-        lost = EngineLost(f"{who} {why} {self._what_now}", stage)
-        lost.lacks_memory = lacks_memory
-        return lost
+        stage = "" if call is None else cluster.stage_of(call)
+        return EngineLost(replace(end, who=who, stage=stage))
 
     def _waited_for(
-        self,
-        rank: int,
-        answers: Mapping[int, Any],
-        refused: Exception | None,
-        pending: Mapping[int, Pending],
-    ) -> Failed:
+        self, rank: int, error: Failure, pending: Mapping[int, Any]
+    ) -> Failure:
         """The error where one process failed and the others wait for it."""
-        error = Failure(self.stages.get(rank, "target"), str(refused))
-        if rank in answers:
-            error = answers[rank].process.error
-        waiting = joined(f"process {r}" for r in sorted(pending))
-        message = (
-            f"Process {rank}: {error.message} It would be waited for by {waiting}."
-            f" {self._what_now}"
-        )
-        return Failed(
-            Failure(error.stage, message, error.source, lacks_memory=error.lacks_memory)
-        )
+        waiting = tuple(sorted(pending))
+        fields = {"process": rank, "waiting": waiting, "after": self._after}
+        return replace(error, said=error.message, code="others wait", fields=fields)
 
     @property
-    def _what_now(self) -> str:
-        if self._engines.own:
-            return (
-                "The other processes were ended too, as they would wait for it. Your"
-                " kernel is not touched: hosts.restart() starts them anew."
-            )
-        return (
-            "The others of its group are lost with it. Your kernel is not touched:"
-            " restart the engines where they were started, and call sv.hosts again."
-        )
+    def _after(self) -> str:
+        return "own" if self._engines.own else "foreign"
 
-    def _break(self, why: str) -> None:
-        self.problem = why if self._what_now in why else f"{why} {self._what_now}"
-        if self._engines.own:
-            self._engines.end()
+    def _break(self, error: BaseException) -> None:
+        self.problem = str(GroupEnd("interrupted", self.name))
+        if isinstance(error, (TargetError, Failed)):
+            self.problem = str(error)
+        self._engines.end()
+
+
+_NOTHING = ProcessReport(0, "", 0, ())
 
 
 def _group_of(places: Mapping[int, Place]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -28,19 +27,12 @@ from shardviz.core.backend.run.hosts.group import (
 from shardviz.core.backend.run.runner import (
     Failed,
     Job,
-    Runner,
     drive,
     requested_layouts,
 )
 from shardviz.core.backend.run.worker import run as worker_run
-from shardviz.core.backend.run.worker.child import value_of
-from shardviz.core.backend.run.worker.export import (
-    ExportedProgram,
-    export_program,
-    trace_for_export,
-    unsharded_module,
-)
-from shardviz.core.backend.tracing.trace import Traced
+from shardviz.core.backend.run.worker.export import ExportedProgram
+from shardviz.core.backend.run.worker.run import Elsewhere
 from shardviz.core.errors import TargetError
 from shardviz.core.format import plural, shown
 from shardviz.core.layout.parse import check_size
@@ -53,7 +45,6 @@ MOST_GATHERED = 64 << 20  # bytes of outputs that are sent to the kernel
 _TEXT = re.compile(
     r"\s*(\d{1,3})\s*hosts?\s*[x×*]\s*(\d{1,4})\s*(?:,\s*local)?\s*", re.IGNORECASE
 )
-_PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 
 
 def make_hosts(
@@ -182,7 +173,7 @@ def _is_hosts(target: Any) -> bool:
     )
 
 
-class OnHosts(Runner):
+class OnHosts(Elsewhere):
     """Does a job on several processes.
 
     Args:
@@ -191,18 +182,16 @@ class OnHosts(Runner):
     """
 
     def __init__(self, job: Job, target: Any) -> None:
-        super().__init__(job)
-        if isinstance(target, str):
-            job.note(target=target)
+        job.note(target=str(getattr(target, "name", target)))
         hosts = chosen(target)
         if hosts is None:
             raise TargetError(
                 f"No processes are called {shown(target)} any more. Start them with"
                 " sv.hosts."
             )
-        job.note(target=hosts.name)
         hosts.refuse_lost()
-        self.hosts, self.traced = hosts, None
+        super().__init__(job, hosts.processes[0].platform)
+        self.hosts = hosts
         mesh = hosts.placed(job.program.mesh)
         self.ranks: tuple[int, ...] = tuple(mesh.processes)
         job.program = job.program.replace(mesh=mesh)
@@ -212,33 +201,15 @@ class OnHosts(Runner):
             note = found("idle processes", devices=mesh.size, processes=tuple(idle))
             job.add_notes([note])
 
-    def trace(self) -> Traced:
-        self.traced = trace_for_export(self.job.program)
-        return self.traced
-
-    def lower(self, traced: Traced) -> ExportedProgram:
-        return export_program(self.job.program, traced, self._platform)
-
-    def key(self, lowered: ExportedProgram) -> str:
-        return lowered.key
-
     def compile(self, lowered: ExportedProgram) -> None:
         """Has every process compile it, and compares what they compiled."""
-        job, exported = self.job, lowered
-        if job.repeat is not None and job.program.mesh.size > 1:
-            # The results are compared with those of the unsharded function.
-            single = unsharded_module(job.program, self._platform)
-            exported = replace(exported, unsharded=single)
-        values = None
-        if job.leaves is not None:
-            values = [value_of(leaf) for leaf in job.leaves]
+        job = self.job
         job.enter("compile")
         # They keep what they compiled, so the cache of this kernel is of no use.
-        answers = self._call("prepare", (exported, values, job.repeat))
-        compiled = {rank: answers[rank].fingerprint for rank in self.ranks}
+        answers = self._call("prepare", (lowered, self.values(), job.repeat))
         first = self.ranks[0]
         for rank in self.ranks:
-            if compiled[rank] != compiled[first]:
+            if answers[rank].fingerprint != answers[first].fingerprint:
                 raise TargetError(
                     f"Process {rank} compiled another program than process {first}."
                     " Nothing ran. Start all processes with the same settings, such as"
@@ -250,7 +221,6 @@ class OnHosts(Runner):
         answers = self._call("run", (MOST_GATHERED,))
         job.enter("check")
         parts = [answers[rank].outputs for rank in self.ranks]
-        assert self.traced is not None  # `trace` comes first
         outputs: list[Any] = []
         if any(part is None for part in parts):
             job.add_notes([found("outputs stay", most=MOST_GATHERED)])
@@ -261,19 +231,13 @@ class OnHosts(Runner):
                 outputs.append(joined_array([part[number] for part in parts]))
         job.note(outputs=self.traced.out_tree.unflatten(outputs))
 
-    @property
-    def _platform(self) -> str:
-        """What the program is lowered for."""
-        platform = self.hosts.processes[0].platform
-        return _PLATFORMS.get(platform, platform)
-
     def _call(self, function: str, arguments: tuple[Any, ...]) -> dict[int, Any]:
         """Calls a function of all processes, and notes what they found.
 
         Raises:
             Failed: where one of them failed or ended.
         """
-        job = self.job
+        job, mesh = self.job, self.job.report.mesh
 
         def progress(stage: str) -> None:
             # The one shown is the latest: a process may enter one that others left.
@@ -287,37 +251,19 @@ class OnHosts(Runner):
         try:
             answers = self.hosts.call(function, each, poll, progress)
         except EngineLost as lost:
-            stage = lost.stage or job.stage
-            raise Failed(
-                Failure(stage, str(lost), lacks_memory=lost.lacks_memory)
-            ) from None
+            stage = lost.end.stage or job.stage
+            raise Failed(Failure(stage, str(lost))) from None
         processes = tuple(answers[rank].process for rank in self.ranks)
-        self._note(prepared_report(answers[self.ranks[0]].report, processes))
+        report = prepared_report(answers[self.ranks[0]].report, processes)
+        self.take_over(report, "cache_hit", "compile_s", "processes", "error")
+        job.note(mesh=mesh)  # with the process of each device, as it is known here
         if job.report.error is not None:
             raise Failed(job.report.error)
         return answers
 
-    def _note(self, report: Report) -> None:
-        """Takes over what the processes found."""
-        job = self.job
-        job.note(**{name: getattr(report, name) for name in _TAKEN_OVER})
-        notes = dict.fromkeys((*job.report.notes, *report.notes))
-        layouts = {**job.report.in_layouts, **report.in_layouts}
-        job.note(notes=tuple(notes), in_layouts=layouts)
-
 
 # Of the stages that are shown.
 _ORDER = {"compile": 0, "place": 1, "run": 2, "check": 3}
-# Fields of a report that the processes fill in. The mesh is known here, with the
-# process of each device.
-_TAKEN_OVER = (
-    *(name for name in worker_run.FROM_ELSEWHERE if name != "mesh"),
-    "cache_hit",
-    "compile_s",
-    "checks",
-    "processes",
-    "error",
-)
 
 
 def joined_array(parts: Sequence[Part]) -> jax.Array:

@@ -13,10 +13,10 @@ import gc
 import itertools
 import os
 import pickle
-import shutil
+import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -56,11 +56,9 @@ _LAPACK = "@lapack_"
 _CACHE = ExecutableCache(size=32)
 # Key to how often the kernel asked for a new compile of it.
 _RECOMPILES: dict[str, int] = {}
-# What the last compile made, freed at the next call: that takes milliseconds, which
-# would delay the answer.
-_LAST: list[tuple[Lowered, Executable]] = []
 # The connection to the kernel, once this process has become a worker.
 _KERNEL: list[Connection] = []
+_FORGET_EVERY = 20  # calls; it takes as long as one of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,54 +93,47 @@ class WorkerAnswer:
         compiled: the report when the program was compiled and had not run; None where
             it did not come so far.
         values: the outputs, leaf by leaf; None for a compile, or after an error.
-        read_s: seconds to read what the compiler wrote and to make the report.
     """
 
     report: Report
     compiled: Report | None = None
     values: tuple[Value, ...] | None = None
-    read_s: float = 0.0
 
 
-_FORGET_EVERY = 20  # calls; it takes as long as one of them
-#: The exit code that a call asked for; empty for none.
-left: list[Any] = []
-
-
-def main(socket: int, kernel: int, folder: str) -> None:
-    """Answers one call after the other until the kernel ends, then removes the folder.
+def main(socket: int, kernel: int) -> None:
+    """Answers one call after the other until the kernel ends.
 
     Args:
         socket: the connection to the kernel, as a file descriptor.
         kernel: the process that it works for.
-        folder: the worker's own folder.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable()
-    _prefer_for_oom_kill()
-    threading.Thread(target=_exit_with, args=(kernel, folder), daemon=True).start()
-    with Connection(socket) as connection:
-        _KERNEL.append(connection)
-        try:
-            for number in itertools.count(1):
-                connection.send_bytes(_answer(connection.recv_bytes()))
-                if number % _FORGET_EVERY == 0:
-                    _forget()
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            pass  # the kernel ended
-        except SystemExit as exit_:  # a thread that leaves does not end its process
-            left.append(exit_.code)
-            return
-    _exit(folder)
+    # The system ends this process before the kernel where memory runs out, if it may.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    threading.Thread(target=_end_with, args=(kernel,), daemon=True).start()
+    connection = Connection(socket)
+    _KERNEL.append(connection)
+    with contextlib.suppress(OSError, EOFError):  # the kernel ended
+        for number in itertools.count(1):
+            call = connection.recv_bytes()
+            _send_stage("compile")
+            connection.send_bytes(_answer(call))
+            if number % _FORGET_EVERY == 0:
+                # What jax keeps of earlier calls, about 5 MB each: none finds it again.
+                jax.clear_caches()
+                gc.collect()
+                give_back_freed()
+    os._exit(0)  # without waiting for what libraries do
 
 
-def _forget() -> None:
-    """Gives back what jax keeps of earlier calls, about 5 MB each.
-
-    No call finds any of it again, as each has functions of its own.
-    """
-    jax.clear_caches()
-    gc.collect()
-    give_back_freed()
+def _end_with(kernel: int) -> None:
+    """Ends the worker during a call, when the kernel is gone."""
+    # A forked child of it may hold the socket.
+    while os.getppid() == kernel:
+        time.sleep(0.25)
+    os._exit(0)
 
 
 def _answer(message: bytes) -> bytes:
@@ -156,12 +147,6 @@ def _answer(message: bytes) -> bytes:
         except Exception:  # noqa: BLE001  many exceptions cannot be pickled
             answer = pickle.dumps(Answer(error=TargetError(in_words(error))))
         return answer
-
-
-def ready() -> str:
-    """The version of jax in this process; starts its backend."""
-    jax.devices("cpu")
-    return jax.__version__
 
 
 def do_exported(
@@ -182,16 +167,11 @@ def do_exported(
         values: its arguments; None for examples.
         folder: where the dump is written, for the kernel to read meanwhile.
     """
-    jax.config.update("jax_enable_x64", exported.x64)
     if new:  # the entry under the last number is dropped in time
         _RECOMPILES[exported.key] = _RECOMPILES.get(exported.key, 0) + 1
     # Of described devices nothing is kept, since nothing runs there.
     cache = ExecutableCache(size=1) if exported.target else _CACHE
-    program = sent_program(exported, folder)
-    job = Job(program, cache=cache, repeat=repeat, progress=_send_stage)
-    if values is not None:
-        job.leaves = [value.leaf() for value in values]
-    _LAST.clear()
+    job = job_of(exported, folder, cache, repeat, values, _send_stage)
     runners: list[HereForKernel] = []
 
     def steps() -> None:
@@ -208,8 +188,25 @@ def do_exported(
     return runners[0].answer()
 
 
+def job_of(
+    exported: ExportedProgram,
+    folder: str,
+    cache: ExecutableCache,
+    repeat: int | None,
+    values: Sequence[Value] | None,
+    progress: Callable[[str], None],
+) -> Job:
+    """The job of an exported program; it sets jax as it is set in the kernel."""
+    jax.config.update("jax_enable_x64", exported.x64)
+    program = sent_program(exported, folder)
+    job = Job(program, cache=cache, repeat=repeat, progress=progress)
+    if values is not None:
+        job.leaves = [value.leaf() for value in values]
+    return job
+
+
 def _send_stage(stage: str) -> None:
-    _KERNEL[0].send_bytes(pickle.dumps(Stage(stage)))
+    _KERNEL[0].send(Stage(stage))
 
 
 def _mesh_here(job: Job, exported: ExportedProgram) -> Mesh:
@@ -241,7 +238,6 @@ class HereForKernel(Here):
         super().__init__(job, mesh)
         self.exported, self.callbacks = exported, callbacks
         self._compiled: Report | None = None
-        self._compiled_at = 0.0
 
     def compile_sent(self) -> tuple[Lowered, Executable]:
         """Compiles what the kernel has traced and lowered."""
@@ -300,13 +296,6 @@ class HereForKernel(Here):
         # The kernel's own fingerprint, and how often it asked for a new compile.
         return f"{self.exported.key}/{_RECOMPILES.get(self.exported.key, 0)}"
 
-    def compile_new(self, lowered: Lowered) -> Executable:
-        begun = time.perf_counter()
-        executable = super().compile_new(lowered)
-        self._compiled_at = begun + executable.compile_s
-        _LAST[:] = [(lowered, executable)]
-        return executable
-
     def compile(self, lowered: Lowered) -> Executable:
         executable = super().compile(lowered)
         self._compiled = self.job.report
@@ -325,10 +314,7 @@ class HereForKernel(Here):
         report, values = self.job.report, None
         if report.outputs is not None and report.error is None:
             values = tuple(value_of(leaf) for leaf in jax.tree.leaves(report.outputs))
-        read_s = time.perf_counter() - self._compiled_at
-        return WorkerAnswer(
-            report.replace(outputs=None), self._compiled, values, read_s
-        )
+        return WorkerAnswer(report.replace(outputs=None), self._compiled, values)
 
 
 @functools.cache
@@ -366,31 +352,3 @@ def sent_program(exported: ExportedProgram, folder: str) -> Program:
         options=options,
         name=exported.name,
     )
-
-
-def _prefer_for_oom_kill() -> None:
-    """Makes the system end this process before the kernel where memory runs out."""
-    # Where it is not allowed, or not Linux, the kernel still watches.
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
-
-
-def _exit_with(kernel: int, folder: str) -> None:
-    """Ends the worker during a call, when the kernel is gone."""
-    # A forked child of it may hold the pipe.
-    while os.getppid() == kernel:
-        time.sleep(0.25)
-    _exit(folder)
-
-
-def _exit(folder: str) -> None:
-    """Ends the process and removes its folder, without waiting for what libraries do."""
-    # A compile in another thread writes its dump there, and makes the folder again
-    # where it is gone. A forked child has none of those threads, and outlives them.
-    maker = os.getpid()
-    if os.fork():
-        os._exit(0)
-    while os.getppid() == maker:
-        time.sleep(0.01)
-    shutil.rmtree(folder, ignore_errors=True)
-    os._exit(0)

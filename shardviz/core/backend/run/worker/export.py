@@ -71,7 +71,6 @@ from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.program import Program
 
 _CALLBACKS = ("pure_callback", "io_callback", "callback", *DEBUG_CALLS)
-_VERSIONS = (jax.__version__, jaxlib_version)
 #: What jax keeps beside the module of a lowered program, and what that comes from.
 BESIDE = {
     "mut": "mutable arrays of its own (jax.new_ref)",
@@ -90,14 +89,12 @@ class LoweredModule:
             reads.
         results: shape, dtype and, on a mesh with Explicit axes, spec of each result.
         effects: the classes of its ordered and of its other effects.
-        versions: those of jax and jaxlib, which alone are sure to read it.
     """
 
     bytecode: bytes
     kept: tuple[int, ...]
     results: tuple[tuple[tuple[int, ...], str, Spec | None], ...]
     effects: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
-    versions: tuple[str, str] = _VERSIONS
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,11 +293,6 @@ def _classes(effects: Any) -> tuple[str, ...]:
 
 def placeholder(module: LoweredModule, name: str) -> Callable[..., Any]:
     """A function with the arguments, results and effects of a lowered program."""
-    if module.versions != _VERSIONS:
-        raise ProgramError(
-            f"The program was lowered by jax {module.versions[0]} and jaxlib {module.versions[1]},"
-            f" and the worker has {_VERSIONS[0]} and {_VERSIONS[1]}. Restart the kernel."
-        )
     effects = effects_of(module.effects)
 
     def call(*arguments: Any) -> tuple[Any, ...]:
@@ -388,6 +380,6 @@ def _key(
         [str(s) for s in traced.out_specs],
         [a.memory_kind for a in arrays],
         [a.name for a in arrays if "donate" in options],  # the notes name them
-        _VERSIONS,
+        (jax.__version__, jaxlib_version),
     )
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]

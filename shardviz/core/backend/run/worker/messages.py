@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import threading
 import time
 import traceback
@@ -25,8 +24,8 @@ import jax
 from jax.experimental import io_callback
 
 from shardviz.core.backend import jax_compat
-from shardviz.core.backend.run.folders import dump_root, make_folder, remove_folder
 from shardviz.core.errors import ProgramError
+from shardviz.core.format import listed
 
 
 @dataclass(frozen=True)
@@ -59,14 +58,8 @@ class Answer:
         return self.value
 
 
-def packed(value: Any) -> bytes:
-    """A value as bytes."""
-    return pickle.dumps(value, protocol=5)
-
-
 _LISTS = ("host_callbacks", "keepalive")
 _BACKLOG = 1024  # every device may call at once
-_MOST_OF_PATH = 40  # letters of the folder around; the rest takes 60
 HostCallback = Callable[..., Any]
 
 
@@ -110,14 +103,16 @@ def effects_of(names: tuple[tuple[str, ...], tuple[str, ...]]) -> frozenset[Any]
             io_callback(print, None, x, ordered=ordered)
             jax.debug.callback(print, x, ordered=ordered)
 
-    known = {type(e).__name__: e for e in jax.make_jaxpr(with_all)(0.0).effects}
-    try:
-        return frozenset(known[name] for kind in names for name in kind)
-    except KeyError as error:
+    wanted, found = {*names[0], *names[1]}, set()
+    for effect in jax.make_jaxpr(with_all)(0.0).effects:
+        if type(effect).__name__ in wanted:
+            found.add(effect)
+    if len(found) < len(wanted):
         raise ProgramError(
-            f"The program has the effect {error.args[0]}, which cannot be sent to"
+            f"The program has effects ({listed(sorted(wanted))}) that cannot be sent to"
             " another process. Run it on devices of this kernel, with target='attached'."
-        ) from None
+        )
+    return frozenset(found)
 
 
 @dataclass(frozen=True)
@@ -125,7 +120,7 @@ class CallbackAddress:
     """Where the worker sends its calls.
 
     Attributes:
-        address: the path of a socket, in a folder that this user alone may enter.
+        address: the path of a socket.
         count: how many callbacks the program has.
         unsharded: how many the unsharded function has.
     """
@@ -190,22 +185,17 @@ class CallbackServer:
         if not self._functions:
             yield None
             return
-        # The path of a socket may have 100 letters only.
-        root = dump_root()
-        folder = make_folder("calls", root if len(root) < _MOST_OF_PATH else "/tmp")
-        try:
-            with Listener(str(folder / "calls"), backlog=_BACKLOG) as listener:
-                address = CallbackAddress(str(listener.address), *self._counts)
-                self._begin(self._accept, listener)
-                try:
-                    yield address
-                finally:
-                    self._closed = True
-                    # Wakes the thread that accepts.
-                    with contextlib.suppress(OSError, EOFError):
-                        Client(address.address).close()
-        finally:
-            remove_folder(folder)
+        # In a folder of multiprocessing's own, which this user alone may enter.
+        with Listener(backlog=_BACKLOG) as listener:
+            address = CallbackAddress(str(listener.address), *self._counts)
+            self._begin(self._accept, listener)
+            try:
+                yield address
+            finally:
+                self._closed = True
+                # Wakes the thread that accepts.
+                with contextlib.suppress(OSError, EOFError):
+                    Client(address.address).close()
 
     def _begin(self, target: Callable[..., None], argument: Any) -> None:
         threading.Thread(target=target, args=(argument,), daemon=True).start()

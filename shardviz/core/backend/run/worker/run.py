@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import NamedSharding
 
 from shardviz.core.backend.devices import MOST_SIMULATED, count_of
 from shardviz.core.backend.exits import WorkerError
@@ -48,19 +48,79 @@ from shardviz.core.backend.run.worker.process import (
 from shardviz.core.backend.tracing.retraced import without_prints
 from shardviz.core.backend.tracing.trace import Traced
 from shardviz.core.errors import TargetError
-from shardviz.core.hardware.topology import Topology
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program, Target, only_described
 from shardviz.core.program.report import Failure, Report
 from shardviz.core.program.roofline import roofline
 from shardviz.core.xla.collectives import read_collectives
 
-_PLATFORMS = {"cpu": "cpu", "tpu": "tpu", "gpu": "cuda"}
-_SHOWN = ("compile", "place", "run", "check")  # the stages before happen in the kernel
+# What a program is lowered for, by the platform of its target.
+_LOWERED_FOR = {"gpu": "cuda"}
+_SHOWN = ("worker", "compile", "place", "run", "check")  # the others are the kernel's
 # Where a callback raises, XLA ends the run at once, or the other devices wait 40 s and
 # it aborts.
 _WAIT_AFTER_ERROR = 2.0
-_POLLS_PER_READ = 5  # the dump is read in every fifth poll
+#: What a report from another process says of a compile and run.
+FROM_ELSEWHERE = (
+    "partition_s",
+    "place_s",
+    "run_s",
+    "runs_s",
+    "out_layouts",
+    "partitioned",
+    "collectives",
+    "memory",
+    "cost",
+    "loops",
+    "checks",
+    "mesh",
+    "roofline",
+)
+
+
+class Elsewhere(Runner):
+    """Has other processes do a job: sends them the lowered program.
+
+    Args:
+        job: what to do.
+        platform: the platform of its devices.
+    """
+
+    def __init__(self, job: Job, platform: str) -> None:
+        super().__init__(job)
+        self.platform = _LOWERED_FOR.get(platform, platform)
+        self.traced: Traced
+
+    def trace(self) -> Traced:
+        self.traced = trace_for_export(self.job.program)
+        return self.traced
+
+    def export(self, **options: Any) -> ExportedProgram:
+        """The program to be sent; the options are further ones of `export_program`."""
+        run = self.job.repeat is not None
+        return export_program(
+            self.job.program, self.traced, self.platform, run=run, **options
+        )
+
+    def lower(self, traced: Traced) -> ExportedProgram:
+        return self.export()
+
+    def key(self, lowered: ExportedProgram) -> str:
+        return lowered.key
+
+    @copies_allowed()
+    def values(self) -> list[child.Value] | None:
+        """The user's values, ready to be sent; None for made-up ones."""
+        if self.job.leaves is None:
+            return None
+        return [child.value_of(summed(leaf)) for leaf in self.job.leaves]
+
+    def take_over(self, report: Report, *more: str) -> None:
+        """Notes what the others found; the stages before their own were here."""
+        job = self.job
+        job.add_notes(report.notes)
+        job.note(**{name: getattr(report, name) for name in (*FROM_ELSEWHERE, *more)})
+        job.note(in_layouts={**job.report.in_layouts, **report.in_layouts})
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,17 +131,14 @@ class Compiled:
         report: the worker's report.
         sources: a digest of its source lines.
         compile_s: seconds to compile.
-        read_s: seconds to read what the compiler wrote and to make the report, roofline
-            included.
     """
 
     report: Report
     sources: str
     compile_s: float
-    read_s: float
 
 
-class InWorker(Runner):
+class InWorker(Elsewhere):
     """Has a worker process do a job, and notes its answer.
 
     Args:
@@ -91,33 +148,18 @@ class InWorker(Runner):
     """
 
     def __init__(self, job: Job, target: Target, pool: Pool = workers) -> None:
-        super().__init__(job)
+        super().__init__(job, target.platform)
         self.target, self.pool = target, pool
         self.settings = Settings.of(target.platform, target.count or 1, MOST_SIMULATED)
         self.taken = TakenCallbacks()
-        self.traced: Traced
-
-    def trace(self) -> Traced:
-        return trace_for_export(self.job.program)
 
     def lower(self, traced: Traced) -> ExportedProgram:
         topology = self.target.topology
-        if topology is not None:
-            traced, note = without_prints(traced)
-            self.job.add_notes([note] if note else [])
-        self.traced = traced
-        return export_program(
-            self.job.program,
-            traced,
-            _PLATFORMS[self.target.platform],
-            self.target.text,
-            run=self.job.repeat is not None,
-            capacity=None if topology is None else topology.chip.device_bytes,
-            callbacks=self.taken if topology is None else None,
-        )
-
-    def key(self, lowered: ExportedProgram) -> str:
-        return lowered.key
+        if topology is None:
+            return self.export(callbacks=self.taken)
+        self.traced, note = without_prints(traced)
+        self.job.add_notes([note] if note else [])
+        return self.export(target=self.target.text, capacity=topology.chip.device_bytes)
 
     def instead(self) -> Runner | None:
         # What cannot be sent runs here, where the user has made jax simulate the
@@ -135,30 +177,24 @@ class InWorker(Runner):
         made: list[Compiled] = []
 
         def make() -> Compiled:
-            answer = self._call(lowered, new=True)
-            made.append(_compiled(answer, lowered, self.target.topology))
+            made.append(self._compiled(self._call(lowered, new=True), lowered))
             return made[0]
 
         kept = self._cache().get_or_make(lowered.key, make, job.program.name)
         report = kept.report
         if kept.sources != lowered.sources:
-            report = _with_roofline(_without_sources(report), self.target.topology)
-        self._note(report)
+            report = self._with_roofline(_without_sources(report))
+        self.take_over(report)
         job.note(cache_hit=not made, compile_s=kept.compile_s if made else 0.0)
 
     def run(self, lowered: ExportedProgram, executable: None) -> None:
         job, cache = self.job, self._cache()
         new = cache.find(lowered.key) is None
-        values = None
-        if job.leaves is not None:
-            with copies_allowed():
-                values = [child.value_of(summed(leaf)) for leaf in job.leaves]
-        answer = self._call(lowered, new, values)
+        answer = self._call(lowered, new)
         if new:
-            made = _compiled(answer, lowered)
+            made = self._compiled(answer, lowered)
             cache.get_or_make(lowered.key, lambda: made, job.program.name)
-        self._note(answer.report)
-        job.note(cache_hit=answer.report.cache_hit, compile_s=answer.report.compile_s)
+        self.take_over(answer.report, "cache_hit", "compile_s")
         if answer.values is not None:
             leaves = self._arrays(answer.values)
             job.note(outputs=self.traced.out_tree.unflatten(leaves))
@@ -167,12 +203,7 @@ class InWorker(Runner):
         # The text of a program with callbacks does not say what it calls.
         return ExecutableCache(size=1) if self.taken.program else self.job.cache
 
-    def _call(
-        self,
-        exported: ExportedProgram,
-        new: bool,
-        values: list[child.Value] | None = None,
-    ) -> child.WorkerAnswer:
+    def _call(self, exported: ExportedProgram, new: bool) -> child.WorkerAnswer:
         job, dump = self.job, _DumpReader(self.job)
         server = CallbackServer(self.taken.program, self.taken.unsharded)
 
@@ -180,6 +211,11 @@ class InWorker(Runner):
             job.poll(in_stage=job.stage, busy=True)
             if server.seconds_since_error > _WAIT_AFTER_ERROR:
                 raise Failed(_callback_failure(server.raised))
+
+        def enter(stage: str) -> None:
+            # The stages before them are those of the exported program, and over here.
+            if stage in _SHOWN and stage != job.stage:
+                job.enter(stage)
 
         with server.listen() as address:
             try:
@@ -190,9 +226,9 @@ class InWorker(Runner):
                     address,
                     new,
                     job.repeat,
-                    values,
+                    self.values(),
                     poll=poll,
-                    progress=self._enter_stage,
+                    progress=enter,
                     poll_folder=dump.poll,
                 )
             except WorkerError:
@@ -200,67 +236,47 @@ class InWorker(Runner):
                     raise
                 raise Failed(_callback_failure(server.raised)) from None
         if (error := answer.report.error) is not None:
-            self._note(answer.report)
-            job.note(compile_s=answer.report.compile_s)
+            self.take_over(answer.report, "compile_s")
             if server.raised is not None:
                 error = replace(error, source=source_of(server.raised) or error.source)
             raise Failed(error)
         return answer
 
-    def _enter_stage(self, stage: str) -> None:
-        # The stages before them are those of the exported program, and over here.
-        if stage in _SHOWN or stage == "worker":
-            self.job.enter(stage)
+    def _compiled(
+        self, answer: child.WorkerAnswer, exported: ExportedProgram
+    ) -> Compiled:
+        assert answer.compiled is not None  # else the answer has an error
+        report = self._with_roofline(answer.compiled)
+        return Compiled(report, exported.sources, report.compile_s or 0.0)
 
-    def _note(self, report: Report) -> None:
-        """Notes what the worker found; the stages before its own were here."""
-        job = self.job
-        job.add_notes(report.notes)
-        job.note(**{name: getattr(report, name) for name in FROM_ELSEWHERE})
-        job.note(in_layouts={**job.report.in_layouts, **report.in_layouts})
+    def _with_roofline(self, report: Report) -> Report:
+        """The report with its roofline, where the chips are known."""
+        topology = self.target.topology
+        if topology is None:
+            return report
+        return report.replace(roofline=roofline(report, topology, report.mesh))
 
     @copies_allowed()
     def _arrays(self, values: Sequence[child.Value]) -> list[Any]:
         """The results as jax arrays, placed as in the worker if this kernel has
         devices.
         """
-        mesh, layouts = self._mesh_here(), self.job.report.out_layouts
+        mesh, layouts = self.job.program.mesh, self.job.report.out_layouts
+        on = None
+        if count_of("cpu") >= mesh.size:
+            on = device_mesh(mesh, choose(f"cpu:{mesh.size}", mesh.size))
         arrays: list[Any] = []
         for value, output in zip(values, self.traced.outputs, strict=True):
             leaf = value.leaf()
             layout = layouts.get(output.name)
             if leaf is None:
                 arrays.append(None)
-            elif mesh is None or layout is None or layout.spec is None:
+            elif on is None or layout is None or layout.spec is None:
                 arrays.append(jax.device_put(leaf))
             else:
-                sharding = NamedSharding(mesh, layout.spec.to_jax())
+                sharding = NamedSharding(on, layout.spec.to_jax())
                 arrays.append(jax.device_put(leaf, sharding))
         return arrays
-
-    def _mesh_here(self) -> Mesh | None:
-        mesh = self.job.program.mesh
-        if count_of("cpu") < mesh.size:
-            return None
-        return device_mesh(mesh, choose(f"cpu:{mesh.size}", mesh.size))
-
-
-#: What a report from another process says of a compile and run.
-FROM_ELSEWHERE = (
-    "partition_s",
-    "place_s",
-    "run_s",
-    "runs_s",
-    "out_layouts",
-    "partitioned",
-    "collectives",
-    "memory",
-    "cost",
-    "loops",
-    "checks",
-    "mesh",
-    "roofline",
-)
 
 
 class InKernel(Here):
@@ -294,14 +310,11 @@ class _DumpReader:
 
     def __init__(self, job: Job) -> None:
         self.job, self.begun = job, time.perf_counter()
-        self.polls, self.done = 0, False
+        self.done = job.preview is None
 
     def poll(self, folder: Path) -> None:
         """Reads the dump once, as soon as it is complete."""
-        self.polls += 1
-        if self.done or self.polls % _POLLS_PER_READ or self.job.preview is None:
-            return
-        module = partitioned_module(folder / child.DUMP)
+        module = None if self.done else partitioned_module(folder / child.DUMP)
         if module is None:
             return
         self.done = True
@@ -314,6 +327,7 @@ class _DumpReader:
         )
         seconds = time.perf_counter() - self.begun
         self.job.note(partitioned=collectives, partition_s=seconds)
+        assert self.job.preview is not None  # else it is done from the beginning
         self.job.preview(self.job.report)
 
 
@@ -321,25 +335,6 @@ def _callback_failure(error: BaseException | None) -> Failure:
     """The failure of a run whose callback raised, and which XLA did not end by itself."""
     error = error or RuntimeError()
     return Failure("run", in_words(error), source_of(error), "callback")
-
-
-def _compiled(
-    answer: child.WorkerAnswer,
-    exported: ExportedProgram,
-    topology: Topology | None = None,
-) -> Compiled:
-    begun = time.perf_counter()
-    assert answer.compiled is not None  # else the answer has an error
-    report = _with_roofline(answer.compiled, topology)
-    read_s = answer.read_s + time.perf_counter() - begun
-    return Compiled(report, exported.sources, report.compile_s or 0.0, read_s)
-
-
-def _with_roofline(report: Report, topology: Topology | None) -> Report:
-    """The report with its roofline, where the chips are known."""
-    if topology is None:
-        return report
-    return report.replace(roofline=roofline(report, topology, report.mesh))
 
 
 def _without_sources(report: Report) -> Report:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from shardviz.core.backend.run.partitioner import xla_flags
 from shardviz.core.errors import TargetError
@@ -59,8 +59,8 @@ class Settings:
         kind: `"cpu"`, `"tpu"` or `"gpu"`.
         devices: how many CPU devices it simulates.
 
-    >>> Settings("cpu", 8).name, Settings("tpu").name
-    ('cpu:8', 'tpu')
+    >>> Settings("cpu", 8).devices
+    8
     """
 
     kind: str
@@ -78,14 +78,10 @@ class Settings:
         """
         if platform != "cpu":
             return cls(platform)
-        return cls(
-            platform, next(n for n in (*_COUNTS, max(most, needed)) if needed <= n)
-        )
-
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-        return f"{self.kind}:{self.devices}" if self.kind == "cpu" else self.kind
+        for count in _COUNTS:
+            if needed <= count:
+                return cls(platform, count)
+        return cls(platform, max(most, needed))
 
     def environment(self, own: Mapping[str, str] | None = None) -> dict[str, str]:
         """The environment of the worker.
@@ -121,22 +117,17 @@ class Limits:
     """The limits at which a compile or run in a worker is ended.
 
     Attributes:
-        seconds: how long one may take; None for no limit.
-        start_seconds: how long a worker may take to start.
+        seconds: how long one may take.
         memory: bytes of memory that a worker may use; None for what the machine has.
-        spare: the part of the machine's memory that is kept free: where less is left,
-            the worker is ended.
         poll: seconds between two polls.
 
     >>> Limits(memory=1 << 30).seconds
     3600.0
     """
 
-    seconds: float | None = 3600.0
-    start_seconds: float = 120.0
+    seconds: float = 3600.0
     memory: int | None = None
-    spare: float = 0.02
-    poll: float = field(default=0.02, repr=False)
+    poll: float = 0.02
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Limits:
@@ -149,8 +140,8 @@ class Limits:
         seconds = _number(environment, "SHARDVIZ_WORKER_SECONDS")
         memory = _number(environment, "SHARDVIZ_WORKER_GIB")
         return cls(
-            cls.seconds if seconds is None else seconds,
-            memory=None if memory is None else int(memory * (1 << 30)),
+            seconds or cls.seconds,
+            int(memory * (1 << 30)) if memory else None,
         )
 
 
