@@ -11,7 +11,7 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_folds import call_paths
 from shardviz.core.program.plan_values import PlannedOp, bytes_per_device
 from shardviz.core.program.report import Collective
-from shardviz.core.program.stages import Stages
+from shardviz.core.program.stages import STAGES, Stages
 from shardviz.picture.picture import Picture
 from shardviz.picture.plan import axis_path, value_rows
 from shardviz.picture.show import draw, to_text
@@ -142,31 +142,25 @@ def test_what_an_edit_changes_stands_before_and_after():
     assert any(text.startswith("+ all-reduce of 1 MiB") for text in grown)
 
 
-def test_a_comparison_has_a_bar_for_every_side_true_to_length():
+def test_a_comparison_has_a_bar_for_every_change_true_to_length():
     before = [Collective("all-reduce", ("data",), 1 << 20, op="a")]
     after = [Collective("all-reduce", ("data",), 1 << 20, op="a"),
              Collective("all-gather", ("model",), 1 << 19, op="b")]  # fmt: skip
     found = compare(before, after)
     tiles = draw(found).tiles
     lengths = {tiles.tooltip(i): float(tiles.width[i]) for i in range(len(tiles))}
-    assert lengths == {
-        "partitioned: all-reduce over data, 1 MiB": 90.0,
-        "compiled: all-reduce over data, 1 MiB": 90.0,
-        "compiled: all-gather over model, 512 KiB": 45.0,
-    }
-    assert all(str(change) in words(draw(found)) for change in found.changes)
+    added, kept = map(str, found.ordered)
+    assert lengths[kept] == 2 * lengths[added]
+    assert {added, kept} <= set(words(draw(found)))
 
 
-def test_stages_have_four_columns_with_what_changed_between_them():
+def test_stages_are_one_below_the_other_with_what_changed_between_them():
     stages = Stages(PROGRAM, PLAN, ON_STAGES)
     picture = draw(stages)
-    names = [label for label in picture.labels if label.role == "mono"]
-    places = {label.text: label.x for label in names}
-    order = [places[name] for name in ("requested", "propagated", "partitioned", "compiled")]
-    assert order == sorted(set(order))
-    assert [frame.dashed for frame in picture.frames] == [False] * 4
-    said = " ".join(words(picture))
-    assert stages.between("partitioned", "compiled").short in said
+    said = words(picture)
+    lines = [next(i for i, text in enumerate(said) if text.startswith(n)) for n in STAGES]
+    assert lines == sorted(lines)
+    assert stages.between("partitioned", "compiled").short in " ".join(said)
     hints = [picture.tiles.tooltip(i) for i in range(len(picture.tiles))]
     assert sum(h.startswith("compiled") for h in hints) == len(MADE)
 

@@ -13,8 +13,8 @@ class Unpartitioned(Fact):
 
     Attributes:
         code: `"one device"` (there is nothing to partition), `"no folder"` (the dump
-            cannot be written), `"refused"` (XLA cannot dump this program) or
-            `"nothing"` (XLA wrote no such module).
+            cannot be written), `"own dump"` (`XLA_FLAGS` ask for another), `"refused"`
+            (XLA cannot dump this program) or `"nothing"` (XLA wrote no such module).
         folder: where the dump was to go.
         detail: what the system or XLA said.
 

@@ -21,10 +21,13 @@ def unpartitioned(fact: Unpartitioned) -> str:
             f"XLA's dump cannot be written to {fact.folder}{why}, so what its partitioner"
             " made is unknown: free some space, or name another folder."
         )
+    if fact.code == "own dump":
+        return (
+            "XLA_FLAGS ask for a dump (xla_dump_to), so shardviz makes none of its own."
+        )
     return (
-        f"XLA left no module of its partitioner in {fact.folder}. That is so where jax's"
-        " cache on disk (jax_compilation_cache_dir) had the program, and where XLA_FLAGS"
-        " ask for a dump of other passes, or were set too late."
+        "XLA left no module of its partitioner. That is so where jax's cache on disk"
+        " (jax_compilation_cache_dir) had the program."
     )
 
 
