@@ -144,6 +144,19 @@ def kept():
 
 
 MODULES = list(kept())
+
+
+def methods():
+    tree = ast.parse((hlo.FOLDER / "model.py").read_text())
+    (programs,) = [n for n in tree.body if isinstance(n, ast.ClassDef)]
+    return {
+        f.name: range(f.lineno, (f.end_lineno or 0) + 1)
+        for f in programs.body
+        if isinstance(f, ast.FunctionDef)
+    }
+
+
+METHODS = methods()
 PAIRS = [case[:3] for case in MODULES if case[3] == "compiled"]
 
 
@@ -179,6 +192,7 @@ def spelled(text):
 
 
 def expected(version, chip, name, stage):
+    """The collectives of a module, as the tables spell them."""
     keys = [f"{name} {chip} {version}", f"{name} {chip}", name]
     if chip == "tpuv5p":
         keys.insert(2, f"{name} tpu")
@@ -195,14 +209,18 @@ def test_modules_of_both_versions_and_all_chips_is_kept():
     assert used <= {case[2] for case in MODULES}
 
 
-@pytest.mark.parametrize("case", [c for c in MODULES if c[3] == "partitioned"], ids="-".join)
-def test_after_the_partitioner(case):
-    assert in_words(read(*case)) == spelled(expected(*case))
-
-
-@pytest.mark.parametrize("case", PAIRS, ids="-".join)
-def test_in_the_end(case):
-    assert in_words(final(*case)) == spelled(expected(*case, stage="compiled"))
+@pytest.mark.parametrize("case", MODULES, ids="-".join)
+def test_collectives_of_every_module(case):
+    found = final(*case[:3]) if case[3] == "compiled" else read(*case)
+    assert in_words(found) == spelled(expected(*case))
+    for c in found:
+        assert not c.members or sum(m.bytes_per_device for m in c.members) == c.bytes_per_device
+        # Each leads into the function of the program that causes it.
+        file, line = c.source.split(":")
+        assert (file, int(line) in METHODS[case[2]]) == ("model.py", True), c
+        assert c.op
+        assert c.stack[0] == c.source
+        assert len(set(c.stack)) == len(c.stack)
 
 
 @pytest.mark.parametrize("case", PAIRS, ids="-".join)
@@ -229,12 +247,6 @@ def test_what_is_gone_is_communicated_less(case):
         assert numbers(after, gone) < numbers(before, gone)
 
 
-@pytest.mark.parametrize("case", MODULES, ids="-".join)
-def test_the_bytes_of_members_sum_up_to_those_of_their_collective(case):
-    for c in final(*case[:3]) if case[3] == "compiled" else read(*case):
-        assert not c.members or sum(m.bytes_per_device for m in c.members) == c.bytes_per_device
-
-
 def test_members_of_a_sum_that_tpu_fuses_with_a_slice_have_the_bytes_of_their_operands():
     line = (
         "ENTRY %all-reduce-scatter.1 (p: f32[8], q: f32[4]) -> (f32[8], f32[4]) {\n"
@@ -255,30 +267,6 @@ def test_the_members_of_a_packed_sum_are_found_by_their_sizes(version):
              if c.op.endswith("reduce_sum") and c.mesh_axes == ("data",)}  # fmt: skip
     assert {m.source for m in packed.members} == lines
     assert [m.bytes_per_device for m in packed.members] == [1536, 1536]  # three iterations each
-
-
-def methods():
-    tree = ast.parse((hlo.FOLDER / "model.py").read_text())
-    (programs,) = [n for n in tree.body if isinstance(n, ast.ClassDef)]
-    return {
-        f.name: range(f.lineno, (f.end_lineno or 0) + 1)
-        for f in programs.body
-        if isinstance(f, ast.FunctionDef)
-    }
-
-
-METHODS = methods()
-
-
-@pytest.mark.parametrize("case", MODULES, ids="-".join)
-def test_every_collective_leads_into_the_function_that_causes_it(case):
-    whole = final(*case[:3]) if case[3] == "compiled" else read(*case)
-    for collective in whole:
-        file, line = collective.source.split(":")
-        assert (file, int(line) in METHODS[case[2]]) == ("model.py", True), collective
-        assert collective.stack[0] == collective.source
-        assert len(set(collective.stack)) == len(collective.stack)
-        assert collective.op, collective
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -101,28 +101,23 @@ def test_mesh_notation_says_what_loops_say(case):
     assert read_groups(text, math.prod(sizes)) == expected
 
 
-@pytest.mark.parametrize(
-    "groups",
-    [((0, 1, 2), (3, 4, 5)), ((0, 3), (1, 2), (4, 7), (5, 6)), ((0, 1), (2, 3)), (), ((0, 99),) * 4,
-     ((0,), (1, 2, 3, 4, 5, 6, 7))],
-    ids=["of three", "diagonal", "half of the mesh", "none", "outside", "unequal"],
-)  # fmt: skip
-def test_groups_along_no_axes_have_none(groups):
-    assert axes_of_groups(groups, ("a", "b"), (4, 2)) == ()
-
-
 def test_a_permutation_runs_along_the_axes_it_changes():
     assert axes_of_pairs(((0, 1), (1, 0)), ("a", "b"), (4, 2)) == ("b",)
     assert axes_of_pairs(((0, 3), (1, 2)), ("a", "b"), (4, 2)) == ("a", "b")
     assert axes_of_pairs(((5, 5),), ("a", "b"), (4, 2)) == ()
 
 
-# Parts of axes: groups of the mesh a=4, b=2, and the axes whose parts they are.
+# Groups of the mesh a=4, b=2, and the axes, or parts of axes, that they run over.
 PARTS = {
     "the major half of a": ([[0, 4], [2, 6], [1, 5], [3, 7]], ("a",)),
     "the minor half of a": ([[0, 2], [4, 6], [1, 3], [5, 7]], ("a",)),
     "half of a, all of b": ([[0, 1, 2, 3], [4, 5, 6, 7]], ("a", "b")),
     "diagonals": ([[0, 3], [1, 2], [4, 7], [5, 6]], ()),
+    "of three": ([[0, 1, 2], [3, 4, 5]], ()),
+    "half of the mesh": ([[0, 1], [2, 3]], ()),
+    "none": ([], ()),
+    "outside": ([[0, 99]] * 4, ()),
+    "unequal": ([[0], [1, 2, 3, 4, 5, 6, 7]], ()),
     "now along a, now along b": ([[0, 2], [1, 3], [4, 5], [6, 7]], ()),
 }
 

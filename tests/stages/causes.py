@@ -1,4 +1,4 @@
-"""`python -m tests.stages.causes`: what every collective is said to be about, against its operand.
+"""What every collective is said to be about, compared with its operand.
 
 Here the same modules are read in another way:
 from the number of each operand upwards, to the arguments and operations of the program. Between
@@ -9,18 +9,13 @@ the name and frame of the collective itself, or of an argument, or none.
 from __future__ import annotations
 
 import math
-import pickle
 import re
-import subprocess
-import sys
-import tempfile
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from shardviz.core.program.cause import UNKNOWN, ValueName
+from shardviz.core.program.cause import ValueName
 from shardviz.core.program.report import Collective, Member
 from tests.stages.dumps import Entry
 from tests.stages.proto import KINDS, Instruction, Message, Module
@@ -299,38 +294,3 @@ def _each_is_one(members: Sequence[Member], free: list[Part]) -> bool:
             return False
         free.remove(fits[0])
     return True
-
-
-def count(dumped: Mapping[tuple[str, str], Entry]) -> tuple[Counter[str], list[str]]:
-    """How many collectives and members were compared, and which are wrong, in words."""
-    counts: Counter[str] = Counter()
-    wrong = []
-    for (name, mesh), entry in dumped.items():
-        before, after = Graph(entry.partitioned), Graph(entry.final)
-        found = wrong_operands(entry.collectives, before) + wrong_members(entry, before, after)
-        wrong += [f"{name} on {mesh}: {words}" for words in found]
-        combined = [c for c in entry.compiled if c.members]
-        counts["collectives"] += len(entry.collectives)
-        counts["unknown"] += sum(c.operand == UNKNOWN for c in entry.collectives)
-        counts["combined"] += len(combined)
-        counts["members"] += sum(len(c.members) for c in combined)
-    return counts, wrong
-
-
-def main() -> int:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "dumps.pickle"
-        subprocess.run([sys.executable, "-m", "tests.stages.dumps", str(path)], check=True)
-        dumped: dict[Any, Entry] = pickle.loads(path.read_bytes())
-    counts, wrong = count(dumped)
-    print(
-        f"{counts['collectives']} collectives of {len(dumped)} programs after the partitioner:"
-        f" {counts['unknown']} of unknown operand; {counts['combined']} combined ones of"
-        f" {counts['members']} members in the final programs; {len(wrong)} wrong"
-    )
-    print("\n".join(wrong))
-    return len(wrong)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

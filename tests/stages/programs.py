@@ -1,6 +1,6 @@
 """The programs that the stages are held against XLA with: what they compute and how it is split.
 
-Every Case runs on three meshes. Specs are those of the arguments; the rest is left to the
+Every Case runs on two meshes. Specs are those of the arguments; the rest is left to the
 propagation, unless the function itself says more.
 """
 
@@ -17,14 +17,10 @@ from shardviz.core.program.program import Program
 from shardviz.gallery import programs as gallery
 from tests.stages import blocks, functions
 
-TWO = ("data=2, model=2", "data=4, model=2", "data=4, model=4")
-ONE = ("data=2", "data=4", "data=8")
-THREE = (
-    "data=2, fsdp=2, model=2",
-    "data=1, fsdp=4, model=2",
-    "data=2, fsdp=2, model=4",
-)
-HYBRID = ("data=2, fsdp=4", "data=4, fsdp=2", "data=2, fsdp=2")
+TWO = ("data=4, model=2", "data=4, model=4")
+ONE = ("data=4", "data=8")
+THREE = ("data=1, fsdp=4, model=2", "data=2, fsdp=2, model=4")
+HYBRID = ("data=2, fsdp=4", "data=4, fsdp=2")
 DEVICES = 16  # the largest of them
 
 

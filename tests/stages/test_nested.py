@@ -52,7 +52,7 @@ def test_there_are_enough_programs():
     cases = (*programs.CASES, *nested.CASES)
     assert len(cases) >= 150
     assert len({case.name for case in cases}) == len(cases)
-    assert all(len(case.meshes) == 3 for case in cases)
+    assert all(len(case.meshes) > 1 for case in cases)
 
 
 def test_hardly_a_value_was_left_out(ended):
