@@ -91,13 +91,6 @@ def test_an_audit_as_json(here, capsys):
     assert "'nnx'" in found["arrays"][0]["problem"]
 
 
-@pytest.mark.parametrize("what", ["my_train:group.rows", "my_train:audited", "my_train:step"])
-def test_what_an_audit_is_of(here, capsys, what):
-    more = ["--mesh", "data=2", "--rules", "mlp->data"] if "rows" in what else []
-    assert main(["audit", what, *more]) == 0
-    assert "f32[" in capsys.readouterr().out
-
-
 def test_checks_that_hold_and_that_do_not(here, capsys):
     asked = ["--sharded", "98%", "--at-most", "8 MiB per device", "--fits", "tpu:v5e:2x4"]
     assert main(["check", *STATE, "--rules", "mlp -> model", *asked]) == 0

@@ -6,11 +6,10 @@ import jax.numpy as jnp
 import pytest
 
 import shardviz as sv
-from shardviz.core.errors import ContractError, MissingPackage
+from shardviz.core.errors import ContractError
 from shardviz.core.layout.fit import Fit
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.parse import parse_bytes
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.contracts import Expectation, crosses
 from shardviz.core.program.report import Collective, Failure, Memory, Report
@@ -161,24 +160,6 @@ def test_what_a_report_does_not_know_is_not_taken_for_nothing(stage):
     assert sv.expect(unknown.replace(partitioned=(), collectives=()), stage=stage).no()
 
 
-def test_the_final_collectives_are_not_taken_for_the_partitioners():
-    unknown = STEP.replace(partitioned=None, notes=("XLA could not write its dump.",))
-    with pytest.raises(sv.ShardvizError, match=r"is unknown, .* XLA could not write its dump\."):
-        sv.expect(unknown).no("all-gather")
-    with pytest.raises(sv.ShardvizError, match="is unknown"):
-        sv.expect(unknown).at_most("1 GiB")
-    assert sv.expect(unknown, stage="compiled").no("all-gather")
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("512", 512), ("1 KiB", 1024), ("1.5GB", 1_500_000_000), ("2gib", 2 << 30), (7, 7),
-     ("3 B", 3)],
-)  # fmt: skip
-def test_sizes_as_people_write_them(text, size):
-    assert parse_bytes(text, "It", sv.ShardvizError) == size
-
-
 @pytest.mark.parametrize(
     ("groups", "axes"),
     [
@@ -219,15 +200,6 @@ def test_the_arrays_of_an_audit_that_are_not_split_are_named_with_the_reason():
     assert norm.startswith("  norm (4 KiB): ")
 
 
-def test_layers_are_one_line_and_a_typo_is_named():
-    audit = sv.audit(ROWS, [("embed", "data")], MESH)
-    with pytest.raises(ContractError) as caught:
-        sv.expect(audit).sharded(0.9)
-    said = str(caught.value)
-    assert "  4 × layers_{0..3}/w (4 MiB): " in said
-    assert "Did you mean “embed”?" in said
-
-
 @pytest.mark.parametrize(
     ("rows", "rules", "reason"),
     [
@@ -251,11 +223,6 @@ def test_an_audit_that_leaves_arrays_out_does_not_fit_for_sure():
         with pytest.raises(ContractError) as caught:
             ask(sv.expect(audit))
         assert caught.value.broken.fit.code == "unknown"
-
-
-def test_an_audit_of_nothing_and_a_share_of_none():
-    assert sv.expect(sv.audit([], [], MESH)).sharded()
-    assert sv.expect(sv.audit(ROWS, [], MESH)).sharded(at_least=0)
 
 
 def test_an_audit_fits_or_not_and_has_no_collectives():
@@ -330,13 +297,6 @@ def test_stages_know_their_report():
     with pytest.raises(ContractError, match="Expected no all-gather over data"):
         sv.expect(stages).no("all-gather", over="data")
     assert sv.expect(stages).sharded(0.1)
-
-
-def test_a_target_that_cannot_be_used_is_no_broken_contract():
-    with pytest.raises(sv.ShardvizError) as caught:
-        sv.expect(programs.get("MLP"), target="cpu:2").no("all-gather")
-    assert "The mesh has 8 devices" in str(caught.value)
-    assert not isinstance(caught.value, MissingPackage)
 
 
 def test_a_program_that_no_longer_traces_breaks_its_contract():

@@ -288,12 +288,3 @@ def test_groups_have_the_size_of_their_axes(case):
             assert across % c.group_size == 0  # it runs over a half of data
         else:
             assert c.group_size == across
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("chip", ["cpu", "gpu", "tpu"])
-def test_a_full_rematerialisation_names_the_array_and_the_part(version, chip):
-    found = [c for c in final(version, chip, "remade") if c.rematerialises]
-    assert found
-    arrays = {(c.cause.code, c.cause.full, c.cause.part) for c in found}
-    assert arrays == {("rematerialised", "f32[16,16,16]", "f32[16,2,16]")}

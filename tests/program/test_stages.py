@@ -155,13 +155,6 @@ def test_changes_come_before_what_was_kept_and_the_largest_first():
     assert str(found).splitlines()[1:] == [str(c) for c in found.ordered]
 
 
-def test_a_comparison_in_a_few_words():
-    found = compare([*sums(3), one(kilobytes=5)], [TUPLE, one("all-gather", op="x", source="")])
-    assert found.short == "3 combined into 1, 1 removed, 1 added"
-    assert repr(found) == f"Comparison(partitioned → compiled: {found.short})"
-    assert compare([], []).short == "no collectives"
-
-
 collectives = st.builds(
     Collective,
     kind=st.sampled_from(COLLECTIVE_KINDS),
@@ -337,8 +330,3 @@ def test_stages_that_are_not_there_yet():
     without = Stages(PROGRAM, None, Report("abs", "cpu × 4", collectives=()))
     assert [s.state for s in without.all[2:]] == ["nothing left", "known"]
     assert without.compiled.sum == "no collectives"
-
-
-def test_loops_count_in_the_sum_of_a_stage():
-    stages = Stages(PROGRAM, replace(PLAN, collectives=(loop(6), one())))
-    assert stages.propagated.sum == "2 all-reduce · 7 KiB"

@@ -82,13 +82,6 @@ def test_the_text_of_its_report_is_a_screenful(report):
     assert each.total() == len(report.collectives)
 
 
-def test_every_collective_of_its_report_is_in_one_fold(report):
-    for some in (report.collectives, report.partitioned):
-        folds = fold_collectives(some)
-        assert len(folds) < len(some) / 4
-        assert Counter(id(c) for one in folds for c in one.items) == Counter(map(id, some))
-
-
 def test_its_checks_are_counted(report):
     names = [name for name in report.in_layouts if "blocks_" in name][:234]
     checks = [Check(f"{n}: indices of 8 shards", True, "Every shard is there.") for n in names]

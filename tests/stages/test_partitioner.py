@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import threading
 
 import jax
@@ -12,12 +10,11 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from shardviz.core.backend.run import folders, partitioner
+from shardviz.core.backend.run import partitioner
 from shardviz.core.backend.run.compile import compile_lowered, lower
 from shardviz.core.backend.run.partitioner import (
     ONE_DEVICE,
     compile_with_dump,
-    dump_root,
     partitioned_module,
 )
 from shardviz.core.backend.run.targets import choose, device_mesh
@@ -65,14 +62,6 @@ def test_the_partitioners_module_is_read():
     assert dumped.reason is None
     assert kinds(dumped) == [("all-reduce", ("x",))]
     assert 0 <= dumped.partition_s <= dumped.seconds
-
-
-def test_what_was_compiled_is_what_jax_compiles():
-    ours, theirs = (
-        compile_(lowered())  # from one line, since the text holds the line
-        for compile_ in (lambda low: compile_with_dump(low).compiled, lambda low: low.compile())
-    )
-    assert ours.as_text() == theirs.as_text()
 
 
 def test_a_report_holds_what_the_partitioner_put_in():
@@ -241,14 +230,3 @@ def test_the_file_of_each_compiler_among_its_others(platform, tmp_path, complete
         (tmp_path / other).write_bytes(b"")
     (tmp_path / FILES[platform]).write_bytes(complete)
     assert partitioned_module(tmp_path) is not None
-
-
-def test_dumps_go_where_memory_is_free(monkeypatch, tmp_path):
-    assert os.path.isdir(dump_root())
-    monkeypatch.setattr(folders, "_MEMORY", str(tmp_path))
-    monkeypatch.setattr(folders, "_MIN_FREE", 0)
-    assert dump_root() == str(tmp_path)
-    monkeypatch.setattr(folders, "_MIN_FREE", 2**70)
-    assert dump_root() == tempfile.gettempdir()
-    monkeypatch.setattr(folders, "_MEMORY", str(tmp_path / "gone"))
-    assert dump_root() == tempfile.gettempdir()

@@ -15,7 +15,6 @@ from shardviz.widgets.report_view import memory_view
 from shardviz.widgets.stages_view import stages_view
 from tests.widgets.stage_examples import (
     COMPILED,
-    FULL,
     LOOP,
     MESH,
     PARTITIONED,
@@ -115,15 +114,6 @@ def test_hosts_are_those_of_the_hardware_or_else_those_that_were_typed():
     assert tags_on(one, HOSTS, "tpu:v5e:2x4") == crossing, "described devices have their own"
     assert tags_on(HOSTS, one, "tpu:v5e:2x4") == [[]] * 3
     assert tags_on(HOSTS, None, "tpu:v5e:2x4") == [[]] * 3, "not known before the compile"
-
-
-def test_loops_count_as_often_as_they_run_and_a_full_rematerialisation_is_marked():
-    view = stages_view(RESULTS)
-    loop = next(c for c in view["collectives"][0] if c["number"] == PLANNED.index(LOOP))
-    assert (loop["bytes"], loop["total"], loop["tags"]) == ("4 KiB", "48 KiB", ["× 12"])
-    full = next(c for c in view["collectives"][1] if c["number"] == PARTITIONED.index(FULL))
-    assert full["full"]
-    assert full["phase"] == "backward"
 
 
 def test_an_estimate_of_another_program_is_not_compared():
