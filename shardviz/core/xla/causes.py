@@ -178,6 +178,27 @@ class Causes:
         called = ValueName("argument", name)
         return Value(called, parameter.source, parameter, same)
 
+    def source(self, value: Value, own: Instruction, kind: str) -> InstructionSource:
+        """The operation and line of a collective.
+
+        Where the compiler gives none, that of the nearest operation which has one: of a
+        sum what made its operand, since it completes that; else what reads its result.
+        """
+        source = own.source
+        if source.source and "/" in source.op:
+            return source
+        nearest = [_user(own), value.source]
+        if kind in SUMS:
+            nearest.reverse()
+        for near in nearest:
+            if near.source:
+                if source.source:
+                    near = near._replace(source=source.source, stack=source.stack)
+                if "/" in source.op:
+                    near = near._replace(op=source.op)
+                return near
+        return source
+
     def source_of_part(
         self, value: Value, own: Instruction, kind: str, number: int
     ) -> InstructionSource:

@@ -18,7 +18,6 @@ from shardviz.core.xla.module import (
     InstructionSource,
     Module,
     Shape,
-    source_of,
 )
 from shardviz.core.xla.rematerialization import rematerialized
 from shardviz.core.xla.replica_groups import (
@@ -165,12 +164,12 @@ class _Reader:
             source = InstructionSource(first.op, first.source, first.stack)
             operand, cause = first.operand, first.cause
         else:
-            source = source_of(own, kind)
             values = [self.causes.value(o, own, kind) for o in own.operands]
             # Of several that are not one value, none is the operand.
             value = NOBODY
             if len({other.name for other in values}) == 1:
                 value = values[0]
+            source = self.causes.source(value, own, kind)
             operand, cause = value.name, self.causes.cause(value, own, base)
         if remade is not None:
             full, part = map(str, remade)
@@ -271,7 +270,8 @@ class _Reader:
         # A sum is made before it is sent; a gather is for what reads it.
         own = send if kind in SUMS else receive
         cause = self.causes.cause(value, own, Cause("unknown", kind, replicas.axes))
-        made = self._made(receive, source_of(own, kind), cause, replicas)
+        source = self.causes.source(value, own, kind)
+        made = self._made(receive, source, cause, replicas)
         return replace(
             made,
             bytes_per_device=size,
