@@ -9,7 +9,11 @@ from typing import Any
 from shardviz.core.format import bytes_text
 from shardviz.core.hardware.interconnect import groups_over
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.program.comparison import Comparison
+from shardviz.core.program.comparison import (
+    CollectiveChange,
+    Comparison,
+    total_bytes,
+)
 from shardviz.core.program.movement_steps import PERMUTE
 from shardviz.core.program.report import Collective
 from shardviz.core.wording import stages as wording
@@ -47,57 +51,47 @@ class CollectiveTable:
         self._known = [tuple(collectives or ()) for collectives in known]
         self._meshes = meshes
         self.shown = [_by_bytes(collectives) for collectives in self._known]
-        # Equal collectives may be one object: each occurrence has a number of its own.
-        self._numbers: dict[_Node, list[int]] = {}
-        # Matched collectives have the same root, as in a union of sets.
-        self._parent: dict[_Node, _Node] = {}
+        # Matched collectives share the cells of a row.
+        self._cells: dict[_Node, list[list[int]]] = {}
         self._most = 1
         for stage, collectives in enumerate(self._known):
             for number, one in enumerate(collectives):
-                self._numbers.setdefault((stage, id(one)), []).append(number)
-                self._parent[stage, number] = (stage, number)
+                cells: list[list[int]] = [[], [], []]
+                cells[stage].append(number)
+                self._cells[stage, number] = cells
                 self._most = max(self._most, one.bytes_in_all)
         self._how: dict[_Node, str] = {}
         self.changes: list[dict[str, Any]] = []
-        for (before, after), comparison in comparisons.items():
-            self._match(before, after, comparison)
-        self._cells: dict[_Node, list[list[int]]] = {}
-        for node in self._parent:
-            cells = self._cells.setdefault(self._root(node), [[], [], []])
-            cells[node[0]].append(node[1])
+        for between, comparison in comparisons.items():
+            for number, change in enumerate(comparison.ordered):
+                self._join(between, change)
+                if number < MOST_ROWS:
+                    old, new = map(list, change.positions)
+                    view = {"between": list(between), "kind": change.kind}
+                    view.update(words=str(change), before=old, after=new)
+                    self.changes.append(view)
 
-    def _match(self, before: int, after: int, comparison: Comparison) -> None:
-        """Joins the collectives that a comparison matched, and notes its changes."""
-        for number, change in enumerate(comparison.ordered):
-            olds = [self._take(before, one) for one in change.before]
-            news = [self._take(after, one) for one in change.after]
-            for node in news:
-                if change.kind != "kept":
-                    self._how[node] = change.kind
-            for node in (*olds, *news):
-                self._parent[self._root(node)] = self._root((*olds, *news)[0])
-            if number < MOST_ROWS:
-                view = {"between": [before, after], "kind": change.kind}
-                view["words"] = str(change)
-                view["before"] = [number for _, number in olds]
-                self.changes.append({**view, "after": [number for _, number in news]})
-
-    def _take(self, stage: int, one: Collective) -> _Node:
-        """The node of a collective; equal ones take turns, so each is matched once."""
-        numbers = self._numbers[stage, id(one)]
-        numbers.append(numbers.pop(0))
-        return stage, numbers[-1]
-
-    def _root(self, node: _Node) -> _Node:
-        while self._parent[node] != node:
-            node = self._parent[node]
-        return node
+    def _join(self, between: tuple[int, int], change: CollectiveChange) -> None:
+        """Joins the collectives of a change into one row."""
+        nodes: list[_Node] = []
+        for stage, numbers in zip(between, change.positions, strict=True):
+            nodes += [(stage, number) for number in numbers]
+        for node in nodes:
+            if node[0] == between[1] and change.kind != "kept":
+                self._how[node] = change.kind
+            first, cells = self._cells[nodes[0]], self._cells[node]
+            if cells is first:
+                continue
+            for stage, numbers in enumerate(cells):
+                first[stage] += numbers
+                for number in numbers:
+                    self._cells[stage, number] = first
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per match, the most bytes first: its collectives on each stage."""
-        matched = sorted(self._cells.values(), key=self._row_bytes, reverse=True)
+        matched = {id(cells): cells for cells in self._cells.values()}.values()
         rows = []
-        for cells in matched[:MOST_ROWS]:
+        for cells in sorted(matched, key=self._row_bytes, reverse=True)[:MOST_ROWS]:
             kept = []
             for numbers, shown in zip(cells, self.shown, strict=True):
                 kept.append(sorted(set(numbers).intersection(shown)))
@@ -110,39 +104,28 @@ class CollectiveTable:
         """The bytes of a row on the stage where it has the most."""
         sizes = []
         for known, numbers in zip(self._known, cells, strict=True):
-            sizes.append(sum(known[number].bytes_in_all for number in numbers))
+            sizes.append(total_bytes(known[number] for number in numbers))
         return max(sizes)
 
     def row(self, stage: int, number: int) -> dict[str, Any]:
         """One collective as the page shows it."""
         one = self._known[stage][number]
         # A sentence that several members share is said once.
-        causes = list(
-            dict.fromkeys(str(m.cause) for m in (*one.members, one) if m.cause)
-        )
-        if not causes:
-            causes = [wording.NO_CAUSE]
-        size, total = one.group_size, ""
-        if not size and one.groups:
-            size = len(one.groups[0])
-        if one.execution_count > 1:
-            total = bytes_text(one.bytes_in_all)
-        how = self._how.get((stage, number), "")
+        said = dict.fromkeys(str(m.cause) for m in (*one.members, one) if m.cause)
+        causes = list(said) or [wording.NO_CAUSE]
         return {
             "number": number,
             "kind": one.kind,
             "axes": list(one.mesh_axes),
             "bytes": bytes_text(one.bytes_per_device),
             "share": one.bytes_in_all / self._most,
-            "total": total,
-            "tags": _tags(one, how, self._meshes[stage]),
+            "tags": _tags(one, self._how.get((stage, number), ""), self._meshes[stage]),
             "full": one.rematerialises,
             "phase": one.phase,
-            "size": size,
+            "facts": wording.collective_facts(one),
             "causes": causes[:MOST_CAUSES],
             "moreCauses": max(0, len(causes) - MOST_CAUSES),
             "op": one.op,
-            "shape": one.shape,
             "source": one.source,
             "stack": list(one.stack[:MOST_STACK]),
             "values": self._values(stage, number)[:MOST_CAUSES],
@@ -157,7 +140,7 @@ class CollectiveTable:
         # Of the estimates in its row, those of the same operations.
         ops = {(m.op, m.source) for m in (*one.members, one)}
         values = []
-        for planned in self._cells[self._root((stage, number))][0]:
+        for planned in self._cells[stage, number][0]:
             estimate = self._known[0][planned]
             if estimate.value and (estimate.op, estimate.source) in ops:
                 values.append(estimate.value)

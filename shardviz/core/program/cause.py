@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from shardviz.core.display import Fact
@@ -30,10 +30,6 @@ class ValueName(Fact):
     def is_argument(self) -> bool:
         """Whether it is an argument of the program, or a slice of one."""
         return self.code in ("argument", "slice")
-
-    def without_source(self) -> ValueName:
-        """The same value without its line."""
-        return replace(self, source="")
 
 
 #: What the compiler does not name.
@@ -107,14 +103,26 @@ class Cause(Fact):
     part: str = ""
     vmapped_loop: bool = False
 
-    def without_source(self) -> Cause:
-        """The same cause without lines."""
-        changes: dict[str, Any] = {"operand": self.operand.without_source()}
-        for name in ("operation", "wanted_by"):
-            value = getattr(self, name)
-            if value is not None:
-                changes[name] = value.without_source()
-        return replace(self, **changes)
+
+def without_sources(value: Any) -> Any:
+    """A collective, cause or name without source lines, also in all that it holds.
+
+    >>> without_sources(ValueName("operation", "dot_general", "mlp.py:31")).source
+    ''
+    """
+    # Tuples of numbers, such as groups of devices, may be long.
+    if isinstance(value, tuple) and value and is_dataclass(value[0]):
+        return tuple(map(without_sources, value))
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    changes: dict[str, Any] = {}
+    for field in fields(value):
+        changes[field.name] = without_sources(getattr(value, field.name))
+    # Those of a field that holds them; what has none stays as it is.
+    for name, nothing in (("source", ""), ("stack", ())):
+        if name in changes:
+            changes[name] = nothing
+    return replace(value, **changes)
 
 
 def author_of(op: str) -> str:

@@ -34,6 +34,7 @@ class CollectiveChange(Fact):
         before: the collectives on the earlier stage; none where one was added.
         after: the collectives on the later stage; none where one was removed.
         stages: the names of the two stages.
+        positions: where those before and after are among the collectives of each stage.
 
     >>> c = Collective("all-reduce", ("data",), 1024, source="block.py:31")
     >>> print(CollectiveChange("kept", (c,), (c,)))
@@ -44,6 +45,7 @@ class CollectiveChange(Fact):
     before: tuple[Collective, ...]
     after: tuple[Collective, ...]
     stages: tuple[str, str] = ("partitioned", "compiled")
+    positions: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
     @property
     def bytes_per_device(self) -> int:
@@ -141,7 +143,8 @@ def compare(
     for m in match(before, after, planned=names[0] == "propagated"):
         old = tuple(before[i] for i in m.before)
         new = tuple(after[j] for j in m.after)
-        changes.append(CollectiveChange(m.kind, old, new, names))
+        at = m.before, m.after
+        changes.append(CollectiveChange(m.kind, old, new, names, at))
     return Comparison(*names, tuple(changes))
 
 

@@ -11,7 +11,7 @@ from shardviz.core.format import bytes_text
 from shardviz.core.layout.fit import Fit, LargestArrays
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.program.cause import UNKNOWN, ValueName
+from shardviz.core.program.cause import UNKNOWN, ValueName, without_sources
 from shardviz.core.program.checks import Check
 from shardviz.core.program.failure import Failure
 
@@ -70,16 +70,6 @@ class Member:
         """`"forward"`, `"backward"`, or `""` where its op does not say."""
         return phase_of(self.op)
 
-    def without_source(self) -> Member:
-        """The same member without source lines."""
-        return replace(
-            self,
-            source="",
-            stack=(),
-            operand=self.operand.without_source(),
-            cause=_without_source(self.cause),
-        )
-
     @property
     def words(self) -> str:
         """Bytes, operand and line: `4 KiB of argument w_in (mlp.py:31)`."""
@@ -90,12 +80,6 @@ class Member:
         if self.source and self.source != self.operand.source:
             what += f" ({self.source})"
         return f"{bytes_text(self.bytes_per_device)} of {what}"
-
-
-def _without_source(cause: Any) -> Any:
-    if isinstance(cause, str):
-        return cause
-    return cause.without_source()
 
 
 @dataclass(frozen=True, repr=False)
@@ -261,14 +245,7 @@ class Collective:
         >>> Collective("all-reduce", (), 4, source="f.py:3").without_source()
         Collective(all-reduce, 4 B)
         """
-        return replace(
-            self,
-            source="",
-            stack=(),
-            operand=self.operand and self.operand.without_source(),
-            cause=_without_source(self.cause),
-            members=tuple(m.without_source() for m in self.members),
-        )
+        return without_sources(self)
 
     def __repr__(self) -> str:
         parts = [f"{self.kind}{self.over.replace(' × ', ', ')}", self.amount]

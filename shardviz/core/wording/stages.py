@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from shardviz.core.format import bytes_text, plural, seconds_text
+from shardviz.core.format import bytes_text, clause, plural, seconds_text
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.report import Collective, Report, host_bytes
 
@@ -86,6 +86,22 @@ def collective_counts(collectives: Iterable[Collective]) -> str:
 
 #: What the tag of a collective says of a change, where not its name.
 HOW = {"made asynchronous": "now async", "added": "new"}
+
+
+def collective_facts(one: Collective) -> str:
+    """Shape, bytes in all, groups and pass of a collective, as far as they are known.
+
+    >>> collective_facts(Collective("all-reduce", ("data",), 8, shape="f32[2]", trips=3))
+    'f32[2] · 24 B in all'
+    """
+    facts = [one.shape]
+    if one.execution_count > 1:
+        facts.append(f"{bytes_text(one.bytes_in_all)} in all")
+    size = one.group_size
+    if not size and one.groups:
+        size = len(one.groups[0])
+    facts += [clause("groups of {}", size or ""), one.phase]
+    return " · ".join(filter(None, facts))
 
 
 def part_of_axis(size: int) -> str:

@@ -366,7 +366,7 @@ export class CollectivesPanel {
       ...this.changesOfChosen(),
       ...c.causes.map((text) => h("p", { text })),
       ...(c.moreCauses ? [mutedNote(`and ${c.moreCauses} more`)] : []),
-      ...factLine(c),
+      ...(c.facts ? [h("p", { class: "sv-muted sv-clamp", text: c.facts, title: c.facts })] : []),
       ...values,
       ...(c.op ? [h("code", { class: "sv-muted sv-clamp", text: c.op, title: c.op })] : []),
       ...(c.stack.length ? c.stack : [c.source]).filter(Boolean).map((text) => h("code", { text })),
@@ -417,14 +417,6 @@ function find(data, key) {
 /** @param {Stages} data @param {number} stage */
 function stateText(data, stage) {
   return `${capital(STAGE_NAMES[stage + 1])}: ${data.stages[stage].text}`;
-}
-
-/** @param {Collective} c */
-function factLine(c) {
-  const total = c.total ? `${c.total} in all` : "";
-  const groups = c.size ? `groups of ${c.size}` : "";
-  const text = [c.shape, total, groups, c.phase].filter(Boolean).join(" · ");
-  return text ? [h("p", { class: "sv-muted sv-clamp", text, title: c.shape })] : [];
 }
 
 /** @param {Collective} c */

@@ -352,16 +352,15 @@ export interface Collective {
   axes: string[];
   bytes: string;
   share: number;
-  total: string;
   tags: string[];
   /** Whether it is a full rematerialisation. */
   full: boolean;
   phase: string;
-  size: number;
+  /** Shape, bytes in all, groups and pass. */
+  facts: string;
   causes: string[];
   moreCauses: number;
   op: string;
-  shape: string;
   source: string;
   stack: string[];
   values: string[];
