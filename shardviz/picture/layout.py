@@ -59,8 +59,7 @@ from shardviz.picture.tables import (
     MOST_LINES,
     Rectangle,
     bordered,
-    fits,
-    per_row,
+    grid_text,
     rectangle_tiles,
 )
 
@@ -395,65 +394,23 @@ def _tables(layout: Layout, width: int) -> list[str] | None:
         if text.endswith("devices"):  # too many: as ranges, then, however long
             text = ids_text(ids[start:stop])
         texts.append(text)
-    if len(selection.dims) == 1 and len(texts) > 1:
-        return _folded_row(layout, texts, width)
-    sides, heads = [""], [""]
-    if selection.dims:
-        heads = _heads(layout, selection.dims[-1])
-    if len(selection.dims) == 2:
-        sides = _heads(layout, selection.dims[0])
-    # Where full bounds are too wide, only the start of each stands above its column.
-    starts = [head.partition(":")[0] + ":" for head in heads]
-    for some in (heads, starts):
-        lines = _steps(layout, selection, texts, some, sides)
-        if fits(lines, width):
-            return lines
-    return None
+    axes = selection.axes
 
+    if not axes:
+        return bordered([], [""], [texts])
 
-def _steps(
-    layout: Layout,
-    selection: BlockSelection,
-    texts: Sequence[str],
-    heads: Sequence[str],
-    sides: Sequence[str],
-) -> list[str]:
-    lines: list[str] = []
-    rows, across = [], len(heads)
-    for first in range(0, len(texts), across):
-        rows.append(texts[first : first + across])
-    counts = [range(layout.block_counts[dim]) for dim in selection.steps]
-    for position in itertools.product(*counts):
-        where = []
-        for dim, block in zip(selection.steps, position, strict=True):
-            where.append(f"dimension {dim} {bounds_text(layout, dim, block, block)}")
-        if where:
-            lines.append(", ".join(where))
-        table, rows = rows[: len(sides)], rows[len(sides) :]
-        lines += bordered(heads, sides, table, ruled=len(table) <= 4)
-    return lines
+    def words(axis: int, entry: int, short: bool) -> str:
+        text = bounds_text(layout, axes[axis], entry, entry)
+        if axis < len(selection.steps):
+            return f"dimension {axes[axis]} {text}"
+        text = text[1:-1]
+        # Only the start of each stands above its column.
+        if short:
+            text = text.partition(":")[0] + ":"
+        return text
 
-
-def _folded_row(layout: Layout, texts: Sequence[str], width: int) -> list[str] | None:
-    """A one-dimensional array, folded like a line of text."""
-    count, heads = len(texts), _heads(layout, 0)
-    side = len(bounds_text(layout, 0, count, count))
-    across = per_row(texts, width - side - 2)
-    if count <= across and max(map(len, heads)) + 3 <= width // across:
-        return bordered(heads, [""], [texts])
-    sides, rows = [], []
-    for first in range(0, count, across):
-        last = min(first + across, count) - 1
-        sides.append(bounds_text(layout, 0, first, last)[1:-1])
-        rows.append(texts[first : last + 1])
-    lines = bordered([], sides, rows)
-    return lines if fits(lines, width) else None
-
-
-def _heads(layout: Layout, dim: int) -> list[str]:
-    """The bounds of every block: `512:1024`."""
-    count = layout.block_counts[dim]
-    return [bounds_text(layout, dim, block, block)[1:-1] for block in range(count)]
+    sizes = [layout.block_counts[dim] for dim in axes]
+    return grid_text(sizes, texts, words, width, ruled=True)
 
 
 def _block_lines(layout: Layout, width: int) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,6 @@ from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.wording import pictures as wording
 from shardviz.picture.blocks import (
-    MOST_TILES,
     DeviceRuns,
     array_title,
     check_drawable,
@@ -39,7 +37,7 @@ from shardviz.picture.picture import (
     index_template,
     make_tiles,
 )
-from shardviz.picture.tables import MOST_CELLS, MOST_LINES, bordered, fits, per_row
+from shardviz.picture.tables import MOST_CELLS, MOST_LINES, grid_text
 from shardviz.picture.topology import draw_position
 
 # Up to so many devices: width and height of a tile and the gap between tiles, in
@@ -55,6 +53,7 @@ _SIZES = (
     (1 << 62, (1.2, 1.2), 0.2),
 )
 MOST_COLOURS = 10  # groups with a colour of their own and an entry in the legend
+MOST_HOST_LINES = 32  # of a text
 MOST_FRAMES = 1024  # more are finer than a reader can see; the tooltip has the host
 
 
@@ -387,64 +386,25 @@ def mesh_text(mesh: MeshSpec, width: int) -> str:
 
 
 def _tables(mesh: MeshSpec, width: int) -> list[str] | None:
-    """One table per coordinate of the outer axes; None where they do not fit."""
     axes = shown_axes(mesh.axis_sizes)
-    if len(axes) == 1:
-        return _folded_table(mesh, axes[0], width)
-    name, size = mesh.axis_names[axes[-1]], mesh.axis_sizes[axes[-1]]
-    full = [f"{name} {number}" for number in range(size)]
-    # Where the full heads are too wide, the name of the axis stands above the first.
-    for heads in (full, [full[0], *map(str, range(1, size))]):
-        lines = _planes(mesh, axes, heads)
-        if fits(lines, width):
-            return lines
-    return None
+    sizes = [mesh.axis_sizes[axis] for axis in axes]
 
+    def words(axis: int, entry: int, short: bool) -> str:
+        # The name of the axis stands above the first column alone.
+        if short and entry:
+            return str(entry)
+        return f"{mesh.axis_names[axes[axis]]} {entry}"
 
-def _planes(mesh: MeshSpec, axes: Sequence[int], heads: Sequence[str]) -> list[str]:
-    *outer, down, across = axes
-    sizes, names = mesh.axis_sizes, mesh.axis_names
-    sides = [f"{names[down]} {number}" for number in range(sizes[down])]
-    lines: list[str] = []
-    for index in itertools.product(*(range(sizes[axis]) for axis in outer)):
-        # Axes of size 1 that the page does not show stay at 0.
-        plane: list[int | slice] = [0] * len(sizes)
-        where = []
-        for axis, at in zip(outer, index, strict=True):
-            plane[axis] = at
-            where.append(f"{names[axis]} {at}")
-        plane[down] = plane[across] = slice(None)
-        if where:
-            lines.append(", ".join(where))
-        ids = mesh.device_ids[tuple(plane)].tolist()
-        cells = [list(map(str, row)) for row in ids]
-        hosts = mesh.process_indices[tuple(plane)]
-        remarks = [_remark(mesh, row.tolist()) for row in hosts]
-        lines += bordered(heads, sides, cells, remarks)
-    return lines
-
-
-def _folded_table(mesh: MeshSpec, axis: int, width: int) -> list[str] | None:
-    """A mesh of one long axis, folded like a line of text."""
-    name, ids = mesh.axis_names[axis], list(map(str, mesh.device_ids.flat))
-    free = width - len(f"{name} {mesh.size}–{mesh.size}") - 2
+    remarks = []
     if len(mesh.processes) > 1:
-        free -= 14
-    across = per_row(ids, free)
-    hosts, sides, cells, remarks = mesh.process_indices.reshape(-1), [], [], []
-    for first in range(0, mesh.size, across):
-        last = min(first + across, mesh.size) - 1
-        sides.append(f"{name} {range_words(first, last)}")
-        cells.append(ids[first : last + 1])
-        remarks.append(_remark(mesh, hosts[first : last + 1].tolist()))
-    lines = bordered([], sides, cells, remarks)
-    return lines if fits(lines, width) else None
+        rows = mesh.process_indices.reshape(-1, sizes[-1]).tolist()
+        remarks = list(map(_hosts_text, rows))
+    ids = list(map(str, mesh.device_ids.flat))
+    return grid_text(sizes, ids, words, width, remarks)
 
 
-def _remark(mesh: MeshSpec, hosts: list[int]) -> str:
+def _hosts_text(hosts: list[int]) -> str:
     """The hosts of a row."""
-    if len(mesh.processes) < 2:
-        return ""
     distinct = list(dict.fromkeys(hosts))
     if len(distinct) == 1:
         return f"host {distinct[0]}"
@@ -470,26 +430,15 @@ def _ranges(mesh: MeshSpec, width: int) -> list[str]:
 
 
 def _host_lines(mesh: MeshSpec, width: int) -> list[str]:
-    """The hosts in mesh order where each has one run of devices; else a line each."""
+    """The hosts in a line where each has one run of devices; else a line each."""
     count = len(mesh.processes)
     if count < 2:
         return []
-    each = mesh.size // count
-    order: Any = range(count)
-    if not mesh.even_hosts:
-        runs = mesh.process_indices.reshape(-1)[: count * each].reshape(count, each)
-        order = runs[:, 0]
-        even = count * each == mesh.size and (runs == order[:, None]).all()
-        if not even or len(np.unique(order)) < count:
-            order = None
-    if order is not None:
-        text = wording.hosts_in_order(ids_text(order), each)
+    if mesh.even_hosts:
+        text = wording.hosts_in_order(ids_text(range(count)), mesh.size // count)
         return wrapped(text, width, "  ")
-    most = MOST_LINES
-    if mesh.size > MOST_TILES:
-        most = 8
     lines, hosts = [], mesh.process_indices
-    for process in mesh.processes[:most]:
+    for process in mesh.processes[:MOST_HOST_LINES]:
         ids = ids_text(mesh.device_ids[hosts == process])
         lines += wrapped(f"host {process}: {ids}", width, "  ")
-    return lines + and_more(count - most, "host")
+    return lines + and_more(count - MOST_HOST_LINES, "host")

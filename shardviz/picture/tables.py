@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -74,23 +74,60 @@ def _cells(texts: Sequence[str], widths: Sequence[int], between: str) -> str:
     return between.join(f" {text:<{width}} " for text, width in pairs)
 
 
-def fits(lines: Sequence[str], width: int) -> bool:
-    """Whether a table is narrow and short enough to be read.
+def grid_text(
+    sizes: Sequence[int],
+    cells: Sequence[str],
+    words: Callable[[int, int, bool], str],
+    width: int,
+    remarks: Sequence[str] = (),
+    ruled: bool = False,
+) -> list[str] | None:
+    """A grid as tables; None where they do not fit.
 
-    >>> fits(["abc"], 3), fits(["abc"], 2)
-    (True, False)
+    The last axis runs across, the one before it down; there is one table for each place
+    along the others.
+
+    Args:
+        sizes: of the axes.
+        cells: their texts, row-major.
+        words: an axis, an entry of it, and whether space is short, to what its head says.
+        width: of the text, in letters.
+        remarks: what stands at the right of each row.
+        ruled: whether there are lines between rows, where these are few.
+
+    >>> heads = lambda axis, entry, short: f"xy"[axis] + f" {entry}"
+    >>> print("\\n".join(grid_text((1, 2), ["7", "8"], heads, 20)))
+          y 0   y 1
+        ┌─────┬─────┐
+    x 0 │ 7   │ 8   │
+        └─────┴─────┘
     """
+    for short in (False, True):
+        lines: list[str] = []
+        *outer, across = sizes
+        sides, at = [""], len(sizes) - 1
+        heads = [words(at, entry, short) for entry in range(across)]
+        if outer:
+            sides = [words(at - 1, entry, False) for entry in range(outer.pop())]
+        rows = [cells[i : i + across] for i in range(0, len(cells), across)]
+        said = list(remarks)
+        for place in itertools.product(*map(range, outer)):
+            where = [words(axis, entry, False) for axis, entry in enumerate(place)]
+            if where:
+                lines.append(", ".join(where))
+            high = len(sides)
+            lines += bordered(
+                heads, sides, rows[:high], said[:high], ruled and high <= 4
+            )
+            del rows[:high], said[:high]
+        if fits(lines, width):
+            return lines
+    return None
+
+
+def fits(lines: Sequence[str], width: int) -> bool:
+    """Whether a table is narrow and short enough to be read."""
     return max(map(len, lines)) <= width and len(lines) <= MOST_LINES
-
-
-def per_row(texts: Sequence[str], free: int) -> int:
-    """How many cells of a table stand in a row of so many letters, at most 16."""
-    count = len(texts)
-    across = min(count, 16, max(1, free // (max(map(len, texts)) + 3)))
-    # Full rows are easier to read than a few more in each.
-    while count % across and across > 8:
-        across -= 1
-    return across
 
 
 LINE = 12.0  # points: from one line of a cell to the next
