@@ -45,7 +45,7 @@ def text(thing: Any, width: int = 80, **options: Any) -> str:
             of which the text otherwise shows the largest.
 
     Raises:
-        ShardvizError: where the value has no text, or none with that option.
+        ShardvizError: where the value has no text.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> "model" in text(make_mesh(data=4, model=2))

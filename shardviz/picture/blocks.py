@@ -1,8 +1,8 @@
 """What a page shows of an array's blocks, and of devices where there are many.
 
-A block is a part of an array that some devices hold. Beyond MOST_TILES devices nobody
-can tell tiles apart, so neighbours share a tile, which says how many they are and which
-is the first; pictures make nothing for each device then.
+A block is a part of an array that some devices hold. Beyond MOST_TILES nobody can tell
+tiles apart, so neighbours share a tile, which says how many they are and which is the
+first; pictures make nothing for each device then.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +25,7 @@ MOST_TILES = 1 << 16
 MOST_BLOCKS = 1 << 20
 
 
-@dataclass(frozen=True)
-class BlockSelection:
+class BlockSelection(NamedTuple):
     """Which blocks of an array are shown.
 
     Attributes:
@@ -119,7 +117,7 @@ def block_numbers(
     for dim in selection.axes:
         step = layout.block_counts[dim] // counts[dim] * strides[dim]
         terms.append(np.arange(counts[dim]) * step)
-    return _outer_sum(terms, first)
+    return first + _outer_sum(terms)
 
 
 def _strides(sizes: Sequence[int]) -> list[int]:
@@ -127,9 +125,9 @@ def _strides(sizes: Sequence[int]) -> list[int]:
     return [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
 
 
-def _outer_sum(terms: Sequence[np.ndarray], first: int = 0) -> np.ndarray:
-    """int64 [product of sizes]: `first` plus one of each of the terms, row-major."""
-    total = np.full((), first, np.int64)
+def _outer_sum(terms: Sequence[np.ndarray]) -> np.ndarray:
+    """int64 [product of sizes]: one of each of the terms added up, row-major."""
+    total = np.zeros((), np.int64)
     for term in terms:
         total = total[..., None] + term
     return total.reshape(-1)
@@ -157,20 +155,24 @@ def bounds_text(layout: Layout, dim: int, first: int, last: int) -> str:
     return f"[{first * step}:{(last + 1) * step}]"
 
 
-def dimension_text(
-    layout: Layout, dim: int, logical: Sequence[str | None] | None
+def dimensions_text(
+    layout: Layout, dims: Sequence[int], logical: Sequence[str | None] | None
 ) -> str:
-    """`dimension 1 mlp → model`: the mesh axes that split a dimension, if any do."""
-    name = f"dimension {dim}"
-    if logical is not None and logical[dim] is not None:
-        name += f" {logical[dim]}"
-    spec, count = layout.spec, layout.block_counts[dim]
-    if spec is not None and dim < len(spec.dims) and spec.dims[dim]:
-        return f"{name} → {', '.join(spec.dims[dim])}"
-    # A sharding without a spec says only how many blocks there are.
-    if count == 1:
-        return f"{name} not split"
-    return f"{name}: {plural(count, 'block')}"
+    """`dimension 1 mlp → model`: the mesh axes that split each dimension, if any do."""
+    texts, spec = [], layout.spec
+    for dim in dims:
+        name = f"dimension {dim}"
+        if logical is not None and logical[dim] is not None:
+            name += f" {logical[dim]}"
+        count = layout.block_counts[dim]
+        if spec is not None and dim < len(spec.dims) and spec.dims[dim]:
+            name += f" → {', '.join(spec.dims[dim])}"
+        elif count == 1:
+            name += " not split"
+        else:  # a sharding without a spec says only how many blocks there are
+            name += f": {plural(count, 'block')}"
+        texts.append(name)
+    return " · ".join(texts)
 
 
 def check_drawable(layout: Layout) -> None:
@@ -194,58 +196,48 @@ def array_title(layout: Layout, name: str = "") -> str:
     return f"{name} {short}".strip()
 
 
-def tile_spans(
-    sizes: Sequence[int], most: int = MOST_TILES, balanced: bool = False
-) -> tuple[int, ...]:
-    """How many coordinates a tile takes along every axis, for at most `most` tiles.
+def tile_counts(sizes: Sequence[int], most: int = MOST_TILES) -> tuple[int, ...]:
+    """How many tiles there are along every axis, at most `most` in all.
 
-    Each divides its size. From the last axis on, so that a tile is a run of neighbours
-    in row-major order; or along the longest axis first where `balanced`.
+    Each divides its size, so that all tiles have as many neighbours.
 
-    >>> tile_spans((8, 4, 2), 8), tile_spans((8, 8), 16, balanced=True), tile_spans((4, 2))
-    ((1, 4, 2), (2, 2), (1, 1))
+    >>> tile_counts((8, 4, 2), 8), tile_counts((8, 8), 16), tile_counts((4, 2))
+    ((2, 2, 2), (4, 4), (4, 2))
     """
     counts = list(sizes)
     while math.prod(counts) > most:
-        needed = 2
-        if balanced:
-            axis = max(range(len(counts)), key=lambda i: (counts[i], i))
-        else:
-            axis = max(i for i, count in enumerate(counts) if count > 1)
-            needed = -(-math.prod(counts) // most)
-        counts[axis] //= _divisor(counts[axis], needed)
-    return tuple(size // count for size, count in zip(sizes, counts, strict=True))
-
-
-def _divisor(size: int, least: int) -> int:
-    """The least divisor of a size that is as large as needed."""
-    best = size
-    # Divisors come in pairs, of which one is no larger than the root.
-    for low in range(1, math.isqrt(size) + 1):
-        if size % low == 0:
-            for divisor in (low, size // low):
-                if least <= divisor < best:
-                    best = divisor
-    return best
+        # The longest axis, so that a tile is about as long along each.
+        axis = max(range(len(counts)), key=lambda i: (counts[i], -i))
+        divisor = 2
+        while counts[axis] % divisor and divisor * divisor < counts[axis]:
+            divisor += 1
+        if counts[axis] % divisor:  # a prime
+            divisor = counts[axis]
+        counts[axis] //= divisor
+    return tuple(counts)
 
 
 @dataclass(frozen=True, eq=False)
-class DeviceRuns:
-    """A mesh as tiles, each a run of devices that follow each other in mesh order.
+class DeviceTiles:
+    """A mesh as tiles, each with as many devices that are neighbours.
 
     Attributes:
         mesh: the mesh.
-        spans: how many coordinates of each axis a tile takes.
         counts: how many tiles there are along each axis.
 
-    >>> runs = device_runs(MeshSpec(("x", "y"), (4, 2)), most=4)
-    >>> runs.spans, runs.length, runs.first.tolist()
-    ((1, 2), 2, [0, 2, 4, 6])
+    >>> tiles = DeviceTiles(MeshSpec(("x", "y"), (4, 2)), (2, 2))
+    >>> tiles.spans, tiles.length, tiles.first.tolist()
+    ((2, 1), 2, [0, 1, 4, 5])
     """
 
     mesh: MeshSpec
-    spans: tuple[int, ...]
     counts: tuple[int, ...]
+
+    @property
+    def spans(self) -> tuple[int, ...]:
+        """How many coordinates of each axis a tile takes."""
+        pairs = zip(self.mesh.axis_sizes, self.counts, strict=True)
+        return tuple(size // count for size, count in pairs)
 
     @property
     def length(self) -> int:
@@ -255,41 +247,37 @@ class DeviceRuns:
     @property
     def first(self) -> np.ndarray:
         """int64 [tiles]: the position in the mesh of the first device of every tile."""
-        return np.arange(math.prod(self.counts)) * self.length
+        return self._sum(_strides(self.mesh.axis_sizes))
+
+    def _sum(self, strides: Sequence[int]) -> np.ndarray:
+        """int64 [tiles]: a sum over the coordinates of each tile's first device."""
+        terms = []
+        for count, span, stride in zip(self.counts, self.spans, strides, strict=True):
+            terms.append(np.arange(count) * (span * stride))
+        return _outer_sum(terms)
 
     @property
     def ids(self) -> np.ndarray:
         """int64 [tiles]: the id of the first device of every tile."""
         return _ids_at(self.mesh, self.first)
 
-    @cached_property
-    def hosts(self) -> tuple[np.ndarray, np.ndarray]:
-        """int64 [tiles] each: the lowest and the highest process in every tile."""
-        if hosts := self.mesh.even_hosts:
-            each, first = self.mesh.size // hosts, self.first
-            return first // each, (first + self.length - 1) // each
-        processes = self.mesh.process_indices.reshape(-1, self.length)
-        return processes.min(1), processes.max(1)
+    @property
+    def hosts(self) -> np.ndarray:
+        """int64 [tiles]: the process of the first device of every tile."""
+        if self.mesh.even_hosts:
+            return self.first // (self.mesh.size // self.mesh.even_hosts)
+        return self.mesh.process_indices.reshape(-1)[self.first]
 
     def blocks(self, layout: Layout) -> tuple[np.ndarray, int]:
         """int64 [tiles]: the block of the first device; how many blocks a tile has."""
         strides = layout.group_strides
         if strides is None:
-            return layout.groups[:: self.length], 1
-        terms, distinct = [], 1
-        for axis, stride in enumerate(strides):
-            span = self.spans[axis]
-            terms.append(np.arange(self.counts[axis]) * (span * stride))
+            return layout.groups[self.first], 1
+        distinct = 1
+        for span, stride in zip(self.spans, strides, strict=True):
             if stride:
                 distinct *= span
-        return _outer_sum(terms), distinct
-
-
-def device_runs(mesh: MeshSpec, most: int = MOST_TILES) -> DeviceRuns:
-    """The tiles of a mesh: one for each device where these are at most `most`."""
-    spans = tile_spans(mesh.axis_sizes, most)
-    pairs = zip(mesh.axis_sizes, spans, strict=True)
-    return DeviceRuns(mesh, spans, tuple(size // span for size, span in pairs))
+        return self._sum(strides), distinct
 
 
 def is_large(layout: Layout) -> bool:
@@ -306,10 +294,10 @@ def coarse_layout(layout: Layout, axes: Sequence[int]) -> Layout:
         axes: the dimensions that the page shows.
     """
     counts, shard = list(layout.block_counts), list(layout.shard_shape)
-    spans = tile_spans([counts[d] for d in axes], balanced=True)
-    for dim, span in zip(axes, spans, strict=True):
-        counts[dim] //= span
-        shard[dim] *= span
+    few = tile_counts([counts[dim] for dim in axes])
+    for dim, count in zip(axes, few, strict=True):
+        shard[dim] *= counts[dim] // count
+        counts[dim] = count
     return replace(layout, block_counts=tuple(counts), shard_shape=tuple(shard))
 
 
@@ -328,21 +316,19 @@ def large_ids_text(layout: Layout, block: int | None = None) -> str:
 
     Nothing is made for each device, unless the user gave it an id.
     """
-    mesh, strides = layout.mesh, layout.group_strides or ()
+    mesh, first = layout.mesh, 0
+    blocks = np.arange(layout.num_blocks)
+    if block is not None:
+        blocks = np.array([block])
     if not mesh.ids_are_positions:
-        if block is None:
-            numbers = np.arange(layout.num_blocks)
-        else:
-            numbers = np.array([block])
-        return ids_text(holders_of(layout, numbers)[1])
-    sizes = mesh.axis_sizes
+        return ids_text(holders_of(layout, blocks)[1])
+    sizes, strides = mesh.axis_sizes, layout.group_strides or ()
     axes = [*zip(sizes, strides, _strides(sizes), strict=True)][::-1]
     # The replicas of a block first, from the last axis on; then the blocks by number.
     axes.sort(key=lambda axis: axis[1])
-    first = 0
     if block is not None:
         axes = [axis for axis in axes if not axis[1]]
-        first = int(first_holders(layout, np.array([block]))[0])
+        first = int(first_holders(layout, blocks)[0])
     return nested_ids_text(first, [(size, step) for size, _, step in axes])
 
 

@@ -24,7 +24,7 @@ from shardviz.picture.blocks import (
     bounds_text,
     check_drawable,
     coarse_layout,
-    dimension_text,
+    dimensions_text,
     first_holders,
     holders_of,
     is_large,
@@ -147,10 +147,11 @@ def draw_layout_array(
         holders=ids,
         columns=columns,
     )
-    captions = []
-    for dim in (*selection.steps, *selection.dims):
-        captions.append(dimension_text(layout, dim, logical))
-    caption = _caption(captions, left + grid.width / 2, top + grid.height)
+    caption = _caption(
+        dimensions_text(layout, (*selection.steps, *selection.dims), logical),
+        left + grid.width / 2,
+        top + grid.height,
+    )
     head = array_title(layout, name)
     if layout.spec is not None:
         head += f"  {layout.spec}"
@@ -211,13 +212,13 @@ def _labels(
     return [*around.labels, *marks], around.left, around.top
 
 
-def _caption(texts: Sequence[str], middle: float, y: float) -> list[Label]:
+def _caption(text: str, middle: float, y: float) -> list[Label]:
     """One line below the array; from the left edge on where it is wider."""
-    if not texts:
+    if not text:
         return []
-    label = Label(middle, y + 12, " · ".join(texts), "middle", "note")
+    label = Label(middle, y + 12, text, "middle", "note")
     if label_span(label)[0] < 0:
-        label = Label(0.0, y + 12, label.text, "start", "note")
+        label = Label(0.0, y + 12, text, "start", "note")
     return [label]
 
 
@@ -372,16 +373,15 @@ def layout_text(
           └───────────────┴───────────────┘
     dimension 0 not split · dimension 1 → model
     """
-    lines, body, captions = [], None, []
+    lines, body = [], None
     for line in wording.layout_lines(layout, array_title(layout, name)):
         lines += wrapped(line, width, "  ")
     if layout.num_blocks <= MOST_CELLS and not is_large(layout):
         body = _tables(layout, width)
     if body is None:
         body = _block_lines(layout, width)
-    for dim in range(layout.rank):
-        captions.append(dimension_text(layout, dim, logical))
-    return "\n".join([*lines, *body, *wrapped(" · ".join(captions), width)])
+    caption = dimensions_text(layout, range(layout.rank), logical)
+    return "\n".join([*lines, *body, *wrapped(caption, width)])
 
 
 def _tables(layout: Layout, width: int) -> list[str] | None:

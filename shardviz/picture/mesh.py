@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from shardviz.core.errors import MeshError
-from shardviz.core.format import bytes_text, ids_text, plural, shown
+from shardviz.core.format import bytes_text, ids_text, listed, plural, shown
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.wording import pictures as wording
 from shardviz.picture.blocks import (
-    DeviceRuns,
+    DeviceTiles,
     array_title,
     check_drawable,
-    device_runs,
     mesh_ids_text,
+    tile_counts,
 )
 from shardviz.picture.grid import Level, arrange, headers, host_frames
 from shardviz.picture.page import and_more, moved, page, text_width, titled, wrapped
@@ -32,7 +32,6 @@ from shardviz.picture.picture import (
     Picture,
     Slot,
     Template,
-    coordinates,
     filled,
     index_template,
     make_tiles,
@@ -82,29 +81,26 @@ def draw_mesh(
     >>> draw_mesh(make_mesh(data=4, model=2)).device_ids().tolist()
     [0, 1, 2, 3, 4, 5, 6, 7]
     """
-    if check_order(by) == "position":
-        if topology is None:
-            raise MeshError(
-                "Devices have a 'position' in a topology only; got none. Give one, such"
-                " as topology='tpu:v5e:4x4'."
-            )
+    _check_order(by, ("mesh", "host", "position"))
+    if by == "position":
         return draw_position(mesh, topology, collective, colour, title)
-    runs, legend = device_runs(mesh), []
+    tiles = DeviceTiles(mesh, tile_counts(mesh.axis_sizes))
     if colour is None:
-        count, groups = len(mesh.processes), runs.hosts[0]
+        count, names = len(mesh.processes), [f"host {p}" for p in mesh.processes[:10]]
+        groups = tiles.hosts
         if not mesh.even_hosts:
             groups = np.searchsorted(mesh.processes, groups)
-        names: Iterable[str] = (f"host {process}" for process in mesh.processes)
     else:
         count = mesh.require_axis(colour)
+        names = [f"{colour} {number}" for number in range(count)]
         stride = math.prod(mesh.axis_sizes[mesh.positions[colour] + 1 :])
-        groups = runs.first // stride % count
-        names = (f"{colour} {number}" for number in range(count))
+        groups = tiles.first // stride % count
+    legend: list[tuple[int, str]] = []
     # A single host needs no colour, a single coordinate has its name in the legend.
     if count <= MOST_COLOURS and (count > 1 or colour is not None):
         legend = list(enumerate(names))
     return _devices(
-        runs,
+        tiles,
         groups,
         by,
         title=titled(title, f"mesh {mesh}"),
@@ -125,21 +121,23 @@ def draw_layout_devices(
     """The devices of a layout, coloured by the block of the array that each holds.
 
     Args:
-        by: as in `draw_mesh`.
+        by: `"mesh"` or `"host"`, as in `draw_mesh`.
         name: what the array is called.
         legend: whether to have a legend of blocks, where there are at most ten.
     """
     check_drawable(layout)
-    check_order(by, positions=False)
-    runs, columns, corner = device_runs(layout.mesh), {}, ()
-    groups, blocks = runs.blocks(layout)
+    _check_order(by, ("mesh", "host"))
+    tiles = DeviceTiles(layout.mesh, tile_counts(layout.mesh.axis_sizes))
+    groups, blocks = tiles.blocks(layout)
     bounds = index_template(layout.block_counts, layout.shard_shape)
     size, replicas = bytes_text(layout.bytes_per_device), layout.replicas
+    columns: dict[str, np.ndarray] = {}
+    corner: Template = ()
     hint: Template = ("\nholds ", name, *bounds, f" · {size}")
-    if runs.length > 1:
+    if tiles.length > 1:
         hint = (wording.held_blocks(blocks), name, *bounds, f" · {size} each")
-    if replicas > 1 and runs.length > 1:
-        hint += (wording.replicas_of_blocks(replicas),)
+        if replicas > 1:
+            hint += (wording.replicas_of_blocks(replicas),)
     elif replicas > 1:
         columns, corner = {"replica": layout.replica_indices}, ("\tr", Slot("replica"))
         number = Slot("replica", plus=1)
@@ -150,7 +148,7 @@ def draw_layout_devices(
             entries.append((block, name + filled(bounds, block)))
     what = array_title(layout, name)
     return _devices(
-        runs,
+        tiles,
         groups,
         by,
         corner,
@@ -160,33 +158,24 @@ def draw_layout_devices(
         legend=entries,
         groups=max(layout.num_blocks, 1),
         alt=f"{_alt(layout.mesh, by)} {wording.coloured_by_block(layout, what)}",
-        colormap="blocks",
     )
 
 
-def check_order(by: object, positions: bool = True) -> str:
-    """What devices are arranged by, if it is known.
-
-    Raises:
-        MeshError: otherwise.
-    """
-    known = ["mesh", "host"]
-    if positions:
-        known.append("position")
-    if isinstance(by, str) and by in known:
-        return by
-    raise MeshError(
-        f"Devices are arranged by 'mesh', 'host' or 'position'; got {shown(by)}."
-    )
+def _check_order(by: object, known: Sequence[str]) -> None:
+    """Refuses what devices are not arranged by."""
+    if by not in known:
+        raise MeshError(
+            f"Devices are arranged by {listed(known, 'or')}; got {shown(by)}."
+        )
 
 
 def _devices(
-    runs: DeviceRuns,
+    tiles: DeviceTiles,
     group: np.ndarray,
     by: str,
     corner: Template = (),
     hint: Template = (),
-    columns: dict[str, np.ndarray] | None = None,
+    columns: Mapping[str, np.ndarray] | None = None,
     **more: Any,
 ) -> Picture:
     """The page of a mesh.
@@ -198,81 +187,68 @@ def _devices(
         columns: the numbers of both.
         more: what `page` takes.
     """
-    mesh, single = runs.mesh, runs.length == 1
-    several, numbers = len(mesh.processes) > 1, dict(columns or {})
-    second: Template = ()
-    if several:
-        numbers["host"], last = runs.hosts
-        second = ("host ", Slot("host"))
-        if not single:
-            numbers["last host"] = last
-    cell, gap = _cell(runs)
-    notes, text = [], (f"{runs.length:,} devices",)
-    # Where a tile is many devices, there are too many of them to go host by host.
-    if by == "host" and single:
-        second = coordinates(mesh.axis_names, mesh.axis_sizes)
-        placed = _by_host(mesh, cell, gap)
-    else:
-        placed = _by_mesh(runs, cell, gap)
-    if not single:
-        notes.append(wording.tile_of_devices(runs.length, by == "host"))
-    else:
-        text = (Slot(DEVICE), *corner)
-        if second:
-            text = (*text, "\n", *second)
-    tiles = make_tiles(
-        placed.corners[0],
-        placed.corners[1],
+    mesh, numbers = tiles.mesh, dict(columns or {})
+    cell, gap = _cell(tiles)
+    hosts = len(mesh.processes) > 1
+    if hosts:
+        numbers["host"] = tiles.hosts
+    about: Template = ("device ", Slot(DEVICE), " · ", *_coordinates(tiles))
+    text: Template = (Slot(DEVICE), *corner)
+    notes, arrange_by = [], _by_mesh
+    if tiles.length > 1:
+        # There are too many devices then to arrange them host by host.
+        text = (f"{tiles.length:,} devices",)
+        first: Template = (" on host ", Slot("host")) if hosts else ()
+        about = (wording.first_device(text[0]), Slot(DEVICE), *first, *about[2:])
+        notes.append(wording.tile_of_devices(tiles.length, by == "host"))
+    elif by == "host":
+        arrange_by = _by_host
+        text += ("\n", *_coordinates(tiles))
+    elif hosts:
+        text += ("\nhost ", Slot("host"))
+    if hosts and tiles.length == 1:
+        about += (" · host ", Slot("host"))
+    corners, labels, frames, size = arrange_by(tiles, cell, gap)
+    made = make_tiles(
+        corners[0],
+        corners[1],
         cell[0],
         cell[1],
         group,
-        runs.ids,
+        tiles.ids,
         text=text,
-        hint=_about(runs, several) + hint,
+        hint=about + hint,
         columns=numbers,
         align="start" if cell[0] > 50 else "middle",
         radius=min(5.0, cell[0] * 0.12),
     )
+    facts = {"kind": "devices", "by": by}
     return page(
-        tiles,
-        placed.labels,
-        notes=notes,
-        frames=placed.frames,
-        size=placed.size,
-        facts={"kind": "devices", "by": by},
-        **more,
+        made, labels, notes=notes, frames=frames, size=size, facts=facts, **more
     )
 
 
-def _about(runs: DeviceRuns, hosts: bool) -> Template:
-    """The tooltip of a tile: its device, or how many it has, and where in the mesh."""
-    names, sizes = runs.mesh.axis_names, runs.mesh.axis_sizes
-    if runs.length == 1:
-        about = ("device ", Slot(DEVICE), " · ", *coordinates(names, sizes))
-        if hosts:
-            about = (*about, " · host ", Slot("host"))
-        return about
+def _coordinates(tiles: DeviceTiles) -> Template:
+    """`data 1, model 0–3`: where the devices of a tile are in the mesh."""
     parts: list[str | Slot] = []
-    stride = math.prod(runs.counts)
-    for name, count, span in zip(names, runs.counts, runs.spans, strict=True):
+    stride = math.prod(tiles.counts)
+    names = tiles.mesh.axis_names
+    for name, count, span in zip(names, tiles.counts, tiles.spans, strict=True):
         stride //= count
         first = Slot(INDEX, stride, count, span)
-        parts += [", " if parts else "", f"{name} ", first]
+        parts += [", ", f"{name} ", first]
         if span > 1:
             parts += ["–", replace(first, plus=span - 1)]
-    if hosts:
-        parts += [" · hosts ", Slot("host"), "–", Slot("last host")]
-    head = wording.first_device(f"{runs.length:,} devices")
-    return (head, Slot(DEVICE), " · ", *parts)
+    return tuple(parts[1:])
 
 
-def _cell(runs: DeviceRuns) -> tuple[tuple[float, float], float]:
+def _cell(tiles: DeviceTiles) -> tuple[tuple[float, float], float]:
     """Width and height of a tile, and the gap between tiles, in points."""
-    mesh, tiles = runs.mesh, math.prod(runs.counts)
-    _, (width, height), gap = next(v for v in _SIZES if tiles <= v[0])
-    if tiles <= 1024 and runs.length == 1:
+    count = math.prod(tiles.counts)
+    _, (width, height), gap = next(v for v in _SIZES if count <= v[0])
+    if count <= 1024 and tiles.length == 1:
         # Ids of the user's own may be long.
-        width = max(width, text_width(str(mesh.device_ids.max()), 7.0) + 5)
+        width = max(width, text_width(str(tiles.ids.max()), 7.0) + 5)
     return (width, height), gap
 
 
@@ -290,26 +266,18 @@ def shown_axes(sizes: Sequence[int]) -> tuple[int, ...]:
     return long
 
 
-@dataclass(frozen=True, eq=False)
-class _Placed:
-    """Where tiles are: float64 [2, tiles], with labels, frames, and the size of all."""
-
-    corners: np.ndarray
-    labels: list[Label]
-    frames: list[Frame]
-    size: tuple[float, float]
+# Where tiles are: float64 [2, tiles]; labels, frames, and the size of all.
+_Placed = tuple[np.ndarray, list[Label], list[Frame], tuple[float, float]]
 
 
-def _by_mesh(runs: DeviceRuns, cell: tuple[float, float], gap: float) -> _Placed:
-    mesh = runs.mesh
-    grid = arrange(runs.counts, cell, gap, shown_axes(runs.counts))
+def _by_mesh(tiles: DeviceTiles, cell: tuple[float, float], gap: float) -> _Placed:
+    mesh = tiles.mesh
+    grid = arrange(tiles.counts, cell, gap, shown_axes(tiles.counts))
     frames = host_frames(mesh, grid.corners(), cell, gap)
-    edge = 0.0
-    if frames:
-        edge = gap / 2
+    edge = gap / 2 if frames else 0.0
 
     def words(level: Level, entry: int) -> tuple[str, str]:
-        span, first = runs.spans[level.axis], entry * level.span
+        span, first = tiles.spans[level.axis], entry * level.span
         last = min(first + level.span, level.size) * span - 1
         return mesh.axis_names[level.axis], range_words(first * span, last)
 
@@ -319,7 +287,7 @@ def _by_mesh(runs: DeviceRuns, cell: tuple[float, float], gap: float) -> _Placed
     corners = grid.corners() + np.array([[left], [top]])
     outlines = [replace(f, x=f.x + left, y=f.y + top) for f in frames]
     size = (left + grid.width + edge, top + grid.height + edge)
-    return _Placed(corners, moved(around.labels, left, top), outlines, size)
+    return corners, moved(around.labels, left, top), outlines, size
 
 
 def range_words(first: int, last: int) -> str:
@@ -329,13 +297,14 @@ def range_words(first: int, last: int) -> str:
     return f"{first}–{last}"
 
 
-def _by_host(mesh: MeshSpec, cell: tuple[float, float], gap: float) -> _Placed:
+def _by_host(tiles: DeviceTiles, cell: tuple[float, float], gap: float) -> _Placed:
     """Each host a small grid of its devices in mesh order; the hosts in a grid too."""
-    host = np.searchsorted(mesh.processes, mesh.process_indices.reshape(-1))
+    processes = tiles.mesh.processes
+    host = np.searchsorted(processes, tiles.hosts)
     order, counts = np.argsort(host, kind="stable"), np.bincount(host)
     # The number of each device within its host.
-    number = np.empty(mesh.size, np.int64)
-    number[order] = np.arange(mesh.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    number = np.empty(len(host), np.int64)
+    number[order] = np.arange(len(host)) - np.repeat(np.cumsum(counts) - counts, counts)
     most = int(counts.max())
     across = min(most, 1 << int(np.log2(max(1.0, 1.5 * most**0.5))))
     # The grid of a host is not folded: hosts themselves are.
@@ -343,20 +312,19 @@ def _by_host(mesh: MeshSpec, cell: tuple[float, float], gap: float) -> _Placed:
     text, name = 0.0, 0.0
     if cell[1] >= 15:
         text = 14.0
-        name = text_width(f"host {mesh.processes[-1]}", 9.0) + 6
+        name = text_width(f"host {processes[-1]}", 9.0) + 6
     block = (max(inner.width + gap, name), inner.height + gap + text)
     outer = arrange((len(counts),), block, gap + min(6.0, cell[1] * 0.3), (0,))
     blocks = outer.corners()
     labels, frames = [], []
     if len(counts) <= MOST_FRAMES:
-        for (x, y), process in zip(blocks.T.tolist(), mesh.processes, strict=True):
+        for (x, y), process in zip(blocks.T.tolist(), processes, strict=True):
             words = f"host {process}"
             frames.append(Frame(x, y + text, block[0], block[1] - text, words))
             if text:
                 labels.append(Label(x + 2, y + 6, words, "start"))
     inside = inner.corners()[:, number] + np.array([[gap / 2], [text + gap / 2]])
-    size = (outer.width, outer.height)
-    return _Placed(blocks[:, host] + inside, labels, frames, size)
+    return blocks[:, host] + inside, labels, frames, (outer.width, outer.height)
 
 
 def _alt(mesh: MeshSpec, by: str) -> str:

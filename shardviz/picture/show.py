@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 from shardviz.core.errors import ShardvizError
-from shardviz.core.format import joined, shown, suggestion
+from shardviz.core.format import joined, shown
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout
@@ -68,26 +67,24 @@ LETTERS = 110  # of a line of a picture of words
 
 def _draw_layout(layout: Layout, view: str = "array", **options: Any) -> Picture:
     """The blocks of an array (`"array"`), its devices (`"devices"`), or `"both"`."""
-    drawers = {
-        "array": arrays.draw_layout_array,
-        "devices": meshes.draw_layout_devices,
-        "both": _devices_and_array,
-    }
-    if not isinstance(view, str) or view not in drawers:
-        raise ShardvizError(
-            f"A layout is seen as 'array', 'devices' or 'both'; got {shown(view)}."
-        )
-    return _called(drawers[view], layout, options, "picture")
+    if view == "array":
+        return arrays.draw_layout_array(layout, **options)
+    if view == "devices":
+        return meshes.draw_layout_devices(layout, **options)
+    if view == "both":
+        return _devices_and_array(layout, **options)
+    raise ShardvizError(
+        f"A layout is seen as 'array', 'devices' or 'both'; got {shown(view)}."
+    )
 
 
 def _devices_and_array(
-    layout: Layout, by: str = "mesh", name: str = "", title: str | None = None
+    layout: Layout, by: str = "mesh", name: str = "", title: str = ""
 ) -> Picture:
-    devices = meshes.draw_layout_devices(
-        layout, by, name, title=f"mesh {layout.mesh}", legend=False
-    )
+    head = f"mesh {layout.mesh}"
+    devices = meshes.draw_layout_devices(layout, by, name, head, legend=False)
     array = arrays.draw_layout_array(layout, name=name)
-    return side_by_side((devices, array), title=title or "")
+    return side_by_side((devices, array), title=title)
 
 
 def _draw_words(value: Any, title: str | None = None) -> Picture:
@@ -108,14 +105,6 @@ def _explained(value: Any, width: int) -> str:
 def _mesh_context_text(context: MeshContext, width: int) -> str:
     rows = [f"{api}: {mesh or '–'}" for api, mesh in context.table().items()]
     return paragraphs([context.explain(), *rows], width)
-
-
-def _same_picture(picture: Picture) -> Picture:
-    return picture
-
-
-def _picture_text(picture: Picture, width: int) -> str:
-    return paragraphs([picture.alt], width)
 
 
 Drawer = Callable[..., Picture]
@@ -153,7 +142,10 @@ _SHOWN: dict[type, tuple[Drawer, Writer]] = {
     Roofline: (draw_roofline, roofline_text),
     Target: (_draw_words, targets_text),
     Targets: (_draw_words, targets_text),
-    Picture: (_same_picture, _picture_text),
+    Picture: (
+        lambda picture: picture,
+        lambda picture, width: _wrap(picture.alt, width),
+    ),
 }
 
 
@@ -167,15 +159,16 @@ def draw(value: Any, **options: Any) -> Picture:
             `title=""` for all.
 
     Raises:
-        ShardvizError: for a value without a picture, or an option it does not have.
+        ShardvizError: for a value without a picture.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> draw(make_mesh(data=4, model=2), by="host").facts["by"]
     'host'
     """
     if hasattr(value, "_draw_"):
-        return _called(type(value)._draw_, value, options, "picture")
-    return _called(_shown(value, "picture of")[0], value, options, "picture")
+        return value._draw_(**options)
+    drawer, _ = _shown(value)
+    return drawer(value, **options)
 
 
 def to_text(value: Any, width: int = 80, **options: Any) -> str:
@@ -188,7 +181,7 @@ def to_text(value: Any, width: int = 80, **options: Any) -> str:
             report or an explanation, for all that it holds.
 
     Raises:
-        ShardvizError: for a value without a text, or an option that it does not have.
+        ShardvizError: for a value without a text.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> print(to_text(make_mesh(data=2, model=4)))
@@ -200,34 +193,21 @@ def to_text(value: Any, width: int = 80, **options: Any) -> str:
            └─────────┴─────────┴─────────┴─────────┘
     """
     letters = max(check_size(width, "The width of text", ShardvizError), LEAST_WIDTH)
-    write: Writer = _own_text
-    if not hasattr(value, "_text_"):
-        write = _shown(value, "text for")[1]
-    return _called(write, value, {"width": letters, **options}, "text")
+    if hasattr(value, "_text_"):
+        return _wrap(value._text_(), letters)
+    _, write = _shown(value)
+    return write(value, letters, **options)
 
 
-def _own_text(value: Any, width: int) -> str:
-    return paragraphs([value._text_()], width)
+def _wrap(text: str, width: int) -> str:
+    return paragraphs([text], width)
 
 
-def _called(
-    show: Callable[..., Any], value: Any, options: dict[str, Any], what: str
-) -> Any:
-    known = list(inspect.signature(show).parameters)[1:]
-    for name in options:
-        if name not in known and "options" not in known:
-            raise ShardvizError(
-                f"A {what} of a {type(value).__name__} has no option {shown(name)}."
-                f"{suggestion(name, known)}"
-            )
-    return show(value, **options)
-
-
-def _shown(value: Any, what: str) -> tuple[Drawer, Writer]:
+def _shown(value: Any) -> tuple[Drawer, Writer]:
     for kind in type(value).__mro__:
         if kind in _SHOWN:
             return _SHOWN[kind]
     raise ShardvizError(
-        f"There is no {what} this {type(value).__name__}; got {shown(value)}. There is"
-        f" one for {joined(kind.__name__ for kind in _SHOWN)}."
+        f"There is no picture and no text of this {type(value).__name__}; got"
+        f" {shown(value)}. There are for {joined(kind.__name__ for kind in _SHOWN)}."
     )

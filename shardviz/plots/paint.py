@@ -117,17 +117,11 @@ _ROLES = {
 _FAMILIES = {"sans": "DejaVu Sans", "mono": "DejaVu Sans Mono"}
 
 
-def paint(
-    picture: Picture,
-    ax: Any = None,
-    theme: str | Theme | None = None,
-) -> Any:
-    """Paints a picture, panels and all.
+def paint(picture: Picture, theme: str | Theme | None = None) -> Figure:
+    """Paints a picture, panels and all, in a Figure of its own size.
 
     Args:
         picture: what `draw` made.
-        ax: Axes to paint into, which are returned; where None, a new Figure of the
-            picture's own size is returned.
         theme: `"light"`, `"dark"`, a Theme, or None for the one that matplotlib's style
             asks for: after `plt.style.use("dark_background")` pictures are dark.
 
@@ -137,27 +131,18 @@ def paint(
     >>> len(figure.axes[0].collections[0].get_paths())
     8
     """
-    if theme is None:
-        look = _theme_of_style()
-    else:
-        look = theme_of(theme)
-    if ax is not None:
-        _paint_into(ax, picture, look, "box")
-        return ax
+    look = _theme_of_style() if theme is None else theme_of(theme)
     size = picture.width / POINTS_PER_INCH, picture.height / POINTS_PER_INCH
     figure = Figure(size)
     figure.set_facecolor(look.paper)
     figure.words = picture.alt
-    _paint_into(figure.add_axes((0, 0, 1, 1)), picture, look, "datalim")
-    return figure
-
-
-def _paint_into(ax: Axes, picture: Picture, look: Theme, adjustable: Any) -> None:
+    ax = figure.add_axes((0, 0, 1, 1))
     ax.set_axis_off()
-    _Painter(ax, look, _scale(ax, picture)).picture(picture, 0.0, 0.0)
+    _Painter(ax, look).picture(picture, 0.0, 0.0)
     ax.set_xlim(0, picture.width)
     ax.set_ylim(picture.height, 0)
-    ax.set_aspect("equal", adjustable=adjustable)
+    ax.set_aspect("equal", adjustable="datalim")
+    return figure
 
 
 def _theme_of_style() -> Theme:
@@ -168,23 +153,11 @@ def _theme_of_style() -> Theme:
     return theme_of("light")
 
 
-def _scale(ax: Axes, picture: Picture) -> float:
-    """Points on the paper for a point of the picture."""
-    parent = ax.get_figure(root=True)
-    if parent is None:
-        return 1.0
-    area = ax.get_position()
-    width, height = parent.get_size_inches() * POINTS_PER_INCH
-    return float(
-        min(area.width * width / picture.width, area.height * height / picture.height)
-    )
-
-
 class _Painter:
-    """Axes, theme and scale, and one method for each part of a picture."""
+    """One method for each part of a picture."""
 
-    def __init__(self, ax: Axes, theme: Theme, scale: float):
-        self.ax, self.theme, self.scale = ax, theme, scale
+    def __init__(self, ax: Axes, theme: Theme):
+        self.ax, self.theme = ax, theme
 
     def picture(self, picture: Picture, x: float, y: float) -> None:
         """A picture with its top left corner at a point, then its panels."""
@@ -208,7 +181,7 @@ class _Painter:
         lines = LineCollection(
             list(np.stack([start, end], axis=1)),
             colors=edge_colours(picture, edges, self.theme) / 255,
-            linewidths=edges.width * self.scale,
+            linewidths=edges.width,
             capstyle="round",
             zorder=0.5,
         )
@@ -239,21 +212,17 @@ class _Painter:
 
     def frames(self, frames: tuple[Frame, ...], x: float, y: float) -> None:
         """Outlines, dashed and solid apart."""
-        for dashed, width, style in (
-            (True, 0.9, (0, (3.0, 2.4))),
-            (False, 0.5, "solid"),
-        ):
-            edges = []
-            for frame in frames:
-                if frame.dashed is dashed:
-                    left, top = frame.x + x, frame.y + y
-                    edges.append((left, top, frame.width, frame.height))
-            if not edges:
-                continue
-            corners = np.array(edges).T
-            radius = 6.0 if corners[2:].min() > 24 else 2.0
-            outlines, colour = _round_corners(corners, radius), self.theme.faint_text
-            self.polygons(outlines, "none", colour, width, linestyles=style)
+        looks = {True: (0.9, (0, (3.0, 2.4))), False: (0.5, "solid")}
+        for dashed, (width, style) in looks.items():
+            corners = []
+            for f in frames:
+                if f.dashed is dashed:
+                    corners.append((f.x + x, f.y + y, f.width, f.height))
+            if corners:
+                edges = np.array(corners).T
+                outlines = _round_corners(edges, 6.0 if edges[2:].min() > 24 else 2.0)
+                colour = self.theme.faint_text
+                self.polygons(outlines, "none", colour, width, linestyles=style)
 
     def swatch(self, picture: Picture, entry: LegendEntry, x: float, y: float) -> None:
         """One entry of the legend."""
@@ -274,7 +243,7 @@ class _Painter:
             outlines,
             facecolors=faces,
             edgecolors=edges,
-            linewidths=width * self.scale,
+            linewidths=width,
             **{"zorder": 2, **more},
         )
         self.ax.add_collection(collection, autolim=False)
@@ -306,7 +275,7 @@ class _Painter:
             y,
             printable(text, family),
             family=_FAMILIES[family],
-            size=size * self.scale,
+            size=size,
             weight=weight,
             color=colour,
             ha={"start": "left", "middle": "center", "end": "right"}[anchor],
@@ -454,7 +423,7 @@ def figure(value: Any, theme: str | Theme | None = None, **options: Any) -> Figu
         options: those of `draw`.
 
     Raises:
-        ShardvizError: for a value without a picture, or an option it does not have.
+        ShardvizError: for a value without a picture.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> len(figure(make_mesh(data=4, model=2)).axes)

@@ -157,16 +157,8 @@ def test_boxes_of_another_sharding_are_drawn_as_they_are():
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"dims": (0, 0)},
-        {"dims": (0, 2)},
-        {"dims": 1},
-        {"dims": (0.5, 1)},
-        {"at": (-1,)},
-        {"view": "chips"},
-        {"dim": (0, 1)},
-    ],
-    ids=["repeat", "beyond", "number", "fraction", "negative", "view", "option"],
+    [{"dims": (0, 0)}, {"dims": (0, 2)}, {"dims": 1}, {"at": (-1,)}, {"view": "chips"}],
+    ids=["repeat", "beyond", "number", "negative", "view"],
 )
 def test_what_cannot_be_shown_is_refused(options):
     with pytest.raises(ShardvizError):

@@ -14,11 +14,11 @@ from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.picture.blocks import (
     MOST_TILES,
-    device_runs,
+    DeviceTiles,
     first_holders,
     holders_of,
     large_ids_text,
-    tile_spans,
+    tile_counts,
 )
 from shardviz.picture.show import draw, to_text
 
@@ -55,7 +55,7 @@ def test_hosts_that_share_evenly_have_no_number_for_each_device():
     mesh = make_mesh({"a": N // 8, "b": 8}, processes=np.arange(N) // 8)
     picture, text = draw(mesh), to_text(mesh)
     assert draw(mesh, by="host").tiles.tooltip(1) == picture.tiles.tooltip(1)
-    assert picture.tiles.tooltip(1).endswith("hosts 32–63")
+    assert "the first is 1 on host 0 · " in picture.tiles.tooltip(1)
     assert "hosts in mesh order: 0–2097151; 8 devices each" in " ".join(text.split())
     assert not {"device_ids", "process_indices"} & set(vars(mesh))
 
@@ -63,13 +63,13 @@ def test_hosts_that_share_evenly_have_no_number_for_each_device():
 def test_a_tile_says_how_many_devices_it_is_and_which():
     mesh = make_mesh(data=N // 2, model=2)
     tiles = draw(mesh).tiles
-    assert tiles.tooltip(1) == "256 devices, the first is 256 · data 128–255, model 0–1"
+    assert tiles.tooltip(1) == "256 devices, the first is 1 · data 0–255, model 1"
     layout = lay_out((N // 2, 4), Spec.parse("data"), mesh)
     assert draw(layout).tiles.tooltip(1) == (
         "blocks [128:256, 0:4] · 128 blocks, 16 B each\n256 devices, the first is 256 · 2 replicas"
     )
     assert draw(layout, view="devices").tiles.tooltip(1).splitlines()[1] == (
-        "hold 128 blocks, the first is [128:129, 0:4] · 16 B each · 2 replicas of every block"
+        "hold 256 blocks, the first is [0:1, 0:4] · 16 B each · 2 replicas of every block"
     )
     assert any(v.text.startswith("Each tile is 128 blocks") for v in draw(layout).labels)
 
@@ -78,8 +78,8 @@ def test_given_ids_and_hosts_are_those_of_the_devices():
     ids = np.random.default_rng(0).permutation(1 << 18)
     mesh = make_mesh({"a": 1 << 17, "b": 2}, device_ids=ids, processes=1 << 15)
     tiles = draw(mesh).tiles
-    assert tiles.device.tolist() == ids[::4].tolist()
-    assert tiles.tooltip(3).endswith(f"the first is {ids[12]} · a 6–7, b 0–1 · hosts 1–1")
+    assert tiles.device.tolist() == ids.reshape(-1, 2)[::4].ravel().tolist()
+    assert tiles.tooltip(3).endswith(f"the first is {ids[9]} on host 1 · a 4–7, b 1")
     assert f"{ids[0]}, {ids[1]}" in to_text(mesh)
     layout = lay_out((1 << 17,), Spec.parse("a"), mesh)
     assert draw(layout).tiles.tooltip(5).count(f"the first is {ids[20]}") == 1
@@ -99,25 +99,20 @@ def test_holders_by_formula_are_those_of_the_layout(sizes):
             assert large_ids_text(layout, group) == ids_text(layout.holders(group))
 
 
-@pytest.mark.parametrize("sizes", [(8, 4, 2), (6, 6), (7,), (5, 3, 2)])
-@pytest.mark.parametrize("balanced", [True, False])
-def test_spans_divide_and_leave_few_tiles(sizes, balanced):
-    for most in (1, 2, 5, 16, 1000):
-        spans = tile_spans(sizes, most, balanced)
-        assert all(size % span == 0 for size, span in zip(sizes, spans, strict=True))
-        assert np.prod(sizes) // np.prod(spans) <= most
-
-
-@pytest.mark.parametrize("most", [4, 8, 1000])
+@pytest.mark.parametrize("most", [1, 4, 8, 16, 1000])
 @pytest.mark.parametrize("spec", ["(a, b)", "(b, a)", "b", ""])
 def test_the_block_of_a_tile_is_that_of_its_first_device(most, spec):
-    mesh = make_mesh(a=8, b=4)
-    layout = lay_out((32,), Spec.parse(spec), mesh)
-    runs = device_runs(mesh, most)
-    groups, distinct = runs.blocks(layout)
-    assert groups.tolist() == layout.groups[runs.first].tolist()
-    each = layout.groups.reshape(-1, runs.length)
-    assert {len(set(v)) for v in each.tolist()} == {distinct}
+    mesh = make_mesh(a=8, b=6)
+    layout = lay_out((48,), Spec.parse(spec), mesh)
+    tiles = DeviceTiles(mesh, tile_counts(mesh.axis_sizes, most))
+    counts, spans = tiles.counts, tiles.spans
+    assert tuple(c * s for c, s in zip(counts, spans, strict=True)) == mesh.axis_sizes
+    assert np.prod(counts) <= most
+    assert tiles.ids.tolist() == mesh.device_ids[:: spans[0], :: spans[1]].ravel().tolist()
+    groups, distinct = tiles.blocks(layout)
+    assert groups.tolist() == layout.groups[tiles.first].tolist()
+    boxes = layout.groups.reshape(counts[0], spans[0], counts[1], spans[1]).swapaxes(1, 2)
+    assert {len(set(box.ravel().tolist())) for row in boxes for box in row} == {distinct}
 
 
 def test_irregular_ids_beyond_counting_are_not_all_written():

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.figure import Figure
 
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
@@ -75,26 +74,11 @@ def test_every_value_is_painted_completely(name):
     assert set(labels) <= set(_texts(axes))
 
 
-def test_axes_of_your_own_are_painted_into_and_letters_shrink_with_them():
-    figure = Figure((4, 4))
-    left, right = figure.subplots(1, 2)
-    assert paint(draw(MESH), left) is left
-    assert len(_tiles(left).get_paths()) == 8
-    assert not right.collections
-    own = paint(draw(MESH)).axes[0]
-    size = {t.get_text(): t.get_size() for t in own.texts}
-    assert all(t.get_size() < size[t.get_text()] for t in left.texts)
-
-
 def test_names_are_never_read_as_mathematics_and_missing_letters_are_boxes():
     texts = _texts(paint(draw(VALUES["mesh of names"])).axes[0])
     assert any("$x^{2}$ 0" in t for t in texts)
     assert "□ 1" in texts
     assert printable("✓ – → · …") == "✓ – → · …"
-
-
-def _painted_ids(picture: Picture) -> set[str]:
-    return {t for t in _texts(paint(picture).axes[0]) if t.isdigit()}
 
 
 def test_lines_that_do_not_fit_are_left_out_and_the_first_stays():
