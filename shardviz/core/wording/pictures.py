@@ -179,11 +179,11 @@ def topology_alt(topology: Topology) -> str:
 
 
 def tile_of_devices(length: int, by_host: bool) -> str:
-    """What a tile of many devices is, and in which order they stand."""
-    order = "mesh order"
+    """What a tile of many devices is."""
+    text = f"Each tile is {length:,} neighbouring devices, coloured as the first."
     if by_host:
-        order += " by mesh axes; there are too many to arrange them host by host"
-    return f"Each tile is {length:,} devices in {order}, coloured as the first."
+        text += " There are too many to arrange them host by host."
+    return text
 
 
 def mesh_alt(mesh: MeshSpec, by: str, ids: str) -> str:
