@@ -10,13 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from shardviz.api.adopt import (
-    as_mesh,
-    bridge,
-    children_of,
-    foreign_mesh,
-    optional,
-)
+from shardviz.api.adopt import as_mesh, bridge, children_of, foreign_mesh, optional
 from shardviz.core.errors import LayoutError, ShardvizError
 from shardviz.core.format import listed, shown
 from shardviz.core.layout.array_spec import ArraySpec
@@ -51,15 +45,6 @@ from shardviz.core.layout.transfer.restore import (
 )
 from shardviz.core.layout.trees.audit import Audit, audit
 
-_NOTHING = {
-    "from_": "Nothing says on which devices it is, or how it is split over them.",
-    "to": "Nothing in to= says where it is to go.",
-}
-
-_NO_SPEC = (
-    "Nothing says how it is split over that mesh: it has neither a spec nor names."
-)
-
 
 def layouts_on(
     tree: ArrayTree, where: Any, dialect: Dialect, argument: str
@@ -75,29 +60,38 @@ def layouts_on(
     """
     mesh, more = _mesh_and_more(where)
     if mesh is not None and (more is None or _is_table(more)):
-        table = read_rules(more or (), dialect)
-        return _by_rules(tree, mesh, table, dialect, argument)
+        rows = _by_rules(tree, mesh, read_rules(more or (), dialect), dialect, argument)
+        return [_layout_or_why(row.array, row, None, {}) for row in rows]
     if where is None:
-        wanted: list[Any] = list(tree.kinds)
+        wishes: list[Any] = list(tree.kinds)
     else:
-        wishes = _wishes(more, typed=True)
-        if wishes is None:
+        said = _wishes(more, typed=True)
+        if said is None:
             raise LayoutError(
                 f"{argument}= is a mesh, (mesh, rules), (mesh, specs) or a tree of"
                 f" shardings; got {shown(more)}."
             )
-        if mesh is None and any(isinstance(wish, Spec) for wish in wishes.values()):
+        if mesh is None and any(isinstance(wish, Spec) for wish in said.values()):
             raise LayoutError(
                 f"{argument}= says mesh axes and no mesh; got {shown(where)}. Give both:"
                 f" {argument}=(mesh, specs)."
             )
-        wanted = [wishes.get(_place(path, wishes)) for path in tree.paths]
+        wishes = [said.get(_place(path, said)) for path in tree.paths]
     meshes: dict[int, MeshSpec | None] = {}
     layouts = []
-    for leaf, wish in zip(tree.kinds, wanted, strict=True):
-        row = _laid_out(leaf.array, wish, mesh, meshes)
-        layouts.append(row.layout or row.problem or _NOTHING[argument])
+    for leaf, wish in zip(tree.kinds, wishes, strict=True):
+        layouts.append(_layout_or_why(leaf.array, wish, mesh, meshes))
     return layouts
+
+
+def _layout_or_why(
+    array: ArraySpec, wish: Any, mesh: MeshSpec | None, meshes: dict[int, Any]
+) -> Layout | str:
+    """A layout, or the sentence on why there is none: the other arrays still have one."""
+    try:
+        return _laid_out(array, wish, mesh, meshes)
+    except ShardvizError as error:
+        return str(error)
 
 
 def _mesh_and_more(where: Any) -> tuple[MeshSpec | None, Any]:
@@ -129,7 +123,7 @@ def _by_rules(
     rules: Rules | PathRules,
     dialect: Dialect,
     argument: str,
-) -> list[Layout | str]:
+) -> list[Request]:
     """What rules say; else the arrays' own specs and names, read on that mesh."""
     kinds: dict[int, TreeLeaf] = {}
     for leaf in tree.kinds:
@@ -139,34 +133,32 @@ def _by_rules(
             if dialect.by_path or leaf.array.logical is not None:
                 kinds[id(leaf)] = leaf._replace(array=leaf.array.replace(spec=None))
     alike = tree._replace(kinds=[kinds[id(leaf)] for leaf in tree.kinds])
-    layouts: list[Layout | str] = []
+    rows = []
     for row in audit(alike, rules, mesh, dialect).rows:
         # A live array on one device has a layout and no spec.
         if row.spec is None and argument == "to":
             row = Request(row.array, None, None, None, row.problem)
         if row.layout is None and not row.shape and not row.problem:
             row = request(ArraySpec("array", ()), mesh, None)
-        row = _without_sums(row)
-        layouts.append(row.layout or row.problem or _NO_SPEC)
-    return layouts
+        rows.append(row)
+    return rows
 
 
-def _without_sums(row: Request) -> Request:
-    if row.spec is None or not row.spec.unreduced:
-        return row
-    sums = sorted(row.spec.unreduced)
-    problem = (
-        f"It is a partial sum over {listed(sums)}: whoever moves it has to add it up"
-    )
-    return Request(row.array, None, row.spec, None, f"{problem} first.")
+def _of_row(row: Request) -> Layout:
+    """The layout of a row, if its array can be moved."""
+    if row.spec is not None and row.spec.unreduced:
+        raise LayoutError(
+            f"It is a partial sum over {listed(sorted(row.spec.unreduced))}: whoever moves"
+            " it has to add it up first."
+        )
+    if row.layout is None:
+        raise LayoutError(row.problem or "Nothing says how it is split over that mesh.")
+    return row.layout
 
 
 def _laid_out(
-    array: ArraySpec,
-    wish: Any,
-    mesh: MeshSpec | None,
-    meshes: dict[int, MeshSpec | None],
-) -> Request:
+    array: ArraySpec, wish: Any, mesh: MeshSpec | None, meshes: dict[int, Any]
+) -> Layout:
     """An array as a spec, sharding, layout, row or other array says.
 
     Args:
@@ -174,8 +166,11 @@ def _laid_out(
         wish: what is said of it, or None.
         mesh: the mesh that counts, where one is given.
         meshes: those of other libraries that are read already, by their ids.
+
+    Raises:
+        ShardvizError: where that is no layout of it.
     """
-    spec, own, shape, problem = None, None, array.shape, None
+    spec, own, shape = None, None, array.shape
     layout: Any = None
     if isinstance(wish, TreeLeaf):
         spec, own, layout = wish.array.spec, wish.mesh, wish.layout
@@ -183,36 +178,35 @@ def _laid_out(
     elif isinstance(wish, Layout):
         spec, layout, shape = wish.spec, wish, wish.shape
     elif isinstance(wish, Request):
-        spec, problem, shape = wish.spec, wish.problem, wish.shape
-        if spec is not None:
-            layout = wish.layout
+        spec, layout, shape = wish.spec, _of_row(wish), wish.shape
     elif isinstance(wish, Spec):
         spec = wish
     elif wish is not None and (named := named_sharding(wish)) is not None:
         spec, own = named
         if (kind := attribute(wish, "memory_kind")) not in (None, "device"):
-            problem = (
+            raise LayoutError(
                 f"That sharding is of the memory kind {shown(kind)}: only devices are"
+                " counted."
             )
-            problem += " counted."
     elif wish is not None:
         layout = bridge().sharding_layout(array.shape, array.dtype, wish)
     if shape != array.shape:
-        problem = f"It is {list(array.shape)}, and what says how it is split is for"
-        problem += f" {list(shape)}."
+        raise LayoutError(
+            f"It is {list(array.shape)}, and what says how it is split is for"
+            f" {list(shape)}."
+        )
     if mesh is None and own is not None:
+        # A mesh of many devices takes long to read, and most arrays share one.
         if id(own) not in meshes:
             meshes[id(own)] = mesh_of(own)
         mesh = meshes[id(own)]
-    if problem is None and layout is None and spec is not None and mesh is not None:
-        bare = ArraySpec("array", array.shape, None, array.dtype)
-        try:
-            return _without_sums(request(bare.replace(spec=spec), mesh, None))
-        except ShardvizError as error:  # more entries than dimensions
-            problem = str(error)
-    if problem is not None:
-        layout = None
-    return _without_sums(Request(array, None, spec, layout, problem))
+    bare, problem = ArraySpec("array", array.shape, None, array.dtype), None
+    if layout is None and spec is not None and mesh is not None:
+        row = request(bare.replace(spec=spec), mesh, None)
+        layout, problem = row.layout, row.problem
+    if layout is None and problem is None:
+        problem = "Nothing says on which devices it is, or how it is split over them."
+    return _of_row(Request(bare, None, spec, layout, problem))
 
 
 def _wishes(
@@ -230,9 +224,7 @@ def _wishes(
         return {row.path: row for row in thing.rows}
     if thing is None:
         # None is an empty part of a tree, but no tree.
-        if path:
-            return {}
-        return None
+        return {} if path else None
     if (wish := _as_wish(thing, path, typed)) is not None:
         return {path: wish}
     if isinstance(thing, dict):
@@ -249,10 +241,7 @@ def _wishes(
         return None
     found: dict[str, Any] = {}
     for key, inner in parts:
-        place = str(key)
-        if path:
-            place = f"{path}/{key}"
-        below = _wishes(inner, typed, place, depth + 1)
+        below = _wishes(inner, typed, f"{path}/{key}".lstrip("/"), depth + 1)
         if below is None:
             return None
         found |= below
@@ -297,8 +286,7 @@ def wanted_restore(
     checkpoint: SavedCheckpoint, wanted: Any, mesh: Any, rules: Any, dialect: Any
 ) -> Wanted:
     """How the arrays of a checkpoint are wanted, in any form that `sv.restore` takes."""
-    grid = optional(as_mesh, mesh)
-    reader = Dialect.of(dialect)
+    grid, reader = optional(as_mesh, mesh), Dialect.of(dialect)
     if wanted is None:
         return _wanted_as_saved(checkpoint, grid)
     if wishes := _wishes(wanted, typed=False):
@@ -340,8 +328,7 @@ def wanted_restore(
         if plain and row.spec is row.layout is row.problem is None:
             row = request(_bare(array, Spec()), grid, None)
         found[array.path] = row
-    missing = tuple(path for path in by_path if path not in used)
-    return Wanted(found, grid, missing)
+    return Wanted(found, grid, tuple(path for path in by_path if path not in used))
 
 
 def _bare(saved: SavedArray, spec: Spec | None = None) -> ArraySpec:
@@ -387,20 +374,22 @@ def _wanted_by_wishes(
     checkpoint: SavedCheckpoint, wishes: dict[str, Any], mesh: MeshSpec | None
 ) -> Wanted:
     """Each array by the spec at its path, or at the longest path above it."""
-    brought = []
-    for wish in wishes.values():
-        named = named_sharding(wish)
-        if named is not None:
-            brought.append(mesh_of(named[1]))
-    grid = _grid(mesh, *brought)
-    used = set(checkpoint.others)
+    brought = [named_sharding(wish) for wish in wishes.values()]
+    grid = _grid(mesh, *(mesh_of(named[1]) for named in brought if named is not None))
     found: dict[str, Request] = {}
+    meshes: dict[int, Any] = {}
+    unused = wishes.keys() - set(checkpoint.others)
     for array in checkpoint.arrays:
         path = _place(array.path, wishes)
         if path in wishes:
-            used.add(path)
-            own = None
-            if mesh is not None or isinstance(wishes[path], Spec):
+            unused.discard(path)
+            own = mesh
+            if isinstance(wishes[path], Spec):
                 own = grid
-            found[array.path] = _laid_out(_bare(array), wishes[path], own, {})
-    return Wanted(found, grid, tuple(path for path in wishes if path not in used))
+            bare = _bare(array)
+            layout = _layout_or_why(bare, wishes[path], own, meshes)
+            if isinstance(layout, str):
+                found[array.path] = Request(bare, None, None, None, layout)
+            else:
+                found[array.path] = Request(bare, None, layout.spec, layout, None)
+    return Wanted(found, grid, tuple(path for path in wishes if path in unused))

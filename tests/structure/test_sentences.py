@@ -27,7 +27,7 @@ NO_ENGLISH = {
 STILL = {
     "api/adopt.py": 2,
     "api/layouts.py": 1,
-    "api/wanted_layouts.py": 6,
+    "api/wanted_layouts.py": 1,
     "core/backend/bridge.py": 1,
     "core/backend/call_cache/cached_function.py": 1,
     "core/backend/devices.py": 5,
