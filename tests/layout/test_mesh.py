@@ -51,8 +51,6 @@ def test_other_writings_are_the_same_mesh(written):
         make_mesh,
         lambda: make_mesh("data=4", model=2),
         lambda: make_mesh([(f"a{i}", 1) for i in range(33)]),
-        lambda: make_mesh(data=2, device_ids=[[1], [2, 3]]),
-        lambda: make_mesh(data=2, device_ids=range(10**9)),
         lambda: make_mesh(data=2, processes=[0, -1]),
         lambda: MeshSpec(("a",), (1, 2)),
         lambda: MeshSpec(("a",), (2,), (), np.arange(3)),

@@ -17,7 +17,7 @@ TABLE = Rules.of(("batch", "data"), ("mlp", ("model", "expert")), ("embed", None
         "batch -> data\nmlp -> (model, expert)\nembed -> None",
         "batch: data; mlp: [model, expert]; embed: null",
         "batch = data\n\n# the wide one\nmlp = (model, expert)  # both\nembed = ()\n",
-        "batch → data, mlp ⇒ (model, expert), embed => None",
+        "batch → data\nmlp ⇒ (model, expert); embed => None",
         "batch := data\nmlp->(model,expert)\nembed->None",
         "(('batch', 'data'), ('mlp', ('model', 'expert')), ('embed', None))",
         "[['batch', ['data']], ['mlp', ['model', 'expert']], ['embed', []]]",

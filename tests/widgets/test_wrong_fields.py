@@ -45,7 +45,7 @@ CASES = [(field, text) for field, wrong in WRONG.items() for text in wrong]
 # Fields that take what is well formed and say on the card why it cannot be laid out.
 WELL_FORMED = (
     ("spec", "nowhere, None"), ("spec", "data, data"), ("spec", "(data, data), None"),
-    ("spec", "P(unreduced={'data'})"), ("spec", "<b>, None"), ("logical", "embed embed"),
+    ("spec", "P(unreduced={'data'})"), ("spec", "'<b>', None"), ("logical", "embed embed"),
     ("mesh", "other=8"), ("rules", "mlp -> nowhere"), ("shape", "512, 2047"),
 )  # fmt: skip
 
@@ -79,7 +79,7 @@ def test_what_is_well_formed_and_does_not_work_is_said_on_the_card(field, text):
     session.edit(field, text, 0)
     assert field_error(session, field) == ""
     card = session_view(session.now)["layout_0"]
-    if (field, text) == ("spec", "<b>, None"):
+    if (field, text) == ("spec", "'<b>', None"):
         assert "<b>" in card["problem"]
     assert card["problem"]
 

@@ -13,12 +13,13 @@ from shardviz.core.display import Displayed
 from shardviz.core.errors import LayoutError, RuleError
 from shardviz.core.format import listed, plural, shown, suggestion
 from shardviz.core.layout.parse import (
-    Cursor,
+    NAME,
     check_name,
     check_size,
-    is_word,
     limited,
-    quoted,
+    name_in,
+    scan,
+    typed_name,
 )
 from shardviz.core.layout.partition_spec import (
     MAX_RANK,
@@ -275,7 +276,8 @@ def _shape_from_text(text: str) -> list[int]:
 
 
 _UNNAMED = ("None", "_", "-")
-_DOT = "·"  # between names where they are shown, so it may be pasted back
+# A point stands between names where they are shown, and may be pasted back.
+_ONE_NAME = re.compile(rf"[\s,·]*({NAME})[\s,·]*")
 
 
 def read_names(names: Any) -> tuple[str | None, ...]:
@@ -301,18 +303,11 @@ def read_names(names: Any) -> tuple[str | None, ...]:
 
 
 def _names_from_text(text: str) -> tuple[str | None, ...]:
-    cursor, names = Cursor(text, RuleError), []
-    closing = cursor.skip_opening()
-    while not cursor.done and not (closing and cursor.at(closing)):
-        if cursor.skip(_DOT):
-            continue
-        bare = cursor.here.kind == "word"
-        name = cursor.name("a logical axis name")
-        names.append(None if bare and name in _UNNAMED else name)
-        cursor.skip(",")
-    if closing:
-        cursor.expect(closing)
-    cursor.finish()
+    inner, names = text.strip(), []
+    if (inner[:1], inner[-1:]) in (("(", ")"), ("[", "]")):
+        inner = inner[1:-1]
+    for match in scan(_ONE_NAME, inner, RuleError, "a logical axis name"):
+        names.append(None if match[1] in _UNNAMED else name_in(match[1]))
     return read_names(names)
 
 
@@ -322,15 +317,7 @@ def format_names(names: Iterable[str | None] | None) -> str:
     >>> format_names(("embed", None)), format_names(("two words",))
     ('embed _', "'two words'")
     """
-    return " ".join(map(_typed_name, names or ()))
-
-
-def _typed_name(name: str | None) -> str:
-    if name is None:
-        return "_"
-    name = str(name)
-    plain = is_word(name) and name not in (*_UNNAMED, _DOT)
-    return name if plain else quoted(name)
+    return " ".join("_" if name is None else typed_name(name) for name in names or ())
 
 
 def unique_names(arrays: Iterable[ArraySpec]) -> None:

@@ -19,13 +19,12 @@ from shardviz.core.display import Displayed
 from shardviz.core.errors import MeshError
 from shardviz.core.format import listed, plural, shown, suggestion
 from shardviz.core.layout.parse import (
-    Cursor,
+    NAME,
     check_name,
     check_size,
-    flat_numbers,
-    is_word,
-    limited,
-    quoted,
+    name_in,
+    scan,
+    typed_name,
 )
 
 AXIS_TYPES = ("Auto", "Explicit", "Manual")
@@ -285,7 +284,7 @@ class MeshSpec(Displayed):
         return (self.axis_names, self.axis_sizes, self.axis_types, self.concrete)
 
     def __str__(self) -> str:
-        return ", ".join(f"{_typed_axis(n)}={s}" for n, s in self.shape.items())
+        return ", ".join(f"{typed_name(n)}={s}" for n, s in self.shape.items())
 
     def __repr__(self) -> str:
         types = order = ""
@@ -297,12 +296,11 @@ class MeshSpec(Displayed):
 
 
 def _checked_axes(names: Any, sizes: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    names = tuple(limited(names, MAX_AXES, "The names of axes", MeshError))
-    sizes = tuple(limited(sizes, MAX_AXES, "The sizes of axes", MeshError))
-    if len(names) != len(sizes):
+    names, sizes = tuple(names), tuple(sizes)
+    if len(names) != len(sizes) or len(names) > MAX_AXES:
         raise MeshError(
-            f"A mesh needs one size per name; got {plural(len(names), 'name')} and"
-            f" {plural(len(sizes), 'size')}."
+            f"A mesh has at most {MAX_AXES} axes and one size per name; got"
+            f" {plural(len(names), 'name')} and {plural(len(sizes), 'size')}."
         )
     plain = []
     for name, size in zip(names, sizes, strict=True):
@@ -328,7 +326,7 @@ def _checked_axes(names: Any, sizes: Any) -> tuple[tuple[str, ...], tuple[int, .
 
 
 def _checked_types(types: Any, names: tuple[str, ...]) -> tuple[str, ...]:
-    types = tuple(limited(types, MAX_AXES, "The types of axes", MeshError))
+    types = tuple(types)
     if not types:
         return ("Auto",) * len(names)
     if len(types) != len(names):
@@ -351,20 +349,13 @@ def _checked_types(types: Any, names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _numbers(values: Any, sizes: tuple[int, ...], what: str) -> np.ndarray:
     """int64 in mesh shape, read-only: a number of 0 or more for each position."""
-    wanted = math.prod(sizes)
-    array = values
-    if not isinstance(array, np.ndarray):
-        array = flat_numbers(values, wanted, f"The {what} of this mesh", MeshError)
-    if array.dtype.kind not in "iu":
-        raise MeshError(f"The {what} must be whole numbers; got {array.dtype}.")
-    if array.size != wanted:
+    array, wanted = np.asarray(values), math.prod(sizes)
+    if array.dtype.kind not in "iu" or array.size != wanted or array.min() < 0:
         raise MeshError(
-            f"The mesh has {plural(wanted, 'position')} and {array.size:,} {what} were"
-            " given. Give one for each position."
+            f"The {what} are whole numbers, 0 or more, one for each of"
+            f" {plural(wanted, 'position')} of the mesh; got {shown(values)}."
         )
     array = array.astype(np.int64, copy=False).reshape(sizes)
-    if array.min() < 0:
-        raise MeshError(f"The {what} are 0 or more; got {int(array.min())}.")
     # A copy where the caller may change theirs.
     if array.flags.writeable:
         array = array.copy()
@@ -387,18 +378,13 @@ def checked_ids(ids: Any, sizes: tuple[int, ...]) -> np.ndarray:
     return array
 
 
-def ascending(values: np.ndarray, equal: bool = False) -> bool:
+def ascending(values: np.ndarray) -> bool:
     """Whether each value is larger than the one before.
-
-    Args:
-        values: [n].
-        equal: whether a value may equal the one before.
 
     >>> ascending(np.array([1, 4, 9])), ascending(np.array([1, 4, 4]))
     (True, False)
     """
-    compare = np.greater_equal if equal else np.greater
-    return bool(compare(values[1:], values[:-1]).all())
+    return bool((values[1:] > values[:-1]).all())
 
 
 def _checked_processes(processes: Any, sizes: tuple[int, ...]) -> np.ndarray | int:
@@ -418,9 +404,9 @@ def _checked_processes(processes: Any, sizes: tuple[int, ...]) -> np.ndarray | i
     array = _numbers(processes, sizes, "process indices")
     # Where one number says the same, it is kept instead.
     hosts = int(array.flat[-1]) + 1
-    if total % hosts == 0 and ascending(array.reshape(-1), equal=True):
+    if total % hosts == 0:
         each = array.reshape(hosts, -1)
-        if (each[:, [0, -1]] == np.arange(hosts)[:, None]).all():
+        if (each == np.arange(hosts)[:, None]).all():
             return hosts
     return array
 
@@ -451,8 +437,12 @@ def make_mesh(
             "A mesh is written either as one value or as keywords, not both;"
             f" got {shown(axes)} and {listed(sizes)}."
         )
+    if isinstance(axes, str):
+        axes = _parsed(axes)
     pairs = list(sizes.items())
-    if axes is not None:
+    if isinstance(axes, Mapping):
+        pairs = list(axes.items())
+    elif axes is not None:
         pairs = _pairs(axes)
     if not pairs:
         raise MeshError("A mesh needs at least one axis. Write one as data=4.")
@@ -465,37 +455,23 @@ def make_mesh(
     return MeshSpec(names, lengths, axis_types, device_ids, processes, concrete)
 
 
-def _typed_axis(name: str) -> str:
-    return name if is_word(name) else quoted(name)
+_AXIS = re.compile(
+    rf"\s*({NAME})\s*[=:\s]\s*([+-]?[0-9][0-9_]{{0,20}})(?:\s*[,;]|\s|$)", re.ASCII
+)
 
 
 def _parsed(text: str) -> list[tuple[str, int]]:
     """The `(name, size)` pairs in what a person typed; nothing is evaluated."""
-    cursor, pairs = Cursor(text, MeshError), []
-    while not cursor.done:
-        name = cursor.name("a mesh axis, as in data=4,")
-        cursor.skip("=", ":")
-        # Not `int`, which takes digits of every script, and refuses very long numbers.
-        digits = cursor.here.value.replace("_", "")
-        if cursor.here.kind != "word" or not re.fullmatch(r"[+-]?[0-9]+", digits):
-            raise cursor.complain(f"expected a whole number for axis {shown(name)}")
-        cursor.take()
-        pairs.append((name, int(digits[:4000])))
-        cursor.skip(",", ";")
+    pairs = []
+    for match in scan(_AXIS, text, MeshError, "an axis and its size, as data=4,"):
+        pairs.append((name_in(match[1]), int(match[2].replace("_", ""))))
     return pairs
 
 
 def _pairs(axes: Any) -> list[tuple[Any, Any]]:
-    if isinstance(axes, str):
-        return list(_parsed(axes))
-    pairs: Any = None
-    if isinstance(axes, Mapping):
-        pairs = list(axes.items())
-    elif isinstance(axes, Sequence) and not isinstance(axes, (bytes, bytearray)):
-        pairs = limited(axes, MAX_AXES, "The axes of a mesh", MeshError)
-    if pairs is not None:
-        if all(isinstance(p, (tuple, list)) and len(p) == 2 for p in pairs):
-            return [(name, size) for name, size in pairs]
+    if isinstance(axes, (tuple, list)):
+        if all(isinstance(p, (tuple, list)) and len(p) == 2 for p in axes):
+            return [(name, size) for name, size in axes]
     raise MeshError(
         f"Cannot read a mesh from {shown(axes)}. Give text such as 'data=4, model=2',"
         " a mapping of names to sizes, or a jax Mesh."

@@ -1,14 +1,17 @@
 """Checks of names, sizes and bytes, and the parser of what people type.
 
-Nothing is evaluated, and everything has a length at which it is refused. An error names
-the position and the text that could not be read.
+Python's own parser reads it; nothing is evaluated, and everything has a length at which
+it is refused. An error names the position and the text that could not be read.
 """
 
 from __future__ import annotations
 
+import ast
+import keyword
 import operator
 import re
-from collections.abc import Iterable, Sized
+import warnings
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +23,6 @@ from shardviz.core.format import bytes_text, shown
 
 MAX_NAME = 100
 MAX_PATH = 1_000  # letters of a path that patterns are matched with
-MAX_NESTING = 8  # brackets in brackets
 MAX_TEXT = 200_000
 
 
@@ -129,91 +131,61 @@ def limited(values: Any, most: int, what: str, error: type[ShardvizError]) -> li
     """
     if not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
         raise error(f"{what} must be a list or tuple; got {shown(values)}.")
-    # Asking for the length first avoids a copy of something huge.
-    count = 0
-    if isinstance(values, Sized):
-        count = len(values)
-    taken: list[Any] = []
-    if count <= most:
-        taken = list(values)
-        count = len(taken)
-    if count > most:
-        raise error(f"{what} can be at most {most:,}; got {count:,}.")
+    taken = list(values)
+    if len(taken) > most:
+        raise error(f"{what} can be at most {most:,}; got {len(taken):,}.")
     return taken
 
 
-def flat_numbers(
-    values: Any, most: int, what: str, error: type[ShardvizError]
-) -> np.ndarray:
-    """Whole numbers, nested as deep as may be, as one flat array of integers.
+QUOTED = r"""'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*\""""
+#: A name in quotes, or a word up to an arrow, a bracket or a separator.
+NAME = rf"""(?:{QUOTED}|(?:(?!->|=>)[^\s,()\[\]{{}}=:;'"→⇒#])+)"""
 
-    >>> flat_numbers([[0, 1], [2, 9]], 8, "The ids", ShardvizError).tolist()
-    [0, 1, 2, 9]
+
+class UnconstrainedSingleton:
+    """jax's `P.UNCONSTRAINED`, where it is typed; known by the name of the class."""
+
+
+UNCONSTRAINED = UnconstrainedSingleton()
+
+
+class Call(NamedTuple):
+    """What somebody typed as a call of PartitionSpec."""
+
+    args: tuple[Any, ...]
+    keywords: dict[str, Any]
+
+
+class Pairs(list):
+    """The pairs of a mapping, repeats and all."""
+
+
+def name_in(token: str) -> str:
+    """The name that a NAME is, without its quotes."""
+    if token[:1] in ("'", '"'):
+        return re.sub(r"\\(.)", r"\1", token[1:-1])
+    return token
+
+
+def typed_name(name: str) -> str:
+    """A name as people type it: in quotes where it would be read otherwise.
+
+    >>> typed_name("embed"), typed_name("two words"), typed_name("None")
+    ('embed', "'two words'", "'None'")
     """
-    # A range of a billion numbers would take gigabytes.
-    if isinstance(values, (list, tuple, range)) and len(values) > most:
-        raise error(f"{what} can be at most {most:,}; got more.")
-    try:
-        array = np.asarray(values)
-    except ValueError:  # rows of different lengths
-        array = np.array(None)
-    if array.dtype.kind not in "iu" and array.size:
-        raise error(f"{what} must be whole numbers; got {shown(values)}.")
-    return array.reshape(-1)
+    reserved = keyword.iskeyword(name) or name.lower() in ("none", "null", "_")
+    # Python normalizes letters beyond ASCII, and so would change the name.
+    if not name.isascii() or not name.isidentifier() or reserved or _is_free(name):
+        return quoted(name)
+    return name
 
 
-_TOKEN = re.compile(
-    r"""
-    (?P<blank>[ \t\r\n\u00a0]+|\#[^\n]*)
-  | (?P<string>'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")
-  | (?P<arrow>->|=>|→|⇒|:=)
-  | (?P<punct>[(),\[\]{}=:;])
-  | (?P<word>(?:(?!->|=>)[^\s,()\[\]{}=:;'"→⇒#])+)
-    """,
-    re.VERBOSE,
-)
-
-
-class Token(NamedTuple):
-    """One token of typed text: its kind, its value, and where it starts (0-based)."""
-
-    kind: str  # "string", "word", "arrow", "punct" or "end"
-    value: str
-    start: int
-
-
-def _tokens(text: str, error: type[ShardvizError]) -> list[Token]:
-    """The tokens of `text`, with one of kind "end" after them."""
-    if len(text) > MAX_TEXT:
-        raise error(
-            f"The text has {len(text):,} letters; at most {MAX_TEXT:,} are read."
-        )
-    tokens, at = [], 0
-    while at < len(text):
-        match = _TOKEN.match(text, at)
-        if match is None:
-            raise error(
-                f"Cannot read {shown(text[at : at + 20])} at position {at + 1};"
-                " is a quote missing?"
-            )
-        kind, value = str(match.lastgroup), match.group()
-        if kind == "string":
-            value = re.sub(r"\\(.)", r"\1", value[1:-1])
-        if kind != "blank":
-            tokens.append(Token(kind, value, at))
-        at = match.end()
-    tokens.append(Token("end", "", len(text)))
-    return tokens
-
-
-def is_word(text: str) -> bool:
-    """Whether `text` reads as one bare word, and so needs no quotes."""
-    match = _TOKEN.fullmatch(text)
-    return match is not None and match.lastgroup == "word"
+def _is_free(word: str) -> bool:
+    return word.upper() == "UNCONSTRAINED"
 
 
 def quoted(text: str) -> str:
-    """`text` in quotes, as a Cursor reads it back.
+    """`text` in quotes, as it is read back.
 
     >>> print(quoted("it's"))
     'it\\'s'
@@ -222,115 +194,100 @@ def quoted(text: str) -> str:
     return f"'{escaped}'"
 
 
-class Cursor:
-    """A position among the tokens of a text.
+def scan(
+    pattern: re.Pattern[str], text: str, error: type[ShardvizError], expected: str
+) -> Iterator[re.Match[str]]:
+    """The matches of a pattern one after the other, to the end of the text."""
+    at, end = 0, len(text.rstrip())
+    if end > MAX_TEXT:
+        raise error(f"The text has {end:,} letters; at most {MAX_TEXT:,} are read.")
+    while at < end:
+        match = pattern.match(text, at)
+        if match is None:
+            raise error(
+                f"Cannot read {shown(text)}: expected {expected} at position {at + 1},"
+                f" found {shown(text[at : at + 20])}."
+            )
+        yield match
+        at = match.end()
 
-    Python's own `ast` cannot read what people type here: axis names may be keywords
-    (`in`), hold a dash, or stand side by side without a comma.
+
+def typed_value(
+    text: str, error: type[ShardvizError], words: bool = True, within: str = "{}"
+) -> Any:
+    """What a person typed: text, None, numbers, tuples, mappings, PartitionSpecs.
 
     Args:
         text: what was typed.
         error: the class of its errors.
+        words: whether names without quotes are text, too. In the source of a program
+            they are variables, of which nobody here knows the value.
+        within: what the text stands in, as a template.
+
+    >>> typed_value("(x, None, 'y z')", ShardvizError)
+    ('x', None, 'y z')
     """
-
-    def __init__(self, text: str, error: type[ShardvizError]):
-        self.text, self.error = text, error
-        self._tokens = _tokens(text, error)
-        self._at = 0
-
-    @property
-    def here(self) -> Token:
-        """The next token."""
-        return self._tokens[self._at]
-
-    @property
-    def done(self) -> bool:
-        """Whether nothing is left."""
-        return self.here.kind == "end"
-
-    def peek(self) -> Token:
-        """The token after the next one."""
-        return self._tokens[min(self._at + 1, len(self._tokens) - 1)]
-
-    def take(self) -> Token:
-        """The next token, which is then passed."""
-        token = self.here
-        self._at = min(self._at + 1, len(self._tokens) - 1)
-        return token
-
-    def at(self, *values: str) -> bool:
-        """Whether the next token is unquoted and has one of these values."""
-        return self.here.kind not in ("string", "end") and self.here.value in values
-
-    def skip(self, *values: str) -> bool:
-        """Skips the next token if it is unquoted and has one of these values."""
-        if self.at(*values):
-            self.take()
-            return True
-        return False
-
-    def skip_opening(self) -> str | None:
-        """Skips a bracket that opens here; the bracket that must close it, or None."""
-        if not self.at("(", "["):
-            return None
-        return {"(": ")", "[": "]"}[self.take().value]
-
-    def expect(self, value: str) -> None:
-        """Skips a bracket that must close here, else raises."""
-        if not self.skip(value):
-            raise self.complain(f"expected a closing {value}")
-
-    def finish(self) -> None:
-        """Raises if something is left."""
-        if not self.done:
-            raise self.complain("expected nothing more")
-
-    def name(self, what: str) -> str:
-        """A quoted or bare name; raises where something else comes next."""
-        if self.here.kind in ("string", "word"):
-            return self.take().value
-        raise self.complain(f"expected {what}")
-
-    def complain(self, problem: str) -> ShardvizError:
-        """An error that names the position; for the caller to raise."""
-        found = "the end" if self.done else shown(self.here.value)
-        before = self.text[: self.here.start]
-        if self.done:
-            before = before.rstrip()
-        lines = self.text.split("\n")
-        # In a text of several lines the line says more than the position.
-        if len(lines) > 1:
-            number = before.count("\n")
-            return self.error(
-                f"Cannot read line {number + 1}, {shown(lines[number].strip())}:"
-                f" {problem}, found {found}."
-            )
-        return self.error(
-            f"Cannot read {shown(self.text)}: {problem} at position"
-            f" {self.here.start + 1}, found {found}."
+    if len(text) > MAX_TEXT:
+        raise error(
+            f"The text has {len(text):,} letters; at most {MAX_TEXT:,} are read."
         )
+    try:
+        tree = parsed(within.replace("{}", text.strip()), "eval")
+        return literal(tree.body, error, words)
+    except SyntaxError as wrong:
+        where = max(1, (wrong.offset or 1) - within.index("{}"))
+        raise error(
+            f"Cannot read {shown(text.strip())}: {wrong.msg} at position {where}."
+        ) from None
+    except (RecursionError, MemoryError, ValueError, TypeError):
+        # Thousands of brackets, and letters that are no text in UTF-8.
+        raise error(f"Cannot read {shown(text.strip())}: is it one value?") from None
 
 
-def names_or_none(cursor: Cursor, what: str, depth: int = 0) -> list:
-    """One entry: None, a name, or names in brackets, as a list that may nest.
+def parsed(text: str, mode: str) -> Any:
+    """The syntax tree of a text."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # on "\\d" in text that is not raw
+        return ast.parse(text.strip(), mode=mode)
 
-    `None` gives `[]`, `x` gives `["x"]`, `(x, (y, z))` gives `["x", ["y", "z"]]`.
-    """
-    if cursor.here.kind == "word" and cursor.here.value.lower() in ("none", "null"):
-        cursor.take()
-        return []
-    closing = cursor.skip_opening()
-    if closing is None:
-        return [cursor.name(what)]
-    if depth > MAX_NESTING:
-        raise cursor.complain("brackets nest too deeply")
-    entries: list = []
-    while not cursor.skip(closing):
-        bracketed = cursor.at("(", "[")
-        inner = names_or_none(cursor, what, depth + 1)
-        if inner and not bracketed:
-            inner = inner[0]
-        entries.append(inner)
-        if not cursor.skip(",") and not cursor.at(closing):
-            raise cursor.complain(f"expected a comma or {closing}")
-    return entries
+
+def literal(node: ast.expr, error: type[ShardvizError], words: bool) -> Any:
+    """The value of an expression that computes nothing."""
+    name = getattr(node, "attr", getattr(node, "id", ""))
+    if isinstance(node, ast.Constant):
+        return node.value
+    makers = {ast.List: list, ast.Tuple: tuple, ast.Set: frozenset}
+    if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+        return makers[type(node)](literal(one, error, words) for one in node.elts)
+    if isinstance(node, ast.Dict):
+        pairs = Pairs()
+        for key, value in zip(node.keys, node.values, strict=True):
+            if key is not None:
+                pair = literal(key, error, words), literal(value, error, words)
+                pairs.append(pair)
+        if len(pairs) == len(node.keys):  # else it holds others, `{**more}`
+            return pairs
+    if isinstance(node, (ast.Name, ast.Attribute)) and _is_free(name):
+        return UNCONSTRAINED
+    if isinstance(node, ast.Name) and words:
+        return None if name.lower() in ("none", "null") else name
+    if isinstance(node, ast.Call):
+        return _called(node, error, words)
+    raise error(
+        f"Line {getattr(node, 'lineno', 1)} computes {shown(ast.unparse(node))}; nothing is"
+        " evaluated. Write text, None, tuples and P(...) in its place."
+    )
+
+
+def _called(node: ast.Call, error: type[ShardvizError], words: bool) -> Any:
+    name = getattr(node.func, "id", "") or getattr(node.func, "attr", "")
+    if name in ("P", "PS", "PartitionSpec"):
+        args = [literal(one, error, words) for one in node.args]
+        keywords = {str(k.arg): literal(k.value, error, words) for k in node.keywords}
+        return Call(tuple(args), keywords)
+    if name in ("list", "tuple", "dict") and len(node.args) == 1 and not node.keywords:
+        return literal(node.args[0], error, words)
+    raise error(
+        f"Line {node.lineno} calls {shown(name)}; nothing is evaluated. Write text, None,"
+        " tuples and P(...) in its place."
+    )

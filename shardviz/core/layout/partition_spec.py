@@ -7,6 +7,7 @@ array does not split the rest.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -17,11 +18,11 @@ from shardviz.core.errors import MissingPackage, SpecError
 from shardviz.core.format import listed, shown, suggestion
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import (
-    Cursor,
+    Call,
     check_name,
     limited,
-    names_or_none,
     quoted,
+    typed_value,
 )
 
 MAX_RANK = 64
@@ -327,64 +328,21 @@ def _format_entry(axes: Sequence[str]) -> str:
     return f"({', '.join(map(quoted, axes))})"
 
 
-def _takes_unconstrained(cursor: Cursor) -> bool:
-    """Skips `P.UNCONSTRAINED` or `UNCONSTRAINED`, if it comes next."""
-    here = cursor.here
-    if here.kind != "word" or not here.value.upper().endswith("UNCONSTRAINED"):
-        return False
-    cursor.take()
-    return True
+_CALL = re.compile(r"\s*[\w.]*\b(?:P|PS|PartitionSpec)\s*\(")
 
 
 def _parse(text: str) -> Spec:
-    if not isinstance(text, str):
+    within = "{}"
+    if not _CALL.match(text):
+        # A comment may end the text, and the bracket must not be a part of it.
+        within = "P({}\n)"
+    value = typed_value(text, SpecError, within=within)
+    if not isinstance(value, Call) or value.keywords.keys() - {"unreduced", "reduced"}:
         raise SpecError(
             f"A spec is typed as text such as P('x', None); got {shown(text)}."
         )
-    cursor = Cursor(text, SpecError)
-    closing = _skip_opening(cursor)
-    entries: list[Any] = []
-    free: set[int] = set()
-    marks: dict[str, list[str]] = {}
-    while not cursor.done and not (closing and cursor.at(")")):
-        if cursor.at("unreduced", "reduced") and cursor.peek().value == "=":
-            mark = cursor.take().value
-            marks[mark] = _parse_mark(cursor)
-        elif _takes_unconstrained(cursor):
-            free.add(len(entries))
-            entries.append([])
-        else:
-            entries.append(names_or_none(cursor, "a mesh axis, None or a tuple"))
-        ends = cursor.done or (closing and cursor.at(")"))
-        if not cursor.skip(",") and not ends:
-            raise cursor.complain("expected a comma")
-    if closing:
-        cursor.expect(")")
-    cursor.finish()
-    return replace(Spec.of(*entries, **marks), unconstrained=frozenset(free))
-
-
-def _skip_opening(cursor: Cursor) -> bool:
-    """Skips `P(`, `PartitionSpec(`, `jax.P(` …; whether a bracket must close it."""
-    if cursor.here.kind == "word" and cursor.peek().value == "(":
-        if cursor.here.value.split(".")[-1] not in ("P", "PartitionSpec", "PS"):
-            raise cursor.complain("expected P( or a list of mesh axes")
-        cursor.take()
-        cursor.take()
-        return True
-    return False
-
-
-def _parse_mark(cursor: Cursor) -> list[str]:
-    cursor.skip("=")
-    if not cursor.skip("{"):
-        return [cursor.name("a mesh axis")]
-    axes = []
-    while not cursor.skip("}"):
-        axes.append(cursor.name("a mesh axis or }"))
-        if not cursor.skip(",") and not cursor.at("}"):
-            raise cursor.complain("expected a comma or }")
-    return axes
+    marks = {mark: axes or () for mark, axes in value.keywords.items()}
+    return Spec.of(*value.args, **marks)
 
 
 def rank_problem(spec: Spec, rank: int) -> WrongRank | None:

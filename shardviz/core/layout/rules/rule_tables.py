@@ -11,7 +11,6 @@ import ast
 import json
 import os
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from shardviz.core.layout.libraries import (
     library_of,
     mesh_of,
 )
-from shardviz.core.layout.parse import read_text_file
+from shardviz.core.layout.parse import Call, Pairs, literal, parsed, read_text_file
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.path_matching import compiled
 from shardviz.core.layout.rules.rules import Dialect, PathRules, Rules
@@ -39,10 +38,6 @@ _SOURCE = re.compile(
     r"|(?:class|def|from|import|@\w)\b)"
 )
 _YAML = re.compile(rf"^(?:{'|'.join(KEYS)})\s*:", re.MULTILINE)
-
-
-class Pairs(list):
-    """The pairs of a mapping in a file, repeats and all."""
 
 
 def read_rules(value: Any, dialect: Dialect | None = None) -> Rules | PathRules:
@@ -130,7 +125,7 @@ def _has_specs(value: Any) -> bool:
     for pair in pairs:
         if isinstance(pair, (tuple, list)) and len(pair) == 2:
             target = pair[1]
-            if isinstance(target, Spec) or is_partition_spec(target):
+            if isinstance(target, (Spec, Call)) or is_partition_spec(target):
                 return True
             if library_of(type(target)) == "keras":
                 return True
@@ -245,9 +240,7 @@ def _python(text: str) -> Any:
         RuleError: for what is no Python, is more than one table, or computes one.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # on "\d" in text that is not raw
-            tree = ast.parse(text.strip())
+        tree = parsed(text, "exec")
         # What they import is known by its name: P is PartitionSpec.
         imports = (ast.Import, ast.ImportFrom)
         rest = [node for node in tree.body if not isinstance(node, imports)]
@@ -256,7 +249,7 @@ def _python(text: str) -> Any:
         if len(rest) == 1:
             value = getattr(rest[0], "value", None)
             if isinstance(rest[0], (ast.Assign, ast.AnnAssign, ast.Expr)) and value:
-                return _literal(value)
+                return literal(value, RuleError, words=False)
     except SyntaxError as error:
         where = f" in line {error.lineno}" if error.lineno else ""
         raise RuleError(f"The text is no Python literal: {error.msg}{where}.") from None
@@ -269,30 +262,6 @@ def _python(text: str) -> Any:
     raise RuleError(
         f"The Python source holds more than one table, or none: see line {line}. Give"
         " the table itself, as in sv.rules(module.RULES), or its text alone."
-    )
-
-
-def _literal(node: ast.expr) -> Any:
-    """The value of a literal; a PartitionSpec is a call of one of its names."""
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.List):
-        return [_literal(e) for e in node.elts]
-    if isinstance(node, ast.Tuple):
-        return tuple(map(_literal, node.elts))
-    if isinstance(node, ast.Dict) and None not in node.keys:
-        pairs = zip(node.keys, node.values, strict=True)
-        return Pairs((_literal(key), _literal(value)) for key, value in pairs if key)
-    if isinstance(node, ast.Call):
-        name = getattr(node.func, "id", "") or getattr(node.func, "attr", "")
-        if _CALL.match(f"{name}("):
-            return Spec.parse(ast.unparse(node))
-        alone = len(node.args) == 1 and not node.keywords
-        if name in ("list", "tuple", "dict") and alone:
-            return _literal(node.args[0])
-    raise RuleError(
-        f"Line {node.lineno} computes {shown(ast.unparse(node))}; nothing is evaluated."
-        " Write text, None, tuples and P(...) in its place."
     )
 
 

@@ -7,6 +7,7 @@ specs.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -15,15 +16,19 @@ from typing import Any
 from shardviz.core.display import Displayed
 from shardviz.core.errors import RuleError, SpecError
 from shardviz.core.format import listed, nearest, plural, shown
-from shardviz.core.layout.array_spec import format_names
 from shardviz.core.layout.libraries import is_partition_spec, named_sharding, spec_of
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import (
-    Cursor,
+    NAME,
+    QUOTED,
+    Call,
     check_name,
     limited,
-    names_or_none,
+    name_in,
     quoted,
+    scan,
+    typed_name,
+    typed_value,
 )
 from shardviz.core.layout.partition_spec import MAX_RANK, Spec, is_unconstrained
 
@@ -192,11 +197,7 @@ class Rules(Displayed, tuple[Rule, ...]):
         batch → data
         embed → None
         """
-        if not isinstance(text, str):
-            raise RuleError(
-                f"Rules are typed as text such as batch -> data; got {shown(text)}."
-            )
-        return Rules(tuple(_parse(Cursor(text, RuleError))))
+        return Rules(tuple(_parse(text)))
 
     @cached_property
     def logical_names(self) -> tuple[str, ...]:
@@ -226,8 +227,8 @@ class Rules(Displayed, tuple[Rule, ...]):
         for rule in self.entries:
             target = rule.target
             if rule.axes:
-                target = _in_brackets([_typed(axis) for axis in rule.axes])
-            lines.append(f"{format_names((rule.logical,))} -> {target}")
+                target = _in_brackets(map(typed_name, rule.axes))
+            lines.append(f"{typed_name(rule.logical)} -> {target}")
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -379,6 +380,8 @@ def _spec(value: Any) -> Spec:
         return Spec.parse(value)
     if value is None:
         return Spec()
+    if isinstance(value, Call):
+        return Spec.of(*value.args, **value.keywords)
     if is_partition_spec(value):
         return spec_of(value)
     # A sharding may be a named tuple, which is no tuple of axes.
@@ -426,56 +429,41 @@ def _in_brackets(names: Iterable[str]) -> str:
     return f"({', '.join(words)})"
 
 
-def _typed(axis: str) -> str:
-    # Without quotes these words would be parsed as no axis.
-    if axis.lower() in ("none", "null") or _is_free(axis):
-        return quoted(axis)
-    return format_names((axis,))
+# A comment, what is in quotes, and what ends a rule.
+_PART = re.compile(rf"({QUOTED})|#[^\n]*|[;\n]|[^;\n'\"#]+|.")
+_LINE = re.compile(rf"\s*-?\s*({NAME})\s*(?:->|=>|→|⇒|:=|[:=])(.*)", re.DOTALL)
 
 
-def _is_free(word: str) -> bool:
-    return word.upper().endswith("UNCONSTRAINED")
+def _parse(text: str) -> Iterator[Rule]:
+    # A table that is pasted from Python or YAML: pairs, with or without a dash.
+    pasted = re.sub(r"^\s*-\s*(?=[\[(])", "", text, flags=re.MULTILINE)
+    if pasted.lstrip()[:1] in ("(", "["):
+        if pasted != text:
+            pasted = pasted.replace("\n", ",\n")
+        value = typed_value(pasted, RuleError, within="[{}\n]")
+        if len(value) == 1 and not is_pair(value[0]):
+            value = value[0]
+        yield from Rules.of(list(value))
+        return
+    lines = limited(_lines(text), MAX_RULES, "The rules of a table", RuleError)
+    for index, line in enumerate(lines):
+        match = _LINE.fullmatch(line)
+        if match is None or not match[2].strip():
+            raise RuleError(
+                f"Cannot read rule {index + 1}, {shown(line.strip())}: write a logical"
+                " axis name, -> and a mesh axis, None or a tuple of axes."
+            )
+        value = typed_value(match[2].strip().removesuffix(","), RuleError)
+        yield _rule(index, (name_in(match[1]), value))
 
 
-def _parse(cursor: Cursor) -> Iterator[Rule]:
-    closing = None
-    # The bracket around a pasted table, ((…), (…)).
-    bracketed = cursor.peek().kind == "punct" and cursor.peek().value in "(["
-    if cursor.at("(", "[") and bracketed:
-        closing = cursor.skip_opening()
-    index = 0
-    while not cursor.done and not (closing and cursor.at(closing)):
-        if index >= MAX_RULES:
-            raise RuleError(f"A table has at most {MAX_RULES:,} rules.")
-        yield _parse_rule(cursor, index)
-        index += 1
-    if closing:
-        cursor.expect(closing)
-    cursor.finish()
-
-
-def _parse_rule(cursor: Cursor, index: int) -> Rule:
-    if cursor.at("-") and cursor.peek().value in ("(", "["):
-        cursor.take()  # the dash of a list in YAML
-    closing = cursor.skip_opening()
-    logical = cursor.name("a logical axis name")
-    arrow = cursor.here.start
-    if not cursor.skip("->", "=>", "→", "⇒", ":=", ":", "=", ","):
-        raise cursor.complain("expected -> and a mesh axis")
-    # Otherwise the name of the next line would be taken for the axis.
-    if not closing and "\n" in cursor.text[arrow : cursor.here.start]:
-        line = cursor.text.count("\n", 0, arrow) + 1
-        raise RuleError(
-            f"Cannot read line {line}: the rule for {shown(logical)} has no right side."
-            " Write a mesh axis, None or a tuple after it."
-        )
-    free = cursor.here.kind == "word" and _is_free(cursor.here.value)
-    target = names_or_none(cursor, "a mesh axis, None or a tuple")
-    if closing:
-        cursor.skip(",")
-        cursor.expect(closing)
-    cursor.skip(",", ";")
-    rule = _rule(index, (logical, target))
-    if free:  # as text it would be the name of an axis
-        return Rule(rule.logical, (), free=True)
-    return rule
+def _lines(text: str) -> Iterator[str]:
+    """The rules of a text, without comments; a `;` in quotes ends none."""
+    line = ""
+    for part in scan(_PART, f"{text}\n;", RuleError, "a rule"):
+        if part[0] in (";", "\n"):
+            if line.strip():
+                yield line
+            line = ""
+        elif part[0][0] != "#":
+            line += part[0]
