@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shardviz.core.program.program import Program
-from shardviz.core.wording.effects import effect_rows, unknown_rules
+from shardviz.core.wording.effects import effect_rows
 from shardviz.widgets.background import LatestWins, Stop, failure
 
 
@@ -56,5 +56,4 @@ def effects_view(program: Program) -> dict[str, Any]:
         "runs": runs,
         "sentence": sentence,
         "rows": effect_rows(found),
-        "note": unknown_rules(found),
     }

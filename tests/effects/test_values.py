@@ -11,7 +11,6 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 import shardviz as sv
-from shardviz.core.backend import jax_compat
 from shardviz.core.backend.tracing import effect_rules
 from shardviz.core.errors import ProgramError
 from shardviz.core.program.effects import DeviceCount, Effects, EffectUse, RunsOn
@@ -79,17 +78,6 @@ def test_nothing_is_called(place, eight_devices):
     assert called == []
 
 
-@pytest.mark.parametrize("kind", ["print", "io", "io, ordered", "print, ordered"])
-def test_where_an_effect_is_allowed_is_what_jax_lists(kind, eight_devices):
-    [use] = sv.effects(KINDS[kind], STRUCT).uses
-    [effect] = jax.jit(lambda x: KINDS[kind](x)).trace(STRUCT).jaxpr.effects
-    listed = set()
-    for construct, name in jax_compat.CONSTRUCTS.items():
-        if getattr(jax_sets, name).contains(effect):
-            listed.add(construct)
-    assert set(use.allowed) == listed
-
-
 def test_a_function_that_names_its_own_mesh_runs_on_that_many(eight_devices):
     mesh = jax.sharding.Mesh(np.array(eight_devices), ("d",))
     spec = jax.sharding.PartitionSpec("d")
@@ -122,7 +110,7 @@ def test_wrong_inputs_are_refused(call):
 def test_a_jax_without_its_lists(monkeypatch, eight_devices):
     monkeypatch.setattr(effect_rules, "effect_sets", lambda: None)
     [use] = sv.effects(KINDS["print, ordered"], STRUCT).uses
-    assert (use.ordered, use.shardable, use.allowed) == (True, False, None)
+    assert (use.ordered, use.shardable) == (True, False)
 
 
 # An effect of a class that jax does not know, allowed only where a test allows it.
@@ -144,24 +132,21 @@ def strange(allowed, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("place", "allowed", "stage", "cause"),
+    ("place", "allowed", "stage"),
     [
-        ("top", (), "lower", "not lowered"),
-        ("top", ("lowering",), "", ""),
-        ("scan", ("lowering",), "trace", "not allowed there"),
-        ("scan", ("control flow",), "lower", "not lowered"),
-        ("scan", ("control flow", "lowering"), "", ""),
+        ("top", (), "lower"),
+        ("top", ("lowering",), ""),
+        ("scan", ("lowering",), "trace"),
+        ("scan", ("control flow",), "lower"),
+        ("scan", ("control flow", "lowering"), ""),
     ],
 )
-def test_what_jax_does_not_list_is_refused(
-    place, allowed, stage, cause, monkeypatch, eight_devices
-):
+def test_what_jax_does_not_list_is_refused(place, allowed, stage, monkeypatch, eight_devices):
     found = sv.effects(on(1, PLACES[place](strange(allowed, monkeypatch))))
     if stage:
-        assert (found.refused.stage, found.refused.cause) == (stage, cause)
-        return
-    assert found.names == ("StrangeEffect",)
-    assert set(found.uses[0].allowed) == set(allowed)
+        assert found.refused.stage == stage
+    else:
+        assert found.names == ("StrangeEffect",)
 
 
 SINGLE = EffectUse("debug callback, ordered", "OrderedDebugEffect", True, False)

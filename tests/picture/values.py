@@ -86,9 +86,9 @@ PROGRAM = Program(_both, (X, W, BAD), MESH, RULES, name="block")
 
 X0, X1 = ShardedAxis(0), ShardedAxis(1)
 
-PRINTS = EffectUse("debug callback, ordered", "OrderedDebugEffect", True, False, ("lowering",),
+PRINTS = EffectUse("debug callback, ordered", "OrderedDebugEffect", True, False,
                    ("top level", "scan"), 2)  # fmt: skip
-CALLS = EffectUse("io callback", "IOEffect", False, True, None, ("scan",), 1)
+CALLS = EffectUse("io callback", "IOEffect", False, True, ("scan",), 1)
 PLAN = layers(3)
 EDITED = layers(4, names=("model", "data"))
 MADE = (

@@ -169,12 +169,3 @@ def test_a_program_of_the_gallery_leaves_no_trace(name):
         fns[2].lower(*values)
     assert with_us.counts() == alone.counts()
     assert alone.counts()["lower"] == 1
-
-
-def test_effects_of_a_function_take_what_it_takes():
-    def log(x, text, *, n):
-        jax.debug.print(text, x=x * n)
-
-    found = sv.effects(log, x(), "{x}", n=2)
-    assert (found.program, len(found.uses)) == ("log", 1)
-    assert found == sv.effects(log, x(), text="{x}", n=2)

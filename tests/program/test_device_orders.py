@@ -25,7 +25,7 @@ def test_a_transposed_order_is_named_with_its_grid_and_line(eight_devices):
     assert error is not None
     assert error.stage == "trace"
     assert "sharding_constraint (test_device_orders.py:" in error.message
-    assert "0, 4, 1, 5, 2, 6, 3, 7" in error.message
+    assert "0, 4, 1, 5, 2, 6, 3 and 7" in error.message
 
 
 def test_jax_refuses_it_too(eight_devices):

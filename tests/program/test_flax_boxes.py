@@ -13,7 +13,6 @@ import shardviz as sv
 from shardviz.core.backend.run.targets import choose, device_mesh
 from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.backend.tracing.build_program import build_program
-from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.rules import Dialect, Rules
@@ -100,14 +99,6 @@ def test_outputs_in_boxes_are_named_without_a_step_for_the_box():
     assert isinstance(report.outputs["params"]["kernel"], nn.Partitioned)
 
 
-def test_prefixes_reach_over_boxes():
-    dense, tree = variables(nn.with_logical_partitioning, ("embed", "mlp"))
-    program = made(
-        dense, tree, in_specs=({"params": {"bias": P("model"), "kernel": P("data")}}, None)
-    )
-    assert found(program)["variables.params.kernel"] == (("embed", "mlp"), "P('data')")
-
-
 def test_logical_names_without_rules_are_said():
     dense, tree = variables(nn.with_logical_partitioning, ("embed", "mlp"))
     expected = notes(("no rules", "variables.params.kernel", "embed mlp"))
@@ -115,21 +106,6 @@ def test_logical_names_without_rules_are_said():
     assert expected[0] in plan_program(made(dense, tree)).notes
     assert made(dense, tree, RULES).notes == ()
     assert made(*variables(nn.with_partitioning, (None, "model"))).notes == ()
-
-
-def test_what_eval_shape_says_under_a_mesh_does_not_hide_the_names():
-    with jax.set_mesh(device_mesh(MESH, choose("cpu", 8))):
-        dense, tree = variables(nn.with_logical_partitioning, ("embed", "mlp"))
-    kernel = next(r for r in made(dense, tree, RULES).requests if r.array.name.endswith("kernel"))
-    assert kernel.spec == Spec.of(None, "model")
-
-
-def test_names_that_do_not_fit_are_refused_with_the_array():
-    dense, tree = variables(nn.with_logical_partitioning, ("embed", "mlp"))
-    kernel = tree["params"]["kernel"]
-    tree["params"]["kernel"] = kernel.replace(names=("a", "b", "c"))
-    with pytest.raises(ProgramError, match=r"^variables.params.kernel: .*3 logical names"):
-        made(dense, tree, RULES)
 
 
 class Net(nnx.Module):
@@ -192,21 +168,3 @@ def test_a_function_says_how_arrays_without_names_are_split():
     rows = {row.path: row.spec for row in sv.audit(tree, RULES, MESH, names=of_paths).rows}
     assert str(specs["kernel"]) == "P(None, 'model')"
     assert [specs[name] for name in ("kernel", "bias")] == [rows["kernel"], rows["bias"]]
-
-
-@pytest.mark.parametrize(
-    ("names", "words"),
-    [
-        (("embed",), r"names= is a function of a path and an array, such as .* got \('embed',\)"),
-        (lambda path, leaf: "a b c", "^x: .* has 2 dimensions and 3 logical names"),
-    ],
-)  # fmt: skip
-def test_wrong_names(names, words):
-    step = jax.ShapeDtypeStruct((8, 8), "float32")
-    with pytest.raises(ProgramError, match=words):
-        sv.plan(sv.program(jnp.tanh, step, mesh=MESH, rules=RULES, names=names))
-
-
-def test_a_function_with_a_parameter_called_names_keeps_it():
-    program = sv.program(lambda x, names: x * names, X, names=jnp.ones(()), mesh=MESH)
-    assert [a.name for a in program.arrays] == ["x", "names"]

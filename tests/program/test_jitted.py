@@ -17,8 +17,7 @@ from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.backend.tracing.build_program import build_program
 from shardviz.core.backend.tracing.calls import unjitted
 from shardviz.core.errors import ProgramError
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.rules.rules import Dialect, Rules
+from shardviz.core.layout.rules.rules import Dialect
 from shardviz.core.program.cache import ExecutableCache
 from tests.program.helpers import MESH, array, notes
 
@@ -78,18 +77,6 @@ def test_what_was_given_to_the_program_wins_and_the_difference_is_said():
     assert program.notes == notes(("jit differs", differing))
     assert plan_program(program).notes[:1] == program.notes
     assert compile_program(program, cache=ExecutableCache()).notes[:1] == program.notes
-
-
-def test_rules_win_over_jit_too():
-    w = array("w", (64, 32)).replace(logical=("in", "out"))
-    program = made(STEP, w, X, rules=Rules.parse("in -> a"))
-    assert str(program.requests[0].spec) == "P('a', None)"
-    assert program.notes == notes(("jit differs", "sharding of w"))
-
-
-def test_another_mesh_is_said():
-    program = made(STEP, W, X, mesh=make_mesh(b=4, a=2))
-    assert program.notes == notes(("jit differs", "mesh"))
 
 
 TREES = {

@@ -41,7 +41,6 @@ STILL = {
     "core/backend/shardy/build_plan.py": 2,
     "core/backend/shardy/lowering.py": 3,
     "core/backend/shardy/pipeline.py": 4,
-    "core/backend/tracing/named_meshes.py": 1,
     "core/format.py": 4,
     "core/layout/array_spec.py": 4,
     "core/layout/layout.py": 2,

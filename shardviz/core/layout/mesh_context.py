@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from shardviz.core.display import Displayed, Fact, explanation
+from shardviz.core.display import Displayed, explanation
 from shardviz.core.errors import MeshError
 from shardviz.core.format import listed, shown
 from shardviz.core.layout.mesh import MeshSpec
@@ -32,22 +32,6 @@ APIS = {
 
 
 @dataclass(frozen=True)
-class Unreadable(Fact):
-    """What this JAX does not tell about the context.
-
-    Attributes:
-        code: `"entered meshes"`: those of `with mesh:`.
-        version: that of jax.
-
-    >>> Unreadable("entered meshes", "0.10").version
-    '0.10'
-    """
-
-    code: str
-    version: str
-
-
-@dataclass(frozen=True)
 class MeshContext(Displayed):
     """Which mesh is in force; made by `shardviz.mesh_context`.
 
@@ -58,7 +42,7 @@ class MeshContext(Displayed):
             unless `use_abstract_mesh` or a `shard_map` around the call has put another
             there.
         traced: whether the call is in a function that is being traced.
-        notes: what could not be found out on this JAX.
+        readable: whether this JAX says which meshes `with mesh:` has entered.
         rules: the rules of flax's `nn.logical_axis_rules`, as they were written.
 
     >>> from shardviz.core.layout.mesh import make_mesh
@@ -73,7 +57,7 @@ class MeshContext(Displayed):
     current: MeshSpec | None = None
     abstract: MeshSpec | None = None
     traced: bool = False
-    notes: tuple[Unreadable, ...] = ()
+    readable: bool = True
     rules: Any = ()
 
     @property
@@ -121,27 +105,18 @@ class MeshContext(Displayed):
             raise MeshError(
                 f"No API is called {shown(api)} here. Known: {listed(APIS)}."
             )
-        slot = self.slot(api)
-        if slot is None:
-            return None
-        return self._slots[slot]
-
-    def slot(self, api: str) -> str | None:
-        """In which slot one API finds its mesh: `"abstract"`, `"current"`, …"""
-        return next((s for s in APIS[api] if self._slots[s] is not None), None)
-
-    @property
-    def _slots(self) -> dict[str, MeshSpec | None]:
         # Some APIs look at an abstract mesh only where it has an Explicit axis.
         explicit = None
         if self.abstract is not None and "Explicit" in self.abstract.axis_types:
             explicit = self.abstract
-        return {
+        slots = {
             "current": self.current,
             "abstract": self.abstract,
             "explicit": explicit,
             "legacy": self.entered,
         }
+        found = [slots[slot] for slot in APIS[api] if slots[slot] is not None]
+        return found[0] if found else None
 
     def table(self) -> dict[str, MeshSpec | None]:
         """Every API to the mesh that it finds here."""

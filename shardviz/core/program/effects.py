@@ -19,8 +19,6 @@ class EffectUse:
             jax may drop, repeat or move it.
         ordered: whether it keeps the order of the program.
         shardable: whether a program with it may run on several devices.
-        allowed: where jax allows it: of `control flow`, `remat`, `custom derivatives`
-            and `lowering`; None where jax does not say, and for what is no effect.
         nesting: the loops and calls around its operations: `"top level"`, `"shard_map >
             cond"`.
         calls: how many operations of the program have it.
@@ -33,7 +31,6 @@ class EffectUse:
     kind: str
     ordered: bool = False
     shardable: bool = True
-    allowed: tuple[str, ...] | None = None
     nesting: tuple[str, ...] = ()
     calls: int = 0
 
@@ -45,9 +42,8 @@ class Refusal(Fact):
     Attributes:
         stage: `"program"`, `"trace"` or `"lower"`.
         said: what jax said, or what is wrong with the program.
-        cause: `"not allowed there"`, `"not differentiable"`, `"ordered under vmap"`,
-            `"branch under vmap"`, `"part of the mesh"`, `"not lowered"`, `"ref
-            inside"`; `""` where none of these is known.
+        cause: `"not differentiable"`, `"ordered under vmap"`, `"branch under vmap"`;
+            `""` for any other, where jax's own words have to do.
 
     >>> print(Refusal("trace", "ValueError: IO callbacks do not support JVP."))
     refused at tracing, because ValueError: IO callbacks do not support JVP.

@@ -16,10 +16,6 @@ from shardviz.core.program.effects import (
 _STAGES = {"program": "before tracing", "trace": "at tracing", "lower": "at lowering"}
 # What a cause of a refusal means, and what to do.
 _CAUSES = {
-    "not allowed there": (
-        "jax keeps a list of the effects that it allows there, and this one is not on"
-        " it."
-    ),
     "not differentiable": (
         "jax cannot differentiate what happens on the host. Give the function its"
         " derivative with jax.custom_jvp, or put jax.lax.stop_gradient around what the"
@@ -34,23 +30,7 @@ _CAUSES = {
         " would be called for elements that do not need it. Use jax.lax.map in place of"
         " vmap."
     ),
-    "part of the mesh": (
-        "Give shard_map all axes of the mesh, or call the host outside of it."
-    ),
-    "not lowered": (
-        "jax keeps a list of the effects that it knows how to lower, and this one is not"
-        " on it."
-    ),
-    "ref inside": (
-        "jax turns reads and writes of a ref into plain values before it lowers, and"
-        " knows no way to do so inside this operation. Make the ref inside a function"
-        " that is not wrapped so."
-    ),
 }
-_RULES_UNKNOWN = (
-    "This jax keeps its lists of effects elsewhere, so what is ordered is known by name"
-    " only, and where an effect is allowed is not known before tracing."
-)
 
 
 def refusal(fact: Refusal) -> str:
@@ -125,21 +105,6 @@ def effect_note(use: EffectUse) -> str:
     )
 
 
-def _where(use: EffectUse) -> str:
-    """Where jax allows an effect."""
-    if not use.kind:
-        return "everywhere"
-    if use.allowed is None:
-        return "not known"
-    return ", ".join(use.allowed) or "nowhere"
-
-
-def unknown_rules(effects: Effects) -> str:
-    """What could not be found out of a program's effects; `""` for nothing."""
-    unknown = any(use.allowed is None for use in effects.uses)
-    return _RULES_UNKNOWN if unknown else ""
-
-
 def effects_explained(effects: Effects) -> str:
     """Everything on the effects of a program, a line each."""
     count = plural(len(effects.uses), "effect")
@@ -152,14 +117,12 @@ def effects_explained(effects: Effects) -> str:
         order = "ordered" if use.ordered else "unordered"
         nesting = clause(" ({})", "; ".join(use.nesting))
         lines.append(f"{use.name}{kind}: {order}; {calls}{nesting}")
-        lines += [f"  allowed in: {_where(use)}", f"  {effect_note(use)}"]
+        lines.append(f"  {effect_note(use)}")
     if effects.tokens:
         tokens = plural(effects.tokens, "token")
         lines.append(f"To keep the order it takes {tokens}, and returns as many.")
     if effects.mesh_size is not None and not effects.refused:
         lines.append(str(effects.on(effects.mesh_size)))
-    if unknown := unknown_rules(effects):
-        lines.append(unknown)
     return "\n".join(lines)
 
 
@@ -171,7 +134,6 @@ def effect_rows(effects: Effects) -> list[dict[str, Any]]:
             "name": use.name,
             "ordered": use.ordered,
             "shardable": use.shardable,
-            "where": _where(use),
             "nesting": list(use.nesting),
             "note": effect_note(use),
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardviz.core.format import joined, listed, plural
 from shardviz.core.layout.layout import Misfit
-from shardviz.core.layout.mesh_context import MeshContext, Unreadable
+from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.layout.partition_spec import WrongRank
 
 
@@ -39,14 +39,6 @@ def wrong_rank(fact: WrongRank) -> str:
     )
 
 
-def unreadable(fact: Unreadable) -> str:
-    """What this JAX does not tell about the mesh context."""
-    return (
-        f"jax {fact.version} does not say which meshes `with mesh:` has entered, so"
-        " none is shown."
-    )
-
-
 def mesh_context(value: MeshContext) -> str:
     """Which mesh is in force and which API sees it, one sentence per line."""
     lines = [_in_force(value)]
@@ -73,7 +65,12 @@ def mesh_context(value: MeshContext) -> str:
     if value.rules:
         count = plural(len(value.rules), "rule")
         lines.append(f"nn.logical_axis_rules has {count} in force.")
-    return "\n".join([*lines, *map(unreadable, value.notes)])
+    if not value.readable:
+        lines.append(
+            "This jax does not say which meshes `with mesh:` has entered, so none is"
+            " shown."
+        )
+    return "\n".join(lines)
 
 
 def _in_force(value: MeshContext) -> str:
@@ -97,7 +94,6 @@ def _in_force(value: MeshContext) -> str:
 SENTENCES = {
     Misfit: misfit,
     WrongRank: wrong_rank,
-    Unreadable: unreadable,
 }
 
 EXPLANATIONS = {MeshContext: mesh_context}

@@ -60,13 +60,6 @@ _TEMPLATES: Mapping[str, str] = {
         " what they need of them. jax.config.update('jax_threefry_partitionable', True) lets"
         " each device make its own; the numbers are others then."
     ),
-    "set_mesh unreadable": (
-        "jax {0} does not give the mesh of jax.set_mesh inside a traced function; only its"
-        " AbstractMesh is known."
-    ),
-    "with mesh unreadable": (
-        "jax {0} does not say which meshes `with mesh:` has entered, so none is shown."
-    ),
     "cannot be watched": (
         "Calls cannot be watched: a profiler or a debugger uses what Python has for that."
         " End it."

@@ -429,14 +429,12 @@ export interface EffectsFound {
   runs: boolean;
   sentence: string;
   rows: EffectRow[];
-  note: string;
 }
 
 export interface EffectRow {
   name: string;
   ordered: boolean;
   shardable: boolean;
-  where: string;
   nesting: string[];
   note: string;
 }

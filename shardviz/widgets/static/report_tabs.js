@@ -141,19 +141,18 @@ function effectsTab(effects) {
     return [mutedNote(how)];
   }
   if (effects.problem !== undefined) return [failureNote("", effects.problem, "")];
-  const { runs, sentence, rows, note } = effects;
+  const { runs, sentence, rows } = effects;
   const sign = h("b", { class: runs ? "sv-good" : "sv-bad", text: runs ? "✓ " : "✗ " });
   /** @type {Node[]} */
   const parts = [h("p", null, sign, sentence)];
   if (rows.length) {
-    const titles = ["effect", "ordered", "on many devices", "allowed in", "used in", ""];
+    const titles = ["effect", "ordered", "on many devices", "used in", ""];
     const yes = (/** @type {boolean} */ value) => (value ? "yes" : "no");
     const cells = rows.map((e) =>
-      tableRow([e.name, yes(e.ordered), yes(e.shardable), e.where, e.nesting.join(", "), e.note]),
+      tableRow([e.name, yes(e.ordered), yes(e.shardable), e.nesting.join(", "), e.note]),
     );
     parts.push(table(titles, cells));
   } else parts.push(mutedNote("It has no effects: it only computes."));
-  if (note) parts.push(mutedNote(note));
   return parts;
 }
 

@@ -20,6 +20,7 @@ from shardviz.core.backend.jax_compat import (
     trace_setting_names,
     trace_settings,
 )
+from shardviz.core.backend.tracing.named_meshes import mesh_sizes
 from shardviz.core.format import shown
 from shardviz.core.program.cached import Difference
 
@@ -259,22 +260,10 @@ def _setting_text(name: str, value: Any) -> str:
             return "none"
         return str([device.id for device in value.devices.flat])
     if isinstance(value, tuple):  # the meshes that were entered, outermost first
-        return ", ".join(map(mesh_text, value)) or "none"
+        return ", ".join(map(mesh_sizes, value)) or "none"
     if hasattr(value, "axis_names"):
-        return mesh_text(value)
+        return mesh_sizes(value) or "none"
     return str(value).lower()
-
-
-def mesh_text(mesh: Any) -> str:
-    """The axes of a jax mesh and their sizes.
-
-    >>> mesh_text(jax.sharding.AbstractMesh((4, 2), ("data", "model")))
-    'data=4, model=2'
-    """
-    if not getattr(mesh, "axis_names", ()):
-        return "none"
-    sizes = zip(mesh.axis_names, mesh.axis_sizes, strict=True)
-    return ", ".join(f"{name}={size}" for name, size in sizes)
 
 
 def sharding_text(sharding: Any) -> str:
@@ -290,7 +279,7 @@ def sharding_text(sharding: Any) -> str:
     where = "" if memory in (None, "device") else f" in {memory}"
     if isinstance(sharding, NamedSharding):
         spec = str(sharding.spec).removeprefix("PartitionSpec").removeprefix("P")
-        return f"P{spec} over {mesh_text(sharding.mesh)}{where}"
+        return f"P{spec} over {mesh_sizes(sharding.mesh)}{where}"
     if isinstance(sharding, SingleDeviceSharding):
         (device,) = sharding.device_set
         return f"on {device}{where}"

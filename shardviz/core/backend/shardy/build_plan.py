@@ -34,7 +34,6 @@ from shardviz.core.backend.tracing.jaxprs import (
     random_note,
 )
 from shardviz.core.backend.tracing.named_meshes import (
-    differing_axes,
     mesh_sizes,
     naming_operation,
 )
@@ -273,7 +272,7 @@ def other_meshes(jaxpr: Any, mesh: MeshSpec) -> list[MeshNote]:
             start = f"{operation} is over a mesh of its own"
             raise ProgramError(
                 f"{start}, {mesh_sizes(named)}, and the program's mesh is {mesh}."
-                f" {differing_axes(mesh, named)} The axes of one are not products or"
+                " The axes of one are not products or"
                 " parts of those of the other: give both the same mesh, or use"
                 " sv.compile, which shows what XLA makes of two."
             )

@@ -97,7 +97,7 @@ def unjitted(fn: Callable[..., Any]) -> Jitted:
         if pmapped is None:  # private to jax, and it may change
             return Jitted(fn, compiles=True, unreadable="jax.pmap")
         settings = JitSettings(
-            out_shardings=pmapped.out_shardings(),
+            out_shardings=pmapped.specs(pmapped.out_axes),
             donate=pmapped.donate,
             static=pmapped.static,
         )

@@ -1,7 +1,7 @@
 """The effects of a jaxpr by name, and what jax allows of each.
 
 jax keeps its classes of effects private, so they are known by name; it says in sets of
-classes where it allows an effect and whether it keeps its order.
+classes which keep their order, and which of these may run on several devices.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from shardviz.core.backend.jax_compat import CONSTRUCTS, effect_class, effect_sets
+from shardviz.core.backend.jax_compat import effect_class, effect_sets
 from shardviz.core.program.effects import RunsOn
 
 _NAMES = {
@@ -25,13 +25,9 @@ _NAMES = {
 }
 # What jax says when it refuses an effect, and the cause as `Refusal.cause` names it.
 _CAUSES = (
-    (r"Effects not supported in", "not allowed there"),
     (r"side effects: |do not support (?:JVP|transpose)", "not differentiable"),
     (r"`vmap` ordered|not supported in vmap\.", "ordered under vmap"),
     (r"vmap-of-cond|batched predicate", "branch under vmap"),
-    (r"no partial automatic sharding", "part of the mesh"),
-    (r"Cannot lower jaxpr with effects", "not lowered"),
-    (r"state discharge rule", "ref inside"),
 )
 _CALLBACK = re.compile(r"custom_call @\"?\w*callback|stablehlo\.(?:send|recv)\b")
 
@@ -81,18 +77,6 @@ def is_shardable(effect: Any) -> bool:
         return True
     sets = effect_sets()
     return sets is not None and sets.shardable_ordered_effects.contains(effect)
-
-
-def allowed_constructs(effect: Any) -> tuple[str, ...] | None:
-    """Where jax allows this effect, of `CONSTRUCTS`; None where it does not say."""
-    sets = effect_sets()
-    if sets is None:
-        return None
-    allowed = []
-    for construct, name in CONSTRUCTS.items():
-        if getattr(sets, name).contains(effect):
-            allowed.append(construct)
-    return tuple(allowed)
 
 
 def refusal_on(effects: Iterable[Any], devices: int) -> str | None:

@@ -20,7 +20,6 @@ from shardviz.core.backend.tracing.arguments import program_arrays
 from shardviz.core.backend.tracing.build_program import build_program
 from shardviz.core.backend.tracing.calls import BoundCall, read_call
 from shardviz.core.backend.tracing.effect_rules import (
-    allowed_constructs,
     effect_name,
     is_ordered_effect,
     is_shardable,
@@ -166,7 +165,6 @@ def _read(known: Effects, jaxpr: Any) -> Effects:
             kind,
             is_ordered_effect(effect),
             is_shardable(effect),
-            allowed_constructs(effect),
             tuple(dict.fromkeys(nesting)),
             len(nesting),
         )

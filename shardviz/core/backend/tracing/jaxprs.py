@@ -24,9 +24,8 @@ from shardviz.core.backend.jax_compat import (
 from shardviz.core.program.notes import Note
 from shardviz.core.xla.module import is_user_file, line_in_words
 
-TOP_LEVEL = "top level"
 # They only wrap a function: an operation inside is no deeper for them.
-TRANSPARENT_CALLS = ("jit", "pjit", "closed_call")
+_TRANSPARENT_CALLS = ("jit", "pjit", "closed_call")
 _NO_MESHES = (type(None), str, int, tuple, list, dict)  # most parameters
 
 
@@ -55,7 +54,7 @@ class JaxprOperation:
     @property
     def nesting(self) -> str:
         """The loops and calls around it: `"top level"` or `"shard_map > scan"`."""
-        return " > ".join(self.around) or TOP_LEVEL
+        return " > ".join(self.around) or "top level"
 
 
 def operations(jaxpr: Any, around: tuple[str, ...] = ()) -> Iterator[JaxprOperation]:
@@ -69,17 +68,11 @@ def operations(jaxpr: Any, around: tuple[str, ...] = ()) -> Iterator[JaxprOperat
     for equation in plain_jaxpr(jaxpr).eqns:
         operation = JaxprOperation(equation, around)
         yield operation
+        inside = around
+        if operation.name not in _TRANSPARENT_CALLS:
+            inside = (*around, operation.name)
         for inner in operation.inner:
-            yield from operations(inner, nested_in(around, operation.name))
-
-
-def nested_in(around: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """The loops and calls around what an operation calls.
-
-    >>> nested_in(("scan",), "cond"), nested_in(("scan",), "jit")
-    (('scan', 'cond'), ('scan',))
-    """
-    return around if name in TRANSPARENT_CALLS else (*around, name)
+            yield from operations(inner, inside)
 
 
 #: The operations of `jax.debug.callback` and `jax.debug.print`, which have no results.

@@ -17,7 +17,7 @@ from shardviz.core.backend.devices import mesh_of_names
 from shardviz.core.backend.jax_compat import concrete_mesh, entered_meshes
 from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.mesh_context import MeshContext, Unreadable
+from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.program.notes import Note
 
 
@@ -31,15 +31,17 @@ def mesh_context() -> MeshContext:
     ...     str(mesh_context().current)
     'x=1'
     """
-    notes: list[Unreadable] = []
-    current, traced = _current()
-    abstract = jax.sharding.get_abstract_mesh()
+    traced, entered = False, entered_meshes()
+    try:
+        current = jax.sharding.get_mesh()
+    except ValueError:  # raised while a function is being traced
+        current, traced = concrete_mesh(), True
     return MeshContext(
-        legacy=_legacy(notes),
+        legacy=tuple(adopt_mesh(mesh) for mesh in entered or ()),
         current=_adopted(current),
-        abstract=_adopted(abstract),
+        abstract=_adopted(jax.sharding.get_abstract_mesh()),
         traced=traced,
-        notes=tuple(notes),
+        readable=entered is not None,
         rules=logical_rules(),
     )
 
@@ -77,23 +79,6 @@ def _adopted(mesh: Mesh | AbstractMesh | None) -> MeshSpec | None:
     if mesh is None or mesh.empty:
         return None
     return adopt_mesh(mesh)
-
-
-def _current() -> tuple[Mesh | None, bool]:
-    """The mesh of `set_mesh`, and whether a function is being traced here."""
-    try:
-        return jax.sharding.get_mesh(), False
-    except ValueError:  # raised while a function is being traced
-        pass
-    return concrete_mesh(), True
-
-
-def _legacy(notes: list[Unreadable]) -> tuple[MeshSpec, ...]:
-    entered = entered_meshes()
-    if entered is None:
-        notes.append(Unreadable("entered meshes", jax.__version__))
-        return ()
-    return tuple(adopt_mesh(mesh) for mesh in entered)
 
 
 # No mesh at all: every operation then takes the mesh of its operands.
@@ -169,15 +154,16 @@ def as_in(
     """Traces and lowers as in the user's context, on the mesh of a program.
 
     Args:
-        context: the user's context.
+        context: the user's context, in which no mesh is set.
         mesh: the jax mesh that the program is traced on; it takes the place of the
             user's.
         own: the mesh of the program.
     """
-    if is_set(context):
-        with in_context(mesh):
-            yield
-    elif context.in_force == "none" or _is_entered(context, own):
+    if context.entered is None or (
+        # This thread is inside `with mesh:` of a mesh with the axes of the program's.
+        _axes(context.entered) == _axes(own)
+        and mesh_context().entered == context.entered
+    ):
         yield
     else:
         devices = mesh
@@ -188,14 +174,6 @@ def as_in(
                 warnings.simplefilter("ignore", DeprecationWarning)  # the user wrote it
                 entered.enter_context(devices)
             yield
-
-
-def _is_entered(context: MeshContext, own: MeshSpec) -> bool:
-    """Whether this thread is inside `with mesh:` of a mesh with the axes of the
-    program's.
-    """
-    innermost = context.legacy[-1]
-    return _axes(innermost) == _axes(own) and _legacy([])[-1:] == (innermost,)
 
 
 def _axes(mesh: MeshSpec) -> tuple[Any, ...]:

@@ -21,10 +21,8 @@ from shardviz.core.backend.tracing.jaxprs import (
     users_line,
 )
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import plural
+from shardviz.core.format import joined, plural
 from shardviz.core.layout.mesh import MeshSpec
-
-_MOST_SHOWN = 16  # device ids
 
 
 def refuse_other_device_order(jaxpr: Any, mesh: MeshSpec) -> None:
@@ -40,8 +38,9 @@ def refuse_other_device_order(jaxpr: Any, mesh: MeshSpec) -> None:
         if other != own and sorted(other) == sorted(own):
             raise ProgramError(
                 f"Two meshes hold the same {plural(len(own), 'device')} in another order."
-                f" The program's mesh: {_shown(own)}; {naming_operation(equation)}:"
-                f" {_shown(other)}. A program runs on one order of"
+                f" The program's mesh: {joined(map(str, own), 'and', 16)};"
+                f" {naming_operation(equation)}:"
+                f" {joined(map(str, other), 'and', 16)}. A program runs on one order of"
                 " devices: make both meshes from one array of devices, or move the array"
                 " first with jax.device_put."
             )
@@ -56,12 +55,6 @@ def naming_operation(equation: Any) -> str:
     """
     line = users_line(equation)
     return equation.primitive.name + (f" ({line})" if line else "")
-
-
-def _shown(ids: list[int]) -> str:
-    left = len(ids) - _MOST_SHOWN
-    more = f", … {left:,} more" if left > 0 else ""
-    return ", ".join(map(str, ids[:_MOST_SHOWN])) + more
 
 
 @dataclass
@@ -116,33 +109,16 @@ def refuse_other_axes(conflict: MeshConflict, mesh: MeshSpec) -> None:
         return
     at = f" at {conflict.source}" if conflict.source else ""
     raise ProgramError(
-        f"The function names a mesh of its own{at}, {mesh_sizes(named)}, and the program's mesh"
-        f" is {mesh}. {differing_axes(mesh, named)} Give both the same mesh."
+        f"The function names a mesh of its own{at}, {mesh_sizes(named)}, and the"
+        f" program's mesh is {mesh}. Their axes differ, in names, sizes or types. Give"
+        " both the same mesh."
     )
 
 
 def mesh_sizes(mesh: Mesh | AbstractMesh) -> str:
-    """The axes of a jax mesh with their sizes: `data=4, model=2`."""
+    """The axes of a jax mesh with their sizes: `data=4, model=2`; `""` for none."""
     sizes = zip(mesh.axis_names, mesh.axis_sizes, strict=True)
     return ", ".join(f"{name}={size}" for name, size in sizes)
-
-
-def differing_axes(mesh: MeshSpec, named: Any) -> str:
-    """What differs between the axes of a program's mesh and of one that it names.
-
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> differing_axes(make_mesh(data=2, model=4), AbstractMesh((2, 2), ("data", "model")))
-    'Their axis sizes differ.'
-    """
-    types = tuple(axis_type.name for axis_type in named.axis_types)
-    for what, own, other in (
-        ("names", mesh.axis_names, tuple(named.axis_names)),
-        ("sizes", mesh.axis_sizes, tuple(named.axis_sizes)),
-        ("types", mesh.axis_types, types),
-    ):
-        if own != other:
-            return f"Their axis {what} differ."
-    return ""
 
 
 def _named(error: BaseException, context: AbstractMesh) -> AbstractMesh | None:

@@ -42,11 +42,9 @@ class Pmapped:
     static: tuple[int, ...]
     donate: tuple[int, ...]
 
-    def out_shardings(self) -> Any:
-        """The PartitionSpecs of the results, a pytree prefix."""
-        return self._specs(self.out_axes)
+    def specs(self, axes: Any) -> Any:
+        """The PartitionSpecs for `in_axes` or `out_axes`, a pytree prefix."""
 
-    def _specs(self, axes: Any) -> Any:
         def spec(axis: int | None) -> PartitionSpec:
             if axis is None:
                 return PartitionSpec()
@@ -78,7 +76,7 @@ class Pmapped:
                 axes.append(self.in_axes)
         leaves, tree = jax.tree.flatten(tuple(arguments))
         full = tree.unflatten(range(len(leaves)))
-        specs = spread(self._specs(tuple(axes)), full, "in_axes of jax.pmap")
+        specs = spread(self.specs(tuple(axes)), full, "in_axes of jax.pmap")
         pairs = list(zip(leaves, specs, strict=True))
         mesh = self._mesh(pairs)
         placed = [_placed(leaf, spec, mesh) for leaf, spec in pairs]
