@@ -181,7 +181,6 @@ def test_live_arrays_count_where_they_are(eight_devices):
     ]  # fmt: skip
     assert found.bytes_per_device == 32 + 64 + 16 + 32, "on device 3"
     assert found.rows[3].names == (None, "model")
-    assert [row.path for row in found.off_mesh] == ["alone"]
 
 
 def boxed(sizes: Any, names: Any) -> dict:

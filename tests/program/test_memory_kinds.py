@@ -119,9 +119,8 @@ def test_an_audit_counts_them_apart():
     rows = {"described": on(ABSTRACT, HOST), "live": host, "w": on(ABSTRACT, None), "v": LIVE}
     found = sv.audit(rows, mesh=MESH)
     assert found.bytes_per_device == found.total.bytes_per_device == 2 * each
-    assert [row.path for row in found.off_device] == ["described", "live"]
-    assert [row.bytes_per_device for row in found.off_device] == [each, each]
-    assert not sv.audit({"w": on(ABSTRACT, None), "v": LIVE}, mesh=MESH).off_device
+    assert [row.path for row in found.rows if row.array.memory_kind] == ["described", "live"]
+    assert [row.bytes_per_device for row in found.rows if row.array.memory_kind] == [each, each]
 
 
 def test_keys_differ_by_memory():

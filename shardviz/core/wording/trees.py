@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from shardviz.core.format import (
     Fold,
@@ -83,12 +83,12 @@ def group(fact: GroupBytes) -> str:
 def difference(fact: Difference) -> str:
     """How an array of the optimizer is held otherwise than its parameter.
 
-    >>> from shardviz.core.layout.trees.differences import Held
-    >>> held = Held((8,), "float32", None), Held((8,), "bfloat16", None)
-    >>> print(difference(Difference("mu/w", "params/w", "mu", "dtype", *held, 2048)))
-    mu of 'params/w' is float32 while the parameter is bfloat16: +2 KiB per device
+    >>> from shardviz.core.layout.trees.audit import audit
+    >>> tree = {"params": {"w": ((8,), "x", "bfloat16")}, "opt": {"mu": {"w": ((8,), "x")}}}
+    >>> print(audit(tree, [("x", "d")], "d=2").differences[0])
+    mu of 'params/w' is float32 while the parameter is bfloat16: +8 B per device
     """
-    whose = shown(fact.partner, 120)
+    whose = shown(fact.parameter.path, 120)
     return f"{fact.role} of {whose} {_how(fact)}{_cost(fact.bytes_per_device)}"
 
 
@@ -102,7 +102,7 @@ def difference_lines(differences: Iterable[Difference]) -> list[str]:
         cost = sum(one.bytes_per_device for one in members)
         line = difference(members[0])
         if len(members) > 1:
-            partners = fold(members, lambda one: one.partner)
+            partners = fold(members, lambda one: one.parameter.path)
             names = joined([one.name for one in partners], limit=SHOWN)
             count = plural(len(members), "parameter")
             line = f"{role} of {count} ({names}) {how}{_cost(cost)}"
@@ -112,19 +112,19 @@ def difference_lines(differences: Iterable[Difference]) -> list[str]:
 
 def _how(fact: Difference) -> str:
     """What differs, to be said after the name of the array."""
-    mine, theirs = fact.held, fact.parameter
-    there = f"while the parameter is split {theirs.spec}"
+    row, parameter = fact.row, fact.parameter
+    there = f"while the parameter is split {parameter.spec}"
     if fact.kind == "unknown":
         return f"is split in a way that nothing says, {there}"
     if fact.kind == "dtype":
-        return f"is {mine.dtype} while the parameter is {theirs.dtype}"
-    how = f"is split {mine.spec}"
-    if mine.replicated:
+        return f"is {row.dtype} while the parameter is {parameter.dtype}"
+    how = f"is split {row.spec}"
+    if row.layout is not None and row.layout.num_blocks == 1:
         how = "is replicated"
     if fact.kind == "otherwise":
         return f"{how} {there}: every step moves one of them"
-    if mine.shape != theirs.shape:
-        how = f"has shape {list(mine.shape)} beside {list(theirs.shape)} and {how}"
+    if row.shape != parameter.shape:
+        how = f"has shape {list(row.shape)} beside {list(parameter.shape)} and {how}"
     return f"{how} {there}"
 
 
@@ -144,18 +144,16 @@ def _sizes(audit: Audit) -> str:
         f" {audit.dialect.value}: {bytes_text(audit.bytes_per_device)} on each device"
         f"{uncounted(audit.uncounted)}."
     )
-    if audit.off_device:
-        kinds = dict.fromkeys(str(r.array.memory_kind) for r in audit.off_device)
-        size = sum(row.bytes_per_device or 0 for row in audit.off_device)
-        head += (
-            f" Beside that, {bytes_text(size)} for each device are in"
-            f" other memory ({joined(kinds)})."
-        )
-    largest = []
+    largest, beside = [], {}
     for one in audit.largest_folds:
-        # Only what the sum above counts.
-        if one.items[0].array.memory_kind is None:
+        kind = one.items[0].array.memory_kind
+        if kind is None:
             largest.append(f"{one.name} {fold_bytes(one)}")
+            continue
+        size = sum(row.bytes_per_device or 0 for row in one.items)
+        beside[kind] = beside.get(kind, 0) + size
+    for kind, size in beside.items():
+        head += f" Beside that, {bytes_text(size)} for each device are in {kind}."
     if len(audit.rows) > 1 and largest:
         head += f" Largest there: {joined(largest[:SHOWN])}."
     return head
@@ -165,33 +163,33 @@ def _unknown(audit: Audit) -> list[str]:
     """The arrays that the rules say nothing of, or not all."""
     lines = []
     if audit.unknown:
-        count, size = plural(len(audit.unknown), "array"), _size(audit.unknown)
-        be, them = _verb(audit.unknown), by_count(len(audit.unknown), "it", "them")
+        count, size = _count(audit.unknown, "array"), _size(audit.unknown)
+        names = _few(row.path for row in audit.unknown)
         lines.append(
-            f"How {count} {be} split is unknown ({_paths(audit.unknown)}; {size} in all), and"
-            f" no bytes are counted for {them}. Give a sharding, names beside the arrays, or"
-            " names= to sv.audit."
+            f"How {count} split is unknown ({names}; {size} in all), and no bytes are"
+            " counted for that. Give a sharding, names beside the arrays, or names= to"
+            " sv.audit."
         )
-    if audit.off_mesh:
-        ids: set[int] = set()
-        for row in audit.off_mesh:
-            assert row.layout is not None
+    off_mesh, ids = [], set()
+    for row in audit.largest:
+        if row.spec is None and row.layout is not None:
+            off_mesh.append(row)
             ids.update(row.layout.device_ids.tolist())
+    if off_mesh:
         devices = by_count(len(ids), "device", "devices")
         where = f"{devices} {joined(map(str, sorted(ids)), limit=SHOWN)}"
         names = _few(
             f"{row.array.name} ({bytes_text(row.bytes_per_device or 0)})"
-            for row in audit.off_mesh
+            for row in off_mesh
         )
-        count = plural(len(audit.off_mesh), "live array")
-        be = _verb(audit.off_mesh)
-        lines.append(f"{count} {be} on {where} and not split over the mesh: {names}.")
+        count = _count(off_mesh, "live array")
+        lines.append(f"{count} on {where} and not split over the mesh: {names}.")
     if audit.elsewhere:
-        count, be = plural(len(audit.elsewhere), "array"), _verb(audit.elsewhere)
-        names = _few(audit.elsewhere)
-        lines.append(
-            f"{count} of another mesh {be} read here by the names of the axes: {names}."
+        count = _count(
+            audit.elsewhere, "array of another mesh", "arrays of another mesh"
         )
+        names = _few(audit.elsewhere)
+        lines.append(f"{count} read here by the names of the axes: {names}.")
     return lines
 
 
@@ -223,13 +221,6 @@ def _unmatched(audit: Audit) -> str:
 
 def _optimizer(audit: Audit) -> str:
     lines = [f"  {line}." for line in difference_lines(audit.differences)]
-    if audit.unpaired:
-        count, size = plural(len(audit.unpaired), "array"), _size(audit.unpaired)
-        belong = by_count(len(audit.unpaired), "belongs", "belong")
-        names = _paths(audit.unpaired)
-        lines.append(
-            f"  {count} of the optimizer ({size}) {belong} to no parameter: {names}."
-        )
     if not lines:
         return ""
     return first_lines("The optimizer beside its parameters:", lines)
@@ -250,9 +241,8 @@ def _replicated(audit: Audit) -> str:
     for one in fold(audit.replicated, lambda r: r.path, lambda r: r.array.bytes):
         size = bytes_text(one.items[0].array.bytes)
         names.append(f"{one.name} ({one.count}{size})")
-    count = plural(len(audit.replicated), "large array")
-    be = _verb(audit.replicated)
-    return f"{count} {be} replicated: {joined(names, limit=SHOWN)}."
+    count = _count(audit.replicated, "large array")
+    return f"{count} replicated: {joined(names, limit=SHOWN)}."
 
 
 def _axes(mesh: MeshSpec) -> str:
@@ -270,16 +260,13 @@ def _lines(audit: Audit) -> str:
     return plural(len(audit.rules), "rule")
 
 
-def _verb(arrays: tuple[object, ...]) -> str:
-    return by_count(len(arrays), "is", "are")
+def _count(arrays: Sequence[object], noun: str, form: str | None = None) -> str:
+    """`1 array is`, `2 arrays are`."""
+    return f"{plural(len(arrays), noun, form)} {by_count(len(arrays), 'is', 'are')}"
 
 
 def _size(rows: Iterable[Request]) -> str:
     return bytes_text(sum(row.array.bytes for row in rows))
-
-
-def _paths(rows: Iterable[Request]) -> str:
-    return _few(row.path for row in rows)
 
 
 def _few(names: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ and which rules decide nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -50,19 +50,13 @@ from shardviz.core.layout.trees.group_bytes import (
     on_fullest_device,
     uncounted,
 )
-from shardviz.core.layout.trees.optimizer_state import (
-    GROUPS,
-    OPTIMIZER,
-    may_hold_state,
-    pair,
-)
+from shardviz.core.layout.trees.optimizer_state import GROUPS, may_hold_state, pair
 
 BIG = 1 << 20  # bytes; smaller arrays may be replicated without mention
 
 
 class Unmatched(NamedTuple):
-    """A logical name that no rule knows, the nearest name that one does, and its
-    arrays.
+    """A logical name that no rule knows, the nearest that one does, and its arrays.
 
     >>> Unmatched("embded", "embed", ("w_out",)).nearest
     'embed'
@@ -123,11 +117,6 @@ class Audit(Displayed, Fact):
         return on_fullest_device(self.rows)
 
     @cached_property
-    def off_device(self) -> tuple[Request, ...]:
-        """The rows that lay out in another memory: mostly the host's."""
-        return self._those(lambda row: row.array.memory_kind is not None)
-
-    @cached_property
     def groups(self) -> tuple[GroupBytes, ...]:
         """What each group of arrays takes, those that there are: parameters first."""
         by_name: dict[str, list[Request]] = {}
@@ -162,16 +151,6 @@ class Audit(Displayed, Fact):
         return differences(self.rows)
 
     @cached_property
-    def unpaired(self) -> tuple[Request, ...]:
-        """The optimizer's arrays that belong to no parameter, without scalars."""
-        unpaired = []
-        for row in self.rows:
-            # Counters are scalars and belong to none.
-            if row.group == OPTIMIZER and row.partner is None and row.shape:
-                unpaired.append(row)
-        return tuple(unpaired)
-
-    @cached_property
     def folds(self) -> tuple[Fold[Request], ...]:
         """The rows, those that differ only in the number of their layer as one."""
         return tuple(fold(self.rows, lambda r: r.path, _alike))
@@ -179,23 +158,19 @@ class Audit(Displayed, Fact):
     @cached_property
     def largest_folds(self) -> tuple[Fold[Request], ...]:
         """Those of the rows that lay out, those that take most on each device first."""
-
-        def size(fold_of_rows: Fold[Request]) -> int:
-            return sum(row.bytes_per_device or 0 for row in fold_of_rows.items)
-
-        # The rows of a fold are alike, so the first has a layout where all have.
-        laid_out = [f for f in self.folds if f.items[0].layout is not None]
-        return tuple(sorted(laid_out, key=size, reverse=True))
+        sizes = []
+        for one in self.folds:
+            # The rows of a fold are alike, so the first has a layout where all have.
+            if one.items[0].layout is not None:
+                size = sum(row.bytes_per_device or 0 for row in one.items)
+                sizes.append((size, one))
+        sizes.sort(key=lambda pair: -pair[0])
+        return tuple(one for _, one in sizes)
 
     @cached_property
     def unknown(self) -> tuple[Request, ...]:
         """The rows of which nothing says how they are split; their bytes don't count."""
         return tuple(r for r in self.rows if r.layout is None and not r.problem)
-
-    @cached_property
-    def off_mesh(self) -> tuple[Request, ...]:
-        """The rows of live arrays whose sharding names no mesh axes."""
-        return self._those(lambda row: row.spec is None)
 
     @cached_property
     def bytes(self) -> int:
@@ -205,8 +180,8 @@ class Audit(Displayed, Fact):
     @cached_property
     def largest(self) -> tuple[Request, ...]:
         """The rows that lay out, those that take most on each device first."""
-        size = lambda row: row.bytes_per_device or 0  # noqa: E731
-        return tuple(sorted(self._those(lambda row: True), key=size, reverse=True))
+        laid_out = [row for row in self.rows if row.layout is not None]
+        return tuple(sorted(laid_out, key=lambda row: -(row.bytes_per_device or 0)))
 
     @cached_property
     def problems(self) -> Mapping[str, str]:
@@ -260,10 +235,6 @@ class Audit(Displayed, Fact):
     def unused_rules(self) -> tuple[RuleUse, ...]:
         """The rules that decide nothing anywhere, each with the reason in `.never`."""
         return tuple(u for u in self.rule_uses if u.never)
-
-    def _those(self, wanted: Callable[[Request], bool]) -> tuple[Request, ...]:
-        """The rows that lay out and are as wanted."""
-        return tuple(r for r in self.rows if r.layout is not None and wanted(r))
 
     def under(self, dialect: Any) -> Audit:
         """The same arrays and table as another dialect reads them; nothing is raised
@@ -373,20 +344,19 @@ def _audited(
     if isinstance(table, PathRules):  # a LayoutMap may have one
         beside = table.mesh
     grid = _mesh(mesh, (*own.values(), beside))
-    # flax's get_partition_spec leaves what is in no box unsplit, in a tree that has
-    # boxes.
-    boxed = any(leaf.defaults for leaf in kinds.values()) and not reader.by_path
     elsewhere: set[int] = set()
     for key, leaf in kinds.items():
         home = own.get(id(leaf.mesh))
-        if home is None or leaf.array.spec is None:
-            continue
-        if home.shape != grid.shape:
-            elsewhere.add(key)
+        if home is not None and leaf.array.spec is not None:
+            if home.shape != grid.shape:
+                elsewhere.add(key)
     if isinstance(table, PathRules):
         leaves = zip(tree.paths, tree.kinds, strict=True)
         rows = list(path_requests(leaves, grid, table, reader))
     else:
+        # flax's get_partition_spec leaves what is in no box unsplit, in a tree that has
+        # boxes.
+        boxed = any(leaf.defaults for leaf in kinds.values())
         memo: dict[Any, Request] = {}
         made: dict[int, Request] = {}
         for key, leaf in kinds.items():
@@ -400,23 +370,22 @@ def _audited(
 
 def _paired(kinds: list[Request], tree: ArrayTree) -> Sequence[Request]:
     """The rows, each with its group and the parameter that it belongs to."""
-    known: dict[int, int] = {}
+    positions = {}
     if tree.known:
         positions = {path: n for n, path in enumerate(tree.paths)}
-        for number, path in tree.known.items():
-            if path in positions:
-                known[number] = positions[path]
+    known = {}
+    for number, path in tree.known.items():
+        if path in positions:
+            known[number] = positions[path]
     # Most trees are parameters alone, and pairing looks at every part of every path.
     if not may_hold_state(tree.paths) and not tree.states and not known:
         return Requests(tree.names, kinds)
     shapes = [kind.shape for kind in kinds]
     pairs = pair(tree.paths, shapes, tree.states, known)
-    partners: list[str | None] = []
-    for parameter in pairs.partners:
-        if parameter is None:
-            partners.append(None)
-        else:
-            partners.append(tree.names[parameter])
+    partners: list[str | None] = [None] * len(kinds)
+    for number, parameter in enumerate(pairs.partners):
+        if parameter is not None:
+            partners[number] = tree.names[parameter]
     return Requests(tree.names, kinds, pairs.groups, partners)
 
 

@@ -5,32 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from shardviz.core.display import Fact
-from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.requests import Request
 
 _BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16}
-
-
-class Held(NamedTuple):
-    """How an array is held.
-
-    Attributes:
-        shape: its global shape.
-        dtype: its element type.
-        spec: its spec; None where nothing says how it is split.
-        replicated: whether every device holds all of it.
-
-    >>> Held((8,), "float32", None).replicated
-    False
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    spec: Spec | None
-    replicated: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,14 +17,11 @@ class Difference(Fact):
     """How an array of the optimizer is held otherwise than its parameter.
 
     Attributes:
-        path: the array.
-        partner: its parameter.
-        role: what the optimizer calls it, such as `mu`.
+        row: the array.
+        parameter: its parameter.
         kind: `"lost"` where it is split less than the parameter, `"unknown"` where
             nothing says how it is split, `"otherwise"` where it is split over other or
             more axes, `"dtype"` where its type costs memory.
-        held: how the array is held.
-        parameter: how its parameter is held.
         bytes_per_device: what it costs on each device, in bytes; negative where it
             saves some.
 
@@ -53,17 +29,24 @@ class Difference(Fact):
     >>> tree = {"params": {"w": ((512, 8), "embed mlp")},
     ...         "opt_state": {"mu": {"w": ((512, 8), None)}}}
     >>> one, = audit(tree, [("embed", "data")], "data=4").differences
-    >>> one.role, one.kind, one.held.replicated, one.bytes_per_device
-    ('mu', 'lost', True, 12288)
+    >>> one.role, one.kind, one.bytes_per_device
+    ('mu', 'lost', 12288)
     """
 
-    path: str
-    partner: str
-    role: str
+    row: Request
+    parameter: Request
     kind: str
-    held: Held
-    parameter: Held
     bytes_per_device: int = 0
+
+    @property
+    def path(self) -> str:
+        """The path of the array."""
+        return self.row.path
+
+    @property
+    def role(self) -> str:
+        """What the optimizer calls it, such as `mu`."""
+        return role(self.row)
 
 
 def differences(rows: Iterable[Request]) -> tuple[Difference, ...]:
@@ -75,19 +58,9 @@ def differences(rows: Iterable[Request]) -> tuple[Difference, ...]:
         parameter = by_path.get(row.partner or "")
         if parameter is None or row.problem or parameter.problem:
             continue
-        sides = _held(row), _held(parameter)
         for kind, cost in _found(row, parameter):
-            what = (row.path, parameter.path, role(row), kind)
-            made.append(Difference(*what, *sides, cost))
+            made.append(Difference(row, parameter, kind, cost))
     return tuple(made)
-
-
-def _held(row: Request) -> Held:
-    replicated = row.layout is not None and row.layout.num_blocks == 1
-    spec = row.spec
-    if row.layout is None:  # a spec that cannot be laid out splits nothing
-        spec = None
-    return Held(row.shape, row.dtype, spec, replicated)
 
 
 def role(row: Request) -> str:
