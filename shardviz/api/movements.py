@@ -1,14 +1,13 @@
-"""`sv.movement`: the steps of a collective, or of a reshard."""
+"""`sv.movement`: the steps of a collective."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shardviz.api.adopt import adopt, as_mesh, optional
+from shardviz.api.adopt import as_mesh, optional
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown
 from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.parse import check_size, parse_bytes
 from shardviz.core.program.report import Collective, Report
 
@@ -30,18 +29,17 @@ def movement(
     group: Any = 0,
     topology: Any = None,
 ) -> Movement:
-    """What a collective or a reshard sends, step by step, in one group of devices.
+    """What a collective sends, step by step, in one group of devices.
 
-    `sv.movement(report, 0)` takes a collective of a compiled program,
-    `sv.movement("all-gather", devices=8, size="8 MiB")` one that is no program's, and
-    `sv.movement(before, after)` goes from one Layout of an array to another. `sv.text`
-    and `sv.plot` show what every device has after each step, and `.execute(values)`
-    applies the steps to numbers.
+    `sv.movement(report, 0)` takes a collective of a compiled program, and
+    `sv.movement("all-gather", devices=8, size="8 MiB")` one that is no program's.
+    `sv.text` and `sv.plot` show what every device has after each step, and
+    `.execute(values)` applies the steps to numbers.
 
     Args:
-        what: a Report, Plan or Stages; a Collective; the kind of one; or a Layout.
+        what: a Report, Plan or Stages; a Collective; or the kind of one.
         which: of a Report, Plan or Stages, which collective: its number, or itself; the
-            largest where left out. Of a Layout, the Layout that the array goes to.
+            largest where left out.
         mesh: for a Collective or a kind, the mesh.
         axes: for a kind, the mesh axes that it runs over: all where left out.
         devices: for a kind without a mesh, how many devices.
@@ -58,19 +56,11 @@ def movement(
     >>> print(movement("all-reduce", devices=4, size="4 MiB").steps[3].words)
     Every device sends 1 chunk to its right neighbour; each then holds 2 of 4.
     """
-    from shardviz.core.program.movement import movement_of, reshard_movement
+    from shardviz.core.program.movement import movement_of
     from shardviz.core.program.plan import Plan
     from shardviz.core.program.stages import Stages
 
-    what, which = adopt(what), adopt(which)
     grid = optional(as_mesh, mesh)
-    if isinstance(what, Layout):
-        if not isinstance(which, Layout):
-            raise ProgramError(
-                "A reshard goes from one Layout to another: sv.movement(before, after);"
-                f" got {shown(which)}."
-            )
-        return reshard_movement(what, which)
     where = topology
     if isinstance(topology, str):
         where = Topology.parse(topology)

@@ -38,7 +38,6 @@ from shardviz.core.layout.rules.requests import Request, request
 from shardviz.core.layout.rules.rule_tables import read_rules
 from shardviz.core.layout.rules.rules import Dialect, PathRules, Rules, is_pair
 from shardviz.core.layout.transfer.restore import (
-    RestoreNote,
     SavedArray,
     SavedCheckpoint,
     Wanted,
@@ -366,7 +365,7 @@ def _wanted_as_saved(checkpoint: SavedCheckpoint, mesh: MeshSpec | None) -> Want
         found[array.path] = row
     notes = ()
     if mesh is None:
-        notes = (RestoreNote("one process"),)
+        notes = ("one process",)
     return Wanted(found, grid, notes=notes)
 
 

@@ -1,4 +1,4 @@
-"""The steps of a collective or a reshard: stills, film strips and text.
+"""The steps of a collective: stills, film strips and text.
 
 A row is a device and a column is a chunk. A cell is as full as its chunk is complete:
 half of it where four of eight devices have contributed to a sum. Arrows run beside the

@@ -41,7 +41,7 @@ def draw_restore(found: Restore, title: str | None = None) -> Picture:
     return side_by_side(
         [processes, arrays],
         title=titled(title, wording.title(found)),
-        notes=[*notes, *map(str, found.notes), wording.COUNTED],
+        notes=[*notes, *wording.notes(found)],
         alt=sentences(_lines(found, full=False)),
         width=1.0,
         facts={"kind": "restore"},
@@ -74,7 +74,7 @@ def _lines(found: Restore, full: bool) -> list[str]:
     if folds:
         lines += [wording.LARGEST_FIRST, *_arrays(folds).lines()]
     lines += [f"  {line}" for line in hidden]
-    return [*lines, *map(str, found.notes), wording.COUNTED]
+    return [*lines, *wording.notes(found)]
 
 
 def _processes(processes: Sequence[ProcessReads]) -> Table:

@@ -1,4 +1,4 @@
-"""How a collective or a reshard moves its data, as plain data for the player."""
+"""How a collective moves its data, as plain data for the player."""
 
 from __future__ import annotations
 
@@ -10,15 +10,8 @@ import numpy as np
 
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import bytes_text
-from shardviz.core.layout.layout import lay_out
-from shardviz.core.program.movement import (
-    Movement,
-    groups_of,
-    movement_of,
-    reshard_movement,
-)
+from shardviz.core.program.movement import Movement, groups_of, movement_of
 from shardviz.core.program.movement_steps import MovementStep
-from shardviz.core.program.plan import Plan
 from shardviz.core.wording import movement as words
 from shardviz.core.wording import stages as wording
 from shardviz.widgets.stages_view import StageViews
@@ -26,11 +19,9 @@ from shardviz.widgets.targets import DevicePlacement
 
 MOST_DRAWN = 16  # devices; as in movement_steps.js
 MOST_GROUPS = 32  # that can be chosen
-MOST_RESHARDED = 65536  # devices: beyond, the steps take seconds to make
 MOST_SAVED = 3  # collectives of each stage in a saved page
 SAVED_BYTES = 60_000  # of all of them
 MOST_IDS = 6  # of a group that its label names
-_VALUE = "value:"
 
 
 def movement_view(
@@ -39,8 +30,7 @@ def movement_view(
     """What the player shows of a key: the steps, and the groups that can be chosen.
 
     Args:
-        key: `"stage:number"` of a collective, with `"/group"` where one is chosen; or
-            `"value:name"` of a value of the plan that is resharded.
+        key: `"stage:number"` of a collective, with `"/group"` where one is chosen.
         stages: that the page shows.
         placement: of the mesh on described hardware, where there is one.
 
@@ -52,9 +42,6 @@ def movement_view(
     """
     view: dict[str, Any] = {"data": None, "error": "", "groups": []}
     try:
-        if key.startswith(_VALUE):
-            movement = reshard_of(stages.results.plan, key.removeprefix(_VALUE))
-            return {**view, "data": player_data(movement)}
         return {**view, **_collective_view(key, stages, placement)}
     except ShardvizError as error:
         return {**view, "error": str(error)}
@@ -111,7 +98,6 @@ def player_data(movement: Movement) -> dict[str, Any]:
         "chunks": [],
         "contributors": m.contributors,
         "start": None,
-        "end": None,
     }
     if not drawn:
         return {**data, "steps": [_step_data(*run) for run in m.runs()]}
@@ -119,7 +105,8 @@ def player_data(movement: Movement) -> dict[str, Any]:
     at = np.stack(np.unravel_index(m.method.places, sizes), axis=1)
     data["grid"] = {"sizes": list(sizes), "at": at.tolist()}
     data["chunks"] = list(m.chunks.labels)
-    data["start"], data["end"] = _held(m.start), _held(m.end)
+    if m.start is not None and not m.start.all():
+        data["start"] = [np.flatnonzero(row).tolist() for row in m.start]
     return {**data, "steps": [_step_data(step) for step in m.steps]}
 
 
@@ -135,40 +122,6 @@ def _step_data(step: MovementStep, times: int = 1) -> dict[str, Any]:
         "chunk": step.chunk.tolist(),
         "network": step.network.astype(int).tolist(),
     }
-
-
-def _held(matrix: np.ndarray | None) -> list[list[int]] | None:
-    """The chunks of every device; None where each has all."""
-    if matrix is None or matrix.all():
-        return None
-    return [np.flatnonzero(row).tolist() for row in matrix]
-
-
-def reshard_of(plan: Plan | None, name: str) -> Movement:
-    """The movement of a value of a plan that is what it reads, split in another way.
-
-    Raises:
-        ProgramError: if it is not, or has more devices than MOST_RESHARDED.
-        LayoutError: if one of its shardings does not divide it.
-    """
-    known = {}
-    if plan is not None:
-        known = {op.name: op for op in plan.ops}
-    after = known.get(name)
-    before = None
-    if after is not None and len(after.operands) == 1:
-        before = known.get(after.operands[0])
-    if plan is None or after is None or before is None or before.shape != after.shape:
-        raise ProgramError(f"The value {name} is not a reshard of another one.")
-    if plan.mesh.size > MOST_RESHARDED:
-        raise ProgramError(
-            f"A reshard is played on at most {MOST_RESHARDED:,} devices, and this mesh"
-            f" has {plan.mesh.size:,}. Take a smaller mesh with the same axes."
-        )
-    return reshard_movement(
-        lay_out(before.shape, before.spec, plan.mesh, before.dtype),
-        lay_out(after.shape, after.spec, plan.mesh, after.dtype),
-    )
 
 
 def saved_movements(

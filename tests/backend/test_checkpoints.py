@@ -164,7 +164,7 @@ def test_it_is_restored_as_saved_by_default(folder):
     here = sv.restore(folder / "odd")
     assert {r.path: str(r.spec) for r in here.rows}["w"] == "P(('data', 'model'))"
     assert here.mesh.axis_types == ("Explicit", "Explicit")
-    assert [note.code for note in here.notes] == ["one process"]
+    assert here.notes == ("one process",)
     other = sv.restore(folder / "odd", mesh="data=2, rest=2")
     assert other.problems["w"].code == "layout"
 
@@ -324,7 +324,7 @@ def test_without_the_file_of_shardings_specs_are_needed(folder, tmp_path):
     found = sv.restore(tmp_path / "copy", P("data"), "data=2")
     assert found.works
     assert found.rows[0].saved.spec is None
-    assert found.notes[0].code == "no shardings"
+    assert found.notes == ("no shardings",)
     assert "unknown → P('data')" in sv.text(found, width=200)
 
 

@@ -9,11 +9,8 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.layout import lay_out
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.movement import Movement, collective_movement, reshard_movement
+from shardviz.core.program.movement import Movement, collective_movement
 from shardviz.gallery import programs
 from shardviz.widgets import html_page
 from shardviz.widgets.explorer import Explorer
@@ -64,11 +61,6 @@ COLLECTIVES: dict[str, Movement] = {
 }
 
 
-def reshard(before: str, after: str) -> Movement:
-    mesh = make_mesh(x=4, y=2)
-    return reshard_movement(*(lay_out((16, 8), Spec.parse(s), mesh) for s in (before, after)))
-
-
 @pytest.fixture
 def player(page: Page) -> Page:
     html = PAGE.replace("CSS", html_page.bundled_styles())
@@ -97,16 +89,9 @@ def expected(movement: Movement, bits: bool = False) -> list[list[dict[str, int]
     return states
 
 
-MOVEMENTS = COLLECTIVES | {
-    "reshard": reshard("x", "None, x"),
-    "reshard to fewer": reshard("(x, y)", "y"),
-    "reshard of both": reshard("x, y", "y, x"),
-}
-
-
 def test_every_device_has_what_the_steps_say(player):
     player.emulate_media(reduced_motion="reduce")
-    for name, movement in MOVEMENTS.items():
+    for name, movement in COLLECTIVES.items():
         play(player, name, movement)
         assert player.evaluate(BITS) == expected(movement, bits=True), name
         every = player.evaluate(EVERY_STEP)

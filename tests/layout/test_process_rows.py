@@ -163,19 +163,10 @@ def test_shardings_without_a_spec_keep_their_processes():
     assert [part.rows for part in rows.parts] == [((0, 4),), ((4, 8),)]
 
 
-def test_pictures_show_every_range_and_many_processes_in_groups():
-    from shardviz.picture.show import draw
-
-    spec, axes, processes, _ = PROCESSES["two ranges"]
-    picture = draw(sv.process_rows((8, 4), spec, sv.mesh(axes, processes=processes)))
-    assert [picture.tiles.label(i) for i in range(4)] == ["0:2", "4:6", "2:4", "6:8"]
-    assert picture.tiles.group.tolist() == [0, 0, 1, 1]
-    many = draw(sv.process_rows((4096,), "'x'", sv.mesh(x=512, y=8, processes=1024)))
-    assert len(many.tiles) == 40
-    assert "and 472 more rows" in [label.text for label in many.labels]
-    assert draw(sv.process_rows((), "", sv.mesh(x=4, processes=2)), title="").labels[0].text == (
-        "process 0"
-    )
+def test_many_processes_are_shown_in_groups():
+    many = sv.process_rows((4096,), "'x'", sv.mesh(x=512, y=8, processes=1024))
+    assert "and 472 more rows" in sv.text(many)
+    assert sv.text(many).count("processes ") >= 40
 
 
 def test_many_devices_are_answered_in_the_same_way():

@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 
 import shardviz as sv
-from shardviz.core.layout.layout import lay_out
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.movement import Movement, collective_movement
 from shardviz.core.program.movement_steps import REGULAR
 from shardviz.core.wording.movement import title
@@ -21,11 +18,6 @@ from shardviz.picture.show import draw, to_text
 
 def ring(kind: str = "all-reduce", count: int = 4) -> Movement:
     return collective_movement(kind, count, count * 4096)
-
-
-def reshard() -> Movement:
-    mesh = make_mesh(x=4, y=2, processes=2)
-    return sv.movement(*(lay_out((8, 8), Spec.parse(s), mesh) for s in ("x", "None, x")))
 
 
 def inside(still: Picture) -> Picture:
@@ -39,7 +31,6 @@ MOVEMENTS = {
     "two hosts": lambda: sv.movement("all-reduce", topology="gpu:h100:2x4", size=1 << 20),
     "slices": lambda: sv.movement("all-gather", topology="tpu:v5e:2x2*2", size=1 << 20),
     "permutation": lambda: sv.movement("collective-permute", devices=5, size=64),
-    "reshard": reshard,
     "one device": lambda: ring("all-gather", 1),
     "large": lambda: sv.movement("all-reduce", devices=4096, size=1 << 20),
     "large exchange": lambda: ring("all-to-all", 32),

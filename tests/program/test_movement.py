@@ -10,24 +10,18 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz.core.backend.run.compile import final_module
 from shardviz.core.hardware.interconnect import groups_over, route
 from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.transfer.reshard_moves import step_numbers
 from shardviz.core.program.movement import (
     Movement,
     collective_movement,
     movement_of,
-    reshard_movement,
     shift,
 )
 from shardviz.core.program.movement_steps import REGULAR
@@ -157,79 +151,6 @@ def test_nothing_is_counted_or_sent_twice_and_all_is_complete(kind):
             before = after
         assert (counts[0][m.start] == 1).all()
         assert (counts[-1][m.end] == m.contributors).all()
-
-
-SPECS = [None, "x", "y", "z", "x,y", "y,x", "z,x", "x,y,z"]
-
-
-@st.composite
-def reshards(draw) -> tuple[Layout, Layout]:
-    sizes = draw(st.sampled_from([(2, 2, 2), (4, 2, 1), (1, 4, 2), (3, 2, 1)]))
-    hosts = draw(st.sampled_from([1, 2])) if sizes != (3, 2, 1) else 1
-    mesh = make_mesh(x=sizes[0], y=sizes[1], z=sizes[2], processes=hosts)
-    found = []
-    for _ in range(2):
-        axes = list(draw(st.permutations("xyz")))
-        dims = [draw(st.integers(0, 3)) for _ in axes]
-        parts = (tuple(a for a, d in zip(axes, dims, strict=True) if d == n) for n in range(2))
-        found.append(lay_out((24, 24), Spec.of(*parts), mesh, "int32"))
-    return found[0], found[1]
-
-
-def moved_elements(before: Layout, after: Layout) -> list[int]:
-    """By brute force: for each device how many elements it needs and has not."""
-    counts = []
-    for device in before.device_ids.tolist():
-        had = np.zeros(before.shape, bool)
-        needs = np.zeros(before.shape, bool)
-        had[before.box(device)] = True
-        needs[after.box(device)] = True
-        counts.append(int((needs & ~had).sum()))
-    return counts
-
-
-@settings(max_examples=100)
-@given(reshards())
-def test_a_reshard_gives_what_device_put_gives(eight_devices, layouts):
-    before, after = layouts
-    m = reshard_movement(before, after)
-    sizes = before.mesh.axis_sizes
-    mesh = Mesh(
-        np.array(eight_devices[: before.mesh.size]).reshape(sizes), tuple("xyz"),
-        axis_types=(AxisType.Auto,) * 3,
-    )  # fmt: skip
-    value = np.arange(24 * 24, dtype=np.int32).reshape(24, 24)
-    first, last = (NamedSharding(mesh, P(*v.spec.dims)) for v in (before, after))
-    array = jax.device_put(value, first)
-    moved = jax.device_put(array, last)
-    shards = {s.device.id: np.asarray(s.data) for s in array.addressable_shards}
-    wanted = {s.device.id: np.asarray(s.data) for s in moved.addressable_shards}
-    ids = m.devices.tolist()
-    got = m.execute([shards[eight_devices[d].id] for d in ids])
-    for device, result in zip(ids, got, strict=True):
-        np.testing.assert_array_equal(result, wanted[eight_devices[device].id])
-    received = np.zeros(m.size, np.int64)
-    for step in m.steps:
-        np.add.at(received, step.target, m.chunks.bytes[step.chunk])
-        assert len(set(step.source.tolist())) == len(set(step.target.tolist())) == len(step.source)
-    assert (received == np.array(moved_elements(before, after)) * 4).all()
-    sent = sent_by_device(m)
-    assert m.sent_bytes == sent.max(initial=0)
-    for step in m.steps:
-        for source, target, chunk in zip(step.source, step.target, step.chunk, strict=True):
-            if m.hosts[source] != m.hosts[target]:  # nobody on the host has it
-                near = np.flatnonzero(m.hosts == m.hosts[target])
-                assert not m.start[near, chunk].any()
-
-
-@settings(max_examples=60)
-@given(st.sets(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1))
-def test_no_device_sends_or_receives_twice_in_a_step(pairs):
-    source, target = np.array(sorted(pairs)).T
-    steps = step_numbers(source, target, 9)
-    for number in range(int(steps.max()) + 1):
-        some = steps == number
-        assert len(set(source[some])) == len(set(target[some])) == some.sum() > 0
 
 
 KERNELS = {

@@ -10,21 +10,14 @@ import pytest
 
 import shardviz as sv
 from shardviz.core.errors import ShardvizError
-from shardviz.core.layout.layout import lay_out, layout_from_indices
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.movement import Movement, collective_movement, reshard_movement
+from shardviz.core.program.movement import collective_movement
 from shardviz.core.program.movement_steps import REGULAR
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Report
 from shardviz.core.program.stages import Stages
 from shardviz.widgets.movements_view import player_data
-
-
-def reshard(before: str, after: str, **axes: int) -> Movement:
-    mesh = make_mesh(**axes)
-    return reshard_movement(*(lay_out((8, 8), Spec.parse(s), mesh) for s in (before, after)))
 
 
 def counts_of_data(data: dict[str, Any]) -> list[np.ndarray]:
@@ -48,7 +41,6 @@ DATA = {
     "torus": lambda: sv.movement("all-reduce", topology="tpu:v5e:4x4", size="1 MiB"),
     "two levels": lambda: sv.movement("all-gather", topology="gpu:h100:2x4", size="1 MiB"),
     "permutation": lambda: sv.movement("collective-permute", devices=5, size=8),
-    "reshard": lambda: reshard("x, y", "None, x", x=4, y=2),
     "one device": lambda: sv.movement("all-gather", devices=1, size=8),
 }
 
@@ -58,10 +50,7 @@ def test_a_page_finds_the_same_holdings_in_the_json(make):
     m = make()
     data = json.loads(json.dumps(player_data(m)))
     counts = list(m.counts())
-    for number, found in enumerate(counts_of_data(data)):
-        last = number == len(m.steps)
-        if not (m.layouts and last):  # the page drops the old shard by itself
-            np.testing.assert_array_equal(found, counts[number])
+    np.testing.assert_array_equal(counts_of_data(data), counts)
     assert len(json.dumps(data)) < 30_000
 
 
@@ -77,26 +66,6 @@ def test_a_large_group_is_summed_up():
         with pytest.raises(ShardvizError):
             asked()
     assert len(sv.movement("all-gather", devices=1 << 16, size="1 GiB").steps) == (1 << 16) - 1
-
-
-def test_reshards_of_many_devices_are_listed_by_their_steps():
-    mesh = make_mesh(x=128)
-    rows, columns = (lay_out((128, 128), Spec.parse(s), mesh) for s in ("x", "None, x"))
-    m = sv.movement(rows, columns)
-    assert len(m.steps) == 127
-    assert [times for _, times in m.runs()] == [127]
-
-
-def test_what_a_device_has_is_not_sent():
-    for same in (reshard("x", "x", x=4), reshard("x", "x, None", x=4), reshard("None", "x", x=4)):
-        assert (len(same.steps), same.sent_bytes) == (0, 0)
-        assert len(list(same.counts())) == 1
-
-
-def test_devices_of_one_host_are_asked_first():
-    mesh = make_mesh(x=2, y=2, processes=2)
-    m = reshard_movement(*(lay_out((4, 4), Spec.parse(s), mesh) for s in ("y", "None")))
-    assert not any(step.network.any() for step in m.steps)
 
 
 def test_what_suits_a_group_is_chosen_for_it():
@@ -139,7 +108,6 @@ def test_the_largest_collective_of_a_program_is_taken():
 
 
 GATHER = Collective("all-gather", ("a",), 64)
-LAYOUT = lay_out((8, 8), Spec.parse("x"), make_mesh(x=8))
 PERMUTE = Collective("collective-permute", ("a",), 8)
 TWO = sv.movement("all-gather", size=8, devices=2)
 WRONG = {
@@ -160,19 +128,9 @@ WRONG = {
     "none": lambda: sv.movement(gathered()),
     "number": lambda: sv.movement(gathered(GATHER), 1),
     "stages": lambda: sv.movement(Stages(Program(abs, (), make_mesh(a=2)))),
-    "one layout": lambda: sv.movement(LAYOUT),
-    "other array": lambda: sv.movement(LAYOUT, lay_out((8, 4), Spec.parse("x"), LAYOUT.mesh)),
-    "other devices": lambda: sv.movement(LAYOUT, lay_out((8, 8), Spec.parse("x"), make_mesh(x=4))),
-    "other ids": lambda: sv.movement(
-        LAYOUT, lay_out((8, 8), Spec(), make_mesh(x=8, device_ids=range(8, 16)))
-    ),
-    "too many": lambda: sv.movement(
-        *(lay_out((4096, 4096), Spec.parse(s), make_mesh(x=4096)) for s in ("x", "None, x"))
-    ),
     "step": lambda: sv.movement("all-gather", size=8, devices=4).holdings(4),
     "values": lambda: sv.movement("all-gather", size=8, devices=3).execute([np.zeros(2)] * 2),
     "shapes": lambda: TWO.execute([np.zeros(2), np.zeros(3)]),
-    "shard": lambda: sv.movement(LAYOUT, LAYOUT).execute([np.zeros((8, 1))] * 8),
     "still": lambda: sv.plot(sv.movement("all-gather", size=8, devices=4), step=5),
 }
 
@@ -181,9 +139,3 @@ WRONG = {
 def test_what_has_no_steps_is_refused(case):
     with pytest.raises(ShardvizError):
         WRONG[case]()
-
-
-def test_blocks_that_nobody_holds_cannot_be_sent():
-    half = layout_from_indices((4,), "int8", {0: (slice(0, 2),), 1: (slice(0, 2),)})
-    with pytest.raises(ShardvizError):
-        reshard_movement(half, lay_out((4,), Spec(), half.mesh, "int8"))

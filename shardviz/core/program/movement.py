@@ -1,4 +1,4 @@
-"""Movement: what a collective or a reshard sends, step by step, in one group.
+"""Movement: what a collective sends, step by step, in one group.
 
 The steps are those of the algorithms that libraries use; which one a compiler picks on
 real hardware is its own affair. Bytes are those of `Collective.sent_bytes`, times those
@@ -19,30 +19,25 @@ from shardviz.core.errors import ProgramError
 from shardviz.core.format import listed, plural, shown
 from shardviz.core.hardware.interconnect import device_rows, groups_over
 from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.array_spec import size_in_bytes
-from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import check_size
-from shardviz.core.layout.transfer.reshard_moves import reshard_moves, step_numbers
 from shardviz.core.program.movement_steps import (
     MOST_DEVICES,
     MOST_LISTED,
     PERMUTE,
     Chunks,
+    ListedSent,
     Method,
     MovementStep,
     RegularSent,
     chains_of,
     check_kind,
-    listed_steps,
     method_for,
     regular_chunks,
     regular_steps,
 )
 from shardviz.core.program.report import Collective
 from shardviz.core.program.roofline import collective_link_use
-
-RESHARD = "reshard"  # no collective, but shown like one
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,29 +58,27 @@ class MovementText(Fact):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Movement(Displayed):
-    """What a collective or a reshard sends between the devices of one group.
+    """What a collective sends between the devices of one group.
 
     Devices and chunks are counted from 0; a device's number is its position in the
     group. Made by `sv.movement`.
 
     Attributes:
-        kind: `"all-gather"`, `"reduce-scatter"`, `"all-reduce"`, `"all-to-all"`,
-            `"collective-permute"` or `"reshard"`.
+        kind: `"all-gather"`, `"reduce-scatter"`, `"all-reduce"`, `"all-to-all"` or
+            `"collective-permute"`.
         devices: int64 [devices]: the id of each device, in the order of the group.
         hosts: int64 [devices]: the host of each.
         chunks: what the arrays are divided into.
         steps: what is sent at the same time, in order.
         method: how it is done.
         bytes_per_device: the bytes of the array on each device, as of a Collective.
-        sent_bytes: the bytes that each device sends (of a permutation or a reshard, the
-            one that sends most).
+        sent_bytes: the most bytes that a device sends.
         start, end: bool [devices, chunks]: what each device has at the start, and what
             it needs; None for more than MOST_LISTED devices.
         mesh_axes: the mesh axes that it runs over, where known.
         seconds: the least time at the published rates of the links; None where these
             are not known.
         topology: the described devices whose rates these are, or None.
-        layouts: of a reshard the layouts before and after.
 
     >>> gather = collective_movement("all-gather", 4, 8 << 20)
     >>> gather.algorithm, len(gather.steps), gather.filled_in
@@ -107,7 +100,6 @@ class Movement(Displayed):
     mesh_axes: tuple[str, ...] = ()
     seconds: float | None = None
     topology: Topology | None = None
-    layouts: tuple[Layout, ...] = ()
 
     @property
     def size(self) -> int:
@@ -175,20 +167,18 @@ class Movement(Displayed):
 
     def _history(self) -> Iterator[np.ndarray]:
         """uint64 [devices, chunks]: a bit per contributor, at the start and on."""
-        start, end = self._listed()
+        start, _ = self._listed()
         held = start.astype(np.uint64)
         if self.sums:
             held <<= np.arange(self.size, dtype=np.uint64)[:, None]
         yield held.copy()
-        for number, step in enumerate(self.steps, 1):
+        for step in self.steps:
             sent = held[step.source, step.chunk]
             if not step.keeps:
                 held[step.source, step.chunk] = 0
             if step.adds:
                 sent |= held[step.target, step.chunk]
             held[step.target, step.chunk] = sent
-            if self.layouts and number == len(self.steps):
-                held[~end] = 0  # the old shard is gone
             yield held.copy()
 
     def _listed(self) -> tuple[np.ndarray, np.ndarray]:
@@ -217,7 +207,7 @@ class Movement(Displayed):
 
         Equal to what `jax.lax.all_gather(tiled=True)`, `psum`,
         `psum_scatter(tiled=True)`, `all_to_all(tiled=True)` (all along the first
-        dimension), `ppermute` or `jax.device_put` give on as many devices.
+        dimension) or `ppermute` give on as many devices.
 
         Args:
             values: an array for each device of the group, all of one shape.
@@ -232,21 +222,15 @@ class Movement(Displayed):
         start, end = self._listed()
         arrays = [np.asarray(value) for value in values]
         shapes = {array.shape for array in arrays}
-        shape = arrays[0].shape
         if len(arrays) != self.size or len(shapes) > 1:
             raise ProgramError(
                 f"This movement takes {plural(self.size, 'array')} of one shape, one per"
                 f" device; got {len(arrays):,} of {listed(sorted(shapes))}."
             )
-        if self.layouts and shape != self.layouts[0].shard_shape:
-            raise ProgramError(
-                f"Each device of this reshard has a shard of"
-                f" {list(self.layouts[0].shard_shape)}; got {list(shape)}."
-            )
         held = np.full(start.shape, None, object)
         for device, array in enumerate(arrays):
             numbers = np.flatnonzero(start[device])
-            for number, part in zip(numbers, self._parts(device, array), strict=True):
+            for number, part in zip(numbers, self._parts(array), strict=True):
                 held[device, number] = part
         for step in self.steps:
             # All is sent at the same time, so it is taken before anything is stored.
@@ -257,13 +241,11 @@ class Movement(Displayed):
         results = []
         for device, array in enumerate(arrays):
             parts = held[device, end[device]].tolist()
-            results.append(self._joined(device, parts, array))
+            results.append(self._joined(parts, array))
         return results
 
-    def _parts(self, device: int, array: np.ndarray) -> list[np.ndarray]:
+    def _parts(self, array: np.ndarray) -> list[np.ndarray]:
         """The chunks of what a device has, in their order."""
-        if self.layouts:
-            return [array[place] for place in self._places(device, 0)]
         flat, count = array.reshape(-1), self.size
         if self.kind == "all-reduce":
             return np.array_split(flat, len(self.chunks.labels))
@@ -281,32 +263,14 @@ class Movement(Displayed):
             parts += np.array_split(block, len(self.method.ways))
         return parts
 
-    def _joined(
-        self, device: int, parts: list[np.ndarray], array: np.ndarray
-    ) -> np.ndarray:
+    def _joined(self, parts: list[np.ndarray], array: np.ndarray) -> np.ndarray:
         """The array of a device, from the chunks that it needs."""
-        if self.layouts:
-            made = np.empty(self.layouts[1].shard_shape, array.dtype)
-            for place, part in zip(self._places(device, 1), parts, strict=True):
-                made[place] = part
-            return made
         if not parts:
             return np.zeros_like(array)  # as ppermute gives where nobody sends
         flat = np.concatenate(parts)
         if self.kind in ("all-gather", "reduce-scatter"):
             return flat.reshape(-1, *array.shape[1:])
         return flat.reshape(array.shape)
-
-    def _places(self, device: int, side: int) -> Iterator[tuple[slice, ...]]:
-        """Where the chunks of a device are in its old shard, or in its new one."""
-        assert self.chunks.bounds is not None
-        box = self.layouts[side].box(int(self.devices[device]))
-        of_device = self._listed()[side][device]
-        for bounds in self.chunks.bounds[of_device].tolist():
-            inside = []
-            for (first, last), own in zip(bounds, box, strict=True):
-                inside.append(slice(first - own.start, last - own.start))
-            yield tuple(inside)
 
     def __repr__(self) -> str:
         size = plural(self.size, "device")
@@ -510,63 +474,17 @@ def _permutation(
     end[pairs[:, 1], pairs[:, 0]] = True
     # What a device sends to itself moves nothing.
     source, target = pairs[pairs[:, 0] != pairs[:, 1]].T
-    together = np.zeros(len(source), np.int64)
-    steps = tuple(listed_steps(together, source, target, source, chunks, parts))
-    sent = total * bool(steps)
+    steps, sent = (), 0
+    if len(source):
+        sent, network = total, parts[source] != parts[target]
+        about = ListedSent(len(source), total * len(source), int(network.sum()))
+        steps = MovementStep(
+            about, source, target, source, network, False, False, total
+        )
+        steps = (steps,)
     method = Method("direct", np.arange(count))
     if count > MOST_LISTED:
         start = end = None
     return Movement(
         PERMUTE, ids, hosts, chunks, steps, method, total, sent, start, end, *more
-    )
-
-
-def reshard_movement(before: Layout, after: Layout) -> Movement:
-    """The steps from one layout of an array to another on the same devices.
-
-    What a device has already does not move; the rest comes from the nearest device that
-    has it.
-
-    Args:
-        before, after: the layouts.
-
-    Raises:
-        LayoutError: where their arrays or devices differ.
-
-    >>> from shardviz.core.layout.layout import lay_out
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> from shardviz.core.layout.partition_spec import Spec
-    >>> rows, columns = (lay_out((4, 4), Spec.parse(s), make_mesh(x=4)) for s in ("x", "None, x"))
-    >>> print(reshard_movement(rows, columns).filled_in)
-    12 B sent per device at most, 48 B in all, in 3 steps
-    """
-    hosts = before.mesh.process_indices.reshape(-1)
-    moves = reshard_moves(before, after, hosts)
-    volumes = np.prod(np.diff(moves.bounds, axis=2)[:, :, 0], axis=1, dtype=np.int64)
-    sizes, count = volumes * size_in_bytes(8, before.dtype) // 8, len(moves.after)
-    labels, start, end = [], None, None
-    if count <= MOST_LISTED:
-        for bounds in moves.bounds.tolist():
-            slices = [f"{first}:{last}" for first, last in bounds]
-            labels.append(f"[{', '.join(slices)}]")
-        start = moves.old == before.groups[:, None]
-        end = moves.new == moves.after[:, None]
-    chunks = Chunks(tuple(labels), sizes, moves.new, moves.bounds)
-    numbers = step_numbers(moves.source, moves.target, count)
-    steps = listed_steps(
-        numbers, moves.source, moves.target, moves.chunk, chunks, hosts
-    )
-    sent = np.bincount(moves.source, sizes[moves.chunk], minlength=count)
-    return Movement(
-        RESHARD,
-        before.device_ids,
-        hosts,
-        chunks,
-        tuple(steps),
-        Method("direct", np.arange(count)),
-        before.bytes_per_device,
-        int(sent.max(initial=0)),
-        start,
-        end,
-        layouts=(before, after),
     )

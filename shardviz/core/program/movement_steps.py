@@ -1,4 +1,4 @@
-"""Who sends what to whom, and when: the steps of collectives and of reshards.
+"""Who sends what to whom, and when: the steps of collectives.
 
 A collective over n devices is about n blocks (n per device for an all-to-all). The
 devices are a grid of one axis (a ring) or several (the axes of a torus; hosts and the
@@ -71,7 +71,7 @@ class RegularSent(Fact):
 
 @dataclass(frozen=True)
 class ListedSent(Fact):
-    """What some devices send in one step of a permutation or a reshard.
+    """What some devices send in a permutation.
 
     Attributes:
         sends: how many devices send.
@@ -127,10 +127,9 @@ class Chunks(NamedTuple):
     """What the arrays are divided into; of a large group only the bytes are listed.
 
     Attributes:
-        labels: what each is called: `3`, `3b` for a half, `2→5`, or `[0:4, 2:4]`.
+        labels: what each is called: `3`, `3b` for a half of it, or `2→5`.
         bytes: int64 [chunks].
-        group: int64 [chunks]: the device or block that each is for; its colour.
-        bounds: of a reshard int64 [chunks, rank, 2]: from where to where each goes.
+        group: int64 [chunks]: the device that each is for, which is its colour.
 
     >>> regular_chunks("all-gather", Method("ring", np.arange(2)), 100).labels
     ('0', '1')
@@ -139,7 +138,6 @@ class Chunks(NamedTuple):
     labels: tuple[str, ...]
     bytes: np.ndarray
     group: np.ndarray
-    bounds: np.ndarray | None = None
 
 
 class Method(NamedTuple):
@@ -363,33 +361,6 @@ def _along(
             np.repeat(block, count, axis=0).reshape(-1),
         ]
     )
-
-
-def listed_steps(
-    numbers: np.ndarray,
-    source: np.ndarray,
-    target: np.ndarray,
-    chunk: np.ndarray,
-    chunks: Chunks,
-    parts: np.ndarray,
-) -> Iterator[MovementStep]:
-    """The steps of a permutation or a reshard.
-
-    Args:
-        numbers: int64 [transfers]: the step of each.
-    """
-    order = np.argsort(numbers, kind="stable")
-    ends = np.flatnonzero(np.diff(numbers[order])) + 1
-    for some in np.split(order, ends):
-        if not len(some):
-            continue
-        here, there, what = source[some], target[some], chunk[some]
-        sizes, network = chunks.bytes[what], parts[here] != parts[there]
-        about = ListedSent(len(some), int(sizes.sum()), int(network.sum()))
-        # A device keeps its old shard until the whole reshard is done.
-        keeps = chunks.bounds is not None
-        most = int(sizes.max())
-        yield MovementStep(about, here, there, what, network, False, keeps, most)
 
 
 def chains_of(pairs: np.ndarray) -> list[np.ndarray]:

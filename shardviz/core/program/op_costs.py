@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
 
 from shardviz.core.layout.array_spec import DTYPE_BITS, size_in_bytes
 from shardviz.core.layout.mesh import MeshSpec
@@ -74,8 +73,8 @@ class OpCost:
 def op_costs(plan: Plan) -> tuple[OpCost, ...]:
     """The cost of every operation that computes something, in program order.
 
-    Matrix products and convolutions count two operations for every product; everything
-    else counts one for every number it makes.
+    Matrix products count two operations for every product; everything else counts one
+    for every number it makes. How many a convolution does is not known.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.core.layout.partition_spec import Spec
@@ -130,10 +129,9 @@ def _flops(op: PlannedOp, reads: list[PlannedOp], mesh: MeshSpec) -> float | Non
     if op.opcode not in _PRODUCTS:
         return made
     rule = op.factors
-    if rule is None or len(reads) < 2 or len(rule.operands) < 2:
+    # A convolution sums over a window, which its rule does not say.
+    if op.opcode == "convolution" or rule is None or len(reads) < 2:
         return None
-    if op.opcode == "convolution":
-        return 2 * made * _kernel(rule, reads[1])
     products = 2 * made
     for factor in rule.reduction:
         products *= _summed(rule, reads, factor, mesh, set(op.spec.axes))
@@ -162,14 +160,3 @@ def _summed(
         split.append(axes)
     both = set.intersection(*split) - used
     return -(-rule.sizes.get(factor, 1) // group_size(both, mesh))
-
-
-def _kernel(rule: ShardingRule, kernel: PlannedOp) -> float:
-    """Products for every number of a convolution: the kernel without output features."""
-    data, weights = rule.operands[:2]
-    in_data, in_result = set(chain(*data)), set(chain(*chain(*rule.results)))
-    features = 1
-    for factor in chain(*weights):
-        if factor in in_result and factor not in in_data:
-            features *= rule.sizes.get(factor, 1)
-    return math.prod(kernel.shape) / max(1, features)

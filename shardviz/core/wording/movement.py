@@ -1,4 +1,4 @@
-"""What a collective or a reshard sends, step by step."""
+"""What a collective sends, step by step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from shardviz.core.format import (
     plural,
     seconds_text,
 )
-from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.program.movement import Movement, MovementText
 from shardviz.core.program.movement_steps import REGULAR, ListedSent, RegularSent
 
@@ -72,7 +71,7 @@ def regular(step: RegularSent) -> str:
 
 
 def listed(step: ListedSent) -> str:
-    """What some devices send in one step of a permutation or a reshard."""
+    """What some devices send in a permutation."""
     senders = plural(step.sends, "device sends", "devices send")
     total = bytes_text(step.bytes)
     if step.sends > 1:
@@ -84,10 +83,6 @@ def listed(step: ListedSent) -> str:
 def title(m: Movement) -> str:
     """`all-gather of 8 MiB over data, 8 devices, ring`."""
     count = plural(m.size, "device")
-    if m.layouts:
-        before, after = (str(v.spec or "other blocks") for v in m.layouts)
-        array = ArraySpec("array", m.layouts[0].shape, None, m.layouts[0].dtype)
-        return f"{m.kind} of {array.short} from {before} to {after}, {count}"
     over = clause(" over {}", " × ".join(m.mesh_axes))
     size = bytes_text(m.bytes_per_device)
     return f"{m.kind} of {size}{over}, {count}, {_algorithm(m)}"
@@ -95,8 +90,6 @@ def title(m: Movement) -> str:
 
 def formula(m: Movement) -> str:
     """What each device sends, in general."""
-    if m.layouts:
-        return "bytes of the new block that are not in the old one"
     if m.kind not in REGULAR:
         return "bytes"
     return f"{_factor(m, '(n - 1) / n')} × bytes"
@@ -171,9 +164,6 @@ def _algorithm(m: Movement) -> str:
 def _filled_in(m: Movement) -> str:
     steps = f"in {plural(len(m.steps), 'step')}"
     sent = f"{bytes_text(m.sent_bytes)} sent per device"
-    if m.layouts:
-        total = sum(step.about.bytes for step in m.steps)  # type: ignore[union-attr]
-        return f"{sent} at most, {bytes_text(total)} in all, {steps}"
     if m.kind not in REGULAR:
         return f"{sent}, {steps}"
     factor = _factor(m, f"{m.size - 1} / {m.size}")
@@ -188,8 +178,6 @@ def _factor(m: Movement, factor: str) -> str:
 
 
 def _rate_source(m: Movement) -> str:
-    if m.layouts:
-        return "The time of a reshard is not estimated."
     if m.topology is None:
         return "The rates of the links are not known: give topology=, such as 'tpu:v5e:4x4'."
     chip = m.topology.chip.title

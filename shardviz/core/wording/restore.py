@@ -5,12 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from shardviz.core.format import bytes_text, listed, plural, shown
-from shardviz.core.layout.transfer.restore import (
-    Restore,
-    RestoreNote,
-    RestoreProblem,
-    RestoreRow,
-)
+from shardviz.core.layout.transfer.restore import Restore, RestoreProblem, RestoreRow
 
 MOST_PROBLEMS = 8
 LARGEST_FIRST = "Arrays, of which most is read first:"
@@ -21,6 +16,12 @@ COUNTED = (
     " shards meet. It refuses 96 GB or more at once (restore_concurrent_gb), which is not"
     " checked here."
 )
+_NOTES = {
+    "no shardings": "The checkpoint does not say how its arrays were split: its file"
+    " _sharding is missing.",
+    "one process": "The checkpoint does not say which process has which device: all count as"
+    " one process.",
+}
 
 
 def title(found: Restore) -> str:
@@ -98,14 +99,9 @@ def problem(fact: RestoreProblem) -> str:
     return fact.reason
 
 
-def note(fact: RestoreNote) -> str:
-    """What the checkpoint does not say."""
-    return {
-        "no shardings": "The checkpoint does not say how its arrays were split: its file"
-        " _sharding is missing.",
-        "one process": "The checkpoint does not say which process has which device: all"
-        " count as one process.",
-    }[fact.code]
+def notes(found: Restore) -> list[str]:
+    """What the checkpoint does not say, and what is counted."""
+    return [*(_NOTES[code] for code in found.notes), COUNTED]
 
 
-SENTENCES = {Restore: short, RestoreProblem: problem, RestoreNote: note}
+SENTENCES = {Restore: short, RestoreProblem: problem}

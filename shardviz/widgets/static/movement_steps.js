@@ -1,5 +1,5 @@
 // @ts-check
-// What every device has after each step of a collective or a reshard, and where in its box.
+// What every device has after each step of a collective, and where in its box.
 
 /** @typedef {import("./messages").MovementData} Data */
 /** @typedef {{source: number, target: number, chunk: number, far: boolean}} Transfer */
@@ -65,17 +65,7 @@ export class MovementSteps {
       const slot = this.fixed ? chunk : (there?.slot ?? freeSlot(state[target]));
       state[target].set(chunk, { slot, bits });
     });
-    if (this.data.kind === "reshard" && number === this.count - 1) this.dropOld(state);
     return state;
-  }
-
-  /** At the end of a reshard only the new shard stays. @param {State} state */
-  dropOld(state) {
-    state.forEach((chunks, device) => {
-      const needed = this.data.end?.[device];
-      if (!needed) return;
-      for (const chunk of [...chunks.keys()]) if (!needed.includes(chunk)) chunks.delete(chunk);
-    });
   }
 
   /** The device that each chunk is coloured by: that which has it first, or its number in a sum. */

@@ -1,5 +1,5 @@
 // @ts-check
-// The player: how a collective or a reshard moves its data, step by step, with what every device
+// The player: how a collective moves its data, step by step, with what every device
 // has after each step, the bytes of the step and the formula.
 import { Choice } from "./controls.js";
 import { button, fill, h, setText, toggle } from "./dom.js";
@@ -162,7 +162,6 @@ function positionWords(data, step) {
 /** @param {MovementSteps} steps @param {number} step */
 function stepWords({ data, sums, count }, step) {
   if (step) return data.steps[step - 1].words + (step === count ? " Done." : "");
-  if (data.kind === "reshard") return "Before the first step: every device has its old shard.";
   if (sums) return "Before the first step: every device has its own part of every sum.";
   return "Before the first step: every device has its own data only.";
 }

@@ -1,6 +1,6 @@
-// How a collective or a reshard moves its data: `movements_view.py`.
+// How a collective moves its data: `movements_view.py`.
 
-/** What was asked to be played, by its key: stage and number of a collective, or a value. */
+/** What was asked to be played, by its key: stage and number of a collective. */
 export type Movements = Record<string, Played>;
 
 export interface Played {
@@ -31,9 +31,8 @@ export interface MovementData {
   /** What each is called; none of a group that is not drawn. */
   chunks: string[];
   contributors: number;
-  /** By device the chunks it has, and those it needs; null where every device has all. */
+  /** By device the chunks it has; null where every device has all. */
   start: number[][] | null;
-  end: number[][] | null;
   steps: MovementStep[];
 }
 

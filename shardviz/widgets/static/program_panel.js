@@ -59,7 +59,7 @@ export class ProgramPanel {
       play: (key) => this.openPlayer(key),
       position: calls.position,
     });
-    this.values = new ValuesPanel({ ...calls, play: (key) => this.openPlayer(key) });
+    this.values = new ValuesPanel(calls);
     this.player = new Player({
       close: () => this.closePlayer(),
       play: (key) => this.openPlayer(key),
@@ -200,7 +200,7 @@ export class ProgramPanel {
     const now = { background, target: target.value, noRun, theme, movements };
     this.shown = { view, report, code, live, stages, ...now };
     const canPlay = (/** @type {string} */ key) => live || Boolean(movements[key]);
-    this.collectives.canPlay = this.values.canPlay = canPlay;
+    this.collectives.canPlay = canPlay;
     const { program } = view;
     this.program.sync(menus.programs, program.value);
     setText(this.lost, program.lost ?? "");

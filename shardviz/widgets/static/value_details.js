@@ -17,12 +17,10 @@ const MOST_READS = 8;
  * @param {PlanData} plan
  * @param {number} at
  * @param {number} step
- * @param {{explanation: Explanation | undefined, pick: Pick,
- *   played: (key: string) => ((key: string) => void) | undefined}} more played gives what plays the
- *   steps of a key, if they can be played
+ * @param {{explanation: Explanation | undefined, pick: Pick}} more
  * @returns {Node[]}
  */
-export function valueDetails(plan, at, step, { explanation, pick, played }) {
+export function valueDetails(plan, at, step, { explanation, pick }) {
   const origins = plan.origins(at).map((origin) => pathLine(plan, at, origin, pick));
   const stack = explanation?.stack ?? [];
   const calls = h("div", { class: "sv-mono sv-muted", text: stack.join(" ← ") });
@@ -32,7 +30,7 @@ export function valueDetails(plan, at, step, { explanation, pick, played }) {
     ...section("Where its axes came from", origins),
     ...(explanation ? explanationParts(explanation) : []),
     ...section("Estimated collectives", plan.estimates(at).map(estimateLine)),
-    ...section("Reshard", reshardLines(plan, at, played)),
+    ...section("Reshard", reshardLines(plan, at)),
     ...section("Reads", operandLinks(plan, at, pick)),
     ...section("Called from", stack.length > 1 ? [calls] : []),
   ];
@@ -85,25 +83,14 @@ function estimateLine({ kind, bytes, axes, trips, cause }) {
   );
 }
 
-/**
- * From which sharding to which, where a value is what it reads, split in another way.
- * @param {PlanData} plan
- * @param {number} at
- * @param {(key: string) => ((key: string) => void) | undefined} played
- */
-function reshardLines(plan, at, played) {
-  const key = `value:${plan.names[at]}`;
-  const play = played(key);
+/** From which sharding to which, where a value is what it reads, split in another way. @param {PlanData} plan @param {number} at */
+function reshardLines(plan, at) {
   const from = plan.operands(at)[0];
   const same =
     from !== undefined && plan.operands(at).length === 1 && plan.type(from) === plan.type(at);
   if (!same || plan.specText(from) === plan.specText(at)) return [];
-  const words = h("div", {
-    class: "sv-mono",
-    text: `${plan.specText(from)} → ${plan.specText(at)}`,
-  });
-  const how = { class: "sv-link sv-play", "aria-label": "Play the reshard" };
-  return [words, ...(play ? [button("▶ Play its steps", () => play(key), how)] : [])];
+  const text = `${plan.specText(from)} → ${plan.specText(at)}`;
+  return [h("div", { class: "sv-mono", text })];
 }
 
 /** @param {PlanData} plan @param {number} at @param {Pick} pick */

@@ -33,14 +33,10 @@ let panels = 0;
 
 export class ValuesPanel {
   /**
-   * @param {{why: (name: string) => void, light: (names: string[] | null) => void,
-   *   play?: (key: string) => void}} calls
+   * @param {{why: (name: string) => void, light: (names: string[] | null) => void}} calls
    */
-  constructor({ why, light, play }) {
+  constructor({ why, light }) {
     this.why = why;
-    this.play = play;
-    /** Whether the steps of a reshard can be asked for, by its key. */
-    this.canPlay = (/** @type {string} */ _key) => Boolean(play);
     this.light = light;
     this.id = `sv-values-${++panels}`;
     /** @type {PlanView | null} */ this.data = null;
@@ -460,8 +456,7 @@ export class ValuesPanel {
     const explanation = this.explanations.get(plan.names[picked]);
     const step = this.steps.step ?? Infinity;
     const pick = (/** @type {number} */ at) => this.pick(at);
-    const played = (/** @type {string} */ key) => (this.canPlay(key) ? this.play : undefined);
-    fill(this.side, ...valueDetails(plan, picked, step, { explanation, pick, played }));
+    fill(this.side, ...valueDetails(plan, picked, step, { explanation, pick }));
   }
 
   destroy() {

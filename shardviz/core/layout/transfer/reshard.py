@@ -1,4 +1,10 @@
-"""reshard_layouts() -> Reshard: who sends what to whom when arrays move."""
+"""reshard_layouts() -> Reshard: who sends what to whom when arrays move.
+
+What a device has already stays; the rest comes from the nearest device that has it: of
+the same host, or else of any other, and several that are equally near take turns. So
+the bytes that a device receives depend on the layouts alone, and those that it sends on
+this choice.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +25,9 @@ from shardviz.core.layout.array_spec import ArraySpec, size_in_bytes
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.rules.requests import collector_paused
-from shardviz.core.layout.transfer.reshard_moves import common_chunks, find_sends
 
 MOST_DENSE = 4096  # devices of a matrix of moves
+MOST_SENT = 1 << 22  # chunks of one array
 _Arrays = list[tuple[ArraySpec, Layout, Layout]]  # from one layout to the other
 
 
@@ -172,9 +178,9 @@ def _exchange(
     if np.array_equal(held, wanted) and shards[0] == shards[1]:
         nothing = np.zeros(0, np.int64)
         return _Exchange(nothing, nothing, nothing, "", True)
-    bounds, old, new = common_chunks(before.shape, *shards)
+    bounds, old, new = _common_chunks(before.shape, *shards)
     elements = np.prod(np.diff(bounds, axis=2)[:, :, 0], axis=1, dtype=np.int64)
-    source, target, chunk = find_sends(held, wanted, old, new, hosts)
+    source, target, chunk = _find_sends(held, wanted, old, new, hosts)
     sent = elements[chunk]
     kind = "all-to-all"
     if not sent.any():
@@ -324,3 +330,108 @@ def _hosts(
     if not known.any() or known.all():
         return hosts, ()
     return hosts, tuple(ids[~known].tolist())
+
+
+# --- what is sent of one array ---------------------------------------------------------
+
+
+def _too_many(chunks: int) -> LayoutError:
+    return LayoutError(
+        f"This reshard is about {plural(chunks, 'chunk')}, and at most {MOST_SENT:,} are"
+        " counted. Take a smaller mesh with the same axes."
+    )
+
+
+def _common_chunks(
+    shape: Sequence[int], before: Sequence[int], after: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What blocks of these shapes have in common: int64 [chunks, rank, 2], and where."""
+    ranges = []
+    for size, one, other in zip(shape, before, after, strict=True):
+        # A dimension of size 0 has blocks of size 0.
+        starts = [*range(0, size, max(one, 1)), *range(0, size, max(other, 1))]
+        edges = np.unique([*starts, size])
+        ranges.append(np.stack([edges[:-1], edges[1:]], axis=1))
+    counts = list(map(len, ranges))
+    if (total := math.prod(counts)) > MOST_SENT:
+        raise _too_many(total)
+    at = np.indices(counts).reshape(len(counts), total)
+    bounds = np.zeros((total, len(counts), 2), np.int64)
+    blocks = np.zeros((2, total), np.int64)
+    for dim, intervals in enumerate(ranges):
+        bounds[:, dim] = intervals[at[dim]]
+        for number, steps in zip(blocks, (before, after), strict=True):
+            step = max(steps[dim], 1)
+            number *= -(-shape[dim] // step)
+            number += bounds[:, dim, 0] // step
+    return bounds, blocks[0], blocks[1]
+
+
+def _find_sends(
+    held: np.ndarray,
+    wanted: np.ndarray,
+    old: np.ndarray,
+    new: np.ndarray,
+    hosts: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sender, receiver and chunk of all that is sent, by old block.
+
+    Args:
+        held, wanted: int64 [devices]: the old block and the new block of each, or -1.
+        old, new: int64 [chunks]: the blocks that each chunk is in.
+        hosts: int64 [devices].
+    """
+    receivers = np.flatnonzero(wanted >= 0)
+    receivers = receivers[np.argsort(wanted[receivers], kind="stable")]
+    counts = np.bincount(wanted[receivers], minlength=int(new.max(initial=0)) + 1)
+    by_old = np.argsort(old, kind="stable")
+    needed = counts[new[by_old]]
+    if needed.sum() > MOST_SENT:
+        raise _too_many(int(needed.sum()))
+    chunk = np.repeat(by_old, needed)
+    starts = np.cumsum(counts) - counts
+    inside = np.arange(len(chunk)) - np.repeat(np.cumsum(needed) - needed, needed)
+    target = receivers[starts[new[chunk]] + inside]
+    # What a device holds already is not sent to it.
+    moving = old[chunk] != held[target]
+    target, chunk = target[moving], chunk[moving]
+    return _nearest_holders(held, old[chunk], target, hosts), target, chunk
+
+
+def _nearest_holders(
+    held: np.ndarray, block: np.ndarray, target: np.ndarray, hosts: np.ndarray
+) -> np.ndarray:
+    """int64 [sends]: the device that sends each block, of the same host where possible.
+
+    Of several that are equally near, each sends as often as the others, give or take
+    one.
+    """
+    host = np.unique(hosts, return_inverse=True)[1].reshape(-1)
+    count = int(host.max(initial=0)) + 1
+    holders = np.flatnonzero(held >= 0)
+    holders = holders[np.argsort(held[holders] * count + host[holders], kind="stable")]
+    here = held[holders] * count + host[holders]  # ascending
+    source = np.full(len(block), -1)
+    for keys, wanted in ((here, block * count + host[target]), (here // count, block)):
+        left = np.flatnonzero(source < 0)
+        first = np.searchsorted(keys, wanted[left], "left")
+        near = np.searchsorted(keys, wanted[left], "right") - first
+        there = near > 0
+        turn = _earlier_equal(wanted[left[there]]) % near[there]
+        source[left[there]] = holders[first[there] + turn]
+    if (source < 0).any():
+        raise LayoutError(
+            "No device holds a part of the array in the first layout, so nobody can send it. Begin"
+            " with a layout whose blocks cover the array."
+        )
+    return source
+
+
+def _earlier_equal(keys: np.ndarray) -> np.ndarray:
+    """int64: how many keys before each are equal to it."""
+    order = np.argsort(keys, kind="stable")
+    first = np.flatnonzero(np.diff(keys[order], prepend=-1))
+    runs = np.diff(first, append=len(keys))
+    earlier = np.empty(len(keys), np.int64)
+    earlier[order] = np.arange(len(keys)) - np.repeat(first, runs)
+    return earlier

@@ -150,21 +150,6 @@ class RestoreProblem(Fact):
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class RestoreNote(Fact):
-    """What the checkpoint does not say.
-
-    Attributes:
-        code: `"no shardings"`: how its arrays were split; `"one process"`: which
-            process has which device.
-
-    >>> str(RestoreNote("one process"))[:31]
-    'The checkpoint does not say whi'
-    """
-
-    code: str
-
-
 @dataclass(frozen=True, eq=False)
 class RestoreRow:
     """One array: how it was saved, how it is wanted, and what is read for it.
@@ -237,7 +222,8 @@ class Restore(Displayed, Fact):
         process_numbers: int64, ascending: the processes with devices of the mesh.
         missing: paths that are wanted and not in the checkpoint.
         not_wanted: paths in the checkpoint that nothing wants.
-        notes: what the checkpoint does not say.
+        notes: what the checkpoint does not say, as codes: `"no shardings"`: how its
+            arrays were split; `"one process"`: which process has which device.
 
     >>> checkpoint = SavedCheckpoint("/run/5", 5, "", ())
     >>> Restore(checkpoint, MeshSpec(("x",), (2,)), (), np.arange(1)).works
@@ -250,7 +236,7 @@ class Restore(Displayed, Fact):
     process_numbers: np.ndarray
     missing: tuple[str, ...] = ()
     not_wanted: tuple[str, ...] = ()
-    notes: tuple[RestoreNote, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def processes(self) -> tuple[ProcessReads, ...]:
@@ -290,7 +276,7 @@ class Wanted(NamedTuple):
     requests: Mapping[str, Request]
     mesh: MeshSpec
     missing: tuple[str, ...] = ()
-    notes: tuple[RestoreNote, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def plan_restore(checkpoint: SavedCheckpoint, wanted: Wanted) -> Restore:
@@ -319,7 +305,7 @@ def plan_restore(checkpoint: SavedCheckpoint, wanted: Wanted) -> Restore:
             rows.append(_row(array, asked, processes, memo))
     notes = wanted.notes
     if not checkpoint.has_shardings:
-        notes += (RestoreNote("no shardings"),)
+        notes += ("no shardings",)
     return Restore(
         checkpoint,
         wanted.mesh,
