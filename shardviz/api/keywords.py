@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import joined, shown, suggestion
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.program.notes import Note
 from shardviz.core.program.program import function_name
-from shardviz.core.wording.calls import keyword_note
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -57,7 +57,8 @@ def shares_keywords(function: Callable[P, T]) -> Callable[P, T]:
             elif name in named or (name not in known and any_other):
                 theirs[name] = keywords.pop(name)
                 if name in known and name != "mesh":
-                    notes.append(keyword_note(function_name(first), name, public))
+                    about = (function_name(first), name, public)
+                    notes.append(str(Note("keyword", about)))
             elif name not in known:
                 raise ProgramError(
                     f"sv.{public} takes no {name}=, and neither does the function."

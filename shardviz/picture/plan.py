@@ -270,15 +270,15 @@ def constraint_lines(
     folds, written = fold_constraints(constraints), set()
     most = len(folds)
     if not full:
-        folds = [fold for fold in folds if fold.first.wants_attention]
+        folds = [fold for fold in folds if fold[0].wants_attention]
         most = MOST_CONSTRAINTS
     lines = [f"Constraints, {constraints_in_words(constraints)}"]
-    for fold in folds[:most]:
-        one, call = fold.first, fold.first.call
+    for one, count in folds[:most]:
+        call = one.call
         if one.names is not None:
             call += f" ({', '.join(map(logical_name, one.names))})"
-        if fold.count > 1:
-            call += f" × {fold.count:,}"
+        if count > 1:
+            call += f" × {count:,}"
         words = str(one.sentence)
         if words in written:
             words = ""
@@ -287,7 +287,7 @@ def constraint_lines(
         if not (one.acts and words):
             words = f"{one.effect}. {words}"
         lines.append(f"  {f'{one.source} '.lstrip()}{call}: {words}")
-    left = sum(fold.count for fold in folds[most:])
+    left = sum(count for _, count in folds[most:])
     return lines + [f"  {more}" for more in and_more(left, "call")]
 
 

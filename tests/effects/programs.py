@@ -42,11 +42,6 @@ def reports(x):
     return x
 
 
-def reports_in_order(x):
-    jax.debug.callback(host, x, ordered=True)
-    return x
-
-
 def asks(x):
     return io_callback(host, like(x), x)
 
@@ -74,19 +69,12 @@ KINDS: dict[str, Fn] = {
     "print": prints,
     "print, ordered": prints_in_order,
     "debug callback": reports,
-    "debug callback, ordered": reports_in_order,
     "io": asks,
     "io, ordered": asks_in_order,
     "pure callback": asks_purely,
     "ref": uses_a_ref,
     "two orders": both_orders,
 }
-
-
-def in_custom_jvp(f: Fn) -> Fn:
-    g = jax.custom_jvp(f)
-    g.defjvp(lambda primals, tangents: (f(primals[0]), tangents[0]))
-    return g
 
 
 def in_custom_vjp(f: Fn) -> Fn:
@@ -128,14 +116,11 @@ PLACES: dict[str, Callable[[Fn], Fn]] = {
         lambda x: jax.lax.while_loop(lambda c: f(c).sum() < 2, lambda c: c + 1, x)
     ),
     "cond": lambda f: lambda x: jax.lax.cond(x.sum() > 0, f, lambda y: y, x),
-    "switch": lambda f: lambda x: jax.lax.switch(1, [lambda y: y, f], x),
     "remat": lambda f: jax.checkpoint(lambda x: f(x)),
     "gradient of remat": lambda f: jax.grad(
         lambda x: jax.checkpoint(lambda y: jnp.sin(f(y)))(x).sum()
     ),
-    "custom_jvp": in_custom_jvp,
     "custom_vjp": in_custom_vjp,
-    "gradient of custom_jvp": lambda f: jax.grad(lambda x: in_custom_jvp(f)(x).sum()),
     "backward pass": in_a_backward_pass,
     "optimized custom_vjp": in_an_optimized_vjp,
     "gradient": lambda f: jax.grad(lambda x: f(x).sum()),

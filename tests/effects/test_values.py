@@ -26,7 +26,6 @@ CLASSES = {
     "print": ["debug callback"],
     "print, ordered": ["debug callback, ordered"],
     "debug callback": ["debug callback"],
-    "debug callback, ordered": ["debug callback, ordered"],
     "io": ["io callback"],
     "io, ordered": ["io callback, ordered"],
     "pure callback": [],

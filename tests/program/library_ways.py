@@ -49,13 +49,6 @@ def _() -> Way:
     return Way(model.apply, (variables, x()))
 
 
-@way("linen's apply by keyword")
-def _() -> Way:
-    model, variables = linen()
-    expected = traced(lambda v, x: model.apply(v, x, mutable=["stats"]), variables, x())
-    return Way(model.apply, (variables, x()), {"mutable": ["stats"]}, expected)
-
-
 @way("a linen module as an argument")
 def _() -> Way:
     model, variables = linen()
@@ -81,23 +74,6 @@ def _() -> Way:
         return state.apply_gradients(grads=jax.grad(loss)(state.params))
 
     return Way(jax.jit(step, donate_argnums=0), (state, x()), called=False)
-
-
-@way("an optimizer as an argument", "optax")
-def _() -> Way:
-    import optax
-
-    optimizer = optax.chain(optax.clip(1.0), optax.sgd(0.1))
-    w = {"w": x(4, 4)}
-
-    def step(optimizer, w, state, x):
-        gradient = jax.grad(lambda w: (x @ w["w"]).mean())(w)
-        updates, state = optimizer.update(gradient, state, w)
-        return optax.apply_updates(w, updates), state
-
-    arguments = (w, optimizer.init(w), x())
-    expected = traced(lambda *a: step(optimizer, *a), *arguments)
-    return Way(step, (optimizer, *arguments), {}, expected)
 
 
 @way("empty states in specs", "optax")
@@ -156,23 +132,10 @@ def _() -> Way:
     return nnx_way(nnx.jit)
 
 
-@way("nnx.jit with options", "optax")
-def _() -> Way:
-    from flax import nnx
-
-    return nnx_way(lambda step: nnx.jit(step, donate_argnums=(0, 1)))
-
-
 @way("an nnx module")
 def _() -> Way:
     model = nnx_model()
     return Way(lambda model, x: model(x).sum(), (model, x()))
-
-
-@way("jax.jit of an nnx module")
-def _() -> Way:
-    model = nnx_model()
-    return Way(jax.jit(lambda model, x: model(x).sum()), (model, x()))
 
 
 def mlp() -> Any:
@@ -207,31 +170,12 @@ def _() -> Way:
     return Way(step, (model, x()), {}, of_arrays(marked(step), model, x()))
 
 
-@way("eqx.filter_jit of what returns a module", "equinox")
-def _() -> Way:
-    import equinox as eqx
-
-    model, step = mlp(), eqx.filter_jit(lambda m: jax.tree.map(lambda v: v, m))
-    returned = lambda m: eqx.filter(step(m), eqx.is_array)  # noqa: E731
-    return Way(step, (model,), {}, of_arrays(marked(returned), model))
-
-
 @way("eqx.filter_jit with a number", "equinox")
 def _() -> Way:
     import equinox as eqx
 
     step = eqx.filter_jit(lambda x, n: x if n > 1 else -x)
     return Way(step, (x(), 2), {}, traced(marked(lambda x: step(x, 2)), x()))
-
-
-@way("eqx.filter_grad", "equinox")
-def _() -> Way:
-    import equinox as eqx
-
-    model, step = mlp(), eqx.filter_grad(lambda m, x: jax.vmap(m)(x).sum())
-    return Way(
-        step, (model, x()), {}, of_arrays(lambda *a: eqx.filter(step(*a), eqx.is_array), model, x())
-    )
 
 
 @way("a method under eqx.filter_jit", "equinox")

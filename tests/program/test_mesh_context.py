@@ -172,8 +172,7 @@ PROBES: dict[str, Callable[[], tuple[str, ...]]] = {
 
 NESTINGS = [
     "", "with X", "set X", "set E", "use X", "use E", "with X > with Z", "with X > set Z",
-    "set Z > with X", "set X > set HALF", "set X > set None", "with X > use Z", "use Z > with X",
-    "set X > use Z", "set E > use X", "use X > set E", "with X > with HALF > set E",
+    "set X > set None", "with X > use Z", "set X > use Z", "set E > use X", "use X > set E",
     "set X > with Z > use E", "with E", "use MIX", "set MIX",
 ]  # fmt: skip
 

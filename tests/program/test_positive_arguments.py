@@ -14,27 +14,20 @@ from tests.program.helpers import array, checks, program, run
 X = jax.ShapeDtypeStruct((8, 8), jnp.float32)
 FOUND = {
     "a root": (lambda x: jnp.sqrt(x), (0,)),
-    "one over a root": (lambda x, y: x * lax.rsqrt(y), (1,)),
     "a logarithm": (lambda x: jnp.log(x), (0,)),
-    "a power": (lambda x: x**0.3, (0,)),
-    "a mean": (lambda x, y: y / jnp.sqrt(x.mean(0) + 1e-6), (0,)),
     "moved about": (lambda x: jnp.log(x.T.reshape(4, 16)[1:].astype(jnp.bfloat16)), (0,)),
     "a quotient": (lambda x, y: jnp.log(x / y), (0, 1)),
     "inside jit": (lambda x, y: y + jax.jit(lambda z: jnp.sqrt(z * 0.9))(x), (0,)),
-    "out of jit": (lambda x: jnp.sqrt(jax.jit(lambda z: z + 1)(x)), (0,)),
     "inside a loop": (lambda x: lax.scan(lambda c, z: (c + jnp.sqrt(z), None), x[0], x)[0], (0,)),
     "inside a branch": (lambda x: lax.cond(True, jnp.sqrt, jnp.log, x), (0,)),
     "a gradient": (lambda x: jax.grad(lambda x: jnp.sqrt(x).sum())(x), (0,)),
 }
 NOT = {
     "a square": lambda x: jnp.sqrt((x**2).sum() + (x * x).sum() + jnp.square(x).sum()),
-    "a product of matrices": lambda x: jnp.log(x @ x),
-    "an exponential": lambda x: jnp.log(jnp.exp(x).sum()),
     "a softmax": lambda x: jax.nn.log_softmax(x),
     "what is subtracted": lambda x: jnp.log(1 - x),
     "a norm": lambda x: jnp.linalg.norm(x),
     "a variance": lambda x: x / jnp.sqrt(jnp.var(x, -1, keepdims=True) + 1e-5),
-    "no root": lambda x: x @ x,
 }
 
 
@@ -55,10 +48,9 @@ def adam(p, m, v, x):
     return p - 1e-3 * m / (jnp.sqrt(v) + 1e-8), m, v
 
 
-@pytest.mark.parametrize("target", [None, "cpu:8"])
-def test_made_up_second_moments_give_no_nan(target):
+def test_made_up_second_moments_give_no_nan():
     arrays = [array(n, (16, 16), "None, b") for n in "pmv"]
-    report = run(program(adam, *arrays, array("x", (8, 16), "a")), target=target)
+    report = run(program(adam, *arrays, array("x", (8, 16), "a")))
     assert report.ok, report
     assert None not in checks(report).values()
     assert all(np.isfinite(np.asarray(leaf)).all() for leaf in report.outputs)

@@ -7,7 +7,6 @@ so that one made for the plan and one made for jax share nothing that jax could 
 from __future__ import annotations
 
 import contextlib
-import functools
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from flax.linen import spmd
 from flax.linen import with_logical_constraint as renamed
 from flax.linen.partitioning import with_sharding_constraint as of_partitioning
 from flax.linen.spmd import RulesFallback
@@ -142,30 +140,15 @@ def nested_rules(x):
     return linen(x, BATCH)
 
 
-@case("linen, an argument inside of a context", "abstract", YES, rules=RULES)
-def argument_over_context(x):
-    return linen(x, BATCH, rules=CHANGED)
-
-
 @case("linen, rules taken away by an inner context", "abstract", RULES_NONE, rules=RULES)
 def no_rules_inside(x):
     with in_rules(()):
         return linen(x, BATCH)
 
 
-@case("linen, an empty argument", "abstract", RULES_NONE, rules=RULES)
-def empty_argument(x):
-    return linen(x, BATCH, rules=())
-
-
 @case("linen, no rules", "abstract", RULES_NONE)
 def no_rules(x):
     return linen(x, BATCH)
-
-
-@case("linen, no rules and no mesh", "none", RULES_NONE)
-def nothing_in_force(x):
-    return linen(x, BATCH) * 2
 
 
 @case("linen, no mesh", "none", MESH_NONE, rules=RULES)
@@ -193,11 +176,6 @@ def mesh_argument(x):
     return linen(linen(x, BATCH, mesh=axes_mesh()), BATCH)
 
 
-@case("linen, a mesh argument of devices", "set_mesh", YES, rules=RULES)
-def mesh_of_devices(x):
-    return linen(x, BATCH, mesh=devices_mesh())
-
-
 @case("linen, AXIS_IS_UNSHARDED with a typo", "abstract", YES, rules=RULES)
 def unsharded_fallback(x):
     return linen(x, TYPO, fallback=RulesFallback.AXIS_IS_UNSHARDED)
@@ -218,24 +196,9 @@ def no_constraint_no_mesh(x):
     return linen(linen(x, TYPO, fallback=KEEP), BATCH, fallback=KEEP) * 2
 
 
-@case("linen, NO_CONSTRAINT without rules", "abstract", RULES_NONE)
-def no_constraint_no_rules(x):
-    return linen(x, TYPO, fallback=KEEP)
-
-
 @case("linen, RAISE_ERROR", "abstract", YES, ERROR, rules=RULES, raises=True)
 def raise_error(x):
     return linen(linen(x, BATCH, fallback=RAISE), TYPO, fallback=RAISE)
-
-
-@case("linen, RAISE_ERROR without a mesh", "none", ERROR, rules=RULES, raises=True)
-def raise_error_no_mesh(x):
-    return linen(x, TYPO, fallback=RAISE)
-
-
-@case("linen, RAISE_ERROR without rules", "abstract", RULES_NONE)
-def raise_error_no_rules(x):
-    return linen(x, TYPO, fallback=RAISE)
 
 
 @case("linen, RAISE_ERROR for an axis that is taken", "abstract", ERROR, raises=True)
@@ -251,11 +214,6 @@ def caught(x):
         return linen(x, BATCH)
 
 
-@case("linen, an axis that the mesh lacks", "abstract", ERROR, raises=True)
-def missing_axis(x):
-    return linen(x, BATCH, rules=(("batch", "dota"),))
-
-
 @case("linen, a name twice", "abstract", ERROR, rules=RULES, raises=True)
 def name_twice(x):
     return linen(x, ("batch", "batch"))
@@ -269,11 +227,6 @@ def names_none(x):
 @case("linen, a dimension without a name", "abstract", YES, rules=RULES)
 def nameless_dimension(x):
     return linen(x, (None, "embed"))
-
-
-@case("linen, a rule that leads to None", "abstract", YES, rules=RULES)
-def none_rule(x):
-    return linen(x, ("length", "embed"), fallback=RAISE)
 
 
 @case("linen, UNCONSTRAINED", "abstract", YES, rules=RULES)
@@ -301,19 +254,9 @@ def another_name(x):
     return renamed(x, BATCH)
 
 
-@case("the module's own name", "abstract", YES, rules=RULES)
-def by_module(x):
-    return spmd.with_logical_constraint(x, BATCH)
-
-
 @case("flax.linen.partitioning", "abstract", YES, rules=RULES)
 def partitioning(x):
     return of_partitioning(x, BATCH)
-
-
-@case("a partial", "abstract", YES, rules=RULES)
-def partial(x):
-    return functools.partial(linen, logical_axis_resources=BATCH)(x)
 
 
 # around the call
@@ -332,11 +275,6 @@ def scan_gradient(x):
     return jax.grad(lambda x: (scan(x) ** 2).sum())(x)
 
 
-@case("scan without a mesh", "none", MESH_NONE, rules=RULES)
-def scan_no_mesh(x):
-    return scan(x)
-
-
 @case("remat", "abstract", YES, rules=RULES)
 def remat(x):
     return jax.checkpoint(lambda x: linen(jnp.sin(x), BATCH))(x)
@@ -350,11 +288,6 @@ def remat_gradient(x):
 @case("vmap", "abstract", YES, rules=RULES, batched=0)
 def vmap(x):
     return jax.vmap(lambda row: linen(row, ("embed",)))(x)
-
-
-@case("vmap with an axis of the mesh", "abstract", YES, rules=RULES, batched=0)
-def spmd_vmap(x):
-    return jax.vmap(lambda row: linen(row, ("embed",)), spmd_axis_name="data")(x)
 
 
 @case("one branch of a cond", "abstract", YES, RULES_NONE, rules=RULES)
@@ -379,11 +312,6 @@ def kept(x):
 @case("a jitted function of the module", "abstract", YES, rules=RULES)
 def of_the_module(x):
     return kept(x) * 2
-
-
-@case("a jitted function of the module again", "abstract", YES, rules=RULES)
-def of_the_module_again(x):
-    return kept(x) * kept(x)
 
 
 @case("a jitted function of the module without rules", "abstract", RULES_NONE)
@@ -495,9 +423,6 @@ case("nnx, out_sharding and rules of a context", "abstract", YES, rules=RULES)(
     variable(out_sharding=BATCH)
 )
 case("nnx, sharding_rules", "abstract", YES)(variable(out_sharding=BATCH, sharding_rules=RULES))
-case("nnx, sharding_rules beside a context", "abstract", YES, rules=RULES)(
-    variable(out_sharding=("batch", "mlp"), sharding_rules=(("mlp", "model"),))
-)
 case("nnx, rules that do not agree", "abstract", ERROR, rules=RULES, raises=True)(
     variable(out_sharding=BATCH, sharding_rules=(("batch", "model"),))
 )
@@ -506,8 +431,6 @@ case("nnx, a name without a rule", "abstract", ERROR, rules=RULES, raises=True)(
 )
 case("nnx, no names", "abstract", SAME)(variable(out_sharding=()))
 case("nnx, axes that are Explicit", "explicit", YES)(variable(out_sharding=("data", None)))
-case("nnx, a mesh of its own", "none", YES)(variable(out_sharding=AXES, mesh=axes_mesh()))
-case("nnx, eager_sharding off", "abstract")(variable(out_sharding=AXES, eager_sharding=False))
 
 
 @case("nnx, use_eager_sharding off", "abstract")
@@ -545,16 +468,6 @@ def plain_named(x):
     return with_sharding_constraint(x, NamedSharding(axes_mesh(), P(None, ("data", "model"))))
 
 
-@case("jax, an empty PartitionSpec", "abstract", YES)
-def plain_empty(x):
-    return jax.lax.with_sharding_constraint(x, P())
-
-
-@case("jax, UNCONSTRAINED", "abstract", YES)
-def plain_unconstrained(x):
-    return with_sharding_constraint(x, P(P.UNCONSTRAINED, "model"))
-
-
 @case("jax, a tree and a prefix of it", "abstract", YES, YES, YES)
 def plain_tree(x):
     a, b = with_sharding_constraint({"a": (x, x + 1), "b": x}, {"a": P("data"), "b": P("model")}
@@ -580,10 +493,3 @@ def plain_reshard(x):
 @case("jax, auto_axes reshards by itself", "explicit")
 def inside_auto_axes(x):
     return jax.sharding.auto_axes(lambda x: x * 2, out_sharding=P("data", None))(x)
-
-
-@case("jax, mapped over a tree", "abstract", YES, YES)
-def mapped(x):
-    specs = (P("data"), P(None, "model"))
-    a, b = jax.tree.map(with_sharding_constraint, (x, x + 1), specs)
-    return a + b

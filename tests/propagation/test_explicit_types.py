@@ -12,13 +12,14 @@ from jax import lax
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.bridge import adopt_spec, to_jax
+from shardviz.core.backend.bridge import to_jax
 from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.backend.tracing.build_program import build_program
 from shardviz.core.backend.tracing.jaxprs import operations
 from shardviz.core.backend.tracing.trace import trace
 from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.libraries import spec_of
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.layout.partition_spec import Spec
@@ -78,7 +79,7 @@ def typed_specs(made: Program) -> dict[tuple[str, tuple[int, ...]], set[Spec]]:
             if sharding is None or set(sharding.mesh.axis_types) != {AxisType.Explicit}:
                 continue
             shape = tuple(variable.aval.shape)
-            spec = Spec(adopt_spec(sharding.spec).padded(len(shape)))
+            spec = Spec(spec_of(sharding.spec).padded(len(shape)))
             specs.setdefault((operation.name, shape), set()).add(spec)
     return specs
 

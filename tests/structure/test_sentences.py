@@ -28,7 +28,6 @@ STILL = {
     "api/adopt.py": 2,
     "api/layouts.py": 1,
     "api/wanted_layouts.py": 1,
-    "core/backend/bridge.py": 1,
     "core/backend/call_cache/cached_function.py": 1,
     "core/backend/devices.py": 5,
     "core/backend/exits.py": 1,

@@ -74,19 +74,17 @@ def adopt(thing: Any) -> Any:
     if isinstance(thing, (Mesh, AbstractMesh)):
         return adopt_mesh(thing)
     if isinstance(thing, PartitionSpec):
-        return adopt_spec(thing)
+        return libraries.spec_of(thing)
     if isinstance(thing, NamedSharding):
-        return adopt_mesh(thing.mesh), adopt_spec(thing.spec)
+        return adopt_mesh(thing.mesh), libraries.spec_of(thing.spec)
     if isinstance(thing, (jax.Array, jax.ShapeDtypeStruct, np.ndarray)):
         if getattr(thing, "sharding", None) is not None:
             return adopt_layout(thing)
         return adopt_array("array", thing)
-    hint = ""
-    if isinstance(thing, Sharding):
-        hint = " Such a sharding lays out nothing without a shape: sv.layout(shape, sharding)."
     raise ShardvizError(
-        "From jax come meshes, PartitionSpecs, NamedShardings, ShapeDtypeStructs and arrays; got"
-        f" {shown(thing)}.{hint}"
+        "From jax come meshes, PartitionSpecs, NamedShardings, ShapeDtypeStructs and"
+        f" arrays; got {shown(thing)}. Other shardings need a shape: sv.layout(shape,"
+        " sharding)."
     )
 
 
@@ -111,18 +109,6 @@ def adopt_mesh(mesh: Mesh | AbstractMesh) -> MeshSpec:
     return found
 
 
-def adopt_spec(spec: PartitionSpec) -> Spec:
-    """The Spec of a PartitionSpec, marks included.
-
-    Raises:
-        ShardvizError: for axis names that are no text.
-
-    >>> str(adopt_spec(PartitionSpec(("x",), PartitionSpec.UNCONSTRAINED)))
-    "P('x', P.UNCONSTRAINED)"
-    """
-    return libraries.spec_of(spec)
-
-
 def adopt_array(name: str, thing: Any) -> ArraySpec:
     """The ArraySpec of an array or ShapeDtypeStruct, with the spec of a NamedSharding.
 
@@ -133,7 +119,11 @@ def adopt_array(name: str, thing: Any) -> ArraySpec:
     'f32[8, 4]'
     """
     sharding = getattr(thing, "sharding", None)
-    spec = adopt_spec(sharding.spec) if isinstance(sharding, NamedSharding) else None
+    spec = (
+        libraries.spec_of(sharding.spec)
+        if isinstance(sharding, NamedSharding)
+        else None
+    )
     kind = libraries.foreign_memory(sharding)
     weak = bool(getattr(thing, "weak_type", False))
     shape = read_shape(thing.shape)
@@ -166,8 +156,8 @@ def adopt_layout(thing: Any) -> Layout:
     sharding = getattr(thing, "sharding", None)
     if sharding is None:
         raise LayoutError(
-            f"A layout needs a sharding; {shown(thing)} has none. Give a PartitionSpec and a mesh"
-            " beside it."
+            f"A layout needs a sharding; {shown(thing)} has none. Give a PartitionSpec"
+            " and a mesh beside it."
         )
     return sharding_layout(thing.shape, thing.dtype, sharding)
 
@@ -184,7 +174,7 @@ def sharding_layout(shape: Any, dtype: Any, sharding: Sharding) -> Layout:
     """
     if isinstance(sharding, NamedSharding):
         return lay_out(
-            shape, adopt_spec(sharding.spec), adopt_mesh(sharding.mesh), dtype
+            shape, libraries.spec_of(sharding.spec), adopt_mesh(sharding.mesh), dtype
         )
     try:
         boxes = sharding.devices_indices_map(tuple(shape))

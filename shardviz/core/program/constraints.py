@@ -172,32 +172,21 @@ def undecided(one: Constraint) -> tuple[int, ...]:
     return tuple(dims)
 
 
-@dataclass(frozen=True)
-class ConstraintFold:
-    """Calls that differ in nothing that is shown, such as those of all layers.
-
-    Attributes:
-        first: the first of them.
-        count: how many they are.
-    """
-
-    first: Constraint
-    count: int
-
-
-def fold_constraints(constraints: Iterable[Constraint]) -> list[ConstraintFold]:
-    """The calls, those that did nothing first; alike ones are one.
+def fold_constraints(
+    constraints: Iterable[Constraint],
+) -> list[tuple[Constraint, int]]:
+    """The calls, those that did nothing first; alike ones are one, with their count.
 
     >>> calls = [Constraint(LOGICAL, "m.py:3"), Constraint(LOGICAL, effect=NO_RULES)]
-    >>> [(one.first.effect, one.count) for one in fold_constraints([*calls, *calls])]
+    >>> [(one.effect, count) for one, count in fold_constraints([*calls, *calls])]
     [('no rules in force', 2), ('constrained', 2)]
     """
     alike: dict[tuple[object, ...], list[Constraint]] = {}
     for one in constraints:
         alike.setdefault(one.key, []).append(one)
-    folds = [ConstraintFold(calls[0], len(calls)) for calls in alike.values()]
+    folds = [(calls[0], len(calls)) for calls in alike.values()]
     # What needs attention comes first.
-    return sorted(folds, key=lambda one: EFFECTS.index(one.first.effect))
+    return sorted(folds, key=lambda fold: EFFECTS.index(fold[0].effect))
 
 
 def constraints_in_words(constraints: Iterable[Constraint]) -> str:

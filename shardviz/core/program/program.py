@@ -238,32 +238,3 @@ def _typed_alike(mesh: MeshSpec, old: MeshSpec) -> MeshSpec:
     if types == mesh.axis_types:
         return mesh  # as it was, with types that nobody chose
     return mesh.replace(axis_types=types)
-
-
-def _requested(program: Program) -> dict[str, tuple[str, str]]:
-    """Name to type and layout of each array."""
-    return {r.array.name: (r.array.short, str(r.spec)) for r in program.requests}
-
-
-def changed_parts(old: Program, new: Program) -> list[str]:
-    """Which parts of two programs differ; arrays by their names.
-
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> old = Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=4))
-    >>> changed_parts(old, old.replace(mesh=make_mesh(data=8)))
-    ['mesh']
-    """
-    parts = []
-    if old.fn is not new.fn:
-        parts.append("function")
-    if old.mesh != new.mesh:
-        parts.append("mesh")
-    before, after = _requested(old), _requested(new)
-    for name in {**after, **before}:
-        if before.get(name) != after.get(name):
-            parts.append(name)
-    if old.out_specs != new.out_specs:
-        parts.append("out_specs")
-    if dict(old.options) != dict(new.options):
-        parts.append("options")
-    return parts

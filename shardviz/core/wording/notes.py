@@ -34,6 +34,10 @@ def _changed_in_place(names: tuple[str, ...]) -> str:
 
 # The sentence of a code, with what it is about in place of {0}, {1} and so on.
 _TEMPLATES: Mapping[str, str] = {
+    "keyword": (
+        "{1}= was given to {0}, which has a parameter of that name, and not to sv.{2}. To"
+        " give both, write sv.{2}(fn, args=(...), kwargs={{'{1}': ...}}, {1}=...)."
+    ),
     "no array arguments": (
         "Traced with the program's mesh in context, as under jax.set_mesh: it has no array"
         " arguments, so nothing else says on which devices it runs."

@@ -12,7 +12,6 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from shardviz.core.backend.bridge import adopt_spec
 from shardviz.core.backend.devices import (
     capacity_of,
     fit_now,
@@ -29,6 +28,7 @@ from shardviz.core.backend.tracing.retraced import unsharded
 from shardviz.core.backend.tracing.trace import Output
 from shardviz.core.errors import LayoutError
 from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
+from shardviz.core.layout.libraries import spec_of
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.checks import Check, Finding, found
@@ -122,7 +122,7 @@ def _layout(
         names, sizes = tuple(own.axis_names), tuple(own.axis_sizes)
         if (names, sizes) == (mesh.axis_names, mesh.axis_sizes):
             try:
-                spec = adopt_spec(sharding.spec)
+                spec = spec_of(sharding.spec)
                 return lay_out(output.shape, spec, mesh, output.dtype)
             except LayoutError:
                 pass  # a compiler may split what does not divide: its indices say how

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 
-from shardviz.core.backend.bridge import adopt_array, adopt_mesh, adopt_spec
+from shardviz.core.backend.bridge import adopt_array, adopt_mesh
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import shown
 from shardviz.core.layout.array_spec import ArraySpec, dtype_name, format_names
@@ -28,6 +28,7 @@ from shardviz.core.layout.array_tree import (
 from shardviz.core.layout.libraries import (
     LeafMetadata,
     foreign_memory,
+    spec_of,
     without_metadata,
 )
 from shardviz.core.layout.mesh import MeshSpec
@@ -454,9 +455,9 @@ def as_spec(value: Any) -> Spec | None:
     if isinstance(value, str):
         return Spec.parse(value)
     if isinstance(value, PartitionSpec):
-        return adopt_spec(value)
+        return spec_of(value)
     if isinstance(value, NamedSharding):
-        return adopt_spec(value.spec)
+        return spec_of(value.spec)
     raise ProgramError(
         "A spec is text such as P('x', None), or jax's own that names mesh axes; got"
         f" {shown(value)}."

@@ -25,7 +25,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from shardviz.core.backend.bridge import adopt_mesh, adopt_spec
+from shardviz.core.backend.bridge import adopt_mesh
 from shardviz.core.backend.jax_compat import (
     CONSTRAINT_FUNCTIONS,
     OWN_CALLERS,
@@ -38,6 +38,7 @@ from shardviz.core.backend.tracing.jaxprs import operations, plain_jaxpr, users_
 from shardviz.core.backend.tracing.mesh_context import logical_rules, mesh_context
 from shardviz.core.backend.tracing.watching import CallListener, watched
 from shardviz.core.errors import ShardvizError
+from shardviz.core.layout.libraries import spec_of
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.resolution import resolve
@@ -461,7 +462,7 @@ def _sharding_spec(sharding: Any) -> Spec | None:
     if not isinstance(spec, PartitionSpec):
         return None
     try:
-        return adopt_spec(spec)
+        return spec_of(spec)
     except ShardvizError:
         return None
 

@@ -13,11 +13,12 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from shardviz.core.backend.bridge import adopt_mesh, adopt_spec
+from shardviz.core.backend.bridge import adopt_mesh
 from shardviz.core.backend.jax_compat import is_pmapped, pmap_settings
 from shardviz.core.backend.tracing.arguments import is_array, spread
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.libraries import spec_of
 from shardviz.core.layout.mesh import MeshSpec
 
 
@@ -98,7 +99,7 @@ class Pmapped:
 
 def _placed(leaf: Any, spec: PartitionSpec, mesh: Any) -> Any:
     if isinstance(leaf, ArraySpec):
-        return leaf.replace(spec=adopt_spec(spec), logical=None)
+        return leaf.replace(spec=spec_of(spec), logical=None)
     if not is_array(leaf):
         return leaf
     # As jax takes it: numpy's 64-bit types may become 32-bit ones.

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax.extend.core import jaxpr_as_fun
 
-from shardviz.core.backend.bridge import abstract_mesh, adopt_spec, named_sharding
+from shardviz.core.backend.bridge import abstract_mesh, named_sharding
 from shardviz.core.backend.tracing.build_program import SpecsByName
 from shardviz.core.backend.tracing.effect_rules import effect_names
 from shardviz.core.backend.tracing.jaxprs import (
@@ -32,6 +32,7 @@ from shardviz.core.backend.tracing.trace import (
 )
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural
+from shardviz.core.layout.libraries import spec_of
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.notes import Note
@@ -118,7 +119,7 @@ def spec_of_type(aval: Any) -> Spec | None:
     if sharding is None:
         return None
     explicit = any(t.name == "Explicit" for t in sharding.mesh.axis_types or ())
-    return adopt_spec(sharding.spec) if explicit else None
+    return spec_of(sharding.spec) if explicit else None
 
 
 def specs_of_types(traced: Traced) -> tuple[Spec | None, ...]:
@@ -145,12 +146,10 @@ def with_specs_of_types(traced: Traced) -> Traced:
 
 def with_partial_sums(traced: Traced) -> Traced:
     """`with_specs_of_types` where all axes are Explicit and one is a partial sum."""
-    if set(traced.program.mesh.axis_types) != {"Explicit"}:
-        return traced
-    for spec in specs_of_types(traced):
-        if spec is not None and spec.unreduced:
-            return with_specs_of_types(traced)
-    return traced
+    specs = specs_of_types(traced)
+    partial = any(spec is not None and spec.unreduced for spec in specs)
+    explicit = set(traced.program.mesh.axis_types) == {"Explicit"}
+    return with_specs_of_types(traced) if partial and explicit else traced
 
 
 def without_prints(traced: Traced) -> tuple[Traced, str]:
