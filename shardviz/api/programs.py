@@ -14,7 +14,7 @@ from shardviz.core.display import StageClock
 from shardviz.core.errors import ProgramError, import_optional
 from shardviz.core.format import shown
 from shardviz.core.layout.rules.rules import Dialect, Rules
-from shardviz.core.program.cache import ExecutableCache, cache
+from shardviz.core.program.cache import cache
 from shardviz.core.program.effects import Effects
 from shardviz.core.program.program import Program, Targets
 from shardviz.core.program.report import Report
@@ -425,14 +425,4 @@ def lock(thing: Any, *, collectives: bool = True, target: Any = None) -> Lock:
 
 
 def _compile_for(program: Program, target: Any) -> Report:
-    if target is None:
-        target = "cpu"
-    report = compile(program, target)
-    # What was compiled before, of code on other lines, has no source lines, and a
-    # contract names them.
-    if report.cache_hit and not any(c.source for c in report.partitioned or ()):
-        runner = import_optional(
-            "shardviz.core.backend.run.hosts.run", "sv.expect", "jax"
-        )
-        return runner.compile_program(program, target, cache=ExecutableCache(size=1))
-    return report
+    return compile(program, "cpu" if target is None else target)

@@ -81,13 +81,12 @@ def process_lines(report: Report, full: bool = False) -> list[str]:
     count = plural(len(processes), "process", "processes")
     lines = [f"{count}: {'; '.join(stage_words(processes))}"]
     lines += _collective_lines(report, full)
-    holding = [process for process in processes if process.memory]
-    holding.sort(key=lambda process: -(process.memory or 0))
     sizes = []
-    for process in holding[:MOST_LINES]:
-        sizes.append(f"{bytes_text(process.memory or 0)} in process {process.rank}")
+    for process in processes[:MOST_LINES]:
+        if process.memory:
+            sizes.append(f"{bytes_text(process.memory)} in process {process.rank}")
     if sizes:
-        sizes += and_more(len(holding) - MOST_LINES, "process")
+        sizes += and_more(len(processes) - MOST_LINES, "process")
         lines.append(f"memory of the processes: {', '.join(sizes)}")
     errors = []
     for process in processes:

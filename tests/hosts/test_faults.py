@@ -210,5 +210,5 @@ def test_what_is_no_target_is_refused(arguments, words):
 
 def test_without_ipyparallel_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ipyparallel", None)
-    with pytest.raises(MissingPackage, match=r'pip install "shardviz\[hosts\]"'):
+    with pytest.raises(MissingPackage, match=r"pip install shardviz\[hosts\]"):
         sv.hosts(2)

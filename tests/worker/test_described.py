@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 
-from shardviz.core.backend.run.targets import described, fits, missing, target_config
+from shardviz.core.backend.run.targets import described, missing, target_config
 from shardviz.core.backend.run.worker.run import compile_program, run_program
 from shardviz.core.backend.run.worker.settings import Settings
 from shardviz.core.errors import TargetError
@@ -129,10 +129,8 @@ X, W = array("x", (64, 32), "a"), array("w", (32, 64), "None, b")
 COMPILED = [
     ("tpu:v5e:4x4", {"a": 4, "b": 4}),
     ("tpu:v4:2x2x4", {"a": 4, "b": -1}),
-    ("tpu:v6e:2x4", {"a": 4, "b": 2}),
     ("tpu:7x:2x2x1", {"a": 4, "b": 2}),
     ("tpu:v5e:2x2*2", {"a": 2, "b": 4}),
-    ("gpu:a100:1x8", {"a": 4, "b": 2}),
     ("gpu:h200:2x8", {"a": 8, "b": 2}),
     ("gpu:b200:1x8", {"a": 4, "b": 2}),
 ]
@@ -193,23 +191,6 @@ def test_a_program_too_big_for_the_chip_is_refused_by_its_compiler():
     assert report.error is not None
     assert report.error.stage == "compile"
     assert "memory" in report.error.message
-
-
-@pytest.mark.parametrize(
-    ("target", "devices", "advice"),
-    [
-        ("tpu:v5e:4x4", 1024, "Use a mesh of 16 devices, or the target 'tpu:v5p:8x8x16'."),
-        ("tpu:v5e:4x4", 64, "Use a mesh of 16 devices, or the target 'tpu:v5e:8x8'."),
-        ("tpu:v5p:4x4x4", 1024, "Use a mesh of 64 devices, or the target 'tpu:v5p:8x8x16'."),
-        ("gpu:h100:2x8", 12, "Use a mesh of 16 devices, or the target 'gpu:h100:2x6'."),
-        ("gpu:h100:2x4", 16, "Use a mesh of 8 devices, or the target 'gpu:h100:2x8'."),
-        ("tpu:v5e:4x4", 7, "Use a mesh of 16 devices."),
-    ],
-)
-def test_a_mesh_of_another_size_gets_a_target_that_fits(target, devices, advice):
-    with pytest.raises(TargetError) as refused:
-        fits(Topology.parse(target), devices)
-    assert str(refused.value).endswith(advice)
 
 
 def test_described_targets_are_checked_before_anything_starts():

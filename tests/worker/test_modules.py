@@ -158,10 +158,11 @@ def test_what_is_not_in_the_module_is_refused(name):
 
 
 @pytest.mark.usefixtures("eight_devices")
-def test_what_is_partitioned_by_python_runs_here():
-    report = run_program(program(doubled, SQUARE), cache=ExecutableCache())
-    assert report.error is None, report.error
-    assert report.ok
+def test_what_is_partitioned_by_python_runs_here_alone():
+    made = program(doubled, SQUARE)
+    report = run_program(made, cache=ExecutableCache())
+    assert report.error.stage == "lower"
+    assert run_program(made, target="attached", cache=ExecutableCache()).ok
 
 
 def test_types_of_results_are_kept_beside_arguments_that_are_changed():

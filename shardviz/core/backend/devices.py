@@ -87,13 +87,12 @@ def devices_for(mesh: MeshSpec, devices: Sequence[Any]) -> list[Any]:
     Ids that the platform has mean its devices. Ids that it lacks are names: the lowest
     of them is the first of `devices`, and so on, so that permuted ids permute devices.
     """
-    ids = mesh.device_ids.ravel()
+    ids = mesh.device_ids.ravel().tolist()
     platform = devices[0].platform
     by_id = {device.id: device for device in attached_devices(platform)}
-    if all(int(i) in by_id for i in ids):
-        return [by_id[int(i)] for i in ids]
-    if len(devices) < mesh.size:
-        raise TargetError(too_few(platform, len(devices), mesh.size))
+    if by_id.keys() >= set(ids):
+        return [by_id[i] for i in ids]
+    refuse_too_few(platform, len(devices), mesh.size)
     return [devices[rank] for rank in np.argsort(np.argsort(ids))]
 
 
@@ -167,28 +166,17 @@ def count_of(platform: str) -> int:
         return 0
 
 
-def too_few(platform: str, there: int, needed: int, cpus: int | None = None) -> str:
-    """Why this kernel has too few devices, and what to do, in words."""
-    have = plural(there, f"{platform.upper()} device")
-    if cpus is not None and platform != "cpu":
-        have += f" and {plural(cpus, 'CPU device')}"
-    if needed > MOST_SIMULATED:
-        advice = (
-            f"At most {MOST_SIMULATED:,} are simulated; layouts and pictures need none, so look at"
-            " this mesh and run a smaller one"
+def refuse_too_few(platform: str, there: int, needed: int) -> None:
+    """Refuses a mesh that has more devices than this kernel."""
+    if there < needed:
+        raise TargetError(
+            f"The mesh has {plural(needed, 'device')} and jax has"
+            f" {plural(there, f'{platform.upper()} device')} here, a number that was fixed"
+            " when jax started. Use a smaller mesh; or for simulated devices write"
+            f" 'cpu:{needed}', or restart the kernel and begin with"
+            f" jax.config.update('{OPTION}', {needed}), up to {MOST_SIMULATED:,}. Layouts,"
+            " plans and pictures need none."
         )
-    elif platform != "cpu" and cpus is None:
-        advice = f"Write 'cpu:{needed}' for simulated devices"
-    else:
-        advice = (
-            "Their number was fixed when jax started: restart the kernel and run this first, or"
-            f" begin with jax.config.update('{OPTION}', {needed})"
-        )
-    most = max(there, cpus or 0)
-    return (
-        f"The mesh has {plural(needed, 'device')} and jax has {have} here. {advice}; or use a mesh"
-        f" of at most {plural(most, 'device')}."
-    )
 
 
 def spare_cuda_check() -> None:
@@ -241,17 +229,12 @@ def capacity_of(devices: Sequence[Any]) -> Capacity:
     """What these devices have and what is free: the least of them where they differ."""
     if devices[0].platform == "cpu":
         return Capacity(host_available(), shared=True, total=host_total())
-    here = own_devices(devices) or list(devices[:1])  # others do not say
-    known = []
-    for device in here:
+    free, total = [], []
+    for device in own_devices(devices) or devices[:1]:  # others do not say
         if (sizes := _device_memory(device)) is not None:
-            known.append(sizes)
-    if not known:
-        return Capacity(None)
-    return Capacity(
-        min(limit - used for limit, used in known),
-        total=min(limit for limit, _ in known),
-    )
+            total.append(sizes[0])
+            free.append(sizes[0] - sizes[1])
+    return Capacity(min(free, default=None), total=min(total, default=None))
 
 
 def fit_now(memory: Memory, capacity: Capacity, devices: int, placed: int = 0) -> Fit:

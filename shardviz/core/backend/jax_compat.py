@@ -12,10 +12,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import logging
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import FrameType, FunctionType
@@ -152,28 +151,6 @@ def forget_failed_callbacks() -> None:
     tokens = private("jax._src.dispatch", "runtime_tokens")
     if tokens is not None:
         tokens.clear()
-
-
-@contextlib.contextmanager
-def failing_callbacks() -> Iterator[list[BaseException]]:
-    """A list of what callbacks raise, as soon as they do: a run may end much later.
-
-    jax logs it where it happens; if it ever does not, the list stays empty.
-    """
-    raised: list[BaseException] = []
-
-    def notice(record: logging.LogRecord) -> bool:
-        if record.exc_info and record.exc_info[1] is not None:
-            raised.append(record.exc_info[1])
-        return True
-
-    # A filter, since a handler of our own would keep Python from printing it.
-    logger = logging.getLogger("jax._src.callback")
-    logger.addFilter(notice)
-    try:
-        yield raised
-    finally:
-        logger.removeFilter(notice)
 
 
 # What jax.jit, jax.pmap and jax.shard_map were given.
@@ -402,15 +379,6 @@ def stablehlo_module(lowered: Any) -> Any:
         return module
     refine = private("jax._src.interpreters.mlir", "refine_polymorphic_shapes")
     return module if refine is None else refine(module)
-
-
-def unchecked_call(compiled: Any) -> Callable[..., Any] | None:
-    """A compiled program without the check of its arguments' memory layouts.
-
-    Up to 0.11 jax labels arrays of less than 8 bits with a layout that no compiled
-    program takes, and checks it in calls of such programs. `jax.jit` checks nothing.
-    """
-    return getattr(getattr(compiled, "_executable", None), "unsafe_call", None)
 
 
 XLA_FORM = "_to_xla_hlo_sharding"

@@ -7,20 +7,15 @@ Each check uses a name for what `jax_compat` uses it for, and may raise anything
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import inspect
-import logging
-import traceback
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.export
 import jax.numpy as jnp
 from jax.experimental import io_callback
-from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from shardviz.core.backend import jax_compat as compat
 
@@ -46,108 +41,37 @@ def check_names(checks: Mapping[str, Callable[[], bool]]) -> list[tuple[str, str
     return rows
 
 
-def _one_device_mesh() -> Mesh:
-    return jax.make_mesh((1,), ("x",), devices=jax.devices("cpu")[:1])
+def _while_traced(look: Callable[[], Any]) -> Any:
+    """What a function returns that is called while jax traces."""
+    seen: list[Any] = []
+    jax.eval_shape(lambda: seen.append(look()))
+    return seen[0]
 
 
-def _process() -> bool:
-    state = compat.private("jax._src.distributed", "global_state")
-    return hasattr(state, "client") and hasattr(state, "process_id")
-
-
-def _backends() -> bool:
-    jax.devices()
-    return compat.backend_started()
-
-
-def _mesh_of_set_mesh() -> bool:
-    mesh, seen = _one_device_mesh(), []
+def _meshes() -> tuple[Mesh, Any]:
+    """A mesh of one device, and the one of `jax.set_mesh` as it is known when traced."""
+    mesh = Mesh(jax.devices("cpu")[:1], ("x",))
     with jax.set_mesh(mesh):
-        jax.eval_shape(lambda: seen.append(compat.concrete_mesh()))
-    return seen == [mesh]
-
-
-def _mesh_of_with() -> bool:
-    mesh = _one_device_mesh()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        with mesh:
-            return (compat.entered_meshes() or ())[-1:] == (mesh,)
-
-
-def _tracing() -> bool:
-    seen: list[bool] = []
-    jax.eval_shape(lambda: seen.append(compat.is_tracing()))
-    return seen == [True] and not compat.is_tracing()
+        return mesh, _while_traced(compat.concrete_mesh)
 
 
 def _settings() -> bool:
     before = compat.trace_settings()
-    assert before is not None
     with jax.default_matmul_precision("float32"):
-        differs = before != compat.trace_settings()
-    return differs and len(compat.trace_setting_names()) == len(before)
-
-
-def _bind() -> bool:
-    try:
-        with compat.complete_tracebacks():
-            jax.lax.add(jnp.ones(2), jnp.ones(3))
-    except TypeError as error:
-        frames = traceback.walk_tb(error.__traceback__)
-        return "add" in {compat.bound_operation(frame) for frame, _ in frames}
-    return False
+        return before is not None and before != compat.trace_settings()
 
 
 def _effects() -> bool:
-    struct = jax.ShapeDtypeStruct((), "float32")
-
-    def all_of_them(x: Any) -> None:
-        jax.debug.print("{}", x)
-        jax.debug.print("{}", x, ordered=True)
-        io_callback(abs, struct, x)
-        io_callback(abs, struct, x, ordered=True)
-
-    effects, sets = jax.make_jaxpr(all_of_them)(1.0).effects, compat.effect_sets()
-    assert sets is not None
-    names, ordered = set(), set()
-    for effect in effects:
-        names.add(compat.effect_class(effect))
-        if sets.ordered_effects.contains(effect):
-            ordered.add(compat.effect_class(effect))
-    known = {*compat.DEBUG_EFFECTS, "IOEffect", "OrderedIOEffect"}
-    return names == known and ordered == {"OrderedDebugEffect", "OrderedIOEffect"}
-
-
-def _tokens() -> bool:
-    return callable(compat.private("jax._src.dispatch", "runtime_tokens").clear)  # type: ignore[union-attr]
-
-
-def _callback_log() -> bool:
-    def fails(x: Any) -> Any:
-        raise ZeroDivisionError
-
-    struct = jax.ShapeDtypeStruct((), "float32")
-    logger = logging.getLogger("jax._src.callback")
-    silent = lambda record: False  # noqa: E731
-    with compat.failing_callbacks() as raised:
-        logger.addFilter(silent)
-        try:
-            with contextlib.suppress(Exception):  # XLA's own error says the same
-                jax.block_until_ready(jax.pure_callback(fails, struct, 1.0))
-        finally:
-            logger.removeFilter(silent)
-    return any(isinstance(error, ZeroDivisionError) for error in raised)
+    jaxpr = jax.make_jaxpr(lambda x: io_callback(print, None, x, ordered=True))(1.0)
+    (effect,) = jaxpr.effects
+    own_name = compat.effect_class(effect) == "OrderedIOEffect"
+    return own_name and compat.effect_sets().ordered_effects.contains(effect)
 
 
 def _jit() -> bool:
-    def scaled(x: Any, by: float) -> Any:
-        return x * by
-
-    jitted = jax.jit(scaled, donate_argnums=0, static_argnames="by")
-    settings = compat.jit_settings(jitted)
-    assert settings is not None
-    return settings.donate == (0,) and settings.static_names == ("by",)
+    jitted = jax.jit(lambda x, by: x * by, donate_argnums=0, static_argnames="by")
+    found = compat.jit_settings(jitted)
+    return found is not None and (found.donate, found.static) == ((0,), (1,))
 
 
 def _pmap() -> bool:
@@ -163,29 +87,16 @@ def _shard_map() -> bool:
     return copied and len(compat.shard_map_functions()) == 2
 
 
-def _constraints() -> bool:
-    functions = [compat.function_of(*name) for name in compat.CONSTRAINT_FUNCTIONS]
-    nowhere = AbstractMesh((), ())
-    try:
-        with compat.complete_tracebacks(), jax.sharding.use_abstract_mesh(nowhere):
-            jax.lax.with_sharding_constraint(1.0, PartitionSpec())
-    except RuntimeError as error:  # jax asks for a mesh
-        codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
-        return None not in functions and functions[0].__code__ in codes  # type: ignore[union-attr]
-    return False
-
-
 def _eval_shape() -> bool:
-    seen = []
-
-    def look() -> None:
+    def look() -> bool:
         frame = inspect.currentframe()
         while frame is not None and frame.f_back is not None:
-            seen.append(compat.wants_shapes_alone(frame, frame.f_back))
+            if compat.wants_shapes_alone(frame, frame.f_back):
+                return True
             frame = frame.f_back
+        return False
 
-    jax.eval_shape(look)
-    return any(seen)
+    return _while_traced(look)
 
 
 def _equations() -> bool:
@@ -198,31 +109,8 @@ def _equations() -> bool:
 
 def _lowering() -> bool:
     lowered = jax.jit(abs).lower(1.0)
-    module = compat.kept_module(lowered)
-    compat.keep_module(lowered, module)
-    return module is not None and compat.compile_arguments(lowered) is not None
-
-
-def _real_sizes() -> bool:
-    (size,) = jax.export.symbolic_shape("n")
-    struct = jax.ShapeDtypeStruct((size,), "float32")
-    exported = jax.export.export(jax.jit(jnp.sin))(struct)
-    lowered = jax.jit(exported.call).lower(jnp.ones(3))
-    return "tensor<?x" not in str(compat.stablehlo_module(lowered))
-
-
-def _unchecked_call() -> bool:
-    call = compat.unchecked_call(jax.jit(abs).lower(1.0).compile())
-    assert call is not None
-    return float(call(jnp.asarray(-1.0))[0]) == 1.0
-
-
-def _large_sharding() -> bool:
-    mesh = AbstractMesh((1 << 13,), ("x",))
-    sharding = compat.large_sharding(mesh, PartitionSpec("x"), None)
-    struct = jax.ShapeDtypeStruct((1 << 13,), "float32", sharding=sharding)
-    lowered = jax.jit(abs).trace(struct).lower(lowering_platforms=("cpu",))
-    return hasattr(sharding, compat.XLA_FORM) and "sdy.sharding" in lowered.as_text()
+    kept = compat.kept_module(lowered) is not None
+    return kept and compat.compile_arguments(lowered) is not None
 
 
 def _passes() -> bool:
@@ -233,27 +121,48 @@ def _passes() -> bool:
     return "sdy" in str(parsed)
 
 
+def _large_sharding() -> bool:
+    mesh = AbstractMesh((1 << 13,), ("x",))
+    sharding = compat.large_sharding(mesh, PartitionSpec("x"), None)
+    struct = jax.ShapeDtypeStruct((1 << 13,), "float32", sharding=sharding)
+    lowered = jax.jit(abs).trace(struct).lower(lowering_platforms=("cpu",))
+    known = hasattr(NamedSharding, compat.XLA_FORM)
+    return known and "sdy.sharding" in lowered.as_text()
+
+
+def _has(module: str, name: str) -> Callable[[], bool]:
+    return lambda: compat.private(module, name) is not None
+
+
 #: Every private name of jax and jaxlib that shardviz uses, and its check.
 PRIVATE_NAMES: Mapping[str, Callable[[], bool]] = {
-    "jax._src.distributed.global_state": _process,
-    "jax._src.xla_bridge.backends_are_initialized": _backends,
-    "jax._src.mesh.get_concrete_mesh": _mesh_of_set_mesh,
-    "jax._src.mesh.thread_resources": _mesh_of_with,
-    "jax._src.core.trace_state_clean": _tracing,
+    "jax._src.distributed.global_state": _has("jax._src.distributed", "global_state"),
+    "jax._src.xla_bridge.backends_are_initialized": (
+        lambda: bool(jax.devices()) and compat.backend_started()
+    ),
+    "jax._src.mesh.get_concrete_mesh": lambda: _meshes()[0] == _meshes()[1],
+    "jax._src.mesh.thread_resources": lambda: compat.entered_meshes() is not None,
+    "jax._src.core.trace_state_clean": lambda: _while_traced(compat.is_tracing),
     "jax._src.config.trace_context": _settings,
-    "jax._src.config.traceback_filtering": _bind,
+    "jax._src.config.traceback_filtering": _has(
+        "jax._src.config", "traceback_filtering"
+    ),
     "jax._src.effects": _effects,
-    "jax._src.dispatch.runtime_tokens": _tokens,
-    "jax._src.callback": _callback_log,
+    "jax._src.dispatch.runtime_tokens": _has("jax._src.dispatch", "runtime_tokens"),
     "jax.jit._jit_info": _jit,
     "jax._src.pmap": _pmap,
     "jax._src.shard_map._shard_map": _shard_map,
-    "jax._src.pjit": _constraints,
+    "jax._src.pjit": (
+        lambda: (
+            None not in [compat.function_of(*n) for n in compat.CONSTRAINT_FUNCTIONS]
+        )
+    ),
     "jax._src.api.eval_shape": _eval_shape,
     "jax.extend.core.JaxprEqn": _equations,
     "jax.stages.Lowered._lowering": _lowering,
-    "jax._src.interpreters.mlir": _real_sizes,
-    "jax.stages.Compiled._executable": _unchecked_call,
+    "jax._src.interpreters.mlir": (
+        _has("jax._src.interpreters.mlir", "refine_polymorphic_shapes")
+    ),
     f"jax.sharding.NamedSharding.{compat.XLA_FORM}": _large_sharding,
     "jaxlib.mlir.passmanager": _passes,
 }

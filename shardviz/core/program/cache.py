@@ -38,22 +38,10 @@ class CacheRow:
     waited: tuple[str, ...] = ()
 
 
-# Seconds between two looks at whether somebody still makes what is waited for.
-_POLL = 1.0
-
-
 @dataclass(eq=False, slots=True)
 class _Making:
     done: threading.Event = field(default_factory=threading.Event)
     waited: list[str] = field(default_factory=list)
-    thread: threading.Thread = field(default_factory=threading.current_thread)
-
-    @property
-    def abandoned(self) -> bool:
-        """Whether nobody makes it any more."""
-        # Its thread ended, as all others do where a process is forked, or was
-        # interrupted before it began, and asks again.
-        return not self.thread.is_alive() or self.thread is threading.current_thread()
 
 
 class ExecutableCache:
@@ -108,14 +96,13 @@ class ExecutableCache:
                 if row is not None:
                     return self._found(row)
                 in_work = self._making.get(key)
-                if in_work is None or in_work.abandoned:
+                if in_work is None:
                     self._making[key] = mine = _Making()
                     self.misses += 1
                     break
                 self.waited += 1
                 in_work.waited.append(threading.current_thread().name)
-            while not in_work.done.wait(_POLL) and not in_work.abandoned:
-                pass
+            in_work.done.wait()
         return self._make(key, make, label, mine)
 
     def _found(self, row: CacheRow) -> Any:
@@ -139,8 +126,7 @@ class ExecutableCache:
             return value
         finally:
             with self._lock:
-                if self._making.get(key) is mine:
-                    del self._making[key]
+                self._making.pop(key, None)
             mine.done.set()
 
     @property
@@ -156,8 +142,9 @@ class ExecutableCache:
             return tuple(replace(row) for row in self._entries.values())
 
     def _unlock(self) -> None:
-        # In a forked child: a thread of the parent may have held the lock.
-        self._lock = threading.Lock()
+        # In a forked child no thread of the parent goes on: none holds the lock, and
+        # none makes anything.
+        self._lock, self._making = threading.Lock(), {}
 
     def clear(self) -> None:
         """Drops every executable and sets the counts to 0."""

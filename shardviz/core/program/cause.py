@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from shardviz.core.display import Fact
 
@@ -102,27 +101,6 @@ class Cause(Fact):
     full: str = ""
     part: str = ""
     vmapped_loop: bool = False
-
-
-def without_sources(value: Any) -> Any:
-    """A collective, cause or name without source lines, also in all that it holds.
-
-    >>> without_sources(ValueName("operation", "dot_general", "mlp.py:31")).source
-    ''
-    """
-    # Tuples of numbers, such as groups of devices, may be long.
-    if isinstance(value, tuple) and value and is_dataclass(value[0]):
-        return tuple(map(without_sources, value))
-    if not is_dataclass(value) or isinstance(value, type):
-        return value
-    changes: dict[str, Any] = {}
-    for field in fields(value):
-        changes[field.name] = without_sources(getattr(value, field.name))
-    # Those of a field that holds them; what has none stays as it is.
-    for name, nothing in (("source", ""), ("stack", ())):
-        if name in changes:
-            changes[name] = nothing
-    return replace(value, **changes)
 
 
 def author_of(op: str) -> str:

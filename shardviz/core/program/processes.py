@@ -16,6 +16,7 @@ import numpy as np
 from shardviz.core.display import Displayed
 from shardviz.core.errors import MeshError, TargetError
 from shardviz.core.format import joined, plural, seconds_text
+from shardviz.core.format import processes as processes_text
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.program.report import Check, Collective, Failure, Report
 
@@ -221,12 +222,15 @@ class ProcessGroups:
         'between processes 0 and 1; 2 and 3'
         """
         if self.between is None:
-            return "between processes that the compiled text does not name"
+            return "between unknown processes"
         if not self.between:
             return "within each process"
-        crossing = [joined(group, limit=8) for group in self.groups if len(group) > 1]
-        if len(crossing) > 4:
-            crossing[4:] = [f"and {len(crossing) - 4} more"]
+        crossing = []
+        for group in self.groups[:4]:
+            if len(group) > 1:
+                crossing.append(joined(group, limit=8))
+        if len(self.groups) > 4:
+            crossing.append("…")
         return f"between processes {'; '.join(crossing)}"
 
 
@@ -262,36 +266,26 @@ def slowest(processes: Sequence[ProcessReport], stage: str) -> ProcessReport | N
 
 
 def stage_words(processes: Sequence[ProcessReport]) -> list[str]:
-    """What each stage took, a phrase each: the slowest process, and the fastest where
-    they differ.
+    """What each stage took, a phrase each: in the slowest process, which all wait for.
 
     >>> pair = [ProcessReport(r, "h", r, (), {"run": s}) for r, s in ((0, 0.1), (1, 0.25))]
     >>> stage_words(pair)
-    ['run 250 ms in process 1, the slowest (100 ms in process 0)']
+    ['run 250 ms (process 1)']
     """
     lines = []
-    # All wait for the slowest, so that it is the one to look at.
     for stage in STAGES:
         last = slowest(processes, stage)
-        if last is None:
-            continue
-        through = [p for p in processes if stage in p.seconds]
-        first = min(through, key=lambda p: p.seconds[stage])
-        words = f"{stage} {seconds_text(last.seconds[stage])}"
-        if first is not last:
-            words += (
-                f" in process {last.rank}, the slowest"
-                f" ({seconds_text(first.seconds[stage])} in process {first.rank})"
-            )
-        lines.append(words)
+        if last is not None:
+            seconds = seconds_text(last.seconds[stage])
+            lines.append(f"{stage} {seconds} (process {last.rank})")
     return lines
 
 
 def merged_checks(processes: Sequence[ProcessReport]) -> tuple[Check, ...]:
     """The checks of all processes, one for each thing that was checked.
 
-    A check failed where it did in any process, and its detail names each of these.
-    Where shards are counted, those of all processes are.
+    What went wrong anywhere comes first, then what is not known; its detail names each
+    process. Where shards are counted, those of all processes are.
 
     >>> here, there = (Check("x: indices", ok, "Seen.", shards=4) for ok in (True, False))
     >>> merged_checks([ProcessReport(0, "h", 1, (), checks=(here,)),
@@ -302,48 +296,30 @@ def merged_checks(processes: Sequence[ProcessReport]) -> tuple[Check, ...]:
     for process in processes:
         for check in process.checks:
             by_name.setdefault(check.about, []).append((process.rank, check))
-    return tuple(_merged(checks, len(processes)) for checks in by_name.values())
-
-
-def _merged(checks: Sequence[tuple[int, Check]], count: int) -> Check:
-    name, shards = checks[0][1].about, sum(check.shards for _, check in checks)
-    # What went wrong anywhere is what a reader has to know, then what is not known.
-    for ok in (False, None):
-        of_this = [(rank, c) for rank, c in checks if c.ok is ok]
-        if not of_this:
-            continue
-        details = {c.detail for _, c in of_this}
-        if len(of_this) == count and len(details) == 1:  # all say the same
-            return Check(name, ok, of_this[0][1].finding, shards)
-        listed = [f"Process {rank}: {c.detail}" for rank, c in of_this[:4]]
-        return Check(name, ok, " ".join(listed), shards)
-    # A process without shards of an array has nothing to check.
-    if len(checks) < count:
-        ranks = joined(rank for rank, _ in checks)
-        detail = f"{checks[0][1].detail} Checked in process {ranks}."
-        return Check(name, True, detail, shards)
-    return Check(name, True, checks[0][1].finding, shards)
+    merged = []
+    for name, checks in by_name.items():
+        shards = sum(check.shards for _, check in checks)
+        states = {check.ok for _, check in checks}
+        ok = False if False in states else None if None in states else True
+        finding: Any = checks[0][1].finding
+        if ok is not True:
+            alike = [(rank, check) for rank, check in checks if check.ok is ok]
+            finding = alike[0][1].finding
+            if len(alike) < len(processes):
+                details = [f"Process {rank}: {c.detail}" for rank, c in alike[:4]]
+                finding = " ".join(details)
+        merged.append(Check(name, ok, finding, shards))
+    return tuple(merged)
 
 
 def first_error(processes: Sequence[ProcessReport]) -> Failure | None:
-    """The error of a run on several processes: that of the lowest rank, with who else
-    failed.
-    """
-    failed: list[tuple[ProcessReport, Failure]] = []
-    for process in processes:
-        if process.error is not None:
-            failed.append((process, process.error))
+    """The error of the lowest rank that has one, with who failed."""
+    failed = [process for process in processes if process.error is not None]
     if not failed:
         return None
-    first, error = failed[0]
-    # One mistake in a program fails in every process, and is one error to a reader.
-    messages = {each.message for _, each in failed}
-    who = f"Process {first.rank} on {first.host}: "
-    if len(failed) == len(processes) > 1 and len(messages) == 1:
-        who = "Every process: "
-    elif len(failed) > 1:
-        ranks = joined(process.rank for process, _ in failed)
-        who = f"Processes {ranks}; process {first.rank} says: "
+    error = failed[0].error
+    assert error is not None  # they were chosen by it
+    who = f"{processes_text(process.rank for process in failed)}: "
     return replace(error, fields={**error.fields, "who": who})
 
 

@@ -11,7 +11,7 @@ from shardviz.core.format import bytes_text
 from shardviz.core.layout.fit import Fit, LargestArrays
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.program.cause import UNKNOWN, ValueName, without_sources
+from shardviz.core.program.cause import UNKNOWN, ValueName
 from shardviz.core.program.checks import Check
 from shardviz.core.program.failure import Failure
 
@@ -237,15 +237,6 @@ class Collective:
         if self.trips == 1:
             return size
         return f"{size} × {self.trips:,}"
-
-    def without_source(self) -> Collective:
-        """The same collective without source lines, for code that is on other lines by
-        now.
-
-        >>> Collective("all-reduce", (), 4, source="f.py:3").without_source()
-        Collective(all-reduce, 4 B)
-        """
-        return without_sources(self)
 
     def __repr__(self) -> str:
         parts = [f"{self.kind}{self.over.replace(' × ', ', ')}", self.amount]

@@ -25,7 +25,6 @@ LOSSES: Mapping[str, str] = {
     "jax._src.dispatch.runtime_tokens": (
         "With jax 0.10 and 0.11 the error of a callback comes back at the end."
     ),
-    "jax._src.callback": "A run with a failing callback ends when XLA gives up.",
     "jax.jit._jit_info": "Give in_specs, out_specs and donate to sv.program.",
     "jax._src.pmap": "Give in_specs, out_specs and donate to sv.program.",
     "jax._src.shard_map._shard_map": (
@@ -37,9 +36,6 @@ LOSSES: Mapping[str, str] = {
     "jax.stages.Lowered._lowering": "Programs compile and run in this process only.",
     "jax._src.interpreters.mlir": (
         "The plan of an exported program shows symbols in place of sizes."
-    ),
-    "jax.stages.Compiled._executable": (
-        "With jax 0.10 and 0.11 jax refuses arrays of less than 8 bits."
     ),
     "jax.sharding.NamedSharding._to_xla_hlo_sharding": (
         "Plans for large meshes take more time and memory."

@@ -77,7 +77,6 @@ class Executable:
         collectives: those of its final module.
         memory: bytes on each device, as the compiler says.
         cost: the compiler's cost analysis.
-        sources: the digest of the source lines that it was compiled from.
         partitioned: those right after XLA's partitioner; None where XLA dumped nothing.
         partition_s: seconds until the partitioner was done; None as above.
         unpartitioned: why nothing of the partitioner is known; None where it is.
@@ -91,7 +90,6 @@ class Executable:
     collectives: tuple[Collective, ...]
     memory: Memory
     cost: Mapping[str, float]
-    sources: str
     partitioned: tuple[Collective, ...] | None = None
     partition_s: float | None = None
     unpartitioned: Unpartitioned | None = None
@@ -218,7 +216,6 @@ def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
         collectives,
         _memory(stage),
         _cost(stage),
-        lowered.sources,
         partitioned,
         dumped.partition_s,
         None if dumped.reason == ONE_DEVICE else dumped.reason,
@@ -232,13 +229,15 @@ def fingerprint(
 ) -> str:
     """The key of an executable: everything that a compile depends on.
 
-    The text is not enough: it is the same for permuted devices and for any two
-    callbacks. Programs that are not `cacheable` may share a fingerprint.
+    The text is not enough: it is the same for permuted devices, for any two callbacks,
+    and for code that has moved to other lines, which its collectives name. Programs
+    that are not `cacheable` may share a fingerprint.
     """
     program = lowered.traced.program
     first = devices[0]
     parts = (
         lowered.text,
+        lowered.sources,
         [(d.id, d.process_index) for d in devices],
         (
             first.platform,

@@ -145,17 +145,12 @@ class Here(Runner):
         """Notes what the compiler says."""
         job = self.job
         self._take_layouts(executable)
-        collectives, partitioned = executable.collectives, executable.partitioned
-        if executable.sources != lowered.sources:
-            # Compiled from the same code when it was on other lines.
-            collectives = tuple(c.without_source() for c in collectives)
-            partitioned = partitioned and tuple(c.without_source() for c in partitioned)
         outputs, mesh = lowered.traced.outputs, job.program.mesh
         shardings = jax.tree.leaves(executable.stage.output_shardings)
         layouts, without = output_layouts(outputs, shardings, mesh, self.ids)
         job.note(
-            collectives=collectives,
-            partitioned=partitioned,
+            collectives=executable.collectives,
+            partitioned=executable.partitioned,
             partition_s=executable.partition_s,
             memory=self.with_capacity(executable.memory),
             cost=executable.cost,

@@ -216,10 +216,6 @@ class Runner(ABC):
     def run(self, lowered: Any, executable: Any) -> None:
         """Checks the memory, places inputs, executes, and checks the results."""
 
-    def instead(self) -> Runner | None:
-        """Another runner for a program that this one cannot export; None for none."""
-        return None
-
 
 def drive(job: Job, choose: Callable[[Job], Runner]) -> Report:
     """Does a job.
@@ -248,14 +244,7 @@ def _steps(job: Job, choose: Callable[[Job], Runner]) -> None:
     if refused is not None:
         job.stage = "program"
         raise refused
-    try:
-        lowered = _lowered(job, runner)
-    except NotExportable:
-        other = runner.instead()
-        if other is None:
-            raise
-        runner = other
-        lowered = _lowered(job, runner)
+    lowered = _lowered(job, runner)
     executable = runner.compile(lowered)
     if job.repeat is not None:
         runner.run(lowered, executable)

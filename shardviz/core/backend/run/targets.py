@@ -30,17 +30,14 @@ from shardviz.core.backend.devices import (
     devices_for,
     mesh_of,
     own_devices,
-    processes_of,
-    too_few,
+    refuse_too_few,
 )
 from shardviz.core.backend.jax_compat import backend_started
 from shardviz.core.errors import TargetError
-from shardviz.core.format import by_count, listed, plural, shown
-from shardviz.core.hardware.chips import CHIPS
+from shardviz.core.format import plural, shown
 from shardviz.core.hardware.topology import (
     EXAMPLES,
     Topology,
-    even_topology,
     is_described,
 )
 from shardviz.core.layout.mesh import MAX_DEVICES, MeshSpec
@@ -64,16 +61,15 @@ def targets() -> Targets:
     return Targets([*_here(), *map(described, EXAMPLES)])
 
 
-def _here() -> tuple[Target, ...]:
+def _here() -> list[Target]:
     if not backend_started():
-        return Target("attached", ""), Target("cpu", "cpu")
-    devices = attached_devices(None)
-    attached = Target("attached", devices[0].platform, len(devices))
-    if attached.platform == "cpu":
-        one = Target("attached", "cpu", 1)
-        return (one, Target("cpu", "cpu", len(devices))) if len(devices) > 1 else (one,)
-    simulated = count_of("cpu")
-    return (attached, Target("cpu", "cpu", simulated)) if simulated else (attached,)
+        return [Target("attached", ""), Target("cpu", "cpu")]
+    devices, cpus = attached_devices(None), count_of("cpu")
+    platform, count = devices[0].platform, len(devices)
+    if platform == "cpu":
+        count, cpus = 1, count if count > 1 else 0  # all but one are simulated
+    here = [Target("attached", platform, count)]
+    return [*here, Target("cpu", "cpu", cpus)] if cpus else here
 
 
 def described(text: str) -> Target:
@@ -140,9 +136,7 @@ def choose(text: str | Target | None, needed: int) -> Target:
     if kind == "cpu":
         count = _cpu_count(word, needed)
         ask_for_cpus(count, exactly=bool(colon))
-        there = len(attached_devices("cpu"))
-        if there < count:
-            raise TargetError(too_few("cpu", there, count))
+        refuse_too_few("cpu", len(attached_devices("cpu")), count)
         return Target("cpu", "cpu", count)
     if word not in ("", "attached", *_PLATFORMS):
         raise TargetError(f"No target is called {shown(word)}. {_HOW}")
@@ -150,16 +144,13 @@ def choose(text: str | Target | None, needed: int) -> Target:
     devices = attached_devices(_PLATFORMS.get(word))
     platform = devices[0].platform
     if word or (platform != "cpu" and len(devices) >= needed):
-        if len(devices) < needed:
-            raise TargetError(too_few(platform, len(devices), needed))
+        refuse_too_few(platform, len(devices), needed)
         # Of CPU devices only as many as are needed: all but one are simulated.
         count = needed if platform == "cpu" else len(devices)
         return Target("attached", platform, count)
     if needed == 1 or jax.process_count() > 1:
         return Target("attached", platform, needed)
-    simulated = count_of("cpu")
-    if simulated < needed:
-        raise TargetError(too_few(platform, len(devices), needed, simulated))
+    refuse_too_few("cpu", count_of("cpu"), needed)
     return Target("cpu", "cpu", needed)
 
 
@@ -185,20 +176,16 @@ def _attached_fits(needed: int) -> bool:
 
 def _cpu_count(word: str, needed: int) -> int:
     """How many CPU devices a target names; as many as are needed where it says none."""
-    number = word.partition(":")[2].strip()
     if ":" not in word:
         return needed
-    if not re.fullmatch("0*[0-9]{1,9}", number) or not 1 <= int(number) <= MAX_DEVICES:
+    number = word.partition(":")[2].strip()
+    count = int(number) if re.fullmatch("0*[0-9]{1,9}", number) else 0
+    if not needed <= count <= MAX_DEVICES:
         raise TargetError(
-            "A simulated target names its number of devices, such as 'cpu:8'; got"
-            f" {shown(word)}."
+            "A simulated target names its number of devices, at least those of the mesh,"
+            f" such as 'cpu:{needed}'; got {shown(word)}."
         )
-    if int(number) < needed:
-        raise TargetError(
-            f"The mesh has {plural(needed, 'device')} and the target {shown(word)} only"
-            f" {int(number)}. Write 'cpu:{needed}', or use a smaller mesh."
-        )
-    return int(number)
+    return count
 
 
 def devices_of(target: Target) -> tuple[Any, ...]:
@@ -206,8 +193,7 @@ def devices_of(target: Target) -> tuple[Any, ...]:
     if target.text:
         raise TargetError(only_described(target.text))
     devices = attached_devices(target.platform or None)
-    if target.count is not None and len(devices) < target.count:
-        raise TargetError(too_few(target.platform, len(devices), target.count))
+    refuse_too_few(target.platform, len(devices), target.count or 0)
     return devices[: target.count]
 
 
@@ -219,20 +205,15 @@ def device_mesh(mesh: MeshSpec, target: Target) -> Mesh:
     """
     chosen = devices_for(mesh, devices_of(target))
     if not own_devices(chosen):
-        here = jax.process_index()
-        owners = processes_of(chosen)
-        word = by_count(len(owners), "process", "processes")
         raise TargetError(
-            f"Process {here} has nothing to run: all {plural(mesh.size, 'device')} of"
-            f" the mesh belong to {word} {listed(owners)}. Use a mesh"
-            f" over all {plural(jax.device_count(), 'device')}, or leave this call out"
-            f" in process {here}."
+            f"Process {jax.process_index()} has nothing to run: no device of the mesh is"
+            f" its own. Use a mesh over all {plural(jax.device_count(), 'device')}, or"
+            " leave this call out there."
         )
     return mesh_of(chosen, mesh)
 
 
 _PACKAGES = {"tpu": ("libtpu",), "gpu": ("jax_cuda13_plugin", "jax_cuda12_plugin")}
-_OTHERS = ("v5p", "7x", "h100")  # with the largest machines
 _CUDNN = "dnn_version_info { major: 9 minor: 10 }"
 _CUDA = {"jax_cuda13_plugin": 13, "jax_cuda12_plugin": 12}
 
@@ -254,12 +235,9 @@ def fits(topology: Topology, needed: int) -> None:
     """
     if topology.devices == needed:
         return
-    advice = f"Use a mesh of {plural(topology.devices, 'device')}"
-    if other := _of_size(topology, needed):
-        advice += f", or the target {str(other)!r}"
     raise TargetError(
         f"The mesh has {plural(needed, 'device')} and {str(topology)!r} has"
-        f" {topology.devices:,}. {advice}."
+        f" {topology.devices:,}. Use a mesh of as many, or another size of target."
     )
 
 
@@ -377,14 +355,3 @@ def _by_id(devices: list[Any], mesh: MeshSpec) -> list[Any]:
         return [by_id[i] for i in wanted]
     # Ids of other devices are names: the lowest of them is the first device, and so on.
     return [devices[rank] for rank in np.argsort(np.argsort(wanted))]
-
-
-def _of_size(topology: Topology, needed: int) -> Topology | None:
-    """A target with as many devices, of the same chips where there is one."""
-    platform = topology.chip.platform
-    others = [CHIPS[name] for name in _OTHERS if CHIPS[name].platform == platform]
-    for chip in (topology.chip, *others):
-        chips, rest = divmod(needed, chip.devices)
-        if not rest and (other := even_topology(chip, chips)):
-            return other
-    return None

@@ -29,8 +29,8 @@ from shardviz.core.backend.run.folders import (
     remove_folder,
 )
 from shardviz.core.backend.run.worker.settings import Settings
-from shardviz.core.errors import MissingPackage, TargetError
-from shardviz.core.format import clause, shown
+from shardviz.core.errors import TargetError, import_optional
+from shardviz.core.format import shown
 from shardviz.core.program.failure import ProcessEnd
 
 MOST_ENGINES = 64  # on one machine
@@ -209,17 +209,6 @@ class Engines:
         remove_folder(self.folder)
         remove_abandoned()  # what an engine that compiled has left in shared memory
 
-    def forget(self) -> None:
-        """Lets go of them in a forked child, whose parent goes on using them."""
-        # Closing them would end the parent's.
-        _KEPT.append((self.client, self.cluster, self._guard))
-        if self._guard is not None:
-            self._guard.returncode = 0  # not ours to wait for
-        self.client = self.cluster = self._guard = None
-
-
-_KEPT: list[Any] = []
-
 
 def end_guard(guard: subprocess.Popen[bytes]) -> None:
     """Has the guard end what it knows of."""
@@ -271,14 +260,12 @@ def start(count: int, platform: str) -> Engines:
             client.wait_for_engines(count, timeout=START_SECONDS, interactive=False)
     except BaseException as error:
         end_guard(guard)
-        printed = _printed_at_start(folder)
         remove_folder(folder)
         if not isinstance(error, Exception):
             raise
         raise TargetError(
             f"ipyparallel could not start {count} engines here: {type(error).__name__}:"
-            f" {error}.{clause(' They said: {}.', printed)} Start fewer, or free some"
-            " memory."
+            f" {error}. Start fewer, or free some memory."
         ) from error
     engines.ids = tuple(sorted(client.ids))
     return engines
@@ -311,16 +298,9 @@ def imported() -> Any:
     Raises:
         MissingPackage: where it is not installed.
     """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import ipyparallel
-    except ImportError as error:
-        raise MissingPackage(
-            "Targets of several processes need ipyparallel, which is not installed"
-            ' here: pip install "shardviz[hosts]".'
-        ) from error
-    return ipyparallel
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return import_optional("ipyparallel", "sv.hosts", "shardviz[hosts]")
 
 
 def _launcher_config(environment: Mapping[str, str]) -> Any:
@@ -343,15 +323,6 @@ def _environment(platform: str) -> dict[str, str]:
         known = os.environ.get("PYTHONPATH", "")
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, (root, known)))
     return variables
-
-
-def _printed_at_start(folder: Path) -> str:
-    """What the logs of engines that did not start say of the cause."""
-    for path in sorted((folder / "log").glob("*.log")):
-        with contextlib.suppress(OSError), open(path, "rb") as file:
-            if said := cause(read_log(file)):
-                return said
-    return ""
 
 
 def _await_exit(launcher: Any) -> None:
@@ -382,16 +353,14 @@ def status_of(pid: int) -> str:
     return "stopped" if status == psutil.STATUS_STOPPED else "runs"
 
 
-def at_end(value: Any, end: str, forget: str) -> None:
-    """Has one method called when Python ends, and another one in a forked child."""
-    me, maker = weakref.ref(value), os.getpid()
+def at_end(value: Any, end: str) -> None:
+    """Has a method called when Python ends."""
+    me = weakref.ref(value)
 
-    def call(name: str, in_maker: bool) -> None:
-        if (alive := me()) is not None and (os.getpid() == maker) is in_maker:
-            getattr(alive, name)()
+    def call() -> None:
+        if (alive := me()) is not None:
+            getattr(alive, end)()
 
     register = getattr(threading, "_register_atexit", atexit.register)
     with contextlib.suppress(RuntimeError):  # too late: the guard ends the engines
-        register(lambda: call(end, True))
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=lambda: call(forget, False))
+        register(call)

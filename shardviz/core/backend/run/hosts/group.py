@@ -59,7 +59,7 @@ class Hosts(ProcessGroup):
         self.heartbeat, self.stages = heartbeat, dict[int, str]()
         self._engines, self._asked = engines, (devices, platform)
         self._lock, self._maker = threading.RLock(), os.getpid()
-        cluster.at_end(self, "close", "_forget")
+        cluster.at_end(self, "close")
         try:
             self._join()
         except BaseException:
@@ -91,9 +91,7 @@ class Hosts(ProcessGroup):
 
         `hosts.client[:].apply_sync(function)` gives what it returned in each, by rank.
         """
-        if os.getpid() != self._maker:
-            raise TargetError(self.problem)
-        self.require_usable()
+        self.refuse_lost()
         return self._engines.client
 
     def __enter__(self) -> Hosts:
@@ -114,11 +112,6 @@ class Hosts(ProcessGroup):
         self._engines.end()
         _STARTED[:] = [ref for ref in _STARTED if ref() not in (None, self)]
         _BY_TEXT[:] = [other for other in _BY_TEXT if other is not self]
-
-    def _forget(self) -> None:
-        self.problem = str(GroupEnd("forked", self.name))
-        self._lock = threading.RLock()
-        self._engines.forget()
 
     def call(
         self,
@@ -145,8 +138,8 @@ class Hosts(ProcessGroup):
             EngineLost: naming the process and what to do.
             TargetError: where they cannot be used.
         """
+        self.refuse_lost()
         with self._lock:
-            self.refuse_lost()
             self.stages.clear()
             pending = {}
             for rank, given in arguments.items():
@@ -237,6 +230,8 @@ class Hosts(ProcessGroup):
         Raises:
             TargetError: naming it, and what to do.
         """
+        if os.getpid() != self._maker:
+            raise TargetError(GroupEnd("forked", self.name))
         self.require_usable()
         for rank in self._engines.ended():
             error = self._lost(rank, self._engines.end_of(rank))

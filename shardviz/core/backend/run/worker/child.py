@@ -260,10 +260,7 @@ class HereForKernel(Here):
         return replace(traced, outputs=tuple(outputs), notes=())
 
     def lower(self, traced: Traced) -> Lowered:
-        # Only the kernel knows which lines are those of the call and not of the
-        # program.
-        lowered = self._lower_as_sent(traced, self.exported.module)
-        return replace(lowered, sources=self.exported.sources)
+        return self._lower_as_sent(traced, self.exported.module)
 
     def lower_unsharded(self, single: Program, mesh: Mesh) -> Lowered:
         module = self.exported.unsharded

@@ -114,8 +114,6 @@ class ExportedProgram:
         unsharded: the unsharded function, lowered; None where it is not needed, or why
             it cannot be lowered, in words.
         key: the fingerprint of the compile.
-        sources: a digest of its source lines, without those of the call that lowered
-            it.
         x64: whether jax is set to 64 bits.
         capacity: bytes of memory on each device; None to ask the device itself.
         positive: the positions of arguments whose made-up values are above 0.
@@ -131,7 +129,6 @@ class ExportedProgram:
     target: str
     module: LoweredModule
     key: str
-    sources: str
     unsharded: LoweredModule | str | None = None
     x64: bool = False
     capacity: int | None = None
@@ -204,8 +201,7 @@ def export_program(
         platform,
         target,
         module,
-        _key(lowered.text, arrays, traced, options, platform, target),
-        lowered.sources,
+        _key(lowered, arrays, options, platform, target),
         single,
         bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
         capacity,
@@ -363,16 +359,17 @@ def unsharded_module(
 
 
 def _key(
-    text: str,
+    lowered: Lowered,
     arrays: Sequence[ArraySpec],
-    traced: Traced,
     options: Mapping[str, Any],
     platform: str,
     target: str,
 ) -> str:
+    traced = lowered.traced
     program = traced.program
     parts = (
-        text,
+        lowered.text,
+        lowered.sources,
         program.mesh.device_ids.ravel().tolist() if program.mesh.concrete else "",
         (platform, target, program.mesh.size),
         sorted((str(k), repr(v)) for k, v in options.items()),

@@ -36,7 +36,6 @@ from shardviz.core.backend.run.worker.settings import Limits, Settings
 from shardviz.core.program.failure import ProcessEnd
 
 START = "worker"
-MOST_WORKERS = 3  # each holds about 300 MB once it has compiled
 _WAIT = 5.0  # seconds in which the system ends a killed process
 _MAIN = "import sys; sys.path[:] = {path!r}; from {module} import main; main({socket}, {kernel})"
 
@@ -53,13 +52,12 @@ class Process:
 
     Attributes:
         alive: whether calls can be sent to it.
-        used: when its last call was over.
         lock: held during a call, so that an end ends the call of nobody else.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.alive, self.used = True, time.monotonic()
+        self.alive = True
         self.lock = threading.Lock()
         self._maker = os.getpid()
         self._log: Any = None
@@ -113,7 +111,6 @@ class Process:
             self.end()
             raise
         finally:
-            self.used = time.monotonic()
             if folder is not None:
                 remove_folder(folder)
         return answer.result()
@@ -323,21 +320,8 @@ class Pool:
         with self._lock:
             process = self._processes.get(settings)
             if process is None or not process.alive:
-                self._processes.pop(settings, None)
-                self._end_idle()
                 process = self._processes[settings] = Process(settings)
             return process
-
-    def _end_idle(self) -> None:
-        """Where there are many, ends the one that waits and was used least recently."""
-        if len(self._processes) < MOST_WORKERS:
-            return
-        for process in sorted(self._processes.values(), key=lambda p: p.used):
-            if process.lock.acquire(blocking=False):
-                del self._processes[process.settings]
-                process.end()
-                process.lock.release()
-                return
 
 
 #: The workers of this kernel.

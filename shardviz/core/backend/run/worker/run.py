@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,21 +123,6 @@ class Elsewhere(Runner):
         job.note(in_layouts={**job.report.in_layouts, **report.in_layouts})
 
 
-@dataclass(frozen=True, eq=False)
-class Compiled:
-    """The result of a compile in the worker, as the cache of this kernel keeps it.
-
-    Attributes:
-        report: the worker's report.
-        sources: a digest of its source lines.
-        compile_s: seconds to compile.
-    """
-
-    report: Report
-    sources: str
-    compile_s: float
-
-
 class InWorker(Elsewhere):
     """Has a worker process do a job, and notes its answer.
 
@@ -161,38 +146,27 @@ class InWorker(Elsewhere):
         self.job.add_notes([note] if note else [])
         return self.export(target=self.target.text, capacity=topology.chip.device_bytes)
 
-    def instead(self) -> Runner | None:
-        # What cannot be sent runs here, where the user has made jax simulate the
-        # devices.
-        mesh = self.job.program.mesh
-        if self.target.text or count_of("cpu") < mesh.size:
-            return None
-        return here(self.job, choose(f"cpu:{mesh.size}", mesh.size))
-
     def compile(self, lowered: ExportedProgram) -> None:
         job = self.job
         job.enter("compile")
         if job.repeat is not None:
             return  # it is compiled in the message that has it run
-        made: list[Compiled] = []
+        made: list[Report] = []
 
-        def make() -> Compiled:
-            made.append(self._compiled(self._call(lowered, new=True), lowered))
+        def make() -> Report:
+            made.append(self._compiled(self._call(lowered, new=True)))
             return made[0]
 
-        kept = self._cache().get_or_make(lowered.key, make, job.program.name)
-        report = kept.report
-        if kept.sources != lowered.sources:
-            report = self._with_roofline(_without_sources(report))
+        report = self._cache().get_or_make(lowered.key, make, job.program.name)
         self.take_over(report)
-        job.note(cache_hit=not made, compile_s=kept.compile_s if made else 0.0)
+        job.note(cache_hit=not made, compile_s=report.compile_s if made else 0.0)
 
     def run(self, lowered: ExportedProgram, executable: None) -> None:
         job, cache = self.job, self._cache()
         new = cache.find(lowered.key) is None
         answer = self._call(lowered, new)
         if new:
-            made = self._compiled(answer, lowered)
+            made = self._compiled(answer)
             cache.get_or_make(lowered.key, lambda: made, job.program.name)
         self.take_over(answer.report, "cache_hit", "compile_s")
         if answer.values is not None:
@@ -242,16 +216,10 @@ class InWorker(Elsewhere):
             raise Failed(error)
         return answer
 
-    def _compiled(
-        self, answer: child.WorkerAnswer, exported: ExportedProgram
-    ) -> Compiled:
-        assert answer.compiled is not None  # else the answer has an error
-        report = self._with_roofline(answer.compiled)
-        return Compiled(report, exported.sources, report.compile_s or 0.0)
-
-    def _with_roofline(self, report: Report) -> Report:
-        """The report with its roofline, where the chips are known."""
-        topology = self.target.topology
+    def _compiled(self, answer: child.WorkerAnswer) -> Report:
+        """What the worker's compile found, with the roofline where chips are known."""
+        report, topology = answer.compiled, self.target.topology
+        assert report is not None  # else the answer has an error
         if topology is None:
             return report
         return report.replace(roofline=roofline(report, topology, report.mesh))
@@ -335,15 +303,6 @@ def _callback_failure(error: BaseException | None) -> Failure:
     """The failure of a run whose callback raised, and which XLA did not end by itself."""
     error = error or RuntimeError()
     return Failure("run", in_words(error), source_of(error), "callback")
-
-
-def _without_sources(report: Report) -> Report:
-    """The report of the same code compiled from other lines, without source lines."""
-    collectives = [c.without_source() for c in report.collectives or ()]
-    partitioned = report.partitioned
-    if partitioned is not None:
-        partitioned = tuple(c.without_source() for c in partitioned)
-    return report.replace(collectives=tuple(collectives), partitioned=partitioned)
 
 
 def compile_program(
