@@ -68,7 +68,7 @@ MOST_SAID = 8  # blocks that the alt text lists
 SIDE_BY_SIDE = 17  # letters of a text: ids that take more are written as ranges
 # Points that an array takes, unless its blocks need more.
 WIDEST, HIGHEST, STRIP, SCALAR = 430.0, 250.0, 54.0, 150.0
-AREA = 240_000.0  # square points for all blocks, as long as they can still be read
+AREA = 240_000.0  # square points for all blocks, as long as they can be read
 ASPECTS = (0.45, 4.5)  # width over height; arrays beyond are drawn at these
 MOST_LABELLED = 1024  # blocks that hold text; more of them form an image
 # Up to so many blocks, the side at which one of them can be seen, in points.
@@ -121,7 +121,7 @@ def draw_layout_array(
         single[alone] = ids[offsets[:-1][alone]]
         ends = ids[: offsets[1]], ids[offsets[-2] :]
         samples = [ids_text(some, MOST_LETTERS) for some in ends]
-    cell, to_scale = block_size(cells, selection, samples)
+    cell, to_scale = _block_size(cells, selection, samples)
     # A scalar is a grid of one cell.
     counts = [cells.block_counts[dim] for dim in selection.axes] or [1]
     gap = min(18.0, max(3.0, 0.5 * min(cell)))
@@ -258,7 +258,7 @@ def _facts(layout: Layout, selection: BlockSelection, to_scale: bool) -> dict[st
     return {"kind": "array", "dims": dims, "steps": steps, "toScale": to_scale}
 
 
-def block_size(
+def _block_size(
     layout: Layout, selection: BlockSelection, samples: Sequence[str]
 ) -> tuple[tuple[float, float], bool]:
     """Width and height of a block in points, and whether it is true to proportion.
@@ -268,88 +268,62 @@ def block_size(
     """
     sizes = [max(1, layout.shape[dim]) for dim in selection.dims]
     counts = [layout.block_counts[dim] for dim in selection.dims]
-    number = math.prod(layout.block_counts[dim] for dim in selection.axes)
-    width, height = _extent(sizes)
-    # Where steps stand side by side, each is smaller.
-    steps = number / math.prod(counts)
-    smaller = min(1.0, max(0.4, 1.3 * steps**-0.5))
     down, across = [1, 1, *counts][-2:]
+    number = math.prod(layout.block_counts[dim] for dim in selection.axes)
+    width, height = SCALAR, STRIP
+    if len(sizes) == 1:
+        width = WIDEST
+    elif sizes:
+        width = min(WIDEST, HIGHEST * _aspect(*sizes))
+        height = width / _aspect(*sizes)
+    # Where steps stand side by side, each is smaller.
+    smaller = min(1.0, max(0.4, 1.3 * (down * across / number) ** 0.5))
     wide, high = smaller * width / across, smaller * height / down
-    least = _least(number, counts, layout.replicas, samples)
-    if _is_image(selection, counts, least, number):
-        # It has the proportion of the array as long as a block can be seen, and is as
-        # large as the page allows: a folded row would no longer look like one.
+    side = next(side for most, side in _SIDES if number <= most)
+    least = side, side
+    if number <= MOST_LABELLED:
+        least = _legible(number, across, len(counts), layout.replicas, samples)
+    labelled = across * least[0] <= PAGE[0] and down * least[1] <= PAGE[1]
+    fits = across * THINNEST <= PAGE[0] and down * THINNEST <= PAGE[1]
+    if number > MOST_LABELLED:
+        labelled = False
+    if not labelled and fits and len(selection.axes) == 2 and min(counts) > 1:
+        # An image has the proportion of the array as long as a block can be seen, and
+        # is as large as the page allows: a folded row would no longer look like one.
         most_wide, most_high = PAGE[0] / across, PAGE[1] / down
-        grown = min(_side(number) / min(wide, high), most_wide / wide, most_high / high)
+        grown = min(side / min(wide, high), most_wide / wide, most_high / high)
         wide = max(wide * max(1.0, grown), min(most_wide, THIN))
         high = max(high * max(1.0, grown), min(most_high, THIN))
     else:
-        wide, high = max(wide, least[0]), max(high, least[1])
         # No larger than lets all of them share AREA, down to the least size.
-        if wide * high * number > AREA:
-            wide = max(least[0], min(wide, AREA / number / high))
-        if wide * high * number > AREA:
-            high = max(least[1], min(high, AREA / number / wide))
+        wide = max(least[0], min(max(wide, least[0]), AREA / number / max(high, least[1])))
+        high = max(least[1], min(high, AREA / number / wide))
     if len(sizes) < 2:
         return (wide, high), True
     proportion = (sizes[1] / across) / (sizes[0] / down)
     return (wide, high), abs(wide / high / proportion - 1) < 0.1
 
 
-def _extent(sizes: Sequence[int]) -> tuple[float, float]:
-    """The width and height of an array of up to two dimensions, in points."""
-    if not sizes:
-        return SCALAR, STRIP
-    if len(sizes) == 1:
-        return WIDEST, STRIP
-    aspect = _aspect(*sizes)
-    width = min(WIDEST, HIGHEST * aspect)
-    return width, width / aspect
-
-
 def _aspect(high: int, wide: int) -> float:
     return min(max(wide / high, ASPECTS[0]), ASPECTS[1])
 
 
-def _is_image(
-    selection: BlockSelection,
-    counts: Sequence[int],
-    least: tuple[float, float],
-    number: int,
-) -> bool:
-    """Whether a page split both ways has space for all blocks, but not their text."""
-    if len(selection.axes) != 2 or min(counts) < 2:
-        return False
-    down, across = counts
-    labelled = across * least[0] <= PAGE[0] and down * least[1] <= PAGE[1]
-    if labelled and number <= MOST_LABELLED:
-        return False
-    return across * THINNEST <= PAGE[0] and down * THINNEST <= PAGE[1]
-
-
-def _side(number: int) -> float:
-    return next(side for most, side in _SIDES if number <= most)
-
-
-def _least(
-    number: int, counts: Sequence[int], replicas: int, samples: Sequence[str]
+def _legible(
+    number: int, across: int, rank: int, replicas: int, samples: Sequence[str]
 ) -> tuple[float, float]:
-    """The least width and height of a block at which it can still be read."""
-    if number > MOST_LABELLED:
-        return _side(number), _side(number)
+    """The least width and height of a block at which its text can be read."""
     needed = max(text_width(words, 8.5, bold=True) for words in samples) + 10
-    # A long row is folded, so no row has many more blocks than a page of them all
-    # would; but the rows of two dimensions are not folded as long as their blocks can
-    # be seen.
-    across: float = [1, *counts][-1]
-    if len(counts) < 2 or across > MOST_ACROSS:
-        across = min(across, math.sqrt(1.7 * number))
+    row: float = across
+    # A long row is folded, so none has many more blocks than a page of them all would;
+    # but the rows of two dimensions are not folded as long as blocks can be seen.
+    if rank < 2 or across > MOST_ACROSS:
+        row = min(row, math.sqrt(1.7 * number))
     least, height = 28.0, 22.0
     if number > 64:
         least, height = 20.0, 14.0
     elif replicas > 1:  # a second line says how many
         height = 34.0
-    return min(max(needed, least), max(least, 900.0 / across)), height
+    return min(max(needed, least), max(least, 900.0 / row)), height
 
 
 def layout_text(
@@ -416,25 +390,23 @@ def _tables(layout: Layout, width: int) -> list[str] | None:
 def _block_lines(layout: Layout, width: int) -> list[str]:
     """A line per block while blocks are few, else all ids in the order of the blocks."""
     bounds = index_template(layout.block_counts, layout.shard_shape)
-    if is_large(layout) and layout.num_blocks > MOST_LINES:
-        devices = plural(layout.replicas, "device")
-        text = wording.ids_by_block(devices, large_ids_text(layout))
+    large, blocks = is_large(layout), list(range(layout.num_blocks))
+    counts = [layout.replicas]
+    if not large:
+        offsets, ids = holders_of(layout, np.arange(layout.num_blocks))
+        counts = np.diff(offsets).tolist()
+        # Of shards that are given one by one, some blocks may be on no device.
+        blocks = np.flatnonzero(counts).tolist()
+    if layout.num_blocks > MOST_LINES and len(set(counts)) == 1:
+        every = large_ids_text(layout) if large else ids_text(ids)
+        text = wording.ids_by_block(plural(counts[0], "device"), every)
         return wrapped(text, width, "  ")
-    if is_large(layout):
-        lines = []
-        for block in range(layout.num_blocks):
-            text = f"{filled(bounds, block)} on {large_ids_text(layout, block)}"
-            lines += wrapped(text, width, "  ")
-        return lines
-    offsets, ids = holders_of(layout, np.arange(layout.num_blocks))
-    counts = np.diff(offsets)
-    if layout.num_blocks > MOST_LINES and (counts == counts[0]).all():
-        devices = plural(int(counts[0]), "device")
-        return wrapped(wording.ids_by_block(devices, ids_text(ids)), width, "  ")
     lines = []
-    # Of shards that are given one by one, some blocks may be on no device.
-    for block in np.flatnonzero(counts).tolist():
-        holders = ids_text(ids[offsets[block] : offsets[block + 1]])
+    for block in blocks:
+        if large:
+            holders = large_ids_text(layout, block)
+        else:
+            holders = ids_text(ids[offsets[block] : offsets[block + 1]])
         lines += wrapped(f"{filled(bounds, block)} on {holders}", width, "  ")
     return lines
 

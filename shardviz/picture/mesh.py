@@ -83,6 +83,8 @@ def draw_mesh(
     """
     _check_order(by, ("mesh", "host", "position"))
     if by == "position":
+        if topology is None:
+            raise MeshError("A position needs a topology, such as 'tpu:v5e:4x4'.")
         return draw_position(mesh, topology, collective, colour, title)
     tiles = DeviceTiles(mesh, tile_counts(mesh.axis_sizes))
     if colour is None:
