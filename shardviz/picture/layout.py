@@ -296,7 +296,9 @@ def _block_size(
         high = max(high * max(1.0, grown), min(most_high, THIN))
     else:
         # No larger than lets all of them share AREA, down to the least size.
-        wide = max(least[0], min(max(wide, least[0]), AREA / number / max(high, least[1])))
+        wide = max(
+            least[0], min(max(wide, least[0]), AREA / number / max(high, least[1]))
+        )
         high = max(least[1], min(high, AREA / number / wide))
     if len(sizes) < 2:
         return (wide, high), True

@@ -53,32 +53,18 @@ def text_width(text: str, size: float, mono: bool = False, bold: bool = False) -
     >>> text_width("model 0", 9) < text_width("model 10", 9)
     True
     """
-    widths, width = _WIDTHS[bold], 0.0
+    digits, width = _BOLD if bold else _SANS, 0.0
     for letter in text:
         if mono and letter.isascii():
             width += _MONO
-        elif mono:
-            width += max(_MONO, _other(letter))
         elif " " <= letter <= "~":
-            width += widths[ord(letter) - 32]
-        else:
-            width += _BOLDER[bold] * _other(letter)
+            at = 2 * (ord(letter) - 32)
+            width += int(digits[at : at + 2]) / 100
+        elif letter in _OTHERS:
+            width += _OTHERS[letter] * (1.15 if bold else 1.0)
+        else:  # of other scripts: full-width ones, and the widest of the others
+            width += 1.2 if unicodedata.east_asian_width(letter) in "WF" else 1.12
     return size * width
-
-
-def _pairs(digits: str) -> tuple[float, ...]:
-    return tuple(int(digits[i : i + 2]) / 100 for i in range(0, len(digits), 2))
-
-
-_WIDTHS = {False: _pairs(_SANS), True: _pairs(_BOLD)}
-_BOLDER = {False: 1.0, True: 1.15}
-
-
-def _other(letter: str) -> float:
-    if letter in _OTHERS:
-        return _OTHERS[letter]
-    # Letters of other scripts: full-width ones, and the widest of the others.
-    return 1.2 if unicodedata.east_asian_width(letter) in "WF" else 0.97
 
 
 def widest(
@@ -232,7 +218,7 @@ def and_more(count: int, noun: str) -> list[str]:
     return [f"and {plural(count, f'more {noun}')}"]
 
 
-PAD = 10.0
+PAD, TITLE = 10.0, 22.0  # points: the margin, and what a title takes
 TITLE_SIZE, NOTE_SIZE, LINE = 11.0, 8.5, 14.0
 SWATCH = 9.0
 NOTES_WIDE = 700.0  # longer notes take several lines
@@ -269,20 +255,24 @@ def label_span(label: Label) -> tuple[float, float]:
     return label.x - back, label.x - back + width
 
 
-def legend_rows(
-    entries: Sequence[tuple[int, str]], x: float, y: float, width: float
-) -> tuple[tuple[LegendEntry, ...], float]:
-    """The legend in rows no wider than `width`, and its height."""
-    placed, at, row = [], x, 0
+def label_end(label: Label) -> float:
+    """Where a label ends at most, whatever paints it."""
+    left, right = label_span(label)
+    return left + (right - left) * ROUNDING
+
+
+def _legend_rows(
+    entries: Sequence[tuple[int, str]], y: float, width: float
+) -> tuple[LegendEntry, ...]:
+    """The legend in rows no wider than `width`, the first at `y`."""
+    placed, x = [], PAD
     for group, text in entries:
         wide = SWATCH + 5 + text_width(text, NOTE_SIZE) + 14
-        if at > x and at + wide > x + width:
-            at, row = x, row + 1
-        placed.append(LegendEntry(group, text, at, y + row * (LINE + 2)))
-        at += wide
-    if not placed:
-        return (), 0.0
-    return tuple(placed), (row + 1) * (LINE + 2)
+        if x > PAD and x + wide > PAD + width:
+            x, y = PAD, y + LINE + 2
+        placed.append(LegendEntry(group, text, x, y))
+        x += wide
+    return tuple(placed)
 
 
 def page(
@@ -305,24 +295,23 @@ def page(
         notes: lines of text; a Label keeps its role and tone.
         more: further fields of Picture.
     """
-    top = PAD
-    if title:
-        top += 22.0
+    top = PAD + TITLE if title else PAD
+    if edges is not None:
+        ends = edges.x0 + PAD, edges.y0 + top, edges.x1 + PAD, edges.y1 + top
+        edges = make_edges(*ends, edges.group, edges.width)
     low = top + size[1]
-    placed, height = legend_rows(legend, PAD, low + 12, max(size[0], 260.0))
     texts = moved(labels, PAD, top)
-    below = low + 8
-    if placed:
-        below = low + 12 + height
-    texts += _notes(notes, below, size[0])
     if title:
         texts.insert(0, Label(PAD, PAD + 7, title, "start", "title"))
-    right, bottom = PAD + size[0], low
-    for label in texts:
-        right, bottom = max(right, _end(label)), max(bottom, label.y + 7)
+    placed = _legend_rows(legend, low + 12, max(size[0], 260.0))
+    below, right = low + 8, PAD + size[0]
     for entry in placed:
         right = max(right, entry.x + SWATCH + 5 + text_width(entry.text, NOTE_SIZE))
-        bottom = max(bottom, entry.y + LINE)
+        below = entry.y + LINE + 2
+    bottom = max(low, below - 8)
+    texts += _notes(notes, below, size[0])
+    for label in texts:
+        right, bottom = max(right, label_end(label)), max(bottom, label.y + 7)
     return Picture(
         round(right + PAD, 2),
         round(bottom + PAD, 2),
@@ -330,20 +319,9 @@ def page(
         tuple(texts),
         tuple(replace(frame, x=frame.x + PAD, y=frame.y + top) for frame in frames),
         placed,
-        edges=None if edges is None else _shifted_edges(edges, PAD, top),
+        edges=edges,
         **more,
     )
-
-
-def _shifted_edges(edges: Edges, x: float, y: float) -> Edges:
-    ends = edges.x0 + x, edges.y0 + y, edges.x1 + x, edges.y1 + y
-    return make_edges(*ends, edges.group, edges.width)
-
-
-def _end(label: Label) -> float:
-    """Where a label ends at most, whatever paints it."""
-    left, right = label_span(label)
-    return left + (right - left) * ROUNDING
 
 
 def _notes(notes: Iterable[str | Label], y: float, width: float) -> list[Label]:
@@ -388,10 +366,8 @@ def side_by_side(
     facts: Mapping[str, Any] | None = None,
 ) -> Picture:
     """Pictures in rows no wider than `width`, under one title."""
-    top = PAD
-    if title:
-        top += 20.0
-    x, y, row, right = 0.0, top - PAD, 0.0, 0.0
+    top = TITLE if title else 0.0
+    x, y, row, right = 0.0, top, 0.0, 0.0
     panels = []
     for picture in pictures:
         if x and x + picture.width > width:
@@ -399,17 +375,13 @@ def side_by_side(
         panels.append((x, y, picture))
         x += picture.width
         row, right = max(row, picture.height), max(right, x)
-    labels = _notes(notes, y + row, right)
-    if title:
-        labels.insert(0, Label(PAD, PAD + 7, title, "start", "title"))
-    bottom = y + row
-    for label in labels:
-        right, bottom = max(right, _end(label) + PAD), max(bottom, label.y + 7 + PAD)
-    return Picture(
-        right,
-        bottom,
+    return page(
         no_tiles(),
-        tuple(labels),
+        [],
+        title=title,
+        notes=notes,
+        # Each picture has its own margin.
+        size=(right - 2 * PAD, y + row - top - 2 * PAD),
         alt=alt or " ".join(p.alt for p in pictures),
         panels=tuple(panels),
         facts=facts or {},

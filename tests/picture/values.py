@@ -23,6 +23,7 @@ from shardviz.core.layout.transfer.restore import (
     plan_restore,
 )
 from shardviz.core.layout.trees.audit import audit
+from shardviz.core.program.cached import STAGES, MeshCall, MeshComparison
 from shardviz.core.program.comparison import compare
 from shardviz.core.program.effects import (
     Effects,
@@ -177,6 +178,7 @@ VALUES: dict[str, Any] = {
     "parts": Parts(2, 1, 4),
     "no parts": Parts(),
     "no mesh context": MeshContext(),
+    "mesh comparison": MeshComparison(*[MeshCall(dict.fromkeys(STAGES, 0))] * 3),
     "plan": PLAN,
     "long plan": layers(100),
     "plan without values": Plan("empty", MESH),
