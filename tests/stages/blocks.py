@@ -21,10 +21,6 @@ def mlp_weight_gradients(w_in, w_out, x):
     return jax.grad(lambda w: jnp.mean(mlp(*w, x) ** 2))((w_in, w_out))
 
 
-def mlp_remat_gradient(w_in, w_out, x):
-    return jax.grad(lambda w: jnp.mean(jax.checkpoint(mlp)(*w, x) ** 2))((w_in, w_out))
-
-
 def gated_gradient(w_gate, w_up, w_down, x):
     def loss(weights):
         gate, up, down = weights

@@ -18,10 +18,6 @@ def exact_gelu_gradient(w, x):
     return jax.grad(lambda w: jnp.sum(jax.nn.gelu(x @ w, approximate=False)))(w)
 
 
-def dropout(x, key):
-    return jnp.where(jax.random.bernoulli(jax.random.wrap_key_data(key), 0.9, x.shape), x, 0)
-
-
 def fourier_whole(x):
     return jnp.real(jnp.fft.fft(x, axis=-1))
 
@@ -30,20 +26,12 @@ def associative_scan(x):
     return jax.lax.associative_scan(jnp.add, x, axis=1)
 
 
-def concatenate_three(x, y, z):
-    return jnp.concatenate([x, y, z], axis=1) * 2
-
-
 def composite(x, w):
     return jax.lax.composite(lambda x, w: jnp.sin(x @ w), name="my.layer")(x, w) + 1
 
 
 def moved_matmul(x, w):
     return wsc(x @ w, P("model", None)) * 2
-
-
-def manual_called(x):
-    return jax.jit(manual_scaled)(x) + 1
 
 
 def manual_in_a_loop(x):
@@ -64,17 +52,9 @@ def loop_in_manual(x):
     return jax.shard_map(looped, in_specs=P("data", "model"), out_specs=P("data", "model"))(x)
 
 
-def fourier(x):
-    return jnp.abs(jnp.fft.rfft(x, axis=-1))
-
-
 def pooling(x):
     window, stride = (1, 2, 2, 1), (1, 2, 2, 1)
     return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, stride, "VALID")
-
-
-def pooling_gradient(x):
-    return jax.grad(lambda x: jnp.sum(pooling(x) ** 2))(x)
 
 
 def pooling_of_neighbours(x):
@@ -119,10 +99,6 @@ def convolution(x, k):
 
 def convolution_gradient(x, k):
     return jax.grad(lambda k: jnp.mean(convolution(x, k) ** 2))(k)
-
-
-def embedding(table, ids):
-    return table[ids]
 
 
 def embedding_gradient(table, ids):
@@ -184,10 +160,6 @@ def roll(x):
     return jnp.roll(x, 5, axis=1)
 
 
-def reverse(x):
-    return jnp.flip(x, axis=1) + 1
-
-
 def cumsum(x):
     return jnp.cumsum(x, axis=1)
 
@@ -198,10 +170,6 @@ def sort(x):
 
 def top_k(x):
     return jax.lax.top_k(x, 4)
-
-
-def index(x):
-    return x[:, 40] * 2
 
 
 def argmax(x):
@@ -249,10 +217,6 @@ def other_order(x):
     return wsc(x * 2, P(("model", "data"), None)) + 1
 
 
-def swap(x):
-    return wsc(x * 2, P("model", "data")) + 1
-
-
 def constraints(w_in, w_out, x):
     hidden = wsc(jax.nn.gelu(x @ w_in), P("data", "model"))
     return wsc(hidden @ w_out, P(None, "model"))
@@ -292,19 +256,6 @@ def _softplus(x):
 
 
 _softplus.defjvp(lambda p, t: (_softplus(*p), t[0] * jax.nn.sigmoid(p[0])))
-
-
-def custom_tangent_gradient(x):
-    return jax.grad(lambda x: jnp.sum(_softplus(x)))(x)
-
-
-@jax.jit
-def _layer(x, w):
-    return jnp.tanh(x @ w)
-
-
-def called_twice(x, w):
-    return _layer(_layer(x, w), w)
 
 
 @jax.jit

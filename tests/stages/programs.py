@@ -100,7 +100,6 @@ CASES: tuple[Case, ...] = (
     # The gallery's, with its own rules.
     *(_of_gallery(name) for name in gallery.names()),
     # Matmuls: what is split, on which side.
-    Case("matmul over one axis", f.matmul, (("x", (32, 64), "data"), ("w", (64, 32), "")), ONE),
     Case(
         "matmul, inner dimension split over two axes",
         f.matmul,
@@ -118,17 +117,8 @@ CASES: tuple[Case, ...] = (
         out="model, data",
     ),
     Case(
-        "matmul, weights split alone", f.matmul, (("x", (64, 16), "data"), ("w", (16, 64), "model"))
-    ),
-    Case(
         "matmul, large weights alone", f.matmul, (("x", (16, 64), "data"), ("w", (64, 32), "model"))
     ),
-    Case(
-        "matmul, large weights alone, an axis to spare",
-        f.matmul,
-        (("x", (16, 64), ""), ("w", (64, 32), "model")),
-    ),
-    Case("matmul, the left side alone", f.matmul, (("x", (32, 16), _BOTH), ("w", (16, 96), ""))),
     Case("matmul, a large left side alone", f.matmul, (("x", (64, 64), _BOTH), ("w", (64, 8), ""))),
     Case(
         "matmul, a sum over two axes, the result in parts",
@@ -165,19 +155,11 @@ CASES: tuple[Case, ...] = (
             HYBRID,
             out="fsdp; fsdp",
         )
-        for batch in ("(data, fsdp)", "(fsdp, data)", "data", "fsdp")
+        for batch in ("(data, fsdp)", "(fsdp, data)")
     ),
-    Case("MLP, sequence parallel", b.sequence_parallel, (*_MLP, _TOKENS)),
     Case("MLP, sequence parallel, gradient", b.sequence_parallel_gradient, (*_MLP, _TOKENS)),
-    Case("scan over layers", b.layers, (*_LAYERS, _X)),
     Case("scan over layers, gradient", b.layers_gradient, (*_LAYERS, _X)),
     Case("scan over layers, remat, gradient", b.layers_remat_gradient, (*_LAYERS, _X)),
-    Case("remat of an MLP, gradient", b.mlp_remat_gradient, (*_MLP, _X)),
-    Case(
-        "convolution",
-        f.convolution,
-        (("x", (16, 16, 16, 8), "data"), ("k", (3, 3, 8, 32), "None, None, None, model")),
-    ),
     Case(
         "convolution, gradient",
         f.convolution_gradient,
@@ -188,25 +170,13 @@ CASES: tuple[Case, ...] = (
         f.convolution,
         (("x", (8, 32, 16, 8), "data, model"), ("k", (3, 3, 8, 32), "")),
     ),
-    Case("embedding", f.embedding, (_TABLE, _IDS)),
     Case("embedding, gradient", f.embedding_gradient, (_TABLE, _IDS)),
-    Case(
-        "embedding, table split in columns",
-        f.embedding,
-        (("table", (256, 64), "None, model"), _IDS),
-    ),
     Case("softmax over a split axis", f.softmax, (_ROWS,)),
-    Case(
-        "cross entropy over a split vocabulary",
-        f.cross_entropy,
-        (("logits", (16, 8, 64), "data, None, model"), ("labels", (16, 8), "data", "int32")),
-    ),
     Case(
         "cross entropy over a split vocabulary, gradient",
         f.cross_entropy_gradient,
         (("logits", (16, 8, 64), "data, None, model"), ("labels", (16, 8), "data", "int32")),
     ),
-    Case("layer norm", f.layer_norm, (("scale", (64,), "model"), ("bias", (64,), "model"), _ROWS)),
     Case(
         "layer norm, gradient",
         f.layer_norm_gradient,
@@ -215,29 +185,14 @@ CASES: tuple[Case, ...] = (
     # Shapes.
     Case("merge, outer split", f.merge, (("x", (16, 8, 4), "data, None, None"),)),
     Case("merge, both split", f.merge, (("x", (16, 16, 4), "data, model, None"),)),
-    Case("merge, inner split", f.merge, (("x", (16, 16, 4), "None, model, None"),)),
     Case("split a split dimension", f.split, (("x", (64, 8), "(data, model), None"),)),
-    Case("split a split dimension across", f.split, (("x", (64, 8), "model, data"),)),
-    Case("transpose", f.transpose, (("x", (16, 16, 8), "data, model, None"),)),
     Case("concatenate on a split axis", f.concatenate, (_ROWS, ("y", (32, 64), "data, model"))),
     Case("concatenate, split differently", f.concatenate, (_ROWS, ("y", (32, 64), "model, data"))),
-    Case("concatenate with nothing", f.concatenate, (_ROWS, ("y", (32, 0), "data, None"))),
-    Case(
-        "concatenate three, one of them empty",
-        f.concatenate_three,
-        (_ROWS, ("y", (32, 0), "None, None"), ("z", (32, 64), "data, model")),
-    ),
-    Case("pad a split axis", f.pad, (_ROWS,)),
     Case("slice a split axis", f.slice_middle, (_ROWS,)),
     Case("slice at a position known at run time", f.dynamic_slice, (_ROWS, ("i", (), "", "int32"))),
-    Case("roll a split axis", f.roll, (_ROWS,)),
-    Case("reverse a split axis", f.reverse, (_ROWS,)),
     Case("cumulative sum over a split axis", f.cumsum, (_ROWS,)),
     Case("sort a split axis", f.sort, (_ROWS,)),
     Case("top_k over a split axis", f.top_k, (_ROWS,)),
-    Case("top_k of split rows", f.top_k, (_X,)),
-    Case("index of a split axis", f.index, (_ROWS,)),
-    Case("argmax over a split axis", f.argmax, (_ROWS,)),
     Case("gather rows of a split array", f.take, (_ROWS, ("ids", (16,), "data", "int32"))),
     Case(
         "scatter into a split array",
@@ -245,7 +200,6 @@ CASES: tuple[Case, ...] = (
         (_ROWS, ("ids", (16,), "", "int32"), ("rows", (16, 64), "None, model")),
     ),
     Case("segment sum", f.segment_sum, _EDGES, out="data"),
-    Case("segment sum over the only axis", f.segment_sum, _EDGES, ONE, out="data"),
     Case("rows written into zeros", f.written, _EDGES, out="data"),
     Case(
         "numbers written at positions, gradient",
@@ -260,18 +214,13 @@ CASES: tuple[Case, ...] = (
     ),
     Case("functions that XLA takes apart", f.special, (_ROWS,)),
     Case("exact GELU, gradient", f.exact_gelu_gradient, (("w", (64, 128), "None, model"), _X)),
-    Case("dropout", f.dropout, (_ROWS, ("key", (2,), "", "uint32"))),
-    Case("Fourier transform", f.fourier, (_X,)),
     Case("Fourier transform of a split axis", f.fourier_whole, (_ROWS,)),
     Case("associative scan over a split axis", f.associative_scan, (_ROWS,)),
     Case("pooling", f.pooling, (("x", (16, 16, 16, 8), "data, model"),)),
-    Case("pooling, gradient", f.pooling_gradient, (("x", (16, 16, 16, 8), "data"),)),
     Case("pooling of neighbours", f.pooling_of_neighbours, (_IMAGE,)),
     Case("one number a window", f.convolution, (_IMAGE, ("k", (1, 1, 8, 32), ""))),
     Case("patches", f.patches, (_IMAGE, ("k", (4, 4, 8, 32), ""))),
     Case("every other of a split axis", f.every_other, (_ROWS,)),
-    Case("cumulative maximum over a split axis", f.cummax, (_ROWS,)),
-    Case("argsort of a split axis", f.argsort, (_ROWS,)),
     Case("triangle of a product with itself", f.triangular, (_ROWS,)),
     # Movement that is requested.
     Case(
@@ -286,19 +235,15 @@ CASES: tuple[Case, ...] = (
     ),
     Case("all-to-all", f.all_to_all, (("x", (16, 32, 8), "data, model, None"),)),
     Case("to the other order of axes", f.other_order, (("x", (32, 64), "(data, model), None"),)),
-    Case("swap two axes", f.swap, (_ROWS,)),
     Case("constraints on the way", f.constraints, (*_MLP, _X)),
     # Control flow and calls.
     Case("while loop", f.while_loop, (_ROWS, ("w", (64, 64), "None, model"))),
     Case("branches", f.branches, (_ROWS, ("w", (64, 64), "None, model"))),
     Case("vmap of a matmul", f.batched, (_TOKENS, ("w", (16, 64, 48), "data, None, model"))),
     Case("custom_vjp, gradient", f.custom_gradient, (_X, ("w", (64, 64), "None, model"))),
-    Case("custom_jvp, gradient", f.custom_tangent_gradient, (_ROWS,)),
-    Case("a jitted function called twice", f.called_twice, (_X, ("w", (64, 64), "None, model"))),
     Case("a jitted function on two shardings", f.called_differently, (_ROWS,)),
     Case("a composite operation", f.composite, (_ROWS, ("w", (64, 64), "None, model"))),
     # Written out by hand.
-    Case("shard_map under jit", f.manual_called, (_ROWS,)),
     Case("shard_map in a loop", f.manual_in_a_loop, (_ROWS,)),
     Case("a loop in a shard_map", f.loop_in_manual, (_ROWS,)),
     Case("shard_map with a psum", f.manual_sum, (_ROWS,)),

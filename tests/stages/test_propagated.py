@@ -28,7 +28,7 @@ def test_hardly_a_value_was_left_out(dumped):
     found = [compare(entry) for entry in dumped.values()]
     compared = sum(f.compared + f.by_shape.total() for f in found)
     missed = [key for f in found for keys in f.ours_only.values() for key in keys]
-    assert compared > 4000
+    assert compared > 2000
     assert len(missed) < 0.04 * compared
     assert sum(key.shape != () for key in missed) < 0.01 * compared
     assert {kind for f in found for kind in f.ours_only} <= {UNREAD, CONSTANT, "pad"}
