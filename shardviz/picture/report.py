@@ -194,7 +194,8 @@ def check_lines(checks: Sequence[Check], full: bool = False) -> list[str]:
     >>> check_lines([*many, Check("y: indices", False, "A shard is missing.")])
     ['✗ y: indices: A shard is missing.', '✓ 20 of 21: indices']
     """
-    listed, kinds, total = [], {}, Counter[str]()
+    listed, total = [], Counter[str]()
+    alike: dict[tuple[str, bool | None], list[Check]] = {}
     for check in checks:
         # The name of a check begins with that of its array.
         kind = _NUMBER.sub("…", check.name.rpartition(": ")[2])
@@ -202,23 +203,17 @@ def check_lines(checks: Sequence[Check], full: bool = False) -> list[str]:
         if full or len(checks) <= MOST_CHECKS or check.ok is False:
             listed.append(f"{_MARKS[check.ok]} {check.name}: {check.detail}")
         else:
-            kinds.setdefault((kind, check.ok), []).append(check)
-    most = MOST_CHECKS
-    if full:
-        most = len(listed)
-    lines = [*listed[:most], *and_more(len(listed) - most, "failed check")]
-    for (kind, ok), some in kinds.items():
-        if total[kind] == 1:
-            lines.append(f"{_MARKS[ok]} {some[0].name}: {some[0].detail}")
-            continue
-        text, *different = {check.name.rpartition(": ")[2] for check in some}
-        if different:
-            text = kind
+            alike.setdefault((kind, check.ok), []).append(check)
+    if not full:
+        listed[MOST_CHECKS:] = and_more(len(listed) - MOST_CHECKS, "failed check")
+    for (kind, ok), some in alike.items():
+        names = {check.name.rpartition(": ")[2] for check in some}
+        text = names.pop() if len(names) == 1 else kind
         # Why several were not checked is said with the first of them.
         if ok is None:
             text += f": {some[0].detail}"
-        lines.append(f"{_MARKS[ok]} {len(some):,} of {total[kind]:,}: {text}")
-    return lines
+        listed.append(f"{_MARKS[ok]} {len(some):,} of {total[kind]:,}: {text}")
+    return listed
 
 
 def _notes(report: Report) -> list[str]:

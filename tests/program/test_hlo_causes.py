@@ -110,7 +110,7 @@ WRITTEN = {
          "dimension": 0}),
     "what grad put in": (
         SUM + NAMED % ("shard_map/transpose(jvp())/psum_invariant", 4),
-        {"code": "shared", "operand": W, "operation": operation("psum_invariant", "f.py:4"),
+        {"code": "gradient", "operand": W, "operation": operation("psum_invariant", "f.py:4"),
          "reducer": "add"}),
     "what grad made of the user's own": (
         SUM + NAMED % ("transpose(jvp())/shard_map/psum", 4),

@@ -155,26 +155,15 @@ CUT = "dynamic-slice(%g, %zero, %to), dynamic_slice_sizes={16,2}"
 HANDS = {
     "by the partitioner": (GATHERED.replace("OF", ""), True),
     "by hand": (GATHERED.replace("OF", BY_HAND), False),
-    "by the partitioner, of a gather": (
-        GATHERED.replace("OF", ', frontend_attributes={is_spmd_generated="true"}' + BY_HAND), True),
     "cut at one place by all": (
         GATHERED.replace("OF", "").replace("slice(%g, %zero, %to)", "slice(%g, %zero, %zero)"),
         False),
-    "not cut": (GATHERED.replace("OF", "").replace(CUT, "slice(%g), slice={[0:16], [0:2]}"), False),
     "a copy between": (
         GATHERED.replace("OF", "\n  %h = f32[16,8]{1,0} copy(%g)").replace(
             "slice(%g,", "slice(%h,"), False),
-    "a second gather between": (
-        GATHERED.replace("OF", "\n  %h = f32[16,8]{1,0} all-gather(%g), dimensions={1}").replace(
-            "slice(%g,", "slice(%h,"), True),
     "parts that overlap, for a window that slides": (
         GATHERED.replace("OF", "\n  %h = f32[16,11]{1,0} pad(%g, %f), padding=0_0x3_0").replace(
             "f32[16,2]{1,0} dynamic-slice(%g,", "f32[16,5]{1,0} dynamic-slice(%h,"), False),
-    "padded to parts of one size": (
-        GATHERED.replace("OF", "\n  %h = f32[16,8]{1,0} pad(%g, %f), padding=0_0x0_1").replace(
-            "slice(%g,", "slice(%h,"), True),
-    "by no number of the device": (
-        GATHERED.replace("OF", "").replace("partition-id()", "parameter(1)"), False),
 }  # fmt: skip
 
 

@@ -61,8 +61,7 @@ ROWS, EVERY = "data, None", "data, model"
 PROBES = {
     "lookup": (
         lambda w, i: w[i], [(64, 32), ((16,), IDS)],
-        ["data | data", "data, model | data", "model, data | data", "data |", "| data",
-         "model | data", "None, model | data", "None, data | data"],
+        ["data | data", "data, model | data", "data |", "| data", "None, data | data"],
     ),
     "lookup of pairs": (
         lambda w, i, j: w[i, j], [(64, 32), ((16,), IDS), ((16,), IDS)],
@@ -72,10 +71,7 @@ PROBES = {
         written, [(64, 32), ((16,), IDS), (16, 32)],
         ["model | data | model", "| |", "None, model | | None, model", "data | |"],
     ),
-    "diagonal": (jnp.diag, [(32, 32)], [EVERY, "model, data", ROWS]),
-    "one array twice": (
-        lambda x: jnp.concatenate([x, x]), [(32, 16)], [ROWS, EVERY, "None, model", ""],
-    ),
+    "diagonal": (jnp.diag, [(32, 32)], [EVERY, ROWS]),
     "blocks": (
         lambda a, b: jnp.block([[a, b], [b, a]]), [(32, 16), (32, 16)],
         ["| model, data", "None, model |", "data | data"],
@@ -90,13 +86,9 @@ PROBES = {
     "slice, split by columns": (
         lambda x: asked(x[:48], None, "data"), [(96, 8)], ["None, model", "None, data", ROWS],
     ),
-    "slice of uneven shards": (
-        lambda x: asked(jnp.pad(jnp.sum(x, 0), (8, 7))[:96], "data"), [(16, 82)], ["None, model"],
-    ),
     "outer of row and column": (
         lambda a: a[:, 0][:, None] * a[0][None], [(32, 16)], [ROWS, EVERY, "None, model", ""],
     ),
-    "outer": (jnp.outer, [(32,), (16,)], ["data | model", "data |"]),
     "update of a slice": (
         lambda x, u: lax.dynamic_update_slice(x, u, (3, 0)), [(32, 16), (8, 16)],
         ["data |", "| data", "None, model | None, model"],
@@ -110,12 +102,8 @@ PROBES = {
     ),
     "convolution in groups": (
         convolved(2), [IMAGE, (3, 3, 4, 16)],
-        ["data |", "data | None, None, None, model", "None, None, None, model |", "|"],
+        ["data |", "None, None, None, model |"],
     ),
-    "a group a channel": (
-        convolved(8), [IMAGE, (3, 3, 1, 8)], ["data |", "None, None, None, model |"],
-    ),
-    "convolution in groups, gradient": (gradient(convolved(2)), [IMAGE, (3, 3, 4, 16)], ["data |"]),
     "reshape": (
         lambda x: x.reshape(16, 12), [(12, 16)], ["None, model", "data, model", "model, None"],
     ),
@@ -126,10 +114,9 @@ PROBES = {
     ),
     **{
         f"jnp.linalg.{name}": (getattr(jnp.linalg, name), [(8, 16, 16)],
-                               ["data", "None, data", "None, data, model", "data, model", ""])
-        for name in ("qr", "cholesky", "eigh", "svd", "inv")
+                               ["data", "None, data", "data, model"])
+        for name in ("qr", "eigh")
     },
-    "lu": (jax.scipy.linalg.lu, [(16, 16)], [ROWS, EVERY, ""]),
     "triangular": (jax.scipy.linalg.solve_triangular, [(16, 16), (16, 16)], ["data |", "|"]),
     "Fourier, rank 3": (jnp.fft.fft, [(8, 8, 8)], ["data", "data, model"]),
     "products": (

@@ -11,7 +11,6 @@ from shardviz.core.program.report import Collective, Failure, Report
 from shardviz.core.program.roofline import roofline
 from shardviz.widgets.collective_table import crosses_hosts
 from shardviz.widgets.planner import StageResults
-from shardviz.widgets.report_view import memory_view
 from shardviz.widgets.stages_view import stages_view
 from tests.widgets.stage_examples import (
     COMPILED,
@@ -154,15 +153,6 @@ def test_the_view_is_json_and_stays_small_for_thousands_of_collectives():
     view = stages_view(StageResults(many, 0, report, 0))
     assert view["left_out"] == [2700, 2700, 2700]
     assert len(json.dumps(view)) < 900_000
-
-
-def test_memory_is_compared_with_the_capacity():
-    view = memory_view(REPORT)
-    assert view["over"]
-    assert str(REPORT.fit) in view["sentence"]
-    assert [p["name"] for p in view["parts"]] == ["arguments", "outputs", "temporaries"]
-    assert sum(p["share"] for p in view["parts"]) == pytest.approx(1.0)
-    assert view["capacity"] == pytest.approx(16 / 24)
 
 
 def test_operations_are_priced_with_the_plan_of_the_same_program():

@@ -37,11 +37,9 @@ UNKNOWN = ValueName("unknown")
 #: The codes of a cause.
 CAUSES = (
     # Put in by somebody, not by the partitioner: by the program itself, in a
-    # `shard_map`; by grad, which turns around what is written; by grad, which sums over
-    # the devices that have the same value.
+    # `shard_map`, or by grad there.
     "written",
     "gradient",
-    "shared",
     # Sums of what each device has a part of: of a product or a convolution over a split
     # dimension of its operands, of a reduction, of anything else.
     "contracted",
@@ -104,11 +102,12 @@ class Cause(Fact):
 
 
 def author_of(op: str) -> str:
-    """Who has put a collective of `jax.lax` into a `shard_map`, as a code of `CAUSES`.
+    """Who has put a collective of `jax.lax` into a `shard_map`: `"written"` or
+    `"gradient"`.
 
-    In a gradient it is grad, which turns every collective around, and sums over the
-    devices that have the same value; or the backward rule of a `custom_vjp`, whose
-    names look alike. What a checkpoint computes again is as in the program.
+    grad turns every collective around, and sums over the devices that have the same
+    value; the backward rule of a `custom_vjp` has names that look alike. What a
+    checkpoint computes again is as in the program.
 
     Args:
         op: the operation, as jax names it.
@@ -116,10 +115,9 @@ def author_of(op: str) -> str:
     >>> author_of("jit(f)/shard_map/psum_invariant")
     'written'
     >>> author_of("jit(f)/shard_map/transpose(jvp())/psum_invariant")
-    'shared'
+    'gradient'
     """
     _, transposed, inside = op.rpartition("transpose(")
     if not transposed or "rematted_computation" in inside:
         return "written"
-    last = op.rpartition("/")[2]
-    return "shared" if last.startswith("psum_invariant") else "gradient"
+    return "gradient"

@@ -65,7 +65,7 @@ def sentence(fact: object) -> str:
         LookupError: nothing here says it.
 
     >>> from shardviz.core.program.uncertain import Uncertain
-    >>> sentence(Uncertain("along", ("model",), 1, "fft"))[:35]
+    >>> sentence(Uncertain("along", ("model",), "fft"))[:35]
     'The estimate is uncertain here: fft'
     """
     return _words("SENTENCES", fact)(fact)

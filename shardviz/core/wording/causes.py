@@ -31,7 +31,6 @@ _BEFORE = {
     "collective-permute": "moved by a collective-permute",
     "slice": "of which a slice is taken",
 }
-_BY_GRAD = "grad put it in, {}; or a custom_vjp of the program has it"
 
 
 def value_name(value: ValueName) -> str:
@@ -79,32 +78,26 @@ def cause(fact: Cause) -> str:
     return _SENTENCES[fact.code](fact)
 
 
-def who_wrote(author: str, axes: str) -> str:
+def who_wrote(author: str) -> str:
     """Who has put a collective of `jax.lax` into a `shard_map`.
 
-    Args:
-        author: the code of the cause: `"written"`, `"gradient"` or `"shared"`.
-        axes: the mesh axes that it runs over, in words; `""` for none.
-
-    >>> who_wrote("written", "")
+    >>> who_wrote("written")
     'It is written in the program'
     """
     if author == "gradient":
-        return _BY_GRAD.format("as the gradient of what is written there")
-    if author == "shared":
-        along = clause(" along {}", axes)
-        same = f"since what it differentiates by is the same on all devices{along}"
-        return _BY_GRAD.format(same)
+        return (
+            "grad put it in: it turns around what is written, and sums over devices that"
+            " have the same value; or a custom_vjp of the program has it"
+        )
     return "It is written in the program"
 
 
 def _written(fact: Cause) -> str:
-    who = who_wrote(fact.code, _axes(fact, ""))
     # A sentence that ends with "of unknown" would be odd.
     operand = value_name(fact.operand)
     if fact.operand == UNKNOWN:
         operand = "an operand that the compiler does not name"
-    return f"{who}: {fact.operation}, of {operand}."
+    return f"{who_wrote(fact.code)}: {fact.operation}, of {operand}."
 
 
 def _unknown(fact: Cause) -> str:
@@ -193,7 +186,6 @@ def _rematerialised(fact: Cause) -> str:
 _SENTENCES: dict[str, Callable[[Cause], str]] = {
     "written": _written,
     "gradient": _written,
-    "shared": _written,
     "contracted": _summed,
     "reduced": _summed,
     "summed": _summed,

@@ -134,7 +134,7 @@ def why_written(cause: WrittenCause) -> str:
     'It is written in the program: psum, inside shard_map.'
     """
     at = clause(" at {}", cause.source)
-    who = who_wrote(author_of(cause.op), joined(cause.axes))
+    who = who_wrote(author_of(cause.op))
     return f"{who}: {cause.value}{at}, inside {cause.inside}."
 
 
