@@ -17,6 +17,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from shardviz.core.program.report import Collective, Member
@@ -97,7 +98,7 @@ def _is_same(old: Collective, new: Collective) -> bool:
 
 
 def _work(c: Collective) -> Hashable:
-    arrays = max(1, len(_arrays(c)))
+    arrays = max(1, len(_arrays(c.shape)))
     if c.kind == "all-to-all":
         arrays = 1  # XLA writes one array as a tuple of what goes to each device
     return c.kind, c.mesh_axes, c.bytes_per_device, arrays
@@ -125,22 +126,23 @@ def _is_sent_otherwise(old: Collective, new: Collective) -> bool:
 
 def elements(c: Collective | Member) -> int:
     """How many numbers its result has on each device; 0 where its shape is unknown."""
-    return sum(math.prod(dims) for _, dims in _arrays(c))
+    return sum(math.prod(dims) for _, dims in _arrays(c.shape))
 
 
-def _arrays(c: Collective | Member) -> list[tuple[int, tuple[int, ...]]]:
-    """Bits of an element and dimensions of each array that it is about."""
+@lru_cache(maxsize=1024)
+def _arrays(shape: str) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """Bits of an element and dimensions of each array of a shape as XLA prints it."""
     arrays = []
-    for kind, dims in _ARRAY.findall(c.shape):
+    for kind, dims in _ARRAY.findall(shape):
         width = _WIDTH.search(kind)
         sizes = [int(d.removeprefix("<=")) for d in dims.split(",") if d]
         arrays.append((int(width[0]) if width else 8, tuple(sizes)))
-    return arrays
+    return tuple(arrays)
 
 
 def _numbers(c: Collective) -> int:
     """How many numbers its bytes are, in whatever type; 0 where its shape is unknown."""
-    bits = sum(width * math.prod(dims) for width, dims in _arrays(c))
+    bits = sum(width * math.prod(dims) for width, dims in _arrays(c.shape))
     return c.bytes_per_device * 8 * elements(c) // max(1, bits)
 
 
@@ -150,7 +152,7 @@ def _parts(combined: Collective) -> list[tuple[int, Member | None]]:
         return [(m.bytes_per_device, m) for m in combined.members]
     total = max(1, elements(combined))
     parts: list[tuple[int, Member | None]] = []
-    for _, dims in _arrays(combined):
+    for _, dims in _arrays(combined.shape):
         parts.append((combined.bytes_per_device * math.prod(dims) // total, None))
     return parts
 
@@ -288,7 +290,7 @@ class _Sides:
                 for j in after.get(place, ()):
                     axes = {*self.news[j].mesh_axes} or {""}
                     sides.append((axes, Match("", (), (j,))))
-                groups = _connected(sides)
+                groups = list(map(_joined, _connected(sides)))
             for m in groups:
                 if m.before and m.after:
                     self.take(self._kind(m), m.before, m.after)
@@ -310,8 +312,8 @@ class _Sides:
                     keys.add(key)
             sides.append((keys, m))
         result = []
-        for joined in _connected(sides):
-            inside = [m for m in matches if _is_inside(m, joined)]
+        for inside in _connected(sides):
+            joined = _joined(inside)
             change = self.change(joined).values()
             losing = any(self._loses(m, planned) for m in inside)
             # An estimate need not become anything that is less.
@@ -375,28 +377,31 @@ class _Sides:
         return [self.olds[i] for i in m.before], [self.news[j] for j in m.after]
 
 
-def _is_inside(m: Match, joined: Match) -> bool:
-    return {*m.before} <= {*joined.before} and {*m.after} <= {*joined.after}
+def _joined(matches: Sequence[Match]) -> Match:
+    before, after = [], []
+    for m in matches:
+        before += m.before
+        after += m.after
+    return Match("", tuple(sorted(before)), tuple(sorted(after)))
 
 
-def _connected(sides: Sequence[tuple[set[Hashable], Match]]) -> list[Match]:
-    """Matches whose sets of keys are connected as one; those without keys alone."""
-    groups: list[tuple[set[Hashable], Match]] = []
+def _connected(sides: Sequence[tuple[set[Hashable], Match]]) -> list[list[Match]]:
+    """Matches in groups, whose sets of keys are connected; those without keys alone."""
+    groups: list[tuple[set[Hashable], list[Match]]] = []
+    alone = []
     for keys, m in sides:
-        together, joined, others = set(keys), m, []
+        if not keys:
+            alone.append([m])
+            continue
+        together, matches, others = set(keys), [m], []
         for group in groups:
             if group[0] & keys:
                 together |= group[0]
-                before = (*joined.before, *group[1].before)
-                joined = Match("", before, (*joined.after, *group[1].after))
+                matches = group[1] + matches
             else:
                 others.append(group)
-        groups = [*others, (together, joined)]
-    joined_all = []
-    for _, m in groups:
-        ordered = tuple(sorted(m.before)), tuple(sorted(m.after))
-        joined_all.append(Match(m.kind, *ordered))
-    return joined_all
+        groups = [*others, (together, matches)]
+    return [*alone, *(matches for _, matches in groups)]
 
 
 def _grouped(items: dict[int, Collective], key: Key) -> dict[Hashable, list[int]]:
