@@ -47,7 +47,7 @@ LONG = {
     ),
     "failure": Report("f", "cpu × 8", error=Failure("compile", SENTENCE * 3, "block.py:31")),
     "name": Report(LONG_NAME, "cpu × 8"),
-    "comparison": compare(MOVES, (MOVES[0].without_source(),) * 3),
+    "comparison": compare(MOVES, (dataclasses.replace(MOVES[0], source=""),) * 3),
     "difference": PLANS[MANY].diff(PLANS[Spec()]),
     "difference of collectives": PLANS[MANY].diff(
         Plan(LONG_NAME, MESH, (OPS[MANY],), collectives=MOVES)

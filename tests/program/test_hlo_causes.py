@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from shardviz.core.program.cause import CAUSES, UNKNOWN, Cause, ValueName
@@ -222,9 +220,3 @@ def test_another_collectives_operand_is_not_inherited():
     planned, made = one(64, argument("x")), one(64, argument("w_in"))
     (found,) = inherited([planned], [made])
     assert (found.operand, found.cause) == (made.operand, made.cause)
-
-
-def test_without_lines_no_line_is_left():
-    made = member(64, FIRST_NAME, "f.py:3")
-    c = dataclasses.replace(FIRST, members=(made,), stack=("f.py:3",))
-    assert "f.py" not in repr(dataclasses.asdict(c.without_source()))
