@@ -25,6 +25,7 @@ from shardviz.core.program.program import Program
 from shardviz.legacy.equivalents import on_mesh
 from shardviz.legacy.typed import is_sharding_spec, parse_sharding_spec
 from shardviz.widgets.model_view import Leaves
+from shardviz.widgets.targets import axes_text
 
 ARRAY_FIELDS = ("name", "shape", "dtype", "logical", "spec")
 MAX_ARRAYS = 200
@@ -107,11 +108,6 @@ def array_fields(array: ArraySpec) -> dict[str, str]:
         "logical": format_names(array.logical),
         "spec": str(array.spec or ""),
     }
-
-
-def axes_text(shape: Mapping[str, int]) -> str:
-    """Mesh axes as they are typed."""
-    return ", ".join(f"{format_names((name,))}={size}" for name, size in shape.items())
 
 
 def program_fields(program: Program) -> dict[str, str]:

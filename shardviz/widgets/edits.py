@@ -2,7 +2,7 @@
 does.
 
 An edit makes a new Document of the last one, or raises a `ShardvizError` and changes
-nothing. `apply` checks the value, calls the edit, and puts the error at its field.
+nothing. `apply` calls the edit, and puts the error at its field.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -32,14 +31,12 @@ from shardviz.widgets.document import (
     MAX_ARRAYS,
     ArrayFields,
     Document,
-    axes_text,
     program_fields,
     put_on_devices,
 )
 from shardviz.widgets.targets import (
     checked_target,
     fitting_mesh,
-    topology_of,
     why_no_placement,
 )
 
@@ -48,47 +45,28 @@ _KEPT = ("target", "own", "brief", "revision", "by")
 AXIS_NAMES = ("data", "model", "expert", "stage", "seq")  # of axes that a button adds
 
 
-@dataclass(frozen=True)
-class Edit:
-    """One kind of edit.
-
-    Attributes:
-        name: what the page calls it.
-        make: makes the new Document of the last one and the value; of a field of an
-            array, of the number of the array, too.
-        typed: whether the value is the text of a field, which keeps it where it is
-            refused.
-        error_at: the field that shows its errors; `""` for a field of its own name.
-    """
-
-    name: str
-    make: Callable[..., Document]
-    typed: bool = False
-    error_at: str = ""
-
-
 def apply(
     document: Document, name: str, value: Any, array: int | None = None
 ) -> Document:
     """The Document after one edit; with an error at its field where it is refused."""
-    edit = EDITS[name]
-    place = edit.error_at or name
     kept = {}
     for field, error in document.errors.items():
         # What a button could not do is said once; a field keeps its error.
-        if field != place and field in PLACED:
+        if field != name and field in PLACED:
             kept[field] = error
     before = document.replace(errors=kept)
-    if edit.typed:
+    # A field keeps its text where that is refused.
+    if name in ("mesh", "hosts", "rules"):
         before = before.replace(text={**before.text, name: value})
+    make = EDITS[name]
     try:
         if name not in ARRAY_FIELDS:
-            return edit.make(before, value)
+            return make(before, value)
         if array is None:
             array = before.selected
-        return edit.make(before, value, _array_number(before, array))
+        return make(before, value, _array_number(before, array))
     except ShardvizError as error:
-        return before.replace(errors={**kept, place: str(error)})
+        return before.replace(errors={**kept, name: str(error)})
 
 
 def _array_number(document: Document, number: int) -> int:
@@ -188,24 +166,6 @@ def _remove(document: Document, value: int) -> Document:
 # --- the mesh -------------------------------------------------------------------------
 
 
-def _type_mesh(document: Document, text: str) -> Document:
-    old = document.mesh
-    shape = make_mesh(text).shape
-    total = math.prod(shape.values())
-    # As many hosts as before, or the most that still share the devices evenly.
-    hosts = math.gcd(len(old.processes), total)
-    ids, common = None, "Auto"
-    if old.size == total and not old.ids_are_positions:
-        ids = old.device_ids
-    known = dict(zip(old.axis_names, old.axis_types, strict=True))
-    # A new axis gets the type that all axes have.
-    if len(set(old.axis_types)) == 1:
-        common = old.axis_types[0]
-    types = [known.get(name, common) for name in shape]
-    mesh = make_mesh(shape, axis_types=types, device_ids=ids, processes=hosts)
-    return _with_mesh(document, mesh).written(mesh=text, hosts=str(hosts))
-
-
 def _with_mesh(document: Document, mesh: MeshSpec) -> Document:
     fields = list(document.fields)
     for index, one in enumerate(fields):
@@ -213,7 +173,35 @@ def _with_mesh(document: Document, mesh: MeshSpec) -> Document:
         if is_sharding_spec(one.text["spec"]):
             fields[index] = one.typed("spec", one.text["spec"], mesh)
     document = document.replace(program=document.program.replace(mesh=mesh))
+    text = program_fields(document.program)
+    document = document.written(mesh=text["mesh"], hosts=text["hosts"])
     return _with_fields(document, fields)
+
+
+def _changed_mesh(
+    document: Document, shape: Mapping[str, int], processes: Any, types: Any = None
+) -> Document:
+    """The Document on a mesh with other axes, hosts or axis types."""
+    old, ids = document.mesh, None
+    if old.size == math.prod(shape.values()) and not old.ids_are_positions:
+        ids = old.device_ids
+    if types is None:
+        known = dict(zip(old.axis_names, old.axis_types, strict=True))
+        # A new axis gets the type that all axes have.
+        common = old.axis_types[0] if len(set(old.axis_types)) == 1 else "Auto"
+        types = [known.get(name, common) for name in shape]
+    mesh = make_mesh(shape, axis_types=types, device_ids=ids, processes=processes)
+    return _with_mesh(document, mesh)
+
+
+def _resize(document: Document, shape: Mapping[str, int]) -> Document:
+    # As many hosts as before, or the most that still share the devices evenly.
+    hosts = math.gcd(len(document.mesh.processes), math.prod(shape.values()))
+    return _changed_mesh(document, shape, hosts)
+
+
+def _type_mesh(document: Document, text: str) -> Document:
+    return _resize(document, make_mesh(text).shape).written(mesh=text)
 
 
 def _add_axis(document: Document, value: Any) -> Document:
@@ -221,12 +209,17 @@ def _add_axis(document: Document, value: Any) -> Document:
     shape = document.mesh.shape
     names = [*AXIS_NAMES, *(f"axis{i}" for i in range(len(shape) + 1))]
     name = next(name for name in names if name not in shape)
-    return _type_mesh(document, axes_text({**shape, name: 2}))
+    return _resize(document, {**shape, name: 2})
 
 
-def _resize(resized: Callable[[int], int], document: Document, name: str) -> Document:
+def _double(document: Document, name: str) -> Document:
     shape = document.mesh.shape
-    return _type_mesh(document, axes_text({**shape, name: resized(shape[name])}))
+    return _resize(document, {**shape, name: 2 * shape[name]})
+
+
+def _halve(document: Document, name: str) -> Document:
+    shape = document.mesh.shape
+    return _resize(document, {**shape, name: max(1, shape[name] // 2)})
 
 
 def _type_hosts(document: Document, text: str) -> Document:
@@ -235,41 +228,22 @@ def _type_hosts(document: Document, text: str) -> Document:
         raise ShardvizError(
             f"The number of hosts must be a whole number of 1 or more; got {shown(text)}."
         )
-    types = document.mesh.axis_types
-    return _change_mesh(document, types, int(digits)).written(hosts=text)
+    changed = _changed_mesh(document, document.mesh.shape, int(digits))
+    return changed.written(hosts=text)
 
 
 def _choose_types(document: Document, value: str) -> Document:
     mesh = document.mesh
-    return _change_mesh(document, value, mesh.even_hosts or mesh.process_indices)
-
-
-def _change_mesh(document: Document, types: Any, processes: Any) -> Document:
-    """Changes axis types or hosts; axes and devices stay."""
-    old = document.mesh
-    ids = None if old.ids_are_positions else old.device_ids
-    mesh = make_mesh(old.shape, axis_types=types, device_ids=ids, processes=processes)
-    return _with_mesh(document, mesh)
+    processes = mesh.even_hosts or mesh.process_indices
+    return _changed_mesh(document, mesh.shape, processes, value)
 
 
 def _fit(document: Document, value: Any) -> Document:
     """Resizes the mesh to the target, with as many hosts."""
-    accepted = partial(accepts, document)
-    mesh = fitting_mesh(document.mesh, document.target, accepted)
+    mesh = fitting_mesh(document.mesh, document.target)
     if mesh is None:
         return document
-    document = _with_mesh(document, mesh)
-    text = program_fields(document.program)
-    return document.written(mesh=text["mesh"], hosts=text["hosts"])
-
-
-def accepts(document: Document, mesh: MeshSpec) -> bool:
-    """Whether another mesh will do: it divides the arrays, and the target can hold it."""
-    described = topology_of(document.target) is not None
-    if described and why_no_placement(mesh, document.target):
-        return False
-    problems = document.program.replace(mesh=mesh).problems
-    return len(problems) <= len(document.program.problems)
+    return _changed_mesh(document, mesh.shape, len(mesh.processes))
 
 
 def _choose_target(document: Document, text: str) -> Document:
@@ -351,8 +325,7 @@ def _choose_program(document: Document, value: str) -> Document:
 def _choose_preset(document: Document, value: str) -> Document:
     kind, _, name = value.partition(":")
     if kind == "mesh":
-        document = _with_mesh(document, gallery_meshes.get(name))
-        return document.written(**program_fields(document.program))
+        return _with_mesh(document, gallery_meshes.get(name))
     if kind == "rules":
         return _with_rules(document, gallery_rules.get(name))
     if kind == "arrays":
@@ -387,32 +360,32 @@ def _show_blocks(document: Document, value: Sequence[int] | None) -> Document:
     return document.replace(at=value and tuple(value))
 
 
-_ALL = (
-    *(Edit(name, partial(_type_field, name)) for name in ARRAY_FIELDS),
-    Edit("add", _add),
-    Edit("remove", _remove),
-    Edit("select", _select),
-    Edit("open", _open),
-    Edit("mesh", _type_mesh, typed=True),
-    Edit("axis", _add_axis, error_at="mesh"),
-    Edit("double", partial(_resize, lambda size: 2 * size), error_at="mesh"),
-    Edit("halve", partial(_resize, lambda size: max(1, size // 2)), error_at="mesh"),
-    Edit("hosts", _type_hosts, typed=True),
-    Edit("types", _choose_types),
-    Edit("target", _choose_target),
-    Edit("fit", _fit),
-    Edit("rules", _type_rules, typed=True),
-    Edit("tidy", _tidy),
-    Edit("move", _move),
-    Edit("dialect", _choose_dialect),
-    Edit("remedy", _take_remedy),
-    Edit("program", _choose_program),
-    Edit("preset", _choose_preset),
-    Edit("by", _arrange),
-    Edit("dims", _show_dims),
-    Edit("at", _show_blocks),
-)
-#: Every edit, by the name that the page sends.
-EDITS: Mapping[str, Edit] = {edit.name: edit for edit in _ALL}
+#: Every edit, by the name that the page sends: it makes the new Document of the last one
+#: and the value; of a field of an array, of the number of the array, too.
+EDITS: Mapping[str, Callable[..., Document]] = {
+    **{name: partial(_type_field, name) for name in ARRAY_FIELDS},
+    "add": _add,
+    "remove": _remove,
+    "select": _select,
+    "open": _open,
+    "mesh": _type_mesh,
+    "axis": _add_axis,
+    "double": _double,
+    "halve": _halve,
+    "hosts": _type_hosts,
+    "types": _choose_types,
+    "target": _choose_target,
+    "fit": _fit,
+    "rules": _type_rules,
+    "tidy": _tidy,
+    "move": _move,
+    "dialect": _choose_dialect,
+    "remedy": _take_remedy,
+    "program": _choose_program,
+    "preset": _choose_preset,
+    "by": _arrange,
+    "dims": _show_dims,
+    "at": _show_blocks,
+}
 #: The fields that show their own errors; other errors are notes.
 PLACED = ("mesh", "hosts", "target", "rules")

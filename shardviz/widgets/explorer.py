@@ -26,7 +26,6 @@ from shardviz.core.program.report import Report
 from shardviz.core.wording import explorer as wording
 from shardviz.widgets import html_page, jax_code
 from shardviz.widgets.background import start_beats
-from shardviz.widgets.edits import accepts
 from shardviz.widgets.effects_view import EffectsReader
 from shardviz.widgets.ipykernel_compat import keep_subshell
 from shardviz.widgets.links_view import LinkPictures
@@ -46,6 +45,7 @@ from shardviz.widgets.rules_view import (
 from shardviz.widgets.session import Session
 from shardviz.widgets.session_view import (
     array_trait,
+    filled,
     layout_trait,
     menus_view,
     session_view,
@@ -278,7 +278,7 @@ class Explorer(anywidget.AnyWidget):
         try:
             yield
         except Exception as error:  # noqa: BLE001  whatever it is, people must hear of it
-            self._failed[task] = wording.failed(task, _why(error))
+            self._failed[task] = wording.FAILED.format(task, _why(error))
         else:
             self._failed.pop(task, None)
         if self._failed.get(task) != before:
@@ -300,7 +300,9 @@ class Explorer(anywidget.AnyWidget):
                 try:
                     self._handle(intent)
                 except Exception as error:  # noqa: BLE001  as in `_reporting`
-                    self._refused.append(wording.failed(intent["kind"], _why(error)))
+                    self._refused.append(
+                        wording.FAILED.format(intent["kind"], _why(error))
+                    )
             self._receiving = False
             self._send_changes()
         # A saved page may wait for its plan, whose thread then needs the lock.
@@ -390,10 +392,7 @@ class Explorer(anywidget.AnyWidget):
         """Says which message is handled, and which revision of the program is shown."""
         session = self.session
         answer = {**self._handled, "revision": session.now.revision}
-        if session.undoable:
-            answer["undo"] = session.undoable
-        if session.redoable:
-            answer["redo"] = session.redoable
+        answer.update(filled(undo=session.undoable, redo=session.redoable))
         if self._failed or self._refused:
             answer["failed"] = [*self._refused, *self._failed.values()]
         self.answer = answer
@@ -436,8 +435,7 @@ class Explorer(anywidget.AnyWidget):
             with self._reporting("target"):
                 self._refresh_menus()
                 error = now.errors.get("target", "")
-                accepted = lambda mesh: accepts(now, mesh)  # noqa: E731
-                self.target = target_view(now.mesh, now.target, error, accepted)
+                self.target = target_view(now.mesh, now.target, error)
             if self._shows_code:
                 with self._reporting("code"):
                     self.code_data = self.code()

@@ -56,17 +56,19 @@ class PictureCache:
             mesh = placement.mesh
         if by == "position" and placement is None:
             by = "mesh"
-            note = wording.not_by_position(why_no_placement(mesh, document.target))
+            note = wording.NOT_BY_POSITION.format(
+                why_no_placement(mesh, document.target)
+            )
         elif _numbered_by_position(mesh):
             note = wording.TOO_MANY_IDS
         key = (mesh, by, note, placement)
         if self._devices[0] != key:
             at, count = None, ""
             if by == "position" and placement is not None:
-                at, count = (
-                    placement,
-                    wording.device_order(mesh.size, placement.compiled),
-                )
+                order = wording.ID_ORDER
+                if placement.compiled:
+                    order = wording.COMPILED_ORDER
+                at, count = placement, order.format(mesh.size)
             view = _drawn_devices(mesh, by, at)
             view.update(by=by, has_positions=placement is not None)
             view.update(note=note, count=count)

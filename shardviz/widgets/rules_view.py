@@ -176,7 +176,7 @@ class Cell:
             said = found.explain_dimension(self.dim)
             return where, wording.with_own_spec(said, request)
         verdict = found.verdict(self.dim, self.rule)
-        head = wording.rule_head(self.rule, where, verdict)
+        head = wording.RULE_HEAD.format(self.rule + 1, where, verdict.kind)
         return head, wording.with_own_spec(str(verdict), request)
 
 
@@ -224,7 +224,7 @@ def cell_remedies(session: Session, text: str) -> CellRemedies:
         return CellRemedies()
     if document.model is not None and _by_path(document, cell):
         leaf = [array.name for array in document.model.arrays].index(name)
-        return CellRemedies(reason=wording.paths_not_editable(leaf, cell.dim))
+        return CellRemedies(reason=wording.PATHS_NOT_EDITABLE.format(leaf, cell.dim))
     search = row.remedies(f"split {cell.dim}")
     found, views = tuple(search.items[:MOST_REMEDIES]), []
     for remedy in found:

@@ -19,14 +19,6 @@ from shardviz.widgets.edits import apply
 from shardviz.widgets.model_view import audit_of
 
 MOST_UNDONE = 2_000
-# The name of an edit, and the Document on its other side.
-_Step = tuple[str, Document]
-
-
-def _last_name(steps: list[_Step]) -> str:
-    if not steps:
-        return ""
-    return steps[-1][0]
 
 
 class Session:
@@ -39,8 +31,8 @@ class Session:
     def __init__(self, program: Program, entry: str = "", **parts: Any):
         self.now = Document.of(program, entry, **parts)
         self._listeners: list[Callable[[], None]] = []
-        self._past: list[_Step] = []
-        self._future: list[_Step] = []
+        self._past: list[Document] = []
+        self._future: list[Document] = []
         # The edits that are undone together with the last one.
         self._burst = ""
         self._last_revision = 0
@@ -112,19 +104,19 @@ class Session:
         # A field is put in order when somebody leaves it, which is no edit of theirs.
         goes_on = name == "tidy" or (burst != "" and burst == self._burst)
         if not (self._past and goes_on):
-            self._past.append((name, before))
+            self._past.append(before)
             del self._past[:-MOST_UNDONE]
             self._burst = burst
 
     @property
-    def undoable(self) -> str:
-        """The name of the edit that `undo` takes back; `""` where there is none."""
-        return _last_name(self._past)
+    def undoable(self) -> bool:
+        """Whether there is an edit that `undo` takes back."""
+        return bool(self._past)
 
     @property
-    def redoable(self) -> str:
-        """The name of the edit that `redo` makes again; `""` where there is none."""
-        return _last_name(self._future)
+    def redoable(self) -> bool:
+        """Whether there is an edit that `redo` makes again."""
+        return bool(self._future)
 
     def undo(self) -> bool:
         """Takes the last edit back, whatever it was; False where there is none."""
@@ -134,14 +126,13 @@ class Session:
         """Makes the edit again that was undone last; False where there is none."""
         return self._step(self._future, self._past)
 
-    def _step(self, there: list[_Step], back: list[_Step]) -> bool:
+    def _step(self, there: list[Document], back: list[Document]) -> bool:
         # What is typed after an undo is an edit of its own.
         self._burst = ""
         if not there:
             return False
-        name, document = there.pop()
-        back.append((name, self.now))
-        self.now = document
+        back.append(self.now)
+        self.now = there.pop()
         self._tell()
         return True
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardviz.core.format import bytes_text
+from shardviz.core.format import bytes_text, plural
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import AXIS_TYPES
 from shardviz.core.layout.partition_spec import Spec
@@ -41,9 +41,9 @@ def mesh_view(document: Document, placement: DevicePlacement | None) -> dict[str
     hosts = {"hosts": document.text["hosts"]}
     if placement is not None:
         mesh = placement.mesh
-        count = len(mesh.processes)
-        owner = wording.hosts_of_hardware(placement.topology.title, count)
-        hosts = {"hosts": str(count), "hostsOf": owner}
+        count = plural(len(mesh.processes), "host")
+        owner = wording.HOSTS_OF_HARDWARE.format(placement.topology.title, count)
+        hosts = {"hosts": str(len(mesh.processes)), "hostsOf": owner}
     axes = [[name, size] for name, size in mesh.shape.items()]
     types = mesh.axis_types[0] if mesh.axis_types else AXIS_TYPES[0]
     if len(set(mesh.axis_types)) > 1:
@@ -155,7 +155,7 @@ def _warnings(request: Request) -> list[str]:
     if found is None:
         return []
     if request.spec_wins:
-        return [wording.spec_wins(str(found.spec))]
+        return [wording.SPEC_WINS.format(found.spec)]
     return [wording.no_rule_names(name, near) for _, name, near in found.unmatched()]
 
 
@@ -191,7 +191,7 @@ def program_view(document: Document) -> dict[str, Any]:
     broken = len(document.program.problems)
     lost = ""
     if document.missing_function:
-        lost = wording.lost_function(document.missing_function)
+        lost = wording.LOST_FUNCTION.format(document.missing_function)
     size, missing = on_fullest_device(requests), len(requests) - len(layouts)
     return {
         "value": document.entry,

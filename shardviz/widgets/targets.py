@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -160,14 +160,11 @@ def needed_size(mesh: MeshSpec, target: str) -> int | None:
     return None if size == mesh.size else size
 
 
-def fitting_mesh(
-    mesh: MeshSpec, target: str, accepts: Callable[[MeshSpec], bool] | None = None
-) -> MeshSpec | None:
+def fitting_mesh(mesh: MeshSpec, target: str) -> MeshSpec | None:
     """The mesh with its axes resized to fill the target; None where the mesh fits.
 
     The last axes keep their sizes as far as these divide, and the first axis gets the
-    rest. Where that is not accepted it is the nearest mesh that is; None where there is
-    none.
+    rest.
 
     >>> fitting_mesh(make_mesh(data=4, model=2), "tpu:v5e:4x4")
     MeshSpec('data=8, model=2')
@@ -181,27 +178,12 @@ def fitting_mesh(
         hosts = topology.hosts
     elif several is not None:
         hosts = several[0]
-    for sizes in _sizes(mesh.axis_sizes, count):
-        shape = dict(zip(mesh.axis_names, sizes, strict=True))
-        fitting = make_mesh(shape, axis_types=mesh.axis_types, processes=hosts)
-        if accepts is None or accepts(fitting):
-            return fitting
-    return None
-
-
-def _sizes(old: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:
-    """Axis sizes that multiply to a count, those nearest to the old ones first."""
-    first, others = count, list(old[1:])
-    for i, size in reversed(list(enumerate(others))):
-        others[i] = math.gcd(first, size)
-        first //= others[i]
-    yield first, *others
-    # An array may be too small for the first axis: it gives factors to the others.
-    while first > 1 and others:
-        factor = next(n for n in range(2, first + 1) if first % n == 0)
-        first //= factor
-        others[others.index(min(others))] *= factor
-        yield first, *others
+    sizes, first = list(mesh.axis_sizes), count
+    for i in reversed(range(1, len(sizes))):
+        sizes[i] = math.gcd(first, sizes[i])
+        first //= sizes[i]
+    shape = dict(zip(mesh.axis_names, [first, *sizes[1:]], strict=True))
+    return make_mesh(shape, axis_types=mesh.axis_types, processes=hosts)
 
 
 # --- what the page shows --------------------------------------------------------------
@@ -225,7 +207,9 @@ def local_options() -> list[dict[str, str]]:
     """
     rows = [(target, target_title(target), wording.TITLES[target]) for target in _PLAIN]
     for group in running_hosts():
-        title = wording.running_hosts(len(group.processes), group.devices)
+        count = plural(len(group.processes), "process", "processes")
+        devices = plural(group.devices, "device")
+        title = wording.RUNNING_HOSTS.format(count, devices)
         rows.append((group.name, group.name, title))
     options = []
     for value, label, title in rows:
@@ -234,12 +218,7 @@ def local_options() -> list[dict[str, str]]:
     return options
 
 
-def target_view(
-    mesh: MeshSpec,
-    target: str,
-    error: str = "",
-    accepts: Callable[[MeshSpec], bool] | None = None,
-) -> dict[str, Any]:
+def target_view(mesh: MeshSpec, target: str, error: str = "") -> dict[str, Any]:
     """The chosen target, and the mesh that fits it; the options are in the menus."""
     view = {"value": target}
     # What is in the menus has its label there.
@@ -250,20 +229,23 @@ def target_view(
     topology = topology_of(target)
     if topology is not None:
         view.update(noRun=why_not_run(target), words=topology.words())
-    count = needed_size(mesh, target)
-    if count is None:
+    fitting = fitting_mesh(mesh, target)
+    if fitting is None:
         return view
-    fitting = fitting_mesh(mesh, target, accepts)
-    if count == mesh.size:
-        view["note"] = wording.other_hosts(len(mesh.processes), target)
-        if fitting is not None:
-            view["offer"] = wording.take(plural(len(fitting.processes), "host"))
-        return view
-    view["note"] = wording.other_size(target_title(target), count, mesh.size)
-    if fitting is not None:
-        axes = [f"{format_names((n,))}={size}" for n, size in fitting.shape.items()]
-        view["offer"] = wording.take(", ".join(axes))
-    return view
+    if fitting.size == mesh.size:
+        hosts = plural(len(mesh.processes), "host")
+        view["note"] = wording.OTHER_HOSTS.format(hosts, target)
+        offer = plural(len(fitting.processes), "host")
+    else:
+        title = target_title(target)
+        view["note"] = wording.other_size(title, fitting.size, mesh.size)
+        offer = axes_text(fitting.shape)
+    return {**view, "offer": wording.TAKE.format(offer)}
+
+
+def axes_text(shape: Mapping[str, int]) -> str:
+    """Mesh axes as they are typed."""
+    return ", ".join(f"{format_names((name,))}={size}" for name, size in shape.items())
 
 
 # --- where the devices lie ------------------------------------------------------------
@@ -289,7 +271,7 @@ def why_no_placement(mesh: MeshSpec, target: str) -> str:
     """Why the devices of a mesh have no coordinates on a target; `""` where they do."""
     topology, title = topology_of(target), target_title(target)
     if topology is None:
-        return wording.no_positions(title)
+        return wording.NO_POSITIONS.format(title)
     if topology.size != mesh.size:
         return wording.other_size(title, topology.size, mesh.size)
     try:

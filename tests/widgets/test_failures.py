@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from shardviz.core.program.cache import ExecutableCache
 from shardviz.gallery import programs
 from shardviz.widgets import edits, effects_view, links_view, stages_view
 from shardviz.widgets import explorer as widget
-from shardviz.widgets.edits import EDITS
 from shardviz.widgets.explorer import Explorer
 from shardviz.widgets.planner import Planner
 from shardviz.widgets.session import Session
@@ -99,8 +97,7 @@ def test_a_view_that_fails_leaves_the_others_and_is_made_again(monkeypatch, name
 def test_an_edit_that_fails_changes_nothing_and_is_said(monkeypatch, name):
     made = opened()
     before = made.session.now
-    edit = replace(EDITS[name], make=fails)
-    monkeypatch.setattr(edits, "EDITS", {**EDITS, name: edit})
+    monkeypatch.setattr(edits, "EDITS", {**edits.EDITS, name: fails})
     answer = tell(made, kind="edit", field=name, value="x")
     said(answer)
     assert made.session.now is before

@@ -35,7 +35,7 @@ def test_an_axis_is_doubled_and_halved():
     for _ in range(3):
         session.edit("halve", "model")
     assert session.mesh.shape == {"a b": 16, "model": 1}
-    while "mesh" not in session.now.errors:
+    while "double" not in session.now.errors:
         session.edit("double", "model")
     assert session.mesh.size == 1 << 24, "the last good mesh stays"
 

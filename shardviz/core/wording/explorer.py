@@ -7,7 +7,6 @@ from shardviz.core.layout.array_spec import format_names
 from shardviz.core.layout.fit import Fit
 from shardviz.core.layout.rules.remedies import Remedy
 from shardviz.core.layout.rules.requests import Request
-from shardviz.core.layout.rules.verdicts import Verdict
 
 # --- the mesh -------------------------------------------------------------------------
 
@@ -17,21 +16,16 @@ def mesh_count(devices: int, hosts: int) -> str:
     return f"{plural(devices, 'device')} · {plural(hosts, 'host')}"
 
 
-def hosts_of_hardware(title: str, hosts: int) -> str:
-    """Why nobody can choose how many hosts a described target has."""
-    return f"{title} has {plural(hosts, 'host')}."
-
-
+#: Why nobody can choose how many hosts a described target has.
+HOSTS_OF_HARDWARE = "{} has {}."
 #: Why the picture of a large mesh numbers its devices by position.
 TOO_MANY_IDS = (
     "Numbers are positions in the mesh: it has too many device ids for this page."
 )
 
 
-def not_by_position(why: str) -> str:
-    """Why devices stand by mesh axes where somebody wanted them by position."""
-    return f"By mesh axes: {why}"
-
+#: Why devices stand by mesh axes where somebody wanted them by position.
+NOT_BY_POSITION = "By mesh axes: {}"
 
 # --- menus ----------------------------------------------------------------------------
 
@@ -45,10 +39,8 @@ TITLES = {
 }
 
 
-def running_hosts(processes: int, devices: int) -> str:
-    """What is known of running processes."""
-    count = plural(processes, "process", "processes")
-    return f"{count}, {plural(devices, 'device')} in all."
+#: How many processes run on several hosts, and their devices.
+RUNNING_HOSTS = "{}, {} in all."
 
 
 # --- the target -----------------------------------------------------------------------
@@ -63,28 +55,16 @@ def other_size(title: str, devices: int, mesh_size: int) -> str:
     return f"{title} has {plural(devices, 'device')} and the mesh has {mesh_size:,}."
 
 
-def other_hosts(mesh_hosts: int, target: str) -> str:
-    """A mesh with more or fewer hosts than run."""
-    return f"The mesh has {plural(mesh_hosts, 'host')}, and {target} runs."
-
-
-def take(axes_or_hosts: str) -> str:
-    """The button that resizes the mesh."""
-    return f"Take {axes_or_hosts}"
-
-
-def no_positions(title: str) -> str:
-    """Why the devices of a target have no coordinates."""
-    return (
-        "Only described hardware, such as tpu:v5e:4x4, has positions; the target is"
-        f" {title}."
-    )
-
-
-def device_order(devices: int, compiled: bool) -> str:
-    """How many devices are drawn by position, and in which order."""
-    order = "as compiled" if compiled else "in id order"
-    return f"{devices:,} · {order}"
+#: A mesh with more or fewer hosts than run.
+OTHER_HOSTS = "The mesh has {}, and {} runs."
+#: The button that resizes the mesh.
+TAKE = "Take {}"
+#: Why the devices of a target have no coordinates.
+NO_POSITIONS = (
+    "Only described hardware, such as tpu:v5e:4x4, has positions; the target is {}."
+)
+#: How many devices are drawn by position, and in which order.
+COMPILED_ORDER, ID_ORDER = "{:,} · as compiled", "{:,} · in id order"
 
 
 # --- arrays ---------------------------------------------------------------------------
@@ -104,9 +84,8 @@ def no_rule_names(name: str, near: str | None, dim: int | None = None) -> str:
     return f"{sentence}. Did you mean “{near}”?"
 
 
-def spec_wins(ruled: str) -> str:
-    """An array with a PartitionSpec of its own, and what the rules say."""
-    return f"This PartitionSpec wins over the rules, which say {ruled}."
+#: An array with a PartitionSpec of its own, and what the rules say.
+SPEC_WINS = "This PartitionSpec wins over the rules, which say {}."
 
 
 def why_split(request: Request, dim: int, by_path: bool = False) -> str:
@@ -146,13 +125,12 @@ def requested_bytes(size: int, missing: int) -> str:
     return words
 
 
-def lost_function(name: str) -> str:
-    """Why a state that was saved with a program opens with its arrays alone."""
-    return (
-        f"A saved state holds arrays and no functions: “{name}” was not restored, and"
-        " only its arrays are shown. Open it again with sv.explore(program), or choose"
-        " a program here."
-    )
+#: Why a state that was saved with a program opens with its arrays alone.
+LOST_FUNCTION = (
+    "A saved state holds arrays and no functions: “{}” was not restored, and only its"
+    " arrays are shown. Open it again with sv.explore(program), or choose a program"
+    " here."
+)
 
 
 # --- a cell of the rules --------------------------------------------------------------
@@ -166,11 +144,8 @@ def where_in_rules(request: Request, dim: int) -> str:
     return f"{request.array.name}.{format_names(logical[dim : dim + 1])}"
 
 
-def rule_head(rule: int, where: str, verdict: Verdict) -> str:
-    """What a rule did for a dimension, in a few words."""
-    return f"Rule {rule + 1} for {where}: {verdict.kind}"
-
-
+#: What a rule did for a dimension, in a few words.
+RULE_HEAD = "Rule {} for {}: {}"
 #: A chosen rule that is no longer in the table.
 GONE_RULE = "The table has no such rule any more."
 
@@ -183,12 +158,11 @@ def with_own_spec(sentence: str, request: Request) -> str:
     return f"{sentence} Its own PartitionSpec wins over the rules."
 
 
-def paths_not_editable(leaf: int, dim: int) -> str:
-    """Why there are no remedies for a leaf whose spec a table of paths gave."""
-    return (
-        "The Explorer cannot edit a table of paths. What to change in it is what"
-        f" sv.remedies(audit.rows[{leaf}], 'split {dim}') finds."
-    )
+#: Why there are no remedies for a leaf whose spec a table of paths gave.
+PATHS_NOT_EDITABLE = (
+    "The Explorer cannot edit a table of paths. What to change in it is what"
+    " sv.remedies(audit.rows[{}], 'split {}') finds."
+)
 
 
 def remedy_memory(remedy: Remedy, row: Request) -> str:
@@ -241,10 +215,5 @@ def bytes_in(size: int, memory_kind: str) -> str:
 # --- what failed ----------------------------------------------------------------------
 
 
-def failed(task: str, why: str) -> str:
-    """That something failed which the page shows or wanted.
-
-    >>> failed("plan", "no memory")
-    '“plan” failed, and what was shown before stays: no memory'
-    """
-    return f"“{task}” failed, and what was shown before stays: {why}"
+#: That something failed which the page shows or wanted.
+FAILED = "“{}” failed, and what was shown before stays: {}"

@@ -69,9 +69,9 @@ export interface Answer {
   seq: number;
   client: string;
   revision: number;
-  /** What can be undone and redone, by the name of the edit; left out where nothing can. */
-  undo?: string;
-  redo?: string;
+  /** Whether there is something to undo and to redo. */
+  undo?: true;
+  redo?: true;
   /** What failed in the kernel, one sentence each. */
   failed?: string[];
 }
