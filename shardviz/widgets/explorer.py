@@ -514,7 +514,7 @@ class Explorer(anywidget.AnyWidget):
             if job is not None and job.report is not None:
                 if job.report is not self.report and not was_cancelled(job.report):
                     self.report, self._report_revision = job.report, job.revision
-                    self._cache_data = cache_view(self._cache)
+            self._cache_data = cache_view(self._cache)
             self._refresh_stages()
             if state.report is not None and state.program is not None:
                 found = (state.report, state.program.mesh, state.target)

@@ -219,8 +219,6 @@ def _kind_view(one: Request, mesh: MeshSpec) -> dict[str, Any]:
     if one.problem:
         view["problem"] = one.problem
     if one.resolution is not None and not one.spec_wins:
-        winners = {rule for rule in one.resolution.winners if rule is not None}
-        view["rules"] = sorted(winners)
         notes = []
         for dim, name, near in one.resolution.unmatched():
             notes.append(wording.no_rule_names(name, near, dim))

@@ -58,6 +58,16 @@ def page(one_tab: Page, complaints: Complaints) -> Iterator[Page]:
         one_tab.goto("about:blank")
 
 
+@pytest.fixture(scope="module")
+def module_lab(browser: Browser, server: LabServer) -> Iterator[Lab]:
+    """For tests that share a notebook; in their file none may have one of its own."""
+    kept = Complaints()
+    opened = Lab(server, browser, kept)
+    yield opened
+    opened.close()
+    kept.check()
+
+
 @pytest.fixture
 def lab(browser: Browser, server: LabServer, complaints: Complaints) -> Iterator[Lab]:
     opened = Lab(server, browser, complaints)

@@ -19,6 +19,7 @@ from playwright.sync_api import Browser, Page
 
 from tests.browser.watch import HEIGHT, WIDTH, Complaints, new_context
 
+OPEN = "import shardviz as sv\nexplorer = sv.explore()\nexplorer"
 START_S = 120
 OPEN_MS = 120_000
 RUN_MS = 300_000

@@ -141,17 +141,11 @@ def errors(some: Iterable[tuple[str, Any]], tsc: Path, node: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "messages.ts"
         source.write_text(as_typescript(some), encoding="utf-8")
-        options = [
-            "--noEmit",
-            "--strict",
-            "--skipDefaultLibCheck",
-            "--target",
-            "ES2022",
-            "--module",
-            "ES2022",
-        ]
-        options += ["--moduleResolution", "bundler", "--lib", "ES2022,DOM"]
-        command = [node, str(tsc), *options, str(source)]
+        options = (
+            "--noEmit --strict --skipDefaultLibCheck --target ES2022 --module ES2022"
+            " --moduleResolution bundler --lib ES2022,DOM"
+        )
+        command = [node, str(tsc), *options.split(), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     return done.stdout + done.stderr if done.returncode else ""
 
@@ -165,12 +159,6 @@ def find_node() -> str | None:
     except ImportError:
         return None
     return str(Path(ROOT_DIR) / "bin" / "node")
-
-
-def find_tsc() -> Path | None:
-    """The compiler that `make check` installs; None where it is not there."""
-    path = Path(sys.prefix) / "node" / "node_modules" / "typescript" / "bin" / "tsc"
-    return path if path.is_file() else None
 
 
 def main(tsc: str, node: str | None = None) -> int:

@@ -1,43 +1,39 @@
-"""The Explorer in JupyterLab, driven as a person would."""
+"""The Explorer in JupyterLab, driven as a person would: one notebook, undone before each test."""
 
 import json
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.views import open_tab, press_button, show_control, show_view
+from tests.browser.lab import OPEN
+from tests.browser.views import (
+    SETTLED,
+    ask_kernel,
+    full_screen_and_back,
+    open_tab,
+    play_largest,
+    press_button,
+    show_control,
+    show_view,
+    type_into,
+)
 
-OPEN = "import shardviz as sv\nexplorer = sv.explore()\nexplorer"
 RUN_MS = 120_000
 
 
-@pytest.fixture
-def screen(lab) -> Page:
-    page = lab.open([OPEN, "1 + 1"], shared=True, width=1400, height=1200)
-    page.wait_for_selector(".shardviz-explorer[data-seq]")
+@pytest.fixture(scope="module")
+def notebook(module_lab) -> Page:
+    page = module_lab.open([OPEN, "1 + 1"], shared=True, width=1400, height=1200)
+    page.wait_for_selector(SETTLED)
     return page
 
 
-def type_into(page: Page, label: str, text: str) -> None:
-    show_control(page, label)
-    page.get_by_label(label, exact=True).fill(text)
-    page.wait_for_selector('.shardviz-explorer[data-settled="true"]')
-
-
-def ask_kernel(page: Page, expression: str) -> object:
-    """What an expression gives in the notebook's kernel, through JSON."""
-    return page.evaluate(
-        """async (code) => {
-          const panel = window.jupyterapp.shell.currentWidget;
-          const kernel = panel.sessionContext.session.kernel;
-          const future = kernel.requestExecute({ code: '', user_expressions: { it: code } });
-          const reply = await future.done;
-          const it = reply.content.user_expressions.it;
-          if (it.status !== 'ok') throw new Error(it.evalue);
-          return JSON.parse(eval(it.data['text/plain']));
-        }""",
-        f"__import__('json').dumps({expression})",
-    )
+@pytest.fixture
+def screen(notebook) -> Page:
+    ask_kernel(notebook, "sum(iter(explorer.session.undo, False))")
+    notebook.wait_for_selector(SETTLED)
+    show_view(notebook, "Layout")
+    return notebook
 
 
 def error_at(page: Page, label: str) -> str:
@@ -62,8 +58,11 @@ def test_every_control_of_the_contract_can_be_found_by_its_name(screen):
 
 
 def test_an_edit_reaches_the_kernel_and_comes_back(screen):
-    type_into(screen, "Mesh axes", "data=2, model=8")
+    field = screen.get_by_label("Mesh axes", exact=True)
+    field.fill("")
+    field.press_sequentially("data=2, model=8", delay=5)
     expect(screen.locator(".sv-count")).to_contain_text("16 devices")
+    assert field.input_value() == "data=2, model=8"
     assert ask_kernel(screen, "explorer.session.mesh.size") == 16
     type_into(screen, "Array shape", "64, 4096")
     expect(screen.locator(".sv-title")).to_have_text("w_in  f32[64, 4096]")
@@ -71,8 +70,7 @@ def test_an_edit_reaches_the_kernel_and_comes_back(screen):
     expect(screen.locator(".sv-selected .sv-warn")).to_contain_text("wins over the rules")
     show_view(screen, "Rules")
     screen.get_by_label("Dialect", exact=True).select_option("nnx")
-    # The kernel may take messages of widgets and of cells side by side.
-    screen.wait_for_selector('.shardviz-explorer[data-settled="true"]')
+    screen.wait_for_selector(SETTLED)
     expect(screen.locator(".sv-rulerow").first).to_be_visible()
     assert ask_kernel(screen, "explorer.session.program.dialect.value") == "nnx"
 
@@ -81,16 +79,16 @@ def test_an_error_is_shown_at_its_field_and_the_picture_stays(screen):
     title = screen.locator(".sv-title").text_content()
     labels = ("Mesh axes", "Array shape", "Logical axes", "PartitionSpec", "Rules", "Hosts")
     good = {n: screen.get_by_label(n, exact=True).input_value() for n in labels}
-    for label, text, part in (
-        ("Mesh axes", "data=4, model=two", "whole number"),
-        ("Array shape", "512, x", "whole number"),
-        ("Logical axes", "embed", "1 logical name"),
-        ("PartitionSpec", "P(data", "closing )"),
-        ("Rules", "batch -> data\nmlp", "line 2"),
-        ("Hosts", "3", "cannot be shared evenly"),
+    for label, text in (
+        ("Mesh axes", "data=4, model=two"),
+        ("Array shape", "512, x"),
+        ("Logical axes", "embed"),
+        ("PartitionSpec", "P(data"),
+        ("Rules", "batch -> data\nmlp"),
+        ("Hosts", "3"),
     ):
         type_into(screen, label, text)
-        assert part in error_at(screen, label), label
+        assert error_at(screen, label), label
         assert screen.locator(".sv-title").text_content() == title
         assert screen.get_by_label(label, exact=True).input_value() == text
         type_into(screen, label, good[label])
@@ -98,115 +96,141 @@ def test_an_error_is_shown_at_its_field_and_the_picture_stays(screen):
     assert ask_kernel(screen, "explorer.session.mesh.size") == 8
 
 
-def test_fast_typing_ends_with_what_was_typed_last(screen):
-    field = screen.get_by_label("Mesh axes", exact=True)
-    field.fill("")
-    field.press_sequentially("data=16, model=4", delay=5)
-    expect(screen.locator(".sv-count")).to_contain_text("64 devices")
-    assert field.input_value() == "data=16, model=4"
-    assert ask_kernel(screen, "explorer.session.mesh.size") == 64
-
-
-# Clicks in one task of the browser, before the kernel has answered the first; then what is there.
+# Clicks in one task of the browser, before the kernel has answered the first.
 CLICKS = """
 async ([label, count]) => {
   for (let i = 0; i < count; i++) document.querySelector(`[aria-label="${label}"]`).click();
 }
 """
+TYPED_BETWEEN = """() => {
+  const at = (label) => document.querySelector(`[aria-label="${label}"]`);
+  const type = (text) => {
+    at("Array name").value = text;
+    at("Array name").dispatchEvent(new InputEvent("input", { bubbles: true }));
+  };
+  for (const text of ["b", "bi", "bia"]) type(text);
+  at("Add an array").click();
+  at("Remove the selected array").click();
+  type("bias");
+}"""
 
 
 def test_every_click_of_one_task_counts(screen):
     def click(label: str, count: int) -> None:
         screen.evaluate(CLICKS, [label, count])
-        screen.wait_for_selector('.shardviz-explorer[data-settled="true"]')
+        screen.wait_for_selector(SETTLED)
 
     click("Double axis data", 3)
     assert ask_kernel(screen, "dict(explorer.session.mesh.shape)") == {"data": 32, "model": 2}
-    expect(screen.get_by_label("Mesh axes", exact=True)).to_have_value("data=32, model=2")
     click("Halve axis data", 2)
-    assert ask_kernel(screen, "dict(explorer.session.mesh.shape)") == {"data": 8, "model": 2}
-    click("Add an array", 150)
-    assert ask_kernel(screen, "len(explorer.session.arrays)") == 153
-    click("Remove the selected array", 149)
-    names = ask_kernel(screen, "[a.name for a in explorer.session.arrays]")
-    assert names == ["w_in", "w_out", "x", "a0"]
-    screen.evaluate(
-        """() => {
-          const at = (label) => document.querySelector(`[aria-label="${label}"]`);
-          const type = (text) => {
-            at("Array name").value = text;
-            at("Array name").dispatchEvent(new InputEvent("input", { bubbles: true }));
-          };
-          for (const text of ["b", "bi", "bia"]) type(text);
-          at("Add an array").click();
-          at("Remove the selected array").click();
-          type("bias");
-        }"""
-    )
-    screen.wait_for_selector('.shardviz-explorer[data-settled="true"]')
+    expect(screen.get_by_label("Mesh axes", exact=True)).to_have_value("data=8, model=2")
+    click("Add an array", 50)
+    assert ask_kernel(screen, "len(explorer.session.arrays)") == 53
+    click("Remove the selected array", 49)
+    screen.evaluate(TYPED_BETWEEN)
+    screen.wait_for_selector(SETTLED)
     names = ask_kernel(screen, "[a.name for a in explorer.session.arrays]")
     assert names == ["w_in", "w_out", "x", "bias"]
 
 
-def test_run_holds_every_prediction_and_an_edit_makes_it_stale(screen):
+def test_tasks_take_few_actions(screen):
+    # A mesh of three axes: 1.
+    screen.get_by_label("Add a mesh axis").click()
+    expect(screen.locator(".sv-count")).to_contain_text("16 devices")
+    screen.get_by_role("button", name="Undo").click()
+    expect(screen.locator(".sv-count")).to_contain_text("8 devices")
+    # A wrong name of a dimension: found and repaired in 2.
+    type_into(screen, "Logical axes", "embed mpl")
+    screen.get_by_role("button", name="Fix…").click()
+    repair = screen.get_by_role("button", name="Apply: ").filter(has_text="Apply")
+    expect(repair.first).to_be_visible()
+    names = [b.get_attribute("aria-label") for b in repair.all()]
+    repair.nth(next(i for i, name in enumerate(names) if "mlp" in name)).click()
+    screen.wait_for_selector(SETTLED)
+    # One undo takes the remedy back, whatever it changed; redo makes it again.
+    for name, logical in (("Undo", ["embed", "mpl"]), ("Redo", ["embed", "mlp"])):
+        screen.get_by_role("button", name=name).click()
+        screen.wait_for_selector(SETTLED)
+        assert ask_kernel(screen, "explorer.session.arrays[0].logical") == logical
+
+
+def rules_text(page: Page) -> list[str]:
+    return page.get_by_label("Rules", exact=True).input_value().splitlines()
+
+
+def test_rules_are_reordered_by_keys_and_by_dragging(screen):
+    show_view(screen, "Rules")
+    before = rules_text(screen)
+    screen.get_by_role("gridcell", name="Rule 5, w_in.embed: decided").click()
+    screen.keyboard.press("Alt+ArrowUp")
+    screen.wait_for_selector(SETTLED)
+    assert rules_text(screen) == [*before[:3], before[4], before[3]]
+    expect(screen.locator(".sv-gridrow.sv-on")).to_have_count(1)
+    handle = screen.locator(".sv-number")
+    handle.nth(4).hover()
+    screen.mouse.down()
+    box = handle.first.bounding_box()
+    screen.mouse.move(box["x"] + 5, box["y"] + 2, steps=5)
+    screen.mouse.up()
+    screen.wait_for_selector(SETTLED)
+    assert rules_text(screen)[0] == before[3]
+    for keys in ("Control+z", "Control+z"):
+        screen.keyboard.press(keys)
+        screen.wait_for_selector(SETTLED)
+    assert rules_text(screen) == before
+    screen.keyboard.press("Control+Shift+z")
+    screen.wait_for_selector(SETTLED)
+    assert rules_text(screen) != before
+
+
+def test_the_plan_follows_edits_and_a_run_is_checked_and_becomes_stale(screen):
+    show_view(screen, "Program")
+    cells = screen.locator(".sv-stage")
+    for i, state in ((1, "estimate"), (2, "live"), (3, "live")):
+        expect(cells.nth(i)).to_have_attribute("data-state", state, timeout=RUN_MS)
+    before = cells.nth(1).locator(".sv-stagemore").inner_text()
+    type_into(screen, "Mesh axes", "data=2, model=2")
+    expect(cells.nth(1).locator(".sv-stagemore")).not_to_have_text(before, timeout=RUN_MS)
+    expect(cells.nth(2)).to_contain_text("CPU × 4", timeout=RUN_MS)
     press_button(screen, "Run")
     expect(screen.locator(".sv-status")).to_contain_text("checks hold", timeout=RUN_MS)
-    expect(screen.locator(".sv-stage").nth(3)).to_contain_text("all-reduce")
+    expect(cells.nth(3)).to_contain_text("all-reduce")
     open_tab(screen, "Checks")
-    marks = screen.locator(".sv-table td:first-child").all_inner_texts()
-    assert marks
-    assert set(marks) == {"✓"}
-    open_tab(screen, "Collectives")
-    expect(screen.locator(".sv-table")).to_contain_text("model")
-    open_tab(screen, "Memory")
-    expect(screen.locator(".sv-body")).to_contain_text("arguments")
+    assert set(screen.locator(".sv-table td:first-child").all_inner_texts()) == {"✓"}
+    for tab, words in (("Memory", "arguments"), ("Cache", "executables")):
+        open_tab(screen, tab)
+        expect(screen.locator(".sv-body")).to_contain_text(words)
+    open_tab(screen, "Effects")
+    expect(screen.locator(".sv-body")).to_contain_text("It may run on 4 devices", timeout=RUN_MS)
+    open_tab(screen, "Values")
+    screen.get_by_role("treegrid", name="Values").focus()
+    for key in ("End", "Enter"):
+        screen.keyboard.press(key)
+    expect(screen.get_by_label("Why this sharding")).to_contain_text("Why", timeout=RUN_MS)
     type_into(screen, "Array shape", "512, 4096")
     expect(screen.locator(".sv-status")).to_contain_text("stale")
 
 
-def test_effects_and_cache_answer_in_their_tabs(screen):
-    open_tab(screen, "Cache")
-    expect(screen.locator(".sv-body")).to_contain_text("executables")
-    open_tab(screen, "Effects")
-    expect(screen.locator(".sv-body")).to_contain_text("It may run on 8 devices", timeout=RUN_MS)
-    open_tab(screen, "Cache")
-    expect(screen.locator(".sv-table tbody tr")).to_have_count(1, timeout=RUN_MS)
-    type_into(screen, "Mesh axes", "data=2, model=2")
-    open_tab(screen, "Effects")
-    expect(screen.locator(".sv-body")).to_contain_text("It may run on 4 devices", timeout=RUN_MS)
+def test_the_player_plays_any_algorithm_and_group_and_follows_edits(screen):
+    type_into(screen, "Mesh axes", "data=4, model=2")
+    open_tab(screen, "Collectives")
+    screen.locator(".sv-crow").first.wait_for(timeout=60_000)
+    assert play_largest(screen)
+    title, device = screen.locator(".sv-ptitle"), screen.locator(".sv-mdevice").first
+    expect(title).to_contain_text("over model, 2 devices, ring")
+    screen.get_by_label("Algorithm").select_option(label="ring in both directions")
+    expect(title).to_contain_text("2 devices, ring in both")
+    screen.get_by_label("Group").select_option(label="devices 2, 3")
+    expect(device).to_have_attribute("data-device", "2")
+    screen.locator(".sv-movementbox").focus()
+    screen.keyboard.press("Escape")
+    expect(screen.locator(".sv-player")).to_have_count(0)
+    assert play_largest(screen)
+    type_into(screen, "Mesh axes", "data=2, model=4")
+    expect(title).to_contain_text("over model, 4 devices")
 
 
-def test_an_edit_during_a_run_is_not_held_up_and_cancel_ends_it(lab):
-    slow = """
-import time
-import jax.numpy as jnp
-import shardviz as sv
-def slow(x):
-    time.sleep(3)
-    return x * 2
-explorer = sv.explore(sv.program(slow, sv.array("x", (8, 8), spec="data"), mesh="data=4"))
-explorer
-"""
-    page = lab.open([slow], width=1400, height=1200)
-    page.wait_for_selector(".shardviz-explorer[data-seq]")
-    press_button(page, "Run")
-    expect(page.locator(".sv-status")).to_contain_text(" s")
-    type_into(page, "Mesh axes", "data=8")
-    expect(page.locator(".sv-count")).to_contain_text("8 devices", timeout=2_000)
-    expect(page.get_by_role("button", name="Cancel")).to_be_visible()
-    page.get_by_role("button", name="Cancel").click()
-    expect(page.locator(".sv-status")).to_contain_text("The run was cancelled in the stage")
-    expect(page.get_by_role("button", name="Run", exact=True)).to_be_enabled()
-
-
-def test_two_views_of_one_explorer_follow_each_other(lab):
-    page = lab.open([OPEN, "explorer"], shared=True, width=1400, height=2400)
-    expect(page.locator(".shardviz-explorer[data-seq]")).to_have_count(2)
-    page.get_by_label("Mesh axes", exact=True).first.fill("data=32")
-    expect(page.locator(".sv-count").nth(1)).to_contain_text("32 devices")
-
-
-def test_the_saved_cell_keeps_text_and_a_picture_that_the_live_view_hides(screen):
+def test_the_notebook_keeps_text_and_a_picture_and_a_page_is_saved(screen):
     outputs = screen.evaluate(
         "window.jupyterapp.shell.currentWidget.content.widgets[0].model.outputs.toJSON()"
     )
@@ -217,11 +241,9 @@ def test_the_saved_cell_keeps_text_and_a_picture_that_the_live_view_hides(screen
     # One of an output's forms is shown, and never the picture where it is beside the live view.
     assert "image/png" not in live
     expect(screen.locator(".jp-Cell").first.locator(".jp-RenderedImage")).to_be_hidden()
-
-
-def test_save_page_downloads_the_page(screen):
     with screen.expect_download() as download:
         screen.get_by_role("button", name="Save page").click()
     text = download.value.path().read_text()
     assert text.startswith("<!doctype html>")
     assert "w_in" in text
+    full_screen_and_back(screen)

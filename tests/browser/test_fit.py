@@ -10,7 +10,7 @@ from shardviz.core.program.cache import ExecutableCache
 from shardviz.gallery import arrays, meshes, programs, rules
 from shardviz.widgets.explorer import Explorer, open_explorer
 from shardviz.widgets.session import Session
-from tests.browser.views import play_largest, show_view
+from tests.browser.views import opened, play_largest, show_view
 
 WINDOWS = ((848, 620), (1280, 800), (1500, 1500))
 VIEWS = ("Layout", "Rules", "Model", "Program")
@@ -103,6 +103,14 @@ MEASURE = """
 """
 
 
+def wrong_in(page: Page) -> list[str]:
+    """What does not fit in the view that is open."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => done()))")
+    seen = page.evaluate(MEASURE)
+    assert seen["texts"] > 10, "there is something to measure"
+    return seen["wrong"]
+
+
 def small(devices: int) -> Explorer:
     name = "transformer block, gradient" if devices == 64 else programs.DEFAULT
     session = Session(programs.get(name), name)
@@ -117,8 +125,7 @@ def small(devices: int) -> Explorer:
 
 def measured(page: Page, made: Explorer, folder) -> list[str]:
     """What is wrong in any view and window."""
-    page.goto(made.save_html(folder / "page").as_uri())
-    page.wait_for_selector(".shardviz-explorer[data-seq]")
+    opened(page, made, folder)
     made.close()
     found = []
     for width, height in WINDOWS:
@@ -128,10 +135,7 @@ def measured(page: Page, made: Explorer, folder) -> list[str]:
                 show_view(page, view)
             elif not play_largest(page):
                 continue
-            page.evaluate("() => new Promise((done) => requestAnimationFrame(() => done()))")
-            seen = page.evaluate(MEASURE)
-            assert seen["texts"] > 10, "there is something to measure"
-            found += [f"{view}, {width}: {what}" for what in seen["wrong"]]
+            found += [f"{view}, {width}: {what}" for what in wrong_in(page)]
     return found
 
 
@@ -147,23 +151,6 @@ def test_a_model_of_many_leaves_fits(page: Page, tmp_path):
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_view_fits_in_jupyterlab_beside_its_sidebar(lab):
-    page = lab.open(["import shardviz as sv\nsv.explore()"], shared=True, width=1280, height=800)
-    page.wait_for_selector(".shardviz-explorer[data-seq]")
-    page.evaluate("() => window.jupyterapp.commands.execute('filebrowser:activate')")
-    page.locator(".jp-FileBrowser").wait_for()
-    panel = page.locator(".jp-WindowedPanel-outer").first.bounding_box()
-    explorer = page.locator(".shardviz-explorer").bounding_box()
-    assert explorer["height"] <= panel["height"], "all of it is in sight at once"
-    assert explorer["width"] < panel["width"] < 1100
-    page.locator(".shardviz-explorer").scroll_into_view_if_needed()
-    wrong = []
-    for view in VIEWS:
-        show_view(page, view)
-        wrong += [f"{view}: {what}" for what in page.evaluate(MEASURE)["wrong"]]
-    assert not wrong, "\n".join(wrong)
-
-
 def test_in_the_model_red_is_failure_alone(page: Page, tmp_path):
     arrays_ = [
         ("fits", (64, 32, 3), "embed heads odd"),  # no rule knows its last name
@@ -171,8 +158,7 @@ def test_in_the_model_red_is_failure_alone(page: Page, tmp_path):
     ]
     found = audit(arrays_, [("embed", "data"), ("heads", "model")], meshes.get())
     made = open_explorer(found, ExecutableCache())
-    page.goto(made.save_html(tmp_path / "page").as_uri())
-    page.wait_for_selector(".shardviz-explorer[data-seq]")
+    opened(page, made, tmp_path)
     made.close()
     show_view(page, "Model")
     rows = page.locator(".sv-modelinner .sv-modelrow")

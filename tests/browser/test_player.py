@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from shardviz.core.hardware.topology import Topology
-from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.movement import Movement, collective_movement
-from shardviz.gallery import programs
 from shardviz.widgets import html_page
-from shardviz.widgets.explorer import Explorer
 from shardviz.widgets.movements_view import player_data
 from shardviz.widgets.pictures import palettes
-from shardviz.widgets.session import Session
-from tests.browser.test_explorer import OPEN, type_into
-from tests.browser.views import open_tab, play_largest
+from tests.browser.views import explorer, opened, play_largest
 
 PAGE = """<!doctype html><meta charset="utf-8">
 <style>body { margin: 0 } CSS #host { height: 420px; padding: 8px }</style>
@@ -132,14 +125,9 @@ def test_it_plays_pauses_and_steps_by_mouse_and_keys(player):
     assert player.evaluate(HELD) == expected(movement)[3]
 
 
-def opened(page: Page, made: Explorer, folder: Any) -> None:
-    page.goto(made.save_html(folder / "page").as_uri())
-    page.wait_for_selector(".shardviz-explorer[data-seq]")
-
-
 def test_a_saved_page_plays_its_largest_collectives(page, tmp_path):
     name = "transformer block, gradient"
-    made = Explorer(Session(programs.get(name), name), ExecutableCache())
+    made = explorer(name)
     opened(page, made, tmp_path)
     assert play_largest(page)
     largest = max(made.plan.collectives, key=lambda c: c.bytes_in_all)
@@ -150,25 +138,3 @@ def test_a_saved_page_plays_its_largest_collectives(page, tmp_path):
     page.get_by_role("button", name="Close player").click()
     expect(page.locator(".sv-crow").first).to_be_visible()
     made.close()
-
-
-def test_a_live_page_plays_any_algorithm_and_group_and_follows_edits(lab):
-    page = lab.open([OPEN], shared=True, width=1280, height=800)
-    open_tab(page, "Collectives")
-    page.locator(".sv-crow").first.wait_for(timeout=60_000)
-    assert play_largest(page)
-    title = page.locator(".sv-ptitle")
-    expect(title).to_contain_text("over model, 2 devices, ring")
-    assert page.locator(".sv-mdevice").first.get_attribute("data-device") == "0"
-    page.get_by_label("Group").select_option(label="devices 2, 3")
-    expect(page.locator(".sv-mdevice").first).to_have_attribute("data-device", "2")
-    page.locator(".sv-movementbox").focus()
-    page.keyboard.press("Escape")
-    expect(page.locator(".sv-player")).to_have_count(0)
-    assert play_largest(page)
-    type_into(page, "Mesh axes", "data=2, model=4")
-    expect(title).to_contain_text("over model, 4 devices")
-    page.locator(".sv-movementbox").focus()
-    page.keyboard.press("End")
-    held = page.evaluate(HELD)
-    assert [len(device) for device in held] == [4] * 4

@@ -15,14 +15,13 @@ MODULE = Path(html_page.HERE / "highlight.js")
 _SCRIPT = """
 import { Highlight } from %s;
 import { readFileSync } from "node:fs";
-const answers = JSON.parse(readFileSync(0, "utf8")).map(({ sizes, ids, hosts, strides, at }) => {
+const answers = JSON.parse(readFileSync(0, "utf8")).map(({ sizes, ids, hosts, strides }) => {
   const highlight = new Highlight();
   highlight.setMesh(sizes, Int32Array.from(ids), Int32Array.from(hosts));
   highlight.setArrays([{ strides, blocks: 1 }]);
   const numbers = (found) => found && [...found];
   return {
     groups: numbers(highlight.groups(0)),
-    groupsAt: numbers(highlight.groupsAt(0, Int32Array.from(at))),
     positions: ids.map((id) => highlight.positionOf(id)),
     hosts: highlight.hostCount,
   };
@@ -47,7 +46,6 @@ def case(seed: int, spread: int) -> dict:
         "ids": ids.tolist(),
         "hosts": (random.integers(0, 4, count) * max(spread, 1)).tolist(),
         "strides": strides.tolist(),
-        "at": random.integers(0, count, 7).tolist(),
     }
 
 
@@ -57,7 +55,6 @@ def test_blocks_ids_and_hosts_are_those_of_plain_loops():
         coordinates = np.indices(made["sizes"]).reshape(len(made["sizes"]), -1)
         groups = (np.array(made["strides"])[:, None] * coordinates).sum(axis=0)
         assert answer["groups"] == groups.tolist()
-        assert answer["groupsAt"] == groups[made["at"]].tolist()
         assert answer["positions"] == list(range(len(groups)))
         assert answer["hosts"] == len(set(made["hosts"]))
 
@@ -65,4 +62,4 @@ def test_blocks_ids_and_hosts_are_those_of_plain_loops():
 @pytest.mark.parametrize("strides", [None, []])
 def test_an_array_without_a_layout_has_no_blocks(strides):
     answer = ask_page([{**case(0, 0), "strides": strides}])[0]
-    assert answer["groups"] is answer["groupsAt"] is None
+    assert answer["groups"] is None

@@ -29,8 +29,8 @@ const views = buffers.map((b) => { const raw = Uint8Array.from(Buffer.from(b, "b
 function read(picture) {
   const tiles = openTiles(picture.tiles, views);
   const each = [...Array(tiles.count).keys()].map((i) => ({
-    edges: [tiles.x(i), tiles.y(i), tiles.width(i), tiles.height(i)],
-    group: tiles.group(i), device: tiles.device(i), devices: devicesOf(tiles, i),
+    edges: [tiles.x[i], tiles.y[i], tiles.width[i], tiles.height[i]],
+    group: tiles.group[i], device: tiles.device[i], devices: devicesOf(tiles, i),
     label: filledTemplate(picture.tiles.text ?? [], tiles, i),
     tooltip: filledTemplate(picture.tiles.hint ?? [], tiles, i) }));
   const edges = readEdges(picture.edges, views), names = ["x0", "y0", "x1", "y1", "group", "width"];

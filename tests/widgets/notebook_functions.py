@@ -85,6 +85,3 @@ def of_held(state, x):
 
 def of_boxes(variables, x):
     return x @ variables["params"]["kernel"].value
-
-
-no_name = lambda x, w: x @ w - 1  # noqa: E731

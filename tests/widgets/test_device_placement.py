@@ -6,14 +6,12 @@ import pytest
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.report import Collective, Report
+from shardviz.core.program.report import Report
 from shardviz.gallery import programs
 from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.links_view import LinkPictures, LinkRequest, link_view
 from shardviz.widgets.session import Session
 from shardviz.widgets.targets import DeviceAssignments, device_placement
 
-MIB = 1 << 20
 MESH = make_mesh(data=4, model=4)
 
 
@@ -53,6 +51,11 @@ def test_the_order_of_a_compile_wins_for_its_target_and_shape_only():
     assert found.compiled
     assert not assignments.placement(make_mesh(data=2, model=8), "tpu:v5e:4x4").compiled
     assert not assignments.placement(MESH, "tpu:v6e:4x4").compiled
+    # It is of the ids, and not of the names of the axes.
+    assert assignments.placement(make_mesh(a=4, b=4), "tpu:v5e:4x4").compiled
+    permuted = make_mesh(MESH.shape, device_ids=np.roll(range(16), 1).tolist())
+    assert not assignments.placement(permuted, "tpu:v5e:4x4").compiled
+    assert not assignments.learn(Report("f", "", mesh=MESH), MESH, "cpu:16")
 
 
 def test_tiles_are_at_the_coordinates_of_their_devices():
@@ -84,28 +87,6 @@ def test_the_view_falls_back_in_one_sentence_and_comes_back():
     assert (made.devices["by"], made.devices["count"]) == ("host", "")
 
 
-def test_the_sentence_says_what_a_link_carries():
-    placement = device_placement(make_mesh(data=4, model=4), "tpu:v5e:4x4")
-    gather = Collective("all-gather", ("model",), MIB)
-    # A ring sends (n-1)/n of the bytes, half of them each way, and an open one twice that.
-    assert "768 KiB" in link_view(LinkRequest("0:0", gather, placement))["words"]
-
-
-def test_the_latest_choice_is_drawn():
-    drawn: list[str] = []
-    pictures = LinkPictures(lambda: drawn.append(pictures.view["key"]))
-    placement = device_placement(MESH, "tpu:v5e:4x4")
-    for number in range(20):
-        pictures.chosen = f"0:{number}"
-        pictures.update(Collective("all-gather", ("model",), MIB << number % 3), placement)
-    assert pictures.wait(10)
-    assert pictures.view["key"] == drawn[-1] == "0:19"
-    pictures.chosen = ""
-    pictures.update(None, placement)
-    assert pictures.view == {}
-    pictures.close()
-
-
 def test_a_choice_by_position_shows_its_links_and_none_without_it():
     made = explorer()
     made.page()  # plans
@@ -121,17 +102,6 @@ def test_a_choice_by_position_shows_its_links_and_none_without_it():
     hear(made, {"kind": "links", "value": None})
     assert made.link_data == {}
     made.close()
-
-
-def test_an_order_is_of_its_ids_and_not_of_its_names():
-    order, assignments = list(range(15, -1, -1)), DeviceAssignments()
-    assignments.learn(
-        Report("f", "", mesh=make_mesh(MESH.shape, device_ids=order)), MESH, "tpu:v5e:4x4"
-    )
-    assert assignments.placement(make_mesh(a=4, b=4), "tpu:v5e:4x4").compiled
-    permuted = make_mesh(MESH.shape, device_ids=np.roll(range(16), 1).tolist())
-    assert not assignments.placement(permuted, "tpu:v5e:4x4").compiled
-    assert not assignments.learn(Report("f", "", mesh=MESH), MESH, "cpu:16")
 
 
 @pytest.mark.parametrize("by", ["mesh", "position"])

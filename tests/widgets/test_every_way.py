@@ -18,7 +18,7 @@ from shardviz.core.format import bytes_text
 from shardviz.core.layout.trees.audit import Audit
 from shardviz.core.layout.trees.audit import audit as audit_of
 from shardviz.widgets.model_view import Leaves, model_view
-from tests.widgets.ways_to_open import IN_A_BROWSER, WAYS
+from tests.widgets.ways_to_open import WAYS
 
 MOST_CELLS = 12  # of one way, whose remedies are all applied
 
@@ -147,9 +147,3 @@ def test_what_cannot_be_opened_says_what_can():
     ):
         with pytest.raises(sv.ShardvizError, match=re.escape(words)):
             sv.explore(wrong)
-
-
-def test_there_are_ten_ways_for_the_browser():
-    assert len(IN_A_BROWSER) == len(set(IN_A_BROWSER)) == 10
-    # Without flax and equinox, two of them are not there.
-    assert len(set(IN_A_BROWSER) & set(WAYS)) >= 8

@@ -228,8 +228,4 @@ def _() -> Any:
 
 
 #: Those that are looked at in a real browser, too.
-IN_A_BROWSER = (
-    "nothing", "a program of a function", "a program without rules", "a program of a bound method",
-    "a program of a linen module", "a program of an equinox module", "a list of arrays",
-    "an audit", "a resolution", "the state of an audit",
-)  # fmt: skip
+IN_A_BROWSER = ("nothing", "a program without rules", "an audit", "the state of an audit")

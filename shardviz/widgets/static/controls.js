@@ -131,3 +131,42 @@ function optionNodes(options) {
   }
   return nodes;
 }
+
+/**
+ * A row of tabs; arrow keys, Home and End go from tab to tab.
+ * @template {string} Name
+ * @param {Name[]} names
+ * @param {import("./dom.js").Props} props of the row
+ * @param {string} style of a tab
+ * @param {(name: Name) => void} open
+ */
+export function tabRow(names, props, style, open) {
+  const tabs = names.map((name) =>
+    h("button", {
+      type: "button",
+      role: "tab",
+      class: style,
+      text: name,
+      ...OWN_KEYS,
+      on: { click: () => open(name) },
+    }),
+  );
+  const keydown = (/** @type {KeyboardEvent} */ e) => {
+    const at = tabs.findIndex((tab) => tab === e.target);
+    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: names.length - 1 }[e.key];
+    if (at < 0 || to === undefined) return;
+    e.preventDefault();
+    e.stopPropagation();
+    const next = (to + names.length) % names.length;
+    open(names[next]);
+    tabs[next].focus();
+  };
+  const node = h("div", { role: "tablist", ...props, on: { keydown } }, ...tabs);
+  const mark = (/** @type {Name} */ open) => {
+    tabs.forEach((tab, i) => {
+      tab.setAttribute("aria-selected", String(names[i] === open));
+      tab.tabIndex = names[i] === open ? 0 : -1;
+    });
+  };
+  return { node, tabs, mark };
+}

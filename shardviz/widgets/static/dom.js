@@ -115,6 +115,20 @@ export function focusedNear(node) {
   return root instanceof Document || root instanceof ShadowRoot ? root.activeElement : null;
 }
 
+/**
+ * The numbers of the first row in sight of a long list, and of the first one after it.
+ * @param {Element} scroller
+ * @param {number} row its height in pixels
+ * @param {number} count of all rows
+ */
+export function rowsInSight(scroller, row, count) {
+  const height = scroller.clientHeight || ROWS_AT_FIRST * row;
+  const first = Math.max(0, Math.floor(scroller.scrollTop / row) - ROWS_AROUND);
+  return [first, Math.min(count, first + Math.ceil(height / row) + 2 * ROWS_AROUND)];
+}
+
+const ROWS_AT_FIRST = 14; // before the height is known
+const ROWS_AROUND = 4; // that are made beyond those in sight
 const SVG = "http://www.w3.org/2000/svg";
 /** Strokes on a grid of 16 x 16. */
 const ICONS = {

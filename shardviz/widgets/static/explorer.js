@@ -334,7 +334,7 @@ class Page {
       theme,
     });
     if (this.views.open === "Model") {
-      this.leaves.show(this.get("leaves"), this.get("model_data"), view.rules, theme.groups);
+      this.leaves.show(this.get("leaves"), this.get("model_data"), theme.groups);
     }
     this.showProgram(view, theme);
     this.lock(!this.editable);
@@ -419,28 +419,9 @@ function drawnDevices({ picture, ids = [0, 1], hosts = 0, size, buffers = [], ..
   return {
     ...words,
     picture: readPicture(picture),
-    ids: ownNumbers(ids, buffers, size, knownIds),
-    hosts: ownNumbers(hosts, buffers, size, knownHosts),
+    ids: readNumbers(ids, buffers, size),
+    hosts: readNumbers(hosts, buffers, size),
   };
-}
-
-const knownIds = keepLast(regularNumbers);
-const knownHosts = keepLast(regularNumbers);
-
-/** Most meshes of one size have the same ids and hosts, and a million take long to write. @param {string} column @param {number} size */
-function regularNumbers(column, size) {
-  return readNumbers(JSON.parse(column), [], size);
-}
-
-/**
- * @param {import("./messages").Column} column
- * @param {DataView[]} buffers
- * @param {number} size
- * @param {typeof knownIds} known
- */
-function ownNumbers(column, buffers, size, known) {
-  const regular = typeof column === "number" || Array.isArray(column);
-  return regular ? known(JSON.stringify(column), size) : readNumbers(column, buffers, size);
 }
 
 /** @param {Traits["link_data"]} links */

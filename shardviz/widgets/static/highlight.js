@@ -1,7 +1,6 @@
 // @ts-check
 // What is pointed at, and what belongs to it: which block of every array a device holds, who else
 // holds it, and who takes part in a collective with it. Nothing here asks the kernel.
-import { keepLast } from "./keep_last.js";
 import { idsText } from "./picture_data.js";
 
 /** @typedef {import("./view_data.js").ArrayView} ArrayView */
@@ -44,7 +43,6 @@ export class Highlight {
     this.groupColours = [];
     /** @type {string[]} */ this.axisNames = [];
     /** @type {Array<() => void>} */ this.listeners = [];
-    this.gather = keepLast(gatherGroups);
   }
 
   /**
@@ -57,7 +55,7 @@ export class Highlight {
     this.sizes = sizes;
     if (this.ids === ids && this.hosts === hosts) return;
     this.hosts = hosts;
-    this.hostCount = countDistinct(hosts);
+    this.hostCount = new Set(hosts).size;
     this.ids = ids;
     this.positions = positionsOf(ids);
     this.cache.clear();
@@ -104,19 +102,6 @@ export class Highlight {
     });
     this.cache.set(key, groups);
     return groups;
-  }
-
-  /**
-   * The block numbers of the devices at some positions, such as the tiles of a summed-up picture;
-   * null where the array has no layout.
-   * @param {number} array
-   * @param {Int32Array} positions
-   * @returns {Int32Array | null}
-   */
-  groupsAt(array, positions) {
-    const strides = this.arrays[array]?.strides;
-    if (!strides || !strides.length) return null;
-    return this.gather(strides.join(), this.sizes.join(), positions);
   }
 
   /**
@@ -222,44 +207,11 @@ export class Highlight {
   }
 }
 
-/**
- * The sum of stride × coordinate over the mesh axes, at each position.
- * @param {string} strides
- * @param {string} sizes of the mesh axes
- * @param {Int32Array} positions
- */
-function gatherGroups(strides, sizes, positions) {
-  const [steps, counts] = [strides, sizes].map((text) => text.split(",").map(Number));
-  const groups = new Int32Array(positions.length);
-  for (let i = 0; i < groups.length; i++) {
-    let rest = positions[i];
-    for (let axis = counts.length - 1; axis >= 0; axis--) {
-      const at = rest % counts[axis];
-      rest = (rest - at) / counts[axis];
-      groups[i] += steps[axis] * at;
-    }
-  }
-  return groups;
-}
-
 /** @param {Int32Array} numbers */
 function largest(numbers) {
   let most = -1;
   for (let i = 0; i < numbers.length; i++) if (numbers[i] > most) most = numbers[i];
   return most;
-}
-
-/** How many different numbers there are. A Set of a million takes two frames. @param {Int32Array} numbers */
-function countDistinct(numbers) {
-  const most = largest(numbers);
-  if (most >= SPARSE * numbers.length) return new Set(numbers).size;
-  const seen = new Uint8Array(most + 1);
-  let count = 0;
-  for (let i = 0; i < numbers.length; i++) {
-    if (!seen[numbers[i]]) count++;
-    seen[numbers[i]] = 1;
-  }
-  return count;
 }
 
 /** Null where each id is its own position. @param {Int32Array} ids @returns {Positions | null} */

@@ -1,7 +1,7 @@
 // @ts-check
 // The top: the mesh, the target, undo and redo, code, the saved page; hosts, types and presets.
-import { Choice, Field, answers } from "./controls.js";
-import { OWN_KEYS, button, fill, focusedNear, h, iconButton, toggle } from "./dom.js";
+import { Choice, Field } from "./controls.js";
+import { button, fill, h, iconButton, toggle } from "./dom.js";
 
 /** @typedef {import("./view_data.js").MeshAxis} MeshAxis */
 /** @typedef {import("./messages").Target} Target */
@@ -37,20 +37,11 @@ export class MeshBar {
       placeholder: "tpu:v5e:4x4",
     });
     this.typed.node.hidden = true;
-    this.typed.input.addEventListener("input", () => {
-      this.leaving = false;
-    });
-    this.typed.input.addEventListener("change", () => {
-      this.leaving = true;
-      this.leave();
-    });
-    /** Whether a name was typed to its end, so that the menu can show it. */
-    this.leaving = false;
-    /** @type {Target | null} */ this.shownTarget = null;
     this.targetNote = h("div", { class: "sv-targetnote", role: "status" });
     this.targetKey = "";
-    this.presets = this.presetMenu();
-    this.more = h("div", { class: "sv-more" }, this.hosts.node, this.types.node, this.presets);
+    this.presets = new Choice("Presets", (v) => edit("preset", v));
+    this.presets.select.classList.add("sv-quiet");
+    this.more = h("div", { class: "sv-more" }, this.hosts.node, this.types.node, this.presets.node);
     const locked = { "data-edit": "true" };
     this.undo = iconButton("undo", "Undo", () => calls.act("undo"), {
       ...locked,
@@ -111,25 +102,8 @@ export class MeshBar {
     }
   }
 
-  presetMenu() {
-    /** @type {HTMLSelectElement} */
-    const menu = h("select", {
-      class: "sv-select sv-quiet",
-      "aria-label": "Presets",
-      ...OWN_KEYS,
-      on: {
-        change: () => {
-          this.edit("preset", menu.value);
-          menu.value = "";
-        },
-      },
-    });
-    return menu;
-  }
-
   /** @param {string} value */
   pickTarget(value) {
-    this.leaving = false;
     this.typed.node.hidden = value !== OTHER;
     if (value === OTHER) {
       this.typed.input.value = "";
@@ -155,25 +129,12 @@ export class MeshBar {
     );
     this.target.select.title = target.words ?? "";
     this.typed.sync(this.typed.input.value, target.error);
-    this.shownTarget = target;
-    this.leave();
     const key = note + offer;
     if (key === this.targetKey) return;
     this.targetKey = key;
     const fit = button(offer, () => this.edit("fit", null), { class: "sv-button sv-small" });
     const words = note ? [h("span", { text: note })] : [];
     fill(this.targetNote, ...words, ...(offer ? [fit] : []));
-  }
-
-  /** Once the kernel has read a name that was typed, the menu shows it in place of the field. */
-  leave() {
-    const target = this.shownTarget;
-    if (!this.leaving || !answers.settled || !target || target.error) return;
-    const focused = focusedNear(this.node) === this.typed.input;
-    this.leaving = false;
-    this.typed.node.hidden = true;
-    if (focused) this.target.select.focus();
-    this.showTarget(target);
   }
 
   /** The axes over which the chosen collective runs stand out. */
@@ -217,19 +178,10 @@ export class MeshBar {
       fill(this.axes, ...mesh.axes.map((axis) => this.chip(axis)), this.addAxis);
       this.markAxes();
     }
-    if (!this.presets.options.length) {
-      fill(
-        this.presets,
-        h("option", { value: "", text: "Presets" }),
-        ...menus.presets.map((g) =>
-          h(
-            "optgroup",
-            { label: g.group },
-            ...g.options.map((o) => h("option", { value: o.value, text: o.label, title: o.title })),
-          ),
-        ),
-      );
-    }
+    const presets = menus.presets.flatMap(({ group, options }) =>
+      options.map((option) => ({ ...option, group })),
+    );
+    this.presets.sync([{ value: "", label: "Presets" }, ...presets], "");
   }
 
   /**

@@ -1,7 +1,7 @@
 // @ts-check
 // The view Model: memory as one bar, the leaves as a tree, and what became of the constraints.
 import { Choice, keepKey } from "./controls.js";
-import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
+import { OWN_KEYS, button, fill, h, rowsInSight, setText, toggle } from "./dom.js";
 import { bytesText, entries, rowBytes, sortedRows, sumUp, tree, treeRows } from "./model_rows.js";
 import { shardingBars } from "./sharding_bars.js";
 
@@ -13,7 +13,6 @@ import { shardingBars } from "./sharding_bars.js";
 /** @typedef {import("./model_rows.js").Order} Order */
 
 const LEAF_ROW = 26; // pixels, as in the style sheet
-const AROUND = 6; // rows that are made beyond those in sight
 const MOST_AT_FIRST = 60; // entries: larger trees open with their branches closed below the first
 const LEAF_ORDERS = [
   { value: "tree", label: "as a tree" },
@@ -38,8 +37,6 @@ export class ModelPanel {
     /** @type {Order} */ this.order = "tree";
     this.folded = true;
     this.picked = "";
-    this.rule = "";
-    this.rules = [""];
     this.from = -1;
     this.to = -1;
     this.most = 1;
@@ -63,16 +60,12 @@ export class ModelPanel {
       this.arrange();
     });
     this.sort.sync(LEAF_ORDERS, this.order);
-    this.lit = new Choice("Leaves of a rule", (v) => {
-      this.rule = v;
-      this.paint(true);
-    });
-    for (const { select } of [this.sort, this.lit]) select.dataset.keep = "true";
+    this.sort.select.dataset.keep = "true";
     this.fold = button("Fold layers", () => this.foldLayers(), {
       class: "sv-link",
       "aria-pressed": "true",
     });
-    const tools = h("span", { class: "sv-modeltools" }, this.fold, this.lit.node, this.find);
+    const tools = h("span", { class: "sv-modeltools" }, this.fold, this.find);
     tools.append(this.sort.node);
     this.bar = h("div", { class: "sv-membar sv-modelbar", role: "img", "aria-label": "Memory" });
     this.legend = h("div", { class: "sv-modellegend" });
@@ -127,20 +120,15 @@ export class ModelPanel {
   /**
    * @param {Leaves | Record<string, never>} leaves
    * @param {ModelData | Record<string, never>} data
-   * @param {import("./view_data.js").View["rules"]} rules
    * @param {string[]} colours of the mesh axes
    */
-  show(leaves, data, rules, colours) {
+  show(leaves, data, colours) {
     if (!("paths" in leaves) || !("kinds" in data)) return;
     const other = this.leaves !== leaves;
     const changed = other || this.data !== data || this.colours !== colours;
     this.colours = colours;
     this.leaves = /** @type {Leaves} */ (leaves);
     this.data = /** @type {ModelData} */ (data);
-    if (this.rules.join("\n") !== rules.text) this.rules = rules.text.split("\n");
-    const options = this.rules.filter((line) => line.trim() && !line.trim().startsWith("#"));
-    const rows = options.map((text, i) => ({ value: String(i), label: `${i + 1} ${text}` }));
-    this.lit?.sync([{ value: "", label: "light up a rule" }, ...rows], this.rule);
     if (!changed) return this.paint();
     if (other) this.leavesChanged();
     this.showMemory(this.data);
@@ -236,11 +224,7 @@ export class ModelPanel {
     const { list, inner } = this;
     if (!list || !inner || !list.clientHeight) return;
     inner.style.height = `${this.rows.length * LEAF_ROW}px`;
-    const first = Math.max(0, Math.floor(list.scrollTop / LEAF_ROW) - AROUND);
-    const last = Math.min(
-      this.rows.length,
-      first + Math.ceil(list.clientHeight / LEAF_ROW) + 2 * AROUND,
-    );
+    const [first, last] = rowsInSight(list, LEAF_ROW, this.rows.length);
     if (!anew && this.from === first && this.to === last) return;
     this.from = first;
     this.to = last;
@@ -272,7 +256,7 @@ export class ModelPanel {
       const size = row.bytes || row.left ? rowBytes(row) : "";
       const title = row.left ? `${row.left.toLocaleString("en")} not counted` : "";
       const text = h("span", { class: "sv-modelbytes", text: size, title });
-      return this.line(row, index, "", label, count, h("span"), h("span"), text, h("span"));
+      return this.line(row, index, label, count, h("span"), h("span"), text, h("span"));
     }
     // Red is failure alone: a name that no rule knows may be meant to stay whole.
     const odd = kind.note ? " sv-warn" : "";
@@ -288,7 +272,6 @@ export class ModelPanel {
     return this.line(
       row,
       index,
-      this.rule !== "" && kind.rules?.includes(Number(this.rule)) ? "sv-lit" : "",
       label,
       h("span", { class: "sv-mono sv-muted", text: kind.short }),
       this.bars(kind),
@@ -335,18 +318,18 @@ export class ModelPanel {
     const style = call.warns ? "sv-warn" : "sv-muted";
     const effect = h("span", { class: style, text: call.effect, title: call.text });
     const spec = h("span", { class: "sv-mono", text: call.spec });
-    return this.line(row, index, "", label, effect, h("span"), spec, h("span"), h("span"));
+    return this.line(row, index, label, effect, h("span"), spec, h("span"), h("span"));
   }
 
-  /** @param {Row} row @param {number} index @param {string} style @param {...HTMLElement} cells */
-  line(row, index, style, ...cells) {
+  /** @param {Row} row @param {number} index @param {...HTMLElement} cells */
+  line(row, index, ...cells) {
     const on = row.key === this.picked;
     const branch = !row.entry && !row.key.startsWith(`${CALLS}:`);
     for (const cell of cells) cell.setAttribute("role", "gridcell");
     return h(
       "div",
       {
-        class: `sv-modelrow ${style}${on ? " sv-on" : ""}`,
+        class: on ? "sv-modelrow sv-on" : "sv-modelrow",
         role: "row",
         style: { top: `${index * LEAF_ROW}px` },
         "aria-level": String(row.depth + 1),

@@ -5,13 +5,7 @@
 /** @typedef {import("./messages").Column} Column */
 /** @typedef {import("./messages").LabelRow} LabelRow */
 /** @typedef {import("./messages").FrameRow} FrameRow */
-/** @typedef {(i: number) => number} Reader the number of tile `i` */
-/**
- * The tiles with every column as a function.
- * @typedef {{count: number, x: Reader, y: Reader, width: Reader, height: Reader, group: Reader,
- *   device: Reader, offsets: Reader | null, holders: Reader | null,
- *   columns: Record<string, Reader>}} Tiles
- */
+/** The tiles: every column as one typed array. @typedef {ReturnType<typeof openTiles>} Tiles */
 /**
  * The strokes under the tiles.
  * @typedef {{count: number, x0: Float32Array, y0: Float32Array, x1: Float32Array,
@@ -31,17 +25,15 @@
 /** @param {import("./messages").PackedPicture} packed @returns {Picture} */
 export function readPicture({ data, buffers = [] }) {
   const tiles = openTiles(data.tiles, buffers);
-  const { count } = tiles;
-  const floats = (/** @type {Column} */ c) => columnOf(c, buffers, count, Float32Array);
   return {
     width: data.width,
     height: data.height,
-    x: floats(data.tiles.x),
-    y: floats(data.tiles.y),
-    w: floats(data.tiles.width),
-    h: floats(data.tiles.height),
-    group: columnOf(data.tiles.group ?? 0, buffers, count, Int32Array),
-    device: columnOf(data.tiles.device ?? NO_DEVICE, buffers, count, Float64Array),
+    x: tiles.x,
+    y: tiles.y,
+    w: tiles.width,
+    h: tiles.height,
+    group: tiles.group,
+    device: tiles.device,
     count: data.groups ?? 1,
     colormap: data.colormap ?? "blocks",
     labels: wholeRows(data.labels ?? []).map(readLabel),
@@ -143,46 +135,26 @@ function bytes({ buffer, byteOffset, byteLength }) {
   return new Uint8Array(buffer, byteOffset, byteLength).slice().buffer;
 }
 
-/**
- * One number per tile: a function of the tile's index.
- * @param {Column} column
- * @param {DataView[]} buffers
- * @returns {Reader}
- */
-export function reader(column, buffers) {
-  if (typeof column === "number") return () => column;
-  if (Array.isArray(column)) return (i) => column[0] + column[1] * i;
-  if ("values" in column) return (i) => column.values[i];
-  const view = buffers[column.buffer];
-  if (column.dtype === "float32") return (i) => view.getFloat32(4 * i, true);
-  if (column.dtype === "int32") return (i) => view.getInt32(4 * i, true);
-  return (i) => view.getFloat64(8 * i, true);
-}
-
-/**
- * @param {import("./messages").TileData} data
- * @param {DataView[]} buffers
- * @returns {Tiles}
- */
+/** @param {import("./messages").TileData} data @param {DataView[]} buffers */
 export function openTiles(data, buffers) {
-  const open = (/** @type {Column} */ c) => reader(c, buffers);
-  const float = (/** @type {Column} */ c) => {
-    const read = open(c);
-    return (/** @type {number} */ i) => Math.fround(read(i));
-  };
-  const columns = Object.entries(data.columns ?? {}).map(([name, c]) => [name, open(c)]);
-  const group = open(data.group ?? 0);
-  const device = open(data.device ?? NO_DEVICE);
+  const { count } = data;
+  const floats = (/** @type {Column} */ c) => columnOf(c, buffers, count, Float32Array);
+  const whole = (/** @type {Column} */ c, n = count) => columnOf(c, buffers, n, Float64Array);
+  const group = columnOf(data.group ?? 0, buffers, count, Int32Array);
+  const device = whole(data.device ?? NO_DEVICE);
+  const offsets = data.offsets === undefined ? null : whole(data.offsets, count + 1);
+  const columns = Object.entries(data.columns ?? {}).map(([name, c]) => [name, whole(c)]);
   return {
-    count: data.count,
-    x: float(data.x),
-    y: float(data.y),
-    width: float(data.width),
-    height: float(data.height),
+    count,
+    x: floats(data.x),
+    y: floats(data.y),
+    width: floats(data.width),
+    height: floats(data.height),
     group,
     device,
-    offsets: data.offsets === undefined ? null : open(data.offsets),
-    holders: data.holders === undefined ? null : open(data.holders),
+    offsets,
+    holders: offsets && whole(data.holders ?? 0, offsets[count]),
+    /** @type {Record<string, ArrayLike<number>>} */
     columns: { ...Object.fromEntries(columns), group, device },
   };
 }
@@ -193,10 +165,8 @@ export function openTiles(data, buffers) {
  * @param {number} i
  */
 export function devicesOf({ offsets, holders, device }, i) {
-  if (!offsets || !holders) return device(i) < 0 ? [] : [device(i)];
-  const ids = [];
-  for (let k = offsets(i); k < offsets(i + 1); k++) ids.push(holders(k));
-  return ids;
+  if (!offsets || !holders) return device[i] < 0 ? [] : [device[i]];
+  return [...holders.subarray(offsets[i], offsets[i + 1])];
 }
 
 /**
@@ -205,12 +175,7 @@ export function devicesOf({ offsets, holders, device }, i) {
  * @param {number} i
  */
 function peersOf(tiles, i) {
-  const group = tiles.group(i);
-  const ids = [];
-  for (let k = 0; k < tiles.count; k++) {
-    if (k !== i && tiles.group(k) === group) ids.push(tiles.device(k));
-  }
-  return ids;
+  return [...tiles.device].filter((_, k) => k !== i && tiles.group[k] === tiles.group[i]);
 }
 
 /**
@@ -225,7 +190,7 @@ export function filledTemplate(template, tiles, i) {
       if (typeof part === "string") return part;
       if (part.of === "devices") return idsText(devicesOf(tiles, i), part.limit);
       if (part.of === "peers") return idsText(peersOf(tiles, i), part.limit);
-      let n = part.of === "index" ? i : tiles.columns[part.of](i);
+      let n = part.of === "index" ? i : tiles.columns[part.of][i];
       n = Math.floor(n / (part.divide ?? 1));
       if (part.modulo) n %= part.modulo;
       n = n * (part.times ?? 1) + (part.plus ?? 0);

@@ -57,6 +57,7 @@ export class PicturePanel {
     this.replicas = new Int32Array(0);
     /** @type {Int32Array | null} */ this.replicasOf = null;
     this.devicesInBlocks = keepLast(devicesInBlocks);
+    this.groupsOfTiles = keepLast(groupsOfTiles);
     this.noGroups = keepLast((/** @type {number} */ count) => new Int32Array(count).fill(-1));
     this.devicesWithLinks = keepLast(devicesWithLinks);
     this.order = new Choice("Device order", (by) => edit("by", by));
@@ -242,7 +243,8 @@ export class PicturePanel {
       const picture = this.devicesWithLinks(devices.picture, links);
       return this.devices.show(picture, links.group, links.count, theme);
     }
-    const groups = highlight.groupsAt(view.selected, positions);
+    const own = highlight.groups(view.selected);
+    const groups = own && this.groupsOfTiles(own, positions);
     const tiles = groups ?? this.noGroups(positions.length);
     const blocks = groups ? (view.arrays[view.selected]?.blocks ?? 1) : 1;
     const picture = this.devicesInBlocks(devices.picture);
@@ -368,6 +370,11 @@ function frameAround(p, tile) {
   const x = p.x[tile] + p.w[tile] / 2;
   const y = p.y[tile] + p.h[tile] / 2;
   return p.frames.findIndex((f) => x > f.x && x < f.x + f.width && y > f.y && y < f.y + f.height);
+}
+
+/** @param {Int32Array} groups of all devices @param {Int32Array} positions */
+function groupsOfTiles(groups, positions) {
+  return positions.map((at) => groups[at]);
 }
 
 /** @param {Picture} devices */

@@ -1,7 +1,7 @@
 // @ts-check
 // The bottom: the program, its stages, and a tab for each kind of question about it.
 import { CollectivesPanel } from "./collectives.js";
-import { Choice } from "./controls.js";
+import { Choice, tabRow } from "./controls.js";
 import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
 import { reportTab, reportTabKey } from "./report_tabs.js";
 import { Player } from "./player.js";
@@ -69,7 +69,7 @@ export class ProgramPanel {
     this.playing = false;
     /** @type {[string, object | null, string]} */ this.playedOf = ["", null, ""];
     this.shards = new ShardTable(highlight);
-    this.tabs = TABS.map((name) => this.tabButton(name));
+    this.tabs = tabRow(TABS, { class: "sv-tabs" }, "sv-tab", (name) => this.open(name));
     this.body = h("div", { class: "sv-body", role: "tabpanel", tabindex: "0", ...OWN_KEYS });
     this.tab = "Collectives";
     this.bodyKey = "";
@@ -87,9 +87,7 @@ export class ProgramPanel {
   build() {
     const { cancel, compile, run, noRun } = this;
     const actions = h("span", { class: "sv-actions" }, noRun, cancel, compile, run);
-    const keys = { keydown: (/** @type {KeyboardEvent} */ e) => this.tabKey(e) };
-    const tabs = h("div", { class: "sv-tabs", role: "tablist", on: keys }, ...this.tabs);
-    const left = h("div", { class: "sv-programleft" }, tabs, this.body);
+    const left = h("div", { class: "sv-programleft" }, this.tabs.node, this.body);
     return h(
       "section",
       { class: "sv-view sv-program" },
@@ -98,24 +96,6 @@ export class ProgramPanel {
       this.stages.node,
       h("div", { class: "sv-programmain" }, left, this.beside),
     );
-  }
-
-  /** @param {string} name */
-  tabButton(name) {
-    const open = () => this.open(name);
-    const props = { type: "button", role: "tab", class: "sv-tab", ...OWN_KEYS };
-    return h("button", { ...props, text: name, on: { click: open } });
-  }
-
-  /** @param {KeyboardEvent} e */
-  tabKey(e) {
-    const step = e.key === "ArrowRight" ? 1 : e.key === "ArrowLeft" ? -1 : 0;
-    if (!step) return;
-    e.preventDefault();
-    e.stopPropagation();
-    const next = (TABS.indexOf(this.tab) + step + TABS.length) % TABS.length;
-    this.open(TABS[next]);
-    this.tabs[next].focus();
   }
 
   /** @param {string} name */
@@ -226,11 +206,7 @@ export class ProgramPanel {
   refresh() {
     if (!this.shown) return;
     this.stages.show(this.shown, this.tab === "Collectives" ? this.collectives.shown : "");
-    this.tabs.forEach((tab, i) => {
-      const on = TABS[i] === this.tab;
-      tab.setAttribute("aria-selected", String(on));
-      tab.tabIndex = on ? 0 : -1;
-    });
+    this.tabs.mark(this.tab);
     this.body.setAttribute("aria-label", `Tab ${this.tab}`);
     this.showBody(this.shown);
   }

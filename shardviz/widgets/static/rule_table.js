@@ -1,6 +1,6 @@
 // @ts-check
 // The rules: their text, and beside every rule what it did for every dimension.
-import { Choice, Touched } from "./controls.js";
+import { Choice, Touched, keepKey } from "./controls.js";
 import { OWN_KEYS, fill, h, setText, toggle } from "./dom.js";
 import { CellSentence, RuleGrid } from "./rule_grid.js";
 
@@ -43,7 +43,7 @@ export class RuleTable {
           edit("rules", this.text.value);
         },
         change: () => edit("tidy", null),
-        keydown: (e) => this.pressed(e),
+        keydown: keepKey,
       },
     });
     this.rows = h("div", { class: "sv-rulerows" });
@@ -98,25 +98,6 @@ export class RuleTable {
       this.choose(this.grid.chosen);
     }
     this.edit("move", [from, to]);
-  }
-
-  /** Alt and an arrow move the rule of the line that is written in. @param {KeyboardEvent} e */
-  pressed(e) {
-    e.stopPropagation();
-    const by = e.key === "ArrowUp" ? -1 : e.key === "ArrowDown" ? 1 : 0;
-    if (!e.altKey || !by || !this.use?.aligned) return;
-    e.preventDefault();
-    const { value, selectionStart } = this.text;
-    const line = value.slice(0, selectionStart).split("\n").length - 1;
-    const rule = this.use.rows.findIndex((row) => row.line === line);
-    if (rule < 0 || rule + by < 0 || rule + by >= this.use.rows.length) return;
-    const lines = value.split("\n");
-    const other = this.use.rows[rule + by].line;
-    [lines[line], lines[other]] = [lines[other], lines[line]];
-    this.text.value = lines.join("\n");
-    const start = lines.slice(0, other).join("\n").length + (other ? 1 : 0);
-    this.text.setSelectionRange(start, start);
-    this.move(rule, rule + by);
   }
 
   /** @param {Shown} shown */

@@ -1,11 +1,10 @@
 // @ts-check
 // The tab Shards: a row per device, the one pointed at marked. Only rows in sight are made.
-import { OWN_KEYS, fill, h } from "./dom.js";
+import { OWN_KEYS, fill, h, rowsInSight } from "./dom.js";
 
 /** @typedef {import("./view_data.js").ArrayView} ArrayView */
 
 const SHARD_ROW = 24; // pixels
-const SHARD_ROWS_AT_FIRST = 12; // before the height is known
 
 export class ShardTable {
   /** @param {import("./highlight.js").Highlight} highlight */
@@ -48,14 +47,10 @@ export class ShardTable {
   paint() {
     const { node, highlight } = this;
     if (!node.isConnected) return;
-    const height = node.clientHeight || SHARD_ROWS_AT_FIRST * SHARD_ROW;
-    const first = Math.max(0, Math.floor(node.scrollTop / SHARD_ROW) - 2);
-    const most = first + Math.ceil(height / SHARD_ROW) + 5;
+    const [first, last] = rowsInSight(node, SHARD_ROW, highlight.ids.length);
     const pointed = new Set(highlight.pointed());
     const rows = [];
-    for (let i = first; i < Math.min(highlight.ids.length, most); i++) {
-      rows.push(this.row(i, pointed.has(i)));
-    }
+    for (let i = first; i < last; i++) rows.push(this.row(i, pointed.has(i)));
     fill(this.inner, ...rows);
   }
 

@@ -2,7 +2,7 @@
 // The tab Values: a program as a list of values, why each is sharded as it is, and the propagation
 // step by step. Folding, picking and stepping never ask the kernel; only explanations come from it.
 import { failureNote, mutedNote } from "./collectives.js";
-import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
+import { OWN_KEYS, button, fill, h, rowsInSight, setText, toggle } from "./dom.js";
 import { PlanData } from "./plan_data.js";
 import { PlanRows, callTree, eachCall } from "./plan_rows.js";
 import { axisDot } from "./sharding_bars.js";
@@ -18,7 +18,6 @@ import { valueDetails } from "./value_details.js";
 /** @typedef {import("./plan_data.js").PlanStep} PlanStep */
 
 const VALUE_ROW = 24; // pixels
-const VALUE_ROWS_AT_FIRST = 14; // before the height is known
 const MOST_OPEN = 400; // values of a plan whose calls are all open at first
 const MOST_ARGUMENTS = 40; // arguments that are open at first
 const LISTED_ESTIMATES = 5;
@@ -380,9 +379,7 @@ export class ValuesPanel {
   paint() {
     const { plan, grid, rows } = this;
     if (!plan || !grid.isConnected) return;
-    const height = grid.clientHeight || VALUE_ROWS_AT_FIRST * VALUE_ROW;
-    const first = Math.max(0, Math.floor(grid.scrollTop / VALUE_ROW) - 3);
-    const last = Math.min(rows.length, first + Math.ceil(height / VALUE_ROW) + 6);
+    const [first, last] = rowsInSight(grid, VALUE_ROW, rows.length);
     const step = this.shownStep();
     const nodes = [];
     for (let i = first; i < last; i++) nodes.push(this.rowNode(plan, i, step));

@@ -69,8 +69,6 @@ export interface LeafKind {
   waste: number;
   problem?: string;
   note?: string;
-  /** The rules that decide its dimensions. */
-  rules?: number[];
 }
 
 /** A call that constrains an activation, and what became of it. */
