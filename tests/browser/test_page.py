@@ -65,6 +65,7 @@ def test_devices_and_blocks_are_pointed_at_and_pinned(page, tmp_path):
     devices.focus()
     page.keyboard.press("End")
     assert page.locator(".sv-marked b").all_inner_texts() == ["7"]
+    page.keyboard.press("Escape")
     show_view(page, "Layout")
     page.locator(".sv-cardhead").nth(2).click()
     expect(page.locator(".sv-title")).to_have_text("x  f32[64, 512]")

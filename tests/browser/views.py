@@ -123,4 +123,4 @@ def full_screen_and_back(page: Page) -> None:
     page.get_by_role("button", name="Full screen").click()
     page.wait_for_function(f"() => ({EDGES})() === '0,0,0,0,true'")
     page.get_by_role("button", name="Back into the page").click()
-    page.wait_for_function("([edges, before]) => eval(edges)() === before", arg=[EDGES, before])
+    page.wait_for_function(f"() => ({EDGES})() === '{before}'")
