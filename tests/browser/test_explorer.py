@@ -211,15 +211,13 @@ def test_the_plan_follows_edits_and_a_run_is_checked_and_becomes_stale(screen):
     expect(screen.locator(".sv-status")).to_contain_text("stale")
 
 
-def test_the_player_plays_any_algorithm_and_group_and_follows_edits(screen):
+def test_the_player_plays_any_group_and_follows_edits(screen):
     type_into(screen, "Mesh axes", "data=4, model=2")
     open_tab(screen, "Collectives")
     screen.locator(".sv-crow").first.wait_for(timeout=60_000)
     assert play_largest(screen)
     title, device = screen.locator(".sv-ptitle"), screen.locator(".sv-mdevice").first
     expect(title).to_contain_text("over model, 2 devices, ring")
-    screen.get_by_label("Algorithm").select_option(label="ring in both directions")
-    expect(title).to_contain_text("2 devices, ring in both")
     screen.get_by_label("Group").select_option(label="devices 2, 3")
     expect(device).to_have_attribute("data-device", "2")
     screen.locator(".sv-movementbox").focus()
