@@ -267,7 +267,9 @@ class Page {
     const intent = { kind: "edit", field, value, ...which };
     if (!TYPED.includes(field)) return this.send(intent);
     this.unsettle();
-    this.intents.hold({ ...intent, burst: `${field}:${array}:${this.bursts}` });
+    // A page that is loaded anew begins to count again.
+    const burst = `${this.intents.client}:${field}:${array}:${this.bursts}`;
+    this.intents.hold({ ...intent, burst });
   }
 
   /** Shows another array at once, whatever the kernel is doing. @param {number} index */
