@@ -29,7 +29,6 @@ from shardviz.core.layout.array_spec import ArraySpec, dtype_name, read_shape
 from shardviz.core.layout.array_tree import ArrayTree, read_tree
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.parse import check_size
 from shardviz.core.layout.rules.path_rules import PathResolution, resolve_path
 from shardviz.core.layout.rules.remedies import Remedies
 from shardviz.core.layout.rules.requests import Request
@@ -188,16 +187,12 @@ def process_rows(
     `jax.make_array_from_process_local_data`.
 
     `.parts` has the ranges and the local shape of every process, `.sentences` what a
-    loader has to heed.
+    loader has to heed, and `.code()` the lines of one.
 
     Args:
-        thing: an input batch: a Layout, or whatever `sv.layout` takes.
-        spec: a PartitionSpec, or a jax `Sharding`.
+        thing: an input batch: a Layout, or whatever `sv.layout` takes, as are the others.
         mesh: the mesh, with the process of every device: `sv.mesh(data=8,
             processes=2)`, or a jax `Mesh` of several processes.
-        rules: axis rules, for an ArraySpec with logical names.
-        dtype: the element type, where `thing` has none; float32 by default.
-        dialect: who reads the rules.
 
     Raises:
         ShardvizError: where the array cannot be laid out so, and for arrays of partial
@@ -302,11 +297,10 @@ def _capacity(target: Any) -> tuple[int, str]:
 def remedies(thing: Any, want: Any, *, dtype: Any = "float32") -> Remedies:
     """The smallest edits of a rule table with which an array is split as you want.
 
-    Rules are moved, added, removed or given other axes; or a dimension of the array
-    gets a name or a size that divides. In a table of paths, patterns are moved, added,
-    removed or given another spec. Misspelt names, axes and words are corrected. Every
-    remedy was checked by resolving all known arrays again: none makes one of them
-    impossible to lay out. Where no single edit helps, pairs are tried.
+    Lines of the table are moved, added, removed, corrected or changed; or a dimension of
+    the array gets a name or a size that divides. Every remedy was checked by resolving
+    all known arrays again: none makes one of them impossible to lay out. Where no
+    single edit helps, pairs are tried.
 
     Args:
         thing: what `sv.resolve` returns, or a row of an Audit, of which the other
@@ -474,12 +468,5 @@ def restore(
     shardviz.core.errors.ShardvizError: There is no folder 'no/such/folder'. Give that of...
     """
     reader = import_optional("shardviz.core.backend.checkpoints", "sv.restore", "jax")
-    number = None
-    if step is not None:
-        number = check_size(step, "The step", ShardvizError)
-    if item is not None and not isinstance(item, str):
-        raise ShardvizError(
-            f"item= is the name of an item, such as 'state'; got {shown(item)}."
-        )
-    found = reader.read_checkpoint(path, number, item)
+    found = reader.read_checkpoint(path, step, item)
     return plan_restore(found, wanted_restore(found, wanted, mesh, rules, dialect))

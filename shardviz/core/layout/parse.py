@@ -23,7 +23,7 @@ from shardviz.core.format import bytes_text, shown
 
 MAX_NAME = 100
 MAX_PATH = 1_000  # letters of a path that patterns are matched with
-MAX_TEXT = 200_000
+MAX_TEXT = 1 << 19  # letters; MaxText's base.yml has 60,000
 
 
 def read_text_file(path: Path, most: int) -> str:
@@ -212,16 +212,12 @@ def scan(
         at = match.end()
 
 
-def typed_value(
-    text: str, error: type[ShardvizError], words: bool = True, within: str = "{}"
-) -> Any:
+def typed_value(text: str, error: type[ShardvizError], within: str = "{}") -> Any:
     """What a person typed: text, None, numbers, tuples, mappings, PartitionSpecs.
 
     Args:
         text: what was typed.
         error: the class of its errors.
-        words: whether names without quotes are text, too. In the source of a program
-            they are variables, of which nobody here knows the value.
         within: what the text stands in, as a template.
 
     >>> typed_value("(x, None, 'y z')", ShardvizError)
@@ -232,8 +228,10 @@ def typed_value(
             f"The text has {len(text):,} letters; at most {MAX_TEXT:,} are read."
         )
     try:
-        tree = parsed(within.replace("{}", text.strip()), "eval")
-        return literal(tree.body, error, words)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on "\\d" in text that is not raw
+            tree = ast.parse(within.replace("{}", text.strip()), mode="eval")
+        return _literal(tree.body, error)
     except SyntaxError as wrong:
         where = max(1, (wrong.offset or 1) - within.index("{}"))
         raise error(
@@ -244,50 +242,33 @@ def typed_value(
         raise error(f"Cannot read {shown(text.strip())}: is it one value?") from None
 
 
-def parsed(text: str, mode: str) -> Any:
-    """The syntax tree of a text."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # on "\\d" in text that is not raw
-        return ast.parse(text.strip(), mode=mode)
-
-
-def literal(node: ast.expr, error: type[ShardvizError], words: bool) -> Any:
+def _literal(node: ast.expr, error: type[ShardvizError]) -> Any:
     """The value of an expression that computes nothing."""
     name = getattr(node, "attr", getattr(node, "id", ""))
     if isinstance(node, ast.Constant):
         return node.value
     makers = {ast.List: list, ast.Tuple: tuple, ast.Set: frozenset}
     if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
-        return makers[type(node)](literal(one, error, words) for one in node.elts)
+        return makers[type(node)](_literal(one, error) for one in node.elts)
     if isinstance(node, ast.Dict):
         pairs = Pairs()
         for key, value in zip(node.keys, node.values, strict=True):
             if key is not None:
-                pair = literal(key, error, words), literal(value, error, words)
+                pair = _literal(key, error), _literal(value, error)
                 pairs.append(pair)
         if len(pairs) == len(node.keys):  # else it holds others, `{**more}`
             return pairs
     if isinstance(node, (ast.Name, ast.Attribute)) and _is_free(name):
         return UNCONSTRAINED
-    if isinstance(node, ast.Name) and words:
+    if isinstance(node, ast.Name):
         return None if name.lower() in ("none", "null") else name
     if isinstance(node, ast.Call):
-        return _called(node, error, words)
+        callee = getattr(node.func, "id", "") or getattr(node.func, "attr", "")
+        if callee in ("P", "PS", "PartitionSpec"):
+            args = [_literal(one, error) for one in node.args]
+            keywords = {str(k.arg): _literal(k.value, error) for k in node.keywords}
+            return Call(tuple(args), keywords)
     raise error(
         f"Line {getattr(node, 'lineno', 1)} computes {shown(ast.unparse(node))}; nothing is"
         " evaluated. Write text, None, tuples and P(...) in its place."
-    )
-
-
-def _called(node: ast.Call, error: type[ShardvizError], words: bool) -> Any:
-    name = getattr(node.func, "id", "") or getattr(node.func, "attr", "")
-    if name in ("P", "PS", "PartitionSpec"):
-        args = [literal(one, error, words) for one in node.args]
-        keywords = {str(k.arg): literal(k.value, error, words) for k in node.keywords}
-        return Call(tuple(args), keywords)
-    if name in ("list", "tuple", "dict") and len(node.args) == 1 and not node.keywords:
-        return literal(node.args[0], error, words)
-    raise error(
-        f"Line {node.lineno} calls {shown(name)}; nothing is evaluated. Write text, None,"
-        " tuples and P(...) in its place."
     )

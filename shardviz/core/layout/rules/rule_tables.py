@@ -1,42 +1,45 @@
 """read_rules(): the tables that people have, in files, text and objects.
 
-A MaxText YAML, JSON, the literal of a table in Python source with `P(...)` in it, lines
-that people type, a `LayoutMap` of Keras, and pairs. Nothing of a file runs: Python
-source is parsed and its literals are read, YAML is loaded safely.
+A MaxText YAML, JSON, a literal in Python with `P(...)` in it, lines that people type, a
+`LayoutMap` of Keras, and pairs. Nothing is evaluated: Python and JSON are parsed and
+their literals are read, YAML is loaded safely.
 """
 
 from __future__ import annotations
 
-import ast
-import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from shardviz.core.errors import RuleError, ShardvizError, import_optional
-from shardviz.core.format import listed, shown, suggestion
+from shardviz.core.format import clause, listed, shown, suggestion
 from shardviz.core.layout.libraries import (
     attribute,
     is_partition_spec,
     library_of,
     mesh_of,
 )
-from shardviz.core.layout.parse import Call, Pairs, literal, parsed, read_text_file
+from shardviz.core.layout.parse import (
+    MAX_TEXT,
+    QUOTED,
+    Call,
+    Pairs,
+    name_in,
+    read_text_file,
+    typed_value,
+)
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.path_matching import compiled
 from shardviz.core.layout.rules.rules import Dialect, PathRules, Rules
 
-MAX_BYTES = 1 << 19  # of a file; MaxText's base.yml has 60 kB
 # MaxText's configurations, and records of its shardings.
 KEYS = ("logical_axis_rules", "rules")
-_SUFFIXES = (".yaml", ".yml", ".json", ".py", ".txt")
+_SUFFIXES = (".yaml", ".yml", ".json", ".txt")
 _CALL = re.compile(r"\b(?:P|PS|PartitionSpec)\(")
-_SOURCE = re.compile(
-    r"\s*(?:[^\W\d]\w*\s*(?::[^=\n]*)?=\s*(?:[\w.]+\(\s*)?[\[({]\s*[\[({'\"*]"
-    r"|(?:class|def|from|import|@\w)\b)"
-)
+#: A value in brackets, which may have a name; lines that people type have no bracket.
+_LITERAL = re.compile(r"\s*(?:[^\W\d]\w*\s*=\s*)?(?=[\[({])")
 _YAML = re.compile(rf"^(?:{'|'.join(KEYS)})\s*:", re.MULTILINE)
 
 
@@ -45,7 +48,7 @@ def read_rules(value: Any, dialect: Dialect | None = None) -> Rules | PathRules:
 
     Args:
         value: pairs, a `LayoutMap`, the path to a file (`.yaml`, `.yml`, `.json`,
-            `.py`, `.txt`), or text.
+            `.txt`), or text.
         dialect: who is to read it; by default the table says whether it is one of
             paths: its right sides are PartitionSpecs.
 
@@ -78,11 +81,8 @@ def _read(value: Any, paths: bool | None) -> Rules | PathRules:
         return _from_file(Path(value), paths)
     if library_of(type(value)) == "keras" and isinstance(value, Mapping):
         # Its items() would look each key up as a path.
-        layouts = attribute(value, "_layout_map")
-        if not isinstance(layouts, Mapping):
-            layouts = value
-        mesh = mesh_of(attribute(value, "device_mesh"))
-        return PathRules.of(list(layouts.items()), mesh)
+        layouts = attribute(value, "_layout_map") or value
+        return PathRules.of(layouts, mesh_of(attribute(value, "device_mesh")))
     if isinstance(value, str):
         return _from_text(value, paths)
     return _table(value, paths)
@@ -106,23 +106,26 @@ def _check_patterns(rules: PathRules, dialect: Dialect) -> None:
 
 
 def _table(value: Any, paths: bool | None) -> Rules | PathRules:
-    if paths is None:
-        paths = _has_specs(value)
-    if paths:
-        return PathRules.of(list(value) if isinstance(value, Pairs) else value)
-    if isinstance(value, Pairs):
-        value = {}  # which Rules.of refuses: a dict loses repeats
+    """The table in what a file holds: the value of one of KEYS, or the value itself."""
+    if isinstance(value, (dict, Pairs)):
+        held = dict(value)
+        key = next((key for key in KEYS if key in held), None)
+        if key is not None:
+            value = held[key]
+        elif not paths and not _has_specs(held.items()):
+            raise RuleError(
+                f"There is no {listed(KEYS, 'or')} in it.{suggestion(KEYS[0], held)}"
+            )
+    if paths or (paths is None and _has_specs(value)):
+        return PathRules.of(value)
     return Rules.of(value)
 
 
 def _has_specs(value: Any) -> bool:
     """Whether any right side is a PartitionSpec, which only tables of paths have."""
-    pairs = value
-    if isinstance(value, dict):
-        pairs = list(value.items())
-    if not isinstance(pairs, (tuple, list)):
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         return False
-    for pair in pairs:
+    for pair in value:
         if isinstance(pair, (tuple, list)) and len(pair) == 2:
             target = pair[1]
             if isinstance(target, (Spec, Call)) or is_partition_spec(target):
@@ -146,61 +149,34 @@ def _from_file(path: Path, paths: bool | None) -> Rules | PathRules:
         name = f"…{name[-56:]}"  # the end says more than the beginning
     name = shown(name)
     try:
-        text = read_text_file(path, MAX_BYTES)
+        text = read_text_file(path, MAX_TEXT)
     except ValueError as error:
         raise RuleError(
             f"{name} {error}. Give the file that holds the table alone, as YAML, JSON or"
-            " Python source."
+            " text."
         ) from None
-    readers = {".json": _json, ".yaml": _yaml, ".yml": _yaml, ".py": _python}
-    read = readers.get(path.suffix.lower())
     try:
-        if read is None:
-            return _from_text(text, paths)
-        return _table(_held(read(text), paths), paths)
+        if path.suffix.lower() in (".yaml", ".yml"):
+            return _table(_yaml(text), paths)
+        return _from_text(text, paths)
     except ShardvizError as error:
         raise type(error)(f"{name}: {error}") from None
 
 
 def _from_text(text: str, paths: bool | None) -> Rules | PathRules:
     """A table from text whose form has to be found out."""
-    if len(text) > MAX_BYTES:
-        raise RuleError(
-            f"The text has {len(text):,} letters; at most {MAX_BYTES:,} are read."
-        )
-    start = text.lstrip()[:1]
     if _YAML.search(text):
-        return _table(_held(_yaml(text), paths), paths)
-    calls = paths is None and _CALL.search(text) is not None
-    bracket = start in ("[", "(")
-    if start == "{" or (bracket and (paths or calls)) or _SOURCE.match(text):
-        # JSON first: its null and true are no Python.
-        try:
-            value = _json(text)
-        except RuleError:
-            value = _python(text)
-        value = _held(value, paths)
-        if bracket and calls:
-            paths = True
-        return _table(value, paths)
-    if paths or calls:
+        return _table(_yaml(text), paths)
+    has_specs = paths or (paths is None and _CALL.search(text) is not None)
+    value = _LITERAL.match(text)
+    # Pairs of names may also stand without a bracket around all of them.
+    if value is not None and (
+        has_specs or text[value.end()] == "{" or value[0].strip()
+    ):
+        return _table(typed_value(text[value.end() :], RuleError), paths)
+    if has_specs:
         return PathRules.of(list(_lines(text)))
     return Rules.parse(text)
-
-
-def _held(value: Any, paths: bool | None) -> Any:
-    """The table in what a file holds: the value of one of KEYS, or the value itself."""
-    if not isinstance(value, Pairs):
-        return value
-    held = {key: inner for key, inner in value if isinstance(key, str)}
-    for key in KEYS:
-        if key in held:
-            return held[key]
-    if paths:
-        return value
-    raise RuleError(
-        f"There is no {listed(KEYS, 'or')} in it.{suggestion(KEYS[0], held)}"
-    )
 
 
 def _lines(text: str) -> Iterator[tuple[str, Any]]:
@@ -216,57 +192,16 @@ def _lines(text: str) -> Iterator[tuple[str, Any]]:
                 f"Cannot read line {number}, {shown(line)}: expected a pattern, -> and"
                 " a spec."
             )
-        if re.match(r"[rR]?['\"]", pattern):
-            pattern = _python(pattern)
+        if re.fullmatch(QUOTED, pattern):
+            pattern = name_in(pattern)
         spec = None
         if right not in ("", "None"):
             spec = Spec.parse(right)
         yield pattern, spec
 
 
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text, object_pairs_hook=Pairs)
-    except json.JSONDecodeError as error:
-        raise RuleError(f"The text is no JSON that can be read: {error}.") from None
-    except (ValueError, RecursionError):
-        raise RuleError("The text is no JSON: it nests too deeply.") from None
-
-
-def _python(text: str) -> Any:
-    """The literal that a text is, or that it gives a name to; imports do not matter.
-
-    Raises:
-        RuleError: for what is no Python, is more than one table, or computes one.
-    """
-    try:
-        tree = parsed(text, "exec")
-        # What they import is known by its name: P is PartitionSpec.
-        imports = (ast.Import, ast.ImportFrom)
-        rest = [node for node in tree.body if not isinstance(node, imports)]
-        if len(rest) > 1 and isinstance(rest[0], ast.Expr):
-            del rest[0]  # what the module says of itself
-        if len(rest) == 1:
-            value = getattr(rest[0], "value", None)
-            if isinstance(rest[0], (ast.Assign, ast.AnnAssign, ast.Expr)) and value:
-                return literal(value, RuleError, words=False)
-    except SyntaxError as error:
-        where = f" in line {error.lineno}" if error.lineno else ""
-        raise RuleError(f"The text is no Python literal: {error.msg}{where}.") from None
-    except (RecursionError, MemoryError):
-        raise RuleError("The text is no Python literal: it nests too deeply.") from None
-    # What follows a table may change it, and nothing is evaluated.
-    line = 1
-    if len(rest) > 1:
-        line = rest[1].lineno
-    raise RuleError(
-        f"The Python source holds more than one table, or none: see line {line}. Give"
-        " the table itself, as in sv.rules(module.RULES), or its text alone."
-    )
-
-
 def _yaml(text: str) -> Any:
-    """The first document of a YAML text, with Pairs for mappings.
+    """The first document of a YAML text.
 
     Raises:
         RuleError: for what is no YAML, and for tags that would make objects.
@@ -277,13 +212,9 @@ def _yaml(text: str) -> Any:
         value = next(yaml.safe_load_all(text), None)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark, why = attribute(error, "problem_mark"), attribute(error, "problem")
-        where = f" in line {mark.line + 1}" if mark is not None else ""
-        why = why or str(error).partition("\n")[0] or "it nests too deeply"
-        raise RuleError(
-            f"The text is no YAML that can be read: {why}{where}."
-        ) from None
+        where = clause(" in line {}", mark and mark.line + 1)
+        why = why or "it holds or nests what cannot be read"
+        raise RuleError(f"The text is no YAML: {why}{where}.") from None
     if value is None:
         raise RuleError("The YAML is empty.")
-    if isinstance(value, dict):
-        return Pairs(value.items())
     return value

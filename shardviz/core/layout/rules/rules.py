@@ -15,7 +15,7 @@ from typing import Any
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import RuleError, SpecError
-from shardviz.core.format import listed, nearest, plural, shown
+from shardviz.core.format import listed, nearest, plural, shown, suggestion
 from shardviz.core.layout.libraries import is_partition_spec, named_sharding, spec_of
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import (
@@ -78,26 +78,17 @@ class Dialect(enum.Enum):
         Raises:
             RuleError: if there is none, or it does not do.
         """
-        known = [d.value for d in Dialect if paths or not d.by_path]
-        name = ""
-        if isinstance(value, str):
-            name = value.lower()
-        for dialect in Dialect:
-            # By identity: an array that is compared gives an array, which is no answer.
-            if value is not dialect and name != dialect.value:
-                continue
-            if dialect.by_path and not paths:
-                raise RuleError(
-                    f"{shown(dialect.value)} reads a table of paths, which sv.audit and"
-                    f" sv.resolve take; here a dialect is one of {listed(known)}."
-                )
-            return dialect
-        hint = ""
-        if close := nearest(value, known):
-            hint = f" Did you mean {shown(close)}?"
-        raise RuleError(
-            f"No dialect is called {shown(value)}.{hint} There are {listed(known)}."
-        )
+        known = {d.value: d for d in Dialect if paths or not d.by_path}
+        name = value
+        if isinstance(value, Dialect):
+            name = value.value
+        found = known.get(str(name).lower())
+        if found is None:
+            raise RuleError(
+                f"No dialect is called {shown(name)} here.{suggestion(name, known)} There"
+                f" are {listed(known)}."
+            )
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,15 +291,10 @@ class PathRules(Displayed):
         """
         if isinstance(pairs, PathRules):
             return pairs
-        if isinstance(pairs, Rules):
-            raise RuleError(
-                "A dialect of paths reads pairs of a pattern and a spec, such as"
-                " ('mlp/.*/kernel', (None, 'model')); got a table of logical names."
-            )
         if isinstance(pairs, Mapping):
-            pairs = pairs.items()
+            pairs = list(pairs.items())
         # A set has no order.
-        elif isinstance(pairs, (str, bytes, Set)) or not isinstance(pairs, Iterable):
+        if isinstance(pairs, (Rules, str, bytes, Set)):
             raise RuleError(
                 "A table of paths is pairs such as ('mlp/.*/kernel', (None, 'model'));"
                 f" got {shown(pairs)}."
