@@ -24,7 +24,7 @@ from shardviz.core.layout.rules.path_matching import (
     plain_words,
 )
 from shardviz.core.layout.rules.remedies import Kind, Step, Wish
-from shardviz.core.layout.rules.remedy_search import Group, Search, State
+from shardviz.core.layout.rules.remedy_search import Search, State
 from shardviz.core.layout.rules.rules import Dialect, PathRule, PathRules, near
 
 MOST_TARGETS = 12  # specs that a pattern is given, where no spec was wanted
@@ -50,7 +50,7 @@ class PathSearch(Search):
             return None
         return spec.of_rank(len(self.leaf.names))
 
-    def resolved(self, state: State, lines: list[Any]) -> Iterator[tuple[Group, Any]]:
+    def resolved(self, state: State, lines: list[Any]) -> Iterator[tuple[Any, Any]]:
         changed: set[Any] = set()
         for line in lines:
             paths = self.arrays.matched(line.pattern, self.dialect)
@@ -72,7 +72,7 @@ class PathSearch(Search):
         for path, group in self.arrays.groups.items():
             if path in matches:
                 match = decided(matches[path], str(path), rules, dialect)
-                spec = matched_spec(match, rules, group.shape, dialect)
+                spec = matched_spec(match, rules, group[0].shape, dialect)
                 yield group, match.problem or spec
 
     def edits(self, state: State, wish: Wish, few: bool = False) -> Iterator[Step]:
@@ -80,27 +80,29 @@ class PathSearch(Search):
             return
         rules, match = self.rules, self._match(state)
         winner, matching, place = match.winner, match.several, len(rules)
-        yield from self._spelling()
+        yield from self._spelling(state)
         if winner is not None:
             matching = (winner,)
             if self.dialect is Dialect.REGEX:  # the first that matches wins
                 place = winner
                 for index, rule in enumerate(rules):
                     if index > winner and self._fits_path(rule.pattern):
-                        yield Step(Kind.MOVE, index, winner)
+                        yield self.step(state, Kind.MOVE, index, winner)
         for index in matching:
-            yield Step(Kind.REMOVE, index)
+            yield self.step(state, Kind.REMOVE, index)
         yield from self.sizes(state)
         targets = self._targets(wish, match)
         if winner is not None:
             for spec in targets:
                 new = PathRule(rules[winner].pattern, spec)
                 typo = spec == next(self._repaired(rules[winner].spec))
-                yield Step(Kind.AXES, winner, new=new, typo=typo)
+                yield self.step(state, Kind.AXES, winner, new=new, typo=typo)
         for spec in targets:
             for pattern in self._patterns():
                 if pattern not in rules.patterns:
-                    yield Step(Kind.ADD, None, place, PathRule(pattern, spec))
+                    yield self.step(
+                        state, Kind.ADD, None, place, PathRule(pattern, spec)
+                    )
 
     def _fits_path(self, pattern: str) -> bool:
         try:
@@ -108,7 +110,7 @@ class PathSearch(Search):
         except RuleError:
             return False
 
-    def _spelling(self) -> Iterator[Step]:
+    def _spelling(self, state: State) -> Iterator[Step]:
         """Patterns that match no array, with a word that is not in the path corrected."""
         words: dict[str, None] = {}
         for kind in (r"\w+", r"[^\W_]+", r"[^\W\d]+"):  # with and without _ and digits
@@ -124,7 +126,7 @@ class PathSearch(Search):
                 text = f"{start}{close}{end}"
                 if close and text not in self.rules.patterns and self._fits_path(text):
                     new = PathRule(text, rule.spec)
-                    yield Step(Kind.RULE_NAME, index, new=new, typo=True)
+                    yield self.step(state, Kind.RULE_NAME, index, new=new, typo=True)
 
     def _patterns(self) -> list[str]:
         """Patterns for the path in every layer and with its moments, and for it alone."""

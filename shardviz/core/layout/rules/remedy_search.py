@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -75,36 +74,21 @@ class State(NamedTuple):
         return self._replace(entries=tuple(lines))
 
 
-class Group:
-    """Arrays that the table always splits alike: same names or path, shape and type.
-
-    >>> from shardviz.core.layout.trees.audit import audit
-    >>> Group(audit([("a", (8,), "mlp")], [("mlp", "x")], "x=2").rows[0]).bytes
-    16
-    """
-
-    def __init__(self, row: Any):
-        self.names, self.shape, self.dtype = row.names, row.shape, row.dtype
-        self.spec: Spec | None = row.spec
-        self.broken = row.layout is None
-        # What cannot be laid out counts as unsplit, so that a repair saves bytes.
-        self.bytes = size_in_bytes(math.prod(row.shape), row.dtype)
-        if row.layout is not None:
-            self.bytes = row.layout.bytes_per_device
-        self.paths: list[str] = []
-
-
 class Arrays:
-    """The arrays of an audit's rows that its table splits.
+    """The rows of an audit that its table splits, those together that it splits alike.
+
+    Each group has arrays of the same names or path, shape and type.
 
     >>> from shardviz.core.layout.trees.audit import audit
     >>> found = audit([("a", (8,), "mlp"), ("b", (8,), "mlp")], [("mlp", "x")], "x=2")
-    >>> [group.paths for group in found.arrays.of({"mlp"})]
+    >>> [[row.path for row in group] for group in found.arrays.of({"mlp"})]
     [['a', 'b']]
     """
 
     def __init__(self, rows: Iterable[Any] = ()):
-        self.groups: dict[Any, Group] = {}  # by path where the table is one of paths
+        self.groups: dict[
+            Any, list[Any]
+        ] = {}  # by path where the table is one of paths
         self._parameters: dict[str, str] = {}  # of moments, by their paths
         self._matched: dict[tuple[str, Dialect], frozenset[str] | None] = {}
         for row in rows:
@@ -113,15 +97,15 @@ class Arrays:
             # What cannot be laid out whatever the table says is no affair of the table.
             if row.spec_wins or (row.spec is None and row.by_path and row.by_path.spec):
                 continue
-            if row.by_path or row.names is not None:
-                key = row.path if row.by_path else (row.names, row.shape, row.dtype)
-                if key not in self.groups:
-                    self.groups[key] = Group(row)
-                self.groups[key].paths.append(row.path)
+            if row.by_path:
+                self.groups[row.path] = [row]
+            elif row.names is not None:
+                key = (row.names, row.shape, row.dtype)
+                self.groups.setdefault(key, []).append(row)
 
-    def of(self, names: set[str]) -> list[Group]:
+    def of(self, names: set[str]) -> list[list[Any]]:
         """The groups that have one of these logical names."""
-        return [g for g in self.groups.values() if not names.isdisjoint(g.names or ())]
+        return [g for g in self.groups.values() if not names.isdisjoint(g[0].names)]
 
     def kind(self, path: str) -> str:
         """The same for an array of other layers, and for the moments of a parameter."""
@@ -192,13 +176,14 @@ class Search:
         """How the array is split, or None where that raises an error."""
         raise NotImplementedError
 
-    def resolved(self, state: State, lines: list[Any]) -> Iterator[tuple[Group, Any]]:
-        """The arrays that changed lines may be for, and their specs or what is raised."""
+    def resolved(self, state: State, lines: list[Any]) -> Iterator[tuple[Any, Any]]:
+        """Groups that changed lines may be for, and their specs or what is raised."""
         raise NotImplementedError
 
-    def alike(self) -> dict[str, str]:
-        """The arrays that are renamed or resized with this one: path to type."""
-        return {}
+    @property
+    def alike(self) -> Sequence[Any]:
+        """The rows of arrays that are renamed or resized with this one."""
+        return ()
 
     # The search itself.
 
@@ -331,71 +316,65 @@ class Search:
         """The remedy of edits one after the other, or None where they break an array."""
         self._checked += 1
         lines: list[Any] = []
-        state, alike = self.start, {}
+        alike: Sequence[Any] = ()
         for step in steps:
             if step.kind in (Kind.ARRAY_NAME, Kind.SIZE):
-                alike = self.alike()
+                alike = self.alike
             elif step.subject is not None:
-                lines.append(state.entries[step.subject])
+                lines.append(step.rules[step.subject])
             if isinstance(step.new, (Rule, PathRule)):
                 lines.append(step.new)
-            state = state.apply(step)
-        others, saved = list(alike), self._saves(spec, after.shape, self.leaf.dtype)
-        everywhere = saved
-        for dtype in alike.values():
-            everywhere = (everywhere or 0) + (
-                self._saves(spec, after.shape, dtype) or 0
-            )
+        saved = self._saves(spec, after.shape)
+        everywhere, others = saved or 0, [row.path for row in alike]
+        for row in alike:
+            layout = self.layout(after.shape, row.dtype, spec)
+            if isinstance(layout, Layout):
+                everywhere += _held(row) - layout.bytes_per_device
+        edited = {self.leaf.path, *others}
         if lines:  # else the table stays, so no other array changes
             for group, other in self.resolved(after, lines):
-                paths = [p for p in group.paths if p not in (self.leaf.path, *alike)]
-                layout = self._changed(group, other)
+                paths = [row.path for row in group if row.path not in edited]
+                layout = self._changed(group[0], other)
                 if not paths or layout is None:
                     continue
-                if isinstance(layout, str) and not group.broken:
-                    if self._broken is None:
-                        said = self._with_context(steps, None, 0)
-                        self._broken = NoRemedy(
-                            "breaks others", wish, None, None, layout, said, paths[0]
-                        )
+                if isinstance(layout, str) and group[0].layout is not None:
+                    self._broken = self._broken or NoRemedy(
+                        "breaks others", wish, error=layout, steps=steps, path=paths[0]
+                    )
                     return None
-                if isinstance(layout, Layout) and everywhere is not None:
-                    each = group.bytes - layout.bytes_per_device
+                if isinstance(layout, Layout):
+                    each = _held(group[0]) - layout.bytes_per_device
                     everywhere += each * len(paths)
                 others += paths
-        said = self._with_context(steps, spec, len(alike))
-        table = self.table(after.entries) if lines else self.rules
-        state = (after.names, after.shape, spec)
-        return Remedy(said, table, *state, saved, everywhere, (*others,), (*alike,))
+        table = self.rules
+        if lines:
+            table = self.table(after.entries)
+        known = None
+        if saved is not None:
+            known = everywhere
+        renamed = tuple(row.path for row in alike)
+        array = (after.names, after.shape, spec)
+        return Remedy(steps, table, *array, saved, known, tuple(others), renamed)
 
-    def _changed(self, group: Group, spec: Any) -> Layout | str | None:
+    def _changed(self, row: Any, spec: Any) -> Layout | str | None:
         """The new layout of another array, or what is raised; None where it stays."""
-        if spec == group.spec:
+        if spec == row.spec:
             return None
         if not isinstance(spec, Spec):
-            # None: it could not be resolved before, either.
-            return None if group.spec is None else str(spec)
-        layout = self.layout(group.shape, group.dtype, spec)
+            # It may be that it could not be resolved before, either.
+            return None if row.spec is None else str(spec)
+        layout = self.layout(row.shape, row.dtype, spec)
         # P('x', None) is as good as P('x'), if that could be laid out.
-        same = group.spec is not None and spec.equivalent(group.spec)
-        if same and group.broken == isinstance(layout, str):
+        same = row.spec is not None and spec.equivalent(row.spec)
+        if same and (row.layout is None) == isinstance(layout, str):
             return None
-        # Without a layout, the spec says that it changes.
-        return layout or str(spec)
+        return layout
 
-    def _with_context(
-        self, steps: tuple[Step, ...], spec: Spec | None, alike: int
-    ) -> tuple[Step, ...]:
-        """The edits with all that their sentences need."""
-        state, made = self.start, []
-        for step in steps:
-            parts = 0
-            if step.kind is Kind.SIZE and self.mesh is not None and spec is not None:
-                parts = self._parts(spec.dims[step.subject or 0])
-            context = {"rules": state.entries, "path": self.leaf.path, "alike": alike}
-            made.append(replace(step, parts=parts, **context))
-            state = state.apply(step)
-        return tuple(made)
+    def step(self, state: State, kind: Kind, *subject: Any, **more: Any) -> Step:
+        """An edit of a state, with all that its sentence needs."""
+        if kind in (Kind.ARRAY_NAME, Kind.SIZE):
+            more["alike"] = len(self.alike)
+        return Step(kind, *subject, rules=state.entries, path=self.leaf.path, **more)
 
     def sizes(self, state: State) -> Iterator[Step]:
         """The nearest sizes that divide in place of the one that does not."""
@@ -404,7 +383,9 @@ class Search:
             return
         if len(spec.dims) > len(shape) or not set(spec.axes) <= set(self.mesh.shape):
             return
-        parts = [self._parts(axes) for axes in spec.dims]
+        parts = []
+        for axes in spec.dims:
+            parts.append(math.prod(self.mesh.shape[a] for a in axes))
         wrong = [d for d, count in enumerate(parts) if shape[d] % count]
         if len(wrong) != 1:
             return
@@ -413,11 +394,8 @@ class Search:
         # The nearest first; of two as near the larger, which loses nothing.
         for new in sorted((low, low + parts[d]), key=lambda s: (abs(s - shape[d]), -s)):
             if new:
-                yield Step(Kind.SIZE, d, 0, new, old=shape[d])
-
-    def _parts(self, axes: tuple[str, ...]) -> int:
-        assert self.mesh is not None
-        return math.prod(self.mesh.shape[a] for a in axes)
+                more = {"old": shape[d], "parts": parts[d]}
+                yield self.step(state, Kind.SIZE, d, 0, new, **more)
 
     def layout(self, shape: Shape, dtype: str, spec: Spec) -> Layout | str | None:
         """The Layout, what refuses it, or None where too little is known."""
@@ -438,9 +416,9 @@ class Search:
             self._layouts[key] = layout
         return self._layouts[key]
 
-    def _saves(self, spec: Spec, shape: Shape, dtype: str) -> int | None:
+    def _saves(self, spec: Spec, shape: Shape) -> int | None:
         """How many bytes per device the array takes less, split so and of that shape."""
-        sizes = self.leaf.shape
+        sizes, dtype = self.leaf.shape, self.leaf.dtype
         after = self.layout(shape, dtype, spec)
         if sizes is None or not isinstance(after, Layout):
             return None
@@ -504,3 +482,10 @@ def _kind_of(step: Step) -> Hashable:
     """Equal for edits of which one is enough, where they split the array alike."""
     # How a new pattern is written does not matter, only the axes that it leads to.
     return step.kind, step.subject, getattr(step.new, "axes", step.new)
+
+
+def _held(row: Any) -> int:
+    """Bytes per device; what cannot be laid out counts as unsplit, for a repair saves."""
+    if row.layout is None:
+        return row.array.bytes
+    return row.layout.bytes_per_device

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 from shardviz.core.errors import RuleError
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.matching import match_rules
 from shardviz.core.layout.rules.remedies import Kind, Step, Wish
-from shardviz.core.layout.rules.remedy_search import Group, Search, State
+from shardviz.core.layout.rules.remedy_search import Search, State
 from shardviz.core.layout.rules.rules import Dialect, Rule, Rules, near
 
 MOST_AXES = 3  # that a rule is given at once, where only a size was wanted
@@ -34,30 +35,29 @@ class RuleSearch(Search):
         except RuleError:
             return None
 
-    def resolved(self, state: State, lines: list[Any]) -> Iterator[tuple[Group, Any]]:
+    def resolved(self, state: State, lines: list[Any]) -> Iterator[tuple[Any, Any]]:
         rules = Rules(state.entries)
         groups = self.arrays.of({line.logical for line in lines})
         if self._broken is not None:  # which most likely breaks again
             path = self._broken.path
-            groups.sort(key=lambda group: path not in group.paths)
+            groups.sort(key=lambda group: path != group[0].path)
         for group in groups:
+            names = group[0].names
             try:
-                spec = match_rules(group.names, rules, self.mesh, self.dialect).spec
+                spec = match_rules(names, rules, self.mesh, self.dialect).spec
             except RuleError as error:
                 spec = error
             yield group, spec
 
-    def alike(self) -> dict[str, str]:
-        leaf, alike = self.leaf, {}
-        if leaf.path is None:
-            return alike
-        mine = self.arrays.kind(leaf.path)
+    @cached_property
+    def alike(self) -> Sequence[Any]:
+        leaf, alike = self.leaf, []
+        mine = self.arrays.kind(leaf.path or "")
         for group in self.arrays.groups.values():
-            if (group.names, group.shape) == (leaf.names, leaf.shape):
-                for path in group.paths:
-                    if self.arrays.kind(path) == mine:
-                        alike[path] = group.dtype
-        alike.pop(leaf.path, None)
+            if (group[0].names, group[0].shape) == (leaf.names, leaf.shape):
+                for row in group:
+                    if row.path != leaf.path and self.arrays.kind(row.path) == mine:
+                        alike.append(row)
         return alike
 
     def edits(self, state: State, wish: Wish, few: bool = False) -> Iterator[Step]:
@@ -71,20 +71,20 @@ class RuleSearch(Search):
             places = own
         for i in own:
             for place in reversed(places[: places.index(i)]):  # the nearest first
-                yield Step(Kind.MOVE, i, place)
+                yield self.step(state, Kind.MOVE, i, place)
         for i in own:
             for place in places[places.index(i) + 1 :]:
-                yield Step(Kind.MOVE, i, place)
+                yield self.step(state, Kind.MOVE, i, place)
         targets = self._targets(state, wish)
         for i in own:
             for rule in targets:
                 if rule.logical == rules[i].logical and rule != rules[i]:
-                    yield Step(Kind.AXES, i, new=rule)
+                    yield self.step(state, Kind.AXES, i, new=rule)
         for rule in targets:
             for place in reversed([*places, len(rules)]):
-                yield Step(Kind.ADD, None, place, rule)
+                yield self.step(state, Kind.ADD, None, place, rule)
         for i in own:
-            yield Step(Kind.REMOVE, i)
+            yield self.step(state, Kind.REMOVE, i)
         yield from self.sizes(state)
 
     def _spelling(self, state: State) -> Iterator[Step]:
@@ -93,19 +93,19 @@ class RuleSearch(Search):
         unknown = tuple(n for n in state.names if isinstance(n, str) and n not in table)
         others: set[Any] = set()
         for group in self.arrays.groups.values():
-            others.update(group.names or ())
+            others.update(group[0].names)
         for i, rule in enumerate(state.entries):
             # Of one array alone nobody knows which rules are for others.
             if others and rule.logical not in others:
                 close = near(rule.logical, unknown)
                 if close is not None:
                     new = Rule(close, rule.axes, rule.free)
-                    yield Step(Kind.RULE_NAME, i, new=new, typo=True)
+                    yield self.step(state, Kind.RULE_NAME, i, new=new, typo=True)
             if rule.logical in state.names:
                 axes = self.corrected(rule.axes)
                 if axes != rule.axes:
                     new = Rule(rule.logical, axes)
-                    yield Step(Kind.AXES, i, new=new, typo=True)
+                    yield self.step(state, Kind.AXES, i, new=new, typo=True)
         for d, name in enumerate(state.names):
             if not isinstance(name, str) or name not in unknown:
                 continue
@@ -113,7 +113,9 @@ class RuleSearch(Search):
             # Only in nnx may two dimensions have the same name.
             twice = close in state.names and self.dialect is not Dialect.NNX
             if close is not None and not twice:
-                yield Step(Kind.ARRAY_NAME, d, new=close, old=name, typo=True)
+                yield self.step(
+                    state, Kind.ARRAY_NAME, d, new=close, old=name, typo=True
+                )
 
     def _named(self, state: State) -> Iterator[Step]:
         """A dimension without a name under one that the table knows."""
@@ -125,7 +127,7 @@ class RuleSearch(Search):
         for d, name in enumerate(state.names):
             if name is None:
                 for new in splitting:
-                    yield Step(Kind.ARRAY_NAME, d, new=new)
+                    yield self.step(state, Kind.ARRAY_NAME, d, new=new)
 
     def _targets(self, state: State, wish: Wish) -> list[Rule]:
         """The rules that names of the array may get: what is wanted, or any axes."""
