@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from shardviz.core.format import bytes_text, ids_text, joined, plural, shown
+from shardviz.core.format import by_count, bytes_text, ids_text, joined, plural, shown
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.path_rules import PathResolution
 from shardviz.core.layout.rules.remedies import Remedies
 from shardviz.core.layout.rules.resolution import Resolution
-from shardviz.core.layout.rules.rules import PathRules, Rule, Rules
+from shardviz.core.layout.rules.rules import PathRule, PathRules, Rule, Rules
 from shardviz.core.layout.rules.verdicts import BROKEN as BROKEN_OUTCOMES
 from shardviz.core.layout.rules.verdicts import Outcome, Verdict
 from shardviz.core.wording import pictures as wording
@@ -119,7 +119,7 @@ def _marks(spec: Spec) -> list[tuple[str, str]]:
     return [(mark, ", ".join(sorted(axes))) for mark, axes in marks.items() if axes]
 
 
-def _axis_groups(specs: Sequence[Spec | Rule]) -> dict[str, int]:
+def _axis_groups(specs: Sequence[Spec | Rule | PathRule]) -> dict[str, int]:
     """Mesh axis to the number of its colour, in the order in which they are named."""
     groups: dict[str, int] = {}
     for spec in specs:
@@ -139,61 +139,40 @@ def _numbered(number: int, count: int, words: object) -> str:
     return f"{number:>{len(str(count))}}  {words}"
 
 
-def draw_rules(rules: Rules, title: str | None = None) -> Picture:
-    """A rule table: a row per rule, a tile where the rule wants a mesh axis."""
-    listed = rules.entries[:MOST_ROWS]
-    groups = _axis_groups(listed)
-    columns, names, remarks, cells = [*groups, "not split"], [], [], []
+def draw_rules(rules: Rules | PathRules, title: str | None = None) -> Picture:
+    """A table: a row per line, and a tile where it names a mesh axis.
+
+    Of rules, the columns are the mesh axes; of patterns, the dimensions of their specs.
+    """
+    lines = rules.entries[:MOST_ROWS]
+    groups = _axis_groups(lines)
+    columns = [*groups, "not split"]
+    if isinstance(rules, PathRules):
+        rank = max((rule.spec.rank for rule in rules.entries[:MOST_ROWS]), default=0)
+        columns = [f"dimension {dim}" for dim in range(rank)]
+    names, remarks, cells = [], [], []
     earlier: dict[str, list[int]] = {}
-    for row, rule in enumerate(listed):
-        names.append(_numbered(row + 1, len(listed), rule.logical))
-        remarks.append(_repeats(rule, earlier.setdefault(rule.logical, [])))
-        earlier[rule.logical].append(row + 1)
-        hint = f"rule {row + 1}: {rule}"
-        if not rule.axes:
+    for row, line in enumerate(lines):
+        hint = f"{_noun(rules)} {row + 1}: {line}"
+        if isinstance(line, PathRule):
+            names.append(_numbered(row + 1, len(lines), shown(line.pattern)))
+            remarks.append("" if line.spec.rank else "splits nothing")
+            for dim, axes in enumerate(line.spec.dims):
+                words = _split_by(line.spec, dim)
+                cells.append(Cell(row, dim, words, _group(groups, axes), hint))
+            continue
+        names.append(_numbered(row + 1, len(lines), line.logical))
+        remarks.append(_repeats(line, earlier.setdefault(line.logical, [])))
+        earlier[line.logical].append(row + 1)
+        if not line.axes:
             cells.append(Cell(row, len(groups), "not split", NOT_SPLIT_GROUP, hint))
-        for place, axis in enumerate(dict.fromkeys(rule.axes), 1):
+        for place, axis in enumerate(dict.fromkeys(line.axes), 1):
             # Which of several axes is the major one can be seen by its number.
             text = axis
-            if len(rule.axes) > 1:
+            if len(line.axes) > 1:
                 text += f" {place}"
             cells.append(Cell(row, columns.index(axis), text, groups[axis], hint))
-    return _table(rules, names, columns, cells, remarks, title)
-
-
-def _repeats(rule: Rule, earlier: Sequence[int]) -> str:
-    if not earlier:
-        return ""
-    noun = "rule" + "s" * (len(earlier) > 1)
-    return f"repeats “{rule.logical}” of {noun} {joined(earlier)}"
-
-
-def draw_path_rules(rules: PathRules, title: str | None = None) -> Picture:
-    """A table of paths: a row per pattern, a tile per dimension that its spec has."""
-    listed = rules.entries[:MOST_ROWS]
-    groups = _axis_groups([rule.spec for rule in listed])
-    names, remarks, cells, rank = [], [], [], 0
-    for row, rule in enumerate(listed):
-        names.append(_numbered(row + 1, len(listed), shown(rule.pattern)))
-        remarks.append("" if rule.spec.rank else "splits nothing")
-        rank = max(rank, rule.spec.rank)
-        for dim, axes in enumerate(rule.spec.dims):
-            hint, group = f"pattern {row + 1}: {rule}", _group(groups, axes)
-            cells.append(Cell(row, dim, _split_by(rule.spec, dim), group, hint))
-    columns = [f"dimension {dim}" for dim in range(rank)]
-    return _table(rules, names, columns, cells, remarks, title)
-
-
-def _table(
-    rules: Rules | PathRules,
-    names: Sequence[str],
-    columns: Sequence[str],
-    cells: Sequence[Cell],
-    remarks: Sequence[str],
-    title: str | None,
-) -> Picture:
-    noun = _noun(rules)
-    count = plural(len(rules), noun)
+    noun, count = _noun(rules), plural(len(rules), _noun(rules))
     return matrix(
         names,
         columns,
@@ -202,10 +181,17 @@ def _table(
         least=72.0,  # for the heads
         title=titled(title, count),
         notes=and_more(len(rules) - len(names), noun),
-        alt=sentences([count, *map(str, rules.entries[:MOST_ROWS])]),
+        alt=sentences([count, *map(str, lines)]),
         groups=10,
         facts={"kind": f"{noun}s"},
     )
+
+
+def _repeats(rule: Rule, earlier: Sequence[int]) -> str:
+    if not earlier:
+        return ""
+    noun = by_count(len(earlier), "rule", "rules")
+    return f"repeats “{rule.logical}” of {noun} {joined(earlier)}"
 
 
 def _noun(rules: Rules | PathRules) -> str:

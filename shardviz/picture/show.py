@@ -119,7 +119,7 @@ _SHOWN: dict[type, tuple[Drawer, Writer]] = {
     Rules: (rules.draw_rules, rules.rules_text),
     Resolution: (rules.draw_resolution, rules.resolution_text),
     Remedies: (rules.draw_remedies, _explained),
-    PathRules: (rules.draw_path_rules, rules.rules_text),
+    PathRules: (rules.draw_rules, rules.rules_text),
     PathResolution: (rules.draw_path_resolution, _explained),
     Request: (programs.draw_request, programs.request_text),
     Audit: (draw_audit, audit_text),

@@ -91,22 +91,41 @@ class Misfit(Fact):
         return -self.size % self.parts
 
 
-def block_numbers(axes: tuple[str, ...], mesh: MeshSpec) -> np.ndarray | None:
+def block_numbers(
+    axes: tuple[str, ...],
+    mesh: MeshSpec,
+    step: int = 1,
+    out: np.ndarray | None = None,
+) -> np.ndarray | None:
     """int64, of length 1 along axes that do not split; None where nothing does.
+
+    Args:
+        axes: the mesh axes of one dimension, major to minor.
+        mesh: the mesh.
+        step: what each number is multiplied by.
+        out: int64 in mesh shape, where the numbers of all devices are written to.
 
     >>> block_numbers(("b", "a"), MeshSpec(("a", "b"), (2, 3))).tolist()
     [[0, 2, 4], [1, 3, 5]]
     """
-    numbers, stride = None, 1
+    lanes = []
     for axis in reversed(axes):
         size = mesh.shape[axis]
         if size > 1:
-            lane = mesh.lane(axis) * stride
-            if numbers is not None:
-                lane = numbers + lane
-            numbers = lane
-            stride *= size
-    return numbers
+            lanes.append(mesh.lane(axis) * step)
+            step *= size
+    if not lanes:
+        return None
+    # The lanes are short: one pass over all devices adds the first two of them.
+    if out is None:
+        return sum(lanes[1:], lanes[0])
+    if len(lanes) == 1:
+        out[...] = lanes[0]
+    else:
+        np.add(lanes[0], lanes[1], out=out)
+    for lane in lanes[2:]:
+        out += lane
+    return out
 
 
 def _check_manual(spec: Spec, mesh: MeshSpec) -> None:
@@ -187,10 +206,17 @@ class Layout(Displayed):
     def starts(self) -> np.ndarray:
         """int64 [devices, rank]: the first element of each device's block."""
         # Stored dimension-major, so that each dimension is one contiguous pass.
-        starts = np.zeros((self.rank, *self.mesh.axis_sizes), np.int64)
-        for out, block, step in zip(starts, self.blocks, self.shard_shape, strict=True):
-            if block is not None:
-                np.multiply(block, step, out=out)
+        starts = np.empty((self.rank, *self.mesh.axis_sizes), np.int64)
+        for dim, (out, step) in enumerate(zip(starts, self.shard_shape, strict=True)):
+            block = None
+            if self._given_blocks is not None:
+                block = self._given_blocks[dim]
+                if block is not None:
+                    np.multiply(block, step, out=out)
+            elif self.spec is not None and dim < self.spec.rank:
+                block = block_numbers(self.spec.dims[dim], self.mesh, step, out)
+            if block is None:
+                out[...] = 0
         starts.flags.writeable = False
         return starts.reshape(self.rank, self.mesh.size).T
 

@@ -49,18 +49,18 @@ def read_text_file(path: Path, most: int) -> str:
 
 def check_name(name: object, what: str, error: type[ShardvizError] = MeshError) -> str:
     """`name`, if it can be the name of an axis or array: short, printable text."""
-    if not isinstance(name, str):
-        raise error(f"The name of {what} must be text; got {shown(name)}.")
-    if not name or name != name.strip() or not name.isprintable():
-        raise error(
-            f"The name of {what} must be printable text without blanks around it;"
-            f" got {shown(name)}."
-        )
-    if len(name) > MAX_NAME:
+    # The one blank that can be printed is the space. This is asked of every array.
+    if isinstance(name, str) and 0 < len(name) <= MAX_NAME and name.isprintable():
+        if name[0] != " " and name[-1] != " ":
+            return str(name)  # numpy's text shows itself otherwise
+    if isinstance(name, str) and len(name) > MAX_NAME:
         raise error(
             f"The name of {what} has {len(name):,} letters; at most {MAX_NAME}, please."
         )
-    return str(name)  # numpy's text shows itself otherwise
+    raise error(
+        f"The name of {what} must be printable text without blanks around it;"
+        f" got {shown(name)}."
+    )
 
 
 def check_path(path: object, error: type[ShardvizError]) -> str:
