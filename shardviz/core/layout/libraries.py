@@ -119,6 +119,14 @@ def _flax_box(value: Any) -> LeafMetadata | None:
     return LeafMetadata(value.value, names, logical, mesh, None, rules, True)
 
 
+@lru_cache(maxsize=4096)
+def _is_plain_array(kind: type) -> bool:
+    """Whether it is a class of jax or numpy for arrays."""
+    if (kind.__module__ or "").partition(".")[0] not in ("jax", "jaxlib", "numpy"):
+        return False
+    return hasattr(kind, "shape") and hasattr(kind, "dtype")
+
+
 def quick_key(value: Any) -> Any:
     """All that is read of an array of jax or numpy, or of one in a box of linen.
 
@@ -126,16 +134,17 @@ def quick_key(value: Any) -> Any:
     kinds. None for all else, and where a part cannot be hashed.
     """
     box: Any = ()
-    if library_of(type(value)) == "flax":
-        box = type(value), attribute(value, "names"), attribute(value, "mesh")
-        box += (attribute(value, "rules"),)
-        value = attribute(value, "value")
-        if box[1] is None:
-            return None
     kind = type(value)
-    if (kind.__module__ or "").partition(".")[0] not in ("jax", "jaxlib", "numpy"):
-        return None
-    if not hasattr(kind, "shape") or not hasattr(kind, "dtype"):
+    if library_of(kind) == "flax":
+        # Fields of dataclasses, so that getattr raises nothing else.
+        names = getattr(value, "names", None)
+        if names is None:
+            return None
+        rules = getattr(value, "rules", None)
+        box = kind, names, getattr(value, "mesh", None), rules
+        value = attribute(value, "value")
+        kind = type(value)
+    if not _is_plain_array(kind):
         return None
     key = (kind, value.shape, value.dtype, attribute(value, "sharding"), box)
     try:
