@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -92,3 +93,33 @@ def test_why_a_program_fails(tmp_path):
     for value in (report, plan):
         for words in (text_of(value), alt_of(value)):
             assert on_one_line(report.error.message) in words
+
+
+def test_why_a_dimension_is_not_split(tmp_path):
+    x = sv.array("x", (16, 8), "batch embed")
+    program = sv.program(lambda x: x, x, mesh=MESH, rules=[("batch", "data")])
+    found = program.requests[0].resolution
+    for place, words in places_of(found, page_of(program, tmp_path)).items():
+        assert str(found.decisions[1]) in words, place
+
+
+def test_what_an_optimizer_lost():
+    state = {
+        "params": {"w": ((4096, 1024), "embed mlp")},
+        "opt_state": {"mu": {"w": ((4096, 1024), None)}},
+    }
+    audit = sv.audit(state, [("embed", "data"), ("mlp", "model")], MESH)
+    (difference,) = audit.differences
+    for words in (text_of(audit), alt_of(audit)):
+        assert str(difference) in words
+
+
+def test_why_effects_keep_a_program_from_running(tmp_path):
+    def f(x):
+        jax.debug.print("{}", x, ordered=True)
+        return x
+
+    program = sv.program(f, sv.array("x", (8,), spec="data"), mesh="data=4")
+    effects = sv.effects(program)
+    for words in (text_of(effects), page_of(program, tmp_path)):
+        assert str(effects.on(4)) in words
