@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from shardviz.api.adopt import as_mesh, optional
 from shardviz.api.keywords import Step, shares_keywords
 from shardviz.core.display import StageClock
-from shardviz.core.errors import ProgramError, import_optional
-from shardviz.core.format import shown
+from shardviz.core.errors import import_optional
 from shardviz.core.layout.rules.rules import Dialect, Rules
 from shardviz.core.program.cache import cache
 from shardviz.core.program.effects import Effects
@@ -88,11 +87,6 @@ def program(
     if not isinstance(fn, Step):
         step = Step(fn, {})
     grid, table = optional(as_mesh, mesh), optional(Rules.of, rules)
-    if names is not None and not callable(names):
-        raise ProgramError(
-            "names= is a function of a path and an array, such as"
-            f" lambda path, array: ('batch', None); got {shown(names)}."
-        )
     building = import_optional(
         "shardviz.core.backend.tracing.build_program", "sv.program", "jax"
     )
@@ -162,10 +156,6 @@ def compile(program: Program, target: Any = None, *, options: Any = None) -> Rep
     >>> compile(program(jnp.sin, sv.array("x", (8,)), mesh="data=1")).error
     """
     runner = import_optional("shardviz.core.backend.run.hosts.run", "sv.compile", "jax")
-    if options is not None and not isinstance(options, Mapping):
-        raise ProgramError(
-            f"Compiler options are a dict of names to values; got {shown(options)}."
-        )
     if options is not None:
         program = program.replace(options={**program.options, **options})
     with _clock(program) as clock:
@@ -285,8 +275,8 @@ def cached(
         **options: options of `jax.jit`, such as `static_argnums`.
 
     Raises:
-        ShardvizError: for what is no function, for unknown options, or where jax is not
-            installed.
+        ShardvizError: where jax is not installed, or for a size below 1.
+        TypeError: by jax, for what is no function, and for unknown options.
 
     >>> double = cached(lambda x: x * 2)
     >>> results = double(1), double(2), double(2.5)
@@ -296,7 +286,7 @@ def cached(
     caching = import_optional(
         "shardviz.core.backend.call_cache.cached_function", "sv.cached", "jax"
     )
-    return caching.make_cached(fn, size, options)
+    return caching.CachedFunction(fn, size, **options)
 
 
 def hosts(

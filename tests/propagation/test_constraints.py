@@ -147,7 +147,7 @@ def test_attributes_of_a_call():
     assert (one.shape, one.names) == ((8, 16), ("batch", "length"))
     assert one.rules.pairs() == RULES
     assert (str(one.spec), one.fallback) == ("P('data', None)", "NO_CONSTRAINT")
-    assert (one.mesh, one.unseen) == (MESH, None)
+    assert one.mesh == MESH
     kinds = ["applied", "other name", "terminal None"]
     assert [verdict.kind for verdict in one.verdicts] == kinds
     own = sv.resolve(one.names, RULES, mesh=MESH, shape=one.shape)
@@ -163,11 +163,6 @@ def test_the_error_names_the_call():
     assert (failed.effect, failed.fallback) == ("error", "RAISE_ERROR")
     assert failed.source == f"constraint_models.py:{line}"
     assert f"{failed.where}: {failed.sentence}" in str(plan.error)
-
-
-def test_the_mesh_of_an_older_context_is_named():
-    (one,) = calls_of(models.older_context, "with").constraints
-    assert (one.mesh, str(one.unseen)) == (None, str(MESH))
 
 
 @pytest.mark.parametrize("calls", [1, 2])

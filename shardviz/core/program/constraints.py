@@ -46,7 +46,6 @@ class Constraint:
         spec: the Spec that the array is constrained to; None where it is not.
         resolution: how the rules resolve the names, whether or not that took effect;
             None where there are no rules or names, or they cannot be resolved.
-        unseen: a mesh that only `with mesh:` has entered, which this call does not see.
         problem: what was wrong with the names or rules, or `""`.
 
     >>> from shardviz.core.layout.rules.resolution import resolve
@@ -69,7 +68,6 @@ class Constraint:
     effect: str = CONSTRAINED
     spec: Spec | None = None
     resolution: Resolution | None = field(default=None, compare=False)
-    unseen: MeshSpec | None = None
     problem: str = ""
 
     @property

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import plural, shown, suggestion
+from shardviz.core.format import plural, shown
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_spec import ArraySpec, unique_names
 from shardviz.core.layout.mesh import MeshSpec
@@ -170,10 +170,6 @@ class Program(Displayed):
             raise ProgramError(
                 f"A program needs a function to run; got {shown(self.fn)}."
             )
-        if self.name is not None and not isinstance(self.name, str):
-            raise ProgramError(
-                f"The name of a program is text; got {shown(self.name)}."
-            )
         # The class is frozen, so that what is made here cannot be set otherwise.
         object.__setattr__(self, "arrays", tuple(self.arrays))
         object.__setattr__(self, "name", self.name or function_name(self.fn))
@@ -195,16 +191,7 @@ class Program(Displayed):
         >>> program = Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=4))
         >>> program.replace(mesh=make_mesh(data=8)).mesh.size
         8
-
-        Raises:
-            ProgramError: for a part that a program does not have.
         """
-        known = [f.name for f in fields(self)]
-        for name in changes:
-            if name not in known:
-                raise ProgramError(
-                    f"A program has no part {shown(name)}.{suggestion(name, known)}"
-                )
         # sv.mesh alone makes Auto axes, so without this an Explicit program would
         # become an Auto one with every new size.
         mesh = changes.get("mesh")

@@ -44,17 +44,14 @@ def _no_rules(one: Constraint) -> str:
 
 
 def _no_mesh(one: Constraint) -> str:
-    why = f"No mesh is in sight, so {one.call} returns its argument as it is."
-    do = "Enter `with jax.set_mesh(mesh):` around the call of the function"
-    if one.unseen is not None:
-        why = (
-            f"`with mesh:` has entered {one.unseen}, and flax looks for a mesh of"
-            f" jax.set_mesh alone, so {one.call} returns its argument as it is."
-        )
-        do = "Enter `with jax.set_mesh(mesh):` in its place"
     # Unboxing takes no mesh.
     other = "" if one.call == UNBOX else ", or give it mesh="
-    return " ".join([f"{why} {do}{other}.", *_unsplit(one), *_problems(one)])
+    first = (
+        f"No mesh is in sight, so {one.call} returns its argument as it is. Enter `with"
+        f" jax.set_mesh(mesh):` around the call of the function{other}; flax does not"
+        " see `with mesh:`."
+    )
+    return " ".join([first, *_unsplit(one), *_problems(one)])
 
 
 def _fallback(one: Constraint) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 import time
 import traceback
 import types
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +26,7 @@ from shardviz.core.backend.call_cache.signature import (
 )
 from shardviz.core.backend.jax_compat import jit_settings
 from shardviz.core.backend.tracing.arguments import parameter_names
-from shardviz.core.errors import ProgramError
-from shardviz.core.format import plural, shown, suggestion
+from shardviz.core.format import plural
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.cached import CallEntry, Difference, Miss
 
@@ -233,31 +231,6 @@ class CachedFunction:
             f" {plural(self.hits, 'hit')}, {plural(self.misses, 'miss', 'misses')},"
             f" {plural(sum(self.fallbacks.values()), 'fallback')})"
         )
-
-
-def make_cached(
-    fn: Callable[..., Any], size: int, options: Mapping[str, Any]
-) -> CachedFunction:
-    """The CachedFunction of a function.
-
-    Args:
-        fn: the function.
-        size: how many signatures to hold.
-        options: options of `jax.jit`.
-
-    Raises:
-        ProgramError: for what is no function, and for options that `jax.jit` does not
-            take.
-    """
-    if not callable(fn):
-        raise ProgramError(f"What is cached is a function; got {shown(fn)}.")
-    known = list(inspect.signature(jax.jit).parameters)[1:]
-    for name in options:
-        if name not in known:
-            raise ProgramError(
-                f"jax.jit has no option {shown(name)}.{suggestion(name, known)}"
-            )
-    return CachedFunction(fn, size, **options)
 
 
 def _copied(error: Exception) -> Exception:

@@ -17,7 +17,6 @@ from shardviz.core.errors import ProgramError
 from shardviz.core.format import shown
 from shardviz.core.layout.array_spec import ArraySpec, dtype_name, format_names
 from shardviz.core.layout.array_tree import (
-    MAX_DEPTH,
     ArrayTree,
     Names,
     TreeLeaf,
@@ -149,23 +148,6 @@ def _slashed(names: Sequence[str], path: Sequence[Any]) -> str:
     rest = jax.tree_util.keystr(tuple(path[1:]), simple=True, separator="/")
     text = f"{names[path[0].idx]}/{rest}" if rest else str(names[path[0].idx])
     return "".join(c if c.isprintable() else "?" for c in text)
-
-
-def check_depth(tree: Any) -> None:
-    """Refuses containers that nest too deep for jax, such as a list that holds itself."""
-    # A RecursionError inside jax would use up the recursion limit of the process.
-    waiting = [(tree, 0)]
-    while waiting:
-        value, depth = waiting.pop()
-        if depth > MAX_DEPTH:
-            raise ProgramError(
-                f"The arguments nest deeper than {MAX_DEPTH} levels, at {shown(value)}."
-                " Does a list hold itself?"
-            )
-        if isinstance(value, dict):
-            value = list(value.values())
-        if isinstance(value, (list, tuple)):
-            waiting += [(inner, depth + 1) for inner in value]
 
 
 def leaves_with_paths(
@@ -342,7 +324,6 @@ def spread(
     >>> spread({"a": "x", "b": None}, {"a": 1, "b": (2, 3)}, "out_specs")
     ['x', None, None]
     """
-    check_depth(prefix)
     entries: list[Any] = []
 
     def add(entry: Any, below: Any) -> None:
@@ -415,7 +396,6 @@ def spec_tree(specs: Any, mesh: MeshSpec | None) -> Any:
     """
     if specs is None:
         return None
-    check_depth(specs)
 
     def converted(leaf: Any) -> Spec | None:
         spec, kind = as_spec(leaf), foreign_memory(leaf)

@@ -24,7 +24,6 @@ from shardviz.core.backend.jax_compat import (
     jit_settings,
 )
 from shardviz.core.backend.tracing.arguments import (
-    check_depth,
     is_array,
     is_number,
     leaves_with_paths,
@@ -399,7 +398,6 @@ def read_call(
     if not callable(fn):
         raise ProgramError(f"A program needs a function to run; got {shown(fn)}.")
     positional = (*jitted.bound, *args)
-    check_depth((positional, keywords))
     given = _arguments(jitted, positional, {**jitted.keywords, **keywords})
     # Of each argument, its place among those with arrays.
     places: list[int | None] = []

@@ -367,13 +367,10 @@ def _in_force(rules: Any, mesh: Any) -> dict[str, Any]:
         table = Rules.of(rules) if rules else None
     except ShardvizError as error:
         problem = str(error)
-    context, unseen = mesh_context(), None
     seen = _adopted(mesh)
     if mesh is None:
-        seen = context.sees("flax with_logical_constraint")
-    if seen is None and context.legacy:
-        unseen = context.legacy[-1]
-    return {"rules": table, "problem": problem, "mesh": seen, "unseen": unseen}
+        seen = mesh_context().sees("flax with_logical_constraint")
+    return {"rules": table, "problem": problem, "mesh": seen}
 
 
 def _adopted(mesh: Any) -> MeshSpec | None:

@@ -35,7 +35,6 @@ from shardviz.core.backend.tracing.jaxprs import (
 from shardviz.core.backend.tracing.retraced import unsharded
 from shardviz.core.backend.tracing.trace import Traced, trace
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import shown
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.rules.rules import Dialect
 from shardviz.core.program.effects import Effects, EffectUse, Refusal
@@ -69,11 +68,6 @@ def predict(thing: Any, *args: Any, **keywords: Any) -> Effects:
                 f" {len(args) + len(keywords)} more. Give sv.effects the program only."
             )
         return _of_program(thing)
-    if not callable(thing):
-        raise ProgramError(
-            f"Effects are those of a program or a function; got {shown(thing)}. Give what"
-            " sv.program made, or a function and what it takes."
-        )
     call = read_call(thing, args, keywords)
     arrays, tree, mesh = program_arrays(call.arguments, call.fn, names=call.names)
     if mesh is None:
