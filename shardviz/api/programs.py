@@ -157,6 +157,7 @@ def compile(program: Program, target: Any = None, *, options: Any = None) -> Rep
     """
     runner = import_optional("shardviz.core.backend.run.hosts.run", "sv.compile", "jax")
     if options is not None:
+        # Options are a part of a program: with others it is another one.
         program = program.replace(options={**program.options, **options})
     with _clock(program) as clock:
         return runner.compile_program(program, target, cache=cache, progress=clock)
@@ -186,6 +187,7 @@ def stages(program: Program, target: Any = None) -> Stages:
     """
     from shardviz.core.program.stages import Stages
 
+    # First, so that it is there where the compile fails.
     planned = plan(program)
     runner = import_optional("shardviz.core.backend.run.hosts.run", "sv.stages", "jax")
     with _clock(program) as clock:

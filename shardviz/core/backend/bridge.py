@@ -127,6 +127,7 @@ def adopt_array(name: str, thing: Any) -> ArraySpec:
     kind = libraries.foreign_memory(sharding)
     weak = bool(getattr(thing, "weak_type", False))
     shape = read_shape(thing.shape)
+    # numpy's arrays are on no device, so jax may place them.
     free = len(shape) > 0 and not getattr(thing, "committed", sharding is not None)
     return ArraySpec(name, shape, None, dtype_name(thing.dtype), spec, kind, weak, free)
 
@@ -180,6 +181,7 @@ def sharding_layout(shape: Any, dtype: Any, sharding: Sharding) -> Layout:
         boxes = sharding.devices_indices_map(tuple(shape))
     except ValueError as error:
         raise LayoutError(f"jax cannot lay out {shown(shape)} so: {error}") from error
+    # A sharding without a mesh has nothing but boxes.
     held = {device.id: box or () for device, box in boxes.items()}
     processes = [device.process_index for device in boxes]
     mesh = make_mesh({"device": len(held)}, device_ids=list(held), processes=processes)
@@ -221,6 +223,7 @@ def jax_dtype(name: str) -> Any:
     if name.startswith("key<"):
         return _key_dtype(name)
     dtype = jax.numpy.dtype(name)
+    # jax narrows it without a word.
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise ProgramError(
             f"jax is set to 32 bits and would turn {name} into"
@@ -277,6 +280,7 @@ def named_sharding(
     >>> named_sharding(mesh, Spec.parse("data")) == NamedSharding(mesh, PartitionSpec("data"))
     True
     """
+    # On few devices jax's own class prints and compares as users expect.
     if isinstance(mesh, AbstractMesh) and mesh.size > _MANY:
         return large_sharding(mesh, spec.to_jax(), memory)
     return NamedSharding(mesh, spec.to_jax(), memory_kind=memory)
@@ -308,6 +312,7 @@ def _array_to_jax(
 
 
 def _layout_to_jax(layout: Layout) -> NamedSharding:
+    # Boxes alone do not say which axis splits what.
     if layout.spec is None:
         raise LayoutError(
             "This layout was made of shard indices and has no PartitionSpec, so it has no"
@@ -379,6 +384,7 @@ def check_lowered_names(lowered: Any) -> None:
     >>> import jax
     >>> check_lowered_names(jax.jit(abs).lower(1.0))
     """
+    # Of the module: a function may name meshes itself.
     check_axis_names(_axis_names(lowered.compiler_ir("stablehlo")))
 
 

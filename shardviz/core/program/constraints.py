@@ -113,6 +113,7 @@ class Constraint:
     @property
     def key(self) -> tuple[object, ...]:
         """What is the same for calls that need not be shown twice."""
+        # Calls of all layers of a model are alike in these.
         return self.effect, self.call, self.source, self.names, self.spec, self.shape
 
     @property

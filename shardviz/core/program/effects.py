@@ -179,6 +179,7 @@ class Effects(Displayed):
             return refused
         if self.host_only and devices > 1:
             return RunsOn("host only", devices)
+        # One of them is enough to say it.
         ordered = [use.name for use in self.uses if use.ordered]
         if not ordered:
             return RunsOn("unordered" if self.uses else "no effects", devices)

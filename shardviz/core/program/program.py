@@ -115,6 +115,7 @@ def function_name(fn: Any) -> str:
     >>> function_name(functools.partial(abs, 1)), function_name(abs)
     ('abs', 'abs')
     """
+    # jax names it after what it wraps, too.
     while isinstance(fn, functools.partial):
         fn = fn.func
     wrapped = getattr(fn, "__wrapped__", None)

@@ -29,6 +29,7 @@ def _constrained(one: Constraint) -> str:
     if one.spec is None:
         return "It is constrained to a sharding that names no mesh axes."
     end = "."
+    # Such a constraint gathers the array, and seldom is meant.
     if not one.spec.axes and not one.spec.unconstrained:
         end = ": every device holds all of it."
     first = f"It is constrained to {one.spec}{end}"
@@ -76,6 +77,7 @@ def _identity(one: Constraint) -> str:
 
 def _error(one: Constraint) -> str:
     unmatched = _unsplit(one)
+    # flax's own error says that no rule matched, also where its axis was taken.
     if one.fallback == "RAISE_ERROR" and unmatched:
         first = f"It has fallback {one.fallback} and raises one."
         return " ".join([first, *unmatched, _add_rules(one)])

@@ -52,6 +52,7 @@ def runs_on(fact: RunsOn) -> str:
     count, effect = plural(fact.devices, "device"), fact.effect.partition(",")[0]
     if fact.code == "refused":
         return f"It is {fact.refusal}"
+    # Whatever the effects allow, jax compiles for its own mesh alone.
     if fact.code == "own mesh":
         own = plural(fact.own or 0, "device")
         return f"The function names a mesh of {own} itself and cannot run on {count}."

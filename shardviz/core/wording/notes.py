@@ -33,6 +33,7 @@ def _changed_in_place(names: tuple[str, ...]) -> str:
 
 
 # The sentence of a code, with what it is about in place of {0}, {1} and so on.
+# Braces that are to be written stand twice.
 _TEMPLATES: Mapping[str, str] = {
     "keyword": (
         "{1}= was given to {0}, which has a parameter of that name, and not to sv.{2}. To"

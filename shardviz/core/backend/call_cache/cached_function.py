@@ -140,6 +140,7 @@ class CachedFunction:
         try:
             lowered = self.jitted.lower(*args, **kwargs)
             lowered_at = time.perf_counter()
+            # The compiler would end the process.
             check_lowered_names(lowered)
             run = lowered.compile()
         except Exception as raised:  # noqa: BLE001  a user's function may raise anything

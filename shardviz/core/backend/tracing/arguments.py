@@ -81,6 +81,7 @@ def program_arrays(
     leaves, tree = leaves_with_paths(tuple(args))
     if names is None:
         names = parameter_names(fn, len(args))
+    # Two layers may bring ArraySpecs of one name: then it says too little.
     own = Counter(leaf.name for _, leaf, _ in leaves if isinstance(leaf, ArraySpec))
     taken = {name for name, times in own.items() if times == 1}
     arrays: list[ArraySpec] = []
@@ -122,6 +123,7 @@ def argument_tree(program: Program) -> ArrayTree:
     ['x']
     """
     kinds = [TreeLeaf(array, described=True) for array in program.arrays]
+    # A program that was made of arrays alone has no containers to name.
     if program.tree is None:
         paths = [array.name for array in program.arrays]
         return ArrayTree(paths, paths, kinds)
@@ -136,6 +138,7 @@ def argument_tree(program: Program) -> ArrayTree:
     ):
         if is_optimizer_state(value):
             tops.append(f"{_slashed(names, path)}/")
+    # By the start of its path: an optimizer keeps all that is below it.
     kept = [i for i, path in enumerate(paths) if f"{path}/".startswith(tuple(tops))]
     named: dict[str, None] = {}
     for path in paths:
@@ -162,12 +165,14 @@ def leaves_with_paths(
     """
     leaves: list[tuple[Any, Any, LeafMetadata | None]] = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_box):
+        # A box is one leaf first, so that its names are read with its array.
         box = without_metadata(leaf)
         if box is None:
             leaves.append((path, leaf, None))
             continue
         inner = jax.tree_util.tree_leaves_with_path(leaf)
         for steps, value in inner:
+            # Names are for one array: those of a box around several say nothing.
             alone = box if len(inner) == 1 else None
             leaves.append(((*path, *steps[1:]), value, alone))
     return leaves, jax.tree.structure(tree)
@@ -259,6 +264,7 @@ def _array(name: str, leaf: Any) -> ArraySpec:
                 f"{name} is {shown(leaf, 30)}, which does not fit into jax's integers of"
                 " 32 bits."
             ) from None
+        # A weak type gives way to that of the array which it is added to.
         weak = bool(made.weak_type)
         return ArraySpec(name, (), None, dtype_name(made.dtype), weak_type=weak)
     if not is_array(leaf):
@@ -300,6 +306,7 @@ def is_spec(value: Any) -> bool:
     >>> is_spec("data, None"), is_spec(None), is_spec(("data", None))
     (True, True, False)
     """
+    # A tuple is none: it may be the arguments, with a spec for each.
     return value is None or isinstance(value, (Spec, str, PartitionSpec, Sharding))
 
 
@@ -332,6 +339,7 @@ def spread(
                 f"{what} holds {shown(entry)}. A spec is text such as P('x', None), or"
                 " jax's own; None is no wish."
             )
+        # None in place of a container counts for all that is in it.
         entries.extend([entry] * jax.tree.structure(below).num_leaves)
 
     try:
@@ -399,6 +407,7 @@ def spec_tree(specs: Any, mesh: MeshSpec | None) -> Any:
 
     def converted(leaf: Any) -> Spec | None:
         spec, kind = as_spec(leaf), foreign_memory(leaf)
+        # The mesh of jax.jit may be another one, which is only said.
         if mesh is not None:
             check_mesh(leaf, mesh, "out_specs")
         if spec is None or kind is None:

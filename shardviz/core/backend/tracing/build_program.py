@@ -72,6 +72,7 @@ def build_program(
     arrays, tree, on = program_arrays(
         call.arguments,
         call.fn,
+        # jax.pmap makes a mesh of the dimension that it maps over.
         mesh if call.own_mesh is None else call.own_mesh,
         rules,
         dialect=dialect,
@@ -96,6 +97,7 @@ def build_program(
     differing = []  # what jax.jit was given otherwise
     if jit_mesh is not None and [*jit_mesh.shape.items()] != [*mesh.shape.items()]:
         differing.append("mesh")
+    # What jax.jit was given counts where nothing else says it.
     for i, leaf in enumerate(_jit_specs(call, tree)):
         array, spec = placed[i], as_spec(leaf)
         own = request(array, mesh, rules, dialect).spec
@@ -125,6 +127,7 @@ def build_program(
         options,
         name or function_name(fn),
         tuple(notes),
+        # Without one, the context of the later call counts.
         None if context.in_force == "none" and not context.rules else context,
     )
 
@@ -219,6 +222,7 @@ class Returned:
         for i in range(self.tree.num_leaves):
             filled.append(self.others[i] if i in self.others else next(given))
         changed = dict(zip(self.before, leaves, strict=False))
+        # The marker of filter_jit is no result of the function.
         changed.pop("", None)
         result = self.tree.unflatten(filled)
         return (result, changed) if changed else result
@@ -268,6 +272,7 @@ class Results:
         taken: set[str] = set()
         self._own, own, ordered = [], [], []
         for i, (path, leaf, _) in enumerate(leaves):
+            # Two leaves may read alike, as of the keys "a.b", and "b" in "a".
             name = unique(path_name("output", path), taken)
             taken.add(name)
             self._own.append(name)
@@ -296,6 +301,7 @@ class Results:
                 of them.
         """
         by_name = self.program.out_specs
+        # Specs are for what the function returns; what it changed has none.
         if not isinstance(by_name, SpecsByName):
             full = self.tree.tree.unflatten(range(len(self._own)))
             given = spread(by_name, full, "out_specs")

@@ -37,6 +37,7 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.notes import Note
 from shardviz.core.program.program import function_name
 
+# What jax made for certain arguments has no function that could be traced.
 _STAGES = (
     jax.stages.Compiled,
     jax.stages.Lowered,
@@ -232,6 +233,7 @@ class BoundCall:
         self.__name__ = f"{function_name(fn)}({', '.join(written)})"
         kind = inspect.Parameter.POSITIONAL_ONLY
         parameters = [inspect.Parameter(f"a{i}", kind) for i in range(len(names))]
+        # jax reads the names of arguments off it; keywords have positions here.
         self.__signature__ = inspect.Signature(parameters)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -320,6 +322,7 @@ class BoundCall:
             value = argument.value if argument.bound else given[argument.name]
             if not argument.static:
                 arrays.append(argument.arrays_of(value))
+            # By value, since configurations are often made anew for each call.
             elif value is not argument.value and value != argument.value:
                 raise ProgramError(
                     f"{argument.name} is static: the program was made with"
@@ -398,6 +401,7 @@ def read_call(
     if not callable(fn):
         raise ProgramError(f"A program needs a function to run; got {shown(fn)}.")
     positional = (*jitted.bound, *args)
+    # In the order of jax, which counts arrays so: by position, then by name.
     given = _arguments(jitted, positional, {**jitted.keywords, **keywords})
     # Of each argument, its place among those with arrays.
     places: list[int | None] = []
@@ -414,6 +418,7 @@ def read_call(
     own_mesh = None
     if jitted.pmapped is not None:
         arguments, own_mesh = jitted.pmapped.laid_out(arguments, mapped)
+    # The function itself where it can take the arrays: jax's messages name it.
     if not all(argument.plain and not argument.holds_nnx for argument in given):
         fn = BoundCall(jitted.fn, given, jitted)
     else:
@@ -437,6 +442,7 @@ def _arguments(
     """The arguments of a call: by position, then by name in order."""
     count, settings = len(positional), jitted.settings
     names = parameter_names(jitted.fn, count)
+    # jax counts negative positions from the end of what was given.
     static = {s % count for s in settings.static if -count <= s < count}
     given = []
     for i, value in enumerate(positional):
@@ -453,6 +459,7 @@ def _donated(jitted: Jitted, given: Sequence[_Argument]) -> list[int]:
     positional = [i for i, argument in enumerate(given) if not argument.keyword]
     donated = []
     for position in jitted.settings.donate:
+        # jax ignores a position that the call does not reach.
         if -len(positional) <= position < len(positional):
             donated.append(positional[position])
     for i, argument in enumerate(given):
@@ -484,6 +491,7 @@ def _with_kinds(argument: _Argument, jitted: Jitted) -> _Argument:
         if (equinox and number) or not (number or is_array(leaf)):
             kinds.append("other")
         else:
+            # Under jax.jit numbers are arrays, whatever Python does with them.
             kinds.append("number" if number and not jitted.by_jax else "array")
     if jitted.by_jax and "other" in kinds:
         raise ProgramError(

@@ -69,6 +69,7 @@ def operations(jaxpr: Any, around: tuple[str, ...] = ()) -> Iterator[JaxprOperat
         operation = JaxprOperation(equation, around)
         yield operation
         inside = around
+        # What is inside of a jit runs where that is called.
         if operation.name not in _TRANSPARENT_CALLS:
             inside = (*around, operation.name)
         for inner in operation.inner:
@@ -146,6 +147,7 @@ def without_shardings(jaxpr: Any) -> Any:
     def change(equation: Any) -> list[Any]:
         equation = without_context_mesh(equation)
         if equation.primitive.name in ("sharding_constraint", "reshard"):
+            # A copy, so that its result stays a value of its own.
             return [equation.replace(primitive=copy_p, params={})]
         equation = with_inner(equation, without_shardings)
         params = dict(equation.params)
@@ -163,6 +165,7 @@ def has_partial_sums(jaxpr: Any) -> bool:
     values = [*plain_jaxpr(jaxpr).invars]
     for operation in operations(jaxpr):
         values += operation.equation.outvars
+    # Of a type alone: Auto axes say nothing of partial sums.
     for value in values:
         spec = getattr(getattr(value.aval, "sharding", None), "spec", None)
         if getattr(spec, "unreduced", None):

@@ -71,6 +71,7 @@ def jax_cache_events() -> Iterator[JaxCacheEvents]:
     found = JaxCacheEvents()
 
     def note(event: str, seconds: float, **details: str | int) -> None:
+        # jax tells nothing of a result that it finds in a cache.
         if kind := _DURATIONS.get(event):
             name = str(details.get("fun_name", ""))
             found.append(JaxEvent(kind, name, threading.get_ident()))
@@ -117,6 +118,7 @@ def compare_meshes(
     here, there = _placed(one, spec, arrays), _placed(other, spec, arrays)
     return MeshComparison(
         first=_counted_call(jitted, here),
+        # What is new to the function itself counts in the first call alone.
         again=_counted_call(jitted, here),
         second=_counted_call(jitted, there),
     )
@@ -147,6 +149,7 @@ def _placed(mesh: MeshSpec, spec: Spec, arrays: tuple[Any, ...]) -> list[Any]:
     values = []
     for array in arrays:
         if isinstance(array, jax.ShapeDtypeStruct):
+            # The values decide nothing of what is compiled.
             array = jax.numpy.zeros(array.shape, array.dtype)
         try:
             values.append(jax.device_put(array, sharding))

@@ -46,6 +46,7 @@ def for_one_device(traced: Traced) -> Traced:
     Raises:
         ProgramError: where something else is over such a mesh, as a `shard_map` may be.
     """
+    # Most programs name no mesh, and are the same on one device.
     if all(mesh.size == 1 for mesh, _ in meshes_in(traced.stage.jaxpr)):
         return traced
     jaxpr = without_shardings(traced.stage.jaxpr)
@@ -73,6 +74,7 @@ def trace_unsharded(
     try:
         return for_one_device(on_one(single))
     except Exception as refused:
+        # Partial sums, which one device does not have, need Explicit axes.
         if "Explicit" in program.mesh.axis_types:
             with contextlib.suppress(Exception):  # what was raised first says more
                 jaxpr = without_shardings(
@@ -93,7 +95,9 @@ def unsharded(program: Program) -> Program:
     {'data': 1, 'model': 1}
     """
     mesh = program.mesh
+    # The axes keep their names, which the function may say: psum(x, "data").
     ones = MeshSpec(mesh.axis_names, (1,) * len(mesh.axis_sizes), mesh.axis_types)
+    # Nothing is donated: both runs take the same values.
     options = {k: v for k, v in program.options.items() if k != "donate"}
     arrays = tuple(a.replace(spec=Spec()) for a in program.arrays)
     return program.replace(mesh=ones, arrays=arrays, out_specs=None, options=options)
@@ -118,6 +122,7 @@ def spec_of_type(aval: Any) -> Spec | None:
     sharding = getattr(aval, "sharding", None)
     if sharding is None:
         return None
+    # On Auto axes a type says nothing, since the compiler chooses.
     explicit = any(t.name == "Explicit" for t in sharding.mesh.axis_types or ())
     return spec_of(sharding.spec) if explicit else None
 
@@ -161,6 +166,7 @@ def without_prints(traced: Traced) -> tuple[Traced, str]:
 
     def change(equation: Any) -> list[Any]:
         if equation.primitive.name in DEBUG_CALLS:
+            # By line, so that a print in a loop is named once.
             left_out.append(users_line(equation) or equation.primitive.name)
             return []
         return [with_inner(equation, without)]

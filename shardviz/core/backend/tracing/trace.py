@@ -133,6 +133,7 @@ def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
             try:
                 traced = _in_some_context(program.replace(fn=called), mesh)
             except _READS_NUMBERS as error:
+                # The first error is that of the call as the user wrote it.
                 first = first or error
                 continue
             return replace(traced, program=program, notes=(*notes, *traced.notes))
@@ -161,6 +162,7 @@ def _in_some_context(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
         own = users_mesh(users)
         if isinstance(mesh, AbstractMesh) and own is not None and not notes:
             mesh = own  # it knows the kind of device, too, which jax compares
+    # Arguments bring their mesh; without any, jax knows of none.
     elif not program.arrays:
         contexts.remove("user")
         notes = (str(Note("no array arguments")),)
@@ -175,6 +177,7 @@ def _in_some_context(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
         if context == "user":
             around = functools.partial(as_in, users, mesh, program.mesh)
         elif entered.abstract_mesh != own:
+            # On the user's own mesh jax binds it as the user's call would.
             listeners.append(UnboundShardMaps())
         conflict = MeshConflict((named or mesh).abstract_mesh)
         try:
@@ -285,6 +288,7 @@ def argument_structs(
         except ProgramError as error:
             raise ProgramError(f"{array.name}: {error}") from None
         options: dict[str, Any] = {"weak_type": array.weak_type}
+        # What the compiler chooses has no sharding in jax, either.
         if position not in free:
             options["sharding"] = named_sharding(mesh, spec, array.memory_kind)
         structs.append(jax.ShapeDtypeStruct(array.shape, dtype, **options))
@@ -365,6 +369,7 @@ def flat_names(program: Program) -> list[str]:
     >>> flat_names(Program(abs, (ArraySpec("layers[0].w", (8,)),), make_mesh(data=4)))
     ['layers_0_w']
     """
+    # They become the names of operations, in the metadata of modules.
     names = [re.sub(r"\W+", "_", a.name).strip("_") or "a" for a in program.arrays]
     taken: set[str] = set()
     for i, name in enumerate(names):
