@@ -44,7 +44,7 @@ def test_another_sharding_changes_values_and_sizes(before):
     assert [c.after.name for c in found.changed if c.moved][:2] == ["x", "dot_general"]
     assert [(o.bytes_per_device, n.bytes_per_device) for o, n in found.resized] == [(2048, 8192)]
     assert PlanChange("bytes sent", 2048, 8192) in found.facts
-    assert found.lines == (*found.head, *found.moves, *found.values)
+    assert found.facts == (*found.head, *found.moves, *found.values)
     assert len(found.moves) == 1
     assert not (found.added)
     assert not (found.removed)
@@ -72,7 +72,7 @@ def test_an_operation_more(eight_devices):
     found = one.diff(two)
     assert [op.name for op in found.added] == ["sin"]
     assert not found.removed
-    assert found.facts == (Counts((), (("new", 1),)), PlanChange("new", after=two.op("sin")))
+    assert found.facts == (Counts({}, {"new": 1}), PlanChange("new", after=two.op("sin")))
     assert [op.name for op in two.diff(one).removed] == ["sin"]
 
 

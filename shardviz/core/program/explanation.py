@@ -59,10 +59,10 @@ class StepLine(Fact):
         number: of the step.
         axis: the mesh axis that moved.
         origin, target: from which value to which.
-        code: `"result"` (of the program), one of `CARRIES`, or `"op"`.
+        code: what the axis crossed: a `"result"` (of the program), one of `CARRIES`, an
+            operation that is `"elementwise"`, or another `"op"`.
         op: the operation that it crossed, where that does not make the target.
         source: the line of the operation, or `""`.
-        alike: whether the operation works element by element.
         formula: the sharding rule that was followed; `""` where it says nothing.
         factor: the factor of that rule that the axis splits.
         dims: the dimension of the factor at the origin, and at the target.
@@ -78,7 +78,6 @@ class StepLine(Fact):
     code: str = "op"
     op: str = ""
     source: str = ""
-    alike: bool = False
     formula: str = ""
     factor: str = ""
     dims: tuple[int, int] = (0, 0)
@@ -144,7 +143,6 @@ class Explanation(Displayed):
         plan: the plan.
         op: the value.
         facts: the explanation, one fact per line.
-        steps: the steps that brought its axes, in the order in which they happened.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.core.layout.partition_spec import Spec
@@ -157,7 +155,6 @@ class Explanation(Displayed):
     plan: Record
     op: PlannedOp
     facts: tuple[Fact, ...]
-    steps: tuple[Step, ...] = ()
 
     @cached_property
     def lines(self) -> tuple[str, ...]:
@@ -192,7 +189,7 @@ class Explanation(Displayed):
 
 
 def _is_alike(fact: Fact) -> bool:
-    return isinstance(fact, StepLine) and fact.alike
+    return isinstance(fact, StepLine) and fact.code == "elementwise"
 
 
 def explain_value(plan: Record, op: PlannedOp) -> Explanation:
@@ -202,7 +199,6 @@ def explain_value(plan: Record, op: PlannedOp) -> Explanation:
         plan: the plan.
         op: one of its values.
     """
-    steps: dict[tuple[int, str], Step] = {}
     facts: list[Fact] = [ValueLine(op)]
     for dim, size in enumerate(op.shape):
         axes = _axes(op, dim)
@@ -213,33 +209,28 @@ def explain_value(plan: Record, op: PlannedOp) -> Explanation:
             if origin is not None and origin.kind in ("argument", "result"):
                 requested = origin.name == op.name
             facts.append(SplitLine(dim, size, axis, origin, requested))
-            path, end = _path(plan, op, axis)
-            steps |= {(s.number, s.axis): s for s in path}
             if origin is not None and not requested:
-                targets = [step.origin for step in path[1:]] + [end]
-                for step, target in zip(path, targets, strict=False):
+                for step, target in steps_to(plan, op, axis):
                     facts.append(_step_line(plan, step, target))
     facts += [UnreducedLine(axis) for axis in sorted(op.spec.unreduced)]
     facts += [CostLine(c) for c in plan.collectives if c.value == op.name]
-    facts += [*op.notes, *op.uncertain]
-    in_order = tuple(steps[n] for n in sorted(steps))
-    return Explanation(plan, op, tuple(facts), in_order)
+    return Explanation(plan, op, (*facts, *op.notes, *op.uncertain))
 
 
-def _path(plan: Record, op: PlannedOp, axis: str) -> tuple[list[Step], str]:
-    """The steps by which an axis reached a value, and the value where they end."""
-    end = op.name
-    if op.kind == "result" and arrival(plan.arrivals, end, axis) is None:
+def steps_to(plan: Record, op: PlannedOp, axis: str) -> list[tuple[Step, str]]:
+    """The steps by which an axis reached a value, each with the value it led to."""
+    here = op.name
+    if op.kind == "result" and arrival(plan.arrivals, here, axis) is None:
         # It came with the value that is returned.
-        end = (*op.operands, end)[0]
-    # Against a circle: in a loop an axis may come back to where it was.
-    steps: list[Step] = []
-    seen, here = {op.name}, end
+        here = next(iter(op.operands), here)
+    steps: list[tuple[Step, str]] = []
+    seen = {op.name}
     while True:
         step = arrival(plan.arrivals, here, axis)
+        # In a loop an axis may come back to where it was.
         if step is None or step.origin in seen:
-            return steps, end
-        steps.insert(0, step)
+            return steps[::-1]
+        steps.append((step, here))
         here = step.origin
         seen.add(here)
 
@@ -267,7 +258,7 @@ def _step_line(plan: Record, step: Step, target: str) -> StepLine:
     # All operands and results have the same dimensions.
     same = len({*rule.operands, *rule.results}) == 1
     if same and not rule.need_replication and not rule.blocked_propagation:
-        return replace(line, alike=True)
+        return replace(line, code="elementwise")
     return replace(line, formula=rule.formula, factor=factor, dims=(first, last))
 
 
@@ -287,9 +278,10 @@ def _factor_at(rule: ShardingRule, op: PlannedOp, value: str, dim: int) -> str:
 
 def _dimension_of(op: PlannedOp | None, axis: str) -> int | None:
     """The dimension of a value that a mesh axis splits, or None."""
-    for dim, axes in enumerate(op.spec.dims if op else ()):
-        if axis in axes:
-            return dim
+    if op is not None:
+        for dim, axes in enumerate(op.spec.dims):
+            if axis in axes:
+                return dim
     return None
 
 
@@ -350,40 +342,13 @@ def _axes(op: PlannedOp, dim: int) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class ReplayMove:
-    """A mesh axis that reached a value in one step of a propagation.
-
-    Attributes:
-        value: the name of the value.
-        dimension: that the axis splits; None where the axis moved on later.
-        axis: the mesh axis.
-        origin: the name of the value it came from.
-        line: the same as a fact, with the rule that it followed.
-
-    >>> ReplayMove("y", 0, "data", "x", StepLine(1, "data", "x", "y")).dimension
-    0
-    """
-
-    value: str
-    dimension: int | None
-    axis: str
-    origin: str
-    line: StepLine
-
-    @property
-    def words(self) -> str:
-        """The move in one sentence."""
-        return str(self.line)
-
-
-@dataclass(frozen=True)
 class ReplayStep:
     """What happened at the same time in a propagation, across one operation.
 
     Attributes:
         number: of the step, as in `PlannedOp.steps`.
         op: the operation whose sharding rule was followed.
-        moves: what reached which value.
+        moves: which axis went from which value to which.
 
     >>> ReplayStep(0, "dot_general", ()).words
     ''
@@ -391,12 +356,12 @@ class ReplayStep:
 
     number: int
     op: str
-    moves: tuple[ReplayMove, ...]
+    moves: tuple[StepLine, ...]
 
     @property
     def words(self) -> str:
         """A sentence per move."""
-        return " ".join(move.words for move in self.moves)
+        return " ".join(map(str, self.moves))
 
 
 def replay_of(plan: Record) -> tuple[ReplayStep, ...]:
@@ -405,12 +370,9 @@ def replay_of(plan: Record) -> tuple[ReplayStep, ...]:
     in_order = sorted(distinct, key=lambda s: (s.number, s.op, s.axis))
     replay = []
     for (number, op), steps in groupby(in_order, key=lambda s: (s.number, s.op)):
-        moves: list[ReplayMove] = []
+        moves: list[StepLine] = []
         for step in steps:
-            for name in step.to:
-                dim = _dimension_of(plan.by_name.get(name), step.axis)
-                line = _step_line(plan, step, name)
-                moves.append(ReplayMove(name, dim, step.axis, step.origin, line))
+            moves += [_step_line(plan, step, name) for name in step.to]
         replay.append(ReplayStep(number, op, tuple(moves)))
     return tuple(replay)
 
@@ -427,13 +389,15 @@ def values_after(plan: Record, number: int) -> tuple[PlannedOp, ...]:
         # An axis that came later was not there yet, though the plan ends with it.
         late = set()
         for axis in op.spec.axes:
-            steps = _path(plan, op, axis)[0]
-            if steps and steps[-1].number > number:
+            steps = steps_to(plan, op, axis)
+            if steps and steps[-1][0].number > number:
                 late.add(axis)
-        dims = [
-            tuple(axis for axis in axes if axis not in late) for axes in op.spec.dims
-        ]
-        origins = {axis: one for axis, one in op.origins.items() if axis not in late}
-        spec = replace(op.spec, dims=tuple(dims))
-        values.append(replace(op, spec=spec, origins=origins) if late else op)
+        if late:
+            dims = []
+            for axes in op.spec.dims:
+                dims.append(tuple(axis for axis in axes if axis not in late))
+            origins = {a: one for a, one in op.origins.items() if a not in late}
+            spec = replace(op.spec, dims=tuple(dims))
+            op = op.changed(spec=spec, origins=origins)
+        values.append(op)
     return tuple(values)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
-from functools import cached_property
 from typing import Any, TypeVar
 
 from shardviz.core.display import Displayed, Fact
@@ -69,8 +68,8 @@ class Counts(Fact):
         values: how many are `"changed"`, `"new"`, `"gone"`.
     """
 
-    collectives: tuple[tuple[str, int], ...]
-    values: tuple[tuple[str, int], ...]
+    collectives: Mapping[str, int]
+    values: Mapping[str, int]
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,8 +79,9 @@ class PlanDiff(Displayed):
     Attributes:
         before, after: the plans.
         added, removed: the values that one of them lacks.
-        changed: the values whose sharding, or the origin of an axis, changed.
-        gained, lost: the collectives that one of them lacks.
+        changed: the values whose sharding, or the origin of an axis, changed; those
+            with another sharding first.
+        gained, lost: the collectives that one of them lacks, the largest first.
         resized: the collectives of another size: before and after.
 
     >>> from shardviz.core.layout.mesh import make_mesh
@@ -99,17 +99,15 @@ class PlanDiff(Displayed):
     lost: tuple[Collective, ...] = ()
     resized: tuple[tuple[Collective, Collective], ...] = ()
 
-    @cached_property
-    def facts(self) -> tuple[Fact, ...]:
-        """The difference: in numbers, then collectives, then values."""
+    @property
+    def head(self) -> list[Fact]:
+        """What changes in numbers; why there is nothing to compare; or that nothing
+        changes.
+        """
         # Without a plan on one side everything would seem to be new or gone.
         for plan, code in ((self.before, "before"), (self.after, "after")):
             if plan.error is not None:
-                return (PlanChange(f"no plan {code}", after=plan.error),)
-        facts = (*self._in_numbers(), *self._of_collectives(), *self._of_values())
-        return facts or (PlanChange("nothing"),)
-
-    def _in_numbers(self) -> list[Fact]:
+                return [PlanChange(f"no plan {code}", after=plan.error)]
         facts: list[Fact] = []
         if self.before.mesh != self.after.mesh:
             facts.append(PlanChange("mesh", self.before.mesh, self.after.mesh))
@@ -124,43 +122,28 @@ class PlanDiff(Displayed):
             for plan in (self.before, self.after):
                 sent.append(sum(c.sent_in_all for c in plan.collectives))
             facts.append(PlanChange("bytes sent", *sent))
-        return facts
+        return facts or [PlanChange("nothing")]
 
-    def _of_collectives(self) -> list[Fact]:
-        """Those that are new or gone, the largest first, and those of another size."""
-        facts: list[Fact] = []
-        for c in sorted(self.gained, key=lambda c: -c.bytes_in_all):
-            facts.append(PlanChange("gained", after=c))
-        for c in sorted(self.lost, key=lambda c: -c.bytes_in_all):
-            facts.append(PlanChange("lost", before=c))
-        for old, new in self.resized:
-            facts.append(PlanChange("resized", old, new))
-        return facts
-
-    def _of_values(self) -> list[Fact]:
-        """The values that changed, those with another sharding first; new ones; gone."""
-        facts: list[Fact] = []
-        facts += sorted(self.changed, key=lambda c: not c.moved)
-        for op in self.added:
-            facts.append(PlanChange("new", after=op))
-        for op in self.removed:
-            facts.append(PlanChange("gone", before=op))
+    @property
+    def moves(self) -> list[Fact]:
+        """The collectives that are new or gone, and those of another size."""
+        facts: list[Fact] = [PlanChange("gained", after=c) for c in self.gained]
+        facts += [PlanChange("lost", before=c) for c in self.lost]
+        facts += [PlanChange("resized", old, new) for old, new in self.resized]
         return facts
 
     @property
-    def head(self) -> tuple[str, ...]:
-        """What changes in numbers, one sentence a line."""
-        return tuple(map(str, self._in_numbers()))
+    def values(self) -> list[Fact]:
+        """The values that changed, new ones, and those that are gone."""
+        facts: list[Fact] = [*self.changed]
+        facts += [PlanChange("new", after=op) for op in self.added]
+        facts += [PlanChange("gone", before=op) for op in self.removed]
+        return facts
 
     @property
-    def moves(self) -> tuple[str, ...]:
-        """The collectives that change, one sentence a line."""
-        return tuple(map(str, self._of_collectives()))
-
-    @property
-    def values(self) -> tuple[str, ...]:
-        """The values that change, one sentence a line."""
-        return tuple(map(str, self._of_values()))
+    def facts(self) -> tuple[Fact, ...]:
+        """The difference: in numbers, then collectives, then values."""
+        return (*self.head, *self.moves, *self.values)
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -171,15 +154,13 @@ class PlanDiff(Displayed):
         return "\n".join(self.lines)
 
     def __repr__(self) -> str:
-        counts = (
-            plural(len(self.changed), "value") + " changed",
-            f"{len(self.gained)} collectives gained, {len(self.lost)} lost",
-        )
-        return f"PlanDiff({self.after.program}: {', '.join(counts)})"
+        values = plural(len(self.changed), "value")
+        counts = f"{len(self.gained)} gained, {len(self.lost)} lost"
+        return f"PlanDiff({self.after.program}: {values} changed, {counts})"
 
 
-def _counted(**groups: Sequence[object]) -> tuple[tuple[str, int], ...]:
-    return tuple((name, len(own)) for name, own in groups.items() if own)
+def _counted(**groups: Sequence[object]) -> dict[str, int]:
+    return {name: len(own) for name, own in groups.items() if own}
 
 
 def plan_difference(before: Record, after: Record) -> PlanDiff:
@@ -197,10 +178,12 @@ def plan_difference(before: Record, after: Record) -> PlanDiff:
                 "A plan is compared with a plan, made by sv.plan(program); got"
                 f" {shown(plan)}."
             )
-    pairs, removed, added = _matched(before.ops, after.ops, _value_key)
-    names = {old.name: new.name for old, new in pairs}
+    if before.error is not None or after.error is not None:
+        return PlanDiff(before, after)
+    pairs, removed, added = _matched(before.ops, after.ops, _value_key, _value_key)
     # The collectives of the first plan go by the names that their values have in the
     # second.
+    names = {old.name: new.name for old, new in pairs}
     kept, lost, gained = _matched(
         before.collectives,
         after.collectives,
@@ -214,45 +197,36 @@ def plan_difference(before: Record, after: Record) -> PlanDiff:
         after,
         tuple(added),
         tuple(removed),
-        tuple(changed),
-        tuple(gained),
-        tuple(lost),
+        tuple(sorted(changed, key=lambda change: not change.moved)),
+        _largest_first(gained),
+        _largest_first(lost),
         tuple(resized),
     )
+
+
+def _largest_first(collectives: Iterable[Collective]) -> tuple[Collective, ...]:
+    return tuple(sorted(collectives, key=lambda c: -c.bytes_in_all))
 
 
 def _matched(
     old: Sequence[T],
     new: Sequence[T],
-    key: Callable[[Any], Hashable],
-    new_key: Callable[[Any], Hashable] | None = None,
+    old_key: Callable[[T], Hashable],
+    new_key: Callable[[T], Hashable],
 ) -> tuple[list[tuple[T, T]], list[T], list[T]]:
     """What is in both, in order; what only the first has; what only the second has."""
-    firsts = [key(item) for item in old]
-    seconds = [(new_key or key)(item) for item in new]
-    pairs: dict[int, int] = {}
-    matcher = SequenceMatcher(None, firsts, seconds, autojunk=False)
-    for first, second, size in matcher.get_matching_blocks():
-        for offset in range(size):
-            pairs[first + offset] = second + offset
-    # What changed its position is still the same.
-    free: dict[Hashable, list[int]] = {}
-    for position in sorted({*range(len(new))} - {*pairs.values()}):
-        free.setdefault(seconds[position], []).append(position)
-    for position, name in enumerate(firsts):
-        if position not in pairs and free.get(name):
-            pairs[position] = free[name].pop(0)
-    both, gone, made = [], [], []
-    for position, item in enumerate(old):
-        if position in pairs:
-            both.append((item, new[pairs[position]]))
+    waiting: dict[Hashable, list[T]] = defaultdict(list)
+    for item in new:
+        waiting[new_key(item)].append(item)
+    both, gone, kept = [], [], set()
+    for item in old:
+        own = waiting[old_key(item)]
+        if own:
+            both.append((item, own.pop(0)))
+            kept.add(id(both[-1][1]))
         else:
             gone.append(item)
-    taken = {*pairs.values()}
-    for position, item in enumerate(new):
-        if position not in taken:
-            made.append(item)
-    return both, gone, made
+    return both, gone, [item for item in new if id(item) not in kept]
 
 
 def _value_key(op: PlannedOp) -> Hashable:
@@ -264,7 +238,7 @@ def _value_key(op: PlannedOp) -> Hashable:
     return op.kind, op.opcode, op.op, f"{bracket}{index}", op.region, len(op.shape)
 
 
-def _differs(old: PlannedOp, new: PlannedOp, names: dict[str, str]) -> bool:
+def _differs(old: PlannedOp, new: PlannedOp, names: Mapping[str, str]) -> bool:
     if not old.spec.equivalent(new.spec):
         return True
     # Of an origin the line does not count, which moves with every edit.

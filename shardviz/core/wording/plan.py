@@ -131,7 +131,7 @@ def _step_line(line: StepLine) -> str:
     if line.code in _CARRIED:
         return f"{went}: {_CARRIED[line.code]}."
     went += clause(" across {}", line.op) + _at(line.source)
-    if line.alike:
+    if line.code == "elementwise":
         return f"{went}, which works element by element."
     if not line.formula:
         return f"{went}."
@@ -323,11 +323,12 @@ def _plan_change(change: PlanChange) -> str:
 def _counts(counts: Counts) -> str:
     sides = []
     for noun, parts in (("collective", counts.collectives), ("value", counts.values)):
+        phrases = [f"{number:,} {word}" for word, number in parts.items()]
         if parts:
             # The first says of what: `2 collectives gained, 1 lost`.
-            word, count = parts[0]
-            rest = [f"{number:,} {name}" for name, number in parts[1:]]
-            sides.append(", ".join([f"{plural(count, noun)} {word}", *rest]))
+            word, number = next(iter(parts.items()))
+            phrases[0] = f"{plural(number, noun)} {word}"
+            sides.append(", ".join(phrases))
     return "; ".join(sides) + "."
 
 
