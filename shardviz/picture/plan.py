@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shardviz.core.display import Fact
 from shardviz.core.format import bytes_text
 from shardviz.core.program.constraints import (
     Constraint,
@@ -15,9 +16,9 @@ from shardviz.core.program.constraints import (
     fold_constraints,
     logical_name,
 )
-from shardviz.core.program.explanation import Explanation
+from shardviz.core.program.explanation import Explanation, steps_to
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_difference import PlanDiff
+from shardviz.core.program.plan_difference import PlanChange, PlanDiff
 from shardviz.core.program.plan_folds import (
     BACKWARD,
     LOOP,
@@ -328,14 +329,22 @@ LANE = NODE + 10  # points: from one axis to the next
 
 def draw_explanation(explanation: Explanation, title: str | None = None) -> Picture:
     """The values that each mesh axis crossed, a row per axis, and the explanation."""
-    op = explanation.op
+    op, mesh = explanation.op, explanation.plan.mesh
     head = f"Why {op.name} {short_type(op.dtype, op.shape)} is {op.spec}"
     axes = list(op.origins) or list(dict.fromkeys(op.spec.axes))
     labels: list[Label] = []
     nodes: list[Rectangle] = []
     width = 240.0
+    # Rows begin at one place, however long the names of their axes are.
+    start = max(48.0, widest(axes, 9.0) + 14)
     for lane, axis in enumerate(axes):
-        width = max(width, _add_lane(explanation, axis, lane * LANE, labels, nodes))
+        y = lane * LANE + NODE / 2
+        labels.append(Label(0, y, axis, "start", "axis", "text"))
+        parent = split_axis(axis, mesh.shape)[0]
+        group = axis_groups(mesh).get(parent, NOT_SPLIT_GROUP)
+        path = axis_path(explanation.plan, op, axis)
+        end = _add_lane(axis, path, (start, y), group, labels, nodes)
+        width = max(width, end)
     lines: list[str] = []
     for text in explanation.summary:
         lines += wrapped(text, LETTERS, "   ")
@@ -352,37 +361,33 @@ def draw_explanation(explanation: Explanation, title: str | None = None) -> Pict
 
 
 def _add_lane(
-    explanation: Explanation,
     axis: str,
-    top: float,
+    path: Sequence[tuple[str, int | None]],
+    start: tuple[float, float],
+    group: int,
     labels: list[Label],
     nodes: list[Rectangle],
 ) -> float:
     """Adds the path of one axis; where it ends, in points."""
-    plan, op = explanation.plan, explanation.op
-    path, y = axis_path(plan, op, axis), top + NODE / 2
-    parent = split_axis(axis, plan.mesh.shape)[0]
-    group = axis_groups(plan.mesh).get(parent, NOT_SPLIT_GROUP)
-    labels.append(Label(0, y, axis, "start", "axis", "text"))
-    # Rows begin at one place, however long the names of their axes are.
-    x = max(48.0, widest(op.origins or [axis], 9.0) + 14)
+    x, y = start
     half, hidden = MOST_NODES // 2, 0
     if len(path) > MOST_NODES:
         hidden = len(path) - 2 * half
         path = [*path[:half], *path[-half:]]
     for number, (name, step) in enumerate(path):
+        hint = f"{axis} at {name}"
+        arrow = "→"
+        if step is not None:
+            hint += f", by step {step}"
+            arrow = f"{step} →"
+        if hidden and number == half:
+            arrow = f"… {hidden} …"
         if number:
-            word = "→" if step is None else f"{step} →"
-            if hidden and number == half:
-                word = f"… {hidden} …"
-            between = max(ARROW, text_width(word, 8.0) + 12)
-            labels.append(Label(x + between / 2, y, word, "middle", "tick"))
+            between = max(ARROW, text_width(arrow, 8.0) + 12)
+            labels.append(Label(x + between / 2, y, arrow, "middle", "tick"))
             x += between
         text = shortened(name, 170.0, 9.0, mono=True)
         wide = text_width(text, 9.0, mono=True) + 16
-        hint = f"{axis} at {name}"
-        if step is not None:
-            hint += f", by step {step}"
         nodes.append(Rectangle(x, y - NODE / 2, wide, NODE, group, hint))
         labels.append(Label(x + wide / 2, y, text, "middle", "mono"))
         x += wide
@@ -402,25 +407,11 @@ def axis_path(plan: Record, op: PlannedOp, axis: str) -> list[tuple[str, int | N
     >>> axis_path(Record("f", make_mesh(data=2), ops), ops[1], "data")
     [('x', None), ('tanh', 3)]
     """
-    sizes = plan.mesh.shape
-    parent = split_axis(axis, sizes)[0]
-    steps = []
-    for other in plan.ops:
-        steps += [s for s in other.steps if split_axis(s.axis, sizes)[0] == parent]
-    # The first step that brought the axis to a value is the one that counts.
-    brought: dict[str, tuple[int, str]] = {}
-    for step in sorted(steps, key=lambda s: s.number):
-        for name in step.to:
-            brought.setdefault(name, (step.number, step.origin))
-    path: list[tuple[str, int | None]] = []
-    here, seen = op.name, set()
-    while here in brought and here not in seen:
-        seen.add(here)
-        number, before = brought[here]
-        path.insert(0, (here, number))
-        here = before
-    if here not in seen:  # values of a loop may lead back to themselves
-        path.insert(0, (here, None))
+    path: list[tuple[str, int | None]] = [(op.name, None)]
+    steps = steps_to(plan, op, axis)
+    if steps:
+        path = [(steps[0][0].origin, None)]
+        path += [(target, step.number) for step, target in steps]
     origin = op.origins.get(axis)
     if origin and origin.name in plan.by_name and origin.name not in dict(path):
         path.insert(0, (origin.name, None))
@@ -457,22 +448,20 @@ def draw_plan_difference(
         limit: how many values, and how many collectives, to show.
     """
     head = wording.difference_head(found.before, found.after)
-    rows, collectives, notes = _changed_rows(found), _changed_collectives(found), []
-    if found.before.error is not None or found.after.error is not None:
-        rows, collectives = [], []
-        for line in found.lines:
-            notes += wrapped(line, 110, "  ")
-    elif not rows and not collectives:
-        notes.append("Nothing changes.")
+    rows, notes = _changed_rows(found), []
+    if not (rows or found.moves):
+        for fact in found.head:
+            notes += wrapped(str(fact), 110, "  ")
     labels, bars, (width, y) = [], [], (240.0, 0.0)
     if rows:
         labels, bars, (width, y) = column_table(DIFFERENCE_COLUMNS, rows[:limit])
-    for text, tone in collectives[:limit]:
+    for fact in found.moves[:limit]:
+        text, tone = str(fact), _tone(fact)
         for line in broken(text, max(width, MOVES_WIDE), 9.0, indent="    "):
             labels.append(Label(0, y + ROW_PITCH / 2, line, "start", "axis", tone))
             y += ROW_PITCH
     notes += and_more(len(rows) - limit, "value")
-    notes += and_more(len(collectives) - limit, "collective")
+    notes += and_more(len(found.moves) - limit, "collective")
     return page(
         rectangle_tiles(bars),
         labels,
@@ -489,61 +478,40 @@ def draw_plan_difference(
 
 def _changed_rows(found: PlanDiff) -> list[Row]:
     """A row per value: before, after, and what changed in words."""
-    changes: list[tuple[PlannedOp | None, PlannedOp | None, str, str]] = []
-    for change in found.changed:
-        before, after = change.before, change.after
-        words = f"{before.spec} → {after.spec}"
-        if before.spec.equivalent(after.spec):
-            words = f"{_origins(after)}; before {_origins(before)}"
-        changes.append((before, after, words, "text"))
-    changes += [(None, op, "new", "warn") for op in found.added]
-    changes += [(op, None, "removed", "muted") for op in found.removed]
+    sides = [(change.before, change.after, "text") for change in found.changed]
+    sides += [(None, op, "warn") for op in found.added]
+    sides += [(op, None, "muted") for op in found.removed]
     rows = []
-    for before, after, words, tone in changes:
+    for (before, after, tone), fact in zip(sides, found.values, strict=True):
         op = after or before
         assert op is not None  # one side of a change is always there
-        old, new = "–", "–"
+        old = new = "–"
         if before is not None:
             old = before, found.before.mesh
         if after is not None:
             new = after, found.after.mesh
         type_ = short_type(op.dtype, op.shape)
-        rows.append(Row((op.name, type_, old, new, words), tone=tone))
+        rows.append(Row((op.name, type_, old, new, str(fact)), tone=tone))
     return rows
 
 
-def _origins(op: PlannedOp) -> str:
-    """Where the axes of a value came from: `data from x`."""
-    parts = [f"{axis} from {origin.name}" for axis, origin in op.origins.items()]
-    return ", ".join(parts) or "no axis"
-
-
-def _changed_collectives(found: PlanDiff) -> list[tuple[str, str]]:
-    """A line per collective that is new, gone or of another size, with its tone."""
-    lines = []
-    for collective in found.gained:
-        lines.append((f"+ {collective.words}", "bad"))
-    for collective in found.lost:
-        lines.append((f"− {collective.words}", "good"))
-    for old, new in found.resized:
-        tone = "good"
-        if new.bytes_in_all > old.bytes_in_all:
-            tone = "bad"
-        lines.append((f"~ {new.words}, {old.amount} before", tone))
-    return lines
+def _tone(change: PlanChange) -> str:
+    """Good where less is sent than before, and bad where more is."""
+    sent = []
+    for side in (change.before, change.after):
+        sent.append(side.bytes_in_all if side is not None else 0)
+    return "bad" if sent[1] > sent[0] else "good"
 
 
 def plan_difference_text(found: PlanDiff, width: int) -> str:
     """What changes from one plan to another: a summary, the collectives, the values."""
-    failed = found.before.error is not None or found.after.error is not None
-    if failed or not (found.moves or found.values):
-        return paragraphs(found.lines, width, MOST_TEXT_LINES)
+    head = list(map(str, found.head))
     # Collectives are what people look for; values get the lines that these leave.
-    collectives = _first(found.moves, MOST_DIFFERENCES, "collective")
-    left = max(MOST_TEXT_LINES - len(found.head) - len(collectives) - 1, LEAST_VALUES)
+    moves = _first(found.moves, MOST_DIFFERENCES, "collective")
+    left = max(MOST_TEXT_LINES - len(head) - len(moves) - 1, LEAST_VALUES)
     values = _first(found.values, left, "value")
-    return paragraphs([*found.head, *collectives, *values], width, MOST_TEXT_LINES)
+    return paragraphs([*head, *moves, *values], width, MOST_TEXT_LINES)
 
 
-def _first(lines: Sequence[str], most: int, noun: str) -> list[str]:
-    return [*lines[:most], *and_more(len(lines) - most, noun)]
+def _first(facts: Sequence[Fact], most: int, noun: str) -> list[str]:
+    return [*map(str, facts[:most]), *and_more(len(facts) - most, noun)]

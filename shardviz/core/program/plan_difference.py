@@ -125,9 +125,9 @@ class PlanDiff(Displayed):
         return facts or [PlanChange("nothing")]
 
     @property
-    def moves(self) -> list[Fact]:
+    def moves(self) -> list[PlanChange]:
         """The collectives that are new or gone, and those of another size."""
-        facts: list[Fact] = [PlanChange("gained", after=c) for c in self.gained]
+        facts = [PlanChange("gained", after=c) for c in self.gained]
         facts += [PlanChange("lost", before=c) for c in self.lost]
         facts += [PlanChange("resized", old, new) for old, new in self.resized]
         return facts

@@ -3,7 +3,7 @@
 What layers have in common is written once: `blocks_{0..31}/Mlp_0/Dense_0`, 32 times.
 jax names the scopes that a program names (`jax.named_scope`, modules, nested jit) and
 wraps them in what was done to them: `transpose(jvp(mlp))`. Where a program names none,
-its functions, or the lines that call them, are used instead.
+its functions are used instead.
 """
 
 from __future__ import annotations
@@ -151,17 +151,19 @@ def call_paths(ops: Sequence[PlannedOp]) -> list[Path]:
     >>> call_paths([*ops, PlannedOp("sum", "op", scope=("jit(f)",), operands=("x",))])
     [('mlp',), ('mlp',), ('mlp',), ('mlp',), ()]
     """
-    inner = []  # the operations, without constants
-    for number, op in enumerate(ops):
-        if op.kind == "op" and op.operands:
-            inner.append(number)
-    named = sum(1 for i in inner if any(map(_is_own, ops[i].scope[1:])))
+    # The operations, without constants: jax knows the scope of few of those.
+    inner = [n for n, op in enumerate(ops) if op.kind == "op" and op.operands]
+    named = sum(1 for n in inner if any(map(_is_own, ops[n].scope[1:])))
     if named >= max(1, NAMED_SHARE * len(inner)):
         paths = [_scope(op) for op in ops]
     else:
-        paths = _calls(ops, inner)
-    paths = _with_users(ops, paths)
-    common = _common([paths[i] for i in inner])
+        paths = _functions(ops)
+    for number in reversed(range(len(ops) - 1)):
+        op, following = ops[number], ops[number + 1]
+        # A constant gets the path of the value that follows.
+        if op.kind == following.kind == "op" and not op.operands:
+            paths[number] = paths[number + 1]
+    common = _common([paths[n] for n in inner])
     has_forward = any(op.kind == "op" and not op.backward for op in ops)
     for number, op in enumerate(ops):
         path = paths[number]
@@ -186,40 +188,13 @@ def _scope(op: PlannedOp) -> Path:
 
 def _is_own(part: str) -> bool:
     """Whether a part of a scope is a name that the program chose: no jit, no einsum."""
-    if "jit(" in part:
-        return False
     name = unwrapped(part)
-    return _NAME.fullmatch(name) is not None and name not in _CONTROL
-
-
-def _calls(ops: Sequence[PlannedOp], inner: Sequence[int]) -> list[Path]:
-    """The functions that are called, outermost first, with loops where they begin.
-
-    Where a plan does not know their names, it is the lines that call.
-    """
-    if any(ops[i].calls for i in inner):
-        calls = _functions(ops)
-    else:
-        calls = [tuple(dict.fromkeys(reversed(op.stack)))[:-1] for op in ops]
-    loops: dict[Path, list[Path]] = {}
-    for i in inner:
-        for _, scope in _loops(ops[i]):
-            loops.setdefault(scope, []).append(calls[i])
-    begins = {scope: len(_common(inside)) for scope, inside in loops.items()}
-    paths = []
-    for op, call in zip(ops, calls, strict=True):
-        path = list(call)
-        # From the innermost out, so that what is inserted first does not move.
-        for name, scope in reversed(_loops(op)):
-            path.insert(begins.get(scope, 0), name)
-        paths.append(tuple(path))
-    return paths
+    is_name = _NAME.fullmatch(name) is not None and name not in _CONTROL
+    return is_name and "jit(" not in part
 
 
 def _functions(ops: Sequence[PlannedOp]) -> list[Path]:
-    """The functions around every value; one that is called from several lines is
-    counted.
-    """
+    """The user's functions around every value; one that several lines call is counted."""
     callers: dict[Path, list[str]] = {}
     paths = []
     for op in ops:
@@ -229,44 +204,25 @@ def _functions(ops: Sequence[PlannedOp]) -> list[Path]:
                 continue  # comprehensions are not functions to a reader
             # The line of the caller, counted from the innermost.
             above = len(op.calls) - number
-            line = op.stack[above] if above < len(op.stack) else ""
+            line = next(iter(op.stack[above : above + 1]), "")
             lines = callers.setdefault((*path, name), [])
             if line not in lines:
                 lines.append(line)
-            count = lines.index(line) + 1
-            path = (*path, name if count == 1 else f"{name} ({count})")
+            if lines[0] != line:
+                name += f" ({lines.index(line) + 1})"
+            path = (*path, name)
         paths.append(path)
     return paths
 
 
-def _loops(op: PlannedOp) -> list[tuple[str, Path]]:
-    """The loops around a value, outermost first, each with the scope up to it."""
-    loops = []
-    for number, part in enumerate(op.scope):
-        if part in ("body", "cond"):
-            loops.append((_CONTROL[part], op.scope[: number + 1]))
-    return loops
-
-
-def _with_users(ops: Sequence[PlannedOp], paths: Sequence[Path]) -> list[Path]:
-    """Constants get the path of the value that follows: jax knows the scope of few."""
-    moved = list(paths)
-    for number in range(len(ops) - 2, -1, -1):
-        is_constant = ops[number].kind == "op" and not ops[number].operands
-        if is_constant and ops[number + 1].kind == "op":
-            moved[number] = moved[number + 1]
-    return moved
-
-
 def _common(paths: Sequence[Path]) -> Path:
     """What all of the paths begin with."""
-    shared = paths[0] if paths else ()
-    for path in paths:
-        length = 0
-        while length < min(len(shared), len(path)) and shared[length] == path[length]:
-            length += 1
-        shared = shared[:length]
-    return shared
+    shared: list[str] = []
+    for parts in zip(*paths, strict=False):
+        if len({*parts}) > 1:
+            break
+        shared.append(parts[0])
+    return tuple(shared)
 
 
 def _inline(paths: list[Path], start: int, stop: int, depth: int) -> None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardviz.core.display import Fact
 from shardviz.core.errors import ProgramError
@@ -60,23 +60,19 @@ class ShardingRule:
     @property
     def propagates(self) -> bool:
         """Whether any axis can cross the operation."""
-        return any(self.readers(f) and self.makers(f) for f in self.sizes)
+        return any(self.readers(f) and self.is_made(f) for f in self.sizes)
 
-    def readers(self, factor: str) -> tuple[int, ...]:
+    def readers(self, factor: str) -> list[int]:
         """The numbers of the operands that have a factor."""
-        return _with_factor(self.operands, factor)
+        return [n for n, tensor in enumerate(self.operands) if _has(tensor, factor)]
 
-    def makers(self, factor: str) -> tuple[int, ...]:
-        """The numbers of the results that have a factor."""
-        return _with_factor(self.results, factor)
+    def is_made(self, factor: str) -> bool:
+        """Whether a result has a factor."""
+        return any(_has(tensor, factor) for tensor in self.results)
 
 
-def _with_factor(tensors: Sequence[Tensor], factor: str) -> tuple[int, ...]:
-    numbers = []
-    for number, tensor in enumerate(tensors):
-        if any(factor in names for names in tensor):
-            numbers.append(number)
-    return tuple(numbers)
+def _has(tensor: Tensor, factor: str) -> bool:
+    return any(factor in names for names in tensor)
 
 
 def _tensors(tensors: Sequence[Tensor]) -> str:
@@ -131,8 +127,7 @@ class Origin:
         return f"{self.axis} from {self.kind} {self.name}{source}"
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One step of the propagation: an axis crossed an operation.
 
     Attributes:
@@ -151,16 +146,6 @@ class Step:
     op: str
     origin: str
     to: tuple[str, ...]
-
-    @staticmethod
-    def trusted(
-        number: int, axis: str, op: str, origin: str, to: tuple[str, ...]
-    ) -> Step:
-        """A step, made several times faster than by the class."""
-        made = object.__new__(Step)
-        fields = {"number": number, "axis": axis, "op": op, "origin": origin, "to": to}
-        object.__setattr__(made, "__dict__", fields)
-        return made
 
 
 @dataclass(frozen=True, repr=False)

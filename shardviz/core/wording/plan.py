@@ -42,7 +42,7 @@ def rule_in_words(fact: OpRule) -> str:
     named = {*rule.reduction, *rule.need_replication, *rule.permutation}
     named |= {*rule.blocked_propagation}
     new = [f for f in rule.sizes if not rule.readers(f)]
-    dropped = [f for f in rule.sizes if not rule.makers(f) and f not in named]
+    dropped = [f for f in rule.sizes if not rule.is_made(f) and f not in named]
     phrases = [_shared(rule, fact.operands)]
     for factors, phrase in (
         (rule.reduction, f"{reduces(fact.reducer)} over {{}}"),
@@ -66,7 +66,7 @@ def _shared(rule: ShardingRule, operands: Sequence[str]) -> str:
     special = {*rule.need_replication, *rule.blocked_propagation}
     for factor, size in rule.sizes.items():
         readers = rule.readers(factor)
-        if size > 1 and readers and rule.makers(factor) and factor not in special:
+        if size > 1 and readers and rule.is_made(factor) and factor not in special:
             # An operand may have a factor twice, and is named once.
             names = dict.fromkeys(operands[n] for n in readers if n < len(operands))
             sources.setdefault(tuple(names), []).append(factor)

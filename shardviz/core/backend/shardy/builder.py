@@ -215,7 +215,7 @@ class PlanBuilder(ABC):
             to = tuple([name for name in names if name not in ("", origin)])
             if origin and to:
                 op = value.op.name
-                steps.append(Step.trusted(edge.number, edge.axis, op, origin, to))
+                steps.append(Step(edge.number, edge.axis, op, origin, to))
         value.steps += tuple(steps)
 
     def origin(self, key: str, kind: str, name: str, source: str = "") -> None:

@@ -45,7 +45,7 @@ def blame_for_sum(module: PlannedModule, op: Any, axes: tuple[str, ...]) -> Blam
     if made is not None:
         code = _SUMS.get(made.name, "other")
     dims, reducer = (), ""
-    if code == "reduce":
+    if made is not None and code == "reduce":
         reduced = list(made.attributes["dimensions"])
         split = dims_over(module.spec(made.operands[0]), axes)
         dims = tuple(dim for dim in reduced if dim in split) or tuple(reduced)
