@@ -54,7 +54,7 @@ def parse():
 @pytest.mark.parametrize("name", RULES)
 def test_rules_of_attributes(name, parse):
     text, formula, sizes, groups = RULES[name]
-    rule = AttributeCache().rule_of(parse(f"#sdy.op_sharding_rule<{text}>"))
+    rule = attributes.read_rule(parse(f"#sdy.op_sharding_rule<{text}>"))
     assert (rule.formula, rule.sizes) == (formula, sizes)
     assert {group: getattr(rule, group) for group in GROUPS if getattr(rule, group)} == groups
 
@@ -92,9 +92,9 @@ def test_edges_from_text():
     )
     found = attributes.parse_edges(text)
     assert [(e.number, e.axis, e.source, e.targets) for e in found] == [
-        (3, "a", ("operand", 0), (("operand", 1), ("result", 0))),
-        (3, "b:(1)2", ("result", 0), (("operand", 0),)),
-        (7, "c", ("operand", 1), (("result", 0),)),
+        (3, "a", "operand-0", ("operand-1", "result-0")),
+        (3, "b:(1)2", "result-0", ("operand-0",)),
+        (7, "c", "operand-1", ("result-0",)),
     ]
     assert attributes.parse_edge_lists(f"[{text}, #sdy.propagation_edges<[]>]") == (found, ())
 

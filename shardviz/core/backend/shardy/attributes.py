@@ -28,7 +28,6 @@ _FRAME = re.compile(r'(?:"((?:[^"\\]|\\.)*)"\()?"((?:[^"\\]|\\.)*)":(\d+):\d+')
 _ESCAPE = re.compile(rb'\\(?:([0-9A-F]{2})|(["\\]))')
 
 Frame = tuple[str, str]
-_End = tuple[str, int]
 
 #: What the location of a call is named in the locations of what was inlined there, with
 #: a number.
@@ -70,11 +69,6 @@ class SourceLocation:
 
     op: str = ""
     frames: tuple[Frame, ...] = ()
-
-    @staticmethod
-    def from_lines(op: str, lines: tuple[str, ...]) -> SourceLocation:
-        """A location of which only the lines are known."""
-        return SourceLocation(op, tuple((line, "") for line in lines))
 
     @cached_property
     def stack(self) -> tuple[str, ...]:
@@ -216,8 +210,7 @@ _ONE_AXIS = re.compile(_AXIS)
 _MAP = re.compile(r"\{[^{}]*\}")
 _ORIGIN = re.compile(r'(?:"((?:[^"\\]|\\.)*)"|([\w.$]+)) = "([^"]*)"')
 _STEP = re.compile(r"\{step-(\d+) = \[(.*?)\]\}(?=, \{step|\]>)")
-_EDGE = re.compile(_AXIS + r" = (\w+)-(\d+) -> \[([^\]]*)\]")
-_END = re.compile(r"(operand|result)-(\d+)")
+_EDGE = re.compile(_AXIS + r" = (\w+-\d+) -> \[([^\]]*)\]")
 _EDGES = re.compile(r"#sdy\.propagation_edges<.*?\]>")
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)([^,]+?)(?:, .*)?>")
 _LETTERS = "ijklmnopqrstuvwxyz"
@@ -235,13 +228,13 @@ _DTYPES = {
 class Edge(NamedTuple):
     """One step of the propagation across one operation, from one end to others.
 
-    An end is `("operand", 0)` or `("result", 0)`.
+    An end is `"operand-0"` or `"result-0"`.
     """
 
     number: int
     axis: str
-    source: _End
-    targets: tuple[_End, ...]
+    source: str
+    targets: tuple[str, ...]
 
 
 def parse_axes(text: str) -> tuple[str, ...]:
@@ -276,32 +269,21 @@ def parse_edges(text: str) -> tuple[Edge, ...]:
 
     >>> text = '#sdy.propagation_edges<[{step-3 = [{"a" = operand-0 -> [result-0]}]}]>'
     >>> parse_edges(text)[0].targets
-    (('result', 0),)
+    ('result-0',)
     """
     edges = []
     for number, moves in _STEP.findall(text):
-        for axis, source, targets in _moves(moves):
-            edges.append(Edge(int(number), axis, source, targets))
+        for name, part, source, targets in _EDGE.findall(moves):
+            axis, ends = unescaped(name) + part, tuple(targets.split(", "))
+            edges.append(Edge(int(number), axis, source, ends))
     return tuple(edges)
 
 
-# Except for the numbers of the steps, the texts of most operations are those of others.
-@lru_cache(maxsize=4096)
-def _moves(text: str) -> tuple[tuple[str, _End, tuple[_End, ...]], ...]:
-    moves = []
-    for name, part, kind, index, ends in _EDGE.findall(text):
-        targets = tuple((k, int(i)) for k, i in _END.findall(ends))
-        moves.append((unescaped(name) + part, (kind, int(index)), targets))
-    return tuple(moves)
-
-
-@lru_cache(maxsize=4096)
 def parse_edge_lists(text: str) -> tuple[tuple[Edge, ...], ...]:
     """The steps in the text of a list of `sdy.propagation_edges`, one entry per value."""
     return tuple(parse_edges(part) for part in _EDGES.findall(text))
 
 
-@lru_cache(maxsize=4096)
 def parse_tensor(text: str) -> tuple[tuple[int, ...], str] | None:
     """Shape and dtype from the text of a tensor's type, or None for another type.
 
@@ -312,19 +294,9 @@ def parse_tensor(text: str) -> tuple[tuple[int, ...], str] | None:
     if found is None:
         return None
     shape = tuple(int(size) for size in found[1].split("x") if size)
-    return shape, parse_dtype(found[2])
-
-
-def parse_dtype(text: str) -> str:
-    """numpy's name of an element type.
-
-    >>> parse_dtype("ui8"), parse_dtype("i4"), parse_dtype("f32")
-    ('uint8', 'int4', 'float32')
-    """
-    if text in _DTYPES:
-        return _DTYPES[text]
     # MLIR has signless integers and signed ones; numpy has one name for both.
-    return re.sub(r"^s?(u?)i(\d+)$", r"\1int\2", text)
+    integer = re.sub(r"^s?(u?)i(\d+)$", r"\1int\2", found[2])
+    return shape, _DTYPES.get(found[2], integer)
 
 
 def factor_name(number: int) -> str:
@@ -342,26 +314,18 @@ def _factors(numbers: Iterable[int]) -> tuple[str, ...]:
     return tuple(map(factor_name, numbers))
 
 
-def _axis(attribute: Any) -> str:
-    axis = sdy.AxisRefAttr(attribute)
-    if (part := axis.sub_axis_info) is None:
-        return axis.name
-    part = sdy.SubAxisInfoAttr(part)
-    return f"{axis.name}:({part.pre_size}){part.size}"
-
-
 class AttributeCache:
     """What was converted of one module and its copies; lives no longer than they do."""
 
     def __init__(self) -> None:
-        self._locations: dict[Any, tuple[SourceLocation, tuple[Call, ...]]] = {}
-        self._tensors: dict[Any, tuple[tuple[int, ...], str] | None] = {}
-        self._texts: dict[Any, str] = {}
-        self._specs: dict[Any, tuple[Spec, ...]] = {}
-        self._rules: dict[Any, ShardingRule] = {}
-        # The parts of shardings and rules; the same few come back in most of them.
-        self._dims: dict[Any, tuple[str, ...]] = {}
-        self._mappings: dict[Any, Tensor] = {}
+        self._known: dict[tuple[Any, Any], Any] = {}
+
+    def _once(self, convert: Callable[[Any], T], attribute: Any) -> T:
+        """What an attribute was converted to, or is now."""
+        key = (convert, attribute)
+        if key not in self._known:
+            self._known[key] = convert(attribute)
+        return self._known[key]
 
     def text(self, op: Any, name: str) -> str:
         """The text of an attribute; `""` where the operation has none of that name."""
@@ -369,9 +333,7 @@ class AttributeCache:
 
     def text_of(self, attribute: Any) -> str:
         """The text of an attribute itself; `""` for None."""
-        if attribute is None:
-            return ""
-        return _once(self._texts, attribute, str)
+        return "" if attribute is None else self._once(str, attribute)
 
     def specs(self, op: Any, name: str = "sdy.sharding") -> tuple[Spec, ...]:
         """The specs in a sharding of an operation, one per value, if it has one."""
@@ -379,23 +341,16 @@ class AttributeCache:
 
     def specs_of(self, attribute: Any) -> tuple[Spec, ...]:
         """The specs in the attribute of one sharding, or of one per value."""
-        if attribute is None:
-            return ()
-        return _once(self._specs, attribute, self._read_specs)
+        return () if attribute is None else self._once(_read_specs, attribute)
 
     def rule(self, op: Any) -> ShardingRule | None:
         """The sharding rule of an operation, or None."""
-        return self.rule_of(op.attributes.get("sdy.sharding_rule"))
-
-    def rule_of(self, attribute: Any) -> ShardingRule | None:
-        """The sharding rule that an attribute holds; None for None."""
-        if attribute is None:
-            return None
-        return _once(self._rules, attribute, self._read_rule)
+        attribute = op.attributes.get("sdy.sharding_rule")
+        return None if attribute is None else self._once(read_rule, attribute)
 
     def tensor(self, value: Any) -> tuple[tuple[int, ...], str] | None:
         """Shape and dtype of a value, or None where it is no tensor."""
-        return _once(self._tensors, value.type, lambda type: parse_tensor(str(type)))
+        return self._once(_read_tensor, value.type)
 
     def location(self, op: Any) -> SourceLocation:
         """Where an operation, or a value, comes from, seen from its function."""
@@ -406,70 +361,67 @@ class AttributeCache:
         return self._placed(op.location)[1]
 
     def _placed(self, location: Any) -> tuple[SourceLocation, tuple[Call, ...]]:
-        key = location.attr
-        placed = self._locations.get(key)
-        if placed is None:
+        key = (SourceLocation, location.attr)
+        if key not in self._known:
             around = call_around(location)
             if around is None:
-                placed = source_location(str(location)), ()
+                self._known[key] = source_location(str(location)), ()
             else:
                 number, call, own = around
                 at, outer = self._placed(call)
-                placed = self._placed(own)[0], (*outer, Call(number, at))
-            self._locations[key] = placed
-        return placed
-
-    def _read_specs(self, attribute: Any) -> tuple[Spec, ...]:
-        if sdy.TensorShardingAttr.isinstance(attribute):
-            return (self._read_spec(attribute),)
-        shardings = sdy.TensorShardingPerValueAttr(attribute).shardings
-        return tuple(map(self._read_spec, shardings))
-
-    def _read_spec(self, attribute: Any) -> Spec:
-        sharding = sdy.TensorShardingAttr(attribute)
-        dims = tuple(
-            [_once(self._dims, d, _axes) for d in sharding.dimension_shardings]
-        )
-        unreduced = sharding.unreduced_axes
-        if not len(unreduced):
-            return Spec.trusted(dims)
-        return Spec(dims, unreduced=frozenset(map(_axis, unreduced)))
-
-    def _read_rule(self, attribute: Any) -> ShardingRule:
-        rule = sdy.OpShardingRuleAttr(attribute)
-        sizes = {factor_name(n): size for n, size in enumerate(rule.factor_sizes)}
-        return ShardingRule(
-            self._read_mappings(rule.operand_mappings),
-            self._read_mappings(rule.result_mappings),
-            sizes,
-            _factors(rule.reduction_factors),
-            _factors(rule.need_replication_factors),
-            _factors(rule.permutation_factors),
-            _factors(rule.blocked_propagation_factors),
-        )
-
-    def _read_mappings(self, mappings: Any) -> tuple[Tensor, ...]:
-        return tuple([_once(self._mappings, m, self._read_mapping) for m in mappings])
-
-    def _read_mapping(self, attribute: Any) -> Tensor:
-        dims = sdy.TensorMappingAttr(attribute).dim_mappings
-        return tuple([_once(self._dims, dim, _mapped) for dim in dims])
+                self._known[key] = self._placed(own)[0], (*outer, Call(number, at))
+        return self._known[key]
 
 
-def _once(known: dict[Any, T], attribute: Any, convert: Callable[[Any], T]) -> T:
-    """What an attribute was converted to, or is now."""
-    converted = known.get(attribute)
-    if converted is None:
-        converted = known[attribute] = convert(attribute)
-    return converted
+def _read_tensor(type_: Any) -> tuple[tuple[int, ...], str] | None:
+    return parse_tensor(str(type_))
 
 
-def _axes(dimension: Any) -> tuple[str, ...]:
-    return tuple(map(_axis, sdy.DimensionShardingAttr(dimension).axes))
+def _read_specs(attribute: Any) -> tuple[Spec, ...]:
+    if sdy.TensorShardingAttr.isinstance(attribute):
+        return (_read_spec(attribute),)
+    shardings = sdy.TensorShardingPerValueAttr(attribute).shardings
+    return tuple(map(_read_spec, shardings))
 
 
-def _mapped(dimension: Any) -> tuple[str, ...]:
-    return _factors(sdy.DimMappingAttr(dimension).factor_indices)
+def _read_spec(attribute: Any) -> Spec:
+    sharding, dims = sdy.TensorShardingAttr(attribute), []
+    for dim in sharding.dimension_shardings:
+        dims.append(tuple(map(_axis, sdy.DimensionShardingAttr(dim).axes)))
+    unreduced = frozenset(map(_axis, sharding.unreduced_axes))
+    if unreduced:
+        return Spec(tuple(dims), unreduced=unreduced)
+    return Spec.trusted(tuple(dims))
+
+
+def _axis(attribute: Any) -> str:
+    axis = sdy.AxisRefAttr(attribute)
+    if (part := axis.sub_axis_info) is None:
+        return axis.name
+    part = sdy.SubAxisInfoAttr(part)
+    return f"{axis.name}:({part.pre_size}){part.size}"
+
+
+def read_rule(attribute: Any) -> ShardingRule:
+    """The sharding rule that an attribute holds."""
+    rule = sdy.OpShardingRuleAttr(attribute)
+    sizes = {factor_name(n): size for n, size in enumerate(rule.factor_sizes)}
+    return ShardingRule(
+        tuple(map(_read_mapping, rule.operand_mappings)),
+        tuple(map(_read_mapping, rule.result_mappings)),
+        sizes,
+        _factors(rule.reduction_factors),
+        _factors(rule.need_replication_factors),
+        _factors(rule.permutation_factors),
+        _factors(rule.blocked_propagation_factors),
+    )
+
+
+def _read_mapping(attribute: Any) -> Tensor:
+    dims = []
+    for dim in sdy.TensorMappingAttr(attribute).dim_mappings:
+        dims.append(_factors(sdy.DimMappingAttr(dim).factor_indices))
+    return tuple(dims)
 
 
 def named_attribute(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -114,35 +113,8 @@ class ReadOp:
     inside: BlockContext = field(default_factory=BlockContext)
 
 
-class Names:
-    """Gives every value a name of its own.
-
-    >>> names = Names(["x"])
-    >>> names.take("x"), names.take("dot"), names.take("dot")
-    ('x_1', 'dot', 'dot_1')
-    """
-
-    def __init__(self, reserved: Iterable[str]) -> None:
-        self._taken = set(reserved)
-        self._next: dict[str, int] = {}
-
-    def take(self, base: str, count: int = 1) -> str:
-        """A name like `base` that is still free, for an operation with `count` results."""
-        number = self._next.get(base, 0)
-        while True:
-            name = f"{base}_{number}" if number else base
-            number += 1
-            # The results of an operation with several are name[0], name[1].
-            several = count > 1 and f"{name}[0]" in self._taken
-            if name not in self._taken and not several:
-                break
-        self._next[base] = number
-        self._taken.add(name)
-        return name
-
-
-class PlanBuilder(ABC):
-    """Collects the values of a plan; a subclass reads the operations.
+class PlanBuilder:
+    """Collects the values of a plan; PlanReader reads the operations.
 
     Args:
         reserved: names that no operation may get.
@@ -150,23 +122,19 @@ class PlanBuilder(ABC):
 
     Attributes:
         attributes: the same.
-        groups: number of a group of `shard_alike` to the names of its values.
         read_ops: what was read of the operations, by their numbers.
     """
 
     def __init__(self, reserved: Iterable[str], attributes: AttributeCache) -> None:
         self.attributes = attributes
-        self.groups: dict[str, list[str]] = {}
         self.read_ops: list[ReadOp] = []
-        self._names = Names(reserved)
+        # The results of an operation with several are name[0], name[1], and so may
+        # arguments be.
+        self._taken = {name.partition("[")[0] for name in reserved} | {*reserved}
+        self._next: dict[str, int] = {}
         self._by_value: dict[Any, str] = {}
-        self._builders: list[ValueBuilder] = []
-        self._by_name: dict[str, ValueBuilder] = {}
+        self._by_name: dict[str, ValueBuilder] = {}  # in program order
         self._origins: dict[str, Origin] = {}
-
-    @abstractmethod
-    def block(self, block: Any, context: BlockContext) -> tuple[str, ...]:
-        """Reads the operations of a block of an operation; the names of what it returns."""
 
     def number(self, op: Any, context: BlockContext) -> ReadOp:
         """Numbers an operation, so that copies of the module know it, too."""
@@ -177,10 +145,6 @@ class PlanBuilder(ABC):
         read = ReadOp(location, context)
         self.read_ops.append(read)
         return read
-
-    def read_of(self, op: Any) -> ReadOp:
-        """What was read of an operation."""
-        return self.read_ops[op.attributes[NUMBER].value]
 
     def named(self, values: Any) -> tuple[str, ...]:
         """The names of some values."""
@@ -204,42 +168,54 @@ class PlanBuilder(ABC):
         results: Sequence[str],
     ) -> None:
         """Gives a value the steps that crossed its operation, between these values."""
-        ends = {("operand", number): name for number, name in enumerate(operands)}
+        ends = {f"operand-{number}": name for number, name in enumerate(operands)}
         for number, name in enumerate(results):
-            ends["result", number] = name
-        steps = []
+            ends[f"result-{number}"] = name
         for edge in edges:
             origin = ends.get(edge.source, "")
             names = dict.fromkeys(ends.get(target, "") for target in edge.targets)
             # A step may lead from a value to itself, under another number.
             to = tuple([name for name in names if name not in ("", origin)])
             if origin and to:
-                op = value.op.name
-                steps.append(Step(edge.number, edge.axis, op, origin, to))
-        value.steps += tuple(steps)
+                step = Step(edge.number, edge.axis, value.op.name, origin, to)
+                value.steps += (step,)
 
     def origin(self, key: str, kind: str, name: str, source: str = "") -> None:
         """Records what Shardy means by the name of an origin."""
         self._origins[key] = Origin("", kind, name, source)
 
+    def take(self, base: str) -> str:
+        """A name like `base` that is still free."""
+        number = self._next.get(base, 0)
+        while True:
+            name = f"{base}_{number}" if number else base
+            number += 1
+            if name not in self._taken:
+                break
+        self._next[base] = number
+        self._taken.add(name)
+        return name
+
     def add(
-        self, op: Any, context: BlockContext, specs: Sequence[Spec], **fields: Any
+        self,
+        op: Any,
+        read: ReadOp,
+        specs: Sequence[Spec],
+        operands: tuple[str, ...],
+        **fields: Any,
     ) -> list[ValueBuilder]:
         """A value for each result of an operation.
 
         Args:
             op: the operation.
-            context: its block.
+            read: what was read of it.
             specs: the shardings of its results.
+            operands: the names of the values it reads.
             fields: those of PlannedOp that not every operation has alike.
         """
-        location = self.read_of(op).location
+        location, context = read.location, read.context
         opcode = fields.pop("opcode", None) or pipeline.name_of(op)
-        results = list(op.results)
-        name = self._names.take(base_name(location.op, opcode), len(results))
-        trips = None
-        if context.looped:
-            trips = context.trips
+        name, results = self.take(base_name(location.op, opcode)), list(op.results)
         # A dictionary, since most programs have thousands of values, and these fields
         # are read once for all results.
         shared = {
@@ -249,15 +225,19 @@ class PlanBuilder(ABC):
             "source": location.source,
             "stack": location.stack,
             "calls": location.calls,
+            "operands": operands,
             "scope": context.scope_of(location.op),
             "region": context.region,
             "manual": context.manual,
-            "trips": trips,
+            "trips": context.trips if context.looped else None,
             "backward": "transpose(" in location.op,
             "notes": context.notes,
             **fields,
         }
-        origins = self._origin_names(op)
+        text = self.attributes.text(op, "sdy.sharding_origins")
+        origins = parse_origins(
+            text or self.attributes.text(op, "sdy.result_sharding_origins")
+        )
         added = []
         for number, value in enumerate(results):
             shape, dtype = self.attributes.tensor(value) or ((), "token")
@@ -276,7 +256,6 @@ class PlanBuilder(ABC):
 
     def keep(self, builder: ValueBuilder, value: Any = None) -> ValueBuilder:
         """Adds a value of the plan, and the MLIR value that it is, if there is one."""
-        self._builders.append(builder)
         self._by_name[builder.op.name] = builder
         if value is not None:
             self._by_value[value] = builder.op.name
@@ -289,15 +268,14 @@ class PlanBuilder(ABC):
             alike: the name of a value to those that `shard_alike` splits as it.
         """
         arrivals: dict[tuple[str, str], Step] = {}
-        for builder in self._builders:
+        for builder in self._by_name.values():
             for step in builder.steps:
                 for name in step.to:
                     arrivals.setdefault((name, step.axis), step)
         finished = []
-        for builder in self._builders:
-            op, last = builder.op, None
+        for builder in self._by_name.values():
+            op, last, later = builder.op, None, []
             origins: dict[str, Origin] = {}
-            later = []
             for axis in all_axes(op.spec):
                 step = arrival(arrivals, op.name, axis)
                 if step is not None and (last is None or step.number > last):
@@ -315,24 +293,16 @@ class PlanBuilder(ABC):
             finished.append(op.changed(origins=origins, steps=builder.steps, step=last))
         return tuple(finished)
 
-    def _origin_names(self, op: Any) -> tuple[dict[str, str], ...]:
-        for name in ("sdy.sharding_origins", "sdy.result_sharding_origins"):
-            text = self.attributes.text(op, name)
-            if text:
-                return parse_origins(text)
-        return ()
-
     def _named_origin(self, axis: str, builder: ValueBuilder) -> Origin | None:
         """The origin of an axis by the name that Shardy gives it, or None."""
-        parent, names = parent_axis(axis), builder.origin_names
-        name = names.get(axis) or names.get(parent)
+        names = builder.origin_names
+        name = names.get(axis)
         if name is None:  # a part of an axis may come from another part of it
+            parent = parent_axis(axis)
             for other, origin in names.items():
                 if parent_axis(other) == parent:
                     name = origin
                     break
-        if name is None:
-            return None
         if name == "self":
             name = f"{builder.op.name}: self"
         if name not in self._origins:
@@ -390,16 +360,12 @@ def all_axes(spec: Spec) -> tuple[str, ...]:
     return (*spec.axes, *sorted(spec.unreduced))
 
 
-def not_split(shape: Sequence[int]) -> Spec:
-    """The spec of an array that nothing splits."""
-    return _not_split(len(shape))
-
-
 @lru_cache(maxsize=4096)
-def _not_split(rank: int) -> Spec:
-    return Spec.trusted(((),) * rank)
+def not_split(shape: tuple[int, ...]) -> Spec:
+    """The spec of an array that nothing splits."""
+    return Spec.trusted(((),) * len(shape))
 
 
 @lru_cache(maxsize=4096)
 def _of_axis(axis: str, origin: Origin) -> Origin:
-    return Origin(axis, origin.kind, origin.name, origin.source)
+    return replace(origin, axis=axis)

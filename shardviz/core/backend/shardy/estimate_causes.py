@@ -84,7 +84,7 @@ def blame_for_move(module: PlannedModule, op: Any, axes: tuple[str, ...]) -> Bla
 
 
 def _location(op: PlannedOp) -> SourceLocation:
-    return SourceLocation.from_lines(op.op, op.stack)
+    return SourceLocation(op.op, tuple((line, "") for line in op.stack))
 
 
 def _user(
