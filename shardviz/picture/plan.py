@@ -16,7 +16,7 @@ from shardviz.core.program.constraints import (
     fold_constraints,
     logical_name,
 )
-from shardviz.core.program.explanation import Explanation, steps_to
+from shardviz.core.program.explanation import Explanation
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_difference import PlanChange, PlanDiff
 from shardviz.core.program.plan_folds import (
@@ -29,38 +29,28 @@ from shardviz.core.program.plan_folds import (
 )
 from shardviz.core.program.plan_values import (
     PlannedOp,
-    Record,
     bytes_per_device,
 )
 from shardviz.core.program.report import Collective
 from shardviz.core.wording import pictures as wording
 from shardviz.picture.page import (
     and_more,
-    broken,
     page,
     paragraphs,
     sentences,
-    shortened,
     text_page,
-    text_width,
     titled,
     unfolded,
-    widest,
     wrapped,
 )
-from shardviz.picture.picture import Label, Picture
+from shardviz.picture.picture import Picture
 from shardviz.picture.tables import (
-    NOT_SPLIT_GROUP,
-    ROW_PITCH,
     Column,
-    Rectangle,
     Row,
-    axis_groups,
     axis_legend,
     column_table,
     rectangle_tiles,
     short_type,
-    split_axis,
 )
 
 LETTERS = 118  # of a line of words in a picture
@@ -323,99 +313,21 @@ def _largest_values(plan: Plan) -> list[str]:
     return lines + and_more(len(left), "value")
 
 
-NODE, ARROW, MOST_NODES, MOST_LINES = 22.0, 34.0, 7, 30
-LANE = NODE + 10  # points: from one axis to the next
+MOST_LINES = 30
 
 
 def draw_explanation(explanation: Explanation, title: str | None = None) -> Picture:
-    """The values that each mesh axis crossed, a row per axis, and the explanation."""
-    op, mesh = explanation.op, explanation.plan.mesh
+    """The explanation of one value, a sentence per line."""
+    op = explanation.op
     head = f"Why {op.name} {short_type(op.dtype, op.shape)} is {op.spec}"
-    axes = list(op.origins) or list(dict.fromkeys(op.spec.axes))
-    labels: list[Label] = []
-    nodes: list[Rectangle] = []
-    width = 240.0
-    # Rows begin at one place, however long the names of their axes are.
-    start = max(48.0, widest(axes, 9.0) + 14)
-    for lane, axis in enumerate(axes):
-        y = lane * LANE + NODE / 2
-        labels.append(Label(0, y, axis, "start", "axis", "text"))
-        parent = split_axis(axis, mesh.shape)[0]
-        group = axis_groups(mesh).get(parent, NOT_SPLIT_GROUP)
-        path = axis_path(explanation.plan, op, axis)
-        end = _add_lane(axis, path, (start, y), group, labels, nodes)
-        width = max(width, end)
-    lines: list[str] = []
+    lines: list[tuple[str, str]] = []
     for text in explanation.summary:
-        lines += wrapped(text, LETTERS, "   ")
-    return page(
-        rectangle_tiles(nodes),
-        labels,
-        title=titled(title, head),
-        notes=[*lines[:MOST_LINES], *and_more(len(lines) - MOST_LINES, "line")],
-        size=(width, LANE * len(axes)),
-        alt=sentences([head, *explanation.lines]),
-        groups=10,
-        facts={"kind": "explanation"},
+        lines += [(line, "") for line in wrapped(text, LETTERS, "   ")]
+    alt = sentences([head, *explanation.lines])
+    facts = {"kind": "explanation"}
+    return text_page(
+        lines[:MOST_LINES], title=titled(title, head), alt=alt, facts=facts
     )
-
-
-def _add_lane(
-    axis: str,
-    path: Sequence[tuple[str, int | None]],
-    start: tuple[float, float],
-    group: int,
-    labels: list[Label],
-    nodes: list[Rectangle],
-) -> float:
-    """Adds the path of one axis; where it ends, in points."""
-    x, y = start
-    half, hidden = MOST_NODES // 2, 0
-    if len(path) > MOST_NODES:
-        hidden = len(path) - 2 * half
-        path = [*path[:half], *path[-half:]]
-    for number, (name, step) in enumerate(path):
-        hint = f"{axis} at {name}"
-        arrow = "→"
-        if step is not None:
-            hint += f", by step {step}"
-            arrow = f"{step} →"
-        if hidden and number == half:
-            arrow = f"… {hidden} …"
-        if number:
-            between = max(ARROW, text_width(arrow, 8.0) + 12)
-            labels.append(Label(x + between / 2, y, arrow, "middle", "tick"))
-            x += between
-        text = shortened(name, 170.0, 9.0, mono=True)
-        wide = text_width(text, 9.0, mono=True) + 16
-        nodes.append(Rectangle(x, y - NODE / 2, wide, NODE, group, hint))
-        labels.append(Label(x + wide / 2, y, text, "middle", "mono"))
-        x += wide
-    return x
-
-
-def axis_path(plan: Record, op: PlannedOp, axis: str) -> list[tuple[str, int | None]]:
-    """The path of a mesh axis to a value: the values it crossed, each with its step.
-
-    The first is where the axis was requested. Its step is None, and so is that of the
-    next where no steps lead back to it.
-
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> from shardviz.core.program.plan_values import Step
-    >>> step = Step(3, "data", "tanh", "x", ("tanh",))
-    >>> ops = (PlannedOp("x", "argument"), PlannedOp("tanh", "op", steps=(step,)))
-    >>> axis_path(Record("f", make_mesh(data=2), ops), ops[1], "data")
-    [('x', None), ('tanh', 3)]
-    """
-    path: list[tuple[str, int | None]] = [(op.name, None)]
-    steps = steps_to(plan, op, axis)
-    if steps:
-        path = [(steps[0][0].origin, None)]
-        path += [(target, step.number) for step, target in steps]
-    origin = op.origins.get(axis)
-    if origin and origin.name in plan.by_name and origin.name not in dict(path):
-        path.insert(0, (origin.name, None))
-    return path
 
 
 def explanation_text(explanation: Explanation, width: int, full: bool = False) -> str:
@@ -428,71 +340,32 @@ def explanation_text(explanation: Explanation, width: int, full: bool = False) -
     return paragraphs([head, *lines], width)
 
 
-MOVES_WIDE = 700.0
 MOST_DIFFERENCES, LEAST_VALUES = 40, 12  # of the text
-DIFFERENCE_COLUMNS = (
-    Column("value", 200.0, mono=True),
-    Column("type", 130.0, "muted"),
-    Column("before", 84.0),
-    Column("after", 84.0),
-    Column("", 420.0, lines=None),
-)
 
 
 def draw_plan_difference(
     found: PlanDiff, limit: int = MOST_VALUES, title: str | None = None
 ) -> Picture:
-    """A row per value that an edit changes, before and after; then the collectives.
+    """What an edit changes: in numbers, then the collectives, then the values.
 
     Args:
         limit: how many values, and how many collectives, to show.
     """
     head = wording.difference_head(found.before, found.after)
-    rows, notes = _changed_rows(found), []
-    if not (rows or found.moves):
-        for fact in found.head:
-            notes += wrapped(str(fact), 110, "  ")
-    labels, bars, (width, y) = [], [], (240.0, 0.0)
-    if rows:
-        labels, bars, (width, y) = column_table(DIFFERENCE_COLUMNS, rows[:limit])
-    for fact in found.moves[:limit]:
-        text, tone = str(fact), _tone(fact)
-        for line in broken(text, max(width, MOVES_WIDE), 9.0, indent="    "):
-            labels.append(Label(0, y + ROW_PITCH / 2, line, "start", "axis", tone))
-            y += ROW_PITCH
-    notes += and_more(len(rows) - limit, "value")
-    notes += and_more(len(found.moves) - limit, "collective")
-    return page(
-        rectangle_tiles(bars),
-        labels,
+    lines = [(str(fact), "") for fact in found.head]
+    lines += [(str(fact), _tone(fact)) for fact in found.moves[:limit]]
+    lines += [(more, "") for more in and_more(len(found.moves) - limit, "collective")]
+    lines += [(str(fact), "") for fact in found.values[:limit]]
+    lines += [(more, "") for more in and_more(len(found.values) - limit, "value")]
+    shown: list[tuple[str, str]] = []
+    for text, tone in lines:
+        shown += [(line, tone) for line in wrapped(text, LETTERS, "  ")]
+    return text_page(
+        shown,
         title=titled(title, head),
-        legend=axis_legend(found.after.mesh) if bars else (),
-        notes=notes,
-        size=(width, y),
         alt=f"{head}: {' '.join(found.lines[: 2 * limit])}",
-        colormap="bars",
-        groups=10,
         facts={"kind": "plan difference"},
     )
-
-
-def _changed_rows(found: PlanDiff) -> list[Row]:
-    """A row per value: before, after, and what changed in words."""
-    sides = [(change.before, change.after, "text") for change in found.changed]
-    sides += [(None, op, "warn") for op in found.added]
-    sides += [(op, None, "muted") for op in found.removed]
-    rows = []
-    for (before, after, tone), fact in zip(sides, found.values, strict=True):
-        op = after or before
-        assert op is not None  # one side of a change is always there
-        old = new = "–"
-        if before is not None:
-            old = before, found.before.mesh
-        if after is not None:
-            new = after, found.after.mesh
-        type_ = short_type(op.dtype, op.shape)
-        rows.append(Row((op.name, type_, old, new, str(fact)), tone=tone))
-    return rows
 
 
 def _tone(change: PlanChange) -> str:

@@ -13,7 +13,7 @@ from shardviz.core.program.plan_values import PlannedOp, bytes_per_device
 from shardviz.core.program.report import Collective
 from shardviz.core.program.stages import STAGES, Stages
 from shardviz.picture.picture import Picture
-from shardviz.picture.plan import axis_path, value_rows
+from shardviz.picture.plan import value_rows
 from shardviz.picture.show import draw, to_text
 from shardviz.picture.tables import MOST_PARTS, NOT_SPLIT_GROUP, spec_bars
 from tests.picture.values import MADE, ON_STAGES, PLAN, PROGRAM
@@ -100,28 +100,9 @@ def test_a_refused_program_shows_why():
         assert "✗ trace: Both sides contract over model. (block.py:31)" in text
 
 
-def test_the_path_of_an_axis_goes_from_the_argument_to_the_value():
-    path = axis_path(PLAN, PLAN.op("tanh_1"), "data")
-    assert path == [
-        ("x", None), ("dot_general", 0), ("tanh", 1), ("reduce", 2), ("add", 3),
-        ("dot_general_1", 4), ("tanh_1", 5),
-    ]  # fmt: skip
-    assert axis_path(PLAN, PLAN.op("tanh_1"), "model")[0] == ("w_1", None)
-
-
-def test_a_path_without_steps_still_begins_at_its_origin():
-    op = PLAN.op("tanh_1")
-    bare = Plan("f", PLAN.mesh, (PLAN.op("x"), PlannedOp("y", "op", origins=op.origins)))
-    assert axis_path(bare, bare.ops[1], "data") == [("x", None), ("y", None)]
-
-
-def test_an_explanation_shows_every_axis_and_shortens_long_paths():
+def test_an_explanation_is_drawn_as_its_lines():
     explanation = layers(8).why("tanh_7")
-    picture = draw(explanation)
-    hints = [picture.tiles.tooltip(i) for i in range(len(picture.tiles))]
-    assert hints[0] == "data at x"
-    assert hints[-1] == "model at tanh_7, by step 29"
-    assert {"… 25 …", "28 →", "data", "model"} <= set(words(picture))
+    assert words(draw(explanation))[0] == explanation.summary[0]
     assert all(line in to_text(explanation, 400, full=True) for line in explanation.lines)
 
 

@@ -10,6 +10,7 @@ from jax import lax
 
 from shardviz.core.backend.shardy import before_propagation, pipeline
 from shardviz.core.backend.shardy.before_propagation import operations_in
+from shardviz.core.backend.shardy.simplify import simplify
 
 X = np.ones((4, 4), np.float32)
 HALF = np.float32(0.5)
@@ -47,7 +48,7 @@ SIMPLIFIED = {
 def test_what_xla_would_remove_is_removed(name):
     fn, expected = SIMPLIFIED[name]
     module = module_of(fn, X)
-    before_propagation.simplify(module)
+    simplify(module)
     before_propagation.inline_calls(module)
     before_propagation.remove_dead(module)
     assert module.verify()

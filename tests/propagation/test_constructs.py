@@ -311,7 +311,7 @@ def test_a_pallas_kernel_is_lowered_for_tpus(eight_devices):
     made = plan(fn, x=((32, 256), "data, model"))
     assert any(getattr(note, "code", "") == "for TPUs" for note in made.notes)
     codes = [note.code for note in made.op("pallas_call").notes]
-    assert codes == ["inside shard_map", "kernel", "no rule"]
+    assert codes == ["inside shard_map", "call", "no rule"]
 
 
 def test_ordered_effects_are_values_and_results_keep_their_names(eight_devices):

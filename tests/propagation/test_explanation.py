@@ -54,14 +54,14 @@ EXPLANATIONS = {
         [("sharding_constraint", "sin")] * 2,
     ),
     "a constraint that asks for a replicated value": (
-        replicated, {"x": X}, "sharding_constraint", ["asked", "asked"], [],
+        replicated, {"x": X}, "sharding_constraint", ["requested", "requested"], [],
     ),
     "an axis can be used once": (
         lambda x: x @ x.T, {"x": ((64, 64), "data, None")}, "dot_general",
         [("data", "argument", "x"), "used"], [("x", "dot_general")],
     ),
     "two axes that disagree": (
-        lambda x, y: x + y, {"x": ((8,), "data"), "y": ((8,), "model")}, "add", ["conflict"], [],
+        lambda x, y: x + y, {"x": ((8,), "data"), "y": ((8,), "model")}, "add", ["stopped"], [],
     ),
     "one part of a split dimension": (
         lambda x: x.reshape(16, 4), {"x": ((64,), "data")}, "reshape",
@@ -72,14 +72,14 @@ EXPLANATIONS = {
         "broadcast_in_dim", [("data", "argument", "x"), "unreached"], [("x", "broadcast_in_dim")],
     ),
     "a loop": (
-        looped, {"x": X}, "output", [("data", "argument", "x"), "result"],
+        looped, {"x": X}, "output", [("data", "argument", "x"), "requested"],
         [("x", "while[1]"), ("while[1]", "output")],
     ),
     "a shard_map": (
-        manual, {"x": X}, "output", [("data", "manual", "out_specs[0] of shard_map"), "result"],
+        manual, {"x": X}, "output", [("data", "manual", "out_specs[0] of shard_map"), "requested"],
         [("shard_map", "output")],
     ),
-    "inside of a shard_map": (manual, {"x": X}, "sin", ["held", "unreached"], []),
+    "inside of a shard_map": (manual, {"x": X}, "sin", ["stopped", "unreached"], []),
     "size one": (
         lambda x: jnp.sum(x, axis=1, keepdims=True), {"x": X}, "output",
         [("data", "argument", "x"), "size one"], None,
@@ -104,9 +104,9 @@ def test_explanations(eight_devices, name):
     assert all(made.lines)
 
 
-def test_a_step_names_the_factor_and_the_dimensions_that_it_followed(eight_devices):
+def test_a_step_names_the_rule_that_it_followed(eight_devices):
     (line,) = (f for f in plan(lambda x: x.T, x=X).why("transpose").facts if type(f) is StepLine)
-    assert (line.factor, line.dims, line.code) == ("j", (0, 1), "op")
+    assert (line.code, line.formula) == ("op", "[j, i] -> [i, j]")
     line = plan(moved, x=X).why("sin").facts[2]
     assert (line.code, line.op) == ("elementwise", "sharding_constraint")
     assert line.source.startswith("test_explanation.py:")

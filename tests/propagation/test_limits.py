@@ -128,8 +128,3 @@ def test_a_loop_in_a_shard_map_moves_nothing_by_itself(name, eight_devices):
     outside = plan(LOOPS[name], x=X)
     assert uncertain(outside)
     assert not any(op.manual for op in outside.ops)
-
-
-def test_a_call_of_approximate_top_k_says_what_cpus_do(eight_devices):
-    made = plan(lambda x: jax.lax.approx_max_k(x, 4), x=X)
-    assert [note.code for note in made.op("approx_top_k[0]").notes] == ["approximate top_k"]

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.program.explanation import NotSplitLine, SplitLine
-from shardviz.core.program.plan_notes import PlanNote
-from tests.propagation.planning import plan, spec
-from tests.propagation.survival import ALIKE, PROGRAMS, X
+from tests.propagation.planning import plan, program, spec
+from tests.propagation.survival import PROGRAMS, X
 
 ROOT = Path(__file__).parents[2]
 HAS_ALIKE = importlib.util.find_spec("jax.experimental.shard_alike") is not None
-needs_alike = pytest.mark.skipif(not HAS_ALIKE, reason="this jax has no shard_alike any more")
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +36,6 @@ def test_a_shard_map_anywhere_is_planned(name, survived):
     assert survived[name] == "planned"
 
 
-@needs_alike
-@pytest.mark.parametrize("name", ALIKE)
-def test_values_that_are_split_alike_are_planned(name, survived):
-    assert survived[name] == "planned"
-
-
 def test_what_a_shard_map_takes_says_so(survived, eight_devices):
     made = plan(PROGRAMS["shard_map in a scan"], x=X)
     assert spec(made.op("shard_map")) == "P('data', None)"
@@ -50,26 +43,16 @@ def test_what_a_shard_map_takes_says_so(survived, eight_devices):
     (split,) = (fact for fact in facts if isinstance(fact, SplitLine))
     (not_split,) = (fact for fact in facts if isinstance(fact, NotSplitLine))
     assert (split.axis, split.origin.kind) == ("data", "manual")
-    assert (not_split.dim, not_split.code) == (1, "asked")
+    assert (not_split.dim, not_split.code) == (1, "requested")
     (moved,) = made.collectives
     assert moved.cause.code == "shard_map"
     assert moved.cause.source.startswith("survival.py:")
 
 
-@needs_alike
-def test_alike_values_name_each_other_and_whence_their_axes_came(survived, eight_devices):
-    made = plan(ALIKE["alike: a constant"], x=X)
-    assert made.op("x").notes == (PlanNote("alike", ("broadcast_in_dim",)),)
-    constant = made.op("broadcast_in_dim")
-    assert constant.notes == (PlanNote("alike", ("x",)),)
-    assert spec(constant) == "P('data', 'model')"
-    for op in (constant, made.op("add"), made.op("output")):
-        assert str(op.origins["data"]) == "data from argument x"
+@pytest.mark.skipif(not HAS_ALIKE, reason="this jax has no shard_alike any more")
+def test_values_that_are_split_alike_are_refused(eight_devices):
+    from jax.experimental.shard_alike import shard_alike
 
-
-@needs_alike
-def test_alike_values_keep_constraints_apart(survived, eight_devices):
-    made = plan(ALIKE["alike: a constraint"], x=X)
-    assert made.op("sharding_constraint").opcode == "sharding_constraint"
-    assert str(made.op("sin").origins["model"]).startswith("model from constraint mul (survival.py")
-    assert spec(made.op("output")) == "P('model', None)"
+    error = plan_program(program(lambda x: shard_alike(x, x * 2)[1], x=X)).error
+    assert error is not None
+    assert "shard_alike" in error.message

@@ -71,7 +71,7 @@ def _value(
         operands=(before, f"w_{layer}") if opcode.startswith("dot") else (before,),
         scope=("jit(f)", f"layer_{layer}"), region="loop body" if looped else "",
         trips=12 if looped else None, backward=backward, covered=not hidden,
-        notes=(PlanNote("kernel"), PlanNote("no rule")) if hidden else (),
+        notes=(PlanNote("call", ("mine",)), PlanNote("no rule")) if hidden else (),
     )  # fmt: skip
 
 

@@ -64,8 +64,6 @@ class StepLine(Fact):
         op: the operation that it crossed, where that does not make the target.
         source: the line of the operation, or `""`.
         formula: the sharding rule that was followed; `""` where it says nothing.
-        factor: the factor of that rule that the axis splits.
-        dims: the dimension of the factor at the origin, and at the target.
 
     >>> StepLine(1, "model", "w", "h").code
     'op'
@@ -79,8 +77,6 @@ class StepLine(Fact):
     op: str = ""
     source: str = ""
     formula: str = ""
-    factor: str = ""
-    dims: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -89,10 +85,9 @@ class NotSplitLine(Fact):
 
     Attributes:
         dim, size: the dimension.
-        code: why: `"size one"`, `"requested"`, `"no rule"`, `"asked"` (by a constraint
-            or a shard_map), `"result"` (of the program), `"unreached"`, `"blocked"`,
-            `"used"` (the axis splits another dimension), `"conflict"` (of several
-            axes), or `"held"` (Shardy did not let it cross the operation).
+        code: why: `"size one"`, `"requested"`, `"no rule"`, `"unreached"`, `"used"` (the
+            axis splits another dimension), or `"stopped"` (Shardy let no axis cross the
+            operation, as where several axes want the dimension).
         op: the name of the value.
         source: the line of what asks for that, or `""`.
         splits: axis and operand, where an axis splits the dimension in an operand.
@@ -248,41 +243,13 @@ def _step_line(plan: Record, step: Step, target: str) -> StepLine:
     if step.op != target:
         line = replace(line, op=step.op)
     rule = op.factors
-    first = _dimension_of(plan.by_name.get(step.origin), step.axis)
-    last = _dimension_of(plan.by_name.get(target), step.axis)
-    if rule is None or first is None or last is None:
-        return line
-    factor = _factor_at(rule, op, step.origin, first)
-    if not factor or factor != _factor_at(rule, op, target, last):
+    if rule is None:
         return line
     # All operands and results have the same dimensions.
     same = len({*rule.operands, *rule.results}) == 1
     if same and not rule.need_replication and not rule.blocked_propagation:
         return replace(line, code="elementwise")
-    return replace(line, formula=rule.formula, factor=factor, dims=(first, last))
-
-
-def _factor_at(rule: ShardingRule, op: PlannedOp, value: str, dim: int) -> str:
-    """The factor that a rule gives a dimension of one of its values."""
-    # Of an operation with several results each is a value; the rule is of all.
-    base = op.name.partition("[")[0]
-    named = [
-        *zip(op.operands, rule.operands, strict=False),
-        *zip((op.name, base), rule.results, strict=False),
-    ]
-    for name, tensor in named:
-        if name == value and dim < len(tensor):
-            return "".join(tensor[dim])
-    return ""
-
-
-def _dimension_of(op: PlannedOp | None, axis: str) -> int | None:
-    """The dimension of a value that a mesh axis splits, or None."""
-    if op is not None:
-        for dim, axes in enumerate(op.spec.dims):
-            if axis in axes:
-                return dim
-    return None
+    return replace(line, formula=rule.formula)
 
 
 def _why_not_split(plan: Record, op: PlannedOp, dim: int) -> NotSplitLine:
@@ -290,34 +257,23 @@ def _why_not_split(plan: Record, op: PlannedOp, dim: int) -> NotSplitLine:
     line = NotSplitLine(dim, op.shape[dim], "unreached", op.name)
     if op.shape[dim] == 1:
         return replace(line, code="size one")
-    if op.kind == "argument":
-        return replace(line, code="requested")
-    if op.kind == "result":
-        return replace(line, code="result")
+    asked = op.opcode == "reshard" and op.op.endswith("/shard_map")
+    if op.kind != "op" or asked or op.opcode == "sharding_constraint":
+        return replace(line, code="requested", source=op.source)
     if not op.covered:
         return replace(line, code="no rule")
-    asked = op.opcode == "reshard" and op.op.endswith("/shard_map")
-    if asked or op.opcode == "sharding_constraint":
-        return replace(line, code="asked", source=op.source)
-    rule = op.factors
-    index = op.name.rpartition("[")[2].rstrip("]")
+    rule, index = op.factors, op.name.rpartition("[")[2].rstrip("]")
     number = int(index) if index.isdecimal() else 0
     if rule is None or number >= len(rule.results) or dim >= len(rule.results[number]):
         return line
-    names = rule.results[number][dim]
-    holders = _holders(plan, op, rule, names)
+    holders = _holders(plan, op, rule, rule.results[number][dim])
     if not holders:
         return line
     axis, name = next(iter(holders.items()))
-    line = replace(line, splits=tuple(holders.items()))
-    if not {*rule.blocked_propagation, *rule.need_replication}.isdisjoint(names):
-        return replace(line, code="blocked")
     for other, axes in enumerate(op.spec.dims):
         if axis in axes and other != dim:
             return replace(line, code="used", splits=((axis, name),), other=other)
-    if len(holders) > 1:
-        return replace(line, code="conflict")
-    return replace(line, code="held")
+    return replace(line, code="stopped", splits=tuple(holders.items()))
 
 
 def _holders(

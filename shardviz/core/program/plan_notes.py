@@ -17,17 +17,16 @@ class PlanNote(Fact):
 
     Attributes:
         code: of a value: `"unused"`, `"call"` (of code that XLA does not look into),
-            `"host"` (a call of Python), `"kernel"`, `"approximate top_k"`, `"no rule"`,
-            `"no body"`, `"shard_map"`, `"inside shard_map"`, `"alike"`
-            (`shard_alike` splits it as others). Of a plan: `"size one"` (mesh axes),
-            `"not covered"` and `"uncertain"` (values), `"for TPUs"`, `"no calls"` (its
-            constraint calls are not known), `"after step"`.
+            `"host"` (a call of Python), `"no rule"`, `"no body"`, `"shard_map"`,
+            `"inside shard_map"`. Of a plan: `"size one"` (mesh axes), `"not covered"`
+            and `"uncertain"` (values), `"for TPUs"`, `"no calls"` (its constraint calls
+            are not known), `"after step"`.
         names: the values, mesh axes or functions that it is about.
         step: of `"after step"`, its number; -1 for what was requested.
         words: of `"no calls"`, why.
 
-    >>> PlanNote("alike", ("x",)).names
-    ('x',)
+    >>> PlanNote("size one", ("data",)).names
+    ('data',)
     """
 
     code: str
@@ -51,18 +50,3 @@ class UnevenNote(Fact):
     value: str
     dim: int
     misfit: Misfit
-
-
-@dataclass(frozen=True)
-class MeshNote(Fact):
-    """An operation names a mesh of its own, of the same devices.
-
-    Attributes:
-        operation: the operation, with its line.
-        axes: name and size of the axes of its mesh.
-        parts: each of them as axes of the program's mesh, or as parts of these.
-    """
-
-    operation: str
-    axes: tuple[tuple[str, int], ...]
-    parts: tuple[tuple[str, tuple[str, ...]], ...]

@@ -60,19 +60,15 @@ class ShardingRule:
     @property
     def propagates(self) -> bool:
         """Whether any axis can cross the operation."""
-        return any(self.readers(f) and self.is_made(f) for f in self.sizes)
-
-    def readers(self, factor: str) -> list[int]:
-        """The numbers of the operands that have a factor."""
-        return [n for n, tensor in enumerate(self.operands) if _has(tensor, factor)]
-
-    def is_made(self, factor: str) -> bool:
-        """Whether a result has a factor."""
-        return any(_has(tensor, factor) for tensor in self.results)
+        return not _factors(self.operands).isdisjoint(_factors(self.results))
 
 
-def _has(tensor: Tensor, factor: str) -> bool:
-    return any(factor in names for names in tensor)
+def _factors(tensors: Sequence[Tensor]) -> set[str]:
+    """All factors of some tensors."""
+    factors = set()
+    for tensor in tensors:
+        factors.update(*tensor)
+    return factors
 
 
 def _tensors(tensors: Sequence[Tensor]) -> str:
@@ -89,13 +85,11 @@ class OpRule(Fact):
 
     Attributes:
         rule: the rule.
-        operands: the names of the operands.
         reducer: what the operation does with the factors that it reduces, as
             `PlannedOp.reducer`.
     """
 
     rule: ShardingRule
-    operands: tuple[str, ...]
     reducer: str = ""
 
 
@@ -241,7 +235,7 @@ class PlannedOp:
         # Put into words when somebody reads it: a large program has thousands.
         if self.factors is None or not self.factors.sizes:
             return ""
-        return str(OpRule(self.factors, self.operands, self.reducer))
+        return str(OpRule(self.factors, self.reducer))
 
     @property
     def note(self) -> str:

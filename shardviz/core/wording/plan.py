@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from shardviz.core.format import by_count, bytes_text, clause, joined, plural, shown
 from shardviz.core.program.explanation import (
     CostLine,
@@ -20,67 +18,35 @@ from shardviz.core.program.plan_difference import (
     ValueChange,
 )
 from shardviz.core.program.plan_notes import (
-    MeshNote,
     PlanNote,
     UnevenNote,
 )
-from shardviz.core.program.plan_values import OpRule, ShardingRule
+from shardviz.core.program.plan_values import OpRule
 from shardviz.core.wording.estimate import reduces
 
 
 def rule_in_words(fact: OpRule) -> str:
-    """A sharding rule, and what it does with each factor.
+    """A sharding rule, and what it does with the factors that are not passed on.
 
     >>> x, y = (("i",), ("j",)), (("j",), ("i",))
-    >>> rule_in_words(OpRule(ShardingRule((x,), (y,), {"i": 4, "j": 8}), ("x",)))
-    '[i, j] -> [j, i]: every dimension from x'
+    >>> rule_in_words(OpRule(ShardingRule((x,), (y,), {"i": 4, "j": 8})))
+    '[i, j] -> [j, i]'
     >>> rule = ShardingRule((x,), (x[:1],), {"i": 4, "j": 8}, ("j",))
-    >>> rule_in_words(OpRule(rule, ("x",), "add"))
-    '[i, j] -> [i]: i (4) from x; sums over j (8)'
+    >>> rule_in_words(OpRule(rule, "add"))
+    '[i, j] -> [i]: sums over j (8)'
     """
-    rule = fact.rule
-    named = {*rule.reduction, *rule.need_replication, *rule.permutation}
-    named |= {*rule.blocked_propagation}
-    new = [f for f in rule.sizes if not rule.readers(f)]
-    dropped = [f for f in rule.sizes if not rule.is_made(f) and f not in named]
-    phrases = [_shared(rule, fact.operands)]
+    rule, phrases = fact.rule, []
     for factors, phrase in (
         (rule.reduction, f"{reduces(fact.reducer)} over {{}}"),
-        (new, "adds {}"),
-        (dropped, "leaves out {}"),
         (rule.need_replication, "needs {} not split"),
         (rule.permutation, "shards exchange data along {}"),
         (rule.blocked_propagation, "nothing crosses {}"),
     ):
         # A factor of size 1 cannot be split.
-        large = [factor for factor in factors if rule.sizes.get(factor, 1) > 1]
+        large = [f"{f} ({rule.sizes[f]})" for f in factors if rule.sizes[f] > 1]
         if large:
-            phrases.append(phrase.format(_sized(rule, large)))
-    text = "; ".join(filter(None, phrases))
-    return rule.formula + clause(": {}", text)
-
-
-def _shared(rule: ShardingRule, operands: Sequence[str]) -> str:
-    """Which factors of the results come from which operands."""
-    sources: dict[tuple[str, ...], list[str]] = {}
-    special = {*rule.need_replication, *rule.blocked_propagation}
-    for factor, size in rule.sizes.items():
-        readers = rule.readers(factor)
-        if size > 1 and readers and rule.is_made(factor) and factor not in special:
-            # An operand may have a factor twice, and is named once.
-            names = dict.fromkeys(operands[n] for n in readers if n < len(operands))
-            sources.setdefault(tuple(names), []).append(factor)
-    large = [factor for factor, size in rule.sizes.items() if size > 1]
-    parts = []
-    for names, factors in sources.items():
-        if len(factors) == len(large):
-            return f"every dimension from {joined(names)}"
-        parts.append(f"{_sized(rule, factors)} from {joined(names)}")
-    return ", ".join(parts)
-
-
-def _sized(rule: ShardingRule, factors: Sequence[str]) -> str:
-    return joined(f"{factor} ({rule.sizes[factor]})" for factor in factors)
+            phrases.append(phrase.format(joined(large)))
+    return rule.formula + clause(": {}", "; ".join(phrases))
 
 
 def _value_line(line: ValueLine) -> str:
@@ -135,11 +101,7 @@ def _step_line(line: StepLine) -> str:
         return f"{went}, which works element by element."
     if not line.formula:
         return f"{went}."
-    first, last = line.dims
-    place = f"dimension {first}"
-    if first != last:
-        place += f" there and {last} here"
-    return f"{went}: {line.formula}, where {line.factor} is {place}."
+    return f"{went}: {line.formula}."
 
 
 def _not_split(line: NotSplitLine) -> str:
@@ -148,18 +110,14 @@ def _not_split(line: NotSplitLine) -> str:
     axis = next((axis for axis, _ in line.splits), "")
     why = {
         "size one": ": it has size 1",
-        "requested": ", as requested",
+        "requested": f", as requested{_at(line.source)}",
         "no rule": f": Shardy has no rule for {line.op}",
-        "asked": f": the constraint or shard_map{_at(line.source)} asks for that",
-        "result": ": what is returned is not, or the program requests that",
         "unreached": ": no axis reached it",
-        "blocked": f": {splits}, but {line.op} lets nothing cross there",
         "used": (
             f": {splits}, but {axis} splits dimension {line.other} here, and an array"
             " uses a mesh axis once"
         ),
-        "conflict": f": {splits}: they disagree, so neither crosses {line.op}",
-        "held": f": {splits}, but Shardy did not let it cross {line.op}",
+        "stopped": f": {splits}, but Shardy lets nothing cross {line.op} there",
     }
     return f"{_dimension(line)} is not split{why[line.code]}."
 
@@ -194,10 +152,6 @@ def _at(source: str) -> str:
 _NO_RULE = (
     "Shardy has no rule for it, so its result gets no sharding from what it reads."
 )
-_CPU_TOP_K = (
-    "XLA for CPUs sorts instead, before it propagates: expect another sharding and other"
-    " collectives there."
-)
 
 
 def note(fact: PlanNote) -> str:
@@ -219,20 +173,17 @@ def note(fact: PlanNote) -> str:
         when = f"it stood after step {fact.step}"
     return {
         "unused": "The program does not use it.",
-        "call": f"It calls {first}.",
+        "call": f"It calls {first}, which XLA does not look into.",
         "host": (
             "It calls Python on the host of one device, so its operands are gathered"
             " there."
         ),
-        "kernel": "It is a Pallas kernel.",
-        "approximate top_k": f"It calls {first}. {_CPU_TOP_K}",
         "no rule": _NO_RULE,
         "no body": "The function it calls has no body here.",
         "shard_map": f"A shard_map over {axes}: its body says itself what is sent.",
         "inside shard_map": (
             f"Inside of a shard_map over {axes}: the shape is that of one device's block."
         ),
-        "alike": f"shard_alike splits it as {' and '.join(names)}.",
         "size one": (
             f"{joined(names)} {have} size 1: {it} {split} nothing and no sharding names"
             f" {them}."
@@ -270,15 +221,6 @@ def _uneven(fact: UnevenNote) -> str:
     return (
         f"Dimension {fact.dim} is uneven over {axes}: {', then '.join(shards)}; the"
         f" compiler pads. {misfit}"
-    )
-
-
-def _mesh_note(fact: MeshNote) -> str:
-    sizes = ", ".join(f"{name}={size}" for name, size in fact.axes)
-    parts = [f"{axis} is {' × '.join(names)}" for axis, names in fact.parts]
-    return (
-        f"{fact.operation} is over a mesh of its own, {sizes}, of the same devices:"
-        f" {joined(parts)} here."
     )
 
 
@@ -343,7 +285,6 @@ SENTENCES = {
     LeftOutLine: _left_out,
     PlanNote: note,
     UnevenNote: _uneven,
-    MeshNote: _mesh_note,
     ValueChange: value_change,
     PlanChange: _plan_change,
     Counts: _counts,

@@ -20,7 +20,6 @@ from shardviz.core.backend.shardy.lowering import (
     lower_to_plan,
     try_in_worker,
 )
-from shardviz.core.backend.shardy.one_mesh import axis_parts, merged_parts
 from shardviz.core.backend.shardy.reader import PlanReader, argument_names
 from shardviz.core.backend.shardy.uneven import note_uneven
 from shardviz.core.backend.tracing.constraint_calls import (
@@ -49,12 +48,10 @@ from shardviz.core.format import shown
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.rules.requests import collector_paused
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_notes import MeshNote, PlanNote
+from shardviz.core.program.plan_notes import PlanNote
 from shardviz.core.program.plan_values import Origin, PlannedOp
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Failure
-
-_MANUAL = "newly_manual_axes"  # a parameter of shard_map
 
 
 def plan_program(program: Program) -> Plan:
@@ -97,8 +94,6 @@ class _PlanRun:
         self.stage = "program"
         self.mesh = abstract_mesh(program.mesh)
         self.calls = ConstraintCalls()
-        # Name and size of the mesh's axes, where the program names several meshes.
-        self.axes: Sequence[tuple[str, int]] = ()
 
     def run(self) -> None:
         """Traces, lowers and propagates.
@@ -115,10 +110,8 @@ class _PlanRun:
         self.stage = "trace"
         traced = self._trace()
         jaxpr = traced.stage.jaxpr
-        others = other_meshes(jaxpr, self.program.mesh)
-        if others:
-            self.axes = tuple(self.program.mesh.shape.items())
-        self._note(*traced.notes, *others, *random_note(jaxpr))
+        refuse_other_meshes(jaxpr, self.program.mesh)
+        self._note(*traced.notes, *random_note(jaxpr))
         self.plan = replace(self.plan, trace_s=traced.seconds)
         refusal = refusal_on(jaxpr.effects, self.program.mesh.size)
         if refusal:
@@ -151,8 +144,8 @@ class _PlanRun:
         traced, mesh = lowered.traced, self.program.mesh
         jaxpr = traced.stage.jaxpr
         if has_partial_sums(jaxpr):
-            try_in_worker(lowered.module, self.axes)
-        copy = pipeline.propagate(lowered.module, self.axes)
+            try_in_worker(lowered.module)
+        copy = pipeline.propagate(lowered.module)
         requested = {}
         for request in self.program.requests:
             if request.spec:
@@ -245,45 +238,19 @@ def _notes_on(ops: Sequence[PlannedOp], mesh: MeshSpec) -> list[PlanNote]:
     return [PlanNote(code, tuple(own)) for code, own in names.items() if own]
 
 
-def other_meshes(jaxpr: Any, mesh: MeshSpec) -> list[MeshNote]:
-    """Notes on the meshes with other axes that a program names.
-
-    They may hold the same devices in another shape.
+def refuse_other_meshes(jaxpr: Any, mesh: MeshSpec) -> None:
+    """Refuses a program that names a mesh with other axes: Shardy propagates nothing
+    from one mesh to another.
 
     Raises:
-        ProgramError: where the axes of one cannot be written as those of the program's
-            mesh.
+        ProgramError: for such a program.
     """
     own = list(mesh.shape.items())
-    notes: dict[MeshNote, None] = {}
     for named, equation in meshes_in(jaxpr):
-        axes = list(zip(named.axis_names, named.axis_sizes, strict=True))
-        if axes == own:
-            continue
-        operation, parts = naming_operation(equation), axis_parts(axes, own)
-        fits = parts is not None
-        if parts is not None:
-            # Shardy has no parts of axes that a shard_map is over.
-            manual = equation.params.get(_MANUAL, ())
-            over = [axis for axis in named.axis_names if axis in manual]
-            for name, _, size in merged_parts(over, parts):
-                fits = fits and size == mesh.shape[name]
-        if parts is None or not fits:
-            start = f"{operation} is over a mesh of its own"
+        if list(zip(named.axis_names, named.axis_sizes, strict=True)) != own:
             raise ProgramError(
-                f"{start}, {mesh_sizes(named)}, and the program's mesh is {mesh}."
-                " The axes of one are not products or"
-                " parts of those of the other: give both the same mesh, or use"
+                f"{naming_operation(equation)} is over a mesh of its own,"
+                f" {mesh_sizes(named)}, and the program's mesh is {mesh}."
+                " Give both the same mesh, or use"
                 " sv.compile, which shows what XLA makes of two."
             )
-        written = []
-        for axis, into in parts.items():
-            names = []
-            for name, before, size in into:
-                if size != mesh.shape[name]:
-                    name = f"{name}:({before}){size}"
-                names.append(name)
-            if names:
-                written.append((axis, tuple(names)))
-        notes[MeshNote(operation, tuple(axes), tuple(written))] = None
-    return list(notes)

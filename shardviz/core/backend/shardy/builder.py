@@ -261,12 +261,8 @@ class PlanBuilder:
             self._by_value[value] = builder.op.name
         return builder
 
-    def finish(self, alike: Mapping[str, Sequence[str]]) -> tuple[PlannedOp, ...]:
-        """The values in program order, with the origin of every axis and the last step.
-
-        Args:
-            alike: the name of a value to those that `shard_alike` splits as it.
-        """
+    def finish(self) -> tuple[PlannedOp, ...]:
+        """The values in program order, with the origin of every axis and the last step."""
         arrivals: dict[tuple[str, str], Step] = {}
         for builder in self._by_name.values():
             for step in builder.steps:
@@ -287,7 +283,7 @@ class PlanBuilder:
                     origins[axis] = origin
             # Those that Shardy names come first, then those that only the steps show.
             for axis in later:
-                origin = self._origin_by_steps(axis, op.name, arrivals, alike)
+                origin = self._origin_by_steps(axis, op.name, arrivals)
                 if origin is not None:
                     origins[axis] = origin
             finished.append(op.changed(origins=origins, steps=builder.steps, step=last))
@@ -310,11 +306,7 @@ class PlanBuilder:
         return _of_axis(axis, self._origins[name])
 
     def _origin_by_steps(
-        self,
-        axis: str,
-        name: str,
-        arrivals: Mapping[tuple[str, str], Step],
-        alike: Mapping[str, Sequence[str]],
+        self, axis: str, name: str, arrivals: Mapping[tuple[str, str], Step]
     ) -> Origin | None:
         """The origin of an axis of a value, or None where the steps lead nowhere."""
         seen = set[str]()
@@ -330,11 +322,6 @@ class PlanBuilder:
                 return Origin(axis, op.kind, name)
             elif op.opcode == "sharding_constraint":
                 return Origin(axis, "constraint", (*op.operands, name)[0], op.source)
-            else:
-                for other in alike.get(name, ()):
-                    if axis in all_axes(self._by_name[other].op.spec):
-                        name = other
-                        break
         return None
 
 

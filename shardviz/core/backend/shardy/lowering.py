@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,14 +93,14 @@ def _module(traced: Traced, platform: str) -> Any:
         return stablehlo_module(traced.stage.lower(lowering_platforms=(platform,)))
 
 
-def try_in_worker(module: Any, axes: Sequence[tuple[str, int]]) -> None:
+def try_in_worker(module: Any) -> None:
     """Runs the passes of a plan in the worker first: Shardy aborts at some partial
     sums.
 
     Tried on jaxlib 0.10.0 and 0.12: both abort.
 
     Args:
-        module, axes: as for `pipeline.propagate`.
+        module: as for `pipeline.propagate`.
 
     Raises:
         ShardvizError: where they ended the worker, as they would have ended this
@@ -111,7 +110,7 @@ def try_in_worker(module: Any, axes: Sequence[tuple[str, int]]) -> None:
     module.operation.write_bytecode(file)
     bytecode, settings = file.getvalue(), Settings.of("cpu", 1, 1)
     try:
-        workers.call(settings, pipeline.run_all, bytecode, tuple(axes))
+        workers.call(settings, pipeline.run_all, bytecode)
     except WorkerError as error:
         if not error.crashed:
             raise

@@ -32,13 +32,11 @@ from jaxlib.mlir.dialects import sdy
 from shardviz.core.backend.shardy.attributes import defining_op, named_attribute
 from shardviz.core.backend.shardy.before_propagation import (
     READ_BY_LOOP,
-    REPLACES,
     inline_calls,
     operations_in,
     remove_dead,
-    simplify,
 )
-from shardviz.core.backend.shardy.one_mesh import use_one_mesh
+from shardviz.core.backend.shardy.simplify import REPLACES, simplify
 from shardviz.core.errors import ProgramError
 
 _LOOP = "stablehlo.while"
@@ -339,18 +337,20 @@ _AFTER = frozenset({
     "canonicalize", "sdy-drop-sharding-rules",
 })  # fmt: skip
 _SHARE_CALLS = "sdy-unflatten-call-graph"
-_UNGROUP = "sdy-remove-sharding-groups"
 _ORIGINS, _STEPS = "debug-sharding-origins", "debug-propagation-edge-sharding"
 # Shardy crashes when it has to name the origin of a sharding that comes from none of
 # the values of an operation. That happens in this pass where a constraint is put before
 # a shard_map (the pass that propagates names its origin all the same), and in any pass
-# where values are grouped.
+# where values are grouped by `shard_alike`, which jax 0.12 has no more.
 _NO_ORIGINS = "sdy-apply-sharding-constraints"
-_GROUP = "sdy.sharding_group"
 _PROPAGATE = "sdy-user-priority-propagate"
 _MESH = re.compile(r"<(@\w+)")
 _INSERT = "func.func(sdy-insert-explicit-reshards{enable-full-version=true})"
 _COLLECTIVES = "func.func(sdy-reshard-to-collectives)"
+_ALIKE = (
+    "A plan does not cover jax.experimental.shard_alike: Shardy ends the process where it"
+    " has to say why values are split alike. sv.compile takes such a program."
+)
 _ELSE = "A program cannot be explained before it is compiled; everything else works."
 
 
@@ -385,7 +385,7 @@ def available() -> str:
     return _missing()
 
 
-def propagate(module: Any, axes: Sequence[tuple[str, int]] = ()) -> Any:
+def propagate(module: Any) -> Any:
     """A copy of a lowered module, calls inlined, in which Shardy has settled every
     sharding.
 
@@ -396,8 +396,6 @@ def propagate(module: Any, axes: Sequence[tuple[str, int]] = ()) -> Any:
     Args:
         module: what `lowered.compiler_ir("stablehlo")` gives; it is left as it is,
             since jax keeps it.
-        axes: name and size of each axis of the program's mesh, where it names several
-            meshes.
 
     Raises:
         ProgramError: where jaxlib has no such passes.
@@ -405,30 +403,17 @@ def propagate(module: Any, axes: Sequence[tuple[str, int]] = ()) -> Any:
     """
     if words := available():
         raise ProgramError(words)
-    # Of the calls that are left, each has a copy of its function, with its own origins
-    # and steps.
-    left_out, has_groups = [_SHARE_CALLS], grouped(module)
-    if has_groups:
-        left_out.append(_UNGROUP)  # so that PlanReader can name the groups
-    passes = []
-    for text in _passes():
-        if has_groups:
-            text = text.replace(f"{_ORIGINS}=true", f"{_ORIGINS}=false")
-        if _name(text) not in left_out:
-            passes.append(text)
+    for op in operations_in(module.operation):
+        if op.name == "sdy.sharding_group":
+            raise ProgramError(_ALIKE)
     with module.context as context:
         # To share so little work between threads costs more than it saves.
         context.enable_multithreading(False)
         # Cloned, not printed and parsed: that takes three times as long as the rest.
         copy = module.operation.clone()
-        _rewrite(copy, axes)
-        _manager(passes).run(copy)
+        _rewrite(copy)
+        _manager(_passes()).run(copy)
     return copy
-
-
-def grouped(module: Any) -> bool:
-    """Whether a module has groups of values that are split alike, by `shard_alike`."""
-    return any(op.name == _GROUP for op in operations_in(module.operation))
 
 
 def planned_module_on(propagated: Any) -> Any:
@@ -442,7 +427,7 @@ def planned_module_on(propagated: Any) -> Any:
     # The pipeline's own last step merges reshards that follow each other.
     merge = [p for p in _pipeline() if _name(p) == "canonicalize"]
     with propagated.context:
-        _manager((_UNGROUP, _INSERT, *merge)).run(copy)
+        _manager((_INSERT, *merge)).run(copy)
         _without_reshards_between_meshes(copy)
         _manager((_COLLECTIVES,)).run(copy)
     return copy
@@ -467,24 +452,21 @@ def _without_reshards_between_meshes(module: Any) -> None:
             op.erase()
 
 
-def run_all(bytecode: bytes, axes: Sequence[tuple[str, int]], folder: str) -> None:
+def run_all(bytecode: bytes, folder: str) -> None:
     """Propagates a module and plans its collectives, in a worker, which may end there.
 
     Args:
         bytecode: a lowered module.
-        axes: as for `propagate`.
         folder: the worker's, for what a call leaves: nothing.
     """
     # The context of any module of jax has all dialects.
     any_module: Any = jax.jit(lambda: 0).lower().compiler_ir("stablehlo")
     module = ir.Module.parse(bytecode, any_module.operation.context)
-    planned_module_on(propagate(module, axes))
+    planned_module_on(propagate(module))
 
 
-def _rewrite(copy: Any, axes: Sequence[tuple[str, int]]) -> None:
+def _rewrite(copy: Any) -> None:
     """What XLA does to a module before it propagates, in place."""
-    if axes:
-        use_one_mesh(copy, axes)
     rewrite_operations(copy)
     simplify(copy)
     inline_calls(copy)
@@ -511,7 +493,9 @@ def _passes() -> tuple[str, ...]:
     """The pipeline's passes up to the settled shardings, with origins and steps."""
     passes = []
     for text in _pipeline():
-        if _name(text) in _KNOWN:
+        # Of the calls that are left, each has a copy of its function, with its own
+        # origins and steps.
+        if _name(text) in _KNOWN - {_SHARE_CALLS}:
             debug = text.replace(f"{_STEPS}=false", f"{_STEPS}=true")
             if _name(text) != _NO_ORIGINS:
                 debug = debug.replace(f"{_ORIGINS}=false", f"{_ORIGINS}=true")

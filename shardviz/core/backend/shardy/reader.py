@@ -48,7 +48,6 @@ _SUMS = {"dot_general", "convolution", "dot"}
 #: What jax calls for `jax.lax.ragged_all_to_all`.
 RAGGED = "ragged_all_to_all"
 _RETURNS = {"func.return", "stablehlo.return", "sdy.return"}
-_KERNELS = {"tpu_custom_call", "mosaic_gpu", "mosaic_gpu_v2", "__gpu$xla.gpu.triton"}
 _NO_RULE = PlanNote("no rule")
 
 
@@ -78,8 +77,6 @@ class PlanReader(PlanBuilder):
         self._requested, self.mesh = requested, mesh
         self._arguments, self._results = arguments, results
         self._functions = functions_of(module)
-        # Number of a group of `shard_alike` to the names of its values.
-        self._groups: dict[str, list[str]] = {}
         # Scope to the calls that have it, each with its number among them.
         self._numbers: dict[tuple[str, ...], dict[int, int]] = {}
 
@@ -90,7 +87,7 @@ class PlanReader(PlanBuilder):
         block = main.regions[0].blocks[0]
         self.number(main, context).arguments = self.named(block.arguments)
         self._read_results(main, self._block(block, context))
-        return self.finish(self._note_alike())
+        return self.finish()
 
     def _block(self, block: Any, context: BlockContext) -> tuple[str, ...]:
         """Reads the operations of a block; the names of what it returns."""
@@ -229,18 +226,12 @@ class PlanReader(PlanBuilder):
         values = self.add(op, read, self.attributes.specs(op), operands)
         self._connect(op, values, [(name,) for name in operands])
 
-    def _read_group(self, op: Any, read: ReadOp, operands: tuple[str, ...]) -> None:
-        """One value of a group that is split alike, as `shard_alike` asks for."""
-        self._groups.setdefault(str(op.attributes["group_id"]), []).extend(operands)
-
     def _read_constraint(
         self, op: Any, read: ReadOp, operands: tuple[str, ...]
     ) -> None:
         """A constraint in the middle of a program, or a reshard between functions."""
         specs, location = self.attributes.specs(op, "sharding"), read.location
         key = self.attributes.text(op, "sdy.sharding_origin_name").strip('"')
-        if not key and location.last_part in ("sharding_constraint", "reshard"):
-            key = location.last_part  # a module with groups names no origins
         for_loop, operand = READ_BY_LOOP in op.attributes, self.value(operands[0])
         if operand is not None and specs == (operand.spec,):
             # With Explicit axes every operation is followed by the sharding of its type.
@@ -285,23 +276,6 @@ class PlanReader(PlanBuilder):
             if op.name != "sdy.manual_computation":
                 value.op = value.op.changed(operands=operands)
             self.cross(value, edges[number] or (), operands, (value.op.name,))
-
-    def _note_alike(self) -> dict[str, list[str]]:
-        """Notes what `shard_alike` splits alike.
-
-        Returns:
-            The name of a value to the others of its group.
-        """
-        alike: dict[str, list[str]] = {}
-        for group in self._groups.values():
-            for name in group:
-                alike[name] = [other for other in dict.fromkeys(group) if other != name]
-        for name, others in alike.items():
-            if others:
-                value = self._by_name[name]
-                notes = (*value.op.notes, PlanNote("alike", tuple(others)))
-                value.op = value.op.changed(notes=notes)
-        return alike
 
     def _read_arguments(self, main: Any) -> None:
         for number, value in enumerate(main.regions[0].blocks[0].arguments):
@@ -363,7 +337,6 @@ _HANDLERS: dict[str, _Handler] = {
     "sdy.manual_computation": PlanReader._read_manual,
     "sdy.reshard": PlanReader._read_constraint,
     "sdy.sharding_constraint": PlanReader._read_constraint,
-    "sdy.sharding_group": PlanReader._read_group,
 }
 
 
@@ -396,14 +369,9 @@ def _custom_call(
     """Whether Shardy looks into a call of other code, and the notes on its value."""
     if target == RAGGED:
         return True, ()  # a collective
-    code = "call"
+    note = PlanNote("call", (target,))
     if "callback" in target:
-        code = "host"
-    elif target in _KERNELS:
-        code = "kernel"
-    elif target == "ApproxTopK":
-        code = "approximate top_k"
-    note = PlanNote(code, (target,))
+        note = PlanNote("host", (target,))
     if rule is not None and rule.propagates:
         return True, (note,)
     return False, (note, _NO_RULE)
