@@ -34,10 +34,6 @@ def calls_back(x):
     return jax.pure_callback(same, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
 
-def exits(x):
-    raise SystemExit("done here")
-
-
 def prints_in_order(x):
     jax.debug.print("{}", x[0, 0], ordered=True)
     return x
@@ -66,12 +62,6 @@ ERRORS = {
         lambda: program(shapes_do_not_fit, x=X),
         "trace",
         "jax could not trace the function. TypeError: dot_general requires contracting",
-        True,
-    ),
-    "an exit": (
-        lambda: program(exits, x=X),
-        "trace",
-        "jax could not trace the function. SystemExit: done here",
         True,
     ),
     "output specs": (
