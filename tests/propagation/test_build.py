@@ -119,11 +119,14 @@ def test_a_pass_that_fails_is_an_error_of_the_plan(eight_devices, monkeypatch):
 
     monkeypatch.setattr(build_plan.pipeline, "propagate", broken)
     found = plan_program(program(jnp.sin, x=X))
-    assert str(found.error) == "propagate: Shardy could not propagate. RuntimeError: pass failed"
+    assert (found.error.stage, found.error.said) == ("propagate", "RuntimeError: pass failed")
 
 
-def test_without_shardy_there_is_one_sentence_and_nothing_is_traced(monkeypatch):
-    monkeypatch.setattr(pipeline, "available", lambda: "Shardy is not there.")
+def test_without_shardy_nothing_is_traced(monkeypatch):
+    def missing():
+        raise ProgramError("Shardy is not there.")
+
+    monkeypatch.setattr(pipeline, "check_available", missing)
     found = plan_program(program(fails, x=X))
     assert str(found.error) == "propagate: Shardy is not there."
     assert found.trace_s is None

@@ -87,5 +87,5 @@ def test_what_cannot_be_replayed_says_so():
     with pytest.raises(ProgramError, match="There is no plan of f, so it has no steps"):
         failed.after(0)
     plan = Plan("f", make_mesh(data=2))
-    with pytest.raises(ProgramError, match="A step of the propagation must be a whole number"):
+    with pytest.raises(ProgramError, match="A propagation step must be a whole number"):
         plan.after("first")

@@ -79,7 +79,7 @@ class Plan(Record, Displayed):
         Raises:
             ProgramError: for anything but a whole number, or where there is no plan.
         """
-        number = check_size(step, "A step of the propagation", ProgramError)
+        number = check_size(step, "A propagation step", ProgramError)
         if self.error is not None:
             raise ProgramError(
                 f"There is no plan of {self.program}, so it has no steps."

@@ -11,6 +11,7 @@ from shardviz.core.program.failure import Failure, GroupEnd, Meaning, ProcessEnd
 _OPENINGS = {
     "trace": "jax could not trace the function.",
     "lower": "jax could not lower the program.",
+    "propagate": "Shardy could not propagate.",
     "compile": "The compiler refused the program.",
     "place": "The arguments could not be placed on the devices.",
     "run": "The program failed while it ran.",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from shardviz.core.backend.bridge import abstract_mesh
-from shardviz.core.backend.failures import failure, in_words
+from shardviz.core.backend.failures import failure
 from shardviz.core.backend.shardy import pipeline
 from shardviz.core.backend.shardy.attributes import AttributeCache
 from shardviz.core.backend.shardy.builder import not_split
@@ -43,7 +43,7 @@ from shardviz.core.backend.tracing.trace import (
     placed_spec,
     trace,
 )
-from shardviz.core.errors import ProgramError, ShardvizError
+from shardviz.core.errors import ProgramError
 from shardviz.core.format import shown
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.rules.requests import collector_paused
@@ -101,10 +101,9 @@ class _PlanRun:
         Raises:
             Exception: whatever a stage raises; `self.stage` says which.
         """
-        missing = pipeline.available()
-        if missing:
-            self.stage = "propagate"
-            raise ProgramError(missing)
+        self.stage = "propagate"
+        pipeline.check_available()
+        self.stage = "program"
         if self.program.problems:
             raise ProgramError(self.program.problems[0])
         self.stage = "trace"
@@ -208,10 +207,7 @@ class _PlanRun:
     def fail(self, error: BaseException) -> None:
         """Ends the plan with an error."""
         failed = failure(self.stage, error)
-        if self.stage == "propagate" and not isinstance(error, ShardvizError):
-            words = f"Shardy could not propagate. {in_words(error)}"
-            failed = Failure(self.stage, words)
-        elif self.stage == "trace":
+        if self.stage == "trace":
             call = self.calls.raised
             operation = refused_operation(error, self.program, self.mesh)
             # Another line would mean that the program caught what the call raised.

@@ -14,8 +14,8 @@ of its decomposition, and a concatenation loses operands without elements. XLA a
 simplifies and inlines first, and so does `before_propagation`.
 
 None of this is public: jaxlib has Shardy's passes registered with MLIR's PassManager,
-under names that may change. So they are looked up, and `available` says in one sentence
-what is missing.
+under names that may change. So they are looked up, and `check_available` says what is
+missing.
 """
 
 from __future__ import annotations
@@ -347,42 +347,36 @@ _PROPAGATE = "sdy-user-priority-propagate"
 _MESH = re.compile(r"<(@\w+)")
 _INSERT = "func.func(sdy-insert-explicit-reshards{enable-full-version=true})"
 _COLLECTIVES = "func.func(sdy-reshard-to-collectives)"
-_ALIKE = (
-    "A plan does not cover jax.experimental.shard_alike: Shardy ends the process where it"
-    " has to say why values are split alike. sv.compile takes such a program."
-)
-_ELSE = "A program cannot be explained before it is compiled; everything else works."
 
 
 @functools.cache
-def _missing() -> str:
-    """What this jaxlib lacks, in one sentence."""
-    try:
-        names = [_name(p) for p in _pipeline()]
-    except Exception as error:  # noqa: BLE001  MLIR raises several kinds for an unknown name
-        words = (str(error).strip().splitlines() or ["no reason given"])[0]
-        return f"This jaxlib does not run Shardy's passes ({words}). {_ELSE}"
-    unknown = {*names} - _KNOWN - _AFTER or {_PROPAGATE} - {*names}
-    if unknown:
-        return (
-            "This jaxlib's Shardy has other passes than shardviz has been tried with"
-            f" ({min(unknown)}). {_ELSE}"
-        )
-    return ""
+def _unknown_passes() -> set[str]:
+    """The passes of this jaxlib's pipeline that nobody has tried, or that it lacks."""
+    names = {_name(text) for text in _pipeline()}
+    return names - _KNOWN - _AFTER or {_PROPAGATE} - names
 
 
-def available() -> str:
-    """`""` where Shardy's passes can be run; else one sentence that says why not.
+def check_available() -> None:
+    """Checks that Shardy's passes can be run.
 
-    >>> available()
-    ''
+    Raises:
+        ProgramError: where they cannot.
     """
     if not getattr(jax.config, "jax_use_shardy_partitioner", True):
-        return (
-            "jax is set to GSPMD, which explains nothing: jax_use_shardy_partitioner is False."
-            " Set it to True to see why; everything else works."
+        raise ProgramError(
+            "jax is set to GSPMD, which explains nothing: jax_use_shardy_partitioner is"
+            " False. Set it to True to see why; everything else works."
         )
-    return _missing()
+    try:
+        unknown = _unknown_passes()
+    except Exception as error:  # noqa: BLE001  MLIR raises several kinds for an unknown name
+        unknown = {str(error).strip().partition("\n")[0]}
+    if unknown:
+        raise ProgramError(
+            "This jaxlib's Shardy has other passes than shardviz has been tried with"
+            f" ({min(unknown)}). A program cannot be explained before it is compiled;"
+            " everything else works."
+        )
 
 
 def propagate(module: Any) -> Any:
@@ -401,11 +395,14 @@ def propagate(module: Any) -> Any:
         ProgramError: where jaxlib has no such passes.
         Exception: whatever a pass raises.
     """
-    if words := available():
-        raise ProgramError(words)
+    check_available()
     for op in operations_in(module.operation):
         if op.name == "sdy.sharding_group":
-            raise ProgramError(_ALIKE)
+            raise ProgramError(
+                "A plan does not cover jax.experimental.shard_alike: Shardy ends the"
+                " process where it has to say why values are split alike. sv.compile takes"
+                " such a program."
+            )
     with module.context as context:
         # To share so little work between threads costs more than it saves.
         context.enable_multithreading(False)
