@@ -25,13 +25,13 @@ from shardviz.picture.grid import Level, arrange, headers, host_frames
 from shardviz.picture.page import and_more, moved, page, text_width, titled, wrapped
 from shardviz.picture.picture import (
     DEVICE,
-    INDEX,
     PEERS,
     Frame,
     Label,
     Picture,
     Slot,
     Template,
+    coordinates,
     filled,
     index_template,
     make_tiles,
@@ -191,10 +191,12 @@ def _devices(
     """
     mesh, numbers = tiles.mesh, dict(columns or {})
     cell, gap = _cell(tiles)
+    # Where in the mesh the devices of a tile are.
+    where = coordinates(mesh.axis_names, tiles.counts, tiles.spans)
     hosts = len(mesh.processes) > 1
     if hosts:
         numbers["host"] = tiles.hosts
-    about: Template = ("device ", Slot(DEVICE), " · ", *_coordinates(tiles))
+    about: Template = ("device ", Slot(DEVICE), " · ", *where)
     text: Template = (Slot(DEVICE), *corner)
     notes, arrange_by = [], _by_mesh
     if tiles.length > 1:
@@ -205,7 +207,7 @@ def _devices(
         notes.append(wording.tile_of_devices(tiles.length, by == "host"))
     elif by == "host":
         arrange_by = _by_host
-        text += ("\n", *_coordinates(tiles))
+        text += ("\n", *where)
     elif hosts:
         text += ("\nhost ", Slot("host"))
     if hosts and tiles.length == 1:
@@ -228,20 +230,6 @@ def _devices(
     return page(
         made, labels, notes=notes, frames=frames, size=size, facts=facts, **more
     )
-
-
-def _coordinates(tiles: DeviceTiles) -> Template:
-    """`data 1, model 0–3`: where the devices of a tile are in the mesh."""
-    parts: list[str | Slot] = []
-    stride = math.prod(tiles.counts)
-    names = tiles.mesh.axis_names
-    for name, count, span in zip(names, tiles.counts, tiles.spans, strict=True):
-        stride //= count
-        first = Slot(INDEX, stride, count, span)
-        parts += [", ", f"{name} ", first]
-        if span > 1:
-            parts += ["–", replace(first, plus=span - 1)]
-    return tuple(parts[1:])
 
 
 def _cell(tiles: DeviceTiles) -> tuple[tuple[float, float], float]:

@@ -8,8 +8,9 @@ tooltip is made when somebody points at its tile.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -74,19 +75,29 @@ def filled(template: Template, value: int) -> str:
     return text
 
 
-def coordinates(names: Iterable[str], sizes: Iterable[int]) -> Template:
+def coordinates(
+    names: Iterable[str], counts: Sequence[int], spans: Sequence[int] = ()
+) -> Template:
     """`data 1, model 0`: the coordinates of a tile in a row-major grid.
 
-    >>> filled(coordinates(["data", "model"], [4, 2]), 3)
-    'data 1, model 1'
+    Args:
+        counts: how many tiles there are along each axis.
+        spans: how many coordinates each takes; one where not said.
+
+    >>> filled(coordinates(["data", "model"], [4, 2], [1, 8]), 3)
+    'data 1, model 8–15'
     """
     parts: list[str | Slot] = []
-    stride = 1
-    # From the last axis on, which changes fastest.
-    for name, size in reversed(list(zip(names, sizes, strict=True))):
-        parts = [f"{name} ", Slot(INDEX, stride, size), ", ", *parts]
-        stride *= size
-    return tuple(parts[:-1])
+    stride = math.prod(counts)
+    for name, count, span in zip(
+        names, counts, spans or (1,) * len(counts), strict=True
+    ):
+        stride //= count
+        first = Slot(INDEX, stride, count, span)
+        parts += [", ", f"{name} ", first]
+        if span > 1:
+            parts += ["–", replace(first, plus=span - 1)]
+    return tuple(parts[1:])
 
 
 def index_template(
