@@ -67,6 +67,7 @@ def select_blocks(layout: Layout, dims: Any = None, at: Any = None) -> BlockSele
     ((0, 2), (0,))
     """
     counts = layout.block_counts
+    # A scalar or a strip is shown as it is, whatever was asked for.
     page = tuple(range(layout.rank))
     if layout.rank > 1 and dims is None:
         # Sorting keeps their order: those that are split come first.
@@ -89,6 +90,7 @@ def select_blocks(layout: Layout, dims: Any = None, at: Any = None) -> BlockSele
 
 
 def _numbers(values: Any) -> tuple[int, ...]:
+    # `at=1` for `at=(1,)` is the usual slip, and no sequence.
     try:
         numbers = tuple(map(operator.index, values))
     except TypeError:
@@ -264,6 +266,7 @@ class DeviceTiles:
     @property
     def hosts(self) -> np.ndarray:
         """int64 [tiles]: the process of the first device of every tile."""
+        # By formula: a mesh of millions of devices then has no array of processes.
         if self.mesh.even_hosts:
             return self.first // (self.mesh.size // self.mesh.even_hosts)
         return self.mesh.process_indices.reshape(-1)[self.first]
@@ -275,6 +278,7 @@ class DeviceTiles:
             return layout.groups[self.first], 1
         distinct = 1
         for span, stride in zip(self.spans, strides, strict=True):
+            # Along other axes the devices of a tile are replicas.
             if stride:
                 distinct *= span
         return self._sum(strides), distinct
@@ -282,6 +286,7 @@ class DeviceTiles:
 
 def is_large(layout: Layout) -> bool:
     """Whether a layout has more devices than a page has tiles for."""
+    # Without a spec there is no formula, and every device was given by itself.
     return layout.spec is not None and layout.mesh.size > MOST_TILES
 
 

@@ -112,6 +112,7 @@ def arrange(
     extra = block_gap
     if extra is None:
         extra = min(12.0, max(1.5, 0.45 * min(cell)))
+    # One fold changes the shape of the page, and so which axis is folded next.
     folds: dict[int, int] = {}
     while True:
         grid = _positions(sizes, cell, gap, shown, extra, folds)
@@ -161,6 +162,7 @@ def _positions(
 
 def _unfit(shape: float, wanted: float) -> float:
     """How far width over height is from what is wanted, as a ratio either way."""
+    # Twice as wide is as bad as twice as high.
     return abs(math.log(shape / wanted))
 
 
@@ -198,6 +200,7 @@ def _next_fold(
 
 def _lengths(size: int) -> list[int]:
     """The lengths that folds may have: divisors, or powers of two where none are."""
+    # Where no fold is full, powers of two are at least easy to count.
     divisors = [n for n in range(2, min(size // 2, 4096) + 1) if size % n == 0]
     return divisors or [1 << k for k in range(1, size.bit_length())]
 
@@ -229,6 +232,7 @@ def headers(
     """
     labels: list[Label] = []
     left = top = 0.0
+    # The coordinates of a folded axis would repeat in every fold.
     unnamed = grid.folded | bare
     for along in (1, 0):
         levels = grid.along(along)
@@ -265,6 +269,7 @@ def _widest(level: Level, words: Words) -> float:
 
 
 def _down(level: Level, base: np.ndarray, words: Words, x: float) -> list[Label]:
+    # Rows lower than letters have a label at every second one, fourth one, …
     count, every, labels = len(level.offsets), 1, []
     if level.pitch < 10:
         every = _every(18.0, level.pitch, count)

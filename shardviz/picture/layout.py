@@ -160,6 +160,7 @@ def draw_layout_array(
         notes = _shown_blocks(layout, selection, ids, len(blocks) * devices)
     if cells.num_blocks < layout.num_blocks:
         notes.insert(0, wording.tile_of_blocks(layout.num_blocks // cells.num_blocks))
+    # Whoever compares lengths by eye has to know.
     if not to_scale:
         notes.append("not to scale")
     return page(
@@ -241,6 +242,7 @@ def _shown_blocks(
 def _alt(layout: Layout, name: str) -> str:
     head = wording.layout_lines(layout, array_title(layout, name))
     text = f"Array {head[0]}: {head[1]}."
+    # A screen reader would read a list of hundreds for minutes.
     if layout.num_blocks > MOST_SAID or is_large(layout):
         return text
     bounds, blocks = index_template(layout.block_counts, layout.shard_shape), []

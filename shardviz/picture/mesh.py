@@ -130,6 +130,7 @@ def draw_layout_devices(
     check_drawable(layout)
     _check_order(by, ("mesh", "host"))
     tiles = DeviceTiles(layout.mesh, tile_counts(layout.mesh.axis_sizes))
+    # The same numbers as in the picture of the array, so that colours are the same.
     groups, blocks = tiles.blocks(layout)
     bounds = index_template(layout.block_counts, layout.shard_shape)
     size, replicas = bytes_text(layout.bytes_per_device), layout.replicas
@@ -165,6 +166,7 @@ def draw_layout_devices(
 
 def _check_order(by: object, known: Sequence[str]) -> None:
     """Refuses what devices are not arranged by."""
+    # A position is one of a mesh: a layout has no topology.
     if by not in known:
         raise MeshError(
             f"Devices are arranged by {listed(known, 'or')}; got {shown(by)}."

@@ -89,6 +89,7 @@ def shortened(text: str, width: float, size: float, mono: bool = False) -> str:
     """
     if text_width(text, size, mono) <= width:
         return text
+    # Letter by letter: widths differ, and names are short.
     while text and text_width(text + "…", size, mono) > width:
         text = text[:-1]
     return text.rstrip() + "…"
@@ -108,6 +109,7 @@ def broken(
     >>> broken("one two three", 40, 9, most=1)
     ['one t…']
     """
+    # Words are never lost: only `most` cuts, and an ellipsis says so.
     lines, rest, start = [], text, ""
     while rest and (most is None or len(lines) + 1 < most):
         if text_width(start + rest, size) <= width:
@@ -351,6 +353,7 @@ def text_page(lines: Sequence[tuple[str, str]], **more: Any) -> Picture:
 
 def shifted(tiles: Tiles, x: float, y: float) -> Tiles:
     """The tiles, moved; nothing but their corners is copied."""
+    # Groups and ids of 65,536 tiles would take longer to copy than to draw.
     moved_x, moved_y = tiles.x + x, tiles.y + y
     moved_x.flags.writeable = moved_y.flags.writeable = False
     return replace(tiles, x=moved_x, y=moved_y)

@@ -147,6 +147,7 @@ def table_index(groups: Any, count: int, length: int) -> np.ndarray:
     last.
     """
     number = np.asarray(groups, np.int64)
+    # Of a few colours each is used again; of a ramp, order is what counts.
     if count > length:
         return np.clip(number, 0, count - 1) * (length - 1) // (count - 1)
     return number % length
@@ -220,6 +221,7 @@ def contrast(one: Any, other: Any) -> np.ndarray:
     >>> float(contrast((255, 255, 255), (0, 0, 0)))
     21.0
     """
+    # Which of the two is the text makes no difference.
     a, b = luminance(one), luminance(other)
     return (np.maximum(a, b) + 0.05) / (np.minimum(a, b) + 0.05)
 
@@ -233,6 +235,7 @@ def text_colours(fills: Any, theme: str | Theme) -> np.ndarray:
     look, table = theme_of(theme), np.asarray(fills)
     out = np.full((len(table), 4), 255, np.uint8)
     done = np.zeros(len(table), bool)
+    # At this luminance black and white have the same contrast.
     pure = np.where(luminance(table) > 0.179, 0, 255)
     for candidate in (look.text, look.paper):
         fits = ~done & (contrast(table, rgb(candidate)) >= 4.5)

@@ -116,6 +116,7 @@ def index_template(
         long = steps
     parts: list[str | Slot] = []
     stride = 1
+    # From the last dimension on, which changes fastest.
     for dim in reversed(range(len(counts))):
         count, step = counts[dim], steps[dim]
         start = Slot(GROUP, stride, count, step)
@@ -125,6 +126,7 @@ def index_template(
     return ("[", *parts[:-1], "]")
 
 
+# Ids are never negative, and neither are groups.
 NO_DEVICE = -1
 NO_GROUP, MANY_GROUPS = -1, -2
 
@@ -200,6 +202,7 @@ class Tiles:
         if slot.of == DEVICES:
             return ids_text(self.devices(index), slot.limit)
         if slot.of == PEERS:
+            # Only when somebody points at the tile: it looks at all others.
             same = np.flatnonzero(self.group == self.group[index])
             return ids_text(self.device[same[same != index]], slot.limit)
         if slot.of == INDEX:
@@ -378,11 +381,13 @@ _EDGE_TYPES = (*(np.float32,) * 4, np.int32, np.float32)
 
 
 def _columns(values: Sequence[Any], types: Sequence[type]) -> list[np.ndarray]:
+    # One number stands for all tiles, so that callers need not repeat it.
     flat = np.broadcast_arrays(*map(np.atleast_1d, values))
     return [_frozen(v.reshape(-1), kind) for v, kind in zip(flat, types, strict=True)]
 
 
 def _frozen(values: Any, kind: type) -> np.ndarray:
+    # A copy: whoever gave the numbers may change theirs.
     array = np.array(values, kind, order="C")
     array.flags.writeable = False
     return array

@@ -66,6 +66,7 @@ def serialize(
 def _picture(
     picture: Picture, buffers: list[bytes], with_palette: bool
 ) -> dict[str, Any]:
+    # All themes at once: a page changes its look without asking again.
     colours, panels = {}, []
     if with_palette:
         for name in THEMES:
@@ -177,6 +178,7 @@ def column(values: np.ndarray, buffers: list[bytes]) -> Any:
         return _number(values[0])
     if exact:
         step = int(values[1]) - int(values[0])
+        # Ids in mesh order and numbers of blocks mostly are such a row.
         if (np.diff(values) == step).all():
             return [int(values[0]), step]
     if len(values) <= MOST_INLINE:
@@ -187,6 +189,7 @@ def column(values: np.ndarray, buffers: list[bytes]) -> Any:
         kind = "float64"
         if _INT32.min <= values.min() and values.max() <= _INT32.max:
             kind = "int32"
+    # JavaScript reads buffers with the byte order that it is told.
     little = np.dtype(kind).newbyteorder("<")
     buffers.append(values.astype(little).tobytes())
     return {"buffer": len(buffers) - 1, "dtype": kind}

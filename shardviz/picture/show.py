@@ -165,6 +165,7 @@ def draw(value: Any, **options: Any) -> Picture:
     >>> draw(make_mesh(data=4, model=2), by="host").facts["by"]
     'host'
     """
+    # The values of `legacy`, which stands beside this folder, bring their own.
     if hasattr(value, "_draw_"):
         return value._draw_(**options)
     drawer, _ = _shown(value)
@@ -204,6 +205,7 @@ def _wrap(text: str, width: int) -> str:
 
 
 def _shown(value: Any) -> tuple[Drawer, Writer]:
+    # By the classes of a value, so that a subclass looks as its base does.
     for kind in type(value).__mro__:
         if kind in _SHOWN:
             return _SHOWN[kind]

@@ -102,6 +102,7 @@ def grid_text(
     x 0 │ 7   │ 8   │
         └─────┴─────┘
     """
+    # Short heads are harder to read, so they come second.
     for short in (False, True):
         lines: list[str] = []
         *outer, across = sizes

@@ -74,6 +74,7 @@ def lines_in_tiles(picture: Picture, text_colour: np.ndarray) -> Iterator[Line]:
     if not tiles.text or len(tiles) > MOST_LABELS or height < SMALLEST + 1:
         return
     texts = [tiles.label(i).split("\n") for i in range(len(tiles))]
+    # All tiles alike: letters of several sizes would seem to say something.
     pad = min(8.0, width * 0.1)
     wide = widest((first.partition("\t")[0] for first, *_ in texts), 1.0, bold=True)
     size = min(LARGEST, height * 0.62, (width - 2 * pad) / max(wide, 0.01))
@@ -383,6 +384,7 @@ def printable(text: str, family: str = "sans") -> str:
     >>> printable("ctx 文")
     'ctx □'
     """
+    # Asking a font takes longer than most labels need.
     if text.isascii():
         return text
     known = _letters(family)

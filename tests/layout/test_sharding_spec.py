@@ -186,19 +186,6 @@ def test_representation(value: Any, text: str) -> None:
     assert repr(value) == text
 
 
-def test_parts_of_other_kinds_or_numbers_are_unequal() -> None:
-    one_each = [
-        NoSharding(), Chunked([2]), Chunked([2, 1]), Chunked([4]), Unstacked(2), Unstacked(4),
-        ShardedAxis(0), ShardedAxis(2), Replicated(2), Replicated(4), None, 2, (2,),
-        ShardingSpec((), ()), ShardingSpec((None,), ()), ShardingSpec((), (Replicated(1),)),
-        ShardingSpec((Chunked([2]),), (ShardedAxis(0),)),
-        ShardingSpec((Unstacked(2),), (ShardedAxis(0),)),
-    ]  # fmt: skip
-    for a, b in itertools.combinations(one_each, 2):
-        assert a != b
-    assert len(set(one_each)) == len(one_each)
-
-
 X, R = ShardedAxis(0), Replicated(2)
 
 
@@ -295,12 +282,6 @@ def test_typed_specs(text: str) -> None:
 def test_typed_specs_that_are_none(text: Any) -> None:
     with pytest.raises(ShardvizError):
         parse_sharding_spec(text)
-
-
-def test_unstacked_has_no_mesh() -> None:
-    spec = ShardingSpec((NoSharding(), Unstacked(4)), (X,))
-    with pytest.raises(SpecError):
-        on_mesh(spec, spec.mesh)
 
 
 def test_marks_have_no_sharding_spec() -> None:

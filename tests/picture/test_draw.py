@@ -7,7 +7,6 @@ from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.rules.resolution import resolve
 from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.layout.trees.audit import audit
-from shardviz.core.program.report import Check
 from shardviz.picture.picture import Picture
 from shardviz.picture.rules import verdict_word
 from shardviz.picture.show import draw, to_text
@@ -61,19 +60,6 @@ def test_other_things_are_refused(value):
     for show in (draw, to_text):
         with pytest.raises(ShardvizError):
             show(value)
-
-
-def test_rules_stand_where_they_meet_their_mesh_axes():
-    picture = draw(Rules.of(("heads", ("model", "data")), ("embed", None), ("embed", "data")))
-    tiles = picture.tiles
-    places = {
-        (tiles.label(i), round(float(tiles.y[i]))): round(float(tiles.x[i])) for i in range(4)
-    }
-    rows = sorted({y for _, y in places})
-    columns = sorted(set(places.values()))
-    assert places["model 1", rows[0]] == columns[0]
-    assert places["data 2", rows[0]] == places["data", rows[2]] == columns[1]
-    assert places["not split", rows[1]] == columns[2]
 
 
 def test_a_resolution_has_a_verdict_in_every_cell():
@@ -147,14 +133,6 @@ def test_an_audit_has_the_largest_first_and_a_bar_true_to_length():
     assert tiles.group.tolist() == [1, 0, 0]
 
 
-def test_a_long_audit_is_shortened_and_the_rest_added_up():
-    letters = [a + b for a in "abcde" for b in "abcdefghij"]
-    rows = [W.replace(name=name) for name in letters]
-    picture = draw(audit(rows, RULES, MESH), limit=10)
-    assert len(picture.tiles) == 11
-    assert picture.tiles.tooltip(10) == "40 MiB 40 smaller arrays"
-
-
 def test_a_report_shows_stages_collectives_and_checks():
     picture = draw(REPORT)
     texts = _all_texts(picture)
@@ -164,9 +142,3 @@ def test_a_report_shows_stages_collectives_and_checks():
     assert bars.tooltip(0).startswith("8 MiB all-reduce model")
     assert bars.width.tolist()[0] == 150.0
     assert len(bars) == len(COLLECTIVES)
-
-
-def test_of_many_checks_those_that_fail_come_first():
-    checks = [Check(f"c{i}", i != 70, "said.") for i in range(100)]
-    texts = _all_texts(draw(REPORT.replace(checks=tuple(checks))))
-    assert "✗ c70: said.\n✓ 99 of 100: c…" in texts

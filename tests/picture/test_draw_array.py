@@ -12,10 +12,9 @@ from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.picture.blocks import holders_of
 from shardviz.picture.picture import Picture
 from shardviz.picture.show import draw
-from tests.picture.geometry import check_page, covered_area
+from tests.picture.geometry import check_page
 from tests.picture.ids_reader import read_ids
 from tests.picture.strategies import layouts
 
@@ -67,15 +66,6 @@ def test_one_step_shows_its_blocks_and_says_who_holds_the_others(layout: Layout,
         assert all(layout.box(int(d))[dim].start == first for d in shown)
 
 
-@given(layouts())
-def test_devices_stand_by_block_in_mesh_order(layout: Layout):
-    for blocks in (np.arange(layout.num_blocks), np.arange(layout.num_blocks)[::-1]):
-        offsets, ids = holders_of(layout, blocks)
-        for i, block in enumerate(blocks):
-            wanted = layout.device_ids[layout.groups == block]
-            assert ids[offsets[i] : offsets[i + 1]].tolist() == wanted.tolist()
-
-
 def _tooltips(picture: Picture) -> list[str]:
     return [picture.tiles.tooltip(i) for i in range(len(picture.tiles))]
 
@@ -99,27 +89,6 @@ def test_two_blocks_with_four_replicas_each():
     assert "dimension 0 embed not split · dimension 1 mlp → model" in texts
     assert "w_in bf16[512, 2048]  P(None, 'model')" in texts
     assert picture.facts["toScale"]
-
-
-def test_blocks_are_true_to_proportion_where_that_is_legible():
-    for shape, spec in [((512, 2048), "data, model"), ((2000, 1000), "None, model")]:
-        picture = draw(_layout(shape, spec, data=2, model=2))
-        tiles = picture.tiles
-        wide, high = tiles.x[-1] + tiles.width[-1] - tiles.x[0], covered_area(picture)
-        assert float(wide) ** 2 / high == pytest.approx(shape[1] / shape[0], rel=1e-3)
-        assert not any(v.text == "not to scale" for v in picture.labels)
-    flat = draw(_layout((8, 100000), "None, model", data=2, model=2))
-    assert any(v.text == "not to scale" for v in flat.labels)
-    assert flat.tiles.height.min() > 20
-
-
-def test_a_strip_and_a_scalar():
-    strip = draw(_layout((8,), "data", data=4))
-    assert len({float(y) for y in strip.tiles.y}) == 1
-    assert [v.text for v in strip.labels if v.role == "tick"] == ["0", "2", "4", "6", "8"]
-    scalar = draw(_layout((), "", data=4))
-    assert len(scalar.tiles) == 1
-    assert scalar.tiles.label(0) == "0 · 1 · 2 · 3\n4 replicas"
 
 
 def test_long_strips_are_folded_so_that_ids_can_be_read():

@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardviz.core.errors import ShardvizError
-from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
+from shardviz.core.layout.layout import Layout, layout_from_indices
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.partition_spec import Spec
 from shardviz.picture.show import draw
 from tests.picture.geometry import check_page
 from tests.picture.ids_reader import read_ids
@@ -96,16 +95,6 @@ def _labels(picture) -> set[str]:
     return {v.text for v in picture.labels if v.role == "axis"}
 
 
-def test_labels_name_every_axis():
-    assert _labels(draw(make_mesh(data=4, model=2))) == {
-        "data 0", "data 1", "data 2", "data 3", "model 0", "model 1",
-    }  # fmt: skip
-    assert {"data 0–31", "data 480–511"} <= _labels(draw(make_mesh(data=512)))
-    assert {"model →", "31", "data 15"} <= _labels(draw(make_mesh(data=16, model=32)))
-    five = _labels(draw(make_mesh(pod=2, data=2, fsdp=4, seq=2, model=4)))
-    assert {"pod 1", "data 1", "fsdp 3", "seq 1"} <= five
-
-
 def test_hosts_or_an_axis_say_the_colour():
     mesh = make_mesh(data=4, model=2, processes=2)
     assert draw(mesh).tiles.group.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
@@ -144,11 +133,3 @@ def test_one_box_read_off_a_huge_array_is_refused_with_the_numbers():
     for options in ({"view": "devices"}, {}):
         with pytest.raises(ShardvizError, match="1,099,511,627,776 blocks, of which 1 device"):
             draw(layout, **options)
-
-
-def test_devices_and_array_side_by_side_have_the_colours_of_the_same_blocks():
-    layout = lay_out((512, 2048), Spec.of(None, "model"), make_mesh(data=4, model=2))
-    devices, array = (panel for _, _, panel in draw(layout, view="both", name="w").panels)
-    assert devices.tiles.group.tolist() == layout.groups.tolist()
-    assert array.tiles.group.tolist() == [0, 1]
-    assert (devices.colormap, devices.groups) == (array.colormap, array.groups)

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from shardviz.widgets import html_page
 from tests.picture.javascript import run_script
@@ -57,9 +56,3 @@ def test_blocks_ids_and_hosts_are_those_of_plain_loops():
         assert answer["groups"] == groups.tolist()
         assert answer["positions"] == list(range(len(groups)))
         assert answer["hosts"] == len(set(made["hosts"]))
-
-
-@pytest.mark.parametrize("strides", [None, []])
-def test_an_array_without_a_layout_has_no_blocks(strides):
-    answer = ask_page([{**case(0, 0), "strides": strides}])[0]
-    assert answer["groups"] is None

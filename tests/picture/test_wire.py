@@ -157,11 +157,3 @@ def test_edges_travel_as_columns_and_are_absent_where_there_are_none():
     assert (edges["group"], edges["width"]) == (-1, 0.5)
     assert len(buffers[edges["x0"]["buffer"]]) == 4 * edges["count"]
     assert "edges" not in serialize(draw(mesh))[0]
-
-
-def test_ids_beyond_int32_travel_whole():
-    data, buffers = serialize(draw(_odd_mesh()))
-    column = data["tiles"]["device"]
-    assert column["dtype"] == "float64"
-    ids = np.frombuffer(buffers[column["buffer"]], "<f8").astype(np.int64)
-    assert (ids == _odd_mesh().device_ids.ravel()).all()

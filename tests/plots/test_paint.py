@@ -81,12 +81,6 @@ def test_names_are_never_read_as_mathematics_and_missing_letters_are_boxes():
     assert printable("✓ – → · …") == "✓ – → · …"
 
 
-def test_lines_that_do_not_fit_are_left_out_and_the_first_stays():
-    layout = lay_out((64, 64), Spec.parse("data, model"), make_mesh(data=8, model=4, pod=4))
-    axes = paint(draw(layout)).axes[0]
-    assert any(t.endswith("devices") or "·" in t or "–" in t for t in _texts(axes))
-
-
 @pytest.mark.parametrize("devices", [1 << 15, 1 << 24])
 def test_tiles_beyond_counting_are_an_image(devices):
     picture = draw(lay_out((devices, 2), Spec.parse("a"), make_mesh(a=devices)))

@@ -56,26 +56,9 @@ def test_trees_and_prefixes():
     np.testing.assert_allclose(out["y"], X @ W + W[0], rtol=1e-4, atol=1e-5)
 
 
-def test_none_in_the_arguments_has_no_parts():
-    split = legacy.sharded_jit(lambda x, nothing: x * 2, (Parts(2, 1), None), Parts(2, 1))
-    assert_split(split(X, None), Parts(2, 1), 2)
-
-
 def test_no_arguments_and_no_results():
     assert legacy.sharded_jit(lambda: (), None, None, num_partitions=2)() == ()
     assert_split(legacy.sharded_jit(lambda: jnp.arange(8), None, Parts(8))(), Parts(8), 8)
-
-
-def test_num_partitions_alone_decides_where_everything_is_replicated():
-    out = legacy.sharded_jit(lambda x: x, None, None, num_partitions=4)(X)
-    assert_split(out, None, 4)
-
-
-def test_the_result_goes_into_jax_as_any_array():
-    out = legacy.sharded_jit(lambda x: x, Parts(2, 4), Parts(2, 4))(X)
-    again = legacy.sharded_jit(lambda x: x, Parts(8, 1), Parts(8, 1))(out)
-    assert_split(again, Parts(8, 1), 8)
-    np.testing.assert_allclose(jnp.sum(out * 2), X.sum() * 2, rtol=1e-4)
 
 
 @pytest.mark.parametrize("where", ["numpy", "another device"])
@@ -110,27 +93,6 @@ def test_another_static_value_traces_again_and_the_same_does_not():
     for n in (2, 3, 2, 3):
         split(X, n)
     assert traced == [2, 2, 3, 3]  # once to learn what it asks for, once for the devices
-
-
-def test_local_arguments_that_repeat_the_global_ones():
-    split = legacy.sharded_jit(
-        lambda x: x,
-        Parts(2, 4),
-        Parts(8, 1),
-        num_partitions=8,
-        local_in_parts=Parts(2, 4),
-        local_out_parts=Parts(8, 1),
-        local_num_partitions=8,
-    )
-    assert_split(split(X), Parts(8, 1), 8)
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "bool"])
-def test_dtypes(dtype):
-    x = jnp.asarray(X > 0, dtype)
-    out = legacy.sharded_jit(lambda x: x, Parts(2, 4), Parts(4, 2))(x)
-    assert out.dtype == x.dtype
-    assert_split(out, Parts(4, 2), 8)
 
 
 def test_random_keys_and_numbers():
