@@ -142,24 +142,6 @@ def target_title(target: str) -> str:
 # --- meshes that fit it ---------------------------------------------------------------
 
 
-def needed_size(mesh: MeshSpec, target: str) -> int | None:
-    """The number of devices that a mesh must have for a target; None where it fits."""
-    topology, several = topology_of(target), hosts_size(target)
-    match = _SIMULATED.fullmatch(target)
-    size = mesh.size
-    if topology is not None:
-        size = topology.size
-    elif several is not None:
-        count, devices = several
-        # Of as many devices, the number of hosts alone may differ.
-        if mesh.size == devices and len(mesh.processes) != count:
-            return devices
-        size = min(size, devices)
-    elif match is not None and match[1]:
-        size = min(size, int(match[1]))
-    return None if size == mesh.size else size
-
-
 def fitting_mesh(mesh: MeshSpec, target: str) -> MeshSpec | None:
     """The mesh with its axes resized to fill the target; None where the mesh fits.
 
@@ -169,15 +151,25 @@ def fitting_mesh(mesh: MeshSpec, target: str) -> MeshSpec | None:
     >>> fitting_mesh(make_mesh(data=4, model=2), "tpu:v5e:4x4")
     MeshSpec('data=8, model=2')
     """
-    count = needed_size(mesh, target)
-    if count is None:
-        return None
     topology, several = topology_of(target), hosts_size(target)
-    hosts = math.gcd(len(mesh.processes), count)
+    match = _SIMULATED.fullmatch(target)
+    count, hosts = mesh.size, len(mesh.processes)
     if topology is not None:
-        hosts = topology.hosts
+        count, wanted = topology.size, topology.hosts
     elif several is not None:
-        hosts = several[0]
+        wanted, most = several
+        count = min(count, most)
+        # Of as many devices, the number of hosts alone may differ.
+        if count == mesh.size == most and hosts != wanted:
+            return _resized(mesh, count, wanted)
+    else:
+        if match is not None and match[1]:
+            count = min(count, int(match[1]))
+        wanted = math.gcd(hosts, count)
+    return None if count == mesh.size else _resized(mesh, count, wanted)
+
+
+def _resized(mesh: MeshSpec, count: int, hosts: int) -> MeshSpec:
     sizes, first = list(mesh.axis_sizes), count
     for i in reversed(range(1, len(sizes))):
         sizes[i] = math.gcd(first, sizes[i])
