@@ -49,13 +49,6 @@ def test_values_and_boxes_are_right_on_every_process(two, name, order):
     assert [p.rank for p in report.processes] == [0, 1]
 
 
-def test_a_plain_mesh_gets_the_devices_in_order(two):
-    report = sv.run(sv.program(total, X, mesh=AXES), target=two)
-    assert report.ok, report.error
-    assert report.mesh.device_ids.ravel().tolist() == list(two.device_ids)
-    assert report.mesh.process_indices.ravel().tolist() == [0] * 4 + [1] * 4
-
-
 def test_a_mesh_on_one_process_leaves_the_other_alone(two):
     report = sv.run(sv.program(total, X, mesh="data=2, model=2"), target=two)
     assert report.ok, report.error
@@ -75,7 +68,6 @@ def test_the_report_says_what_each_process_did(two):
     assert report.run_s == max(p.seconds["run"] for p in report.processes)
     text = sv.text(report)
     assert "2 processes: " in text
-    assert "the slowest" in text
     assert "collectives between processes" in text or "collective between processes" in text
     assert "between processes 0 and 1" in text
     assert "memory of the processes: " in text
@@ -192,11 +184,3 @@ def test_programs_that_differ_are_refused_before_they_run(two):
     assert report.error.message.startswith("Process 1 compiled another program than process 0")
     assert "Nothing ran." in report.error.message
     assert report.run_s is None
-
-
-def test_they_show_themselves(two):
-    text = sv.text(two)
-    assert text.splitlines()[0] == "2 hosts x 4, local: 8 devices"
-    assert f"pid {two.processes[1].pid}" in text
-    assert repr(two) == "Hosts(2 hosts x 4, local: 8 devices)"
-    assert "image/png" in two._repr_mimebundle_()

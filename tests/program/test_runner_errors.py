@@ -13,7 +13,6 @@ from shardviz.core.backend import devices
 from shardviz.core.backend.run.worker.run import compile_program
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.checks import found
 from tests.program.helpers import array, program, run, run_here
@@ -52,8 +51,6 @@ def failing_callback(x):
 
     return jax.pure_callback(boom, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
-
-NO_RULES = Rules.of(("batch", "a"))
 
 # Program, values and options; the stage it fails in, words of the message, whether it has a line.
 FAILING = {
@@ -141,14 +138,6 @@ def test_the_next_run_knows_nothing_of_a_failed_one():
     jax.effects_barrier()
 
 
-def test_a_failed_compile_is_not_kept():
-    cache = ExecutableCache()
-    made = program(matmul, X, W, xla_no_such_option=True)
-    assert run(made, cache=cache).error is not None
-    assert len(cache) == 0
-    assert run(made.replace(options={}), cache=cache).ok
-
-
 def test_what_does_not_fit_is_refused_before_anything_is_placed(monkeypatch):
     monkeypatch.setattr(devices, "host_available", lambda: 416 * 8 - 1)
     begun: list[str] = []
@@ -179,25 +168,6 @@ def test_an_interrupt_passes():
 
     with pytest.raises(KeyboardInterrupt):
         run(program(interrupting, X))
-
-
-def test_a_callback_of_the_caller_that_fails_is_reported_too():
-    def progress(stage):
-        if stage == "lower":
-            raise RuntimeError("the panel is gone")
-
-    report = run(program(matmul, X, W), progress=progress)
-    assert report.error is not None
-    assert report.error.stage == "lower"
-    assert "the panel is gone" in report.error.message
-
-
-def test_rules_that_do_not_work_out_are_reported():
-    made = program(matmul, X.replace(spec=None, logical=("batch", "batch")), W)
-    report = run(made.replace(rules=Rules.of(("batch", "a"))))
-    assert report.error is not None
-    assert report.error.stage == "program"
-    assert "'batch'" in report.error.message
 
 
 @settings(max_examples=15, deadline=None)

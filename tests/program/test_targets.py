@@ -16,7 +16,6 @@ from shardviz.core.backend.run.targets import (
 )
 from shardviz.core.errors import TargetError
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.program import Target
 from tests.program.helpers import each_in_new_jax, in_new_python
 
 START = "from shardviz.core.backend.run.targets import *; import jax\n"
@@ -44,7 +43,6 @@ FRESH = {
     "a bigger mesh": (
         "t = choose(None, 8); print(t, len(jax.devices()), choose(None, 64), backend_started())"
     ),
-    "a mesh of 100": "choose(None, 100); print(len(jax.devices()))",
     **{f"huge, {text}": HUGE.format(text=text) for text in (None, "cpu")},
     "enough by config": CHOSEN.format(count=12),
     "too few by config": CHOSEN.format(count=4),
@@ -77,10 +75,6 @@ def test_a_fresh_kernel_gets_devices_for_bigger_meshes(fresh):
     assert fresh["a bigger mesh"] == "CPU × 8, simulated 64 CPU × 64, simulated True"
 
 
-def test_a_fresh_kernel_gets_as_many_as_a_mesh_has(fresh):
-    assert fresh["a mesh of 100"] == "100"
-
-
 @pytest.mark.parametrize("text", [None, "cpu"])
 def test_a_huge_mesh_does_not_start_a_million_devices(text, fresh):
     words, count = fresh[f"huge, {text}"].splitlines()
@@ -109,12 +103,6 @@ def test_where_jax_has_started_with_one_device_it_is_said_what_to_do(fresh):
         assert "jax.config.update('jax_num_cpu_devices', 8)" in words
 
 
-def test_where_jax_is_set_to_ignore_the_cpu_it_is_said():
-    code = "\ntry:\n    choose('cpu:8', 8)\nexcept ValueError as error:\n    print(error)"
-    printed = in_new_python(START + code, JAX_PLATFORMS="cuda")
-    assert "JAX_PLATFORMS" in printed
-
-
 def test_a_plan_names_the_variable_that_keeps_jax_from_starting():
     code = (
         "import jax, numpy as np, shardviz as sv\n"
@@ -132,13 +120,6 @@ def test_asking_whether_jax_started_changes_nothing(fresh):
     assert backend_started()
     assert jax.config.jax_num_cpu_devices == before
     assert fresh["asked"] == "False -1 1 True"
-
-
-def test_here_are_eight():
-    assert jax.devices("cpu")
-    assert [t.name for t in targets() if not t.text][-1] == "cpu:8"
-    assert choose("cpu", 4) == choose("cpu:4", 4) == Target("cpu", "cpu", 4)
-    assert choose(Target("cpu", "cpu", 8), 2).count == 8
 
 
 WRONG = {
@@ -204,12 +185,6 @@ def ids(mesh):
     return [d.id for d in mesh.devices.flat]
 
 
-def test_positions_take_devices_in_order():
-    mesh = device_mesh(make_mesh(a=4, b=2), choose("cpu", 8))
-    assert ids(mesh) == list(range(8))
-    assert mesh.axis_names == ("a", "b")
-
-
 def test_ids_that_are_there_are_those_devices():
     mesh = device_mesh(make_mesh(a=2, device_ids=[6, 3]), choose("cpu", 2))
     assert ids(mesh) == [6, 3]
@@ -218,11 +193,6 @@ def test_ids_that_are_there_are_those_devices():
 def test_ids_that_are_not_there_are_names():
     mesh = device_mesh(make_mesh(a=4, device_ids=[2051, 2048, 2050, 2049]), choose("cpu", 4))
     assert ids(mesh) == [3, 0, 2, 1]
-
-
-def test_axis_types_go_along():
-    mesh = device_mesh(make_mesh({"a": 8}, axis_types="Explicit"), choose("cpu", 8))
-    assert [t.name for t in mesh.axis_types] == ["Explicit"]
 
 
 def test_a_mesh_that_is_too_big_is_refused():

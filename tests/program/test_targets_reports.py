@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import pickle
 import sys
 from dataclasses import replace
 
@@ -11,13 +10,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from shardviz.core.backend.run import compile, here
+from shardviz.core.backend.run import compile
 from shardviz.core.backend.run.compile import source_lines
 from shardviz.core.backend.run.worker.run import compile_program, run_program
-from shardviz.core.hardware.chips import find_chip
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.roofline import roofline
 from shardviz.core.xla import collectives
 from tests.program.helpers import array, in_new_python, program
 
@@ -67,18 +64,6 @@ def test_a_report_names_the_devices_it_is_for_in_mesh_order():
         assert report.mesh.device_ids.ravel().tolist() == ids
         assert report.mesh.shape == mesh.shape
         assert report.roofline is None  # nobody publishes what a simulated device can do
-
-
-@pytest.mark.usefixtures("eight_devices")
-def test_an_attached_chip_whose_figures_are_published_has_its_least_times(monkeypatch):
-    chip = find_chip("h100")
-    monkeypatch.setattr(here, "chip_of_kind", lambda kind: chip)
-    report = compile_program(program(matmul, X, W), "attached", cache=ExecutableCache())
-    assert report.error is None, report.error
-    assert report.roofline == roofline(report.replace(roofline=None), chip)
-    assert report.roofline.chip is chip
-    assert report.roofline.collective_s > 0
-    assert pickle.loads(pickle.dumps(report)).roofline.rows == report.roofline.rows
 
 
 @pytest.mark.usefixtures("eight_devices")

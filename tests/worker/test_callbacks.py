@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 import threading
 import time
-from multiprocessing.connection import Client
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -42,29 +40,6 @@ def test_a_callback_is_called_here_with_this_process_own_variables():
     assert report.ok, report
     np.testing.assert_array_equal(report.outputs, np.sin(VALUES))
     assert seen == [(True, (8, 4))] * 2  # once more for the comparison with the unsharded function
-
-
-def test_ordered_calls_come_in_order_and_once():
-    seen = []
-
-    def steps(x):
-        for number in range(20):
-            io_callback(lambda v, n=number: seen.append(n), None, x.sum(), ordered=True)
-        return x + 1
-
-    report = run(program(steps, X), VALUES)
-    assert report.ok, report
-    assert seen == list(range(20))
-    assert report.effects == ("io callback, ordered",)
-
-
-def test_prints_appear_here(capsys):
-    def talks(x):
-        jax.debug.print("the sum is {}", x.sum())
-        return x
-
-    assert run(program(talks, X), VALUES).ok
-    assert "the sum is 496.0" in capsys.readouterr().out
 
 
 def test_every_device_calls_by_itself_inside_shard_map():
@@ -236,12 +211,3 @@ def test_a_run_inside_a_callback_is_refused_where_it_would_wait_for_ever(outer, 
         assert "inside a host callback" in found[0].error.message
     else:
         assert found[0].ok
-
-
-def test_a_connection_that_says_nothing_keeps_nobody_waiting():
-    with CallbackServer([lambda value: (value,)]).listen() as address:
-        folder = Path(address.address).parent
-        assert folder.stat().st_mode & 0o077 == 0  # nobody else may connect
-        with Client(address.address):
-            assert address.callbacks()[0](5) == (5,)
-    assert not Path(address.address).exists()

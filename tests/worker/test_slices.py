@@ -60,11 +60,6 @@ KEPT = {
                      ("all-reduce", ("b",), 4, 32 * 128 * 4, False)),
     "a sum across": (*TWO, manual(lambda x: lax.psum(x, "a"), "ab", (None, "b")),
                      ("all-reduce", ("a",), 2, 32 * 128 * 4, True)),
-    "a sum across four": ("tpu:v5e:2x2*4", make_mesh(a=4, b=4),
-                          manual(lambda x: lax.psum(x, "a"), "ab", (None, "b")),
-                          ("all-reduce", ("a",), 4, 16 * 128 * 4, True)),
-    "a gather across": (*TWO, lambda x: lax.with_sharding_constraint(x, jax.P(None, "b")),
-                        ("all-gather", ("a",), 2, 64 * 128 * 4, True)),
     "a gather inside": (*TWO, lambda x: lax.with_sharding_constraint(x, jax.P("a")),
                         ("all-gather", ("b",), 4, 32 * 512 * 4, False)),
     "a scattered sum": (*TWO, manual(scattered, "ab", "ab"),
@@ -73,16 +68,10 @@ KEPT = {
                     ("all-to-all", ("a",), 2, 32 * 128 * 4, True)),
     "a permutation across": (*TWO, around("a", 2),
                              ("collective-permute", ("a",), 2, 32 * 128 * 4, True)),
-    "a permutation inside": (*TWO, around("b", 4),
-                             ("collective-permute", ("b",), 4, 32 * 128 * 4, False)),
     "a slice backwards": (TWO[0], BACKWARDS, manual(lambda x: lax.psum(x, "a"), "ab", (None, "b")),
                           ("all-reduce", ("a",), 2, 32 * 128 * 4, True)),
-    "inside a backwards one": (TWO[0], BACKWARDS, around("b", 4),
-                               ("collective-permute", ("b",), 4, 32 * 128 * 4, False)),
     "slices side by side": (TWO[0], MIXED, manual(lambda x: lax.psum(x, "b"), "ab", ("a", None)),
                             ("all-reduce", ("b",), 2, 16 * 256 * 4, True)),
-    "inside of those": (TWO[0], MIXED, manual(lambda x: lax.psum(x, "a"), "ab", (None, "b")),
-                        ("all-reduce", ("a",), 4, 16 * 256 * 4, False)),
 }  # fmt: skip
 
 

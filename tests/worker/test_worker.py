@@ -143,38 +143,12 @@ def test_a_fault_in_the_function_is_reported_with_its_line():
     assert report.error.source.startswith("test_worker.py:")
 
 
-@pytest.mark.usefixtures("eight_devices")
-def test_an_option_that_the_compiler_does_not_know_is_refused_in_words():
-    report = compile_program(program(matmul, X, W, xla_no_such=1), cache=ExecutableCache(), **EIGHT)
-    assert report.error is not None
-    assert report.error.stage == "compile"
-    assert "xla_no_such" in report.error.message
-
-
 @pytest.mark.parametrize("target", ["cpu:8", "attached"])
 @pytest.mark.usefixtures("eight_devices")
 def test_an_option_that_is_no_text_and_no_number_is_refused(target):
     report = compile_program(program(integers, X, xla_o=[1]), target, cache=ExecutableCache())
     assert report.error is not None
     assert report.error.code == ""  # our own words, and not the compiler's
-
-
-def calling(x):
-    return jax.pure_callback(lambda v: v, x, x)
-
-
-def printing(x):
-    jax.debug.print("{}", x.sum())
-    return x
-
-
-@pytest.mark.parametrize("fn", [calling, printing])
-@pytest.mark.usefixtures("eight_devices")
-def test_programs_with_callbacks_run_in_the_worker_too(fn):
-    report = run_program(program(fn, X), cache=ExecutableCache(), **EIGHT)
-    assert report.error is None, report.error
-    more = compile_program(program(fn, X), "cpu:16", cache=ExecutableCache())
-    assert more.error is None, more.error
 
 
 FRESH = """

@@ -123,6 +123,7 @@ def ask_for_cpus(count: int, exactly: bool = False) -> None:
     Where the user chose no number, jax is asked for some more than are needed (64 take
     7 ms and 10 MB more than 8), so that larger meshes run later.
     """
+    # Then nothing can be chosen any more.
     if backend_started():
         return
     count, own = min(count, MOST_SIMULATED), chosen_cpus()
@@ -279,6 +280,7 @@ def run_bytes(memory: Memory) -> int:
     >>> run_bytes(Memory(arguments=100, outputs=40, temporaries=5, aliased=40))
     105
     """
+    # Code is not counted: on simulated devices it is shared.
     parts = (memory.arguments, memory.outputs, memory.temporaries)
     return sum(n or 0 for n in parts) - (memory.aliased or 0)
 

@@ -36,6 +36,7 @@ def failure(stage: str, error: BaseException) -> Failure:
     said = in_words(error)
     if isinstance(error, MemoryError):
         return Failure(stage, said, source, "memory", lacks_memory=True)
+    # Compilers and runtimes say it with this word of the absl library alike.
     lacks = _XLA_MEMORY in said
     if key_value_store() is not None and (meaning := meaning_of(str(error))):
         told = {"meaning": meaning}
@@ -149,6 +150,7 @@ def meaning_of(text: str) -> Meaning | None:
     >>> meaning_of("The following tasks are unhealthy (stopped sending heartbeats):\\n1\\n")
     Meaning(code='process lost', processes=(1,))
     """
+    # The first that fits: later ones also appear where an earlier one is the cause.
     for pattern, code in _SEVERAL:
         match = re.search(pattern, text, re.DOTALL)
         if match is None:

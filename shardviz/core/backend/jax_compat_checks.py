@@ -64,8 +64,9 @@ def _settings() -> bool:
 def _effects() -> bool:
     jaxpr = jax.make_jaxpr(lambda x: io_callback(print, None, x, ordered=True))(1.0)
     (effect,) = jaxpr.effects
-    own_name = compat.effect_class(effect) == "OrderedIOEffect"
-    return own_name and compat.effect_sets().ordered_effects.contains(effect)
+    own_name, sets = compat.effect_class(effect), compat.effect_sets()
+    assert sets is not None
+    return own_name == "OrderedIOEffect" and sets.ordered_effects.contains(effect)
 
 
 def _jit() -> bool:

@@ -72,6 +72,7 @@ class Difference(Fact):
 
 def difference(accounts: Sequence[Account]) -> Difference | None:
     """What the processes do not agree on first; None where they agree."""
+    # In the order of the first account that has a field.
     names: dict[str, None] = {}
     for account in accounts:
         names.update(dict.fromkeys(account.fields))

@@ -100,6 +100,7 @@ class ExecutableCache:
                     self._making[key] = mine = _Making()
                     self.misses += 1
                     break
+                # Shown beside an entry: it says why a compile took no time of its own.
                 self.waited += 1
                 in_work.waited.append(threading.current_thread().name)
             in_work.done.wait()

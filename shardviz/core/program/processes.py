@@ -299,12 +299,14 @@ def merged_checks(processes: Sequence[ProcessReport]) -> tuple[Check, ...]:
     merged = []
     for name, checks in by_name.items():
         shards = sum(check.shards for _, check in checks)
+        # What went wrong anywhere is what a reader has to know, then what is not known.
         states = {check.ok for _, check in checks}
         ok = False if False in states else None if None in states else True
         finding: Any = checks[0][1].finding
         if ok is not True:
             alike = [(rank, check) for rank, check in checks if check.ok is ok]
             finding = alike[0][1].finding
+            # Where all say the same, no process needs to be named.
             if len(alike) < len(processes):
                 details = [f"Process {rank}: {c.detail}" for rank, c in alike[:4]]
                 finding = " ".join(details)

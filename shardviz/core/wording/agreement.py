@@ -28,6 +28,7 @@ def difference(fact: Difference) -> str:
 
 
 def _had(text: str, line: str) -> str:
+    # The order of many devices is a long text, and its beginning tells enough.
     return cut(text or "none", _LONGEST) + clause(" ({})", line)
 
 

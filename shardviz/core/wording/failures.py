@@ -25,6 +25,7 @@ def failure(error: Failure) -> str:
     >>> failure(Failure("trace", "TypeError: got (2,) and (3,).", code="raised"))
     'jax could not trace the function. TypeError: got (2,) and (3,).'
     """
+    # Which arrays are large helps against every lack of memory alike.
     words = _without_advice(error)
     if arrays := error.fields.get("arrays"):
         words = f"{words.rstrip()} {arrays}"
@@ -164,6 +165,7 @@ def _exit(code: int | None) -> str:
     """
     if code is None:
         return "it left without a word"
+    # Below 0 is the number of a signal.
     if code >= 0:
         return f"it left with exit code {code}"
     try:

@@ -55,6 +55,7 @@ def _apart(
         f"Largest difference from the unsharded function: {worst:.2g}, which is"
         f" {relative:.2g} of the largest value {scale:.3g}; allowed is {allowed:g} of it."
     )
+    # These count beside the difference, which is of finite elements.
     if unlike:
         words += f" {plural(unlike, 'element')} finite in one of the two only."
     if not_finite:

@@ -48,6 +48,7 @@ def account_of(job: Job, devices: Sequence[Any], call: str) -> Account:
     """What this process is about to do, for the others to compare with."""
     program, first = job.program, devices[0]
     requests = program.requests
+    # A run that is repeated otherwise executes its collectives another number of times.
     options = {**program.options, "repeat": job.repeat}
     platform = " ".join(first.client.platform_version.split())
     fields = {
@@ -55,6 +56,7 @@ def account_of(job: Job, devices: Sequence[Any], call: str) -> Account:
         "jax versions": f"{jax.__version__}, {jaxlib_version}",
         "devices": f"{first.device_kind} ({platform})",
         "mesh": joined(f"{name}={size}" for name, size in program.mesh.shape.items()),
+        # The same devices in another order are another mesh, with the same axes.
         "order of devices": joined(d.id for d in devices),
         "arguments": joined(request.array.name for request in requests),
     }
@@ -76,6 +78,7 @@ def _values(name: str, leaf: Any) -> dict[str, str]:
     fields = {name: "spread over processes"}
     if partial_axes(leaf):
         return fields  # jax does not say which shards it has
+    # A shard that no other process holds cannot differ from anything.
     holders: dict[str, set[int]] = {}
     for device, index in leaf.sharding.devices_indices_map(leaf.shape).items():
         holders.setdefault(_bounds(index, leaf.shape), set()).add(device.process_index)
@@ -102,6 +105,7 @@ def _digest(value: Any) -> str:
     host = np.ascontiguousarray(np.asarray(value))
     data = host.reshape(-1).view(np.uint8)
     title = f"{dtype_name(host.dtype)}{host.shape}"
+    # So that the store need not carry arrays.
     digest = hashlib.blake2b(title.encode(), digest_size=6)
     # An odd step, so that every byte of an element has its turn.
     step = data.size // _MOST_DIGESTED | 1

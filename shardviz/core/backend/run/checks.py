@@ -50,10 +50,12 @@ def shards_check(
         ids: jax device to its id in the layout.
     """
     about = f"{name}: indices"
+    # jax refuses to tell the shards of such an array.
     if axes := partial_axes(array):
         return Check(about, None, found("partial sums", axes=axes))
     shards = array.addressable_shards
     several = len(processes_of(list(ids))) > 1
+    # Each process sees its own shards alone.
     process = jax.process_index() if several else None
     ok, finding = _compare_shards(layout, array, shards, ids)
     return Check(about, ok, finding, len(shards), process)
@@ -144,6 +146,7 @@ def spec_checks(
     """The spec requested for each output, compared with the compiler's layout."""
     checks = []
     for output, wanted in zip(outputs, specs, strict=True):
+        # The compiler was free to choose.
         if wanted is None:
             continue
         about, compiled = f"{output.name}: out_specs", layouts.get(output.name)
@@ -152,6 +155,7 @@ def spec_checks(
             checks.append(Check(about, False, finding))
             continue
         layout = lay_out(output.shape, wanted, mesh, output.dtype)
+        # Two specs that split alike are the same layout, however they are written.
         same = np.array_equal(layout.groups, compiled.groups)
         same = same and layout.shard_shape == compiled.shard_shape
         given = None if compiled.spec is None else str(compiled.spec)
@@ -211,6 +215,7 @@ def _why_not_comparable(
         return found("one device")
     if lowered.effects:
         return found("effects", effects=lowered.effects)
+    # At least the arguments and the results must fit; the compiler knows more later.
     size = sum(a.bytes for a in program.arrays)
     for output in lowered.traced.outputs:
         size += output.dtype.itemsize * math.prod(output.shape)
@@ -232,6 +237,7 @@ def _compared(
     inputs: Inputs,
     results: Sequence[jax.Array],
 ) -> tuple[Check, ...]:
+    # Now the compiler has said what the temporaries take.
     if reason := _too_big(reference.memory, devices):
         return (Check(UNSHARDED, None, reason),)
     arguments = inputs.place_unsharded(mesh)

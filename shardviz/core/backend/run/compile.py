@@ -165,6 +165,7 @@ def source_lines(text: str) -> list[tuple[str, str]]:
     [('/home/me/model.py', '12')]
     """
     frame, running = sys._getframe(), set()
+    # Every frame that runs now, up to the cell that called.
     while frame is not None:
         running.add((frame.f_code.co_filename, *_running(frame)))
         frame = frame.f_back
@@ -208,6 +209,7 @@ def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
         partitioned = ()  # nothing to partition
     elif before is not None:
         partitioned = collectives_of(before)
+    # What only the partitioner knows, such as the cause, holds for what became of it.
     if partitioned is not None:
         collectives = inherited(partitioned, collectives)
     return Executable(
@@ -258,6 +260,7 @@ def compiler_options(program: Program) -> dict[str, Any]:
     """The options that go to the compiler: all but `donate`."""
     options = {k: v for k, v in program.options.items() if k != "donate"}
     for name, value in options.items():
+        # The fingerprint is made of its repr, which must be the same each time.
         if not (isinstance(name, str) and isinstance(value, PLAIN)):
             raise ProgramError(
                 f"The compiler option {shown(name)} is {shown(value)}, which no compiler takes."
@@ -271,6 +274,7 @@ PLAIN = (str, bool, int, float)
 
 def final_module(compiled: Any) -> Module:
     """The module that runs, of jax's own `Compiled`."""
+    # All devices run one program, so there is one module.
     (module,) = compiled.runtime_executable().hlo_modules()
     return Module(module.as_serialized_hlo_module_proto())
 
@@ -324,6 +328,7 @@ def reused_leaves(program: Program, module: Module) -> tuple[int, ...] | None:
     None where nothing is donated. jax warns of donated arguments that it cannot use
     itself, but not where the compiler chooses; the compiled module covers both.
     """
+    # Otherwise there would be a note on nothing.
     if not donated_leaves(program):
         return None
     names = {name: position for position, name in enumerate(flat_names(program))}

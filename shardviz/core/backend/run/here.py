@@ -93,6 +93,7 @@ class Here(Runner):
         known, count = capacity_of(self.devices), len(self.devices)
         total = known.total_per_device(count)
         if chip is not None:
+            # What the runtime says leaves out what it keeps for itself.
             total = chip.device_bytes or total
         return memory.replace(capacity=total, free_now=known.per_device(count))
 
@@ -114,6 +115,7 @@ class Here(Runner):
 
     def compile(self, lowered: Lowered) -> Executable:
         job = self.job
+        # Before it is compiled, which may take minutes for nothing.
         if job.rendezvous is not None:
             job.enter("compare")
             account = account_of(job, self.devices, job.rendezvous.call)
@@ -170,6 +172,7 @@ class Here(Runner):
         """Takes over how the compiler splits arguments that were left to it."""
         job = self.job
         free = left_to_compiler(job.program)
+        # Most programs say how every argument is split.
         if not free:
             return
         shardings = jax.tree.leaves(
@@ -203,6 +206,7 @@ class Here(Runner):
         begun = time.perf_counter()
         placed = inputs.place_all()
         job.note(place_s=time.perf_counter() - begun)
+        # A wrong placement would explain a wrong result, so it is looked at first.
         for request, array in zip(job.program.requests, placed, strict=True):
             if request.layout is not None:
                 self._check_shards(request.array.name, request.layout, array)

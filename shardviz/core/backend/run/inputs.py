@@ -131,6 +131,7 @@ def _numbers(bits: np.ndarray, dtype: Any, positive: bool) -> np.ndarray:
 
 
 def _example_keys(array: ArraySpec, sharding: NamedSharding, seed: int) -> jax.Array:
+    # One key more than needed, since an empty split is refused.
     key = jax.random.key(seed, impl=key_implementation(array.dtype))
     keys = jax.random.split(key, math.prod(array.shape) + 1)
     return _spread(keys[:-1].reshape(array.shape), array, sharding)
@@ -162,6 +163,7 @@ def _leaves(program: Program, values: tuple[Any, ...]) -> list[Any]:
     else:
         names = parameter_names(program.fn, len(program.tree.children()))
         leaves, tree = jax.tree.flatten(values)
+        # Where the number is wrong the tree is too, and the number says more.
         if len(values) == len(names) and tree != program.tree:
             raise ProgramError(
                 f"The values form another tree than the arguments: {shown(tree, 120)} and"
@@ -179,9 +181,11 @@ def _leaves(program: Program, values: tuple[Any, ...]) -> list[Any]:
 def _check(array: ArraySpec, value: Any) -> None:
     given = value
     try:
+        # Numbers and lists, as jax.jit takes them.
         if not hasattr(value, "dtype") or not hasattr(value, "shape"):
             given = np.asarray(value)
         dtype = given.dtype
+        # jax makes 32 bits of the 64 that numpy has, unless it is set otherwise.
         if not isinstance(given, jax.Array):
             dtype = jax.dtypes.canonicalize_dtype(dtype)
         own = ArraySpec(array.name, tuple(given.shape), None, dtype_name(dtype))
@@ -294,23 +298,22 @@ class Inputs:
 
     def _place(self, position: int) -> jax.Array:
         wanted = sharding = self._sharding(position)
-        is_given = self.leaves is not None
-        if sharding.spec.unreduced and not (
-            is_given and partial_axes(self.leaves[position])
-        ):
+        given = () if self.leaves is None else self.leaves[position : position + 1]
+        if sharding.spec.unreduced and not any(map(partial_axes, given)):
             # jax makes partial sums only of an array that is on the devices.
             full = PartitionSpec(*sharding.spec.partitions)
             kind = sharding.memory_kind
             sharding = NamedSharding(self.mesh, full, memory_kind=kind)
-        if is_given:
-            placed = self._placed_value(position, sharding)
+        if given:
+            placed = self._placed_value(position, given[0], sharding)
         else:
             placed = self._example(position, sharding)
         return placed if sharding is wanted else jax.device_put(placed, wanted)
 
-    def _placed_value(self, position: int, sharding: NamedSharding) -> jax.Array:
-        assert self.leaves is not None  # who calls this has seen to it
-        leaf, donated = self.leaves[position], position in self.donated
+    def _placed_value(
+        self, position: int, leaf: Any, sharding: NamedSharding
+    ) -> jax.Array:
+        donated = position in self.donated
         if sharding.is_fully_addressable or is_global(leaf):
             # A donated array is used up, so it must not be the user's own.
             return jax.device_put(leaf, sharding, may_alias=False if donated else None)

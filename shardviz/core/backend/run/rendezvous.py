@@ -76,6 +76,8 @@ class Rendezvous:
     ) -> None:
         self.process, self.every, self.call = process, tuple(every), call
         self._store = store
+        # Several groups of processes may call at the same time, each with a count of
+        # its own.
         group = hashlib.sha256(repr(self.every).encode()).hexdigest()[:8]
         self._group = f"shardviz/{group}"
         self._number = next(_NUMBERS[self.every])
@@ -109,6 +111,7 @@ class Rendezvous:
         Raises:
             Disagreement: where another process failed meanwhile.
         """
+        # Whoever fails meanwhile says so, and nobody waits in a collective for it.
         self._write(f"ready to {step}", json.dumps(able))
         return all(map(json.loads, self._all(f"ready to {step}", None).values()))
 
@@ -135,6 +138,7 @@ class Rendezvous:
             done.set()
 
         threading.Thread(target=wait, name="shardviz-run", daemon=True).start()
+        # jax waits for ever where one of the devices does not come.
         while not done.wait(_POLL):
             failure = self._failure()
             if failure is not None:
@@ -182,6 +186,7 @@ class Rendezvous:
         return None
 
     def _write(self, name: str, text: str) -> None:
+        # It may write twice: what failed first may fail once more as the call ends.
         key = self._key(f"{name}/{self.process}")
         try:
             self._store.key_value_set(key, text, True)

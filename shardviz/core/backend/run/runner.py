@@ -123,6 +123,7 @@ class Job:
             check_repeat(self.repeat)
             self.leaves = value_leaves(self.program, self.values)
         self.enter("program")
+        # The first one explains most of those that follow.
         if self.program.problems:
             raise ProgramError(self.program.problems[0])
         self.note(in_layouts=requested_layouts(self.program))
@@ -255,6 +256,7 @@ def _lowered(job: Job, runner: Runner) -> Any:
     job.enter("trace")
     traced = runner.trace()
     job.note(effects=traced.effects)
+    # They say how it was traced, which nothing later can.
     job.add_notes(traced.notes)
     # Effects that jax orders on one device only.
     effects = traced.stage.jaxpr.effects

@@ -99,6 +99,7 @@ def decide(text: str | Target | None, needed: int) -> Target:
     if is_described(word):
         target = described(word)
         fits(Topology.parse(target.text), needed)
+        # Only now: a mesh that cannot fit should hear of that first.
         if target.missing:
             raise TargetError(target.missing)
         return target
@@ -135,6 +136,7 @@ def choose(text: str | Target | None, needed: int) -> Target:
     kind, colon, _ = word.partition(":")
     if kind == "cpu":
         count = _cpu_count(word, needed)
+        # Before the first look at devices, which fixes their number.
         ask_for_cpus(count, exactly=bool(colon))
         refuse_too_few("cpu", len(attached_devices("cpu")), count)
         return Target("cpu", "cpu", count)
@@ -255,8 +257,10 @@ def compile_only_mesh(mesh: MeshSpec, text: str) -> tuple[Mesh, tuple[Finding, .
     topology = Topology.parse(text)
     fits(topology, mesh.size)
     devices = compile_only_devices(topology)
+    # Who has numbered the devices means these.
     if not mesh.ids_are_positions:
         return mesh_of(_by_id(devices, mesh), mesh), ()
+    # Every GPU reaches every other one of its host directly, so there is no torus.
     if topology.chip.platform == "gpu":
         return mesh_of(devices, mesh), ()
     try:
@@ -291,6 +295,7 @@ def compile_only_devices(topology: Topology) -> list[Any]:
             f" {str(topology)!r}: {reason} Try another shape or generation, or another"
             f" version of jax and of shardviz[{platform}]."
         ) from error
+    # The figures that we know a chip by may be wrong for this plugin.
     if len(devices) != topology.devices:
         raise TargetError(
             f"The compiler makes {plural(len(devices), 'device')} of {str(topology)!r}, and"
@@ -313,6 +318,7 @@ def target_config(topology: Topology) -> str:
     info = [f"  {name}: {value}" for name, value in figures.items()]
     capability = f"major: {major} minor: {minor} feature_extension: {extension}"
     info.append(f"  cuda_compute_capability {{ {capability} }}")
+    # XLA compiles for the CUDA that the installed plugin is made for.
     runtime = _CUDA.get(_installed("gpu"), 13)
     lines = [
         "gpu_device_info {",

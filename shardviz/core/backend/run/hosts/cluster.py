@@ -91,8 +91,10 @@ def answer_of(call: Any) -> Any:
 
     try:
         packed = call.get()
-    except (error.EngineError, error.RemoteError) as remote:
-        if "EngineError" in (type(remote).__name__, getattr(remote, "ename", "")):
+    except error.EngineError:
+        raise EngineLost(ProcessEnd("lost")) from None
+    except error.RemoteError as remote:
+        if remote.ename == "EngineError":  # as the controller says it
             raise EngineLost(ProcessEnd("lost")) from None
         raise TargetError(
             f"An engine refused the call: {remote.ename}: {remote.evalue}. It needs what"
@@ -158,6 +160,8 @@ class Engines:
 
     def ended(self) -> list[int]:
         """The ranks of engines that have ended, as far as is known."""
+        # The controller notices engines of other machines; those of this one are seen
+        # at once.
         there = set(self.client.ids)
         ended = []
         for rank, own in enumerate(self.ids):
@@ -175,6 +179,7 @@ class Engines:
 
     def end_of(self, rank: int) -> ProcessEnd:
         """How an engine ended, and what it printed of the cause."""
+        # Nobody but who started a process is told its exit code.
         if self.folder is None:
             return ProcessEnd("lost", after="foreign")
         code = None
@@ -239,6 +244,7 @@ def start(count: int, platform: str) -> Engines:
         start_new_session=True,
     )
     try:
+        # Its own profile, so that nothing of the settings of the user counts.
         cluster = ipp.Cluster(
             n=count,
             profile_dir=str(folder),
@@ -313,6 +319,7 @@ def _launcher_config(environment: Mapping[str, str]) -> Any:
 def _environment(platform: str) -> dict[str, str]:
     """The variables of engines that differ from the kernel's own."""
     variables: dict[str, str] = {}
+    # The same variables as in a worker: what is attached belongs to the kernel.
     if platform == "cpu":
         for name, value in Settings("cpu").environment().items():
             if os.environ.get(name) != value:

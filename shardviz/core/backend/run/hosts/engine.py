@@ -19,17 +19,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
-import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxlib.version import __version__ as jaxlib_version
 
-from shardviz.core.backend.devices import mesh_of
+from shardviz.core.backend.devices import mesh_of, processes_of
 from shardviz.core.backend.failures import said_by
 from shardviz.core.backend.jax_compat import backend_started
 from shardviz.core.backend.run.compile import Executable, Lowered, fingerprint
 from shardviz.core.backend.run.folders import dump_root, make_folder, remove_folder
 from shardviz.core.backend.run.hosts import cluster
 from shardviz.core.backend.run.runner import Job
-from shardviz.core.backend.run.worker.child import HereForKernel, job_of
+from shardviz.core.backend.run.worker.child import (
+    HereForKernel,
+    Value,
+    job_of,
+    value_of,
+)
 from shardviz.core.backend.run.worker.export import ExportedProgram
 from shardviz.core.backend.run.worker.messages import Answer
 from shardviz.core.backend.run.worker.process import memory_of
@@ -38,7 +43,6 @@ from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.processes import HostProcess, ProcessReport
 from shardviz.core.program.report import Report
 
-Bounds = tuple[tuple[int, int], ...]
 _CACHE = ExecutableCache(size=8)
 _DEVICE_COUNT = "--xla_force_host_platform_device_count"
 _LONGEST_OUTPUT = 20_000  # characters of what a process printed
@@ -112,23 +116,6 @@ class Joining:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """The blocks of a result that a process answers for.
-
-    Attributes:
-        shape: of all of the array; of random keys, of their words.
-        dtype: of its elements.
-        blocks: the bounds of each block and its elements.
-        keys: the implementation of random keys; `""` for any other array.
-    """
-
-    shape: tuple[int, ...]
-    dtype: Any
-    blocks: tuple[tuple[Bounds, np.ndarray], ...]
-    keys: str = ""
-
-
-@dataclass(frozen=True, eq=False)
 class Done:
     """What a process found when it compiled or ran a program.
 
@@ -136,13 +123,13 @@ class Done:
         report: what it found out, without outputs.
         process: times, checks, output, memory.
         fingerprint: of what it compiled, and of the flags of its compiler.
-        outputs: of each result its part; None where they are too large to send.
+        outputs: every result, of the first process; None where they are too large.
     """
 
     report: Report
     process: ProcessReport
     fingerprint: str = ""
-    outputs: tuple[Part, ...] | None = None
+    outputs: tuple[Value, ...] | None = None
 
 
 _GROUP: list[Joining] = []
@@ -189,10 +176,12 @@ def _own_address() -> str:
 
 def join(how: Joining) -> HostProcess:
     """Joins the other processes, then starts jax, unless that has happened."""
+    # A cell that calls sv.hosts on a client may be run again.
     if _GROUP and _GROUP[0].group == how.group:
         return _own_process()
     flags = os.environ.get("XLA_FLAGS", "")
     if how.platform == "cpu" or (not how.platform and how.devices is not None):
+        # It would win over the option of jax that is set here.
         kept = [flag for flag in flags.split() if not flag.startswith(_DEVICE_COUNT)]
         os.environ["XLA_FLAGS"] = " ".join(kept)
         jax.config.update("jax_num_cpu_devices", how.devices or 1)
@@ -244,11 +233,13 @@ def prepare(
 
     def steps() -> None:
         job.enter("target")
+        # The kernel knows devices by their ids alone.
         by_id = {device.id: device for device in jax.devices()}
         devices = [by_id[int(i)] for i in exported.mesh.device_ids.ravel()]
         runner = HereForKernel(job, exported, None, mesh_of(devices, exported.mesh))
         lowered, executable = runner.compile_sent()
         runner.refuse_if_too_big(executable, runner.inputs(lowered))
+        # Flags of XLA are no part of it, and change what it makes of the same text.
         compiled = fingerprint(lowered, runner.devices, exported.options)
         flags = [os.environ.get(name, "") for name in _FLAGS]
         fingerprints[0] = " ".join([compiled, *flags])
@@ -268,12 +259,22 @@ def run(most: int) -> Done:
     """
     runner, lowered, executable = _PREPARED.pop()
     job = runner.job
-    done = _done(job, lambda: runner.run(lowered, executable))
-    results = jax.tree.leaves(job.report.outputs)
-    outputs = None
-    if job.report.error is None and sum(r.nbytes for r in results) <= most:
-        outputs = tuple(own_part(r) for r in results)
-    return replace(done, outputs=outputs)
+    outputs: list[Value] = []
+
+    def steps() -> None:
+        runner.run(lowered, executable)
+        results = jax.tree.leaves(job.report.outputs)
+        if sum(result.nbytes for result in results) <= most:
+            # Every process takes part, and the first of them sends what it then has.
+            everywhere = NamedSharding(runner.mesh, PartitionSpec())
+            gather = jax.jit(lambda *values: values, out_shardings=everywhere)
+            for result in gather(*results):
+                outputs.append(value_of(result.addressable_data(0)))
+
+    done = _done(job, steps)
+    is_first = jax.process_index() == min(processes_of(runner.devices))
+    has_all = len(outputs) == len(lowered.traced.outputs)
+    return replace(done, outputs=tuple(outputs) if is_first and has_all else None)
 
 
 def _done(
@@ -306,33 +307,6 @@ def _done(
         job.stage,
     )
     return Done(report.replace(outputs=None), process, fingerprints[0])
-
-
-def own_part(array: jax.Array) -> Part:
-    """The blocks of an array that this process has and none of a lower rank."""
-    keys = ""
-    if jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key):
-        keys = str(jax.random.key_impl(array))
-        array = jax.random.key_data(array)
-    owner: dict[Bounds, int] = {}
-    for device, index in array.sharding.devices_indices_map(array.shape).items():
-        bounds, rank = bounds_of(index, array.shape), int(device.process_index)
-        owner[bounds] = min(owner.get(bounds, rank), rank)
-    own, blocks = jax.process_index(), {}
-    for shard in array.addressable_shards:
-        bounds = bounds_of(shard.index, array.shape)
-        if owner[bounds] == own and bounds not in blocks:
-            blocks[bounds] = np.asarray(shard.data)
-    return Part(tuple(array.shape), array.dtype, tuple(blocks.items()), keys)
-
-
-def bounds_of(index: Any, shape: Sequence[int]) -> Bounds:
-    """Start and stop of each dimension.
-
-    >>> bounds_of((slice(None), slice(2, 4)), (3, 8))
-    ((0, 3), (2, 4))
-    """
-    return tuple(s.indices(n)[:2] for s, n in zip(index, shape, strict=False))
 
 
 @contextlib.contextmanager

@@ -72,11 +72,13 @@ class Hosts(ProcessGroup):
         everyone = range(count)
         places = self.call("describe", dict.fromkeys(everyone, ()))
         for rank, place in places.items():
+            # Of others the number of a process says nothing here.
             if place.host == engine.describe().host:
                 self._engines.pids[rank] = place.pid
         group = _group_of(places) or uuid.uuid4().hex
         hosts = {place.host for place in places.values()}
         name = "127.0.0.1" if len(hosts) == 1 else ""
+        # The first process coordinates, so the port must be free on its machine.
         address = self.call("coordinator_address", {0: (name,)})[0]
         how = Joining(group, address, count, 0, platform, devices, self.heartbeat)
         each = {rank: (replace(how, rank=rank),) for rank in everyone}
@@ -182,6 +184,7 @@ class Hosts(ProcessGroup):
                 if error is not None and failed is None:
                     failed = rank, error, time.monotonic()
             poll()
+            # A stage that has begun is shown while the call still runs.
             for rank, one in pending.items():
                 stage = cluster.stage_of(one)
                 if stage and stage != self.stages.get(rank):
@@ -285,6 +288,7 @@ def _group_of(places: Mapping[int, Place]) -> str:
                     " which other versions may not read: install the same there."
                 )
     groups = {place.group for place in places.values()}
+    # They cannot join twice, but they are together already.
     if len(groups) == 1 and groups != {""}:
         return groups.pop()
     for rank, place in places.items():

@@ -8,16 +8,13 @@ the process.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from shardviz.core.backend.devices import MOST_SIMULATED
 from shardviz.core.backend.run.hosts import cluster
 from shardviz.core.backend.run.hosts.cluster import EngineLost
-from shardviz.core.backend.run.hosts.engine import Part
 from shardviz.core.backend.run.hosts.group import (
     HEARTBEAT,
     Hosts,
@@ -75,6 +72,7 @@ def make_hosts(
         raise TargetError(
             f"Processes run on the platform 'cpu' (simulated) or 'gpu'; got {shown(platform)}."
         )
+    # True is an int to Python, and means no number of processes.
     if isinstance(what, bool) or not isinstance(what, int):
         return Hosts(cluster.taken_over(what), devices, platform or "", seconds)
     if not 1 <= what <= cluster.MOST_ENGINES:
@@ -192,6 +190,8 @@ class OnHosts(Elsewhere):
         hosts.refuse_lost()
         super().__init__(job, hosts.processes[0].platform)
         self.hosts = hosts
+        # A program names positions or ids of its own; jax knows only those of the
+        # processes.
         mesh = hosts.placed(job.program.mesh)
         self.ranks: tuple[int, ...] = tuple(mesh.processes)
         job.program = job.program.replace(mesh=mesh)
@@ -220,15 +220,15 @@ class OnHosts(Elsewhere):
         job = self.job
         answers = self._call("run", (MOST_GATHERED,))
         job.enter("check")
-        parts = [answers[rank].outputs for rank in self.ranks]
+        values = answers[self.ranks[0]].outputs
         outputs: list[Any] = []
-        if any(part is None for part in parts):
+        if values is None:
             job.add_notes([found("outputs stay", most=MOST_GATHERED)])
             for output in self.traced.outputs:
                 outputs.append(jax.ShapeDtypeStruct(output.shape, output.dtype))
         else:
-            for number in range(len(self.traced.outputs)):
-                outputs.append(joined_array([part[number] for part in parts]))
+            for value in values:
+                outputs.append(jax.device_put(value.leaf()))
         job.note(outputs=self.traced.out_tree.unflatten(outputs))
 
     def _call(self, function: str, arguments: tuple[Any, ...]) -> dict[int, Any]:
@@ -264,20 +264,3 @@ class OnHosts(Elsewhere):
 
 # Of the stages that are shown.
 _ORDER = {"compile": 0, "place": 1, "run": 2, "check": 3}
-
-
-def joined_array(parts: Sequence[Part]) -> jax.Array:
-    """The array of which every process has sent a part.
-
-    >>> parts = [Part((4,), "int8", ((((a, a + 2),), np.full(2, a)),)) for a in (0, 2)]
-    >>> joined_array(parts).tolist()
-    [0, 0, 2, 2]
-    """
-    data = np.empty(parts[0].shape, parts[0].dtype)
-    for part in parts:
-        for bounds, block in part.blocks:
-            data[tuple(slice(start, stop) for start, stop in bounds)] = block
-    array = jax.numpy.asarray(data)
-    return (
-        jax.random.wrap_key_data(array, impl=parts[0].keys) if parts[0].keys else array
-    )

@@ -108,6 +108,7 @@ def main(socket: int, kernel: int) -> None:
         kernel: the process that it works for.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What it prints is the only witness of a crash inside a library.
     faulthandler.enable()
     # The system ends this process before the kernel where memory runs out, if it may.
     with contextlib.suppress(OSError):
@@ -254,6 +255,7 @@ class HereForKernel(Here):
         # How it was traced is said by the kernel, which traced the user's own function,
         # and named its outputs.
         traced = super().trace()
+        # jax names results by their place in the tree, which only the kernel knows.
         outputs = []
         for output, name in zip(traced.outputs, self.exported.outputs, strict=True):
             outputs.append(replace(output, name=name))

@@ -177,6 +177,7 @@ def export_program(
             " compile it for this target, or run it on devices of this kernel."
         )
     lowered, module, taken = _lowered(traced, platform)
+    # Lowered in the kernel too: the worker has no function to trace.
     single = None
     if run and program.mesh.size > 1:
         single = unsharded_module(program, platform, callbacks)
@@ -212,6 +213,7 @@ def export_program(
 def trace_for_export(program: Program) -> Traced:
     """The program traced on its mesh, without devices."""
     traced = trace(program, abstract_mesh(program.mesh))
+    # On Explicit axes every type names its sharding, which must be kept.
     typed = any(spec is not None for spec in specs_of_types(traced))
     # jax lowers callbacks for devices only.
     partly = typed and set(program.mesh.axis_types) != {"Explicit"}
@@ -267,6 +269,7 @@ def module_of(lowered: Any) -> LoweredModule:
                 f"The program has {what}, so it cannot be sent to another process. Run it on"
                 " devices of this kernel, with target='attached'."
             )
+    # Bytecode keeps the source lines, which plain text leaves out.
     file = io.BytesIO()
     stablehlo_module(lowered).operation.write_bytecode(file)
     results = []
@@ -297,6 +300,7 @@ def placeholder(module: LoweredModule, name: str) -> Callable[..., Any]:
         for shape, dtype, spec in module.results:
             sharding = None if spec is None else NamedSharding(mesh, spec.to_jax())
             results.append(ShapedArray(shape, jax_dtype(dtype), sharding=sharding))
+        # jax has dropped the others from the module.
         kept = [arguments[i] for i in module.kept]
         made = _program.bind(*kept, results=tuple(results), has_effects=effects)
         return tuple(made)

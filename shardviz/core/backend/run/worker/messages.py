@@ -104,6 +104,8 @@ def effects_of(names: tuple[tuple[str, ...], tuple[str, ...]]) -> frozenset[Any]
             jax.debug.callback(print, x, ordered=ordered)
 
     wanted, found = {*names[0], *names[1]}, set()
+    # jax does not export its effects, so they are taken from a program that has them
+    # all.
     for effect in jax.make_jaxpr(with_all)(0.0).effects:
         if type(effect).__name__ in wanted:
             found.add(effect)
@@ -234,6 +236,7 @@ def refuse_in_callback(worker: bool) -> None:
     if worker:
         waits = getattr(_THREAD, "calls", False)
     else:  # a thread that XLA has begun, and not Python
+        # A callback of a run in this process comes from inside of jax.
         frames = [frame for frame, _ in traceback.walk_stack(None)]
         waits = frames[-1].f_code.co_filename.startswith(os.path.dirname(jax.__file__))
     if waits:

@@ -211,6 +211,7 @@ class InWorker(Elsewhere):
                 raise Failed(_callback_failure(server.raised)) from None
         if (error := answer.report.error) is not None:
             self.take_over(answer.report, "compile_s")
+            # XLA tells only the words; the line is that of the function here.
             if server.raised is not None:
                 error = replace(error, source=source_of(server.raised) or error.source)
             raise Failed(error)
@@ -230,6 +231,7 @@ class InWorker(Elsewhere):
         devices.
         """
         mesh, layouts = self.job.program.mesh, self.job.report.out_layouts
+        # Without devices of its own the kernel has the results on one device.
         on = None
         if count_of("cpu") >= mesh.size:
             on = device_mesh(mesh, choose(f"cpu:{mesh.size}", mesh.size))
