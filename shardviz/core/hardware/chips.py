@@ -32,14 +32,11 @@ class Chip:
         title: as people call it: `TPU v5e`.
         kinds: what jax calls its devices: `device.device_kind`.
         axes: the axes of its torus; 0 for a GPU, whose hosts are joined by switches.
-        host_shape: the chips of one host along each axis: `(2, 2, 1)`; of a GPU host,
-            `(8,)`.
-        pod: the chips along each axis of the largest machine; `()` where there is no
-            limit.
-        pod_chips: how many chips that machine has; None where there is no limit.
+        host_shape: the chips of one host along each axis.
+        pod, pod_chips: the shape of the largest machine, and how many chips it has;
+            `()` and None where that is not published.
         devices: how many devices jax makes of one chip.
-        config: libtpu's name of the configuration in which it does, where it has
-            several.
+        config: libtpu's name of the configuration in which it does.
         hbm_bytes: memory of the chip, in bytes.
         hbm_bandwidth: bytes per second between memory and cores.
         peak_bf16, peak_int8: operations per second; dense, without sparsity.
@@ -124,8 +121,9 @@ class Chip:
         return self.title
 
 
+_Fields = Mapping[str, int | float | str]
 # The same for every GPU here.
-_COMMON: Mapping[str, int | float | str] = {
+_COMMON: _Fields = {
     "threads_per_block_limit": 1024,
     "threads_per_warp": 32,
     "shared_memory_per_block": 49152,
@@ -136,53 +134,27 @@ _COMMON: Mapping[str, int | float | str] = {
     "registers_per_core_limit": 65536,
     "registers_per_block_limit": 65536,
 }
+_OWN = (
+    "device_description_str", "core_count", "fpus_per_core", "memory_bandwidth",
+    "l2_cache_size", "clock_rate_ghz", "device_memory_size", "compute_major", "compute_minor",
+    "feature_extension", "shared_memory_per_core", "shared_memory_per_block_optin",
+)  # fmt: skip
 
-_A100: Mapping[str, int | float | str] = {
-    **_COMMON,
-    "shared_memory_per_core": 167936,
-    "shared_memory_per_block_optin": 166912,
-    "core_count": 108,
-    "fpus_per_core": 64,
-    "memory_bandwidth": 2039040000000,
-    "l2_cache_size": 41943040,
-    "clock_rate_ghz": 1.41,
-    "device_memory_size": 85100068864,
-    "compute_major": 8,
-    "compute_minor": 0,
-    "feature_extension": "NONE",
-    "device_description_str": "NVIDIA A100-SXM4-80GB",
-}
-_H100: Mapping[str, int | float | str] = {
-    **_COMMON,
-    "shared_memory_per_core": 233472,
-    "shared_memory_per_block_optin": 232448,
-    "core_count": 132,
-    "fpus_per_core": 128,
-    "memory_bandwidth": 3352320000000,
-    "l2_cache_size": 52428800,
-    "clock_rate_ghz": 1.98,
-    "device_memory_size": 84942979072,
-    "compute_major": 9,
-    "compute_minor": 0,
-    "feature_extension": "ACCELERATED_FEATURES",
-    "device_description_str": "NVIDIA H100 80GB HBM3",
-}
-_H200: Mapping[str, int | float | str] = {
-    **_H100,
-    "memory_bandwidth": 4800000000000,
-    "device_memory_size": 151397597184,
-    "device_description_str": "NVIDIA H200 141GB HBM3e",
-}
-_B200: Mapping[str, int | float | str] = {
-    **_H100,
-    "core_count": 148,
-    "memory_bandwidth": 7672320000000,
-    "l2_cache_size": 132644864,
-    "clock_rate_ghz": 1.965,
-    "device_memory_size": 191514411008,
-    "compute_major": 10,
-    "device_description_str": "NVIDIA B200",
-}
+
+def _driver(*own: Any) -> _Fields:
+    """What the driver of a GPU reports: the fields of `_OWN`, and the common ones."""
+    return {**_COMMON, **dict(zip(_OWN, own, strict=True))}
+
+
+_HOPPER = ("ACCELERATED_FEATURES", 233472, 232448)
+_A100 = _driver("NVIDIA A100-SXM4-80GB", 108, 64, 2039040000000, 41943040, 1.41, 85100068864,
+                8, 0, "NONE", 167936, 166912)  # fmt: skip
+_H100 = _driver("NVIDIA H100 80GB HBM3", 132, 128, 3352320000000, 52428800, 1.98, 84942979072,
+                9, 0, *_HOPPER)  # fmt: skip
+_H200 = _driver("NVIDIA H200 141GB HBM3e", 132, 128, 4800000000000, 52428800, 1.98,
+                151397597184, 9, 0, *_HOPPER)  # fmt: skip
+_B200 = _driver("NVIDIA B200", 148, 128, 7672320000000, 132644864, 1.965, 191514411008,
+                10, 0, *_HOPPER)  # fmt: skip
 
 
 def _chip(

@@ -60,8 +60,7 @@ class MovementText(Fact):
 class Movement(Displayed):
     """What a collective sends between the devices of one group.
 
-    Devices and chunks are counted from 0; a device's number is its position in the
-    group. Made by `sv.movement`.
+    Made by `sv.movement`. Devices are counted by their positions in the group.
 
     Attributes:
         kind: `"all-gather"`, `"reduce-scatter"`, `"all-reduce"`, `"all-to-all"` or
@@ -142,9 +141,6 @@ class Movement(Displayed):
 
     def holdings(self, step: int) -> np.ndarray:
         """What every device has after some steps: bool [devices, chunks, contributors].
-
-        Of a sum, a chunk on a device holds the contributions of some devices; else
-        there is one contributor, and a chunk is there or not.
 
         Args:
             step: how many steps are done, from 0 to `len(steps)`.
@@ -284,11 +280,7 @@ def _alike(step: MovementStep) -> Any:
 
 
 def check_step(movement: Movement, step: Any) -> int:
-    """How many steps are done, if there are so many.
-
-    Raises:
-        ProgramError: otherwise.
-    """
+    """How many steps are done, if there are so many."""
     done = check_size(step, "step=", ProgramError)
     last = len(movement.steps)
     if not 0 <= done <= last:
@@ -425,11 +417,7 @@ def movement_of(
 
 
 def groups_of(collective: Collective, mesh: MeshSpec) -> Any:
-    """The groups of a collective, as flat positions in a mesh.
-
-    Raises:
-        ProgramError: where they are not known.
-    """
+    """The groups of a collective, as flat positions in a mesh."""
     axes = collective.mesh_axes
     if collective.groups:
         if collective.kind == PERMUTE:

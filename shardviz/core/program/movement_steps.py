@@ -146,8 +146,7 @@ class Method(NamedTuple):
     Attributes:
         name: `"ring"`, `"both directions"`, `"torus"`, `"hosts"` or `"direct"`.
         grid: int64: the device at each place; a ring has one axis.
-        axes: what each axis is called: `"x"`, `"hosts"`, `"devices"`, `"slices"`,
-            `"cores"`; `""` for the only one.
+        axes: what each axis is called, such as `"x"` or `"hosts"`; `""` for a ring.
         ways: (1,) to the right, or (1, -1) in both directions.
         open_axes: the axes of a torus that do not close to a ring.
 

@@ -37,7 +37,7 @@ class SavedArray:
         path: the keys that lead to it, joined by `/`.
         shape: the global shape, in elements.
         dtype: the name of the element type, as stored.
-        itemsize: how many bytes an element takes in memory while it is read.
+        itemsize: the bytes of an element in memory.
         chunk_shape: the shape of a chunk, in elements.
         kind: what was saved: `"array"` of jax, `"one device"` for one that was on one
             device alone, `"numpy"` or `"scalar"`.
@@ -108,15 +108,14 @@ class SavedCheckpoint:
 
 
 class Reads(NamedTuple):
-    """What every process reads of one array, or of all: int64 [processes] each.
+    """What every process reads of one array: int64 [processes] each.
 
     Attributes:
         chunks: the chunks that its shards meet, each counted once.
-        reads: the same, a chunk counted for each distinct shard of the process that
-            meets it.
+        reads: the same, a chunk counted for each distinct shard that meets it.
         needed: the distinct shards of its devices, in bytes.
-        at_least: the chunks, in bytes of memory.
-        at_most: the reads, in bytes of memory. Between the two lies what is fetched.
+        at_least, at_most: the chunks and the reads, in bytes of memory; what is fetched
+            lies between.
 
     >>> Reads(*np.arange(10).reshape(5, 2)).needed.tolist()
     [4, 5]
@@ -127,6 +126,21 @@ class Reads(NamedTuple):
     needed: np.ndarray
     at_least: np.ndarray
     at_most: np.ndarray
+
+
+class ProcessReads(NamedTuple):
+    """What one process reads of all arrays, in chunks and in bytes, as of Reads.
+
+    >>> ProcessReads(0, 1, 4, 64, 64, 256).bytes_at_most
+    256
+    """
+
+    process: int
+    chunks: int
+    reads: int
+    bytes_needed: int
+    bytes_at_least: int
+    bytes_at_most: int
 
 
 @dataclass(frozen=True)
@@ -185,30 +199,6 @@ class RestoreRow:
         if self.reads is None:
             return 0
         return int(self.reads.at_most.sum())
-
-
-@dataclass(frozen=True)
-class ProcessReads:
-    """What one process reads in all.
-
-    Attributes:
-        process: its index.
-        chunks: the chunks that its shards meet, each once.
-        reads: as often as they are asked for: once for each distinct shard that meets
-            them.
-        bytes_needed: the distinct shards of its devices.
-        bytes_at_least, bytes_at_most: the chunks and the reads, in bytes of memory.
-
-    >>> ProcessReads(0, 1, 4, 64, 64, 256).bytes_at_most
-    256
-    """
-
-    process: int
-    chunks: int
-    reads: int
-    bytes_needed: int
-    bytes_at_least: int
-    bytes_at_most: int
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -349,11 +339,7 @@ def _row(
 class ProcessChunks(NamedTuple):
     """Every process with every chunk of it, by their numbers (int64).
 
-    Attributes:
-        process: the number of the process among those that were counted for.
-        chunk: the number of the chunk.
-        shards: how many distinct shards of the process meet the chunk.
-        held: int64 [processes]: the distinct shards of each.
+    `shards` of the process meet the chunk; `held` is how many each process has.
     """
 
     process: np.ndarray
