@@ -51,7 +51,7 @@ class ChipGrid:
         cell: width and height of a chip, in points.
         gap: between chips, in points.
         plane: chips across and down in one plane; of GPUs, those of a host and 1.
-        inset: x and y of the first chip in its plane, in points.
+        margin: around a plane, in points.
         extent: width and height of a plane with its margin, in points.
         block: width and height of all planes of a slice, in points.
         slice_corners, plane_corners: float64 [slices or planes, 2]: the top left corner
@@ -63,7 +63,7 @@ class ChipGrid:
     cell: tuple[float, float]
     gap: float
     plane: tuple[int, int]
-    inset: tuple[float, float]
+    margin: float
     extent: tuple[float, float]
     block: tuple[float, float]
     slice_corners: np.ndarray
@@ -93,8 +93,8 @@ class ChipGrid:
             y, first = 0 * x, self.plane_corners[plane]
         return np.stack(
             [
-                first[:, 0] + self.inset[0] + x * (self.cell[0] + self.gap),
-                first[:, 1] + self.inset[1] + y * (self.cell[1] + self.gap),
+                first[:, 0] + self.margin + x * (self.cell[0] + self.gap),
+                first[:, 1] + self.margin + y * (self.cell[1] + self.gap),
             ]
         )
 
@@ -110,14 +110,14 @@ class ChipGrid:
         return frames
 
     def _host_frames(self) -> list[Frame]:
-        topology, out, line = self.topology, self.gap * 0.36, 0.0
+        topology, out = self.topology, self.gap * 0.36
         process, first = np.unique(topology.process_indices, return_index=True)
         x, y = self.corners[:, self.torus.chip_of[first]]
         across, down = (*topology.host_shape, 1, 1)[:2]
         if not self.torus.shape:
-            across, down, line = self.plane[0], 1, self.gap * 0.5
+            across, down = self.plane[0], 1
         width = across * (self.cell[0] + self.gap) - self.gap + 2 * out
-        height = down * (self.cell[1] + self.gap) - self.gap + 2 * out + line
+        height = down * (self.cell[1] + self.gap) - self.gap + 2 * out
         frames, dashed = [], self.gap >= 10
         for number, host in enumerate(process.tolist()):
             left, top = float(x[number] - out), float(y[number] - out)
@@ -136,7 +136,7 @@ class ChipGrid:
             if len(planes) == 1 or self.extent[0] < 30:
                 continue
             for plane, (x, y) in enumerate(planes):
-                x += left + self.inset[0] - self.gap * 0.36
+                x += left + self.margin - self.gap * 0.36
                 name = f"{word} {plane}"
                 labels.append(Label(x, top + y - 8, name, "start", "tick"))
         return labels
@@ -161,15 +161,12 @@ def chip_grid(topology: Topology) -> ChipGrid:
     margin = gap * (0.7 if slices > 1 else 0.45)
     if any(torus.wraps[:2]) or planes > 1:
         margin = gap
-    inset, line = margin, 0.0
-    if not torus.shape:
-        # Each host is a plane: the network on its left, the line of NVLink below.
+    if not torus.shape:  # each host is a plane
         across, down, planes = topology.shape[1], 1, topology.hosts
-        inset, line = margin + 12.0 * (planes > 1), gap * 0.5
         columns = 1 if planes <= 12 else None
     extent = (
-        across * (width + gap) - gap + margin + inset,
-        down * (height + gap) - gap + 2 * margin + line,
+        across * (width + gap) - gap + 2 * margin,
+        down * (height + gap) - gap + 2 * margin,
     )
     plane_corners, block = _side_by_side(
         planes, extent, 13.0 * (planes > 1), gap, columns
@@ -181,7 +178,7 @@ def chip_grid(topology: Topology) -> ChipGrid:
         (width, height),
         gap,
         (across, down),
-        (inset, margin),
+        margin,
         extent,
         block,
         slice_corners,
@@ -239,13 +236,10 @@ def connection_edges(grid: ChipGrid, links: LinkUse | None) -> Edges:
     torus = grid.torus
     if links is None:
         links = LinkUse.unused(torus, np.full(torus.chips, NO_GROUP))
-    parts = []
-    if torus.shape:
-        parts += [*_torus(grid, links), *_between_slices(grid, links)]
-    else:
-        parts += _cluster(grid, links)
-    if not parts:
+    # Switches join GPUs and slices: there are no lines between two of them.
+    if not torus.shape:
         return make_edges([], [], [], [])
+    parts = list(_torus(grid, links))
     columns = [np.concatenate(values) for values in zip(*parts, strict=True)]
     # What is in use is painted last, on top.
     order = np.argsort(columns[4] != NO_GROUP, kind="stable")
@@ -302,56 +296,3 @@ def _along_z(grid: ChipGrid, ends: Any, style: Style) -> Iterable[Lines]:
         x0, y0 = x + sign * across * 0.8, y - sign * down * 0.8
         x1, y1 = x + sign * (across + reach), y - sign * (down + reach)
         yield x0, y0, x1, y1, *style
-
-
-def _cluster(grid: ChipGrid, links: LinkUse) -> Iterable[Lines]:
-    """GPUs: a line below each host for NVLink, and one on its left for the network."""
-    torus, gpus = grid.torus, grid.plane[0]
-    x, y = grid.corners
-    middle, foot = x + grid.cell[0] / 2, y + grid.cell[1]
-    bus, first = foot + grid.gap * 0.5, np.arange(0, torus.chips, gpus)
-    yield middle, foot, middle, bus, *_line_style(grid, links.nvlink, links.chip_group)
-    if gpus > 1:
-        start, stop = middle[first], middle[first + gpus - 1]
-        style = _line_style(grid, *_combined(links.nvlink, links.chip_group, gpus))
-        yield start, bus[first], stop, bus[first], *style
-    if len(first) == 1:
-        return
-    left, level = x[first] - grid.gap * 0.36 - 9.0, y[first] + grid.cell[1] / 2
-    group, width = _line_style(grid, *_combined(links.network, links.chip_group, gpus))
-    yield left, level, x[first], level, group, width
-    # The line that joins the hosts has the colour of a group only where that uses all.
-    kind = group[:1]
-    if (group != kind).any():
-        kind = np.array([MANY_GROUPS])
-    for x_of_bus in np.unique(left):
-        mine, at = level[left == x_of_bus], np.array([x_of_bus])
-        ends = at, mine.min(keepdims=True), at, mine.max(keepdims=True)
-        yield *ends, kind, width.max(keepdims=True)
-
-
-def _combined(
-    load: np.ndarray, owner: np.ndarray, chips: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Per host, or slice, of so many chips: largest load, its group or MANY_GROUPS."""
-    owners = owner.reshape(-1, chips)
-    same = (owners == owners[:, :1]).all(axis=1)
-    most = load.reshape(-1, chips).max(axis=1)
-    return most, np.where(same, owners[:, 0], MANY_GROUPS)
-
-
-def _between_slices(grid: ChipGrid, links: LinkUse) -> Iterable[Lines]:
-    """The data-center network: a line from each slice to the next one on the page."""
-    each = grid.torus.chips // grid.torus.parts
-    group, width = _line_style(grid, *_combined(links.network, links.chip_group, each))
-    corners, (across, down) = grid.slice_corners, grid.block
-    for one in range(len(corners) - 1):
-        (x0, y0), (x1, y1) = corners[one], corners[one + 1]
-        ends = x0 + across / 2, y0 + down, x1 + across / 2, y1
-        if y0 == y1:
-            ends = x0 + across, y0 + down / 2, x1, y0 + down / 2
-        elif x0 != x1:  # the first of a row is joined to the one above it
-            above = corners[: one + 1][corners[: one + 1, 0] == x1][-1]
-            ends = x1 + across / 2, above[1] + down, x1 + across / 2, y1
-        points = np.array(ends)[:, None]
-        yield *points, group[one : one + 1], width[one : one + 1]

@@ -1,21 +1,16 @@
 """The steps of a collective: stills, film strips and text.
 
 A row is a device and a column is a chunk. A cell is as full as its chunk is complete:
-half of it where four of eight devices have contributed to a sum. Arrows run beside the
-column of the chunk that they carry.
+half of it where four of eight devices have contributed to a sum.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
 
 from shardviz.core.program.movement import Movement, check_step
-from shardviz.core.program.movement_steps import MovementStep
 from shardviz.core.wording import movement as wording
 from shardviz.picture.page import (
-    PAD,
     and_more,
     page,
     paragraphs,
@@ -25,21 +20,11 @@ from shardviz.picture.page import (
     text_width,
     titled,
 )
-from shardviz.picture.picture import (
-    MANY_GROUPS,
-    Edges,
-    Frame,
-    Label,
-    Picture,
-    make_edges,
-    make_tiles,
-    no_tiles,
-)
+from shardviz.picture.picture import Label, Picture, make_tiles
 
 MOST_DRAWN, MOST_COLUMNS = 16, 64  # devices and chunks; of more there are only words
 MOST_PANELS = 8
-NO_CHUNK = 3  # the palest colour of verdicts
-TITLE = 22.0
+TOP, HIGH, PITCH, GAP = 16.0, 15.0, 18.0, 3.0  # of cells, in points
 STRIP_WIDE = 1100.0
 FACTS = {"kind": "movement"}
 MOST_ROWS, LEAST_WIDE = 40, 8  # lines of text, and letters of a table in it
@@ -51,8 +36,8 @@ def draw_movement(
     """A film strip of the steps, or a still of one.
 
     Args:
-        step: how many steps are done; the arrows are those of the next one. None for a
-            film strip of at most MOST_PANELS stills.
+        step: how many steps are done; None for a film strip of at most MOST_PANELS
+            stills.
         title: instead of the movement's own.
 
     Raises:
@@ -101,183 +86,62 @@ def is_drawn(m: Movement) -> bool:
     return m.size <= MOST_DRAWN and len(m.chunks.labels) <= MOST_COLUMNS
 
 
-class _Cells(NamedTuple):
-    """Where the cells of a still are, in points, in the order of the grid.
-
-    Attributes:
-        rows, columns: int64: the row of each device, and the column of each chunk.
-        left: of the first column.
-        top: of the first row.
-        width, height: of a cell.
-        across, down: between cells.
-    """
-
-    rows: np.ndarray
-    columns: np.ndarray
-    left: float
-    top: float
-    width: float
-    height: float
-    across: float
-    down: float
-
-    def x(self, chunk: Any) -> Any:
-        """The left edges of chunks."""
-        return self.left + self.columns[chunk] * (self.width + self.across)
-
-    def y(self, device: Any) -> Any:
-        """The top edges of devices."""
-        return self.top + self.rows[device] * (self.height + self.down)
-
-    @property
-    def size(self) -> tuple[float, float]:
-        """Width and height of all cells and what is beside them."""
-        return (
-            self.left + len(self.columns) * (self.width + self.across) + 4,
-            self.top + len(self.rows) * (self.height + self.down) + 2,
-        )
-
-
-def _cells(m: Movement, alone: bool) -> _Cells:
-    """The cells of a still, larger where it stands alone and not in a film strip."""
-    rows, count = m.method.places, len(m.chunks.labels)
-    columns = np.arange(count)
-    # The chunks of a torus stand in the order of the grid, as the devices do.
-    if m.method.grid.ndim > 1:
-        columns = np.argsort(np.argsort(rows[m.chunks.group], kind="stable"))
-    left = text_width(f"device {int(m.devices.max())}", 8.0) + 8
-    longest = 24.0 if m.sums else 16.0
-    for label in m.chunks.labels:
-        longest = max(longest, text_width(label, 8.0) + 4)
-    # Space above, width and height of a cell, space between columns and rows.
-    sizes = (4.0, 10.0, 12.0, 5.0, 2.0)
-    if count * (longest + 9) < (700 if alone else 380):
-        sizes = (16.0, longest, 15.0, 9.0, 3.0)
-    return _Cells(rows, columns, left, *sizes)
-
-
 def _still(
     m: Movement, done: int, counts: np.ndarray, title: str, notes: list[str]
 ) -> Picture:
-    cells = _cells(m, alone=bool(notes))
-    row, column = np.indices(counts.shape).reshape(2, -1)
-    empty = make_tiles(
-        cells.x(column),
-        cells.y(row),
-        cells.width,
-        cells.height,
-        NO_CHUNK,
-        device=m.devices[row],
+    """What every device has after some steps; a cell is as full as its chunk."""
+    labels, chunks = [], len(m.chunks.labels)
+    left = text_width(f"device {int(m.devices.max())}", 8.0) + 14
+    long = 26.0
+    for name in m.chunks.labels:
+        long = max(long, text_width(name, 8.0) + 4)
+    # Names fit only where there are few chunks, and a still alone has more space.
+    named = chunks * long < (700 if notes else 380)
+    if not named:
+        long = 10.0
+    # The rows of a torus, and its chunks, stand in the order of the grid.
+    places, columns = m.method.places, np.arange(chunks)
+    if m.method.grid.ndim > 1:
+        columns = np.argsort(np.argsort(places[m.chunks.group], kind="stable"))
+    for device in m.method.grid.reshape(-1).tolist():
+        y = TOP + PITCH * places[device] + HIGH / 2
+        name = f"device {int(m.devices[device])}"
+        labels.append(Label(left - 6, y, name, "end", "tick"))
+    if named:
+        for name, column in zip(m.chunks.labels, columns.tolist(), strict=True):
+            x = left + column * (long + GAP) + long / 2
+            labels.append(Label(x, 7.0, name, role="tick"))
+    row, column = np.nonzero(counts)
+    held, hints, texts = counts[row, column], [], []
+    for device, chunk, count in np.stack([row, column, held], 1).tolist():
+        hints.append(wording.held_chunk(m, device, chunk, count))
+        name = m.chunks.labels[chunk]
+        # Of a sum, a cell says how many devices have added to it.
+        if m.sums:
+            name = f"{count}/{m.contributors}"
+        texts.append(name * named)
+    tiles = make_tiles(
+        left + columns[column] * (long + GAP),
+        TOP + PITCH * places[row],
+        np.maximum(1.0, long * held / m.contributors),
+        HIGH,
+        m.chunks.group[column],
+        m.devices[row],
+        text=texts,
+        hint=hints,
         radius=2.0,
     )
-    labels = []
-    for device in m.method.grid.reshape(-1).tolist():
-        y = float(cells.y(device)) + cells.height / 2
-        name = f"device {int(m.devices[device])}"
-        labels.append(Label(cells.left - 6, y, name, "end", "tick"))
-    named = cells.top > 8
-    if named:
-        for number, name in enumerate(m.chunks.labels):
-            x = float(cells.x(number)) + cells.width / 2
-            labels.append(Label(x, 7.0, name, role="tick"))
-    step, top = None, PAD
-    if done < len(m.steps):
-        step = m.steps[done]
-    if title:
-        top += TITLE
-    # A picture has one set of colours, so what is in the cells is one of its own.
-    inside = _filled(m, cells, counts, named, step)
     return page(
-        empty,
+        tiles,
         labels,
         title=title,
         notes=notes,
-        size=cells.size,
-        frames=_hosts(m, cells),
-        colormap="verdicts",
-        groups=4,
+        size=(left + chunks * (long + GAP), TOP + PITCH * m.size),
+        colormap="blocks",
+        groups=int(m.chunks.group.max(initial=0)) + 1,
         alt=f"{title}. {wording.caption(m, done)}",
-        panels=((PAD, top, inside),),
         facts={**FACTS, "step": done},
     )
-
-
-def _hosts(m: Movement, cells: _Cells) -> list[Frame]:
-    """A frame around the devices of each host, where each is in one piece."""
-    hosts = m.hosts[m.method.grid.reshape(-1)]
-    runs = np.split(np.arange(m.size), np.flatnonzero(np.diff(hosts)) + 1)
-    if len(runs) < 2 or len(runs) != len(np.unique(hosts)):
-        return []
-    pitch, frames = cells.height + cells.down, []
-    for run in runs:
-        top, high = cells.top + run[0] * pitch - cells.down / 2, len(run) * pitch
-        name = f"host {int(hosts[run[0]])}"
-        frames.append(Frame(0.0, top, cells.size[0], high, name))
-    return frames
-
-
-def _filled(
-    m: Movement,
-    cells: _Cells,
-    counts: np.ndarray,
-    labelled: bool,
-    step: MovementStep | None,
-) -> Picture:
-    """What is in the cells, and the arrows."""
-    row, column = np.nonzero(counts)
-    held, tiles, labels, hints = counts[row, column], no_tiles(), [], []
-    for device, chunk, count in np.stack([row, column, held], 1).tolist():
-        hints.append(wording.held_chunk(m, device, chunk, count))
-        if labelled:
-            name = m.chunks.labels[chunk]
-            # Of a sum, a cell says how many devices have added to it.
-            if m.sums:
-                name = f"{count}/{m.contributors}"
-            x = float(cells.x(chunk)) + cells.width / 2
-            y = float(cells.y(device)) + cells.height / 2
-            labels.append(Label(x, y, name, role="tick", tone="text"))
-    if hints:
-        tiles = make_tiles(
-            cells.x(column),
-            cells.y(row),
-            np.maximum(1.0, cells.width * held / m.contributors),
-            cells.height,
-            m.chunks.group[column],
-            m.devices[row],
-            hint=hints,
-            radius=2.0,
-        )
-    edges = None
-    if step is not None:
-        edges = _arrows(cells, step)
-    groups = int(m.chunks.group.max(initial=0)) + 1
-    alt = wording.title(m)
-    return Picture(
-        *cells.size, tiles, tuple(labels), alt=alt, groups=groups, edges=edges
-    )
-
-
-def _arrows(cells: _Cells, step: MovementStep) -> Edges:
-    """Beside the column of each chunk: out of the source, along, into the target.
-
-    Thick over the network.
-    """
-    right = cells.x(step.chunk) + cells.width
-    lane = right + cells.across * 0.62
-    start = cells.y(step.source) + cells.height / 2
-    end = cells.y(step.target) + cells.height / 2
-    # Where a device both sends and receives in one column, the two ends are a little
-    # apart.
-    shift = np.where(end > start, 2.0, -2.0)
-    start, end = start + shift, end - shift
-    head = min(3.0, cells.across * 0.5)
-    x0 = [right, lane, lane, right + 1, right + 1]
-    y0 = [start, start, end, end, end]
-    x1 = [lane, lane, right + 1, right + 1 + head, right + 1 + head]
-    y1 = [start, end, end, end - head * 0.7, end + head * 0.7]
-    width = np.tile(np.where(step.network, 1.9, 1.1), 5)
-    parts = [np.concatenate(lines) for lines in (x0, y0, x1, y1)]
-    return make_edges(*parts, group=MANY_GROUPS, width=width)
 
 
 # --- text -----------------------------------------------------------------------------

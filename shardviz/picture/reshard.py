@@ -15,7 +15,6 @@ from shardviz.core.format import Fold, bytes_text, plural
 from shardviz.core.layout.transfer.reshard import Reshard, ReshardRow
 from shardviz.core.wording import reshard as wording
 from shardviz.picture.page import (
-    PAD,
     and_more,
     page,
     paragraphs,
@@ -27,7 +26,6 @@ from shardviz.picture.page import (
 )
 from shardviz.picture.picture import (
     NO_DEVICE,
-    Frame,
     Label,
     Picture,
     make_tiles,
@@ -37,7 +35,6 @@ from shardviz.picture.tables import Bar, Table
 MOST_SIDE = 64  # rows and columns of a matrix
 MOST_ROWS, MOST_LINES, MOST_SHADES = 12, 20, 6
 GAP, TOP = 1.0, 16.0
-NOTHING = 3  # the palest colour of verdicts
 HEADS = ("bytes moved", "array", "type and shape", "sharding", "amounts to")
 
 
@@ -163,34 +160,15 @@ def _matrix(reshard: Reshard) -> Picture:
     note, width = wording.ROWS_SEND, count * pitch
     if not side.single:
         note = f"{note} {wording.WITHIN}"
-    inside = page(
+    return page(
         tiles,
         _names(side, cell, left),
         legend=legend,
         size=(left + width, TOP + width),
         notes=[note],
-        frames=_host_frames(reshard, cell, left) if side.single else [],
         groups=len(legend) + 1,
         colormap="ramp",
         alt=note,
-    )
-    # A pale line behind each row shows which squares are nothing.
-    lines = make_tiles(
-        PAD + left,
-        PAD + TOP + np.arange(count) * pitch,
-        width - GAP,
-        cell,
-        NOTHING,
-        hint=[f"{name} sends" for name in names],
-    )
-    return Picture(
-        inside.width,
-        inside.height,
-        lines,
-        alt=note,
-        colormap="verdicts",
-        groups=4,
-        panels=((0.0, 0.0, inside),),
     )
 
 
@@ -225,16 +203,3 @@ def _names(side: _Side, cell: float, left: float) -> list[Label]:
         y = TOP + n * pitch + cell / 2
         labels.append(Label(left - 6, y, side.names[n], "end", "tick"))
     return labels
-
-
-def _host_frames(reshard: Reshard, cell: float, left: float) -> list[Frame]:
-    """A frame around what is sent within each host, where its devices are in one run."""
-    hosts = reshard.hosts
-    runs = np.split(np.arange(len(hosts)), np.flatnonzero(np.diff(hosts)) + 1)
-    frames, pitch = [], cell + GAP
-    if len(runs) == len(np.unique(hosts)) > 1:
-        for run in runs:
-            first, long = run[0] * pitch - GAP, len(run) * pitch + GAP
-            name = f"host {int(hosts[run[0]])}"
-            frames.append(Frame(left + first, TOP + first, long, long, name))
-    return frames
