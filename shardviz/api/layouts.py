@@ -437,7 +437,6 @@ def restore(
     rules: Any = (),
     dialect: Any = "linen",
     step: int | None = None,
-    item: str | None = None,
 ) -> Restore:
     """What every process would read to restore an orbax checkpoint, found from its
     metadata alone.
@@ -456,7 +455,6 @@ def restore(
         rules: axis rules, for a tree with logical names.
         dialect: who reads the rules.
         step: which step of a CheckpointManager; the last by default.
-        item: which item of a checkpoint of several.
 
     Raises:
         ShardvizError: where there is no finished checkpoint of orbax, no mesh, or no
@@ -468,5 +466,5 @@ def restore(
     shardviz.core.errors.ShardvizError: There is no folder 'no/such/folder'. Give that of...
     """
     reader = import_optional("shardviz.core.backend.checkpoints", "sv.restore", "jax")
-    found = reader.read_checkpoint(path, step, item)
+    found = reader.read_checkpoint(path, step)
     return plan_restore(found, wanted_restore(found, wanted, mesh, rules, dialect))

@@ -156,7 +156,7 @@ def test_a_manager_gives_its_last_step_or_the_one_that_is_named(folder):
     assert sv.text(last).startswith("step 7 of manager, default: 6 arrays")
     first = sv.restore(folder / "manager", P(), "data=2", step=1)
     assert first.checkpoint.step == 1
-    alone = sv.restore(folder / "manager" / "1", P(), "data=2", item="default")
+    alone = sv.restore(folder / "manager" / "1", P(), "data=2")
     assert alone.checkpoint.step == 1
 
 
@@ -300,9 +300,6 @@ WRONG = {
     "no such step": (("manager",), {"step": 3}, "has no step 3; its steps are 1 and 7."),
     "a step of none": (("zarr",), {"step": 3}, "is one checkpoint and not a manager's folder"),
     "a step of words": (("manager",), {"step": "x"}, "The step must be a whole number; got 'x'."),
-    "no such item": (("manager",), {"item": "defalt"}, "Did you mean 'default'?"),
-    "an item of none": (("zarr",), {"item": "w"}, "is one checkpoint without items; got item='w'"),
-    "an item that is no name": (("zarr",), {"item": 3}, "item= is the name of an item"),
     "no mesh": (("zarr", P()), {}, "A restore needs a mesh; got none, and no sharding brings one"),
 }
 

@@ -193,7 +193,6 @@ def test_thousands_of_chips_stay_on_a_page():
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({}, MeshError),
         ({"topology": "tpu:v5e:2x2"}, TargetError),
         ({"topology": "tpu:v5e"}, TargetError),
         ({"topology": "tpu:v5e:4x4", "colour": "dta"}, MeshError),

@@ -138,7 +138,6 @@ def test_what_is_not_published_has_no_time_and_says_so():
     assert found.seconds is found.compute_s is found.collective_s is found.fits is None
     assert found.bound == ""
     assert all(r.note for r in found.rows)
-    assert RooflineNote("chip", "no v2 rates") in found.notes
 
 
 def test_without_a_place_nothing_beats_all_links_at_once():

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from shardviz.core.errors import MissingPackage, ShardvizError
-from shardviz.core.format import joined, listed, shown, suggestion
+from shardviz.core.format import joined, listed, shown
 from shardviz.core.layout.libraries import spec_of
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import read_text_file
@@ -34,21 +34,17 @@ _KINDS = {"jax.Array": "array", "np.ndarray": "numpy", "scalar": "scalar"}
 _STEP_NAME = re.compile(r"(?:.*_)?(\d+)")
 
 
-def read_checkpoint(
-    path: Any, step: int | None = None, item: str | None = None
-) -> SavedCheckpoint:
+def read_checkpoint(path: Any, step: int | None = None) -> SavedCheckpoint:
     """The metadata of a checkpoint; no array is read and no backend of jax is started.
 
     Args:
         path: the folder of a checkpoint, of a step, or of a CheckpointManager.
         step: which of several steps; the last by default.
-        item: which item of a checkpoint of several; the only one with arrays by
-            default.
     """
     folder = _folder(path)
     try:
         folder, number = _step_folder(folder, step)
-        folder, name = _item_folder(folder, item)
+        folder, name = _item_folder(folder)
         return _read(folder, number, name)
     except ShardvizError:
         raise
@@ -198,29 +194,21 @@ def _step_folder(folder: Path, step: int | None) -> tuple[Path, int | None]:
     return steps[number], number
 
 
-def _item_folder(folder: Path, item: str | None) -> tuple[Path, str]:
-    """The folder with the tree of arrays, and the name of its item."""
+def _item_folder(folder: Path) -> tuple[Path, str]:
+    """The folder with the tree of arrays, and the name of its item, where it is one."""
     if (folder / TREE).exists():
-        if item:
-            raise ShardvizError(
-                f"{folder} is one checkpoint without items; got item={shown(item)}. Leave"
-                " it out."
-            )
         return folder, ""
-    items = {f.name: f for f in _folders(folder) if (f / TREE).exists()}
-    if item is None and len(items) == 1:
-        item = next(iter(items))
-    if isinstance(item, str) and item in items:
-        return items[item], item
+    items = [inner for inner in _folders(folder) if (inner / TREE).exists()]
+    if len(items) == 1:
+        return items[0], items[0].name
     for each in _folders(folder):
         _check_finished(each)
     if not items:
         raise ShardvizError(f"{folder} has no arrays: no item has a file {TREE}.")
-    if item is None:
-        raise ShardvizError(
-            f"{folder} has several items with arrays: {listed(items)}. Say which by item=."
-        )
-    raise ShardvizError(f"{folder} has no item {shown(item)}.{suggestion(item, items)}")
+    names = listed(inner.name for inner in items)
+    raise ShardvizError(
+        f"{folder} has several items with arrays: {names}. Give the folder of one."
+    )
 
 
 def _json(file: Path) -> Any:

@@ -49,7 +49,6 @@ class Chip:
         gpu: for a GPU, the fields of XLA's `gpu_device_info` that describe it to the
             compiler.
         cited: field to the key of its source in `SOURCES` of `wording/hardware.py`.
-        notes: what a person should know about the figures: keys of `CHIP_NOTES` there.
 
     >>> chip = find_chip("v5e")
     >>> chip.title, chip.hbm_bytes >> 30, chip.cited["hbm_bytes"]
@@ -75,7 +74,6 @@ class Chip:
     kinds: tuple[str, ...] = ()
     gpu: Mapping[str, int | float | str] = field(default_factory=dict, hash=False)
     cited: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
-    notes: tuple[str, ...] = ()
 
     @property
     def ici_links(self) -> int:
@@ -189,15 +187,13 @@ def _tpu(
     *,
     devices: int = 1,
     config: str = "",
-    notes: tuple[str, ...] = (),
     **published: tuple[Any, str],
 ) -> Chip:
     """A TPU; the shape of the largest machine, where published, says its chips, too."""
     if "pod" in published:
         shape, source = published["pod"]
         published["pod_chips"] = math.prod(shape), source
-    more = {"axes": axes, "wrap": wrap, "devices": devices}
-    more |= {"config": config, "notes": notes}
+    more = {"axes": axes, "wrap": wrap, "devices": devices, "config": config}
     return _chip("tpu", published, name, title, kinds, **more)
 
 
@@ -209,7 +205,6 @@ _CHIPS = (
         axes=2,
         wrap="full",
         devices=2,
-        notes=("two devices", "no v2 rates"),
         pod=((16, 16), "google-v2"),
     ),
     _tpu(
@@ -219,7 +214,6 @@ _CHIPS = (
         axes=2,
         wrap="full",
         devices=2,
-        notes=("two devices",),
         pod=((32, 32), "google-v3"),
         hbm_bytes=(32 << 30, "google-v3"),
         hbm_bandwidth=(900e9, "google-v3"),
@@ -233,7 +227,6 @@ _CHIPS = (
         axes=3,
         wrap="cube",
         config="megacore",
-        notes=("megacore",),
         pod=((16, 16, 16), "book-tpus"),
         hbm_bytes=(32 << 30, "google-v4"),
         hbm_bandwidth=(1200e9, "google-v4"),
@@ -249,7 +242,6 @@ _CHIPS = (
         ("TPU v5 lite", "TPU v5e"),
         axes=2,
         wrap="full",
-        notes=("two machines",),
         pod=((16, 16), "google-v5e"),
         hbm_bytes=(16 << 30, "book-tpus"),
         hbm_bandwidth=(819e9, "google-v5e"),
@@ -282,7 +274,6 @@ _CHIPS = (
         ("TPU v6 lite", "TPU v6e"),
         axes=2,
         wrap="full",
-        notes=("two machines",),
         pod=((16, 16), "google-v6e"),
         hbm_bytes=(32 << 30, "google-7x"),
         hbm_bandwidth=(1638e9, "google-7x"),
@@ -300,7 +291,6 @@ _CHIPS = (
         axes=3,
         wrap="cube",
         devices=2,
-        notes=("two devices", "fp8 of 7x"),
         pod_chips=(9216, "google-7x"),
         hbm_bytes=(192 << 30, "google-7x"),
         hbm_bandwidth=(7380e9, "google-7x"),

@@ -27,14 +27,12 @@ class RooflineNote(Fact):
 
     Attributes:
         code: a key of `NOTES` in `wording/roofline.py`.
-        about: of `"chip"`, the key of a note on the chip.
 
     >>> str(RooflineNote("no rate"))
     'This rate is not published.'
     """
 
     code: str
-    about: str = ""
 
 
 _LOOPS_ONCE, _PLANNED = RooflineNote("loops once"), RooflineNote("planned")
@@ -222,7 +220,7 @@ def roofline(
         _longest_first([_op_bound(op, chip) for op in ops]),
         needed_bytes(report.memory),
         report.memory.capacity or chip.device_bytes,
-        _notes(report, chip, rows, known_places, bool(ops)),
+        _notes(report, rows, known_places, bool(ops)),
     )
 
 
@@ -427,7 +425,6 @@ def _op_bound(op: OpCost, chip: Chip) -> Bound:
 
 def _notes(
     report: Report,
-    chip: Chip,
     rows: Sequence[Bound],
     known_places: bool,
     planned: bool,
@@ -438,6 +435,4 @@ def _notes(
         notes.append(RooflineNote("no topology"))
     if not planned and report.loops:
         notes.append(_LOOPS_ONCE)
-    for code in chip.notes:
-        notes.append(RooflineNote("chip", code))
     return tuple(notes)

@@ -27,16 +27,6 @@ SOURCES: Mapping[str, str] = {
     "xla": "OpenXLA, xla/backends/gpu/target_config/specs, https://github.com/openxla/xla",
 }
 
-#: What a person should know about the figures of a chip: what `Chip.notes` names.
-CHIP_NOTES: Mapping[str, str] = {
-    "two devices": "jax sees its two cores as two devices; the memory and the rates of the chip"
-    " are shared.",
-    "megacore": "jax joins the two cores of a chip to one device, which is called a megacore.",
-    "no v2 rates": "Google's page for TPU v2 publishes no rates.",
-    "two machines": "A host has 8 chips, which Google Cloud gives out as two machines of 4.",
-    "fp8 of 7x": "Google publishes 4614 TFLOP/s for FP8, and nothing for int8.",
-}
-
 
 def topology(what: Topology) -> str:
     """What a topology is, in one sentence.

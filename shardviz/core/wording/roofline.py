@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from shardviz.core.program.roofline import Roofline, RooflineNote
 from shardviz.core.wording.fit import fit
-from shardviz.core.wording.hardware import CHIP_NOTES
 
 _PARTS = {"compute": "arithmetic", "memory": "memory", "collectives": "collectives"}
 
@@ -26,8 +25,6 @@ NOTES: Mapping[str, str] = {
 
 def note(fact: RooflineNote) -> str:
     """What is assumed or not known, in one sentence."""
-    if fact.code == "chip":
-        return CHIP_NOTES[fact.about]
     return NOTES[fact.code]
 
 
