@@ -13,7 +13,8 @@ from shardviz.picture.page import and_more, paragraphs, side_by_side, titled, un
 from shardviz.picture.picture import Picture
 from shardviz.picture.tables import HIGHLIGHTED, NORMAL, Bar, Table
 
-MOST_ROWS, MOST_LINES = 40, 20  # of the picture, and of the text
+# Of the picture, and of the text.
+MOST_ROWS, MOST_LINES = 40, 20
 MOST_DIFFERENCES = 12
 HEADS = ("bytes per device", "array", "type and shape", "spec")
 

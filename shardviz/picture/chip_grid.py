@@ -38,8 +38,10 @@ _SIZES = (
     (16384, (4.0, 4.0), 3.0),
     (1 << 62, (2.4, 2.4), 1.8),
 )
-_WIDE = 1.6  # width over height that planes and slices are arranged to
-MOST_FRAMES = 512  # more are finer than a reader can see; the tooltip has the host
+# Width over height that planes and slices are arranged to.
+_WIDE = 1.6
+# More are finer than a reader can see; the tooltip has the host.
+MOST_FRAMES = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +163,8 @@ def chip_grid(topology: Topology) -> ChipGrid:
     margin = gap * (0.7 if slices > 1 else 0.45)
     if any(torus.wraps[:2]) or planes > 1:
         margin = gap
-    if not torus.shape:  # each host is a plane
+    # Each host is a plane.
+    if not torus.shape:
         across, down, planes = topology.shape[1], 1, topology.hosts
         columns = 1 if planes <= 12 else None
     extent = (
@@ -220,10 +223,14 @@ def _side_by_side(
     )
 
 
-MOST_IDLE = 20_000  # idle links beyond that are finer than a reader can see
-MOST_BESIDE = 1024  # chips: with more of them, idle links only hide those in use
-Lines = tuple[np.ndarray, ...]  # x0, y0, x1, y1, group, width
-Style = tuple[np.ndarray, np.ndarray]  # group, width
+# Idle links beyond that are finer than a reader can see.
+MOST_IDLE = 20_000
+# Chips: with more of them, idle links only hide those in use.
+MOST_BESIDE = 1024
+# X0, y0, x1, y1, group, width.
+Lines = tuple[np.ndarray, ...]
+# Group, width.
+Style = tuple[np.ndarray, np.ndarray]
 
 
 def connection_edges(grid: ChipGrid, links: LinkUse | None) -> Edges:
@@ -291,7 +298,8 @@ def _torus(grid: ChipGrid, links: LinkUse) -> Iterable[Lines]:
 def _along_z(grid: ChipGrid, ends: Any, style: Style) -> Iterable[Lines]:
     """A slanted line up towards the next plane, and one down to the one before."""
     across, down = grid.cell[0] / 2, grid.cell[1] / 2
-    reach = grid.gap * 0.32  # less than half the gap, or it would join neighbours
+    # Less than half the gap, or it would join neighbours.
+    reach = grid.gap * 0.32
     for (x, y), sign in zip(ends, (1.0, -1.0), strict=True):
         x0, y0 = x + sign * across * 0.8, y - sign * down * 0.8
         x1, y1 = x + sign * (across + reach), y - sign * (down + reach)

@@ -22,12 +22,15 @@ from shardviz.picture.page import (
 )
 from shardviz.picture.picture import Label, Picture, make_tiles
 
-MOST_DRAWN, MOST_COLUMNS = 16, 64  # devices and chunks; of more there are only words
+# Devices and chunks; of more there are only words.
+MOST_DRAWN, MOST_COLUMNS = 16, 64
 MOST_PANELS = 8
-TOP, HIGH, PITCH, GAP = 16.0, 15.0, 18.0, 3.0  # of cells, in points
+# Of cells, in points.
+TOP, HIGH, PITCH, GAP = 16.0, 15.0, 18.0, 3.0
 STRIP_WIDE = 1100.0
 FACTS = {"kind": "movement"}
-MOST_ROWS, LEAST_WIDE = 40, 8  # lines of text, and letters of a table in it
+# Lines of text, and letters of a table in it.
+MOST_ROWS, LEAST_WIDE = 40, 8
 
 
 def draw_movement(

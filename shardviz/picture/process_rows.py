@@ -9,7 +9,8 @@ from shardviz.picture.page import and_more, paragraphs, sentences, titled
 from shardviz.picture.picture import Picture
 from shardviz.picture.tables import Bar, Table
 
-MOST_LISTED = 16  # processes; of more, those that yield the same array share a row
+# Processes; of more, those that yield the same array share a row.
+MOST_LISTED = 16
 MOST_ROWS = 40
 HEADS = ("local bytes", "process", "elements", "local shape")
 

@@ -32,7 +32,8 @@ from shardviz.picture.picture import (
 )
 from shardviz.picture.tables import Bar, Table
 
-MOST_SIDE = 64  # rows and columns of a matrix
+# Rows and columns of a matrix.
+MOST_SIDE = 64
 MOST_ROWS, MOST_LINES, MOST_SHADES = 12, 20, 6
 GAP, TOP = 1.0, 16.0
 HEADS = ("bytes moved", "array", "type and shape", "sharding", "amounts to")

@@ -21,7 +21,8 @@ from shardviz.picture.picture import Label, Picture
 from shardviz.picture.tables import HIGHLIGHTED, NORMAL, Bar, Table, short_type
 
 MOST_ARRAYS, MOST_PROCESSES = 24, 16
-MUCH = 1.2  # bytes read per byte that is needed
+# Bytes read per byte that is needed.
+MUCH = 1.2
 PROCESS_HEADS = ("read", "process", "chunks", "times needed")
 ARRAY_HEADS = ("read", "array", "type and shape", "saved → wanted", "chunks", "")
 LEGEND = ((NORMAL, "as needed"), (HIGHLIGHTED, wording.NOT_NEEDED))
@@ -108,7 +109,8 @@ def _arrays(folds: Sequence[Fold[RestoreRow]]) -> Table:
             f"{before} → {row.spec or 'unknown'}",
             f"{plural(chunks, 'chunk')} of {list(saved.chunk_shape)}",
         )
-        if row.reads is None:  # the problem is said above
+        # The problem is said above.
+        if row.reads is None:
             rows.append(Bar(None, "✗", (*words, "not read"), tone="bad"))
             continue
         least, needed = int(row.reads.at_least.sum()), int(row.reads.needed.sum())

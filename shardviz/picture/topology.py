@@ -28,7 +28,8 @@ from shardviz.picture.picture import (
 )
 from shardviz.picture.tables import fits
 
-MOST_COLOURS = 10  # groups that have a colour of their own and an entry in the legend
+# Groups that have a colour of their own and an entry in the legend.
+MOST_COLOURS = 10
 
 
 def draw_position(

@@ -28,7 +28,8 @@ from shardviz.core.wording import explorer as wording
 from shardviz.widgets.targets import topology_of
 
 MOST_CONSTRAINTS = 400
-MOST_PARTS = 5  # of the bar of memory; the others are one part
+# Of the bar of memory; the others are one part.
+MOST_PARTS = 5
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,8 @@ def audit_of(program: Program, leaves: Leaves | None) -> Audit:
         rows = Requests(
             names,
             [*(kinds[number] for number in leaves.kind_of), *beside],
-            ["other"] * len(names),  # the Explorer does not show groups of arrays
+            # The Explorer does not show groups of arrays.
+            ["other"] * len(names),
             [leaves.partners.get(name) for name in names],
         )
     return Audit(rows, program.mesh, program.rules or Rules(), program.dialect)

@@ -17,11 +17,16 @@ from shardviz.core.wording import stages as wording
 from shardviz.widgets.stages_view import StageViews
 from shardviz.widgets.targets import DevicePlacement
 
-MOST_DRAWN = 16  # devices; as in movement_steps.js
-MOST_GROUPS = 32  # that can be chosen
-MOST_SAVED = 3  # collectives of each stage in a saved page
-SAVED_BYTES = 60_000  # of all of them
-MOST_IDS = 6  # of a group that its label names
+# Devices; as in movement_steps.js.
+MOST_DRAWN = 16
+# That can be chosen.
+MOST_GROUPS = 32
+# Collectives of each stage in a saved page.
+MOST_SAVED = 3
+# Of all of them.
+SAVED_BYTES = 60_000
+# Of a group that its label names.
+MOST_IDS = 6
 
 
 def movement_view(

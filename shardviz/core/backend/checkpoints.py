@@ -27,7 +27,8 @@ from shardviz.core.layout.parse import read_text_file
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.transfer.restore import SavedArray, SavedCheckpoint
 
-MOST_BYTES = 1 << 28  # of a file of metadata
+# Of a file of metadata.
+MOST_BYTES = 1 << 28
 TREE, SHARDINGS, STEP = "_METADATA", "_sharding", "_CHECKPOINT_METADATA"
 UNFINISHED = ".orbax-checkpoint-tmp"
 _KINDS = {"jax.Array": "array", "np.ndarray": "numpy", "scalar": "scalar"}
@@ -74,7 +75,8 @@ def _read(folder: Path, number: int | None, item: str) -> SavedCheckpoint:
             " here: pip install orbax-checkpoint."
         ) from error
     tree = _json(folder / TREE)
-    kinds: dict[str, tuple[str, str]] = {}  # name in the store to path and kind
+    # Name in the store to path and kind.
+    kinds: dict[str, tuple[str, str]] = {}
     others = []
     for leaf in tree["tree_metadata"].values():
         keys = [str(key["key"]) for key in leaf["key_metadata"]]

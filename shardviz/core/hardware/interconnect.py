@@ -30,7 +30,8 @@ from shardviz.core.format import listed, plural, shown
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.mesh import MeshSpec
 
-MOST_PAIRS = 1 << 20  # pairs in memory at once
+# Pairs in memory at once.
+MOST_PAIRS = 1 << 20
 _ROUNDS = {
     "all-gather": 1,
     "reduce-scatter": 1,

@@ -25,7 +25,8 @@ from shardviz.core.errors import TargetError
 from shardviz.core.format import shown, suggestion
 from shardviz.core.hardware.chips import Chip, find_chip
 
-MAX_CHIPS = 1 << 18  # over all slices
+# Over all slices.
+MAX_CHIPS = 1 << 18
 EXAMPLES = (
     "tpu:v5e:4x4",
     "tpu:v5p:8x8x16",
@@ -135,7 +136,8 @@ def _cloud_name(word: str) -> tuple[Chip, int] | None:
     """The chip in a cloud's name of an accelerator, and the number; or None."""
     for pattern, platform in ((_CLOUD, "tpu"), (_GPUS, "gpu")):
         if match := pattern.fullmatch(word):
-            with contextlib.suppress(TargetError):  # some other word
+            # Some other word.
+            with contextlib.suppress(TargetError):
                 return find_chip(match["chip"], platform), int(match["count"])
     return None
 
@@ -194,7 +196,8 @@ def _factors(number: int, parts: int) -> list[Shape]:
     return found
 
 
-FIRST_ID = 100_000  # of the first of several slices, and the step from one to the next
+# Of the first of several slices, and the step from one to the next.
+FIRST_ID = 100_000
 
 
 class _Places(NamedTuple):
@@ -382,7 +385,8 @@ class Topology(Displayed):
             "platform": "tpu",
             "topology_name": f"{self.chip.name}:{shape}",
         }
-        if self.chip.name == "7x":  # libtpu says "tpu7x", and "v5e" of others
+        # libtpu says "tpu7x", and "v5e" of others.
+        if self.chip.name == "7x":
             options["topology_name"] = f"tpu7x:{shape}"
         if self.slices > 1:
             options["num_slices"] = self.slices

@@ -42,7 +42,8 @@ Names = Callable[[str, Any], Any]
 Children = Callable[[Any], "list[tuple[str, Any]] | None"]
 
 MAX_DEPTH = 64
-LONG_NAME = MAX_NAME - 8  # letters; a number may follow
+# Letters; a number may follow.
+LONG_NAME = MAX_NAME - 8
 _DIGITS = re.compile(r"\s*[(\[]?\s*[0-9][0-9_,\s x×*)\]]*")
 _SCALARS = (bool, int, float, complex)
 
@@ -109,7 +110,8 @@ def read_leaf(
             it returns names, a PartitionSpec, or None.
     """
     while (inner := without_metadata(value)) is not None:
-        if box is None or box.axes is None:  # of nested boxes the outer names count
+        # Of nested boxes the outer names count.
+        if box is None or box.axes is None:
             box = inner
         value = inner.value
     box = box or LeafMetadata(value)
@@ -183,7 +185,8 @@ def _empty(spec: Spec, mesh: Any, named: bool) -> bool:
     if spec.axes or spec.unreduced or attribute(mesh, "devices") is not None:
         return False
     if library_of(type(mesh)):
-        return False  # what a checkpoint says was so
+        # What a checkpoint says was so.
+        return False
     types = attribute(mesh, "axis_types") or ()
     return named or any(attribute(t, "name") != "Explicit" for t in types)
 
@@ -204,9 +207,12 @@ def _asked(names: Names, name: str, value: Any) -> Any:
 
 
 # What a value stands in, which decides how it is read.
-_TABLE = 0  # a table or a tree: rows are read, and all that is no array is refused
-_FIELDS = 1  # the fields of a class: text and functions are none of ours
-_MODULE = 2  # the fields of an equinox module: everything but arrays is none of ours
+# A table or a tree: rows are read, and all that is no array is refused.
+_TABLE = 0
+# The fields of a class: text and functions are none of ours.
+_FIELDS = 1
+# The fields of an equinox module: everything but arrays is none of ours.
+_MODULE = 2
 
 
 class ArrayTree(NamedTuple):
@@ -276,10 +282,13 @@ class _TreeReader:
         self.paths: list[str] = []
         self.names: list[str] = []
         self.kinds: list[TreeLeaf] = []
-        self.states: set[int] = set()  # positions of what optimizers keep
-        self.keras: dict[int, str] = {}  # the paths of variables of Keras
+        # Positions of what optimizers keep.
+        self.states: set[int] = set()
+        # The paths of variables of Keras.
+        self.keras: dict[int, str] = {}
         self._ask, self._children = names, children
-        self._times: dict[str, int] = {}  # how often a name was there
+        # How often a name was there.
+        self._times: dict[str, int] = {}
         # One leaf per signature: large models have many arrays and few signatures.
         self._read: dict[Any, TreeLeaf] = {}
 
@@ -293,7 +302,8 @@ class _TreeReader:
         if value is None:
             return
         key = None
-        if self._ask is None:  # the user's function may answer differently for each
+        # The user's function may answer differently for each.
+        if self._ask is None:
             key = quick_key(value)
         if key is not None and key in self._read:
             self._keep(self._read[key], path or "array")
@@ -372,7 +382,8 @@ class _TreeReader:
             within = _FIELDS
             if library_of(type(value)) == "equinox":
                 within = _MODULE
-            within = max(inside, within)  # a class in a module is still in a module
+            # A class in a module is still in a module.
+            within = max(inside, within)
             for name, inner in parts:
                 inner_path = _joined(path, name) if name else path
                 self.collect(inner, inner_path, depth + 1, within)
@@ -431,7 +442,8 @@ class _TreeReader:
         key = (shape, logical, dtype)
         try:
             leaf = self._read.get(key)
-        except TypeError:  # an unhashable part, which is refused below
+        # An unhashable part, which is refused below.
+        except TypeError:
             key, leaf = None, None
         if leaf is None:
             array = _at(name, ArraySpec, "array", shape, None, dtype or "float32")

@@ -96,12 +96,14 @@ def without_metadata(value: Any) -> LeafMetadata | None:
 
 
 def _flax_box(value: Any) -> LeafMetadata | None:
-    if callable(attribute(type(value), "get_metadata")):  # a variable of nnx
+    # A variable of nnx.
+    if callable(attribute(type(value), "get_metadata")):
         kept: Any = value.get_metadata()
         # flax has renamed it twice; the newest name counts.
         names = kept.get("out_sharding") or kept.get("sharding_names")
         names = names or kept.get("sharding") or None
-        read = attribute(value, "get_value")  # newer versions have it for `value`
+        # Newer versions have it for `value`.
+        read = attribute(value, "get_value")
         array = read() if callable(read) else value.value
         mesh = kept.get("mesh")
         if (own := named_sharding(names)) is not None:
@@ -163,7 +165,8 @@ def _haliax_box(value: Any) -> LeafMetadata | None:
 
 def _penzai_box(value: Any) -> LeafMetadata | None:
     array = attribute(value, "data_array")
-    if array is None:  # a Parameter is a variable that jax does not look into
+    # A Parameter is a variable that jax does not look into.
+    if array is None:
         if not (hasattr(value, "label") and hasattr(value, "metadata")):
             return None
         return LeafMetadata(value.value, path=str(value.label))
@@ -266,7 +269,8 @@ def partners_by_name(paths: Mapping[int, str]) -> dict[int, str]:
 
 
 def _orbax_tree(value: Any) -> Any:
-    if attribute(value, "directory") is not None:  # of text, which is no array
+    # Of text, which is no array.
+    if attribute(value, "directory") is not None:
         return ()
     for name in ("item_metadata", "tree"):
         inner = attribute(value, name)
@@ -319,7 +323,8 @@ def named_sharding(sharding: Any) -> tuple[Spec, Any] | None:
         return None
     if is_partition_spec(spec):
         return _known_spec(spec), mesh
-    return spec_of(spec), mesh  # lists, which cannot be hashed
+    # Lists, which cannot be hashed.
+    return spec_of(spec), mesh
 
 
 def _out_of_format(sharding: Any) -> Any:
@@ -354,7 +359,8 @@ def foreign_memory(sharding: Any) -> str | None:
     return kind
 
 
-@lru_cache(maxsize=1024)  # large models have many arrays and few specs
+# Large models have many arrays and few specs.
+@lru_cache(maxsize=1024)
 def _known_spec(spec: Any) -> Spec:
     return spec_of(spec)
 
@@ -367,7 +373,8 @@ def is_partition_spec(value: Any) -> bool:
     """
     kind = type(value)
     home = (kind.__module__ or "").partition(".")[0]
-    return home == "jax" and kind.__name__ in ("P", "PartitionSpec")  # jax renamed it
+    # jax renamed it.
+    return home == "jax" and kind.__name__ in ("P", "PartitionSpec")
 
 
 def spec_of(spec: Any) -> Spec:

@@ -262,7 +262,8 @@ class Movement(Displayed):
     def _joined(self, parts: list[np.ndarray], array: np.ndarray) -> np.ndarray:
         """The array of a device, from the chunks that it needs."""
         if not parts:
-            return np.zeros_like(array)  # as ppermute gives where nobody sends
+            # As ppermute gives where nobody sends.
+            return np.zeros_like(array)
         flat = np.concatenate(parts)
         if self.kind in ("all-gather", "reduce-scatter"):
             return flat.reshape(-1, *array.shape[1:])

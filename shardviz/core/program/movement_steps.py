@@ -31,7 +31,8 @@ from shardviz.core.format import listed, shown, suggestion
 from shardviz.core.hardware.topology import Topology
 
 MOST_DEVICES = 1 << 16
-MOST_LISTED = 64  # devices whose transfers and holdings are listed
+# Devices whose transfers and holdings are listed.
+MOST_LISTED = 64
 
 _ACTIONS = {
     "all-gather": ("gather",),

@@ -120,7 +120,8 @@ def _bytes_of(op: PlannedOp, named: Mapping[str, PlannedOp], mesh: MeshSpec) -> 
 
 def _local_bytes(op: PlannedOp, mesh: MeshSpec) -> int:
     if op.dtype not in DTYPE_BITS and not op.dtype.startswith("key<"):
-        return 0  # tokens and the like take no memory
+        # Tokens and the like take no memory.
+        return 0
     return size_in_bytes(math.prod(local_shape(op.shape, op.spec, mesh)), op.dtype)
 
 

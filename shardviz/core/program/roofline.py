@@ -353,7 +353,8 @@ def _totals(report: Report, chip: Chip, ops: tuple[OpCost, ...]) -> list[Bound]:
     flops, note = report.cost.get("flops"), None
     planned = sum((op.flops or 0.0) * op.executions for op in ops)
     if report.loops and not ops:
-        note = _LOOPS_ONCE  # without a plan nobody knows what a body costs
+        # Without a plan nobody knows what a body costs.
+        note = _LOOPS_ONCE
     # XLA's count is of what is left after simplifying, a little less than the plan's;
     # far less is a loop whose body it counted once.
     if planned and (flops is None or planned > 1.5 * flops):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from shardviz.core.format import bytes_text, ids_text, plural
 from shardviz.core.layout.transfer.process_rows import ProcessRows
 
-MOST_NAMED = 3  # groups of processes that a sentence names
+# Groups of processes that a sentence names.
+MOST_NAMED = 3
 
 
 def heed(rows: ProcessRows) -> str:

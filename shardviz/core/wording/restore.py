@@ -28,7 +28,8 @@ def title(found: Restore) -> str:
     """What goes where: `step 5 of run: 1 array, 4 MiB → x=2 · 2 devices · 1 process`."""
     saved = found.checkpoint
     folder = Path(saved.path)
-    if saved.item:  # its own folder, inside that of the step
+    # Its own folder, inside that of the step.
+    if saved.item:
         folder = folder.parent
     name = folder.name
     if saved.step is not None:

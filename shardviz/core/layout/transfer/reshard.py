@@ -26,9 +26,12 @@ from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.rules.requests import collector_paused
 
-MOST_DENSE = 4096  # devices of a matrix of moves
-MOST_SENT = 1 << 22  # chunks of one array
-_Arrays = list[tuple[ArraySpec, Layout, Layout]]  # from one layout to the other
+# Devices of a matrix of moves.
+MOST_DENSE = 4096
+# Chunks of one array.
+MOST_SENT = 1 << 22
+# From one layout to the other.
+_Arrays = list[tuple[ArraySpec, Layout, Layout]]
 
 
 class ReshardRow(NamedTuple):
@@ -144,7 +147,8 @@ class Reshard(Displayed, Fact):
         for seconds in self.link_seconds.values():
             if seconds is None:
                 return None
-            slowest = max(slowest or 0.0, seconds)  # all send at the same time
+            # All send at the same time.
+            slowest = max(slowest or 0.0, seconds)
         return slowest
 
     def __repr__(self) -> str:
@@ -161,11 +165,15 @@ def _summed_at(at: np.ndarray, amount: np.ndarray, count: int) -> np.ndarray:
 class _Exchange(NamedTuple):
     """What is sent for one array of some shape, type and pair of layouts."""
 
-    source: np.ndarray  # int64 [sends]: positions of devices
+    # int64 [sends]: positions of devices.
+    source: np.ndarray
     target: np.ndarray
-    size: np.ndarray  # bytes
-    kind: str  # as of a ReshardRow
-    unchanged: bool  # whether every device keeps the same block
+    # Bytes.
+    size: np.ndarray
+    # As of a ReshardRow.
+    kind: str
+    # Whether every device keeps the same block.
+    unchanged: bool
 
 
 def _exchange(
@@ -410,7 +418,8 @@ def _nearest_holders(
     count = int(host.max(initial=0)) + 1
     holders = np.flatnonzero(held >= 0)
     holders = holders[np.argsort(held[holders] * count + host[holders], kind="stable")]
-    here = held[holders] * count + host[holders]  # ascending
+    # Ascending.
+    here = held[holders] * count + host[holders]
     source = np.full(len(block), -1)
     for keys, wanted in ((here, block * count + host[target]), (here // count, block)):
         left = np.flatnonzero(source < 0)

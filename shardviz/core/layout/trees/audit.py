@@ -52,7 +52,8 @@ from shardviz.core.layout.trees.group_bytes import (
 )
 from shardviz.core.layout.trees.optimizer_state import GROUPS, may_hold_state, pair
 
-BIG = 1 << 20  # bytes; smaller arrays may be replicated without mention
+# Smaller arrays, in bytes, may be replicated without mention.
+BIG = 1 << 20
 
 
 class Unmatched(NamedTuple):
@@ -192,7 +193,8 @@ class Audit(Displayed, Fact):
     @cached_property
     def replicated(self) -> tuple[Request, ...]:
         """Arrays of 1 MiB or more that are replicated, the largest first."""
-        if self.mesh.size == 1:  # one device has all of every array
+        # One device has all of every array.
+        if self.mesh.size == 1:
             return ()
         replicated = []
         for row in self.largest:
@@ -248,7 +250,8 @@ class Audit(Displayed, Fact):
         P('embed', 'model')
         """
         reader, rules = Dialect.of(dialect), self.rules
-        read_rules(rules, reader)  # which refuses a dialect of the other kind of table
+        # This refuses a dialect of the other kind of table.
+        read_rules(rules, reader)
         if isinstance(rules, PathRules):
             rows = tuple(read_path_as(row, self.mesh, reader) for row in self.rows)
         else:
@@ -341,7 +344,8 @@ def _audited(
         if leaf.mesh is not None:
             own[id(leaf.mesh)] = mesh_of(leaf.mesh)
     beside = None
-    if isinstance(table, PathRules):  # a LayoutMap may have one
+    # A LayoutMap may have one.
+    if isinstance(table, PathRules):
         beside = table.mesh
     grid = _mesh(mesh, (*own.values(), beside))
     elsewhere: set[int] = set()

@@ -72,9 +72,11 @@ def role(row: Request) -> str:
     """
     own, other = row.path.split("/"), (row.partner or "").split("/")
     flat = "_".join(other)
-    if own[-1].startswith(flat + "_"):  # as Keras names it
+    # As Keras names it.
+    if own[-1].startswith(flat + "_"):
         return own[-1][len(flat) + 1 :]
-    for end in range(len(own), 0, -1):  # sm3 has more parts below a parameter
+    # sm3 has more parts below a parameter.
+    for end in range(len(own), 0, -1):
         common = 0
         while common < min(end, len(other)):
             if own[end - 1 - common] != other[-1 - common]:

@@ -26,9 +26,11 @@ _STATE_KEYS = frozenset(
 )
 _TELLING = ("opt", "params")
 _PARAMETER_KEYS = ("params", "parameters", "model", "weights", "fast")
-_MOST_ROOTS = 8  # of one end of a path; more say nothing of where the parameters are
+# Of one end of a path; more say nothing of where the parameters are.
+_MOST_ROOTS = 8
 Path = tuple[str, ...]
-_Find = Callable[[int, int], "int | None"]  # of an array and a depth
+# It takes an array and a depth.
+_Find = Callable[[int, int], "int | None"]
 
 
 class Pairs(NamedTuple):
@@ -136,7 +138,8 @@ class _Pairing:
         votes: Counter[Path] = Counter()
         if not state:
             return votes
-        roots: dict[Path, list[Path]] = {}  # by what follows them
+        # What stands before each end of a path, by that end.
+        roots: dict[Path, list[Path]] = {}
         for index in outside:
             path = self.parts[index]
             for begin in range(len(path)):
@@ -145,7 +148,8 @@ class _Pairing:
                     before.append(path[:begin])
         for index in state:
             path = self.parts[index]
-            for begin in range(len(path)):  # the longest end first
+            # The longest end first.
+            for begin in range(len(path)):
                 if (before := roots.get(path[begin:])) is not None:
                     votes.update(dict.fromkeys(before, len(path) - begin))
                     break
