@@ -101,8 +101,6 @@ EVERY = (".*", ())
 CASES = {
     "as saved": Case(_one("data", "model"), [("w", ("data", "model"))]),
     "from rows to columns": Case(_one("data"), [("w", (None, "data"))]),
-    "columns to both": Case(_one(None, ("data", "model")), [("w", ("data", "model"))]),
-    "replicated to split": Case(_one(), [("w", ("data",))]),
     "split to replicated": Case(_one(("data", "model")), [EVERY]),
     "small chunks": Case(_one("data"), [("w", (None, "model"))], chunk_bytes=512),
     "chunks by axis": Case(
@@ -114,8 +112,6 @@ CASES = {
     "chunks that do not divide": Case(
         _one("data", shape=(48, 40)), [("w", ("data", None))], mesh=(3, 2)
     ),
-    "bfloat16": Case(_one("model", dtype="bfloat16"), [("w", ("data", "model"))]),
-    "int8 in one row": Case(_one(shape=(1, 4096), dtype="int8"), [("w", (None, "data"))]),
     "zarr without OCDBT": Case(_layers, [("up", ("model",)), EVERY], {"use_ocdbt": False}),
     "zarr, columns": Case(_one("data"), [("w", (None, "data"))], {"use_ocdbt": False}),
     "zarr3": Case(_layers, [("up", ("data",)), EVERY], {"use_zarr3": True}),

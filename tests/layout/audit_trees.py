@@ -116,10 +116,6 @@ def shapes_of(model: Any) -> Any:
     return jax.eval_shape(model.init, jax.random.key(0), jnp.ones((2, 8)))
 
 
-def linen_live() -> Kind:
-    return live(put(dense().init(jax.random.key(0), jnp.ones((2, 8)))))
-
-
 def linen_live_in_boxes() -> Kind:
     model = dense("with_partitioning", ("data", "model"))
     nn = importlib.import_module("flax.linen")
@@ -140,12 +136,6 @@ def linen_bound() -> Kind:
     model = dense()
     bound = model.bind(put(model.init(jax.random.key(0), jnp.ones((2, 8)))))
     return live(bound, jax.tree.leaves(bound.variables), argument=bound.variables)
-
-
-def linen_mesh_axes() -> Kind:
-    nn = importlib.import_module("flax.linen")
-    shapes = shapes_of(dense("with_partitioning", (None, "model")))
-    return Kind(shapes, sharded_bytes(shapes, nn.get_sharding(shapes, mesh())))
 
 
 def linen_logical() -> Kind:
@@ -197,12 +187,6 @@ def nnx_module_live() -> Kind:
         model = net()()
     model.bias[...] = put(model.bias[...])
     return live(model, jax.tree.leaves(nnx.state(model)))
-
-
-def nnx_param_live() -> Kind:
-    nnx = importlib.import_module("flax.nnx")
-    array = put(jnp.ones((8, 16)))
-    return live({"w": nnx.Param(array), "b": nnx.Param(put(jnp.ones(16)))})
 
 
 def nnx_optimizer_live() -> Kind:
@@ -299,13 +283,6 @@ def haliax_linear() -> tuple[Any, Any]:
     return hax, lambda: hax.nn.Linear.init(*axes, key=jax.random.key(0))
 
 
-def haliax_live() -> Kind:
-    hax, make = haliax_linear()
-    with jax.set_mesh(mesh()):
-        model = hax.shard(make(), dict(RULES))
-    return live(model, [a for a in jax.tree.leaves(model) if is_array(a)])
-
-
 def haliax_abstract() -> Kind:
     hax, make = haliax_linear()
     eqx = importlib.import_module("equinox")
@@ -329,25 +306,10 @@ def penzai_arrays() -> tuple[Any, Any, Any]:
     return model, arrays, named(arrays, mesh(), axis_name_to_mesh_name=mapping)
 
 
-def penzai_live() -> Kind:
-    _, arrays, shardings = penzai_arrays()
-    return live(jax.device_put(arrays, shardings))
-
-
 def penzai_abstract() -> Kind:
     _, arrays, shardings = penzai_arrays()
     shapes = jax.eval_shape(lambda: arrays)
     return Kind(shapes, sharded_bytes(shapes, shardings), rules=RULES)
-
-
-def penzai_model() -> Kind:
-    model, arrays, shardings = penzai_arrays()
-    return Kind(
-        model,
-        sharded_bytes(arrays, shardings),
-        rules=RULES,
-        argument=jax.eval_shape(lambda: arrays),
-    )
 
 
 # Keras
@@ -367,19 +329,6 @@ def keras_model(distributed: bool) -> Any:
     model.optimizer.build(model.trainable_variables)
     dist.set_distribution(None)
     return model, layouts
-
-
-def keras_live() -> Kind:
-    model, _ = keras_model(True)
-    assert sv.mesh(model.variables[0]._layout.device_mesh) == sv.mesh(mesh())
-    values = [v.value for v in model.variables]
-    return live(model, values, argument=values)
-
-
-def keras_optimizer() -> Kind:
-    model, _ = keras_model(True)
-    variables = model.optimizer.variables
-    return live(variables, [v.value for v in variables])
 
 
 def keras_layout_map() -> Kind:
@@ -425,16 +374,6 @@ def orbax_metadata() -> Kind:
     return live(found, jax.tree.leaves(tree), argument=tree)
 
 
-def orbax_restored() -> Kind:
-    ocp, _, folder = saved()
-    with ocp.StandardCheckpointer() as reader:
-        return live(reader.restore(folder))
-
-
-def dict_live() -> Kind:
-    return live(put(plain()))
-
-
 def other_live() -> Kind:
     tree = {
         "replicated": put(jnp.ones((8, 4)), lambda _: P()),
@@ -457,10 +396,6 @@ def shape_structs() -> Kind:
 
 def nothing_said() -> Kind:
     return Kind(jax.eval_shape(plain), [], 0, 3)
-
-
-def on_the_host() -> Kind:
-    return Kind(jax.tree.map(np.asarray, plain()), [], 0, 3)
 
 
 # real models
@@ -495,11 +430,6 @@ def keras_model_and_optimizers() -> Kind:
     return live(parts, values, specs=specs, partners=partners, argument=values)
 
 
-def keras_variables() -> Kind:
-    kind = keras_model_and_optimizers()
-    return kind._replace(tree=[v for part in kind.tree for v in part.variables])
-
-
 KINDS: dict[str, tuple[str, Callable[[], Kind]]] = {
     "linen transformer, adamw": ("optax", model_state("adamw")),
     "linen transformer, scanned, lion in MultiSteps": ("optax", model_state("MultiSteps", True)),
@@ -507,22 +437,16 @@ KINDS: dict[str, tuple[str, Callable[[], Kind]]] = {
     "linen mixture of experts, scanned, adamw": ("optax", model_state("adamw", True, 4)),
     "nnx transformer and its optimizer": ("optax", nnx_model),
     "Keras transformer and two optimizers": ("keras", keras_model_and_optimizers),
-    "Keras variables of a transformer and two optimizers": ("keras", keras_variables),
-    "arrays in a dict": ("jax", dict_live),
     "arrays on one device, on all, of jit": ("jax", other_live),
     "ShapeDtypeStructs with shardings": ("jax", shape_structs),
     "shapes of eval_shape": ("jax", nothing_said),
-    "numpy arrays": ("jax", on_the_host),
-    "linen variables, live": ("flax", linen_live),
     "linen boxes, live": ("flax", linen_live_in_boxes),
     "linen boxes, live on one device": ("flax", linen_boxes_on_one_device),
     "linen module, bound": ("flax", linen_bound),
-    "linen boxes of mesh axes, abstract": ("flax", linen_mesh_axes),
     "linen boxes of logical names, abstract": ("flax", linen_logical),
     "TrainState, live": ("optax", train_state_live),
     "TrainState, abstract": ("optax", train_state_abstract),
     "nnx module, live": ("flax", nnx_module_live),
-    "nnx.Param without metadata, live": ("flax", nnx_param_live),
     "nnx.Optimizer, live": ("optax", nnx_optimizer_live),
     "nnx state of mesh axes, abstract": ("flax", nnx_state_abstract),
     "nnx state with sharding_rules, abstract": ("flax", nnx_state_with_rules),
@@ -531,16 +455,10 @@ KINDS: dict[str, tuple[str, Callable[[], Kind]]] = {
     "equinox module, live": ("equinox", equinox_live),
     "equinox module, abstract": ("equinox", equinox_abstract),
     "equinox module with names=": ("equinox", equinox_with_names),
-    "haliax module, live": ("haliax", haliax_live),
     "haliax module, abstract": ("haliax", haliax_abstract),
-    "penzai arrays, live": ("penzai", penzai_live),
     "penzai arrays, abstract": ("penzai", penzai_abstract),
-    "penzai model with parameters": ("penzai", penzai_model),
-    "Keras model, live": ("keras", keras_live),
-    "Keras optimizer, live": ("keras", keras_optimizer),
     "Keras LayoutMap as names=": ("keras", keras_layout_map),
     "orbax metadata of a checkpoint": ("orbax.checkpoint", orbax_metadata),
-    "orbax restored": ("orbax.checkpoint", orbax_restored),
 }
 
 

@@ -132,15 +132,6 @@ def test_times_are_those_of_the_scaling_book(text, axes, over, kind, factor, rin
     assert links.seconds(size) == pytest.approx(wanted)
 
 
-def test_pop_quiz_2_of_the_scaling_book():
-    # 34 MB gathered over an open axis of 4 chips: 3 * 8.4e6 / 4.5e10 there.
-    # Of v5e the book has 4.5e10 in part 3 and 5e10 in part 2, which is Google's figure.
-    topology, mesh = Topology.parse("tpu:v5e:8x4"), make_mesh(y=4, x=8)
-    links = route(topology, device_rows(mesh, topology)[groups_over(mesh, ["y"])], "all-gather")
-    size = 2048 * 8192 * 2
-    assert links.seconds(size) == pytest.approx(3 * (size / 4) / 5e10)
-
-
 def test_gpus_take_the_longer_of_nvlink_and_network():
     # Part 12: B (8-1)/(8 * 450e9) inside a node, B (2-1)/(2 * 400e9) between two.
     topology = Topology.parse("gpu:h100:2x8")

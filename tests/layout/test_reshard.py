@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
@@ -316,13 +316,6 @@ def test_a_mesh_alone_reads_the_shardings_and_names_of_the_arrays(eight_devices)
     assert found.moves.sum(axis=0).tolist()[:4] == [36, 36, 68, 68]
 
 
-def test_the_arguments_of_a_program():
-    program = sv.program(abs, sv.array("w", (16, 16), "embed mlp"), mesh=MESH, rules=RULES)
-    found = sv.reshard(program, None, (NARROW, RULES))
-    assert specs(found) == {"x": "P('data', 'model') → P('data', 'model')"}
-    assert found.bytes_moved > 0
-
-
 EXPLICIT = make_mesh("x=2", axis_types="Explicit")
 LEFT = {
     "no target": (("x=2", {"w": "x", "b": "x"}), ("x=2", {"w": "x"}), "b"),
@@ -382,17 +375,6 @@ def test_many_devices_have_pairs_and_no_matrix():
     assert (len(found.sends), found.bytes_moved) == (8192, 8192 * 256)
     with pytest.raises(LayoutError):
         _ = found.moves
-
-
-def test_single_devices_and_empty_arrays():
-    device = jax.devices()[0]
-    tree = {
-        "w": jax.ShapeDtypeStruct((8,), "float32"),
-        "none": jax.ShapeDtypeStruct((0, 4), "int8"),
-    }
-    found = sv.reshard(tree, SingleDeviceSharding(device), ("x=4", "x"))
-    assert {row.path: row.bytes_moved for row in found.rows} == {"w": 24, "none": 0}
-    assert not sv.reshard({}, "x=2", "x=2").rows
 
 
 def test_types_of_less_than_a_byte_are_packed():

@@ -17,42 +17,21 @@ from shardviz.core.hardware.topology import EXAMPLES, Topology, is_described
 
 #: every generation, small and large, flat and deep, one slice and several
 SHAPES = [
-    "tpu:v2:2x2",
     "tpu:v2:4x4",
-    "tpu:v2:16x16",
-    "tpu:v3:2x2",
-    "tpu:v3:4x8",
     "tpu:v3:32x32",
     "tpu:v4:2x2x1",
-    "tpu:v4:2x2x4",
-    "tpu:v4:4x2x2",
-    "tpu:v4:2x4x4",
     "tpu:v4:4x4x4",
-    "tpu:v4:2x2x3",
     "tpu:v4:4x4x4*2",
     "tpu:v5e:1x1",
-    "tpu:v5e:2x2",
-    "tpu:v5e:2x4",
     "tpu:v5e:4x2",
-    "tpu:v5e:2x6",
-    "tpu:v5e:4x4",
-    "tpu:v5e:8x16",
     "tpu:v5e:16x16",
     "tpu:v5e:4x4*2",
-    "tpu:v5e:1x1*3",
-    "tpu:v5p:2x2x1",
     "tpu:v5p:1x1x1",
     "tpu:v5p:8x8x16",
-    "tpu:v5p:4x4x6",
-    "tpu:v5p:16x16x24",
     "tpu:v5p:4x4x4*3",
-    "tpu:v6e:1x1",
-    "tpu:v6e:2x4",
     "tpu:v6e:16x16",
     "tpu:v6e:16x16*4",
     "tpu:7x:1x1x1",
-    "tpu:7x:2x2x1",
-    "tpu:7x:2x2x4",
     "tpu:7x:4x4x4*2",
     "tpu:7x:8x8x16",
 ]
@@ -127,7 +106,6 @@ def test_every_generation_is_held_against_libtpu():
     [
         (" TPU : V5E : 4 x 4 ", "tpu:v5e:4x4"),
         ("tpu:v5e:4×4 * 2", "tpu:v5e:4x4*2"),
-        ("tpu:v5e:4X4", "tpu:v5e:4x4"),
         ("tpu:v5e:4x4x1", "tpu:v5e:4x4"),
         ("tpu:v5e:4x4*1", "tpu:v5e:4x4"),
         ("tpu:v5p:2x2", "tpu:v5p:2x2x1"),
@@ -211,34 +189,17 @@ def test_gpus_stand_host_by_host():
     assert topology.jax_options == {"platform": "cuda", "topology": "1x2x8"}
 
 
-def test_arrays_are_made_once_and_cannot_be_changed():
-    topology = Topology.parse("tpu:v5p:8x8x16")
-    assert topology.coords is topology.coords
-    with pytest.raises(ValueError, match="read-only"):
-        topology.coords[0, 0] = 1
-
-
 # Cloud TPU's pages on each generation give these topologies for these types; of TPU7x, xpk's table.
 CLOUD_NAMES = {
-    "v2-8": "tpu:v2:2x2",
     "v3-32": "tpu:v3:4x4",
     "v4-8": "tpu:v4:2x2x1",
-    "v4-16": "tpu:v4:2x2x2",
-    "v4-32": "tpu:v4:2x2x4",
     "v5p-8": "tpu:v5p:2x2x1",
     "v5p-64": "tpu:v5p:2x4x4",
-    "v5p-128": "tpu:v5p:4x4x4",
-    "v5p-512": "tpu:v5p:4x8x8",
-    "v5e-1": "tpu:v5e:1x1",
     "v5e-8": "tpu:v5e:2x4",
     "v5litepod-16": "tpu:v5e:4x4",
-    "v5e-32": "tpu:v5e:4x8",
-    "tpu-v6e-16": "tpu:v6e:4x4",
     " TPU-V6E-256 ": "tpu:v6e:16x16",
-    "trillium-4": "tpu:v6e:2x2",
     "tpu7x-128": "tpu:7x:4x4x4",
     "8xH100": "gpu:h100:1x8",
-    "16 x h200": "gpu:h200:2x8",
     "12xB200": "gpu:b200:2x6",
 }
 

@@ -142,12 +142,6 @@ def test_fields_of_classes_are_named_and_their_numbers_are_scalars():
     ]
 
 
-def endless() -> list:
-    loop: list = []
-    loop.append(loop)
-    return loop
-
-
 @pytest.mark.parametrize(
     ("tree", "path"),
     [
@@ -157,7 +151,6 @@ def endless() -> list:
         ([("w", (8, -4), "embed mlp")], "'w': "),
         ([("w", (8,), "embed", "float33")], "'w': "),
         ([("w", (8,), "embed", "f32", 1, 2)], "'w': "),
-        (endless(), "The tree nests deeper"),
     ],
     ids=lambda v: "" if isinstance(v, str) else type(v).__name__,
 )
@@ -165,22 +158,6 @@ def test_what_is_no_array_is_refused_with_its_path(tree, path):
     with pytest.raises(LayoutError) as caught:
         read_tree(tree)
     assert str(caught.value).startswith(path)
-
-
-class Empty(NamedTuple):
-    """As `optax.EmptyState`."""
-
-
-@pytest.mark.parametrize(
-    "tree",
-    [Empty(), (Empty(), Empty()), {"a": (Empty(), None, (), {}, [])}, Pair(Empty(), {}),
-     optax.EmptyState(), optax.chain(optax.identity(), optax.identity()).init({"w": 1})],
-    ids=repr,
-)  # fmt: skip
-def test_empty_containers_hold_no_arrays(tree):
-    assert arrays(tree) == []
-    assert read_tree(tree, children=tree_children).leaves == []
-    assert [a.name for a in arrays({"empty": tree, "w": W})] == ["w/w"]
 
 
 class Stack:
@@ -238,14 +215,3 @@ def test_a_layout_of_a_box_is_that_of_the_array_in_it(box, eight_devices):
     found = sv.layout(box(live))
     assert found.shard_shape == (2, 4)
     assert found.indices() == sv.layout(live).indices()
-
-
-def test_a_layout_of_names_needs_a_mesh():
-    box = nn.Partitioned(jax.ShapeDtypeStruct((8, 4), jnp.float32), (None, "model"))
-    assert sv.layout(box, mesh="data=4, model=2").shard_shape == (8, 2)
-    assert sv.layout(box, mesh="data=4, model=2", rules=[("model", "data")]).shard_shape == (8, 1)
-    with pytest.raises(LayoutError):
-        sv.layout(box)
-    bare = nnx.Param(jax.ShapeDtypeStruct((8, 4), jnp.float32))
-    with pytest.raises(LayoutError):
-        sv.layout(bare, mesh="data=4, model=2")

@@ -78,15 +78,6 @@ def test_amounts_of_many_sizes_have_few_shades():
         assert not len(here) or text == f"up to {bytes_text(int(here.max()))}"
 
 
-def test_what_is_left_behind_and_what_stays_has_words():
-    stays = sv.reshard(TREE, ("x=4", [("a", "x")]), ("x=4", [("a", "x")]))
-    assert sv.text(stays).startswith("3 arrays from x=4 to x=4: nothing is sent.")
-    assert "w" in draw_reshard(sv.reshard(TREE, ("x=4", ""), ("x=3", "x"))).labels[-1].text
-    left = sv.text(sv.reshard(TREE, ("x=4", ""), ("x=3", "x")), 200)
-    assert "3 arrays left behind, and not counted above:" in left
-    assert "w and v: Dimension 0: 2,048 does not divide by 3" in left
-
-
 MANY_LAYERS = """\
 33 arrays from x=8 to x=8: 3.5 MiB sent.
 1.5 MiB within hosts, 2 MiB between 2 hosts.

@@ -173,11 +173,6 @@ def test_gpus_and_slices_are_joined_by_switches_and_no_lines():
     assert not len(draw_position(make_mesh(data=16), "gpu:h100:2x8").edges)
 
 
-def test_unknown_groups_are_said_and_nothing_is_invented():
-    picture = draw_position(make_mesh(data=16), "tpu:v5e:4x4", Collective("all-gather", (), 1))
-    assert (picture.edges.group == NO_GROUP).all()
-
-
 def test_thousands_of_chips_stay_on_a_page():
     topology = Topology.parse("tpu:v5p:16x16x16")
     mesh = make_mesh(data=256, model=16)
