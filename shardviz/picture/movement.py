@@ -107,7 +107,7 @@ def _still(
     if m.method.grid.ndim > 1:
         columns = np.argsort(np.argsort(places[m.chunks.group], kind="stable"))
     for device in m.method.grid.reshape(-1).tolist():
-        y = TOP + PITCH * places[device] + HIGH / 2
+        y = TOP + PITCH * float(places[device]) + HIGH / 2
         name = f"device {int(m.devices[device])}"
         labels.append(Label(left - 6, y, name, "end", "tick"))
     if named:

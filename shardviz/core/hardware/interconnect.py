@@ -135,9 +135,9 @@ class LinkUse:
     @staticmethod
     def unused(torus: Torus, chip_group: np.ndarray) -> LinkUse:
         """Links that carry nothing yet."""
-        nothing = np.zeros((2, torus.chips))
+        nvlink, network = np.zeros((2, torus.chips))
         ici = np.zeros((torus.chips, len(torus.shape), 2))
-        return LinkUse(torus, ici, *nothing, chip_group)
+        return LinkUse(torus, ici, nvlink, network, chip_group)
 
     def load(self, axis: int) -> np.ndarray:
         """float64 [chips]: the larger load, of both ways, of each link to the next."""

@@ -41,7 +41,7 @@ _ACTIONS = {
     "all-to-all": ("exchange",),
 }
 REGULAR, PERMUTE = tuple(_ACTIONS), "collective-permute"
-_NOTHING = np.zeros(0, np.int64)
+_NOTHING = (np.zeros(0, np.int64),) * 4
 
 
 @dataclass(frozen=True)
@@ -311,11 +311,10 @@ def regular_steps(
                     reached * (turn + 1),
                     grid.size,
                 )
-                how = {"adds": action == "scatter", "keeps": action == "gather"}
+                adds, keeps = action == "scatter", action == "gather"
                 if grid.size > MOST_LISTED:
                     most = sent * total // grid.size
-                    nothing = (_NOTHING,) * 4
-                    yield MovementStep(about, *nothing, **how, bytes=most)
+                    yield MovementStep(about, *_NOTHING, adds, keeps, most)
                     continue
                 moved = []
                 for part, way in enumerate(ways):
@@ -329,7 +328,7 @@ def regular_steps(
                 most = int(np.bincount(source, chunks.bytes[chunk]).max())
                 network = parts[source] != parts[target]
                 yield MovementStep(
-                    about, source, target, chunk, network, **how, bytes=most
+                    about, source, target, chunk, network, adds, keeps, most
                 )
 
 
