@@ -41,7 +41,7 @@ _ACTIONS = {
     "all-to-all": ("exchange",),
 }
 REGULAR, PERMUTE = tuple(_ACTIONS), "collective-permute"
-_NOTHING = (np.zeros(0, np.int64),) * 4
+_NOTHING = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -314,7 +314,8 @@ def regular_steps(
                 adds, keeps = action == "scatter", action == "gather"
                 if grid.size > MOST_LISTED:
                     most = sent * total // grid.size
-                    yield MovementStep(about, *_NOTHING, adds, keeps, most)
+                    none = _NOTHING
+                    yield MovementStep(about, none, none, none, none, adds, keeps, most)
                     continue
                 moved = []
                 for part, way in enumerate(ways):
