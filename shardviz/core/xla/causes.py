@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from shardviz.core.program.cause import UNKNOWN, Cause, ValueName, author_of
+from shardviz.core.xla.loops import is_kept
 from shardviz.core.xla.module import (
     COLLECTIVES,
     NO_SOURCE,
@@ -344,7 +345,7 @@ def _through(place: _Place) -> _Place | Value | None:
     if here.opcode == "parameter":
         return _outside(place)
     if here.opcode == "while":
-        if path and _is_kept(here.called[0], path):
+        if path and is_kept(here.called[0], path):
             return _Place(reads[0], path)
         return _made(here, False)
     if here.opcode in ("call", "fusion"):
@@ -361,7 +362,7 @@ def _outside(place: _Place) -> _Place | Value | None:
         return NOBODY
     number = parameter.parameter_number
     if call.opcode == "while":
-        if not path or not _is_kept(call.called[0], path):
+        if not path or not is_kept(call.called[0], path):
             name = ValueName("carried", "", call.source.source)
             return Value(name, call.source, call, False)
         number = 0
@@ -376,23 +377,6 @@ def _only_call(computation: Computation) -> Instruction | None:
     """The one instruction that calls a computation; None where several do."""
     callers = computation.callers
     return callers[0] if len(callers) == 1 else None
-
-
-def _is_kept(body: Computation, path: tuple[int, ...]) -> bool:
-    """Whether a loop hands an element of what it carries on as it is."""
-    here, rest = body.root, path
-    for _ in range(_FARTHEST):
-        if here.opcode == "parameter":
-            return rest == path
-        if here.opcode == "get-tuple-element":
-            here, rest = here.operands[0], (here.index, *rest)
-        elif here.opcode == "tuple" and rest:
-            here, rest = here.operands[rest[0]], rest[1:]
-        elif here.opcode in _COPIES:
-            here = here.operands[0]
-        else:
-            return False
-    return False
 
 
 def _made(maker: Instruction, same: bool) -> Value:

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from shardviz.core.xla.module import Computation, Instruction
 
+#: An element of what a loop carries: its number in each tuple, outermost first.
+Path = tuple[int, ...]
 _SAME = ("copy", "bitcast", "convert", "reshape", "opt-barrier")
 _DEEPEST = 12
 
@@ -26,12 +28,6 @@ class ExecutionCount(NamedTuple):
 
     in_loop: bool
     trips: int | None
-
-
-class _Element(NamedTuple):
-    """An element of what a loop carries."""
-
-    index: int
 
 
 class Loops:
@@ -72,46 +68,46 @@ class Loops:
         return ExecutionCount(True, caller.trips * trips)
 
 
+def is_kept(body: Computation, path: Path) -> bool:
+    """Whether a loop hands an element of what it carries on as it is."""
+    return _traced(body.root, path) == path
+
+
 def _counted(loop: Instruction) -> int | None:
     """The trip count of `for (i = first; i < last; i += step)`; None for any other."""
     body, condition = loop.called
     test = condition.root
     if (test.opcode, test.direction) != ("compare", "LT"):
         return None
-    index, bound = map(_traced, test.operands)
-    if not isinstance(index, _Element):
+    index, last = map(_traced, test.operands)
+    if not isinstance(index, tuple) or len(index) != 1:
         return None
-    step, first, last = _step(index, body), _value(index, loop), bound
-    if isinstance(bound, _Element):
+    first, step = _value(index, loop), _step(index, body)
+    if isinstance(last, tuple):
         # One that the loop changes is no constant.
-        last = None
-        if _carried(bound, body) == bound:
-            last = _value(bound, loop)
-    if first is None or not isinstance(last, int) or step is None or step <= 0:
+        last = _value(last, loop) if is_kept(body, last) else None
+    if first is None or last is None or step is None or step <= 0:
         return None
     return max(0, -(-(last - first) // step))
 
 
-def _traced(value: Instruction, element: int | None = None) -> int | _Element | None:
+def _traced(value: Instruction, path: Path = ()) -> int | Path | None:
     """A constant, or an element of the computation's parameter; None for any other.
 
     Args:
         value: the value.
-        element: the element of it that is meant, where it is a tuple.
+        path: the element of it that is meant, where it is a tuple.
     """
-    path = []  # the elements of tuples within tuples, outermost first
-    if element is not None:
-        path.append(element)
     for _ in range(_DEEPEST):
-        if value.opcode == "parameter" and len(path) == 1:
-            return _Element(path[0])
+        if value.opcode == "parameter":
+            return path
         if value.opcode == "constant":
             return value.integer
         if value.opcode == "get-tuple-element":
-            path.insert(0, value.index)
+            path = (value.index, *path)
             value = value.operands[0]
         elif value.opcode == "tuple" and path:
-            value = value.operands[path.pop(0)]
+            value, path = value.operands[path[0]], path[1:]
         elif value.opcode in _SAME and len(value.operands) == 1:
             value = value.operands[0]
         else:
@@ -119,18 +115,11 @@ def _traced(value: Instruction, element: int | None = None) -> int | _Element | 
     return None
 
 
-def _carried(element: _Element, body: Computation) -> int | _Element | None:
-    """What the body of a loop makes of an element."""
-    if body.root.opcode != "tuple":
-        return None
-    return _traced(body.root.operands[element.index])
-
-
-def _step(index: _Element, body: Computation) -> int | None:
+def _step(index: Path, body: Computation) -> int | None:
     """By how much an iteration increases an element, where that is constant."""
     if body.root.opcode != "tuple":
         return None
-    made = body.root.operands[index.index]
+    made = body.root.operands[index[0]]
     if made.opcode != "add":
         return None
     left, right = map(_traced, made.operands)
@@ -140,15 +129,15 @@ def _step(index: _Element, body: Computation) -> int | None:
     return right if left == index and isinstance(right, int) else None
 
 
-def _value(element: _Element, loop: Instruction, depth: int = 0) -> int | None:
+def _value(path: Path, loop: Instruction, depth: int = 0) -> int | None:
     """The value of an element before a loop, where it is constant."""
-    value = _traced(loop.operands[0], element.index)
-    if not isinstance(value, _Element):
+    value = _traced(loop.operands[0], path)
+    if not isinstance(value, tuple):
         return value
     # It comes out of a loop around this one, which must not change it.
     calls = [c for c in loop.computation.callers if c.opcode == "while"]
     if len(calls) != 1 or depth > _DEEPEST:
         return None
-    if _carried(value, calls[0].called[0]) != value:
+    if not is_kept(calls[0].called[0], value):
         return None
     return _value(value, calls[0], depth + 1)
