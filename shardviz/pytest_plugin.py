@@ -118,6 +118,7 @@ class LockChecker:
         if self._calls > 1:  # a test with one lock needs no number
             number = f"-{self._calls}"
         node = self._node.nodeid.partition("::")[2].replace("::", ".")
+        # Names of parametrized tests have brackets and slashes.
         words = re.sub(r"[^\w.\-]+", "-", f"{self._node.path.stem}.{node}")
         return self._folder / f"{words.strip('-')[:150]}{number}.json"
 

@@ -173,6 +173,7 @@ class Expectation:
         __tracebackhide__ = True
         if kind is not None:
             _check_known(kind, COLLECTIVE_KINDS, "kind of collective")
+        # Before anything is compiled, since a typo should not take a minute.
         axes = self._axes(over)
         some = [c for c in self._over(axes) if kind in (None, c.kind)]
         if some:
@@ -264,6 +265,7 @@ class Expectation:
             raise ProgramError(
                 f"A share is a number from 0 to 1; got {shown(at_least)}."
             )
+        # By bytes and not by number: a norm that is not split costs nothing.
         total = sum(row.bytes for row in self._arrays)
         rest = tuple(row for row in self._arrays if not row.is_split)
         lacking = sum(row.bytes for row in rest)
@@ -289,6 +291,7 @@ class Expectation:
             before, name = lock, lock.name
         else:
             before, name = read_lock(lock), Path(lock).name
+        # A lock of specs alone needs no compile.
         differences = before.diff(self._locked(before.collectives is not None))
         if not differences.same:
             raise self._broken("differs", differences=differences, lock=name)
@@ -305,6 +308,7 @@ class Expectation:
             ProgramError: for a Report, which does not know all of it, and a program
                 with an error.
         """
+        # Nobody expects anything here: what has an error is a wrong argument.
         try:
             return self._locked(collectives)
         except ContractError as error:
@@ -372,6 +376,7 @@ class Expectation:
         if target == self.target and "_report" in self.__dict__:
             return self.__dict__["_report"]
         report = self.compile(self.subject, target)
+        # A target that is not there says nothing about the program.
         if report.error is not None and report.error.stage == "target":
             raise TargetError(report.error.message)
         return self._checked(report)
@@ -396,6 +401,7 @@ class Expectation:
             raise ProgramError(
                 f"The report of {self._name} ends before its {self.stage} stage."
             )
+        # The final ones stand for no others: they are combined, moved and removed.
         if self.stage == "compiled":
             return report.collectives
         return partitioned_of(report)
@@ -471,6 +477,7 @@ class Expectation:
             left_out = self.subject.uncounted
         elif isinstance(self.subject, Program):
             of, held = "arguments", sum(row.held for row in self._arrays)
+            # Compiling what is too large anyway may take minutes, or all memory.
             if held <= most:
                 report = self._compiled(target)
         elif self._report is None:
@@ -519,6 +526,7 @@ class Expectation:
                 "Whether something fits is known for described hardware, such as"
                 f" 'tpu:v5p:8x8x16' or 'gpu:h100:2x8'; got {shown(target)}."
             )
+        # A program for 8 devices on 16 would be another program.
         topology, mesh = Topology.parse(target), self._own.mesh
         if mesh is not None and mesh.size != topology.devices:
             raise TargetError(
@@ -558,6 +566,7 @@ def crosses(collective: Collective, axis: str, mesh: MeshSpec | None) -> bool:
         return axis in map(parent_axis, collective.mesh_axes)
     if not collective.groups or mesh is None:
         return True
+    # Positions count the mesh in row-major order.
     at = mesh.axis_names.index(axis)
     stride = math.prod(mesh.axis_sizes[at + 1 :])
     for group in collective.groups:

@@ -109,6 +109,7 @@ class Lock:
     @cached_property
     def text(self) -> str:
         """The lock as JSON: sorted, one line for each array and collective."""
+        # By hand: json.dumps would write one line, or one for every number.
         head = {"shardviz_lock": VERSION, "name": self.name, "mesh": self.mesh}
         if self.device_order:
             head["device_order"] = self.device_order
@@ -335,6 +336,7 @@ def device_order(mesh: MeshSpec) -> str:
     >>> device_order(make_mesh("data=4", device_ids=[10, 12, 11, 13]))
     '0, 2, 1, 3'
     """
+    # The rank of each number among all: what stays when they start elsewhere.
     ranks = np.argsort(np.argsort(mesh.device_ids.reshape(-1)))
     if (ranks == np.arange(ranks.size)).all():
         return ""

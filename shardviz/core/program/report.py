@@ -179,6 +179,7 @@ class Collective:
         scattered or exchanged, twice that for an all-reduce, all of it for a
         permutation.
         """
+        # Every device sends its shard once, whatever the group.
         if self.kind == "collective-permute":
             return self.bytes_per_device
         size = self.group_size
@@ -411,6 +412,7 @@ def needed_bytes(memory: Memory) -> int | None:
         memory.temporaries,
         memory.generated_code,
     )
+    # A compiler may say some of them only.
     known = [part for part in parts if part is not None]
     if not known:
         return None

@@ -56,6 +56,7 @@ class Stage(Fact):
         if not self.collectives:
             return "no collectives"
         kinds = Counter(c.kind for c in self.collectives)
+        # In the order of the program, so that two stages read alike.
         counted = [f"{n} {kind}" for kind, n in kinds.items()]
         return f"{' + '.join(counted)} · {bytes_text(total_bytes(self.collectives))}"
 

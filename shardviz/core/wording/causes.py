@@ -101,6 +101,7 @@ def _written(fact: Cause) -> str:
 
 
 def _unknown(fact: Cause) -> str:
+    # Not "there is no cause": it has one that is not in the module.
     does = _DOES.get(fact.kind, "it moves")
     return f"Its operand is unknown: the compiler does not say what {does}."
 
@@ -161,6 +162,7 @@ def _moved(fact: Cause) -> str:
     over = _axes(fact, "devices")
     if fact.code == "sent":
         return f"{_asks(fact)} shards of {fact.operand} that other devices along {over} hold."
+    # On the way to the collective a reshape may have changed the dimensions.
     where = ""
     if fact.dimension is not None:
         where = f" along dimension {fact.dimension}"

@@ -149,6 +149,7 @@ class Instruction:
     @property
     def kind(self) -> str:
         """The kind of collective, whether it is started, waited for or both; or `""`."""
+        # A done is a collective too, which readers skip where its start counts.
         kind = self.opcode.removesuffix("-start").removesuffix("-done")
         if kind not in COLLECTIVES:
             return ""
@@ -447,6 +448,7 @@ class Module:
     @property
     def aliased(self) -> set[int]:
         """The numbers of the arguments whose memory an output takes."""
+        # Which output takes it does not matter: the argument is gone.
         entries = self._message.message(MODULE["alias"]).messages(1)
         return {entry.number(2) for entry in entries}
 

@@ -65,6 +65,7 @@ def replicas_of(
             return Replicas(groups, axes, 0)
         shape = dict(zip(names, sizes, strict=True))
         return Replicas(groups, axes, math.prod(map(shape.__getitem__, axes)))
+    # An empty set has no size to unpack.
     size, *others = {*map(len, groups)} or {0}
     if others:
         size = 0  # not one size for all
@@ -338,6 +339,7 @@ def slices_of(module: Module, device_ids: Sequence[int]) -> Slices | None:
     ids = np.asarray(device_ids, np.int64)
     if not 0 < size < len(ids):
         return None
+    # libtpu numbers the devices of each slice from a multiple of this.
     number = ids // FIRST_ID
     slices = [np.flatnonzero(number == n) for n in np.unique(number)]
     # Without ids that tell the slices apart, or of a part of one, nothing is known.

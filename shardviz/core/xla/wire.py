@@ -25,6 +25,7 @@ class Message:
     __slots__ = ("_fields",)
 
     def __init__(self, data: bytes) -> None:
+        # By hand, as the classes that protoc makes would be another dependency.
         self._fields: dict[int, list[int | bytes]] = {}
         at, end = 0, len(data)
         while at < end:
@@ -57,6 +58,7 @@ class Message:
 
     def bytes(self, field: int) -> bytes:
         """Text or nested message as it is written; `b""` where it is not there."""
+        # What is not written has its default, and no mark that it is not there.
         value = self._fields.get(field, (b"",))[-1]
         assert isinstance(value, bytes)
         return value
@@ -83,6 +85,7 @@ class Message:
         """Every number of a repeated field, packed or not."""
         found: list[int] = []
         for value in self._fields.get(field, ()):
+            # Writers may pack the numbers of a field into bytes, or not.
             if isinstance(value, int):
                 found.append(value)
                 continue
