@@ -1,7 +1,5 @@
 """Every single change of one rule of the gallery's tables, and whether a lock notices it.
 
-    python -m tests.program.rule_mutations             every table with every program, by plans
-
 What changes is decided by flax: a rule acts on the arguments of these programs alone, so that
 where `flax.linen.logical_to_mesh_axes` gives every argument the spec that it had, the program is
 the same, and the lock has to hold.
@@ -10,8 +8,6 @@ the same, and the lock has to hold.
 from __future__ import annotations
 
 import itertools
-import sys
-from collections import Counter
 from collections.abc import Iterator
 
 import flax.linen
@@ -21,9 +17,6 @@ from shardviz.core.layout.rules.rules import Rule, Rules
 from shardviz.core.program.lock import Lock
 from shardviz.core.program.program import Program
 from shardviz.gallery import programs, puzzles
-from shardviz.gallery.layouts import meshes, rules
-
-LARGE = "64 devices, 5-D: data=2, fsdp=4, expert=2, sequence=2, tensor=2"
 
 
 def mutations(table: Rules, axes: tuple[str, ...]) -> Iterator[tuple[str, Rules]]:
@@ -48,14 +41,6 @@ def programs_by_name() -> dict[str, Program]:
     found = {name: programs.get(name) for name in programs.names()}
     found |= {name: puzzles.get(name) for name in puzzles.names()}
     return {name: one for name, one in found.items() if one.rules is not None}
-
-
-def with_table(program: Program, name: str) -> Program:
-    """A program under another table of the gallery, on a mesh that has its axes."""
-    table = rules.get(name)
-    known = {axis for rule in table for axis in rule.axes}
-    mesh = program.mesh if known <= set(program.mesh.shape) else meshes.get(LARGE)
-    return program.replace(rules=table, mesh=mesh)
 
 
 def specs_by_flax(program: Program) -> tuple[object, ...]:
@@ -85,30 +70,6 @@ def verdict(program: Program, lock: Lock, changed: Program) -> str:
     return "caught" if differs else "FALSE ALARM"
 
 
-def main() -> int:
-    """Prints how many mutations were caught, and each that was not."""
-    counts, shown = Counter(), 0
-    for name, one in programs_by_name().items():
-        for program in [one, *(with_table(one, table) for table in rules.names())]:
-            try:
-                lock = sv.lock(program, collectives=False)
-            except sv.ShardvizError:
-                counts["tables that cannot lay out the program"] += 1
-                continue
-            known: dict[tuple, str] = {}  # mutations that give the same specs are the same program
-            for words, table in mutations(program.rules or Rules(()), tuple(program.mesh.shape)):
-                changed = program.replace(rules=table)
-                ours = tuple((str(r.spec), r.problem) for r in changed.requests)
-                key = specs_by_flax(changed), ours
-                if key not in known:
-                    known[key] = verdict(program, lock, changed)
-                counts[known[key]] += 1
-                if known[key].isupper() and (shown := shown + 1) < 20:
-                    print(f"{known[key]}: {name}, {words}")
-        print(name, dict(counts), flush=True)
-    return int(any(key.isupper() for key in counts))
-
-
 def sample(every: int) -> list[tuple[Program, str, Rules]]:
     """Every so-many-th mutation of the programs' own tables."""
     found = [
@@ -117,7 +78,3 @@ def sample(every: int) -> list[tuple[Program, str, Rules]]:
         for words, table in mutations(program.rules or Rules(()), tuple(program.mesh.shape))
     ]
     return list(itertools.islice(found, 0, None, every))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

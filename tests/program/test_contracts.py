@@ -63,9 +63,6 @@ NO_PROGRAM = report(error=Failure("compile", "It is too large.", "model.py:3"))
 BROKEN = {
     "no": (STEP, lambda e: e.no("all-gather", over="data"), "collectives",
            {"collectives": STEP.partitioned[:2], "kind": "all-gather", "over": ("data",)}),
-    "one that is over more axes": (
-        STEP, lambda e: e.no("all-to-all", over="model"), "collectives", {"collectives": (BOTH,)}),
-    "no collective": (report(REDUCE), lambda e: e.no(), "collectives", {"kind": ""}),
     "over any of two": (
         STEP, lambda e: e.no(over="data, model"), "collectives",
         {"collectives": STEP.partitioned, "over": ("data", "model")}),
@@ -73,9 +70,6 @@ BROKEN = {
         report(UNKNOWN), lambda e: e.no("all-gather", over="data"), "collectives", {}),
     "per step": (
         STEP, lambda e: e.at_most("1 MiB"), "too much", {"limit": MIB, "per": "step"}),
-    "per collective": (
-        STEP, lambda e: e.at_most("512 KiB", per="collective"), "too much",
-        {"collectives": STEP.partitioned[:2]}),
     "per kind": (
         STEP, lambda e: e.at_most(4095, per="all-reduce"), "too much", {"collectives": (REDUCE,)}),
     "a loop counts as often as it runs": (

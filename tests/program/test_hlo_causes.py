@@ -114,19 +114,10 @@ WRITTEN = {
         SUM + NAMED % ("transpose(jvp())/shard_map/psum", 4),
         {"code": "gradient", "operand": W, "operation": operation("psum", "f.py:4"),
          "reducer": "add"}),
-    "the user's own, computed again": (
-        SUM + NAMED % ("transpose(jvp(jvp()))/checkpoint/rematted_computation/psum_invariant", 4),
-        {"code": "written", "operand": W, "operation": operation("psum_invariant", "f.py:4"),
-         "reducer": "add"}),
     "the result of an operation": (
         f"  %d = f32[8,8]{{1,0}} {CUSTOM % '%p, %q'}, {LOOKUP}\n"
         f"  %g = f32[32,8]{{1,0}} all-gather(%d), dimensions={{0}}, {LOOKUP}\n"
         f"  ROOT %c = f32[32,8]{{1,0}} tanh(%g), {DOT}",
-        {"code": "within", "operand": BY_LOOKUP, "operation": BY_LOOKUP}),
-    "a step within an operation": (
-        f"  %d = f32[8,8]{{1,0}} {CUSTOM % '%p'}, {LOOKUP}\n"
-        f"  %g = f32[32,8]{{1,0}} all-gather(%d), dimensions={{0}}, {LOOKUP}\n"
-        f"  ROOT %c = f32[32,8]{{1,0}} {CUSTOM % '%g'}, {LOOKUP}",
         {"code": "within", "operand": BY_LOOKUP, "operation": BY_LOOKUP}),
     "the largest of each device": (
         f"  %d = f32[8]{{0}} reduce(%p, %zero), dimensions={{1}}, to_apply=%add, {LOOKUP}\n"
@@ -145,10 +136,6 @@ WRITTEN = {
         f"  %e = f32[8,8]{{1,0}} get-tuple-element(%b), index=1, {REMAT}\n"
         f"  ROOT %g = f32[32,8]{{1,0}} all-gather(%e), dimensions={{0}}, {DOT}",
         {"code": "gathered", "operand": W, "wanted_by": BY_DOT, "dimension": 0}),
-    "made by nobody": (
-        "  %m = f32[8,8]{1,0} multiply(%p, %q)\n"
-        f"  ROOT %g = f32[32,8]{{1,0}} all-gather(%m), dimensions={{0}}, {DOT}",
-        {"code": "unknown", "operand": UNKNOWN}),
 }  # fmt: skip
 
 

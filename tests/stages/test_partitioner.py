@@ -11,13 +11,11 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from shardviz.core.backend.run import partitioner
-from shardviz.core.backend.run.compile import compile_lowered, lower
 from shardviz.core.backend.run.partitioner import (
     ONE_DEVICE,
     compile_with_dump,
     partitioned_module,
 )
-from shardviz.core.backend.run.targets import choose, device_mesh
 from shardviz.core.backend.run.worker.run import compile_program
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
@@ -85,16 +83,6 @@ def test_an_error_of_the_compiler_is_raised_and_the_folder_removed():
         compile_with_dump(lowered(), {"no_such_option": True})
 
 
-def test_where_no_folder_can_be_made(monkeypatch):
-    monkeypatch.setattr(partitioner, "dump_root", lambda: "/nowhere/at/all")
-    dumped = compile_with_dump(lowered())
-    assert dumped.compiled is not None
-    assert dumped.reason.code == "no folder"
-    executable = compile_lowered(_lowered_program(), make_mesh("x=4"))
-    assert executable.partitioned is None
-    assert executable.unpartitioned.code == "no folder"
-
-
 @pytest.fixture
 def a_file(tmp_path):
     path = tmp_path / "file"
@@ -116,11 +104,6 @@ def test_a_folder_that_is_nearly_full_is_not_used(monkeypatch):
     dumped = compile_with_dump(lowered())
     assert dumped.compiled is not None
     assert dumped.reason.code == "no folder"
-
-
-def _lowered_program(**options):
-    made = program(**options)
-    return lower(made, device_mesh(made.mesh, choose("cpu", 4)))
 
 
 def test_a_persons_own_folder_is_used_with_the_text_that_they_asked_for(tmp_path):

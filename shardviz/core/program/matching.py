@@ -261,8 +261,7 @@ class _Sides:
                     c = self.before[i]
                     same_size = c.bytes_per_device == part
                     if same_size or elements(c) == part * total // size:
-                        away = c.in_loop != combined.in_loop
-                        fits.append((not same_size, _unlike(c, member), away, i))
+                        fits.append((not same_size, _unlike(c, member), i))
                 if fits:
                     best = min(fits)[-1]
                     free.remove(best)
