@@ -113,7 +113,7 @@ def collective_change(change: CollectiveChange) -> str:
         moved = phrase(after) + _at(change)
         words = f"Moved out of its loop: {moved} runs once instead of {often}"
     elif change.kind == "combined":
-        words = f"{capital} were combined into {_one(change)}"
+        words = _combined(change)
         if any(c.in_loop for c in before) and not after[0].in_loop:
             starts = f" It was also moved out of its loop.{starts}"
     else:
@@ -121,11 +121,16 @@ def collective_change(change: CollectiveChange) -> str:
     return f"{words}{clause(': {}', _why(change))}.{starts}{remade}"
 
 
-def _one(change: CollectiveChange) -> str:
-    """The one that several were combined into."""
-    if len({(c.kind, c.mesh_axes) for c in (*change.before, *change.after)}) == 1:
-        return f"one of {bytes_text(change.after[0].bytes_per_device)}"
-    return phrase(change.after)
+def _combined(change: CollectiveChange) -> str:
+    before, one = change.before, change.after[0]
+    several, into = phrase(before), phrase(change.after)
+    # Kind and axes are said once where they are the same.
+    if len({(c.kind, c.mesh_axes) for c in (*before, one)}) == 1:
+        over = clause(" over {}", joined(one.mesh_axes))
+        several = f"{len(before)} {one.kind}s{over}"
+        into = f"one of {bytes_text(one.bytes_per_device)}"
+    several = several[:1].upper() + several[1:]
+    return f"{several} were combined into {into}{_at(change)}"
 
 
 def _why(change: CollectiveChange) -> str:
