@@ -49,7 +49,7 @@ class LatestWins(Generic[Item]):
         self,
         name: str,
         work: Callable[[Item, Stop], None],
-        failed: Callable[[Item, Exception], None],
+        failed: Callable[[Item, BaseException], None],
         settle_s: float = 0.0,
     ):
         self.closed = False
@@ -152,7 +152,7 @@ def _close_all() -> None:
         thread.join(LAST_WAIT_S)
 
 
-def failure(error: Exception, stage: str, refused: str = "program") -> Failure:
+def failure(error: BaseException, stage: str, refused: str = "program") -> Failure:
     """Why work ended early."""
     if isinstance(error, ShardvizError):
         return Failure(refused, str(error))

@@ -35,7 +35,7 @@ class EffectsReader:
         program, revision = item
         self._show(revision, effects_view(program))
 
-    def _failed(self, item: tuple[Program, int], error: Exception) -> None:
+    def _failed(self, item: tuple[Program, int], error: BaseException) -> None:
         self._show(item[1], {"problem": failure(error, "").message})
 
     def _show(self, revision: int, found: dict[str, Any]) -> None:

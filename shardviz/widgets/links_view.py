@@ -81,7 +81,7 @@ class LinkPictures:
         if not stop():
             self._show(request, view)
 
-    def _failed(self, request: LinkRequest, error: Exception) -> None:
+    def _failed(self, request: LinkRequest, error: BaseException) -> None:
         words = wording.not_drawn(error_text(error))
         self._show(request, {"key": request.key, "words": words})
 

@@ -192,7 +192,7 @@ class Planner:
             self._update(plan=plan, plan_revision=job.revision)
         self._partition(job)
 
-    def _plan_failed(self, job: Job, error: Exception) -> None:
+    def _plan_failed(self, job: Job, error: BaseException) -> None:
         program = job.program
         plan = Plan(program.name, program.mesh, error=failure(error, "propagate"))
         self._update(plan=plan, plan_revision=job.revision)
@@ -236,7 +236,7 @@ class Planner:
         if job.kind:
             self._end(job, report)
 
-    def _compile_failed(self, job: Job, error: Exception) -> None:
+    def _compile_failed(self, job: Job, error: BaseException) -> None:
         stopped = failure(error, job.stage, refused="target")
         report = Report(job.program.name, "", error=stopped)
         self._show(job, report, "")
