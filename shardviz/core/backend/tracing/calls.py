@@ -310,12 +310,10 @@ class BoundCall:
         """
         wanted = [a.name for a in self._arguments if not a.bound]
         names = [a.name for a in self._arguments if not a.keyword and not a.bound]
-        if not keywords and len(args) == len(self.names) != len(names):
-            return tuple(args)
+        if not keywords and (len(args) != len(names) or len(names) != len(wanted)):
+            return tuple(args)  # what is wrong is said where the values are read
         given = {**dict(zip(names, args, strict=False)), **keywords}
         if len(args) != len(names) or set(given) != set(wanted):
-            if not keywords:  # what is wrong is said where the values are read
-                return tuple(args)
             raise _other_call(wanted, given)
         arrays = []
         for argument in self._arguments:

@@ -56,7 +56,7 @@ class JaxCacheEvents(list[JaxEvent]):
 
     def counts(self, thread: int | None = None) -> dict[str, int]:
         """How many events there are of each kind: of all threads, or of one."""
-        counts = dict.fromkeys(STAGES, 0)
+        counts: dict[str, int] = dict.fromkeys(STAGES, 0)
         for event in self:
             counts[event.kind] += thread in (None, event.thread)
         return counts
@@ -70,7 +70,7 @@ def jax_cache_events() -> Iterator[JaxCacheEvents]:
     """
     found = JaxCacheEvents()
 
-    def note(event: str, seconds: float, **details: str | int) -> None:
+    def note(event: str, duration_secs: float, **details: str | int) -> None:
         # jax tells nothing of a result that it finds in a cache.
         if kind := _DURATIONS.get(event):
             name = str(details.get("fun_name", ""))
