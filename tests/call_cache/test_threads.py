@@ -137,12 +137,3 @@ def test_an_interrupt_is_not_remembered():
         cached(1)
     assert cached(1) == 1
     assert cached.entries[0].difference == ()
-
-
-def test_many_signatures_at_once():
-    cached = CachedFunction(lambda x: x + 1)
-    sizes = [1 + n % 8 for n in range(THREADS)]
-    results = at_once(lambda n: cached(np.ones(sizes[n])).shape[0])
-    assert results == sizes
-    assert (cached.misses, cached.hits, cached.cache_size()) == (8, THREADS - 8, 8)
-    assert sorted(e.entry for e in cached.entries) == list(range(1, 9))

@@ -49,15 +49,6 @@ def _() -> Way:
     return Way(model.apply, (variables, x()))
 
 
-@way("a linen module as an argument")
-def _() -> Way:
-    model, variables = linen()
-    step = lambda model, v, x: model.apply(v, x).sum()  # noqa: E731
-    return Way(
-        step, (model, variables, x()), {}, traced(lambda v, x: step(model, v, x), variables, x())
-    )
-
-
 @way("a train state", "optax")
 def _() -> Way:
     import optax
@@ -74,15 +65,6 @@ def _() -> Way:
         return state.apply_gradients(grads=jax.grad(loss)(state.params))
 
     return Way(jax.jit(step, donate_argnums=0), (state, x()), called=False)
-
-
-@way("empty states in specs", "optax")
-def _() -> Way:
-    import optax
-
-    state = optax.sgd(0.1).init(x(4, 4))
-    specs = (jax.tree.map(lambda _: jax.P(), state), jax.P("data"))
-    return Way(lambda state, x: (state, x * 2), (state, x()), own={"in_specs": specs})
 
 
 def nnx_model() -> Any:
@@ -130,12 +112,6 @@ def _() -> Way:
     from flax import nnx
 
     return nnx_way(nnx.jit)
-
-
-@way("an nnx module")
-def _() -> Way:
-    model = nnx_model()
-    return Way(lambda model, x: model(x).sum(), (model, x()))
 
 
 def mlp() -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import inspect
 import random
 import signal
 import sys
@@ -82,23 +81,6 @@ def test_everything_is_as_it_was(name, eight_devices):
     assert before.changed() == []
     assert hooks() == watching
     assert dict(jax.config.values) == options
-
-
-def test_another_thread_sees_the_signatures_of_jax(eight_devices):
-    seen = set()
-
-    def step(x):
-        def look():
-            seen.add(str(inspect.signature(jax.lax.with_sharding_constraint)))
-
-        other = threading.Thread(target=look)
-        other.start()
-        other.join()
-        return x
-
-    expected = str(inspect.signature(jax.lax.with_sharding_constraint))
-    assert sv.plan(sv.program(step, jnp.ones(8), mesh="data=4")).error is None
-    assert seen == {expected}
 
 
 def test_a_closure_around_a_function_of_jax_hides_no_call(monkeypatch, eight_devices):

@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from flax.linen import with_logical_constraint as renamed
-from flax.linen.partitioning import with_sharding_constraint as of_partitioning
 from flax.linen.spmd import RulesFallback
 from jax.lax import with_sharding_constraint
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, reshard
@@ -132,20 +131,6 @@ def rules_inside(x):
     return linen(x, BATCH)
 
 
-@case("linen, nested contexts", "abstract", YES, YES, YES, rules=RULES)
-def nested_rules(x):
-    x = linen(x, BATCH)
-    with in_rules(CHANGED):
-        x = linen(x, BATCH)
-    return linen(x, BATCH)
-
-
-@case("linen, rules taken away by an inner context", "abstract", RULES_NONE, rules=RULES)
-def no_rules_inside(x):
-    with in_rules(()):
-        return linen(x, BATCH)
-
-
 @case("linen, no rules", "abstract", RULES_NONE)
 def no_rules(x):
     return linen(x, BATCH)
@@ -181,19 +166,9 @@ def unsharded_fallback(x):
     return linen(x, TYPO, fallback=RulesFallback.AXIS_IS_UNSHARDED)
 
 
-@case("linen, no name matches", "abstract", YES, rules=RULES)
-def nothing_matches(x):
-    return linen(x, ("a", "b"))
-
-
 @case("linen, NO_CONSTRAINT", "abstract", FALLBACK, YES, rules=RULES)
 def no_constraint(x):
     return linen(linen(x, TYPO, fallback=KEEP), BATCH, fallback=KEEP)
-
-
-@case("linen, NO_CONSTRAINT without a mesh", "none", FALLBACK, MESH_NONE, rules=RULES)
-def no_constraint_no_mesh(x):
-    return linen(linen(x, TYPO, fallback=KEEP), BATCH, fallback=KEEP) * 2
 
 
 @case("linen, RAISE_ERROR", "abstract", YES, ERROR, rules=RULES, raises=True)
@@ -214,24 +189,9 @@ def caught(x):
         return linen(x, BATCH)
 
 
-@case("linen, a name twice", "abstract", ERROR, rules=RULES, raises=True)
-def name_twice(x):
-    return linen(x, ("batch", "batch"))
-
-
 @case("linen, names are None", "abstract", SAME, rules=RULES)
 def names_none(x):
     return linen(x, None)
-
-
-@case("linen, a dimension without a name", "abstract", YES, rules=RULES)
-def nameless_dimension(x):
-    return linen(x, (None, "embed"))
-
-
-@case("linen, UNCONSTRAINED", "abstract", YES, rules=RULES)
-def unconstrained(x):
-    return linen(x, (P.UNCONSTRAINED, "embed"))
 
 
 @case("linen, a tree of arrays", "abstract", YES, FALLBACK, YES, YES, rules=RULES)
@@ -252,11 +212,6 @@ def explicit_axes(x):
 @case("another name", "abstract", YES, rules=RULES)
 def another_name(x):
     return renamed(x, BATCH)
-
-
-@case("flax.linen.partitioning", "abstract", YES, rules=RULES)
-def partitioning(x):
-    return of_partitioning(x, BATCH)
 
 
 # around the call
@@ -433,12 +388,6 @@ case("nnx, no names", "abstract", SAME)(variable(out_sharding=()))
 case("nnx, axes that are Explicit", "explicit", YES)(variable(out_sharding=("data", None)))
 
 
-@case("nnx, use_eager_sharding off", "abstract")
-def eager_off(x):
-    with nnx.use_eager_sharding(False):
-        return variable(out_sharding=AXES)(x)
-
-
 class Block(nnx.Module):
     """An nnx model whose weights have logical names, made in the traced function."""
 
@@ -466,13 +415,6 @@ def plain_spec(x):
 @case("jax, a NamedSharding and no context", "none", YES)
 def plain_named(x):
     return with_sharding_constraint(x, NamedSharding(axes_mesh(), P(None, ("data", "model"))))
-
-
-@case("jax, a tree and a prefix of it", "abstract", YES, YES, YES)
-def plain_tree(x):
-    a, b = with_sharding_constraint({"a": (x, x + 1), "b": x}, {"a": P("data"), "b": P("model")}
-                                    ).values()  # fmt: skip
-    return a[0] + a[1] + b
 
 
 @case("jax, an axis that the mesh lacks", "abstract", ERROR, raises=True)

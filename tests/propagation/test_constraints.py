@@ -18,7 +18,6 @@ pytest.importorskip("flax")
 
 from flax import linen as nn
 from flax.core import spmd as core_spmd
-from jax.sharding import PartitionSpec as P
 
 from tests.propagation import constraint_models as models
 from tests.propagation.constraint_models import BATCH, CASES, RULES, TYPO, X, linen
@@ -229,18 +228,6 @@ def test_nothing_is_left_behind(fn):
     assert dict(vars(models)) == module
 
 
-@pytest.mark.skipif(not MONITORED, reason="sys.monitoring is new in Python 3.12")
-def test_no_event_of_the_watched_functions_is_left():
-    calls_of(models.rules_argument)
-    codes = [nn.with_logical_constraint.__code__, jax.lax.with_sharding_constraint.__code__]
-    for tool in (i for i in range(6) if sys.monitoring.get_tool(i) is None):
-        sys.monitoring.use_tool_id(tool, "test")
-        try:
-            assert not any(sys.monitoring.get_local_events(tool, code) for code in codes)
-        finally:
-            sys.monitoring.free_tool_id(tool)
-
-
 def test_flax_may_be_imported_by_the_traced_function(monkeypatch):
     module = sys.modules["flax.linen.spmd"]
     monkeypatch.delitem(sys.modules, "flax.linen.spmd")
@@ -250,22 +237,6 @@ def test_flax_may_be_imported_by_the_traced_function(monkeypatch):
         return module.with_logical_constraint(x, BATCH, rules=RULES)
 
     assert [one.effect for one in calls_of(fn).constraints] == ["constrained"]
-
-
-@pytest.mark.skipif(not MONITORED, reason="sys.monitoring is new in Python 3.12")
-def test_another_tool_goes_on():
-    names, tool = [], next(i for i in range(6) if sys.monitoring.get_tool(i) is None)
-    event = sys.monitoring.events.PY_START
-    sys.monitoring.use_tool_id(tool, "test")
-    sys.monitoring.register_callback(tool, event, lambda code, _: names.append(code.co_name))
-    sys.monitoring.set_local_events(tool, linen.__code__, event)
-    try:
-        plan = calls_of(models.rules_argument)
-        assert sys.monitoring.get_local_events(tool, linen.__code__) == event
-    finally:
-        sys.monitoring.free_tool_id(tool)
-    assert len(plan.constraints) == 1
-    assert "with_logical_constraint" in names
 
 
 def test_a_profiler_goes_on():
@@ -329,13 +300,3 @@ def test_a_plan_inside_of_a_plan():
         return linen(x, BATCH) * 2
 
     assert len(calls_of(outer, "none").constraints) == 1
-
-
-def test_the_users_own_call_is_traced_afterwards():
-    @jax.jit
-    def fn(x):
-        return jax.lax.with_sharding_constraint(x, P("data")) * 2
-
-    calls_of(fn)
-    with jax.set_mesh(models.devices_mesh()):
-        assert constraint_equations(fn.trace(X).jaxpr)
