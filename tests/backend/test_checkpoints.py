@@ -208,18 +208,6 @@ def test_a_train_state_is_matched_with_the_boxes_of_flax(folder):
     assert specs["step"] == "P()"
 
 
-def test_an_nnx_state_is_matched(tmp_path):
-    case = CASES["nnx"]
-    save(case, tmp_path / "nnx")
-    target = _abstract(case.tree(grid(4, 2)), grid(1, 2))
-    found = sv.restore(tmp_path / "nnx", target)
-    assert found.works, (found.problems, found.missing, found.not_wanted)
-    assert {r.path: str(r.spec) for r in found.rows} == {
-        "bias/value": "P()",
-        "kernel/value": "P(None, 'model')",
-    }
-
-
 def test_random_keys_are_wanted_as_keys(folder):
     mesh = grid(4, 2)
     tree = CASES["dtypes, numbers and keys"].tree(mesh)

@@ -95,13 +95,8 @@ OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
 BY_HAND: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "lbfgs": (lambda: optax.lbfgs(), ("0/params", "0/updates", "0/diff_params_memory",
                                       "0/diff_updates_memory", "2/grad")),
-    "scale_by_lbfgs": (lambda: optax.scale_by_lbfgs(), ("params", "updates", "diff_params_memory",
-                                                        "diff_updates_memory")),
-    "scale_by_backtracking_linesearch": (lambda: optax.scale_by_backtracking_linesearch(
-        5, store_grad=True), ("grad",)),
     "scale_by_zoom_linesearch": (lambda: optax.scale_by_zoom_linesearch(5), ("grad",)),
     "sm3": (lambda: optax.sm3(0.1), ("0/mu", "0/nu")),
-    "scale_by_sm3": (lambda: optax.scale_by_sm3(), ("mu", "nu")),
 }  # fmt: skip
 
 
@@ -186,7 +181,7 @@ def test_pairs_are_those_of_optax(name):
 
 
 @pytest.mark.parametrize("tree", TREES)
-@pytest.mark.parametrize("name", ["adam", "masked", "MultiSteps", "contrib.galore"])
+@pytest.mark.parametrize("name", ["masked", "MultiSteps"])
 def test_pairs_in_any_container(name, tree):
     params = TREES[tree](*(jax.ShapeDtypeStruct(s, "float32") for s in (W, B, E)))
     tx = made(name, params)
@@ -206,25 +201,6 @@ def test_pairs_of_what_optax_itself_cannot_map(name):
             del wanted[f"{mu}/{path}"]
             wanted |= {f"{mu}/{path}/{d}": path for d in range(rank)}
     assert found == wanted
-
-
-def test_pairs_of_lookahead_are_those_of_the_fast_parameters():
-    both = optax.LookaheadParams.init_synced(NESTED)
-    tx = optax.lookahead(optax.sgd(0.1, momentum=0.9), 5, 0.5)
-    found = audited(both, jax.eval_shape(tx.init, both))
-    paired = partners(found)
-    assert paired["fast_state/0/trace/a/w"] == "fast/a/w"
-    assert sum(k.startswith("fast_state") for k in paired) == 3
-    assert {r.partner for r in found.rows if r.path.startswith("params/slow")} == {
-        "params/fast/a/w", "params/fast/a/b", "params/fast/e",
-    }  # fmt: skip
-    assert {r.group for r in found.rows if r.path.startswith("params/")} == {"parameters", "other"}
-
-
-def test_what_belongs_to_no_parameter_is_said():
-    params = jax.eval_shape(lambda: NESTED)
-    found = audited(params, jax.eval_shape(optax.flatten(optax.adam(0.1)).init, params))
-    assert partners(found) == {}
 
 
 def test_one_array_is_all_parameters():
@@ -289,12 +265,6 @@ def test_types_that_cost_memory_are_found():
     assert (one.row.dtype, one.parameter.dtype) == ("float32", "bfloat16")
 
 
-def test_a_state_that_is_split_further_is_found():
-    tree = {"params": {"w": ((4096,), None)}, "opt_state": {"mu": {"w": ((4096,), "embed")}}}
-    (one,) = sv.audit(tree, [("embed", "data")], "data=4").differences
-    assert (one.kind, one.bytes_per_device) == ("otherwise", -12 << 10)
-
-
 def test_a_program_is_audited_by_its_arguments():
     params = jax.eval_shape(lambda: NESTED)
     kept = jax.eval_shape(optax.adam(0.1).init, params)
@@ -309,18 +279,3 @@ def test_a_program_is_audited_by_its_arguments():
     assert {r.path: r.partner for r in found.rows}["opt/0/mu/a/w"] == "params/a/w"
     assert found.mesh == program.mesh
     assert [r.shape for r in found.rows] == [a.shape for a in program.arrays]
-
-
-def test_nothing_is_allocated_and_no_array_is_read():
-    class Untouchable:
-        """An array whose values must not be looked at."""
-
-        shape, dtype, sharding = (1 << 20, 1 << 20), "float32", None
-
-        def __array__(self, *_: Any) -> Any:
-            raise AssertionError("it was read")
-
-    w = Untouchable()
-    found = sv.audit({"params": {"w": w}, "opt_state": {"mu": {"w": w}}}, [], "data=4")
-    assert found.rows[1].partner == "params/w"
-    assert found.bytes == 2 * (4 << 40)

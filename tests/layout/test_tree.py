@@ -11,12 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import nnx
 from flax.training.train_state import TrainState
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-import shardviz as sv
 from shardviz.core.backend.bridge import tree_children
 from shardviz.core.errors import LayoutError
 from shardviz.core.layout.array_spec import ArraySpec
@@ -198,20 +196,3 @@ def test_what_eval_shape_says_under_a_mesh_gives_way_to_names(eight_devices):
     live = jax.device_put(np.zeros((8, 4)), NamedSharding(real, P()))
     (boxed,) = arrays([nn.LogicallyPartitioned(live, ("embed", "mlp"))])
     assert boxed.spec == Spec.of(), "it is there, and replicated"
-
-
-BOXED = {
-    "nnx": lambda x: nnx.Param(x),
-    "nnx with names": lambda x: nnx.Param(x, out_sharding=("model",), eager_sharding=False),
-    "linen": lambda x: nn.Partitioned(x, ("model",)),
-    "a box in a box": lambda x: nnx.Param(nn.Partitioned(x, ("model",))),
-}
-
-
-@pytest.mark.parametrize("box", BOXED.values(), ids=BOXED)
-def test_a_layout_of_a_box_is_that_of_the_array_in_it(box, eight_devices):
-    mesh = jax.sharding.Mesh(np.reshape(eight_devices, (4, 2)), ("data", "model"))
-    live = jax.device_put(np.zeros((8, 4), np.float32), NamedSharding(mesh, P("data")))
-    found = sv.layout(box(live))
-    assert found.shard_shape == (2, 4)
-    assert found.indices() == sv.layout(live).indices()

@@ -10,9 +10,8 @@ from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.cause import ValueName
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp
-from shardviz.core.program.report import Collective, Member, Memory, Report
+from shardviz.core.program.report import Collective, Member, Report
 from shardviz.core.program.stages import Stages
-from shardviz.picture.plan import ValueRow
 from shardviz.picture.report import draw_collectives, draw_report
 from shardviz.picture.show import draw, to_text
 from tests.picture.values import MESH, PROGRAM
@@ -68,12 +67,6 @@ def test_the_longest_bar_and_the_first_line_are_of_the_most_bytes_in_all():
     assert picture.tiles.width.tolist()[:2] == [150.0, 150.0 * 1024 / 2560]
 
 
-def test_alike_collectives_are_one_row_with_the_bytes_of_all():
-    picture = draw_collectives((*[ONCE] * 3, LOOPED))
-    assert "3 × 1 KiB" in labels(picture)
-    assert picture.tiles.width.tolist() == [150.0, 150.0 * 2560 / 3072]
-
-
 def test_a_large_difference_begins_with_its_collectives():
     many = [Collective("all-gather", ("data",), 100 + i, value=f"v{i}") for i in range(50)]
     found = plan(values=900).diff(plan(*many, values=900, spec="model"))
@@ -86,40 +79,6 @@ def test_a_large_difference_begins_with_its_collectives():
     assert lines[-1].startswith("and 8")
     assert lines[-1].endswith("more values")
     assert len(lines) <= 62
-
-
-PATH = "jit(train)/transpose(jvp(layer))/while/body/closed_call/checkpoint/attn/bsd,dhk/dot_general"
-
-
-def test_lines_of_a_report_are_no_wider_than_asked():
-    merged = f"jit(train)/({PATH}:{PATH}:{PATH})/reduce_sum"
-    long = REPORT.replace(collectives=(Collective("all-reduce", ("model",), 64, merged, "f.py:3"),))
-    text = to_text(long)
-    assert max(map(len, text.splitlines())) <= 80
-    assert merged in "".join(v.strip() for v in text.splitlines())
-
-
-MARKS = {
-    "in a shard_map": (PlannedOp("x", "op", region="manual", manual=True), "manual"),
-    "in a loop of a shard_map": (
-        PlannedOp("x", "op", region="loop body", trips=4, manual=True), "loop body × 4, manual",
-    ),
-    "in a loop": (PlannedOp("x", "op", region="loop body"), "loop body"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("op", "marks"), MARKS.values(), ids=MARKS.keys())
-def test_values_inside_of_a_shard_map_are_marked(op, marks):
-    assert ValueRow(op, ()).marks == marks
-
-
-def test_a_report_says_what_lies_in_the_host_s_memory_and_its_own_notes():
-    memory = Memory(arguments=1 << 20, host_arguments=2 << 20, host_outputs=0)
-    note = "Argument x was donated and could not be used."
-    found = Report("f", "t", memory=memory, notes=(note,))
-    for said in (to_text(found), " ".join(labels(draw(found)))):
-        assert "and in the host's memory, per device: arguments 2 MiB" in said
-        assert note in said
 
 
 def test_a_combined_collective_lists_its_largest_arrays():

@@ -146,14 +146,6 @@ def test_ways_around_are_strokes_at_both_ends():
     assert not any(v.text == wording.WRAPAROUND_LINES for v in open_axes.labels)
 
 
-def test_links_between_planes_are_slanted_strokes():
-    flat = len(draw_topology(Topology.parse("tpu:v4:2x2x1")).edges)
-    deep = draw_topology(Topology.parse("tpu:v4:2x2x4"))
-    assert len(deep.edges) == 4 * flat + 2 * 4 * 3
-    assert any(v.text == wording.SLANTED_LINES for v in deep.labels)
-    assert [v.text for v in deep.labels if v.role == "tick"] == ["z 0", "z 1", "z 2", "z 3"]
-
-
 def test_groups_are_coloured_and_named_and_links_have_their_colour():
     mesh = make_mesh(data=4, model=4)
     picture = draw_position(mesh, "tpu:v5e:4x4", Collective("all-gather", ("model",), 16 << 20))
