@@ -26,15 +26,6 @@ class LinkRequest:
     collective: Collective
     placement: DevicePlacement
 
-    def same_as(self, other: LinkRequest | None) -> bool:
-        """Whether both are of the same objects: collectives and meshes are large."""
-        return (
-            other is not None
-            and self.key == other.key
-            and self.collective is other.collective
-            and self.placement is other.placement
-        )
-
 
 class LinkPictures:
     """Draws the links of the collective that was chosen last.
@@ -62,11 +53,13 @@ class LinkPictures:
             self._requested, self.view = None, {}
             self._worker.drop()
             return
-        request = LinkRequest(self.chosen, collective, placement)
+        old = self._requested
         # Every edit asks; the same picture is not drawn again.
-        if not request.same_as(self._requested):
-            self._requested = request
-            self._worker.request(request)
+        if old is not None and old.key == self.chosen:
+            if old.collective is collective and old.placement is placement:
+                return
+        self._requested = LinkRequest(self.chosen, collective, placement)
+        self._worker.request(self._requested)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Blocks until nothing is being drawn; for scripts and tests."""

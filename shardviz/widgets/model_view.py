@@ -22,6 +22,7 @@ from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.requests import Request, Requests, request
 from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.layout.trees.audit import Audit
+from shardviz.core.layout.trees.group_bytes import uncounted
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.wording import explorer as wording
@@ -186,12 +187,7 @@ def model_view(
     requests = leaves.requests(program)
     rows = [_kind_view(one, program.mesh) for one in requests]
     times = Counter(leaves.kind_of)
-    count = size = 0
-    for number, one in enumerate(requests):
-        if one.layout is None:
-            count += times[number]
-            size += times[number] * one.array.bytes
-    left_out = Uncounted(count, size)
+    left_out = uncounted((one, times[n]) for n, one in enumerate(requests))
     return {
         "kinds": rows,
         "axes": list(program.mesh.axis_names),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -97,39 +97,31 @@ class Roofline(Displayed, Fact):
     capacity: int | None = None
     notes: tuple[RooflineNote, ...] = ()
 
-    def _seconds(self, part: str) -> float | None:
-        known = []
+    @cached_property
+    def parts(self) -> dict[str, float]:
+        """The seconds of compute, memory and collectives, of those that are known."""
+        parts: dict[str, float] = {}
         for row in self.rows:
-            if row.part == part and row.seconds is not None:
-                known.append(row.seconds)
-        if not known:
-            return None
-        return sum(known)
+            if row.seconds is not None:
+                name = "collectives" if row.part == "collective" else row.part
+                # Collectives run one after another.
+                parts[name] = parts.get(name, 0.0) + row.seconds
+        return parts
 
     @property
     def compute_s(self) -> float | None:
         """The least seconds of arithmetic."""
-        return self._seconds("compute")
+        return self.parts.get("compute")
 
     @property
     def memory_s(self) -> float | None:
         """The least seconds of reading and writing memory."""
-        return self._seconds("memory")
+        return self.parts.get("memory")
 
     @property
     def collective_s(self) -> float | None:
-        """The least seconds of all collectives whose time is known, one after another."""
-        return self._seconds("collective")
-
-    @property
-    def parts(self) -> dict[str, float]:
-        """The seconds of compute, memory and collectives, of those that are known."""
-        seconds = {
-            "compute": self.compute_s,
-            "memory": self.memory_s,
-            "collectives": self.collective_s,
-        }
-        return {name: s for name, s in seconds.items() if s is not None}
+        """The least seconds of all collectives whose time is known."""
+        return self.parts.get("collectives")
 
     @property
     def seconds(self) -> float | None:

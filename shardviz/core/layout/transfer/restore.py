@@ -35,16 +35,12 @@ class SavedArray:
 
     Attributes:
         path: the keys that lead to it, joined by `/`.
-        shape: the global shape, in elements.
-        dtype: the name of the element type, as stored.
-        itemsize: the bytes of an element in memory.
-        chunk_shape: the shape of a chunk, in elements.
+        shape, chunk_shape: in elements.
+        dtype, itemsize: of the elements as stored, and their bytes in memory.
         kind: what was saved: `"array"` of jax, `"one device"` for one that was on one
             device alone, `"numpy"` or `"scalar"`.
-        spec: the spec that it was saved with; None where the checkpoint does not say.
-        mesh: the mesh that it was saved on, with the ids of its devices, or None.
-        random_key: the algorithm, such as `"threefry2x32"`, where it holds random keys,
-            or `""`.
+        spec, mesh: those that it was saved with, or None.
+        random_key: the algorithm where it holds random keys, or `""`.
 
     >>> saved = SavedArray("w", (10, 4), "float32", 4, (4, 4))
     >>> saved.chunk_counts, saved.chunk_bytes, saved.bytes
@@ -84,10 +80,8 @@ class SavedCheckpoint:
 
     Attributes:
         path: the folder of its arrays.
-        step: the step, where the folder is one of a CheckpointManager.
-        item: the item of a checkpoint of several, or `""`.
-        arrays: its arrays, in the checkpoint's order.
-        others: the paths of what else it holds, such as text.
+        step, item: of a CheckpointManager, or None and `""`.
+        arrays, others: its arrays, and the paths of what else it holds, such as text.
         has_shardings: whether it says how arrays were split (the file `_sharding`).
 
     >>> SavedCheckpoint("/run/5", 5, "", ()).bytes
