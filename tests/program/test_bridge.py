@@ -84,11 +84,6 @@ def test_an_array_with_a_sharding_is_a_layout():
     assert adopt(struct).dtype == "bfloat16"
 
 
-def test_an_array_without_one_is_an_array_spec():
-    for thing in (np.zeros((3,), np.int8), jax.ShapeDtypeStruct((3,), jnp.int8)):
-        assert adopt(thing) == ArraySpec("array", (3,), None, "int8", uncommitted=True)
-
-
 def jax_boxes(sharding, shape):
     boxes = sharding.devices_indices_map(shape)
     return {

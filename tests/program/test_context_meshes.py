@@ -136,38 +136,6 @@ def test_a_plan_says_which_operation_is_over_another_mesh(made, sizes, eight_dev
         assert sv.compile(program, "attached").error is None
 
 
-def returns_same(x):
-    return jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
-
-
-def noted(x):
-    jax.experimental.io_callback(lambda x: None, None, x)
-    return x * 2
-
-
-HOST_CALLS = {"pure_callback": returns_same, "io_callback": noted}
-
-
-def after_constraint(fn, mesh):
-    return lambda x: fn(asked(mesh, NamedSharding(mesh, SPLIT))(x))
-
-
-def in_shard_map(fn, mesh):
-    return lambda x: jax.shard_map(fn, mesh=mesh, in_specs=SPLIT, out_specs=SPLIT)(x)
-
-
-@pytest.mark.parametrize("around", [after_constraint, in_shard_map])
-@pytest.mark.parametrize("name", HOST_CALLS)
-def test_a_call_of_python_beside_a_mesh_of_devices_is_planned(name, around, eight_devices):
-    inside = devices_mesh()
-    program = sv.program(around(HOST_CALLS[name], inside), X, mesh=sv.mesh(TWO_FOUR))
-    plan = sv.plan(program)
-    assert plan.error is None
-    assert {op.opcode for op in plan.ops} & {"sharding_constraint", "shard_map"}
-    given = jax.ShapeDtypeStruct((16, 8), "float32", sharding=NamedSharding(inside, SPLIT))
-    assert jax.jit(program.fn).lower(given) is not None
-
-
 def test_other_types_inside_are_refused_with_what_differs(eight_devices):
     program = sv.program(summed(devices_mesh("Explicit")), X, mesh=sv.mesh(data=2, model=4))
     assert "mesh of its own" in str(sv.plan(program).error)

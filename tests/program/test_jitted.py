@@ -121,22 +121,3 @@ STAGES = {
 def test_stages_of_jax_are_no_functions(make):
     with pytest.raises(ProgramError):
         made(make(), W, X)
-
-
-class Model:
-    def __call__(self, x):
-        return x
-
-
-NAMES = {
-    "a partial": (functools.partial(jnp.dot, precision=None), "dot"),
-    "a callable object": (Model(), "Model"),
-    "a partial of jit": (functools.partial(STEP), "step"),
-    "a lambda": (lambda x: x, "<lambda>"),
-    "a gradient": (jax.grad(step), "step"),
-}
-
-
-@pytest.mark.parametrize(("fn", "name"), NAMES.values(), ids=NAMES)
-def test_programs_are_named_by_what_they_wrap(fn, name):
-    assert made(fn, W, X).name == name

@@ -104,12 +104,6 @@ def test_a_result_in_another_memory_than_its_spec_is_refused_and_the_spec_of_tha
     assert run(program(put, on(ABSTRACT, None), out_specs=host), target="cpu:8").ok
 
 
-def test_results_in_the_host_go_back_to_jax():
-    made = program(asking_for_the_host(), on(ABSTRACT, None))
-    lowered = to_jax(made).trace(on(ABSTRACT, None)).lower(lowering_platforms=("tpu",))
-    assert HOST in lowered.as_text()
-
-
 LIVE = jax.device_put(np.ones((256, 256), np.float32), NamedSharding(CONCRETE, P("a")))
 
 
@@ -121,11 +115,3 @@ def test_an_audit_counts_them_apart():
     assert found.bytes_per_device == found.total.bytes_per_device == 2 * each
     assert [row.path for row in found.rows if row.array.memory_kind] == ["described", "live"]
     assert [row.bytes_per_device for row in found.rows if row.array.memory_kind] == [each, each]
-
-
-def test_keys_differ_by_memory():
-    reports = [
-        compile_program(program(fetched, on(ABSTRACT, kind)), cache=ExecutableCache())
-        for kind in (HOST, None)
-    ]
-    assert reports[0].key != reports[1].key

@@ -18,7 +18,6 @@ from jax.sharding import PartitionSpec as P
 import shardviz as sv
 from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.tracing.mesh_context import mesh_context
-from tests.program.helpers import notes
 from tests.program.untouched import State
 
 SPLIT = jax.shard_map(lambda x: x * 2, in_specs=P("data"), out_specs=P("data"))
@@ -81,27 +80,6 @@ def test_everything_is_as_it_was(name, eight_devices):
     assert before.changed() == []
     assert hooks() == watching
     assert dict(jax.config.values) == options
-
-
-def test_a_closure_around_a_function_of_jax_hides_no_call(monkeypatch, eight_devices):
-    own = jax.lax.with_sharding_constraint
-    count = []
-
-    def counting(x, shardings):
-        count.append(shardings)
-        return own(x, shardings)
-
-    for module in (jax.lax, sys.modules["jax._src.pjit"]):
-        monkeypatch.setattr(module, "with_sharding_constraint", counting)
-        plan = sv.plan(sv.program(constrained, jnp.ones((8, 8)), mesh="data=4"))
-        assert [one.effect for one in plan.constraints] == ["constrained"]
-    monkeypatch.setattr(sys.modules["jax._src.pjit"], "with_sharding_constraint", len)
-    plan = sv.plan(sv.program(constrained, jnp.ones((8, 8)), mesh="data=4"))
-    (unknown,) = (note for note in plan.notes if getattr(note, "code", "") == "no calls")
-    assert (
-        unknown.words == notes(("function replaced", "jax._src.pjit.with_sharding_constraint"))[0]
-    )
-    assert count
 
 
 @pytest.fixture

@@ -62,13 +62,6 @@ def test_positive_floats_keep_away_from_zero():
     assert 0.55 < values.max() < 0.57
 
 
-def test_large_blocks_are_made_slice_by_slice(monkeypatch):
-    bounds = ((3, 60), (0, 7), (1, 5))
-    whole = example_block((64, 8, 8), bounds, np.dtype("float32"), 3)
-    monkeypatch.setattr("shardviz.core.backend.run.inputs._SLICE_ELEMENTS", 100)
-    np.testing.assert_array_equal(example_block((64, 8, 8), bounds, np.dtype("float32"), 3), whole)
-
-
 def test_values_too_large_to_make_up_are_refused_before_they_are_made(monkeypatch):
     made = program(lambda x: x.sum(), array("x", (64, 8), "a"))
     monkeypatch.setattr("shardviz.core.backend.run.here.host_available", lambda: 2047)
