@@ -28,7 +28,6 @@ from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.rules.rules import Rules
 
 T = TypeVar("T")
-_FIRST: Any = object()  # the name of the first example, where none is given
 
 
 class Example(NamedTuple, Generic[T]):
@@ -66,13 +65,15 @@ class Registry(Generic[T]):
         """Every name, in the order a menu shows them."""
         return tuple(self._examples)
 
-    def get(self, name: str = _FIRST) -> T:
+    def get(self, name: str | None = None) -> T:
         """The example of that name; the first one where no name is given.
 
         Raises:
             ShardvizError: if there is none, with the nearest name.
         """
-        return self._find(self.default if name is _FIRST else name).make()
+        if name is None:
+            name = self.default
+        return self._find(name).make()
 
     def describe(self, name: str) -> str:
         """One sentence on the example of that name."""
@@ -97,56 +98,53 @@ class Registry(Generic[T]):
         )
 
 
-# Round eight chips whose ids count along two rows, one row per host.
-_RING = (0, 1, 2, 3, 7, 6, 5, 4)
-_HOSTS = (0, 0, 0, 0, 1, 1, 1, 1)
+def _mesh(name: str, sentence: str, **more: Any) -> Example[MeshSpec]:
+    """A mesh whose axes are in its name, after a colon."""
+    axes = name.partition(": ")[2] or "data=4, model=2"
+    return Example(name, sentence, lambda: make_mesh(axes, **more))
+
 
 meshes: Registry[MeshSpec] = Registry(
     "mesh",
-    Example(
+    _mesh(
         "8 devices: data=4, model=2",
         "Two hosts of four devices: the batch over four, the weights over two.",
-        lambda: make_mesh(data=4, model=2, processes=2),
+        processes=2,
     ),
-    Example(
-        "8 devices: data=8",
-        "Every device takes its share of the batch.",
-        lambda: make_mesh(data=8, processes=2),
+    _mesh(
+        "8 devices: data=8", "Every device takes its share of the batch.", processes=2
     ),
-    Example(
-        "8 devices: data=2, fsdp=2, model=2",
-        "A cube: three axes of two.",
-        lambda: make_mesh(data=2, fsdp=2, model=2, processes=2),
+    _mesh(
+        "8 devices: data=2, fsdp=2, model=2", "A cube: three axes of two.", processes=2
     ),
-    Example(
+    _mesh(
         "8 devices along a ring",
         "Ids count along two rows, the mesh goes round them: a device's id is not its position.",
-        lambda: make_mesh(data=4, model=2, device_ids=_RING, processes=_HOSTS),
+        # Round eight chips, one row per host.
+        device_ids=(0, 1, 2, 3, 7, 6, 5, 4),
+        processes=(0, 0, 0, 0, 1, 1, 1, 1),
     ),
-    Example(
-        "16 devices: model=16",
-        "One axis for tensor parallelism alone.",
-        lambda: make_mesh(model=16, processes=4),
+    _mesh(
+        "16 devices: model=16", "One axis for tensor parallelism alone.", processes=4
     ),
-    Example(
+    _mesh(
         "64 devices on 8 hosts: data=8, model=8",
         "Eight hosts of eight devices; the model axis stays inside a host.",
-        lambda: make_mesh(data=8, model=8, processes=8),
+        processes=8,
     ),
-    Example(
+    _mesh(
         "64 devices, 5-D: data=2, fsdp=4, expert=2, sequence=2, tensor=2",
         "Five axes, as the configurations of large training codes have them.",
-        lambda: make_mesh(data=2, fsdp=4, expert=2, sequence=2, tensor=2, processes=8),
+        processes=8,
     ),
-    Example(
+    _mesh(
         "4,096 devices on 512 hosts: data=256, model=16",
         "A large training run.",
-        lambda: make_mesh(data=256, model=16, processes=512),
+        processes=512,
     ),
-    Example(
+    _mesh(
         "1,048,576 devices: data=1024, model=1024",
         "More than anybody has; a layout is arithmetic, so it is still there at once.",
-        lambda: make_mesh(data=1024, model=1024),
     ),
 )
 

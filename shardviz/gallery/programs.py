@@ -17,11 +17,12 @@ Program(fsdp, gradient: 3 arrays on data=4, model=2)
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
-from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.array_spec import ArraySpec, read_names
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.program.program import Program
 from shardviz.gallery.layouts import Example, Registry, meshes, rules
@@ -37,44 +38,55 @@ from jax.sharding import PartitionSpec as P
 """
 
 
-def program_example(
+def _examples(
+    text: str, arrays: dict[str, tuple[tuple[str, tuple[int, ...], str], ...]]
+) -> list[Example[Program]]:
+    """Programs on the first mesh of the gallery, each a block of four lines of text.
+
+    Its name, a sentence, its functions, and its rule table: the name of one in
+    `gallery.rules`, a table as people type it, or nothing. Of the functions, in
+    `gallery.functions`, the last is its own; those before it are what it calls, in the
+    order to paste them.
+
+    Args:
+        arrays: of each program one `(name, shape, logical names)` for each argument, in
+            order; without a table, PartitionSpecs in place of the logical names.
+    """
+    found = []
+    for block in text.strip().split("\n\n"):
+        name, sentence, functions, *table = block.split("\n")
+        make = partial(_made, name, functions.split()[-1], arrays[name], *table)
+        found.append(Example(name, sentence, make, tuple(functions.split())))
+    return found
+
+
+def _made(
     name: str,
-    sentence: str,
     function: str,
     arrays: tuple[tuple[str, tuple[int, ...], str], ...],
     table: str = "",
-    helpers: tuple[str, ...] = (),
-) -> Example[Program]:
-    """An example that is a program on the first mesh of the gallery.
+) -> Program:
+    from shardviz.gallery import functions
 
-    Args:
-        function: the name of its function in `gallery.functions`.
-        arrays: one `(name, shape, logical names)` for each argument, in order; without
-            a table, PartitionSpecs in place of the logical names.
-        table: the name of its rule table in `gallery.rules`, or the table as people
-            type it.
-        helpers: the names of the functions that it calls, in the order to paste them.
-    """
-
-    def make() -> Program:
-        from shardviz.gallery import functions
-
-        known = rules.get(table) if table in rules.names() else None
-        found = known or (Rules.parse(table) if table else None)
-        kind = "logical" if table else "spec"
-        made = tuple(ArraySpec(n, shape, **{kind: text}) for n, shape, text in arrays)  # type: ignore[arg-type]
-        return Program(
-            getattr(functions, function), made, meshes.get(), found, name=name
-        )
-
-    return Example(name, sentence, make, (*helpers, function))
+    found, made = None, []
+    if table in rules.names():
+        found = rules.get(table)
+    elif table:
+        found = Rules.parse(table.replace("; ", "\n"))
+    for argument, shape, text in arrays:
+        array = ArraySpec(argument, shape)
+        if table:
+            made.append(array.replace(logical=read_names(text)))
+        else:
+            made.append(array.replace(spec=Spec.parse(text)))
+    fn = getattr(functions, function)
+    return Program(fn, tuple(made), meshes.get(), found, name=name)
 
 
 # Every size divides by 2, 4, 8 and 16, so that each program fits the usual meshes, and
 # all are small enough for a laptop. float32, so that split and unsplit results agree to
 # many digits.
-_X, _W = ("x", (64, 512), "rows inner"), ("w", (512, 1024), "inner columns")
-
+_MATMUL = (("x", (64, 512), "rows inner"), ("w", (512, 1024), "inner columns"))
 _MLP = (
     ("w_in", (512, 2048), "embed mlp"),
     ("w_out", (2048, 512), "mlp embed"),
@@ -101,138 +113,109 @@ _EXPERTS = (
     ("w_out", (16, 256, 128), "expert mlp embed"),
     ("x", (16, 64, 128), "batch sequence embed"),
 )
-_TENSOR = "Megatron-style tensor parallel"
-_BLOCK_HELPERS = ("rms_norm", "attention", "mlp")
-
-_REGISTRY: Registry[Program] = Registry(
-    "program",
-    program_example(
-        "MLP",
-        "Two matrix products and a GELU, under a table whose rules all end differently.",
-        "mlp",
-        _MLP,
-        rules.default,
-    ),
-    program_example(
-        "MLP, gradient",
-        "The loss of an MLP and its gradient: every weight's gradient is summed over the batch.",
-        "mlp_gradient",
-        _MLP,
-        _TENSOR,
-        ("mlp",),
-    ),
-    program_example(
-        "matmul, outer dimensions split",
-        "Rows over one axis, columns over another: each device has what its block needs, and"
-        " nothing moves.",
-        "matmul",
-        (_X, _W),
-        "rows -> data\ncolumns -> model",
-    ),
-    program_example(
-        "matmul, inner dimension split on one side",
-        "x is split along the dimension that is summed over, w is not: x is gathered first.",
-        "matmul",
-        (_X, _W),
-        "rows -> data\ncolumns -> model\ninner -> model",
-    ),
-    program_example(
-        "matmul, inner dimension split on both sides",
-        "Each device sums its part, and an all-reduce adds the parts.",
-        "matmul",
-        (_X, _W),
-        "rows -> data\ninner -> model",
-    ),
-    program_example(
-        "matmul, outer dimensions want one axis",
-        "Rows and columns are split over the same axis, which the result can have once: one side"
-        " is gathered.",
-        "matmul",
-        (_X, _W),
-        "rows -> data\ncolumns -> data",
-    ),
-    program_example(
-        "attention",
-        "Causal attention with its heads split over model: one all-reduce, at the end.",
-        "attention",
-        (*_ATTENTION, _TOKENS),
-        _TENSOR,
-    ),
-    program_example(
-        "transformer block",
-        "Attention and an MLP behind norms: two all-reduces, one after each.",
-        "transformer_block",
-        _BLOCK,
-        _TENSOR,
-        _BLOCK_HELPERS,
-    ),
-    program_example(
-        "transformer block, gradient",
-        "The loss of a transformer block and its gradient by eight weights.",
-        "transformer_gradient",
-        _BLOCK,
-        _TENSOR,
-        (*_BLOCK_HELPERS, "transformer_block"),
-    ),
-    program_example(
-        "mixture of experts",
-        "Tokens are dispatched to two of sixteen experts by einsum, and combined again.",
-        "mixture_of_experts",
-        _EXPERTS,
-        _TENSOR,
-    ),
-)
-
 _CUBE = (16, 16, 16)
+_ARRAYS = {
+    "MLP": _MLP,
+    "MLP, gradient": _MLP,
+    "matmul, outer dimensions split": _MATMUL,
+    "matmul, inner dimension split on one side": _MATMUL,
+    "matmul, inner dimension split on both sides": _MATMUL,
+    "matmul, outer dimensions want one axis": _MATMUL,
+    "attention": (*_ATTENTION, _TOKENS),
+    "transformer block": _BLOCK,
+    "transformer block, gradient": _BLOCK,
+    "mixture of experts": _EXPERTS,
+    "a constraint that replicates": (("x", (10, 16), "None, None"),),
+    "a full rematerialisation": (
+        ("a", _CUBE, "model, None, data"),
+        ("b", _CUBE, "model, None, data"),
+        ("c", _CUBE, "None, (data, model), None"),
+    ),
+    "a sum over a split dimension": _MATMUL,
+    "two orders of devices": (("x", (64, 64), "data, model"),),
+    "fsdp, gradient": (*_MLP[:2], ("x", (4096, 512), "batch _")),
+}
+
+_PROGRAMS = """
+MLP
+Two matrix products and a GELU, under a table whose rules all end differently.
+mlp
+first look
+
+MLP, gradient
+The loss of an MLP and its gradient: every weight's gradient is summed over the batch.
+mlp mlp_gradient
+Megatron-style tensor parallel
+
+matmul, outer dimensions split
+Rows over one axis, columns over another: each device has what it needs, and nothing moves.
+matmul
+rows -> data; columns -> model
+
+matmul, inner dimension split on one side
+x is split along the dimension that is summed over, w is not: x is gathered first.
+matmul
+rows -> data; columns -> model; inner -> model
+
+matmul, inner dimension split on both sides
+Each device sums its part, and an all-reduce adds the parts.
+matmul
+rows -> data; inner -> model
+
+matmul, outer dimensions want one axis
+Rows and columns are split over the same axis, which the result can have once: one is gathered.
+matmul
+rows -> data; columns -> data
+
+attention
+Causal attention with its heads split over model: one all-reduce, at the end.
+attention
+Megatron-style tensor parallel
+
+transformer block
+Attention and an MLP behind norms: two all-reduces, one after each.
+rms_norm attention mlp transformer_block
+Megatron-style tensor parallel
+
+transformer block, gradient
+The loss of a transformer block and its gradient by eight weights.
+rms_norm attention mlp transformer_block transformer_gradient
+Megatron-style tensor parallel
+
+mixture of experts
+Tokens are dispatched to two of sixteen experts by einsum, and combined again.
+mixture_of_experts
+Megatron-style tensor parallel
+"""
+
 # Each is a question. `sv.plan` and `sv.stages` have the answer, which the notebook
 # `a5_known_puzzles` works out.
-puzzles: Registry[Program] = Registry(
-    "puzzle",
-    program_example(
-        "a constraint that replicates",
-        "Ten rows are asked to be split over data=4, and jax says yes. Where are they? (jax#26946)",
-        "uneven_constraint",
-        (("x", (10, 16), "None, None"),),
-    ),
-    program_example(
-        "a full rematerialisation",
-        "Two ways to split an array meet in one addition. How does it get from one to the other?"
-        " (jax#21562)",
-        "swapped_tiles",
-        (
-            ("a", _CUBE, "model, None, data"),
-            ("b", _CUBE, "model, None, data"),
-            ("c", _CUBE, "None, (data, model), None"),
-        ),
-    ),
-    program_example(
-        "a sum over a split dimension",
-        "A product of two matrices, and an all-reduce as large as its result. Who asked for it?",
-        "matmul",
-        (("x", (64, 512), "rows inner"), ("w", (512, 1024), "inner columns")),
-        "rows -> data\ninner -> model",
-    ),
-    program_example(
-        "two orders of devices",
-        "A constraint names a mesh of the same devices in another order. What does jax make of it?"
-        " (jax#15903)",
-        "reordered_devices",
-        (("x", (64, 64), "data, model"),),
-    ),
-    program_example(
-        "fsdp, gradient",
-        "Weights are split over data to save memory. How often is each of them gathered again?",
-        "fsdp_gradient",
-        (
-            ("w_in", (512, 2048), "embed mlp"),
-            ("w_out", (2048, 512), "mlp embed"),
-            ("x", (4096, 512), "batch _"),
-        ),
-        "batch -> data\nembed -> data",
-        ("mlp",),
-    ),
-)
+_PUZZLES = """
+a constraint that replicates
+Ten rows are asked to be split over data=4, and jax says yes. Where are they? (jax#26946)
+uneven_constraint
 
+a full rematerialisation
+Two ways to split an array meet in one addition. How does it get from one to the other? (jax#21562)
+swapped_tiles
+
+a sum over a split dimension
+A product of two matrices, and an all-reduce as large as its result. Who asked for it?
+matmul
+rows -> data; inner -> model
+
+two orders of devices
+A constraint names a mesh of the same devices in another order. What does jax make of it? (jax#15903)
+reordered_devices
+
+fsdp, gradient
+Weights are split over data to save memory. How often is each of them gathered again?
+mlp fsdp_gradient
+batch -> data; embed -> data
+"""
+
+_REGISTRY: Registry[Program] = Registry("program", *_examples(_PROGRAMS, _ARRAYS))
+puzzles: Registry[Program] = Registry("puzzle", *_examples(_PUZZLES, _ARRAYS))
 names, get = _REGISTRY.names, _REGISTRY.get
 describe, sources = _REGISTRY.describe, _REGISTRY.sources
 
