@@ -83,10 +83,7 @@ class Parts(tuple, Displayed):
         return math.prod(self)
 
     def check(self, shape: Sequence[int], name: str = "The array") -> None:
-        """Raises a LayoutError for another rank, or a dimension that does not divide.
-
-        >>> Parts(2, 1).check((8, 3))
-        """
+        """Raises a LayoutError for another rank, or a dimension that does not divide."""
         sizes = read_shape(shape)
         if len(sizes) != len(self):
             raise LayoutError(
@@ -152,11 +149,7 @@ def is_partition(value: Any) -> bool:
 
 
 def parts_in(prefix: Any, what: str) -> list[Parts]:
-    """Every Parts in containers that hold nothing else but None.
-
-    >>> parts_in({"w": Parts(2, 1), "b": None}, "in_parts")
-    [Parts(2, 1)]
-    """
+    """Every Parts in containers that hold nothing else but None."""
     import jax
 
     found = []
@@ -186,11 +179,7 @@ def flat_parts(prefix: Any, tree: Any, what: str) -> tuple[Partition, ...]:
 
 
 def count_of(wishes: Iterable[tuple[str, int]]) -> int | None:
-    """How many devices are asked for, by all alike; None where nobody asks.
-
-    >>> count_of([("Parts(2, 2) in in_parts", 4), ("Parts(4) in out_parts", 4)])
-    4
-    """
+    """How many devices are asked for, by all alike; None where nobody asks."""
     first, wanted = "", None
     for what, count in wishes:
         if wanted is None:

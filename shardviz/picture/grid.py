@@ -9,13 +9,13 @@ one offset per axis.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.picture.page import text_width
+from shardviz.picture.page import text_width, widest
 from shardviz.picture.picture import Frame, Label
 
 ASPECT = 1.7  # width over height that a page is steered to
@@ -232,51 +232,52 @@ def headers(
     """
     labels: list[Label] = []
     left = top = 0.0
-    # The coordinates of a folded axis would repeat in every fold.
-    unnamed = grid.folded | bare
     for along in (1, 0):
         levels = grid.along(along)
+        # The coordinates of a folded axis would repeat in every fold.
+        named = []
+        for level in levels:
+            if level.span > 1 or level.axis not in grid.folded | bare:
+                named.append(level)
         base = np.zeros(1)  # where each block of the levels outside begins
-        for outer in reversed(range(len(levels))):
-            level = levels[outer]
-            if level.span > 1 or level.axis not in unnamed:
-                inner = []
-                for other in levels[:outer]:
-                    if other.span > 1 or other.axis not in unnamed:
-                        inner.append(other)
-                if along:
-                    space = sum(_widest(other, words) + 8 for other in inner)
-                    labels += _down(level, base, words, -6.0 - away[0] - space)
-                    left = max(left, space + _widest(level, words) + 10)
-                else:
-                    y = -8.0 - away[1] - BAND * len(inner)
-                    new = _across(level, base, words, y)
-                    labels += new
-                    # The name of the axis stands at the left of the first entry.
-                    if new[0].anchor == "end":
-                        name = text_width(new[0].text, AXIS_SIZE)
-                        left = max(left, name + 4 - new[0].x)
-                    top = max(top, BAND * (len(inner) + 1) + 2)
+        for level in reversed(levels):
+            inner = named[: named.index(level)] if level in named else []
+            if level in named and along:
+                space = sum(_widest(other, words) + 8 for other in inner)
+                labels += _down(level, base, words, -6.0 - away[0] - space)
+                left = max(left, space + _widest(level, words) + 10)
+            elif level in named:
+                y = -8.0 - away[1] - BAND * len(inner)
+                new = _across(level, base, words, y)
+                labels += new
+                # The name of the axis stands at the left of the first entry.
+                if new[0].anchor == "end":
+                    left = max(left, text_width(new[0].text, AXIS_SIZE) + 4 - new[0].x)
+                top = max(top, BAND * (len(inner) + 1) + 2)
             base = (base[:, None] + level.offsets).reshape(-1)
     return Headers(tuple(labels), left + away[0], top + away[1])
 
 
 def _widest(level: Level, words: Words) -> float:
-    width = 0.0
-    for entry in (0, len(level.offsets) - 1):
-        width = max(width, text_width(" ".join(words(level, entry)), AXIS_SIZE))
-    return width
+    ends = " ".join(words(level, 0)), " ".join(words(level, len(level.offsets) - 1))
+    return widest(ends, AXIS_SIZE)
+
+
+def _middles(level: Level, base: np.ndarray, every: int) -> Iterator[tuple[int, float]]:
+    """The entries that have a label, and the middle of each, in points."""
+    count = len(level.offsets)
+    for start in base[:: max(1, len(base) * count // every // MOST_LABELS)]:
+        for entry in range(0, count, every):
+            yield entry, float(start + level.offsets[entry] + level.extent / 2)
 
 
 def _down(level: Level, base: np.ndarray, words: Words, x: float) -> list[Label]:
     # Rows lower than letters have a label at every second one, fourth one, …
-    count, every, labels = len(level.offsets), 1, []
+    every, labels = 1, []
     if level.pitch < 10:
-        every = _every(18.0, level.pitch, count)
-    for start in base[:: max(1, len(base) * count // MOST_LABELS)]:
-        for entry in range(0, count, every):
-            y = float(start + level.offsets[entry] + level.extent / 2)
-            labels.append(Label(x, y, " ".join(words(level, entry)), "end"))
+        every = _every(18.0, level.pitch, len(level.offsets))
+    for entry, y in _middles(level, base, every):
+        labels.append(Label(x, y, " ".join(words(level, entry)), "end"))
     return labels
 
 
@@ -286,11 +287,9 @@ def _across(level: Level, base: np.ndarray, words: Words, y: float) -> list[Labe
     if not full:
         needed = text_width(words(level, count - 1)[1], AXIS_SIZE) + 8
         every = _every(needed, level.pitch, count)
-    for start in base[:: max(1, len(base) * count // every // MOST_LABELS)]:
-        for entry in range(0, count, every):
-            x = float(start + level.offsets[entry] + level.extent / 2)
-            name, text = words(level, entry)
-            labels.append(Label(x, y, f"{name} {text}" if full else text))
+    for entry, x in _middles(level, base, every):
+        name, text = words(level, entry)
+        labels.append(Label(x, y, f"{name} {text}" if full else text))
     if full:
         return labels
     # The first word is centred on its entry, and may begin before it.

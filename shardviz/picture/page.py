@@ -48,11 +48,7 @@ _LONG_WORD = 3  # words that are this many times too wide for a line are broken 
 
 @lru_cache(maxsize=16384)
 def text_width(text: str, size: float, mono: bool = False, bold: bool = False) -> float:
-    """An upper bound of the width of one line of text, in points.
-
-    >>> text_width("model 0", 9) < text_width("model 10", 9)
-    True
-    """
+    """An upper bound of the width of one line of text, in points."""
     digits, width = _BOLD if bold else _SANS, 0.0
     for letter in text:
         if mono and letter.isascii():
@@ -70,11 +66,7 @@ def text_width(text: str, size: float, mono: bool = False, bold: bool = False) -
 def widest(
     texts: Iterable[str], size: float, mono: bool = False, bold: bool = False
 ) -> float:
-    """The width of the widest of some texts, in points; 0 for none.
-
-    >>> widest([], 9), widest(["a", "bc"], 9) == text_width("bc", 9)
-    (0.0, True)
-    """
+    """The width of the widest of some texts, in points; 0 for none."""
     width = 0.0
     for text in texts:
         width = max(width, text_width(text, size, mono, bold))
@@ -187,11 +179,7 @@ def paragraphs(texts: Iterable[str], width: int, most: int | None = None) -> str
 
 
 def sentences(lines: Iterable[str]) -> str:
-    """Lines as one text for a screen reader: each ends with a stop.
-
-    >>> sentences(["one", "  two:", "three."])
-    'one. two: three.'
-    """
+    """Lines as one text for a screen reader: each ends with a stop."""
     text = []
     for line in lines:
         line = line.strip()
@@ -210,11 +198,7 @@ def unfolded(folds: Iterable[Fold[T]]) -> list[T]:
 
 
 def and_more(count: int, noun: str) -> list[str]:
-    """The line that counts what is left out; none where that is nothing.
-
-    >>> and_more(2, "array"), and_more(0, "array")
-    (['and 2 more arrays'], [])
-    """
+    """The line that counts what is left out; none where that is nothing."""
     if count <= 0:
         return []
     return [f"and {plural(count, f'more {noun}')}"]

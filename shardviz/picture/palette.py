@@ -104,9 +104,6 @@ def theme_of(theme: str | Theme) -> Theme:
 
     Raises:
         ShardvizError: if there is none.
-
-    >>> theme_of("dark").paper
-    '#111318'
     """
     if isinstance(theme, Theme):
         return theme
@@ -187,40 +184,24 @@ def _rgb_rows(names: Iterable[str]) -> np.ndarray:
 
 
 def rgb(colour: str) -> tuple[int, int, int]:
-    """`#rrggbb` as three numbers from 0 to 255.
-
-    >>> rgb("#ffa90e")
-    (255, 169, 14)
-    """
+    """`#rrggbb` as three numbers from 0 to 255."""
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
 def hexed(table: np.ndarray) -> list[str]:
-    """Rows of red green blue as `#rrggbb`.
-
-    >>> hexed(np.array([[255, 169, 14, 255]]))
-    ['#ffa90e']
-    """
+    """Rows of red green blue as `#rrggbb`."""
     return [f"#{r:02x}{g:02x}{b:02x}" for r, g, b in np.asarray(table)[:, :3].tolist()]
 
 
 def luminance(table: Any) -> np.ndarray:
-    """Relative luminance of colours [n, 3 or 4], 0 to 1, as WCAG 2 defines it.
-
-    >>> luminance([[255, 255, 255], [0, 0, 0]]).tolist()
-    [1.0, 0.0]
-    """
+    """Relative luminance of colours [n, 3 or 4], 0 to 1, as WCAG 2 defines it."""
     part = np.asarray(table, float)[..., :3] / 255
     linear = np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
     return np.round(linear @ np.array([0.2126, 0.7152, 0.0722]), 12)
 
 
 def contrast(one: Any, other: Any) -> np.ndarray:
-    """The WCAG 2 contrast ratio of two colours, or of rows of them: 1 to 21.
-
-    >>> float(contrast((255, 255, 255), (0, 0, 0)))
-    21.0
-    """
+    """The WCAG 2 contrast ratio of two colours, or of rows of them: 1 to 21."""
     # Which of the two is the text makes no difference.
     a, b = luminance(one), luminance(other)
     return (np.maximum(a, b) + 0.05) / (np.minimum(a, b) + 0.05)
@@ -246,11 +227,7 @@ def text_colours(fills: Any, theme: str | Theme) -> np.ndarray:
 
 
 def theme_data(theme: str | Theme) -> Mapping[str, str]:
-    """The named colours of a theme, for a page's style sheet.
-
-    >>> theme_data("light")["text"]
-    '#1f2430'
-    """
+    """The named colours of a theme, for a page's style sheet."""
     look = theme_of(theme)
     named = {}
     for field in fields(Theme):

@@ -34,9 +34,6 @@ class Slot:
         modulo: 0 leaves the value as it is.
         words: `words[n]` is shown; empty for the number itself.
         limit: for `"devices"` and `"peers"`, how many letters fit; 0 for no limit.
-
-    >>> Slot("group", divide=2, modulo=4, times=16).number(7)
-    48
     """
 
     # Coordinates in a mesh, block numbers and bounds of shard indices are all
@@ -220,9 +217,6 @@ class Label:
         anchor: `"start"`, `"middle"` or `"end"`: which end of the text is at `x`.
         role: `"title"`, `"axis"`, `"tick"`, `"note"` or `"mono"`.
         tone: `"text"`, `"muted"`, `"good"`, `"warn"` or `"bad"`; `""` for the role's.
-
-    >>> Label(0, 8, "data 0", "end").role
-    'axis'
     """
 
     x: float
@@ -235,11 +229,7 @@ class Label:
 
 @dataclass(frozen=True)
 class Frame:
-    """A rectangle drawn as an outline around tiles: a host, a slice.
-
-    >>> Frame(0, 0, 20, 10, "host 0").dashed
-    True
-    """
+    """A rectangle drawn as an outline around tiles: a host, a slice."""
 
     x: float
     y: float
@@ -258,9 +248,6 @@ class Edges:
         group: int32 [edges]: what the colour means, as of tiles; NO_GROUP for unused
             edges, and MANY_GROUPS for edges of several groups.
         width: float32 [edges]: in points.
-
-    >>> make_edges([0, 8], 4, [8, 16], 4, group=[0, 1])
-    Edges(2)
     """
 
     x0: np.ndarray
@@ -279,11 +266,7 @@ class Edges:
 
 @dataclass(frozen=True)
 class LegendEntry:
-    """What one group's colour means: a swatch with its corner at a point, then text.
-
-    >>> LegendEntry(1, "host 1", x=10).group
-    1
-    """
+    """What one group's colour means: a swatch with its corner at a point, then text."""
 
     group: int
     text: str
@@ -350,10 +333,6 @@ def make_tiles(
     Args:
         text, hint: a template, or a list with one text per tile.
         more: further fields of Tiles.
-
-    >>> tiles = make_tiles([0, 10, 20], 0, 8, 8, device=[4, 5, 6], hint=["a", "b", "c"])
-    >>> len(tiles), tiles.tooltip(2), tiles.devices(1).tolist()
-    (3, 'c', [5])
     """
     arrays = _columns((x, y, width, height, group, device), _TILE_TYPES)
     for name in ("offsets", "holders"):

@@ -98,12 +98,7 @@ def _without(defaults: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rows(parts: Sequence[Any], fields: Sequence[str]) -> list[list[Any]]:
-    """Parts of a picture as rows, their lengths to a hundredth of a point.
-
-    >>> from shardviz.picture.picture import Label
-    >>> _rows([Label(1 / 3, 2, "0", "end"), Label(4.0, 2.0, "16", "end")], _LABEL)
-    [[0.33, 2, '0', 'axis', 'end', ''], [4, 2, '16']]
-    """
+    """Parts of a picture as rows, their lengths to a hundredth of a point."""
     rows: list[list[Any]] = []
     before: list[Any] = []
     for part in parts:
@@ -122,11 +117,7 @@ def _rows(parts: Sequence[Any], fields: Sequence[str]) -> list[list[Any]]:
 
 
 def colours_data(groups: int, colormap: str, theme: str) -> dict[str, list[str]]:
-    """The fills of every strength, and the colour of text on each, as `#rrggbb`.
-
-    >>> colours_data(2, "blocks", "light")["strong"][:2]
-    ['#3f90da', '#ffa90e']
-    """
+    """The fills of every strength, and the colour of text on each, as `#rrggbb`."""
     data = {}
     for strength in STRENGTHS:
         fills = palette(groups, colormap, THEMES[theme], strength)

@@ -163,9 +163,6 @@ def matrix(
         remarks: a text at the right of every row, `""` for none.
         least: the minimum width of a column, in points.
         more: what `page` takes: title, notes, legend, alt, colormap, groups.
-
-    >>> matrix(["a"], ["x"], [Cell(0, 0, "yes", 0, "a is x")]).tiles.tooltip(0)
-    'a is x'
     """
     left, width = min(widest(rows, 9.0, mono=True), WIDEST_NAME) + 14, least
     # All columns are as wide as the widest text, so that cells can be compared.
@@ -227,12 +224,7 @@ def short_type(dtype: str, shape: Sequence[int]) -> str:
 
 
 def axis_groups(mesh: MeshSpec) -> dict[str, int]:
-    """Mesh axis to the number of its colour, in mesh order.
-
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> axis_groups(make_mesh(data=4, model=2))
-    {'data': 0, 'model': 1}
-    """
+    """Mesh axis to the number of its colour, in mesh order."""
     return {name: i % AXIS_COLOURS for i, name in enumerate(mesh.axis_names)}
 
 
