@@ -58,6 +58,10 @@ BLOCKS = ("params/block_0/mlp/wo", "params/block_1/mlp/wo")
 MOMENTS = ("opt_state/0/mu/block_1/mlp/wi", "opt_state/0/nu/embed/table")
 
 
+SHADOWED = "width -> x\nwidth -> y\nhidden -> y\ntokens -> x\nwidth -> None"
+TOKENS, OVER_Y = ("tokens", "x"), [("vocab", "y"), ("heads", "y"), ("hidden", "y")]
+
+
 def rows(audit: sv.Audit, *paths: str) -> list:
     return [row for row in audit.rows if row.path in paths]
 
@@ -104,8 +108,8 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
         [
             P("host"), "chip", "", "host, chip", "None, (host, chip)", ("host", "host"),
             "(host, chips)", P("host", None, "chip"), named(P(("x", "y")), x=4, y=2),
-            sv.layout((8, 8), "(host, chip)", sv.mesh(**RACK)),
-            sv.layout(X, "x", sv.mesh(x=8)), "(host, chip", None, 8,
+            sv.layout((8, 8), "(host, chip)", sv.mesh(**RACK)), sv.layout(X, "x", sv.mesh(x=8)),
+            "(host, chip", None, 8,
         ],
     ),
     "arrays/memory": (
@@ -114,18 +118,18 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
             Fraction(1 << 24), "16384 KiB", np.array(1 << 24), "16777216 bytes",
         ],
         [
-            "128 MiB", "8 MiB", "32 MiB", 256 << 20, 8 << 20, 16, "16 MB", "20 MiB", 0,
-            -16777216, "16 miles", True, [16 << 20], float("nan"),
+            "128 MiB", "8 MiB", "32 MiB", 256 << 20, 8 << 20, 16, "16 MB", "20 MiB", 0, -16777216,
+            "16 miles", True, [16 << 20], float("nan"),
         ],
     ),
     "arrays/same-shard": (
         [
-            {0, 2, 7}, {0, 2, 5, 7}, [7, 2, 0], "0, 2, 7", (0, 2, 5, 7),
-            np.array([0, 2, 7]), frozenset({7, 0, 2}), "{0 2 7}",
+            {0, 2, 7}, {0, 2, 5, 7}, [7, 2, 0], "0, 2, 7", (0, 2, 5, 7), np.array([0, 2, 7]),
+            frozenset({7, 0, 2}), "{0 2 7}",
         ],
         [
-            {1, 3, 7}, {4}, {0, 2, 4, 6}, {0, 2}, {5}, set(), {0, 2, 7, 8}, range(8),
-            "0, 2 and 7", [0.5, 2], 2, None,
+            {1, 3, 7}, {4}, {0, 2, 4, 6}, {0, 2}, {5}, set(), {0, 2, 7, 8}, range(8), "0, 2 and 7",
+            [0.5, 2], 2, None,
         ],
     ),
     "arrays/second-half": (
@@ -136,8 +140,8 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
         ],
         [
             P(("host", "chip")), "host", "chip", "chip, host", "", "None, (chip, host)",
-            "(chip, hosts)", named(P(("host", "chip")), chip=2, host=4),
-            laid_out("(host, chip)"), 1,
+            "(chip, hosts)", named(P(("host", "chip")), chip=2, host=4), laid_out("(host, chip)"),
+            1,
         ],
     ),
     "arrays/square-shards": (
@@ -148,17 +152,15 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
             NamedSharding(mesh_of(rows=8, columns=2), P("rows")),
         ],
         [
-            "rows=4, columns=4", "rows=16, columns=1", "rows=2, columns=8",
-            "rows=4, columns=1", "rows=16, columns=4", sv.mesh(x=8, y=2),
-            {"rows": 8, "column": 2}, "rows=8, columns=two", 16, None,
-            {"rows": -8, "columns": -2},
+            "rows=4, columns=4", "rows=16, columns=1", "rows=2, columns=8", "rows=4, columns=1",
+            "rows=16, columns=4", sv.mesh(x=8, y=2), {"rows": 8, "column": 2},
+            "rows=8, columns=two", 16, None, {"rows": -8, "columns": -2},
         ],
     ),
     "rules/two-rules": (
         [
-            "hidden -> x\nwidth -> y", [("hidden", "y"), ("width", "x")],
-            (("hidden", ("x", "y")),), sv.rules(("width", ("y", "x"))),
-            {"rules": [["hidden", "x"], ["width", "y"]]}["rules"],
+            "hidden -> x\nwidth -> y", [("hidden", "y"), ("width", "x")], (("hidden", ("x", "y")),),
+            sv.rules(("width", ("y", "x"))), {"rules": [["hidden", "x"], ["width", "y"]]}["rules"],
             opened("x=4, y=2", "width -> x\nhidden -> y"),
             sv.resolve("hidden width", "hidden -> x\nwidth -> y", mesh=GRID),
         ],
@@ -166,28 +168,23 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
             "hidden -> x", "hidden -> y", "hidden -> x\nwidth -> x",
             "hidden -> x\nwidth -> y\ntokens -> x", "mlp -> x\nembed -> y",
             "hidden -> None\nwidth -> y", "hidden -> z\nwidth -> y", "",
-            {"hidden": "x", "width": "y"},
-            opened("x=2, y=2", "width -> x\nhidden -> y"), "hidden x", 2 << 20,
+            {"hidden": "x", "width": "y"}, opened("x=2, y=2", "width -> x\nhidden -> y"),
+            "hidden x", 2 << 20,
         ],
     ),
     "rules/shadowed": (
         [
             "tokens -> x\nhidden -> y\nwidth -> y\nwidth -> x\nwidth -> None",
             [("hidden", "y"), ("width", "x"), ("tokens", "x"), ("width", "y"), ("width", None)],
-            sv.rules(
-                ("width", "x"), ("width", None), ("width", "y"), ("hidden", "y"), ("tokens", "x")
-            ),
-            opened(
-                "x=4, y=2", "width -> x\nwidth -> y\nhidden -> y\ntokens -> x\nwidth -> None", W_IN
-            ),
+            sv.rules(("width", "x"), ("width", None), ("width", "y"), ("hidden", "y"), TOKENS),
+            opened("x=4, y=2", SHADOWED, W_IN),
             (("width", "x"), ("tokens", ("x",)), ("width", ()), ("hidden", "y"), ("width", "y")),
         ],
         [
             "tokens -> x\nhidden -> y\nwidth -> y\nwidth -> None\nwidth -> x",
             "tokens -> x\nhidden -> y\nwidth -> None\nwidth -> y\nwidth -> x",
             "width -> y\nwidth -> x\nwidth -> None\nhidden -> y\ntokens -> x",
-            "tokens -> x\nhidden -> y\nwidth -> y\nwidth -> x",
-            "hidden -> y\nwidth -> x",
+            "tokens -> x\nhidden -> y\nwidth -> y\nwidth -> x", "hidden -> y\nwidth -> x",
             "tokens -> x\nhidden -> y\nwidth -> y\nwidth -> x\nwidth -> x",
             "tokens -> x\nhidden -> y\nwidth -> y\nwidth -> x\nheads -> None",
             "width -> None\n" * 5, "", [("hidden", "y")], None, ["a", "b"],
@@ -202,52 +199,44 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
             opened("x=4, y=2", "hidden -> None\nhidden -> y\nwidth -> x", W_IN),
         ],
         [
-            "width -> x\nhidden -> y", "width -> x",
-            "width -> x\nwidth -> x\nhidden -> y", "width -> x\nhidden -> x",
-            "width -> None\nhidden -> None", "tokens -> x\nhidden -> y\nwidth -> None",
-            "width -> z\nwidth -> x\nhidden -> y", "width -> x\nhidden -> (y",
-            opened("x=2, y=2", "width -> x", W_IN), "", "nnx",
+            "width -> x\nhidden -> y", "width -> x", "width -> x\nwidth -> x\nhidden -> y",
+            "width -> x\nhidden -> x", "width -> None\nhidden -> None",
+            "tokens -> x\nhidden -> y\nwidth -> None", "width -> z\nwidth -> x\nhidden -> y",
+            "width -> x\nhidden -> (y", opened("x=2, y=2", "width -> x", W_IN), "", "nnx",
         ],
     ),
     "rules/twelve-heads": (
         [
             "width -> y", [("heads", "x"), ("head_dim", "y")],
-            (("head_dim", ("x", "y")), ("heads", None)),
-            sv.rules(("width", ("x", "y"))),
+            (("head_dim", ("x", "y")), ("heads", None)), sv.rules(("width", ("x", "y"))),
             opened("x=2, y=8", "head_dim -> y\nwidth -> x", W_Q),
         ],
         [
-            "heads -> y", "heads -> x", "heads -> (x, y)", "width -> x",
-            "width -> x\nheads -> y", "head -> y", "width -> z",
-            "width -> x\nheads -> x", "width -> None", [("width", 8)],
+            "heads -> y", "heads -> x", "heads -> (x, y)", "width -> x", "width -> x\nheads -> y",
+            "head -> y", "width -> z", "width -> x\nheads -> x", "width -> None", [("width", 8)],
             opened("x=2, y=4", "width -> y", W_Q),
         ],
     ),
     "pods/step-seconds": (
         [
-            0.43, "430 ms", "0.43 s", np.float64(0.4299), "430,000 us",
-            Fraction(43, 100),
+            0.43, "430 ms", "0.43 s", np.float64(0.4299), "430,000 us", Fraction(43, 100),
         ],
         [
-            0.1433, "287 ms", 0.215, "440.3 s", 430, 430e3, 0.6, 0.3, 0, -0.43, "430 m",
-            None, "half a second",
+            0.1433, "287 ms", 0.215, "440.3 s", 430, 430e3, 0.6, 0.3, 0, -0.43, "430 m", None,
+            "half a second",
         ],
     ),
     "pods/8b-train-state": (
         [
             "embed -> (fsdp, model)",
-            [
-                ("embed", "fsdp"), ("vocab", "model"), ("heads", "model"), ("kv_heads", "model"),
-                ("mlp", "model"),
-            ],
+            [("embed", "fsdp"), *((n, "model") for n in ("vocab", "heads", "kv_heads", "mlp"))],
             sv.rules(("embed", ("model", "fsdp")), ("norm", "model")),
             (("embed", "fsdp"), ("head_dim", "model"), ("mlp", "model"), ("vocab", "model")),
             opened("fsdp=8, model=4", "embed -> (fsdp, model)\nnorm -> fsdp"),
         ],
         [
-            "embed -> fsdp", "embed -> model", "mlp -> (fsdp, model)",
-            "width -> (fsdp, model)", "embed -> fsdp\nmlp -> model",
-            "layers -> (fsdp, model)", "kv_heads -> (fsdp, model)",
+            "embed -> fsdp", "embed -> model", "mlp -> (fsdp, model)", "width -> (fsdp, model)",
+            "embed -> fsdp\nmlp -> model", "layers -> (fsdp, model)", "kv_heads -> (fsdp, model)",
             "embed -> (data, model)", "", "3 GiB",
             opened("fsdp=4, model=8", "embed -> (fsdp, model)"),
         ],
@@ -259,8 +248,8 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
         ],
         [
             "fsdp=8, model=16", "data=2, fsdp=16, model=4", "data=16, fsdp=1, model=8",
-            "fsdp=64, model=1, data=2", "fsdp=16, model=4", "fsdp=1, model=128",
-            "data=16, model=8", "fsdp=16, tensor=8", 128, None, "fsdp=0, model=128",
+            "fsdp=64, model=1, data=2", "fsdp=16, model=4", "fsdp=1, model=128", "data=16, model=8",
+            "fsdp=16, tensor=8", 128, None, "fsdp=0, model=128",
         ],
     ),
     "pods/cache-batch": (
@@ -274,8 +263,8 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
     "debugging/unmatched": (
         [
             set(BLOCKS), list(BLOCKS), ", ".join(BLOCKS), rows(MISSPELT_AUDIT, *BLOCKS),
-            [a for a in MISSPELT.arrays if a.name in BLOCKS],
-            dict.fromkeys(BLOCKS, "hiden"), "\n".join(BLOCKS),
+            [a for a in MISSPELT.arrays if a.name in BLOCKS], dict.fromkeys(BLOCKS, "hiden"),
+            "\n".join(BLOCKS),
         ],
         [
             BLOCKS[:1], BLOCKS[1], [*BLOCKS, "params/embed/table"],
@@ -287,13 +276,8 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
         [
             "vocab -> y\nheads -> y\nhidden -> y\nwidth -> x",
             "vocab -> y\nheads -> y\nhidden -> y\nwidth -> y\nwidth -> x",
-            [
-                ("width", "x"), ("vocab", "y"), ("heads", "y"), ("hidden", "y"),
-                ("width", None), ("width", "x"),
-            ],
-            sv.rules(
-                ("width", "x"), ("vocab", "y"), ("heads", "y"), ("hidden", "y"), ("width", None)
-            ),
+            [("width", "x"), *OVER_Y, ("width", None), ("width", "x")],
+            sv.rules(("width", "x"), *OVER_Y, ("width", None)),
             opened("x=4, y=2", "vocab -> y\nheads -> y\nhidden -> y\nwidth -> x\nwidth -> None"),
             (("vocab", "y"), ("heads", "y"), ("hidden", "y"), ("wide", None), ("width", "x")),
         ],
@@ -310,14 +294,13 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
     "debugging/lost-moments": (
         [
             set(MOMENTS), " ".join(MOMENTS), list(LOST_AUDIT.differences),
-            rows(LOST_AUDIT, *MOMENTS),
-            tuple(a for a in LOST.arrays if a.name in MOMENTS),
+            rows(LOST_AUDIT, *MOMENTS), tuple(a for a in LOST.arrays if a.name in MOMENTS),
             [MOMENTS[1], LOST_AUDIT.differences[0]],
         ],
         [
-            MOMENTS[0], MOMENTS[1:], [*MOMENTS, "params/embed/table"],
-            "params/block_1/mlp/wi", "opt_state/0/nu/block_1/mlp/wi",
-            "opt_state/0/mu/embed", "mu", (), LOST_AUDIT.rows, 7, [None],
+            MOMENTS[0], MOMENTS[1:], [*MOMENTS, "params/embed/table"], "params/block_1/mlp/wi",
+            "opt_state/0/nu/block_1/mlp/wi", "opt_state/0/mu/embed", "mu", (), LOST_AUDIT.rows, 7,
+            [None],
         ],
     ),
     "debugging/contract": (
@@ -327,9 +310,8 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
         ],
         [
             lambda audit: None, lambda audit: sv.expect(audit).sharded(at_least=0.5),
-            lambda audit: sv.expect(audit).at_most("1 GiB", per="device"),
-            raises_too_soon, asks_too_much,
-            lambda audit: sv.expect(audit).sharded(at_least=1.5),
+            lambda audit: sv.expect(audit).at_most("1 GiB", per="device"), raises_too_soon,
+            asks_too_much, lambda audit: sv.expect(audit).sharded(at_least=1.5),
             breaks_with_another_error, lambda: None, lambda audit: audit.no_such_name,
             "sv.expect(audit).sharded()", None, True,
         ],

@@ -89,23 +89,22 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
         ],
         [
             "A[I, J_U] B[J_U, K]", "A[I_U, J] B[J, K_U]", "A[I_UV, J] B[J, K]",
-            "A[I, J] B[J, K_UV]", "A[I_U, J_V] B[J_V, K]", ("U", "V"),
-            "A[I_U, J] B[J, K_Z]", "A[I_U, J]", (P("U"),), {"A": "U"}, pair("U", ""),
-            ("U", "None, None, V"), 5,
+            "A[I, J] B[J, K_UV]", "A[I_U, J_V] B[J_V, K]", ("U", "V"), "A[I_U, J] B[J, K_Z]",
+            "A[I_U, J]", (P("U"),), {"A": "U"}, pair("U", ""), ("U", "None, None, V"), 5,
         ],
     ),
     "matmul/one-all-reduce": (
         [
-            "A[I, J_UV] B[J_UV, K]", "A[I, J_VU] B[J_VU, K]",
-            ("None, (U, V)", "(U, V)"), (P(None, ("V", "U")), P(("V", "U"))),
+            "A[I, J_UV] B[J_UV, K]", "A[I, J_VU] B[J_VU, K]", ("None, (U, V)", "(U, V)"),
+            (P(None, ("V", "U")), P(("V", "U"))),
             {"A": (None, ("U", "V")), "B": sv.Spec.of(("U", "V"))},
             pair("None, (U, V)", "(U, V), None"),
         ],
         [
             "A[I, J_U] B[J_U, K]", "A[I_UV, J] B[J, K_UV]", "A[I_U, J_V] B[J_V, K_U]",
             "A[I, J_UV] B[J_U, K]", "A[I, J_UV] B[J_VU, K]", "A[I_UV, J] B[J_UV, K]",
-            "A[I_V, J_U] B[J_U, K_V]", "A[I, J] B[J, K]", "A[I, J_UU] B[J_UV, K]",
-            "A[I, J_UV], B", None,
+            "A[I_V, J_U] B[J_U, K_V]", "A[I, J] B[J, K]", "A[I, J_UU] B[J_UV, K]", "A[I, J_UV], B",
+            None,
         ],
     ),
     "matmul/move-the-small-one": (
@@ -114,31 +113,27 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
             sv.layout((8, 8192), "None, U", GRID), sv.Spec.of(None, ("U",)),
         ],
         [
-            "U", "", "U, V", "(U, V)", P("U", None), named(P("U"), **XY), "None, Z",
-            "None, U, V", named(P(None, "V"), U=2, V=4), "U, U", 1 << 20, None,
+            "U", "", "U, V", "(U, V)", P("U", None), named(P("U"), **XY), "None, Z", "None, U, V",
+            named(P(None, "V"), U=2, V=4), "U, U", 1 << 20, None,
         ],
     ),
     "matmul/sent-bytes": (
         [
-            "3 MiB", 3 << 20, 3145728.0, np.int64(3 << 20), "3072 KiB",
-            Fraction(3 << 20),
+            "3 MiB", 3 << 20, 3145728.0, np.int64(3 << 20), "3072 KiB", Fraction(3 << 20),
         ],
         [
-            "2 MiB", "1.5 MiB", "4 MiB", "6 MiB", 24 << 20, 3, "3 MB", "5 MiB",
-            "-3 MiB", None, float("inf"),
+            "2 MiB", "1.5 MiB", "4 MiB", "6 MiB", 24 << 20, 3, "3 MB", "5 MiB", "-3 MiB", None,
+            float("inf"),
         ],
     ),
     "collectives/one-all-to-all": (
         [
-            ("U", "None, U"), (P(None, "V"), P("V")),
-            {"before": "(U, V)", "after": "U, V"},
-            [sv.Spec.parse("None, U"), named(P("U"), **XY)],
-            "before[I_V, J] after[I, J_V]",
+            ("U", "None, U"), (P(None, "V"), P("V")), {"before": "(U, V)", "after": "U, V"},
+            [sv.Spec.parse("None, U"), named(P("U"), **XY)], "before[I_V, J] after[I, J_V]",
         ],
         [
-            ("U", ""), ("", "U"), ("U", "V"), ("U", "U"), ("U", "None, V"),
-            ("U, V", "V, U"), ("U, V", ""), ("V", "U, V"), "before[I_U, J]",
-            ("U", "None, U", ""), ("U", "Z"), None,
+            ("U", ""), ("", "U"), ("U", "V"), ("U", "U"), ("U", "None, V"), ("U, V", "V, U"),
+            ("U, V", ""), ("V", "U, V"), "before[I_U, J]", ("U", "None, U", ""), ("U", "Z"), None,
         ],
     ),
     "collectives/all-reduce-sends": (
@@ -146,8 +141,8 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
             "112 MiB", 112 << 20, 117440512.0, np.int64(112 << 20), "0.109375 GiB",
         ],
         [
-            "64 MiB", "56 MiB", "128 MiB", "448 MiB", "8 MiB", "896 MiB", 112, "112 MB",
-            "200 MiB", "112 miB/s", None,
+            "64 MiB", "56 MiB", "128 MiB", "448 MiB", "8 MiB", "896 MiB", 112, "112 MB", "200 MiB",
+            "112 miB/s", None,
         ],
     ),
     "collectives/ring-seconds": (
@@ -155,8 +150,8 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
             "10 ms", 0.01007, "10.07 ms", np.float32(0.01), "10000 us",
         ],
         [
-            "20 ms", "5 ms", "1.31 ms", 40.3e-3, "80 ms", 1.34e-3, 10, "15 ms", "7 ms",
-            "10", "10 min", None, -0.01,
+            "20 ms", "5 ms", "1.31 ms", 40.3e-3, "80 ms", 1.34e-3, 10, "15 ms", "7 ms", "10",
+            "10 min", None, -0.01,
         ],
     ),
     "collectives/all-rings": (
@@ -166,9 +161,9 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
             Target("described", "tpu", 192, "tpu:v4:4x4x12"),
         ],
         [
-            "tpu:v5e:12x16", "tpu:v5p:2x8x12", "tpu:v5p:4x4x4", "tpu:v6e:12x16",
-            "gpu:h100:24x8", "tpu:v5e:16x16", "tpu:v5p:4x4x6*2", "tpu:v5p:12x16x1",
-            "tpu:v5q:4x4x8", "192", 192, None,
+            "tpu:v5e:12x16", "tpu:v5p:2x8x12", "tpu:v5p:4x4x4", "tpu:v6e:12x16", "gpu:h100:24x8",
+            "tpu:v5e:16x16", "tpu:v5p:4x4x6*2", "tpu:v5p:12x16x1", "tpu:v5q:4x4x8", "192", 192,
+            None,
         ],
     ),
     "parallelism/data": (
@@ -181,8 +176,7 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
         [
             "batch -> outer", "batch -> inner", "batch -> outer\nmlp -> inner",
             "embed -> (outer, inner)", "batch -> outer\nembed -> inner", "mlp -> None",
-            "batch -> (outer, data)", "batches -> (outer, inner)",
-            "batch (outer, inner)", "", 8,
+            "batch -> (outer, data)", "batches -> (outer, inner)", "batch (outer, inner)", "", 8,
         ],
     ),
     "parallelism/tensor": (
@@ -195,9 +189,9 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
         [
             "batch -> (outer, inner)", "mlp -> inner", "batch -> outer\nmlp -> outer",
             "batch -> outer\nembed -> outer", "batch -> outer\nmlp -> (outer, inner)",
-            "batch -> outer\nembed -> inner\nmlp -> outer",
-            "batch -> outer\nmlp -> model", "batch -> outer\nhidden -> inner",
-            ruled("parallelism/tensor", "batch -> outer"), "", None,
+            "batch -> outer\nembed -> inner\nmlp -> outer", "batch -> outer\nmlp -> model",
+            "batch -> outer\nhidden -> inner", ruled("parallelism/tensor", "batch -> outer"), "",
+            None,
         ],
     ),
     "parallelism/fsdp": (
@@ -208,9 +202,8 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
             ruled("parallelism/fsdp", FSDP),
         ],
         [
-            "batch -> (outer, inner)", "embed -> (outer, inner)",
-            "batch -> outer\nembed -> outer", "batch -> outer\nembed -> (outer, inner)",
-            "batch -> (outer, inner)\nmlp -> inner",
+            "batch -> (outer, inner)", "embed -> (outer, inner)", "batch -> outer\nembed -> outer",
+            "batch -> outer\nembed -> (outer, inner)", "batch -> (outer, inner)\nmlp -> inner",
             "batch -> outer\nmlp -> inner\nembed -> outer",
             "batch -> (data, model)\nembed -> (data, model)", "", "fsdp",
             ("batch", ("outer", "inner")), None,
@@ -225,9 +218,9 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
         ],
         [
             "expert -> outer", "expert -> inner", "expert -> outer\nmlp -> inner",
-            "batch -> (outer, inner)\nexpert -> (outer, inner)",
-            "mlp -> (outer, inner)", "embed -> (outer, inner)",
-            "experts -> (outer, inner)", "expert -> (data, model)", "", None, 2,
+            "batch -> (outer, inner)\nexpert -> (outer, inner)", "mlp -> (outer, inner)",
+            "embed -> (outer, inner)", "experts -> (outer, inner)", "expert -> (data, model)", "",
+            None, 2,
         ],
     ),
     "compiler/origin": (
@@ -243,32 +236,29 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
     ),
     "compiler/rows": (
         [
-            1024, "1,004", np.int64(1040), (1008, 16), sv.array("x", (1012, 16)),
-            1016.0, np.zeros((1020, 16)),
+            1024, "1,004", np.int64(1040), (1008, 16), sv.array("x", (1012, 16)), 1016.0,
+            np.zeros((1020, 16)),
         ],
         [
-            1001, 1010, "1023", 1000, 1044, 1024.5, -1024, "four", (1024, 8), None,
-            10**4000,
+            1001, 1010, "1023", 1000, 1044, 1024.5, -1024, "four", (1024, 8), None, 10**4000,
         ],
     ),
     "compiler/pin-the-result": (
         [
-            constrained, by_name, jax.jit(constrained),
-            functools.partial(to_spec, P("V", "U")), Product(),
-            Late(lambda: as_given(constrained)),
+            constrained, by_name, jax.jit(constrained), functools.partial(to_spec, P("V", "U")),
+            Product(), Late(lambda: as_given(constrained)),
         ],
         [
             lambda a, b: a @ b, functools.partial(to_spec, P("U", "V")),
-            functools.partial(to_spec, P("V")), functools.partial(to_spec, P("Z")),
-            other_values, too_small, lambda a, b: None, lambda a: a,
-            lambda a, b: a @ b + 1 / 0, pair("V", "None, U"), P("V", "U"),
-            "lambda a, b: a @ b", None,
+            functools.partial(to_spec, P("V")), functools.partial(to_spec, P("Z")), other_values,
+            too_small, lambda a, b: None, lambda a: a, lambda a, b: a @ b + 1 / 0,
+            pair("V", "None, U"), P("V", "U"), "lambda a, b: a @ b", None,
         ],
     ),
     "compiler/no-rematerialisation": (
         [
-            P("U", "V"), "U, V", ("U", "V"), named(P("U", "V"), **XY),
-            sv.Spec.parse("U, V"), sv.layout((512, 1024), "U, V", GRID),
+            P("U", "V"), "U, V", ("U", "V"), named(P("U", "V"), **XY), sv.Spec.parse("U, V"),
+            sv.layout((512, 1024), "U, V", GRID),
         ],
         [
             "U", "None, V", "", "V", "None, (U, Z)", "U, V, None", "U, U",
@@ -278,14 +268,12 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
     "debugging/unasked-gather": (
         [
             "inner", P("inner", None), ("inner",), named(P("inner"), outer=4, inner=2),
-            edited("inner"), Late(lambda: sv.explore(edited("inner, None"))),
-            sv.Spec.of("inner"),
+            edited("inner"), Late(lambda: sv.explore(edited("inner, None"))), sv.Spec.of("inner"),
         ],
         [
-            "None, inner", "outer", "", "None, outer", "(outer, inner)", "inner, inner",
-            "model", MLP, MLP.replace(mesh=sv.mesh(outer=2, inner=2)),
-            MLP.replace(arrays=tuple(a.replace(spec=sv.Spec()) for a in MLP.arrays)),
-            None,
+            "None, inner", "outer", "", "None, outer", "(outer, inner)", "inner, inner", "model",
+            MLP, MLP.replace(mesh=sv.mesh(outer=2, inner=2)),
+            MLP.replace(arrays=tuple(a.replace(spec=sv.Spec()) for a in MLP.arrays)), None,
         ],
     ),
 }

@@ -35,24 +35,6 @@ GOLDENS = {
                └─────────┴─────────┘
         """,
     ),
-    "three axes": (
-        make_mesh(pod=2, data=2, model=2),
-        """
-        mesh pod=2, data=2, model=2 · 8 devices · 1 host
-        pod 0
-                 model 0   model 1
-               ┌─────────┬─────────┐
-        data 0 │ 0       │ 1       │
-        data 1 │ 2       │ 3       │
-               └─────────┴─────────┘
-        pod 1
-                 model 0   model 1
-               ┌─────────┬─────────┐
-        data 0 │ 4       │ 5       │
-        data 1 │ 6       │ 7       │
-               └─────────┴─────────┘
-        """,
-    ),
     "a huge mesh": (
         make_mesh(data=256, model=256, processes=8192),
         """
@@ -93,18 +75,6 @@ GOLDENS = {
         ┌───────────────┐
         │ 0 · 1 · 2 · 3 │
         └───────────────┘
-        """,
-    ),
-    "a layout of many replicas": (
-        _layout((8, 8), "None, model", data=256, model=2),
-        """
-        bf16[8, 8] as P(None, 'model') on data=256, model=2
-        2 blocks of [8, 4], 64 B per device, 256 replicas
-              0:4            4:8
-            ┌──────────────┬──────────────┐
-        0:8 │ 0–510 step 2 │ 1–511 step 2 │
-            └──────────────┴──────────────┘
-        dimension 0 not split · dimension 1 → model
         """,
     ),
     "a layout of many blocks": (

@@ -90,18 +90,6 @@ def test_the_compiler_sees_the_constraint():
     assert gather == "all-gather"  # the blocks are gathered, since the result is replicated
 
 
-def test_a_constraint_shows_the_shards_that_exist_inside():
-    seen = []
-
-    def f(x):
-        y = constrained(x)
-        jax.debug.inspect_array_sharding(y, callback=seen.append)
-        return y
-
-    legacy.sharded_jit(f, None, None)(X)
-    assert seen[-1].shard_shape(X.shape) == (4, 2)
-
-
 def test_none_inside_replicates():
     seen = []
 
