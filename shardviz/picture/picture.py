@@ -217,6 +217,9 @@ class Label:
         anchor: `"start"`, `"middle"` or `"end"`: which end of the text is at `x`.
         role: `"title"`, `"axis"`, `"tick"`, `"note"` or `"mono"`.
         tone: `"text"`, `"muted"`, `"good"`, `"warn"` or `"bad"`; `""` for the role's.
+
+    >>> Label(0, 8, "data 0", "end").role
+    'axis'
     """
 
     x: float
@@ -229,7 +232,11 @@ class Label:
 
 @dataclass(frozen=True)
 class Frame:
-    """A rectangle drawn as an outline around tiles: a host, a slice."""
+    """A rectangle drawn as an outline around tiles: a host, a slice.
+
+    >>> Frame(0, 0, 20, 10, "host 0").dashed
+    True
+    """
 
     x: float
     y: float
@@ -248,6 +255,9 @@ class Edges:
         group: int32 [edges]: what the colour means, as of tiles; NO_GROUP for unused
             edges, and MANY_GROUPS for edges of several groups.
         width: float32 [edges]: in points.
+
+    >>> make_edges([0, 8], 4, [8, 16], 4, group=[0, 1])
+    Edges(2)
     """
 
     x0: np.ndarray
@@ -266,7 +276,11 @@ class Edges:
 
 @dataclass(frozen=True)
 class LegendEntry:
-    """What one group's colour means: a swatch with its corner at a point, then text."""
+    """What one group's colour means: a swatch with its corner at a point, then text.
+
+    >>> LegendEntry(1, "host 1", x=10).group
+    1
+    """
 
     group: int
     text: str
