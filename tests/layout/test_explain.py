@@ -106,12 +106,3 @@ def test_problems(names, shape, dialect, codes):
     found = resolve(names, RULES, mesh=MESH, shape=shape, dialect=dialect)
     assert [failure.code for failure in found.failures] == codes
     assert found.problems == tuple(map(str, found.failures))
-
-
-def test_no_remedy_makes_a_misspelt_name_permanent():
-    table = [("mlp", "model"), ("embed", "model"), ("embed", None)]
-    found = resolve("embded mlp", table, mesh=MESH)
-    assert found.decisions[0].near == "embed"
-    assert found.first_remedy() is None  # renamed it would not be split, either
-    step = found.remedies("split 0")[0].steps[0]
-    assert (step.kind, step.new.logical) == (Kind.ADD, "embded")

@@ -64,16 +64,6 @@ def test_what_is_refused_beside_the_wrong_inputs(make):
         make()
 
 
-def test_axis_types_come_in_any_case_and_from_jax():
-    import jax
-
-    one = make_mesh(data=4, model=2, axis_types="explicit")
-    assert one.axis_types == ("Explicit", "Explicit")
-    kinds = (jax.sharding.AxisType.Auto, jax.sharding.AxisType.Manual)
-    assert make_mesh(data=4, model=2, axis_types=kinds).axis_types == ("Auto", "Manual")
-    assert one != MESH
-
-
 def test_positions_of_random_meshes_lead_back_to_the_device():
     rng = random.Random(1)
     for _ in range(200):
@@ -108,16 +98,6 @@ def test_local_meshes_equal_those_of_jax():
     assert refused > 50
 
 
-def test_hosts_share_devices_evenly_and_in_order():
-    mesh = make_mesh(data=4, model=2, processes=2)
-    assert mesh.processes == (0, 1)
-    assert mesh.process_indices.tolist() == [[0, 0], [0, 0], [1, 1], [1, 1]]
-    assert mesh.local(1).device_ids.tolist() == [[4, 5], [6, 7]]
-    given = make_mesh(data=4, model=2, processes=[[5, 9]] * 4)
-    assert given.processes == (5, 9)
-    assert dict(given.local(9).shape) == {"data": 4, "model": 1}
-
-
 @pytest.mark.parametrize(
     ("indices", "even"),
     [
@@ -150,17 +130,3 @@ def test_values_are_frozen_and_the_callers_array_stays_theirs():
             array[0] = 5
     with pytest.raises(AttributeError):
         mesh.axis_names = ("x",)  # type: ignore[misc]
-
-
-def test_equality_sees_every_part():
-    same = {MESH, make_mesh("data=4, model=2"), make_mesh(data=4, model=2, processes=1)}
-    assert len(same) == 1
-    for other in (
-        make_mesh(data=2, model=4),
-        make_mesh(model=2, data=4),
-        make_mesh(data=4, model=2, axis_types="Explicit"),
-        make_mesh(data=4, model=2, device_ids=range(7, -1, -1)),
-        make_mesh(data=4, model=2, processes=2),
-    ):
-        assert other != MESH
-    assert MESH != "data=4, model=2"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.layout.rules.path_matching import required
 from shardviz.core.layout.rules.rule_uses import no_pattern
 from shardviz.types import PathRules
 
@@ -160,21 +158,6 @@ def test_what_is_no_pattern_is_refused(text):
         sv.audit([("w", (8,))], [(".*", ()), (text, ())], MESH, dialect="regex")
 
 
-@pytest.mark.parametrize(
-    ("pattern", "text"),
-    [
-        ("mlp/.*/kernel", "/kernel"),
-        ("^dense_1/.*", "dense_1/"),
-        (r"(a|b)/kernel", ""),
-        (r"\d+/kernels?$", ""),
-        ("(?i)kernel", ""),
-        (".*", ""),
-    ],
-)
-def test_what_every_path_must_hold(pattern, text):
-    assert required(pattern) == text
-
-
 def test_keras_reads_a_key_that_is_no_pattern_where_it_is_the_path():
     table = [("a[b", ("data",)), ("c", ())]
     assert sv.resolve("a[b", table, dialect="keras").spec == sv.Spec.of("data")
@@ -226,12 +209,6 @@ def test_every_pattern_has_a_verdict():
     assert len(found.explain().splitlines()) == 8
 
 
-def test_of_many_patterns_those_that_do_not_match_share_a_line():
-    table = [(f"layer_{i}/kernel", ("data",)) for i in range(40)]
-    lines = sv.resolve("layer_7/kernel", table, dialect="regex").explain().splitlines()
-    assert len(lines) == 3
-
-
 def test_keras_knows_that_a_pattern_is_only_in_a_part_of_the_path():
     found = sv.resolve("model/dense/kernel", [("dense/kernel", ("data",))], dialect="keras")
     assert found.spec == sv.Spec()
@@ -241,56 +218,6 @@ def test_keras_knows_that_a_pattern_is_only_in_a_part_of_the_path():
     never = audit.rule_uses[0].never
     assert (never.code, never.near) == ("no such path", ".*dense.*kernel.*")
     assert [str(row.spec) for row in audit.rows] == ["P(None, None)", "P(None)"]
-
-
-#: What is no tree of arrays: each is named by the path of its leaf.
-BAD_LEAVES: dict[str, Any] = {
-    "text": "x",
-    "a set": {1, 2},
-    "a class": int,
-    "shape of None": SimpleNamespace(shape=None, dtype="float32"),
-    "size of None": SimpleNamespace(shape=(None, 8), dtype="float32"),
-    "negative size": SimpleNamespace(shape=(-1, 8), dtype="float32"),
-    "fraction": SimpleNamespace(shape=(8.5,), dtype="float32"),
-    "no dtype": SimpleNamespace(shape=(8,), dtype=None),
-    "objects": np.array([object()]),
-}
-
-
-@pytest.mark.parametrize("dialect", ["linen", "regex", "keras"])
-@pytest.mark.parametrize("label", BAD_LEAVES)
-def test_a_bad_leaf_is_refused_in_a_sentence_with_its_path(label, dialect):
-    rules = [("mlp", "model")] if dialect == "linen" else [(".*", ())]
-    bad = {"mlp": [{"kernel": np.zeros(8)}, {"kernel": BAD_LEAVES[label]}]}
-    with pytest.raises(sv.ShardvizError, match="'mlp/1/kernel") as caught:
-        sv.audit(bad, rules, MESH, dialect=dialect)
-    assert str(caught.value).isprintable()
-    assert len(str(caught.value)) < 500
-
-
-#: Names beside an array that are none, or do not fit it: the row says so, and the others stay.
-BAD_NAMES: dict[str, Any] = {
-    "too many": ("embed", "mlp", "more"),
-    "numbers": (1, 2),
-    "bytes": (b"embed", None),
-    "mixed": ("embed", 3.5),
-    "twice": ("embed", "embed"),
-}
-
-
-@pytest.mark.parametrize("label", BAD_NAMES)
-def test_bad_names_are_the_problem_of_their_row(label):
-    linen = pytest.importorskip("flax.linen")
-    shape = jax.ShapeDtypeStruct((8, 8), "float32")
-    tree = {
-        "a": {"w": linen.LogicallyPartitioned(shape, BAD_NAMES[label])},
-        "b": linen.LogicallyPartitioned(shape, ("embed", "mlp")),
-    }
-    audit = sv.audit(tree, "mlp -> model; embed -> data", MESH)
-    assert list(audit.problems) == ["a/w"]
-    sentence = audit.problems["a/w"]
-    assert sentence.isprintable()
-    assert str(audit.rows[1].spec) == "P('data', 'model')"
 
 
 def test_keras_refuses_two_patterns_and_names_the_path():
@@ -370,16 +297,6 @@ def test_names_beside_an_array_do_not_count():
     assert found.rows[0].replicas == 2
 
 
-@pytest.mark.parametrize("dialect", ["regex", "keras"])
-def test_where_names_are_resolved_a_dialect_of_paths_is_refused(dialect):
-    for call in (
-        lambda: sv.program(abs, sv.array("x", (8,)), mesh=MESH, dialect=dialect),
-        lambda: sv.layout(sv.array("x", (8,)), mesh=MESH, rules=[], dialect=dialect),
-    ):
-        with pytest.raises(sv.ShardvizError):
-            call()
-
-
 def test_each_kind_of_table_is_refused_by_the_other_dialects():
     with pytest.raises(sv.ShardvizError):
         sv.audit(tree(), sv.rules(("a", "data")), MESH, dialect="regex")
@@ -422,14 +339,6 @@ def test_two_dialects_of_paths_differ_for_this_reason():
     winners = [tuple(row.by_path.winner for row in one.rows) for one in found]
     assert winners == [(0, 1), (1, None)]
     assert audit.under("keras").rows[1].problem is not None
-
-
-def test_two_tables_have_labels():
-    rows = [("w", (8, 8), "embed mlp"), ("v", (8,), "embed")]
-    first = sv.audit(rows, "mlp -> model", MESH)
-    second = sv.audit(rows, "mlp -> data", MESH)
-    assert len(first.diff(second)) == 1
-    assert first.diff(second).labels == ("the first table", "the second table")
 
 
 def test_every_difference_of_random_tables_has_a_cause():

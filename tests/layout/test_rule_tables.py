@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import random
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -206,25 +205,7 @@ def test_what_is_no_file_is_refused_in_one_sentence(tmp_path):
         refused(lambda path=path: sv.rules(path))
 
 
-#: What is no table of paths, beside the wrong inputs of every field.
-WRONG_TABLES: dict[str, Any] = {
-    "names": sv.rules(("a", "b")),
-    "compiled pattern": [(re.compile("a"), ())],
-    "text": ["ab"],
-    "text that is no spec": [("a", "P(")],
-    "line": "a",
-    "line of code": "a -> f(x)",
-}
-
-
-@pytest.mark.parametrize("label", WRONG_TABLES)
-def test_a_wrong_table_of_paths_is_refused_in_one_sentence(label):
-    value = WRONG_TABLES[label]
-    refused(lambda: sv.rules(value, dialect="regex"))
-    refused(lambda: sv.audit([("w", (8,))], value, MESH, dialect="keras"))
-
-
-@pytest.mark.parametrize("path", [5, None, ["a"], b"a", "a\x00", "x" * 2000, ("a", "b")])
+@pytest.mark.parametrize("path", ["a\x00", "x" * 2000])
 def test_a_wrong_path_is_refused_in_one_sentence(path):
     refused(lambda: sv.resolve(path, [(".*", ())], dialect="regex"))
 
