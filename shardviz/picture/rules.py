@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from shardviz.core.format import by_count, bytes_text, ids_text, joined, plural, shown
+from shardviz.core.format import by_count, ids_text, joined, plural, shown
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.path_rules import PathResolution
-from shardviz.core.layout.rules.remedies import Remedies
 from shardviz.core.layout.rules.resolution import Resolution
 from shardviz.core.layout.rules.rules import PathRule, PathRules, Rule, Rules
 from shardviz.core.layout.rules.verdicts import BROKEN as BROKEN_OUTCOMES
@@ -30,10 +29,8 @@ from shardviz.picture.page import (
 from shardviz.picture.picture import Label, Picture
 from shardviz.picture.tables import (
     NOT_SPLIT_GROUP,
-    Bar,
     Cell,
     Rectangle,
-    Table,
     matrix,
     rectangle_tiles,
 )
@@ -323,27 +320,3 @@ def resolution_text(resolution: Resolution, width: int) -> str:
     """The explanation of a resolution, then what is wrong with it."""
     problems = [f"✗ {problem}" for problem in resolution.problems]
     return paragraphs([resolution.explain(), *problems], width)
-
-
-def draw_remedies(remedies: Remedies, title: str | None = None) -> Picture:
-    """A row per remedy: the bytes per device that it saves, the edit and its effect."""
-    rows = []
-    for number, one in enumerate(remedies, 1):
-        saved, text = None, ""
-        if one.bytes_saved is not None:
-            saved, text = max(one.bytes_saved, 0), bytes_text(one.bytes_saved)
-        others = plural(len(one.others), "other array")
-        words = (f"{number}. {one.edit}", str(one.spec), others)
-        rows.append(Bar(saved, text, words, hint=str(one)))
-    heads, notes = wording.REMEDIES, []
-    if not rows:
-        heads = ("", "")
-    # Without a remedy the table is empty, and its notes say why.
-    if remedies.reason:
-        notes.append(str(remedies.reason))
-    return Table(heads, tuple(rows)).picture(
-        title=titled(title, f"To {remedies.want}"),
-        notes=notes,
-        alt=remedies.explain(),
-        facts={"kind": "remedies"},
-    )

@@ -118,7 +118,7 @@ _SHOWN: dict[type, tuple[Drawer, Writer]] = {
     ArraySpec: (arrays.draw_array_spec, arrays.array_spec_text),
     Rules: (rules.draw_rules, rules.rules_text),
     Resolution: (rules.draw_resolution, rules.resolution_text),
-    Remedies: (rules.draw_remedies, _explained),
+    Remedies: (_draw_words, _explained),
     PathRules: (rules.draw_rules, rules.rules_text),
     PathResolution: (rules.draw_path_resolution, _explained),
     Request: (programs.draw_request, programs.request_text),

@@ -45,7 +45,6 @@ def memory_lines(device: str, host: str) -> list[str]:
 
 NO_DIMENSION = "no dimension is split"
 LEFT_TO_COMPILER = "left to the compiler"
-REMEDIES = ("saved per device", "edit", "the array then", "also changes")
 
 
 def other_rules(numbers: str) -> str:
