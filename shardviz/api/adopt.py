@@ -11,18 +11,16 @@ from typing import Any, TypeVar
 from shardviz.core.errors import LayoutError, SpecError, import_optional
 from shardviz.core.format import shown
 from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.array_tree import is_array, read_leaf
 from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.libraries import (
     library_of,
     mesh_of,
-    named_sharding,
     without_metadata,
 )
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.parse import limited
 from shardviz.core.layout.partition_spec import MAX_RANK, Spec
-from shardviz.core.layout.rules.requests import on_mesh, request
+from shardviz.core.layout.rules.requests import request
 from shardviz.core.layout.rules.rules import Dialect, Rules
 from shardviz.legacy.partitions import Parts, parts_layout
 from shardviz.legacy.sharding_spec import ShardingSpec, sharding_spec_layout
@@ -113,42 +111,6 @@ def bridge() -> ModuleType:
     return import_optional("shardviz.core.backend.bridge", "jax's own objects", "jax")
 
 
-def _held_layout(thing: Any, mesh: Any, rules: Any, dialect: Any) -> Layout | None:
-    """The Layout of an array that knows how it is split; None for all else.
-
-    The array may be in a box of a library, such as flax's or haliax's.
-
-    Raises:
-        ShardvizError: where it is known to be split in a way that is no layout.
-    """
-    if is_jax(thing):
-        return bridge().adopt_layout(thing)
-    if not library_of(type(thing)):
-        return None
-    if not without_metadata(thing) and not is_array(thing):
-        return None
-    leaf = read_leaf("array", thing)
-    if leaf.layout is not None:
-        return leaf.layout
-    if mesh is None and leaf.mesh is not None:
-        mesh = mesh_of(leaf.mesh)
-    if not leaf.known or mesh is None:
-        lacks = "its mesh"
-        if not leaf.known:
-            lacks = "how it is split"
-        raise LayoutError(
-            f"A layout needs a sharding and a mesh; {shown(thing)} does not say"
-            f" {lacks}. Give a PartitionSpec and a mesh beside it."
-        )
-    table = optional(Rules.of, rules)
-    reader = Dialect.of(dialect, paths=False)
-    grid = as_mesh(mesh)
-    row = request(on_mesh(leaf, grid, table, reader), grid, table, reader)
-    if row.layout is None or leaf.problem:
-        raise LayoutError(leaf.problem or row.problem or "")
-    return row.layout
-
-
 def layout_of(
     thing: Any, spec: Any, mesh: Any, rules: Any, dtype: Any, dialect: Any
 ) -> Layout:
@@ -157,15 +119,11 @@ def layout_of(
     Raises:
         ShardvizError: where something is missing or does not work out.
     """
-    if spec is None:
-        layout = _held_layout(thing, mesh, rules, dialect)
-        if layout is not None:
-            return layout
-    # A sharding of Keras has a spec and a mesh.
-    if library_of(type(spec)) and (named := named_sharding(spec)) is not None:
-        spec, own_mesh = named
-        if mesh is None:
-            mesh = mesh_of(own_mesh)
+    # A box of flax or another library, maybe in one more box.
+    while (box := without_metadata(thing)) is not None:
+        thing = box.value
+    if spec is None and is_jax(thing):
+        return bridge().adopt_layout(thing)
     shape = getattr(thing, "shape", thing)
     if dtype is None:
         dtype = getattr(thing, "dtype", None) or "float32"

@@ -155,8 +155,7 @@ def layout(
 
     Args:
         thing: a shape, an ArraySpec, a jax `ShapeDtypeStruct` with a sharding, or a
-            live array; also one that flax, haliax, penzai or Keras holds, or of which
-            orbax has the metadata.
+            live array, also in a box of flax.
         spec: a PartitionSpec as text or jax's own, any jax `Sharding`, a ShardingSpec
             or Parts.
         mesh: the mesh, where `spec` has none.

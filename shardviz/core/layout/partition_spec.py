@@ -180,16 +180,13 @@ class Spec(Displayed):
                         f" axis of the mesh ({mesh})."
                         f"{suggestion(axis, mesh.axis_names)}"
                     )
-                if used.setdefault(axis, dim) != dim:
+                if axis in used:
                     raise SpecError(
-                        f"Mesh axis {shown(axis)} splits both dimension {used[axis]} and"
-                        f" dimension {dim}; it can split one. Take it out of one of them."
+                        f"Mesh axis {shown(axis)} is named twice, for dimension"
+                        f" {used[axis]} and for dimension {dim}; it can split one of them,"
+                        " once."
                     )
-                if axes.count(axis) > 1:
-                    raise SpecError(
-                        f"Mesh axis {shown(axis)} is named twice in dimension {dim}; once"
-                        " is enough."
-                    )
+                used[axis] = dim
         if self.unconstrained or self.unreduced or self.reduced:
             self._check_marks(mesh, used)
 
@@ -201,26 +198,15 @@ class Spec(Displayed):
                 f" mesh axis; this mesh has only {listed(sorted(set(types.values())))}"
                 " ones."
             )
-        if both := self.unreduced & self.reduced:
-            raise SpecError(
-                f"{listed(sorted(both))} cannot be both unreduced and reduced."
-            )
+        both = self.unreduced & self.reduced
         for mark, axes in self.marks:
             for axis in axes:
-                if axis not in types:
+                # What is summed lies on an axis that splits nothing, as jax has it.
+                if types.get(axis) != "Explicit" or axis in used or axis in both:
                     raise SpecError(
-                        f"{mark.capitalize()} axis {shown(axis)} is not in the mesh"
-                        f" ({mesh}).{suggestion(axis, mesh.axis_names)}"
-                    )
-                if axis in used:
-                    raise SpecError(
-                        f"Axis {shown(axis)} cannot split dimension {used[axis]} and be"
-                        f" {mark}."
-                    )
-                if types[axis] != "Explicit":
-                    raise SpecError(
-                        f"Axis {shown(axis)} is {types[axis]}; only Explicit axes can be"
-                        f" {mark}. Give the mesh Explicit axis types."
+                        f"Axis {shown(axis)} cannot be {mark}: that needs an Explicit axis"
+                        f" of the mesh ({mesh}) that splits no dimension and has no other"
+                        " mark."
                     )
 
     @property

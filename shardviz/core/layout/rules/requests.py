@@ -211,12 +211,6 @@ class Requests(Sequence[Request]):
     def __iter__(self) -> Iterator[Request]:
         return iter(self._made)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and self._made == tuple(other)
-
-    def __hash__(self) -> int:
-        return hash(self._made)
-
     def __repr__(self) -> str:
         return repr(self._made)
 
