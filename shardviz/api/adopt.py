@@ -129,6 +129,7 @@ def layout_of(
         dtype = getattr(thing, "dtype", None) or "float32"
     if is_jax(spec) and hasattr(spec, "shard_shape"):
         return bridge().sharding_layout(shape, dtype, spec)
+    # A ShardingSpec and integer partitions say how to split, on any devices.
     legacy = as_legacy(spec)
     if legacy is not None:
         ids = None

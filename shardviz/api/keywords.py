@@ -41,6 +41,7 @@ def shares_keywords(function: Callable[P, T]) -> Callable[P, T]:
         first = args[0] if args else keywords.pop(known[0], None)
         arrays = args[1:]
         step_function = getattr(first, "fn", first)
+        # Of a program, its function's parameters count.
         named = _named_parameters(step_function)
         kinds = [parameter.kind for parameter in _parameters(step_function)]
         any_other = inspect.Parameter.VAR_KEYWORD in kinds
@@ -49,6 +50,7 @@ def shares_keywords(function: Callable[P, T]) -> Callable[P, T]:
         if any(name in keywords and name not in named for name in ("args", "kwargs")):
             arrays, theirs = _spelled_out(public, arrays, keywords)
             named, any_other = {}, False
+        # A copy, since what is the function's own is taken out on the way.
         for name, value in list(keywords.items()):
             # No function can use the text or the MeshSpec of a program's mesh.
             ours = name == "mesh" and isinstance(value, (str, MeshSpec))
@@ -94,6 +96,7 @@ def _spelled_out(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The call that `args=` and `kwargs=` spell out, taken from the keywords."""
     args, kwargs = keywords.pop("args", None), keywords.pop("kwargs", None)
+    # Both would be two calls of one function.
     if args is not None and arrays:
         raise ProgramError(
             f"sv.{public} got arguments both one by one and as args=. Give all of them"

@@ -202,6 +202,7 @@ def process_rows(
     >>> [part.rows for part in found.parts]
     [((0, 128),), ((128, 256),)]
     """
+    # A Layout as it is, unless a spec says to lay it out anew.
     if not isinstance(thing, Layout) or spec is not None:
         thing = layout_of(thing, spec, mesh, rules, dtype, dialect)
     return _process_rows(thing)
@@ -267,6 +268,7 @@ def audit(
         tree = arguments.argument_tree(tree)
     else:
         table = read_rules(rules, reader)
+    # Without a target nothing is compared: an audit is for any hardware.
     capacity, title = None, ""
     if target is not None:
         capacity, title = _capacity(target)
@@ -318,6 +320,7 @@ def remedies(thing: Any, want: Any, *, dtype: Any = "float32") -> Remedies:
     >>> print(remedies(found, "split embed")[2])
     Add the rule embed → data at the end: P('data', 'model'); saves 1.5 MiB per device.
     """
+    # Text and numbers are wishes of more kinds than specs.
     wanted = want
     if not isinstance(want, (str, int)):
         wanted = as_spec(want)
@@ -381,9 +384,11 @@ def reshard(
     read = tree
     if not isinstance(tree, ArrayTree):
         read = read_tree(tree, children=children_of)
+    # Both sides are found for the same arrays, so that they pair up one by one.
     before = layouts_on(read, from_, reader, "from_")
     after = layouts_on(read, to, reader, "to")
     arrays = [leaf.array for leaf in read.leaves]
+    # Without a topology nobody knows the links, and hosts are those of the meshes.
     if topology is None:
         return reshard_layouts(arrays, before, after)
     return _reshard_over_links(arrays, before, after, _topology(topology))

@@ -39,6 +39,7 @@ def mesh(
     >>> mesh(data=4, model=2).size
     8
     """
+    # A mesh of jax or Keras is read before anything is taken for axes.
     other = foreign_mesh(axes)
     if other is not None:
         return other
@@ -76,6 +77,7 @@ def mesh_context() -> MeshContext:
     >>> print(mesh_context().explain())
     No mesh is in force: every PartitionSpec needs a mesh beside it.
     """
+    # Only jax knows what is in force, so it is imported here and not above.
     return import_optional(
         "shardviz.core.backend.tracing.mesh_context", "sv.mesh_context", "jax"
     ).mesh_context()

@@ -75,6 +75,7 @@ def layouts_on(
                 f"{argument}= says mesh axes and no mesh; got {shown(where)}. Give both:"
                 f" {argument}=(mesh, specs)."
             )
+        # A spec for a container holds for all that is in it.
         wishes = [said.get(_place(path, said)) for path in tree.paths]
     meshes: dict[int, MeshSpec | None] = {}
     layouts = []
@@ -99,8 +100,10 @@ def _mesh_and_more(where: Any) -> tuple[MeshSpec | None, Any]:
         ids, hosts = np.array([where.id]), np.array([where.process_index])
         return MeshSpec(("device",), (1,), (), ids, hosts, True), Spec()
     first, more = where, None
+    # Not a named tuple, which is a tree.
     if type(where) is tuple and len(where) == 2:
         first, more = where
+    # Text with a size is a mesh; all other text is a spec.
     if isinstance(first, str) and "=" in first:
         return make_mesh(first), more
     if attribute(first, "axis_names"):
@@ -224,6 +227,7 @@ def _wishes(
     if thing is None:
         # None is an empty part of a tree, but no tree.
         return {} if path else None
+    # A spec is asked for before containers, since old jax's is a tuple.
     if (wish := _as_wish(thing, path, typed)) is not None:
         return {path: wish}
     if isinstance(thing, dict):
@@ -310,6 +314,7 @@ def wanted_restore(
         tree = read_tree(wanted, None, children_of)
         brought = [leaf.mesh for leaf in tree.kinds if leaf.mesh is not None]
         grid = _grid(grid, *map(mesh_of, brought))
+    # From here on a table and a tree are alike: an audit read both.
     rows = audit(tree, rules, grid, reader).rows
     by_path = dict(zip(tree.paths, rows, strict=True))
     found, used = {}, set(checkpoint.others)

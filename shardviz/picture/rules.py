@@ -143,6 +143,7 @@ def draw_rules(rules: Rules | PathRules, title: str | None = None) -> Picture:
     """
     lines = rules.entries[:MOST_ROWS]
     groups = _axis_groups(lines)
+    # Axes in the order in which the table names them.
     columns = [*groups, "not split"]
     if isinstance(rules, PathRules):
         rank = max((rule.spec.rank for rule in rules.entries[:MOST_ROWS]), default=0)
@@ -161,6 +162,7 @@ def draw_rules(rules: Rules | PathRules, title: str | None = None) -> Picture:
         names.append(_numbered(row + 1, len(lines), line.logical))
         remarks.append(_repeats(line, earlier.setdefault(line.logical, [])))
         earlier[line.logical].append(row + 1)
+        # A rule without axes has a tile, too: it ends the search.
         if not line.axes:
             cells.append(Cell(row, len(groups), "not split", NOT_SPLIT_GROUP, hint))
         for place, axis in enumerate(dict.fromkeys(line.axes), 1):
@@ -206,6 +208,7 @@ def rules_text(rules: Rules | PathRules, width: int) -> str:
 def draw_resolution(resolution: Resolution, title: str | None = None) -> Picture:
     """The rules and the dimensions of one array, the spec at the end."""
     rules, columns, outcome, verdicts = resolution.rules, [], [], []
+    # In a long table most rules are for other names: one line says which.
     rows = list(range(len(rules)))
     if len(rules) > FULL_ROWS:
         rows = [i for i in rows if rules[i].logical in resolution.names]
@@ -289,6 +292,7 @@ def _verdicts(
 
 def _group_of(verdict: Verdict) -> int:
     """The colour of a verdict."""
+    # Several matches and wrong patterns are errors where Keras reads the table.
     if verdict.outcome in (*BROKEN_OUTCOMES, Outcome.SEVERAL, Outcome.INVALID):
         return BROKEN
     if verdict.decides:

@@ -139,6 +139,7 @@ class ArraySpec(Displayed):
         """A copy with some fields changed, checked again."""
         return replace(self, **changes)
 
+    # Audits rename thousands of arrays, whose other fields were checked before.
     def renamed(self, name: str, checked: bool = False) -> ArraySpec:
         """A copy under another name, which alone is checked, unless it was.
 
@@ -223,6 +224,7 @@ def read_shape(shape: Any) -> tuple[int, ...]:
         shape = _shape_from_text(shape)
     elif not isinstance(shape, Iterable) or getattr(shape, "ndim", 1) == 0:
         shape = (shape,)
+    # Bounded first: what is typed may have a million commas.
     shape = limited(shape, MAX_RANK, "The dimensions of an array", LayoutError)
     sizes = tuple(check_size(s, "The size of a dimension", LayoutError) for s in shape)
     for dim, size in enumerate(sizes):
@@ -232,6 +234,7 @@ def read_shape(shape: Any) -> tuple[int, ...]:
                 f" most {MAX_DIM:,} here."
             )
     if math.prod(sizes) > MAX_ELEMENTS:
+        # The product itself may have more digits than Python prints.
         digits = sum(map(math.log10, sizes))
         raise LayoutError(
             f"The array has about 10^{digits:.0f} elements; at most {MAX_ELEMENTS:.1e}"
@@ -252,6 +255,7 @@ def _shape_from_text(text: str) -> list[int]:
     inner = text.strip()
     if (inner[:1], inner[-1:]) in (("(", ")"), ("[", "]")):
         inner = inner[1:-1].strip()
+    # As people write sizes: 8x4, 8 × 4 and 8*4.
     inner = re.sub(r"(?<=[0-9])\s*[x×*]\s*(?=[0-9])", ",", inner)
     parts = inner.split(",")
     if not parts[-1].strip():  # a comma at the end, or nothing at all

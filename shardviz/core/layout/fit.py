@@ -68,6 +68,7 @@ class Fit(Fact):
 
         "not now" is where a device has the memory and something else takes it.
         """
+        # What a device can never hold is said before what it cannot hold now.
         if self.capacity is not None and self.needed > self.capacity:
             return "too large"
         if self.free is not None and self.needed > self.free:
@@ -128,6 +129,7 @@ class LargestArrays(Fact):
         def held(one: Fold[str]) -> int:
             return sum(layouts[name].bytes_per_device for name in one.items)
 
+        # A layer counts with all that are like it: together they may be the largest.
         folds = sorted(fold(layouts, str, kind), key=held, reverse=True)
         largest = []
         for one in folds[:MOST_ARRAYS]:

@@ -62,6 +62,7 @@ class Misfit(Fact):
         Args:
             free: the other axes that may be offered; by default all of the mesh.
         """
+        # Axes that the mesh lacks are a verdict of their own.
         parts = math.prod(mesh.shape.get(a, 1) for a in axes)
         if size % parts == 0:
             return None
@@ -246,6 +247,7 @@ class Layout(Displayed):
                     at = self.mesh.positions[axis]
                     size = self.mesh.axis_sizes[at]
                     numbers[dim] = numbers[dim] * size + coords[at]
+        # Start and stop are always numbers: a box is drawn and sliced with.
         pairs = zip(numbers, self.shard_shape, strict=True)
         return tuple(slice(n * step, (n + 1) * step) for n, step in pairs)
 
@@ -297,6 +299,7 @@ class Layout(Displayed):
             return None
         strides = dict.fromkeys(self.mesh.axis_names, 0)
         step = 1
+        # The last axis of the last dimension steps from one block to the next.
         for axis in reversed(self.spec.axes):
             strides[axis] = step
             step *= self.mesh.shape[axis]
@@ -310,6 +313,7 @@ class Layout(Displayed):
     @cached_property
     def replica_indices(self) -> np.ndarray:
         """int64 [devices]: how many devices before it hold the same block."""
+        # Sorted by block, the devices of one stand together, in mesh order.
         order = np.argsort(self.groups, kind="stable")
         sorted_groups = self.groups[order]
         first = np.flatnonzero(np.r_[True, sorted_groups[1:] != sorted_groups[:-1]])
@@ -401,6 +405,7 @@ def layout_from_indices(
     shard = sizes
     if ids:
         shard = tuple(lengths[0].tolist())
+    # A sharding without a mesh still says in which order its devices are.
     if mesh is None:
         mesh = MeshSpec(("device",), (len(ids),), (), np.array(ids), concrete=True)
     counts: list[int] = []

@@ -74,10 +74,12 @@ class MeshSpec(Displayed):
         process_indices: Any = None,
         concrete: bool = False,
     ) -> None:
-        fields = self.__dict__  # __setattr__ refuses
+        # Attributes are written past __setattr__, which refuses: a mesh is a key of dicts.
+        fields = self.__dict__
         names, sizes = _checked_axes(axis_names, axis_sizes)
         fields["axis_names"], fields["axis_sizes"] = names, sizes
         fields["axis_types"] = _checked_types(axis_types, names)
+        # A program may give types to a mesh for which nobody chose any.
         fields["has_chosen_types"] = bool(axis_types)
         fields["concrete"] = concrete
         # Ids and processes by default are made when they are first needed: a number for
@@ -126,6 +128,7 @@ class MeshSpec(Displayed):
     @cached_property
     def process_indices(self) -> np.ndarray:
         """int64, in mesh shape: the process (host) of each device."""
+        # A constructor without this number has set the attribute itself.
         hosts = self.even_hosts or 1
         if hosts == 1:
             return np.broadcast_to(np.int64(0), self.axis_sizes)
@@ -235,6 +238,7 @@ class MeshSpec(Displayed):
                 f"Process {shown(process)} has no device in this mesh."
                 f" Processes here: {listed(self.processes)}."
             )
+        # The devices fill a block where the smallest block around them has as many.
         lines = np.unravel_index(own, self.axis_sizes)
         sizes = tuple(int(i.max()) - int(i.min()) + 1 for i in lines)
         if math.prod(sizes) != own.size:
@@ -446,11 +450,13 @@ def make_mesh(
         pairs = _pairs(axes)
     if not pairs:
         raise MeshError("A mesh needs at least one axis. Write one as data=4.")
+    # Names may be anything here; MeshSpec checks them, as for all callers.
     names, lengths = zip(*pairs, strict=True)
     if axis_types is None:
         axis_types = ()
     elif isinstance(axis_types, str) or not isinstance(axis_types, Iterable):
         axis_types = (axis_types,) * len(names)
+    # Whoever names devices means those; numbers in order may be any devices.
     concrete = device_ids is not None
     return MeshSpec(names, lengths, axis_types, device_ids, processes, concrete)
 

@@ -198,6 +198,7 @@ def scan(
     pattern: re.Pattern[str], text: str, error: type[ShardvizError], expected: str
 ) -> Iterator[re.Match[str]]:
     """The matches of a pattern one after the other, to the end of the text."""
+    # From match to match, so that nothing between two of them is passed over.
     at, end = 0, len(text.rstrip())
     if end > MAX_TEXT:
         raise error(f"The text has {end:,} letters; at most {MAX_TEXT:,} are read.")
@@ -233,6 +234,7 @@ def typed_value(text: str, error: type[ShardvizError], within: str = "{}") -> An
             tree = ast.parse(within.replace("{}", text.strip()), mode="eval")
         return _literal(tree.body, error)
     except SyntaxError as wrong:
+        # Positions are those in what was typed, not in the template around it.
         where = max(1, (wrong.offset or 1) - within.index("{}"))
         raise error(
             f"Cannot read {shown(text.strip())}: {wrong.msg} at position {where}."
@@ -260,9 +262,11 @@ def _literal(node: ast.expr, error: type[ShardvizError]) -> Any:
             return pairs
     if isinstance(node, (ast.Name, ast.Attribute)) and _is_free(name):
         return UNCONSTRAINED
+    # A word without quotes is a name: nobody types quotes around each axis.
     if isinstance(node, ast.Name):
         return None if name.lower() in ("none", "null") else name
     if isinstance(node, ast.Call):
+        # By its last name, whatever the module is called that it comes from.
         callee = getattr(node.func, "id", "") or getattr(node.func, "attr", "")
         if callee in ("P", "PS", "PartitionSpec"):
             args = [_literal(one, error) for one in node.args]

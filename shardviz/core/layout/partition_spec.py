@@ -108,6 +108,7 @@ class Spec(Displayed):
         Spec for every array.
         """
         made = _new(Spec)
+        # Past the checks, which these parts have passed.
         parts = made.__dict__
         parts["dims"], parts["unconstrained"] = dims, unconstrained
         parts["unreduced"] = parts["reduced"] = _NONE
@@ -138,6 +139,7 @@ class Spec(Displayed):
     @cached_property
     def trimmed(self) -> Spec:
         """Without trailing dimensions that are not split: equal for equivalent specs."""
+        # P('x') and P('x', None) are different to == and alike in what they do.
         rank = len(self.dims)
         while rank and not self.dims[rank - 1] and (rank - 1) not in self.unconstrained:
             rank -= 1
@@ -237,6 +239,7 @@ class Spec(Displayed):
     def entry_strings(self) -> tuple[str, ...]:
         """Each entry as in code: `'x'`, `('y', 'z')`, `None`, `P.UNCONSTRAINED`."""
         entries = list(map(_format_entry, self.dims))
+        # Written as in code, so that what is shown can be pasted.
         for dim in self.unconstrained:
             entries[dim] = "P.UNCONSTRAINED"
         return tuple(entries)
@@ -318,6 +321,7 @@ _CALL = re.compile(r"\s*[\w.]*\b(?:P|PS|PartitionSpec)\s*\(")
 
 
 def _parse(text: str) -> Spec:
+    # Entries alone are the arguments of a call, with its commas and keywords.
     within = "{}"
     if not _CALL.match(text):
         # A comment may end the text, and the bracket must not be a part of it.

@@ -16,6 +16,7 @@ def fit(fact: Fit) -> str:
     """
     needed = f"{bytes_text(fact.needed)} per device"
     rest = uncounted(fact.uncounted)
+    # Activations come on top of what arrays alone need.
     if fact.arrays_only:
         rest += ", before activations"
     if fact.code == "too large":

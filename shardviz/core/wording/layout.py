@@ -14,6 +14,7 @@ def misfit(fact: Misfit) -> str:
     >>> misfit(Misfit(510, ("data",), 4, ("model",)))
     "510 does not divide by 4 (data): 2 left over. Sizes that do: 508 and 512; or pad by 2. It would divide over 'model'."
     """  # noqa: E501
+    # Parts of a ShardingSpec have no axes.
     over = f" ({' × '.join(fact.axes)})" if fact.axes else ""
     fits = joined(f"{size:,}" for size in fact.sizes)
     words = (
@@ -32,6 +33,7 @@ def wrong_rank(fact: WrongRank) -> str:
     >>> wrong_rank(WrongRank(Spec.parse("x, y"), 1))
     "The spec P('x', 'y') has 2 entries and the array has 1 dimension. Take away 'y'."
     """
+    # Which entries are too many nobody knows; the last ones are most likely.
     extra = joined(fact.spec.entry_strings[fact.rank :])
     return (
         f"The spec {fact.spec} has {plural(fact.spec.rank, 'entry', 'entries')} and the"

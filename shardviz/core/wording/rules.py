@@ -221,6 +221,7 @@ def resolution_findings(value: Resolution) -> list[str]:
     """The spec, then a line per dimension, then what else is wrong."""
     count = plural(len(value.rules), "rule")
     lines = [f"{value.spec}  ({value.dialect.value} rules, {count})"]
+    # Dimensions come in order, as in the spec above them.
     lines += map(decision, value.decisions)
     # What a verdict says is in the line of its dimension.
     lines += [problem(p) for p in value.failures if p.code != "verdict"]
@@ -239,6 +240,7 @@ def resolution(value: Resolution) -> str:
 
 def path_resolution(value: PathResolution) -> str:
     """Which pattern decides for a path, and why every other does not."""
+    # EasyLM raises an error there, and an audit goes on.
     became = "unknown"
     if value.spec is not None:
         became = str(value.spec)

@@ -101,8 +101,10 @@ def compare_rows(
     Dimension 0: linen takes rule 2 (embed → None); nnx takes rule 3 (embed → data).
     """
     labels = (dialects[0].value, dialects[1].value)
+    # Two tables under one dialect need other names.
     if labels[0] == labels[1]:
         labels = ("the first table", "the second table")
+    # By path, since the second audit may have other arrays.
     others = {r.path: r for r in second}
     differing, alike, missing = [], 0, []
     for row in first:
@@ -130,6 +132,7 @@ def _dimensions(one: Request, two: Request) -> Iterator[int | None]:
         yield None
         return
     for d in range(len(a.names)):
+        # Both have no axes there, and one leaves it to the compiler.
         free = (d in a.spec.unconstrained) != (d in b.spec.unconstrained)
         if a.spec.dims[d] != b.spec.dims[d] or free:
             yield d

@@ -95,6 +95,7 @@ def _linen(names: Names, rules: Rules) -> RuleMatches:
 
 
 def _nnx(names: Names, rules: Rules) -> RuleMatches:
+    # Dimension by dimension: nothing here looks at the other ones.
     winners: list[int | None] = []
     dims: list[tuple[str, ...]] = []
     free: list[int] = []

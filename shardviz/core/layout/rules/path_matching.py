@@ -61,6 +61,7 @@ def required(pattern: str) -> str:
     ('/kernel', '')
     """
     parts = pattern.removeprefix("^").removesuffix("$").split(".*")
+    # Only where the parts between `.*` are plain text.
     if any(re.escape(part).replace("\\-", "-") != part for part in parts):
         return ""
     return max(parts, key=len)
@@ -169,5 +170,6 @@ def plain_words(pattern: str) -> Iterator[re.Match[str]]:
 
 def missing_words(pattern: str, text: str) -> tuple[str, ...]:
     """The words of a pattern that are not in a path, or in many of them."""
+    # Each word once, in the order of the pattern.
     words = dict.fromkeys(match[0] for match in plain_words(pattern))
     return tuple(word for word in words if word not in text)

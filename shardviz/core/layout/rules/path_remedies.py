@@ -88,6 +88,7 @@ class PathSearch(Search):
                 for index, rule in enumerate(rules):
                     if index > winner and self._fits_path(rule.pattern):
                         yield self.step(state, Kind.MOVE, index, winner)
+        # Without it a later pattern decides, or the one that Keras could not choose.
         for index in matching:
             yield self.step(state, Kind.REMOVE, index)
         yield from self.sizes(state)
@@ -159,6 +160,7 @@ class PathSearch(Search):
         likely: list[Spec] = []
         if match.winner is not None:
             likely += self._repaired(self.rules[match.winner].spec)
+        # Specs that the table has are likelier than any that are made up.
         likely += [rule.spec for rule in self.rules]
         likely += self._one_axis_more(wish)
         if wish.limit is not None and self.mesh is not None and self.leaf.shape:

@@ -138,6 +138,7 @@ class PathResolution(Displayed):
 
     def first_remedy(self) -> Remedy | None:
         """What to change where no pattern decides, or the array cannot be laid out."""
+        # A path that Keras replicates has not failed, and no pattern may be meant for it.
         failed = self.problem is not None
         if self.winner is not None:
             failed = self.verdicts[self.winner].outcome in BROKEN

@@ -63,6 +63,7 @@ class Wish(Fact):
             RuleError: for a dimension that the array has not.
             SpecError: for what cannot be read as a spec either.
         """
+        # A number, alone or with a unit, is a limit of bytes; no spec begins so.
         if isinstance(want, int) or re.match(r"\s*[0-9]", str(want)):
             limit = parse_bytes(want, "What is wanted", SpecError)
             return Wish(limit=limit, path=path)
@@ -100,6 +101,7 @@ def _dimension(text: str | None, names: Names) -> int | None:
     """The dimension of that number or logical name."""
     if text is None:
         return None
+    # A name may be a number, too, and then it is meant.
     if text in names:
         return names.index(text)
     if re.fullmatch(r"[0-9]{1,3}", text) and int(text) < len(names):
@@ -158,6 +160,7 @@ class Step(Fact):
     new: Rule | PathRule | str | int | Names | None = None
     old: str | int | None = None
     typo: bool = False
+    # From here on for the sentence: what was there before.
     rules: tuple[Rule | PathRule, ...] = ()
     path: str | None = None
     alike: int = 0

@@ -211,6 +211,7 @@ class Search:
         """
         leaf = self.leaf
         wish = Wish.of(want, leaf.names, self.mesh, self.dialect, leaf.path)
+        # Where nothing is to change or can be, the edits are not tried.
         why = self._why_not(wish)
         if why is not None:
             return Remedies((), wish, why)
@@ -278,6 +279,7 @@ class Search:
         if not step.typo:  # a correction is meant for all the arrays that it reaches
             mine = self.arrays.kind(self.leaf.path or "")
             others = sum(self.arrays.kind(path) != mine for path in remedy.others)
+        # Of edits alike in all else, the one that saves most.
         saved = remedy.bytes_saved or 0
         if step.kind is Kind.SIZE:  # a smaller array saves what nobody asked for
             saved = 0
@@ -463,6 +465,7 @@ class Search:
         assert self.leaf.shape is not None
         shape = self.leaf.shape
         shards: dict[tuple[int, ...], tuple] = {shape: ((),) * len(shape)}
+        # By shape of the shard: which axes made it does not change its bytes.
         for axis in self.axes:
             parts = self.mesh.shape[axis]
             for sizes, dims in list(shards.items()):

@@ -126,6 +126,7 @@ class Request(Displayed):
         arrays = Arrays()
         if self.audit is not None:
             arrays = self.audit.arrays
+        # Where a path has a spec and the row none, no table is to blame.
         if self.by_path is not None and not self.spec_wins:
             if self.spec is not None or self.by_path.spec is None:
                 return self.by_path.remedies(want, array.dtype, arrays)
@@ -252,6 +253,7 @@ def request(
             )
         except ShardvizError as error:
             problem = str(error)
+    # Its own spec counts even where its names cannot be resolved.
     spec = array.spec
     if spec is None:
         if problem is not None:
@@ -339,6 +341,7 @@ def read_path_as(row: Request, mesh: MeshSpec, dialect: Dialect) -> Request:
     """A row as another dialect of paths reads the table; nothing is raised."""
     if row.by_path is None or row.spec_wins:
         return row
+    # The new dialect matches anew; the layout follows from the spec that it gives.
     match = replace(row.by_path, dialect=dialect)
     layout, problem = _lay_out(row.array, match.spec, mesh)
     if match.problem is not None:

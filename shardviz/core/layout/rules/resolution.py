@@ -84,6 +84,7 @@ class Resolution(Displayed):
         winner = self.winners[dimension]
         if rule == winner:
             return self._won(rule, dimension)
+        # The kinds are tried as flax would: the name, repeats, then the axes.
         if entry.logical != name:
             return Verdict(rule, entry, Outcome.OTHER_NAME, name=name)
         if self.dialect is Dialect.NNX:
@@ -196,6 +197,7 @@ class Resolution(Displayed):
             elif verdict is None and not decision.passed_through:
                 if decision.near or self.rules.by_name.get(decision.logical or ""):
                     asks.append(decision)
+        # One search for all dimensions, which keeps the layouts that it has made.
         search = self._search()
         for decision in fails + asks:
             dim = decision.dimension
@@ -238,6 +240,7 @@ def resolve(
         dialect = Dialect.of(dialect, paths=False)
     if not isinstance(rules, Rules):
         rules = Rules.of(rules)
+    # What is ours already is not read again: audits resolve thousands of arrays.
     if type(names) is not tuple or len(names) > MAX_RANK:
         names = read_names(names)
     if shape is not None:

@@ -82,6 +82,7 @@ class Dialect(enum.Enum):
         name = value
         if isinstance(value, Dialect):
             name = value.value
+        # People write MaxText as it is called.
         found = known.get(str(name).lower())
         if found is None:
             raise RuleError(
@@ -144,6 +145,7 @@ class Rules(Displayed, tuple[Rule, ...]):
 
     entries: tuple[Rule, ...] = ()
 
+    # A tuple is made in __new__; the dataclass gives it its field and equality.
     def __new__(cls, entries: tuple[Rule, ...] = ()) -> Rules:
         return super().__new__(cls, entries)
 
@@ -162,6 +164,7 @@ class Rules(Displayed, tuple[Rule, ...]):
             return table
         if isinstance(table, str):
             return Rules.parse(table)
+        # In flax a repeat is a fallback, so no table may lose one.
         if isinstance(table, Mapping):
             raise RuleError(
                 "Rules are an ordered list of pairs; a dict loses repeats, which are"
@@ -305,6 +308,7 @@ class PathRules(Displayed):
     @cached_property
     def patterns(self) -> Mapping[str, int]:
         """Each pattern and the index of its first line."""
+        # Keras looks a path up among the keys before it matches any.
         found: dict[str, int] = {}
         for index, rule in enumerate(self.entries):
             found.setdefault(rule.pattern, index)
@@ -337,6 +341,7 @@ class PathRules(Displayed):
 def _path_rule(index: int, pair: Any) -> PathRule:
     if isinstance(pair, PathRule):
         return pair
+    # Patterns are compiled when they are first matched: most never are.
     pattern, spec = _both(index, pair, "('mlp/.*/kernel', (None, 'model'))")
     if not isinstance(pattern, str) or not pattern.isprintable():
         raise RuleError(
@@ -397,6 +402,7 @@ def _rule(index: int, pair: Any) -> Rule:
         return Rule(logical, ())
     if is_unconstrained(target):
         return Rule(logical, (), free=True)
+    # flax takes an axis alone for a tuple of one.
     if isinstance(target, str):
         target = (target,)
     if not isinstance(target, (tuple, list)):
@@ -431,6 +437,7 @@ def _parse(text: str) -> Iterator[Rule]:
             value = value[0]
         yield from Rules.of(list(value))
         return
+    # Arrows of many kinds: people paste from YAML, JSON and chats.
     lines = limited(_lines(text), MAX_RULES, "The rules of a table", RuleError)
     for index, line in enumerate(lines):
         match = _LINE.fullmatch(line)

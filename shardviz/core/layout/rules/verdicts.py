@@ -87,6 +87,7 @@ class Verdict(Fact):
     """
 
     rule: int
+    # Fields that most outcomes leave empty, in place of a class for each.
     line: Rule | PathRule
     outcome: Outcome
     taken: tuple[tuple[str, int, int | None], ...] = ()
@@ -100,6 +101,7 @@ class Verdict(Fact):
     lacks: tuple[str, ...] = ()
     wider: str = ""
     error: str = ""
+    # For sentences alone: two verdicts that differ in these say the same.
     mesh: MeshSpec | None = field(default=None, compare=False)
     dialect: Dialect = field(default=Dialect.LINEN, compare=False)
 
@@ -156,6 +158,7 @@ def deciding(
     absent = ()
     if mesh is not None:
         absent = tuple(a for a in dict.fromkeys(axes) if a not in mesh.shape)
+    # What no mesh allows comes first, then what this one lacks, then sizes.
     if len(set(axes)) < len(axes):
         outcome = Outcome.REPEATED
     elif absent:
@@ -164,6 +167,7 @@ def deciding(
     elif mesh is not None and axes:
         if outcome is Outcome.APPLIED and all(mesh.shape[a] == 1 for a in axes):
             outcome = Outcome.SIZE_ONE
+        # An axis splits an array once, so one in use is no alternative.
         free = tuple(a for a in mesh.axis_names if a not in used)
         for dim, (size, over) in enumerate(zip(sizes or (), dims, strict=False)):
             misfit = Misfit.find(size, over, mesh, free)
