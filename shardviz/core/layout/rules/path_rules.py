@@ -93,7 +93,8 @@ class PathResolution(Displayed):
         return tuple(self._judge(index, rule) for index, rule in enumerate(self.rules))
 
     def _judge(self, index: int, rule: PathRule) -> Verdict:
-        dialect, fields = self.dialect, dict[str, Any]()
+        dialect = self.dialect
+        fields: dict[str, Any]
         if index == self.winner:
             if self.one_element:
                 return Verdict(index, rule, Outcome.ONE_ELEMENT, dialect=dialect)
@@ -104,13 +105,13 @@ class PathResolution(Displayed):
                 return Verdict(index, rule, Outcome.WRONG_RANK, wrong_rank=wrong)
             dims, used = rule.spec.dims, rule.spec.axes
             return deciding(index, rule, dims, self.shape, self.mesh, dialect, used)
-        outcome, fields["by_rule"] = Outcome.SHADOWED, self.winner
+        outcome, fields = Outcome.SHADOWED, {"by_rule": self.winner}
         try:
             # A LayoutMap looks a path up as a key before it matches any pattern.
             exact = dialect is Dialect.KERAS and rule.pattern == self.path
             if not exact and not fits(rule.pattern, self.path, dialect):
-                missing = missing_words(rule.pattern, self.path)
-                outcome, fields = Outcome.NO_MATCH, {"lacks": missing}
+                outcome = Outcome.NO_MATCH
+                fields = {"lacks": missing_words(rule.pattern, self.path)}
                 # Before keras#22164 a LayoutMap searched, and tables rely on that.
                 wider = f".*{rule.pattern}.*"
                 if dialect is Dialect.KERAS and fits(wider, self.path, dialect):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -104,7 +105,7 @@ class RuleSearch(Search):
             if rule.logical in state.names:
                 axes = self.corrected(rule.axes)
                 if axes != rule.axes:
-                    new = Rule(rule.logical, axes)
+                    new = replace(rule, axes=axes)
                     yield self.step(state, Kind.AXES, i, new=new, typo=True)
         for d, name in enumerate(state.names):
             if not isinstance(name, str) or name not in unknown:

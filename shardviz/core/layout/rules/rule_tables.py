@@ -107,16 +107,19 @@ def _check_patterns(rules: PathRules, dialect: Dialect) -> None:
 
 def _table(value: Any, paths: bool | None) -> Rules | PathRules:
     """The table in what a file holds: the value of one of KEYS, or the value itself."""
-    if isinstance(value, (dict, Pairs)):
+    if isinstance(value, Pairs):
         held = dict(value)
         key = next((key for key in KEYS if key in held), None)
         if key is not None:
             value = held[key]
-        elif not paths and not _has_specs(held.items()):
+        elif not paths and not _has_specs(value):
             raise RuleError(
                 f"There is no {listed(KEYS, 'or')} in it.{suggestion(KEYS[0], held)}"
             )
-    if paths or (paths is None and _has_specs(value)):
+    pairs = value
+    if isinstance(value, dict):
+        pairs = list(value.items())
+    if paths or (paths is None and _has_specs(pairs)):
         return PathRules.of(value)
     return Rules.of(value)
 
@@ -217,4 +220,6 @@ def _yaml(text: str) -> Any:
         raise RuleError(f"The text is no YAML: {why}{where}.") from None
     if value is None:
         raise RuleError("The YAML is empty.")
+    if isinstance(value, dict):
+        return Pairs(value.items())
     return value
