@@ -22,7 +22,7 @@ from shardviz.core.program.lock import (
 )
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp
-from shardviz.core.program.report import Collective, Failure, Report
+from shardviz.core.program.report import Collective, Report
 from shardviz.gallery import programs, puzzles
 from tests.program.rule_mutations import sample, verdict
 
@@ -195,15 +195,6 @@ def test_a_lock_without_collectives_is_not_compared_with_one_that_has_them():
     with pytest.raises(sv.ShardvizError, match="locked without them"):
         lock_plan(plan, report).diff(lock_plan(plan))
     assert lock_plan(plan).diff(lock_plan(plan, report)).same
-
-
-@pytest.mark.parametrize("at", ["plan", "report"])
-def test_what_failed_cannot_be_locked(at):
-    plan, report = plan_of()
-    failed = Failure("trace", "The shapes do not fit.")
-    plan = Plan("step", MESH, error=failed) if at == "plan" else plan
-    with pytest.raises(sv.ShardvizError, match="The shapes do not fit"):
-        lock_plan(plan, report.replace(error=failed))
 
 
 def test_collectives_that_are_not_known_are_not_locked_as_none():

@@ -242,7 +242,7 @@ def lock_plan(plan: Plan, report: Report | None = None) -> Lock:
     locked, since XLA's partitioner may choose otherwise.
 
     Raises:
-        ProgramError: where there is no plan, or the program was not compiled.
+        ProgramError: where the partitioner's collectives are not known.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.core.program.plan_values import PlannedOp
@@ -250,11 +250,6 @@ def lock_plan(plan: Plan, report: Report | None = None) -> Lock:
     >>> lock_plan(plan)
     Lock(f on data=2: 1 array)
     """
-    for made in (plan, report):
-        if made is not None and made.error is not None:
-            raise ProgramError(
-                f"There is nothing to lock of {plan.program}. {made.error}"
-            )
     arrays: dict[str, str] = {}
     held = 0
     for op in plan.ops:

@@ -35,7 +35,6 @@ _FILES = {
     "program.comparison": "comparison",
     "program.lock": "lock",
     "program.stages": "comparison",
-    "program.unpartitioned": "compiled",
     "program.checks": "run",
     "program.failure": "failures",
     "program.notes": "notes",

@@ -35,6 +35,20 @@ def _changed_in_place(names: tuple[str, ...]) -> str:
 # The sentence of a code, with what it is about in place of {0}, {1} and so on.
 # Braces that are to be written stand twice.
 _TEMPLATES: Mapping[str, str] = {
+    # Why it is not known what XLA's partitioner made of a program.
+    "one device": "The program is for one device, so there is nothing to partition.",
+    "no dump folder": (
+        "XLA's dump cannot be written to {0} ({1}), so what its partitioner made is"
+        " unknown: free some space, or name another folder."
+    ),
+    "own dump": (
+        "XLA_FLAGS ask for a dump (xla_dump_to), so shardviz makes none of its own."
+    ),
+    "no dump of it": "XLA cannot dump this program: {0}",
+    "no dump": (
+        "XLA left no module of its partitioner. That is so where jax's cache on disk"
+        " (jax_compilation_cache_dir) had the program."
+    ),
     "keyword": (
         "{1}= was given to {0}, which has a parameter of that name, and not to sv.{2}. To"
         " give both, write sv.{2}(fn, args=(...), kwargs={{'{1}': ...}}, {1}=...)."

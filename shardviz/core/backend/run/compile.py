@@ -30,9 +30,9 @@ from shardviz.core.format import shown
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.checks import Finding, found
 from shardviz.core.program.inherited import inherited
+from shardviz.core.program.notes import Note
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Memory
-from shardviz.core.program.unpartitioned import Unpartitioned
 from shardviz.core.xla.collectives import read_collectives
 from shardviz.core.xla.module import Module, is_user_file
 
@@ -92,7 +92,7 @@ class Executable:
     cost: Mapping[str, float]
     partitioned: tuple[Collective, ...] | None = None
     partition_s: float | None = None
-    unpartitioned: Unpartitioned | None = None
+    unpartitioned: Note | None = None
     loops: int = 0
     reused: tuple[int, ...] | None = None
     _reference: Executable | None = None

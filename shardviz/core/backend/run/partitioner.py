@@ -21,7 +21,7 @@ from typing import Any
 
 from shardviz.core.backend.bridge import check_lowered_names
 from shardviz.core.backend.run.folders import dump_root, make_folder, remove_folder
-from shardviz.core.program.unpartitioned import Unpartitioned
+from shardviz.core.program.notes import Note
 from shardviz.core.xla.module import Module
 
 # CPU and GPU write `after_spmd-partitioning`, TPU `after_tpu-spmd-partitioning`.
@@ -31,7 +31,7 @@ _PARTITIONED = re.compile(
 
 #: The passes that are dumped, as a regular expression of XLA's.
 PASSES = "spmd|shardy"
-ONE_DEVICE = Unpartitioned("one device")
+ONE_DEVICE = Note("one device")
 
 _MAX_MESSAGE = 300  # characters
 _LEAST_FREE = 2**25  # bytes: of 64 devices a dump is about 1 MiB
@@ -91,7 +91,7 @@ class Dumped:
     seconds: float
     partitioned: Module | None = None
     partition_s: float | None = None
-    reason: Unpartitioned | None = None
+    reason: Note | None = None
 
 
 def compile_with_dump(
@@ -116,7 +116,7 @@ def compile_with_dump(
     options = dict(options or {})
     flags = xla_flags(os.environ)
     if any(flag.startswith(f"--{_TO}=") for flag in flags) and _TO not in options:
-        return _without(lowered, options, Unpartitioned("own dump"))
+        return _without(lowered, options, Note("own dump"))
     if _partitions(lowered) == 1:
         return _without(lowered, options, ONE_DEVICE)
     made, folder = None, options.get(_TO) or folder
@@ -132,7 +132,7 @@ def compile_with_dump(
         if made is not None:
             remove_folder(made)
         options.pop(_TO, None)
-        return _without(lowered, options, Unpartitioned("no folder", str(path), why))
+        return _without(lowered, options, Note("no dump folder", (str(path), why)))
     try:
         return _compile(lowered, options, path)
     finally:
@@ -164,18 +164,18 @@ def _compile(lowered: Any, options: Mapping[str, Any], path: Path) -> Dumped:
         if not ours and str(path) not in text:
             raise
         message = text.strip().splitlines()[0][:_MAX_MESSAGE]
-        refused = Unpartitioned("refused", str(path), message)
+        refused = Note("no dump of it", (message,))
         return _without(lowered, options, refused)
     seconds = time.perf_counter() - begun
     module, written = _last_module(_dumped(path) - before)
     if module is None:
-        return Dumped(compiled, seconds, reason=Unpartitioned("nothing", str(path)))
+        return Dumped(compiled, seconds, reason=Note("no dump"))
     # The clock of the files may tick a little behind ours.
     partition_s = min(max(written - clock, 0.0), seconds)
     return Dumped(compiled, seconds, module, partition_s)
 
 
-def _without(lowered: Any, options: Mapping[str, Any], reason: Unpartitioned) -> Dumped:
+def _without(lowered: Any, options: Mapping[str, Any], reason: Note) -> Dumped:
     begun = time.perf_counter()
     compiled = lowered.compile(compiler_options=dict(options) or None)
     return Dumped(compiled, time.perf_counter() - begun, reason=reason)
