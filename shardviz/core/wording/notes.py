@@ -44,7 +44,7 @@ _TEMPLATES: Mapping[str, str] = {
     "own dump": (
         "XLA_FLAGS ask for a dump (xla_dump_to), so shardviz makes none of its own."
     ),
-    "no dump of it": "XLA cannot dump this program: {0}",
+    "dump refused": "XLA cannot dump this program: {0}",
     "no dump": (
         "XLA left no module of its partitioner. That is so where jax's cache on disk"
         " (jax_compilation_cache_dir) had the program."

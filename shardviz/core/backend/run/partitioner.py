@@ -164,7 +164,7 @@ def _compile(lowered: Any, options: Mapping[str, Any], path: Path) -> Dumped:
         if not ours and str(path) not in text:
             raise
         message = text.strip().splitlines()[0][:_MAX_MESSAGE]
-        refused = Note("no dump of it", (message,))
+        refused = Note("dump refused", (message,))
         return _without(lowered, options, refused)
     seconds = time.perf_counter() - begun
     module, written = _last_module(_dumped(path) - before)
