@@ -8,7 +8,6 @@ from jaxlib.mlir.dialects import sdy
 
 from shardviz.core.backend.shardy import attributes
 from shardviz.core.backend.shardy.attributes import AttributeCache, SourceLocation, source_location
-from shardviz.core.backend.shardy.builder import base_name
 from shardviz.core.layout.partition_spec import Spec
 
 ONES = ", ".join(f"{letter}=1" for letter in "jklmnopqrstuvwxyz")
@@ -99,30 +98,6 @@ def test_edges_from_text():
     assert attributes.parse_edge_lists(f"[{text}, #sdy.propagation_edges<[]>]") == (found, ())
 
 
-def test_origins_from_text():
-    text = '[{a = "self", "b:(1)2" = "input: 1", "c d" = "constraint_0"}, {}]'
-    assert attributes.parse_origins(text) == (
-        {"a": "self", "b:(1)2": "input: 1", "c d": "constraint_0"},
-        {},
-    )
-
-
-TYPES = {
-    "tensor<64x32xf32>": ((64, 32), "float32"),
-    "tensor<i1>": ((), "bool"),
-    "tensor<2xui32>": ((2,), "uint32"),
-    "tensor<4xcomplex<f32>>": ((4,), "complex64"),
-    "tensor<8xf8E4M3FN>": ((8,), "float8_e4m3fn"),
-    "tensor<3xi4>": ((3,), "int4"),
-    "!stablehlo.token": None,
-}
-
-
-@pytest.mark.parametrize("text", TYPES)
-def test_types_from_text(text):
-    assert attributes.parse_tensor(text) == TYPES[text]
-
-
 LOCATIONS = {
     "a name alone": ('loc("max")', "max", ()),
     "nothing": ("loc(unknown)", "", ()),
@@ -152,22 +127,6 @@ LOCATIONS = {
 def test_locations_from_text(name):
     text, op, stack = LOCATIONS[name]
     assert (source_location(text).op, source_location(text).stack) == (op, stack)
-
-
-NAMES = {
-    ("jit(f)/jvp(g)/dot_general", "dot_general"): "dot_general",
-    ("jit(f)/add", "broadcast_in_dim"): "broadcast_in_dim",
-    ("jit(f)/broadcast_in_dim", "broadcast_in_dim"): "broadcast_in_dim",
-    ("jit(f)/jit(relu)", "constant"): "constant",
-    ("jit(f)/squeeze", "reshape"): "squeeze",
-    ("jit(f)/pure_callback:", "custom_call"): "pure_callback",
-    ("", "add"): "add",
-}
-
-
-@pytest.mark.parametrize(("path", "opcode"), NAMES)
-def test_values_are_named_as_jax_names_their_operation(path, opcode):
-    assert base_name(path, opcode) == NAMES[path, opcode]
 
 
 INNER = (("relu.py:3", "relu"), ("f.py:10", "f"), ("main.py:5", "<module>"))
