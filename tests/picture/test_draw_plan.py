@@ -7,7 +7,6 @@ import pytest
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.comparison import compare
-from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_folds import call_paths
 from shardviz.core.program.plan_values import PlannedOp, bytes_per_device
 from shardviz.core.program.report import Collective
@@ -52,15 +51,6 @@ def test_a_plan_has_a_row_a_value_with_its_type_origin_cost_and_line():
     assert {"f32[64, 512]", *wanted, "block.py:31"} <= set(said)
 
 
-def test_the_bars_of_a_plan_are_those_of_its_values():
-    tiles = draw(PLAN).tiles
-    hints = [tiles.tooltip(i) for i in range(len(tiles))]
-    assert hints.count("tanh_1: dimension 0: split 4 ways by data") == 4
-    assert hints.count("tanh_1: dimension 1: split 2 ways by model") == 2
-    assert hints.count("x: dimension 1: not split") == 1
-    assert hints.count("w_1: dimension 0: not split") == 1
-
-
 def test_a_long_plan_is_shortened_counted_and_keeps_what_moves_data():
     plan = layers(30)
     kept = {row.op.name for row in value_rows(plan, 40)}
@@ -82,17 +72,6 @@ def test_of_a_long_plan_the_largest_come_first_as_in_its_text():
         for op in plan.ops
         if op.name not in {row.op.name for row in rows}
     )
-
-
-def test_values_of_one_name_have_each_its_own_bytes_in_a_long_text():
-    of_line = {"op": "jit(f)/sin", "opcode": "sin", "dtype": "float32"}
-    ops = [PlannedOp(f"sin_{n}", "op", shape=(256 * n,), **of_line) for n in range(1, 60)]
-    lines = to_text(Plan("f", make_mesh("x=2"), tuple(ops))).splitlines()
-    assert [line.split(" · ")[0] for line in lines[2:5]] == [
-        "  59 KiB sin",
-        "  58 KiB sin",
-        "  57 KiB sin",
-    ]
 
 
 def test_a_refused_program_shows_why():
@@ -185,12 +164,3 @@ def test_calls_of_a_program_without_names_are_its_functions():
     assert call_paths([*listed, *called("e", 1, ("f.py:20",), ("block",))]) == [
         *[("norm",)] * 4, ()
     ]  # fmt: skip
-
-
-def test_how_often_a_loop_runs_is_said_of_it_and_not_of_each_value():
-    ops = _ops(*[("while", "body")] * 4, ("head",), region="loop body", trips=12)
-    ops = [*ops[:4], PlannedOp("z", "op", operands=("x",))]
-    plan = Plan("f", PLAN.mesh, tuple(ops))
-    assert "loop, runs 12 times" in words(draw(plan))
-    assert not any("loop body" in text for text in words(draw(plan)))
-    assert to_text(plan).splitlines()[1] == "loop, runs 12 times"

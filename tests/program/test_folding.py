@@ -13,10 +13,8 @@ from shardviz.core.format import fold
 from shardviz.core.program.plan_folds import (
     fold_collectives,
     fold_line,
-    fold_values,
     path_in_words,
 )
-from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.report import Collective, Member
 
 # names: the names of their folds
@@ -93,20 +91,6 @@ def test_every_collective_is_in_one_fold_and_no_byte_is_lost(collectives):
     assert sums == sorted(sums, reverse=True)
 
 
-def test_the_line_of_a_fold_has_count_bytes_kind_axes_and_scopes():
-    layers = [
-        Collective("all-reduce", ("model",), 512 << 20, f"jit(f)/jvp(blocks_{n})/Mlp_0/Dense_0/dot",
-                   "mlp.py:9")
-        for n in range(32)
-    ]  # fmt: skip
-    (one,) = fold_collectives(layers)
-    words = "32 × 512 MiB all-reduce over model · mlp.py:9 · blocks_{0..31}/Mlp_0/Dense_0/dot"
-    assert fold_line(one) == words
-    assert fold_line(fold_collectives(layers[:1])[0]).endswith(
-        "· jit(f)/jvp(blocks_0)/Mlp_0/Dense_0/dot"
-    )
-
-
 def test_layers_of_a_loop_without_names_fold_by_their_line():
     layers = [Collective("all-gather", ("data",), 64, "jit(f)/dot_general", "f.py:3")] * 32
     other = Collective("all-gather", ("data",), 64, "jit(f)/dot_general", "f.py:4")
@@ -114,12 +98,3 @@ def test_layers_of_a_loop_without_names_fold_by_their_line():
         "32 × 64 B all-gather over data · f.py:3 · dot_general",
         "64 B all-gather over data · f.py:4 · jit(f)/dot_general",
     ]
-
-
-def test_values_of_all_layers_are_one_where_type_and_sharding_agree():
-    ops = [
-        PlannedOp(f"mul_{n}" if n else "mul", "op", "multiply", f"jit(f)/blocks_{n}/mul",
-                  shape=(8, 4) if n != 2 else (8,))
-        for n in range(5)
-    ]  # fmt: skip
-    assert [one.name for one in fold_values(ops)] == ["blocks_{0..1,3..4}/mul", "blocks_2/mul"]

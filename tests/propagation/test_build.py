@@ -7,7 +7,6 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from shardviz.core.backend.devices import MOST_NAMED
@@ -171,28 +170,6 @@ def test_plans_for_16_million_devices_take_no_memory_for_each():
         found = plan(jnp.sin, mesh, x=((size, size), spec))
         assert str(found.op("output").spec) == str(found.op("x").spec)
     assert resident() - before < 64 << 20
-
-
-def test_a_mesh_that_names_its_devices_plans_the_same(eight_devices):
-    ids = np.arange(8)[::-1].reshape(4, 2)
-    named = MeshSpec(("data", "model"), (4, 2), device_ids=ids, concrete=True)
-    arguments = {"x": X, "w": W}
-    assert summary(plan(block, named, **arguments)) == summary(plan(block, MESH, **arguments))
-
-
-def test_collectives_name_values_of_the_plan(eight_devices):
-    found = plan(block, x=X, w=W)
-    assert found.collectives
-    assert all(c.value in found.by_name for c in found.collectives)
-    assert found.op(found.collectives[0]).name == found.collectives[0].value
-
-
-def test_explicit_axes_come_from_the_type_of_each_value(eight_devices):
-    mesh = MeshSpec(("data", "model"), (4, 2), ("Explicit", "Explicit"))
-    found = plan(lambda x, w: jax.nn.relu(x @ w) * 2, mesh, x=X, w=W)
-    assert str(found.op("dot_general").spec) == "P('data', 'model')"
-    assert str(found.op("max").origins["data"]).startswith("data from op max (test_build.py:")
-    assert not [op.name for op in found.ops if op.opcode == "sharding_constraint"]
 
 
 def test_arguments_in_trees_keep_their_names(eight_devices):

@@ -52,17 +52,6 @@ def test_another_sharding_changes_values_and_sizes(before):
     assert not (found.lost)
 
 
-def test_a_collective_gained_and_lost(before):
-    column = of(v=((128, 32), "None"), w=((32, 128), "None"))
-    found = before.diff(column)
-    assert [c.kind for c in found.lost] == ["all-reduce"]
-    assert not found.gained
-    assert len(found.moves) == 1
-    back = column.diff(before)
-    assert [c.kind for c in back.gained] == ["all-reduce"]
-    assert not back.lost
-
-
 def test_an_operation_more(eight_devices):
     def fn(x, more):
         return jnp.cos(jnp.sin(x) if more else x)

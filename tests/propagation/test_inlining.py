@@ -10,12 +10,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.bridge import abstract_mesh
-from shardviz.core.backend.shardy import pipeline
-from shardviz.core.backend.shardy.attributes import AttributeCache
-from shardviz.core.backend.shardy.build_plan import lower_to_plan
-from shardviz.core.backend.tracing.trace import trace
-from tests.propagation.planning import MESH, plan, program, spec
+from tests.propagation.planning import plan, spec
 
 X = ((16, 32, 8), "None, model, data")
 wsc = jax.lax.with_sharding_constraint
@@ -65,11 +60,6 @@ def test_a_constraint_reaches_into_the_function_before_it(name, eight_devices):
     assert spec(plan(fn, x=X).op(value)) == "P(None, 'model', None)"
 
 
-def test_in_specs_of_a_shard_map_reach_into_the_function_before_it(eight_devices):
-    made = plan(lambda x: manual(jax.nn.relu(x)), x=X)
-    assert spec(made.op("max")) == "P('data', None, None)"
-
-
 CALLS = {
     "in each other": (lambda x: outer(x), ["jit(outer)/jit(inner)", "jit(outer)/jit(inner) (2)"]),
     "in a loop": (
@@ -101,20 +91,6 @@ def test_every_call_has_its_own_values_lines_and_scope(name, eight_devices):
         assert op.calls[-1] == "inner"
         assert op.op.endswith("/jit(inner)/sin")
         assert len(op.stack) > 1
-
-
-def test_no_call_is_left_and_calls_on_one_line_have_their_own_numbers(eight_devices):
-    made = program(CALLS["on one line"][0], x=X)
-    copy = pipeline.propagate(lower_to_plan(made, trace(made, abstract_mesh(MESH))).module)
-    assert "func.call" not in str(copy)
-    attributes, found = AttributeCache(), []
-    for item in copy.regions[0].blocks[0].operations[1].regions[0].blocks[0].operations:
-        if item.operation.name == "stablehlo.sine":
-            (call,) = attributes.calls(item.operation)
-            found.append((call.number, call.location.last_part, call.location.source))
-    assert [number for number, *_ in found] == [1, 2, 3]
-    assert {name for _, name, _ in found} == {"jit(inner)"}
-    assert len({line for *_, line in found}) == 1
 
 
 @pytest.mark.skipif(not hasattr(jax, "Inline"), reason="this jax always lets XLA inline")

@@ -89,13 +89,3 @@ def test_elementwise_operations_of_chlo_are_replaced(eight_devices):
     copy = str(pipeline.propagate(lowered))
     assert "chlo." not in copy
     assert 'shardviz.replaces = "erf_inv"' in copy
-
-
-def test_what_chlo_does_that_is_not_elementwise_stays(eight_devices):
-    def fn(x, w, sizes):
-        return jax.lax.ragged_dot(x, w, sizes)
-
-    made = program(fn, x=X, w=((2, 32, 8), "None"), sizes=((2,), "None", "int32"))
-    lowered = lower_to_plan(made, trace(made, abstract_mesh(MESH))).module
-    found = set(re.findall(r"chlo\.\w+", str(lowered)))
-    assert set(re.findall(r"chlo\.\w+", str(pipeline.propagate(lowered)))) == found

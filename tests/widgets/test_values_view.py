@@ -138,11 +138,3 @@ def test_an_explanation_is_that_of_the_plan():
     )
     assert explanation["stack"] == ["block.py:31", "train.py:9"]
     assert explanation["error"] == ""
-
-
-def test_explanations_are_included_in_small_plans_only():
-    plan = layers(1)
-    view = values_view(plan, explanations=len(plan.ops))
-    found = view["explanations"]["dot_general"]
-    assert [view["text"][line] for line in found["lines"]] == list(plan.why("dot_general").lines)
-    assert values_view(plan, explanations=len(plan.ops) - 1)["explanations"] == {}
