@@ -81,7 +81,8 @@ def test_a_refused_program_shows_why():
 
 def test_an_explanation_is_drawn_as_its_lines():
     explanation = layers(8).why("tanh_7")
-    assert words(draw(explanation))[0] == explanation.summary[0]
+    said = " ".join(" ".join(words(draw(explanation))).split())
+    assert all(" ".join(line.split()) in said for line in explanation.summary)
     assert all(line in to_text(explanation, 400, full=True) for line in explanation.lines)
 
 

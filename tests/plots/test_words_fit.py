@@ -114,7 +114,7 @@ ANSWERS = {
     "failure": SENTENCE.strip(),
     "report": SENTENCE.strip(),
     "comparison": str(LONG["comparison"].changes[0]),
-    "difference": f"{MANY} → P()",
+    "difference": f"{MANY} -> P()",
     "difference of collectives": f"all-gather of 256 B × 1,000,000 over data for {LONG_NAME}",
 }
 

@@ -127,7 +127,7 @@ def test_without_shardy_nothing_is_traced(monkeypatch):
 
     monkeypatch.setattr(pipeline, "check_available", missing)
     found = plan_program(program(fails, x=X))
-    assert str(found.error) == "propagate: Shardy is not there."
+    assert (found.error.stage, found.error.said) == ("propagate", "Shardy is not there.")
     assert found.trace_s is None
 
 
