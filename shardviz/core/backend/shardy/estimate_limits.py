@@ -153,7 +153,7 @@ def _read_along(
         for tensor in (*rule.operands, *rule.results):
             if any(len(names) > 1 for names in tensor):
                 factors = tuple(rule.sizes)
-        left, right = _split(reads[:1], rule.operands[:1], rule.reduction), ()
+        left = _split(reads[:1], rule.operands[:1], rule.reduction)
         right = _split(reads[1:], rule.operands[1:], rule.reduction)
         # Channels that are split in one of the operands alone.
         if alone := ({*left} ^ {*right}) - {*op.spec.axes}:
