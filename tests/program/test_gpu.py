@@ -50,17 +50,6 @@ def test_a_transformer_block_runs_on_the_attached_gpu(gpu):
 
 
 @pytest.mark.gpu
-def test_a_bigger_mesh_runs_on_simulated_devices_beside_it(gpu):
-    made = programs.get(NAME)
-    count = len(jax.devices("gpu"))
-    if made.mesh.size <= count:
-        pytest.skip(f"{count} GPUs are enough for the whole mesh")
-    report = run_program(made, cache=ExecutableCache())
-    assert report.ok, report
-    assert report.target == f"CPU × {made.mesh.size}, simulated"
-
-
-@pytest.mark.gpu
 def test_what_the_gpu_does_not_hold_is_refused(gpu):
     from tests.program.helpers import array, program, run
 

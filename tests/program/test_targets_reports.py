@@ -16,7 +16,7 @@ from shardviz.core.backend.run.worker.run import compile_program, run_program
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.xla import collectives
-from tests.program.helpers import array, in_new_python, program
+from tests.program.helpers import array, program
 
 X, W = array("x", (16, 8), "None, b"), array("w", (8, 4), "b")
 WORKER, KERNEL = "cpu:8", None
@@ -77,22 +77,3 @@ def test_what_only_the_partitioner_knows_is_said_of_the_compiled_collectives_too
     monkeypatch.setattr(compile, "read_collectives", telling)
     report = compile_program(program(matmul, X, W), "attached", cache=ExecutableCache())
     assert [c.cause for c in report.collectives] == ["Found by the partitioner."]
-
-
-LOOKS = """
-import jax
-import shardviz as sv
-def plain(x):
-    return x + 1
-def talks(x):
-    jax.debug.callback(print, x.sum())
-    return x + 1
-fn = {which}
-found = sv.effects(sv.program(fn, jax.ShapeDtypeStruct((1024,), "float32"), mesh="a=128"))
-print(found.names, jax.device_count())
-"""
-
-
-@pytest.mark.parametrize(("which", "said"), [("plain", "() 1"), ("talks", "('debug callback',) 1")])
-def test_looking_at_effects_needs_one_device(which, said):
-    assert in_new_python(LOOKS.format(which=which)).strip().endswith(said)

@@ -1,10 +1,9 @@
-"""What processes do not agree on; and what jax says where several processes are the cause."""
+"""What processes do not agree on, and how long they wait."""
 
 from __future__ import annotations
 
 import pytest
 
-from shardviz.core.backend.failures import meaning_of
 from shardviz.core.backend.run import rendezvous
 from shardviz.core.errors import ProgramError
 from shardviz.core.program.agreement import Account, difference
@@ -33,47 +32,6 @@ def test_the_processes_that_differ_are_named_with_what(changes, field, odd, othe
     else:
         assert (found.field, found.odd, found.others) == (field, odd, others)
         assert found.line == "f.py:3"
-
-
-# What jax 0.10.2 and 0.12.0.1 print, in short.
-SAID = {
-    "killed": (
-        "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):\n1\n3\nThe"
-        " tasks have crashed.",
-        ("process lost", (1, 3)),
-    ),
-    "killed, older words": (
-        "tasks are unhealthy (stopped sending heartbeats):\n/job:jax_worker/replica:0/task:2\nThe",
-        ("process lost", (2,)),
-    ),
-    "left by an error": (
-        "DEADLINE_EXCEEDED: Barrier timed out. Id: Shutdown::3::0.\n# of tasks that reached the"
-        " barrier: 1/2.\nThe first task at the barrier: 1. Some timed out task names:\n0\n [type",
-        ("process lost", (0,)),
-    ),
-    "the coordinator stopped": (
-        "DEADLINE_EXCEEDED: Deadline Exceeded\n\nRPC: /xla.coordination.CoordinationService/"
-        "Heartbeat",
-        ("coordinator lost", ()),
-    ),
-    "never started": (
-        "DEADLINE_EXCEEDED: Deadline Exceeded\n\nRPC: /xla.coordination.CoordinationService/"
-        "RegisterTask",
-        ("not joined", ()),
-    ),
-    "numpy arrays that differ": (
-        "<class 'numpy.ndarray'> passed to device_put is not the same on each process.",
-        ("local data", ()),
-    ),
-    "memory": ("RESOURCE_EXHAUSTED: Out of memory allocating 3 bytes", ("no memory", ())),
-    "anything else": ("ValueError: shapes differ", None),
-}
-
-
-@pytest.mark.parametrize(("text", "expected"), SAID.values(), ids=SAID)
-def test_what_jax_says_of_several_processes(text, expected):
-    found = meaning_of(text)
-    assert (found and (found.code, found.processes)) == expected
 
 
 def test_seconds_to_wait(monkeypatch):

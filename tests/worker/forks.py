@@ -1,25 +1,18 @@
-"""What people do to a kernel that has a worker, in a Python of its own: forks and interrupts.
-
-`python -m tests.worker.forks COUNT KIND ...` does each kind so many times and prints, as a line of
-JSON for each, how long the next call took each time and what went wrong. `done(kinds, count)` runs
-that and looks for what it left.
-"""
+"""What people do to a kernel that has a worker: forks and interrupts, in a Python of its own."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import secrets
 import select
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,7 +26,6 @@ from tests.worker.faults import SHORT, compiled
 NEXT_S = 3.0  # the next call works within so many seconds
 ROOT = Path(__file__).parents[2]
 _MARK = "SHARDVIZ_TEST_MARK"  # an environment variable
-_OPTIONS = ("-W", "ignore", "-X", "faulthandler")
 _CHANCE = random.Random(7)
 
 
@@ -133,17 +125,6 @@ def interrupt_kernel() -> None:
         raise AssertionError("no interrupt came")
 
 
-#: Each kind, and whether the worker is the same afterwards.
-FORKS: dict[str, tuple[Callable[[], None], bool]] = {
-    "os.fork, the child compiles": (fork_and_compile, True),
-    "os.fork while a call runs": (fork_while_a_call_runs, True),
-}
-INTERRUPTS: dict[str, tuple[Callable[[], None], bool]] = {
-    "interrupt in the kernel": (interrupt_kernel, False),
-}
-KINDS = FORKS | INTERRUPTS
-
-
 def folders(pid: int) -> list[Path]:
     """The folders that a process has made and not removed."""
     roots = {Path("/dev/shm"), Path(tempfile.gettempdir())}
@@ -183,57 +164,27 @@ def nothing_left(seconds: float = NEXT_S) -> Iterator[list[str]]:
         time.sleep(0.02)
 
 
-def main(kind: str, count: int) -> dict[str, Any]:
-    """Does it so many times; the seconds of each next call, and what went wrong."""
+#: What is done, and whether the worker is the same afterwards.
+KINDS = (
+    (fork_and_compile, True),
+    (fork_while_a_call_runs, True),
+    (interrupt_kernel, False),
+)
+
+
+def main() -> None:
+    """Does each once in this process, and makes the next call."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
-    do, same = KINDS[kind]
-    seconds, wrong = [], []
-    for turn in range(count):
-        ready = compiled(SHORT)
+    for do, same in KINDS:
+        assert compiled(SHORT).ok
         before = workers.pids
-        try:
-            do()
-            begun = time.perf_counter()
-            report = compiled(SHORT)
-            seconds.append(time.perf_counter() - begun)
-            assert report.ok, report.error
-            assert not same or workers.pids == before, "another worker"
-            assert ready.ok, ready.error
-        except AssertionError as error:
-            wrong.append(f"{kind} {turn}: {error}")
-    return {"seconds": seconds, "wrong": wrong}
-
-
-def done(kinds: Iterable[str], count: int) -> dict[str, dict[str, Any]]:
-    """Runs `main` for each kind in one Python of its own; `left` is what that left behind."""
-    kinds = tuple(kinds)
-    with nothing_left() as left, tempfile.TemporaryFile("w+") as out:
-        # A file, not a pipe: a child that stays would keep a pipe open.
-        ran = subprocess.Popen(
-            [sys.executable, *_OPTIONS, "-m", "tests.worker.forks", str(count), *kinds],
-            env={**os.environ, "JAX_PLATFORMS": "cpu"},
-            cwd=ROOT,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            ended = f"ended with {ran.wait(120 + 4 * count * len(kinds))}"
-        except subprocess.TimeoutExpired:
-            ran.send_signal(signal.SIGABRT)  # faulthandler says where
-            ended = f"hangs, ended with {ran.wait()}"
-        out.seek(0)
-        said = out.read()
-    left += map(str, folders(ran.pid))
-    lines = [json.loads(line) for line in said.splitlines() if line.startswith('{"kind')]
-    found: dict[str, Any] = {kind: {"seconds": [], "wrong": [ended]} for kind in kinds}
-    found |= {line.pop("kind"): line for line in lines}
-    for each in found.values():
-        each["left"] = left
-        if each["wrong"]:
-            each["wrong"] = [*each["wrong"], said[-4000:]]
-    return found
+        do()
+        report = compiled(SHORT)
+        assert report.ok, (do, report.error)
+        assert not same or workers.pids == before, (do, "another worker")
+    workers.end()
+    assert not folders(os.getpid())
 
 
 if __name__ == "__main__":
-    for each in sys.argv[2:]:
-        print(json.dumps({"kind": each, **main(each, int(sys.argv[1]))}), flush=True)
+    main()

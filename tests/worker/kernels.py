@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ from jupyter_client.manager import KernelManager
 
 ROOT = Path(__file__).parents[2]
 READY_S = 180  # a kernel that hangs is ended; where much else runs, one takes a minute to start
-WITHOUT = "import jax; jax.devices()"
 IDLE = """
 import threading
 from tests.worker.faults import LONG, SHORT, compiled
@@ -74,30 +72,3 @@ class Kernel:
         seconds = time.perf_counter() - begun
         self.client.wait_for_ready(READY_S)
         return seconds
-
-
-def ends(code: str, count: int) -> dict[str, list[float]]:
-    """Restarts and shuts down kernels that have run `code`.
-
-    Args:
-        code: the cell.
-        count: how often to restart, and how often to shut down.
-
-    Returns:
-        Seconds of every `"shutdown"`, `"restart"`, and `"next"` call after a restart.
-    """
-    seconds: dict[str, list[float]] = {"shutdown": [], "restart": [], "next": []}
-    for _ in range(count):
-        kernel = Kernel.start()
-        kernel.run(code)
-        seconds["restart"].append(kernel.restart())
-        kernel.run(IMPORT)
-        seconds["next"].append(kernel.run(NEXT))
-        kernel.run(code)
-        seconds["shutdown"].append(kernel.shutdown())
-    return seconds
-
-
-def middle(seconds: list[float]) -> float:
-    """The median; 0 of none."""
-    return statistics.median(seconds) if seconds else 0.0

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import sys
 
 import pytest
 
-from shardviz.core.backend.exits import WorkerError, cause, read_log
+from shardviz.core.backend.exits import WorkerError, cause
 from shardviz.core.backend.failures import failure
 from shardviz.core.backend.run.worker.process import Pool
 from shardviz.core.backend.run.worker.settings import Settings
@@ -41,14 +40,6 @@ def test_the_cause_is_found_in_what_was_printed(printed, why):
     found = cause(printed)
     assert found.isprintable() or not found
     assert found == why or why is None
-
-
-def test_the_beginning_and_the_end_of_a_long_output_are_read():
-    text = b"first\n" + b"x" * 300_000 + b"\nlast"
-    found = read_log(io.BytesIO(text))
-    assert found.startswith("first\n")
-    assert found.endswith("x\nlast")
-    assert len(found) < 150_000
 
 
 def test_an_exception_comes_back_and_the_worker_stays(pool):

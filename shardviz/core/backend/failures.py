@@ -10,7 +10,7 @@ import jax
 
 from shardviz.core.backend.jax_compat import failed_to_start, key_value_store
 from shardviz.core.errors import OutOfMemory, ShardvizError
-from shardviz.core.program.failure import Failure, Meaning
+from shardviz.core.program.failure import Failure
 from shardviz.core.xla.module import is_user_file, line_in_words
 
 LIMIT = 1200
@@ -38,9 +38,8 @@ def failure(stage: str, error: BaseException) -> Failure:
         return Failure(stage, said, source, "memory", lacks_memory=True)
     # Compilers and runtimes say it with this word of the absl library alike.
     lacks = _XLA_MEMORY in said
-    if key_value_store() is not None and (meaning := meaning_of(str(error))):
-        told = {"meaning": meaning}
-        return Failure(stage, said, source, "several processes", told, lacks)
+    if key_value_store() is not None and (code := cause_among_processes(str(error))):
+        return Failure(stage, said, source, code, lacks_memory=lacks)
     platforms = getattr(jax.config, "jax_platforms", None)
     silent = isinstance(error, AssertionError) and not str(error)
     if silent and platforms and failed_to_start(error):
@@ -96,11 +95,12 @@ def said_by(error: BaseException) -> str:
     return str(error) if isinstance(error, ShardvizError) else in_words(error)
 
 
-# What jax, XLA and its coordination service say where several processes are the cause,
-# read off jax 0.10.2 and 0.12.0.1, and a code of `wording/failures.py`.
+# What jax and XLA say where several processes are the cause, read off jax 0.10.2 and
+# 0.12.0.1, and a code of `wording/failures.py`.
 _SEVERAL = (
     (
-        r"spans non-addressable|first argument must be a fully addressable array",
+        r"spans non-addressable|first argument must be a fully addressable array"
+        r"|cross-host reshard|Cannot reshard an input that is not fully addressable",
         "spread array",
     ),
     (
@@ -109,58 +109,23 @@ _SEVERAL = (
         "local data",
     ),
     (
-        r"For a cross-host reshard in multi-controller JAX|Cannot reshard an input that is"
-        r" not fully addressable",
-        "other devices",
-    ),
-    (
-        r"tasks are unhealthy \(stopped sending heartbeats\):\s*((?:[\w/:]+\s*?\n)+)",
+        r"tasks are unhealthy|Barrier timed out|coordination service|CoordinationService"
+        r"|[Gg]loo.*(?:closed by peer|reset by peer|[Tt]imed out|refused)",
         "process lost",
     ),
-    (
-        r"Barrier timed out.*?Some timed out task names:\s*((?:[\w/:]+\s*?\n)+)",
-        "process lost",
-    ),
-    (
-        r"Failed to send RPC to coordination service|remote target coordination_service"
-        r"|DEADLINE_EXCEEDED.*?CoordinationService/Heartbeat",
-        "coordinator lost",
-    ),
-    (
-        r"ALREADY_EXISTS: Aborted connect attempt|CANCELLED: Cancelled because there's a"
-        r" more recent barrier call|DEADLINE_EXCEEDED.*?RegisterTask"
-        r"|initialize\(\) must be called before any JAX calls",
-        "not joined",
-    ),
-    (
-        r"[Gg]loo.*?(?:closed by peer|reset by peer|[Tt]imed out|refused)",
-        "process lost",
-    ),
-    (r"RESOURCE_EXHAUSTED|std::bad_alloc|MemoryError|Out of memory|OOM", "no memory"),
 )
-_TASK = re.compile(r"task:(\d+)|^(\d+)$")
 
 
-def meaning_of(text: str) -> Meaning | None:
-    """What an error of jax means where several processes run; None where unknown.
+def cause_among_processes(text: str) -> str:
+    """What an error of jax means where several processes run; `""` where unknown.
 
-    Args:
-        text: the words of an exception, or what a process printed before it ended.
-
-    >>> meaning_of("The following tasks are unhealthy (stopped sending heartbeats):\\n1\\n")
-    Meaning(code='process lost', processes=(1,))
+    >>> cause_among_processes("Gloo all-reduce failed: connection closed by peer")
+    'process lost'
     """
-    # The first that fits: later ones also appear where an earlier one is the cause.
     for pattern, code in _SEVERAL:
-        match = re.search(pattern, text, re.DOTALL)
-        if match is None:
-            continue
-        numbers = []
-        for line in "".join(match.groups()).splitlines():
-            if task := _TASK.search(line.strip()):
-                numbers.append(int(task[1] or task[2]))
-        return Meaning(code, tuple(numbers))
-    return None
+        if re.search(pattern, text):
+            return code
+    return ""
 
 
 def _user_line(frames: Iterable[tuple[str, int | str]]) -> str:

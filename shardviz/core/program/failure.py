@@ -45,19 +45,6 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Meaning(Fact):
-    """What an error of jax means where several processes run one program.
-
-    Attributes:
-        code: one of the codes of `wording/failures.py`.
-        processes: the processes that it names.
-    """
-
-    code: str
-    processes: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
 class ProcessEnd(Fact):
     """Why a process of ours ended, or was ended, before it answered.
 

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping
 
 from shardviz.core.format import bytes_text, clause, joined
-from shardviz.core.program.failure import Failure, GroupEnd, Meaning, ProcessEnd
+from shardviz.core.program.failure import Failure, GroupEnd, ProcessEnd
 
 _OPENINGS = {
     "trace": "jax could not trace the function.",
@@ -51,8 +51,8 @@ def _without_advice(error: Failure) -> str:
         case "system":
             opening = "The system refused what this needs, such as a file or a process."
             return f"{opening} {said}"
-        case "several processes":
-            return f"{fields['meaning']} jax says: {said}"
+        case "spread array" | "local data" | "process lost":
+            return f"{_AMONG_PROCESSES[error.code]} jax says: {said}"
         case "no platform":
             platforms = fields["platforms"]
             return (
@@ -84,8 +84,8 @@ def _when(fields: Mapping[str, object]) -> str:
     return f"{where} the stage {fields['in_stage']!r}"
 
 
-# What jax, XLA and its coordination service mean where several processes run.
-_MEANINGS = {
+# What jax and XLA mean where several processes run; their own words follow.
+_AMONG_PROCESSES = {
     "spread array": (
         "An array lies on devices of several processes, and each process can read its own"
         " shards only. Pass it to the function as an argument and not by closing over it;"
@@ -96,45 +96,13 @@ _MEANINGS = {
         "What this process gives does not fit the array over several processes. Rows of"
         " its own go to jax.make_array_from_process_local_data (sv.process_rows says"
         " which); a number or a numpy array that stands for all of an array must be the"
-        " same in every process, and jax.make_array_from_callback splits it."
-    ),
-    "other devices": (
-        "An array over several processes can go to another order of the same devices only,"
-        " not to other devices. Use a mesh of the same devices, or gather it first."
+        " same in every process."
     ),
     "process lost": (
-        "{who} ended, hangs, or waits for another process that skipped a collective. Look"
-        " at what each process printed before, and whether the system ended it for lack of"
-        " memory. All processes must be started again."
-    ),
-    "coordinator lost": (
-        "Process 0, which coordinates the others, has ended, hangs or cannot be reached:"
-        " jax ended the others. Look at what process 0 printed. All processes must be"
-        " started again."
-    ),
-    "not joined": (
-        "The processes did not come together in jax.distributed.initialize. Call it before"
-        " anything that uses jax; start all processes together, each with a process_id of"
-        " its own, and look whether all can reach the coordinator's address."
-    ),
-    "no memory": (
-        "Memory ran out in this process, which the others then wait for. Split the arrays"
-        " over more devices, make them smaller, or start fewer processes on one machine."
+        "A process ended, hangs, or waits for another one that skipped a collective. Look"
+        " at what each process printed before, and start all of them again."
     ),
 }
-
-
-def meaning(fact: Meaning) -> str:
-    """What an error means where several processes run.
-
-    >>> meaning(Meaning("process lost", processes=(1,))).partition(",")[0]
-    'Process 1 ended'
-    """
-    who = "A process"
-    if fact.processes:
-        noun = "Process" if len(fact.processes) == 1 else "Each of the processes"
-        who = f"{noun} {joined(sorted(fact.processes))}"
-    return _MEANINGS[fact.code].format(who=who)
 
 
 _SIGNALS = {
@@ -224,7 +192,6 @@ def group_end(fact: GroupEnd) -> str:
 
 SENTENCES = {
     Failure: failure,
-    Meaning: meaning,
     ProcessEnd: process_end,
     GroupEnd: group_end,
 }
