@@ -120,6 +120,7 @@ class CachedFunction:
         return self._fall_back("memory layout", args, kwargs)
 
     def _fall_back(self, reason: str, args: Any, kwargs: Any) -> Any:
+        # A count is read and written, which another thread could come between.
         with self._lock:
             self._fallbacks[reason] += 1
         return self.jitted(*args, **kwargs)

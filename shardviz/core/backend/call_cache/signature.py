@@ -110,9 +110,11 @@ def _array_key(leaf: Any) -> tuple[Any, Any]:
     # A Ref is changed in place, which an executable of values cannot do.
     if isinstance(leaf, jax.Ref):
         raise Uncached("not an array")
-    # jax may move an array that is not committed; its place decides nothing.
     if isinstance(leaf, jax.Array):
-        return leaf.aval, leaf.sharding if leaf.committed else None
+        # jax may move an array that is not committed; its place decides nothing.
+        if not leaf.committed:
+            return leaf.aval, None
+        return leaf.aval, leaf.sharding
     try:
         return jax.typeof(leaf), None
     except TypeError:
@@ -276,7 +278,9 @@ def sharding_text(sharding: Any) -> str:
     if sharding is None:
         return "uncommitted"
     memory = getattr(sharding, "memory_kind", None)
-    where = "" if memory in (None, "device") else f" in {memory}"
+    where = ""
+    if memory not in (None, "device"):
+        where = f" in {memory}"
     if isinstance(sharding, NamedSharding):
         spec = str(sharding.spec).removeprefix("PartitionSpec").removeprefix("P")
         return f"P{spec} over {mesh_sizes(sharding.mesh)}{where}"

@@ -114,7 +114,9 @@ def _of_function(
         return fn(*args)
 
     structs = [jax.ShapeDtypeStruct(a.shape, jax_dtype(a.dtype)) for a in arrays]
-    args = structs if tree is None else tree.unflatten(structs)
+    args = structs
+    if tree is not None:
+        args = tree.unflatten(structs)
     stage = _traced_or_refused(lambda: jax.jit(fresh).trace(*args))
     if isinstance(stage, Refusal):
         return replace(known, refused=stage)

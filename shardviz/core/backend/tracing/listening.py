@@ -135,6 +135,7 @@ def _counted_call(jitted: Any, values: list[Any]) -> MeshCall:
 
 
 def _mesh(mesh: Any) -> MeshSpec:
+    # An AbstractMesh has no devices to run on, as text has none.
     adopted = adopt_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else mesh
     if not isinstance(adopted, MeshSpec) or not adopted.concrete:
         raise ShardvizError(

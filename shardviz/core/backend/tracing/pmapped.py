@@ -75,6 +75,7 @@ class Pmapped:
                 axes.append(self.in_axes[position])
             else:
                 axes.append(self.in_axes)
+        # pmap moves every array to its own mesh, whatever sharding it has.
         leaves, tree = jax.tree.flatten(tuple(arguments))
         full = tree.unflatten(range(len(leaves)))
         specs = spread(self.specs(tuple(axes)), full, "in_axes of jax.pmap")
