@@ -15,7 +15,7 @@ from shardviz.core.layout.partition_spec import Spec
 from tests.layout.cases import random_case, random_mesh, random_spec
 from tests.layout.fakes import jax_mesh
 
-CASES, SEEDS = 10_000, 4
+CASES, SEEDS = 3_000, 2
 
 
 def jax_indices(sharding: jax.sharding.Sharding, shape: tuple[int, ...]) -> dict[int, tuple]:
@@ -156,7 +156,7 @@ def test_what_jax_refuses_is_refused_and_nothing_else():
     rng = random.Random(3)
     free_mark = jax.sharding.PartitionSpec.UNCONSTRAINED
     seen: dict[str, int] = defaultdict(int)
-    for _ in range(6_000):
+    for _ in range(3_000):
         mesh, parts, shape = spoiled(rng)
         entries = [
             free_mark if d in parts["free"] and not axes else tuple(axes)
@@ -179,9 +179,9 @@ def test_what_jax_refuses_is_refused_and_nothing_else():
             continue  # JAX cannot answer beside idle axes; where a partial sum lies is no riddle
         assert (theirs == "fine") == (ours == "fine"), f"{theirs} {ours}: {case}"
         assert ours in ("fine", "SpecError", "LayoutError"), f"{ours}: {case}"
-    assert seen["fine/fine"] > 1000, seen
-    assert sum(n for k, n in seen.items() if k.endswith("SpecError")) > 1000, seen
-    assert seen["IndivisibleError/LayoutError"] > 300, seen
+    assert seen["fine/fine"] > 500, seen
+    assert sum(n for k, n in seen.items() if k.endswith("SpecError")) > 500, seen
+    assert seen["IndivisibleError/LayoutError"] > 150, seen
 
 
 def test_axis_of_a_million_devices_costs_one_box():
