@@ -109,7 +109,7 @@ def _audited(
 ) -> Found:
     largest, done = _laid_out(arrays, table, mesh)
     held = done.bytes_per_device * getattr(g, "copies", 1)
-    new = [str(rule) for rule in table]
+    new = list(map(str, table))
     facts = {
         "found devices": mesh.size,
         "bytes": held,
@@ -118,7 +118,7 @@ def _audited(
         "found rules": len(new),
     }
     if hasattr(g, "rules") and isinstance(g.rules, Rules):
-        old = [str(rule) for rule in g.rules]
+        old = list(map(str, g.rules))
         facts |= {"edits": _edits(old, new), "same rules": sorted(old) == sorted(new)}
     path, count = done.largest[0].path, len(done.rows)
     return Found(words.takes(path, largest.spec, held, mesh, count), facts)

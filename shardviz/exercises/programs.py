@@ -329,9 +329,11 @@ def _block(g: Setup, name: str) -> Program:
 
 def _mixed_origin(g: Setup) -> list[str]:
     # XLA's name has the formula of the einsum, which may make a transpose as well.
-    ops = [op for op in planned(g.program).ops if op.opcode == "dot_general"]
-    (mixed,) = [op for op in ops if "bhqk,bkhd->" in op.op]
-    return [mixed.origins[g.axis].name]
+    names = []
+    for op in planned(g.program).ops:
+        if op.opcode == "dot_general" and "bhqk,bkhd->" in op.op:
+            names.append(op.origins[g.axis].name)
+    return names
 
 
 def _arguments(g: Setup) -> list[str]:
@@ -372,8 +374,7 @@ def _function(g: Setup, answer: Any, of: str) -> Found:
         made = program(made, g.A, g.B, mesh=g.mesh)
     check_mesh(made.mesh, g.mesh)
     # The names of the arguments are up to whoever writes the function.
-    given = [(array.shape, str(array.spec)) for array in made.arrays]
-    if given != [(array.shape, str(array.spec)) for array in (g.A, g.B)]:
+    if _as_given(made.arrays) != _as_given((g.A, g.B)):
         raise Wrong("The arguments have to stay as they are: A and B as given.")
     results = [op for op in planned(made).ops if op.kind == "result"]
     shapes = [list(op.shape) for op in results]
@@ -387,6 +388,10 @@ def _function(g: Setup, answer: Any, of: str) -> Found:
         "a product": lambda: _is_product(g, made),
     }
     return Found(words.result_is(spec), facts)
+
+
+def _as_given(arrays: Iterable[ArraySpec]) -> list[tuple[tuple[int, ...], str]]:
+    return [(array.shape, str(array.spec)) for array in arrays]
 
 
 def _is_product(g: Setup, made: Program) -> bool:

@@ -62,7 +62,9 @@ class Setup(SimpleNamespace):
     """
 
     def __repr__(self) -> str:
-        lines = [f"{name} = {_shown(thing)}" for name, thing in vars(self).items()]
+        lines = []
+        for name, thing in vars(self).items():
+            lines.append(f"{name} = {_shown(thing)}")
         return "\n".join(lines)
 
 
@@ -281,8 +283,7 @@ def read_exercises(text: str) -> dict[str, Exercise]:
     """The exercises in a text of Markdown, by the names in its headings."""
     parts = re.split(r"^# (\S+)$", text, flags=re.MULTILINE)
     # Headings and what is below them alternate, after the text before the first.
-    pairs = zip(parts[1::2], parts[2::2], strict=True)
-    return {name: _read(body) for name, body in pairs}
+    return dict(zip(parts[1::2], map(_read, parts[2::2]), strict=True))
 
 
 def _read(text: str) -> Exercise:
