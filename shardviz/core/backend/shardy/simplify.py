@@ -148,10 +148,11 @@ def _put_number(op: Any, name: str) -> bool:
     elif name == "concatenate":
         number = first if len({*numbers}) == 1 else None
     else:
-        compute = _COMPUTED.get(name)
         if name == "compare":
             words = str(op.attributes["comparison_direction"])
             compute = _COMPARED[words.rstrip(">").split()[-1]]
+        else:
+            compute = _COMPUTED[name]
         with np.errstate(all="ignore"):
             number = compute(*numbers)
     if number is None:
