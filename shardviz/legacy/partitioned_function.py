@@ -186,11 +186,14 @@ class ShardedJit:
             avals.append((struct.shape, struct.dtype, struct.weak_type))
         # As jax.jit keeps its traces: values of arguments that are not static do not count.
         key = tuple(static.items()), len(args), tree, tuple(avals)
-        if key not in self._calls:
-            self._calls[key] = _PartitionedCall(
+        call = self._calls.get(key)
+        if call is None:
+            call = _PartitionedCall(
                 self._fun, *self._parts, self._wishes, static, len(args), tree, structs
             )
-        return self._calls[key], leaves
+            # Threads that come at the same time go on with one of theirs.
+            call = self._calls.setdefault(key, call)
+        return call, leaves
 
 
 def _static_arguments(numbers: Sequence[int], args: tuple[Any, ...]) -> dict[int, Any]:

@@ -11,6 +11,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 import shardviz as sv
+from shardviz.core.backend import jax_compat
 from shardviz.core.backend.tracing import effect_rules
 from shardviz.core.errors import ProgramError
 from shardviz.core.program.effects import DeviceCount, Effects, EffectUse, RunsOn
@@ -75,6 +76,17 @@ def test_nothing_is_called(place, eight_devices):
     assert sv.effects(on(8, PLACES[place](noisy))).names == ("debug callback",)
     jax.effects_barrier()
     assert called == []
+
+
+@pytest.mark.parametrize("kind", ["print", "io", "io, ordered", "print, ordered"])
+def test_where_an_effect_is_allowed_is_what_jax_lists(kind, eight_devices):
+    [use] = sv.effects(KINDS[kind], STRUCT).uses
+    [effect] = jax.jit(lambda x: KINDS[kind](x)).trace(STRUCT).jaxpr.effects
+    listed = set()
+    for construct, name in jax_compat.CONSTRUCTS.items():
+        if getattr(jax_sets, name).contains(effect):
+            listed.add(construct)
+    assert set(use.allowed) == listed
 
 
 def test_a_function_that_names_its_own_mesh_runs_on_that_many(eight_devices):

@@ -121,6 +121,13 @@ def complete_tracebacks() -> AbstractContextManager[Any]:
 
 # Effects and callbacks.
 
+#: Where jax may allow an effect, and the set of effect classes that says so.
+CONSTRUCTS = {
+    "control flow": "control_flow_allowed_effects",
+    "remat": "remat_allowed_effects",
+    "custom derivatives": "custom_derivatives_allowed_effects",
+    "lowering": "lowerable_effects",
+}
 # jax does not export its classes of effects, so they are known by their names.
 DEBUG_EFFECTS = ("DebugEffect", "OrderedDebugEffect")
 REF_EFFECTS = (

@@ -22,6 +22,8 @@ class EffectUse:
         nesting: the loops and calls around its operations: `"top level"`, `"shard_map >
             cond"`.
         calls: how many operations of the program have it.
+        allowed: where jax allows it: of `control flow`, `remat`, `custom derivatives`
+            and `lowering`; None where jax does not say, and for what is no effect.
 
     >>> EffectUse("debug callback", "DebugEffect", False, True).ordered
     False
@@ -33,6 +35,7 @@ class EffectUse:
     shardable: bool = True
     nesting: tuple[str, ...] = ()
     calls: int = 0
+    allowed: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -118,6 +118,8 @@ def effects_explained(effects: Effects) -> str:
         order = "ordered" if use.ordered else "unordered"
         nesting = clause(" ({})", "; ".join(use.nesting))
         lines.append(f"{use.name}{kind}: {order}; {calls}{nesting}")
+        if use.allowed is not None:
+            lines.append(f"  allowed in: {', '.join(use.allowed) or 'nothing'}")
         lines.append(f"  {effect_note(use)}")
     if effects.tokens:
         tokens = plural(effects.tokens, "token")

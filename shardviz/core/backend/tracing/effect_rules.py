@@ -1,7 +1,8 @@
 """The effects of a jaxpr by name, and what jax allows of each.
 
 jax keeps its classes of effects private, so they are known by name; it says in sets of
-classes which keep their order, and which of these may run on several devices.
+classes where it allows an effect, whether it keeps its order, and whether it may then
+run on several devices.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from shardviz.core.backend.jax_compat import effect_class, effect_sets
+from shardviz.core.backend.jax_compat import CONSTRUCTS, effect_class, effect_sets
 from shardviz.core.program.effects import RunsOn
 
 _NAMES = {
@@ -77,6 +78,18 @@ def is_shardable(effect: Any) -> bool:
         return True
     sets = effect_sets()
     return sets is not None and sets.shardable_ordered_effects.contains(effect)
+
+
+def allowed_constructs(effect: Any) -> tuple[str, ...] | None:
+    """Where jax allows this effect, of `CONSTRUCTS`; None where it does not say."""
+    sets = effect_sets()
+    if sets is None:
+        return None
+    allowed = []
+    for construct, name in CONSTRUCTS.items():
+        if getattr(sets, name).contains(effect):
+            allowed.append(construct)
+    return tuple(allowed)
 
 
 def refusal_on(effects: Iterable[Any], devices: int) -> str | None:

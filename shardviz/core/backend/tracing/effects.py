@@ -20,6 +20,7 @@ from shardviz.core.backend.tracing.arguments import program_arrays
 from shardviz.core.backend.tracing.build_program import build_program
 from shardviz.core.backend.tracing.calls import BoundCall, read_call
 from shardviz.core.backend.tracing.effect_rules import (
+    allowed_constructs,
     effect_name,
     is_ordered_effect,
     is_shardable,
@@ -163,6 +164,7 @@ def _read(known: Effects, jaxpr: Any) -> Effects:
             is_shardable(effect),
             tuple(dict.fromkeys(nesting)),
             len(nesting),
+            allowed_constructs(effect),
         )
         uses.append(use)
     around = [one.nesting for one in innermost if one.name == _PURE]
