@@ -44,6 +44,7 @@ from shardviz.core.layout.trees.audit import Audit
 from shardviz.core.layout.trees.audit import audit as _audit
 from shardviz.core.layout.trees.state_remedies import with_names_of_parameter
 from shardviz.core.program.program import Program, Target
+from shardviz.core.wording.hardware import published_rates
 
 
 def rules(*pairs: Any, dialect: Any = None) -> Rules | PathRules:
@@ -413,8 +414,7 @@ def _reshard_over_links(
     # Of each pair of devices: sender, receiver, bytes.
     pairs = rows(moved.device_ids)[moved.sends[:, :2]]
     seconds = least_send_seconds(where, np.c_[pairs, moved.sends[:, 2]])
-    source = f"published rates of {where.chip.title}, {where}"
-    return replace(moved, link_seconds=seconds, rate_source=source)
+    return replace(moved, link_seconds=seconds, rate_source=published_rates(where))
 
 
 def to_jax(thing: Any) -> Any:

@@ -207,7 +207,9 @@ def _laid_out(
         row = request(bare.replace(spec=spec), mesh, None)
         layout, problem = row.layout, row.problem
     if layout is None and problem is None:
-        problem = "Nothing says on which devices it is, or how it is split over them."
+        raise LayoutError(
+            "Nothing says on which devices it is, or how it is split over them."
+        )
     return _of_row(Request(bare, None, spec, layout, problem))
 
 

@@ -16,6 +16,7 @@ from shardviz.core.program.processes import (
     stage_words,
 )
 from shardviz.core.program.report import Report
+from shardviz.core.wording import pictures as wording
 from shardviz.picture.mesh import draw_mesh
 from shardviz.picture.page import (
     and_more,
@@ -87,7 +88,7 @@ def process_lines(report: Report, full: bool = False) -> list[str]:
             sizes.append(f"{bytes_text(process.memory)} in process {process.rank}")
     if sizes:
         sizes += and_more(len(processes) - MOST_LINES, "process")
-        lines.append(f"memory of the processes: {', '.join(sizes)}")
+        lines.append(wording.memory_of_processes(sizes))
     errors = []
     for process in processes:
         if process.error is not None:

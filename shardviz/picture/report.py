@@ -84,7 +84,7 @@ def _lines(report: Report, full: bool) -> list[str]:
     if report.cache_hit:
         stages.append("from the cache")
     if len(report.runs_s) > 1:
-        stages.append(f"median of {len(report.runs_s)} runs")
+        stages.append(wording.median_of(len(report.runs_s)))
     if stages:
         lines.append(" · ".join(stages))
     lines += process_lines(report, full)

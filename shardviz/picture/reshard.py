@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardviz.core.format import Fold, bytes_text, plural
+from shardviz.core.format import Fold, bytes_text
 from shardviz.core.layout.transfer.reshard import Reshard, ReshardRow
 from shardviz.core.wording import reshard as wording
 from shardviz.picture.page import (
@@ -75,7 +75,7 @@ def reshard_text(reshard: Reshard, width: int, full: bool = False) -> str:
             lines.append(f"  {more}")
         still = len(reshard.rows) - len(unfolded(folds))
         if still:
-            lines.append(f"  nothing of {plural(still, 'array')} is sent")
+            lines.append(f"  {wording.not_sent(still)}")
     return paragraphs(lines, width)
 
 

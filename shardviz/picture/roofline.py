@@ -24,13 +24,13 @@ def draw_roofline(
     Args:
         limit: how many rows to show of the parts, and of the operations.
     """
-    panels = [_picture(roofline.rows, "part of the program", limit)]
+    panels = [_picture(roofline.rows, wording.PART, limit)]
     if roofline.ops:
         panels.append(_picture(roofline.ops, wording.OPERATION, limit))
     tone = "bad" if roofline.fits is False else "text"
     notes = [note(str(one)) for one in roofline.notes]
     notes.insert(0, note(str(roofline), tone))
-    head = f"minimum times on {roofline.where}"
+    head = wording.minimum_times(roofline.where)
     return side_by_side(
         panels,
         title=titled(title, head),

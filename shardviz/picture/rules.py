@@ -310,7 +310,7 @@ def verdict_word(verdict: Verdict) -> str:
     elif outcome is Outcome.MISSING_AXIS:
         word = f"no axis {', '.join(verdict.absent)}"
     elif verdict.misfit is not None:
-        word = f"not divisible by {verdict.misfit.parts:,}"
+        word = wording.indivisible(verdict.misfit.parts)
     elif outcome in (Outcome.TAKEN, Outcome.PART_TAKEN):
         dims = sorted({dim for _, dim, _ in verdict.taken})
         word = f"{word} by dimension {', '.join(map(str, dims))}"

@@ -16,6 +16,7 @@ from typing import Any
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_values import PlannedOp
+from shardviz.core.wording import pictures as wording
 from shardviz.picture.page import (
     broken,
     page,
@@ -483,7 +484,7 @@ def spec_bars(
             gap = 1.0 if wide >= 3 * parts else 0.4
             part, top = (wide - gap * (parts - 1)) / parts, corner[1] + row * high
             group = groups.get(parent, NOT_SPLIT_GROUP)
-            hint = f"{head}split {count:,} ways by {axis}"
+            hint = f"{head}{wording.split_ways(count, axis)}"
             for number in range(parts):
                 x = left + number * (part + gap)
                 bars.append(Rectangle(x, top, part, high, group, hint))

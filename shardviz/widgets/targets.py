@@ -117,7 +117,7 @@ def why_not_run(target: str) -> str:
     """Why nothing can run on a checked target; `""` where programs can."""
     if topology_of(target) is None:
         return ""
-    return only_described(target)
+    return str(only_described(target))
 
 
 def target_title(target: str) -> str:

@@ -80,7 +80,8 @@ def _makes_error(node: ast.AST) -> bool:
     if not isinstance(node, ast.Call):
         return False
     name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-    return name.endswith("Error") or name in ("warn", "import_optional")
+    # A note is printed with its error.
+    return name.endswith("Error") or name in ("warn", "import_optional", "add_note")
 
 
 def _text(node: ast.AST) -> str:

@@ -22,7 +22,7 @@ from jax.sharding import AxisType, Mesh
 
 from shardviz.core.backend.jax_compat import backend_started
 from shardviz.core.errors import OutOfMemory, ProgramError, TargetError
-from shardviz.core.format import bytes_text, plural
+from shardviz.core.format import bytes_text, clause, plural
 from shardviz.core.layout.fit import Fit
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.report import Memory
@@ -140,12 +140,12 @@ def attached_devices(platform: str | None) -> tuple[Any, ...]:
     try:
         return tuple(jax.devices(platform))
     except (RuntimeError, AssertionError) as error:
-        # jax asserts, without a word, that any platform was found.
-        first, *_ = [*str(error).strip().splitlines(), "it gives no reason."]
         kind = f"{platform.upper()} device" if platform else "device"
+        # jax asserts, without a word, that any platform was found.
+        said = clause(": {}", str(error).strip().partition("\n")[0])
         raise TargetError(
-            f"jax finds no {kind} here: {first} Write 'cpu:8' for simulated devices, and look at"
-            " the environment variable JAX_PLATFORMS, which limits what jax looks for."
+            f"jax finds no {kind} here{said or '.'} Write 'cpu:8' for simulated devices, and look"
+            " at the environment variable JAX_PLATFORMS, which limits what jax looks for."
         ) from error
 
 

@@ -337,14 +337,11 @@ class Layout(Displayed):
         return size_in_bytes(math.prod(self.shard_shape), self.dtype)
 
     def __repr__(self) -> str:
-        spec = str(self.spec)
-        if self.spec is None:
-            spec = "blocks of another sharding"
-        return (
-            f"Layout({self.dtype}{list(self.shape)} as {spec} on {self.mesh}:"
-            f" {plural(self.num_blocks, 'block')} of {list(self.shard_shape)},"
-            f" {plural(self.replicas, 'replica')})"
-        )
+        spec = self.spec or "other blocks"
+        array = f"{self.dtype}{list(self.shape)} as {spec}"
+        blocks = f"{plural(self.num_blocks, 'block')} of {list(self.shard_shape)}"
+        replicas = plural(self.replicas, "replica")
+        return f"Layout({array} on {self.mesh}: {blocks}, {replicas})"
 
 
 def lay_out(

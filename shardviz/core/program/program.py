@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from shardviz.core.display import Displayed
-from shardviz.core.errors import ProgramError
+from shardviz.core.display import Displayed, sentence
+from shardviz.core.errors import ProgramError, TargetError
 from shardviz.core.format import plural, shown
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_spec import ArraySpec, unique_names
@@ -65,19 +65,7 @@ class Target(Displayed):
         return Topology.parse(self.text)
 
     def __str__(self) -> str:
-        if self.kind == "hosts":
-            of = plural(self.processes, "process", "processes")
-            return f"{self.platform.upper()} × {self.count}, {of}"
-        if self.topology is not None:
-            return f"{self.topology.title}, described"
-        if self.count is not None:
-            how = "simulated"
-            if self.kind == "attached":
-                how = "attached"
-            return f"{self.platform.upper()} × {self.count}, {how}"
-        if self.kind == "cpu":
-            return "CPU, simulated: as many devices as the mesh has"
-        return "attached devices, looked up at the first run"
+        return sentence(self)
 
     def __repr__(self) -> str:
         return f"Target({self.name!r}: {self})"
@@ -96,13 +84,13 @@ class Targets(tuple[Target, ...], Displayed):
         return f"Targets({', '.join(t.name for t in self)})"
 
 
-def only_described(text: str) -> str:
-    """Why nothing runs on a described target, in words.
+def only_described(text: str) -> TargetError:
+    """The error where something is to run on a described target.
 
-    >>> only_described("tpu:v5e:4x4")[:43]
+    >>> str(only_described("tpu:v5e:4x4"))[:43]
     "'tpu:v5e:4x4' is described and not attached"
     """
-    return (
+    return TargetError(
         f"{text!r} is described and not attached: programs compile for it and cannot run on it."
         " Compile for it, or run on 'cpu' or attached devices."
     )

@@ -38,6 +38,7 @@ _FILES = {
     "program.checks": "run",
     "program.failure": "failures",
     "program.notes": "notes",
+    "program.program": "hardware",
     "layout.layout": "layout",
     "layout.mesh_context": "layout",
     "layout.partition_spec": "layout",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from shardviz.core.format import joined, plural
 from shardviz.core.hardware.topology import Topology
+from shardviz.core.program.program import Target
 
 #: Where the figures of a chip are published: what `Chip.cited` names.
 SOURCES: Mapping[str, str] = {
@@ -26,6 +27,32 @@ SOURCES: Mapping[str, str] = {
     "nvidia-dgx-a100": "NVIDIA DGX A100 data sheet, https://www.nvidia.com/en-us/data-center/dgx-a100",
     "xla": "OpenXLA, xla/backends/gpu/target_config/specs, https://github.com/openxla/xla",
 }
+
+
+def target(what: Target) -> str:
+    """What a target is, in a few words.
+
+    >>> target(Target("cpu:8", "cpu", 8))
+    'CPU × 8, simulated'
+    """
+    if what.kind == "hosts":
+        of = plural(what.processes, "process", "processes")
+        return f"{what.platform.upper()} × {what.count}, {of}"
+    if what.topology is not None:
+        return f"{what.topology.title}, described"
+    if what.count is not None:
+        how = "simulated"
+        if what.kind == "attached":
+            how = "attached"
+        return f"{what.platform.upper()} × {what.count}, {how}"
+    if what.kind == "cpu":
+        return "CPU, simulated: as many devices as the mesh has"
+    return "attached devices, looked up at the first run"
+
+
+def published_rates(what: Topology) -> str:
+    """Whose rates a least time is of."""
+    return f"published rates of {what.chip.title}, {what}"
 
 
 def topology(what: Topology) -> str:
@@ -63,3 +90,6 @@ def _rings(wraps: tuple[bool, ...]) -> str:
 
 
 EXPLANATIONS = {Topology: topology}
+
+
+SENTENCES = {Target: target}

@@ -12,6 +12,7 @@ from shardviz.core.format import (
 )
 from shardviz.core.program.movement import Movement, MovementText
 from shardviz.core.program.movement_steps import REGULAR, ListedSent, RegularSent
+from shardviz.core.wording.hardware import published_rates
 
 _ALGORITHMS = {
     "ring": "ring",
@@ -180,10 +181,9 @@ def _factor(m: Movement, factor: str) -> str:
 def _rate_source(m: Movement) -> str:
     if m.topology is None:
         return "The rates of the links are not known: give topology=, such as 'tpu:v5e:4x4'."
-    chip = m.topology.chip.title
     if m.seconds is None:
-        return f"The rate of these links is not published for {chip}."
-    return f"published rates of {chip}, {m.topology}"
+        return f"The rate of these links is not published for {m.topology.chip.title}."
+    return published_rates(m.topology)
 
 
 def _open_axes(m: Movement) -> str:

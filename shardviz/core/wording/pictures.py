@@ -14,9 +14,35 @@ from shardviz.core.program.plan_values import Record
 NOT_ON_MESH = "not on the mesh"
 LARGEST_FIRST = "Bytes per device, the largest first:"
 COST_UNKNOWN = "its cost is not known"
+PART = "part of the program"
 OPERATION = "operation, before XLA fuses it"
 STALE = "; stale: the program was edited since"
 OPS_OF_DEVICE = "operations on each device, before XLA fuses them:"
+
+
+def memory_of_processes(sizes: Sequence[str]) -> str:
+    """What each process of a run holds."""
+    return f"memory of the processes: {', '.join(sizes)}"
+
+
+def median_of(runs: int) -> str:
+    """That a time is the median of several runs."""
+    return f"median of {runs} runs"
+
+
+def minimum_times(where: str) -> str:
+    """The title of a roofline."""
+    return f"minimum times on {where}"
+
+
+def indivisible(parts: int) -> str:
+    """A verdict in a cell: the size is no multiple of the number of shards."""
+    return f"not divisible by {parts:,}"
+
+
+def split_ways(count: int, axis: str) -> str:
+    """How a dimension is split over one mesh axis."""
+    return f"split {count:,} ways by {axis}"
 
 
 def audit_head(arrays: int, mesh: object, size: int, left_out: object) -> str:

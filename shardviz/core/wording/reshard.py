@@ -30,6 +30,11 @@ _KINDS = {
 }
 
 
+def not_sent(arrays: int) -> str:
+    """How many arrays stay where they are."""
+    return f"nothing of {plural(arrays, 'array')} is sent"
+
+
 def title(reshard: Reshard) -> str:
     """`2 arrays from x=8 to x=4: 24 KiB sent`."""
     before = _meshes([row.before.mesh for row in reshard.rows])

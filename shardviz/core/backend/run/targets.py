@@ -81,7 +81,12 @@ def described(text: str) -> Target:
     topology = Topology.parse(text)
     kind = topology.chip.platform
     return Target(
-        "described", kind, topology.devices, str(topology), True, missing(kind)
+        "described",
+        kind,
+        topology.devices,
+        str(topology),
+        True,
+        str(missing(kind) or ""),
     )
 
 
@@ -132,7 +137,7 @@ def choose(text: str | Target | None, needed: int) -> Target:
     """
     word = _word(text)
     if is_described(word):
-        raise TargetError(only_described(str(Topology.parse(word))))
+        raise only_described(str(Topology.parse(word)))
     kind, colon, _ = word.partition(":")
     if kind == "cpu":
         count = _cpu_count(word, needed)
@@ -193,7 +198,7 @@ def _cpu_count(word: str, needed: int) -> int:
 def devices_of(target: Target) -> tuple[Any, ...]:
     """The jax devices of a target in this process; starts jax's backend."""
     if target.text:
-        raise TargetError(only_described(target.text))
+        raise only_described(target.text)
     devices = attached_devices(target.platform or None)
     refuse_too_few(target.platform, len(devices), target.count or 0)
     return devices[: target.count]
@@ -220,11 +225,11 @@ _CUDNN = "dnn_version_info { major: 9 minor: 10 }"
 _CUDA = {"jax_cuda13_plugin": 13, "jax_cuda12_plugin": 12}
 
 
-def missing(platform: str) -> str:
-    """What has to be installed to compile for `"tpu"` or `"gpu"`; `""` for nothing."""
+def missing(platform: str) -> TargetError | None:
+    """What has to be installed to compile for `"tpu"` or `"gpu"`; None for nothing."""
     if _installed(platform):
-        return ""
-    return (
+        return None
+    return TargetError(
         f"The {platform.upper()} compiler is not installed:"
         f' pip install "shardviz[{platform}]", and restart the kernel.'
     )
@@ -278,8 +283,8 @@ def compile_only_mesh(mesh: MeshSpec, text: str) -> tuple[Mesh, tuple[Finding, .
 def compile_only_devices(topology: Topology) -> list[Any]:
     """The devices that the compiler makes of a description, in its order."""
     platform = topology.chip.platform
-    if words := missing(platform):
-        raise TargetError(words)
+    if error := missing(platform):
+        raise error
     options = dict(topology.jax_options)
     if platform == "gpu":
         options["target_config"] = target_config(topology)
@@ -316,8 +321,9 @@ def target_config(topology: Topology) -> str:
     major, minor = figures.pop("compute_major"), figures.pop("compute_minor")
     extension = figures.pop("feature_extension", "NONE")
     info = [f"  {name}: {value}" for name, value in figures.items()]
-    capability = f"major: {major} minor: {minor} feature_extension: {extension}"
-    info.append(f"  cuda_compute_capability {{ {capability} }}")
+    capability = {"major": major, "minor": minor, "feature_extension": extension}
+    words = " ".join(f"{name}: {value}" for name, value in capability.items())
+    info.append(f"  cuda_compute_capability {{ {words} }}")
     # XLA compiles for the CUDA that the installed plugin is made for.
     runtime = _CUDA.get(_installed("gpu"), 13)
     lines = [

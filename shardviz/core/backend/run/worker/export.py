@@ -74,7 +74,7 @@ _CALLBACKS = ("pure_callback", "io_callback", "callback", *DEBUG_CALLS)
 #: What jax keeps beside the module of a lowered program, and what that comes from.
 BESIDE = {
     "mut": "mutable arrays of its own (jax.new_ref)",
-    "keepalive": "Python functions that XLA calls to partition it (custom_partitioning)",
+    "keepalive": "functions that partition it (custom_partitioning)",
     "const_args": "closed-over arrays as arguments (jax_use_simplified_jaxpr_constants)",
 }
 

@@ -369,7 +369,7 @@ def runner_for(job: Job, target: Target | str | None) -> Runner:
     chosen = decide(target, job.program.mesh.size)
     job.note(target=str(chosen))
     if chosen.text and job.repeat is not None:
-        raise TargetError(only_described(chosen.text))
+        raise only_described(chosen.text)
     if chosen.worker:
         refuse_in_callback(worker=True)
         return InWorker(job, chosen)
