@@ -28,6 +28,7 @@ from shardviz.core.wording.estimate import reduces
 def rule_in_words(fact: OpRule) -> str:
     """A sharding rule, and what it does with the factors that are not passed on.
 
+    >>> from shardviz.core.program.plan_values import ShardingRule
     >>> x, y = (("i",), ("j",)), (("j",), ("i",))
     >>> rule_in_words(OpRule(ShardingRule((x,), (y,), {"i": 4, "j": 8})))
     '[i, j] -> [j, i]'

@@ -244,7 +244,8 @@ def fits(topology: Topology, needed: int) -> None:
         return
     raise TargetError(
         f"The mesh has {plural(needed, 'device')} and {str(topology)!r} has"
-        f" {topology.devices:,}. Use a mesh of as many, or another size of target."
+        f" {topology.devices:,}. Use a mesh of {topology.devices:,} devices, or a target"
+        f" of {needed:,}."
     )
 
 
