@@ -56,7 +56,7 @@ GPUS = {"two hosts": ("gpu:h100:2x8", {"a": 2, "b": 8}, None)}
 
 def made_in_a_process(cases, kind):
     if words := missing(kind):
-        pytest.skip(words)
+        pytest.skip(str(error))
     done = subprocess.run(
         [sys.executable, "-c", MADE, json.dumps(list(cases.values()))],
         env={**os.environ, **Settings(kind).environment()},
@@ -137,7 +137,7 @@ def matmul(x, w):
 def test_every_kind_of_chip_compiles(target, axes):
     topology = Topology.parse(target)
     if words := missing(topology.chip.platform):
-        pytest.skip(words)
+        pytest.skip(str(error))
     axes = {**axes, "b": topology.devices // axes["a"]}
     made = program(matmul, X, W, mesh=make_mesh(axes))
     report = compile_program(made, target, cache=ExecutableCache())
@@ -167,7 +167,7 @@ def test_nothing_runs_on_what_is_not_there():
 
 def test_what_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert missing("tpu").endswith('pip install "shardviz[tpu]", and restart the kernel.')
+    assert str(missing("tpu")).endswith('pip install "shardviz[tpu]", and restart the kernel.')
     report = compile_program(
         program(matmul, X, W, mesh=make_mesh(a=4, b=4)), "tpu:v5e:4x4", cache=ExecutableCache()
     )
@@ -176,8 +176,8 @@ def test_what_is_not_installed_is_named(monkeypatch):
 
 
 def test_a_program_too_big_for_the_chip_is_refused_by_its_compiler():
-    if words := missing("tpu"):
-        pytest.skip(words)
+    if error := missing("tpu"):
+        pytest.skip(str(error))
     big = array("x", (1 << 17, 1 << 17), None, "float32")
     made = program(lambda x: x @ x, big, mesh=make_mesh(a=4))
     report = compile_program(made, "tpu:v5e:2x2", cache=ExecutableCache())
