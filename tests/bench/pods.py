@@ -19,8 +19,8 @@ def main() -> int:
     """Prints the table; how many targets were missed."""
     table = Table()
     for target, axes in PODS.items():
-        if words := missing(target.partition(":")[0]):
-            print(f"  {target}: {words}")
+        if error := missing(target.partition(":")[0]):
+            print(f"  {target}: {error}")
             continue
         cache, begun = ExecutableCache(), time.perf_counter()
         report = compile_program(block(axes), target, cache=cache)

@@ -77,8 +77,8 @@ def _described_row(table: Table, name: str, program: Any) -> None:
     from shardviz.core.backend.run.targets import compile_only_mesh, missing
 
     what = f"{name}: a compile for {DESCRIBED} against the plan"
-    if words := missing("tpu"):
-        table.row(what, "", "-", True, words)
+    if error := missing("tpu"):
+        table.row(what, "", "-", True, str(error))
         return
     mesh = compile_only_mesh(program.mesh, DESCRIBED)[0]
     found = _in_turn({0: _planner(program)}, 3)[0]

@@ -55,7 +55,7 @@ GPUS = {"two hosts": ("gpu:h100:2x8", {"a": 2, "b": 8}, None)}
 
 
 def made_in_a_process(cases, kind):
-    if words := missing(kind):
+    if error := missing(kind):
         pytest.skip(str(error))
     done = subprocess.run(
         [sys.executable, "-c", MADE, json.dumps(list(cases.values()))],
@@ -136,7 +136,7 @@ def matmul(x, w):
 @pytest.mark.parametrize(("target", "axes"), COMPILED, ids=[t for t, _ in COMPILED])
 def test_every_kind_of_chip_compiles(target, axes):
     topology = Topology.parse(target)
-    if words := missing(topology.chip.platform):
+    if error := missing(topology.chip.platform):
         pytest.skip(str(error))
     axes = {**axes, "b": topology.devices // axes["a"]}
     made = program(matmul, X, W, mesh=make_mesh(axes))

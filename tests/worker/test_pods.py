@@ -16,8 +16,8 @@ from tests.worker.pods import PODS, block
 
 @pytest.mark.parametrize("target", PODS)
 def test_a_transformer_block_compiles_for_a_pod(target, capsys):
-    if words := missing(target.partition(":")[0]):
-        pytest.skip(words)
+    if error := missing(target.partition(":")[0]):
+        pytest.skip(str(error))
     stages: list[str] = []
     seen: list[Report] = []
     made, begun = block(PODS[target]), time.perf_counter()
