@@ -57,6 +57,8 @@ def split_call(
     >>> split_call(("x", "n"), (1.0, 3), {}, JitSettings(static=(1,))).statics
     {'n': 3}
     """
+    if not jit.static and not jit.static_names:
+        return SplitCall(args, dict(kwargs), tuple(names), {})
     statics, others = {}, {}
     kept_args, kept_names = [], []
     for number, (name, value) in enumerate(zip(names, args, strict=True)):
@@ -107,14 +109,14 @@ def _array_key(leaf: Any) -> tuple[Any, Any]:
     """The type of an array, and its sharding where it is committed to one."""
     if isinstance(leaf, Tracer):
         raise Uncached("transformation")
-    # A Ref is changed in place, which an executable of values cannot do.
-    if isinstance(leaf, jax.Ref):
-        raise Uncached("not an array")
     if isinstance(leaf, jax.Array):
         # jax may move an array that is not committed; its place decides nothing.
         if not leaf.committed:
             return leaf.aval, None
         return leaf.aval, leaf.sharding
+    # A Ref is changed in place, which an executable of values cannot do.
+    if isinstance(leaf, jax.Ref):
+        raise Uncached("not an array")
     try:
         return jax.typeof(leaf), None
     except TypeError:
