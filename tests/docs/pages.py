@@ -63,3 +63,17 @@ def table(text: str, first_header: str) -> list[list[str]]:
             break
         rows.append([cell.strip() for cell in line.strip().strip("|").split("|")])
     return rows
+
+
+def spelled(page: str) -> str:
+    """The first block of plain text of a page: what JAX or XLA prints."""
+    text = (ROOT / "docs" / page).read_text()
+    found = re.search(r"```text\n(.*?)```", text, re.DOTALL)
+    assert found is not None
+    return " ".join(found[1].split())
+
+
+def says(shown: str, said: str) -> None:
+    """That a page shows what was said; `...` on the page stands for anything."""
+    pattern = re.escape(shown).replace(re.escape("..."), ".*")
+    assert re.search(pattern, " ".join(said.split())), said

@@ -4,7 +4,6 @@ What an executed block of a page shows already, and what `tests/layout`, `tests/
 `tests/hosts` compare with JAX, is not repeated here.
 """
 
-import re
 import subprocess
 import sys
 
@@ -16,7 +15,7 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from tests.docs.pages import ROOT
+from tests.docs.pages import says, spelled
 
 
 @pytest.fixture
@@ -29,20 +28,6 @@ def mesh(eight_devices):
 @pytest.fixture
 def explicit(mesh):
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Explicit,) * 2)
-
-
-def spelled(page: str) -> str:
-    """The first block of plain text of a page: what JAX or XLA prints."""
-    text = (ROOT / "docs" / page).read_text()
-    found = re.search(r"```text\n(.*?)```", text, re.DOTALL)
-    assert found is not None
-    return " ".join(found[1].split())
-
-
-def says(shown: str, said: str) -> None:
-    """That a page shows what was said; `...` on the page stands for anything."""
-    pattern = re.escape(shown).replace(re.escape("..."), ".*")
-    assert re.search(pattern, " ".join(said.split())), said
 
 
 # semantics.md

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import pytest
 import shardviz as sv
 from shardviz.core.backend.run.hosts import run
 from shardviz.core.errors import MeshError
+from tests.docs.pages import says, spelled
 from tests.hosts.programs import AXES, CASES, QUICK, orders, wrong
 
 BY_NAME = {case.name: case for case in CASES}
@@ -47,6 +49,25 @@ def test_values_and_boxes_are_right_on_every_process(two, name, order):
     report = sv.run(case.program(orders(two.device_ids)[order]), *values, target=two)
     assert wrong(case, report, values) == []
     assert [p.rank for p in report.processes] == [0, 1]
+
+
+TOO_FEW_ROWS = """
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+rows = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), P("data"))
+try:
+    jax.make_array_from_process_local_data(rows, np.ones((8, 512)), (64, 512))
+except ValueError as error:
+    said = str(error)
+"""
+
+
+def test_the_message_of_a_loader_with_too_few_rows_is_that_on_the_page(two):
+    on_engine(two, 0, TOO_FEW_ROWS)
+    said = two.client[0].pull("said", block=True)
+    shown = spelled("howto/loader-rows.md").removeprefix("ValueError: ")
+    # The page has a process of a mesh of its own, with other numbers.
+    says(re.sub(r"\d+ elements", "... elements", shown), said)
 
 
 def test_a_mesh_on_one_process_leaves_the_other_alone(two):
