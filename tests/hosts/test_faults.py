@@ -71,6 +71,9 @@ def kill(pids):
 
 def stop_one_and_abort_the_other(pids):
     os.kill(pids[0], signal.SIGSTOP)
+    # On a busy machine it goes on for a moment, and jax gives up after seconds only.
+    while status_of(pids[0]) != "stopped":
+        pass
     os.kill(pids[1], signal.SIGABRT)  # as jax does where it hears nothing of others
 
 
