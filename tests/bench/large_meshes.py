@@ -15,7 +15,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -110,7 +110,7 @@ def _least(mesh: str, form: str) -> tuple[float, float, float]:
     return min(found)
 
 
-def main(forms: list[str]) -> None:
+def main(forms: Sequence[str] = ()) -> None:
     """Prints a line per mesh and form, and marks what takes too long or too much."""
     if len(forms) == 3 and forms[0] == "--one":
         print(*measured(forms[1], forms[2]))
