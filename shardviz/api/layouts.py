@@ -186,8 +186,8 @@ def process_rows(
     """Which rows of an array each process loads, for
     `jax.make_array_from_process_local_data`.
 
-    `.parts` has the ranges and the local shape of every process, `.sentences` what a
-    loader has to heed, and `.code()` the lines of one.
+    `.parts` has the ranges and the local shape of every process, and `.sentences` what a
+    loader has to heed.
 
     Args:
         thing: an input batch: a Layout, or whatever `sv.layout` takes, as are the others.
