@@ -25,6 +25,12 @@ import { Views, besideView } from "./views.js";
 /** @typedef {import("./messages").CustomMessage} CustomMessage */
 /** @typedef {import("./messages").EditValue} EditValue */
 /** @typedef {(field: string, value: EditValue, array?: number) => void} Edit */
+/**
+ * A view and what is in it. A leaf of the model is opened as an array in Layout and Rules; a device
+ * is its position in mesh order.
+ * @typedef {{view: import("./views.js").ViewName, array?: number, dim?: number, leaf?: number,
+ *   collective?: string, tab?: string, device?: number}} Place
+ */
 
 /**
  * Fields that are typed into: their text takes effect after a pause, and is undone together as long
@@ -68,6 +74,11 @@ class Page {
      */
     this.chosen = null;
     /**
+     * The dimension to be chosen in Rules once a view answers.
+     * @type {number | null}
+     */
+    this.chosenDim = null;
+    /**
      * Every picture as it was read, for as long as the model has it.
      * @type {WeakMap<import("./messages").PackedPicture, import("./picture_data.js").Picture>}
      */
@@ -80,7 +91,7 @@ class Page {
     const select = (/** @type {number} */ index) => this.select(index);
     this.bar = new MeshBar(highlight, edit, {
       act: (kind) => this.send({ kind }),
-      code: () => this.openCode(),
+      code: () => this.goTo({ view: "Program", tab: "Code" }),
       full: () => this.fullScreen(),
     });
     this.cards = new ArrayCards(edit, select, () => this.schedule());
@@ -89,12 +100,12 @@ class Page {
     };
     this.rules = new RuleTable(edit, cell, (n) => this.send({ kind: "apply", value: String(n) }));
     this.leaves = new ModelPanel({
-      open: (leaf) => this.openLeaf(leaf, "Layout"),
-      fix: (leaf) => this.openLeaf(leaf, "Rules"),
+      open: (leaf) => this.goTo({ view: "Layout", leaf }),
+      fix: (leaf) => this.goTo({ view: "Rules", leaf }),
     });
     this.panel = new PicturePanel(
       highlight,
-      { edit, select, fix: (array, dim) => this.fix(array, dim) },
+      { edit, select, fix: (array, dim) => this.goTo({ view: "Rules", array, dim }) },
       this.live,
     );
     this.program = new ProgramPanel(highlight, {
@@ -176,23 +187,19 @@ class Page {
     this.schedule();
   }
 
-  /** Shows the program as code, and goes back to where one was. */
-  openCode() {
-    this.views.show("Program");
-    this.program.open("Code");
-  }
-
-  /** @param {number} leaf @param {import("./views.js").ViewName} view */
-  openLeaf(leaf, view) {
-    this.edit("open", leaf);
-    this.rules.grid.chosen = "";
+  /** Opens a view and what is in it. @param {Place} place */
+  goTo({ view, array, dim, leaf, collective, tab, device }) {
     this.views.show(view);
-  }
-
-  /** Shows in the view Rules what splits a dimension of an array, and what would. @param {number} array @param {number} dim */
-  fix(array, dim) {
-    this.views.show("Rules");
-    this.rules.grid.set(`-1:${array}:${dim}`);
+    if (leaf !== undefined && view !== "Model") {
+      this.edit("open", leaf);
+      this.rules.grid.chosen = "";
+      this.chosenDim = dim ?? null;
+    }
+    if (array !== undefined) this.select(array);
+    if (array !== undefined && dim !== undefined) this.rules.grid.set(`-1:${array}:${dim}`);
+    if (collective !== undefined) this.program.openPlayer(collective);
+    if (tab !== undefined) this.program.open(tab);
+    if (device !== undefined) this.highlight.point({ kind: "device", at: device }, true);
   }
 
   /** Whether it fills the screen, or the frame that it is in. */
@@ -339,6 +346,10 @@ class Page {
       this.leaves.show(this.get("leaves"), this.get("model_data"), theme.groups);
     }
     this.showProgram(view, theme);
+    if (answers.settled && this.chosenDim !== null) {
+      this.rules.grid.set(`-1:${view.selected}:${this.chosenDim}`);
+      this.chosenDim = null;
+    }
     this.lock(!this.editable);
     this.finish(view);
   }
