@@ -54,14 +54,14 @@ class PictureCache:
         mesh = document.mesh
         if placement is not None:
             mesh = placement.mesh
-        if by == "position" and placement is None:
-            by = "mesh"
-            note = wording.NOT_BY_POSITION.format(
-                why_no_placement(mesh, document.target)
-            )
+        why = ""
+        if placement is None:
+            why = why_no_placement(mesh, document.target)
+        if by == "position" and why:
+            by, note = "mesh", wording.NOT_BY_POSITION.format(why)
         elif _numbered_by_position(mesh):
             note = wording.TOO_MANY_IDS
-        key = (mesh, by, note, placement)
+        key = (mesh, by, note, why, placement)
         if self._devices[0] != key:
             at, count = None, ""
             if by == "position" and placement is not None:
@@ -70,7 +70,7 @@ class PictureCache:
                     order = wording.COMPILED_ORDER
                 at, count = placement, order.format(mesh.size)
             view = _drawn_devices(mesh, by, at)
-            view.update(by=by, has_positions=placement is not None)
+            view.update(by=by, no_positions=why)
             view.update(note=note, count=count)
             self._devices = (key, view)
         return self._devices[1]

@@ -81,7 +81,7 @@ def test_chips_by_position_are_pointed_at_as_devices_are(page, tmp_path):
     placed = {"mesh": "data=4, model=4", "target": "tpu:v5e:4x4", "by": "position"}
     opened(page, explorer(**placed), tmp_path)
     expect(page.locator(".sv-count")).to_have_text("16 · in id order")
-    expect(page.get_by_label("Device order")).to_have_value("position")
+    expect(page.get_by_role("tab", name="Chips")).to_have_attribute("aria-selected", "true")
     before = pixels(page)
     page.get_by_label("Array", exact=True).focus()
     page.keyboard.press("Home")

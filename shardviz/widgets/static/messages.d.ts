@@ -191,8 +191,8 @@ export interface Devices {
   buffers?: DataView[];
   size: number;
   by: string;
-  /** Whether the devices have coordinates on the target. */
-  has_positions: boolean;
+  /** Why the devices have no coordinates on the target; "" where they have. */
+  no_positions: string;
   note: string;
   count: string;
 }

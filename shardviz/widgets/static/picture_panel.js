@@ -1,7 +1,7 @@
 // @ts-check
 // The panel with the pictures: devices and arrays, linked, and the sentence about them.
 import { ArraySteps } from "./array_steps.js";
-import { Choice } from "./controls.js";
+import { tabRow } from "./controls.js";
 import { OWN_KEYS, h, setText, toggle } from "./dom.js";
 import { named, onHosts } from "./highlight.js";
 import { keepLast } from "./keep_last.js";
@@ -21,15 +21,12 @@ import { replicasText } from "./view_data.js";
  * @typedef {{view: View, theme: Theme, arrays: (Picture | null)[], links: DrawnLinks,
  *   devices: DrawnDevices}} Shown
  * @typedef {{key: string, words: string, picture: Picture | null}} DrawnLinks
- * @typedef {{picture: Picture, by: string, has_positions: boolean, note: string,
+ * @typedef {{picture: Picture, by: string, no_positions: string, note: string,
  *   count: string}} DrawnDevices
  */
 
-const ORDERS = [
-  { value: "mesh", label: "by mesh axes" },
-  { value: "host", label: "by host" },
-];
-const BY_POSITION = { value: "position", label: "by position" };
+/** How the devices stand, by the name of the tab. @type {Record<string, string>} */
+const ORDERS = { Mesh: "mesh", Hosts: "host", Chips: "position" };
 const HOW_LINKS = "Choose a collective below to see the links that it uses.";
 const THUMB_COLOUR = 3; // so that a small picture has not the colour of the large one's first block
 
@@ -60,7 +57,16 @@ export class PicturePanel {
     this.groupsOfTiles = keepLast(groupsOfTiles);
     this.noGroups = keepLast((/** @type {number} */ count) => new Int32Array(count).fill(-1));
     this.devicesWithLinks = keepLast(devicesWithLinks);
-    this.order = new Choice("Device order", (by) => edit("by", by));
+    this.order = tabRow(
+      Object.keys(ORDERS),
+      { class: "sv-tabs sv-order", "aria-label": "Device order" },
+      "sv-tab",
+      (name) => {
+        const { by, no_positions: why } = this.shown?.devices ?? {};
+        if (ORDERS[name] !== by && !(why && name === "Chips")) edit("by", ORDERS[name]);
+      },
+    );
+    for (const tab of this.order.tabs) tab.dataset.edit = "true";
     this.devices = new PictureView("Devices", this.deviceHooks());
     const selected = () => this.shown?.view.selected ?? 0;
     this.array = new PictureView("Array", this.blockHooks(selected));
@@ -209,8 +215,12 @@ export class PicturePanel {
   }
 
   /** @param {View} view @param {DrawnDevices} devices */
-  showOrder({ mesh }, { by, has_positions, count }) {
-    this.order.sync(has_positions ? [...ORDERS, BY_POSITION] : ORDERS, by);
+  showOrder({ mesh }, { by, no_positions: why, count }) {
+    this.order.mark(Object.keys(ORDERS).find((name) => ORDERS[name] === by) ?? "Mesh");
+    // Not `disabled`: the keyboard still reaches it, and hears why.
+    const chips = this.order.tabs[2];
+    chips.setAttribute("aria-disabled", String(Boolean(why)));
+    chips.title = why;
     setText(this.count, count || mesh.count);
   }
 

@@ -193,7 +193,7 @@ export class ProgramPanel {
     this.noRun.title = noRun;
     this.cancel.hidden = !running;
     this.showStatus(report, view.revision);
-    this.collectives.offerPositions(live && devices.has_positions && devices.by !== "position");
+    this.collectives.offerPositions(live && !devices.no_positions && devices.by !== "position");
     this.values.show(plan);
     if (explanation.value) {
       this.values.showExplanation(/** @type {import("./messages").Explanation} */ (explanation));
