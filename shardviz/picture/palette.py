@@ -24,8 +24,8 @@ from shardviz.core.format import listed, shown
 # red, a brown and an orange that are near the red of errors; here these are green,
 # olive and pale blue.
 GROUP_COLOURS = (
-    "#3f90da", "#ffa90e", "#007848", "#94a4a2", "#832db6",
-    "#8c821e", "#a0b4f0", "#b9ac70", "#717581", "#92dadd",
+    "#3f90da", "#ffa90e", "#832db6", "#007848", "#92dadd",
+    "#a0b4f0", "#8c821e", "#b9ac70", "#717581", "#94a4a2",
 )  # fmt: skip
 
 # How much of the full colour a tile takes: where nothing is pointed at, where another

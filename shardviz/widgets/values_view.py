@@ -16,8 +16,7 @@ from shardviz.core.program.plan_values import (
     PlannedOp,
 )
 from shardviz.core.wording import stages as wording
-from shardviz.picture.palette import LIGHT
-from shardviz.picture.tables import axis_groups, short_type, split_axis
+from shardviz.picture.tables import short_type, split_axis
 
 KINDS = ("argument", "op", "result")
 BACKWARD, NOT_COVERED = 1, 2
@@ -124,11 +123,7 @@ def explanation_view(plan: Plan | None, name: str) -> dict[str, Any]:
 
 
 def _axes(plan: Plan) -> list[dict[str, Any]]:
-    groups = axis_groups(plan.mesh)
-    axes = []
-    for name, size in plan.mesh.shape.items():
-        axes.append({"name": name, "size": size, "colour": LIGHT.groups[groups[name]]})
-    return axes
+    return [{"name": name, "size": size} for name, size in plan.mesh.shape.items()]
 
 
 def _values(plan: Plan, numbers: dict[str, int], strings: _Table) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 // The tab Collectives: the stages side by side, or one of them, or what changed between two; and
 // what is known of the collective that is chosen.
 import { Choice } from "./controls.js";
-import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
+import { axisColour } from "./colours.js";
+import { OWN_KEYS, axisTag, button, fill, h, setText, toggle } from "./dom.js";
 import { listed, onHosts } from "./highlight.js";
 import { STAGE_NAMES, changeBetween, stageState } from "./stages.js";
 
@@ -107,7 +108,7 @@ export class CollectivesPanel {
     this.choice.sync(SHOWN, this.shown);
     if (this.choice.select.value !== this.shown) this.choice.select.value = this.shown;
     const states = [0, 1, 2].map((i) => stageState(data, i, this.revision, this.target));
-    const key = JSON.stringify([this.shown, states, this.highlight.groupColours]);
+    const key = JSON.stringify([this.shown, states]);
     if (key === this.drawn.key && this.drawn.data === data) return;
     this.drawn = { key, data };
     const focused = this.table.contains(document.activeElement);
@@ -280,17 +281,10 @@ export class CollectivesPanel {
   /** @param {string[]} axes */
   axisTags(axes) {
     if (!axes.length) return [h("span", { class: "sv-tag sv-muted", text: "not along mesh axes" })];
-    return axes.map((axis) => {
-      const style = { "--sv-axis-colour": this.axisColour(axis) };
-      return h("span", { class: "sv-tag sv-axistag", text: axis, style });
-    });
-  }
-
-  /** The colour of a mesh axis, as in the tab Values. @param {string} axis */
-  axisColour(axis) {
-    const { groupColours } = this.highlight;
-    const at = this.data?.axes[axis.split(":(")[0]];
-    return (at === undefined ? null : groupColours[at % groupColours.length]) ?? "var(--sv-muted)";
+    // A part of an axis has the colour of the whole.
+    return axes.map((axis) =>
+      axisTag(axis, axisColour(this.data?.axes[axis.split(":(")[0]] ?? -1)),
+    );
   }
 
   /** @param {string | null} key */

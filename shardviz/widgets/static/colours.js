@@ -19,6 +19,20 @@ const READABLE = 4.5; // the contrast that WCAG 2 asks of text
 const MOST_CACHED = 200;
 const SEVERAL = -2; // the group of a tile that is of several
 
+const AXIS_COLOURS = 8; // as in `picture/tables.py`; what comes after them is grey
+const PROPERTY = "--sv-group-";
+
+/**
+ * The colour of a mesh axis: the same wherever the axis is shown.
+ * @param {number} number of the axis in the mesh; grey where it is none
+ * @param {Theme} [theme] for a canvas, which does not know the colours of style sheets
+ */
+export function axisColour(number, theme) {
+  if (!(number >= 0)) return theme?.muted ?? "var(--sv-not-split)";
+  const at = number % AXIS_COLOURS;
+  return theme?.groups[at] ?? `var(${PROPERTY}${at})`;
+}
+
 /** @param {string} hex @returns {[number, number, number]} */
 export function rgb(hex) {
   return [

@@ -80,6 +80,17 @@ export function button(text, act, props = {}) {
   });
 }
 
+/** The dot of a mesh axis. @param {string} colour as `axisColour` of colours.js gives it */
+export function axisDot(colour) {
+  const style = { "--sv-axis-colour": colour };
+  return h("i", { class: "sv-axisdot", "aria-hidden": "true", style });
+}
+
+/** A mesh axis: its dot and its name. @param {string} name @param {string} colour */
+export function axisTag(name, colour) {
+  return h("span", { class: "sv-axis" }, axisDot(colour), name);
+}
+
 const COPIED_MS = 1600;
 
 /**

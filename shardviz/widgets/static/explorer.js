@@ -316,7 +316,6 @@ class Page {
     this.root.dataset.theme = name;
     const devices = this.devicesOf(this.get("devices"));
     const { highlight } = this;
-    highlight.groupColours = theme.groups;
     highlight.axisNames = view.mesh.axes.map((axis) => axis.name);
     const sizes = view.mesh.axes.map((axis) => axis.size);
     highlight.setMesh(sizes, devices.ids, devices.hosts);
@@ -343,7 +342,7 @@ class Page {
       theme,
     });
     if (this.views.open === "Model") {
-      this.leaves.show(this.get("leaves"), this.get("model_data"), theme.groups);
+      this.leaves.show(this.get("leaves"), this.get("model_data"));
     }
     this.showProgram(view, theme);
     if (answers.settled && this.chosenDim !== null) {

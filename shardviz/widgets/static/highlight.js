@@ -36,11 +36,6 @@ export class Highlight {
     /** @type {Pointing} */ this.pointing = null;
     this.pinned = false;
     /** @type {ChosenCollective | null} */ this.collective = null;
-    /**
-     * Colours of groups in the current theme.
-     * @type {string[]}
-     */
-    this.groupColours = [];
     /** @type {string[]} */ this.axisNames = [];
     /** @type {Array<() => void>} */ this.listeners = [];
   }

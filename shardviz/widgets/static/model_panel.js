@@ -40,7 +40,6 @@ export class ModelPanel {
     this.from = -1;
     this.to = -1;
     this.most = 1;
-    /** @type {string[]} */ this.colours = [];
     this.build();
   }
 
@@ -120,13 +119,11 @@ export class ModelPanel {
   /**
    * @param {Leaves | Record<string, never>} leaves
    * @param {ModelData | Record<string, never>} data
-   * @param {string[]} colours of the mesh axes
    */
-  show(leaves, data, colours) {
+  show(leaves, data) {
     if (!("paths" in leaves) || !("kinds" in data)) return;
     const other = this.leaves !== leaves;
-    const changed = other || this.data !== data || this.colours !== colours;
-    this.colours = colours;
+    const changed = other || this.data !== data;
     this.leaves = /** @type {Leaves} */ (leaves);
     this.data = /** @type {ModelData} */ (data);
     if (!changed) return this.paint();
@@ -290,13 +287,10 @@ export class ModelPanel {
 
   /** @param {import("./messages").LeafKind} kind */
   bars(kind) {
-    const axes = (this.data?.axes ?? []).map((_, i) => ({
-      colour: this.colours[i % this.colours.length],
-    }));
     const dims = kind.dims.map((splits) =>
       splits.map(([axis, parts]) => ({ axis, parts, text: "", pending: false })),
     );
-    const bars = shardingBars({ data: { axes } }, dims, 92, 10);
+    const bars = shardingBars(dims, 92, 10);
     return h("span", { class: "sv-modelbars", "aria-hidden": "true" }, dims.length ? bars : null);
   }
 

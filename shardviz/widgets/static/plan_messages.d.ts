@@ -13,7 +13,7 @@ export interface Plan {
   waiting: false;
   program: string;
   mesh: string;
-  axes: { name: string; size: number; colour: string }[];
+  axes: { name: string; size: number }[];
   count: number;
   words: string;
   seconds: string;

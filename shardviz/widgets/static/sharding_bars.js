@@ -1,23 +1,20 @@
 // @ts-check
 // A sharding as a small picture: one bar per dimension, in as many parts as it is split into.
-import { h, svg } from "./dom.js";
+import { axisColour } from "./colours.js";
+import { svg } from "./dom.js";
 
-/** @typedef {import("./plan_data.js").PlanData} PlanData */
 /** @typedef {import("./plan_data.js").PlanSplit} PlanSplit */
-/** @typedef {{data: {axes: {colour: string}[]}}} Axes the mesh axes and their colours */
 
 const MOST_PARTS = 8;
 const BAR_GAP = 4;
-const NOT_SPLIT = "var(--sv-not-split)";
 
 /**
  * An axis that has not arrived yet is an outline.
- * @param {Axes} plan
  * @param {PlanSplit[][]} dims
  * @param {number} width
  * @param {number} height
  */
-export function shardingBars(plan, dims, width, height) {
+export function shardingBars(dims, width, height) {
   const shared = (width - BAR_GAP * (dims.length - 1)) / Math.max(1, dims.length);
   const bar = Math.max(3, Math.min(height * 3, shared));
   const viewBox = `0 0 ${width} ${height}`;
@@ -26,13 +23,13 @@ export function shardingBars(plan, dims, width, height) {
     const left = dim * (bar + BAR_GAP);
     if (!splits.length) {
       const box = { x: left + 0.5, y: 0.5, width: bar - 1, height: height - 1, rx: 2 };
-      node.append(svg("rect", { ...box, fill: NOT_SPLIT }));
+      node.append(svg("rect", { ...box, fill: axisColour(-1) }));
     }
     const each = height / Math.max(1, splits.length);
     splits.forEach((split, row) => {
       const tall = each - (row < splits.length - 1 ? 1 : 0);
       const box = { x: left, y: row * each, width: bar, height: tall };
-      node.append(...partRects(split, box, axisColour(plan, split.axis)));
+      node.append(...partRects(split, box, axisColour(split.axis)));
     });
   });
   return node;
@@ -71,15 +68,4 @@ export function shardingWords(dims) {
     return `dimension ${dim} ${axes.length ? `over ${axes.join(", ")}` : "not split"}`;
   });
   return words.join("; ");
-}
-
-/** A coloured dot for a mesh axis. @param {PlanData} plan @param {number} axis */
-export function axisDot(plan, axis) {
-  const style = { "--sv-axis-colour": axisColour(plan, axis) };
-  return h("span", { class: "sv-axisdot", "aria-hidden": "true", style });
-}
-
-/** @param {Axes} plan @param {number} axis its number, or -1 */
-function axisColour(plan, axis) {
-  return axis < 0 ? NOT_SPLIT : plan.data.axes[axis].colour;
 }

@@ -1,7 +1,8 @@
 // @ts-check
 // The rows of the list of values: their cells, and the badges at a name.
-import { h } from "./dom.js";
-import { axisDot, shardingBars, shardingWords } from "./sharding_bars.js";
+import { axisColour } from "./colours.js";
+import { axisDot, h } from "./dom.js";
+import { shardingBars, shardingWords } from "./sharding_bars.js";
 
 /** @typedef {import("./plan_data.js").PlanData} PlanData */
 /** @typedef {import("./plan_rows.js").PlanRow} PlanRow */
@@ -53,7 +54,8 @@ function originTags(plan, at) {
     const title = `${axis} from ${kind} ${name}${source ? ` (${source})` : ""}`;
     const plain = kind === "argument" || kind === "result";
     const label = h(plain ? "span" : "i", { text: name || kind });
-    return h("span", { class: "sv-from", title }, axisDot(plan, plan.axisNumber(axis)), label);
+    const dot = axisDot(axisColour(plan.axisNumber(axis)));
+    return h("span", { class: "sv-from", title }, dot, label);
   });
 }
 
@@ -86,7 +88,7 @@ export function valueCells(plan, row, step) {
       style: { "--sv-depth": row.depth },
     }),
     cell("sv-vtype", [type], { title: type }),
-    cell("sv-vbars", [shardingBars(plan, dims, 104, 12), ...sums], {
+    cell("sv-vbars", [shardingBars(dims, 104, 12), ...sums], {
       "aria-label": words,
       title: `${plan.specText(at)}: ${words}`,
     }),

@@ -1,7 +1,8 @@
 // @ts-check
 // What is known of one value: its dimensions, where its axes came from, why, and what it costs.
-import { button, h } from "./dom.js";
-import { axisDot, shardingBars } from "./sharding_bars.js";
+import { axisColour } from "./colours.js";
+import { axisDot, button, h } from "./dom.js";
+import { shardingBars } from "./sharding_bars.js";
 import { valueBadges } from "./value_cells.js";
 
 /** @typedef {import("./plan_data.js").PlanData} PlanData */
@@ -130,7 +131,7 @@ function pathLine(plan, at, origin, pick) {
     const text = `→ ${stops.length - 2 * half} more`;
     parts.splice(half, 0, h("span", { class: "sv-muted", text }));
   }
-  const dot = axisDot(plan, plan.axisNumber(origin.axis));
+  const dot = axisDot(axisColour(plan.axisNumber(origin.axis)));
   const from = h("span", { class: "sv-muted", text: originWords(origin) });
   return h(
     "div",
@@ -182,7 +183,7 @@ function dimLine(plan, at, dim, splits) {
   return h(
     "div",
     { class: "sv-dimline" },
-    shardingBars(plan, [splits], 42, 12),
+    shardingBars([splits], 42, 12),
     h("span", { class: "sv-muted", text: `dimension ${dim}` }),
     h("span", { text: size.toLocaleString("en") + words }),
   );

@@ -2,10 +2,20 @@
 // The tab Values: a program as a list of values, why each is sharded as it is, and the propagation
 // step by step. Folding, picking and stepping never ask the kernel; only explanations come from it.
 import { failureNote, mutedNote } from "./collectives.js";
-import { OWN_KEYS, button, fill, h, rowsInSight, setText, toggle } from "./dom.js";
+import { axisColour } from "./colours.js";
+import {
+  OWN_KEYS,
+  axisDot,
+  axisTag,
+  button,
+  fill,
+  h,
+  rowsInSight,
+  setText,
+  toggle,
+} from "./dom.js";
 import { PlanData } from "./plan_data.js";
 import { PlanRows, callTree, eachCall } from "./plan_rows.js";
-import { axisDot } from "./sharding_bars.js";
 import { StepBar } from "./step_bar.js";
 import { callCells, valueCells } from "./value_cells.js";
 import { valueDetails } from "./value_details.js";
@@ -159,8 +169,7 @@ export class ValuesPanel {
     this.picked = name === null ? -1 : (plan.numbers.get(name) ?? -1);
     setText(this.summary, [data.words, data.seconds].filter(Boolean).join(" · "));
     const axes = data.axes.map(({ name: axis, size }, i) => {
-      const text = h("span", { text: `${axis} ${size}` });
-      return h("span", { class: "sv-from" }, axisDot(plan, i), text);
+      return axisTag(`${axis} ${size}`, axisColour(i));
     });
     fill(this.legend, ...axes);
     this.list();
@@ -396,7 +405,7 @@ export class ValuesPanel {
       ? { "aria-expanded": String(row.open) }
       : { "aria-selected": String(row.value === this.picked) };
     const axes = call && row.open ? [] : this.axesThrough(row.members);
-    const dots = axes.map((axis) => axisDot(plan, axis));
+    const dots = axes.map((axis) => axisDot(axisColour(axis)));
     const cells = call ? callCells(plan, row) : valueCells(plan, row, this.steps.step ?? Infinity);
     return h(
       "div",
