@@ -196,7 +196,7 @@ class Page {
       this.chosenDim = dim ?? null;
     }
     if (array !== undefined) this.select(array);
-    if (array !== undefined && dim !== undefined) this.rules.grid.set(`-1:${array}:${dim}`);
+    if (array !== undefined && dim !== undefined) this.rules.choose(array, dim);
     if (collective !== undefined) this.program.openPlayer(collective);
     if (tab !== undefined) this.program.open(tab);
     if (device !== undefined) this.highlight.point({ kind: "device", at: device }, true);

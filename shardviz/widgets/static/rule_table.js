@@ -18,12 +18,12 @@ const RULE_ROW = 30; // pixels, as --sv-row in the style sheet
 export class RuleTable {
   /**
    * @param {import("./explorer.js").Edit} edit
-   * @param {(key: string) => void} choose a cell
+   * @param {(key: string) => void} ask for a cell
    * @param {(number: number) => void} apply one of its remedies
    */
-  constructor(edit, choose, apply) {
+  constructor(edit, ask, apply) {
     this.edit = edit;
-    this.choose = choose;
+    this.ask = ask;
     this.live = false;
     /** @type {RuleUse | null} */ this.use = null;
     this.state = new Touched();
@@ -80,9 +80,14 @@ export class RuleTable {
     return lines.length;
   }
 
+  /** Asks why a dimension of an array is split as it is. @param {number} array @param {number} dim */
+  choose(array, dim) {
+    this.grid.set(`-1:${array}:${dim}`);
+  }
+
   /** @param {string} key */
   pick(key) {
-    this.choose(key);
+    this.ask(key);
     const saved = this.use?.saved?.[key];
     if (saved) this.cell.show({ key, head: saved[0], text: saved[1] }, this.use);
   }
@@ -95,7 +100,7 @@ export class RuleTable {
     // What is chosen goes with its rule.
     if (rest.length && Number(rule) === from) {
       this.grid.chosen = [to, ...rest].join(":");
-      this.choose(this.grid.chosen);
+      this.ask(this.grid.chosen);
     }
     this.edit("move", [from, to]);
   }
@@ -140,7 +145,7 @@ export class RuleTable {
   lookAgain(cell) {
     window.clearTimeout(this.timer);
     if (!("key" in cell) || cell.remedies || cell.key !== this.grid.chosen) return;
-    this.timer = window.setTimeout(() => this.choose(this.grid.chosen), SETTLED_MS);
+    this.timer = window.setTimeout(() => this.ask(this.grid.chosen), SETTLED_MS);
   }
 
   /** Chooses what is most likely to be mended, where nothing is chosen yet. */
