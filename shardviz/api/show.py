@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from shardviz.api.adopt import adopt, children_of
+from shardviz.api.adopt import adopt, as_mesh, children_of, optional
 from shardviz.core.errors import MissingPackage, import_optional
+from shardviz.core.layout.rules.rule_tables import read_rules
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,16 +57,19 @@ def text(thing: Any, width: int = 80, **options: Any) -> str:
     return to_text(adopt(thing), width, **options)
 
 
-def explore(thing: Any = None) -> Explorer:
-    """Opens the Explorer: with a running example, on a program, a model, or from a
-    saved state.
+def explore(thing: Any = None, *, mesh: Any = None, rules: Any = None) -> Explorer:
+    """Opens the Explorer in the view that answers.
 
-    Its four views are Layout, Rules, Model and Program; every edit can be undone.
+    A program opens in the view Program, an audit or a model in Model, a resolution in
+    Rules, all else in Layout. Every edit can be undone.
 
     Args:
-        thing: None, a Program, an Audit, a Report, a Resolution with a mesh and a
-            shape, a Layout, a MeshSpec, ArraySpecs, a model whose arrays say their
-            mesh, or what `explorer.state()` returned.
+        thing: None for a running example, a Program, an Audit, a Report, a Resolution
+            with a mesh and a shape, a Layout, a MeshSpec, ArraySpecs, a model, or what
+            `explorer.state()` returned.
+        mesh: what `sv.mesh` takes: the mesh of arrays or a model that have none, or
+            another one than `thing` has.
+        rules: what `sv.rules` takes, likewise.
 
     Raises:
         ShardvizError: for a state that cannot be read, or where anywidget is not
@@ -73,11 +77,16 @@ def explore(thing: Any = None) -> Explorer:
 
     >>> explore().session.mesh.size
     8
+    >>> from shardviz.core.layout.array_spec import ArraySpec
+    >>> w = ArraySpec("w", (512, 2048), "embed mlp")
+    >>> explore([w], mesh="model=2", rules=[("mlp", "model")]).session.audit.rows[0].spec
+    P(None, 'model')
     """
     from shardviz.core.program.cache import cache
 
     explorer = import_optional("shardviz.widgets.explorer", "sv.explore", "anywidget")
-    return explorer.open_explorer(adopt(thing), cache, children_of)
+    on_mesh, table = optional(as_mesh, mesh), optional(read_rules, rules)
+    return explorer.open_explorer(adopt(thing), cache, children_of, on_mesh, table)
 
 
 def mimebundle(value: Any) -> dict[str, Any]:

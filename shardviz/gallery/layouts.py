@@ -1,4 +1,4 @@
-"""Meshes, arrays and rule tables to try: three registries.
+"""Meshes, arrays and rule tables to try, and scenarios that set all of them.
 
 Meshes that people have, from one host to a million devices; the weights of models that
 people know, with published shapes (the tests compare the parameter counts); and rule
@@ -190,6 +190,12 @@ def _7b() -> tuple[ArraySpec, ...]:
     )
 
 
+def _8b() -> tuple[ArraySpec, ...]:
+    return _decoder(
+        embed=4096, mlp=14336, heads=32, kv_heads=8, layers=32, vocab=128256
+    )
+
+
 def _70b() -> tuple[ArraySpec, ...]:
     return _decoder(embed=8192, mlp=28672, heads=64, kv_heads=8, layers=80, vocab=32000)
 
@@ -229,6 +235,11 @@ arrays: Registry[tuple[ArraySpec, ...]] = Registry(
     "set of arrays",
     Example("MLP", "Two weights and a batch, small enough to see at once.", _mlp),
     Example("7B model", "Every weight of a decoder of Llama 2 7B's shape.", _7b),
+    Example(
+        "Llama 3 8B",
+        "Every weight of Llama 3 8B's shape: 32 query heads share 8 pairs.",
+        _8b,
+    ),
     Example(
         "70B model",
         "Every weight of Llama 2 70B's shape: 64 query heads share 8 pairs.",
@@ -279,6 +290,20 @@ expert -> model
 mlp -> model
 embed -> data
 sequence -> None
+"""
+
+_FSDP_AXIS = """
+batch -> (data, fsdp)
+vocab -> tensor
+heads -> tensor
+kv_heads -> tensor
+mlp -> tensor
+expert -> expert
+embed -> fsdp
+sequence -> None
+layers -> None
+head_dim -> None
+norm -> None
 """
 
 # In the manner of MaxText's base configuration: separate names for activations and for
@@ -366,9 +391,80 @@ rules: Registry[Rules] = Registry(
         lambda: Rules.parse(_FSDP_TENSOR),
     ),
     Example(
+        "fsdp and tensor axes",
+        "An axis for each: embed over fsdp, heads and hidden units over tensor.",
+        lambda: Rules.parse(_FSDP_AXIS),
+    ),
+    Example(
         "MaxText-like",
         "A long table in the manner of MaxText, for the axes data, fsdp, expert, sequence"
         " and tensor.",
         lambda: Rules.parse(_LONG),
+    ),
+)
+
+
+class Scenario(NamedTuple):
+    """A question as a whole: arrays, rules, a mesh and the hardware it is for.
+
+    Attributes:
+        mesh: as many devices as the hardware has.
+        rules: the table.
+        arrays: what is laid out.
+        target: the hardware, as it is typed.
+    """
+
+    mesh: MeshSpec
+    rules: Rules
+    arrays: tuple[ArraySpec, ...]
+    target: str
+
+
+def _scenario(
+    name: str, sentence: str, arrays_name: str, rules_name: str, mesh: str, target: str
+) -> Example[Scenario]:
+    def make() -> Scenario:
+        return Scenario(
+            make_mesh(mesh), rules.get(rules_name), arrays.get(arrays_name), target
+        )
+
+    return Example(name, sentence, make)
+
+
+# Cloud names of TPU v4 and v5p count TensorCores, of which a chip has two: a v5p-128 has
+# 64 chips (https://cloud.google.com/tpu/docs/v5p).
+scenarios: Registry[Scenario] = Registry(
+    "scenario",
+    _scenario(
+        "Llama 3 8B, fsdp and tensor, v5p-128",
+        "Training on 64 chips: weights over fsdp, heads and hidden units over tensor.",
+        "Llama 3 8B",
+        "fsdp and tensor axes",
+        "fsdp=16, tensor=4",
+        "tpu:v5p:4x4x4",
+    ),
+    _scenario(
+        "Llama 2 70B, fsdp and tensor, v5p-512",
+        "Training on 256 chips: each weight is split over both axes.",
+        "70B model",
+        "fsdp and tensor axes",
+        "data=2, fsdp=16, tensor=8",
+        "tpu:v5p:4x8x8",
+    ),
+    _scenario(
+        "Mixtral 8x7B, experts, 8 nodes of 8 H100",
+        "Experts over the nodes' own links, weights over the network.",
+        "8 × 7B experts",
+        "fsdp and tensor axes",
+        "fsdp=4, expert=8, tensor=2",
+        "gpu:h100:8x8",
+    ),
+    _scenario(
+        "Llama 2 70B, answers, v5e-16",
+        "The cache of 64 conversations: 8 heads do not divide by 16 chips.",
+        "key-value cache",
+        "fsdp and tensor axes",
+        "tensor=16",
+        "tpu:v5e:4x4",
     ),
 )

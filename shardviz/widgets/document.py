@@ -142,6 +142,7 @@ class Document:
         own: the program that the user brought, which the menu offers beside those of
             the gallery; or None.
         brief: whether the page begins with the selected array alone.
+        view: the view that the page opens in; `""` for Layout.
         revision: a number for every program of a session.
     """
 
@@ -159,6 +160,7 @@ class Document:
     model: Leaves | None = None
     own: Program | None = None
     brief: bool = False
+    view: str = ""
     revision: int = 0
 
     @staticmethod

@@ -23,6 +23,7 @@ from shardviz.core.program.program import Program
 from shardviz.gallery import arrays as gallery_arrays
 from shardviz.gallery import meshes as gallery_meshes
 from shardviz.gallery import rules as gallery_rules
+from shardviz.gallery import scenarios as gallery_scenarios
 from shardviz.gallery.programs import known_program
 from shardviz.legacy.typed import is_sharding_spec
 from shardviz.widgets.document import (
@@ -324,6 +325,13 @@ def _choose_program(document: Document, value: str) -> Document:
 
 def _choose_preset(document: Document, value: str) -> Document:
     kind, _, name = value.partition(":")
+    if kind == "scenario":
+        one = gallery_scenarios.get(name)
+        program = Program(
+            put_on_devices, one.arrays, one.mesh, one.rules, name=DEVICE_PUT
+        )
+        opened = _opened(document, program, DEVICE_PUT)
+        return opened.replace(target=checked_target(one.target), brief=False)
     if kind == "mesh":
         return _with_mesh(document, gallery_meshes.get(name))
     if kind == "rules":

@@ -20,6 +20,8 @@ import traitlets
 from shardviz.core.errors import ShardvizError
 from shardviz.core.format import error_text
 from shardviz.core.layout.array_tree import Children
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.report import Report
@@ -154,7 +156,7 @@ class Explorer(anywidget.AnyWidget):
         self._assignments = DeviceAssignments()
         self._cache_data = cache_view(cache)
         # By page, which view is in sight; the others are not made.
-        self._shown = {"": "Layout"}
+        self._shown = {"": session.now.view or "Layout"}
         self._shows_code = False
         self._cell = ""  # the chosen cell of the rules
         # Of which revision and cell the remedies are that the page shows.
@@ -330,6 +332,8 @@ class Explorer(anywidget.AnyWidget):
                 if self._beats is None:
                     self._beats = start_beats(self._beat)
             case "show":
+                # From here on a page says which view is in sight.
+                self._shown.pop("", None)
                 self._shown[self._handled["client"]] = text
                 while len(self._shown) > MOST_PAGES:
                     del self._shown[next(iter(self._shown))]
@@ -611,11 +615,15 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
 
 
 def open_explorer(
-    thing: Any, cache: ExecutableCache, children: Children | None = None
+    thing: Any,
+    cache: ExecutableCache,
+    children: Children | None = None,
+    mesh: MeshSpec | None = None,
+    rules: Rules | None = None,
 ) -> Explorer:
     """The Explorer that `shardviz.explore` returns.
 
     Raises:
         ShardvizError: for something that the Explorer cannot show.
     """
-    return Explorer(session_on(thing, children), cache)
+    return Explorer(session_on(thing, children, mesh, rules), cache)

@@ -22,6 +22,7 @@ from shardviz.gallery import meshes as gallery_meshes
 from shardviz.gallery import programs as gallery_programs
 from shardviz.gallery import puzzles
 from shardviz.gallery import rules as gallery_rules
+from shardviz.gallery import scenarios as gallery_scenarios
 from shardviz.widgets.document import DEVICE_PUT, ArrayFields, Document
 from shardviz.widgets.edits import PLACED
 from shardviz.widgets.targets import DevicePlacement, described_options, local_options
@@ -75,6 +76,7 @@ def menus_view(document: Document) -> dict[str, Any]:
     programs.append(_option(DEVICE_PUT, DEVICE_PUT, wording.TITLES["place"]))
     presets = []
     kinds: tuple[tuple[str, str, Any], ...] = (
+        ("Scenarios", "scenario", gallery_scenarios),
         ("Meshes", "mesh", gallery_meshes),
         ("Rule tables", "rules", gallery_rules),
         ("Arrays", "arrays", gallery_arrays),
@@ -241,5 +243,5 @@ def _selection_view(document: Document) -> dict[str, Any]:
     return {
         "count": len(document.fields),
         "selected": document.selected,
-        **filled(brief=document.brief, notes=notes),
+        **filled(brief=document.brief, notes=notes, opens=document.view),
     }

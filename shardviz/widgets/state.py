@@ -6,7 +6,7 @@ Reading a document executes nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from shardviz.core.errors import ProgramError, ShardvizError
@@ -15,6 +15,7 @@ from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.array_tree import Children
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.rules.requests import Request
 from shardviz.core.layout.rules.resolution import Resolution
 from shardviz.core.layout.rules.rules import Dialect, Rules
 from shardviz.core.layout.trees.audit import Audit, audit
@@ -184,8 +185,18 @@ def _placing(arrays: Iterable[ArraySpec], mesh: MeshSpec, **parts: Any) -> Progr
 # --- sessions on what people pass -----------------------------------------------------
 
 
-def session_on(thing: Any, children: Children | None = None) -> Session:
-    """A session on anything that `shardviz.explore` takes.
+def session_on(
+    thing: Any,
+    children: Children | None = None,
+    mesh: MeshSpec | None = None,
+    rules: Rules | None = None,
+) -> Session:
+    """A session on anything that `shardviz.explore` takes, in the view that answers.
+
+    Args:
+        thing: what to show.
+        children: reads the user's own classes.
+        mesh, rules: in the place of those that `thing` has, or for arrays without any.
 
     Raises:
         ShardvizError: for something else.
@@ -193,36 +204,77 @@ def session_on(thing: Any, children: Children | None = None) -> Session:
     >>> session_on(None).now.entry, session_on(make_mesh(data=2)).mesh.size
     ('MLP', 2)
     """
+    given: dict[str, Any] = {}
+    if mesh is not None:
+        given["mesh"] = mesh
+    if rules is not None:
+        given["rules"] = rules
     default = gallery_programs.DEFAULT
-    example = gallery_programs.get(default)
+    example = gallery_programs.get(default).replace(**given)
     if thing is None:
         return Session(example, default, brief=True)
     if isinstance(thing, Program):
-        return Session(thing, own=thing)
+        thing = thing.replace(**given)
+        return _opened(thing, own=thing, view="Program")
     if isinstance(thing, MeshSpec):
         return Session(example.replace(mesh=thing), default)
-    if isinstance(thing, (dict, str)):
+    if isinstance(thing, (dict, str)) and not given:
         return open_state(thing)
     if isinstance(thing, ArraySpec):
         thing = [thing]
     if isinstance(thing, (list, tuple)):
         if thing and all(isinstance(array, ArraySpec) for array in thing):
-            program = _placing(thing, example.mesh, rules=example.rules)
-            return Session(program, DEVICE_PUT)
+            return _opened(_placing(thing, example.mesh, rules=example.rules))
     program = _program_of(thing)
     if program is not None:
-        return Session(program, DEVICE_PUT)
+        view = "Rules" if isinstance(thing, Resolution) else ""
+        return _opened(program.replace(**given), view=view)
     # Anything else that can be iterated over may be a model.
-    if not isinstance(thing, Audit):
-        try:
-            thing = audit(thing, children=children)
-        except ShardvizError as error:
-            raise ShardvizError(
-                "The Explorer opens on a program, a mesh, arrays, an audit, a layout, a"
-                f" resolution, a report or a saved state; got {shown(thing)}. For a"
-                " model, open its audit: sv.explore(sv.audit(model, rules, mesh))."
-            ) from error
+    if not isinstance(thing, Audit) or given:
+        thing = _audited(thing, children, mesh, rules)
     return _session_on_audit(thing)
+
+
+def _audited(
+    thing: Any, children: Children | None, mesh: MeshSpec | None, rules: Rules | None
+) -> Audit:
+    """The audit of a tree of arrays, on the mesh that is given or that they name."""
+    try:
+        if not isinstance(thing, Audit):
+            return audit(thing, rules or (), mesh, children=children)
+        arrays = [row.array for row in thing.rows]
+        table = thing.rules if rules is None else rules
+        return audit(arrays, table, mesh or thing.mesh, thing.dialect)
+    except ShardvizError as error:
+        raise ShardvizError(
+            "The Explorer opens on a program, a mesh, arrays, an audit, a layout, a"
+            f" resolution, a report or a saved state; got {shown(thing)}. For a"
+            " model, give its mesh and rules: sv.explore(model, mesh=..., rules=...)."
+        ) from error
+
+
+def _opened(program: Program, **parts: Any) -> Session:
+    """A session on a program, with the array chosen that people ask about."""
+    entry = "" if "own" in parts else DEVICE_PUT
+    return Session(program, entry, selected=_first_shown(program.requests), **parts)
+
+
+def _first_shown(requests: Sequence[Request]) -> int:
+    """The number of the largest array that is split, else of the largest.
+
+    A norm or a bias is often the first one, and shows nothing. Of arrays of one size,
+    the one that takes most on a device.
+    """
+    best, most = 0, (False, -1, -1)
+    for number, request in enumerate(requests):
+        split, per_device = False, 0
+        if request.layout is not None:
+            split = request.layout.num_blocks > 1
+            per_device = request.layout.bytes_per_device
+        size = (split, request.array.bytes, per_device)
+        if size > most:
+            best, most = number, size
+    return best
 
 
 def _program_of(thing: Any) -> Program | None:
@@ -261,16 +313,12 @@ def _program_of(thing: Any) -> Program | None:
 
 
 def _session_on_audit(audit: Audit) -> Session:
-    """A session on a model: its leaves, of which the largest is opened as an array."""
+    """A session on a model: its leaves, of which the largest split one is an array."""
     if not audit.rows:
         raise ShardvizError("The audit has no arrays; the Explorer shows at least one.")
-    largest, most = audit.rows[0], -1
-    for row in audit.rows:
-        if row.layout is not None and row.layout.bytes_per_device > most:
-            largest, most = row, row.layout.bytes_per_device
     leaves = Leaves.of_audit(audit)
-    first = next(array for array in leaves.arrays if array.name == largest.path)
+    first = leaves.arrays[_first_shown(audit.rows)]
     program = _placing([first], audit.mesh)
     if isinstance(audit.rules, Rules):
         program = program.replace(rules=audit.rules, dialect=audit.dialect)
-    return Session(program, DEVICE_PUT, model=leaves)
+    return Session(program, DEVICE_PUT, model=leaves, view="Model")

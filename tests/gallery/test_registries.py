@@ -7,13 +7,21 @@ import sys
 import pytest
 
 from shardviz.core.errors import ShardvizError
+from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.rules.resolution import resolve
 from shardviz.core.layout.rules.rules import Dialect
-from shardviz.gallery import arrays, meshes, programs, rules
+from shardviz.core.layout.trees.audit import audit
+from shardviz.gallery import arrays, meshes, programs, rules, scenarios
 from shardviz.gallery.layouts import Registry
 
-REGISTRIES = {"arrays": arrays, "meshes": meshes, "programs": programs, "rules": rules}
+REGISTRIES = {
+    "arrays": arrays,
+    "meshes": meshes,
+    "programs": programs,
+    "rules": rules,
+    "scenarios": scenarios,
+}
 LONG_MESH = make_mesh(data=2, fsdp=4, expert=2, sequence=2, tensor=2)
 
 
@@ -49,7 +57,8 @@ def test_the_name_of_a_mesh_says_its_size_and_axes(name):
 @pytest.mark.parametrize("dialect", Dialect)
 def test_each_table_resolves_every_name_it_knows(table, dialect):
     found = rules.get(table)
-    mesh = LONG_MESH if table == "MaxText-like" else make_mesh(data=4, model=2)
+    own_axes = ("MaxText-like", "fsdp and tensor axes")
+    mesh = LONG_MESH if table in own_axes else make_mesh(data=4, model=2)
     for name in found.logical_names:
         resolution = resolve((name,), found, mesh=mesh, shape=(4096,), dialect=dialect)
         assert resolution.problems == ()
@@ -57,18 +66,29 @@ def test_each_table_resolves_every_name_it_knows(table, dialect):
         assert resolution.decisions[0].rule is not None
 
 
-# Published: https://arxiv.org/abs/2307.09288 (Llama 2) and 2401.04088 (Mixtral of experts), and
-# the parameter counts of the released checkpoints.
+# Published: https://arxiv.org/abs/2307.09288 (Llama 2), 2407.21783 (Llama 3) and 2401.04088
+# (Mixtral of experts), and the parameter counts of the released checkpoints.
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [
         ("7B model", 6_738_415_616),
+        ("Llama 3 8B", 8_030_261_248),
         ("70B model", 68_976_648_192),
         ("8 × 7B experts", 46_702_792_704),
     ],
 )
 def test_models_have_the_published_number_of_parameters(name, parameters):
     assert sum(math.prod(a.shape) for a in arrays.get(name)) == parameters
+
+
+@pytest.mark.parametrize("name", scenarios.names())
+def test_a_scenario_fills_its_hardware(name):
+    scenario = scenarios.get(name)
+    assert Topology.parse(scenario.target).size == scenario.mesh.size
+    found = audit(scenario.arrays, scenario.rules, scenario.mesh)
+    # The one on the cache is there to be mended.
+    assert bool(found.problems) == ("answers" in name)
+    assert not found.unmatched
 
 
 def test_names_and_sentences_need_no_jax_and_no_program_starts_a_backend():

@@ -141,7 +141,7 @@ def test_what_cannot_be_opened_says_what_can():
     for wrong, words in (
         (object(), "The Explorer opens on a program, a mesh"),
         ({"w": jnp.ones((8, 8))}, "no Explorer state"),
-        ([jnp.ones((8, 8))], "sv.explore(sv.audit(model, rules, mesh))"),
+        ([jnp.ones((8, 8))], "sv.explore(model, mesh=..., rules=...)"),
         (sv.resolve("embed", [("embed", "data")]), "mesh= and shape="),
         (sv.resolve("embed", [("embed", "data")], mesh="data=2"), "mesh= and shape="),
     ):

@@ -112,7 +112,8 @@ def test_an_edit_of_a_rule_sends_the_kinds_and_no_paths():
     def hear(**intent):
         made._receive(made, {"seq": 1, "client": "page", "intents": [intent]}, [])
 
-    assert made.model_data == {}, "nobody looks at it"
+    hear(kind="show", value="Layout")
+    assert made.view["opens"] == "Model"
     hear(kind="show", value="Model")
     leaves, before = made.leaves, made.model_data
     hear(kind="edit", field="rules", value="embed -> model")

@@ -10,7 +10,7 @@ from shardviz.widgets.document import DEVICE_PUT
 from shardviz.widgets.rules_view import rule_grid
 from shardviz.widgets.session import Session
 from shardviz.widgets.session_view import menus_view, session_view
-from shardviz.widgets.state import open_state, session_state
+from shardviz.widgets.state import open_state, session_on, session_state
 
 
 def new_session(name: str = programs.DEFAULT) -> Session:
@@ -241,3 +241,17 @@ def test_a_state_that_is_none_is_refused_in_words(state):
     with pytest.raises(ShardvizError) as caught:
         open_state(state)
     assert "\n" not in str(caught.value)
+
+
+def test_a_scenario_sets_mesh_rules_arrays_and_target_in_one_step():
+    session = session_on(None)
+    before = session.now
+    session.edit("preset", "scenario:Llama 3 8B, fsdp and tensor, v5p-128")
+    now = session.now
+    assert not now.errors
+    assert now.mesh.shape == {"fsdp": 16, "tensor": 4}
+    assert now.target == "tpu:v5p:4x4x4"
+    wq = next(one for one in now.program.requests if one.array.name == "w_q")
+    assert str(wq.spec) == "P(None, 'fsdp', 'tensor', None)"
+    session.undo()
+    assert session.now is before

@@ -143,6 +143,8 @@ class Page {
     this.bursts = 0;
     toggle(this.root, "sv-offline", !this.live);
     el.append(this.root);
+    const sent = model.get("view");
+    if (sent && "count" in sent && sent.opens) this.views.show(sent.opens);
   }
 
   build() {

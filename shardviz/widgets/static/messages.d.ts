@@ -85,6 +85,8 @@ export interface SentView {
   notes?: string[];
   /** Whether only the selected array is shown until somebody asks for the others. */
   brief?: true;
+  /** The view that it opens in, where that is not Layout. */
+  opens?: "Rules" | "Model" | "Program";
 }
 
 /** `session_view.py`. */
