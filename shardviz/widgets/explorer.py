@@ -61,6 +61,11 @@ from shardviz.widgets.targets import (
     target_view,
     why_not_run,
 )
+from shardviz.widgets.timeline_view import (
+    TimelineMaker,
+    TimelineRequest,
+    timeline_view,
+)
 from shardviz.widgets.values_view import explanation_view
 
 BEAT_WAIT_S = 0.5
@@ -125,6 +130,7 @@ class Explorer(anywidget.AnyWidget):
     palette = _json()
     stages_data = _json()
     plan_data = _json()
+    timeline = _json()
     explanation = _json()
     background = _json()
     link_data = _json()
@@ -152,6 +158,7 @@ class Explorer(anywidget.AnyWidget):
         self._effects = EffectsReader(self._refresh_report)
         self._links = LinkPictures(self._refresh_links)
         self._stages = StageViews(self._planner)
+        self._timeline = TimelineMaker(self._refresh_timeline)
         self._pictures = PictureCache()
         self._assignments = DeviceAssignments()
         self._cache_data = cache_view(cache)
@@ -225,6 +232,7 @@ class Explorer(anywidget.AnyWidget):
             rule_use={**rule_grid(self.session), "saved": saved},
             stages_data=stages,
             plan_data=values,
+            timeline=timeline_view(self._timeline_request()),
             movements=saved_movements(self._stages, stages, self._placement()),
         )
         return html_page.saved_page(traits, to_text(now.program))
@@ -259,6 +267,7 @@ class Explorer(anywidget.AnyWidget):
             self._beats.set()
         self._planner.close()
         self._links.close()
+        self._timeline.close()
         super().close()
 
     def wait(self, timeout: float | None = None) -> Report | None:
@@ -269,6 +278,7 @@ class Explorer(anywidget.AnyWidget):
         """
         self._planner.wait(timeout)
         self._links.wait(timeout)
+        self._timeline.wait(timeout)
         return self.report
 
     # --- messages of the page -----------------------------------------------------
@@ -495,6 +505,17 @@ class Explorer(anywidget.AnyWidget):
         if "Model" in self._shown.values():
             with self._reporting("model"):
                 self.leaves, self.model_data = self._model_views()
+        if "Program" in self._shown.values():
+            with self._reporting("timeline"):
+                self._timeline.request(self._timeline_request())
+
+    def _timeline_request(self) -> TimelineRequest:
+        now, results = self.session.now, self._stages.results
+        return TimelineRequest(results, now.mesh, now.target, self._placement())
+
+    def _refresh_timeline(self) -> None:
+        with self._reporting("timeline"), self._sync:
+            self.timeline = self._timeline.view
 
     def _model_views(self) -> tuple[dict[str, Any], dict[str, Any]]:
         now = self.session.now
@@ -543,6 +564,8 @@ class Explorer(anywidget.AnyWidget):
                         self.leaves, self.model_data = self._model_views()
                 self.background = stage
                 self._update_links()
+                if "Program" in self._shown.values():
+                    self._timeline.request(self._timeline_request())
 
     def _placement(self) -> DevicePlacement | None:
         now = self.session.now

@@ -34,6 +34,7 @@ _STYLES = (
     "program",
     "collectives",
     "values",
+    "timeline",
     "player",
     "model",
 )

@@ -202,14 +202,14 @@ def roofline(
     collectives = report.collectives
     if collectives is None:
         collectives = report.partitioned or ()
-    moves = [_collective_bound(c, chip, placed, mesh) for c in collectives]
+    moves = [collective_bound(c, chip, placed, mesh) for c in collectives]
     rows = (*_totals(report, chip, ops), *_longest_first(moves))
     known_places = placed is not None and mesh is not None
     return Roofline(
         name,
         chip,
         rows,
-        _longest_first([_op_bound(op, chip) for op in ops]),
+        _longest_first([op_bound(op, chip) for op in ops]),
         needed_bytes(report.memory),
         report.memory.capacity or chip.device_bytes,
         _notes(report, rows, known_places, bool(ops)),
@@ -295,12 +295,13 @@ def _longest_first(rows: Iterable[Bound]) -> tuple[Bound, ...]:
     return tuple(sorted(rows, key=lambda row: -(row.seconds or 0.0)))
 
 
-def _collective_bound(
+def collective_bound(
     collective: Collective,
     chip: Chip,
     topology: Topology | None,
     mesh: MeshSpec | None,
 ) -> Bound:
+    """The least time of one collective; without a topology at the rate of all links."""
     row = Bound(
         collective_name(collective),
         "collective",
@@ -394,12 +395,21 @@ def _rated(
     return Bound(name, name, amount / rate, bound, amount, note=note)
 
 
+def rated_bytes(count: int, chip: Chip) -> float | None:
+    """The least seconds in which a device reads or writes so many bytes."""
+    bandwidth = _per_device(chip.hbm_bandwidth, chip)
+    if bandwidth is None:
+        return None
+    return count / bandwidth
+
+
 def _per_device(rate: float | None, chip: Chip) -> float | None:
     """The share of one device in the rate of a chip."""
     return rate and rate / chip.devices
 
 
-def _op_bound(op: OpCost, chip: Chip) -> Bound:
+def op_bound(op: OpCost, chip: Chip) -> Bound:
+    """The least time of one operation, as if nothing were fused with it."""
     peak = _per_device(chip.peak(op.dtype), chip)
     memory = _per_device(chip.hbm_bandwidth, chip)
     name, seconds, amount = "", None, float(op.bytes)

@@ -28,6 +28,7 @@ _FILES = {
     "program.movement": "movement",
     "program.movement_steps": "movement",
     "program.roofline": "roofline",
+    "program.timeline": "timeline",
     "program.cached": "cached",
     "program.effects": "effects",
     "program.contracts": "contracts",

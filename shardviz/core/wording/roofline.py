@@ -32,8 +32,10 @@ def summary(fact: Roofline) -> str:
     """The least time and its parts, and whether the program fits."""
     words = f"On {fact.where}: nothing is known of its cost."
     if fact.seconds is not None:
-        parts = [f"{_PARTS[name]} {_time(s)}" for name, s in fact.parts.items()]
-        words = f"At least {_time(fact.seconds)} on {fact.where}: {', '.join(parts)}."
+        parts = [f"{_PARTS[name]} {time_text(s)}" for name, s in fact.parts.items()]
+        words = (
+            f"At least {time_text(fact.seconds)} on {fact.where}: {', '.join(parts)}."
+        )
     if fact.counts_loops_once:
         words += (
             " Of arithmetic and memory one iteration of every loop is counted:"
@@ -44,8 +46,12 @@ def summary(fact: Roofline) -> str:
     return words
 
 
-def _time(seconds: float) -> str:
-    """With three digits, since it is compared with what somebody reckoned by hand."""
+def time_text(seconds: float) -> str:
+    """Seconds with three digits, since they are compared with what somebody reckoned.
+
+    >>> time_text(5.5123e-5), time_text(0.0)
+    ('55.1 µs', '0 ns')
+    """
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"

@@ -29,6 +29,8 @@ export interface Traits {
   palette: { light: Palette; dark: Palette };
   stages_data: Stages;
   plan_data: PlanView;
+  /** Only once the view Program was opened. */
+  timeline: Timeline | Record<string, never>;
   explanation: Explanation | Record<string, never>;
   background: Background;
   link_data: LinkView | Record<string, never>;
@@ -451,7 +453,7 @@ export interface Cache {
 export * from "./plan_messages";
 export * from "./player_messages";
 export * from "./view_messages";
-import type { Explanation, PlanView } from "./plan_messages";
+import type { Explanation, PlanView, Timeline } from "./plan_messages";
 import type { Movements } from "./player_messages";
 import type { Cell, Leaves, ModelData, RuleUse } from "./view_messages";
 

@@ -80,3 +80,32 @@ export interface Explanation {
 export type PackedExplanation = {
   [K in keyof Explanation]: Explanation[K] extends string[] ? number[] : number;
 };
+
+/** `timeline_view.py`: why there is none, and targets that have one; or the least times in order. */
+export type Timeline = { words: string; examples: string[]; lanes?: undefined } | TimelineData;
+
+/** A number in the columns `name`, `words`, `source`, `cause` and `values` is an index into `text`. */
+export interface TimelineData {
+  words: "";
+  examples: string[];
+  /** The mesh axes of each, with their numbers; the first is of arithmetic and memory. */
+  lanes: [axis: string, number: number][][];
+  columns: Record<TimelineColumn, number[]>;
+  /** Least microseconds, over all trips. */
+  times: (number | null)[];
+  values: number[];
+  serial: [time: string, words: string];
+  overlapped: [time: string, words: string];
+  notes: string[];
+  what: string;
+  text: string[];
+}
+
+export type TimelineColumn =
+  | "name"
+  | "lane"
+  | "words"
+  | "source"
+  | "cause"
+  | "collective" // its number in the plan; -1 for an operation
+  | "trips"; // 0 where that is not known

@@ -7,6 +7,7 @@ import { reportTab, reportTabKey } from "./report_tabs.js";
 import { Player } from "./player.js";
 import { ShardTable } from "./shard_table.js";
 import { StageRow } from "./stages.js";
+import { TimelinePanel } from "./timeline.js";
 import { ValuesPanel } from "./values.js";
 import { besideView } from "./views.js";
 
@@ -23,17 +24,28 @@ import { besideView } from "./views.js";
 /**
  * What the panel shows.
  * @typedef {import("./stages.js").KnownStages & {report: Report, code: string, noRun: string,
- *   theme: import("./colours.js").Theme, movements: import("./messages").Movements}} Shown
+ *   theme: import("./colours.js").Theme, movements: import("./messages").Movements,
+ *   timeline: import("./messages").Traits["timeline"]}} Shown
  * @typedef {{view: import("./view_data.js").View, menus: import("./messages").Menus, live: boolean,
  *   devices: import("./messages").Devices, report: Report, code: string,
  *   stages: import("./messages").Stages, plan: import("./messages").PlanView,
  *   explanation: import("./messages").Traits["explanation"],
  *   background: import("./messages").Background, theme: import("./colours.js").Theme,
- *   movements: import("./messages").Movements,
+ *   movements: import("./messages").Movements, timeline: import("./messages").Traits["timeline"],
  *   target: import("./messages").Target}} Sent
  */
 
-const TABS = ["Values", "Collectives", "Memory", "Checks", "Effects", "Cache", "Shards", "Code"];
+const TABS = [
+  "Timeline",
+  "Values",
+  "Collectives",
+  "Memory",
+  "Checks",
+  "Effects",
+  "Cache",
+  "Shards",
+  "Code",
+];
 const JOB_CLOCK_MS = 100;
 
 export class ProgramPanel {
@@ -60,6 +72,11 @@ export class ProgramPanel {
       position: calls.position,
     });
     this.values = new ValuesPanel(calls);
+    this.timeline = new TimelinePanel({
+      value: (name) => this.openValue(name),
+      collective: (key) => this.openCollective(key),
+      target: (target) => edit("target", target),
+    });
     this.player = new Player({
       close: () => this.closePlayer(),
       play: (key) => this.openPlayer(key),
@@ -123,6 +140,13 @@ export class ProgramPanel {
     this.refresh();
   }
 
+  /** Shows a collective of the plan. @param {string} key */
+  openCollective(key) {
+    this.open("Collectives");
+    this.collectives.open("1");
+    this.collectives.choose(key);
+  }
+
   /** Plays the steps of a collective or of a value, in the place of the tab. @param {string} key */
   openPlayer(key) {
     this.playing = true;
@@ -174,10 +198,10 @@ export class ProgramPanel {
 
   /** @param {Sent} sent */
   show({ view, menus, report, code, live, devices, stages, plan, explanation, ...sent }) {
-    const { background, target, theme, movements } = sent;
+    const { background, target, theme, movements, timeline } = sent;
     // Nothing runs on hardware that is only described: the reason stands in the place of the button.
     const { noRun = "" } = target;
-    const now = { background, target: target.value, noRun, theme, movements };
+    const now = { background, target: target.value, noRun, theme, movements, timeline };
     this.shown = { view, report, code, live, stages, ...now };
     const canPlay = (/** @type {string} */ key) => live || Boolean(movements[key]);
     this.collectives.canPlay = canPlay;
@@ -263,6 +287,10 @@ export class ProgramPanel {
       this.put(this.collectives.node);
       return this.collectives.show(stages, view.revision, target);
     }
+    if (this.tab === "Timeline") {
+      this.put(this.timeline.node);
+      return this.timeline.show(shown.timeline, shown.theme, shown.live);
+    }
     if (this.tab === "Values") {
       if (this.put(this.values.node)) this.values.paint();
       return;
@@ -277,6 +305,7 @@ export class ProgramPanel {
     window.clearInterval(this.clock);
     this.stages.destroy();
     this.values.destroy();
+    this.timeline.destroy();
     this.player.destroy();
   }
 }

@@ -1,0 +1,210 @@
+"""The tab Timeline: least times of a plan's operations and collectives, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from shardviz.core.errors import ShardvizError
+from shardviz.core.format import error_text
+from shardviz.core.hardware.chips import find_chip
+from shardviz.core.hardware.topology import even_topology
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.report import Report
+from shardviz.core.program.timeline import Span, Timeline, timeline
+from shardviz.core.wording import timeline as wording
+from shardviz.core.wording.roofline import time_text
+from shardviz.widgets.background import LatestWins, Stop
+from shardviz.widgets.planner import StageResults
+from shardviz.widgets.targets import DevicePlacement, topology_of, why_no_placement
+
+COLUMNS = ("name", "lane", "words", "source", "cause", "collective", "trips")
+#: Chips that are offered where the target has no published rates.
+EXAMPLES = ("v5e", "v5p", "h100")
+MOST_EXAMPLES = 2
+# Of a change between plan and compile that is worth a sentence.
+SAME_TIME = 0.02
+
+
+@dataclass(frozen=True, eq=False)
+class TimelineRequest:
+    """What a timeline is made of.
+
+    Attributes:
+        results: what the stages show: the plan, and the report beside it.
+        mesh: of the session now.
+        target: what it runs on, checked.
+        placement: of the mesh on the target, where it has coordinates there.
+    """
+
+    results: StageResults
+    mesh: MeshSpec
+    target: str
+    placement: DevicePlacement | None
+
+    def same_as(self, other: TimelineRequest | None) -> bool:
+        """Whether both give the same timeline."""
+        if other is None:
+            return False
+        own, others = self.results, other.results
+        same = own.plan is others.plan and own.report is others.report
+        return (
+            same and self.placement is other.placement and self.target == other.target
+        )
+
+
+class TimelineMaker:
+    """Makes the timeline of the latest plan: edits and pages never wait for it.
+
+    Attributes:
+        view: for the page; empty before the first.
+    """
+
+    def __init__(self, changed: Callable[[], None]):
+        self.view: dict[str, Any] = {}
+        self._changed = changed
+        self._requested: TimelineRequest | None = None
+        self._worker = LatestWins[TimelineRequest](
+            "shardviz-timeline", self._work, self._failed
+        )
+
+    def request(self, wanted: TimelineRequest) -> None:
+        """Makes this timeline next, unless it was the last one."""
+        if not wanted.same_as(self._requested):
+            self._requested = wanted
+            self._worker.request(wanted)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Blocks until nothing is being made; for scripts and tests."""
+        return self._worker.wait(timeout)
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._worker.close()
+
+    def _work(self, wanted: TimelineRequest, stop: Stop) -> None:
+        view = timeline_view(wanted)
+        if not stop():
+            self._show(wanted, view)
+
+    def _failed(self, wanted: TimelineRequest, error: BaseException) -> None:
+        self._show(wanted, _nothing(error_text(error)))
+
+    def _show(self, wanted: TimelineRequest, view: dict[str, Any]) -> None:
+        if self._requested is wanted:
+            self.view = view
+            self._changed()
+
+
+def timeline_view(wanted: TimelineRequest) -> dict[str, Any]:
+    """A timeline for the page: columns of numbers, and the text that they index.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> nothing = TimelineRequest(StageResults(), make_mesh(data=8), "", None)
+    >>> view = timeline_view(nothing)
+    >>> view["words"], view["examples"][0]
+    ('Least times need a chip: choose one under Runs on.', 'tpu:v5e:2x4')
+    """
+    plan, placement = wanted.results.plan, wanted.placement
+    if topology_of(wanted.target) is None:
+        return {**_nothing(wording.NO_CHIP), "examples": examples(wanted.mesh.size)}
+    if placement is None:
+        return _nothing(why_no_placement(wanted.mesh, wanted.target))
+    if plan is None:
+        return _nothing(wording.NO_PLAN)
+    if plan.error is not None:
+        return _nothing(str(plan.error))
+    if plan.mesh.shape != placement.mesh.shape:
+        # The plan of the mesh before the last edit.
+        return _nothing(wording.NO_PLAN)
+    try:
+        found = timeline(plan, placement.topology, placement.mesh)
+    except ShardvizError as error:
+        return _nothing(str(error))
+    return _view(found, plan, wanted.results.report, wanted.results.mismatched)
+
+
+def examples(devices: int) -> list[str]:
+    """Targets with published rates and so many devices; `[]` where there are none.
+
+    >>> examples(16), examples(7)
+    (['tpu:v5e:4x4', 'tpu:v5p:2x2x4'], ['gpu:h100:1x7'])
+    """
+    found = []
+    for name in EXAMPLES:
+        topology = even_topology(find_chip(name), devices)
+        if topology is not None and topology.size == devices:
+            found.append(str(topology))
+    return found[:MOST_EXAMPLES]
+
+
+def _nothing(words: str) -> dict[str, Any]:
+    return {"words": words, "examples": []}
+
+
+def _view(
+    found: Timeline, plan: Plan, report: Report | None, mismatched: bool
+) -> dict[str, Any]:
+    spans = [span for span in found.spans if span.seconds != 0.0]
+    lanes: list[tuple[str, ...]] = [()]
+    # In the order of the mesh, and sets of axes after their first one.
+    names = list(plan.mesh.axis_names)
+    used = {span.lane for span in spans if span.kind == "collective"}
+    lanes += sorted(used, key=lambda axes: (not axes, [*map(names.index, axes)]))
+    columns: dict[str, list[int]] = {name: [] for name in COLUMNS}
+    text: dict[str, int] = {}
+    for span in spans:
+        lane = 0
+        if span.kind == "collective":
+            lane = lanes.index(span.lane, 1)
+        row = {
+            "name": text.setdefault(span.name, len(text)),
+            "lane": lane,
+            "words": text.setdefault(str(span), len(text)),
+            "source": text.setdefault(span.source, len(text)),
+            "cause": text.setdefault(str(span.cause), len(text)),
+            "collective": span.collective,
+            "trips": span.trips or 0,
+        }
+        for name, number in row.items():
+            columns[name].append(number)
+    return {
+        "words": "",
+        "examples": [],
+        "lanes": [[[name, names.index(name)] for name in axes] for axes in lanes],
+        "columns": columns,
+        # Four digits of microseconds: a bar is some pixels long.
+        "times": [_microseconds(span) for span in spans],
+        "values": [text.setdefault(span.value, len(text)) for span in spans],
+        "serial": [time_text(found.serial_s), wording.SERIAL],
+        "overlapped": [time_text(found.overlapped_s), wording.OVERLAP],
+        "notes": _notes(found, report, mismatched, len(found.spans) - len(spans)),
+        "what": wording.WHAT,
+        "text": list(text),
+    }
+
+
+def _microseconds(span: Span) -> float | None:
+    if span.seconds is None:
+        return None
+    return float(f"{span.seconds * 1e6:.4g}")
+
+
+def _notes(
+    found: Timeline, report: Report | None, mismatched: bool, fused: int
+) -> list[str]:
+    """What the timeline is of, what it leaves out, and how it compares with a compile."""
+    notes = [wording.ORDER]
+    if report is not None and report.roofline is not None and not mismatched:
+        compiled = report.roofline.collective_s or 0.0
+        least = max(compiled, found.collective_s)
+        if report.roofline.where == found.where and least:
+            if abs(compiled - found.collective_s) > SAME_TIME * least:
+                notes.append(wording.compared(found.collective_s, compiled))
+    if found.unknown:
+        notes.append(wording.unknown(found.unknown))
+    if fused:
+        notes.append(wording.fused(fused))
+    return notes
