@@ -18,7 +18,7 @@ const LANE = { least: 30, most: 52, bar: 0.72 }; // pixels; the share of a lane 
 const FOLDS = 20; // pixels above the lanes, for loops
 const TICKS = 20; // pixels under them
 const MOST_TICKS = 6;
-const LETTER = 6.2; // pixels, of the text in a bar
+const BAR_LETTER = 6.2; // pixels, of the text in a bar
 const NEAR = 4; // pixels beside a thin bar that are still its own
 const MODES = /** @type {const} */ ([
   ["serial", "One after another"],
@@ -220,7 +220,7 @@ export class TimelinePanel {
       if (w >= 3) {
         bar(x, w - 1);
         const text = data.text[data.columns.name[i]];
-        if (w < text.length * LETTER + 8) return;
+        if (w < text.length * BAR_LETTER + 8) return;
         g.fillStyle = textOn(colours[0], theme);
         g.textAlign = "left";
         g.fillText(text, x + 5, top + tall / 2);
