@@ -29,7 +29,7 @@ from shardviz.core.wording import explorer as wording
 from shardviz.widgets.targets import topology_of
 
 MOST_CONSTRAINTS = 400
-# Of the bar of memory; the others are one part.
+# Named beside the bar of memory; the others are one part.
 MOST_PARTS = 5
 
 
@@ -253,17 +253,16 @@ def _memory(
     fit = Fit(total, capacity, device, arrays_only=True, uncounted=left_out)
     scale = max(capacity or 0, total, 1)
     largest = sizes.most_common()
-    shown = largest[:MOST_PARTS]
+    parts = [[name, bytes_text(size)] for name, size in largest[:MOST_PARTS]]
     rest = sum(size for _, size in largest[MOST_PARTS:])
     if rest:
-        shown.append((f"{len(largest) - MOST_PARTS} others", rest))
-    parts = []
-    for name, size in shown:
-        parts.append({"name": name, "text": bytes_text(size), "share": size / scale})
+        parts.append([f"{len(largest) - MOST_PARTS} others", bytes_text(rest)])
     return {
         "parts": parts,
         "words": wording.model_memory(fit),
         "waste": wording.model_waste(waste) if waste else "",
+        "needed": (total - waste) / scale,
+        "wasted": waste / scale,
         "over": fit.ok is False,
         "capacity": (capacity or 0) / scale,
     }

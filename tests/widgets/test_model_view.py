@@ -48,7 +48,7 @@ def test_leaves_of_one_kind_are_resolved_once_and_layers_are_folded():
     assert [name for name, _ in view["folds"]] == [
         "params/layers_{0..3}/wi", "params/layers_{0..3}/wo", "params/layers_{0..3}/scale",
     ]  # fmt: skip
-    assert view["words"].startswith("12 leaves of 3 kinds · ")
+    assert view["words"].startswith("12 arrays, 3 distinct shapes and specs · ")
 
 
 def test_bytes_and_waste_are_those_of_the_audit():

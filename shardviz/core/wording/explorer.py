@@ -190,7 +190,9 @@ def remedy_others(remedy: Remedy) -> str:
 
 def leaf_count(leaves: int, kinds: int, elements: str) -> str:
     """How large a model is."""
-    words = f"{plural(leaves, 'leaf', 'leaves')} of {plural(kinds, 'kind')}"
+    words = plural(leaves, "array")
+    if kinds < leaves:
+        words += f", {kinds:,} distinct shapes and specs"
     return f"{words} · {elements} elements"
 
 
@@ -204,7 +206,7 @@ def model_memory(fit: Fit) -> str:
 
 def model_waste(size: int) -> str:
     """How many bytes replication costs on a device."""
-    return f"{bytes_text(size)} more than an even share"
+    return f"{bytes_text(size)} wasted by replication"
 
 
 def bytes_in(size: int, memory_kind: str) -> str:

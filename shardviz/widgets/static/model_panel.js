@@ -22,6 +22,16 @@ const LEAF_ORDERS = [
 ];
 const CALLS = "constraints";
 
+/** @param {number} bytes on each device */
+const wasteWords = (bytes) => `${bytesText(bytes)} wasted by replication`;
+
+/** The two parts of a bar. @param {number} needed @param {number} wasted @param {boolean} over */
+function shareParts(needed, wasted, over) {
+  const part = (/** @type {string} */ style, /** @type {number} */ share) =>
+    h("span", { class: `sv-fill ${style}`, style: { width: `${share * 100}%` } });
+  return [part(over ? "sv-wasted" : "", needed), part("sv-replicated", wasted)];
+}
+
 export class ModelPanel {
   /**
    * @param {{open: (leaf: number) => void, fix: (leaf: number) => void}} calls a leaf in the views
@@ -69,7 +79,7 @@ export class ModelPanel {
     this.bar = h("div", { class: "sv-membar sv-modelbar", role: "img", "aria-label": "Memory" });
     this.legend = h("div", { class: "sv-modellegend" });
     const memory = h("div", { class: "sv-modelmemory" }, this.bar, this.legend);
-    const titles = ["leaf", "shape", "sharding", "spec", "per device", ""];
+    const titles = ["array", "shape", "sharding", "spec", "per device", ""];
     const cells = titles.map((text) => h("span", { text, role: "columnheader" }));
     const head = h("div", { class: "sv-modelhead sv-modelrow", role: "row" }, ...cells);
     this.inner = h("div", { class: "sv-modelinner", role: "rowgroup" });
@@ -167,7 +177,11 @@ export class ModelPanel {
     } else this.rows = sortedRows(some, kind, this.order);
     const calls = this.data?.constraints ?? [];
     if (calls.length && !sought && this.order === "tree") this.addConstraints(calls);
-    this.most = this.rows.reduce((most, row) => Math.max(most, row.entry ? row.bytes : 0), 1);
+    const leaves = this.rows.filter((row) => row.entry);
+    this.most = leaves.reduce((most, row) => Math.max(most, row.bytes), 1);
+    // At first what could be mended: the array that wastes most.
+    const worst = leaves.reduce((worst, row) => (row.waste > worst.waste ? row : worst), leaves[0]);
+    if (!this.picked && worst?.waste) this.picked = worst.key;
     this.paint(true);
   }
 
@@ -191,29 +205,19 @@ export class ModelPanel {
   }
 
   /** @param {ModelData} data */
-  showMemory({ parts, words, waste, over, capacity }) {
-    const pieces = parts.map(({ name, text, share }, i) => {
-      const about = { style: { width: `${share * 100}%` }, title: `${name}: ${text}` };
-      return h("span", { class: `sv-mempart sv-group${i}`, ...about });
-    });
+  showMemory({ parts, words, waste, needed, wasted, over, capacity }) {
     const limit = h("span", { class: "sv-memcap", style: { left: `${capacity * 100}%` } });
     if (!this.bar || !this.legend) return;
+    const pieces = shareParts(needed, wasted, over);
     fill(this.bar, ...pieces, ...(capacity > 0 && capacity < 1 ? [limit] : []));
     toggle(this.bar, "sv-over", over);
-    this.bar.setAttribute("aria-label", words);
-    const names = parts.slice(0, 6).map(({ name, text }, i) => {
-      const dot = h("span", { class: `sv-memdot sv-group${i}` });
-      return h(
-        "span",
-        { class: "sv-memname" },
-        dot,
-        `${name} `,
-        h("span", { class: "sv-muted", text }),
-      );
-    });
+    this.bar.setAttribute("aria-label", [words, waste].filter(Boolean).join(", "));
     const total = h("b", { class: over ? "sv-bad" : "", text: words });
     const lost = waste ? [h("span", { class: "sv-warn", text: waste })] : [];
-    fill(this.legend, total, ...lost, ...names);
+    const named = parts.map(([name, bytes]) =>
+      h("span", { class: "sv-muted", text: `${name} ${bytes}` }),
+    );
+    fill(this.legend, total, ...lost, ...(named.length > 1 ? named : []));
   }
 
   /** Makes the rows in sight. @param {boolean} [anew] whether they are to be made again */
@@ -244,45 +248,41 @@ export class ModelPanel {
     label.title = entry?.name ?? row.label;
     label.style.paddingLeft = `${row.depth * 16}px`;
     if (!kind) {
-      const words = row.key === CALLS ? "constraint" : "leaf";
-      const plural = words === "leaf" ? "leaves" : "constraints";
+      const noun = row.key === CALLS ? "constraint" : "array";
       const count = h("span", {
         class: "sv-muted",
-        text: `${row.count.toLocaleString("en")} ${row.count === 1 ? words : plural}`,
+        text: `${row.count.toLocaleString("en")} ${noun}${row.count === 1 ? "" : "s"}`,
       });
       const size = row.bytes || row.left ? rowBytes(row) : "";
       const title = row.left ? `${row.left.toLocaleString("en")} not counted` : "";
       const text = h("span", { class: "sv-modelbytes", text: size, title });
       return this.line(row, index, label, count, h("span"), h("span"), text, h("span"));
     }
-    // Red is failure alone: a name that no rule knows may be meant to stay whole.
-    const odd = kind.note ? " sv-warn" : "";
-    const wrong = kind.problem ? " sv-bad" : odd;
-    const spec = kind.problem ? "cannot be laid out" : kind.spec || "not known";
+    // Red is failure alone, and amber is what is lost: a name that no rule knows may be meant.
     const differs = entry ? this.difference(entry.leaf) : "";
-    const said = h("span", { class: `sv-mono${wrong || (differs ? " sv-warn" : "")}`, text: spec });
-    said.title = [kind.problem, kind.note, differs, kind.names?.join(" · ")]
+    const spec = kind.problem ? "cannot be laid out" : kind.spec || "not known";
+    const style = kind.problem ? " sv-bad" : differs ? " sv-warn" : "";
+    const said = h("span", { class: `sv-mono${style}`, text: spec });
+    said.title = [spec, kind.problem, kind.note, differs, kind.names?.join(" · ")]
       .filter(Boolean)
       .join("\n");
-    const wasted = kind.waste > kind.bytes / 2 ? "sv-replicated" : "";
-    const style = kind.problem ? "sv-wasted" : wasted;
     return this.line(
       row,
       index,
       label,
-      h("span", { class: "sv-mono sv-muted", text: kind.short }),
+      h("span", { class: "sv-mono sv-muted", text: kind.short, title: kind.short }),
       this.bars(kind),
       said,
       h("span", { class: "sv-modelbytes", text: rowBytes(row) }),
-      h("span", { class: "sv-share" }, this.share(row, style)),
+      this.share(row),
     );
   }
 
-  /** @param {Row} row @param {string} style */
-  share(row, style) {
-    const width = `${Math.max(1.5, (100 * row.bytes) / this.most)}%`;
-    const title = row.waste ? `${bytesText(row.waste)} more than an even share` : "";
-    return h("span", { class: `sv-fill ${style}`, style: { width }, title });
+  /** What a leaf takes on each device, and how much of it replication adds. @param {Row} row */
+  share({ bytes, waste }) {
+    const title = waste ? wasteWords(waste) : "";
+    const parts = shareParts((bytes - waste) / this.most, waste / this.most, false);
+    return h("span", { class: "sv-share", title }, ...parts);
   }
 
   /** @param {import("./messages").LeafKind} kind */
@@ -290,7 +290,7 @@ export class ModelPanel {
     const dims = kind.dims.map((splits) =>
       splits.map(([axis, parts]) => ({ axis, parts, text: "", pending: false })),
     );
-    const bars = shardingBars(dims, 92, 10);
+    const bars = shardingBars(dims, 80, 10);
     return h("span", { class: "sv-modelbars", "aria-hidden": "true" }, dims.length ? bars : null);
   }
 
@@ -404,10 +404,10 @@ export class ModelPanel {
     if (this.picked.startsWith(`${CALLS}:`) && call)
       return fill(words, h("b", { text: call.where }), `: ${call.text} `);
     if (!row || !kind) {
-      const how = "Choose a leaf to see how it is split; a double click opens it in Layout.";
+      const how = "Choose an array to see how it is split; a double click opens it in Layout.";
       return fill(words, h("span", { class: "sv-muted", text: how }));
     }
-    const wasted = kind.waste ? `, ${bytesText(kind.waste)} more than an even share` : "";
+    const wasted = kind.waste ? `, ${wasteWords(kind.waste)}` : "";
     const size = kind.text ? `, ${kind.text} on each device${wasted}.` : ".";
     const names = kind.names ? ` (${kind.names.join(", ")})` : "";
     const differs = row.entry ? this.difference(row.entry.leaf) : "";

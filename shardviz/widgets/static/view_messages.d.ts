@@ -49,9 +49,13 @@ export interface Leaves {
 export interface ModelData {
   kinds: LeafKind[];
   axes: string[];
-  parts: { name: string; text: string; share: number }[];
+  /** What the largest parts of the model take. */
+  parts: [name: string, bytes: string][];
   words: string;
   waste: string;
+  /** Shares of the bar: what an even split would take, and what replication adds. */
+  needed: number;
+  wasted: number;
   over: boolean;
   /** Of one device, as a share of the bar; 0 where it is not known. */
   capacity: number;
