@@ -12,17 +12,19 @@ from shardviz.widgets.explorer import Explorer, open_explorer
 from shardviz.widgets.session import Session
 from tests.browser.views import opened, play_largest, show_view
 
-WINDOWS = ((848, 620), (1280, 800), (1500, 1500))
+WINDOWS = ((848, 620), (1280, 800), (1500, 900))
 VIEWS = ("Layout", "Rules", "Model", "Program")
 MESHES = {
     8: {},
     1024: {"mesh": "data=16, model=8, expert=8", "hosts": "128"},
     4096: {"mesh": "data=256, model=16", "hosts": "1024"},
+    65536: {"mesh": "replica=2, data=256, fsdp=8, sequence=2, tensor=8", "hosts": "8192"},
 }
 # Text is measured as it can be seen: cut to what scrolls around it, and where nothing covers it.
 # A line that ends in an ellipsis says all of it in its tooltip.
 MEASURE = """
 () => {
+  const TARGET = 24;  // pixels, WCAG 2.2
   const root = document.querySelector(".shardviz-explorer");
   const outer = root.getBoundingClientRect();
   const wrong = [];
@@ -62,11 +64,19 @@ MEASURE = """
     if (lost > 1.5) wrong.push(`cut off by ${lost.toFixed(1)}: ${name(e)}`);
     const outside = free.left < outer.left - 1 || free.right > outer.right + 1;
     if (outside) wrong.push(`outside: ${name(e)}`);
+    const [wide, tall] = [box.width.toFixed(0), box.height.toFixed(0)];
+    if (wide < TARGET || tall < TARGET) wrong.push(`a target of ${wide} x ${tall}: ${name(e)}`);
+    const named = e.getAttribute("aria-label") || e.textContent.trim() || e.labels?.length;
+    if (!named) wrong.push(`no name for a screen reader: ${name(e)}`);
     // On a narrow page a long mesh scrolls in its field; the chips beside it say all of it.
     const whole = outer.width >= 1180 || e.getAttribute("aria-label") === "Hosts";
     if (e.closest(".sv-bar") && whole && e.scrollWidth > e.clientWidth + 1) {
       wrong.push(`its text is cut off: ${name(e)}`);
     }
+  }
+  // What is said of the thing at hand never scrolls.
+  for (const e of root.querySelectorAll("[role=status]")) {
+    if (e.offsetParent && e.scrollHeight > e.clientHeight + 1) wrong.push(`cut off: ${name(e)}`);
   }
   const texts = [];
   const walk = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
@@ -74,6 +84,10 @@ MEASURE = """
     const node = walk.currentNode;
     const e = node.parentElement;
     if (!node.data.trim() || e.closest("option, select, .sv-tip, svg")) continue;
+    const hides = getComputedStyle(e).overflowX === "hidden" && e.clientWidth;
+    if (hides && e.scrollWidth > e.clientWidth + 1 && !e.closest("[title]:not([title=''])")) {
+      wrong.push(`cut, and no tooltip says it: ${name(e)}`);
+    }
     const range = document.createRange();
     range.selectNodeContents(node);
     for (const line of range.getClientRects()) {
@@ -116,7 +130,7 @@ def small(devices: int) -> Explorer:
     session = Session(programs.get(name), name)
     for field, value in MESHES[devices].items():
         session.edit(field, value)
-    if devices == 4096:
+    if devices >= 4096:
         session.edit("preset", "arrays:7B model")
         session.edit("preset", "rules:FSDP + tensor parallel")
     assert session.now.errors == {}
