@@ -59,7 +59,7 @@ export class PicturePanel {
     this.devicesWithLinks = keepLast(devicesWithLinks);
     this.order = tabRow(
       Object.keys(ORDERS),
-      { class: "sv-tabs sv-order", "aria-label": "Device order" },
+      { class: "sv-order", "aria-label": "Device order" },
       "sv-tab",
       (name) => {
         const { by, no_positions: why } = this.shown?.devices ?? {};
@@ -90,7 +90,7 @@ export class PicturePanel {
       h(
         "div",
         { class: "sv-col" },
-        h("div", row, left, this.order.node),
+        h("div", row, this.order.node, left),
         this.note,
         this.devices.node,
       ),
