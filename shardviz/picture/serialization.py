@@ -83,7 +83,7 @@ def _picture(
         "legend": _rows(picture.legend, _LEGEND),
         "palette": colours or None,
         "tiles": _tiles(picture.tiles, buffers),
-        "edges": _edges(picture.edges, buffers),
+        "edges": edges_data(picture.edges, buffers),
     }
     for x, y, inside in picture.panels:
         panel = {"x": _length(x), "y": _length(y)}
@@ -143,7 +143,8 @@ def _tiles(tiles: Tiles, buffers: list[bytes]) -> dict[str, Any]:
     return _without(_TILES, data)
 
 
-def _edges(edges: Edges | None, buffers: list[bytes]) -> dict[str, Any] | None:
+def edges_data(edges: Edges | None, buffers: list[bytes]) -> dict[str, Any] | None:
+    """The edges of a picture, their columns as those of tiles are."""
     if edges is None:
         return None
     data: dict[str, Any] = {"count": len(edges)}

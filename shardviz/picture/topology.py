@@ -50,7 +50,8 @@ def draw_position(
         colour: without a collective, a mesh axis to colour by; the first one where
             None.
         links: the result of `collective_link_use`, where it is already known.
-        bare: leaves out the legend and the notes.
+        bare: leaves out the legend and the notes; a link has the colour of the mesh axis
+            along which it goes.
 
     Raises:
         TargetError: where the mesh does not fit the topology.
@@ -75,7 +76,10 @@ def draw_position(
     where = coordinates(mesh.axis_names, mesh.axis_sizes)
     ids = mesh.device_ids.reshape(-1)
     tiles = _tiles(grid, rows, groups, ids, (" · ", *where), _numbers(where))
-    edges = connection_edges(grid, links)
+    along = None
+    if bare:
+        along = _axes_of_links(mesh, grid.torus, rows)
+    edges = connection_edges(grid, links, along)
     notes = _notes(grid)
     if collective is not None:
         size = collective.bytes_per_device
@@ -87,11 +91,11 @@ def draw_position(
         notes, legend = [], []
     return page(
         tiles,
-        grid.labels(),
+        grid.labels,
         title=titled(title, head),
         notes=notes,
         legend=legend,
-        frames=grid.frames(),
+        frames=grid.frames,
         size=grid.size,
         edges=edges,
         alt=sentences([wording.by_position(mesh, topology), *notes]),
@@ -105,11 +109,11 @@ def draw_topology(topology: Topology, title: str | None = None) -> Picture:
     rows, ids = np.arange(topology.devices), topology.device_ids
     return page(
         _tiles(grid, rows, topology.slice_indices, ids, (), ()),
-        grid.labels(),
+        grid.labels,
         title=titled(title, str(topology)),
         notes=_notes(grid),
         legend=_legend("slice", count),
-        frames=grid.frames(),
+        frames=grid.frames,
         size=grid.size,
         edges=connection_edges(grid, None),
         alt=wording.topology_alt(topology),
@@ -145,6 +149,22 @@ def _by_group(links: LinkUse, rows: np.ndarray) -> tuple[np.ndarray, int, str]:
     groups = np.maximum(links.chip_group[links.torus.chip_of[rows]], 0)
     count = int(links.chip_group.max()) + 1
     return groups, max(1, count), "group"
+
+
+def _axes_of_links(mesh: MeshSpec, torus: Torus, rows: np.ndarray) -> np.ndarray:
+    """int64 [chips, axes]: the mesh axis along which a chip and the next one differ.
+
+    MANY_GROUPS where they differ along several.
+    """
+    found = np.full((torus.chips, len(torus.shape)), MANY_GROUPS)
+    positions = np.zeros(torus.chips, np.int64)
+    positions[torus.chip_of[rows]] = np.arange(mesh.size)
+    where = np.stack(np.unravel_index(positions, mesh.axis_sizes))
+    for axis in range(len(torus.shape)):
+        differ = where != where[:, torus.next_chip(axis)]
+        one = differ.sum(axis=0) == 1
+        found[one, axis] = differ.argmax(axis=0)[one]
+    return found
 
 
 def _numbers(where: Template) -> Template:
@@ -212,9 +232,9 @@ def _tiles(
 def _notes(grid: ChipGrid) -> list[str]:
     """What the topology is, and what the lines mean that do not join two chips."""
     notes = [grid.topology.words()]
-    if not grid.flat:
-        notes.append(wording.SLANTED_LINES)
-    if any(grid.torus.wraps[:2]):
+    if grid.solid and grid.topology.hosts > 1:
+        notes.append(wording.CLOSER_HOSTS)
+    if any(grid.torus.wraps):
         notes.append(wording.WRAPAROUND_LINES)
     return notes
 

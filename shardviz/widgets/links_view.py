@@ -12,9 +12,9 @@ from shardviz.core.program.report import Collective
 from shardviz.core.program.roofline import collective_link_use
 from shardviz.core.wording import stages as wording
 from shardviz.core.wording.links import links_in_words
+from shardviz.picture.serialization import edges_data
 from shardviz.picture.topology import draw_position
 from shardviz.widgets.background import LatestWins, Stop
-from shardviz.widgets.pictures import serialized_devices
 from shardviz.widgets.targets import DevicePlacement
 
 
@@ -32,7 +32,7 @@ class LinkPictures:
 
     Attributes:
         chosen: the stage and number of the collective, `"0:3"`; `""` for none.
-        view: for the page: `key`, `words`, and `picture` where there is one.
+        view: for the page: `key`, `words`, and `edges` where there are some.
     """
 
     def __init__(self, changed: Callable[[], None]):
@@ -86,7 +86,7 @@ class LinkPictures:
 
 
 def link_view(request: LinkRequest) -> dict[str, Any]:
-    """The links of a collective for the page: their picture and a sentence.
+    """The links of a collective for the page: their lines and a sentence.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.widgets.targets import device_placement
@@ -94,19 +94,23 @@ def link_view(request: LinkRequest) -> dict[str, Any]:
     >>> gather = Collective("all-gather", ("model",), 1 << 20)
     >>> view = link_view(LinkRequest("0:0", gather, placement))
     >>> view["words"]
-    'all-gather over model along x: links carry up to 768 KiB one way, at least 16 µs.'
+    'all-gather over model along x: busiest link 768 KiB one way, at least 16 µs.'
     """
     placement, collective = request.placement, request.collective
     mesh, topology = placement.mesh, placement.topology
-    picture = None
     try:
         links = collective_link_use(collective, mesh, topology)
-        if links is not None:
-            drawn = draw_position(
-                mesh, topology, collective, title="", links=links, bare=True
-            )
-            picture = serialized_devices(drawn)
     except ShardvizError as error:
         return {"key": request.key, "words": str(error)}
-    words = links_in_words(collective, links)
-    return {"key": request.key, "words": words, "picture": picture}
+    view: dict[str, Any] = {
+        "key": request.key,
+        "words": links_in_words(collective, links),
+    }
+    if links is None:
+        return view
+    drawn = draw_position(mesh, topology, collective, title="", links=links, bare=True)
+    buffers: list[bytes] = []
+    view["edges"] = edges_data(drawn.edges, buffers)
+    if buffers:
+        view["buffers"] = buffers
+    return view

@@ -109,7 +109,7 @@ def placed(page: Page) -> None:
     chosen_collective(page)
     page.get_by_role("button", name="Show its links by position").click()
     page.wait_for_function(
-        "() => /links carry/.test(document.querySelector('.sv-devicenote').textContent)",
+        "() => /busiest link/.test(document.querySelector('.sv-devicenote').textContent)",
         timeout=RUN_MS,
     )
     page.evaluate("() => document.activeElement.blur()")

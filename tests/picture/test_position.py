@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shardviz.core.errors import MeshError, TargetError
-from shardviz.core.hardware.interconnect import device_rows
+from shardviz.core.hardware.interconnect import Torus, device_rows
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.report import Collective
@@ -88,7 +88,9 @@ def test_every_host_has_one_frame_around_its_devices_and_no_other(text):
     check_page(picture)
     _check_edges(picture)
     hosts = {f.label: f for f in picture.frames if f.label.startswith("host")}
-    assert len(hosts) == (0 if topology.hosts in (1,) else topology.hosts)
+    # In parallel perspective a host is no rectangle: its chips stand closer together.
+    framed = topology.hosts > 1 and not chip_grid(topology).solid
+    assert len(hosts) == topology.hosts * framed
     tiles = picture.tiles
     for label, frame in hosts.items():
         inside = (
@@ -144,6 +146,67 @@ def test_ways_around_are_strokes_at_both_ends():
     assert len(ring.edges) == 16 + 2 * 15 + 2 * 2
     assert any(v.text == wording.WRAPAROUND_LINES for v in ring.labels)
     assert not any(v.text == wording.WRAPAROUND_LINES for v in open_axes.labels)
+
+
+@pytest.mark.parametrize(
+    "text", ["tpu:v5p:2x2x2", "tpu:v5p:4x4x4", "tpu:v5p:4x4x8", "tpu:7x:2x2x4*2", "tpu:v5p:8x8x16"]
+)
+def test_three_axes_are_planes_with_every_chip_and_every_link_once(text):
+    topology = Topology.parse(text)
+    torus, picture = Torus(topology), draw_topology(topology)
+    grid = chip_grid(topology)
+    places = set(map(tuple, np.round(grid.corners.T, 3).tolist()))
+    assert len(places) == topology.chips
+    drawn, around = _links_of(picture, topology), 0
+    expected = set()
+    for axis in range(3):
+        for chip, following in enumerate(torus.next_chip(axis).tolist()):
+            wraps = following >= 0 and torus.coords[following, axis] < torus.coords[chip, axis]
+            around += wraps
+            if following >= 0 and not wraps:
+                expected.add((chip, following))
+    assert set(drawn) == expected
+    # A link around the torus is a line at both of its ends.
+    assert len(picture.edges) == len(expected) + 2 * around
+    for axis, name in enumerate("xyz"):
+        ring = " ring" * torus.wraps[axis]
+        sizes = f"{name} {topology.shape[axis]}{ring}"
+        assert sum(v.text[:-2] == sizes for v in picture.labels) == topology.slices
+
+
+def test_chips_of_a_host_stand_closer_together():
+    grid = chip_grid(Topology.parse("tpu:v5p:4x4x4"))
+    x = grid.corners[0, :4]
+    assert x[1] - x[0] == pytest.approx(x[3] - x[2])
+    assert x[2] - x[1] > 1.1 * (x[1] - x[0])
+
+
+def test_the_largest_torus_has_every_chip_and_links_of_planes_in_other_columns():
+    topology = Topology.parse("tpu:v5p:16x20x28")
+    grid = chip_grid(topology)
+    assert sum(map(bool, grid.breaks)) == 1, "planes stand in several columns"
+    edges = draw_position(
+        make_mesh(data=28, fsdp=20, model=16), topology, Collective("all-gather", ("data",), 1)
+    ).edges
+    axis = next(a for a in range(3) if topology.shape[a] == 28)
+    lines = 8960 + 8960 // 28  # those around at both ends
+    if grid.breaks[axis]:
+        lines += 8960 // 28 * ((28 - 1) // grid.breaks[axis])
+    assert len(edges) == lines
+
+
+def test_on_a_page_links_have_the_colours_of_the_mesh_axes_along_which_they_go():
+    mesh = make_mesh(data=4, fsdp=4, model=4)
+    edges = draw_position(mesh, "tpu:v5p:4x4x4", bare=True).edges
+    assert np.unique(edges.group).tolist() == [0, 1, 2]
+    used = draw_position(
+        mesh, "tpu:v5p:4x4x4", Collective("all-gather", ("fsdp",), 1), bare=True
+    ).edges
+    assert np.unique(used.group).tolist() == [NO_GROUP, 1]
+    assert used.width[used.group == 1].min() > used.width[used.group == NO_GROUP].max()
+    # Of 2 chips along `model`, one step along x is one of `model`, and the next of `data`.
+    mixed = draw_position(make_mesh(data=8, model=2), "tpu:v5e:4x4", bare=True).edges
+    assert set(np.unique(mixed.group).tolist()) == {0, 1, MANY_GROUPS}
 
 
 def test_groups_are_coloured_and_named_and_links_have_their_colour():

@@ -93,7 +93,7 @@ def test_a_choice_by_position_shows_its_links_and_none_without_it():
     hear(made, {"kind": "links", "value": "0:0"})
     made.wait(60)
     assert made.link_data["key"] == "0:0"
-    assert made.link_data["picture"]["data"]["edges"]["count"] == 24
+    assert made.link_data["edges"]["count"] == 24
     made.session.edit("by", "mesh")
     assert made.link_data == {}
     made.session.edit("by", "position")

@@ -19,14 +19,14 @@ def links_in_words(collective: Collective, links: LinkUse | None) -> str:
     >>> from shardviz.core.hardware.interconnect import route
     >>> links = route(Topology.parse("tpu:v5p:4x4x4"), [range(64)], "all-gather")
     >>> print(links_in_words(Collective("all-gather", ("data",), 64 << 20), links))
-    all-gather over data along x, y and z: links carry up to 10.5 MiB one way, at least 110 µs.
+    all-gather over data along x, y and z: busiest link 10.5 MiB one way, at least 110 µs.
     """
     if links is None:
         return UNKNOWN_DEVICES
     size, loads = collective.bytes_per_device, []
     chip = "chip" if links.torus.shape else "GPU"
     for what, load in (
-        ("links carry up to {} one way", links.ici),
+        ("busiest link {} one way", links.ici),
         (f"a {chip} sends {{}} over NVLink", links.nvlink),
         (f"a {chip} sends {{}} over the network", links.network),
     ):

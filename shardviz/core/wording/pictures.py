@@ -154,9 +154,7 @@ def ids_in_order(axes: Sequence[str], ids: str) -> str:
 
 
 GREY_LINKS = "Grey links join chips of several groups."
-SLANTED_LINES = (
-    "Slanted lines are links along z, to the next plane and to the one before."
-)
+CLOSER_HOSTS = "Chips of one host stand closer together."
 WRAPAROUND_LINES = "Lines that end outside the grid wrap around to the other side."
 
 

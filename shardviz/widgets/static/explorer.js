@@ -10,7 +10,7 @@ import { keepLast } from "./keep_last.js";
 import { KernelWatch } from "./kernel_watch.js";
 import { MeshBar } from "./mesh_bar.js";
 import { ModelPanel } from "./model_panel.js";
-import { readNumbers, readPicture } from "./picture_data.js";
+import { readEdges, readNumbers, readPicture } from "./picture_data.js";
 import { PicturePanel } from "./picture_panel.js";
 import { ProgramPanel } from "./program_panel.js";
 import { RuleTable } from "./rule_table.js";
@@ -441,8 +441,8 @@ function drawnDevices({ picture, ids = [0, 1], hosts = 0, size, buffers = [], ..
 }
 
 /** @param {Traits["link_data"]} links */
-function drawnLinks({ key = "", words = "", picture = null }) {
-  return { key, words, picture: picture && readPicture(picture) };
+function drawnLinks({ key = "", words = "", edges = undefined, buffers = [] }) {
+  return { key, words, edges: readEdges(edges, buffers) };
 }
 
 /** @param {{model: Model, el: HTMLElement}} context */

@@ -201,11 +201,12 @@ export interface Devices {
   count: string;
 }
 
-/** `pictures.py`: the links that the chosen collective uses. */
+/** `links_view.py`: the links that the chosen collective uses. */
 export interface LinkView {
   key: string;
   words: string;
-  picture?: PackedPicture | null;
+  edges?: EdgeData;
+  buffers?: DataView[];
 }
 
 export interface PackedPicture {

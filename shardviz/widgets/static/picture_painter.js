@@ -1,7 +1,7 @@
 // @ts-check
 // Paints one Picture on two canvases, one for the tiles and one for what stands out among them.
 // The picture comes ready from Python (`shardviz/picture`); this adds colours and marks.
-import { mix, softPixel, textOn, tileColours } from "./colours.js";
+import { axisColour, mix, softPixel, textOn, tileColours } from "./colours.js";
 import { h } from "./dom.js";
 import { MOST_AROUND, SANS, contentOf, placesOf, thinned } from "./label_places.js";
 
@@ -131,7 +131,7 @@ export class PicturePainter {
     const g = this.begin(base);
     const groups = own ?? p.group;
     const colours = tileColours(count, p.colormap, theme);
-    if (p.edges) this.edges(g, p.edges, theme, colours);
+    if (p.edges) this.edges(g, p.edges, theme);
     if (this.tiny(p)) this.pixels(g, p, groups, colours);
     else {
       for (let i = 0; i < p.x.length; i++) {
@@ -210,13 +210,12 @@ export class PicturePainter {
   }
 
   /**
-   * The strokes under the tiles: one path for each colour and width.
+   * The strokes under the tiles, in the colours of mesh axes: one path for each colour and width.
    * @param {Context} g
    * @param {NonNullable<Picture["edges"]>} edges
    * @param {Theme} theme
-   * @param {import("./colours.js").TileColours} colours
    */
-  edges(g, edges, theme, colours) {
+  edges(g, edges, theme) {
     const { scale: s, ox, oy, size } = this;
     /** @type {Map<string, number[]>} */
     const paths = new Map();
@@ -230,8 +229,10 @@ export class PicturePainter {
     g.lineCap = "round";
     for (const [key, list] of paths) {
       const [group, width] = key.split("|").map(Number);
-      if (group === NO_GROUP) g.strokeStyle = unused;
-      else g.strokeStyle = group === MANY_GROUPS ? theme.muted : colours.strong(group);
+      const colour = group === MANY_GROUPS ? theme.muted : axisColour(group, theme);
+      g.strokeStyle = group === NO_GROUP ? unused : colour;
+      // Links that carry nothing are thin, and the finer the paler.
+      g.globalAlpha = width < 1 ? clamp(width * s, 0.2, 0.6) : 1;
       g.lineWidth = Math.max(0.75, width * Math.min(1.5, s));
       g.beginPath();
       for (const i of list) {
@@ -245,6 +246,7 @@ export class PicturePainter {
       g.stroke();
     }
     g.lineCap = "butt";
+    g.globalAlpha = 1;
   }
 
   /**

@@ -20,7 +20,7 @@ import { replicasText } from "./view_data.js";
  * chosen collective.
  * @typedef {{view: View, theme: Theme, arrays: (Picture | null)[], links: DrawnLinks,
  *   devices: DrawnDevices}} Shown
- * @typedef {{key: string, words: string, picture: Picture | null}} DrawnLinks
+ * @typedef {{key: string, words: string, edges: Picture["edges"]}} DrawnLinks
  * @typedef {{picture: Picture, by: string, no_positions: string, note: string,
  *   count: string}} DrawnDevices
  */
@@ -56,7 +56,6 @@ export class PicturePanel {
     this.devicesInBlocks = keepLast(devicesInBlocks);
     this.groupsOfTiles = keepLast(groupsOfTiles);
     this.noGroups = keepLast((/** @type {number} */ count) => new Int32Array(count).fill(-1));
-    this.devicesWithLinks = keepLast(devicesWithLinks);
     this.order = tabRow(
       Object.keys(ORDERS),
       { class: "sv-order", "aria-label": "Device order" },
@@ -247,17 +246,12 @@ export class PicturePanel {
   paintDevices(shown) {
     const { view, devices, theme } = shown;
     const { highlight, positions } = this;
-    const links = this.currentLinks(shown)?.picture;
-    if (links && links.x.length === positions.length) {
-      // Tiles have the colours of the groups, as the links have.
-      const picture = this.devicesWithLinks(devices.picture, links);
-      return this.devices.show(picture, links.group, links.count, theme);
-    }
+    const edges = this.currentLinks(shown)?.edges ?? devices.picture.edges;
     const own = highlight.groups(view.selected);
     const groups = own && this.groupsOfTiles(own, positions);
     const tiles = groups ?? this.noGroups(positions.length);
     const blocks = groups ? (view.arrays[view.selected]?.blocks ?? 1) : 1;
-    const picture = this.devicesInBlocks(devices.picture);
+    const picture = this.devicesInBlocks(devices.picture, edges);
     this.devices.show(picture, tiles, blocks, theme);
   }
 
@@ -387,14 +381,9 @@ function groupsOfTiles(groups, positions) {
   return positions.map((at) => groups[at]);
 }
 
-/** @param {Picture} devices */
-function devicesInBlocks(devices) {
-  return { ...devices, colormap: "blocks" };
-}
-
-/** @param {Picture} devices @param {Picture} links */
-function devicesWithLinks(devices, links) {
-  return { ...devices, edges: links.edges, colormap: links.colormap };
+/** @param {Picture} devices @param {Picture["edges"]} edges */
+function devicesInBlocks(devices, edges) {
+  return { ...devices, edges, colormap: "blocks" };
 }
 
 /**
