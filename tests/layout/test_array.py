@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shardviz.core.errors import RuleError
+from shardviz.core.errors import LayoutError, RuleError
 from shardviz.core.layout.array_spec import (
     DTYPE_BITS,
     ArraySpec,
@@ -102,3 +102,9 @@ def test_a_copy_is_checked_anew_and_a_renamed_one_is_the_same_but_for_its_name()
     other = array.renamed("v")
     assert other == ArraySpec("v", (8, 4), "embed mlp", "bf16")
     assert array.name == "w"
+
+
+@pytest.mark.parametrize(("wrong", "meant"), [("float", "float32"), ("int", "int32")])
+def test_a_type_of_python_is_meant_as_jax_has_it(wrong, meant):
+    with pytest.raises(LayoutError, match=rf"Did you mean '{meant}'\?"):
+        ArraySpec("w", (2,), dtype=wrong)

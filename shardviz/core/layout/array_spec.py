@@ -184,8 +184,13 @@ def _dtype_from_text(text: str) -> str:
     name = _SHORT.get(text.strip().lower(), text.strip())
     if name in DTYPE_BITS or re.fullmatch(r"key<[a-z_0-9]+>", name):
         return name
+    known = [*DTYPE_BITS, *_SHORT]
+    for python_type, usual in _PYTHON.items():
+        # Who writes `float` means jax's default, and not the nearest in spelling.
+        if name.lower() == python_type.__name__:
+            known = [usual]
     raise LayoutError(
-        f"No element type is called {shown(text)}.{suggestion(text, [*DTYPE_BITS, *_SHORT])}"
+        f"No element type is called {shown(text)}.{suggestion(text, known)}"
     )
 
 

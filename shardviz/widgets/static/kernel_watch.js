@@ -5,14 +5,9 @@ import { copyButton, h, setText } from "./dom.js";
 
 const SILENT_MS = 2600; // after so long without a word the kernel counts as gone
 const LOOK_MS = 400;
-const GONE =
-  "The kernel is gone or does not answer: this is the last picture, and nothing can be edited." +
-  " Run the cell again to open it anew";
-const UNANSWERED =
-  "No kernel has answered yet: it is busy, or gone. This is the last picture, and nothing can be" +
-  " edited until it answers; if it is gone, run the cell again";
-const COPY = "Copy the line that opens this state";
-const OR_LINE = ", or copy the line that opens this very state into a new cell";
+const GONE = "Kernel stopped. View only.";
+const UNANSWERED = "No kernel has answered yet. View only until one does; else run the cell again.";
+const COPY = "Copy code to reopen";
 
 export class KernelWatch {
   /**
@@ -86,7 +81,7 @@ export class KernelWatch {
     this.gone = gone;
     this.node.hidden = !gone;
     const words = this.met || this.heard ? GONE : UNANSWERED;
-    setText(this.text, gone ? `${words}${this.line ? OR_LINE : ""}.` : "");
+    setText(this.text, gone ? words : "");
     this.copy.hidden = !this.line;
     this.changed(gone);
   }
