@@ -25,6 +25,7 @@ from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.report import Report
+from shardviz.core.wording import cascade
 from shardviz.core.wording import explorer as wording
 from shardviz.widgets import html_page, jax_code
 from shardviz.widgets.background import start_beats
@@ -41,6 +42,7 @@ from shardviz.widgets.rules_view import (
     CellRemedies,
     cell_remedies,
     cell_view,
+    first_cell,
     rule_grid,
     saved_cells,
 )
@@ -165,9 +167,12 @@ class Explorer(anywidget.AnyWidget):
         # By page, which view is in sight; the others are not made.
         self._shown = {"": session.now.view or "Layout"}
         self._shows_code = False
-        self._cell = ""  # the chosen cell of the rules
+        # The chosen dimension of the rules, and the array that was selected then.
+        self._cell, self._selected = "", session.now.selected
         # Of which revision and cell the remedies are that the page shows.
         self._remedies: tuple[int, str, CellRemedies] = (-1, "", CellRemedies())
+        # What a remedy changed, and the revision that it made.
+        self._done = (-1, "")
         self._leaves: tuple[Leaves, dict[str, Any]] | None = None
         # Of which state the page has the line that opens it again.
         self._line_of: Any = None
@@ -226,10 +231,12 @@ class Explorer(anywidget.AnyWidget):
             for name in (array_trait(number), layout_trait(number)):
                 traits[name] = getattr(self, name)
         traits["leaves"], traits["model_data"] = self._model_views()
-        saved = saved_cells(now)
+        self._keep_cell()
+        saved = saved_cells(self.session, self._cell)
         traits.update(
             code_data=self.code(),
             rule_use={**rule_grid(self.session), "saved": saved},
+            cell=saved[self._cell],
             stages_data=stages,
             plan_data=values,
             timeline=timeline_view(self._timeline_request()),
@@ -369,19 +376,33 @@ class Explorer(anywidget.AnyWidget):
                 self._effects.read(now.program, now.revision)
 
     def _choose_cell(self, cell: str) -> None:
-        """Looks for what would split the dimension of a cell of the rules."""
+        """Chooses a dimension in the rules, and looks for what would split it."""
         revision = self.session.now.revision
         self._cell = cell
         # Also where the search fails: the page asks again while there is no answer.
         self._remedies = (revision, cell, CellRemedies())
         self._remedies = (revision, cell, cell_remedies(self.session, cell))
 
+    def _keep_cell(self) -> None:
+        """Chooses a dimension where none is, and one of an array selected since."""
+        now, cell = self.session.now, Cell.parse(self._cell)
+        if now.selected not in (self._selected, cell.array):
+            self._choose_cell(first_cell(now, now.selected))
+        elif cell.request(now) is None:
+            self._choose_cell(first_cell(now))
+        self._selected = now.selected
+
     def _apply(self, number: int) -> None:
         """Applies one of the remedies that the page shows, if they are still current."""
         revision, text, remedies = self._remedies
-        if revision == self.session.now.revision:
-            array = Cell.parse(text).array
-            self.session.edit("remedy", (array, remedies.found[number]))
+        if revision != self.session.now.revision:
+            return
+        remedy, array = remedies.found[number], Cell.parse(text).array
+        name = self.session.arrays[array].name
+        words = cascade.applied(remedy, name, remedies.views[number]["memory"])
+        self.session.edit("remedy", (array, remedy))
+        if self.session.now.revision != revision:
+            self._done = (self.session.now.revision, words)
 
     def _session_changed(self) -> None:
         if self._receiving:
@@ -497,11 +518,17 @@ class Explorer(anywidget.AnyWidget):
         """Makes what only some views show, where one of them is in sight."""
         if "Rules" in self._shown.values():
             with self._reporting("rules"):
+                self._keep_cell()
                 now, (revision, cell, remedies) = self.session.now, self._remedies
+                done = self._done[1] if self._done[0] == now.revision else ""
                 # Remedies are of the program that they were looked for.
                 known = cell == self._cell and revision == now.revision
                 self.rule_use = rule_grid(self.session)
-                self.cell = cell_view(now, self._cell, remedies if known else None)
+                self.cell = cell_view(
+                    now, self._cell, remedies if known else None, done
+                )
+                if now.model is not None:
+                    self.leaves = self._leaves_view()
         if "Model" in self._shown.values():
             with self._reporting("model"):
                 self.leaves, self.model_data = self._model_views()
@@ -517,12 +544,16 @@ class Explorer(anywidget.AnyWidget):
         with self._reporting("timeline"), self._sync:
             self.timeline = self._timeline.view
 
-    def _model_views(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _leaves_view(self) -> dict[str, Any]:
         now = self.session.now
         known = now.model or Leaves(now.arrays)
         if self._leaves is None or self._leaves[0].arrays != known.arrays:
             self._leaves = (known, leaves_view(known))
-        known, leaves = self._leaves
+        return self._leaves[1]
+
+    def _model_views(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        now, leaves = self.session.now, self._leaves_view()
+        known = self._leaves[0] if self._leaves else Leaves(now.arrays)
         return leaves, model_view(now.program, now.target, known, self.plan)
 
     # --- plans and stages ---------------------------------------------------------

@@ -30,6 +30,7 @@ _PROPERTY = {"unsplit": "not-split"}
 _STYLES = (
     "base",
     "arrays_and_rules",
+    "rules",
     "pictures",
     "program",
     "collectives",

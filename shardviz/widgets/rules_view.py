@@ -1,31 +1,35 @@
-"""The view Rules as plain data: the grid of rules and dimensions, its cells, remedies."""
+"""The view Rules as plain data: the cascade of a dimension, its remedies, the matrix."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from shardviz.core.layout.layout import Misfit
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.remedies import Remedy
 from shardviz.core.layout.rules.requests import Request, kinds_of
 from shardviz.core.layout.rules.rule_uses import RuleUse, rule_summary
-from shardviz.core.layout.rules.verdicts import Outcome
-from shardviz.core.wording import explorer as wording
+from shardviz.core.layout.rules.verdicts import BROKEN, Outcome
+from shardviz.core.wording import cascade as wording
 from shardviz.widgets.document import Document
 from shardviz.widgets.session import Session
 from shardviz.widgets.session_view import filled
 
 MOST_REMEDIES = 5
-#: A saved page holds the sentences of so many cells.
+#: A saved page holds the cascades of so many dimensions, and the remedies of the first.
 MOST_SAVED_CELLS = 400
+MOST_SAVED_REMEDIES = 24
 NOTHING = "."
-#: A letter for each outcome; the page has its sign, words and colour (`rule_table.js`).
+#: A letter for each outcome; the page has its sign, words and colour (`rule_grid.js`).
 LETTERS = {
     Outcome.APPLIED: "s",
     Outcome.UNSPLIT: "u",
     Outcome.SIZE_ONE: "1",
     Outcome.INDIVISIBLE: "x",
-    Outcome.MISSING_AXIS: "x",
-    Outcome.REPEATED: "x",
+    Outcome.MISSING_AXIS: "m",
+    Outcome.REPEATED: "r",
     Outcome.OTHER_NAME: NOTHING,
     Outcome.DECIDED: "d",
     Outcome.TAKEN: "t",
@@ -34,14 +38,14 @@ LETTERS = {
 }
 
 
-# --- the grid -------------------------------------------------------------------------
+# --- the matrix -------------------------------------------------------------------------
 
 
 class _Column(NamedTuple):
-    """The arrays of the same names, shape and spec: one column of the grid."""
+    """The arrays of the same names, shape and spec: one column of the matrix."""
 
     array: int  # the number of the first of them
-    more: int  # how many others there are
+    more: list[int]  # the numbers of the others
     request: Request
 
 
@@ -82,11 +86,11 @@ def _columns(document: Document) -> list[_Column]:
         if array.rank and array.logical is not None:
             key = (array.logical, array.shape, array.spec)
             alike.setdefault(key, []).append(number)
-    return [_Column(n[0], len(n) - 1, requests[n[0]]) for n in alike.values()]
+    return [_Column(n[0], n[1:], requests[n[0]]) for n in alike.values()]
 
 
 def _column_view(column: _Column) -> dict[str, Any]:
-    """One array in the head of the grid, and in its last row how it is split."""
+    """One array in the head of the matrix, and in its last row how it is split."""
     request = column.request
     unmatched = []
     if request.resolution is not None and not request.spec_wins:
@@ -124,60 +128,120 @@ def _letters(request: Request, rules: int) -> list[str]:
 
 
 def _row(use: RuleUse) -> dict[str, Any]:
-    """Whether a rule is ever used, and which arrays it does not decide, and why."""
+    """Whether a rule decides nothing, and which arrays it does not decide, and why."""
     reasons = [f"{name}: {one.reason}" for name, one in (*use.broken, *use.lost)]
     note = "\n".join(reasons) or str(use.never or "")
-    return filled(never=use.never is not None, note=note)
+    idle = wording.idle(use.never) if use.never else ""
+    return filled(idle=idle, note=note)
 
 
-# --- one cell -------------------------------------------------------------------------
+# --- the cascade of one dimension -----------------------------------------------------
+
+#: What a card of a dimension says in red, and in amber.
+_FAILS = ("fails", "axis missing", "axis twice", "unknown")
+_LOSES = ("axis taken",)
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A cell of the grid.
+def dimension_state(request: Request, dim: int, mesh: MeshSpec) -> str:
+    """What became of a dimension, as a key of `wording.STATES`."""
+    spec, found = request.spec, request.resolution
+    if spec is None:
+        return "unknown" if request.problem else "not split"
+    dims = spec.padded(request.array.rank)
+    axes = dims[dim]
+    if axes and request.layout is None:
+        return _failure(request, dim, mesh) or "split"
+    if axes:
+        return "split" if any(mesh.shape[axis] > 1 for axis in axes) else "size 1"
+    if dim in spec.unconstrained:
+        return "free"
+    if request.spec_wins:
+        return "own spec"
+    if found is None:
+        return "not split"
+    decision = found.decisions[dim]
+    if decision.logical is None:
+        return "no name"
+    if decision.unknown:
+        return "no rule"
+    winner = decision.deciding
+    if winner is None:
+        return "axis taken"
+    return "kept whole" if winner.outcome is Outcome.UNSPLIT else "size 1"
 
-    Attributes:
-        rule: the number of the rule; -1 for the whole dimension.
-        array: the number of the array.
-        dim: the dimension.
+
+def _failure(request: Request, dim: int, mesh: MeshSpec) -> str:
+    """Why an array cannot be laid out, where that is due to this dimension; or `""`."""
+    spec, sizes = request.spec or Spec(), request.array.shape
+    dims = spec.padded(len(sizes))
+    if any(axis not in mesh.shape for axis in dims[dim]):
+        return "axis missing"
+    if any(spec.axes.count(axis) > 1 for axis in dims[dim]):
+        return "axis twice"
+    return "fails" if Misfit.find(sizes[dim], dims[dim], mesh, ()) else ""
+
+
+def first_cell(document: Document, array: int | None = None) -> str:
+    """The dimension that most likely is to be mended, of all arrays or of one.
+
+    One that fails; else one whose name no rule has and that looks misspelt; else the one
+    that is not split although an axis is free, of the most bytes.
     """
+    numbers = range(len(document.arrays))
+    if array is not None:
+        numbers = range(array, array + 1)
+    best, chosen = (-1.0, 0.0), ""
+    for number in numbers:
+        request = document.program.requests[number]
+        for dim in range(request.array.rank):
+            urgency = _urgency(request, dim, document.mesh)
+            if urgency > best:
+                best, chosen = urgency, f"{number}:{dim}"
+    return chosen or f"{numbers.start}:0"
 
-    rule: int
+
+def _urgency(request: Request, dim: int, mesh: MeshSpec) -> tuple[float, float]:
+    """How likely a dimension is to be mended: a rank, and the bytes on each device."""
+    state = dimension_state(request, dim, mesh)
+    if state in _FAILS:
+        return 4, request.array.bytes
+    size = request.bytes_per_device or 0
+    found = request.resolution
+    if found is None or request.spec_wins or state == "split":
+        return 0, size
+    if state == "no rule" and found.decisions[dim].near:
+        return 3, size
+    used = (request.spec or Spec()).axes
+    for axis, parts in mesh.shape.items():
+        fits = request.array.shape[dim] % parts == 0
+        if parts > 1 and axis not in used and fits:
+            return 2, size
+    return 1, size
+
+
+class Cell(NamedTuple):
+    """A dimension of an array, each by its number."""
+
     array: int
     dim: int
 
     @staticmethod
     def parse(text: str) -> Cell:
-        """A cell as the page names it: `rule:array:dimension`; `""` where there is none."""
-        rule, array, dim = map(int, (text or "-1:-1:-1").split(":"))
-        return Cell(rule, array, dim)
+        """A dimension as the page names it, `array:dimension`."""
+        array, _, dim = text.partition(":")
+        if not (array.isdecimal() and dim.isdecimal()):
+            return Cell(-1, -1)
+        return Cell(int(array), int(dim))
 
     def request(self, document: Document) -> Request | None:
-        """The array that it is of; None where there is no such cell any more."""
+        """The array that it is of; None where there is no such dimension any more."""
         requests = document.program.requests
         if not 0 <= self.array < len(requests):
             return None
-        request = requests[self.array]
-        if not 0 <= self.dim < request.array.rank:
+        # A scalar is shown as well, without a dimension.
+        if not 0 <= self.dim < max(1, requests[self.array].array.rank):
             return None
-        return request
-
-    def words(self, document: Document) -> tuple[str, str]:
-        """What the rule did, in a few words and in a sentence."""
-        request = document.program.requests[self.array]
-        where = wording.where_in_rules(request, self.dim)
-        found = request.resolution
-        if found is None:
-            return where, wording.why_split(request, self.dim, _by_path(document, self))
-        if self.rule >= len(found.rules):
-            return where, wording.GONE_RULE
-        if self.rule < 0:
-            said = found.explain_dimension(self.dim)
-            return where, wording.with_own_spec(said, request)
-        verdict = found.verdict(self.dim, self.rule)
-        head = wording.RULE_HEAD.format(self.rule + 1, where, verdict.kind)
-        return head, wording.with_own_spec(str(verdict), request)
+        return requests[self.array]
 
 
 def _by_path(document: Document, cell: Cell) -> bool:
@@ -188,7 +252,7 @@ def _by_path(document: Document, cell: Cell) -> bool:
 
 @dataclass(frozen=True)
 class CellRemedies:
-    """The smallest edits that split the dimension of a cell, and what the page shows.
+    """The smallest edits that split a dimension, and what the page shows of them.
 
     The reason says why there are none; `""` also where the dimension is split already.
     """
@@ -199,26 +263,74 @@ class CellRemedies:
 
 
 def cell_view(
-    document: Document, text: str, remedies: CellRemedies | None = None
+    document: Document, text: str, remedies: CellRemedies | None = None, done: str = ""
 ) -> dict[str, Any]:
-    """The chosen cell: what the rule did there, and why. Empty where there is none."""
+    """Why a dimension is split as it is: a sentence, and every rule for its name."""
     cell = Cell.parse(text)
-    if cell.request(document) is None:
-        return {}
-    head, sentence = cell.words(document)
-    view: dict[str, Any] = {"key": text, "head": head, "text": sentence}
+    request = cell.request(document)
+    if request is None:
+        return {"text": wording.CHOOSE if document.arrays else wording.NO_ARRAYS}
+    array = request.array
+    cards = [_card(request, dim, document.mesh) for dim in range(array.rank)]
+    view: dict[str, Any] = {"key": text, "dims": cards, **filled(done=done)}
+    if not cards:
+        return {**view, "text": wording.SCALAR}
+    by_path = _by_path(document, cell)
+    head, sentence = wording.reason(request, cell.dim, by_path)
+    view.update(head=head, text=sentence, lines=_lines(request, cell.dim, by_path))
+    view["name"] = wording.title(array.logical, cell.dim)
     if remedies is not None:
         view["remedies"] = list(remedies.views)
         view.update(filled(reason=remedies.reason))
     return view
 
 
+def _card(request: Request, dim: int, mesh: MeshSpec) -> dict[str, Any]:
+    """A dimension of an array: its name, size and axes, or why it has none."""
+    state = dimension_state(request, dim, mesh)
+    loses = state in _LOSES
+    if state == "no rule" and request.resolution is not None:
+        loses = request.resolution.decisions[dim].near is not None
+    axes = (request.spec or Spec()).padded(request.array.rank)[dim]
+    return {
+        "name": wording.title(request.array.logical, dim),
+        "size": request.array.shape[dim],
+        "state": wording.STATES[state],
+        **filled(axes=list(axes), fails=state in _FAILS, loses=loses),
+    }
+
+
+def _lines(request: Request, dim: int, by_path: bool) -> list[dict[str, Any]]:
+    """The rules that have a dimension's name, in order, and what became of each.
+
+    An array's own spec stands first, since it wins over all of them.
+    """
+    lines: list[dict[str, Any]] = []
+    if request.spec_wins:
+        words = wording.BY_PATH if by_path else wording.OWN_SPEC
+        lines.append({"text": str(request.spec), "words": words, "wins": True})
+    found = request.resolution
+    if found is None:
+        return lines
+    for rule in found.rules.by_name.get(found.names[dim] or "", ()):
+        fact = found.verdict(dim, rule)
+        words = wording.verdict(fact, found)
+        if request.spec_wins:
+            words = wording.OVERRULED
+        wins = fact.decides and not request.spec_wins
+        line = {"rule": rule, "text": str(fact.line), "words": words, "kind": fact.kind}
+        fails = wins and fact.outcome in BROKEN
+        lines.append({**line, **filled(wins=wins, fails=fails)})
+    return lines
+
+
 def cell_remedies(session: Session, text: str) -> CellRemedies:
-    """The edits that split the dimension of a cell, by resolving the whole model again."""
+    """The edits that split a dimension, by resolving the whole model again."""
     document, cell = session.now, Cell.parse(text)
-    if cell.request(document) is None:
+    request = cell.request(document)
+    if request is None or not request.array.rank:
         return CellRemedies()
-    name = document.arrays[cell.array].name
+    name = request.array.name
     row = next(row for row in session.audit.rows if row.path == name)
     if row.layout is not None and row.layout.block_counts[cell.dim] > 1:
         return CellRemedies()
@@ -235,17 +347,22 @@ def cell_remedies(session: Session, text: str) -> CellRemedies:
     return CellRemedies(found, tuple(views), search.reason or "")
 
 
-def saved_cells(document: Document) -> dict[str, list[str]]:
-    """The sentences of the cells that have something to say, for a saved page."""
-    cells: dict[str, list[str]] = {}
-    rules = range(len(document.rules))
-    for column in _columns(document):
-        letters = _letters(column.request, len(document.rules))
-        for dim in range(column.request.array.rank):
-            speaking = [rule for rule in rules if letters[rule][dim] != NOTHING]
-            for rule in (-1, *speaking):
-                if len(cells) >= MOST_SAVED_CELLS:
-                    return cells
-                words = Cell(rule, column.array, dim).words(document)
-                cells[f"{rule}:{column.array}:{dim}"] = list(words)
+def saved_cells(session: Session, first: str) -> dict[str, Any]:
+    """The cascades that a saved page can show, those of its first dimension among them."""
+    document = session.now
+    # Arrays that are alike share theirs.
+    numbers = {column.array: None for column in _columns(document)}
+    for number, array in enumerate(document.arrays):
+        if array.logical is None:
+            numbers[number] = None
+    keys = {first: None}
+    for number in numbers:
+        for dim in range(max(1, document.arrays[number].rank)):
+            keys[f"{number}:{dim}"] = None
+    cells = {}
+    for key in list(keys)[:MOST_SAVED_CELLS]:
+        remedies = None
+        if len(cells) < MOST_SAVED_REMEDIES:
+            remedies = cell_remedies(session, key)
+        cells[key] = cell_view(document, key, remedies)
     return cells

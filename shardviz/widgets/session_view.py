@@ -14,9 +14,9 @@ from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import AXIS_TYPES
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.requests import Request
-from shardviz.core.layout.rules.rules import Dialect
 from shardviz.core.layout.trees.group_bytes import on_fullest_device
 from shardviz.core.wording import explorer as wording
+from shardviz.core.wording.cascade import DIALECTS
 from shardviz.gallery import arrays as gallery_arrays
 from shardviz.gallery import meshes as gallery_meshes
 from shardviz.gallery import programs as gallery_programs
@@ -74,6 +74,7 @@ def menus_view(document: Document) -> dict[str, Any]:
             option = _option(name, name, registry.describe(name))
             programs.append({**option, "group": group})
     programs.append(_option(DEVICE_PUT, DEVICE_PUT, wording.TITLES["place"]))
+    dialects = [{"value": d.value, "label": t} for d, t in DIALECTS.items()]
     presets = []
     kinds: tuple[tuple[str, str, Any], ...] = (
         ("Scenarios", "scenario", gallery_scenarios),
@@ -89,7 +90,7 @@ def menus_view(document: Document) -> dict[str, Any]:
     return {
         "axisTypes": list(AXIS_TYPES),
         "presets": presets,
-        "dialects": [d.value for d in Dialect if not d.by_path],
+        "dialects": dialects,
         "programs": programs,
         "here": local_options(),
         "targets": described_options(),

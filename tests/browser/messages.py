@@ -49,7 +49,7 @@ def messages() -> Iterator[tuple[str, Any]]:
     """Real messages, each with the name of its type."""
     for explorer in _explorers():
         explorer._shown |= {"a page": "Rules", "another": "Model"}
-        explorer._handle({"kind": "cell", "value": "2:0:0"})
+        explorer._handle({"kind": "cell", "value": "0:0"})
         explorer._failed["The plan"] = "The plan failed."
         explorer._refresh()
         for name in TRAITS:

@@ -1,4 +1,4 @@
-"""However the Explorer was opened: a clicked cell shows the reason and a remedy in the page."""
+"""However the Explorer was opened: a chosen dimension shows the reason and a remedy in the page."""
 
 from __future__ import annotations
 
@@ -12,38 +12,44 @@ from tests.browser.test_contract import Kernel
 from tests.browser.views import show_view
 from tests.widgets.ways_to_open import IN_A_BROWSER, WAYS
 
-WAITING = "Choose a cell"
 
-
-def first_unsplit(explorer: Any) -> str:
-    """The cell of the first dimension in the grid of verdicts that is not split."""
-    for column in explorer.rule_use["columns"]:
-        layout = explorer.session.program.requests[column["array"]].layout
-        for dim in range(len(column["dims"])):
-            if layout is None or layout.block_counts[dim] == 1:
-                return f"-1:{column['array']}:{dim}"
+def first_unsplit(explorer: Any) -> tuple[int, int]:
+    """The first dimension that is not split, of the arrays with names."""
+    for number, request in enumerate(explorer.session.program.requests):
+        for dim in range(request.array.rank if request.array.logical else 0):
+            if request.layout is None or request.layout.block_counts[dim] == 1:
+                return number, dim
     raise AssertionError("Every dimension is split.")
 
 
+def plain(text: str) -> str:
+    """A sentence as the page shows it, where mesh axes are tags."""
+    return " ".join(text.replace("'", "").split())
+
+
 @pytest.mark.parametrize("name", IN_A_BROWSER)
-def test_a_cell_that_is_clicked_says_why_and_what_would_split_it(page: Page, name):
+def test_a_dimension_that_is_chosen_says_why_and_what_would_split_it(page: Page, name):
     kernel = Kernel(page, made=sv.explore(WAYS[name]()))
     made = kernel.made
     show_view(page, "Rules")
     kernel.answer()
-    key = first_unsplit(made)
-    if made.cell.get("key") != key:  # what is likely to be mended is chosen by itself
-        page.locator(f'[data-key="{key}"]').click()
-        kernel.answer()
-    words = page.locator(".sv-cellwords")
-    expect(words).to_contain_text(made.cell["text"])
-    expect(words).not_to_contain_text(WAITING)
+    array, dim = first_unsplit(made)
+    page.get_by_role("combobox", name="Why is").fill(made.session.arrays[array].name)
+    page.keyboard.press("Enter")
+    kernel.answer()
+    page.get_by_role("radiogroup", name="Dimensions").get_by_role("radio").nth(dim).click()
+    kernel.answer()
+    assert made.cell["key"] == f"{array}:{dim}"
+    shown = plain(page.locator(".sv-reason").inner_text())
+    assert shown == plain(f"{made.cell['head']} {made.cell['text']}")
     expect(page.locator(".sv-failed")).to_have_text("")
-    remedy = page.locator(".sv-remedy").first
-    expect(remedy).to_contain_text(made.cell["remedies"][0]["edit"])
-    spec = made.cell["remedies"][0]["spec"]
+    view = made.cell["remedies"][0]
+    remedy = page.get_by_role("list", name="Remedies").get_by_role("listitem").first
+    assert plain(remedy.inner_text()).startswith(plain(f"Apply {view['edit']}"))
     remedy.get_by_role("button").click()
     kernel.answer()
-    assert str(made.session.program.requests[int(key.split(":")[1])].spec) == spec
+    assert str(made.session.program.requests[array].spec) == view["spec"]
+    expect(page.locator(".sv-done")).to_contain_text("is now")
+    expect(page.get_by_role("radio").nth(dim)).to_have_attribute("aria-checked", "true")
     expect(page.locator(".sv-failed")).to_have_text("")
     made.close()

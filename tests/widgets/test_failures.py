@@ -43,7 +43,7 @@ def said(answer: dict[str, Any]) -> str:
 
 #: What a message asks for, and what makes the answer.
 INTENTS = {
-    "cell": ("-1:0:0", widget, "cell_remedies"),
+    "cell": ("0:0", widget, "cell_remedies"),
     "why": ("x", widget, "explanation_view"),
     "undo": ("", Session, "undo"),
     "compile": ("", Explorer, "_start"),

@@ -10,9 +10,18 @@ from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.rules.verdicts import Outcome
 from shardviz.core.layout.trees.audit import audit
+from shardviz.core.wording.cascade import STATES
 from shardviz.gallery import programs
 from shardviz.widgets.model_view import model_view
-from shardviz.widgets.rules_view import LETTERS, cell_remedies, cell_view, rule_grid
+from shardviz.widgets.rules_view import (
+    LETTERS,
+    cell_remedies,
+    cell_view,
+    dimension_state,
+    first_cell,
+    rule_grid,
+    saved_cells,
+)
 from shardviz.widgets.session import Session
 from shardviz.widgets.state import open_state, session_on, session_state
 
@@ -51,7 +60,7 @@ def test_arrays_of_the_same_names_and_shape_share_a_column():
     session.edit("add", None)
     session.edit("add", None)
     assert [(c["name"], c.get("more")) for c in rule_grid(session)["columns"]] == [
-        ("w_in", 2), ("w_out", None), ("x", None),
+        ("w_in", [3, 4]), ("w_out", None), ("x", None),
     ]  # fmt: skip
 
 
@@ -60,22 +69,107 @@ def test_a_name_that_no_rule_knows_is_marked_where_it_is():
     session.edit("logical", "embed mpl", 0)
     column = rule_grid(session)["columns"][0]
     assert column["unmatched"] == [1]
-    text = cell_view(session.now, "-1:0:1")["text"]
+    text = cell_view(session.now, "0:1")["text"]
     assert "mpl" in text
     assert "mlp" in text
 
 
-def test_a_cell_says_what_its_rule_did():
+def test_a_cascade_has_the_rules_of_the_name_in_order_and_what_became_of_each():
     session = new_session()
-    cell = cell_view(session.now, "2:0:0")
-    verdict = session.program.requests[0].resolution.verdict(0, 2)
-    assert verdict.outcome is Outcome.TAKEN
-    assert str(verdict)[1:] in cell["text"]
+    cell = cell_view(session.now, "0:0")
+    found = session.program.requests[0].resolution
+    decision = found.decisions[0]
+    named = [v for v in decision.verdicts if v.outcome is not Outcome.OTHER_NAME]
+    assert [(line["rule"], line["kind"]) for line in cell["lines"]] == [
+        (v.rule, v.kind) for v in named
+    ]
+    assert [line["rule"] for line in cell["lines"] if line.get("wins")] == [decision.rule]
     session.edit("spec", "data", 0)
-    assert cell_view(session.now, "2:0:0")["text"] != cell["text"]
-    assert cell_view(session.now, "9:0:0")["text"]
-    for gone in ("0:9:0", "0:0:9", ""):
-        assert cell_view(session.now, gone) == {}
+    own = cell_view(session.now, "0:0")["lines"]
+    assert own[0]["text"] == "P('data')"
+    assert [bool(line.get("wins")) for line in own] == [True, False, False, False]
+    for gone in ("9:0", "0:9", "", "-1:0:0"):
+        assert "key" not in cell_view(session.now, gone)
+
+
+#: A table and a dialect, and what becomes of the first dimension of `a b` of 8 x 6 on data=4,
+#: model=2, one=1: its state, whether that is red or amber, and the kind of each verdict.
+VERDICTS = {
+    "splits": ("a -> data", "linen", "split", "", [Outcome.APPLIED]),
+    "keeps whole": ("a -> None", "linen", "kept whole", "", [Outcome.UNSPLIT]),
+    "size 1": ("a -> one", "linen", "size 1", "", [Outcome.SIZE_ONE]),
+    "several axes": ("a -> (data, model, one)\nb -> data", "linen", "split", "", [Outcome.APPLIED]),
+    "no such axis": ("a -> modl", "linen", "axis missing", "fails", [Outcome.MISSING_AXIS]),
+    "axis twice": ("a -> data\nb -> data", "nnx", "axis twice", "fails", [Outcome.REPEATED]),
+    "too late": (
+        "a -> data\na -> model", "linen", "split", "", [Outcome.APPLIED, Outcome.DECIDED],
+    ),
+    "axis in use": ("b -> model\na -> model", "linen", "axis taken", "loses", [Outcome.TAKEN]),
+    "part in use": (
+        "b -> model\na -> (data, model)", "linen", "axis taken", "loses", [Outcome.PART_TAKEN],
+    ),
+    "replaced": (
+        "a -> data\na -> model", "nnx", "split", "", [Outcome.OVERRIDDEN, Outcome.APPLIED],
+    ),
+    "no rule": ("b -> model", "linen", "no rule", "", []),
+    "a name that is near": ("aa -> model", "linen", "no rule", "loses", []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", VERDICTS.values(), ids=VERDICTS)
+def test_every_kind_of_verdict_has_words_and_a_card(case):
+    rules, dialect, state, severity, kinds = case
+    session = session_on([ArraySpec("w", (8, 6), "a b")])
+    for field, value in (("mesh", "data=4, model=2, one=1"), ("rules", rules)):
+        session.edit(field, value)
+    session.edit("dialect", dialect)
+    assert session.now.errors == {}
+    cell = cell_view(session.now, "0:0")
+    card = cell["dims"][0]
+    assert dimension_state(session.program.requests[0], 0, session.mesh) == state
+    assert card["state"] == STATES[state]
+    assert [key for key in ("fails", "loses") if key in card] == ([severity] if severity else [])
+    assert [line["kind"] for line in cell["lines"]] == [kind.value for kind in kinds]
+    assert all(line["words"] for line in cell["lines"])
+    assert any(bool(line.get("fails")) for line in cell["lines"]) == (severity == "fails")
+
+
+def test_a_size_that_does_not_divide_says_what_is_left_and_which_sizes_would():
+    session = session_on([ArraySpec("wq", (64, 34), "embed heads")])
+    session.edit("mesh", "data=2, tensor=4")
+    session.edit("rules", "heads -> tensor")
+    cell = cell_view(session.now, "0:1")
+    assert cell["dims"][1]["fails"]
+    assert {"fails", "wins"} <= cell["lines"][0].keys()
+    assert "34 = 4 × 8 + 2; 32 and 36 would" in cell["lines"][0]["words"]
+    assert first_cell(session.now) == "0:1"
+
+
+def test_what_most_likely_is_to_be_mended_is_chosen_first():
+    arrays = [
+        ArraySpec("large", (4096, 512), "embed other"),
+        ArraySpec("near", (64, 64), "embed mpl"),
+        ArraySpec("odd", (63, 8), "mlp embed"),
+    ]
+    session = session_on(arrays)
+    session.edit("mesh", "data=4, model=2")
+    session.edit("rules", "mlp -> model\nembed -> data")
+    assert first_cell(session.now) == "2:0"  # it fails
+    session.edit("shape", "64, 8", 2)
+    assert first_cell(session.now) == "1:1"  # no rule names it, and it looks misspelt
+    session.edit("logical", "embed mlp", 1)
+    assert first_cell(session.now) == "0:1"  # most bytes, and an axis is free
+    assert first_cell(session.now, 1) == "1:0"  # all split
+
+
+def test_a_saved_page_has_the_cascade_of_every_dimension_and_remedies_of_the_first():
+    session = new_session()
+    first = first_cell(session.now)
+    cells = saved_cells(session, first)
+    assert next(iter(cells)) == first
+    assert cells[first]["remedies"]
+    keys = {f"{n}:{d}" for n, array in enumerate(session.arrays) for d in range(array.rank)}
+    assert set(cells) == keys
 
 
 def test_rules_are_judged_by_the_whole_model_and_not_by_the_opened_array():
@@ -89,7 +183,7 @@ def test_rules_are_judged_by_the_whole_model_and_not_by_the_opened_array():
     session = session_on(found)
     assert [array.name for array in session.arrays] == ["params/wi"]
     rows = rule_grid(session)["rows"]
-    unused = [number for number, row in enumerate(rows) if row.get("never")]
+    unused = [number for number, row in enumerate(rows) if row.get("idle")]
     assert unused == [use.index for use in found.unused_rules] == [4]
 
 
@@ -105,7 +199,7 @@ def test_a_remedy_counts_the_whole_model_and_renames_all_of_it():
     session = session_on(audit(leaves, table, mesh))
     session.edit("open", 1)
     before = session.audit.bytes_per_device
-    remedy = cell_remedies(session, f"-1:{session.now.selected}:1").found[0]
+    remedy = cell_remedies(session, f"{session.now.selected}:1").found[0]
     assert remedy.edit == "Rename 'embd' to 'embed' in array params/layers_0/wo and 5 like it"
     session.edit("remedy", (session.now.selected, remedy))
     assert before - session.audit.bytes_per_device == remedy.bytes_saved == 9 * 512 * 512 * 3 // 4
@@ -121,14 +215,15 @@ def test_a_spec_that_a_table_of_paths_gave_is_not_called_the_arrays_own():
     table, mesh = [("wi", (None, "model")), (".*", ())], make_mesh(data=4, model=2)
     session = open_state(session_state(session_on(audit(leaves, table, mesh, "regex"))))
     name = session.arrays[0].name
-    found = cell_view(session.now, "-1:0:0")
+    found = cell_view(session.now, "0:0")
     assert "table of paths" in found["text"]
-    reason = cell_remedies(session, "-1:0:0").reason
+    assert [line["wins"] for line in found["lines"]] == [True]
+    reason = cell_remedies(session, "0:0").reason
     at = [leaf.name for leaf in session.now.model.arrays].index(name)
     assert f"sv.remedies(audit.rows[{at}], 'split 0')" in reason
     session.edit("spec", "data", 0)
-    assert "as the PartitionSpec says" in cell_view(session.now, "-1:0:1")["text"]
-    assert "PartitionSpec of its own" in cell_remedies(session, "-1:0:1").reason
+    assert "own PartitionSpec" in cell_view(session.now, "0:1")["text"]
+    assert "PartitionSpec of its own" in cell_remedies(session, "0:1").reason
 
 
 def test_rules_move_and_the_text_with_them():

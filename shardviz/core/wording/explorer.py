@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from shardviz.core.format import bytes_text, joined, listed, plural
-from shardviz.core.layout.array_spec import format_names
+from shardviz.core.format import bytes_text, listed, plural
 from shardviz.core.layout.fit import Fit
-from shardviz.core.layout.rules.remedies import Remedy
 from shardviz.core.layout.rules.requests import Request
 
 # --- the mesh -------------------------------------------------------------------------
@@ -88,15 +86,14 @@ def no_rule_names(name: str, near: str | None, dim: int | None = None) -> str:
 SPEC_WINS = "This PartitionSpec wins over the rules, which say {}."
 
 
-def why_split(request: Request, dim: int, by_path: bool = False) -> str:
-    """Why one dimension is split as it is; `by_path` by the audit's table of paths."""
+def why_split(request: Request, dim: int) -> str:
+    """Why one dimension is split as it is."""
     if request.spec_wins:
-        source = "the audit's table of paths" if by_path else "the PartitionSpec"
         axes = ()
         if request.spec is not None and dim < len(request.spec.dims):
             axes = request.spec.dims[dim]
         state = f"is split over {listed(axes)}" if axes else "is not split"
-        return f"dimension {dim} {state}, as {source} says."
+        return f"dimension {dim} {state}, as the PartitionSpec says."
     if request.resolution is not None:
         return request.resolution.explain_dimension(dim)
     if request.problem:
@@ -131,58 +128,6 @@ LOST_FUNCTION = (
     " arrays are shown. Open it again with sv.explore(program), or choose a program"
     " here."
 )
-
-
-# --- a cell of the rules --------------------------------------------------------------
-
-
-def where_in_rules(request: Request, dim: int) -> str:
-    """An array and the logical name of one of its dimensions: `w_in.embed`."""
-    logical = request.array.logical
-    if not logical or dim >= len(logical):
-        return request.array.name
-    return f"{request.array.name}.{format_names(logical[dim : dim + 1])}"
-
-
-#: What a rule did for a dimension, in a few words.
-RULE_HEAD = "Rule {} for {}: {}"
-#: A chosen rule that is no longer in the table.
-GONE_RULE = "The table has no such rule any more."
-
-
-def with_own_spec(sentence: str, request: Request) -> str:
-    """A sentence on what a rule did, and that the array's own PartitionSpec wins."""
-    sentence = sentence[:1].upper() + sentence[1:]
-    if not request.spec_wins:
-        return sentence
-    return f"{sentence} Its own PartitionSpec wins over the rules."
-
-
-#: Why there are no remedies for a leaf whose spec a table of paths gave.
-PATHS_NOT_EDITABLE = (
-    "The Explorer cannot edit a table of paths. What to change in it is what"
-    " sv.remedies(audit.rows[{}], 'split {}') finds."
-)
-
-
-def remedy_memory(remedy: Remedy, row: Request) -> str:
-    """What a remedy does to the memory of a device."""
-    saved = remedy.bytes_saved
-    if row.layout is None and remedy.leaf_bytes_saved is not None:
-        # It takes nothing as long as it cannot be laid out, so that nothing is saved.
-        return f"{bytes_text(row.array.bytes - remedy.leaf_bytes_saved)} per device"
-    if saved is None:
-        return ""
-    if not saved:
-        return "same memory"
-    return f"{'−' if saved > 0 else '+'} {bytes_text(abs(saved))} per device"
-
-
-def remedy_others(remedy: Remedy) -> str:
-    """Which other arrays a remedy changes."""
-    if not remedy.others:
-        return "changes no other array"
-    return f"also changes {joined(remedy.others, limit=3)}"
 
 
 # --- a model --------------------------------------------------------------------------

@@ -96,10 +96,13 @@ class Page {
       full: () => this.fullScreen(),
     });
     this.cards = new ArrayCards(edit, select, () => this.schedule());
-    const cell = (/** @type {string} */ key) => {
-      if (this.editable) this.send({ kind: "cell", value: key });
-    };
-    this.rules = new RuleTable(edit, cell, (n) => this.send({ kind: "apply", value: String(n) }));
+    this.rules = new RuleTable({
+      edit,
+      select,
+      ask: (value) => this.editable && this.send({ kind: "cell", value }),
+      open: (leaf) => edit("open", leaf),
+      apply: (number) => this.send({ kind: "apply", value: String(number) }),
+    });
     this.leaves = new ModelPanel({
       open: (leaf) => this.goTo({ view: "Layout", leaf }),
       fix: (leaf) => this.goTo({ view: "Rules", leaf }),
@@ -195,7 +198,6 @@ class Page {
     this.views.show(view);
     if (leaf !== undefined && view !== "Model") {
       this.edit("open", leaf);
-      this.rules.grid.chosen = "";
       this.chosenDim = dim ?? null;
     }
     if (array !== undefined) this.select(array);
@@ -329,9 +331,10 @@ class Page {
     setText(this.failed, [...(view.failed ?? []), ...view.notes].join(" "));
     this.cards.show(view);
     this.rules.show({
-      rules: view.rules,
+      view,
       use: this.get("rule_use"),
       cell: this.get("cell"),
+      leaves: this.get("leaves"),
       dialects: menus.dialects,
       live: this.editable,
     });
@@ -349,7 +352,7 @@ class Page {
     }
     this.showProgram(view, theme);
     if (answers.settled && this.chosenDim !== null) {
-      this.rules.grid.set(`-1:${view.selected}:${this.chosenDim}`);
+      this.rules.choose(view.selected, this.chosenDim);
       this.chosenDim = null;
     }
     this.lock(!this.editable);

@@ -13,7 +13,7 @@ export interface Traits {
   rules: RulesText;
   /** Only once the view Rules was opened. */
   rule_use: RuleUse | Record<string, never>;
-  cell: Cell | Record<string, never>;
+  cell: Cell;
   /** Only once the view Model was opened. */
   leaves: Leaves | Record<string, never>;
   model_data: ModelData | Record<string, never>;
@@ -59,7 +59,7 @@ export interface Option {
 export interface Menus {
   axisTypes: string[];
   presets: { group: string; options: Option[] }[];
-  dialects: string[];
+  dialects: Option[];
   programs: Option[];
   /** Targets on this machine, and described ones. */
   here: Option[];

@@ -1,33 +1,46 @@
 // @ts-check
-// The rules: their text, and beside every rule what it did for every dimension.
-import { Choice, Touched, keepKey } from "./controls.js";
-import { OWN_KEYS, fill, h, setText, toggle } from "./dom.js";
-import { CellSentence, RuleGrid } from "./rule_grid.js";
+// The view Rules: the table as text beside the cascade of one dimension, or beside the matrix.
+import { ArrayPicker } from "./array_picker.js";
+import { Cascade } from "./cascade.js";
+import { Choice, Touched, answers, keepKey } from "./controls.js";
+import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
+import { RuleGrid } from "./rule_grid.js";
 
 /** @typedef {import("./messages").RuleUse} RuleUse */
 /** @typedef {import("./messages").Cell} Cell */
 /**
- * What the view shows: the text of the table, what its rules do, and the chosen cell.
- * @typedef {{rules: import("./messages").RulesText, use: RuleUse | Record<string, never>,
- *   cell: Cell | Record<string, never>, dialects: string[], live: boolean}} Shown
+ * What the view shows: arrays, the text of the table, what its rules do, and the chosen dimension.
+ * @typedef {{view: import("./view_data.js").View, use: RuleUse | Record<string, never>, cell: Cell,
+ *   leaves: import("./messages").Leaves | Record<string, never>,
+ *   dialects: import("./messages").Option[], live: boolean}} Shown
+ */
+/**
+ * What the view asks for: why a dimension is split as it is, an array or a leaf, and an edit.
+ * @typedef {{edit: import("./explorer.js").Edit, ask: (key: string) => void,
+ *   select: (array: number) => void, open: (leaf: number) => void,
+ *   apply: (number: number) => void}} Calls
  */
 const SETTLED_MS = 200;
-const HEAD_ROWS = 2; // above the first rule
-const RULE_ROW = 30; // pixels, as --sv-row in the style sheet
+const RULE_ROW = 24; // pixels, as --sv-row in the style sheet
 
 export class RuleTable {
-  /**
-   * @param {import("./explorer.js").Edit} edit
-   * @param {(key: string) => void} ask for a cell
-   * @param {(number: number) => void} apply one of its remedies
-   */
-  constructor(edit, ask, apply) {
-    this.edit = edit;
-    this.ask = ask;
+  /** @param {Calls} calls */
+  constructor(calls) {
+    this.calls = calls;
     this.live = false;
+    this.chosen = "";
+    this.scrolled = ""; // to the rules of this dimension
+    /** @type {Shown | null} */ this.shown = null;
     /** @type {RuleUse | null} */ this.use = null;
     this.state = new Touched();
-    this.dialect = new Choice("Dialect", (v) => edit("dialect", v), "read as");
+    this.picker = new ArrayPicker("Why is");
+    this.type = h("span", { class: "sv-mono sv-muted sv-whytype" });
+    this.dialect = new Choice("Dialect", (v) => calls.edit("dialect", v), "Rule semantics:");
+    this.switch = button("▦ Matrix", () => this.turn(), {
+      class: "sv-button sv-small",
+      "aria-pressed": "false",
+      title: "All rules and all dimensions at once",
+    });
     this.text = h("textarea", {
       class: "sv-rules sv-mono",
       "aria-label": "Rules",
@@ -37,138 +50,190 @@ export class RuleTable {
       ...OWN_KEYS,
       placeholder: "batch -> data",
       on: {
-        input: () => {
-          this.state.touched = true;
-          this.grow();
-          edit("rules", this.text.value);
-        },
-        change: () => edit("tidy", null),
-        keydown: keepKey,
+        input: () => this.typed(),
+        change: () => calls.edit("tidy", null),
+        keydown: (e) => this.pressed(e),
       },
     });
     this.rows = h("div", { class: "sv-rulerows" });
     this.mark = h("div", { class: "sv-dropmark", hidden: true });
     this.sheet = h("div", { class: "sv-sheet" }, this.rows, this.text, this.mark);
     this.error = h("div", { class: "sv-error", role: "alert" });
-    this.grid = new RuleGrid(
-      (key) => this.pick(key),
-      (from, by) => this.move(from, from + by),
+    this.grid = new RuleGrid((array, dim) => this.choose(array, dim));
+    this.scroll = h("div", { class: "sv-scroll" }, this.sheet, this.grid.node);
+    this.cascade = new Cascade(
+      (dim) => this.choose(Number(this.chosen.split(":")[0]), dim),
+      calls.apply,
     );
-    this.cell = new CellSentence(apply);
     this.node = this.build();
     this.key = "";
   }
 
   build() {
-    const title = h("h3", { class: "sv-head", text: "Rules" });
-    const how = h("span", {
-      class: "sv-muted sv-how",
-      text: "drag, or Alt and arrows, to reorder",
-    });
-    const head = h("div", { class: "sv-headrow" }, h("span", { class: "sv-rulehead" }, title, how));
-    head.append(this.dialect.node);
-    const scroll = h("div", { class: "sv-scroll" }, this.sheet, this.grid.node);
-    return h("div", { class: "sv-rulebox" }, head, scroll, this.error, this.cell.node);
+    const why = h("label", { class: "sv-whyarray" }, "Why is", this.picker.node);
+    const space = h("span", { class: "sv-space" });
+    const parts = [why, this.type, space, this.dialect.node, this.switch];
+    const line = h("div", { class: "sv-whyline" }, ...parts);
+    const table = h("div", { class: "sv-tablebox" }, this.scroll, this.error);
+    return h("div", { class: "sv-rulebox" }, line, table, this.cascade.node);
+  }
+
+  /** Shows the matrix of rules and dimensions, or hides it. */
+  turn() {
+    const on = this.switch.getAttribute("aria-pressed") !== "true";
+    this.switch.setAttribute("aria-pressed", String(on));
+    toggle(this.node, "sv-withmatrix", on);
+    if (this.shown) this.show(this.shown);
   }
 
   grow() {
     const lines = this.text.value.split("\n");
-    const letters = Math.max(...lines.map((line) => line.length));
     this.text.rows = lines.length;
     this.sheet.style.setProperty("--sv-lines", String(lines.length));
+    const letters = Math.max(...lines.map((line) => line.length));
     this.sheet.style.setProperty("--sv-letters", String(letters));
-    return lines.length;
+    return lines;
+  }
+
+  typed() {
+    this.state.touched = true;
+    this.grow();
+    this.calls.edit("rules", this.text.value);
+  }
+
+  /** Alt and an arrow move the line of the cursor. @param {KeyboardEvent} e */
+  pressed(e) {
+    keepKey(e);
+    const step = { ArrowUp: -1, ArrowDown: 1 }[e.key];
+    if (!e.altKey || !step) return;
+    e.preventDefault();
+    const lines = this.text.value.split("\n");
+    const before = this.text.value.slice(0, this.text.selectionStart).split("\n");
+    const from = before.length - 1;
+    const to = from + step;
+    if (to < 0 || to >= lines.length) return;
+    [lines[from], lines[to]] = [lines[to], lines[from]];
+    this.text.value = lines.join("\n");
+    const start = lines.slice(0, to).join("\n").length + (to ? 1 : 0) + before[from].length;
+    this.text.setSelectionRange(start, start);
+    this.typed();
   }
 
   /** Asks why a dimension of an array is split as it is. @param {number} array @param {number} dim */
   choose(array, dim) {
-    this.grid.set(`-1:${array}:${dim}`);
-  }
-
-  /** @param {string} key */
-  pick(key) {
-    this.ask(key);
-    const saved = this.use?.saved?.[key];
-    if (saved) this.cell.show({ key, head: saved[0], text: saved[1] }, this.use);
-  }
-
-  /** @param {number} from @param {number} to */
-  move(from, to) {
-    const count = this.use?.rows.length ?? 0;
-    if (to < 0 || to >= count || from === to || !this.use?.aligned) return;
-    const [rule, ...rest] = this.grid.chosen.split(":");
-    // What is chosen goes with its rule.
-    if (rest.length && Number(rule) === from) {
-      this.grid.chosen = [to, ...rest].join(":");
-      this.ask(this.grid.chosen);
-    }
-    this.edit("move", [from, to]);
+    this.chosen = `${array}:${dim}`;
+    this.cascade.mark(dim);
+    if (array !== this.shown?.view.selected) this.calls.select(array);
+    this.calls.ask(this.chosen);
+    if (this.shown && !this.live) this.show(this.shown);
   }
 
   /** @param {Shown} shown */
-  show({ rules, use, cell, dialects, live }) {
+  show(shown) {
+    const { view, use, dialects, live } = shown;
+    const { rules } = view;
+    const moved = this.shown && this.shown.view.selected !== view.selected;
+    this.shown = shown;
     this.live = live;
     if (this.text.value !== rules.text && this.state.accepts(this.text)) {
       this.text.value = rules.text;
     }
     const lines = this.grow();
-    this.dialect.sync(
-      dialects.map((d) => ({ value: d, label: d })),
-      rules.dialect,
-    );
+    this.dialect.sync(dialects, rules.dialect);
     setText(this.error, rules.error ?? "");
     this.text.setAttribute("aria-invalid", rules.error ? "true" : "false");
     if (!("rows" in use)) return;
     this.use = /** @type {RuleUse} */ (use);
     toggle(this.node, "sv-unaligned", !use.aligned);
-    if (live) {
-      this.cell.show(cell, this.use);
-      this.lookAgain(cell);
-    } else if (!this.grid.chosen) this.cell.show({}, this.use);
+    if (moved && !live && !this.chosen.startsWith(`${view.selected}:`)) {
+      this.chosen = `${view.selected}:0`;
+    }
+    const cell = live ? shown.cell : this.saved(this.chosen) || shown.cell;
+    if (answers.settled || !this.chosen) this.chosen = cell.key ?? "";
+    this.showCell(cell, lines);
+    if (live) this.lookAgain(cell);
     // While a line is being typed the old rows stay beside it, pale.
     if (rules.error) return;
-    this.grid.show(this.use, lines);
-    if (this.node.offsetParent) this.chooseFirst();
-    const key = JSON.stringify(use.rows);
-    if (key === this.key) return;
-    this.key = key;
-    fill(this.rows, ...this.use.rows.map((row, i) => this.ruleRow(row, i)));
-    // What is never used is said in a column of its own, where no rule is written.
-    toggle(
-      this.sheet,
-      "sv-withunused",
-      this.use.rows.some((row) => row.never),
-    );
+    this.grid.show(this.use, lines.length, this.chosen);
+    this.showRows(cell);
   }
 
-  /** Remedies are looked for once nobody edits any more. @param {Shown["cell"]} cell */
-  lookAgain(cell) {
-    window.clearTimeout(this.timer);
-    if (!("key" in cell) || cell.remedies || cell.key !== this.grid.chosen) return;
-    this.timer = window.setTimeout(() => this.ask(this.grid.chosen), SETTLED_MS);
+  /** What a saved page knows of a dimension; arrays that are alike share it. @param {string} key */
+  saved(key) {
+    const [array, dim] = key.split(":").map(Number);
+    const alike = this.use?.columns.find((c) => c.array === array || c.more?.includes(array));
+    return this.use?.saved?.[`${alike?.array ?? array}:${dim}`];
   }
 
-  /** Chooses what is most likely to be mended, where nothing is chosen yet. */
-  chooseFirst() {
-    if (this.grid.chosen || !this.use) return;
-    const column = this.use.columns.find(({ unmatched, problem }) => unmatched || problem);
-    if (!column) return;
-    const dim = column.unmatched?.[0] ?? failingDim(column.problem);
-    this.grid.set(`-1:${column.array}:${dim}`);
+  /** @param {Cell} cell @param {string[]} lines of the text */
+  showCell(cell, lines) {
+    if (!this.shown || !this.use) return;
+    const { view, leaves } = this.shown;
+    const array = view.arrays[Number(this.chosen.split(":")[0])];
+    const open = new Map(view.arrays.map(({ name }, i) => [name, i]));
+    this.picker.show(array?.name ?? "", () => {
+      const { select, open: openLeaf } = this.calls;
+      const own = view.arrays.map(({ name, short }, i) => ({
+        name,
+        note: short,
+        pick: () => select(i),
+      }));
+      const paths = "paths" in leaves && this.live ? leaves.paths : [];
+      const more = paths.map((name, i) => ({ name, note: "", pick: () => openLeaf(i) }));
+      return [...own, ...more.filter(({ name }) => !open.has(name))];
+    });
+    setText(this.type, array?.short ?? "");
+    const table = this.use.rows.map(({ line, idle }, rule) => ({ rule, text: lines[line], idle }));
+    const axes = view.mesh.axes.map(({ name }) => name);
+    this.cascade.show(cell, this.use.aligned ? table : [], axes);
   }
 
-  /** The number of a rule, which is its handle, and whether it is used. @param {import("./messages").RuleRow} row @param {number} index */
-  ruleRow(row, index) {
-    const { note, never } = row;
+  /** The numbers of the rules; those that name the chosen dimension stand out. @param {Cell} cell */
+  showRows({ lines = [], key = "" }) {
+    if (!this.use) return;
+    const { rows } = this.use;
+    const now = JSON.stringify([rows, lines]);
+    if (now === this.key) return;
+    this.key = now;
+    const named = new Map(lines.map(({ rule, wins }) => [rule, wins]));
+    const nodes = rows.map((row, i) => this.ruleRow(row, i, named.has(i), named.get(i)));
+    fill(this.rows, ...nodes);
+    const first = nodes.find((_, i) => named.has(i));
+    if (!first || key === this.scrolled) return;
+    this.scrolled = key;
+    const { offsetTop } = first;
+    const seen = this.scroll.scrollTop;
+    if (offsetTop < seen || offsetTop > seen + this.scroll.clientHeight - 2 * RULE_ROW) {
+      this.scroll.scrollTop = offsetTop - 2 * RULE_ROW;
+    }
+  }
+
+  /**
+   * The number of a rule, which is its handle.
+   * @param {import("./messages").RuleRow} row
+   * @param {number} index
+   * @param {boolean} named whether it names the chosen dimension
+   * @param {boolean} [wins]
+   */
+  ruleRow({ line, idle, note }, index, named, wins) {
     const handle = h("span", {
       class: "sv-number",
       text: String(index + 1),
-      title: "Drag to reorder",
+      title: "Drag to reorder; in the text, Alt and arrows move a line",
       on: { pointerdown: (e) => this.drag(e, index) },
     });
-    const unused = h("span", { class: "sv-who sv-warn", text: "never used", title: note });
-    const props = { class: "sv-rulerow", style: { "--sv-row-index": row.line }, title: note };
-    return h("div", props, handle, never ? unused : null);
+    const unused = idle ? h("span", { class: "sv-who sv-muted", text: idle }) : null;
+    const look = `sv-rulerow${named ? " sv-named" : ""}${wins ? " sv-wins" : ""}`;
+    const props = { class: look, style: { "--sv-row-index": line }, title: note };
+    return h("div", props, handle, unused);
+  }
+
+  /** Remedies are looked for once nobody edits any more. @param {Cell} cell */
+  lookAgain(cell) {
+    window.clearTimeout(this.timer);
+    const { key } = cell;
+    if (!key || cell.remedies || key !== this.chosen || !cell.dims?.length) return;
+    this.timer = window.setTimeout(() => this.calls.ask(key), SETTLED_MS);
   }
 
   /** Drags a rule by its number; a line shows where it would be. @param {PointerEvent} e @param {number} from */
@@ -177,11 +242,11 @@ export class RuleTable {
     e.preventDefault();
     const handle = e.target;
     handle.setPointerCapture(e.pointerId);
-    this.grid.focus();
+    this.text.blur(); // a text with the focus is not replaced
     const lines = this.use.rows.map((row) => row.line);
     let to = from;
     const moved = (/** @type {PointerEvent} */ now) => {
-      const y = (now.clientY - this.sheet.getBoundingClientRect().top) / RULE_ROW - HEAD_ROWS;
+      const y = (now.clientY - this.text.getBoundingClientRect().top) / RULE_ROW;
       to = lines.filter((line) => line + 0.5 < y).length;
       if (to > from) to -= 1;
       const line = lines[to] + (to > from ? 1 : 0);
@@ -191,7 +256,8 @@ export class RuleTable {
     const ended = () => {
       this.mark.hidden = true;
       handle.removeEventListener("pointermove", moved);
-      this.move(from, Math.max(0, Math.min(lines.length - 1, to)));
+      const place = Math.max(0, Math.min(lines.length - 1, to));
+      if (place !== from) this.calls.edit("move", [from, place]);
     };
     handle.addEventListener("pointermove", moved);
     handle.addEventListener("lostpointercapture", ended, { once: true });

@@ -6,18 +6,18 @@ export interface RuleUse {
   aligned: boolean;
   rows: RuleRow[];
   columns: RuleColumn[];
-  /** In a saved page: the sentences of the cells, each with its head. */
-  saved?: Record<string, string[]>;
+  /** In a saved page: the cascades of the dimensions. */
+  saved?: Record<string, Cell>;
 }
 
-/** An array in the grid of verdicts. */
+/** An array in the matrix of verdicts. */
 export interface RuleColumn {
   array: number;
   name: string;
   dims: string[];
   spec: string;
-  /** How many other arrays have the same names and shape. */
-  more?: number;
+  /** The numbers of the other arrays of the same names, shape and spec. */
+  more?: number[];
   problem?: string;
   typed?: true;
   /** The dimensions whose name no rule knows. */
@@ -28,7 +28,8 @@ export interface RuleRow {
   line: number;
   /** A letter for each dimension of each column (`LETTERS` in `rules_view.py`). */
   cells: string;
-  never?: true;
+  /** That it decides nothing, in a few words. */
+  idle?: string;
   /** Which arrays it does not decide, and why. */
   note?: string;
 }
@@ -84,18 +85,49 @@ export interface ConstraintCall {
   warns: boolean;
 }
 
-/** `rules_view.py`: the chosen cell, as `rule:array:dimension`. */
+/** `rules_view.py`: the chosen dimension as `array:dimension`, and why it is split as it is. */
 export interface Cell {
-  key: string;
-  head: string;
-  text: string;
+  key?: string;
+  /** The logical name of the dimension, or its number in words. */
+  name?: string;
+  /** All dimensions of its array. */
+  dims?: DimCard[];
+  /** What became of it, and why. */
+  head?: string;
+  text?: string;
+  /** What was done last. */
+  done?: string;
+  /** The rules that name it, in table order. */
+  lines?: RuleLine[];
   /** Left out until they were looked for. */
   remedies?: Remedy[];
   /** Why there are none. */
   reason?: string;
 }
 
-/** An edit that splits the dimension of the chosen cell, and what it does. */
+/** A dimension: its axes, or why it has none. */
+export interface DimCard {
+  name: string;
+  size: number;
+  state: string;
+  axes?: string[];
+  fails?: true;
+  loses?: true;
+}
+
+/** A rule, or the array's own spec, and what became of it. */
+export interface RuleLine {
+  /** Its number from 0 on; of a spec none. */
+  rule?: number;
+  text: string;
+  words: string;
+  /** The kind of its verdict. */
+  kind?: string;
+  wins?: true;
+  fails?: true;
+}
+
+/** An edit that splits the chosen dimension, and what it does. */
 export interface Remedy {
   edit: string;
   spec: string;

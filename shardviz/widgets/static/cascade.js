@@ -1,0 +1,175 @@
+// @ts-check
+// Why one dimension is split as it is: the dimensions of its array, the reason in a sentence, the
+// rules that name it as a cascade, and what would split it.
+import { axisColour } from "./colours.js";
+import { OWN_KEYS, axisTag, button, fill, focusedNear, h, setText, toggle } from "./dom.js";
+
+/** @typedef {import("./messages").Cell} Cell */
+/** @typedef {import("./messages").RuleLine} RuleLine */
+/** A rule of the table: its number from 0 on, its text, and why it decides nothing. @typedef {{rule: number, text: string, idle?: string}} TableLine */
+
+const QUOTED = /'([^']+)'/;
+const WORDS = /([\w.-]+)/;
+
+/** A text whose mesh axes are tags. @param {string} text @param {string[]} axes @param {RegExp} [words] what may be an axis */
+function tagged(text, axes, words = QUOTED) {
+  return text.split(words).map((part, i) => {
+    const at = i % 2 ? axes.indexOf(part) : -1;
+    if (at >= 0) return axisTag(part, axisColour(at));
+    return i % 2 && words === QUOTED ? `'${part}'` : part;
+  });
+}
+
+export class Cascade {
+  /**
+   * @param {(dim: number) => void} choose a dimension of the array
+   * @param {(number: number) => void} apply a remedy
+   */
+  constructor(choose, apply) {
+    this.choose = choose;
+    this.apply = apply;
+    this.unfolded = false;
+    this.key = "";
+    /** @type {HTMLButtonElement[]} */ this.cards = [];
+    /** @type {string[]} */ this.axes = [];
+    const keys = { keydown: (/** @type {KeyboardEvent} */ e) => this.pressed(e) };
+    const about = { role: "radiogroup", "aria-label": "Dimensions" };
+    this.dims = h("div", { class: "sv-dims", ...about, on: keys });
+    this.done = h("p", { class: "sv-done sv-good" });
+    this.reason = h("p", { class: "sv-reason" });
+    this.lines = h("div", { class: "sv-lines", role: "list" });
+    this.fold = button("", () => this.turn(), { class: "sv-link sv-fold" });
+    this.others = h("div", { class: "sv-lines sv-otherlines", role: "list" });
+    this.remedies = h("div", { class: "sv-remedies", role: "list", "aria-label": "Remedies" });
+    const status = h("div", { role: "status", "aria-live": "polite" }, this.done, this.reason);
+    const rules = [this.lines, this.fold, this.others];
+    this.node = h("div", { class: "sv-cascade" }, this.dims, status, ...rules, this.remedies);
+  }
+
+  /**
+   * @param {Cell} cell
+   * @param {TableLine[]} table
+   * @param {string[]} axes of the mesh
+   */
+  show(cell, table, axes) {
+    const key = JSON.stringify([cell, table, axes]);
+    if (key === this.key) return;
+    this.key = key;
+    this.axes = axes;
+    const { dims = [], head = "", text = "", lines = [], name = "" } = cell;
+    const focused = this.dims.contains(focusedNear(this.dims));
+    this.cards = dims.map((dim, i) => this.card(dim, i));
+    fill(this.dims, ...this.cards);
+    this.mark(Number(cell.key?.split(":")[1] ?? -1));
+    if (focused) this.cards.find(({ tabIndex }) => tabIndex === 0)?.focus();
+    setText(this.done, cell.done ?? "");
+    fill(this.reason, h("b", null, ...tagged(head, axes)), " ", ...tagged(text, axes));
+    fill(this.lines, ...lines.map((line) => this.line(line)));
+    this.lines.setAttribute("aria-label", `Rules for ${name}`);
+    const named = new Set(lines.map(({ rule }) => rule));
+    const others = table.filter(({ rule }) => !named.has(rule));
+    this.showOthers(others, name, others.length < table.length);
+    this.showRemedies(cell);
+  }
+
+  /** @param {import("./messages").DimCard} dim @param {number} i */
+  card({ name, size, state, axes = [], fails, loses }, i) {
+    const style = fails ? "sv-bad" : loses ? "sv-warn" : "sv-muted";
+    const tags = fails
+      ? []
+      : axes.map((axis) => axisTag(axis, axisColour(this.axes.indexOf(axis))));
+    const words = state ? [h("span", { class: style, text: state })] : [];
+    const what = h("span", { class: "sv-dimwhat" }, ...tags, ...words);
+    const length = h("span", { class: "sv-mono sv-muted", text: size.toLocaleString("en") });
+    const about = { type: "button", role: "radio", class: "sv-dim", ...OWN_KEYS };
+    const on = { click: () => this.choose(i) };
+    return h("button", { ...about, on }, h("span", null, h("b", { text: name }), length), what);
+  }
+
+  /** Puts the ring around the chosen dimension. @param {number} chosen */
+  mark(chosen) {
+    this.cards.forEach((card, i) => {
+      card.setAttribute("aria-checked", String(i === chosen));
+      card.tabIndex = i === Math.max(0, chosen) ? 0 : -1;
+    });
+  }
+
+  /** Arrow keys go from dimension to dimension. @param {KeyboardEvent} e */
+  pressed(e) {
+    const at = this.cards.findIndex((card) => card === e.target);
+    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, ArrowDown: at + 1, ArrowUp: at - 1 }[e.key];
+    if (at < 0 || to === undefined) return;
+    e.preventDefault();
+    e.stopPropagation();
+    const next = (to + this.cards.length) % this.cards.length;
+    this.cards[next].focus();
+    this.choose(next);
+  }
+
+  /** A rule that names the dimension: the winner stands out, the others are struck through. @param {RuleLine} line */
+  line({ rule, text, words, wins, fails }) {
+    const [name, target] = text.split(" → ");
+    const parts = target ? [`${name} → `, ...tagged(target, this.axes, WORDS)] : [text];
+    const number = h("span", { class: "sv-muted", text: rule === undefined ? "" : `${rule + 1}` });
+    const what = h(wins ? "b" : "del", { class: "sv-mono", title: text }, ...parts);
+    const style = fails ? "sv-bad" : wins ? "" : "sv-muted";
+    const why = h("span", { class: style }, ...tagged(words, this.axes));
+    const look = `sv-ruleline${wins ? " sv-wins" : ""}`;
+    return h("div", { class: look, role: "listitem" }, number, what, why);
+  }
+
+  /** @param {TableLine[]} others @param {string} name @param {boolean} some whether other rules name it */
+  showOthers(others, name, some) {
+    const idle = others.filter((line) => line.idle).length;
+    const count = `${others.length} ${some ? "other " : ""}rule${others.length === 1 ? "" : "s"}`;
+    const verb = others.length === 1 ? "does" : "do";
+    const left = idle ? `; ${idle} of them decide nothing here` : "";
+    this.said = `${count} ${verb} not name ${name}${left}`;
+    this.fold.hidden = !others.length || !name;
+    const rows = others.map(({ rule, text, idle = "" }) =>
+      h(
+        "div",
+        { class: "sv-ruleline", role: "listitem" },
+        h("span", { class: "sv-muted", text: String(rule + 1) }),
+        h("span", { class: "sv-mono", text, title: text }),
+        h("span", { class: "sv-muted", text: idle }),
+      ),
+    );
+    fill(this.others, ...rows);
+    this.turn(false);
+  }
+
+  /** Folds or unfolds the rules for other names. @param {boolean} [other] whether it changes */
+  turn(other = true) {
+    if (other) this.unfolded = !this.unfolded;
+    setText(this.fold, `${this.unfolded ? "▾" : "▸"} ${this.said}`);
+    this.fold.setAttribute("aria-expanded", String(this.unfolded));
+    this.others.hidden = this.fold.hidden || !this.unfolded;
+  }
+
+  /** @param {Cell} cell */
+  showRemedies({ remedies = [], reason }) {
+    const title = h("h4", { text: "What would split it" });
+    const rows = remedies.map((remedy, i) => this.remedy(remedy, i));
+    const none = reason ? [h("p", { class: "sv-muted" }, ...tagged(reason, this.axes))] : [];
+    fill(this.remedies, ...(rows.length ? [title] : []), ...rows, ...none);
+    toggle(this.remedies, "sv-many", rows.length > 3);
+  }
+
+  /** @param {import("./messages").Remedy} remedy @param {number} i */
+  remedy({ edit, spec, memory, saves, others }, i) {
+    const style = i ? "sv-button sv-small" : "sv-button sv-small sv-primary";
+    const about = { class: style, "aria-label": `Apply: ${edit}`, "data-edit": "true" };
+    const act = button("Apply", () => this.apply(i), about);
+    const words = h("span", { class: "sv-remedyedit", title: edit }, ...tagged(edit, this.axes));
+    const bytes = h("b", { class: saves ? "sv-good" : "sv-muted", text: memory });
+    const result = h("span", { class: "sv-mono", text: spec });
+    const rest = h(
+      "span",
+      { class: "sv-muted", title: `${spec} · ${others}` },
+      result,
+      ` ${others}`,
+    );
+    return h("div", { class: "sv-remedy", role: "listitem" }, act, words, bytes, rest);
+  }
+}
