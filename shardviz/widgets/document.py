@@ -6,7 +6,7 @@ widgets and no jax.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.array_spec import (
     ArraySpec,
     format_names,
+    read_named_shape,
     read_names,
     read_shape,
 )
@@ -64,6 +65,13 @@ class ArrayFields:
         """
         # All are parsed again: what was refused may fit now.
         texts = {**self.text, name: text}
+        if name == "shape" and ":" in text:
+            try:
+                shape, names = read_named_shape(text)
+            except ShardvizError as error:
+                return ArrayFields(self.good, texts, {**self.errors, name: str(error)})
+            # Each in its own field, so that one of them can be changed afterwards.
+            texts.update(shape=shape_text(shape), logical=format_names(names))
         values: dict[str, Any] = {}
         errors: dict[str, str] = {}
         for key, parse in _PARSERS.items():
@@ -99,11 +107,16 @@ _PARSERS: Mapping[str, Callable[[str, MeshSpec], Any]] = {
 }
 
 
+def shape_text(shape: Sequence[int]) -> str:
+    """A shape as people type it."""
+    return ", ".join(map(str, shape))
+
+
 def array_fields(array: ArraySpec) -> dict[str, str]:
     """The text of the fields of an array."""
     return {
         "name": array.name,
-        "shape": ", ".join(map(str, array.shape)),
+        "shape": shape_text(array.shape),
         "dtype": array.dtype,
         "logical": format_names(array.logical),
         "spec": str(array.spec or ""),

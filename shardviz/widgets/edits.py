@@ -10,13 +10,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from shardviz.core.errors import LayoutError, ShardvizError
-from shardviz.core.format import shown
+from shardviz.core.format import plural, shown
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.remedies import Remedy
 from shardviz.core.layout.rules.rules import Dialect, Rules
 from shardviz.core.program.program import Program
@@ -36,6 +38,7 @@ from shardviz.widgets.document import (
     put_on_devices,
 )
 from shardviz.widgets.targets import (
+    axes_text,
     checked_target,
     fitting_mesh,
     why_no_placement,
@@ -61,7 +64,7 @@ def apply(
         before = before.replace(text={**before.text, name: value})
     make = EDITS[name]
     try:
-        if name not in ARRAY_FIELDS:
+        if name not in OF_ARRAYS:
             return make(before, value)
         if array is None:
             array = before.selected
@@ -93,6 +96,39 @@ def _type_field(name: str, document: Document, text: str, index: int) -> Documen
         typed = ArrayFields(fields[index].good, typed.text, {"name": str(error)})
     fields[index] = typed
     return _with_fields(document, fields)
+
+
+def _split(document: Document, value: tuple[int, str, bool], index: int) -> Document:
+    """Splits a dimension over one more mesh axis, or over one less.
+
+    It starts from the spec that the array has now, its own or that of the rules. An axis
+    splits one dimension at most, so it leaves the one that it split before. A spec that
+    says what the rules say is taken back: the array follows them again.
+    """
+    dim, axis, on = value
+    request = document.program.requests[index]
+    rank = request.array.rank
+    if not 0 <= dim < rank:
+        raise ShardvizError(
+            f"{request.array.name} has {plural(rank, 'dimension')}, counted from 0; got"
+            f" dimension {dim}."
+        )
+    if on and axis not in document.mesh.shape:
+        raise ShardvizError(f"The mesh has no axis {shown(axis)} any more.")
+    before = (request.spec or Spec()).of_rank(rank)
+    dims = []
+    for number, axes in enumerate(before.dims):
+        if on or number == dim:
+            axes = tuple(other for other in axes if other != axis)
+        dims.append((*axes, axis) if on and number == dim else axes)
+    after = replace(
+        before, dims=tuple(dims), unconstrained=before.unconstrained - {dim}
+    )
+    by_rules = None
+    if request.resolution is not None:
+        by_rules = request.resolution.spec
+    same = by_rules is not None and after.equivalent(by_rules)
+    return _type_field("spec", document, "" if same else str(after), index)
 
 
 def _with_fields(document: Document, fields: Sequence[ArrayFields]) -> Document:
@@ -205,6 +241,11 @@ def _type_mesh(document: Document, text: str) -> Document:
     return _resize(document, make_mesh(text).shape).written(mesh=text)
 
 
+def _write_axes(document: Document, sizes: Mapping[str, Any]) -> Document:
+    """The Document with other axes; what does not fit can be mended in the field of text."""
+    return apply(document, "mesh", axes_text(sizes))
+
+
 def _add_axis(document: Document, value: Any) -> Document:
     """Adds a mesh axis of size 2, with a name of its own."""
     shape = document.mesh.shape
@@ -213,14 +254,32 @@ def _add_axis(document: Document, value: Any) -> Document:
     return _resize(document, {**shape, name: 2})
 
 
-def _double(document: Document, name: str) -> Document:
-    shape = document.mesh.shape
-    return _resize(document, {**shape, name: 2 * shape[name]})
+def _size_axis(document: Document, value: tuple[str, str]) -> Document:
+    name, text = value
+    return _write_axes(document, {**_axes_with(document, name), name: text})
 
 
-def _halve(document: Document, name: str) -> Document:
-    shape = document.mesh.shape
-    return _resize(document, {**shape, name: max(1, shape[name] // 2)})
+def _remove_axis(document: Document, name: str) -> Document:
+    sizes = _axes_with(document, name)
+    del sizes[name]
+    return _write_axes(document, sizes)
+
+
+def _move_axis(document: Document, value: tuple[str, int]) -> Document:
+    """Moves an axis to another place in the order of the mesh."""
+    name, place = value
+    sizes = _axes_with(document, name)
+    order = [other for other in sizes if other != name]
+    order.insert(max(0, place), name)
+    return _write_axes(document, {axis: sizes[axis] for axis in order})
+
+
+def _axes_with(document: Document, name: str) -> dict[str, Any]:
+    """The sizes of all axes of the mesh, if `name` is one of them."""
+    sizes = dict(document.mesh.shape)
+    if name not in sizes:
+        raise ShardvizError(f"The mesh has no axis {shown(name)} any more.")
+    return sizes
 
 
 def _type_hosts(document: Document, text: str) -> Document:
@@ -372,14 +431,16 @@ def _show_blocks(document: Document, value: Sequence[int] | None) -> Document:
 #: and the value; of a field of an array, of the number of the array, too.
 EDITS: Mapping[str, Callable[..., Document]] = {
     **{name: partial(_type_field, name) for name in ARRAY_FIELDS},
+    "split": _split,
     "add": _add,
     "remove": _remove,
     "select": _select,
     "open": _open,
     "mesh": _type_mesh,
     "axis": _add_axis,
-    "double": _double,
-    "halve": _halve,
+    "size": _size_axis,
+    "remove_axis": _remove_axis,
+    "move_axis": _move_axis,
     "hosts": _type_hosts,
     "types": _choose_types,
     "target": _choose_target,
@@ -395,5 +456,7 @@ EDITS: Mapping[str, Callable[..., Document]] = {
     "dims": _show_dims,
     "at": _show_blocks,
 }
+#: The edits of one array, which may be another than the selected one.
+OF_ARRAYS = (*ARRAY_FIELDS, "split")
 #: The fields that show their own errors; other errors are notes.
 PLACED = ("mesh", "hosts", "target", "rules")

@@ -88,7 +88,9 @@ def menus_view(document: Document) -> dict[str, Any]:
             options.append(_option(f"{kind}:{name}", name, registry.describe(name)))
         presets.append({"group": title, "options": options})
     return {
-        "axisTypes": list(AXIS_TYPES),
+        "axisTypes": [
+            _option(kind, kind, wording.AXIS_TYPES[kind]) for kind in AXIS_TYPES
+        ],
         "presets": presets,
         "dialects": dialects,
         "programs": programs,
@@ -111,7 +113,8 @@ def array_view(fields: ArrayFields) -> dict[str, Any]:
     names = [name and str(name) for name in array.logical or ()]
     return {
         "name": array.name,
-        "short": array.short,
+        "type": array.short.partition("[")[0],
+        "shape": list(array.shape),
         "bytes": bytes_text(array.bytes),
         "texts": dict(fields.text),
         **filled(names=names, errors=dict(fields.errors)),

@@ -96,12 +96,12 @@ def checked_target(text: str) -> str:
         return str(Topology.parse(word))
     raise TargetError(
         f"No target is called {shown(text)}. Write 'attached', 'cpu', 'cpu:64',"
-        " '2 hosts x 4', 'tpu:v5e:4x4' or 'gpu:h100:2x8', or '' for automatic."
+        " '2 hosts x 4', 'tpu:v5e:4x4' or 'gpu:h100:2x8', or '' for this machine."
     )
 
 
 def is_simulated(target: str) -> bool:
-    """Whether a target is simulated CPU devices, or automatic, which may choose them."""
+    """Whether a target is simulated CPU devices, or this machine, which may choose them."""
     return target == "" or _SIMULATED.fullmatch(target) is not None
 
 
@@ -124,7 +124,7 @@ def target_title(target: str) -> str:
     """The title of a checked target.
 
     >>> target_title("tpu:v5p:8x8x16"), target_title("cpu:8"), target_title("")
-    ('TPU v5p 8×8×16', 'simulated CPU × 8', 'automatic')
+    ('TPU v5p 8×8×16', 'simulated CPU × 8', 'this machine')
     """
     topology = topology_of(target)
     if topology is not None:
@@ -136,7 +136,9 @@ def target_title(target: str) -> str:
         return f"simulated CPU × {int(match[1]):,}"
     if match is not None:
         return "simulated CPU"
-    return {"": "automatic", "attached": "attached devices"}.get(target, target.upper())
+    return {"": "this machine", "attached": "attached devices"}.get(
+        target, target.upper()
+    )
 
 
 # --- meshes that fit it ---------------------------------------------------------------

@@ -51,8 +51,9 @@ _TYPED: dict[str, tuple[Any, ...]] = {
     ),
     "dialect": ("linen", "nnx", "maxtext"),
     "select": (0, 1),
-    "double": ("data",),
-    "halve": ("data",),
+    "size": (("data", "8"), ("data", "4")),
+    "move_axis": (("data", 1), ("data", 0)),
+    "remove_axis": ("pipe",),
     "by": ("mesh", "host"),
 }
 _ARRAY: dict[str, tuple[str, ...]] = {

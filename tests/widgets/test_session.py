@@ -17,18 +17,101 @@ def new_session(name: str = programs.DEFAULT) -> Session:
     return Session(programs.get(name), name)
 
 
-def test_an_axis_is_doubled_and_halved():
+def test_an_axis_is_resized_moved_and_removed():
     session = new_session()
-    session.edit("mesh", "'a b'=4, model=3")
-    session.edit("double", "a b")
-    session.edit("double", "a b")
-    assert session.now.text["mesh"] == "'a b'=16, model=3"
-    for _ in range(3):
-        session.edit("halve", "model")
-    assert session.mesh.shape == {"a b": 16, "model": 1}
-    while "double" not in session.now.errors:
-        session.edit("double", "model")
-    assert session.mesh.size == 1 << 24, "the last good mesh stays"
+    session.edit("mesh", "'a b'=4, model=3, x=2")
+    session.edit("types", "Explicit")
+    session.edit("size", ["a b", "16"])
+    assert session.now.text["mesh"] == "'a b'=16, model=3, x=2"
+    session.edit("move_axis", ["x", 0])
+    assert list(session.mesh.shape.items()) == [("x", 2), ("a b", 16), ("model", 3)]
+    session.edit("move_axis", ["x", 99])
+    session.edit("remove_axis", "model")
+    assert list(session.mesh.shape.items()) == [("a b", 16), ("x", 2)]
+    assert set(session.mesh.axis_types) == {"Explicit"}
+    session.edit("remove_axis", "model")
+    assert "model" in session.now.errors["remove_axis"], "a click that comes too late"
+
+
+@pytest.mark.parametrize("text", ["four", "0", str(1 << 30)])
+def test_a_size_that_no_axis_has_can_be_mended_in_the_text_of_the_mesh(text: str):
+    session = new_session()
+    session.edit("size", ["data", text])
+    assert session.mesh.shape == {"data": 4, "model": 2}, "the last good mesh stays"
+    assert session.now.text["mesh"] == f"data={text}, model=2"
+    assert set(session.now.errors) == {"mesh"}
+    session.edit("size", ["data", "8"])
+    assert session.now.errors == {}
+    assert session.mesh.shape == {"data": 8, "model": 2}
+
+
+def test_the_last_axis_cannot_be_removed():
+    session = new_session()
+    session.edit("remove_axis", "data")
+    session.edit("remove_axis", "model")
+    assert session.mesh.shape == {"model": 2}
+    assert set(session.now.errors) == {"mesh"}
+
+
+def spec_of(session: Session, array: int = 0) -> tuple[str, str]:
+    """How an array is split, and what is typed about it."""
+    return str(session.program.requests[array].spec), session.now.fields[array].text["spec"]
+
+
+def test_a_dimension_is_split_from_what_the_rules_say_and_goes_back_to_them():
+    session = new_session()
+    assert spec_of(session) == ("P(None, 'model')", "")
+    session.edit("split", [0, "data", True])
+    assert spec_of(session) == ("P('data', 'model')", "P('data', 'model')")
+    session.edit("split", [1, "data", True], 0)
+    assert spec_of(session)[0] == "P(None, ('model', 'data'))", "an axis splits one dimension"
+    session.edit("split", [0, "model", False])
+    assert spec_of(session)[0] == "P(None, ('model', 'data'))", "it does not split that one"
+    session.edit("split", [1, "data", False])
+    assert spec_of(session) == ("P(None, 'model')", ""), "the rules say it again"
+    session.edit("split", [1, "model", False])
+    assert spec_of(session) == ("P(None, None)", "P(None, None)")
+
+
+def test_a_dimension_of_another_array_is_split():
+    session = new_session()
+    session.edit("spec", "P(P.UNCONSTRAINED)", 2)
+    session.edit("split", [0, "model", True], 2)
+    assert spec_of(session, 2)[1] == "P('model', None)"
+    assert session.now.selected == 0
+
+
+@pytest.mark.parametrize("value", [[2, "data", True], [-1, "data", True], [0, "seq", True]])
+def test_what_cannot_be_split_is_said_and_changes_nothing(value):
+    session = new_session()
+    before = session.program
+    session.edit("split", value)
+    assert session.program is before
+    assert set(session.now.errors) == {"split"}
+
+
+def test_a_shape_with_names_fills_both_fields():
+    session = new_session()
+    session.edit("shape", "layers:8, embed:512 _:64", 0)
+    array = session.arrays[0]
+    assert (array.shape, array.logical) == ((8, 512, 64), ("layers", "embed", None))
+    text = session.now.fields[0].text
+    assert (text["shape"], text["logical"]) == ("8, 512, 64", "layers embed _")
+    session.edit("shape", "8, 512, 128", 0)
+    assert session.arrays[0].logical == ("layers", "embed", None)
+
+
+@pytest.mark.parametrize("text", ["embed:512 64", "embed:", ":8", "a:b", "embed:9999999999999999"])
+def test_a_shape_with_names_that_cannot_be_read_stays_in_its_field(text: str):
+    session = new_session()
+    before = session.arrays
+    session.edit("shape", text, 0)
+    assert session.arrays == before
+    assert session.now.fields[0].text["shape"] == text
+    assert set(session.now.fields[0].errors) == {"shape"}
+    session.edit("shape", "embed:64 mlp:128", 0)
+    assert session.now.fields[0].errors == {}
+    assert session.arrays[0].shape == (64, 128)
 
 
 def test_a_mesh_that_cannot_be_read_keeps_the_last_good_one():

@@ -63,14 +63,14 @@ def test_one_click_takes_the_offered_mesh():
     view = target_view(session.mesh, session.now.target)
     assert "has 16 devices and the mesh has 8." in view["note"]
     session.edit("fit", None)
-    assert view["offer"] == f"Take {session.now.text['mesh']}"
+    assert view["offer"] == f"Change the mesh to {session.now.text['mesh']}"
     assert session.mesh.size == 16
     assert "offer" not in target_view(session.mesh, session.now.target)
     # Of processes on several hosts, the number of hosts alone may differ.
     session.edit("mesh", "data=4, model=2")
     session.edit("hosts", "4")
     session.edit("target", "2 hosts x 4")
-    assert target_view(session.mesh, session.now.target)["offer"] == "Take 2 hosts"
+    assert target_view(session.mesh, session.now.target)["offer"] == "Change the mesh to 2 hosts"
     session.edit("fit", None)
     assert session.now.text["hosts"] == "2"
 

@@ -17,8 +17,10 @@ from shardviz.widgets.state import session_state
 ACTIONS: dict[str, list[Any]] = {
     "mesh": ["data=2, model=2", "data=8", "data=4, model=", "x=2, y=2, z=2", ""],
     "axis": [None],
-    "double": ["data", "model"],
-    "halve": ["data", "model"],
+    "size": [["data", "8"], ["data", "four"], ["model", "1"], ["nobody", "2"]],
+    "remove_axis": ["data", "nobody"],
+    "move_axis": [["data", 1], ["model", 0], ["model", 99]],
+    "split": [[0, "data", True], [1, "data", True], [1, "model", False], [9, "data", True]],
     "hosts": ["1", "2", "3", "many"],
     "types": ["Auto", "Explicit", "Wrong"],
     "target": ["", "cpu:8", "tpu:v5e:4x4", "tpu:v5e:4xfour"],
@@ -37,7 +39,7 @@ ACTIONS: dict[str, list[Any]] = {
     "remove": [0, 1, 77],
     "open": [0, 1],
     "name": ["w", "w_in", "x", ""],
-    "shape": ["64, 64", "8", "4, 4, 4", "a"],
+    "shape": ["64, 64", "8", "4, 4, 4", "a", "a:8 b:16", "a:8 16"],
     "dtype": ["bfloat16", "float99"],
     "logical": ["embed mlp", "embd mlp", "a a", ""],
     "spec": ["data, model", "P(None, 'data')", "P(", ""],
@@ -55,10 +57,7 @@ def act(session: Session, chance: random.Random) -> None:
     field = chance.choice(list(ACTIONS))
     array = chance.choice([None, 0, 1, 2])
     burst = chance.choice(["", "", "one", "two"])
-    choices = ACTIONS[field]
-    if field in ("double", "halve"):  # the page offers the axes that there are
-        choices = session.mesh.axis_names
-    session.edit(field, chance.choice(choices), array, burst)
+    session.edit(field, chance.choice(ACTIONS[field]), array, burst)
 
 
 @pytest.mark.parametrize("seed", range(1))

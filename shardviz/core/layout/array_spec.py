@@ -248,6 +248,32 @@ def read_shape(shape: Any) -> tuple[int, ...]:
     return sizes
 
 
+_NAMED_SIZE = re.compile(
+    rf"[\s,]*({NAME})\s*:\s*([0-9][0-9_]{{0,19}})(?=[\s,]|$)", re.ASCII
+)
+
+
+def read_named_shape(text: str) -> tuple[tuple[int, ...], tuple[str | None, ...]]:
+    """A shape and its logical axis names from typed text such as `layers:8 embed:512`.
+
+    A blank or a comma stands between the dimensions; `_:64` has no name.
+
+    Raises:
+        LayoutError: for text of another form, or sizes that no array has.
+        RuleError: for a name that no axis can have.
+
+    >>> read_named_shape("layers:8 embed:512, _:64")
+    ((8, 512, 64), ('layers', 'embed', None))
+    """
+    inner, names, sizes = text.strip(" ,"), [], []
+    for match in scan(
+        _NAMED_SIZE, inner, LayoutError, "a name and its size, as embed:512,"
+    ):
+        names.append(None if match[1] in _UNNAMED else name_in(match[1]))
+        sizes.append(int(match[2]))
+    return read_shape(tuple(sizes)), read_names(names)
+
+
 def _is_plain(shape: tuple) -> bool:
     """Whether it is a shape already, as in every layout of an edit."""
     for size in shape:

@@ -14,6 +14,12 @@ def mesh_count(devices: int, hosts: int) -> str:
     return f"{plural(devices, 'device')} · {plural(hosts, 'host')}"
 
 
+#: Who decides how arrays are split over a mesh axis, by its type.
+AXIS_TYPES = {
+    "Auto": "the compiler chooses",
+    "Explicit": "explicit: the type of every array says how it is split",
+    "Manual": "manual, as inside shard_map: the code sees one shard",
+}
 #: Why nobody can choose how many hosts a described target has.
 HOSTS_OF_HARDWARE = "{} has {}."
 #: Why the picture of a large mesh numbers its devices by position.
@@ -56,7 +62,7 @@ def other_size(title: str, devices: int, mesh_size: int) -> str:
 #: A mesh with more or fewer hosts than run.
 OTHER_HOSTS = "The mesh has {}, and {} runs."
 #: The button that resizes the mesh.
-TAKE = "Take {}"
+TAKE = "Change the mesh to {}"
 #: Why the devices of a target have no coordinates.
 NO_POSITIONS = (
     "Only described hardware, such as tpu:v5e:4x4, has positions; the target is {}."

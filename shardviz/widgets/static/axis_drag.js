@@ -1,0 +1,136 @@
+// @ts-check
+// Drags a mesh axis by its tag: along the chips it changes the order of the axes, onto a dimension it
+// splits that, and off a dimension it leaves it. What has `data-axis` can be dragged; with `data-dim`
+// it splits that dimension. It can be dropped on `data-drop-dim`, and on the edges of a picture of an
+// array, whose `data-drop-array` has the dimensions of its rows and columns.
+import { axisTag, h, toggle } from "./dom.js";
+
+/**
+ * Where an axis would be dropped: on a dimension, or at a place among the axes.
+ * @typedef {{node: Element, dim?: number, place?: number}} Drop
+ */
+
+const FAR = 4; // pixels that a click may move
+const BELOW = 14; // pixels from the pointer to what follows it
+
+/**
+ * @param {HTMLElement} root
+ * @param {{split: (dim: number, axis: string, on: boolean) => void,
+ *   move: (axis: string, place: number) => void, editable: () => boolean,
+ *   dimension: (dim: number) => string}} calls `dimension` gives the name of one
+ */
+export function dragAxes(root, calls) {
+  root.addEventListener("pointerdown", (e) => {
+    if (!(e.target instanceof Element) || e.button !== 0 || !calls.editable()) return;
+    const tag = e.target.closest("[data-axis]");
+    if (tag instanceof HTMLElement && !e.target.closest("button, input, select")) {
+      new AxisDrag(root, tag, calls, e);
+    }
+  });
+}
+
+class AxisDrag {
+  /**
+   * @param {HTMLElement} root
+   * @param {HTMLElement} tag
+   * @param {Parameters<typeof dragAxes>[1]} calls
+   * @param {PointerEvent} start
+   */
+  constructor(root, tag, calls, start) {
+    this.root = root;
+    this.calls = calls;
+    this.start = start;
+    this.axis = tag.dataset.axis ?? "";
+    /** The dimension that it splits now. */
+    this.from = tag.dataset.dim === undefined ? undefined : Number(tag.dataset.dim);
+    const dot = tag.querySelector(".sv-axisdot") ?? tag;
+    const colour = getComputedStyle(dot).getPropertyValue("--sv-axis-colour");
+    this.words = h("span");
+    this.ghost = h("div", { class: "sv-dragged" }, axisTag(this.axis, colour), this.words);
+    /** @type {Drop | null} */ this.drop = null;
+    const ended = new AbortController();
+    this.end = () => {
+      ended.abort();
+      this.ghost.remove();
+      this.aim(null);
+    };
+    const options = { signal: ended.signal, capture: true };
+    root.addEventListener("pointermove", (e) => this.move(e), options);
+    root.addEventListener("pointerup", () => this.finish(), options);
+    root.addEventListener("pointercancel", this.end, options);
+    window.addEventListener("keydown", (e) => this.key(e), options);
+  }
+
+  get moving() {
+    return this.ghost.isConnected;
+  }
+
+  /** @param {PointerEvent} e */
+  move(e) {
+    const far = Math.hypot(e.clientX - this.start.clientX, e.clientY - this.start.clientY);
+    if (!this.moving && far < FAR) return;
+    if (!this.moving) {
+      // Until it ends, also where the pointer leaves the page; a click stays a click.
+      this.root.setPointerCapture(e.pointerId);
+      this.root.append(this.ghost);
+    }
+    e.preventDefault();
+    this.ghost.style.left = `${e.clientX + BELOW}px`;
+    this.ghost.style.top = `${e.clientY + BELOW}px`;
+    this.aim(this.under(e.clientX, e.clientY));
+  }
+
+  /** @param {KeyboardEvent} e */
+  key(e) {
+    if (e.key !== "Escape" || !this.moving) return;
+    e.stopPropagation();
+    this.end();
+  }
+
+  /** What it would be dropped on. @param {number} x @param {number} y @returns {Drop | null} */
+  under(x, y) {
+    const page = /** @type {Document | ShadowRoot} */ (this.root.getRootNode());
+    const over = page.elementFromPoint(x, y);
+    const row = over?.closest("[data-drop-dim]");
+    if (row) return { node: row, dim: Number(row.getAttribute("data-drop-dim")) };
+    const picture = over?.closest("[data-drop-array]");
+    if (picture) return { node: picture, dim: dimensionAt(picture, x, y) };
+    const chip = this.from === undefined && over?.closest(".sv-chip");
+    if (!chip) return null;
+    return { node: chip, place: [...(chip.parentNode?.children ?? [])].indexOf(chip) };
+  }
+
+  /** Shows what would happen. @param {Drop | null} drop */
+  aim(drop) {
+    if (this.drop) toggle(this.drop.node, "sv-droptarget", false);
+    this.drop = drop;
+    if (drop) toggle(drop.node, "sv-droptarget", true);
+    const off = this.from === undefined ? "" : `off ${this.calls.dimension(this.from)}`;
+    this.words.textContent =
+      drop?.dim === undefined ? (drop ? "" : off) : `splits ${this.calls.dimension(drop.dim)}`;
+  }
+
+  finish() {
+    const { drop, axis, from, moving } = this;
+    this.end();
+    if (!moving) return;
+    if (drop?.dim !== undefined && drop.dim !== from) this.calls.split(drop.dim, axis, true);
+    if (!drop && from !== undefined) this.calls.split(from, axis, false);
+    if (drop?.place !== undefined) this.calls.move(axis, drop.place);
+  }
+}
+
+/**
+ * The dimension of the edge that is nearer: rows run along the left and right edges, columns along the
+ * others.
+ * @param {Element} picture
+ * @param {number} x
+ * @param {number} y
+ */
+function dimensionAt(picture, x, y) {
+  const dims = (picture.getAttribute("data-drop-array") ?? "").split(" ").map(Number);
+  const { left, top, width, height } = picture.getBoundingClientRect();
+  const [across, down] = [(x - left) / width, (y - top) / height];
+  const rows = Math.min(across, 1 - across) <= Math.min(down, 1 - down);
+  return rows || dims.length < 2 ? dims[0] : dims[1];
+}
