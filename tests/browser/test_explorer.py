@@ -120,10 +120,13 @@ def test_every_click_of_one_task_counts(screen):
         screen.evaluate(CLICKS, [label, count])
         screen.wait_for_selector(SETTLED)
 
-    click("Double axis data", 3)
-    assert ask_kernel(screen, "dict(explorer.session.mesh.shape)") == {"data": 32, "model": 2}
-    click("Halve axis data", 2)
-    expect(screen.get_by_label("Mesh axes", exact=True)).to_have_value("data=8, model=2")
+    click("Add a mesh axis", 3)
+    shape = {"data": 4, "model": 2, "expert": 2, "stage": 2, "seq": 2}
+    assert ask_kernel(screen, "dict(explorer.session.mesh.shape)") == shape
+    click("Remove axis seq", 1)
+    click("Remove axis data", 1)
+    field = screen.get_by_label("Mesh axes", exact=True)
+    expect(field).to_have_value("model=2, expert=2, stage=2")
     click("Add an array", 50)
     assert ask_kernel(screen, "len(explorer.session.arrays)") == 53
     click("Remove the selected array", 49)

@@ -1,7 +1,8 @@
 // @ts-check
-// The arrays: a card each, and the fields of the one that is selected.
-import { Field, answers } from "./controls.js";
-import { OWN_KEYS, button, h, setText, toggle } from "./dom.js";
+// The arrays: a card each, and of the one that is selected its fields and what splits its dimensions.
+import { axisColour } from "./colours.js";
+import { Choice, Field, answers } from "./controls.js";
+import { OWN_KEYS, axisTag, button, fill, h, setText, toggle } from "./dom.js";
 import { naturalOrder } from "./natural_order.js";
 
 /** @typedef {import("./view_data.js").ArrayView} ArrayView */
@@ -22,24 +23,23 @@ export class ArrayCards {
     const field = (
       /** @type {string} */ label,
       /** @type {ArrayField} */ key,
-      /** @type {{caption?: string, placeholder?: string}} */ options = {},
-    ) => new Field(label, (t) => edit(key, t, this.selected), options);
+      /** @type {string} */ caption,
+      /** @type {string} */ placeholder,
+    ) => new Field(label, (t) => edit(key, t, this.selected), { caption, placeholder });
     /** @type {Record<ArrayField, Field>} */
     this.fields = {
-      name: field("Array name", "name", { caption: "name" }),
-      dtype: field("Element type", "dtype", { caption: "type" }),
-      shape: field("Array shape", "shape", { caption: "shape", placeholder: "512, 2048" }),
-      logical: field("Logical axes", "logical", { caption: "axes", placeholder: "embed mlp" }),
-      spec: field("PartitionSpec", "spec", { caption: "spec", placeholder: "from the rules" }),
+      name: field("Array name", "name", "", "name"),
+      dtype: field("Element type", "dtype", "", "type"),
+      shape: field("Array shape", "shape", "shape", "embed:512 mlp:2048"),
+      logical: field("Logical axes", "logical", "axes", "embed mlp"),
+      spec: field("PartitionSpec", "spec", "spec", ""),
     };
-    this.form = h(
-      "div",
-      { class: "sv-form" },
-      h("div", { class: "sv-pair" }, this.fields.name.node, this.fields.dtype.node),
-      this.fields.shape.node,
-      this.fields.logical.node,
-      this.fields.spec.node,
-    );
+    /** @type {ReturnType<ArrayCards["dimension"]>[]} */ this.rows = [];
+    this.dims = h("div", { class: "sv-dims", role: "list", "aria-label": "Dimensions" });
+    const { name, dtype, shape, logical, spec } = this.fields;
+    const pair = h("div", { class: "sv-pair" }, name.node, dtype.node);
+    const nodes = [pair, shape.node, logical.node, this.dims, spec.node];
+    this.form = h("div", { class: "sv-form" }, ...nodes);
     this.list = h("div", { class: "sv-cards", role: "list", "aria-label": "Arrays" });
     /** What is selected once the kernel has answered: a second click is about that. */
     this.next = { selected: 0, count: 0 };
@@ -123,6 +123,7 @@ export class ArrayCards {
     if (!current) return this.form.remove();
     if (this.form.parentNode !== current.node) current.node.append(this.form);
     this.showForm(view.arrays[view.selected], moved);
+    this.showDims(view.arrays[view.selected], view.mesh.axes);
     if (moved) current.node.scrollIntoView({ block: "nearest" });
   }
 
@@ -155,13 +156,63 @@ export class ArrayCards {
       array.noRules || array.typedSpec ? "None: no dimension is split" : array.spec;
   }
 
+  /**
+   * The dimensions of the selected array, and what splits them.
+   * @param {ArrayView} array
+   * @param {import("./view_data.js").MeshAxis[]} mesh
+   */
+  showDims({ dims, names, shape }, mesh) {
+    const used = new Set(dims.flatMap(({ axes }) => axes));
+    const free = mesh.filter(({ name }) => !used.has(name));
+    const options = free.map(({ name, size }) => ({ value: name, label: `${name} ${size}` }));
+    while (this.rows.length < dims.length) this.rows.push(this.dimension(this.rows.length));
+    this.rows.forEach((row, dim) => {
+      row.node.hidden = dim >= dims.length;
+      const { axes } = dims[dim] ?? { axes: [] };
+      setText(row.name, names[dim] ?? "");
+      row.name.title = names[dim] ?? "";
+      setText(row.size, (shape[dim] ?? 0).toLocaleString("en"));
+      row.add.sync([{ value: "", label: "+" }, ...options], "");
+      row.add.node.classList.toggle("sv-none", !free.length);
+      const colours = axes.map((axis) => axisColour(mesh.findIndex(({ name }) => name === axis)));
+      const key = JSON.stringify([axes, colours]);
+      if (key === row.key) return;
+      row.key = key;
+      fill(row.tags, ...axes.map((axis, i) => this.tag(axis, colours[i], dim)));
+    });
+  }
+
+  /** @param {number} dim */
+  dimension(dim) {
+    const split = (/** @type {string} */ axis) =>
+      this.edit("split", [dim, axis, true], this.selected);
+    const row = { name: h("b"), size: h("span", { class: "sv-mono" }), tags: h("span") };
+    const add = new Choice(`Split dimension ${dim} over`, split);
+    add.select.title = "Split it over one more mesh axis";
+    const number = h("span", { class: "sv-muted", text: String(dim) });
+    const parts = [number, row.name, row.size, row.tags, add.node];
+    const node = h("div", { class: "sv-dim", role: "listitem", "data-drop-dim": dim }, ...parts);
+    this.dims.append(node);
+    return { ...row, add, node, key: "" };
+  }
+
+  /** @param {string} axis @param {string} colour @param {number} dim that it splits */
+  tag(axis, colour, dim) {
+    const node = axisTag(axis, colour);
+    Object.assign(node.dataset, { axis, dim: String(dim) });
+    const off = () => this.edit("split", [dim, axis, false], this.selected);
+    const title = `Do not split dimension ${dim} over ${axis}`;
+    const props = { class: "sv-tiny", title, "aria-label": title, "data-edit": "true" };
+    node.append(button("×", off, props));
+    return node;
+  }
+
   /** @param {number} index */
   card(index) {
     const parts = {
       name: h("b"),
       type: h("span", { class: "sv-type sv-mono" }),
-      logical: h("span", { class: "sv-mono" }),
-      spec: h("span", { class: "sv-mono sv-right" }),
+      spec: h("div", { class: "sv-mono sv-cardspec" }),
       summary: h("div", { class: "sv-summary" }),
       warn: h("div", { class: "sv-warn" }),
       problem: h("div", { class: "sv-error" }),
@@ -175,7 +226,7 @@ export class ArrayCards {
         on: { click: () => this.select(index) },
       },
       h("div", { class: "sv-line" }, parts.name, parts.type),
-      h("div", { class: "sv-line" }, parts.logical, parts.spec),
+      parts.spec,
       parts.summary,
     );
     const node = h("div", { class: "sv-card", role: "listitem" }, head, parts.warn, parts.problem);
@@ -193,12 +244,12 @@ export class ArrayCards {
     card.head.setAttribute("aria-pressed", String(selected));
     setText(card.name, a.name);
     toggle(card.node, "sv-lit", Boolean(this.lit?.has(a.name)));
-    setText(card.type, a.short);
-    setText(card.logical, a.logical || (a.rank ? "no logical axes" : "scalar"));
-    setText(card.spec, a.spec);
+    setText(card.type, selected ? a.bytes : a.short);
+    setText(card.spec, a.spec || "no spec");
     toggle(card.spec, "sv-typed", Boolean(a.typedSpec));
-    setText(card.summary, a.problem ? "" : [a.bytes, a.summary].filter(Boolean).join(" · "));
+    setText(card.summary, selected && !a.problem ? a.summary : "");
     setText(card.warn, a.warnings.join(" "));
+    card.warn.title = a.warnings.join(" ");
     setText(card.problem, a.problem);
   }
 }

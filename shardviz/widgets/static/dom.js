@@ -149,6 +149,7 @@ const ICONS = {
   save: "M8 2.5v7.5 M4.8 7 8 10.2 11.2 7 M3 13.5h10",
   full: "M3 6V3h3 M10 3h3v3 M13 10v3h-3 M6 13H3v-3",
   more: "M3.5 8h.01 M8 8h.01 M12.5 8h.01",
+  pencil: "M3.5 12.5v-2L10.5 3.5 12.5 5.5 5.5 12.5z",
   plus: "M8 3.5v9 M3.5 8h9",
   minus: "M3.5 8h9",
   first: "M4 3.5v9 M11.5 3.5 7 8l4.5 4.5",
@@ -169,9 +170,14 @@ const ICONS = {
  */
 export function iconButton(icon, name, act, props = {}) {
   const node = button("", act, { class: "sv-icon", "aria-label": name, title: name, ...props });
-  const path = svg("path", { d: ICONS[icon] });
-  node.append(svg("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" }, path));
+  node.append(drawn(icon));
   return node;
+}
+
+/** The sign alone. @param {keyof typeof ICONS} icon */
+export function drawn(icon) {
+  const path = svg("path", { d: ICONS[icon] });
+  return svg("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" }, path);
 }
 
 /**

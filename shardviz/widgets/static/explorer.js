@@ -2,6 +2,7 @@
 // The Explorer's entry: takes what Python sends, sends intents back, and draws each view once.
 // Pointing, zooming and stepping through tabs never leave the page.
 import { ArrayCards } from "./array_cards.js";
+import { dragAxes } from "./axis_drag.js";
 import { answers } from "./controls.js";
 import { OWN_KEYS, h, setText, toggle } from "./dom.js";
 import { Highlight } from "./highlight.js";
@@ -146,6 +147,13 @@ class Page {
     /** Counts the focus: what is typed while it stays is undone together. */
     this.bursts = 0;
     toggle(this.root, "sv-offline", !this.live);
+    dragAxes(this.root, {
+      split: (dim, axis, on) => edit("split", [dim, axis, on], this.cards.selected),
+      move: (axis, place) => edit("move_axis", [axis, place]),
+      editable: () => this.editable,
+      dimension: (dim) =>
+        this.highlight.arrays[this.cards.selected]?.names[dim] ?? `dimension ${dim}`,
+    });
     el.append(this.root);
     const sent = model.get("view");
     if (sent && "count" in sent && sent.opens) this.views.show(sent.opens);
@@ -326,7 +334,7 @@ class Page {
     highlight.setMesh(sizes, devices.ids, devices.hosts);
     highlight.setArrays(view.arrays);
     const menus = this.get("menus");
-    this.bar.show(view, this.get("target"), menus, theme.name);
+    this.bar.show(view, this.get("target"), menus);
     this.showBadge(view);
     setText(this.failed, [...(view.failed ?? []), ...view.notes].join(" "));
     this.cards.show(view);

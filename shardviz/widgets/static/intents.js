@@ -9,7 +9,10 @@ const PAUSE_MS = 400; // longer than between two keys, and short enough to wait 
 const ANSWER_MS = 4000; // a kernel that is busy with a cell answers late
 const MOST_INTENTS = 100; // that the kernel takes in one message
 /** Edits that depend on what was there before; so their order counts, too. */
-const COMMANDS = ["add", "remove", "axis", "double", "halve", "fit", "preset", "tidy", "move"];
+const COMMANDS = [
+  ...["add", "remove", "split", "axis", "size", "remove_axis", "move_axis"],
+  ...["fit", "preset", "tidy", "move"],
+];
 
 export class IntentQueue {
   /**

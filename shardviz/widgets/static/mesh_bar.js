@@ -1,7 +1,18 @@
 // @ts-check
 // The top: the mesh, the target, undo and redo, code, the saved page; hosts, types and presets.
+import { axisColour } from "./colours.js";
 import { Choice, Field } from "./controls.js";
-import { button, fill, h, iconButton, toggle } from "./dom.js";
+import {
+  OWN_KEYS,
+  axisDot,
+  button,
+  drawn,
+  fill,
+  focusedNear,
+  h,
+  iconButton,
+  toggle,
+} from "./dom.js";
 
 /** @typedef {import("./view_data.js").MeshAxis} MeshAxis */
 /** @typedef {import("./messages").Target} Target */
@@ -18,22 +29,27 @@ export class MeshBar {
   constructor(highlight, edit, calls) {
     this.edit = edit;
     this.highlight = highlight;
-    this.key = "";
+    /** The axes by name. @type {Map<string, AxisChip>} */
+    this.chips = new Map();
+    /** A pencil as long as nobody types into it. */
     this.mesh = new Field("Mesh axes", (t) => edit("mesh", t), { placeholder: "data=4, model=2" });
     this.mesh.input.classList.add("sv-meshtext");
-    this.axes = h("div", { class: "sv-axes" });
+    this.mesh.node.classList.add("sv-icon");
+    this.mesh.node.title = "Type the mesh: data=4, model=2";
+    this.mesh.node.prepend(drawn("pencil"));
     this.addAxis = button("+", () => edit("axis", null), {
-      class: "sv-tiny sv-addaxis",
+      class: "sv-icon",
       title: "Add a mesh axis of size 2",
       "aria-label": "Add a mesh axis",
       "data-edit": "true",
     });
+    this.axes = h("div", { class: "sv-axes" }, this.mesh.node, this.addAxis);
     this.hosts = new Field("Hosts", (t) => edit("hosts", t), { caption: "Hosts" });
-    this.types = new Choice("Axis types", (v) => edit("types", v), "Types");
-    this.target = new Choice("Target", (v) => this.pickTarget(v));
+    this.types = new Choice("Axis types", (v) => edit("types", v), "Axis types");
+    this.target = new Choice("Target", (v) => this.pickTarget(v), "Runs on");
     this.target.select.classList.add("sv-targets");
     this.typed = new Field("Target by name", (t) => edit("target", t), {
-      width: "12em",
+      width: "11em",
       placeholder: "tpu:v5e:4x4",
     });
     this.typed.node.hidden = true;
@@ -68,10 +84,8 @@ export class MeshBar {
       "header",
       { class: "sv-bar" },
       h("span", { class: "sv-brand", text: "shardviz" }),
-      this.mesh.node,
       this.axes,
-      this.target.node,
-      this.typed.node,
+      h("div", { class: "sv-runson" }, this.target.node, this.typed.node),
       this.more,
       this.targetNote,
     );
@@ -141,18 +155,15 @@ export class MeshBar {
   markAxes() {
     const { collective } = this.highlight;
     const axes = new Set((collective?.axes ?? []).map((axis) => axis.split(":(")[0]));
-    for (const chip of this.axes.children) {
-      toggle(chip, "sv-participates", axes.has(chip.getAttribute("data-axis") ?? ""));
-    }
+    for (const [name, { node }] of this.chips) toggle(node, "sv-participates", axes.has(name));
   }
 
   /**
    * @param {import("./view_data.js").View} view
    * @param {Target} target
    * @param {import("./messages").Menus} menus
-   * @param {string} theme its name
    */
-  show({ mesh, ...answer }, target, menus, theme) {
+  show({ mesh, ...answer }, target, menus) {
     this.showSteps(answer);
     if (mesh.hostsError && !this.node.classList.contains("sv-unfolded")) this.unfold();
     this.here = menus.here.length;
@@ -167,43 +178,116 @@ export class MeshBar {
     this.hosts.input.readOnly = Boolean(mesh.hostsOf);
     this.hosts.node.title = mesh.hostsOf ?? "";
     this.hosts.input.style.width = `calc(${Math.max(2, mesh.hosts.length)}ch + 1.9em)`;
-    this.types.sync(
-      [...new Set([...menus.axisTypes, mesh.types])].map((t) => ({ value: t, label: t })),
-      mesh.types,
-    );
+    const known = menus.axisTypes.some(({ value }) => value === mesh.types);
+    const mixed = { value: mesh.types, label: mesh.types };
+    this.types.sync(known ? menus.axisTypes : [...menus.axisTypes, mixed], mesh.types);
     this.showTarget(target);
-    const key = JSON.stringify(mesh.axes) + theme;
-    if (key !== this.key) {
-      this.key = key;
-      fill(this.axes, ...mesh.axes.map((axis) => this.chip(axis)), this.addAxis);
-      this.markAxes();
-    }
+    this.showAxes(mesh.axes, menus.axisTypes);
     const presets = menus.presets.flatMap(({ group, options }) =>
       options.map((option) => ({ ...option, group })),
     );
     this.presets.sync([{ value: "", label: "Presets" }, ...presets], "");
   }
 
-  /**
-   * One axis, with steps to half and double its size.
-   * @param {MeshAxis} axis
-   */
-  chip(axis) {
-    return h(
+  /** @param {MeshAxis[]} axes @param {Option[]} types */
+  showAxes(axes, types) {
+    const nodes = axes.map((axis, number) => {
+      const chip = this.chips.get(axis.name) ?? new AxisChip(axis.name, this.edit);
+      this.chips.set(axis.name, chip);
+      const words = types.find(({ value }) => value === axis.type)?.title ?? axis.type;
+      chip.show(axis, number, words);
+      return chip.node;
+    });
+    const shown = [...this.axes.querySelectorAll(".sv-chip")];
+    if (nodes.length === shown.length && nodes.every((node, i) => node === shown[i])) return;
+    const focused = focusedNear(this.axes);
+    const at = shown.findIndex((chip) => chip.contains(focused));
+    for (const chip of shown) chip.remove();
+    this.axes.prepend(...nodes);
+    // What is moved loses the focus; what is removed leaves it to a neighbour.
+    const next = focused?.isConnected ? focused : nodes[Math.min(at, nodes.length - 1)];
+    if (at >= 0 && next instanceof HTMLElement) next.focus();
+    this.markAxes();
+  }
+}
+
+/**
+ * A mesh axis, whose size is typed where it stands. Keys do what the mouse does: Enter on the chip goes
+ * to the size, Delete removes the axis, Alt and an arrow move it.
+ */
+class AxisChip {
+  /** @param {string} name @param {import("./explorer.js").Edit} edit */
+  constructor(name, edit) {
+    this.name = name;
+    this.edit = edit;
+    this.place = 0;
+    this.known = "";
+    this.dot = axisDot("");
+    this.size = new Field(`Size of ${name}`, () => {});
+    this.size.input.tabIndex = -1;
+    this.size.input.addEventListener("focus", () => this.size.input.select());
+    this.size.input.addEventListener("change", () => this.take(this.size.input.value));
+    this.size.input.addEventListener("keydown", (e) => this.typing(e));
+    const remove = button("×", () => edit("remove_axis", name), {
+      class: "sv-tiny",
+      tabindex: -1,
+      title: `Remove ${name} (Delete)`,
+      "aria-label": `Remove axis ${name}`,
+      "data-edit": "true",
+    });
+    this.node = h(
       "span",
-      { class: "sv-chip", title: `${axis.type} axis`, "data-axis": axis.name },
-      h("b", { text: axis.name }),
-      h("span", { text: String(axis.size) }),
-      button("−", () => this.edit("halve", axis.name), {
-        class: "sv-tiny",
-        "data-edit": "true",
-        "aria-label": `Halve axis ${axis.name}`,
-      }),
-      button("+", () => this.edit("double", axis.name), {
-        class: "sv-tiny",
-        "data-edit": "true",
-        "aria-label": `Double axis ${axis.name}`,
-      }),
+      {
+        class: "sv-chip",
+        role: "group",
+        tabindex: 0,
+        "data-axis": name,
+        ...OWN_KEYS,
+        on: { keydown: (e) => this.key(e) },
+      },
+      this.dot,
+      h("b", { text: name }),
+      this.size.node,
+      remove,
     );
+  }
+
+  /** @param {MeshAxis} axis @param {number} number @param {string} words about its type */
+  show({ size }, number, words) {
+    this.place = number;
+    this.known = String(size);
+    this.dot.style.setProperty("--sv-axis-colour", axisColour(number));
+    this.node.title = `${this.name}: ${size.toLocaleString("en")}-way, ${words}`;
+    this.node.setAttribute("aria-label", this.node.title);
+    this.size.sync(this.known);
+    this.size.input.style.width = `calc(${Math.max(2, this.known.length)}ch + 10px)`;
+  }
+
+  /** @param {string} text */
+  take(text) {
+    this.size.state.touched = true;
+    this.size.input.value = text;
+    this.edit("size", [this.name, text]);
+  }
+
+  /** Leaving takes what was typed, Escape gives back what was there; arrows double and halve. @param {KeyboardEvent} e */
+  typing({ key }) {
+    const { input } = this.size;
+    if (key === "Escape") input.value = this.known;
+    if (key === "Escape" || key === "Enter") this.node.focus();
+    if (key === "ArrowUp") this.take(String(2 * Number(input.value)));
+    if (key === "ArrowDown") this.take(String(Math.ceil(Number(input.value) / 2)));
+  }
+
+  /** @param {KeyboardEvent} e */
+  key(e) {
+    const to = { ArrowLeft: this.place - 1, ArrowRight: this.place + 1 }[e.key];
+    if (e.target !== this.node) return;
+    if (e.key === "Enter") this.size.input.focus();
+    else if (e.key === "Delete") this.edit("remove_axis", this.name);
+    else if (to !== undefined && e.altKey) this.edit("move_axis", [this.name, to]);
+    else return;
+    e.preventDefault();
+    e.stopPropagation();
   }
 }

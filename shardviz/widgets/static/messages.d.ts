@@ -57,7 +57,7 @@ export interface Option {
 
 /** `session_view.py`: the options of all menus. */
 export interface Menus {
-  axisTypes: string[];
+  axisTypes: Option[];
   presets: { group: string; options: Option[] }[];
   dialects: Option[];
   programs: Option[];
@@ -110,7 +110,8 @@ export type ArrayField = "name" | "dtype" | "shape" | "logical" | "spec";
 /** `session_view.py`: what was typed about an array. */
 export interface SentArray {
   name: string;
-  short: string;
+  type: string;
+  shape: number[];
   bytes: string;
   /** The logical axis of every dimension, where there are any. */
   names?: (string | null)[];
@@ -485,7 +486,7 @@ export type ActionKind =
   | "save";
 
 /** Text that was typed, or a choice; null for a button. */
-export type EditValue = string | number | (number | null)[] | null;
+export type EditValue = string | number | (string | number | boolean | null)[] | null;
 
 /**
  * What Python sends beside the traits: the saved page; and every second that it is there, with the

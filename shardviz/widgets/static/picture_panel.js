@@ -195,6 +195,7 @@ export class PicturePanel {
     this.paintDevices(shown);
     toggle(this.array.node, "sv-stale", Boolean(array?.problem));
     this.array.node.hidden = !array;
+    this.array.node.dataset.dropArray = (main?.facts?.dims ?? [0, 1]).join(" ");
     if (main) this.array.show(main, null, main.count, shown.theme);
     this.showThumbs(shown);
     this.mark();

@@ -119,8 +119,8 @@ const bold = (text) => h("b", { text });
 const code = (text) => h("code", { text });
 
 /** The dimension that rules could split and do not, if there is one. @param {ArrayView} array */
-function mendable({ problem, dims, logical, typedSpec }) {
-  if (typedSpec || !logical) return undefined;
+function mendable({ problem, dims, names, typedSpec }) {
+  if (typedSpec || !names.length) return undefined;
   if (problem) return failingDim(problem);
   const whole = dims.findIndex(({ axes }) => !axes.length);
   return whole < 0 ? undefined : whole;

@@ -40,9 +40,10 @@ function readArray(get, i) {
     ...layout,
     ...derived(layout),
     name: sent.name,
-    short: sent.short,
+    short: `${sent.type}[${sent.shape.join(", ")}]`,
+    shape: sent.shape,
     bytes: sent.bytes,
-    logical: names.map((name) => name ?? "_").join(" · "),
+    names,
     /** @type {Record<ArrayField, {text: string, error: string}>} */
     fields: Object.fromEntries(fields),
     problem: layout.problem ?? "",
