@@ -249,7 +249,8 @@ export class ArrayCards {
     toggle(card.spec, "sv-typed", Boolean(a.typedSpec));
     setText(card.summary, selected && !a.problem ? a.summary : "");
     setText(card.warn, a.warnings.join(" "));
-    card.warn.title = a.warnings.join(" ");
     setText(card.problem, a.problem);
+    card.warn.title = a.warnings.join(" ");
+    card.problem.title = a.problem;
   }
 }
