@@ -243,6 +243,7 @@ export class ArrayCards {
     toggle(card.node, "sv-selected", selected);
     card.head.setAttribute("aria-pressed", String(selected));
     setText(card.name, a.name);
+    card.head.title = [a.name, a.short, a.spec].join("  ");
     toggle(card.node, "sv-lit", Boolean(this.lit?.has(a.name)));
     setText(card.type, selected ? a.bytes : a.short);
     setText(card.spec, a.spec || "no spec");
