@@ -64,6 +64,7 @@ from shardviz.widgets.targets import (
     why_not_run,
 )
 from shardviz.widgets.timeline_view import (
+    NOT_YET,
     TimelineMaker,
     TimelineRequest,
     timeline_view,
@@ -132,7 +133,7 @@ class Explorer(anywidget.AnyWidget):
     palette = _json()
     stages_data = _json()
     plan_data = _json()
-    timeline = _json()
+    timeline = traitlets.Dict(NOT_YET).tag(sync=True)
     explanation = _json()
     background = _json()
     link_data = _json()

@@ -20,10 +20,11 @@ from shardviz.widgets.background import LatestWins, Stop
 from shardviz.widgets.planner import StageResults
 from shardviz.widgets.targets import DevicePlacement, topology_of, why_no_placement
 
-COLUMNS = ("name", "lane", "words", "source", "cause", "collective", "trips")
 #: Chips that are offered where the target has no published rates.
 EXAMPLES = ("v5e", "v5p", "h100")
 MOST_EXAMPLES = 2
+#: Before the view Program was opened.
+NOT_YET: dict[str, Any] = {"words": wording.NOT_YET, "examples": []}
 # Of a change between plan and compile that is worth a sentence.
 SAME_TIME = 0.02
 
@@ -59,11 +60,11 @@ class TimelineMaker:
     """Makes the timeline of the latest plan: edits and pages never wait for it.
 
     Attributes:
-        view: for the page; empty before the first.
+        view: for the page; NOT_YET before the first.
     """
 
     def __init__(self, changed: Callable[[], None]):
-        self.view: dict[str, Any] = {}
+        self.view = NOT_YET
         self._changed = changed
         self._requested: TimelineRequest | None = None
         self._worker = LatestWins[TimelineRequest](
@@ -99,7 +100,7 @@ class TimelineMaker:
 
 
 def timeline_view(wanted: TimelineRequest) -> dict[str, Any]:
-    """A timeline for the page: columns of numbers, and the text that they index.
+    """A timeline for the page: rows of numbers, and the text that they index.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> nothing = TimelineRequest(StageResults(), make_mesh(data=8), "", None)
@@ -148,42 +149,36 @@ def _view(
     found: Timeline, plan: Plan, report: Report | None, mismatched: bool
 ) -> dict[str, Any]:
     spans = [span for span in found.spans if span.seconds != 0.0]
-    lanes: list[tuple[str, ...]] = [()]
-    # In the order of the mesh, and sets of axes after their first one.
+    if not spans:
+        return _nothing(wording.NOTHING)
+    # In the order of the mesh, and what has no known axes last.
     names = list(plan.mesh.axis_names)
-    used = {span.lane for span in spans if span.kind == "collective"}
-    lanes += sorted(used, key=lambda axes: (not axes, [*map(names.index, axes)]))
-    columns: dict[str, list[int]] = {name: [] for name in COLUMNS}
+    used = {span.axes for span in spans if span.kind == "collective"}
+    lanes = sorted(used, key=lambda axes: (not axes, [*map(names.index, axes)]))
     text: dict[str, int] = {}
+    rows = []
     for span in spans:
         lane = 0
         if span.kind == "collective":
-            lane = lanes.index(span.lane, 1)
-        row = {
-            "name": text.setdefault(span.name, len(text)),
-            "lane": lane,
-            "words": text.setdefault(str(span), len(text)),
-            "source": text.setdefault(span.source, len(text)),
-            "cause": text.setdefault(str(span.cause), len(text)),
-            "collective": span.collective,
-            "trips": span.trips or 0,
-        }
-        for name, number in row.items():
-            columns[name].append(number)
+            lane = 1 + lanes.index(span.axes)
+        row = [_microseconds(span), lane, span.collective, span.trips or 0]
+        for words in (span.name, str(span), span.source, str(span.cause), span.value):
+            row.append(text.setdefault(words, len(text)))
+        rows.append(row)
+    numbered = [[[name, names.index(name)] for name in axes] for axes in lanes]
     return {
-        "words": "",
-        "examples": [],
-        "lanes": [[[name, names.index(name)] for name in axes] for axes in lanes],
-        "columns": columns,
-        # Four digits of microseconds: a bar is some pixels long.
-        "times": [_microseconds(span) for span in spans],
-        "values": [text.setdefault(span.value, len(text)) for span in spans],
-        "serial": [time_text(found.serial_s), wording.SERIAL],
-        "overlapped": [time_text(found.overlapped_s), wording.OVERLAP],
+        "lanes": [[], *numbered],
+        "spans": rows,
+        "serial": _schedule(*wording.SERIAL, found.serial_s),
+        "overlapped": _schedule(*wording.OVERLAPPED, found.overlapped_s),
         "notes": _notes(found, report, mismatched, len(found.spans) - len(spans)),
         "what": wording.WHAT,
         "text": list(text),
     }
+
+
+def _schedule(name: str, words: str, seconds: float) -> dict[str, str]:
+    return {"name": name, "time": f"≥ {time_text(seconds)}", "words": words}
 
 
 def _microseconds(span: Span) -> float | None:

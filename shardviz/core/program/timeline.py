@@ -54,8 +54,8 @@ class Span(Fact):
         alone: of what XLA may fuse, the seconds that it takes where nothing is fused.
         note: why there is no time.
 
-    >>> Span("dot_general", "product", 2e-6, "FLOP/s", 4e8).lane
-    ()
+    >>> print(Span("dot_general", "product", 2e-6, "FLOP/s", 4e8))
+    At least 2 µs, bound by FLOP/s: 400 MFLOP.
     """
 
     name: str
@@ -71,11 +71,6 @@ class Span(Fact):
     cause: Any = ""
     alone: float | None = None
     note: RooflineNote | None = None
-
-    @property
-    def lane(self) -> tuple[str, ...]:
-        """The mesh axes that it keeps busy; `()` for arithmetic and memory."""
-        return self.axes
 
 
 @dataclass(frozen=True)

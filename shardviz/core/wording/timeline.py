@@ -7,12 +7,16 @@ from shardviz.core.program.timeline import Span, Timeline
 from shardviz.core.wording.roofline import time_text
 
 WHAT = "A lower bound from published rates, not a measurement."
+NOT_YET = "Least times are being added up…"
 NO_CHIP = "Least times need a chip: choose one under Runs on."
 NO_PLAN = "There is no plan yet: the program is planned when its edits settle."
-SERIAL = "Everything one after another."
-OVERLAP = (
-    "Operations one after another, and collectives one after another, both at once:"
-    " nothing waits for anything else. No schedule is faster."
+NOTHING = "Nothing in this program must use memory or links."
+#: The two schedules, each with what it means.
+SERIAL = ("One after another", "Each begins when the one before has ended.")
+OVERLAPPED = (
+    "Perfect overlap",
+    "Operations follow each other, and collectives follow each other, both at once: no"
+    " schedule is faster.",
 )
 ORDER = (
     "Propagated, estimated: order, operations and collectives are those of the plan, and"

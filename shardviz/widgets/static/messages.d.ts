@@ -29,8 +29,7 @@ export interface Traits {
   palette: { light: Palette; dark: Palette };
   stages_data: Stages;
   plan_data: PlanView;
-  /** Only once the view Program was opened. */
-  timeline: Timeline | Record<string, never>;
+  timeline: Timeline;
   explanation: Explanation | Record<string, never>;
   background: Background;
   link_data: LinkView | Record<string, never>;

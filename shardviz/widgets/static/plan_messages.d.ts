@@ -82,30 +82,39 @@ export type PackedExplanation = {
 };
 
 /** `timeline_view.py`: why there is none, and targets that have one; or the least times in order. */
-export type Timeline = { words: string; examples: string[]; lanes?: undefined } | TimelineData;
+export type Timeline = NoTimeline | TimelineData;
 
-/** A number in the columns `name`, `words`, `source`, `cause` and `values` is an index into `text`. */
-export interface TimelineData {
-  words: "";
+export interface NoTimeline {
+  words: string;
   examples: string[];
+}
+
+export interface TimelineData {
   /** The mesh axes of each, with their numbers; the first is of arithmetic and memory. */
   lanes: [axis: string, number: number][][];
-  columns: Record<TimelineColumn, number[]>;
-  /** Least microseconds, over all trips. */
-  times: (number | null)[];
-  values: number[];
-  serial: [time: string, words: string];
-  overlapped: [time: string, words: string];
+  spans: TimelineSpan[];
+  serial: Schedule;
+  overlapped: Schedule;
   notes: string[];
   what: string;
   text: string[];
 }
 
-export type TimelineColumn =
-  | "name"
-  | "lane"
-  | "words"
-  | "source"
-  | "cause"
-  | "collective" // its number in the plan; -1 for an operation
-  | "trips"; // 0 where that is not known
+export interface Schedule {
+  name: string;
+  time: string;
+  words: string;
+}
+
+/** The number of the collective in the plan is -1 for an operation; the last five are of `text`. */
+export type TimelineSpan = [
+  microseconds: number | null,
+  lane: number,
+  collective: number,
+  trips: number, // 0 where that is not known
+  name: number,
+  words: number,
+  source: number,
+  cause: number,
+  value: number,
+];

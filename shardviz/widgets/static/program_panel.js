@@ -25,13 +25,13 @@ import { besideView } from "./views.js";
  * What the panel shows.
  * @typedef {import("./stages.js").KnownStages & {report: Report, code: string, noRun: string,
  *   theme: import("./colours.js").Theme, movements: import("./messages").Movements,
- *   timeline: import("./messages").Traits["timeline"]}} Shown
+ *   timeline: import("./messages").Timeline}} Shown
  * @typedef {{view: import("./view_data.js").View, menus: import("./messages").Menus, live: boolean,
  *   devices: import("./messages").Devices, report: Report, code: string,
  *   stages: import("./messages").Stages, plan: import("./messages").PlanView,
  *   explanation: import("./messages").Traits["explanation"],
  *   background: import("./messages").Background, theme: import("./colours.js").Theme,
- *   movements: import("./messages").Movements, timeline: import("./messages").Traits["timeline"],
+ *   movements: import("./messages").Movements, timeline: import("./messages").Timeline,
  *   target: import("./messages").Target}} Sent
  */
 
