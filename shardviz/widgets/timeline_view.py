@@ -130,13 +130,18 @@ def timeline_view(wanted: TimelineRequest) -> dict[str, Any]:
 def examples(devices: int) -> list[str]:
     """Targets with published rates and so many devices; `[]` where there are none.
 
-    >>> examples(16), examples(7)
-    (['tpu:v5e:4x4', 'tpu:v5p:2x2x4'], ['gpu:h100:1x7'])
+    >>> examples(16), examples(7), examples(17)
+    (['tpu:v5e:4x4', 'tpu:v5p:2x2x4'], ['gpu:h100:1x7'], [])
     """
     found = []
     for name in EXAMPLES:
-        topology = even_topology(find_chip(name), devices)
-        if topology is not None and topology.size == devices:
+        chip = find_chip(name)
+        topology = even_topology(chip, devices)
+        if topology is None or topology.size != devices:
+            continue
+        # Nobody rents one GPU on each of many hosts.
+        full = topology.shape[-1] == chip.host_shape[0]
+        if chip.platform == "tpu" or full or topology.hosts == 1:
             found.append(str(topology))
     return found[:MOST_EXAMPLES]
 

@@ -32,6 +32,7 @@ from shardviz.widgets.session import Session
 from shardviz.widgets.stages_view import stages_view
 from shardviz.widgets.state import session_on
 from shardviz.widgets.targets import device_placement
+from shardviz.widgets.timeline_view import TimelineRequest, timeline_view
 from shardviz.widgets.values_view import explanation_view, values_view
 from tests.widgets.plans import REFUSED, layers
 from tests.widgets.stage_examples import RESULTS
@@ -39,7 +40,7 @@ from tests.widgets.stage_examples import RESULTS
 TRAITS = (
     "menus", "answer", "view", "mesh", "rules", "rule_use", "cell", "program", "array_0",
     "layout_0", "layout_1", "devices", "report_data", "code_data", "target", "palette",
-    "stages_data", "plan_data", "explanation", "background", "link_data", "movements", "leaves",
+    "stages_data", "plan_data", "timeline", "explanation", "background", "link_data", "movements", "leaves",
     "model_data", "offline",
 )  # fmt: skip
 WAIT_S = 120
@@ -62,6 +63,11 @@ def messages() -> Iterator[tuple[str, Any]]:
     yield "PlanView", values_view(REFUSED)
     yield "PlanView", values_view(layers(3), explanations=100)
     yield "PlanView", values_view(None)
+    mesh = make_mesh(data=8, model=2)
+    for target in ("tpu:v5e:4x4", "cpu:16"):
+        placed = device_placement(mesh, target)
+        results = StageResults(layers(3, mesh))
+        yield "Timeline", timeline_view(TimelineRequest(results, mesh, target, placed))
     yield "Explanation", explanation_view(layers(1), "tanh")
     yield "Explanation", explanation_view(None, "tanh")
     for size in (2, 64, 4096):

@@ -34,7 +34,7 @@ export class TimelinePanel {
     /** @type {Bar[]} */ this.bars = [];
     /** @type {"serial" | "overlapped"} */ this.schedule = "serial";
     this.at = -1;
-    const label = { role: "radiogroup", "aria-label": "Schedule" };
+    const label = { role: "group", "aria-label": "Schedule" };
     this.schedules = h("div", { class: "sv-tlschedules", ...label });
     this.labels = h("div", { class: "sv-tllabels" });
     this.canvas = h("canvas", { "aria-hidden": "true" });
@@ -70,8 +70,7 @@ export class TimelinePanel {
     this.data = data;
     const picture = h("div", { class: "sv-tlpicture" }, this.labels, this.lanes);
     fill(this.node, this.schedules, picture, this.chosen, this.notes);
-    fill(this.schedules, ...SCHEDULES.map((name) => this.choice(data, name)));
-    this.schedules.append(h("span", { class: "sv-muted", text: data.what }));
+    this.choices(data);
     setText(this.notes, data.notes.join(" "));
     const labels = data.lanes.map((axes, i) => {
       const tags = axes.map(([axis, number]) => axisTag(axis, axisColour(number)));
@@ -91,16 +90,19 @@ export class TimelinePanel {
     fill(this.node, mutedNote(words), offers);
   }
 
-  /** @param {TimelineData} data @param {"serial" | "overlapped"} schedule */
-  choice(data, schedule) {
-    const { name, time, words } = data[schedule];
-    const change = () => {
-      this.schedule = schedule;
-      this.paint();
-    };
-    const props = { type: "radio", name: this.id, checked: schedule === this.schedule };
-    const radio = h("input", { ...props, "data-keep": "true", ...OWN_KEYS, on: { change } });
-    return h("label", { title: words }, radio, name, h("b", { text: time }));
+  /** @param {TimelineData} data */
+  choices(data) {
+    const choices = SCHEDULES.map((schedule) => {
+      const { name, time, words } = data[schedule];
+      const show = () => {
+        this.schedule = schedule;
+        this.choices(data);
+        this.paint();
+      };
+      const pressed = { "aria-pressed": String(schedule === this.schedule), title: words };
+      return button(`${name} ${time}`, show, pressed);
+    });
+    fill(this.schedules, ...choices, h("span", { class: "sv-muted", text: data.what }));
   }
 
   /** Lays out and paints what fits the width. */
@@ -185,7 +187,11 @@ export class TimelinePanel {
     const { data, calls, lanes, option } = this;
     const bar = this.bars[at];
     lanes.setAttribute("aria-activedescendant", bar ? this.id : "");
-    if (!bar || !data) return fill(this.chosen, mutedNote("Choose a bar to see what bounds it."));
+    if (!bar || !data)
+      return fill(
+        this.chosen,
+        mutedNote("Choose a bar to see what bounds it: by a click, or with the arrow keys."),
+      );
     option.setAttribute("aria-label", titleOf(bar));
     option.setAttribute("aria-posinset", String(at + 1));
     option.setAttribute("aria-setsize", String(this.bars.length));

@@ -1,0 +1,150 @@
+"""The tab Timeline: its lanes, what a click and the keys choose, and where they lead."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.program.plan import Plan
+from shardviz.picture.palette import LIGHT
+from shardviz.widgets import html_page
+from shardviz.widgets.pictures import palettes
+from shardviz.widgets.planner import StageResults
+from shardviz.widgets.targets import device_placement
+from shardviz.widgets.timeline_view import TimelineRequest, timeline_view
+from tests.browser.values_page import as_script
+from tests.browser.views import explorer, open_tab
+from tests.widgets.plans import layers
+
+pytestmark = pytest.mark.browser
+MESH = make_mesh(data=8, model=2)
+PAGE = """<!doctype html><meta charset="utf-8"><style>body { margin: 0 } CSS</style>
+<div class="shardviz-explorer" data-theme="light"><div class="sv-body" id="host"></div></div>
+<script type="module">
+MODULE
+window.calls = [];
+window.panel = new TimelinePanel({
+  value: (name) => calls.push(name),
+  collective: (key) => calls.push(key),
+  target: (target) => calls.push(target),
+});
+document.getElementById("host").append(panel.node);
+window.show = (data) => panel.show(data, THEME, true);
+show(DATA);
+</script>"""
+
+
+def data_of(plan: Plan, target: str = "tpu:v5e:4x4") -> str:
+    placement = device_placement(MESH, target)
+    return as_script(timeline_view(TimelineRequest(StageResults(plan), MESH, target, placement)))
+
+
+def opened(page: Page, data: str) -> None:
+    theme = as_script({**palettes()["light"], "name": "light"})
+    html = PAGE.replace("CSS", html_page.bundled_styles()).replace("THEME", theme)
+    html = html.replace("MODULE", html_page.bundled_module("timeline"))
+    page.set_content(html.replace("DATA", data))
+    page.wait_for_function("window.show !== undefined")
+
+
+def colour_at(page: Page, bar: int) -> str:
+    """The colour in the middle of a bar, as the canvas has it."""
+    return page.evaluate(
+        """(i) => {
+          const bar = panel.bars[i], ratio = window.devicePixelRatio;
+          const [x, y] = [bar.x + bar.w / 2, 18 + bar.lane * panel.lane + 6];
+          const g = panel.canvas.getContext("2d");
+          const [r, gr, b] = g.getImageData(x * ratio, y * ratio, 1, 1).data;
+          return "#" + [r, gr, b].map((v) => v.toString(16).padStart(2, "0")).join("");
+        }""",
+        bar,
+    )
+
+
+def test_a_lane_for_each_axis_in_its_colour_and_a_click_says_what_bounds_it(page):
+    opened(page, data_of(layers(3, MESH)))
+    assert page.locator(".sv-tllabel").all_inner_texts() == ["compute", "model"]
+    bars = page.evaluate("panel.bars.map(({ lane, x, w, name }) => [lane, x, w, name])")
+    at = next(i for i, (lane, _, w, _) in enumerate(bars) if lane == 1 and w > 20)
+    assert colour_at(page, at) == LIGHT.groups[1]
+    # One after another, no two bars share a moment.
+    ends = [x + w for _, x, w, _ in bars]
+    assert all(b[1] >= end - 1e-6 for b, end in zip(bars[1:], ends, strict=False))
+    lanes = page.get_by_role("listbox", name="Operations")
+    lanes.click(
+        position={"x": bars[at][1] + bars[at][2] / 2, "y": 18 + page.evaluate("panel.lane") * 1.4}
+    )
+    said = page.locator(".sv-tlchosen")
+    expect(said).to_contain_text(re.compile(r"all-reduce.*model.*At least .* bound by ICI: 1 MiB"))
+    expect(said).to_contain_text("sums over dimension 1")
+    page.get_by_role("button", name="Open in Collectives").click()
+    assert page.evaluate("calls") == [f"0:{page.evaluate('panel.bars[panel.at].collective')}"]
+
+
+def test_keys_go_along_operations_in_order_and_enter_opens_them(page):
+    opened(page, data_of(layers(3, MESH)))
+    page.get_by_role("listbox", name="Operations").focus()
+    seen = []
+    for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "End"):
+        page.keyboard.press(key)
+        seen.append(page.evaluate("panel.at"))
+    count = page.evaluate("panel.bars.length")
+    assert seen == [0, 1, 0, count - 1]
+    page.keyboard.press("Home")
+    chosen = page.get_by_role("option", selected=True)
+    expect(chosen).to_have_attribute("aria-label", re.compile("^dot_general: At least "))
+    page.keyboard.press("Enter")
+    assert page.evaluate("calls") == ["dot_general"]
+
+
+def test_with_overlap_collectives_begin_at_once_and_the_whole_is_shorter(page):
+    opened(page, data_of(layers(3, MESH)))
+    schedule = page.get_by_role("group", name="Schedule")
+    serial, overlap = schedule.get_by_role("button").all()
+    expect(serial).to_have_attribute("aria-pressed", "true")
+    overlap.click()
+    expect(schedule.get_by_role("button", name="Perfect overlap")).to_have_attribute(
+        "aria-pressed", "true"
+    )
+    first = page.evaluate("panel.bars.find(({ lane }) => lane).x")
+    assert first == 0
+
+
+def test_ten_thousand_operations_are_painted_within_a_frame(page):
+    opened(page, data_of(layers(6000, MESH)))
+    assert page.evaluate("panel.bars.length") > 10_000
+    took = page.evaluate(
+        """() => {
+          const times = [];
+          for (let i = 0; i < 9; i++) {
+            const began = performance.now();
+            panel.paint();
+            times.push(performance.now() - began);
+          }
+          return times.sort((a, b) => a - b)[0];
+        }"""
+    )
+    assert took < 16
+
+
+def test_without_a_chip_two_that_fit_are_offered(page):
+    opened(page, data_of(layers(1, MESH), "cpu:16"))
+    expect(page.locator(".sv-timeline")).to_contain_text("choose one under Runs on")
+    page.get_by_role("button", name="tpu:v5e:4x4").click()
+    assert page.evaluate("calls") == ["tpu:v5e:4x4"]
+
+
+def test_a_saved_page_has_the_timeline_without_a_kernel(page, tmp_path):
+    made = explorer(mesh="data=4, model=4", target="tpu:v5e:4x4")
+    page.goto(made.save_html(tmp_path / "page").as_uri())
+    open_tab(page, "Timeline")
+    expect(page.get_by_role("listbox", name="Operations")).to_be_visible()
+    page.get_by_role("listbox", name="Operations").press("End")
+    page.get_by_role("button", name=re.compile("Open in")).click()
+    expect(
+        page.get_by_role("tab", name=re.compile("Values|Collectives"), selected=True)
+    ).to_be_visible()
+    made.close()

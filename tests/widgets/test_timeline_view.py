@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.report import Report
+from shardviz.core.program.roofline import Bound, roofline
+from shardviz.widgets.explorer import Explorer
+from shardviz.widgets.planner import StageResults
+from shardviz.widgets.session import Session
+from shardviz.widgets.targets import device_placement, topology_of
+from shardviz.widgets.timeline_view import NOT_YET, TimelineRequest, examples, timeline_view
+from tests.widgets.plans import REFUSED, layers
+
+V5E = "tpu:v5e:4x4"
+MESH = make_mesh(data=8, model=2)
+
+
+def view(plan=None, target: str = V5E, mesh=MESH, **results):
+    placement = device_placement(mesh, target)
+    return timeline_view(TimelineRequest(StageResults(plan, **results), mesh, target, placement))
+
+
+def test_without_rates_it_says_where_to_choose_them():
+    found = view(layers(2, MESH), "cpu:16")
+    assert found["words"] == "Least times need a chip: choose one under Runs on."
+    assert found["examples"] == [V5E, "tpu:v5p:2x2x4"]
+    assert all(topology_of(target).size == 16 for target in found["examples"])
+    assert examples(17) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (view(None), "There is no plan yet"),
+        (view(REFUSED), "Both sides contract over model."),
+        (view(layers(2), mesh=make_mesh(data=4)), "16"),
+        (view(layers(2)), "There is no plan yet"),  # of the mesh before the last edit
+    ],
+)
+def test_without_a_timeline_it_says_why(found, words):
+    assert words in found["words"]
+    assert "lanes" not in found
+
+
+def test_every_axis_that_communicates_has_a_lane_in_the_order_of_the_mesh():
+    found = view(layers(2, MESH))
+    assert found["lanes"] == [[], [["model", 1]]]
+    text = found["text"]
+    rows = [(text[row[4]], row[1], row[2], row[3], text[row[8]]) for row in found["spans"]]
+    assert ("all-reduce", 1, 1, 12, "reduce_1") in rows
+    # What costs nothing is counted, and not drawn.
+    assert any("not drawn" in note for note in found["notes"])
+    assert all(row[0] != 0 for row in found["spans"])
+
+
+def test_a_compile_that_differs_is_said_in_a_sentence():
+    known = roofline(Report("f", V5E, collectives=()), V5E, MESH)
+    known = type(known)(V5E, known.chip, (Bound("all-reduce", "collective", 1.0, "ICI", 1.0),))
+    found = view(layers(2, MESH), report=Report("f", V5E, roofline=known))
+    assert any("1 s as compiled" in note for note in found["notes"])
+
+
+def test_ten_thousand_operations_stay_small_and_quick():
+    began = time.process_time()
+    found = view(layers(2500, MESH))
+    assert time.process_time() - began < 5
+    assert len(found["spans"]) > 2500
+
+
+def test_the_explorer_makes_it_only_while_a_page_shows_the_program():
+    explorer = Explorer(_session(), ExecutableCache())
+    explorer.session.edit("mesh", "data=4, model=4")
+    explorer.session.edit("target", V5E)
+    explorer.follow()
+    explorer.wait(60)
+    assert explorer.timeline == NOT_YET
+    explorer._receive(None, {"seq": 1, "client": "a", "intents": [_show("Program")]}, [])
+    explorer.wait(60)
+    assert explorer.timeline["lanes"]
+    explorer.close()
+
+
+def _session() -> Session:
+    from shardviz.gallery import programs
+
+    return Session(programs.get(), programs.DEFAULT)
+
+
+def _show(view: str) -> dict:
+    return {"kind": "show", "value": view}
