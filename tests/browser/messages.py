@@ -40,8 +40,8 @@ from tests.widgets.stage_examples import RESULTS
 TRAITS = (
     "menus", "answer", "view", "mesh", "rules", "rule_use", "cell", "program", "array_0",
     "layout_0", "layout_1", "devices", "report_data", "code_data", "target", "palette",
-    "stages_data", "plan_data", "timeline", "explanation", "background", "link_data", "movements", "leaves",
-    "model_data", "offline",
+    "stages_data", "plan_data", "timeline", "explanation", "background", "link_data", "movements",
+    "leaves", "model_data", "offline",
 )  # fmt: skip
 WAIT_S = 120
 
