@@ -20,6 +20,7 @@ from shardviz.core.format import ids_text, nested_ids_text, plural, shown
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.picture.palette import Shades, shades
 
 MOST_TILES = 1 << 16
 MOST_BLOCKS = 1 << 20
@@ -175,6 +176,19 @@ def dimensions_text(
             name += f": {plural(count, 'block')}"
         texts.append(name)
     return " · ".join(texts)
+
+
+def layout_shades(layout: Layout) -> Shades:
+    """How the blocks are coloured: by the mesh axes that split the array."""
+    strides, sizes, axes = layout.group_strides, layout.mesh.axis_sizes, []
+    if strides is None and layout.num_blocks > 1:
+        return shades([(-1, layout.num_blocks, 1)])  # over which axes is not known
+    # From the axis with the longest stride, which is the first one of the spec.
+    rows = zip(strides or (), sizes, range(len(sizes)), strict=False)
+    for stride, size, axis in sorted(rows, reverse=True):
+        if stride and size > 1:
+            axes.append((axis, size, stride))
+    return shades(axes)
 
 
 def check_drawable(layout: Layout) -> None:

@@ -29,6 +29,7 @@ from shardviz.picture.blocks import (
     holders_of,
     is_large,
     large_ids_text,
+    layout_shades,
     select_blocks,
 )
 from shardviz.picture.grid import PAGE, Grid, Level, arrange, headers, ticks
@@ -171,6 +172,7 @@ def draw_layout_array(
         size=(left + grid.width, top + grid.height + 18),
         alt=_alt(layout, name),
         groups=max(layout.num_blocks, 1),
+        shades=layout_shades(layout),
         facts=_facts(layout, selection, to_scale),
     )
 

@@ -18,11 +18,13 @@ from shardviz.picture.blocks import (
     DeviceTiles,
     array_title,
     check_drawable,
+    layout_shades,
     mesh_ids_text,
     tile_counts,
 )
 from shardviz.picture.grid import Level, arrange, headers, host_frames
 from shardviz.picture.page import and_more, moved, page, text_width, titled, wrapped
+from shardviz.picture.palette import shades
 from shardviz.picture.picture import (
     DEVICE,
     PEERS,
@@ -108,6 +110,8 @@ def draw_mesh(
         title=titled(title, f"mesh {mesh}"),
         legend=legend,
         groups=max(count, 1),
+        # A host is no axis, so it is grey.
+        shades=shades([(mesh.positions[colour] if colour else -1, count, 1)]),
         alt=_alt(mesh, by),
         colormap="blocks" if count <= MOST_COLOURS else "ramp",
     )
@@ -160,6 +164,7 @@ def draw_layout_devices(
         title=titled(title, wording.by_block(what)),
         legend=entries,
         groups=max(layout.num_blocks, 1),
+        shades=layout_shades(layout),
         alt=f"{_alt(layout.mesh, by)} {wording.coloured_by_block(layout, what)}",
     )
 

@@ -1,8 +1,9 @@
-"""Colours as data: of a theme, of groups, of verdicts, light and dark.
+"""Colours as data: of a theme, of mesh axes and their blocks, of verdicts, light and dark.
 
-At most ten groups can be distinguished by colour, also by the colour-blind. Beyond ten
-a ramp shows order. Colour is never the only sign: every tile also has its id, or its
-words, and a tooltip.
+One colour means one mesh axis. The blocks of an array have tints of the axes that split
+it (`Shade`), and what is not split is grey. Of other groups at most ten can be
+distinguished by colour, also by the colour-blind; beyond ten a ramp shows order. Colour
+is never the only sign: every tile also has its id, or its words, and a tooltip.
 
 Red says that something fails, so no group has a colour near it: an axis or a block in
 red would look broken.
@@ -10,28 +11,56 @@ red would look broken.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from shardviz.core.errors import ShardvizError
 from shardviz.core.format import listed, shown
 
-# petroff10 ("Accessible Color Sequences for Data Visualization", Petroff 2021) has a
-# red, a brown and an orange that are near the red of errors; here these are green,
-# olive and pale blue.
+# In the order of mesh axes; the first five are the farthest apart, and the last two are
+# grey. Every two differ by at least 10 (CIEDE2000), also to the colour-blind, and all
+# differ as much from the red of errors.
 GROUP_COLOURS = (
-    "#3f90da", "#ffa90e", "#832db6", "#007848", "#92dadd",
-    "#a0b4f0", "#8c821e", "#b9ac70", "#717581", "#94a4a2",
+    "#4c90d6", "#faa812", "#7637b8", "#008053", "#73cfce",
+    "#969231", "#a9afff", "#885e92", "#666b71", "#898b94",
 )  # fmt: skip
+
+# Of each mesh axis four tints from pale to full, and in the last row of grey. Found by a
+# search, so that any two of different columns differ by at least 10 (CIEDE2000), of one
+# row or of two, also to the colour-blind. `tests/picture/test_palette.py` measures it.
+LIGHT_TINTS = (
+    ("#e4eeff", "#a5c8f9", "#5e9ee7", "#2a78cc"),
+    ("#ffefd7", "#fcd38e", "#f1af30", "#d08700"),
+    ("#f5e7ff", "#dbb9f5", "#b78be6", "#935bd1"),
+    ("#d4eedf", "#8fc9ab", "#49ab7c", "#008856"),
+    ("#d7f2f1", "#8cc7c4", "#35a5a6", "#00857f"),
+    ("#f3efd5", "#e1ce8b", "#aca865", "#899219"),
+    ("#ecebff", "#bebef1", "#9399e6", "#616fcc"),
+    ("#f3e6f6", "#d7b5dd", "#ba8bc5", "#9165ab"),
+    ("#eceef1", "#bfc0c2", "#999a9c", "#75777a"),
+)
+DARK_TINTS = (
+    ("#293b52", "#315c89", "#5281b3", "#30a2fd"),
+    ("#4e3718", "#7a510e", "#ac7200", "#da9100"),
+    ("#433350", "#6b4d85", "#946cbe", "#bd81f4"),
+    ("#243f31", "#296448", "#2b8e62", "#30b088"),
+    ("#22403f", "#1b6464", "#228b8e", "#00afae"),
+    ("#3e3b1f", "#5f5b23", "#84812a", "#a9a42c"),
+    ("#383951", "#525684", "#7378bc", "#8995f2"),
+    ("#423345", "#705277", "#9a6dad", "#cb90da"),
+    ("#393c3e", "#535a63", "#787f89", "#989ea3"),
+)
 
 # How much of the full colour a tile takes: where nothing is pointed at, where another
 # tile is, and where the tile itself is.
 STRENGTHS = ("rest", "faint", "strong")
 RAMP_STEPS = 256
+TINTS = 4
+DEEP = 0.75  # how much of a tint is in its outline, the rest is the colour of text
 
 
 @dataclass(frozen=True)
@@ -45,6 +74,7 @@ class Theme:
         accent, on_accent, accent_soft: what can be pressed or is chosen; text on that
             colour; a background in a pale tint of it.
         groups, ramp: the colours of up to ten groups; stops of the ramp for order.
+        tints: of each mesh axis, and in the last row grey: from pale to full.
         verdicts: the colours of good, lost, broken, other.
         rest, faint: the share of the full colour in a tile at rest, and in a faint one.
     """
@@ -67,6 +97,7 @@ class Theme:
     bad: str
     groups: tuple[str, ...]
     ramp: tuple[str, ...]
+    tints: tuple[tuple[str, ...], ...]
     verdicts: tuple[str, ...]
     rest: float
     faint: float
@@ -76,7 +107,7 @@ LIGHT = Theme(
     "light", paper="#ffffff", panel="#f7f8fa", text="#1f2430", muted="#5f697d",
     faint_text="#98a2b3", line="#e2e5ea", shadow="#000000", soft="#eef1f6", unsplit="#c9ced8",
     accent="#1f6bbd", on_accent="#ffffff", accent_soft="#e6f1fc",
-    good="#187734", warn="#b54708", bad="#bd1f01", groups=GROUP_COLOURS,
+    good="#187734", warn="#b54708", bad="#bd1f01", groups=GROUP_COLOURS, tints=LIGHT_TINTS,
     ramp=(
         "#f6f7d0", "#d9f0c1", "#b3ebbd", "#90e1cb", "#7bd3d7",
         "#73c2de", "#78b0df", "#849cda", "#9187cb",
@@ -88,7 +119,7 @@ DARK = Theme(
     "dark", paper="#111318", panel="#181b22", text="#e6e9ef", muted="#98a2b3",
     faint_text="#667085", line="#2b303b", shadow="#000000", soft="#222732", unsplit="#454c5a",
     accent="#4a9be8", on_accent="#0b1017", accent_soft="#142534",
-    good="#56c271", warn="#ff9a1f", bad="#f06078", groups=GROUP_COLOURS,
+    good="#56c271", warn="#ff9a1f", bad="#f06078", groups=GROUP_COLOURS, tints=DARK_TINTS,
     ramp=(
         "#291c3c", "#29264d", "#25315d", "#183e67", "#054c6b",
         "#025868", "#096565", "#24705c", "#477751",
@@ -114,12 +145,78 @@ def theme_of(theme: str | Theme) -> Theme:
     )
 
 
+class Shade(NamedTuple):
+    """What one mesh axis does to the colours of an array's blocks.
+
+    Attributes:
+        axis: its number in the mesh, which gives the hue; -1 where it is not known.
+        size, stride: block `n` is the one at `n // stride % size` along the axis.
+        tint: by how many tints the colour changes with each block along it.
+    """
+
+    axis: int
+    size: int
+    stride: int
+    tint: int
+
+
+Shades = tuple[Shade, ...]
+
+
+def shades(axes: Sequence[tuple[int, int, int]]) -> Shades:
+    """How the blocks of an array are coloured: neighbours never have the same tint.
+
+    The hue is that of the first axis, and changes to those of the others with every
+    step along them.
+
+    Args:
+        axes: number in the mesh, size and stride of each axis that splits, major to
+            minor.
+
+    >>> [shade.tint for shade in shades([(0, 4, 2), (1, 2, 1)])]
+    [1, 2]
+    """
+    found: list[Shade] = []
+    for axis, size, stride in reversed(axes):
+        # In a dimension that several axes split, all later ones start again where the
+        # number of this one grows by one.
+        again, same = 0, set()
+        for later in found:
+            again += later.tint * (later.size - 1)
+            same.add(again % TINTS)
+        first = len(axes) % 2
+        if found:
+            first = found[0].tint == 2
+        tint = 1 if first else 2
+        free = [t for t in (tint, 3 - tint, 3) if t not in same]
+        found.insert(0, Shade(axis, size, stride, free[0] if free else tint))
+    return tuple(found)
+
+
+def _block_colours(count: int, shades: Shades, theme: Theme) -> np.ndarray:
+    """The colour of every block: float64 [count, 3]."""
+    number, turn = np.arange(count), 0
+    tint = int(count < TINTS)  # few blocks need not have the palest one
+    for place, shade in enumerate(shades):
+        at = number // shade.stride % shade.size
+        tint, turn = tint + at * shade.tint, turn + at * place
+    rows = np.array([_tint_row(theme, shade.axis) for shade in shades] or [-1])
+    table = np.array([_rgb_rows(row) for row in theme.tints])
+    return table[rows[turn % len(rows)], np.broadcast_to(tint % TINTS, count)]
+
+
+def _tint_row(theme: Theme, axis: int) -> int:
+    """Where the tints of a mesh axis stand; the last row is grey."""
+    return axis % (len(theme.tints) - 1) if axis >= 0 else -1
+
+
 def colours(
     groups: Any,
     count: int,
     colormap: str = "blocks",
     theme: str | Theme = "light",
     strength: str = "rest",
+    shades: Shades | None = None,
 ) -> np.ndarray:
     """The fill colour of every tile: uint8 [tiles, 4], red green blue alpha.
 
@@ -129,11 +226,12 @@ def colours(
         colormap: a Picture's colormap.
         strength: `"rest"`, `"faint"` (another tile is pointed at) or `"strong"` (this
             one is).
+        shades: of the blocks of an array; None for other groups.
 
     >>> colours([0, 1, 0], 2, strength="strong").tolist()
-    [[63, 144, 218, 255], [255, 169, 14, 255], [63, 144, 218, 255]]
+    [[76, 144, 214, 255], [250, 168, 18, 255], [76, 144, 214, 255]]
     """
-    table = palette(count, colormap, theme_of(theme), strength)
+    table = palette(count, colormap, theme_of(theme), strength, shades)
     return table[table_index(groups, count, len(table))]
 
 
@@ -152,31 +250,49 @@ def table_index(groups: Any, count: int, length: int) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def palette(
-    count: int, colormap: str, theme: Theme, strength: str = "rest"
+    count: int,
+    colormap: str,
+    theme: Theme,
+    strength: str = "rest",
+    shades: Shades | None = None,
 ) -> np.ndarray:
     """The colours that `count` groups are spread over: uint8 [at most 256, 4]."""
     full = _rgb_rows(theme.groups)
     shares = np.full((len(full), 1), theme.rest)
+    stops = None
+    if colormap == "ramp" or count > (RAMP_STEPS if shades else len(full)):
+        stops = theme.ramp
+        if shades:
+            stops = theme.tints[_tint_row(theme, shades[0].axis)]
     if colormap == "verdicts":
         full = _rgb_rows(theme.verdicts)
         shares = theme.rest * np.array([[1], [1], [1], [1 / 3]])  # most have no say
     elif colormap == "plain":
         full, shares = full[8:9], np.array([[theme.rest / 2]])
-    elif colormap == "ramp" or count > len(theme.groups):
-        # Stops of the ramp, and the colours between them.
-        stops = _rgb_rows(theme.ramp)
-        at = np.linspace(0, len(stops) - 1, min(max(count, 2), RAMP_STEPS))
-        low = np.minimum(at.astype(int), len(stops) - 2)
-        part = (at - low)[:, None]
-        full, shares = stops[low] * (1 - part) + stops[low + 1] * part, np.ones((1, 1))
+    elif stops is not None:
+        full, shares = _between(stops, min(max(count, 2), RAMP_STEPS)), np.ones((1, 1))
+    elif shades is not None:
+        full, shares = _block_colours(count, shades, theme), np.ones((1, 1))
     elif colormap == "bars":
         shares = np.ones((1, 1))
     if strength != "rest":
         shares = np.array([[{"faint": theme.faint, "strong": 1.0}[strength]]])
+    if strength == "strong" and shades is not None:
+        # A tint may be full already.
+        full = full * DEEP + np.array(rgb(theme.text)) * (1 - DEEP)
     table = np.full((len(full), 4), 255, np.uint8)
     table[:, :3] = np.rint(full * shares + np.array(rgb(theme.paper)) * (1 - shares))
     table.flags.writeable = False
     return table
+
+
+def _between(stops: Sequence[str], count: int) -> np.ndarray:
+    """So many colours from the first stop to the last: float64 [count, 3]."""
+    known = _rgb_rows(stops)
+    at = np.linspace(0, len(known) - 1, count)
+    low = np.minimum(at.astype(int), len(known) - 2)
+    part = (at - low)[:, None]
+    return known[low] * (1 - part) + known[low + 1] * part
 
 
 def _rgb_rows(names: Iterable[str]) -> np.ndarray:

@@ -17,6 +17,7 @@ import numpy as np
 
 from shardviz.core.display import Displayed
 from shardviz.core.format import ids_text
+from shardviz.picture.palette import Shades
 
 # Where the value of a slot comes from; any other name is that of a column of the tiles.
 INDEX, GROUP, DEVICE, DEVICES, PEERS = "index", "group", "device", "devices", "peers"
@@ -300,6 +301,8 @@ class Picture(Displayed):
             `"ramp"` (order), `"verdicts"` (good, lost, broken, other), `"bars"` (full
             colours) or `"plain"`.
         groups: how many groups there are, whether or not a tile shows each.
+        shades: where groups are the blocks of an array: what each mesh axis does to
+            their colours, major to minor; None for other groups.
         panels: pictures inside this one, each with the point of its top left corner.
         facts: what a web page needs to know beyond the drawing, as plain JSON data.
         edges: the lines under the tiles, or None.
@@ -317,6 +320,7 @@ class Picture(Displayed):
     alt: str = ""
     colormap: str = "blocks"
     groups: int = 1
+    shades: Shades | None = None
     panels: tuple[tuple[float, float, Picture], ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     edges: Edges | None = None

@@ -31,8 +31,8 @@ _LABEL = ("x", "y", "text", "role", "anchor", "tone")
 _FRAME = ("x", "y", "label", "width", "height", "dashed")
 _LEGEND = ("x", "y", "text", "group")
 _PICTURE: dict[str, Any] = {
-    "alt": "", "colormap": "blocks", "groups": 1, "facts": {}, "labels": [], "frames": [],
-    "legend": [], "palette": None, "edges": None, "panels": [],
+    "alt": "", "colormap": "blocks", "groups": 1, "shades": None, "facts": {}, "labels": [],
+    "frames": [], "legend": [], "palette": None, "edges": None, "panels": [],
 }  # fmt: skip
 _TILES: dict[str, Any] = {
     "radius": 0, "align": "middle", "group": 0, "device": NO_DEVICE, "offsets": None,
@@ -70,13 +70,14 @@ def _picture(
     colours, panels = {}, []
     if with_palette:
         for name in THEMES:
-            colours[name] = colours_data(picture.groups, picture.colormap, name)
+            colours[name] = colours_data(picture, name)
     data = {
         "width": _length(picture.width),
         "height": _length(picture.height),
         "alt": picture.alt,
         "colormap": picture.colormap,
         "groups": picture.groups,
+        "shades": picture.shades,
         "facts": dict(picture.facts),
         "labels": _rows(picture.labels, _LABEL),
         "frames": _rows(picture.frames, _FRAME),
@@ -116,11 +117,12 @@ def _rows(parts: Sequence[Any], fields: Sequence[str]) -> list[list[Any]]:
     return rows
 
 
-def colours_data(groups: int, colormap: str, theme: str) -> dict[str, list[str]]:
+def colours_data(picture: Picture, theme: str) -> dict[str, list[str]]:
     """The fills of every strength, and the colour of text on each, as `#rrggbb`."""
     data = {}
     for strength in STRENGTHS:
-        fills = palette(groups, colormap, THEMES[theme], strength)
+        look = picture.groups, picture.colormap, THEMES[theme], strength
+        fills = palette(*look, picture.shades)
         data[strength] = hexed(fills)
         data[f"{strength}Text"] = hexed(text_colours(fills, theme))
     return data

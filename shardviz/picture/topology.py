@@ -16,6 +16,7 @@ from shardviz.core.program.roofline import collective_link_use, collective_name
 from shardviz.core.wording import pictures as wording
 from shardviz.picture.chip_grid import ChipGrid, chip_grid, connection_edges
 from shardviz.picture.page import page, sentences, text_width, titled, wrapped
+from shardviz.picture.palette import shades
 from shardviz.picture.picture import (
     DEVICE,
     MANY_GROUPS,
@@ -26,7 +27,7 @@ from shardviz.picture.picture import (
     coordinates,
     make_tiles,
 )
-from shardviz.picture.tables import fits
+from shardviz.picture.tables import fits, split_axis
 
 # Groups that have a colour of their own and an entry in the legend.
 MOST_COLOURS = 10
@@ -70,9 +71,10 @@ def draw_position(
         head = f"{collective_name(collective)} on {topology}"
         links = links or collective_link_use(collective, mesh, topology)
     if links is None:
-        groups, count, name = _by_axis(mesh, colour)
+        groups, count, name, axis = _by_axis(mesh, colour)
     else:
         groups, count, name = _by_group(links, rows)
+        axis = _first_axis(mesh, collective)
     where = coordinates(mesh.axis_names, mesh.axis_sizes)
     ids = mesh.device_ids.reshape(-1)
     tiles = _tiles(grid, rows, groups, ids, (" · ", *where), _numbers(where))
@@ -99,7 +101,7 @@ def draw_position(
         size=grid.size,
         edges=edges,
         alt=sentences([wording.by_position(mesh, topology), *notes]),
-        **_look(count),
+        **_look(count, axis),
     )
 
 
@@ -121,10 +123,19 @@ def draw_topology(topology: Topology, title: str | None = None) -> Picture:
     )
 
 
-def _look(count: int) -> dict[str, Any]:
+def _look(count: int, axis: int = -1) -> dict[str, Any]:
+    """Groups in tints of a mesh axis; grey where they are of none."""
     colormap = "blocks" if count <= MOST_COLOURS else "ramp"
     facts = {"kind": "devices", "by": "position"}
-    return {"groups": count, "colormap": colormap, "facts": facts}
+    by = shades([(axis, count, 1)])
+    return {"groups": count, "colormap": colormap, "shades": by, "facts": facts}
+
+
+def _first_axis(mesh: MeshSpec, collective: Collective | None) -> int:
+    """The number of the first mesh axis that a collective is over; -1 for none."""
+    if collective is None or not collective.mesh_axes:
+        return -1
+    return mesh.positions.get(split_axis(collective.mesh_axes[0], mesh.shape)[0], -1)
 
 
 def _legend(name: str, count: int) -> list[tuple[int, str]]:
@@ -134,15 +145,15 @@ def _legend(name: str, count: int) -> list[tuple[int, str]]:
     return [(number, f"{name} {number}") for number in range(count)]
 
 
-def _by_axis(mesh: MeshSpec, colour: str | None) -> tuple[np.ndarray, int, str]:
-    """The group of each device, how many there are, and what they are."""
+def _by_axis(mesh: MeshSpec, colour: str | None) -> tuple[np.ndarray, int, str, int]:
+    """The group of each device, how many there are, what they are; the axis's number."""
     if colour is None:
         # The first axis along which devices differ.
         longer = [name for name, size in mesh.shape.items() if size > 1]
         colour = (longer or mesh.axis_names)[0]
     count = mesh.require_axis(colour)
     groups = np.broadcast_to(mesh.lane(colour), mesh.axis_sizes).reshape(-1)
-    return groups, count, colour
+    return groups, count, colour, mesh.positions[colour]
 
 
 def _by_group(links: LinkUse, rows: np.ndarray) -> tuple[np.ndarray, int, str]:

@@ -25,9 +25,7 @@ from shardviz.picture.page import text_width, widest
 from shardviz.picture.palette import (
     Theme,
     colours,
-    palette,
     rgb,
-    table_index,
     text_colours,
     theme_of,
 )
@@ -191,7 +189,7 @@ class _Painter:
     def tiles(self, picture: Picture, x: float, y: float) -> None:
         """All tiles in one collection, then the text that fits into them."""
         tiles = picture.tiles
-        fills = colours(tiles.group, picture.groups, picture.colormap, self.theme)
+        fills = group_colours(picture, tiles.group, self.theme)
         if len(tiles) > MOST_POLYGONS:
             # Each is a few dots, and all are painted as one image.
             self.ax.add_artist(_TileImage(tiles, fills, x, y))
@@ -228,10 +226,10 @@ class _Painter:
     def swatch(self, picture: Picture, entry: LegendEntry, x: float, y: float) -> None:
         """One entry of the legend."""
         square = np.array([[entry.x + x], [entry.y + y], [9.0], [9.0]])
-        look = (picture.groups, picture.colormap, self.theme)
-        fill, edge = palette(*look) / 255, palette(*look, "strong") / 255
-        index = table_index(entry.group, picture.groups, len(fill))
-        self.polygons(_round_corners(square, 2.0), [fill[index]], [edge[index]], 0.8)
+        group = np.array([entry.group])
+        fill = group_colours(picture, group, self.theme) / 255
+        edge = group_colours(picture, group, self.theme, "strong") / 255
+        self.polygons(_round_corners(square, 2.0), fill, edge, 0.8)
         left, middle = x + entry.x + 14, y + entry.y + 4.5
         font = ("sans", 8.5, "normal")
         self.text(left, middle, entry.text, font, self.theme.muted, "start")
@@ -320,11 +318,17 @@ class _TileImage(Artist):
         context.restore()
 
 
+def group_colours(
+    picture: Picture, groups: np.ndarray, theme: Theme, strength: str = "rest"
+) -> np.ndarray:
+    """The colours that groups of a picture have: uint8 [groups, 4]."""
+    look = picture.groups, picture.colormap, theme, strength
+    return colours(groups, *look, picture.shades)
+
+
 def edge_colours(picture: Picture, edges: Edges, theme: Theme) -> np.ndarray:
     """The colour of every edge: uint8 [edges, 4]; the full one of its group."""
-    found = colours(
-        np.maximum(edges.group, 0), picture.groups, picture.colormap, theme, "strong"
-    )
+    found = group_colours(picture, np.maximum(edges.group, 0), theme, "strong")
     for group, colour in ((NO_GROUP, theme.faint_text), (MANY_GROUPS, theme.muted)):
         found[edges.group == group, :3] = rgb(colour)
     found[edges.group == NO_GROUP, 3] = 140  # unused edges are less conspicuous
@@ -333,9 +337,9 @@ def edge_colours(picture: Picture, edges: Edges, theme: Theme) -> np.ndarray:
 
 def _edge_colours(picture: Picture, theme: Theme) -> np.ndarray:
     """Half the full colour and half the fill: an edge by which pale tiles differ."""
-    group, count, colormap = picture.tiles.group, picture.groups, picture.colormap
-    strong = colours(group, count, colormap, theme, "strong").astype(float)
-    return (strong + colours(group, count, colormap, theme)) / 2
+    group = picture.tiles.group
+    strong = group_colours(picture, group, theme, "strong").astype(float)
+    return (strong + group_colours(picture, group, theme)) / 2
 
 
 def rounded(tiles: Tiles, x: float = 0.0, y: float = 0.0) -> np.ndarray:

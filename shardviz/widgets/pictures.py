@@ -214,5 +214,6 @@ def palettes() -> dict[str, dict[str, Any]]:
             "muted": theme.muted,
             "groups": list(theme.groups),
             "ramp": ramp,
+            "tints": [list(row) for row in theme.tints],
         }
     return themes

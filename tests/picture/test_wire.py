@@ -133,7 +133,7 @@ def test_a_page_writes_ids_as_python_does():
 
 def test_what_equals_its_default_or_the_row_before_is_left_out():
     data, buffers = serialize(draw(make_mesh(data=4), title=""), with_palette=False)
-    assert set(data) == {"width", "height", "alt", "facts", "labels", "tiles"}
+    assert set(data) == {"width", "height", "alt", "facts", "labels", "shades", "tiles"}
     assert "group" not in data["tiles"]
     assert [len(row) for row in data["labels"]] == [6, *[3] * (len(data["labels"]) - 1)]
     assert buffers == [], "the numbers of a few tiles are in the JSON"

@@ -45,7 +45,8 @@ def test_every_tile_is_painted_where_it_stands_in_its_colour(theme):
     for box, x, y in zip(boxes, picture.tiles.x, picture.tiles.y, strict=True):
         assert (box.x0, box.y0) == (pytest.approx(x), pytest.approx(y))
         assert (box.width, box.height) == (pytest.approx(80), pytest.approx(38))
-    wanted = colours(picture.tiles.group, picture.groups, picture.colormap, theme) / 255
+    look = picture.groups, picture.colormap, theme, "rest", picture.shades
+    wanted = colours(picture.tiles.group, *look) / 255
     assert np.allclose(painted.get_facecolor(), wanted)
 
 
@@ -91,7 +92,7 @@ def test_tiles_beyond_counting_are_an_image(devices):
     canvas.draw()
     pixels = np.asarray(canvas.buffer_rgba())
     tiles, scale = picture.tiles, figure.dpi / 72
-    fills = colours(tiles.group, picture.groups)
+    fills = colours(tiles.group, picture.groups, shades=picture.shades)
     for tile in (0, 1, len(tiles) // 2, len(tiles) - 1):
         x = int((tiles.x[tile] + tiles.width[tile] / 2) * scale)
         y = int((tiles.y[tile] + tiles.height[tile] / 2) * scale)
@@ -130,7 +131,8 @@ def test_every_edge_is_painted_below_the_tiles_in_the_colour_of_its_group(theme)
     assert np.allclose(painted.get_linewidth(), edges.width)
     assert painted.get_zorder() < _tiles(axes).get_zorder()
     used = edges.group >= 0
-    wanted = colours(edges.group[used], picture.groups, picture.colormap, theme, "strong") / 255
+    look = picture.groups, picture.colormap, theme, "strong", picture.shades
+    wanted = colours(edges.group[used], *look) / 255
     assert np.allclose(painted.get_color()[used], wanted)
     idle = painted.get_color()[~used]
     assert len(np.unique(idle, axis=0)) == 1

@@ -2,6 +2,7 @@
 // The colours of tiles: mixed from a theme, which `shardviz/picture/palette.py` makes, and cached.
 
 /** @typedef {import("./messages").Palette & {name: "light" | "dark"}} Theme */
+/** @typedef {import("./messages").Shades | null | undefined} Shades */
 /** @typedef {(group: number) => string} ColourOf */
 /**
  * Fills (soft: nothing is pointed at; mid: a related tile is; strong: this tile is), outlines, and
@@ -18,6 +19,8 @@ const SHARES = {
 const READABLE = 4.5; // the contrast that WCAG 2 asks of text
 const MOST_CACHED = 200;
 const SEVERAL = -2; // the group of a tile that is of several
+const RAMP_STEPS = 256; // as `palette.py` has it: more blocks than these have a ramp
+const DEEP = 0.75; // how much of a tint is in its outline
 
 const AXIS_COLOURS = 8; // as in `picture/tables.py`; what comes after them is grey
 const PROPERTY = "--sv-group-";
@@ -80,48 +83,76 @@ export function textOn(fill, theme) {
 const cache = new Map();
 
 /**
- * The colours of groups: ten that can be distinguished, and beyond that a ramp for order.
+ * The colours of groups: tints of the mesh axes for the blocks of an array; else ten that can be
+ * distinguished, and beyond that a ramp for order.
  * @param {number} count how many groups there are
- * @param {string} colormap a Picture's `colormap`, or one colour for all
+ * @param {string} colormap a Picture's `colormap`
  * @param {Theme} theme
+ * @param {Shades} [shades] what each mesh axis does to the colours of blocks
  * @returns {TileColours}
  */
-export function tileColours(count, colormap, theme) {
-  const key = `${theme.name}|${colormap}|${count}`;
+export function tileColours(count, colormap, theme, shades) {
+  const key = `${theme.name}|${colormap}|${count}|${JSON.stringify(shades)}`;
   const known = cache.get(key);
   if (known) return known;
-  const { groups, ramp, paper } = theme;
-  const many = count > groups.length;
+  const { groups, ramp, paper, text } = theme;
+  const many = count > (shades ? RAMP_STEPS : groups.length);
   const share = SHARES[theme.name];
-  const own = colormap.startsWith("#");
-  const colours = own ? [colormap] : many ? ramp : groups;
+  const stops = shades && many ? tintsOf(shades[0][0], theme) : ramp;
+  const steps = shades ? RAMP_STEPS : ramp.length;
   const shade = (/** @type {number} */ group) => {
     if (group < 0) return Math.max(group, SEVERAL);
-    if (own || !many) return group % colours.length;
-    return Math.round((group / Math.max(1, count - 1)) * (ramp.length - 1));
+    if (!many) return shades ? group % count : group % groups.length;
+    return Math.floor((group * (steps - 1)) / (count - 1));
   };
   const once = (/** @type {ColourOf} */ make) => cached(make, shade);
-  const strong = once((group) => {
+  const full = once((group) => {
     // -1 is no group; several stand out from a group that is grey itself.
     if (group < 0) return group === -1 ? theme.muted : theme.text;
-    return colours[shade(group)];
+    if (many) return between(stops, shade(group) / (steps - 1));
+    return shades ? blockColour(group, count, shades, theme) : groups[shade(group)];
   });
-  const mixed = (/** @type {number} */ part) => once((group) => mix(strong(group), paper, part));
-  const soft = mixed(many ? share.softRamp : share.soft);
-  const mid = mixed(many ? share.midRamp : share.mid);
+  const mixed = (/** @type {number} */ part) => once((group) => mix(full(group), paper, part));
+  const deep = once((group) => mix(full(group), text, DEEP));
+  const soft = shades ? full : mixed(many ? share.softRamp : share.soft);
+  const mid = shades ? full : mixed(many ? share.midRamp : share.mid);
   const found = {
     many,
     shade,
     soft,
     mid,
-    strong,
-    line: many ? soft : mixed(share.line),
+    strong: shades ? deep : full,
+    line: many ? soft : shades ? deep : mixed(share.line),
     text: once((group) => textOn(soft(group), theme)),
     textMid: once((group) => textOn(mid(group), theme)),
   };
   if (cache.size > MOST_CACHED) cache.clear();
   cache.set(key, found);
   return found;
+}
+
+/** The tints of a mesh axis, from pale to full; grey for none. @param {number} axis @param {Theme} theme */
+function tintsOf(axis, { tints }) {
+  return tints[axis < 0 ? AXIS_COLOURS : axis % AXIS_COLOURS];
+}
+
+/** As `_block_colours` of palette.py. @param {number} block @param {number} count @param {NonNullable<Shades>} shades @param {Theme} theme */
+function blockColour(block, count, shades, theme) {
+  let [tint, turn] = [count < theme.tints[0].length ? 1 : 0, 0];
+  shades.forEach(([, size, stride, step], place) => {
+    const at = Math.floor(block / stride) % size;
+    tint += at * step;
+    turn += at * place;
+  });
+  const tints = tintsOf(shades.length ? shades[turn % shades.length][0] : -1, theme);
+  return tints[tint % tints.length];
+}
+
+/** A colour of the way from the first stop to the last. @param {string[]} stops @param {number} part of the way */
+function between(stops, part) {
+  const at = part * (stops.length - 1);
+  const low = Math.min(Math.floor(at), stops.length - 2);
+  return mix(stops[low + 1], stops[low], at - low);
 }
 
 /**

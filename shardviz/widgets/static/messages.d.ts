@@ -181,6 +181,8 @@ export interface Palette {
   muted: string;
   groups: string[];
   ramp: string[];
+  /** Of each mesh axis from pale to full, and last of what no axis splits. */
+  tints: string[][];
 }
 
 // ── Pictures: `picture/serialization.py` has the format ──────────────────────────────────────────────
@@ -220,12 +222,16 @@ export interface PictureData {
   height: number;
   colormap?: string;
   groups?: number;
+  shades?: Shades | null;
   facts?: ArrayFacts;
   labels?: Row<LabelRow>[];
   frames?: Row<FrameRow>[];
   tiles: TileData;
   edges?: EdgeData;
 }
+
+/** What each mesh axis does to the colours of an array's blocks, major to minor. */
+export type Shades = [axis: number, size: number, stride: number, tint: number][];
 
 /** A row without its last fields, which it has in common with the row before. */
 export type Row<R extends unknown[]> = Partial<R>;

@@ -18,7 +18,7 @@
  * for.
  * @typedef {{width: number, height: number, x: Float32Array, y: Float32Array, w: Float32Array,
  *   h: Float32Array, group: Int32Array, device: Float64Array, count: number, colormap: string,
- *   labels: Label[], frames: Frame[], facts: import("./messages").ArrayFacts | undefined,
+ *   shades: import("./messages").Shades | null | undefined, labels: Label[], frames: Frame[], facts: import("./messages").ArrayFacts | undefined,
  *   edges: Edges | null, label: (i: number) => string, devices: (i: number) => number[]}} Picture
  */
 
@@ -36,6 +36,7 @@ export function readPicture({ data, buffers = [] }) {
     device: tiles.device,
     count: data.groups ?? 1,
     colormap: data.colormap ?? "blocks",
+    shades: data.shades,
     labels: wholeRows(data.labels ?? []).map(readLabel),
     frames: wholeRows(data.frames ?? []).map(readFrame),
     facts: data.facts,

@@ -130,7 +130,7 @@ export class PicturePainter {
     this.painted = now;
     const g = this.begin(base);
     const groups = own ?? p.group;
-    const colours = tileColours(count, p.colormap, theme);
+    const colours = tileColours(count, p.colormap, theme, p.shades);
     if (p.edges) this.edges(g, p.edges, theme);
     if (this.tiny(p)) this.pixels(g, p, groups, colours);
     else {
@@ -150,7 +150,7 @@ export class PicturePainter {
     if (!p || !this.size.w || !theme) return;
     const g = this.begin(this.over);
     const groups = this.groups ?? p.group;
-    const colours = tileColours(this.count, p.colormap, theme);
+    const colours = tileColours(this.count, p.colormap, theme, p.shades);
     const { strong, soft } = this.marks;
     const small = p.x.length > 0 && Math.min(p.w[0], p.h[0]) * this.scale < 9;
     if ((colours.many && strong.size) || ((colours.many || small) && soft.size))

@@ -28,7 +28,6 @@ import { replicasText } from "./view_data.js";
 /** How the devices stand, by the name of the tab. @type {Record<string, string>} */
 const ORDERS = { Mesh: "mesh", Hosts: "host", Chips: "position" };
 const HOW_LINKS = "Choose a collective below to see the links that it uses.";
-const THUMB_COLOUR = 3; // so that a small picture has not the colour of the large one's first block
 
 export class PicturePanel {
   /**
@@ -252,7 +251,8 @@ export class PicturePanel {
     const groups = own && this.groupsOfTiles(own, positions);
     const tiles = groups ?? this.noGroups(positions.length);
     const blocks = groups ? (view.arrays[view.selected]?.blocks ?? 1) : 1;
-    const picture = this.devicesInBlocks(devices.picture, edges);
+    const shades = groups && shown.arrays[view.selected]?.shades;
+    const picture = this.devicesInBlocks(devices.picture, edges, shades);
     this.devices.show(picture, tiles, blocks, theme);
   }
 
@@ -273,8 +273,7 @@ export class PicturePanel {
       this.thumbs.append(thumb.node);
       setText(thumb.caption, `${array.name}  ${array.short}`);
       thumb.view.node.setAttribute("aria-label", `Array ${array.name}`);
-      const colour = theme.groups[(i + THUMB_COLOUR) % theme.groups.length];
-      thumb.view.show(thumb.bare(picture, colour), null, 1, theme);
+      thumb.view.show(thumb.bare(picture), null, picture.count, theme);
     }
   }
 
@@ -382,16 +381,12 @@ function groupsOfTiles(groups, positions) {
   return positions.map((at) => groups[at]);
 }
 
-/** @param {Picture} devices @param {Picture["edges"]} edges */
-function devicesInBlocks(devices, edges) {
-  return { ...devices, edges, colormap: "blocks" };
+/** @param {Picture} devices @param {Picture["edges"]} edges @param {Picture["shades"]} shades those of the array */
+function devicesInBlocks(devices, edges, shades) {
+  return { ...devices, edges, colormap: "blocks", shades };
 }
 
-/**
- * A picture in one colour, without what is written around it.
- * @param {Picture} picture
- * @param {string} colour
- */
-function barePicture(picture, colour) {
-  return { ...picture, colormap: colour, labels: [], frames: [] };
+/** A picture without what is written around it. @param {Picture} picture */
+function barePicture(picture) {
+  return { ...picture, labels: [], frames: [] };
 }
