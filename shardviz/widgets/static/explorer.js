@@ -15,6 +15,7 @@ import { readEdges, readNumbers, readPicture } from "./picture_data.js";
 import { PicturePanel } from "./picture_panel.js";
 import { ProgramPanel } from "./program_panel.js";
 import { RuleTable } from "./rule_table.js";
+import { placeOf, showPlace } from "./place_link.js";
 import { isDark, watchTheme } from "./theme.js";
 import { readView } from "./view_data.js";
 import { Views, besideView } from "./views.js";
@@ -157,6 +158,31 @@ class Page {
     el.append(this.root);
     const sent = model.get("view");
     if (sent && "count" in sent && sent.opens) this.views.show(sent.opens);
+    /** Whether the address of this page says where one is: that of a notebook says other things. */
+    this.hasAddress = Boolean(model.get("offline"));
+  }
+
+  /** Goes where the address of a saved page leads; from then on it says where one is. */
+  followAddress() {
+    if (!this.hasAddress) return;
+    const place = placeOf(location.hash);
+    const view = this.model.get("view");
+    const count = view && "count" in view ? view.count : 0;
+    if (place && (place.array ?? 0) < count) this.goTo(place);
+    // After each click and key, when whatever it is for has been done.
+    for (const event of ["click", "keyup", "change"]) {
+      this.root.addEventListener(event, () => this.showAddress());
+    }
+  }
+
+  showAddress() {
+    const { pointing, pinned } = this.highlight;
+    const [array, dim] = this.rules.chosen.split(":").map(Number);
+    /** @type {Place} */
+    const place = { view: this.views.open, array: this.cards.next.selected };
+    if (place.view === "Rules" && dim !== undefined) Object.assign(place, { array, dim });
+    if (pinned && pointing?.kind === "device") place.device = pointing.at;
+    showPlace(place);
   }
 
   build() {
@@ -472,6 +498,7 @@ function render({ model, el }) {
   model.on("msg:custom", hear);
   const unwatch = watchTheme(draw);
   draw();
+  page.followAddress();
   // From now on somebody looks at it: the program is planned after every edit.
   if (page.live) page.send({ kind: "plan" });
   return () => {
