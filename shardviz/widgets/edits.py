@@ -382,6 +382,11 @@ def _choose_program(document: Document, value: str) -> Document:
     return _opened(document, known_program(value, document.mesh), value)
 
 
+def _go_back(document: Document, value: Document) -> Document:
+    """Goes back to an earlier Document of the session, all of it."""
+    return value
+
+
 def _choose_preset(document: Document, value: str) -> Document:
     kind, _, name = value.partition(":")
     if kind == "scenario":
@@ -452,6 +457,7 @@ EDITS: Mapping[str, Callable[..., Document]] = {
     "remedy": _take_remedy,
     "program": _choose_program,
     "preset": _choose_preset,
+    "back": _go_back,
     "by": _arrange,
     "dims": _show_dims,
     "at": _show_blocks,

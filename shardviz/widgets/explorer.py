@@ -29,6 +29,7 @@ from shardviz.core.wording import cascade
 from shardviz.core.wording import explorer as wording
 from shardviz.widgets import html_page, jax_code
 from shardviz.widgets.background import start_beats
+from shardviz.widgets.compare_view import State, compare_view
 from shardviz.widgets.effects_view import EffectsReader
 from shardviz.widgets.ipykernel_compat import keep_subshell
 from shardviz.widgets.links_view import LinkPictures
@@ -36,6 +37,7 @@ from shardviz.widgets.model_view import Leaves, leaves_view, model_view
 from shardviz.widgets.movements_view import movement_view, saved_movements
 from shardviz.widgets.pictures import PictureCache, palettes
 from shardviz.widgets.planner import Planner
+from shardviz.widgets.problems_view import problems_view
 from shardviz.widgets.report_view import cache_view, report_view, was_cancelled
 from shardviz.widgets.rules_view import (
     Cell,
@@ -138,6 +140,8 @@ class Explorer(anywidget.AnyWidget):
     background = _json()
     link_data = _json()
     movements = _json()
+    problems_data = _json()
+    compare_data = _json()
     offline = traitlets.Bool(False).tag(sync=True)
 
     def __init__(self, session: Session, cache: ExecutableCache, **kwargs: Any):
@@ -175,6 +179,10 @@ class Explorer(anywidget.AnyWidget):
         # What a remedy changed, and the revision that it made.
         self._done = (-1, "")
         self._leaves: tuple[Leaves, dict[str, Any]] | None = None
+        # What the page's list of problems is of.
+        self._problems_of: tuple[Any, ...] = ()
+        # The state that the one now is compared with.
+        self._pinned: State | None = None
         # Of which state the page has the line that opens it again.
         self._line_of: Any = None
         session.listen(self._session_changed)
@@ -242,6 +250,7 @@ class Explorer(anywidget.AnyWidget):
             plan_data=values,
             timeline=timeline_view(self._timeline_request()),
             movements=saved_movements(self._stages, stages, self._placement()),
+            problems_data=problems_view(now, self.session.audit, self._planner.state),
         )
         return html_page.saved_page(traits, to_text(now.program))
 
@@ -361,6 +370,10 @@ class Explorer(anywidget.AnyWidget):
                 self._apply(int(text))
             case "compile" | "run":
                 self._start(kind)
+            case "pin" | "unpin" | "back":
+                self._compare(kind)
+            case "leaves":
+                self.leaves, self.model_data = self._model_views()
             case "cancel":
                 self.cancel()
             case "links":
@@ -404,6 +417,16 @@ class Explorer(anywidget.AnyWidget):
         self.session.edit("remedy", (array, remedy))
         if self.session.now.revision != revision:
             self._done = (self.session.now.revision, words)
+
+    def _compare(self, kind: str) -> None:
+        """Pins the state as it is, lets it go, or goes back to it by an edit."""
+        if kind == "back" and self._pinned is not None:
+            self.session.edit("back", self._pinned[0])
+        elif kind != "back":
+            self._pinned = None
+            if kind == "pin":
+                self._pinned = (self.session.now, self._planner.state)
+        self._refresh_compared()
 
     def _session_changed(self) -> None:
         if self._receiving:
@@ -573,6 +596,7 @@ class Explorer(anywidget.AnyWidget):
                     self.report, self._report_revision = job.report, job.revision
             self._cache_data = cache_view(self._cache)
             self._refresh_stages()
+            self._refresh_problems()
             if state.report is not None and state.program is not None:
                 found = (state.report, state.program.mesh, state.target)
                 if self._assignments.learn(*found):
@@ -598,6 +622,31 @@ class Explorer(anywidget.AnyWidget):
                 self._update_links()
                 if "Program" in self._shown.values():
                     self._timeline.request(self._timeline_request())
+
+    def _refresh_problems(self) -> None:
+        """Sends the problems, which no edit waits for: made once it has settled."""
+        with self._reporting("problems"):
+            now, results = self.session.now, self._planner.state
+            key = (now, *results.shown())
+            if key != self._problems_of:
+                self._problems_of = key
+                view = problems_view(now, self.session.audit_of(now), results)
+                with self._sync:
+                    self.problems_data = view
+        self._refresh_compared()
+
+    def _refresh_compared(self) -> None:
+        """Sends what changed since the pinned state."""
+        with self._reporting("compare"):
+            view, now, results = {}, self.session.now, self._planner.state
+            if self._pinned is not None:
+                then, known = self._pinned
+                # What was under way when it was pinned is known by now.
+                if then.revision == now.revision and then.target == now.target:
+                    self._pinned = (then, known := results)
+                view = compare_view((then, known), (now, results))
+            with self._sync:
+                self.compare_data = view
 
     def _placement(self) -> DevicePlacement | None:
         now = self.session.now

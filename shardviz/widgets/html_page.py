@@ -29,6 +29,7 @@ _EXPORT = re.compile(
 _PROPERTY = {"unsplit": "not-split"}
 _STYLES = (
     "base",
+    "problems",
     "arrays_and_rules",
     "rules",
     "pictures",

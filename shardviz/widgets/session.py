@@ -61,7 +61,10 @@ class Session:
     @property
     def audit(self) -> Audit:
         """The whole model, or else the arrays, under the rules as they are."""
-        now = self.now
+        return self.audit_of(self.now)
+
+    def audit_of(self, now: Document) -> Audit:
+        """The same for a Document of this session; the last one is kept."""
         if self._audit is not None:
             then, audit = self._audit
             if then.program is now.program and then.model is now.model:

@@ -41,7 +41,7 @@ TRAITS = (
     "menus", "answer", "view", "mesh", "rules", "rule_use", "cell", "program", "array_0",
     "layout_0", "layout_1", "devices", "report_data", "code_data", "target", "palette",
     "stages_data", "plan_data", "timeline", "explanation", "background", "link_data", "movements",
-    "leaves", "model_data", "offline",
+    "leaves", "model_data", "problems_data", "compare_data", "offline",
 )  # fmt: skip
 WAIT_S = 120
 
@@ -52,7 +52,9 @@ def messages() -> Iterator[tuple[str, Any]]:
         explorer._shown |= {"a page": "Rules", "another": "Model"}
         explorer._handle({"kind": "cell", "value": "0:0"})
         explorer._failed["The plan"] = "The plan failed."
+        explorer._handle({"kind": "pin"})
         explorer._refresh()
+        explorer._refresh_problems()
         for name in TRAITS:
             if name == "layout_1" and explorer.view["count"] < 2:
                 continue

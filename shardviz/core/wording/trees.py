@@ -164,7 +164,7 @@ def _unknown(audit: Audit) -> list[str]:
     lines = []
     if audit.unknown:
         count, size = _count(audit.unknown, "array"), _size(audit.unknown)
-        names = _few(row.path for row in audit.unknown)
+        names = few(row.path for row in audit.unknown)
         lines.append(
             f"How {count} split is unknown ({names}; {size} in all), and no bytes are"
             " counted for that. Give a sharding, names beside the arrays, or names= to"
@@ -178,7 +178,7 @@ def _unknown(audit: Audit) -> list[str]:
     if off_mesh:
         devices = by_count(len(ids), "device", "devices")
         where = f"{devices} {joined(map(str, sorted(ids)), limit=SHOWN)}"
-        names = _few(
+        names = few(
             f"{row.array.name} ({bytes_text(row.bytes_per_device or 0)})"
             for row in off_mesh
         )
@@ -188,7 +188,7 @@ def _unknown(audit: Audit) -> list[str]:
         count = _count(
             audit.elsewhere, "array of another mesh", "arrays of another mesh"
         )
-        names = _few(audit.elsewhere)
+        names = few(audit.elsewhere)
         lines.append(f"{count} read here by the names of the axes: {names}.")
     return lines
 
@@ -200,7 +200,7 @@ def _problems(audit: Audit) -> str:
     alike: dict[str, list[str]] = {}
     for name, why in audit.problems.items():
         alike.setdefault(str(why), []).append(name)
-    lines = [f"  {_few(names)}: {why}" for why, names in alike.items()]
+    lines = [f"  {few(names)}: {why}" for why, names in alike.items()]
     count = plural(len(audit.problems), "array")
     return first_lines(f"{count} cannot be laid out:", lines)
 
@@ -208,11 +208,13 @@ def _problems(audit: Audit) -> str:
 def _unmatched(audit: Audit) -> str:
     if isinstance(audit.rules, PathRules):
         paths = no_pattern(audit.rows)
-        few = f"{plural(len(paths), 'array')}, {joined(paths, limit=SHOWN)}"
-        return clause("Keras replicates what no pattern matches: {}.", paths and few)
+        listing = f"{plural(len(paths), 'array')}, {joined(paths, limit=SHOWN)}"
+        return clause(
+            "Keras replicates what no pattern matches: {}.", paths and listing
+        )
     lines = []
     for name, near, arrays in audit.unmatched:
-        line = f"No rule knows {shown(name)} (in {_few(arrays)})."
+        line = f"No rule knows {shown(name)} (in {few(arrays)})."
         if near:
             line += f" Did you mean {shown(near)}?"
         lines.append(line)
@@ -269,7 +271,7 @@ def _size(rows: Iterable[Request]) -> str:
     return bytes_text(sum(row.array.bytes for row in rows))
 
 
-def _few(names: Iterable[str]) -> str:
+def few(names: Iterable[str]) -> str:
     """Some names, those of all layers as one; the others are counted."""
     folds = fold(names, str)
     parts = [one.name for one in folds[:SHOWN]]

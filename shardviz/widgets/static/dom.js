@@ -148,6 +148,7 @@ const ICONS = {
   code: "M5.5 4 2 8l3.5 4 M10.5 4 14 8l-3.5 4",
   save: "M8 2.5v7.5 M4.8 7 8 10.2 11.2 7 M3 13.5h10",
   full: "M3 6V3h3 M10 3h3v3 M13 10v3h-3 M6 13H3v-3",
+  compare: "M2.5 4h4.5v8H2.5z M9 4h4.5v8H9z",
   more: "M3.5 8h.01 M8 8h.01 M12.5 8h.01",
   pencil: "M3.5 12.5v-2L10.5 3.5 12.5 5.5 5.5 12.5z",
   plus: "M8 3.5v9 M3.5 8h9",

@@ -3,8 +3,10 @@
 // Pointing, zooming and stepping through tabs never leave the page.
 import { ArrayCards } from "./array_cards.js";
 import { dragAxes } from "./axis_drag.js";
+import { Compare } from "./compare.js";
 import { answers } from "./controls.js";
 import { OWN_KEYS, h, setText, toggle } from "./dom.js";
+import { Find, everything, readQuery } from "./find.js";
 import { Highlight } from "./highlight.js";
 import { IntentQueue } from "./intents.js";
 import { keepLast } from "./keep_last.js";
@@ -13,6 +15,7 @@ import { MeshBar } from "./mesh_bar.js";
 import { ModelPanel } from "./model_panel.js";
 import { readEdges, readNumbers, readPicture } from "./picture_data.js";
 import { PicturePanel } from "./picture_panel.js";
+import { Problems } from "./problems.js";
 import { ProgramPanel } from "./program_panel.js";
 import { RuleTable } from "./rule_table.js";
 import { placeOf, showPlace } from "./place_link.js";
@@ -27,12 +30,7 @@ import { Views, besideView } from "./views.js";
 /** @typedef {import("./messages").CustomMessage} CustomMessage */
 /** @typedef {import("./messages").EditValue} EditValue */
 /** @typedef {(field: string, value: EditValue, array?: number) => void} Edit */
-/**
- * A view and what is in it. A leaf of the model is opened as an array in Layout and Rules; a device
- * is its position in mesh order.
- * @typedef {{view: import("./views.js").ViewName, array?: number, dim?: number, leaf?: number,
- *   collective?: string, tab?: string, device?: number}} Place
- */
+/** @typedef {import("./messages").Place} Place */
 
 /**
  * Fields that are typed into: their text takes effect after a pause, and is undone together as long
@@ -59,6 +57,8 @@ const TRAITS = [
   "cell",
   "leaves",
   "model_data",
+  "problems_data",
+  "compare_data",
 ];
 
 class Page {
@@ -76,6 +76,7 @@ class Page {
      * @type {number | null}
      */
     this.chosen = null;
+    /** What is shown. @type {View | null} */ this.view = null;
     /**
      * The dimension to be chosen in Rules once a view answers.
      * @type {number | null}
@@ -123,6 +124,18 @@ class Page {
       position: () => edit("by", "position"),
       play: (value) => this.live && this.send({ kind: "play", value }),
     });
+    this.problems = new Problems({
+      go: (place) => this.goTo(place),
+      fit: () => edit("fit", null),
+      field: (array) => this.goToField(array),
+    });
+    this.compare = new Compare((kind) => this.send({ kind }));
+    this.find = new Find({
+      gather: () => this.named(),
+      read: (query) => readQuery(query, highlight, (what, array) => this.point(what, array)),
+      ask: () => this.editable && this.send({ kind: "leaves" }),
+    });
+    this.bar.node.append(this.find.node);
     this.views = this.build();
     this.watch = new KernelWatch(model, () => this.schedule());
     /** What the kernel could not do, whichever view is open. */
@@ -141,6 +154,7 @@ class Page {
       },
       this.bar.node,
       this.views.node,
+      this.compare.node,
       this.failed,
       this.watch.node,
       ...this.views.views.map(({ node }) => node),
@@ -155,6 +169,8 @@ class Page {
       dimension: (dim) =>
         this.highlight.arrays[this.cards.selected]?.names[dim] ?? `dimension ${dim}`,
     });
+    // Before a field takes the key as its own.
+    this.root.addEventListener("keydown", (e) => this.find.shortcut(e), true);
     el.append(this.root);
     const sent = model.get("view");
     if (sent && "count" in sent && sent.opens) this.views.show(sent.opens);
@@ -211,7 +227,7 @@ class Page {
       ],
       (name) => this.opened(name),
     );
-    views.node.append(this.bar.actions);
+    views.node.append(this.problems.node, this.compare.pin, this.bar.actions);
     return views;
   }
 
@@ -239,6 +255,41 @@ class Page {
     if (collective !== undefined) this.program.openPlayer(collective);
     if (tab !== undefined) this.program.open(tab);
     if (device !== undefined) this.highlight.point({ kind: "device", at: device }, true);
+  }
+
+  /** Goes to a field that refuses its text: of an array, or the first. @param {number} [array] */
+  goToField(array) {
+    if (array !== undefined) this.goTo({ view: "Layout", array });
+    else if (this.view?.rules.error) this.views.show("Rules");
+    // An array's fields are filled when the page is drawn.
+    requestAnimationFrame(() => {
+      const inside = array === undefined ? this.root : this.cards.node;
+      const field = inside.querySelector('[aria-invalid="true"]');
+      if (field instanceof HTMLElement) field.focus();
+    });
+  }
+
+  /** Points in Layout at a device, or at a block of an array. @param {import("./highlight.js").Pointing} what @param {number} [array] */
+  point(what, array) {
+    this.goTo({ view: "Layout", array });
+    this.highlight.point(what, true);
+  }
+
+  /** Everything that can be found by its name. */
+  named() {
+    const { view, program, editable } = this;
+    if (!view) return [];
+    const act = (/** @type {import("./messages").ActionKind} */ kind) => () => this.send({ kind });
+    const commands = {
+      Code: () => this.goTo({ view: "Program", tab: "Code" }),
+      "Full screen": () => this.fullScreen(),
+      ...(editable && { Undo: act("undo"), Redo: act("redo"), "Save page": act("save") }),
+      ...(editable && { Compile: act("compile"), "Pin as A": act("pin") }),
+      ...(editable && !this.get("target").noRun && { Run: act("run") }),
+    };
+    const { paths = [] } = this.get("leaves");
+    const tabs = program.tabs.tabs.map(({ textContent }) => textContent);
+    return everything(view, paths, tabs, (place) => this.goTo(place), commands);
   }
 
   /** Whether it fills the screen, or the frame that it is in. */
@@ -346,7 +397,7 @@ class Page {
     this.scheduled = false;
     const sent = readView((name) => this.get(name));
     if (!sent) return;
-    const view = this.withChosen(sent);
+    const view = (this.view = this.withChosen(sent));
     answers.settled = this.intents.receive(view);
     if (view.client === this.intents.client) this.watch.answered(true);
     /** @type {"dark" | "light"} */
@@ -361,7 +412,9 @@ class Page {
     highlight.setArrays(view.arrays);
     const menus = this.get("menus");
     this.bar.show(view, this.get("target"), menus);
-    this.showBadge(view);
+    this.problems.show(this.get("problems_data"), view, this.get("target"), this.editable);
+    this.find.show(this.get("leaves"));
+    this.compare.show(this.get("compare_data"), view.revision, this.live);
     setText(this.failed, [...(view.failed ?? []), ...view.notes].join(" "));
     this.cards.show(view);
     this.rules.show({
@@ -391,16 +444,6 @@ class Page {
     }
     this.lock(!this.editable);
     this.finish(view);
-  }
-
-  /** How many arrays the rules leave with a problem. @param {View} view */
-  showBadge({ arrays, rules }) {
-    const wrong = arrays.filter(({ problem, warnings, typedSpec }) => {
-      return !typedSpec && (problem || warnings.length);
-    });
-    const names = wrong.map(({ name }) => name).join(", ");
-    const words = rules.error ?? `No rule fits, or the layout fails: ${names}`;
-    this.views.badge("Rules", wrong.length + (rules.error ? 1 : 0), words);
   }
 
   /** @param {import("./messages").PackedPicture} packed */

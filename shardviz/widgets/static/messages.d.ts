@@ -35,6 +35,9 @@ export interface Traits {
   link_data: LinkView | Record<string, never>;
   /** What was asked to be played; in a saved page, the largest collectives. */
   movements: Movements;
+  problems_data: Problems | Record<string, never>;
+  /** Empty where no state is pinned. */
+  compare_data: Compared | Record<string, never>;
   offline: boolean;
 }
 
@@ -462,7 +465,7 @@ export * from "./player_messages";
 export * from "./view_messages";
 import type { Explanation, PlanView, Timeline } from "./plan_messages";
 import type { Movements } from "./player_messages";
-import type { Cell, Leaves, ModelData, RuleUse } from "./view_messages";
+import type { Cell, Compared, Leaves, ModelData, Problems, RuleUse } from "./view_messages";
 
 // ── What the page sends ─────────────────────────────────────────────────────────────────────
 
@@ -488,6 +491,10 @@ export type ActionKind =
   | "redo"
   | "code"
   | "effects"
+  | "leaves"
+  | "pin"
+  | "unpin"
+  | "back"
   | "save";
 
 /** Text that was typed, or a choice; null for a button. */

@@ -1,4 +1,4 @@
-// The part of the messages that only the views Rules and Model show.
+// The part of the messages that the views Rules and Model show, and the list of problems.
 
 /** `rules_view.py`: what every rule does. */
 export interface RuleUse {
@@ -134,4 +134,59 @@ export interface Remedy {
   memory: string;
   saves: boolean;
   others: string;
+}
+
+/**
+ * A view and what is in it. A leaf of the model is opened as an array in Layout and Rules; a device
+ * is its position in mesh order.
+ */
+export interface Place {
+  view: "Layout" | "Rules" | "Model" | "Program";
+  array?: number;
+  dim?: number;
+  leaf?: number;
+  collective?: string;
+  tab?: string;
+  device?: number;
+}
+
+/** `problems_view.py`: what fails, then what loses something, then what is worth knowing. */
+export interface Problems {
+  /** Of the program that they are of. */
+  revision: number;
+  rows: Problem[];
+  /** How many fail, lose something, are worth knowing. */
+  counts: number[];
+  /** The bytes that all of them waste on each device; "" for none. */
+  lost: string;
+}
+
+export interface Problem {
+  code: string;
+  severity: "fails" | "loses" | "know";
+  text: string;
+  /** Its place in a few words. */
+  at?: string;
+  /** Empty where the page has no place for it. */
+  place: Partial<Place>;
+  /** Whether the place has remedies. */
+  mends?: true;
+  /** What the mesh becomes with one click. */
+  offer?: string;
+}
+
+/** `compare_view.py`: the numbers of the pinned state beside those of now. */
+export interface Compared {
+  revision: number;
+  same: boolean;
+  rows: ComparedNumber[];
+}
+
+export interface ComparedNumber {
+  name: string;
+  title: string;
+  /** The number before and now. */
+  text: string;
+  change: string;
+  tone: "same" | "better" | "worse" | "unknown";
 }

@@ -1,7 +1,7 @@
 // @ts-check
 // The four views of a session: a tab each, one in sight at a time, and what stands beside it.
 import { tabRow } from "./controls.js";
-import { h, setText } from "./dom.js";
+import { h } from "./dom.js";
 
 /** @typedef {"Layout" | "Rules" | "Model" | "Program"} ViewName */
 /** @typedef {{name: ViewName, node: HTMLElement, words: string}} OneView */
@@ -28,8 +28,6 @@ export class Views {
       // Its own words, since controls inside have the names of the views.
       node.setAttribute("aria-label", words);
     });
-    this.badges = views.map(() => h("span", { class: "sv-badgecount", "aria-hidden": "true" }));
-    this.row.tabs.forEach((tab, i) => tab.append(this.badges[i]));
     this.node = h("nav", { class: "sv-viewbar" }, this.row.node);
     this.mark();
   }
@@ -45,13 +43,6 @@ export class Views {
   mark() {
     this.row.mark(this.open);
     for (const { name, node } of this.views) node.hidden = name !== this.open;
-  }
-
-  /** How many things in a view need a look; nothing is shown for none. @param {ViewName} name @param {number} count @param {string} words */
-  badge(name, count, words) {
-    const i = this.views.findIndex((view) => view.name === name);
-    setText(this.badges[i], count ? String(count) : "");
-    this.row.tabs[i].title = count ? words : "";
   }
 }
 

@@ -1,0 +1,109 @@
+"""What changed since a state that somebody pinned: bytes, collectives, time and memory.
+
+A number that one of the two states does not have is unknown, and is never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from shardviz.core.format import bytes_text, seconds_text
+from shardviz.core.program.comparison import total_bytes
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.report import Collective, Report, needed_bytes
+from shardviz.core.program.roofline import with_operations
+from shardviz.core.wording import compare as wording
+from shardviz.widgets.document import Document
+from shardviz.widgets.model_view import audit_of
+from shardviz.widgets.planner import StageResults
+
+#: A state: what was edited, and what is known of its program.
+State = tuple[Document, StageResults]
+
+
+def compare_view(before: State, now: State) -> dict[str, Any]:
+    """The numbers of two states, less of each being better.
+
+    Args:
+        before: the pinned one.
+        now: the one that is edited.
+    """
+    plans, reports = (_plan(before), _plan(now)), (_report(before), _report(now))
+    stage, calls = _collectives(plans, reports)
+    sizes = [_bytes(before[0]), _bytes(now[0])]
+    counts = [None if some is None else len(some) for some in calls]
+    moved = [None if some is None else total_bytes(some) for some in calls]
+    times: list[Any] = []
+    needed: list[int | None] = []
+    for plan, report in zip(plans, reports, strict=True):
+        found = with_operations(report, plan)
+        times.append(None if found is None else found.seconds)
+        needed.append(None if report is None else needed_bytes(report.memory))
+    names = wording.NAMES
+    rows = [
+        _row(names["bytes"], sizes, bytes_text),
+        _row(names["collectives"], counts, str, wording.STAGES[stage]),
+        _row(names["moved"], moved, bytes_text, wording.STAGES[stage]),
+        _row(names["time"], times, seconds_text),
+        _row(names["memory"], needed, bytes_text),
+    ]
+    known = [row for row in rows if row is not None]
+    same = now[0].same_as(before[0])
+    return {"revision": now[0].revision, "same": same, "rows": known}
+
+
+def _row(
+    name: str, values: list[Any], text: Callable[[Any], str], title: str = ""
+) -> dict[str, str] | None:
+    """A number before and now, and whether it got better; None where both are unknown."""
+    before, after = values
+    if before is None and after is None:
+        return None
+    row = {"name": name, "title": title, "text": wording.pair(before, after, text)}
+    tone, change = "unknown", ""
+    if before is not None and after is not None:
+        tone = "same"
+        if before != after:
+            tone = "better" if after < before else "worse"
+            change = wording.change(after - before, text)
+    return {**row, "change": change, "tone": tone}
+
+
+def _plan(state: State) -> Plan | None:
+    """The plan, where it is of this very program."""
+    document, results = state
+    return results.plan if results.plan_revision == document.revision else None
+
+
+def _report(state: State) -> Report | None:
+    """The report, where it is of this very program and target."""
+    document, results = state
+    same = results.report_revision == document.revision
+    return results.report if same and results.target == document.target else None
+
+
+def _collectives(
+    plans: tuple[Plan | None, ...], reports: tuple[Report | None, ...]
+) -> tuple[str, list[tuple[Collective, ...] | None]]:
+    """The last stage that both have, and the collectives there.
+
+    Where they have none in common, those that each plan has.
+    """
+    known: list[tuple[Collective, ...] | None] = []
+    for stage in ("collectives", "partitioned"):
+        known = [
+            None if report is None else getattr(report, stage) for report in reports
+        ]
+        if None not in known:
+            return stage, known
+    known = []
+    for plan in plans:
+        known.append(plan.collectives if plan is not None and plan.ok else None)
+    return "planned", known
+
+
+def _bytes(document: Document) -> int | None:
+    """What all arrays take on the device that holds most; None where that is not known."""
+    audit = audit_of(document.program, document.model)
+    return None if audit.uncounted else audit.bytes_per_device

@@ -1,0 +1,50 @@
+// @ts-check
+// Compares the state as it is with one that was pinned, in a strip under the tabs of every view.
+import { button, fill, h, iconButton, toggle } from "./dom.js";
+
+/** @typedef {import("./messages").Compared} Compared */
+/** How a difference is marked, beside its colour. */
+const SIGNS = { better: "▾", worse: "▴", same: "=", unknown: "" };
+
+export class Compare {
+  /** @param {(kind: "pin" | "unpin" | "back") => void} act */
+  constructor(act) {
+    this.key = "";
+    const edits = { "data-edit": "true" };
+    this.pin = iconButton("compare", "Compare", () => act(this.node.hidden ? "pin" : "unpin"), {
+      ...edits,
+      "aria-pressed": "false",
+      title: "Compare: pin the state as A",
+    });
+    this.numbers = h("dl", { class: "sv-comparednumbers" });
+    const small = { class: "sv-button sv-small", ...edits };
+    this.back = button("Back to A", () => act("back"), small);
+    const unpin = button("Unpin", () => act("unpin"), small);
+    const about = { class: "sv-compared", role: "region", "aria-label": "A and now" };
+    const title = h("b", { text: "A → now" });
+    this.node = h("div", { ...about, hidden: true }, title, this.numbers, this.back, unpin);
+  }
+
+  /**
+   * @param {Compared | Record<string, never>} data
+   * @param {number} revision of the program now
+   * @param {boolean} live whether a kernel answers
+   */
+  show(data, revision, live) {
+    const { rows } = data;
+    this.node.hidden = !rows || !live;
+    this.pin.setAttribute("aria-pressed", String(!this.node.hidden));
+    toggle(this.node, "sv-older", data.revision !== revision);
+    const key = JSON.stringify(data);
+    if (key === this.key || !rows) return;
+    this.key = key;
+    this.back.disabled = data.same;
+    fill(this.numbers, ...rows.map(compared));
+  }
+}
+
+/** @param {import("./messages").ComparedNumber} row */
+function compared({ name, title, text, change, tone }) {
+  const sign = h("span", { class: `sv-${tone}`, text: change && ` ${SIGNS[tone]} ${change}` });
+  return h("div", { title }, h("dt", { text: name }), h("dd", null, text, sign));
+}

@@ -1,0 +1,232 @@
+// @ts-check
+// Finds arrays, leaves, rules, dimensions, devices, views and commands by what somebody types.
+import { OWN_KEYS, button, fill, h, setText } from "./dom.js";
+import { named } from "./highlight.js";
+import { Popover } from "./popover.js";
+
+/**
+ * What can be found: its kind, its name, what is typed to find it, and what Enter does.
+ * @typedef {{kind: string, name: string, text: string, go?: () => void}} Item
+ * @typedef {import("./view_data.js").View} View
+ */
+
+const MOST_FOUND = 50;
+const MAC = /Mac|iP(hone|ad)/.test(navigator.platform);
+
+/** @param {string} kind @param {string} name @param {() => void} go @returns {Item} */
+const item = (kind, name, go) => ({ kind, name, text: `${name} ${kind}`.toLowerCase(), go });
+
+/**
+ * Everything that has a name.
+ * @param {import("./view_data.js").View} view
+ * @param {string[]} leaves the paths of a model's leaves
+ * @param {(string | null)[]} tabs of the program
+ * @param {(place: import("./messages").Place) => void} to
+ * @param {Record<string, () => void>} commands
+ */
+export function everything({ arrays, rules }, leaves, tabs, to, commands) {
+  const items = Object.entries(commands).map(([name, act]) => item("command", name, act));
+  const views = /** @type {const} */ (["Layout", "Rules", "Model", "Program"]);
+  for (const view of views) items.push(item("view", view, () => to({ view })));
+  for (const tab of tabs) {
+    if (tab) items.push(item("tab of Program", tab, () => to({ view: "Program", tab })));
+  }
+  arrays.forEach(({ name, names }, array) => {
+    items.push(item("array", name, () => to({ view: "Layout", array })));
+    names.forEach((axis, dim) => {
+      if (axis)
+        items.push(item("dimension", `${name}.${axis}`, () => to({ view: "Rules", array, dim })));
+    });
+  });
+  const lines = rules.text.split("\n").filter((line) => line.trim() && !/^\s*#/.test(line));
+  lines.forEach((line, i) => {
+    items.push(item("rule", `rule ${i + 1}  ${line.trim()}`, () => to({ view: "Rules" })));
+  });
+  const known = new Set(arrays.map(({ name }) => name));
+  leaves.forEach((path, leaf) => {
+    if (!known.has(path)) items.push(item("leaf", path, () => to({ view: "Model", leaf })));
+  });
+  return items;
+}
+
+export class Find {
+  /**
+   * @param {{gather: () => Item[], read: (query: string) => Item | null, ask: () => void}} calls
+   *   everything that has a name; a device or an element, as it is typed; what asks the kernel for
+   *   the leaves
+   */
+  constructor(calls) {
+    this.calls = calls;
+    /** @type {unknown} */ this.leaves = null;
+    /** @type {Item[]} */ this.items = [];
+    /** @type {Item[]} */ this.found = [];
+    this.at = 0;
+    const id = `sv-find-${Math.random().toString(36).slice(2, 9)}`;
+    const keys = MAC ? "⌘K" : "Ctrl K";
+    this.opener = button(`${keys} Find`, () => this.open(), {
+      class: "sv-button sv-findbutton",
+      "aria-label": "Find anything",
+      "aria-haspopup": "dialog",
+      "aria-keyshortcuts": "Control+K Meta+K",
+    });
+    this.input = h("input", {
+      class: "sv-input",
+      role: "combobox",
+      "aria-label": "Find",
+      "aria-expanded": "true",
+      "aria-controls": id,
+      "aria-autocomplete": "list",
+      spellcheck: "false",
+      autocomplete: "off",
+      placeholder: "an array, a rule, device 3, w[37, 1200], a command",
+      "data-keep": "true",
+      ...OWN_KEYS,
+      on: { input: () => this.filter(), keydown: (e) => this.key(e) },
+    });
+    this.list = h("div", { class: "sv-found", role: "listbox", id, "aria-label": "Found" });
+    this.more = h("div", { class: "sv-muted", role: "status" });
+    this.popover = new Popover("Find anything", "sv-findbox");
+    this.popover.node.append(this.input, this.list, this.more);
+    this.node = h("div", { class: "sv-findplace" }, this.opener, this.popover.node);
+  }
+
+  open() {
+    this.input.value = "";
+    this.items = this.calls.gather();
+    this.filter();
+    this.popover.open(this.input);
+    this.calls.ask();
+  }
+
+  /** Takes leaves that came while it is open. @param {unknown} leaves */
+  show(leaves) {
+    if (this.leaves === leaves) return;
+    this.leaves = leaves;
+    if (this.popover.node.hidden) return;
+    this.items = this.calls.gather();
+    this.filter();
+  }
+
+  /** All words of what is typed are somewhere in what is found; names that begin so come first. */
+  filter() {
+    const query = this.input.value.trim().toLowerCase();
+    const words = query.split(/\s+/);
+    /** @type {[rank: number, one: Item][]} */
+    const found = [];
+    for (const one of this.items) {
+      if (!words.every((word) => one.text.includes(word))) continue;
+      const at = one.text.indexOf(words[0]);
+      const begins = at === 0 || !/[a-z0-9]/.test(one.text[at - 1]);
+      const exact = one.name.toLowerCase() === query;
+      found.push([exact ? 0 : at === 0 ? 1 : begins ? 2 : 3, one]);
+    }
+    found.sort((a, b) => a[0] - b[0] || a[1].name.length - b[1].name.length);
+    const special = this.calls.read(this.input.value.trim());
+    const all = found.map(([, one]) => one);
+    this.found = [...(special ? [special] : []), ...all.slice(0, MOST_FOUND)];
+    const left = all.length - MOST_FOUND;
+    setText(this.more, this.found.length ? (left > 0 ? `${left} more` : "") : "Nothing found");
+    this.at = 0;
+    this.paint();
+  }
+
+  paint() {
+    const options = this.found.map(({ kind, name, go }, i) =>
+      h(
+        "div",
+        {
+          role: "option",
+          id: `${this.list.id}-${i}`,
+          class: "sv-foundrow",
+          "aria-selected": String(i === this.at),
+          "aria-disabled": go ? null : "true",
+          // The input keeps the focus.
+          on: { mousedown: (e) => e.preventDefault(), click: () => this.choose(i) },
+        },
+        h("span", { class: "sv-foundname", text: name, title: name }),
+        h("span", { class: "sv-muted", text: kind }),
+      ),
+    );
+    fill(this.list, ...options);
+    this.mark();
+  }
+
+  mark() {
+    [...this.list.children].forEach((row, i) => {
+      row.setAttribute("aria-selected", String(i === this.at));
+    });
+    const row = this.list.children[this.at];
+    if (row) this.input.setAttribute("aria-activedescendant", row.id);
+    else this.input.removeAttribute("aria-activedescendant");
+    row?.scrollIntoView({ block: "nearest" });
+  }
+
+  /** @param {number} i */
+  choose(i) {
+    const go = this.found[i]?.go;
+    if (!go) return;
+    this.popover.close(true);
+    go();
+  }
+
+  /** @param {KeyboardEvent} e */
+  key(e) {
+    const step = { ArrowDown: 1, ArrowUp: -1, PageDown: 8, PageUp: -8 }[e.key];
+    if (e.key === "Enter") this.choose(this.at);
+    else if (step) {
+      this.at = Math.max(0, Math.min(this.found.length - 1, this.at + step));
+      this.mark();
+    } else if (e.key === "Escape") return;
+    else return e.stopPropagation();
+    e.preventDefault();
+    e.stopPropagation();
+  }
+
+  /** Ctrl or Cmd and K open it, wherever the focus is inside. @param {KeyboardEvent} e */
+  shortcut(e) {
+    if (e.key.toLowerCase() !== "k" || !(e.ctrlKey || e.metaKey) || e.altKey || e.shiftKey) return;
+    e.preventDefault();
+    e.stopPropagation();
+    this.open();
+  }
+}
+
+/**
+ * A device by its id, or the block of an array that holds an element, from what is typed.
+ * @param {string} query `device 553`, `w[37, 1200]`
+ * @param {import("./highlight.js").Highlight} highlight
+ * @param {(at: import("./highlight.js").Pointing, array?: number) => void} point
+ * @returns {Item | null}
+ */
+export function readQuery(query, highlight, point) {
+  const device = /^device\s+(\d{1,9})$/i.exec(query);
+  if (device) {
+    const at = highlight.ids.indexOf(Number(device[1]));
+    if (at < 0) return said(`The mesh has no device ${device[1]}`);
+    return { ...said(`device ${device[1]}`), go: () => point({ kind: "device", at }) };
+  }
+  const element = /^(.+?)\s*\[([\d\s,]*)\]$/.exec(query);
+  const array = highlight.arrays.findIndex(({ name }) => name === element?.[1]);
+  if (!element || array < 0) return element && said(`No array is called ${element[1]}`);
+  const index = element[2]
+    .split(",")
+    .filter((text) => text.trim())
+    .map(Number);
+  const one = highlight.arrays[array];
+  const { counts, shard, name, rank } = one;
+  if (!counts || !shard) return said(`${name} cannot be laid out`);
+  if (index.length !== rank) return said(`${name} has ${rank} dimensions`);
+  const wrong = index.findIndex((i, dim) => i >= counts[dim] * shard[dim]);
+  if (wrong >= 0) {
+    const size = (counts[wrong] * shard[wrong]).toLocaleString("en");
+    return said(`Dimension ${wrong} of ${name} has the size ${size}`);
+  }
+  const group = index.reduce((all, i, dim) => all * counts[dim] + Math.floor(i / shard[dim]), 0);
+  const holders = highlight.holders(array, group).map((at) => highlight.ids[at]);
+  const where = `${name}[${highlight.indexText(one, group)}]`;
+  const text = `${name}[${index.join(", ")}] is in ${where}, on ${named(holders)}`;
+  return { ...said(text), go: () => point({ kind: "block", array, group }, array) };
+}
+
+/** @param {string} name @returns {Item} */
+const said = (name) => ({ kind: "", name, text: "" });

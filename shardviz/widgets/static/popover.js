@@ -1,0 +1,55 @@
+// @ts-check
+// What opens over the page and closes by itself: Escape, a click or the focus elsewhere.
+import { OWN_KEYS, focusedNear, h } from "./dom.js";
+
+export class Popover {
+  /**
+   * @param {string} name what a screen reader calls it
+   * @param {string} style
+   * @param {() => void} closed
+   */
+  constructor(name, style, closed = () => {}) {
+    this.closed = closed;
+    /** What had the focus, and gets it back. @type {HTMLElement | null} */ this.before = null;
+    const on = {
+      keydown: (/** @type {KeyboardEvent} */ e) => this.key(e),
+      // A click on what takes no focus leaves it nowhere, which is no reason to close.
+      focusout: () => window.setTimeout(() => this.focused || this.close(false)),
+    };
+    const about = { role: "dialog", "aria-label": name, tabindex: "-1", hidden: true };
+    this.node = h("div", { class: `sv-popover ${style}`, ...about, ...OWN_KEYS, on });
+  }
+
+  get focused() {
+    return this.node.contains(focusedNear(this.node));
+  }
+
+  /** @param {HTMLElement} focus what gets the focus */
+  open(focus) {
+    const before = focusedNear(this.node);
+    if (this.node.hidden) this.before = before instanceof HTMLElement ? before : null;
+    this.node.hidden = false;
+    focus.focus();
+  }
+
+  /** @param {boolean} back whether the focus goes back to where it was */
+  close(back) {
+    if (this.node.hidden) return;
+    this.node.hidden = true;
+    if (back) this.before?.focus({ preventScroll: true });
+    this.closed();
+  }
+
+  /** Up and down go from button to button. @param {KeyboardEvent} e */
+  key(e) {
+    e.stopPropagation();
+    const step = { ArrowDown: 1, ArrowUp: -1 }[e.key];
+    if (e.key === "Escape") this.close(true);
+    else if (step) {
+      const all = [...this.node.querySelectorAll("button")];
+      const at = all.findIndex((one) => one === e.target);
+      all[(at + step + all.length) % all.length]?.focus();
+    } else return;
+    e.preventDefault();
+  }
+}

@@ -1,0 +1,130 @@
+// @ts-check
+// What fails, loses something or is worth knowing: two signs in the head of every view, and the list.
+import { button, fill, h, setText, toggle } from "./dom.js";
+import { Popover } from "./popover.js";
+
+/** @typedef {import("./messages").Problem} Problem */
+/** @typedef {import("./messages").Problems} Found */
+/** @typedef {import("./messages").Place} Place */
+/** @typedef {import("./view_data.js").View} View */
+
+/**
+ * The sign and the word of each severity: its colour never says it alone.
+ * @type {Record<Problem["severity"], [sign: string, word: string]>}
+ */
+const SEVERITIES = { fails: ["✕", "fails"], loses: ["▲", "loses"], know: ["●", "to know"] };
+/** Fields of the head that may refuse what is typed, by what is said of each. */
+const FIELDS = { error: "Mesh axes", hostsError: "Hosts" };
+
+export class Problems {
+  /**
+   * @param {{go: (place: Place) => void, fit: () => void, field: (array?: number) => void}} calls a
+   *   place, the mesh that fits the target, a field that refuses its text
+   */
+  constructor(calls) {
+    this.calls = calls;
+    this.key = "";
+    const props = { class: "sv-problemchip", "aria-haspopup": "dialog", "aria-expanded": "false" };
+    const chip = (/** @type {Problem["severity"]} */ severity) =>
+      button("", () => this.open(severity), { ...props, class: `sv-problemchip sv-${severity}` });
+    this.chips = { fails: chip("fails"), loses: chip("loses"), know: chip("know") };
+    this.none = h("span", { class: "sv-muted", text: "no problems found" });
+    this.list = new Popover("Problems", "sv-problemlist", () => this.expand(false));
+    const about = { class: "sv-problems", role: "group", "aria-label": "Problems" };
+    this.node = h("div", about, ...Object.values(this.chips), this.none, this.list.node);
+  }
+
+  /** @param {boolean} on */
+  expand(on) {
+    for (const chip of Object.values(this.chips)) chip.setAttribute("aria-expanded", String(on));
+  }
+
+  /** Opens the list at the first problem of a severity. @param {Problem["severity"]} severity */
+  open(severity) {
+    if (!this.list.node.hidden) return this.list.close(true);
+    const first = this.list.node.querySelector(`.sv-problem.sv-${severity} button`);
+    this.list.open(first instanceof HTMLElement ? first : this.list.node);
+    this.expand(true);
+  }
+
+  /**
+   * @param {Found | Record<string, never>} found
+   * @param {View} view
+   * @param {import("./messages").Target} target
+   * @param {boolean} live whether a kernel answers
+   */
+  show(found, view, target, live) {
+    const fields = refused(view, target);
+    const { rows = [], counts = [0, 0, 0], lost = "", revision = -1 } = found;
+    // They are made once an edit has settled: until then they are those of before.
+    toggle(this.node, "sv-older", revision !== view.revision);
+    const key = JSON.stringify([rows, counts, fields, live]);
+    if (key === this.key) return;
+    this.key = key;
+    const [fails, loses, know] = [counts[0] + fields.length, counts[1], counts[2]];
+    const { chips } = this;
+    setText(chips.fails, `✕ ${fails} ${fails === 1 ? "fails" : "fail"}`);
+    setText(chips.loses, `▲ ${loses} ${loses === 1 ? "loses" : "lose"} ${lost || "something"} ▸`);
+    setText(chips.know, `${know} to know`);
+    chips.fails.hidden = !fails;
+    chips.loses.hidden = !loses;
+    chips.know.hidden = !know || fails + loses > 0;
+    this.none.hidden = revision < 0 || fails + loses + know > 0;
+    const had = this.list.focused;
+    const some = [...fields, ...rows].sort((a, b) => order(a) - order(b));
+    const left = counts[0] + counts[1] + counts[2] - rows.length;
+    const more = left > 0 ? [h("p", { class: "sv-muted", text: `${left} more` })] : [];
+    const items = some.map((one) => this.row(one, live));
+    fill(this.list.node, h("div", { role: "list" }, ...items), ...more);
+    if (had) this.list.node.focus();
+  }
+
+  /** @param {Problem & {field?: boolean}} problem @param {boolean} live */
+  row({ severity, text, at, place, mends, offer, field }, live) {
+    const [sign, word] = SEVERITIES[severity];
+    const { view } = place;
+    const visit = () => {
+      this.list.close(false);
+      if (field) this.calls.field(place.array);
+      else if (view) this.calls.go({ ...place, view });
+    };
+    const name = at ?? (field ? "Go to the field" : [view, place.tab].filter(Boolean).join(", "));
+    const link = { class: "sv-link sv-place", title: "Go there" };
+    const inside = { class: "sv-button sv-small", "data-edit": "true" };
+    const there = view || field ? button(name, visit, link) : null;
+    const fit = () => this.calls.fit();
+    return h(
+      "div",
+      { class: `sv-problem sv-${severity}`, role: "listitem" },
+      h("span", { class: "sv-severity" }, h("i", { text: sign, "aria-hidden": "true" }), word),
+      h("span", { class: "sv-problemtext" }, `${text} `, there),
+      mends && live ? button("Fix…", visit, { ...inside, "aria-label": `Fix ${name}` }) : null,
+      offer && live ? button(`Change the mesh to ${offer}`, fit, inside) : null,
+    );
+  }
+}
+
+/** @param {Problem} problem */
+const order = ({ severity }) => Object.keys(SEVERITIES).indexOf(severity);
+
+/**
+ * The fields that refuse their text; each says itself what is wrong with it.
+ * @param {View} view
+ * @param {import("./messages").Target} target
+ */
+function refused({ mesh, rules, arrays }, target) {
+  /** @type {(Problem & {field: true})[]} */
+  const found = [];
+  const add = (/** @type {string} */ text, /** @type {Partial<Place>} */ place = {}) =>
+    found.push({ code: "field", severity: "fails", text: `${text}: refused.`, place, field: true });
+  if (mesh.error) add(FIELDS.error);
+  if (mesh.hostsError) add(FIELDS.hostsError);
+  if (target.error) add("Target");
+  if (rules.error) add("Rules", { view: "Rules" });
+  arrays.forEach(({ name, fields }, array) => {
+    for (const [field, { error }] of Object.entries(fields)) {
+      if (error) add(`${name}, ${field}`, { view: "Layout", array });
+    }
+  });
+  return found;
+}
