@@ -1,4 +1,4 @@
-"""The collectives of all stages as plain data, matched into rows."""
+"""The collectives of all stages as plain data, each with what became of it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from typing import Any
 from shardviz.core.format import bytes_text
 from shardviz.core.hardware.interconnect import groups_over
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.program.comparison import (
-    CollectiveChange,
-    Comparison,
-    total_bytes,
-)
+from shardviz.core.program.comparison import CollectiveChange, Comparison
 from shardviz.core.program.movement_steps import PERMUTE
 from shardviz.core.program.report import Collective
 from shardviz.core.wording import stages as wording
@@ -29,7 +25,7 @@ _Node = tuple[int, int]
 
 
 class CollectiveTable:
-    """The collectives of all stages, matched into rows.
+    """The collectives of all stages, matched.
 
     Attributes:
         changes: of all comparisons, as plain data.
@@ -38,7 +34,7 @@ class CollectiveTable:
 
     >>> one = Collective("all-reduce", ("data",), 1024, cause="It sums over rows.")
     >>> table = CollectiveTable([(one,), None, None], {})
-    >>> table.rows()[0]["cells"], table.row(0, 0)["causes"]
+    >>> table.shown, table.row(0, 0)["causes"]
     ([[0], [], []], ['It sums over rows.'])
     """
 
@@ -51,7 +47,7 @@ class CollectiveTable:
         self._known = [tuple(collectives or ()) for collectives in known]
         self._meshes = meshes
         self.shown = [_by_bytes(collectives) for collectives in self._known]
-        # Matched collectives share the cells of a row.
+        # Matched collectives share their cells.
         self._cells: dict[_Node, list[list[int]]] = {}
         self._most = 1
         for stage, collectives in enumerate(self._known):
@@ -60,7 +56,9 @@ class CollectiveTable:
                 cells[stage].append(number)
                 self._cells[stage, number] = cells
                 self._most = max(self._most, one.bytes_in_all)
-        self._how: dict[_Node, str] = {}
+        # The change that led to a collective, and the one that it is the start of.
+        self._before: dict[_Node, tuple[int, CollectiveChange]] = {}
+        self._after: dict[_Node, CollectiveChange] = {}
         self.changes: list[dict[str, Any]] = []
         for between, comparison in comparisons.items():
             for number, change in enumerate(comparison.ordered):
@@ -72,13 +70,15 @@ class CollectiveTable:
                     self.changes.append(view)
 
     def _join(self, between: tuple[int, int], change: CollectiveChange) -> None:
-        """Joins the collectives of a change into one row."""
+        """Joins the collectives of a change."""
         nodes: list[_Node] = []
         for stage, numbers in zip(between, change.positions, strict=True):
             nodes += [(stage, number) for number in numbers]
         for node in nodes:
-            if node[0] == between[1] and change.kind != "kept":
-                self._how[node] = change.kind
+            if node[0] == between[1]:
+                self._before[node] = between[0], change
+            else:
+                self._after[node] = change
             first, cells = self._cells[nodes[0]], self._cells[node]
             if cells is first:
                 continue
@@ -87,25 +87,28 @@ class CollectiveTable:
                 for number in numbers:
                     self._cells[stage, number] = first
 
-    def rows(self) -> list[dict[str, Any]]:
-        """One row per match, the most bytes first: its collectives on each stage."""
-        matched = {id(cells): cells for cells in self._cells.values()}.values()
-        rows = []
-        for cells in sorted(matched, key=self._row_bytes, reverse=True)[:MOST_ROWS]:
-            kept = []
-            for numbers, shown in zip(cells, self.shown, strict=True):
-                kept.append(sorted(set(numbers).intersection(shown)))
-            size = self._row_bytes(cells)
-            share = size / self._most
-            rows.append({"cells": kept, "bytes": bytes_text(size), "share": share})
-        return rows
+    def _became(self, stage: int, number: int) -> str:
+        """What became of a collective, from stage to stage; of an estimate what will."""
+        words: list[str] = []
+        node = stage, number
+        estimated = stage == 0
+        while node in self._before:
+            earlier, change = self._before[node]
+            words.insert(0, wording.became(change))
+            if not change.before:
+                break
+            node = earlier, change.positions[0][0]
+            estimated = node[0] == 0
+        if (stage, number) in self._after:
+            words.append(wording.becomes(self._after[stage, number]))
+        words = list(filter(None, words))
+        if not words and estimated and self._joined(stage, number):
+            return wording.AS_ESTIMATED
+        return ", ".join(words)
 
-    def _row_bytes(self, cells: Sequence[Sequence[int]]) -> int:
-        """The bytes of a row on the stage where it has the most."""
-        sizes = []
-        for known, numbers in zip(self._known, cells, strict=True):
-            sizes.append(total_bytes(known[number] for number in numbers))
-        return max(sizes)
+    def _joined(self, stage: int, number: int) -> bool:
+        """Whether a collective is known on more stages than one."""
+        return sum(map(bool, self._cells[stage, number])) > 1
 
     def row(self, stage: int, number: int) -> dict[str, Any]:
         """One collective as the page shows it."""
@@ -119,9 +122,9 @@ class CollectiveTable:
             "axes": list(one.mesh_axes),
             "bytes": bytes_text(one.bytes_per_device),
             "share": one.bytes_in_all / self._most,
-            "tags": _tags(one, self._how.get((stage, number), ""), self._meshes[stage]),
+            "became": self._became(stage, number),
+            "tags": _tags(one, self._meshes[stage]),
             "full": one.rematerialises,
-            "phase": one.phase,
             "facts": wording.collective_facts(one),
             "causes": causes[:MOST_CAUSES],
             "moreCauses": max(0, len(causes) - MOST_CAUSES),
@@ -154,7 +157,7 @@ def _by_bytes(collectives: Sequence[Collective]) -> list[int]:
     return ordered[:MOST_ROWS]
 
 
-def _tags(one: Collective, how: str, mesh: MeshSpec | None) -> list[str]:
+def _tags(one: Collective, mesh: MeshSpec | None) -> list[str]:
     tags = []
     if one.is_partial:
         tags.append(wording.part_of_axis(one.group_size))
@@ -162,12 +165,10 @@ def _tags(one: Collective, how: str, mesh: MeshSpec | None) -> list[str]:
         tags.append("between hosts")
     if one.in_loop:
         tags.append(f"× {one.trips:,}" if one.trips else "in loop, × ?")
-    if one.is_async and how != "made asynchronous":
+    if one.is_async:
         tags.append("async")
     if one.between_slices:
         tags.append("between slices")
-    if how:
-        tags.append(wording.HOW.get(how, how))
     return tags
 
 

@@ -7,13 +7,17 @@ from typing import Any
 
 from shardviz.core.format import bytes_text, count_text, seconds_text
 from shardviz.core.program.cache import ExecutableCache, cache_rows
-from shardviz.core.program.plan import Plan
 from shardviz.core.program.report import Report
-from shardviz.core.program.roofline import Bound, with_operations
+from shardviz.core.program.roofline import Bound, Roofline
 from shardviz.core.wording import stages as wording
+from shardviz.core.wording.roofline import time_text
 from shardviz.widgets.planner import Job
 
 MAX_ROWS = 300
+#: The stages of a run: where it fails there, the program was compiled.
+RUN_STAGES = ("place", "run", "check", "compare")
+# In the row of stages, which begins with what is requested.
+COMPILED, RAN = 3, 4
 MOST_COSTS = 12
 MOST_TIMES = 60
 # They take memory at the same time; in the order of the bar.
@@ -29,10 +33,12 @@ def report_view(job: Job | None, last: Report | None, revision: int) -> dict[str
         "state": "none",
         "revision": -1,
         "stage": "",
+        "at": 0,
         "started": 0,
         "times": [],
         "checks": [],
         "verdict": "",
+        "passed": "",
         "error": error_view(last),
     }
     if last is not None:
@@ -40,13 +46,15 @@ def report_view(job: Job | None, last: Report | None, revision: int) -> dict[str
         if last.error is not None:
             view["state"] = "failed"
         view.update(times=_times(last), verdict=wording.run_verdict(last))
+        view["passed"] = wording.checks_in_words(last)
         for check in last.checks[:MAX_ROWS]:
             row = {"name": check.name, "ok": check.ok, "detail": check.detail}
             view["checks"].append(row)
         view["revision"] = revision
     if job is not None and job.report is None:
         view["state"], view["started"] = "running", job.started
-        view["stage"] = f"{job.kind}: {job.stage}"
+        view["stage"] = wording.DOING.get(job.stage, wording.STARTING)
+        view["at"] = RAN if job.stage in RUN_STAGES else COMPILED
     elif job is not None and was_cancelled(job.report):
         view["cancelled"] = job.report.error.message.rstrip(".")  # type: ignore[union-attr]
     return view
@@ -76,7 +84,11 @@ def _times(report: Report) -> list[list[str]]:
         times.append(["on", report.target])
     for stage in ("lower", "compile", "place", "run"):
         seconds = getattr(report, f"{stage}_s")
-        if seconds is not None:
+        if seconds is None:
+            continue
+        if stage == "compile" and report.cache_hit:
+            times.append([stage, wording.CACHED])
+        else:
             times.append([stage, seconds_text(seconds)])
     if report.effects:
         times.append(["effects", ", ".join(report.effects)])
@@ -97,8 +109,48 @@ def cache_view(cache: ExecutableCache) -> dict[str, Any]:
 # --- memory and least times -----------------------------------------------------------
 
 
-def memory_view(report: Report | None, plan: Plan | None = None) -> dict[str, Any]:
+def headline_view(
+    found: Roofline | None, report: Report | None, where: str, not_run: str
+) -> dict[str, Any]:
+    """What a program takes at least, what bounds it, and the memory of a device.
+
+    Args:
+        found: the least times; None where they are not known.
+        report: of the compile; None before it.
+        where: the devices in words.
+        not_run: why there is no report.
+
+    >>> headline_view(None, None, "", "Press Compile.")["note"]
+    'Press Compile.'
+    """
+    view: dict[str, Any] = {"seconds": "", "where": where, "bound": "", "parts": []}
+    view.update(note="", title="", memory="", memoryTitle="", over=False)
+    if report is None:
+        view["note"] = not_run
+        return view
+    if report.fit is not None:
+        view["memory"] = wording.memory_needed(report.fit)
+        view.update(memoryTitle=wording.memory(report), over=report.fit.ok is False)
+    if found is None or found.seconds is None:
+        view["note"] = wording.NO_CHIP if found is None else wording.NO_COST
+        return view
+    longest = found.seconds or 1.0
+    for name, label in wording.PARTS.items():
+        seconds = found.parts.get(name)
+        if seconds is not None:
+            part = {"name": name, "label": label, "seconds": time_text(seconds)}
+            view["parts"].append({**part, "share": seconds / longest})
+    view.update(seconds=time_text(found.seconds), bound=wording.bound(found))
+    view["title"] = "\n".join(map(str, [found, *found.notes]))
+    return view
+
+
+def memory_view(report: Report | None, found: Roofline | None = None) -> dict[str, Any]:
     """The Memory tab of a report.
+
+    Args:
+        report: of a compile; None before it.
+        found: the least times of its operations; None where they are not known.
 
     >>> from shardviz.core.program.report import Memory
     >>> memory = Memory(arguments=1 << 30, capacity=4 << 30)
@@ -107,7 +159,7 @@ def memory_view(report: Report | None, plan: Plan | None = None) -> dict[str, An
     ([0.25], False)
     """
     view: dict[str, Any] = {"parts": [], "sentence": "", "over": False, "cost": []}
-    view.update(times=[], operations=[], timesNote="")
+    view.update(operations=[])
     if report is None:
         return view
     memory = report.memory
@@ -121,19 +173,15 @@ def memory_view(report: Report | None, plan: Plan | None = None) -> dict[str, An
             part = {"name": name.replace("_", " "), "bytes": bytes_text(size)}
             view["parts"].append({**part, "share": size / full})
     for name, value in list(report.cost.items())[:MOST_COSTS]:
-        view["cost"].append([name, _cost(name, value)])
+        view["cost"].append([wording.COSTS.get(name, name), _cost(name, value)])
     view.update(
         capacity=capacity / full,
         sentence=wording.memory(report),
         over=report.fit is not None and report.fit.ok is False,
         target=report.target,
     )
-    found = with_operations(report, plan)
     if found is not None:
-        view.update(times=_bars(found.rows), operations=_bars(found.ops))
-        view["timesNote"] = ""
-        if found.rows:
-            view["timesNote"] = str(found)
+        view["operations"] = _bars(found.ops)
     return view
 
 

@@ -1,6 +1,6 @@
 """The stages of a program and what changed between them, as plain data for the page.
 
-The stages are requested, propagated, partitioned and compiled. Each view has the
+The stages are requested, propagated, partitioned, compiled and ran. Each view has the
 revision of its program, so the page can mark those that are older than the latest edit.
 """
 
@@ -11,17 +11,23 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardviz.core.format import bytes_text, seconds_text
+from shardviz.core.format import bytes_text, clause, plural, seconds_text
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.comparison import Comparison, compare, total_bytes
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Report
+from shardviz.core.program.roofline import with_operations
 from shardviz.core.wording import stages as wording
 from shardviz.picture.tables import axis_groups
 from shardviz.widgets.collective_table import MOST_ROWS, CollectiveTable
 from shardviz.widgets.planner import Planner, StageResults
-from shardviz.widgets.report_view import error_view, memory_view
+from shardviz.widgets.report_view import (
+    RUN_STAGES,
+    error_view,
+    headline_view,
+    memory_view,
+)
 from shardviz.widgets.targets import topology_of
 from shardviz.widgets.values_view import values_view
 
@@ -46,18 +52,24 @@ def stages_view(results: StageResults) -> dict[str, Any]:
         collectives.append([table.row(stage, number) for number in numbers])
         left_out.append(max(0, len(known[stage] or ()) - MOST_ROWS))
     plan, report = results.plan, results.report
+    found = with_operations(report, None if results.mismatched else plan)
     return {
-        "revisions": [results.plan_revision, *[results.report_revision] * 2],
+        "revisions": [results.plan_revision, *[results.report_revision] * 3],
         "target": results.target,
-        "stages": [_propagated(results), _partitioned(results), _compiled(results)],
+        "stages": [
+            _propagated(results),
+            _partitioned(results),
+            _compiled(results),
+            _ran(results),
+        ],
         "marks": marks,
         "changes": table.changes,
         "collectives": collectives,
-        "rows": table.rows(),
         "left_out": left_out,
         "axes": {} if plan is None else axis_groups(plan.mesh),
         "notes": [] if report is None else list(map(str, report.notes)),
-        "memory": memory_view(report, None if results.mismatched else plan),
+        "headline": headline_view(found, report, _where(results), results.not_run),
+        "memory": memory_view(report, found),
         "error": error_view(report),
     }
 
@@ -100,77 +112,99 @@ def _meshes(results: StageResults) -> tuple[MeshSpec | None, ...]:
 # --- the row of stages ----------------------------------------------------------------
 
 
-def _stage(name: str, state: str, text: str, took: str = "", more: str = "") -> Any:
-    return {"name": name, "state": state, "text": text, "took": took, "more": more}
+def _stage(name: str, state: str, text: str, title: str = "") -> dict[str, str]:
+    return {"name": name, "state": state, "text": text, "title": title}
 
 
-def _propagated(results: StageResults) -> dict[str, Any]:
+def _waiting(name: str, why: str = "") -> dict[str, str]:
+    text, title = wording.WAITING[name]
+    return _stage(name, "none", text, why or title)
+
+
+def _propagated(results: StageResults) -> dict[str, str]:
     plan = results.plan
     if plan is None:
-        return _stage("propagated", "none", wording.WAITING["propagated"])
+        return _waiting("propagated")
     if plan.error is not None:
-        return _stage("propagated", "failed", wording.NO_PLAN, more=str(plan.error))
-    words = wording.values_split(plan)
-    return _known("propagated", "estimate", plan.collectives, plan.seconds, words)
+        return _stage("propagated", "failed", wording.NO_PLAN, str(plan.error))
+    text = "no collectives"
+    if plan.collectives:
+        text = plural(len(plan.collectives), "collective")
+    title = _title(plan.collectives, plan.seconds, wording.values_split(plan))
+    return _stage("propagated", "estimate", text, title)
 
 
-def _partitioned(results: StageResults) -> dict[str, Any]:
+def _partitioned(results: StageResults) -> dict[str, str]:
     report = results.report
     if report is None:
-        text = results.not_run or wording.WAITING["partitioned"]
-        return _stage("partitioned", "none", text)
+        return _waiting("partitioned", results.not_run)
     if report.partitioned is not None:
-        took, where = report.partition_s, _where(report, results.target)
-        return _known("partitioned", "live", report.partitioned, took, where)
+        title = _title(report.partitioned, report.partition_s, _where(results))
+        return _stage("partitioned", "live", f"{len(report.partitioned):,}", title)
     if report.error is not None and report.collectives is None:
         return _stopped("partitioned", report)
-    return _stage("partitioned", "none", wording.NOT_SHOWN)
+    return _stage("partitioned", "none", *wording.NOT_SHOWN)
 
 
-def _compiled(results: StageResults) -> dict[str, Any]:
+def _compiled(results: StageResults) -> dict[str, str]:
     report = results.report
     if report is None or (report.collectives is None and report.error is None):
-        return _stage("compiled", "none", wording.WAITING["compiled"])
-    if report.collectives is None:
+        return _waiting("compiled", results.not_run)
+    some = report.collectives
+    if some is None:
         return _stopped("compiled", report)
+    text = f"{len(some):,}"
+    if total := total_bytes(some):
+        text += f" · {bytes_text(total)}"
+    title = _title(some, report.compile_s, _where(results), report.cache_hit)
+    if report.error is None or report.error.stage in RUN_STAGES:
+        return _stage("compiled", "live", text, title)
+    return _stage("compiled", "failed", text, report.error.message)
+
+
+def _ran(results: StageResults) -> dict[str, str]:
+    report = results.report
+    if report is None or report.collectives is None:
+        return _waiting("ran")
+    if report.error is not None and report.error.stage in RUN_STAGES:
+        return _stage("ran", "failed", wording.RUN_FAILED, report.error.message)
+    if report.run_s is None:
+        return _waiting("ran")
     state = "live"
-    if report.error is not None:  # compiled, and failed when it ran
+    if any(check.ok is False for check in report.checks):
         state = "failed"
-    took, where = report.compile_s, _where(report, results.target)
-    view = _known("compiled", state, report.collectives, took, where)
-    if report.cache_hit:
-        view["took"] = wording.CACHED
-    return view
+    title = f"{wording.run_verdict(report)}\n{_where(results)}"
+    return _stage("ran", state, wording.ran(report), title)
 
 
-def _where(report: Report, target: str) -> str:
+def _where(results: StageResults) -> str:
     """The devices of the report."""
     # The menu says that a target is described, and the text must be short.
-    topology = topology_of(target)
-    if topology is None:
-        return report.target
-    return topology.title
+    topology = topology_of(results.target)
+    if topology is not None:
+        return topology.title
+    return results.report.target if results.report is not None else ""
 
 
-def _stopped(name: str, report: Report) -> dict[str, Any]:
+def _stopped(name: str, report: Report) -> dict[str, str]:
     """A stage that a compile did not reach."""
     message = ""
     if report.error is not None:
         message = report.error.message
-    return _stage(name, "failed", wording.STOPPED_BEFORE, more=message)
+    return _stage(name, "failed", wording.STOPPED_BEFORE, message)
 
 
-def _known(
-    name: str, state: str, some: Sequence[Collective], took: float | None, more: str
-) -> dict[str, Any]:
-    """A stage with known collectives: how many, and their bytes, counting loop trips."""
-    total = total_bytes(some)
-    if total:
-        more = " · ".join(filter(None, [bytes_text(total), more]))
-    seconds = ""
-    if took is not None:
-        seconds = seconds_text(took)
-    return _stage(name, state, wording.collective_counts(some), seconds, more)
+def _title(
+    some: Sequence[Collective], seconds: float | None, what: str, cached: bool = False
+) -> str:
+    """What there is to say of a stage: collectives, their bytes with all trips, time."""
+    lines = [wording.collective_counts(some)]
+    if total := total_bytes(some):
+        lines.append(f"{bytes_text(total)} per device")
+    took = (
+        wording.CACHED if cached else clause("in {}", seconds and seconds_text(seconds))
+    )
+    return "\n".join(filter(None, [*lines, what, took]))
 
 
 # --- what changed ---------------------------------------------------------------------
@@ -198,7 +232,7 @@ def _mark(pair: tuple[int, int], comparison: Comparison) -> dict[str, Any]:
         tone = "more"
     return {
         "between": list(pair),
-        "text": comparison.short,
+        "text": wording.what_changed(comparison),
         "tone": tone,
         "title": "\n".join(str(comparison).splitlines()[:MOST_LINES]),
     }
@@ -208,14 +242,17 @@ def saved_stages(view: Mapping[str, Any]) -> dict[str, Any]:
     """The view for a page without a kernel, where nothing will be planned or compiled.
 
     >>> [s["text"] for s in saved_stages(stages_view(StageResults()))["stages"]]
-    ['not planned', 'not partitioned', 'not compiled']
+    ['not planned', 'not partitioned', 'not compiled', 'not run']
     """
     stages = []
     for stage in view["stages"]:
-        if stage["state"] == "none" and stage["text"] != wording.NOT_SHOWN:
-            stage = {**stage, "text": wording.NEVER[stage["name"]]}
+        if stage["state"] == "none" and stage["text"] != wording.NOT_SHOWN[0]:
+            stage = {**stage, "text": wording.NEVER[stage["name"]], "title": ""}
         stages.append(stage)
-    return {**view, "stages": stages}
+    headline = {**view["headline"]}
+    if not headline["parts"] and headline["note"] != wording.NO_CHIP:
+        headline["note"] = ""
+    return {**view, "stages": stages, "headline": headline}
 
 
 # --- which results are shown ----------------------------------------------------------
@@ -275,5 +312,5 @@ class StageViews:
         if plan is not None:
             return stages, values_view(plan, MOST_EXPLANATIONS)
         first, *others = stages["stages"]
-        stages["stages"] = [{**first, "more": missing}, *others]
+        stages["stages"] = [{**first, "title": missing}, *others]
         return stages, {**values_view(None), "waiting": False, "error": missing}

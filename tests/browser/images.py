@@ -45,9 +45,9 @@ def pointed(page: Page, *keys: str) -> None:
 def run_and_point(page: Page) -> None:
     """Runs the program, shows its collectives, and points at a device."""
     press_button(page, "Run")
-    page.wait_for_selector('.sv-stage:last-child[data-state="live"]', timeout=RUN_MS)
+    page.wait_for_selector('.sv-stage:nth-of-type(7)[data-state="live"]', timeout=RUN_MS)
     page.wait_for_function(
-        "() => document.querySelector('.sv-status').textContent.startsWith('ran in')",
+        "() => document.querySelector('.sv-status').textContent.startsWith('Ran in')",
         timeout=RUN_MS,
     )
     open_tab(page, "Collectives")
@@ -79,7 +79,7 @@ def largest_leaf(page: Page) -> None:
 def compiled(page: Page) -> None:
     """Compiles for the target, and waits until all four stages are known."""
     press_button(page, "Compile")
-    page.wait_for_selector('.sv-stage:last-child[data-state="live"]', timeout=RUN_MS)
+    page.wait_for_selector('.sv-stage:nth-of-type(7)[data-state="live"]', timeout=RUN_MS)
 
 
 def picked_value(page: Page) -> None:
@@ -105,7 +105,7 @@ def placed(page: Page) -> None:
     """The chips where they stand, with the links of a collective, and a weight that is split."""
     page.locator(".sv-cardhead").nth(1).click()
     chosen_collective(page)
-    page.get_by_role("button", name="Show its links by position").click()
+    page.get_by_role("button", name="Show links").click()
     page.wait_for_function(
         "() => /busiest link/.test(document.querySelector('.sv-devicenote').textContent)",
         timeout=RUN_MS,

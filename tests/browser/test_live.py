@@ -174,7 +174,7 @@ def test_a_chosen_collective_shows_its_links_until_it_is_let_go(lab):
     note, row = page.locator(".sv-devicenote"), page.locator(".sv-crow").first
     row.click()
     expect(note).to_be_empty()
-    page.get_by_role("button", name="Show its links by position").click()
+    page.get_by_role("button", name="Show links").click()
     expect(note).to_contain_text("busiest link", timeout=RUN_MS)
     linked = pixels(page)
     show_view(page, "Layout")

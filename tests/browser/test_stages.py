@@ -5,12 +5,22 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.checks import Check
+from shardviz.core.program.report import Member
+from shardviz.core.program.roofline import roofline
+from shardviz.core.wording import stages as wording
+from shardviz.core.wording.roofline import time_text
+from shardviz.gallery import programs
+from shardviz.widgets.explorer import Explorer
 from shardviz.widgets.planner import StageResults
+from shardviz.widgets.session import Session
 from shardviz.widgets.stages_view import saved_stages, stages_view
 from shardviz.widgets.values_view import values_view
 from tests.browser import views
+from tests.browser.test_contract import Kernel
 from tests.browser.views import explorer, open_tab, show_view
-from tests.widgets.stage_examples import RESULTS, SUMS
+from tests.widgets.stage_examples import MESH, PLAN, REPORT, RESULTS, SUMS
 
 
 def opened(page: Page, folder: Path, results: StageResults) -> Page:
@@ -28,60 +38,181 @@ def rows(page: Page) -> list[list[str]]:
     return [row.locator("> td").all_inner_texts() for row in found]
 
 
+def many(**more) -> StageResults:
+    """24 collectives that were all estimated, three of which were combined; 27 checks passed."""
+    some = tuple(
+        dataclasses.replace(SUMS[0], source=f"block.py:{i}", bytes_per_device=(60 - i) << 10)
+        for i in range(24)
+    )
+    members = tuple(Member(c.op, c.source, c.bytes_per_device) for c in some[:12])
+    both = dataclasses.replace(
+        some[0], bytes_per_device=sum(m.bytes_per_device for m in members), members=members
+    )
+    report = REPORT.replace(
+        partitioned=some,
+        collectives=(both, *some[12:]),
+        mesh=MESH,
+        run_s=0.01,
+        checks=tuple(Check(f"check {i}", True, "") for i in range(27)),
+        **more,
+    )
+    report = report.replace(roofline=roofline(report, "tpu:v5e:2x4", MESH, PLAN))
+    plan = dataclasses.replace(PLAN, collectives=some)
+    return dataclasses.replace(RESULTS, plan=plan, report=report)
+
+
+SEEN = """e => {
+  const [box, root] = [e, e.closest(".shardviz-explorer")].map(n => n.getBoundingClientRect());
+  const [x, y] = [(box.left + box.right) / 2, (box.top + box.bottom) / 2];
+  const there = document.elementFromPoint(x, y);
+  return box.width > 0 && box.height > 0 && (e === there || e.contains(there))
+    && e.scrollWidth <= e.clientWidth + 1 && e.scrollHeight <= e.clientHeight + 1
+    && box.right <= root.right && box.bottom <= root.bottom;
+}"""
+
+
+def test_at_848_pixels_the_stages_the_headline_and_12_collectives_are_in_sight(page, tmp_path):
+    page.set_viewport_size({"width": 848, "height": 620})
+    results = many()
+    opened(page, tmp_path, results)
+    open_tab(page, "Collectives")
+    words = page.locator(".sv-changetext")
+    assert words.all_inner_texts() == ["1 got axes", "estimate was right", "12 combined into 1"]
+    stages = page.locator(".sv-stage > span")
+    assert stages.all_inner_texts()[-2:] == ["ran", "✓ 27 of 27"]
+    for one in (*words.all(), *stages.all(), *page.locator(".sv-hfacts > *").all()):
+        assert one.evaluate(SEEN), one.inner_text()
+    table = page.locator(".sv-ctable").bounding_box()
+    bottoms = [r.bounding_box()["y"] + r.bounding_box()["height"] for r in row_nodes(page)]
+    assert sum(b <= table["y"] + table["height"] for b in bottoms) >= 12
+    assert not page.get_by_label("Devices", exact=True).is_visible()
+    page.set_viewport_size({"width": 1500, "height": 900})
+    expect(page.get_by_label("Devices", exact=True)).to_be_visible()
+    expect(page.get_by_label("Array", exact=True)).not_to_be_visible()
+
+
+def row_nodes(page: Page):
+    return page.locator(".sv-crow").all()
+
+
+def test_the_bars_are_the_parts_of_the_roofline_and_open_their_operations(page, tmp_path):
+    results = many()
+    found = results.report.roofline
+    opened(page, tmp_path, results)
+    head = page.get_by_role("group", name="Least time")
+    expect(head).to_contain_text(f"≥ {time_text(found.seconds)}")
+    bars = head.get_by_role("button")
+    assert [bar.get_attribute("aria-label") for bar in bars.all()] == [
+        f"{wording.PARTS[name]}: at least {time_text(found.parts[name])}" for name in wording.PARTS
+    ]
+    widths = [bar.bounding_box()["width"] for bar in head.locator(".sv-fill").all()]
+    longest = max(widths)
+    for width, name in zip(widths, wording.PARTS, strict=True):
+        assert abs(width - longest * found.parts[name] / found.seconds) < 3, name
+    bars.nth(1).click()
+    expect(page.get_by_role("tab", name="Memory")).to_have_attribute("aria-selected", "true")
+    bound = page.locator(".sv-least tbody td:nth-child(3)").all_inner_texts()
+    assert set(bound) == {"HBM"}
+    bars.first.click()
+    expect(page.get_by_role("tab", name="Collectives")).to_have_attribute("aria-selected", "true")
+
+
+def test_without_rates_one_line_says_what_to_choose(page, tmp_path):
+    opened(page, tmp_path, RESULTS)
+    head = page.get_by_role("group", name="Least time")
+    expect(head).to_contain_text("Choose a chip under Runs on")
+    assert head.get_by_role("button").count() == 0
+    assert head.bounding_box()["height"] < 30
+
+
 def test_stages_and_changes_open_their_tables(page, tmp_path):
     opened(page, tmp_path, RESULTS)
-    cells, shown = page.locator(".sv-stage"), page.get_by_label("Stages shown")
-    names = ["requested", "propagated", "partitioned", "compiled"]
-    assert cells.locator(".sv-stagename").all_inner_texts() == [n.upper() for n in names]
+    open_tab(page, "Collectives")
+    cells = page.locator(".sv-stage")
+    names = ["requested", "propagated", "partitioned", "compiled", "ran"]
+    assert cells.locator(".sv-stagename").all_inner_texts() == names
     states = [c.get_attribute("data-state") for c in cells.all()]
-    assert states == ["live", "estimate", "live", "live"]
-    expect(cells.nth(1).locator(".sv-stagetook")).to_have_text("35 ms")
-    expect(cells.nth(3).locator(".sv-stagetext")).to_have_text("2 all-gather, 1 all-reduce")
+    assert states == ["live", "estimate", "live", "live", "none"]
+    expect(cells.nth(3).locator(".sv-stagetext")).to_have_text("3 · 3.8 MiB")
     assert len({round(c.bounding_box()["y"]) for c in cells.all()}) == 1
-    # Side by side every row shows what became of it.
+    # The latest stage; every row says what became of it.
+    expect(cells.nth(3)).to_have_attribute("aria-pressed", "true")
     found = rows(page)
     assert len(found) == 3
-    together = next(r for r in found if "3 all-reduce" in r[1])
-    assert {"combined", "async"} <= set(together[3].split())
-    loop = next(r for r in found if "× 12" in r[1])
-    assert loop[1:4] == [loop[1]] * 3
-    expect(page.locator(".sv-crow.sv-full")).to_have_count(1)
-    # A click on a stage shows that stage, and a second click all of them.
+    assert any(r[3] == "3 into 1 · async" for r in found)
+    assert any(r[3] == "as estimated · × 12" for r in found)
+    assert any(r[3].startswith("full rematerialisation") for r in found)
+    # A click on a stage shows that stage, and a second click the latest again.
     open_tab(page, "Memory")
     cells.nth(2).click()
     expect(page.get_by_role("tab", name="Collectives")).to_have_attribute("aria-selected", "true")
-    expect(shown).to_have_value("2")
     assert len(rows(page)) == 5
     expect(cells.nth(2)).to_have_attribute("aria-pressed", "true")
     cells.nth(2).click()
-    expect(shown).to_have_value("all")
-    # A click on a mark shows the comparison.
-    page.get_by_role("button", name="From partitioned to compiled").click()
-    expect(shown).to_have_value("2-3")
+    expect(cells.nth(3)).to_have_attribute("aria-pressed", "true")
+    # A click on the words between two stages shows the comparison.
+    change = page.get_by_role("button", name="From partitioned to compiled")
+    change.click()
+    expect(change).to_have_attribute("aria-pressed", "true")
     expect(page.locator(".sv-crow").first).to_contain_text("combined")
 
 
 def test_keys_choose_a_collective_and_its_devices_axes_and_reason_show(page, tmp_path):
+    page.set_viewport_size({"width": 1400, "height": 900})
     opened(page, tmp_path, RESULTS)
     page.locator(".sv-stage").nth(1).click()
     page.locator(".sv-crow").first.focus()
     page.keyboard.press("Home")
     page.keyboard.press("Enter")
     expect(page.locator('.sv-crow[aria-selected="true"]')).to_have_count(1)
-    side = page.get_by_label("The chosen collective")
-    expect(side).to_contain_text(str(SUMS[2].cause))
-    expect(side).to_contain_text("Device 0 takes part with 2, 4, 6, on hosts 0, 1.")
+    strip = page.get_by_label("The chosen collective")
+    expect(strip).to_contain_text(str(SUMS[2].cause))
+    expect(strip).to_contain_text("Device 0 takes part with 2, 4, 6, on hosts 0, 1.")
     expect(page.locator('.sv-chip.sv-participates[data-axis="data"]')).to_have_count(1)
     page.get_by_label("Devices", exact=True).focus()
     for key in ("ArrowRight", "ArrowRight", "Enter"):
         page.keyboard.press(key)
-    expect(side).to_contain_text("Device 1 takes part with 3, 5, 7, on hosts 0, 1.")
+    expect(strip).to_contain_text("Device 1 takes part with 3, 5, 7, on hosts 0, 1.")
     page.locator('.sv-crow[aria-selected="true"]').focus()
     page.keyboard.press("Escape")
     expect(page.locator(".sv-chip.sv-participates")).to_have_count(0)
+    expect(strip).not_to_be_visible()
 
 
 def test_what_is_older_than_the_program_says_so(page, tmp_path):
     opened(page, tmp_path, dataclasses.replace(RESULTS, plan_revision=-1, report_revision=-1))
     states = [c.get_attribute("data-state") for c in page.locator(".sv-stage").all()]
-    assert states == ["live", "old", "old", "old"]
+    assert states == ["live", "old", "old", "old", "none"]
+    assert "Out of date: compile again" in page.locator(".sv-stage").nth(3).get_attribute("title")
+    expect(page.locator(".sv-status")).to_have_text("Out of date: compile again")
+
+
+def test_a_run_shows_how_many_checks_passed(page):
+    session = Session(programs.get(), programs.DEFAULT)
+    session.edit("target", "cpu:8")
+    assert session.now.errors == {}
+    made = Explorer(session, ExecutableCache())
+    kernel = Kernel(page, made=made)
+    page.wait_for_selector(".shardviz-explorer[data-seq]")
+    show_view(page, "Program")
+    kernel.answer()
+    ran = page.locator(".sv-stage").last
+    expect(ran).to_contain_text("not run yet")
+    page.get_by_role("button", name="Run", exact=True).click()
+    kernel.answer()
+    made.wait(120)
+    kernel.push()
+    assert made.report.ok
+    count = len(made.report.checks)
+    passed = sum(check.ok is True for check in made.report.checks)
+    assert count > 3
+    expect(ran).to_contain_text(f"✓ {passed} of {count}")
+    ran.click()
+    expect(page.locator(".sv-body")).to_contain_text(f"{passed} of {count} checks passed")
+    kernel.answer()
+    made._effects._worker.wait(60)
+    kernel.push()
+    expect(page.locator(".sv-body")).to_contain_text(
+        "No side effects: safe on any number of devices."
+    )
+    made.close()

@@ -53,9 +53,10 @@ def test_without_jax_the_page_says_not_planned(monkeypatch):
         "not planned",
         "not partitioned",
         "not compiled",
+        "not run",
     ]
     assert values["error"] == "Saved without the plan: jax is not installed."
-    assert stages["stages"][0]["more"] == values["error"]
+    assert stages["stages"][0]["title"] == values["error"]
     assert not values["waiting"]
 
 

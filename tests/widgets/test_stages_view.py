@@ -1,19 +1,21 @@
 import dataclasses
 import json
-from collections import Counter
 
 import pytest
 
+from shardviz.core.hardware.chips import find_chip
 from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.program.checks import Check
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp, ShardingRule
 from shardviz.core.program.report import Collective, Failure, Report
 from shardviz.core.program.roofline import roofline
+from shardviz.core.wording.roofline import time_text
 from shardviz.widgets.collective_table import crosses_hosts
 from shardviz.widgets.planner import StageResults
-from shardviz.widgets.stages_view import stages_view
+from shardviz.widgets.report_view import headline_view
+from shardviz.widgets.stages_view import saved_stages, stages_view
 from tests.widgets.stage_examples import (
-    COMPILED,
     LOOP,
     MESH,
     PARTITIONED,
@@ -36,50 +38,82 @@ def mark(view: dict, *between: int) -> dict:
     return next(m for m in view["marks"] if m["between"] == list(between))
 
 
-def test_every_stage_says_its_sum_its_time_and_its_state():
+def test_every_stage_says_its_sum_and_in_its_tooltip_the_rest():
     view = stages_view(RESULTS)
-    assert [r["state"] for r in view["stages"]] == ["estimate", "live", "live"]
-    assert stage(view, "propagated")["text"] == "3 all-reduce, 1 all-gather, 1 all-to-all"
-    assert stage(view, "propagated")["took"] == "35 ms"
+    assert [r["state"] for r in view["stages"]] == ["estimate", "live", "live", "none"]
+    assert [r["text"] for r in view["stages"]] == [
+        "5 collectives", "5", "3 · 3.8 MiB", "not run yet",
+    ]  # fmt: skip
+    planned = stage(view, "propagated")["title"].splitlines()
     # 256 + 512 + 1,024 KiB, 12 times 4 KiB in the loop, and 64 KiB.
-    assert stage(view, "propagated")["more"].startswith("1.9 MiB · 2 values, 2 split")
-    assert stage(view, "compiled")["took"] == "41.5 s"
-    assert stage(view, "partitioned")["more"].endswith(REPORT.target)
+    assert planned[:2] == ["3 all-reduce, 1 all-gather, 1 all-to-all", "1.9 MiB per device"]
+    assert planned[2:] == ["2 values, 2 split", "in 35 ms"]
+    assert stage(view, "compiled")["title"].endswith("in 41.5 s")
+    assert REPORT.target in stage(view, "partitioned")["title"]
 
 
-def test_the_marks_say_what_changed():
+def ran(report: Report) -> dict:
+    return stage(stages_view(dataclasses.replace(RESULTS, report=report)), "ran")
+
+
+def test_what_ran_says_how_many_checks_passed():
+    passed = tuple(Check(f"check {i}", True, "") for i in range(26))
+    unknown, failed = Check("undecided", None, ""), Check("wrong", False, "oh")
+    done = REPORT.replace(run_s=0.01, checks=passed)
+    assert (ran(done)["state"], ran(done)["text"]) == ("live", "✓ 26 of 26")
+    assert ran(done.replace(checks=(*passed, unknown)))["text"] == "✓ 26 of 27"
+    wrong = ran(done.replace(checks=(*passed, failed)))
+    assert (wrong["state"], wrong["text"]) == ("failed", "✗ 1 of 27 failed")
+    stopped = stages_view(
+        dataclasses.replace(RESULTS, report=REPORT.replace(error=Failure("run", "oh")))
+    )
+    assert stage(stopped, "ran") | {"text": ""} == {
+        "name": "ran", "state": "failed", "text": "", "title": "oh",
+    }  # fmt: skip
+    assert stage(stopped, "compiled")["state"] == "live"
+    too_large = REPORT.replace(error=Failure("memory", "oh"))
+    assert (ran(too_large)["state"], ran(REPORT)["state"]) == ("none", "none")
+
+
+def test_the_words_between_stages_say_what_changed():
     view = stages_view(RESULTS)
     assert mark(view, 0, 1)["tone"] == "more"
-    assert "3 combined into 1" in mark(view, 1, 2)["text"]
-    assert mark(view, -1, 0)["text"] == "1 value got axes"
+    assert mark(view, 1, 2)["text"] == "3 combined into 1"
+    assert mark(view, -1, 0)["text"] == "1 got axes"
     same = stages_view(dataclasses.replace(RESULTS, report=REPORT.replace(partitioned=PLANNED)))
     assert mark(same, 0, 1) | {"title": ""} == {
-        "between": [0, 1], "text": "as planned", "tone": "same", "title": "",
+        "between": [0, 1], "text": "estimate was right", "tone": "same", "title": "",
     }  # fmt: skip
 
 
-def test_every_collective_is_in_exactly_one_row():
-    view = stages_view(RESULTS)
-    for i, known in enumerate((PLANNED, PARTITIONED, COMPILED)):
-        seen = Counter(k for row in view["rows"] for k in row["cells"][i])
-        assert seen == Counter(range(len(known)))
-    together = next(row for row in view["rows"] if row["cells"][2] == [0])
-    assert sorted(together["cells"][0]) == sorted(together["cells"][1]) == [0, 1, 2]
+def test_every_collective_says_what_became_of_it():
+    def became(stage: int) -> dict[int, str]:
+        return {c["number"]: c["became"] for c in stages_view(RESULTS)["collectives"][stage]}
+
+    assert became(2) == {0: "3 into 1", 1: "as estimated", 2: "was all-to-all"}
+    assert became(1)[4] == "was all-to-all"
+    assert became(0)[4] == "becomes all-gather"
+    alone = stages_view(StageResults(PLAN, 0))
+    assert {c["became"] for c in alone["collectives"][0]} == {""}, "nothing is known of it yet"
+    more = REPORT.replace(partitioned=(*PARTITIONED, ACROSS), collectives=None)
+    view = stages_view(dataclasses.replace(RESULTS, report=more))
+    assert next(c["became"] for c in view["collectives"][1] if c["number"] == 5) == "not estimated"
 
 
-def test_rows_are_sorted_by_bytes_and_equal_collectives_have_one_each():
-    twin = StageResults(dataclasses.replace(PLAN, collectives=(LOOP,) * 4), 0, None)
-    assert Counter(k for r in stages_view(twin)["rows"] for k in r["cells"][0]) == Counter(range(4))
-    shares = [row["share"] for row in stages_view(RESULTS)["rows"]]
-    assert shares == sorted(shares, reverse=True)
-    assert shares[0] == 1.0
+def test_collectives_are_sorted_by_bytes_and_each_is_there_once():
+    twin = stages_view(StageResults(dataclasses.replace(PLAN, collectives=(LOOP,) * 4), 0, None))
+    assert sorted(c["number"] for c in twin["collectives"][0]) == [0, 1, 2, 3]
+    for some in stages_view(RESULTS)["collectives"]:
+        shares = [c["share"] for c in some]
+        assert shares == sorted(shares, reverse=True)
 
 
 def test_a_combined_collective_has_the_causes_of_its_members_the_largest_first():
     view = stages_view(RESULTS)
     together = next(c for c in view["collectives"][2] if c["number"] == 0)
     assert together["causes"] == [str(one.cause) for one in reversed(SUMS)]
-    assert together["tags"] == ["async", "combined"]
+    assert together["tags"] == ["async"]
+    assert together["facts"].startswith("3 arrays in one")
 
 
 HOSTS = make_mesh(data=4, model=2, processes=2)
@@ -119,10 +153,8 @@ def test_an_estimate_of_another_program_is_not_compared():
     view = stages_view(dataclasses.replace(RESULTS, plan_revision=1))
     assert [m["between"] for m in view["marks"]] == [[-1, 0], [1, 2]]
     assert {tuple(c["between"]) for c in view["changes"]} == {(1, 2)}
-    assert view["revisions"] == [1, 0, 0]
-    for row in view["rows"]:  # nor are its bytes in a row with theirs
-        estimate, *others = row["cells"]
-        assert not estimate or not any(others), row
+    assert view["revisions"] == [1, 0, 0, 0]
+    assert {c["became"] for c in view["collectives"][0]} == {""}
 
 
 def test_without_the_partitioners_answer_the_compiled_stage_is_compared_with_the_estimate():
@@ -134,10 +166,10 @@ def test_without_the_partitioners_answer_the_compiled_stage_is_compared_with_the
 @pytest.mark.parametrize(
     ("results", "states"),
     [
-        (StageResults(), ["none", "none", "none"]),
-        (StageResults(PLAN, 0), ["estimate", "none", "none"]),
-        (StageResults(REFUSED, 0), ["failed", "none", "none"]),
-        (StageResults(PLAN, 0, FAILED, 0), ["estimate", "failed", "failed"]),
+        (StageResults(), ["none"] * 4),
+        (StageResults(PLAN, 0), ["estimate", "none", "none", "none"]),
+        (StageResults(REFUSED, 0), ["failed", "none", "none", "none"]),
+        (StageResults(PLAN, 0, FAILED, 0), ["estimate", "failed", "failed", "none"]),
     ],
     ids=["nothing", "a plan", "a refused plan", "a failed compile"],
 )
@@ -171,9 +203,35 @@ def test_operations_are_priced_with_the_plan_of_the_same_program():
         "block", "TPU v5e 4×4", cost={"flops": 1e9, "bytes accessed": 1e6}, compile_s=1.0
     )
     report = report.replace(roofline=roofline(report, "tpu:v5e:4x4"))
-    same, other = (stages_view(StageResults(plan, 0, report, n))["memory"] for n in (0, 1))
-    assert [(o["name"], o["source"], o["share"]) for o in same["operations"]] == [
+    same, other = (stages_view(StageResults(plan, 0, report, n)) for n in (0, 1))
+    assert [(o["name"], o["source"], o["share"]) for o in same["memory"]["operations"]] == [
         ("y", "block.py:3", 1.0)
     ]
-    assert other["operations"] == []
-    assert same["times"] == other["times"] != []
+    assert other["memory"]["operations"] == []
+    assert same["headline"]["parts"] == other["headline"]["parts"] != []
+
+
+def test_the_headline_is_the_roofline():
+    report = REPORT.replace(collectives=(GROUPED,), mesh=MESH)
+    found = roofline(report, find_chip("v5e"))
+    head = headline_view(found, report.replace(roofline=found), "TPU v5e", "")
+    assert head["seconds"] == time_text(found.seconds)
+    assert (found.bound, head["bound"]) == ("compute", "bound by arithmetic")
+    parts = {part["name"]: part for part in head["parts"]}
+    assert list(parts) == ["collectives", "memory", "compute"]
+    for name, seconds in found.parts.items():
+        assert parts[name]["seconds"] == time_text(seconds)
+        assert parts[name]["share"] == pytest.approx(seconds / found.seconds)
+    assert (head["memory"], head["over"]) == ("needs 24 GiB of 16 GiB", True)
+    looped = roofline(report.replace(loops=1), find_chip("v5e"))
+    assert looped.counts_loops_once
+    assert "not known" in headline_view(looped, report, "", "")["bound"]
+
+
+def test_without_rates_the_headline_says_what_to_do():
+    simulated = stages_view(RESULTS)["headline"]
+    assert simulated["parts"] == []
+    assert "Runs on" in simulated["note"]
+    waiting = StageResults(PLAN, 0, not_run="Press Compile: it takes a while.")
+    assert stages_view(waiting)["headline"]["note"] == waiting.not_run
+    assert saved_stages(stages_view(waiting))["headline"]["note"] == ""

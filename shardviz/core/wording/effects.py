@@ -68,8 +68,9 @@ def runs_on(fact: RunsOn) -> str:
             " jax cannot say how such results are placed on several devices. Use an"
             " argument, or give out_specs."
         )
+    if fact.code == "no effects":
+        return "No side effects: safe on any number of devices."
     why = {
-        "no effects": "it has no effects.",
         "unordered": "none of its effects is ordered.",
         "one device": "one device keeps the order.",
         "orderable": f"jax can order {effect}s on many devices.",

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from shardviz.core.format import bytes_text, clause, plural, seconds_text
+from shardviz.core.layout.fit import Fit
+from shardviz.core.program.comparison import CHANGES, CollectiveChange, Comparison
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.report import Collective, Report, host_bytes
+from shardviz.core.program.roofline import Roofline
 
 # --- the stages -----------------------------------------------------------------------
 
-#: A stage without a result: why there is none.
+#: A stage without a result: what stands in its place, and why there is none.
 WAITING = {
-    "propagated": "planned when the edits settle",
-    "partitioned": "not yet",
-    "compiled": "not yet: press Compile",
+    "propagated": ("not yet", "The program is planned when the edits settle."),
+    "partitioned": ("not yet", ""),
+    "compiled": ("not yet", "Press Compile."),
+    "ran": ("not run yet", "Press Run to compare the prediction with what happens."),
 }
 #: The same on a page without a kernel, where nothing will be planned or compiled.
 NEVER = {
     "propagated": "not planned",
     "partitioned": "not partitioned",
     "compiled": "not compiled",
+    "ran": "not run",
 }
-NOT_SHOWN = "the compiler did not show it"
-STOPPED_BEFORE = "it did not get that far"
-NO_PLAN = "no plan: see why"
-CACHED = "from the cache"
+NOT_SHOWN = ("not shown", "The compiler did not show this stage.")
+STOPPED_BEFORE = "not reached"
+NO_PLAN = "no plan"
+RUN_FAILED = "✗ failed"
 PROPAGATED_TITLE = "What propagation decided: see the tab Values."
 
 
@@ -40,18 +45,18 @@ def not_run(code: str, title: str = "", devices: int = 0, detail: str = "") -> s
         detail: what failed.
 
     >>> not_run("described", "TPU v5e 2×4")
-    'press Compile: the compiler for TPU v5e 2×4 takes a while'
+    'Press Compile: the compiler for TPU v5e 2×4 takes a while.'
     """
     sentences = {
-        "hosts": "press Compile to compile it in every process",
-        "attached": "press Compile to run the compiler of the attached devices",
-        "described": f"press Compile: the compiler for {title} takes a while",
+        "hosts": "Press Compile to compile it in every process.",
+        "attached": "Press Compile to run the compiler of the attached devices.",
+        "described": f"Press Compile: the compiler for {title} takes a while.",
         "too many": (
-            f"an estimate only: {devices:,} devices are many to simulate; choose"
-            " described hardware, or press Compile"
+            f"An estimate only: {devices:,} devices are many to simulate. Choose"
+            " described hardware, or press Compile."
         ),
-        "no plan": "not run: there is no plan",
-        "failed": f"not run: {detail}",
+        "no plan": "Not compiled: there is no plan.",
+        "failed": f"Not compiled: {detail}",
     }
     return sentences[code]
 
@@ -69,9 +74,7 @@ def without_plan(seconds: float | None) -> str:
 
 def values_with_axes(count: int) -> str:
     """What propagation added to the request."""
-    if not count:
-        return "no value got axes"
-    return f"{plural(count, 'value')} got axes"
+    return f"{count:,} got axes" if count else "no value got axes"
 
 
 def collective_counts(collectives: Iterable[Collective]) -> str:
@@ -84,24 +87,93 @@ def collective_counts(collectives: Iterable[Collective]) -> str:
     return ", ".join(f"{n} {kind}" for kind, n in counts) or "no collectives"
 
 
-#: What the tag of a collective says of a change, where not its name.
-HOW = {"made asynchronous": "now async", "added": "new"}
+# --- what changed ---------------------------------------------------------------------
+
+
+def what_changed(found: Comparison) -> str:
+    """The changes between two stages in the few words that stand between them.
+
+    >>> from shardviz.core.program.comparison import compare
+    >>> one = Collective("all-reduce", ("data",), 8)
+    >>> what_changed(compare([one], [one])), what_changed(compare([one, one], [one]))
+    ('all kept', '1 removed')
+    """
+    if not found.changes:
+        return "no collectives"
+    if found.same:
+        # A plan is an estimate: that it came true says more than a count.
+        return "estimate was right" if found.before == "propagated" else "all kept"
+    counted = []
+    for kind in CHANGES:
+        changes = found.of(kind)
+        if kind == "kept" or not changes:
+            continue
+        before = sum(len(change.before) for change in changes)
+        after = sum(len(change.after) for change in changes)
+        if kind in ("combined", "split", "changed"):
+            counted.append(f"{before} {kind} into {after}")
+        else:
+            counted.append(f"{len(changes)} {HOW.get(kind, kind)}")
+    return ", ".join(counted)
+
+
+#: What became of a collective, where that is not the name of the change.
+HOW = {"made asynchronous": "now async", "added": "new", "hoisted": "out of the loop"}
+
+
+def became(change: CollectiveChange) -> str:
+    """What became of a collective since the stage before; `""` where it was kept.
+
+    >>> one = Collective("all-reduce", ("data",), 8)
+    >>> became(CollectiveChange("combined", (one, one), (one,)))
+    '2 into 1'
+    >>> became(CollectiveChange("added", (), (one,), ("propagated", "partitioned")))
+    'not estimated'
+    """
+    if change.kind == "changed":
+        return _other_kind("was", change.before, change.after)
+    if change.kind == "added" and change.stages[0] == "propagated":
+        return "not estimated"
+    if change.kind in ("combined", "split"):
+        return f"{len(change.before)} into {len(change.after)}"
+    return "" if change.kind == "kept" else HOW.get(change.kind, change.kind)
+
+
+def becomes(change: CollectiveChange) -> str:
+    """What a collective becomes on the next stage; `""` where it is kept."""
+    if change.kind == "changed":
+        return _other_kind("becomes", change.after, change.before)
+    return became(change)
+
+
+def _other_kind(
+    verb: str, there: Sequence[Collective], here: Sequence[Collective]
+) -> str:
+    """Which kinds collectives have on another stage, where they have others."""
+    kinds = dict.fromkeys(one.kind for one in there)
+    if set(kinds) == {one.kind for one in here}:
+        return "changed"
+    return f"{verb} {', '.join(kinds)}"
+
+
+AS_ESTIMATED = "as estimated"
 
 
 def collective_facts(one: Collective) -> str:
-    """Shape, bytes in all, groups and pass of a collective, as far as they are known.
+    """Groups, bytes in all, arrays, pass and shape of a collective, where they are known.
 
     >>> collective_facts(Collective("all-reduce", ("data",), 8, shape="f32[2]", trips=3))
-    'f32[2] · 24 B in all'
+    '24 B in all · f32[2]'
     """
-    facts = [one.shape]
-    if one.execution_count > 1:
-        facts.append(f"{bytes_text(one.bytes_in_all)} in all")
     size = one.group_size
     if not size and one.groups:
         size = len(one.groups[0])
-    facts += [clause("groups of {}", size or ""), one.phase]
-    return " · ".join(filter(None, facts))
+    facts = [clause("groups of {}", size or "")]
+    if one.execution_count > 1:
+        facts.append(f"{bytes_text(one.bytes_in_all)} in all")
+    if one.members:
+        facts.append(f"{plural(len(one.members), 'array')} in one")
+    return " · ".join(filter(None, [*facts, one.phase, one.shape]))
 
 
 def part_of_axis(size: int) -> str:
@@ -112,7 +184,36 @@ def part_of_axis(size: int) -> str:
 NO_CAUSE = "The compiler names no cause."
 
 
+# --- the headline ---------------------------------------------------------------------
+
+#: The parts of a roofline, in the order of their bars.
+PARTS = {"collectives": "collectives", "memory": "memory", "compute": "arithmetic"}
+NO_CHIP = "Choose a chip under Runs on to see its least times."
+NO_COST = "The compiler counted no operations, so there are no least times."
+
+
+def bound(found: Roofline) -> str:
+    """Which part of a program is the longest; that it is not known where it is not."""
+    if found.counts_loops_once:
+        return "bound not known: loops are counted once"
+    return clause("bound by {}", PARTS.get(found.bound))
+
+
+def memory_needed(fit: Fit) -> str:
+    """What a device needs, and what it has.
+
+    >>> memory_needed(Fit(3 << 30, 4 << 30))
+    'needs 3 GiB of 4 GiB'
+    """
+    if fit.capacity is None:
+        return f"needs {bytes_text(fit.needed)}"
+    return f"needs {bytes_text(fit.needed)} of {bytes_text(fit.capacity)}"
+
+
 # --- memory ---------------------------------------------------------------------------
+
+#: What XLA calls a cost, in words.
+COSTS = {"optimal_seconds": "XLA's own estimate"}
 
 
 def memory(report: Report) -> str:
@@ -147,29 +248,53 @@ def stopped_at(stage: str) -> str:
     return f"Stopped at: {stage}"
 
 
+#: What is done in a stage of a job; in the others it is being prepared.
+DOING = {
+    "compile": "Compiling…",
+    "place": "Placing the inputs…",
+    "run": "Running…",
+    "check": "Checking…",
+    "compare": "Checking…",
+}
+STARTING = "Starting…"
+CACHED = "cached"
+
+
 def run_verdict(report: Report) -> str:
     """The result of a run in a few words; `""` where nothing ran.
 
     >>> run_verdict(Report("f", "cpu × 8", run_s=0.002))
-    'ran in 2 ms'
+    'Ran in 2 ms'
     """
     if report.run_s is None:
         return ""
-    took = f"ran in {seconds_text(report.run_s)}"
-    checks = checks_in_words(report)
-    return " · ".join(filter(None, [took, checks]))
+    took = f"Ran in {seconds_text(report.run_s)}"
+    return " · ".join(filter(None, [took, checks_in_words(report)]))
 
 
 def checks_in_words(report: Report) -> str:
-    """How many checks of a run failed, or that all hold; `""` where there are none."""
-    failed = sum(check.ok is False for check in report.checks)
-    if failed:
-        return f"{failed} of {plural(len(report.checks), 'check')} failed"
-    if len(report.checks) > 1:
-        return f"all {len(report.checks)} checks hold"
-    if report.checks:
-        return "its check holds"
-    return ""
+    """How many checks of a run passed or failed; `""` where there are none."""
+    count = plural(len(report.checks), "check")
+    if failed := sum(check.ok is False for check in report.checks):
+        return f"{failed} of {count} failed"
+    return f"{_passed(report)} of {count} passed" if report.checks else ""
+
+
+def ran(report: Report) -> str:
+    """What a run found, in three words.
+
+    >>> ran(Report("f", "cpu × 8", run_s=0.002))
+    '✓'
+    """
+    count = len(report.checks)
+    if failed := sum(check.ok is False for check in report.checks):
+        return f"✗ {failed} of {count} failed"
+    return f"✓ {_passed(report)} of {count}" if count else "✓"
+
+
+def _passed(report: Report) -> int:
+    # A check that could not be decided is neither passed nor failed.
+    return sum(check.ok is True for check in report.checks)
 
 
 # --- values and the player ------------------------------------------------------------

@@ -312,19 +312,19 @@ export type StagePair = [number, number];
 export interface Stages {
   revisions: number[];
   target: string;
-  /** Propagated, partitioned, compiled. */
+  /** Propagated, partitioned, compiled, ran. */
   stages: Stage[];
   /** What changed between two stages, in a few words. */
   marks: StageChange[];
   changes: CollectiveChange[];
   /** By stage. */
   collectives: Collective[][];
-  rows: StageRow[];
   /** By stage: how many collectives were left out. */
   left_out: number[];
   /** The number of every mesh axis. */
   axes: Record<string, number>;
   notes: string[];
+  headline: Headline;
   memory: Memory;
   error: Failure | null;
 }
@@ -333,8 +333,8 @@ export interface Stage {
   name: string;
   state: StageState;
   text: string;
-  took: string;
-  more: string;
+  /** All that is known of it, for a tooltip. */
+  title: string;
 }
 
 export interface StageChange {
@@ -353,24 +353,18 @@ export interface CollectiveChange {
   after: number[];
 }
 
-/** Matched collectives: their numbers on every stage. */
-export interface StageRow {
-  cells: number[][];
-  bytes: string;
-  share: number;
-}
-
 export interface Collective {
   number: number;
   kind: string;
   axes: string[];
   bytes: string;
   share: number;
+  /** From stage to stage, in a few words. */
+  became: string;
   tags: string[];
   /** Whether it is a full rematerialisation. */
   full: boolean;
-  phase: string;
-  /** Shape, bytes in all, groups and pass. */
+  /** Groups, bytes in all, arrays, pass and shape. */
   facts: string;
   causes: string[];
   moreCauses: number;
@@ -382,14 +376,26 @@ export interface Collective {
   groups: number[][];
 }
 
+/** `report_view.py`: the least time of a program; no parts where it is not known. */
+export interface Headline {
+  seconds: string;
+  where: string;
+  bound: string;
+  parts: { name: string; label: string; seconds: string; share: number }[];
+  /** Why there are no times. */
+  note: string;
+  title: string;
+  memory: string;
+  memoryTitle: string;
+  over: boolean;
+}
+
 export interface Memory {
   parts: { name: string; bytes: string; share: number }[];
   sentence: string;
   over: boolean;
   cost: [string, string][];
-  times: LeastTime[];
   operations: LeastTime[];
-  timesNote: string;
   /** Only with a report: the capacity as a share of the bar, and the target. */
   capacity?: number;
   target?: string;
@@ -419,11 +425,15 @@ export interface Failure {
 export interface Report {
   state: "none" | "running" | "done" | "failed";
   revision: number; // of the program; -1 where it does not matter
+  /** What a running job does, in words, and the stage of the row that it is in. */
   stage: string;
+  at: number;
   started: number;
   times: [string, string][];
   checks: { name: string; ok: boolean | null; detail: string }[];
+  /** The result of a run; how many of its checks passed. */
   verdict: string;
+  passed: string;
   /** The last job, where somebody cancelled it; the rest is of the report before. */
   cancelled?: string;
   error: Failure | null;

@@ -1,12 +1,12 @@
 // @ts-check
-// The bottom: the program, its stages, and a tab for each kind of question about it.
+// The view Program: its stages, the least time, and a tab for each kind of question about it.
 import { CollectivesPanel } from "./collectives.js";
 import { Choice, tabRow } from "./controls.js";
 import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
+import { Headline } from "./headline.js";
 import { reportTab, reportTabKey } from "./report_tabs.js";
 import { Player } from "./player.js";
-import { ShardTable } from "./shard_table.js";
-import { StageRow } from "./stages.js";
+import { OUT_OF_DATE, StageRow, stageState } from "./stages.js";
 import { TimelinePanel } from "./timeline.js";
 import { ValuesPanel } from "./values.js";
 import { besideView } from "./views.js";
@@ -23,7 +23,7 @@ import { besideView } from "./views.js";
  */
 /**
  * What the panel shows.
- * @typedef {import("./stages.js").KnownStages & {report: Report, code: string, noRun: string,
+ * @typedef {import("./stages.js").KnownStages & {code: string,
  *   theme: import("./colours.js").Theme, movements: import("./messages").Movements,
  *   timeline: import("./messages").Timeline}} Shown
  * @typedef {{view: import("./view_data.js").View, menus: import("./messages").Menus, live: boolean,
@@ -35,17 +35,7 @@ import { besideView } from "./views.js";
  *   target: import("./messages").Target}} Sent
  */
 
-const TABS = [
-  "Timeline",
-  "Values",
-  "Collectives",
-  "Memory",
-  "Checks",
-  "Effects",
-  "Cache",
-  "Shards",
-  "Code",
-];
+const TABS = ["Timeline", "Collectives", "Values", "Memory", "Checks", "Code"];
 const JOB_CLOCK_MS = 100;
 
 export class ProgramPanel {
@@ -53,7 +43,7 @@ export class ProgramPanel {
   constructor(highlight, calls) {
     const { edit, act } = calls;
     this.act = act;
-    this.program = new Choice("Program", (v) => edit("program", v), "Program");
+    this.program = new Choice("Program", (v) => edit("program", v));
     const primary = { class: "sv-button sv-primary", "aria-label": "Run" };
     this.compile = button("Compile", () => act("compile"), { "aria-label": "Compile" });
     this.run = button("Run", () => act("run"), primary);
@@ -61,15 +51,15 @@ export class ProgramPanel {
     this.status = h("span", { class: "sv-status", role: "status", "aria-live": "polite" });
     this.lost = h("div", { class: "sv-warn sv-lost", role: "status" });
     this.stages = new StageRow(
-      (i) => this.openStage(i ? String(i) : ""),
-      (from, to) => this.openStage(from ? `${from}-${to}` : ""),
+      (i) => this.openStage(i),
+      (from, to) => (from ? this.openCollectives(`${from}-${to}`) : this.open("Values")),
     );
+    this.headline = new Headline((part) => this.openPart(part));
     this.collectives = new CollectivesPanel(highlight, {
-      shown: () => this.refresh(),
       value: (name) => this.openValue(name),
       links: calls.links,
       play: (key) => this.openPlayer(key),
-      position: calls.position,
+      position: () => this.showLinks(),
     });
     this.values = new ValuesPanel(calls);
     this.timeline = new TimelinePanel({
@@ -85,10 +75,10 @@ export class ProgramPanel {
     /** Whether the player is open, and what the steps that were asked for are of. */
     this.playing = false;
     /** @type {[string, object | null, string]} */ this.playedOf = ["", null, ""];
-    this.shards = new ShardTable(highlight);
     this.tabs = tabRow(TABS, { class: "sv-tabs" }, "sv-tab", (name) => this.open(name));
     this.body = h("div", { class: "sv-body", role: "tabpanel", tabindex: "0", ...OWN_KEYS });
     this.tab = "Collectives";
+    this.picked = false;
     this.bodyKey = "";
     /** @type {Shown | null} */ this.shown = null;
     /** The revision whose effects were asked for. */
@@ -96,55 +86,77 @@ export class ProgramPanel {
     this.codeAsked = false;
     this.clock = 0;
     this.job = { began: 0, started: 0 };
-    this.noRun = h("span", { class: "sv-muted sv-norun", hidden: true });
+    /** Which part of the least time the tab Memory shows the operations of: "" for all. */
+    this.part = "";
+    this.position = calls.position;
+    this.drawnBy = "";
     this.beside = besideView();
     this.node = this.build();
   }
 
   build() {
-    const { cancel, compile, run, noRun } = this;
-    const actions = h("span", { class: "sv-actions" }, noRun, cancel, compile, run);
-    const left = h("div", { class: "sv-programleft" }, this.tabs.node, this.body);
+    const actions = h("span", { class: "sv-actions" }, this.cancel, this.compile, this.run);
+    const tabs = h("div", { class: "sv-tabline" }, this.tabs.node, this.status, actions);
+    const left = h("div", { class: "sv-programleft" }, tabs, this.body);
+    this.main = h("div", { class: "sv-programmain" }, left, this.beside);
     return h(
       "section",
       { class: "sv-view sv-program" },
-      h("div", { class: "sv-headrow" }, this.program.node, this.status, actions),
+      h("div", { class: "sv-progline" }, this.program.node, this.stages.node),
       this.lost,
-      this.stages.node,
-      h("div", { class: "sv-programmain" }, left, this.beside),
+      this.headline.node,
+      this.main,
     );
   }
 
   /** @param {string} name */
   open(name) {
     this.playing = false;
+    this.picked = true;
     this.tab = name;
     this.bodyKey = "";
     this.refresh();
     this.askForContent();
   }
 
-  /**
-   * Opens a stage, or what changed between two, in the tab Collectives; what was requested is in
-   * the tab Values.
-   * @param {string} what "" for requested, "1" and so on, or "1-2"
-   */
-  openStage(what) {
+  /** What is known of a stage. @param {number} index counts from requested */
+  openStage(index) {
     // Why there is no plan, and what would be accepted, is in the tab Values.
-    const refused = what === "1" && this.shown?.stages.stages[0].state === "failed";
-    if (!what || refused) return this.open("Values");
-    const again = this.tab === "Collectives" && this.collectives.shown === what;
+    const refused = index === 1 && this.shown?.stages.stages[0].state === "failed";
+    if (index === 0 || refused) return this.open("Values");
+    if (index === 4) return this.open("Checks");
+    this.openCollectives(String(index));
+  }
+
+  /** Those of a stage, or what changed between two; asked twice, the latest. @param {string} what */
+  openCollectives(what) {
+    const again = this.tab === "Collectives" && this.collectives.asked === what;
     this.open("Collectives");
-    // A second click shows the stages side by side again.
-    this.collectives.open(again ? "all" : what);
+    this.collectives.open(again ? "" : what);
     this.refresh();
   }
 
-  /** Shows a collective of the plan. @param {string} key */
+  /** Shows a collective in its table. @param {string} key its stage and number, as in "2:0" */
   openCollective(key) {
     this.open("Collectives");
-    this.collectives.open("1");
+    this.collectives.open(String(Number(key[0]) + 1));
     this.collectives.choose(key);
+    this.collectives.focus();
+    this.refresh();
+  }
+
+  /** The operations of a part of the least time. @param {string} part */
+  openPart(part) {
+    if (part === "collectives") return this.open("Collectives");
+    this.part = part;
+    this.open("Memory");
+  }
+
+  /** The devices by position, and the links of the chosen collective between them. */
+  showLinks() {
+    const on = this.main?.classList.toggle("sv-withlinks") ?? false;
+    this.collectives.links.setAttribute("aria-pressed", String(on));
+    if (on && this.drawnBy !== "position") this.position();
   }
 
   /** Plays the steps of a collective or of a value, in the place of the tab. @param {string} key */
@@ -191,7 +203,7 @@ export class ProgramPanel {
       this.codeAsked = true;
       this.act("code");
     }
-    if (this.tab !== "Effects" || !shown?.live || this.effectsOf === shown.view.revision) return;
+    if (this.tab !== "Checks" || !shown?.live || this.effectsOf === shown.view.revision) return;
     this.effectsOf = shown.view.revision;
     this.act("effects");
   }
@@ -199,25 +211,28 @@ export class ProgramPanel {
   /** @param {Sent} sent */
   show({ view, menus, report, code, live, devices, stages, plan, explanation, ...sent }) {
     const { background, target, theme, movements, timeline } = sent;
-    // Nothing runs on hardware that is only described: the reason stands in the place of the button.
+    // Nothing runs on hardware that is only described.
     const { noRun = "" } = target;
     const now = { background, target: target.value, noRun, theme, movements, timeline };
     this.shown = { view, report, code, live, stages, ...now };
     const canPlay = (/** @type {string} */ key) => live || Boolean(movements[key]);
     this.collectives.canPlay = canPlay;
+    // Until somebody chooses a tab: the timeline, where there are times.
+    if (!this.picked) this.tab = "lanes" in timeline ? "Timeline" : "Collectives";
     const { program } = view;
     this.program.sync(menus.programs, program.value);
+    this.program.node.title = program.value;
     setText(this.lost, program.lost ?? "");
     const running = report.state === "running";
-    this.compile.disabled = running || !live;
-    this.run.disabled = running || !live || Boolean(noRun);
+    for (const control of [this.compile, this.run]) {
+      control.hidden = running;
+      control.disabled = !live;
+    }
+    this.run.disabled ||= Boolean(noRun);
     this.run.title = noRun;
-    this.noRun.hidden = !noRun;
-    setText(this.noRun, noRun ? "described: compiles, cannot run" : "");
-    this.noRun.title = noRun;
     this.cancel.hidden = !running;
-    this.showStatus(report, view.revision);
-    this.collectives.offerPositions(live && !devices.no_positions && devices.by !== "position");
+    this.drawnBy = devices.by;
+    this.collectives.links.hidden = !live || Boolean(devices.no_positions);
     this.values.show(plan);
     if (explanation.value) {
       this.values.showExplanation(/** @type {import("./messages").Explanation} */ (explanation));
@@ -226,37 +241,43 @@ export class ProgramPanel {
     this.askForContent();
   }
 
-  /** The stages and the open tab, from what is known. */
+  /** The stages, the headline and the open tab, from what is known. */
   refresh() {
-    if (!this.shown) return;
-    this.stages.show(this.shown, this.tab === "Collectives" ? this.collectives.shown : "");
+    const { shown } = this;
+    if (!shown) return;
+    const { stages, view, target } = shown;
+    if (this.tab === "Collectives") this.collectives.show(stages, view.revision, target);
+    const about = { Collectives: this.collectives.shown, Checks: "4" }[this.tab] ?? "";
+    this.stages.show(shown, about);
+    const old = stageState(stages, 2, view.revision, target) === "old";
+    this.headline.show(stages.headline, old);
+    this.showStatus(shown.report, old);
     this.tabs.mark(this.tab);
     this.body.setAttribute("aria-label", `Tab ${this.tab}`);
-    this.showBody(this.shown);
+    this.showBody(shown);
   }
 
   /**
    * What became of the last job; or what runs, and for how long.
    * @param {Report} report
-   * @param {number} revision of the program now
+   * @param {boolean} old whether the program was edited since it was compiled
    */
-  showStatus(report, revision) {
+  showStatus(report, old) {
     window.clearInterval(this.clock);
     const running = report.state === "running";
-    const edited = report.revision >= 0 && report.revision !== revision;
-    toggle(this.status, "sv-warn", edited && !running);
+    toggle(this.status, "sv-warn", old && !running);
     if (!running) {
       this.job.began = 0;
-      const stale = edited ? "stale: the program was edited since" : "";
-      const words = [report.cancelled ?? "", report.verdict, stale];
-      return setText(this.status, words.filter(Boolean).join(" · "));
+      const last = report.cancelled ?? (old ? OUT_OF_DATE : report.verdict);
+      this.status.title = last;
+      return setText(this.status, last);
     }
     if (!this.job.began || this.job.started !== report.started) {
       this.job = { began: Date.now(), started: report.started };
     }
     const showTime = () => {
       const seconds = ((Date.now() - this.job.began) / 1000).toFixed(1);
-      setText(this.status, `${report.stage} · ${seconds} s`);
+      setText(this.status, `${report.stage} ${seconds} s`);
     };
     showTime();
     this.clock = window.setInterval(showTime, JOB_CLOCK_MS);
@@ -271,7 +292,6 @@ export class ProgramPanel {
 
   /** @param {Shown} shown */
   showBody(shown) {
-    const { view, report, code, stages, target, noRun } = shown;
     toggle(this.node, "sv-playing", this.playing);
     if (this.playing) {
       this.bodyKey = "";
@@ -279,13 +299,9 @@ export class ProgramPanel {
       this.askForSteps(shown);
       return this.player.show(shown.movements, shown.theme);
     }
-    if (this.tab === "Shards") {
-      this.put(this.shards.node);
-      return this.shards.show(view.arrays);
-    }
     if (this.tab === "Collectives") {
-      this.put(this.collectives.node);
-      return this.collectives.show(stages, view.revision, target);
+      if (this.put(this.collectives.node)) this.collectives.draw();
+      return;
     }
     if (this.tab === "Timeline") {
       this.put(this.timeline.node);
@@ -295,10 +311,10 @@ export class ProgramPanel {
       if (this.put(this.values.node)) this.values.paint();
       return;
     }
-    const key = reportTabKey(this.tab, report, code, stages, noRun);
+    const key = reportTabKey(this.tab, shown, this.part);
     if (key === this.bodyKey) return;
     this.bodyKey = key;
-    fill(this.body, ...reportTab(this.tab, report, code, stages, noRun));
+    fill(this.body, ...reportTab(this.tab, shown, this.part));
   }
 
   destroy() {

@@ -1,56 +1,51 @@
 // @ts-check
-// The tabs Memory, Checks, Effects, Cache and Code: a job, its report, and the program as code.
-import { failureNote, mutedNote } from "./collectives.js";
+// The tabs Memory, Checks and Code: what a device holds, a job and its report, the program as code.
+import { failureNote, mutedNote, shareBar } from "./collectives.js";
 import { copyButton, h } from "./dom.js";
 
 /** @typedef {import("./messages").Report} Report */
-/** @typedef {import("./messages").Stages} Stages */
 /** @typedef {import("./messages").Memory} Memory */
+/** @typedef {import("./program_panel.js").Shown} Shown */
 
-const HOW_TO_CHECK = "Press Run to compare the prediction with what happens.";
+/** What bounds an operation, by the part of the least time that a bar of the headline shows. */
+const BOUNDS = new Map([
+  ["memory", "HBM"],
+  ["compute", "FLOP/s"],
+]);
+const ONLY_COMPILES = "Can compile for it; not attached, so cannot run.";
 
 /**
  * What a tab's content depends on.
  * @param {string} tab
- * @param {Report} report
- * @param {string} code
- * @param {Stages} stages
- * @param {string} noRun
+ * @param {Shown} shown
+ * @param {string} part of the least time, whose operations are shown
  */
-export function reportTabKey(tab, report, code, { memory }, noRun) {
+export function reportTabKey(tab, { report, code, stages, noRun }, part) {
   if (tab === "Code") return tab + code;
-  return tab + JSON.stringify([{ ...report, stage: "" }, tab === "Memory" ? memory : noRun]);
+  const { memory } = stages;
+  return (
+    tab + JSON.stringify(tab === "Memory" ? [memory, part] : [{ ...report, stage: "" }, noRun])
+  );
 }
 
-/**
- * @param {string} tab
- * @param {Report} report
- * @param {string} code
- * @param {Stages} stages
- * @param {string} noRun why nothing can run on the target; "" where programs can
- * @returns {Node[]}
- */
-export function reportTab(tab, report, code, stages, noRun) {
+/** @param {string} tab @param {Shown} shown @param {string} part @returns {Node[]} */
+export function reportTab(tab, { report, code, stages, noRun }, part) {
   if (tab === "Code") return codeTab(code);
-  if (tab === "Effects") return effectsTab(report.effects);
-  if (tab === "Cache") return cacheTab(report.cache);
-  if (tab === "Memory") return memoryTab(stages.memory, stages.stages[2].state !== "none");
-  return checksTab(report, noRun);
+  if (tab === "Memory") return memoryTab(stages.memory, stages.stages[2].state !== "none", part);
+  return [...checksTab(report, noRun), ...cacheFold(report.cache)];
 }
 
-/** @param {Memory} memory @param {boolean} known whether there is a report @returns {Node[]} */
-function memoryTab(memory, known) {
+/** @param {Memory} memory @param {boolean} known @param {string} part @returns {Node[]} */
+function memoryTab(memory, known, part) {
   if (!known) return [mutedNote("Not compiled yet: press Compile to see what each device holds.")];
   const parts = memory.parts.length
     ? memoryBar(memory)
     : [mutedNote("The compiler gave no memory figures.")];
   if (memory.cost.length) parts.push(pairs(memory.cost));
-  if (memory.times.length) {
-    parts.push(mutedNote(memory.timesNote), leastTimes(memory.times, "of what"));
-  }
-  if (memory.operations.length) {
-    parts.push(leastTimes(memory.operations, "of which operation, before XLA fuses it"));
-  }
+  const bound = BOUNDS.get(part);
+  const some = memory.operations.filter((one) => !bound || one.bound === bound);
+  if (some.length) parts.push(leastTimes(some));
+  else if (bound) parts.push(mutedNote(`No operation is known to be bound by ${bound}.`));
   return parts;
 }
 
@@ -86,34 +81,35 @@ function memoryBar({ parts, sentence, over, capacity = 0, target = "" }) {
   ];
 }
 
-/** @param {import("./messages").LeastTime[]} times @param {string} what */
-function leastTimes(times, what) {
-  const rows = times.map(({ name, seconds, share, bound, source }) => {
-    const style = { width: `${Math.max(1, share * 100)}%` };
-    const bar = h("span", { class: "sv-barcell" }, h("span", { class: "sv-fill", style }));
-    return h(
+/** @param {import("./messages").LeastTime[]} times */
+function leastTimes(times) {
+  const rows = times.map(({ name, seconds, share, bound, source }) =>
+    h(
       "tr",
       null,
-      h("td", { class: "sv-cbytes" }, bar, seconds),
-      h("td", { text: name }),
+      h("td", { class: "sv-cbytes" }, shareBar(share), seconds),
+      h("td", { text: name, title: name }),
       h("td", { class: "sv-muted", text: bound }),
       h("td", { class: "sv-muted sv-mono", text: source }),
-    );
-  });
-  return table(["least time", what, "bound by", "line"], rows, "sv-table sv-least");
+    ),
+  );
+  const titles = ["least time", "operation, before XLA fuses it", "bound by", "line"];
+  return table(titles, rows, "sv-table sv-least");
 }
 
 /** @param {Report} report @param {string} noRun why nothing can run @returns {Node[]} */
-function checksTab(report, noRun) {
-  const { state, times, checks, error } = report;
+function checksTab({ state, times, checks, error, passed, effects }, noRun) {
+  const known = state !== "none" && Boolean(times.length);
+  /** @type {Node[]} */
   const parts = error ? [failureNote(error.title, error.message, error.source)] : [];
-  if (state === "none" || (state === "running" && !times.length)) {
-    return [...parts, mutedNote(noRun || `Not run yet. ${HOW_TO_CHECK}`)];
+  if (passed) parts.push(h("p", null, h("b", { text: passed })));
+  else if (!error) {
+    const done = known ? "Compiled, and nothing was executed. " : "Not run yet. ";
+    const how = "Press Run to compare the prediction with what happens.";
+    parts.push(mutedNote(done + (noRun ? ONLY_COMPILES : how)));
   }
-  if (times.length) parts.push(pairs(times));
-  if (!checks.length && !error) {
-    parts.push(mutedNote(`Compiled, and nothing was executed. ${noRun || HOW_TO_CHECK}`));
-  }
+  parts.push(...effectsPart(effects));
+  if (known) parts.push(pairs(times));
   const rows = checks.map(({ ok, name, detail }) => {
     const [sign, style, word] = checkMark(ok);
     return h(
@@ -124,7 +120,11 @@ function checksTab(report, noRun) {
       h("td", { class: "sv-muted", text: detail }),
     );
   });
-  return [...parts, h("table", { class: "sv-table" }, h("tbody", null, ...rows))];
+  if (rows.length) {
+    const label = { class: "sv-table", "aria-label": "Checks" };
+    parts.push(h("table", label, h("tbody", null, ...rows)));
+  }
+  return parts;
 }
 
 /** The sign of a check, its style and its name. @param {boolean | null} ok */
@@ -134,46 +134,32 @@ function checkMark(ok) {
 }
 
 /** @param {import("./messages").Effects} effects @returns {Node[]} */
-function effectsTab(effects) {
+function effectsPart(effects) {
   if (effects.state !== "done") {
-    const reading = effects.state === "reading";
-    const how = reading ? "Reading the program's effects…" : "Effects are read from a live kernel.";
-    return [mutedNote(how)];
+    return effects.state === "reading" ? [mutedNote("Reading the program's effects…")] : [];
   }
   if (effects.problem !== undefined) return [failureNote("", effects.problem, "")];
   const { runs, sentence, rows } = effects;
   const sign = h("b", { class: runs ? "sv-good" : "sv-bad", text: runs ? "✓ " : "✗ " });
-  /** @type {Node[]} */
   const parts = [h("p", null, sign, sentence)];
-  if (rows.length) {
-    const titles = ["effect", "ordered", "on many devices", "used in", ""];
-    const yes = (/** @type {boolean} */ value) => (value ? "yes" : "no");
-    const cells = rows.map((e) =>
-      tableRow([e.name, yes(e.ordered), yes(e.shardable), e.nesting.join(", "), e.note]),
-    );
-    parts.push(table(titles, cells));
-  } else parts.push(mutedNote("It has no effects: it only computes."));
-  return parts;
+  if (!rows.length) return parts;
+  const titles = ["effect", "ordered", "on many devices", "used in", ""];
+  const yes = (/** @type {boolean} */ value) => (value ? "yes" : "no");
+  const cells = rows.map((e) =>
+    tableRow([e.name, yes(e.ordered), yes(e.shardable), e.nesting.join(", "), e.note]),
+  );
+  return [...parts, table(titles, cells)];
 }
 
-/** @param {import("./messages").Cache} cache @returns {Node[]} */
-function cacheTab({ rows, size, hits, misses }) {
-  const used = `${rows.length} of ${size}`;
-  const counts = pairs([
-    ["executables", used],
-    ["hits", String(hits)],
-    ["misses", String(misses)],
-  ]);
-  if (!rows.length) {
-    const none =
-      "Nothing was compiled yet." +
-      " What is compiled once is kept, and found again by its fingerprint.";
-    return [counts, mutedNote(none)];
-  }
+/** The executables that are kept, folded. @param {import("./messages").Cache} cache @returns {Node[]} */
+function cacheFold({ rows, size, hits, misses }) {
+  if (!rows.length) return [];
+  const words = `${rows.length} of ${size} executables kept · ${hits} hits, ${misses} misses`;
   const kept = rows.map(({ name, key, compile, hits: used, waited }) =>
     tableRow([name, h("code", { text: key }), compile, String(used), String(waited)]),
   );
-  return [counts, table(["program", "key", "compiled in", "hits", "waited"], kept)];
+  const found = table(["program", "key", "compiled in", "hits", "waited"], kept);
+  return [h("details", { class: "sv-kept" }, h("summary", { text: words }), found)];
 }
 
 /** @param {string} code @returns {Node[]} */

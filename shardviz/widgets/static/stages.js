@@ -1,5 +1,5 @@
 // @ts-check
-// The row of stages: requested, propagated, partitioned, compiled, and what changed between two.
+// The row of stages: requested, propagated, partitioned, compiled, ran, and what changed between two.
 import { OWN_KEYS, h, setText, toggle } from "./dom.js";
 
 /** @typedef {import("./messages").Stages} Stages */
@@ -7,25 +7,26 @@ import { OWN_KEYS, h, setText, toggle } from "./dom.js";
 /**
  * The stages, which program and target are current, and what is under way.
  * @typedef {{view: import("./view_data.js").View, stages: Stages, target: string, live: boolean,
+ *   noRun: string, report: import("./messages").Report,
  *   background: import("./messages").Background}} KnownStages
  */
 
-export const STAGE_NAMES = ["requested", "propagated", "partitioned", "compiled"];
-/** @type {Record<StageState, string>} */
-const BADGES = { live: "", estimate: "estimate", old: "old", failed: "failed", none: "" };
+export const STAGE_NAMES = ["requested", "propagated", "partitioned", "compiled", "ran"];
+export const OUT_OF_DATE = "Out of date: compile again";
 /** What is under way in the background, by what Python calls it: which stage, and in words. */
 const UNDER_WAY = new Map([
-  ["planning", { at: 1, text: "being planned…" }],
-  ["partitioning", { at: 2, text: "being partitioned…" }],
-  ["compiling", { at: 3, text: "being compiled…" }],
+  ["planning", { at: 1, text: "planning…" }],
+  ["partitioning", { at: 2, text: "partitioning…" }],
+  ["compiling", { at: 3, text: "compiling…" }],
 ]);
+const RAN = 4;
 const CLOCK_MS = 200;
 const SHOWN_AFTER_S = 0.6; // most plans are ready before anybody could read a clock
 
 /**
  * The state of a stage: what the kernel knows of it, or that the program was edited since.
  * @param {Stages} stages
- * @param {number} index 0 to 2: propagated, partitioned, compiled
+ * @param {number} index 0 to 3: propagated, partitioned, compiled, ran
  * @param {number} revision of the program
  * @param {string} target
  * @returns {StageState}
@@ -67,62 +68,57 @@ export class StageRow {
 
   /**
    * @param {KnownStages} known
-   * @param {string} shown which stage or change the table below shows
+   * @param {string} shown the stage or change that the open tab is about: "3", "2-3"
    */
   show(known, shown) {
-    const { view, stages, target } = known;
+    const { view, stages, target, noRun } = known;
     const { broken, requested, requestedBytes } = view.program;
-    this.showCell(0, broken ? "failed" : "live", requested, "", requestedBytes);
-    stages.stages.forEach(({ text, took, more }, i) => {
-      this.showCell(i + 1, stageState(stages, i, view.revision, target), text, took, more);
+    const count = view.arrays.length;
+    const arrays = `${count} ${count === 1 ? "array" : "arrays"}`;
+    this.showCell(0, broken ? "failed" : "live", arrays, `${requested}\n${requestedBytes}`);
+    stages.stages.forEach(({ state, text, title }, i) => {
+      const where = i + 1 === RAN && state === "none" && noRun;
+      const [words, why] = where ? ["not attached", noRun] : [text, title];
+      this.showCell(i + 1, stageState(stages, i, view.revision, target), words, why);
     });
     this.showUnderWay(known);
     this.cells.forEach(({ node }, i) => {
-      toggle(node, "sv-on", shown === String(i));
       node.setAttribute("aria-pressed", String(shown === String(i)));
     });
     this.changes.forEach((_, i) => this.showChange(i, known, shown));
   }
 
-  /**
-   * @param {number} i
-   * @param {StageState} state
-   * @param {string} text
-   * @param {string} took
-   * @param {string} more
-   */
-  showCell(i, state, text, took, more) {
-    const cell = this.cells[i];
-    cell.node.dataset.state = state;
-    setText(cell.took, took);
-    setText(cell.badge, BADGES[state]);
-    setText(cell.text, text);
-    setText(cell.more, more);
-    cell.node.title = [text, more].filter(Boolean).join("\n");
+  /** @param {number} i @param {StageState} state @param {string} text @param {string} title */
+  showCell(i, state, text, title) {
+    const { node, text: words } = this.cells[i];
+    node.dataset.state = state;
+    setText(words, text);
+    const old = state === "old" ? OUT_OF_DATE : "";
+    node.title = [old, title].filter(Boolean).join("\n");
+    node.setAttribute("aria-label", [STAGE_NAMES[i], text, old].filter(Boolean).join(", "));
   }
 
   /** @param {number} i @param {KnownStages} known @param {string} shown */
   showChange(i, { view, stages, target }, shown) {
     const { node, text } = this.changes[i];
-    const direct = changeBetween(stages, i - 1, i);
-    // Where the partitioner's answer is missing, the end is compared with the estimate.
-    const found = direct ?? (i === 2 ? changeBetween(stages, 0, 2) : undefined);
-    const words = found ? (direct ? "" : "since the estimate: ") + found.text : "";
+    const found = changeBetween(stages, i - 1, i);
+    const words = found?.text ?? "";
     setText(text, words);
     node.disabled = !found;
     node.title = found?.title ?? "";
     const names = `From ${STAGE_NAMES[i]} to ${STAGE_NAMES[i + 1]}`;
     node.setAttribute("aria-label", `${names}: ${words || "not known yet"}`);
-    toggle(node, "sv-changed", found?.tone === "changed");
+    node.setAttribute("aria-pressed", String(shown === `${i}-${i + 1}`));
     toggle(node, "sv-grown", found?.tone === "more");
-    toggle(node, "sv-on", shown === `${i}-${i + 1}`);
     toggle(node, "sv-faded", stageState(stages, i, view.revision, target) === "old");
   }
 
-  /** What is under way in the background, with a clock. @param {KnownStages} known */
-  showUnderWay({ background, stages, live }) {
-    const name = background.stage ?? "";
-    const job = live ? UNDER_WAY.get(name) : undefined;
+  /** What is under way: of a job its stage; else with a clock. @param {KnownStages} known */
+  showUnderWay({ background, stages, live, report }) {
+    const running = report.state === "running";
+    const name = running ? report.stage : (background.stage ?? "");
+    const found = running ? { at: report.at, text: report.stage } : UNDER_WAY.get(name);
+    const job = live ? found : undefined;
     this.cells.forEach(({ node }, i) => toggle(node, "sv-busy", i === job?.at));
     if (name !== this.underWay) {
       this.underWay = name;
@@ -130,11 +126,12 @@ export class StageRow {
     }
     window.clearInterval(this.clock);
     if (!job) return;
-    const cell = this.cells[job.at];
-    if (stages.stages[job.at - 1].state === "none") setText(cell.text, job.text);
+    const { text } = this.cells[job.at];
+    if (running || stages.stages[job.at - 1].state === "none") setText(text, job.text);
+    if (running) return; // its clock is in the status
     const showTime = () => {
       const seconds = (Date.now() - this.began) / 1000;
-      if (seconds > SHOWN_AFTER_S) setText(cell.took, `${seconds.toFixed(1)} s…`);
+      if (seconds > SHOWN_AFTER_S) setText(text, `${seconds.toFixed(1)} s…`);
     };
     this.clock = window.setInterval(showTime, CLOCK_MS);
   }
@@ -146,38 +143,16 @@ export class StageRow {
 
 /** @param {string} name @param {() => void} open */
 function stageCell(name, open) {
-  const took = h("span", { class: "sv-stagetook" });
-  const badge = h("span", { class: "sv-stagebadge" });
   const text = h("span", { class: "sv-stagetext" });
-  const more = h("span", { class: "sv-stagemore" });
-  const title = h(
-    "span",
-    { class: "sv-stagetitle" },
-    h("span", { class: "sv-stagedot" }),
-    h("span", { class: "sv-stagename", text: name }),
-    took,
-    badge,
-  );
-  const node = h(
-    "button",
-    {
-      type: "button",
-      class: "sv-stage",
-      ...OWN_KEYS,
-      "aria-pressed": "false",
-      on: { click: open },
-    },
-    title,
-    text,
-    more,
-  );
-  return { node, took, badge, text, more };
+  const props = { type: "button", class: "sv-stage", "aria-pressed": "false", ...OWN_KEYS };
+  const label = h("span", { class: "sv-stagename", text: name });
+  return { node: h("button", { ...props, on: { click: open } }, label, text), text };
 }
 
 /** @param {() => void} open */
 function changeButton(open) {
   const text = h("span", { class: "sv-changetext" });
-  const arrow = h("span", { class: "sv-changearrow", "aria-hidden": "true" });
+  const arrow = h("span", { text: "→", "aria-hidden": "true" });
   const props = { type: "button", class: "sv-stagechange", ...OWN_KEYS, on: { click: open } };
-  return { node: h("button", props, arrow, text), text };
+  return { node: h("button", props, arrow, text, arrow.cloneNode(true)), text };
 }
