@@ -156,7 +156,7 @@ def test_all_text_can_be_read(measured_page: Page, tmp_path, make):
         page.wait_for_selector(f'.shardviz-explorer[data-theme="{theme}"]')
         for view in VIEWS:
             show_view(page, view)
-            tabs = page.locator(".sv-program [role=tab]").all() if view == "Program" else [None]
+            tabs = page.locator(".sv-tabline [role=tab]").all() if view == "Program" else [None]
             for tab in tabs:
                 if tab:
                     tab.click()

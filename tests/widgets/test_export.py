@@ -80,7 +80,7 @@ def test_the_report_of_a_run_reaches_the_view(eight_devices):
     view = made.report_data
     assert view["state"] == "done"
     assert {c["ok"] for c in view["checks"]} == {True}
-    assert "all-reduce" in made.stages_data["stages"][2]["text"]
+    assert "all-reduce" in made.stages_data["stages"][2]["title"]
     made.session.edit("mesh", "data=2, model=2")
     assert (made.report_data["revision"], made.answer["revision"]) == (0, 1)
     assert np.shape(jax.tree.leaves(report.outputs)[0]) == (64, 512)

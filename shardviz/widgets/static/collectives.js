@@ -139,6 +139,7 @@ export class CollectivesPanel {
     const words = [c.became, ...c.tags].filter(Boolean).join(" · ");
     const became = [full, full && words ? " · " : "", words];
     const more = c.causes.length + c.moreCauses - 1;
+    const line = c.source + (more ? ` +${more}` : "");
     return this.row(
       key,
       h("td", { class: "sv-cbytes" }, shareBar(c.share), c.bytes),
@@ -146,7 +147,7 @@ export class CollectivesPanel {
       h("td", null, ...this.axisTags(c.axes)),
       h("td", { class: "sv-muted", title: this.changesOf(key).join("\n") || words }, ...became),
       h("td", { text: withoutLine(c), title: [...c.causes, c.op].join("\n") }),
-      h("td", { class: "sv-mono sv-muted", text: c.source + (more ? ` +${more}` : "") }),
+      h("td", { class: "sv-mono sv-muted", text: line, title: line }),
     );
   }
 
