@@ -119,11 +119,13 @@ def test_an_axis_dropped_on_an_edge_splits_that_dimension_and_dragged_off_leaves
     drag(kernel, chip(kernel, "data").locator("b"), *middle(picture, 0.5, 0.04))
     page.mouse.up()
     assert spec_of(kernel) == "P(None, ('model', 'data'))"
-    tag = page.locator('.sv-dim [data-axis="model"]')
+    tag = page.locator('.sv-dimrow [data-axis="model"]')
     drag(kernel, tag, *middle(page.locator('[data-drop-dim="0"]')))
     page.mouse.up()
     assert spec_of(kernel) == "P('model', 'data')"
-    drag(kernel, page.locator('.sv-dim [data-axis="data"]'), *middle(page.get_by_text("shardviz")))
+    drag(
+        kernel, page.locator('.sv-dimrow [data-axis="data"]'), *middle(page.get_by_text("shardviz"))
+    )
     expect(page.locator(".sv-dragged")).to_have_text("dataoff mlp")
     page.mouse.up()
     assert spec_of(kernel) == "P('model', None)"
@@ -146,4 +148,4 @@ def test_a_shape_with_names_fills_both_fields(kernel: Kernel):
     shape.press("Enter")
     kernel.answer()
     expect(kernel.page.get_by_label("Logical axes")).to_have_value("layers embed mlp")
-    expect(kernel.page.locator(".sv-dim:visible")).to_have_count(3)
+    expect(kernel.page.locator(".sv-dimrow:visible")).to_have_count(3)

@@ -35,7 +35,7 @@ export class ArrayCards {
       spec: field("PartitionSpec", "spec", "spec", ""),
     };
     /** @type {ReturnType<ArrayCards["dimension"]>[]} */ this.rows = [];
-    this.dims = h("div", { class: "sv-dims", role: "list", "aria-label": "Dimensions" });
+    this.dims = h("div", { class: "sv-dimrows", role: "list", "aria-label": "Dimensions" });
     const { name, dtype, shape, logical, spec } = this.fields;
     const pair = h("div", { class: "sv-pair" }, name.node, dtype.node);
     const nodes = [pair, shape.node, logical.node, this.dims, spec.node];
@@ -191,7 +191,7 @@ export class ArrayCards {
     add.select.title = "Split it over one more mesh axis";
     const number = h("span", { class: "sv-muted", text: String(dim) });
     const parts = [number, row.name, row.size, row.tags, add.node];
-    const node = h("div", { class: "sv-dim", role: "listitem", "data-drop-dim": dim }, ...parts);
+    const node = h("div", { class: "sv-dimrow", role: "listitem", "data-drop-dim": dim }, ...parts);
     this.dims.append(node);
     return { ...row, add, node, key: "" };
   }

@@ -260,7 +260,7 @@ class AxisChip {
     this.node.title = `${this.name}: ${size.toLocaleString("en")}-way, ${words}`;
     this.node.setAttribute("aria-label", this.node.title);
     this.size.sync(this.known);
-    this.size.input.style.width = `calc(${Math.max(2, this.known.length)}ch + 10px)`;
+    this.size.input.style.width = `calc(${this.known.length}ch + 10px)`;
   }
 
   /** @param {string} text */
