@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from shardviz.core.format import bytes_text
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.program.movement import Movement, collective_movement
 from shardviz.widgets import html_page
@@ -18,11 +19,11 @@ PAGE = """<!doctype html><meta charset="utf-8">
 <div class="shardviz-explorer" data-theme="light"><div class="sv-body" id="host"></div></div>
 <script type="module">
 MODULE
-const player = new Player({ close: () => {}, play: () => {} });
+const player = new Player({ close: () => {} });
 document.getElementById("host").append(player.node);
 window.play = (key, data, theme) => {
   player.open(key);
-  player.show({ [key]: { data, error: "", groups: [] } }, theme);
+  player.show({ [key]: { data, error: "" } }, theme);
 };
 window.player = player;
 </script>"""
@@ -32,9 +33,10 @@ HELD = """() => [...document.querySelectorAll(".sv-mdevice")].map((device) =>
 EVERY_STEP = """() => {
   const held = HELD;
   const every = [];
-  for (let i = 0; i <= player.steps.count; i++) {
+  for (let i = 0; i <= player.steps.data.steps.length; i++) {
     every.push({ step: document.querySelector(".sv-player").dataset.step, held: held(),
-      words: document.querySelector(".sv-pwords").textContent });
+      words: document.querySelector(".sv-pwords").textContent,
+      sent: document.querySelector(".sv-steptext").textContent });
     const key = new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true });
     document.querySelector(".sv-movementbox").dispatchEvent(key);
   }
@@ -72,6 +74,20 @@ def play(page: Page, name: str, movement: Movement) -> Locator:
     return page.get_by_label("Player", exact=True)
 
 
+def sent_until(movement: Movement, step: int) -> str:
+    """What is said of the bytes: of a step, and so far, of all that a device sends."""
+    words = f"{step} of {len(movement.steps)} steps"
+    if not step:
+        return words
+    done = [s.bytes for s in movement.steps[:step]]
+    so_far, total = bytes_text(sum(done)), bytes_text(movement.sent_bytes)
+    if so_far.split()[1] == total.split()[1]:
+        so_far = so_far.split()[0]
+    if step == len(movement.steps):
+        assert abs(sum(done) - movement.sent_bytes) <= step, "of all steps it is all"
+    return f"{words} · this step {bytes_text(done[-1])}, so far {so_far} of {total}"
+
+
 def expected(movement: Movement, bits: bool = False) -> list[list[dict[str, int]]]:
     """By step and device, the contributions to every chunk: how many, or a bit for each."""
     each = 1 << np.arange(movement.contributors) if bits else 1
@@ -93,6 +109,29 @@ def test_every_device_has_what_the_steps_say(player):
             assert seen["held"] == state, (name, step)
             words = movement.steps[step - 1].words if step else "Before the first step"
             assert words in seen["words"]
+            assert seen["sent"] == sent_until(movement, step)
+
+
+def test_it_starts_to_move_at_once_unless_less_motion_is_asked_for(player):
+    player.emulate_media(reduced_motion="reduce")
+    node = play(player, "still", COLLECTIVES["all-gather of 4"])
+    expect(node).to_have_attribute("data-step", "0")
+    expect(player.get_by_role("button", name="Play", exact=True)).to_be_disabled()
+    player.get_by_role("button", name="Step on").click()
+    expect(node).to_have_attribute("data-step", "1")
+    player.emulate_media(reduced_motion="no-preference")
+    node = play(player, "moves", COLLECTIVES["all-gather of 4"])
+    expect(player.get_by_role("button", name="Pause")).to_be_visible()
+    player.wait_for_selector(".sv-moving .sv-mcell")
+    expect(node).to_have_attribute("data-step", "3")
+    expect(player.get_by_role("button", name="Play", exact=True)).to_be_enabled()
+
+
+def test_a_large_group_is_told_in_words(player):
+    node = play(player, "large", collective_movement("all-reduce", 256, 1 << 20))
+    expect(node).to_contain_text("A group of 256 is not drawn")
+    expect(node).to_contain_text("Steps 256 to 510")
+    expect(player.get_by_label("Steps")).to_be_hidden()
 
 
 def test_it_plays_pauses_and_steps_by_mouse_and_keys(player):
@@ -100,19 +139,17 @@ def test_it_plays_pauses_and_steps_by_mouse_and_keys(player):
     movement = COLLECTIVES["all-reduce of 4"]
     last = str(len(movement.steps))
     node = play(player, "one", movement)
-    player.get_by_label("Speed").select_option("4")
-    player.get_by_role("button", name="Play", exact=True).click()
-    expect(player.get_by_role("button", name="Pause")).to_be_visible()
     player.wait_for_selector(".sv-moving .sv-mcell")
+    player.locator(".sv-movementbox").focus()
     player.keyboard.press(" ")
     expect(player.get_by_role("button", name="Play", exact=True)).to_be_visible()
     player.keyboard.press("Home")
     expect(node).to_have_attribute("data-step", "0")
     player.keyboard.press(" ")
-    expect(node).to_have_attribute("data-step", last)
+    expect(node).to_have_attribute("data-step", last, timeout=15_000)
     expect(player.get_by_role("button", name="Play", exact=True)).to_be_visible()
     assert player.evaluate(HELD) == expected(movement)[-1]
-    for name, step in (("Step back", "5"), ("First step", "0"), ("Step on", "1")):
+    for name, step in (("Step back", "5"), ("Step on", last)):
         player.get_by_role("button", name=name).click()
         expect(node).to_have_attribute("data-step", step)
     player.keyboard.press("End")

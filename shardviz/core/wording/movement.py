@@ -83,10 +83,15 @@ def listed(step: ListedSent) -> str:
 
 def title(m: Movement) -> str:
     """`all-gather of 8 MiB over data, 8 devices, ring`."""
-    count = plural(m.size, "device")
+    what, how = title_parts(m)
     over = clause(" over {}", " × ".join(m.mesh_axes))
-    size = bytes_text(m.bytes_per_device)
-    return f"{m.kind} of {size}{over}, {count}, {_algorithm(m)}"
+    return f"{what}{over}, {how}"
+
+
+def title_parts(m: Movement) -> tuple[str, str]:
+    """What stands in the title before the mesh axes, and after them."""
+    what = f"{m.kind} of {bytes_text(m.bytes_per_device)}"
+    return what, f"{plural(m.size, 'device')}, {_algorithm(m)}"
 
 
 def formula(m: Movement) -> str:
@@ -103,6 +108,47 @@ def head_lines(m: Movement) -> list[str]:
     if m.seconds is not None:
         lines.append(f"At least {seconds_text(m.seconds)} ({m.rate_source}).")
     return [*lines, *map(str, m.notes)]
+
+
+def before_first(m: Movement) -> str:
+    """What every device has before the first step, and what to know of the steps."""
+    has = "its own data only"
+    if m.sums:
+        has = "its own part of every sum"
+    words = [f"Before the first step: every device has {has}."]
+    return " ".join([*words, *map(str, m.notes)])
+
+
+def player_facts(m: Movement) -> str:
+    """What each device sends, as the formula with its numbers, and the least time."""
+    words = f"each sends {formula(m)}: {m.filled_in}"
+    if m.seconds is not None:
+        words += f" · at least {seconds_text(m.seconds)}, {m.rate_source}"
+    return words
+
+
+def sent_so_far(m: Movement, done: int) -> str:
+    """The bytes of a step and of all until then, which one device sends at most.
+
+    >>> from shardviz.core.program.movement import collective_movement
+    >>> sent_so_far(collective_movement("all-gather", 4, 8 << 20), 2)
+    'this step 2 MiB, so far 4 of 6 MiB'
+    """
+    sent = sum(step.bytes for step in m.steps[:done])
+    so_far, total = bytes_text(sent), bytes_text(m.sent_bytes)
+    number, unit = so_far.split()
+    # One unit is enough where both have the same.
+    if total.endswith(f" {unit}"):
+        so_far = number
+    return (
+        f"this step {bytes_text(m.steps[done - 1].bytes)}, so far {so_far} of {total}"
+    )
+
+
+def too_many_to_draw(m: Movement, most: int) -> list[str]:
+    """What is said of a group of which no steps are drawn."""
+    why = f"A group of {m.size:,} is not drawn: at most {most} devices are."
+    return [why, *step_lines(m, 8)]
 
 
 def step_lines(m: Movement, most: int) -> list[str]:

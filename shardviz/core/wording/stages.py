@@ -322,13 +322,6 @@ def plan_summary(plan: Plan) -> str:
     return f"{values_split(plan)} · {estimated}"
 
 
-def least_time(seconds: float | None, source: str) -> str:
-    """The least time of a movement, and where its rate comes from."""
-    if seconds is None:
-        return ""
-    return f"at least {seconds_text(seconds)}, {source}"
-
-
 def not_drawn(why: str) -> str:
     """Why the links of a collective are not shown."""
     return f"The links cannot be drawn: {why}"

@@ -2,7 +2,6 @@
 // What every device has after each step of a collective, and where in its box.
 
 /** @typedef {import("./messages").MovementData} Data */
-/** @typedef {{source: number, target: number, chunk: number, far: boolean}} Transfer */
 /**
  * A chunk that a device has: its place in the box of the device, and whose contributions are in it,
  * a bit for each.
@@ -10,35 +9,19 @@
  * @typedef {Map<number, Held>[]} State by device, then by chunk
  */
 
-/** How many devices are drawn; a larger group is summed up in sentences. */
-export const MOST_DRAWN = 16;
-
 export class MovementSteps {
   /** @param {Data} data */
   constructor(data) {
     this.data = data;
     this.sums = data.contributors > 1;
-    /** Whether every device does the same, and what one of them does stands for all. */
-    this.drawn = data.size <= MOST_DRAWN;
     /** Whether a chunk has the same place in the box of every device. */
     this.fixed = ["all-gather", "reduce-scatter", "all-reduce"].includes(data.kind);
-    this.transfers = this.drawn ? data.steps.map(transfersOf) : [];
-    this.states = this.drawn ? this.everyState() : [];
+    this.states = this.everyState();
     const slots = this.states.flatMap((state) =>
       state.flatMap((chunks) => [...chunks.values()].map(({ slot }) => slot + 1)),
     );
     this.slots = this.fixed ? data.chunks.length : Math.max(1, ...slots);
-    this.owners = this.drawn ? this.everyOwner() : [];
-  }
-
-  /** How many steps there are; of a large group, how many runs of steps that are alike. */
-  get count() {
-    return this.data.steps.length;
-  }
-
-  /** How many contributions a chunk has on a device; 0 where it has none. @param {number} step @param {number} device @param {number} chunk */
-  counted(step, device, chunk) {
-    return bitCount(this.states[step][device].get(chunk)?.bits ?? 0);
+    this.owners = this.everyOwner();
   }
 
   everyState() {
@@ -55,24 +38,28 @@ export class MovementSteps {
 
   /** What every device has after a step. @param {State} before @param {number} number @returns {State} */
   after(before, number) {
-    const { adds, keeps } = this.data.steps[number];
+    const { adds, keeps, sends } = this.data.steps[number];
     const state = before.map((chunks) => new Map(chunks));
-    const sent = this.transfers[number].map(({ source, chunk }) => before[source].get(chunk));
-    if (!keeps) for (const { source, chunk } of this.transfers[number]) state[source].delete(chunk);
-    this.transfers[number].forEach(({ target, chunk }, i) => {
-      const there = state[target].get(chunk);
-      const bits = (sent[i]?.bits ?? 0) | (adds ? (there?.bits ?? 0) : 0);
-      const slot = this.fixed ? chunk : (there?.slot ?? freeSlot(state[target]));
-      state[target].set(chunk, { slot, bits });
-    });
+    if (!keeps) {
+      for (const [source, , , chunks] of sends)
+        for (const chunk of chunks) state[source].delete(chunk);
+    }
+    for (const [source, target, , chunks] of sends) {
+      for (const chunk of chunks) {
+        const there = state[target].get(chunk);
+        const bits = (before[source].get(chunk)?.bits ?? 0) | (adds ? (there?.bits ?? 0) : 0);
+        const slot = this.fixed ? chunk : (there?.slot ?? freeSlot(state[target]));
+        state[target].set(chunk, { slot, bits });
+      }
+    }
     return state;
   }
 
   /** The device that each chunk is coloured by: that which has it first, or its number in a sum. */
   everyOwner() {
-    const { chunks, start, size } = this.data;
+    const { chunks, start, devices } = this.data;
     return chunks.map((_, chunk) => {
-      if (!start) return Math.floor((chunk * size) / chunks.length);
+      if (!start) return Math.floor((chunk * devices.length) / chunks.length);
       return start.findIndex((held) => held.includes(chunk));
     });
   }
@@ -87,16 +74,6 @@ export class MovementSteps {
     });
     return `Device ${devices[device]} has ${words.join(", ") || "nothing"}`;
   }
-}
-
-/** @param {Data["steps"][number]} step @returns {Transfer[]} */
-function transfersOf({ source, target, chunk, network }) {
-  return chunk.map((one, i) => ({
-    source: source[i],
-    target: target[i],
-    chunk: one,
-    far: Boolean(network[i]),
-  }));
 }
 
 /** @param {Map<number, Held>} chunks */

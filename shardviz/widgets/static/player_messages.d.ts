@@ -7,28 +7,24 @@ export interface Played {
   data: MovementData | null;
   /** Why there is none. */
   error: string;
-  /** The groups that can be chosen; the value of each is a key. */
-  groups: PlayOption[];
-}
-
-export interface PlayOption {
-  value: string;
-  label: string;
 }
 
 export interface MovementData {
   kind: string;
-  title: string;
-  formula: string;
-  filledIn: string;
-  /** The least time in words, or "". */
-  took: string;
-  notes: string[];
-  size: number;
+  /** What stands before the mesh axes, and after them. */
+  title: string[];
+  /** The mesh axes that it runs over, and the number of each in the mesh. */
+  axes: [name: string, number: number][];
+  facts: string;
+  /** What is said before the first step. */
+  before: string;
+  /** What is said instead of a drawing, of a large group; of that nothing below is listed. */
+  lines: string[];
   devices: number[];
   hosts: number[];
-  grid: { sizes: number[]; at: number[][] };
-  /** What each is called; none of a group that is not drawn. */
+  /** The column and the row of each device. */
+  cells: [column: number, row: number][];
+  /** What each is called. */
   chunks: string[];
   contributors: number;
   /** By device the chunks it has; null where every device has all. */
@@ -38,14 +34,14 @@ export interface MovementData {
 
 export interface MovementStep {
   words: string;
-  bytes: string;
+  /** The bytes of this step and of all until then, in words. */
+  sent: string;
+  /** The number of the mesh axis along which it sends; -1 for several. */
+  axis: number;
   adds: boolean;
   keeps: boolean;
-  /** How many like it there are, in a group that is not drawn. */
-  times: number;
-  source: number[];
-  target: number[];
-  chunk: number[];
-  /** 1 where it goes over the network between hosts, or between slices. */
-  network: number[];
+  sends: Send[];
 }
+
+/** What goes from one device to another; 1 where over the network between hosts or slices. */
+export type Send = [source: number, target: number, network: number, chunks: number[]];

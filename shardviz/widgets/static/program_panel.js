@@ -67,10 +67,7 @@ export class ProgramPanel {
       collective: (key) => this.openCollective(key),
       target: (target) => edit("target", target),
     });
-    this.player = new Player({
-      close: () => this.closePlayer(),
-      play: (key) => this.openPlayer(key),
-    });
+    this.player = new Player({ close: () => this.closePlayer() });
     this.askPlay = calls.play;
     /** Whether the player is open, and what the steps that were asked for are of. */
     this.playing = false;

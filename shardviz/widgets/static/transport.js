@@ -1,6 +1,5 @@
 // @ts-check
-// Goes through steps: first, back, play, on, last, a slider and a speed; by mouse and by keys.
-import { keepKey } from "./controls.js";
+// Goes through steps: back, play, on, and a slider; by mouse and by keys.
 import { OWN_KEYS, h, iconButton, setIcon, setText, toggle } from "./dom.js";
 
 /**
@@ -9,10 +8,10 @@ import { OWN_KEYS, h, iconButton, setIcon, setText, toggle } from "./dom.js";
  * @typedef {{slider: string, group: string}} Names
  */
 
-const STEP_MS = 1500; // at speed 1
-const SINGLE_MS = 500; // where one goes on by hand
+const STEP_MS = 1500;
+const LEAST_MS = 500; // of a step, of many; and where one goes on by hand
+const ALL_MS = 15_000; // at most, as long as steps are not too short
 const MOVING = 0.75; // of the time of a step: the rest is for looking
-const SPEEDS = [0.5, 1, 2, 4];
 const REDUCED = "(prefers-reduced-motion: reduce)";
 const NO_MOTION = "Your system asks for less motion: go step by step";
 
@@ -29,18 +28,15 @@ export class Transport {
     this.playing = false;
     this.frame = 0;
     this.motion = window.matchMedia(REDUCED);
-    this.motion.onchange = () => this.stop();
-    const keep = { "data-keep": "true" };
-    this.first = iconButton("first", "First step", () => this.set(0));
+    this.motion.onchange = () => (this.reduced ? this.stop() : this.showPlaying());
     this.back = iconButton("back", "Step back", () => this.go(-1));
     this.play = iconButton("play", "Play", () => this.toggle());
     this.on = iconButton("forward", "Step on", () => this.go(1));
-    this.last = iconButton("last", "Last step", () => this.set(this.total));
     this.slider = h("input", {
       type: "range",
       class: "sv-slider",
       min: "0",
-      ...keep,
+      "data-keep": "true",
       "aria-label": slider,
       ...OWN_KEYS,
       on: {
@@ -48,21 +44,12 @@ export class Transport {
         keydown: (e) => this.key(e),
       },
     });
-    this.speed = h("select", {
-      class: "sv-select sv-speed",
-      "aria-label": "Speed",
-      ...keep,
-      ...OWN_KEYS,
-      on: { keydown: keepKey },
-    });
-    for (const speed of SPEEDS) {
-      this.speed.append(h("option", { value: speed, text: `${speed}×`, selected: speed === 1 }));
-    }
-    const buttons = [this.first, this.back, this.play, this.on, this.last];
-    const signs = h("span", { class: "sv-transport", role: "group", "aria-label": group });
-    signs.append(...buttons);
+    // After a click the keys are the slider's: Space plays, whichever button it was.
+    const click = (/** @type {MouseEvent} */ e) => e.detail && this.slider.focus();
+    const about = { class: "sv-transport", role: "group", "aria-label": group, on: { click } };
+    const signs = h("span", about, this.back, this.play, this.on);
     this.text = h("span", { class: "sv-steptext", role: "status", "aria-live": "polite" });
-    this.node = h("div", { class: "sv-stepbar" }, signs, this.slider, this.speed, this.text);
+    this.node = h("div", { class: "sv-stepbar" }, signs, this.slider, this.text);
   }
 
   get reduced() {
@@ -88,7 +75,7 @@ export class Transport {
     const next = this.frame ? Math.min(at + 1, this.total) : at; // one that moves arrives first
     this.stop();
     if (next !== at) this.arrive(next);
-    if (next < this.total) this.run(SINGLE_MS, 1, false);
+    if (next < this.total) this.run(LEAST_MS, 1, false);
   }
 
   toggle() {
@@ -97,7 +84,7 @@ export class Transport {
     if ((this.step ?? this.total) >= this.total) this.arrive(0);
     this.playing = true;
     this.showPlaying();
-    this.run(STEP_MS, MOVING, true);
+    this.run(Math.max(LEAST_MS, Math.min(STEP_MS, ALL_MS / this.total)), MOVING, true);
   }
 
   /**
@@ -108,12 +95,10 @@ export class Transport {
   run(ms, moving, more) {
     let [part, before] = [0, performance.now()];
     const next = (/** @type {number} */ now) => {
-      const speed = more ? Number(this.speed.value) : 1;
-      part += ((now - before) / ms) * speed;
+      part += (now - before) / ms;
       before = now;
       const at = this.step ?? this.total;
-      if (part < moving) this.hooks.moving?.(at + 1, part / moving);
-      else if (part < 1) this.hooks.moving?.(at + 1, 1);
+      if (part < 1) this.hooks.moving?.(at + 1, Math.min(1, part / moving));
       else {
         part = 0;
         this.arrive(at + 1);
@@ -132,8 +117,9 @@ export class Transport {
   }
 
   showPlaying() {
-    const title = this.reduced ? NO_MOTION : `${this.playing ? "Pause" : "Play"} (Space)`;
-    setIcon(this.play, this.playing ? "pause" : "play", this.playing ? "Pause" : "Play", title);
+    const name = this.playing ? "Pause" : "Play";
+    const title = this.reduced ? NO_MOTION : `${name} (Space)`;
+    setIcon(this.play, this.playing ? "pause" : "play", name, title);
     this.play.disabled = !this.playing && (this.reduced || !this.total);
   }
 
@@ -143,9 +129,8 @@ export class Transport {
    * @param {KeyboardEvent} e
    */
   key(e) {
-    const { target } = e;
-    if (target instanceof HTMLSelectElement || e.ctrlKey || e.metaKey || e.altKey) return;
-    if (e.key === " " && target instanceof HTMLButtonElement) return;
+    if (e.ctrlKey || e.metaKey || e.altKey) return;
+    if (e.key === " " && e.target instanceof HTMLButtonElement) return;
     if (e.key === " ") this.toggle();
     else if (e.key === "ArrowRight") this.go(1);
     else if (e.key === "ArrowLeft") this.go(-1);
@@ -165,8 +150,8 @@ export class Transport {
     const at = this.step ?? total;
     this.slider.max = String(total);
     if (this.slider.value !== String(at)) this.slider.value = String(at);
-    this.first.disabled = this.back.disabled = at === 0;
-    this.on.disabled = this.last.disabled = this.step !== null && at === total;
+    this.back.disabled = at === 0;
+    this.on.disabled = this.step !== null && at === total;
     toggle(this.node, "sv-stepping", this.step !== null);
     setText(this.text, words);
     this.text.title = words;
