@@ -94,7 +94,9 @@ def _column_view(column: _Column) -> dict[str, Any]:
     request = column.request
     unmatched = []
     if request.resolution is not None and not request.spec_wins:
-        unmatched = [dim for dim, _, _ in request.resolution.unmatched()]
+        for dim in range(request.array.rank):
+            if wording.near(request.resolution, dim):
+                unmatched.append(dim)
     return {
         "array": column.array,
         "name": request.array.name,
@@ -140,6 +142,8 @@ def _row(use: RuleUse) -> dict[str, Any]:
 #: What a card of a dimension says in red, and in amber.
 _FAILS = ("fails", "axis missing", "axis twice", "unknown")
 _LOSES = ("axis taken",)
+#: How likely a dimension is to be mended, as ranks.
+_FAILING, _MISSPELT, _FREE_AXIS, _UNSPLIT, _FINE = 4, 3, 2, 1, 0
 
 
 def dimension_state(request: Request, dim: int, mesh: MeshSpec) -> str:
@@ -159,15 +163,15 @@ def dimension_state(request: Request, dim: int, mesh: MeshSpec) -> str:
         return "own spec"
     if found is None:
         return "not split"
-    decision = found.decisions[dim]
-    if decision.logical is None:
+    name, winner = found.names[dim], found.winners[dim]
+    if name is None:
         return "no name"
-    if decision.unknown:
+    if name not in found.rules.by_name:
         return "no rule"
-    winner = decision.deciding
     if winner is None:
         return "axis taken"
-    return "kept whole" if winner.outcome is Outcome.UNSPLIT else "size 1"
+    unsplit = found.verdict(dim, winner).outcome is Outcome.UNSPLIT
+    return "kept whole" if unsplit else "size 1"
 
 
 def _failure(request: Request, dim: int, mesh: MeshSpec) -> str:
@@ -190,33 +194,39 @@ def first_cell(document: Document, array: int | None = None) -> str:
     numbers = range(len(document.arrays))
     if array is not None:
         numbers = range(array, array + 1)
-    best, chosen = (-1.0, 0.0), ""
+    best, chosen = (-1.0, 0.0), f"{numbers.start}:0"
     for number in numbers:
         request = document.program.requests[number]
         for dim in range(request.array.rank):
             urgency = _urgency(request, dim, document.mesh)
             if urgency > best:
                 best, chosen = urgency, f"{number}:{dim}"
-    return chosen or f"{numbers.start}:0"
+    return chosen
+
+
+def looks_wrong(request: Request, mesh: MeshSpec) -> bool:
+    """Whether an array fails, or has a name that looks misspelt."""
+    dims = range(request.array.rank)
+    return any(_urgency(request, dim, mesh)[0] >= _MISSPELT for dim in dims)
 
 
 def _urgency(request: Request, dim: int, mesh: MeshSpec) -> tuple[float, float]:
-    """How likely a dimension is to be mended: a rank, and the bytes on each device."""
+    """How likely a dimension is to be mended: a rank, and bytes per device."""
     state = dimension_state(request, dim, mesh)
     if state in _FAILS:
-        return 4, request.array.bytes
+        return _FAILING, request.array.bytes
     size = request.bytes_per_device or 0
     found = request.resolution
     if found is None or request.spec_wins or state == "split":
-        return 0, size
-    if state == "no rule" and found.decisions[dim].near:
-        return 3, size
+        return _FINE, size
+    if state == "no rule" and wording.near(found, dim):
+        return _MISSPELT, size
     used = (request.spec or Spec()).axes
     for axis, parts in mesh.shape.items():
         fits = request.array.shape[dim] % parts == 0
         if parts > 1 and axis not in used and fits:
-            return 2, size
-    return 1, size
+            return _FREE_AXIS, size
+    return _UNSPLIT, size
 
 
 class Cell(NamedTuple):
@@ -290,7 +300,7 @@ def _card(request: Request, dim: int, mesh: MeshSpec) -> dict[str, Any]:
     state = dimension_state(request, dim, mesh)
     loses = state in _LOSES
     if state == "no rule" and request.resolution is not None:
-        loses = request.resolution.decisions[dim].near is not None
+        loses = wording.near(request.resolution, dim) is not None
     axes = (request.spec or Spec()).padded(request.array.rank)[dim]
     return {
         "name": wording.title(request.array.logical, dim),
@@ -337,6 +347,10 @@ def cell_remedies(session: Session, text: str) -> CellRemedies:
     if document.model is not None and _by_path(document, cell):
         leaf = [array.name for array in document.model.arrays].index(name)
         return CellRemedies(reason=wording.PATHS_NOT_EDITABLE.format(leaf, cell.dim))
+    if request.spec_wins:
+        return CellRemedies(reason=wording.SPEC_NOT_EDITED)
+    if request.array.logical is None and not request.problem:
+        return CellRemedies()  # the sentence says so already
     search = row.remedies(f"split {cell.dim}")
     found, views = tuple(search.items[:MOST_REMEDIES]), []
     for remedy in found:

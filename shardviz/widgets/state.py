@@ -5,6 +5,7 @@ Reading a document executes nothing.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ from shardviz.widgets.document import (
     put_on_devices,
 )
 from shardviz.widgets.model_view import Leaves
+from shardviz.widgets.rules_view import looks_wrong
 from shardviz.widgets.session import Session
 
 VERSION = 1
@@ -313,12 +315,20 @@ def _program_of(thing: Any) -> Program | None:
 
 
 def _session_on_audit(audit: Audit) -> Session:
-    """A session on a model: its leaves, of which the largest split one is an array."""
+    """A session on a model: its leaves, of which the largest split one is an array.
+
+    A leaf that fails, or has a name that looks misspelt, is one as well.
+    """
     if not audit.rows:
         raise ShardvizError("The audit has no arrays; the Explorer shows at least one.")
     leaves = Leaves.of_audit(audit)
-    first = leaves.arrays[_first_shown(audit.rows)]
-    program = _placing([first], audit.mesh)
+    shown = [_first_shown(audit.rows)]
+    if isinstance(audit.rules, Rules):
+        wrong = (n for n, row in enumerate(audit.rows) if looks_wrong(row, audit.mesh))
+        shown += [
+            number for number in itertools.islice(wrong, 1) if number not in shown
+        ]
+    program = _placing([leaves.arrays[number] for number in shown], audit.mesh)
     if isinstance(audit.rules, Rules):
         program = program.replace(rules=audit.rules, dialect=audit.dialect)
     return Session(program, DEVICE_PUT, model=leaves, view="Model")

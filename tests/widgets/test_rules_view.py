@@ -10,7 +10,7 @@ from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.rules.verdicts import Outcome
 from shardviz.core.layout.trees.audit import audit
-from shardviz.core.wording.cascade import STATES
+from shardviz.core.wording.cascade import SPEC_NOT_EDITED, STATES
 from shardviz.gallery import programs
 from shardviz.widgets.model_view import model_view
 from shardviz.widgets.rules_view import (
@@ -162,6 +162,19 @@ def test_what_most_likely_is_to_be_mended_is_chosen_first():
     assert first_cell(session.now, 1) == "1:0"  # all split
 
 
+def test_of_a_model_an_array_that_fails_is_opened_as_well():
+    leaves = [
+        ("large", (4096, 512), "mlp embed"),
+        ("odd", (63, 8), "mlp embed"),
+        ("odder", (61, 8), "mlp embed"),
+    ]
+    found = audit(leaves, [("mlp", "model")], make_mesh(data=4, model=2))
+    session = session_on(found)
+    assert [array.name for array in session.arrays] == ["large", "odd"]
+    assert session.now.selected == 0
+    assert first_cell(session.now) == "1:0"
+
+
 def test_a_saved_page_has_the_cascade_of_every_dimension_and_remedies_of_the_first():
     session = new_session()
     first = first_cell(session.now)
@@ -223,7 +236,7 @@ def test_a_spec_that_a_table_of_paths_gave_is_not_called_the_arrays_own():
     assert f"sv.remedies(audit.rows[{at}], 'split 0')" in reason
     session.edit("spec", "data", 0)
     assert "own PartitionSpec" in cell_view(session.now, "0:1")["text"]
-    assert "PartitionSpec of its own" in cell_remedies(session, "0:1").reason
+    assert cell_remedies(session, "0:1").reason == SPEC_NOT_EDITED
 
 
 def test_rules_move_and_the_text_with_them():

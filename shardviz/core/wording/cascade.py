@@ -61,6 +61,16 @@ def title(names: Sequence[object] | None, dim: int) -> str:
     return f"dimension {dim}"
 
 
+def near(found: Resolution, dim: int) -> str | None:
+    """The name that a dimension most likely means whose own no rule has, or None."""
+    name = found.names[dim]
+    if not isinstance(name, str) or name in found.rules.by_name:
+        return None
+    close = found.rules.nearest(name)
+    # No two dimensions of an array mean the same.
+    return None if close in found.names else close
+
+
 # --- the reason in a sentence ---------------------------------------------------------
 
 
@@ -125,8 +135,8 @@ def _without_rules(request: Request) -> str:
         return request.problem
     if request.array.logical is None:
         return (
-            "The array has no logical axes, which rules are for. Name its dimensions in"
-            " the view Layout."
+            "Rules are for names, and its dimensions have none. Name them in the view"
+            " Layout."
         )
     return f"There are no rules. {HOW_TO_WRITE}"
 
@@ -141,8 +151,11 @@ def _undecided(decision: Decision, found: Resolution) -> str:
         if found.mesh is not None and name not in found.mesh.shape:
             return f"{words}, which the mesh does not have."
         return f"{words}."
+    if not found.rules:
+        return f"There are no rules. {HOW_TO_WRITE}"
     if decision.unknown:
-        return f"No rule names {name}.{clause(' Did you mean {}?', decision.near)}"
+        hint = clause(" Did you mean {}?", near(found, decision.dimension))
+        return f"No rule names {name}.{hint}"
     lost = [one for one in decision.verdicts if one.taken]
     return " ".join(
         f"Rule {one.rule + 1} asks for {listed(one.axes)}, but {_holders(one, found)}."
@@ -281,6 +294,11 @@ def applied(remedy: Remedy, name: str, memory: str) -> str:
     return f"Done: {name} is now {remedy.spec}{clause(', {}', memory)}."
 
 
+#: Why there are no remedies for an array with a spec of its own.
+SPEC_NOT_EDITED = (
+    "No rule changes that. Edit its PartitionSpec in the view Layout; without one, the"
+    " rules decide."
+)
 #: Why there are no remedies for a leaf whose spec a table of paths gave.
 PATHS_NOT_EDITABLE = (
     "The Explorer cannot edit a table of paths. What to change in it is what"

@@ -9,14 +9,14 @@ import { OWN_KEYS, axisTag, button, fill, focusedNear, h, setText, toggle } from
 /** A rule of the table: its number from 0 on, its text, and why it decides nothing. @typedef {{rule: number, text: string, idle?: string}} TableLine */
 
 const QUOTED = /'([^']+)'/;
-const WORDS = /([\w.-]+)/;
+const BETWEEN = /[(), ]+/;
 
-/** A text whose mesh axes are tags. @param {string} text @param {string[]} axes @param {RegExp} [words] what may be an axis */
-function tagged(text, axes, words = QUOTED) {
-  return text.split(words).map((part, i) => {
+/** A sentence whose mesh axes, which it quotes, are tags. @param {string} text @param {string[]} axes */
+function tagged(text, axes) {
+  return text.split(QUOTED).map((part, i) => {
     const at = i % 2 ? axes.indexOf(part) : -1;
     if (at >= 0) return axisTag(part, axisColour(at));
-    return i % 2 && words === QUOTED ? `'${part}'` : part;
+    return i % 2 ? `'${part}'` : part;
   });
 }
 
@@ -81,7 +81,7 @@ export class Cascade {
     const words = state ? [h("span", { class: style, text: state })] : [];
     const what = h("span", { class: "sv-dimwhat" }, ...tags, ...words);
     const length = h("span", { class: "sv-mono sv-muted", text: size.toLocaleString("en") });
-    const about = { type: "button", role: "radio", class: "sv-dim", ...OWN_KEYS };
+    const about = { type: "button", role: "radio", class: "sv-dimcard", ...OWN_KEYS };
     const on = { click: () => this.choose(i) };
     return h("button", { ...about, on }, h("span", null, h("b", { text: name }), length), what);
   }
@@ -109,12 +109,15 @@ export class Cascade {
   /** A rule that names the dimension: the winner stands out, the others are struck through. @param {RuleLine} line */
   line({ rule, text, words, wins, fails }) {
     const [name, target] = text.split(" → ");
-    const parts = target ? [`${name} → `, ...tagged(target, this.axes, WORDS)] : [text];
+    const names = target?.split(BETWEEN).filter(Boolean) ?? [];
+    const all = names.length && names.every((axis) => this.axes.includes(axis));
+    const tags = names.map((axis) => axisTag(axis, axisColour(this.axes.indexOf(axis))));
+    const parts = all ? [`${name} → `, ...tags] : [text];
     const number = h("span", { class: "sv-muted", text: rule === undefined ? "" : `${rule + 1}` });
     const what = h(wins ? "b" : "del", { class: "sv-mono", title: text }, ...parts);
     const style = fails ? "sv-bad" : wins ? "" : "sv-muted";
     const why = h("span", { class: style }, ...tagged(words, this.axes));
-    const look = `sv-ruleline${wins ? " sv-wins" : ""}`;
+    const look = `sv-ruleline${fails ? " sv-fails" : wins ? " sv-wins" : ""}`;
     return h("div", { class: look, role: "listitem" }, number, what, why);
   }
 
@@ -123,9 +126,9 @@ export class Cascade {
     const idle = others.filter((line) => line.idle).length;
     const count = `${others.length} ${some ? "other " : ""}rule${others.length === 1 ? "" : "s"}`;
     const verb = others.length === 1 ? "does" : "do";
-    const left = idle ? `; ${idle} of them decide nothing here` : "";
+    const left = idle ? `; ${idle} of them decide${idle === 1 ? "s" : ""} nothing here` : "";
     this.said = `${count} ${verb} not name ${name}${left}`;
-    this.fold.hidden = !others.length || !name;
+    this.fold.hidden = !others.length || !name || name.startsWith("dimension ");
     const rows = others.map(({ rule, text, idle = "" }) =>
       h(
         "div",

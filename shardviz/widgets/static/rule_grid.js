@@ -56,15 +56,16 @@ export class RuleGrid {
     body.append(...use.rows.map((row, rule) => this.row(use, rule, dims)));
     const left = use.columns.length - columns.length;
     const more = left ? `${left} more arrays: the view Model has all of them` : "";
-    fill(this.node, head, body, this.results(columns), h("p", { class: "sv-muted", text: more }));
+    fill(this.node, head, body, h("p", { class: "sv-muted", text: more }));
     if (focused) this.cells[0]?.focus({ preventScroll: true });
   }
 
   /** @param {RuleColumn[]} columns */
   head(columns) {
-    const names = columns.map(({ name, more, dims, problem }) => {
+    const names = columns.map(({ name, more, dims, spec, problem }) => {
       const text = more ? `${name} +${more.length}` : name;
-      const about = { style: { "grid-column": `span ${dims.length}` }, title: problem ?? text };
+      const title = `${text}: ${problem ?? spec}`;
+      const about = { style: { "grid-column": `span ${dims.length}` }, title };
       return h("span", { class: problem ? "sv-gridname sv-bad" : "sv-gridname", text, ...about });
     });
     const labels = columns.flatMap((column) =>
@@ -93,19 +94,6 @@ export class RuleGrid {
     });
     const place = { "--sv-row-index": rows[rule].line };
     return h("div", { class: "sv-gridrow", role: "row", style: place }, ...cells);
-  }
-
-  /** How every array is split in the end. @param {RuleColumn[]} columns */
-  results(columns) {
-    const cells = columns.map(({ spec, problem, dims, typed }) =>
-      h("span", {
-        class: `sv-result sv-mono${problem ? " sv-bad" : ""}`,
-        text: problem ? "cannot be laid out" : spec,
-        title: problem ?? (typed ? `${spec}, typed: it wins over the rules` : spec),
-        style: { "grid-column": `span ${dims.length}` },
-      }),
-    );
-    return h("div", { class: "sv-gridfoot", role: "row" }, ...cells);
   }
 
   /** @param {number} array @param {number} dim @param {string} text @param {string} words @param {string} style */

@@ -83,6 +83,7 @@ export class RuleTable {
     const on = this.switch.getAttribute("aria-pressed") !== "true";
     this.switch.setAttribute("aria-pressed", String(on));
     toggle(this.node, "sv-withmatrix", on);
+    this.scrolled = this.key = "";
     if (this.shown) this.show(this.shown);
   }
 
@@ -195,8 +196,8 @@ export class RuleTable {
     const now = JSON.stringify([rows, lines]);
     if (now === this.key) return;
     this.key = now;
-    const named = new Map(lines.map(({ rule, wins }) => [rule, wins]));
-    const nodes = rows.map((row, i) => this.ruleRow(row, i, named.has(i), named.get(i)));
+    const named = new Map(lines.map((line) => [line.rule, line]));
+    const nodes = rows.map((row, i) => this.ruleRow(row, i, named.get(i)));
     fill(this.rows, ...nodes);
     const first = nodes.find((_, i) => named.has(i));
     if (!first || key === this.scrolled) return;
@@ -212,10 +213,9 @@ export class RuleTable {
    * The number of a rule, which is its handle.
    * @param {import("./messages").RuleRow} row
    * @param {number} index
-   * @param {boolean} named whether it names the chosen dimension
-   * @param {boolean} [wins]
+   * @param {import("./messages").RuleLine} [named] what became of it for the chosen dimension
    */
-  ruleRow({ line, idle, note }, index, named, wins) {
+  ruleRow({ line, idle, note }, index, named) {
     const handle = h("span", {
       class: "sv-number",
       text: String(index + 1),
@@ -223,7 +223,8 @@ export class RuleTable {
       on: { pointerdown: (e) => this.drag(e, index) },
     });
     const unused = idle ? h("span", { class: "sv-who sv-muted", text: idle }) : null;
-    const look = `sv-rulerow${named ? " sv-named" : ""}${wins ? " sv-wins" : ""}`;
+    const won = named?.wins ? (named.fails ? " sv-named sv-fails" : " sv-named sv-wins") : "";
+    const look = `sv-rulerow${won || (named ? " sv-named" : "")}`;
     const props = { class: look, style: { "--sv-row-index": line }, title: note };
     return h("div", props, handle, unused);
   }
