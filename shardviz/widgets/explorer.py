@@ -391,7 +391,10 @@ class Explorer(anywidget.AnyWidget):
 
     def _choose_cell(self, cell: str) -> None:
         """Chooses a dimension in the rules, and looks for what would split it."""
-        revision = self.session.now.revision
+        now, revision = self.session.now, self.session.now.revision
+        # An array alone: its dimension that most likely is to be mended.
+        if cell.isdecimal() and int(cell) < len(now.arrays):
+            cell = first_cell(now, int(cell))
         self._cell = cell
         # Also where the search fails: the page asks again while there is no answer.
         self._remedies = (revision, cell, CellRemedies())

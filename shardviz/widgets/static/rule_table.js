@@ -173,11 +173,11 @@ export class RuleTable {
     const array = view.arrays[Number(this.chosen.split(":")[0])];
     const open = new Map(view.arrays.map(({ name }, i) => [name, i]));
     this.picker.show(array?.name ?? "", () => {
-      const { select, open: openLeaf } = this.calls;
+      const { select, ask, open: openLeaf } = this.calls;
       const own = view.arrays.map(({ name, short }, i) => ({
         name,
         note: short,
-        pick: () => select(i),
+        pick: () => (i === view.selected && this.live ? ask(String(i)) : select(i)),
       }));
       const paths = "paths" in leaves && this.live ? leaves.paths : [];
       const more = paths.map((name, i) => ({ name, note: "", pick: () => openLeaf(i) }));
