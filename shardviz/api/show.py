@@ -86,7 +86,15 @@ def explore(thing: Any = None, *, mesh: Any = None, rules: Any = None) -> Explor
 
     explorer = import_optional("shardviz.widgets.explorer", "sv.explore", "anywidget")
     on_mesh, table = optional(as_mesh, mesh), optional(read_rules, rules)
-    return explorer.open_explorer(adopt(thing), cache, children_of, on_mesh, table)
+    return explorer.open_explorer(
+        adopt(thing), cache, children_of, on_mesh, table, _svg
+    )
+
+
+def _svg(value: Any) -> str:
+    """The picture of a value as SVG."""
+    figures = import_optional("shardviz.plots.paint", "a picture", "matplotlib")
+    return figures.svg(value)
 
 
 def mimebundle(value: Any) -> dict[str, Any]:

@@ -449,6 +449,18 @@ def png(value: Any, theme: str | Theme | None = None, **options: Any) -> bytes:
     return _png(paint(picture, theme=theme), picture.alt)
 
 
+def svg(value: Any, theme: str | Theme | None = None, **options: Any) -> str:
+    """The same as the text of an SVG file.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> "</svg>" in svg(make_mesh(data=4, model=2))
+    True
+    """
+    buffer = io.StringIO()
+    paint(draw(value, **options), theme=theme).savefig(buffer, format="svg")
+    return buffer.getvalue()
+
+
 def _png(figure: PlainFigure, words: str) -> bytes:
     width, height = figure.get_size_inches()
     dpi = min(

@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -144,9 +144,16 @@ class Explorer(anywidget.AnyWidget):
     compare_data = _json()
     offline = traitlets.Bool(False).tag(sync=True)
 
-    def __init__(self, session: Session, cache: ExecutableCache, **kwargs: Any):
+    def __init__(
+        self,
+        session: Session,
+        cache: ExecutableCache,
+        svg: Callable[[Any], str] = str,
+        **kwargs: Any,
+    ):
         super().__init__(palette=palettes(), menus=menus_view(session.now), **kwargs)
         self.session = session
+        self._svg = svg
         self.report: Report | None = None
         self._report_revision = 0
         self._cache = cache
@@ -337,8 +344,11 @@ class Explorer(anywidget.AnyWidget):
         # A saved page may wait for its plan, whose thread then needs the lock.
         if saves:
             with self._reporting("save"):
-                page = {"kind": "page", "name": "shardviz.html", "html": self.page()}
-                self.send(page)
+                self._send_file("shardviz.html", "text/html", self.page())
+
+    def _send_file(self, name: str, media: str, text: str) -> None:
+        """Has the page offer a file for download."""
+        self.send({"kind": "file", "name": name, "media": media, "text": text})
 
     def _handle(self, intent: dict[str, Any]) -> None:
         """Does what one intent says."""
@@ -383,6 +393,11 @@ class Explorer(anywidget.AnyWidget):
                 self.movements = {text: view}
             case "why":
                 self.explanation = explanation_view(self.plan, text)
+            case "picture":
+                request = now.program.requests[now.selected]
+                drawn = self._svg(request.layout or now.program)
+                name = f"{request.array.name or 'shardviz'}.svg"
+                self._send_file(name.replace("/", "."), "image/svg+xml", drawn)
             case "code":
                 self._shows_code = True
                 self.code_data = self.code()
@@ -727,10 +742,16 @@ def open_explorer(
     children: Children | None = None,
     mesh: MeshSpec | None = None,
     rules: Rules | None = None,
+    svg: Callable[[Any], str] = str,
 ) -> Explorer:
     """The Explorer that `shardviz.explore` returns.
+
+    Args:
+        thing, children, mesh, rules: as `session_on` takes them.
+        cache: of executables.
+        svg: draws a value as SVG, for the picture that can be saved.
 
     Raises:
         ShardvizError: for something that the Explorer cannot show.
     """
-    return Explorer(session_on(thing, children, mesh, rules), cache)
+    return Explorer(session_on(thing, children, mesh, rules), cache, svg)

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+import shardviz as sv
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.program import Program
@@ -338,3 +339,14 @@ def test_a_scenario_sets_mesh_rules_arrays_and_target_in_one_step():
     assert str(wq.spec) == "P(None, 'fsdp', 'tensor', None)"
     session.undo()
     assert session.now is before
+
+
+def test_the_picture_of_the_selected_array_can_be_saved():
+    made = sv.explore()
+    sent = []
+    made.send = lambda content, buffers=None: sent.append(content)
+    made._receive(made, {"seq": 1, "client": "page", "intents": [{"kind": "picture"}]}, [])
+    made.close()
+    (file,) = sent
+    assert (file["kind"], file["name"], file["media"]) == ("file", "w_in.svg", "image/svg+xml")
+    assert file["text"].rstrip().endswith("</svg>")

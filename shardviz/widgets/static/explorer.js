@@ -284,6 +284,7 @@ class Page {
       Code: () => this.goTo({ view: "Program", tab: "Code" }),
       "Full screen": () => this.fullScreen(),
       ...(editable && { Undo: act("undo"), Redo: act("redo"), "Save page": act("save") }),
+      ...(editable && { "Save picture (SVG)": act("picture") }),
       ...(editable && { Compile: act("compile"), "Pin as A": act("pin") }),
       ...(editable && !this.get("target").noRun && { Run: act("run") }),
     };
@@ -536,7 +537,7 @@ function render({ model, el }) {
       page.hear(message);
       page.watch.line = message.line ?? page.watch.line;
     }
-    if (message.kind === "page") download(message.name, message.html);
+    if (message.kind === "file") download(message.name, message.text, message.media);
   };
   model.on("msg:custom", hear);
   const unwatch = watchTheme(draw);
@@ -552,9 +553,9 @@ function render({ model, el }) {
   };
 }
 
-/** @param {string} name @param {string} html */
-function download(name, html) {
-  const file = new Blob([html], { type: "text/html" });
+/** @param {string} name @param {string} text @param {string} type */
+function download(name, text, type) {
+  const file = new Blob([text], { type });
   const link = h("a", { download: name, href: URL.createObjectURL(file) });
   document.body.append(link);
   link.click();

@@ -505,15 +505,16 @@ export type ActionKind =
   | "pin"
   | "unpin"
   | "back"
+  | "picture"
   | "save";
 
 /** Text that was typed, or a choice; null for a button. */
 export type EditValue = string | number | (string | number | boolean | null)[] | null;
 
 /**
- * What Python sends beside the traits: the saved page; and every second that it is there, with the
+ * What Python sends beside the traits: a file to save; and every second that it is there, with the
  * message that it answered last and, where it changed, the line of code that opens the state again.
  */
 export type CustomMessage =
-  | { kind: "page"; name: string; html: string }
+  | { kind: "file"; name: string; media: string; text: string }
   | { kind: "alive"; seq?: number; client?: string; line?: string };
