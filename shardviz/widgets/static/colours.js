@@ -121,7 +121,7 @@ export function tileColours(count, colormap, theme, shades) {
     shade,
     soft,
     mid,
-    strong: shades ? deep : full,
+    strong: full,
     line: many ? soft : shades ? deep : mixed(share.line),
     text: once((group) => textOn(soft(group), theme)),
     textMid: once((group) => textOn(mid(group), theme)),

@@ -160,13 +160,13 @@ export class PicturePainter {
       const full = colours.strong(groups[i]);
       const style = small
         ? { fill: mix(full, theme.text, 0.5), line: theme.text, text: theme.text }
-        : { fill: colours.mid(groups[i]), line: full, text: colours.textMid(groups[i]) };
-      this.tile(g, p, i, { ...style, width: 1 });
+        : { fill: colours.mid(groups[i]), line: theme.text, text: colours.textMid(groups[i]) };
+      this.tile(g, p, i, { ...style, width: 1.5 });
     }
     for (const i of strong) {
       if (i >= p.x.length) continue;
       const fill = colours.strong(groups[i]);
-      this.tile(g, p, i, { fill, line: theme.text, width: 2, text: textOn(fill, theme) });
+      this.tile(g, p, i, { fill, line: theme.text, width: 3, text: textOn(fill, theme) });
     }
     this.markFrame(g, p, theme);
   }
