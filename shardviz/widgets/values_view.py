@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -58,12 +57,11 @@ class _Table:
 def values_view(plan: Plan | None, explanations: int = 0) -> dict[str, Any]:
     """A plan for the page: columns of numbers, and the tables that they index.
 
-    No objects, and every string once: a plan of 2,000 values stays below 300 kB. The
-    page steps through the propagation by itself, and asks for the explanation of a
-    value, which is long.
+    No objects, and every string once: a plan of 2,000 values stays below 200 kB. The
+    page asks for the explanation of a value, which is long.
 
     `text` has every string once; `specs`, `types`, `scopes` and `origins` are tables;
-    `columns` have one number per value; `steps` are those of the propagation in order.
+    `columns` have one number per value.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> op = PlannedOp("x", "argument", shape=(8,))
@@ -90,9 +88,8 @@ def values_view(plan: Plan | None, explanations: int = 0) -> dict[str, Any]:
         "kinds": list(KINDS),
         "originKinds": list(ORIGINS),
         **_values(plan, numbers, strings),
-        **_steps(plan, numbers),
         "moves": _moves(plan, numbers, strings),
-        "explanations": _explanations(plan, explanations, strings),
+        "explanations": _explanations(plan, explanations),
         # Last, when all of the above has put its strings here.
         "text": strings.items,
     }
@@ -192,28 +189,6 @@ def _origins(op: PlannedOp, strings: _Table) -> tuple[tuple[str, int, int, int],
     return tuple(rows)
 
 
-def _steps(plan: Plan, numbers: dict[str, int]) -> dict[str, Any]:
-    """Every step as [number, op, moves], a move as [axis, from, to].
-
-    Values and axes are numbers. `to` is one number where the axis reached one value,
-    and a list where it reached several.
-    """
-    axes = _Table()
-    # A step that reached several values is at each of them.
-    distinct = set(itertools.chain.from_iterable(op.steps for op in plan.ops))
-    moves: dict[tuple[int, str], list[list[Any]]] = {}
-    for step in sorted(distinct, key=lambda step: (step.number, step.op, step.axis)):
-        to = [numbers[name] for name in step.to if name in numbers]
-        move = [axes.add(step.axis), numbers.get(step.origin, NOWHERE), to]
-        if len(to) == 1:
-            move[2] = to[0]
-        moves.setdefault((step.number, step.op), []).append(move)
-    steps = []
-    for (number, op), some in moves.items():
-        steps.append([number, numbers.get(op, NOWHERE), some])
-    return {"steps": steps, "stepAxes": axes.items}
-
-
 def _moves(
     plan: Plan, numbers: dict[str, int], strings: _Table
 ) -> dict[int, list[list[Any]]]:
@@ -231,18 +206,8 @@ def _moves(
     return moves
 
 
-def _explanations(plan: Plan, most: int, strings: _Table) -> dict[str, dict[str, Any]]:
-    """The explanation of every value, its strings by number; none where they are many."""
-    explanations: dict[str, dict[str, Any]] = {}
+def _explanations(plan: Plan, most: int) -> dict[str, dict[str, Any]]:
+    """The explanation of every value; none where they are many."""
     if len(plan.ops) > most:
-        return explanations
-    # Its strings go to the table, since neighbours have the same sentences.
-    for op in plan.ops:
-        view = explanation_view(plan, op.name)
-        for part, value in view.items():
-            if isinstance(value, list):
-                view[part] = [strings.add(line) for line in value]
-            else:
-                view[part] = strings.add(value)
-        explanations[op.name] = view
-    return explanations
+        return {}
+    return {op.name: explanation_view(plan, op.name) for op in plan.ops}

@@ -288,7 +288,7 @@ export class ModelPanel {
   /** @param {import("./messages").LeafKind} kind */
   bars(kind) {
     const dims = kind.dims.map((splits) =>
-      splits.map(([axis, parts]) => ({ axis, parts, text: "", pending: false })),
+      splits.map(([axis, parts]) => ({ axis, parts, text: "" })),
     );
     const bars = shardingBars(dims, 80, 10);
     return h("span", { class: "sv-modelbars", "aria-hidden": "true" }, dims.length ? bars : null);

@@ -31,11 +31,9 @@ export interface Plan {
   operands: number[][];
   trips: Record<string, number>;
   valueNotes: Record<string, number>;
-  steps: [number: number, op: number, moves: PlanMove[]][];
-  stepAxes: string[];
   /** By the number of the value; "-1" for those that belong to none. */
   moves: Record<string, PlanCollective[]>;
-  explanations: Record<string, PackedExplanation>;
+  explanations: Record<string, Explanation>;
   text: string[];
 }
 
@@ -57,7 +55,6 @@ export type PlanSpec = [
   dims: [axis: number, parts: number, name: string][][],
   unreduced: string[],
 ];
-export type PlanMove = [axis: number, from: number, to: number | number[]];
 export type PlanCollective = [
   kind: number,
   axes: number[],
@@ -75,11 +72,6 @@ export interface Explanation {
   stack: string[];
   error: string;
 }
-
-/** The same with a number for every string. */
-export type PackedExplanation = {
-  [K in keyof Explanation]: Explanation[K] extends string[] ? number[] : number;
-};
 
 /** `timeline_view.py`: why there is none, and targets that have one; or the least times in order. */
 export type Timeline = NoTimeline | TimelineData;

@@ -6,8 +6,8 @@
  * A row of the list: of a value, or (where `value` is -1) of a call; with its position among its
  * neighbours.
  * @typedef {{key: string, label: string, depth: number, value: number, count: number,
- *   open: boolean, members: number[], region: string, trips: number, backward: boolean,
- *   size: number, place: number}} PlanRow
+ *   open: boolean, members: number[], region: string, trips: number, size: number,
+ *   place: number}} PlanRow
  */
 
 const SECTIONS = new Map([
@@ -30,9 +30,9 @@ export function callTree(plan) {
   /** @type {PlanCall} */ const root = { key: "", label: "", items: [], members: [] };
   /** @type {Map<string, number>} */ const times = new Map();
   /** @type {PlanCall[]} */ let open = [root];
-  for (let at = 0; at < plan.count; at++) {
-    const section = SECTIONS.get(plan.kind(at));
-    const scope = section ? [section] : plan.scope(at);
+  plan.values.forEach((value, at) => {
+    const section = SECTIONS.get(value.kind);
+    const scope = section ? [section] : value.scope;
     let shared = 0;
     while (shared < scope.length && open[shared + 1]?.label === scope[shared]) shared++;
     open = open.slice(0, shared + 1);
@@ -48,7 +48,7 @@ export function callTree(plan) {
     }
     open.at(-1)?.items.push(at);
     for (const call of open) call.members.push(at);
-  }
+  });
   return root;
 }
 
@@ -63,7 +63,7 @@ export function eachCall(call, visit) {
 
 /**
  * What is not repeated in a row because its call has it already.
- * @typedef {{depth: number, region: string, trips: number, backward: boolean}} Outer
+ * @typedef {{depth: number, region: string, trips: number}} Outer
  */
 
 /** The rows, and the row of every value: its own, or that of the folded call it is in. */
@@ -80,7 +80,7 @@ export class PlanRows {
     this.wanted = wanted;
     /** @type {PlanRow[]} */ this.rows = [];
     /** @type {Map<number, number>} */ this.rowOf = new Map();
-    this.add(tree, { depth: 0, region: "", trips: 0, backward: false });
+    this.add(tree, { depth: 0, region: "", trips: 0 });
   }
 
   /** @param {PlanCall} call @param {Outer} outer */
@@ -98,11 +98,9 @@ export class PlanRows {
    * @param {{depth: number, size: number, place: number}} position
    */
   addValue(at, outer, position) {
-    const { plan } = this;
-    const label = plan.names[at];
-    const backward = !outer.backward && plan.backward(at);
-    const loop = unlessSame(this.loopOf(at), outer);
-    const own = { value: at, count: 0, open: false, members: [at], backward };
+    const label = this.plan.values[at].name;
+    const loop = unlessSame(this.plan.values[at], outer);
+    const own = { value: at, count: 0, open: false, members: [at] };
     this.rowOf.set(at, this.rows.length);
     this.rows.push({ key: `=${label}`, label, ...own, ...loop, ...position });
   }
@@ -113,28 +111,20 @@ export class PlanRows {
    * @param {{depth: number, size: number, place: number}} position
    */
   addCall(call, outer, position) {
-    const { plan } = this;
+    const { values } = this.plan;
     const { inner, label } = joined(call);
     const members = inner.members.filter(this.wanted);
     if (!members.length) return;
     const open = this.isOpen(inner, outer.depth);
-    const loop = this.loopOf(inner.members[0]);
-    const same = inner.members.every((at) => isSame(this.loopOf(at), loop));
-    const backward = inner.members.every((at) => plan.backward(at));
+    const loop = values[inner.members[0]];
+    const same = inner.members.every((at) => isSame(values[at], loop));
     const shown = same ? unlessSame(loop, outer) : NO_LOOP;
     const own = { value: -1, count: members.length, open, members };
     if (!open) for (const at of members) this.rowOf.set(at, this.rows.length);
-    const first = { key: inner.key, label, ...own, backward: !outer.backward && backward };
-    this.rows.push({ ...first, ...shown, ...position });
+    this.rows.push({ key: inner.key, label, ...own, ...shown, ...position });
     if (!open) return;
-    const around = same ? loop : { region: outer.region, trips: outer.trips };
-    const depth = outer.depth + 1;
-    this.add(inner, { ...around, depth, backward: outer.backward || backward });
-  }
-
-  /** The loop or branch that a value is in. @param {number} at */
-  loopOf(at) {
-    return { region: this.plan.text("region", at), trips: this.plan.trips(at) };
+    const { region, trips } = same ? loop : outer;
+    this.add(inner, { region, trips, depth: outer.depth + 1 });
   }
 }
 
@@ -149,7 +139,8 @@ function isSame(a, b) {
 
 /** @param {Loop} loop @param {Loop} outer */
 function unlessSame(loop, outer) {
-  return isSame(loop, outer) ? NO_LOOP : loop;
+  if (isSame(loop, outer)) return NO_LOOP;
+  return { region: loop.region, trips: loop.trips };
 }
 
 /** A call that holds nothing but another is one row with it. @param {PlanCall} call */

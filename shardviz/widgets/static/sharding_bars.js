@@ -9,7 +9,6 @@ const MOST_PARTS = 8;
 const BAR_GAP = 4;
 
 /**
- * An axis that has not arrived yet is an outline.
  * @param {PlanSplit[][]} dims
  * @param {number} width
  * @param {number} height
@@ -41,31 +40,18 @@ export function shardingBars(dims, width, height) {
  * @param {{x: number, y: number, width: number, height: number}} box
  * @param {string} colour
  */
-function partRects({ parts, pending }, { x, y, width, height }, colour) {
+function partRects({ parts }, { x, y, width, height }, colour) {
   const shown = Math.max(1, Math.min(parts, MOST_PARTS));
   const gap = width >= 3 * shown ? 1 : 0.4;
   const each = (width - gap * (shown - 1)) / shown;
-  const inset = pending ? 0.5 : 0;
-  const outline = { stroke: colour, "stroke-opacity": 0.45, "stroke-dasharray": "2 1.5" };
-  const style = pending ? { fill: "none", ...outline } : { fill: colour };
   return Array.from({ length: shown }, (_, i) =>
     svg("rect", {
-      x: x + i * (each + gap) + inset,
-      y: y + inset,
-      width: Math.max(0.5, each - 2 * inset),
-      height: Math.max(1, height - 2 * inset),
+      x: x + i * (each + gap),
+      y,
+      width: Math.max(0.5, each),
+      height: Math.max(1, height),
       rx: 1.5,
-      ...style,
+      fill: colour,
     }),
   );
-}
-
-/** The same in words: `dimension 0 over data; dimension 1 not split`. @param {PlanSplit[][]} dims */
-export function shardingWords(dims) {
-  if (!dims.length) return "a scalar";
-  const words = dims.map((splits, dim) => {
-    const axes = splits.filter((split) => !split.pending).map((split) => split.text);
-    return `dimension ${dim} ${axes.length ? `over ${axes.join(", ")}` : "not split"}`;
-  });
-  return words.join("; ");
 }

@@ -1,13 +1,12 @@
 // @ts-check
 // The rows of the list of values: their cells, and the badges at a name.
 import { axisColour } from "./colours.js";
-import { axisDot, h } from "./dom.js";
-import { shardingBars, shardingWords } from "./sharding_bars.js";
+import { axisDot, axisTag, h } from "./dom.js";
 
 /** @typedef {import("./plan_data.js").PlanData} PlanData */
+/** @typedef {import("./plan_data.js").PlanSplit} PlanSplit */
+/** @typedef {import("./plan_data.js").Value} Value */
 /** @typedef {import("./plan_rows.js").PlanRow} PlanRow */
-
-const MOST_TAGS = 2;
 
 /**
  * @param {string} style
@@ -18,82 +17,76 @@ function cell(style, children, props = {}) {
   return h("span", { role: "gridcell", class: `sv-vcell ${style}`, ...props }, ...children);
 }
 
-/**
- * Small words beside a name: the loop it is in, the backward pass, what the plan does not cover.
- * @param {PlanData} plan
- * @param {Pick<PlanRow, "region" | "trips" | "backward" | "members">} row
- */
-export function valueBadges(plan, { region, trips, backward, members }) {
-  const badges = [];
-  if (region) {
-    const text = trips ? `${region} × ${trips}` : region;
-    badges.push(badge(text, "", trips ? `runs ${trips} times` : ""));
-  }
-  if (backward) badges.push(badge("backward", "sv-backward", "part of the backward pass"));
-  const { uncovered } = plan.totals(members);
-  if (uncovered.length) {
-    const text = members.length > 1 ? `${uncovered.length} not covered` : "not covered";
-    const why = plan.note(uncovered[0]) || "the propagation did not look into it";
-    badges.push(badge(text, "sv-uncovered", why));
-  }
-  return badges;
-}
-
-/** @param {string} text @param {string} style @param {string} title */
-function badge(text, style, title) {
+/** @param {string} text @param {string} title @param {string} [style] */
+function badge(text, title, style = "") {
   return h("span", { class: `sv-badge ${style}`, text, title });
 }
 
 /**
- * Where the axes came from; in italics what is neither an argument nor a result.
+ * Small words beside a name: the loop it is in, and what the plan does not cover.
  * @param {PlanData} plan
- * @param {number} at
+ * @param {Pick<PlanRow, "region" | "trips" | "members">} row
  */
-function originTags(plan, at) {
-  return plan.origins(at).map(({ axis, kind, name, source }) => {
+export function valueBadges(plan, { region, trips, members }) {
+  const badges = [];
+  const times = trips ? ` × ${trips}` : "";
+  if (region) badges.push(badge(region + times, trips ? `runs ${trips} times` : ""));
+  const { uncovered, first } = plan.totals(members);
+  if (uncovered) {
+    const text = members.length > 1 ? `${uncovered} not covered` : "not covered";
+    const why = first?.note || "the propagation did not look into it";
+    badges.push(badge(text, why, "sv-uncovered"));
+  }
+  return badges;
+}
+
+/** What a dimension is split over, as tags. @param {PlanSplit[]} dim @returns {Array<Node | string>} */
+export function axisTags(dim) {
+  return dim.map(({ axis, text }) => axisTag(text, axisColour(axis)));
+}
+
+/** The sharding in words: `dimension 0 over data; dimension 1 not split`. @param {PlanSplit[][]} dims */
+function shardingWords(dims) {
+  const words = dims.map((dim, number) => {
+    const over = dim.length ? `over ${dim.map(({ text }) => text).join(", ")}` : "not split";
+    return `dimension ${number} ${over}`;
+  });
+  return words.join("; ") || "a scalar";
+}
+
+/** Where the axes came from; in italics what is neither an argument nor a result. @param {Value} value */
+function originTags({ origins }) {
+  return origins.map(({ axis, number, kind, name, source }) => {
     const title = `${axis} from ${kind} ${name}${source ? ` (${source})` : ""}`;
     const plain = kind === "argument" || kind === "result";
     const label = h(plain ? "span" : "i", { text: name || kind });
-    const dot = axisDot(axisColour(plan.axisNumber(axis)));
-    return h("span", { class: "sv-from", title }, dot, label);
+    return h("span", { class: "sv-from", title }, axisDot(axisColour(number)), label);
   });
 }
 
-/** @param {import("./plan_data.js").Estimate[]} estimates */
-function estimateTags(estimates) {
-  const tags = estimates.slice(0, MOST_TAGS).map(({ kind, bytes, trips, cause }) => {
-    const text = `${kind} ${bytes}${trips > 1 ? ` × ${trips}` : ""}`;
-    return h("span", { class: "sv-move", title: cause, text });
-  });
-  const more = estimates.length - MOST_TAGS;
-  if (more > 0) tags.push(h("span", { class: "sv-muted", text: `+${more}` }));
-  return tags;
-}
-
-/** @param {PlanData} plan @param {PlanRow} row @param {number} step */
-export function valueCells(plan, row, step) {
-  const at = row.value;
-  const dims = plan.splits(at, step);
+/** @param {PlanData} plan @param {PlanRow} row */
+export function valueCells(plan, row) {
+  const value = plan.values[row.value];
+  const { dims, type, source, note, spec } = value;
   const words = shardingWords(dims);
-  const sums = plan.unreduced(at).map((axis) => {
-    return badge(`Σ ${axis}`, "", `a partial sum on every device along ${axis}`);
-  });
+  const split = dims.some((dim) => dim.length);
+  const tags = dims.flatMap((dim) => (dim.length ? axisTags(dim) : ["–"]));
+  const sums = value.unreduced.map((axis) =>
+    badge(`Σ ${axis}`, `a partial sum on every device along ${axis}`),
+  );
   const label = h("span", { class: "sv-vlabel", text: row.label });
   const name = [h("span", { class: "sv-twig" }), label, ...valueBadges(plan, row)];
-  const type = plan.type(at);
-  const source = plan.text("source", at);
+  const style = { "--sv-depth": row.depth };
+  const moves = value.estimates.map((one) => one.words);
   return [
-    cell("sv-vname", name, {
-      title: plan.note(at) || row.label,
-      style: { "--sv-depth": row.depth },
-    }),
+    cell("sv-vname", name, { title: note || row.label, style }),
     cell("sv-vtype", [type], { title: type }),
-    cell("sv-vbars", [shardingBars(dims, 104, 12), ...sums], {
+    cell("sv-vdims", [...(split ? tags : []), ...sums], {
       "aria-label": words,
-      title: `${plan.specText(at)}: ${words}`,
+      title: `${spec}: ${words}`,
     }),
-    cell("sv-vfrom", originTags(plan, at)),
-    cell("sv-vmoves", estimateTags(plan.estimates(at))),
+    cell("sv-vfrom", originTags(value)),
+    cell("sv-vmoves", [moves.join(", ")], { title: moves.join("\n") }),
     // Shortened at its start, so that the number of the line can always be seen.
     cell("sv-vline", [h("bdi", { dir: "ltr", text: source })], { title: source }),
   ];
@@ -109,9 +102,9 @@ export function callCells(plan, row) {
   return [
     cell("sv-vname", [twig, label, ...valueBadges(plan, row)], { title: row.label, style }),
     cell("sv-vtype", [`${row.count} ${row.count === 1 ? "value" : "values"}`]),
-    cell("sv-vbars", [`${split} split`]),
+    cell("sv-vdims", [`${split} split`]),
     cell("sv-vfrom", []),
-    cell("sv-vmoves", collectives && !row.open ? [h("span", { class: "sv-move", text })] : []),
+    cell("sv-vmoves", collectives && !row.open ? [text] : []),
     cell("sv-vline", []),
   ];
 }

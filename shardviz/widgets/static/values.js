@@ -1,22 +1,11 @@
 // @ts-check
-// The tab Values: a program as a list of values, why each is sharded as it is, and the propagation
-// step by step. Folding, picking and stepping never ask the kernel; only explanations come from it.
+// The tab Values: a program as a list of values, and why each is sharded as it is. Folding and
+// picking never ask the kernel; only explanations come from it.
 import { failureNote, mutedNote } from "./collectives.js";
 import { axisColour } from "./colours.js";
-import {
-  OWN_KEYS,
-  axisDot,
-  axisTag,
-  button,
-  fill,
-  h,
-  rowsInSight,
-  setText,
-  toggle,
-} from "./dom.js";
+import { OWN_KEYS, axisDot, button, fill, h, rowsInSight, toggle } from "./dom.js";
 import { PlanData } from "./plan_data.js";
 import { PlanRows, callTree, eachCall } from "./plan_rows.js";
-import { StepBar } from "./step_bar.js";
 import { callCells, valueCells } from "./value_cells.js";
 import { valueDetails } from "./value_details.js";
 
@@ -25,19 +14,15 @@ import { valueDetails } from "./value_details.js";
 /** @typedef {import("./messages").Explanation} Explanation */
 /** @typedef {import("./plan_rows.js").PlanRow} PlanRow */
 /** @typedef {import("./plan_rows.js").PlanCall} PlanCall */
-/** @typedef {import("./plan_data.js").PlanStep} PlanStep */
 
 const VALUE_ROW = 24; // pixels
 const MOST_OPEN = 400; // values of a plan whose calls are all open at first
 const MOST_ARGUMENTS = 40; // arguments that are open at first
 const LISTED_ESTIMATES = 5;
-const COLUMNS = ["value", "type", "sharding", "axes from", "estimated", "line"];
+const COLUMNS = ["type", "sharding", "axes from", "estimated", "line"];
 const HOW_PICK =
   "Pick a value to see where its axes came from. Arrow keys move, Enter picks, Escape ends the" +
-  " choice, comma and full stop step through the propagation.";
-const HOW_BARS =
-  "A bar is a dimension. Its parts are the blocks that a mesh axis splits it into; a grey one is" +
-  " not split, and a dashed one waits for its axis.";
+  " choice.";
 let panels = 0;
 
 export class ValuesPanel {
@@ -61,25 +46,19 @@ export class ValuesPanel {
     this.old = false;
     /** @type {Map<string, Explanation>} */ this.explanations = new Map();
     /**
-     * The values on the paths of the picked one's axes, and which axes.
+     * The values that the axes of the picked one came from, and which axes.
      * @type {Map<number, number[]>}
      */
-    this.lineage = new Map();
-    /** @type {WeakMap<number[], number[]>} */ this.axesOfRows = new WeakMap();
+    this.sources = new Map();
     /** @type {string | null} */ this.lit = null;
-    this.summary = h("span", { class: "sv-muted" });
-    this.legend = h("span", { class: "sv-axislegend" });
     this.find = this.findField();
-    this.steps = new StepBar(() => this.stepped());
     this.inner = h("div", { class: "sv-vinner", role: "presentation" });
     this.grid = this.treeGrid();
     const label = { "aria-label": "Why this sharding", tabindex: "0" };
     this.side = h("aside", { class: "sv-vside", ...label, ...OWN_KEYS });
     this.message = h("div", { class: "sv-vmessage" });
     this.main = h("div", { class: "sv-vmain" }, this.grid, this.side);
-    this.bar = this.toolbar();
-    const parts = [this.bar, this.steps.node, this.message, this.main];
-    this.node = h("div", { class: "sv-values" }, ...parts);
+    this.node = h("div", { class: "sv-values" }, this.message, this.main);
     // Only rows in sight are made: again whenever the height is another.
     this.watch = new ResizeObserver(() => this.paint());
     this.watch.observe(this.grid);
@@ -109,7 +88,18 @@ export class ValuesPanel {
   }
 
   treeGrid() {
-    const head = COLUMNS.map((text) => h("span", { text }));
+    const folder = (
+      /** @type {string} */ sign,
+      /** @type {string} */ name,
+      /** @type {boolean} */ open,
+    ) => {
+      const label = { "aria-label": name, title: name };
+      return button(sign, () => this.foldAll(open), { class: "sv-link", ...label });
+    };
+    const folders = [folder("▸", "Fold all", false), folder("▾", "Unfold all", true)];
+    const column = { role: "columnheader" };
+    const titles = COLUMNS.map((text) => h("span", { ...column, text }));
+    const first = h("span", { ...column, class: "sv-vfind" }, this.find, ...folders);
     return h(
       "div",
       {
@@ -124,21 +114,13 @@ export class ValuesPanel {
           click: (e) => this.click(e),
         },
       },
-      h("div", { class: "sv-vhead", "aria-hidden": "true" }, ...head),
+      h("div", { class: "sv-vhead", role: "row" }, first, ...titles),
       this.inner,
     );
   }
 
-  toolbar() {
-    const fold = button("Fold all", () => this.foldAll(false), { class: "sv-link" });
-    const unfold = button("Unfold all", () => this.foldAll(true), { class: "sv-link" });
-    const space = h("span", { class: "sv-space" });
-    const parts = [this.summary, this.legend, space, this.find, fold, unfold];
-    return h("div", { class: "sv-vbar" }, ...parts);
-  }
-
   /**
-   * Takes a plan. What was picked, folded and stepped to is kept where the new plan has it too.
+   * Takes a plan. What was picked and folded is kept where the new plan has it too.
    * @param {PlanView} data
    */
   show(data) {
@@ -148,34 +130,38 @@ export class ValuesPanel {
     // Where there is no new plan the last good one stays, pale.
     this.old = !usable && this.plan !== null && Boolean(data.error);
     toggle(this.main, "sv-vold", this.old);
-    for (const node of [this.bar, this.main, this.steps.node]) node.hidden = !usable && !this.old;
+    this.main.hidden = !usable && !this.old;
     this.showMessage(data);
     if (this.old) return;
     if (usable) return this.showPlan(data);
     this.plan = null;
-    setText(this.summary, "");
-    fill(this.legend);
     this.lightUp();
   }
 
   /** @param {Plan} data */
   showPlan(data) {
-    const name = this.plan && this.picked >= 0 ? this.plan.names[this.picked] : null;
+    const name = this.plan && this.picked >= 0 ? this.plan.values[this.picked].name : null;
     const active = this.rows[this.active]?.key;
-    if (this.plan && this.plan.steps.length !== data.steps.length) this.steps.step = null;
     const plan = (this.plan = new PlanData(data));
     this.tree = callTree(plan);
-    this.explanations = explanationsOf(data);
+    this.explanations = new Map(Object.entries(data.explanations));
     this.picked = name === null ? -1 : (plan.numbers.get(name) ?? -1);
-    setText(this.summary, [data.words, data.seconds].filter(Boolean).join(" · "));
-    const axes = data.axes.map(({ name: axis, size }, i) => {
-      return axisTag(`${axis} ${size}`, axisColour(i));
-    });
-    fill(this.legend, ...axes);
     this.list();
-    const at = this.rows.findIndex((row) => row.key === active);
-    this.active = Math.max(0, at);
-    this.ask();
+    this.active = Math.max(
+      0,
+      this.rows.findIndex((row) => row.key === active),
+    );
+    this.showPicked();
+  }
+
+  /** What follows from the choice. */
+  showPicked() {
+    const { plan, picked } = this;
+    // Only explanations come from the kernel, each once.
+    if (plan && picked >= 0 && !this.old) {
+      const name = plan.values[picked].name;
+      if (!this.explanations.has(name)) this.why(name);
+    }
     this.lightUp();
     this.paint();
     this.showSide();
@@ -199,7 +185,7 @@ export class ValuesPanel {
     const { value } = explanation;
     if (this.explanations.get(value) === explanation) return;
     this.explanations.set(value, explanation);
-    if (this.plan?.names[this.picked] === value) this.showSide();
+    if (this.plan?.values[this.picked]?.name === value) this.showSide();
   }
 
   /** Makes the list of rows again, after folding, searching or a new plan. */
@@ -259,10 +245,7 @@ export class ValuesPanel {
       this.active = this.rowOf.get(at) ?? this.active;
       this.scrollTo(this.active);
     }
-    this.ask();
-    this.lightUp();
-    this.paint();
-    this.showSide();
+    this.showPicked();
     this.side.scrollTop = 0;
   }
 
@@ -273,47 +256,16 @@ export class ValuesPanel {
     this.grid.focus();
   }
 
-  /** Asks for the explanation of the picked value, unless it is there. */
-  ask() {
-    if (!this.plan || this.picked < 0 || this.old) return;
-    const name = this.plan.names[this.picked];
-    if (!this.explanations.has(name)) this.why(name);
-  }
-
-  /** @returns {PlanStep | null} */
-  shownStep() {
-    return this.plan && this.steps.shown(this.plan);
-  }
-
-  /**
-   * Lights up the values on the paths of the picked one's axes, or of the step shown; and on the
-   * page the arrays among them.
-   */
+  /** Lights up the values that the picked one's axes came from; on the page the arrays among them. */
   lightUp() {
-    const { plan } = this;
-    this.lineage = plan && this.picked >= 0 ? plan.lineage(this.picked) : new Map();
-    this.axesOfRows = new WeakMap();
-    const moves = this.shownStep()?.moves;
-    const passed = new Set(moves?.flatMap(({ from, to }) => [from, ...to]).filter((at) => at >= 0));
-    const lit = moves ? [...passed] : this.lineage.size ? [...this.lineage.keys()] : null;
-    const names = plan && lit ? lit.map((at) => plan.names[at]) : null;
+    const { plan, picked } = this;
+    this.sources = plan && picked >= 0 ? plan.sources(picked) : new Map();
+    const names =
+      plan && picked >= 0 ? [...this.sources.keys()].map((at) => plan.values[at].name) : null;
     const key = names && JSON.stringify(names);
     if (key === this.lit) return;
     this.lit = key;
     this.light(names);
-  }
-
-  /** Shows the step that the bar shows. */
-  stepped() {
-    const shown = this.shownStep();
-    if (shown) {
-      const values = [shown.op, ...shown.moves.flatMap((move) => move.to)];
-      const at = values.find((value) => value >= 0 && this.rowOf.has(value));
-      if (at !== undefined) this.scrollTo(this.rowOf.get(at) ?? 0);
-    }
-    this.lightUp();
-    this.paint();
-    if (this.picked >= 0) this.showSide();
   }
 
   /** Scrolls a row into sight. @param {number} row */
@@ -346,7 +298,8 @@ export class ValuesPanel {
 
   /** @param {KeyboardEvent} e */
   key(e) {
-    if (e.ctrlKey || e.metaKey || e.altKey) return;
+    // What stands in the head has keys of its own.
+    if (e.target !== this.grid || e.ctrlKey || e.metaKey || e.altKey) return;
     const row = this.rows[this.active];
     const page = Math.max(1, Math.floor(this.grid.clientHeight / VALUE_ROW) - 2);
     const by = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page }[e.key];
@@ -354,11 +307,7 @@ export class ValuesPanel {
     else if (e.key === "Home") this.move(0);
     else if (e.key === "End") this.move(this.rows.length - 1);
     else if (e.key === "Enter" || e.key === " ") this.enter(row);
-    else if (e.key === "Escape") {
-      this.steps.step = null;
-      this.pick(-1);
-    } else if (e.key === ",") this.steps.go(-1);
-    else if (e.key === ".") this.steps.go(1);
+    else if (e.key === "Escape") this.pick(-1);
     else if (e.key === "ArrowRight" && row) {
       if (row.value < 0 && !row.open) this.enter(row);
       else this.move(this.active + 1);
@@ -389,28 +338,29 @@ export class ValuesPanel {
     const { plan, grid, rows } = this;
     if (!plan || !grid.isConnected) return;
     const [first, last] = rowsInSight(grid, VALUE_ROW, rows.length);
-    const step = this.shownStep();
     const nodes = [];
-    for (let i = first; i < last; i++) nodes.push(this.rowNode(plan, i, step));
+    for (let i = first; i < last; i++) nodes.push(this.rowNode(plan, i));
     fill(this.inner, ...nodes);
     grid.setAttribute("aria-activedescendant", rows.length ? `${this.id}-${this.active}` : "");
-    this.steps.show(plan);
   }
 
-  /** @param {PlanData} plan @param {number} i @param {PlanStep | null} step */
-  rowNode(plan, i, step) {
+  /** @param {PlanData} plan @param {number} i */
+  rowNode(plan, i) {
     const row = this.rows[i];
     const call = row.value < 0;
+    const picked = !call && row.value === this.picked;
     const state = call
       ? { "aria-expanded": String(row.open) }
-      : { "aria-selected": String(row.value === this.picked) };
-    const axes = call && row.open ? [] : this.axesThrough(row.members);
-    const dots = axes.map((axis) => axisDot(axisColour(axis)));
-    const cells = call ? callCells(plan, row) : valueCells(plan, row, this.steps.step ?? Infinity);
+      : { "aria-selected": String(picked) };
+    const members = call && row.open ? [] : row.members;
+    const axes = new Set(members.flatMap((at) => this.sources.get(at) ?? []));
+    const dots = [...axes].map((axis) => axisDot(axisColour(axis)));
+    const marks = { "sv-vcall": call, "sv-vactive": i === this.active, "sv-vpicked": picked };
+    const style = Object.entries(marks).flatMap(([name, on]) => (on ? name : []));
     return h(
       "div",
       {
-        class: ["sv-vrow", ...this.rowMarks(i, step)].join(" "),
+        class: ["sv-vrow", ...style].join(" "),
         role: "row",
         id: `${this.id}-${i}`,
         "data-row": i,
@@ -422,47 +372,16 @@ export class ValuesPanel {
         ...state,
       },
       dots.length ? h("span", { class: "sv-vway" }, ...dots) : null,
-      ...cells,
+      ...(call ? callCells(plan, row) : valueCells(plan, row)),
     );
-  }
-
-  /** @param {number} i @param {PlanStep | null} step */
-  rowMarks(i, step) {
-    const { value, open } = this.rows[i];
-    const call = value < 0;
-    const foldedOp = call && !open && step && this.rowOf.get(step.op) === i;
-    const marks = {
-      "sv-vcall": call,
-      "sv-vactive": i === this.active,
-      "sv-vpicked": !call && value === this.picked,
-      "sv-vop": call ? foldedOp : value === step?.op,
-      "sv-vreached": !call && step?.moves.some(({ to }) => to.includes(value)),
-    };
-    return Object.entries(marks).flatMap(([name, on]) => (on ? name : []));
-  }
-
-  /**
-   * The picked value's axes that passed through some values; found once per pick.
-   * @param {number[]} members
-   */
-  axesThrough(members) {
-    const known = this.axesOfRows.get(members);
-    if (known) return known;
-    const found = [...new Set(members.flatMap((at) => this.lineage.get(at) ?? []))];
-    this.axesOfRows.set(members, found);
-    return found;
   }
 
   showSide() {
     const { plan, picked } = this;
     if (!plan) return;
-    if (picked < 0) {
-      return fill(this.side, ...[HOW_PICK, HOW_BARS].map(mutedNote), ...planNotes(plan));
-    }
-    const explanation = this.explanations.get(plan.names[picked]);
-    const step = this.steps.step ?? Infinity;
-    const pick = (/** @type {number} */ at) => this.pick(at);
-    fill(this.side, ...valueDetails(plan, picked, step, { explanation, pick }));
+    if (picked < 0) return fill(this.side, mutedNote(HOW_PICK), ...planNotes(plan));
+    const explanation = this.explanations.get(plan.values[picked].name);
+    fill(this.side, ...valueDetails(plan, picked, explanation, (at) => this.pick(at)));
   }
 
   destroy() {
@@ -476,7 +395,7 @@ export class ValuesPanel {
  * @param {PlanCall} call
  * @param {number} depth
  */
-function opensAtFirst({ count }, { label, members }, depth) {
+function opensAtFirst({ values: { length: count } }, { label, members }, depth) {
   if (label === "arguments") return members.length <= MOST_ARGUMENTS;
   if (count <= MOST_OPEN) return true;
   return depth === 0 && members.length <= MOST_OPEN && count <= 4 * MOST_OPEN;
@@ -485,29 +404,15 @@ function opensAtFirst({ count }, { label, members }, depth) {
 /** @param {PlanData} plan */
 function planNotes(plan) {
   const { notes, moreNotes } = plan.data;
-  const loose = plan.estimates(-1).map(({ kind, bytes }) => `${kind} ${bytes}`);
+  const loose = plan.loose.map(({ words }) => words);
   const more = loose.length - LISTED_ESTIMATES;
   const listed =
     loose.slice(0, LISTED_ESTIMATES).join(", ") + (more > 0 ? ` and ${more} more` : "");
   const texts = [
+    [plan.data.words, plan.data.seconds].filter(Boolean).join(" · "),
     ...(loose.length ? [`Estimated, but of no value in the list: ${listed}.`] : []),
     ...notes,
     ...(moreNotes ? [`and ${moreNotes} more notes`] : []),
   ];
   return texts.map((text) => h("p", { text }));
-}
-
-/**
- * The explanations that came with a plan; their texts are numbers.
- * @param {Plan} data
- * @returns {Map<string, Explanation>}
- */
-function explanationsOf({ explanations, text }) {
-  const found = Object.entries(explanations).map(([name, packed]) => {
-    const { value, lines, rule, op, stack, error } = packed;
-    const texts = (/** @type {number[]} */ numbers) => numbers.map((i) => text[i]);
-    const words = { value: text[value], rule: text[rule], op: text[op], error: text[error] };
-    return /** @type {const} */ ([name, { ...words, lines: texts(lines), stack: texts(stack) }]);
-  });
-  return new Map(found);
 }
