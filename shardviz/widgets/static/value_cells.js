@@ -70,7 +70,7 @@ export function valueCells(plan, row) {
   const { dims, type, source, note, spec } = value;
   const words = shardingWords(dims);
   const split = dims.some((dim) => dim.length);
-  const tags = dims.flatMap((dim) => (dim.length ? axisTags(dim) : ["–"]));
+  const tags = dims.flatMap((dim) => (dim.length ? axisTags(dim) : h("span", { text: "–" })));
   const sums = value.unreduced.map((axis) =>
     badge(`Σ ${axis}`, `a partial sum on every device along ${axis}`),
   );
