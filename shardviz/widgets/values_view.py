@@ -57,7 +57,7 @@ class _Table:
 def values_view(plan: Plan | None, explanations: int = 0) -> dict[str, Any]:
     """A plan for the page: columns of numbers, and the tables that they index.
 
-    No objects, and every string once: a plan of 2,000 values stays below 200 kB. The
+    No objects, and every string once: a plan of 2,000 values stays below 220 kB. The
     page asks for the explanation of a value, which is long.
 
     `text` has every string once; `specs`, `types`, `scopes` and `origins` are tables;

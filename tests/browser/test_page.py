@@ -156,7 +156,7 @@ def test_an_axis_and_an_array_may_have_any_name(page, tmp_path, name):
     assert f"Device 63 holds {name}[" in sentence(page)
     assert f"{name} 31, model 1" in sentence(page)
     open_tab(page, "Values")
-    expect(page.locator(".sv-axislegend")).to_contain_text(name)
+    expect(page.locator(".sv-vdims .sv-axis").first).to_have_text(name)
     expect(page.locator(".sv-vrow").first).to_be_visible()
     open_tab(page, "Collectives")
     expect(page.locator(".sv-stage").nth(1)).not_to_have_attribute("data-state", "none")

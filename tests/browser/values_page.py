@@ -43,11 +43,7 @@ def row(page: Page, name: str) -> Locator:
 
 
 def sharding(page: Page, name: str) -> str | None:
-    return row(page, name).locator(".sv-vbars").get_attribute("aria-label")
-
-
-def said(page: Page) -> str:
-    return page.locator(".sv-steptext").inner_text()
+    return row(page, name).locator(".sv-vdims").get_attribute("aria-label")
 
 
 def press(page: Page, *keys: str) -> None:

@@ -85,27 +85,10 @@ def test_every_value_can_be_read_back(name):
         }
 
 
-def test_every_step_can_be_read_back_in_order():
-    plan = layers(3)
-    view = values_view(plan)
-    names = [op.name for op in plan.ops]
-    found = {
-        (number, view["stepAxes"][axis], names[op], names[before], names[to])
-        for number, op, moves in view["steps"]
-        for axis, before, to in moves
-    }
-    assert found == {
-        (s.number, s.axis, s.op, s.origin, s.to[0]) for op in plan.ops for s in op.steps
-    }
-    numbers = [number for number, _, _ in view["steps"]]
-    assert numbers == sorted(numbers)
-    assert len(numbers) == len({s.number for op in plan.ops for s in op.steps})
-
-
-def test_two_thousand_values_stay_below_300_kb():
+def test_two_thousand_values_stay_below_220_kb():
     plan = layers(400)
     assert len(plan.ops) > 2000
-    assert len(json.dumps(values_view(plan))) < 300_000
+    assert len(json.dumps(values_view(plan))) < 220_000
 
 
 def test_what_is_estimated_to_move_is_listed_at_the_value_that_causes_it():
