@@ -159,6 +159,8 @@ def _by_bytes(collectives: Sequence[Collective]) -> list[int]:
 
 def _tags(one: Collective, mesh: MeshSpec | None) -> list[str]:
     tags = []
+    if one.rematerialises:
+        tags.append(wording.REMATERIALISED)
     if one.is_partial:
         tags.append(wording.part_of_axis(one.group_size))
     if crosses_hosts(one, mesh):

@@ -132,6 +132,8 @@ def headline_view(
         view["memory"] = wording.memory_needed(report.fit)
         view.update(memoryTitle=wording.memory(report), over=report.fit.ok is False)
     if found is None or found.seconds is None:
+        if report.collectives is None and report.error is not None:
+            return view
         view["note"] = wording.NO_CHIP if found is None else wording.NO_COST
         return view
     longest = found.seconds or 1.0

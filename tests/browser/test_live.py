@@ -14,7 +14,7 @@ from shardviz.widgets.state import open_state
 from tests.browser.lab import OPEN, OPEN_MS, OPEN_NOTEBOOK, READY, reload_notebook
 from tests.browser.test_explorer import RUN_MS
 from tests.browser.test_fit import VIEWS, wrong_in
-from tests.browser.views import SETTLED, press_button, show_view, type_into
+from tests.browser.views import SETTLED, open_tab, press_button, show_view, type_into
 
 GONE_S = 3.0
 COPIED = """() => new Promise((done) => {
@@ -169,7 +169,7 @@ def pixels(page: Page) -> np.ndarray:
 
 def test_a_chosen_collective_shows_its_links_until_it_is_let_go(lab):
     page = lab.open([PLACED], shared=True, width=1400, height=1400)
-    show_view(page, "Program")
+    open_tab(page, "Collectives")
     page.wait_for_selector('.sv-stage:nth-of-type(3)[data-state="estimate"]', timeout=RUN_MS)
     note, row = page.locator(".sv-devicenote"), page.locator(".sv-crow").first
     row.click()

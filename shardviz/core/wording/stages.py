@@ -110,7 +110,7 @@ def what_changed(found: Comparison) -> str:
             continue
         before = sum(len(change.before) for change in changes)
         after = sum(len(change.after) for change in changes)
-        if kind in ("combined", "split", "changed"):
+        if kind in ("combined", "split") or (kind == "changed" and before != after):
             counted.append(f"{before} {kind} into {after}")
         else:
             counted.append(f"{len(changes)} {HOW.get(kind, kind)}")
@@ -157,6 +157,7 @@ def _other_kind(
 
 
 AS_ESTIMATED = "as estimated"
+REMATERIALISED = "full rematerialisation"
 
 
 def collective_facts(one: Collective) -> str:

@@ -16,14 +16,12 @@ import { OUT_OF_DATE, STAGE_NAMES, changeBetween, stageState } from "./stages.js
  *   links: (key: string | null) => void, position: () => void}} Calls
  */
 
-/** @type {Record<string, string>} */
-const CHANGE_SIGNS = { added: "+", removed: "−", kept: "=" };
+/** How changes look that cost something, save something, or neither. @type {Record<string, string>} */
+const CHANGE_STYLES = { added: "sv-warn", removed: "sv-good", kept: "sv-muted" };
 const TITLES = ["bytes per device", "kind", "over", "what became of it", "cause", "line"];
 const NONE_NEEDED = "No collectives: no device needs another's data.";
 const NONE_BEFORE =
   "No collectives before the last edit; nothing is known of the program as it is now.";
-const REMATERIALISED =
-  "Full rematerialisation: every device makes the whole array, only to split it in another way.";
 
 export class CollectivesPanel {
   /** @param {import("./highlight.js").Highlight} highlight @param {Calls} calls */
@@ -104,13 +102,10 @@ export class CollectivesPanel {
 
   /** @param {Stages} data */
   failures({ error, stages: [plan] }) {
-    const parts = [];
-    // What cannot be traced fails in the same way when it is compiled: it is shown once.
-    const twice = error && this.shown !== "1" && plan.title.endsWith(error.message);
+    const parts = error ? [failureNote(error.title, error.message, error.source)] : [];
+    // What cannot be traced fails in the same way when it is compiled: it is said once.
+    const twice = error && plan.title.endsWith(error.message);
     if (plan.state === "failed" && !twice) parts.push(failureNote("No plan", plan.title, ""));
-    if (error && this.shown !== "1") {
-      parts.push(failureNote(error.title, error.message, error.source));
-    }
     return parts;
   }
 
@@ -135,9 +130,7 @@ export class CollectivesPanel {
   /** @param {number} stage @param {Collective} c */
   collectiveRow(stage, c) {
     const key = `${stage}:${c.number}`;
-    const full = c.full ? h("span", { class: "sv-warn", text: "full rematerialisation" }) : null;
-    const words = [c.became, ...c.tags].filter(Boolean).join(" · ");
-    const became = [full, full && words ? " · " : "", words];
+    const became = [c.became, ...c.tags].filter(Boolean).join(" · ");
     const more = c.causes.length + c.moreCauses - 1;
     const line = c.source + (more ? ` +${more}` : "");
     return this.row(
@@ -145,7 +138,7 @@ export class CollectivesPanel {
       h("td", { class: "sv-cbytes" }, shareBar(c.share), c.bytes),
       h("td", { text: c.kind }),
       h("td", null, ...this.axisTags(c.axes)),
-      h("td", { class: "sv-muted", title: this.changesOf(key).join("\n") || words }, ...became),
+      h("td", { class: c.full ? "sv-warn" : "sv-muted", text: became, title: became }),
       h("td", { text: withoutLine(c), title: [...c.causes, c.op].join("\n") }),
       h("td", { class: "sv-mono sv-muted", text: line, title: line }),
     );
@@ -160,11 +153,9 @@ export class CollectivesPanel {
     const changes = data.changes.filter((c) => c.between[0] === from && c.between[1] === to);
     if (!changes.length) return [mutedNote("Neither stage has collectives.")];
     const rows = changes.map(({ kind, words, before, after }) => {
-      const sign = CHANGE_SIGNS[kind];
-      const style = `sv-change sv-change-${kind.split(" ")[0]}`;
-      const label = h("span", { class: style, text: sign ? `${sign} ${kind}` : kind });
+      const label = h("td", { class: CHANGE_STYLES[kind] ?? "", text: kind });
       const key = after.length ? `${to}:${after[0]}` : `${from}:${before[0]}`;
-      return this.row(key, h("td", null, label), h("td", { text: words, title: words }));
+      return this.row(key, label, h("td", { text: words, title: words }));
     });
     const title = `from ${STAGE_NAMES[from + 1]} to ${STAGE_NAMES[to + 1]}`;
     return [collectiveTable(["what", title], rows, false)];
@@ -240,7 +231,7 @@ export class CollectivesPanel {
     const facts = [`${c.bytes} per device`, c.facts].filter(Boolean).join(" · ");
     const title = [h("b", { text: c.kind }), ...this.axisTags(c.axes), muted(facts)];
     const line = h("code", { text: c.source });
-    const why = [c.full ? REMATERIALISED : "", ...c.causes].filter(Boolean).join(" ");
+    const why = c.causes.join(" ");
     const value = c.values[0];
     const named = { class: "sv-button sv-small", title: c.values.join(", ") };
     const buttons = [
@@ -256,20 +247,6 @@ export class CollectivesPanel {
       h("div", { class: "sv-clamp", title: [why, c.op, ...c.stack].join("\n") }, `${why} `, with_),
     );
     this.showParticipants();
-  }
-
-  /** What became of a collective in other stages, or what it was there. @param {string} key */
-  changesOf(key) {
-    const [stage, number] = key.split(":").map(Number);
-    const found = (this.data?.changes ?? []).filter(({ kind, between, before, after }) => {
-      const from = between[0] === stage && before.includes(number);
-      const to = between[1] === stage && after.includes(number);
-      return kind !== "kept" && (from || to);
-    });
-    return found.map(({ between, words }) => {
-      const [from, to] = between.map((i) => STAGE_NAMES[i + 1]);
-      return `${from} → ${to}: ${words}`;
-    });
   }
 
   /** Which devices take part together with the one pointed at. */

@@ -4,7 +4,7 @@ import { CollectivesPanel } from "./collectives.js";
 import { Choice, tabRow } from "./controls.js";
 import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
 import { Headline } from "./headline.js";
-import { reportTab, reportTabKey } from "./report_tabs.js";
+import { reportTab, reportTabKey, runAgain } from "./report_tabs.js";
 import { Player } from "./player.js";
 import { OUT_OF_DATE, StageRow, stageState } from "./stages.js";
 import { TimelinePanel } from "./timeline.js";
@@ -246,9 +246,10 @@ export class ProgramPanel {
     if (this.tab === "Collectives") this.collectives.show(stages, view.revision, target);
     const about = { Collectives: this.collectives.shown, Checks: "4" }[this.tab] ?? "";
     this.stages.show(shown, about);
+    const { report } = shown;
     const old = stageState(stages, 2, view.revision, target) === "old";
     this.headline.show(stages.headline, old);
-    this.showStatus(shown.report, old);
+    this.showStatus(report, old ? OUT_OF_DATE : runAgain(report, view.revision));
     this.tabs.mark(this.tab);
     this.body.setAttribute("aria-label", `Tab ${this.tab}`);
     this.showBody(shown);
@@ -257,15 +258,15 @@ export class ProgramPanel {
   /**
    * What became of the last job; or what runs, and for how long.
    * @param {Report} report
-   * @param {boolean} old whether the program was edited since it was compiled
+   * @param {string} old that the program was edited since
    */
   showStatus(report, old) {
     window.clearInterval(this.clock);
     const running = report.state === "running";
-    toggle(this.status, "sv-warn", old && !running);
+    toggle(this.status, "sv-warn", Boolean(old) && !running);
     if (!running) {
       this.job.began = 0;
-      const last = report.cancelled ?? (old ? OUT_OF_DATE : report.verdict);
+      const last = report.cancelled ?? (old || report.verdict);
       this.status.title = last;
       return setText(this.status, last);
     }

@@ -14,6 +14,11 @@ const BOUNDS = new Map([
 ]);
 const ONLY_COMPILES = "Can compile for it; not attached, so cannot run.";
 
+/** That the program was edited since it ran. @param {Report} report @param {number} revision */
+export function runAgain({ verdict, revision: of }, revision) {
+  return verdict && of !== revision ? "Out of date: run again" : "";
+}
+
 /**
  * What a tab's content depends on.
  * @param {string} tab
@@ -29,10 +34,11 @@ export function reportTabKey(tab, { report, code, stages, noRun }, part) {
 }
 
 /** @param {string} tab @param {Shown} shown @param {string} part @returns {Node[]} */
-export function reportTab(tab, { report, code, stages, noRun }, part) {
+export function reportTab(tab, { view, report, code, stages, noRun }, part) {
   if (tab === "Code") return codeTab(code);
   if (tab === "Memory") return memoryTab(stages.memory, stages.stages[2].state !== "none", part);
-  return [...checksTab(report, noRun), ...cacheFold(report.cache)];
+  const old = h("p", { class: "sv-warn sv-lost", text: runAgain(report, view.revision) });
+  return [old, ...checksTab(report, noRun), ...cacheFold(report.cache)];
 }
 
 /** @param {Memory} memory @param {boolean} known @param {string} part @returns {Node[]} */
