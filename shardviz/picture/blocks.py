@@ -51,8 +51,8 @@ def select_blocks(layout: Layout, dims: Any = None, at: Any = None) -> BlockSele
     """Chooses the blocks to show.
 
     Args:
-        dims: the dimensions for rows and columns; the first two that are split where
-            None.
+        dims: the dimensions for rows and columns; the first two that are split, then the
+            largest, where None.
         at: the number of the block for every dimension that is not in `dims`, in order;
             0 for those not given, the last block for a number beyond it. None shows
             all.
@@ -71,8 +71,9 @@ def select_blocks(layout: Layout, dims: Any = None, at: Any = None) -> BlockSele
     # A scalar or a strip is shown as it is, whatever was asked for.
     page = tuple(range(layout.rank))
     if layout.rank > 1 and dims is None:
-        # Sorting keeps their order: those that are split come first.
-        order = sorted(page, key=lambda dim: counts[dim] == 1)
+        # Those that are split come first, then the largest.
+        sizes = layout.shape
+        order = sorted(page, key=lambda d: (counts[d] == 1, -sizes[d] * (counts[d] == 1)))
         page = tuple(sorted(order[:2]))
     elif layout.rank > 1:
         page = _numbers(dims)

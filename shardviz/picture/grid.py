@@ -10,21 +10,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.picture.page import text_width, widest
-from shardviz.picture.picture import Frame, Label
+from shardviz.picture.picture import Frame, Label, Ruler
 
 ASPECT = 1.7  # width over height that a page is steered to
 PAGE = (960.0, 620.0)  # points: what is wider or higher is folded
 BAND = 14.0  # the height of a row of labels, in points
+BAR = 4.0  # points between an edge of an array and its ticks, for the bar of its colour
 AXIS_SIZE, TICK_SIZE = 9.0, 8.0
 MOST_LABELS = 400
 SMALL = 9.0  # points: smaller cells form an image rather than a table
 MOST_FRAMED, MOST_FRAMES = 4096, 512  # devices and hosts
+NAME_GAP = 13.0  # points between tiles where the names of hosts are
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,6 +299,60 @@ def _across(level: Level, base: np.ndarray, words: Words, y: float) -> list[Labe
     return [Label(-6.0 - out, y, f"{words(level, 0)[0]} →", "end"), *labels]
 
 
+# Of an axis of a grid: what its ruler says, and the mesh axes that this is about.
+Named = Callable[[int], tuple[tuple[str, ...], tuple[tuple[int, str], ...]]]
+
+
+def rulers(
+    grid: Grid,
+    named: Named,
+    spans: Sequence[int],
+    edges: Collection[int] = (),
+    away: tuple[float, float] = (0.0, 0.0),
+) -> list[Ruler]:
+    """The rulers of a grid at the origin, those nearest to the tiles first.
+
+    Args:
+        spans: per axis of the grid how many elements or coordinates a cell takes.
+        edges: the axes of the grid that are edges of an array.
+        away: from the tiles to the words at the left and at the top, in points.
+    """
+    made = []
+    for level in grid.levels:
+        axis, around = level.axis, grid.along(level.along)
+        folded, span = axis in grid.folded, spans[axis]
+        # The coordinates of a folded axis would repeat in every fold.
+        if folded and level.span == 1 and axis not in edges:
+            continue
+        words, axes = named(axis)
+        ruler = Ruler(words, axes, bool(level.along), 0.0, around[-1].length)
+        entries = replace(
+            ruler,
+            count=len(level.offsets),
+            pitch=level.pitch,
+            extent=level.extent,
+            step=level.span * span,
+            size=level.size * span,
+        )
+        if axis in edges and folded:
+            # One side says what it is, the other has the bounds of its folds.
+            if level.span > 1:
+                ruler = replace(entries, words=(), axes=())
+        elif axis in edges:
+            bounds = len(level.offsets) + 1
+            ruler = replace(entries, count=bounds, pitch=level.extent, extent=0.0)
+        else:
+            ruler = entries
+        repeats = []
+        for outer in reversed(around[around.index(level) + 1 :]):
+            if len(outer.offsets) > 1:
+                repeats.append((len(outer.offsets), outer.pitch))
+        made.append(
+            replace(ruler, repeats=tuple(repeats), away=away[1 - level.along])
+        )
+    return made
+
+
 def _every(needed: float, pitch: float, count: int) -> int:
     """How many labels fit: 1 for each, 2 for every second, 4 for every fourth …"""
     every = 1
@@ -332,9 +388,9 @@ def ticks(
         last = text_width(str(numbers[-1]), TICK_SIZE)
         needed, ends = last + 8, last + text_width("0", TICK_SIZE) + 4
         if level.along:
-            needed, ends, left = 13.0, 2 * TICK_SIZE, last + 8
+            needed, ends, left = 13.0, 2 * TICK_SIZE, last + 8 + BAR
         else:
-            top = 13.0
+            top = 13.0 + BAR
         # Not even both ends may fit beside those of the next repeat.
         if len(pitches) > 1 and min(pitches) < ends:
             continue
@@ -364,9 +420,9 @@ def _tick_labels(along: int, at: np.ndarray, numbers: np.ndarray) -> list[Label]
         elif len(labels) == len(at) - 1:
             anchor, inward = "end", -4.0
         if along:
-            labels.append(Label(-5.0, where + inward, str(number), "end", "tick"))
+            labels.append(Label(-5.0 - BAR, where + inward, str(number), "end", "tick"))
         else:
-            labels.append(Label(where, -7.0, str(number), anchor, "tick"))
+            labels.append(Label(where, -7.0 - BAR, str(number), anchor, "tick"))
     return labels
 
 
@@ -399,5 +455,5 @@ def host_frames(
         (x, y), (far_x, far_y) = low[:, number] - out, high[:, number] + out
         size = float(far_x - x + cell[0]), float(far_y - y + cell[1])
         label = f"host {process}"
-        frames.append(Frame(float(x), float(y), *size, label, dashed=gap >= 5))
+        frames.append(Frame(float(x), float(y), *size, label, gap >= 5, gap >= NAME_GAP))
     return frames

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,18 @@ from shardviz.picture.blocks import (
     layout_shades,
     select_blocks,
 )
-from shardviz.picture.grid import PAGE, Grid, Level, arrange, headers, ticks
+from shardviz.picture.grid import (
+    BAND,
+    BAR,
+    PAGE,
+    Grid,
+    Level,
+    arrange,
+    headers,
+    rulers,
+    ticks,
+)
 from shardviz.picture.page import (
-    label_span,
     moved,
     note,
     page,
@@ -49,6 +59,7 @@ from shardviz.picture.picture import (
     NO_DEVICE,
     Label,
     Picture,
+    Ruler,
     Slot,
     Template,
     filled,
@@ -127,7 +138,7 @@ def draw_layout_array(
     counts = [cells.block_counts[dim] for dim in selection.axes] or [1]
     gap = min(18.0, max(3.0, 0.5 * min(cell)))
     grid = arrange(counts, cell, 0.0, range(len(counts)), block_gap=gap)
-    labels, left, top = _labels(cells, selection, grid)
+    labels, edges, left, top = _around(layout, cells, selection, grid, logical)
     corners = grid.corners() + np.array([[left], [top]])
     text: Template = (samples[0],)
     if ids is not None:
@@ -148,17 +159,12 @@ def draw_layout_array(
         holders=ids,
         columns=columns,
     )
-    caption = _caption(
-        dimensions_text(layout, (*selection.steps, *selection.dims), logical),
-        left + grid.width / 2,
-        top + grid.height,
-    )
     head = array_title(layout, name)
     if layout.spec is not None:
         head += f"  {layout.spec}"
-    notes = []
+    notes = [*_off_page(layout, selection, logical)]
     if selection.at and selection.steps:
-        notes = _shown_blocks(layout, selection, ids, len(blocks) * devices)
+        notes += _shown_blocks(layout, selection, ids, len(blocks) * devices)
     if cells.num_blocks < layout.num_blocks:
         notes.insert(0, wording.tile_of_blocks(layout.num_blocks // cells.num_blocks))
     # Whoever compares lengths by eye has to know.
@@ -166,14 +172,15 @@ def draw_layout_array(
         notes.append("not to scale")
     return page(
         tiles,
-        [*moved(labels, left, top), *caption],
+        moved(labels, left, top),
         title=titled(title, head),
         notes=notes,
-        size=(left + grid.width, top + grid.height + 18),
+        size=(left + max(grid.width, _words_width(edges)), top + grid.height),
         alt=_alt(layout, name),
         groups=max(layout.num_blocks, 1),
         shades=layout_shades(layout),
         facts=_facts(layout, selection, to_scale),
+        rulers=edges,
     )
 
 
@@ -195,34 +202,74 @@ def _hint(layout: Layout, cells: Layout, name: str) -> Template:
     return (*head, devices, Slot(DEVICES), copies)
 
 
-def _labels(
-    layout: Layout, selection: BlockSelection, grid: Grid
-) -> tuple[list[Label], float, float]:
-    """Ticks and headers around a grid at the origin; their width and height."""
+def _around(
+    layout: Layout,
+    cells: Layout,
+    selection: BlockSelection,
+    grid: Grid,
+    logical: Sequence[str | None] | None,
+) -> tuple[list[Label], list[Ruler], float, float]:
+    """Ticks, headers and rulers of a grid at its corner; their width and height."""
     axes = selection.axes
     if not axes:
-        return [], 0.0, 0.0
+        return [], [], 0.0, 0.0
 
     def words(level: Level, entry: int) -> tuple[str, str]:
         first, dim = entry * level.span, axes[level.axis]
         last = min(first + level.span, level.size) - 1
-        return f"dimension {dim}", bounds_text(layout, dim, first, last)
+        return f"dimension {dim}", bounds_text(cells, dim, first, last)
+
+    def named(axis: int) -> tuple[tuple[str, ...], tuple[tuple[int, str], ...]]:
+        dim = axes[axis]
+        name = logical[dim] if logical is not None else None
+        return wording.edge_words(layout, dim, name), split_by(layout, dim)
 
     # The dimensions of the page have ticks, steps have headers.
     ticked = frozenset(range(len(axes) - len(selection.dims), len(axes)))
-    marks, margin = ticks(grid, ticked, [layout.shard_shape[dim] for dim in axes])
-    around = headers(grid, words, margin, ticked)
-    return [*around.labels, *marks], around.left, around.top
+    steps = [cells.shard_shape[dim] for dim in axes]
+    marks, (left, top) = ticks(grid, ticked, steps)
+    # Words stand beyond the ticks, and headers beyond the words.
+    top = max(top, BAR) + BAND
+    if len(selection.dims) > 1:
+        left = max(left, BAR) + BAND
+    away = left - BAND / 2, top - BAND / 2
+    around = headers(grid, words, (left, top), ticked)
+    edges = []
+    for ruler in rulers(grid, named, steps, ticked, away):
+        edges.append(replace(ruler, start=around.top if ruler.down else around.left))
+    return [*around.labels, *marks], edges, around.left, around.top
 
 
-def _caption(text: str, middle: float, y: float) -> list[Label]:
-    """One line below the array; from the left edge on where it is wider."""
-    if not text:
-        return []
-    label = Label(middle, y + 12, text, "middle", "note")
-    if label_span(label)[0] < 0:
-        label = Label(0.0, y + 12, text, "start", "note")
-    return [label]
+def split_by(layout: Layout, dim: int) -> tuple[tuple[int, str], ...]:
+    """The mesh axes that split a dimension: the number of each in the mesh, its name."""
+    if layout.spec is None or dim >= len(layout.spec.dims):
+        return ()
+    names = layout.mesh.axis_names
+    return tuple((names.index(name), name) for name in layout.spec.dims[dim])
+
+
+def _words_width(edges: Sequence[Ruler]) -> float:
+    """How wide the words above an array may become, in points."""
+    widths = [0.0]
+    for ruler in edges:
+        if ruler.words and ruler.is_edge and not ruler.down:
+            names = " ".join(name for _, name in ruler.axes)
+            wide = text_width(f"{ruler.words[0]} {names}", 9.0)
+            widths.append(min(wide + 12 * len(ruler.axes), WIDEST))
+    return max(widths)
+
+
+def _off_page(
+    layout: Layout, selection: BlockSelection, logical: Sequence[str | None] | None
+) -> list[str]:
+    """What there is to say of the dimensions that have no edge on the page."""
+    lines = []
+    for dim in range(layout.rank):
+        if dim not in selection.dims:
+            name = logical[dim] if logical is not None else None
+            axes = ", ".join(axis for _, axis in split_by(layout, dim))
+            lines.append(f"{wording.edge_words(layout, dim, name)[0]} {axes}".strip())
+    return lines
 
 
 def _shown_blocks(

@@ -22,7 +22,14 @@ from shardviz.picture.blocks import (
     mesh_ids_text,
     tile_counts,
 )
-from shardviz.picture.grid import Level, arrange, headers, host_frames
+from shardviz.picture.grid import (
+    NAME_GAP,
+    Level,
+    arrange,
+    headers,
+    host_frames,
+    rulers,
+)
 from shardviz.picture.page import and_more, moved, page, text_width, titled, wrapped
 from shardviz.picture.palette import shades
 from shardviz.picture.picture import (
@@ -31,6 +38,7 @@ from shardviz.picture.picture import (
     Frame,
     Label,
     Picture,
+    Ruler,
     Slot,
     Template,
     coordinates,
@@ -55,6 +63,7 @@ _SIZES = (
 )
 MOST_COLOURS = 10  # groups with a colour of their own and an entry in the legend
 MOST_HOST_LINES = 32  # of a text
+MOST_NAMED = 256  # devices whose hosts have frames with names
 MOST_FRAMES = 1024  # more are finer than a reader can see; the tooltip has the host
 
 
@@ -139,14 +148,13 @@ def draw_layout_devices(
     bounds = index_template(layout.block_counts, layout.shard_shape)
     size, replicas = bytes_text(layout.bytes_per_device), layout.replicas
     columns: dict[str, np.ndarray] = {}
-    corner: Template = ()
     hint: Template = ("\nholds ", name, *bounds, f" · {size}")
     if tiles.length > 1:
         hint = (wording.held_blocks(blocks), name, *bounds, f" · {size} each")
         if replicas > 1:
             hint += (wording.replicas_of_blocks(replicas),)
     elif replicas > 1:
-        columns, corner = {"replica": layout.replica_indices}, ("\tr", Slot("replica"))
+        columns = {"replica": layout.replica_indices}
         number = Slot("replica", plus=1)
         hint += (" · replica ", number, f" of {replicas}, with ", Slot(PEERS))
     entries = []
@@ -158,7 +166,6 @@ def draw_layout_devices(
         tiles,
         groups,
         by,
-        corner,
         hint,
         columns,
         title=titled(title, wording.by_block(what)),
@@ -182,7 +189,6 @@ def _devices(
     tiles: DeviceTiles,
     group: np.ndarray,
     by: str,
-    corner: Template = (),
     hint: Template = (),
     columns: Mapping[str, np.ndarray] | None = None,
     **more: Any,
@@ -191,9 +197,8 @@ def _devices(
 
     Args:
         group: int64 [tiles], that of each.
-        corner: what stands at the right of the id, in the tile of a device.
         hint: what the tooltip says after the device.
-        columns: the numbers of both.
+        columns: its numbers.
         more: what `page` takes.
     """
     mesh, numbers = tiles.mesh, dict(columns or {})
@@ -204,7 +209,7 @@ def _devices(
     if hosts:
         numbers["host"] = tiles.hosts
     about: Template = ("device ", Slot(DEVICE), " · ", *where)
-    text: Template = (Slot(DEVICE), *corner)
+    text: Template = (Slot(DEVICE),)
     notes, arrange_by = [], _by_mesh
     if tiles.length > 1:
         # There are too many devices then to arrange them host by host.
@@ -215,11 +220,12 @@ def _devices(
     elif by == "host":
         arrange_by = _by_host
         text += ("\n", *where)
-    elif hosts:
-        text += ("\nhost ", Slot("host"))
     if hosts and tiles.length == 1:
         about += (" · host ", Slot("host"))
-    corners, labels, frames, size = arrange_by(tiles, cell, gap)
+    corners, labels, frames, sides, size = arrange_by(tiles, cell, gap)
+    # Frames have the names of hosts; without frames, tiles do.
+    if hosts and tiles.length == 1 and by == "mesh" and not frames:
+        text += ("\nhost ", Slot("host"))
     made = make_tiles(
         corners[0],
         corners[1],
@@ -235,7 +241,14 @@ def _devices(
     )
     facts = {"kind": "devices", "by": by}
     return page(
-        made, labels, notes=notes, frames=frames, size=size, facts=facts, **more
+        made,
+        labels,
+        notes=notes,
+        frames=frames,
+        rulers=sides,
+        size=size,
+        facts=facts,
+        **more,
     )
 
 
@@ -246,6 +259,9 @@ def _cell(tiles: DeviceTiles) -> tuple[tuple[float, float], float]:
     if count <= 1024 and tiles.length == 1:
         # Ids of the user's own may be long.
         width = max(width, text_width(str(tiles.ids.max()), 7.0) + 5)
+        # Around hosts are frames, with their names on them.
+        if count <= MOST_NAMED and len(tiles.mesh.processes) > 1:
+            gap = max(gap, NAME_GAP)
     return (width, height), gap
 
 
@@ -263,8 +279,10 @@ def shown_axes(sizes: Sequence[int]) -> tuple[int, ...]:
     return long
 
 
-# Where tiles are: float64 [2, tiles]; labels, frames, and the size of all.
-_Placed = tuple[np.ndarray, list[Label], list[Frame], tuple[float, float]]
+# Where tiles are: float64 [2, tiles]; labels, frames, rulers, and the size of all.
+_Placed = tuple[
+    np.ndarray, list[Label], list[Frame], list[Ruler], tuple[float, float]
+]
 
 
 def _by_mesh(tiles: DeviceTiles, cell: tuple[float, float], gap: float) -> _Placed:
@@ -284,7 +302,14 @@ def _by_mesh(tiles: DeviceTiles, cell: tuple[float, float], gap: float) -> _Plac
     corners = grid.corners() + np.array([[left], [top]])
     outlines = [replace(f, x=f.x + left, y=f.y + top) for f in frames]
     size = (left + grid.width + edge, top + grid.height + edge)
-    return corners, moved(around.labels, left, top), outlines, size
+
+    def named(axis: int) -> tuple[tuple[str, ...], tuple[tuple[int, str], ...]]:
+        return ("",), ((axis, mesh.axis_names[axis]),)
+
+    sides = []
+    for ruler in rulers(grid, named, tiles.spans):
+        sides.append(replace(ruler, start=top if ruler.down else left))
+    return corners, moved(around.labels, left, top), outlines, sides, size
 
 
 def range_words(first: int, last: int) -> str:
@@ -306,22 +331,25 @@ def _by_host(tiles: DeviceTiles, cell: tuple[float, float], gap: float) -> _Plac
     across = min(most, 1 << int(np.log2(max(1.0, 1.5 * most**0.5))))
     # The grid of a host is not folded: hosts themselves are.
     inner = arrange((-(-most // across), across), cell, gap, (0, 1), page=(1e9, 1e9))
+    # The name of a host is on the upper edge of its frame.
     text, name = 0.0, 0.0
     if cell[1] >= 15:
-        text = 14.0
-        name = text_width(f"host {processes[-1]}", 9.0) + 6
+        text = 7.0
+        name = text_width(f"host {processes[-1]}", 7.5) + 14
     block = (max(inner.width + gap, name), inner.height + gap + text)
     outer = arrange((len(counts),), block, gap + min(6.0, cell[1] * 0.3), (0,))
     blocks = outer.corners()
-    labels, frames = [], []
+    frames = []
     if len(counts) <= MOST_FRAMES:
         for (x, y), process in zip(blocks.T.tolist(), processes, strict=True):
-            words = f"host {process}"
-            frames.append(Frame(x, y + text, block[0], block[1] - text, words))
-            if text:
-                labels.append(Label(x + 2, y + 6, words, "start"))
+            frames.append(
+                Frame(
+                    x, y + text, block[0], block[1] - text, f"host {process}", named=bool(text)
+                )
+            )
     inside = inner.corners()[:, number] + np.array([[gap / 2], [text + gap / 2]])
-    return blocks[:, host] + inside, labels, frames, (outer.width, outer.height)
+    size = outer.width, outer.height
+    return blocks[:, host] + inside, [], frames, [], size
 
 
 def _alt(mesh: MeshSpec, by: str) -> str:

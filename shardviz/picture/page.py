@@ -16,6 +16,7 @@ from shardviz.picture.picture import (
     Label,
     LegendEntry,
     Picture,
+    Ruler,
     Tiles,
     make_edges,
     no_tiles,
@@ -271,12 +272,13 @@ def page(
     frames: Iterable[Frame] = (),
     size: tuple[float, float],
     edges: Edges | None = None,
+    rulers: Iterable[Ruler] = (),
     **more: Any,
 ) -> Picture:
     """A picture of tiles and labels, with a title above and legend and notes below.
 
     Args:
-        tiles, labels, frames, edges: begin at the origin.
+        tiles, labels, frames, edges, rulers: begin at the origin.
         size: the width and height of the tiles and labels, margins not included.
         notes: lines of text; a Label keeps its role and tone.
         more: further fields of Picture.
@@ -306,6 +308,9 @@ def page(
         tuple(replace(frame, x=frame.x + PAD, y=frame.y + top) for frame in frames),
         placed,
         edges=edges,
+        rulers=tuple(
+            replace(r, start=r.start + (top if r.down else PAD)) for r in rulers
+        ),
         **more,
     )
 

@@ -235,6 +235,9 @@ class Label:
 class Frame:
     """A rectangle drawn as an outline around tiles: a host, a slice.
 
+    Attributes:
+        named: whether there is space for the label on its upper edge.
+
     >>> Frame(0, 0, 20, 10, "host 0").dashed
     True
     """
@@ -245,6 +248,7 @@ class Frame:
     height: float
     label: str = ""
     dashed: bool = True
+    named: bool = False
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -289,6 +293,50 @@ class LegendEntry:
     y: float = 0.0
 
 
+@dataclass(frozen=True)
+class Ruler:
+    """Along one side of the tiles: a dimension of an array, or an axis of a mesh.
+
+    It says where words and numbers belong; a painter, which knows its scale, chooses
+    how many of them fit.
+
+    Attributes:
+        words: what it says, longest first: the first that fits is painted. The longest
+            goes on with the names of the axes.
+        axes: the mesh axes that it is about: number in the mesh, and name.
+        down: whether it is on the left and runs down; else it is above the tiles.
+        start, length: where it begins, and how long it is, in points.
+        away: from the tiles to the middle of the words, in points.
+        repeats: how often it is repeated, outermost first: a count, and the points from
+            one to the next.
+        count: how many numbers there are.
+        pitch: from one number to the next, in points.
+        extent: how long is what a number is about, in points; 0 for a bound of blocks.
+        step, size: from one number to the next, and of all, in elements or coordinates.
+
+    >>> Ruler(("model",), ((1, "model"),), False, 0.0, 20.0, extent=8.0).is_edge
+    False
+    """
+
+    words: tuple[str, ...]
+    axes: tuple[tuple[int, str], ...]
+    down: bool
+    start: float
+    length: float
+    away: float = 0.0
+    repeats: tuple[tuple[int, float], ...] = ()
+    count: int = 0
+    pitch: float = 0.0
+    extent: float = 0.0
+    step: int = 1
+    size: int = 0
+
+    @property
+    def is_edge(self) -> bool:
+        """Whether it is an edge of an array, whose numbers are bounds."""
+        return not self.extent
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Picture(Displayed):
     """What a value looks like.
@@ -306,6 +354,7 @@ class Picture(Displayed):
         panels: pictures inside this one, each with the point of its top left corner.
         facts: what a web page needs to know beyond the drawing, as plain JSON data.
         edges: the lines under the tiles, or None.
+        rulers: what stands along the sides of the tiles, the nearest first.
 
     >>> Picture(20, 10, make_tiles(0, 0, 20, 10, device=7), alt="One device.")
     Picture(20×10: One device.)
@@ -324,6 +373,7 @@ class Picture(Displayed):
     panels: tuple[tuple[float, float, Picture], ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     edges: Edges | None = None
+    rulers: tuple[Ruler, ...] = ()
 
     def device_ids(self) -> np.ndarray:
         """int64: every device id of the picture, ascending, once each."""

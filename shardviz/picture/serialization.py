@@ -24,15 +24,23 @@ from typing import Any
 import numpy as np
 
 from shardviz.picture.palette import STRENGTHS, THEMES, hexed, palette, text_colours
-from shardviz.picture.picture import NO_DEVICE, Edges, Picture, Slot, Template, Tiles
+from shardviz.picture.picture import (
+    NO_DEVICE,
+    Edges,
+    Picture,
+    Ruler,
+    Slot,
+    Template,
+    Tiles,
+)
 
 MOST_INLINE = 16  # tiles whose numbers are sent as text: a buffer has a name, too
 _LABEL = ("x", "y", "text", "role", "anchor", "tone")
-_FRAME = ("x", "y", "label", "width", "height", "dashed")
+_FRAME = ("x", "y", "label", "width", "height", "dashed", "named")
 _LEGEND = ("x", "y", "text", "group")
 _PICTURE: dict[str, Any] = {
     "alt": "", "colormap": "blocks", "groups": 1, "shades": None, "facts": {}, "labels": [],
-    "frames": [], "legend": [], "palette": None, "edges": None, "panels": [],
+    "frames": [], "legend": [], "palette": None, "edges": None, "panels": [], "rulers": [],
 }  # fmt: skip
 _TILES: dict[str, Any] = {
     "radius": 0, "align": "middle", "group": 0, "device": NO_DEVICE, "offsets": None,
@@ -40,6 +48,11 @@ _TILES: dict[str, Any] = {
 }  # fmt: skip
 _SLOT: dict[str, Any] = {
     "divide": 1, "modulo": 0, "times": 1, "plus": 0, "words": [], "limit": 0,
+}  # fmt: skip
+# How far away words are follows from the letters of a painter.
+_RULER: dict[str, Any] = {
+    "words": [], "axes": [], "down": False, "start": 0, "length": 0, "repeats": [], "count": 0,
+    "pitch": 0, "extent": 0, "step": 1, "size": 0,
 }  # fmt: skip
 _INT32 = np.iinfo(np.int32)
 
@@ -85,6 +98,7 @@ def _picture(
         "palette": colours or None,
         "tiles": _tiles(picture.tiles, buffers),
         "edges": edges_data(picture.edges, buffers),
+        "rulers": [_ruler(ruler) for ruler in picture.rulers],
     }
     for x, y, inside in picture.panels:
         panel = {"x": _length(x), "y": _length(y)}
@@ -143,6 +157,20 @@ def _tiles(tiles: Tiles, buffers: list[bytes]) -> dict[str, Any]:
         data["columns"][name] = column(values, buffers)
     data["text"], data["hint"] = _template(tiles.text), _template(tiles.hint)
     return _without(_TILES, data)
+
+
+def _ruler(ruler: Ruler) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    for name in _RULER:
+        value = getattr(ruler, name)
+        if isinstance(value, float):
+            value = _length(value)
+        elif isinstance(value, tuple):
+            value = list(value)
+        data[name] = value
+    data["axes"] = list(map(list, ruler.axes))
+    data["repeats"] = [[count, _length(pitch)] for count, pitch in ruler.repeats]
+    return _without(_RULER, data)
 
 
 def edges_data(edges: Edges | None, buffers: list[bytes]) -> dict[str, Any] | None:

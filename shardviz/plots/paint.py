@@ -21,7 +21,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure as PlainFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
-from shardviz.picture.page import text_width, widest
+from shardviz.picture.page import shortened, text_width, widest
 from shardviz.picture.palette import (
     Theme,
     colours,
@@ -37,12 +37,18 @@ from shardviz.picture.picture import (
     Label,
     LegendEntry,
     Picture,
+    Ruler,
     Tiles,
 )
 from shardviz.picture.show import draw
 
 MOST_LABELS = 4096
 LARGEST, SMALLEST, SECOND = 11.0, 5.0, 8.0  # font sizes, in points
+
+
+# Of an edge of an array, in points: the size of its words, and its bar.
+EDGE_SIZE, BAR_AWAY, BAR_WIDE = 9.0, 4.0, 2.5
+NAME_SIZE = 7.5
 
 
 @dataclass(frozen=True)
@@ -166,6 +172,10 @@ class _Painter:
             self.tiles(picture, x, y)
         if picture.frames:
             self.frames(picture.frames, x, y)
+        for ruler in picture.rulers:
+            # What stands around devices is among the labels.
+            if ruler.is_edge and ruler.words:
+                self.edge(picture, ruler, x, y)
         for entry in picture.legend:
             self.swatch(picture, entry, x, y)
         for label in picture.labels:
@@ -222,6 +232,49 @@ class _Painter:
                 outlines = _round_corners(edges, 6.0 if edges[2:].min() > 24 else 2.0)
                 colour = self.theme.faint_text
                 self.polygons(outlines, "none", colour, width, linestyles=style)
+        self.names(frames, x, y)
+
+    def names(self, frames: tuple[Frame, ...], x: float, y: float) -> None:
+        """The names of frames, on their upper edges where there is space."""
+        for f in frames:
+            wide = text_width(f.label, NAME_SIZE)
+            if not (f.named and wide + 12 < f.width):
+                continue
+            box = np.array([f.x + x + 5, f.y + y - 2, wide + 4, 4.0])[:, None]
+            self.polygons(_round_corners(box, 0), [self.theme.paper], "none", 0)
+            font = ("sans", NAME_SIZE, "normal")
+            self.text(
+                f.x + x + 7, f.y + y, f.label, font, self.theme.muted, "start"
+            )
+
+    def edge(self, picture: Picture, ruler: Ruler, x: float, y: float) -> None:
+        """The edge of an array: a bar in the colours of its mesh axes, and its words."""
+        tiles, theme = picture.tiles, self.theme
+        left, top = float(tiles.x.min()) + x, float(tiles.y.min()) + y
+        axes = [theme.groups[n % len(theme.groups)] for n, _ in ruler.axes]
+        part = ruler.length / max(1, len(axes))
+        for number, colour in enumerate(axes or [theme.unsplit]):
+            if ruler.down:
+                box = left - BAR_AWAY, top + number * part, BAR_WIDE, part
+            else:
+                box = left + number * part, top - BAR_AWAY, part, BAR_WIDE
+            bar = np.array(box)[:, None]
+            self.polygons(_round_corners(bar, 0), [colour], "none", 0)
+        space = ruler.length
+        if not ruler.down:
+            # Above a narrow array words may go on to the end of the page.
+            space = max(space, picture.width + x - left - 10)
+        parts = _edge_parts(ruler, axes, space)
+        wide = sum(width for _, _, width in parts)
+        along = max(0.0, (ruler.length - wide) / 2)
+        for text, colour, width in parts:
+            at = left + along, top - ruler.away
+            if ruler.down:
+                at = left - ruler.away, top + ruler.length - along
+            font = ("sans", EDGE_SIZE, "normal")
+            turned = 90.0 if ruler.down else 0.0
+            self.text(*at, text, font, colour or theme.muted, "start", turned)
+            along += width
 
     def swatch(self, picture: Picture, entry: LegendEntry, x: float, y: float) -> None:
         """One entry of the legend."""
@@ -262,13 +315,19 @@ class _Painter:
         font: tuple[Any, ...],
         colour: Any,
         anchor: str,
+        turned: float = 0.0,
     ) -> None:
         """One line of text; names are never read as mathematics.
 
         Args:
             font: the family, the size in points, and the weight.
+            turned: counterclockwise, in degrees; then the text begins below, at `y`.
         """
         family, size, weight = font
+        across = {"start": "left", "middle": "center", "end": "right"}[anchor]
+        middle = "center"
+        if turned:
+            across, middle = "center", "bottom"
         self.ax.text(
             x,
             y,
@@ -277,12 +336,32 @@ class _Painter:
             size=size,
             weight=weight,
             color=colour,
-            ha={"start": "left", "middle": "center", "end": "right"}[anchor],
-            va="center",
+            ha=across,
+            va=middle,
+            rotation=turned,
             parse_math=False,
             usetex=False,
             zorder=3,
         )
+
+
+def _edge_parts(
+    ruler: Ruler, colours: list[str], space: float
+) -> list[tuple[str, str, float]]:
+    """The words of an edge that fit: of each part the text, colour and width."""
+    names = [name for _, name in ruler.axes]
+    parts: list[tuple[str, str, float]] = []
+    for number, words in enumerate(ruler.words):
+        parts = [(words, "", text_width(f"{words} ", EDGE_SIZE))]
+        for name, colour in zip(names, colours, strict=True):
+            parts.append(("●", colour, EDGE_SIZE * 1.2))
+            # Only the longest words go on with names.
+            if not number:
+                parts.append((name, "", text_width(f"{name} ", EDGE_SIZE)))
+        if sum(width for _, _, width in parts) <= space:
+            return parts
+    words = shortened(ruler.words[-1], space, EDGE_SIZE)
+    return [(words, "", text_width(words, EDGE_SIZE))]
 
 
 class _TileImage(Artist):

@@ -238,6 +238,24 @@ def tile_of_blocks(count: int) -> str:
     return f"Each tile is {count:,} blocks, coloured as the first."
 
 
+def edge_words(layout: Layout, dim: int, logical: str | None) -> tuple[str, ...]:
+    """What an edge of an array says of its dimension, longest first.
+
+    The first goes on with the names of the mesh axes that split the dimension, if any.
+    """
+    size, count = layout.shape[dim], layout.block_counts[dim]
+    name, head = f"dim {dim}", f"dim {dim}: {size:,}"
+    if logical is not None:
+        name, head = logical, f"{logical} {size:,}"
+    if count == 1:
+        return f"{head}, not split", head, name
+    split = f"{head} = {count:,} × {layout.shard_shape[dim]:,}"
+    over = " over"
+    if layout.spec is None:
+        over = ""
+    return f"{split}{over}", split, head, name
+
+
 def shown_block(dim: int, bounds: str, block: int, count: int) -> str:
     """Which block of a dimension a page shows."""
     return f"dimension {dim} {bounds}, block {block + 1} of {count}"
