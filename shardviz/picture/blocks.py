@@ -73,7 +73,9 @@ def select_blocks(layout: Layout, dims: Any = None, at: Any = None) -> BlockSele
     if layout.rank > 1 and dims is None:
         # Those that are split come first, then the largest.
         sizes = layout.shape
-        order = sorted(page, key=lambda d: (counts[d] == 1, -sizes[d] * (counts[d] == 1)))
+        order = sorted(
+            page, key=lambda d: (counts[d] == 1, -sizes[d] * (counts[d] == 1))
+        )
         page = tuple(sorted(order[:2]))
     elif layout.rank > 1:
         page = _numbers(dims)

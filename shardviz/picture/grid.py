@@ -347,9 +347,7 @@ def rulers(
         for outer in reversed(around[around.index(level) + 1 :]):
             if len(outer.offsets) > 1:
                 repeats.append((len(outer.offsets), outer.pitch))
-        made.append(
-            replace(ruler, repeats=tuple(repeats), away=away[1 - level.along])
-        )
+        made.append(replace(ruler, repeats=tuple(repeats), away=away[1 - level.along]))
     return made
 
 
@@ -455,5 +453,7 @@ def host_frames(
         (x, y), (far_x, far_y) = low[:, number] - out, high[:, number] + out
         size = float(far_x - x + cell[0]), float(far_y - y + cell[1])
         label = f"host {process}"
-        frames.append(Frame(float(x), float(y), *size, label, gap >= 5, gap >= NAME_GAP))
+        frames.append(
+            Frame(float(x), float(y), *size, label, gap >= 5, gap >= NAME_GAP)
+        )
     return frames

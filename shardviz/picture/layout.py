@@ -162,11 +162,12 @@ def draw_layout_array(
     head = array_title(layout, name)
     if layout.spec is not None:
         head += f"  {layout.spec}"
-    notes = [*_off_page(layout, selection, logical)]
+    notes, joined = _off_page(layout, selection, logical), ""
     if selection.at and selection.steps:
         notes += _shown_blocks(layout, selection, ids, len(blocks) * devices)
     if cells.num_blocks < layout.num_blocks:
-        notes.insert(0, wording.tile_of_blocks(layout.num_blocks // cells.num_blocks))
+        joined = wording.tile_of_blocks(layout.num_blocks // cells.num_blocks)
+        notes.insert(0, joined)
     # Whoever compares lengths by eye has to know.
     if not to_scale:
         notes.append("not to scale")
@@ -179,7 +180,7 @@ def draw_layout_array(
         alt=_alt(layout, name),
         groups=max(layout.num_blocks, 1),
         shades=layout_shades(layout),
-        facts=_facts(layout, selection, to_scale),
+        facts={**_facts(layout, selection, to_scale), "note": joined},
         rulers=edges,
     )
 

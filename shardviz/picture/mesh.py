@@ -280,9 +280,7 @@ def shown_axes(sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 # Where tiles are: float64 [2, tiles]; labels, frames, rulers, and the size of all.
-_Placed = tuple[
-    np.ndarray, list[Label], list[Frame], list[Ruler], tuple[float, float]
-]
+_Placed = tuple[np.ndarray, list[Label], list[Frame], list[Ruler], tuple[float, float]]
 
 
 def _by_mesh(tiles: DeviceTiles, cell: tuple[float, float], gap: float) -> _Placed:
@@ -344,7 +342,12 @@ def _by_host(tiles: DeviceTiles, cell: tuple[float, float], gap: float) -> _Plac
         for (x, y), process in zip(blocks.T.tolist(), processes, strict=True):
             frames.append(
                 Frame(
-                    x, y + text, block[0], block[1] - text, f"host {process}", named=bool(text)
+                    x,
+                    y + text,
+                    block[0],
+                    block[1] - text,
+                    f"host {process}",
+                    named=bool(text),
                 )
             )
     inside = inner.corners()[:, number] + np.array([[gap / 2], [text + gap / 2]])

@@ -243,9 +243,7 @@ class _Painter:
             box = np.array([f.x + x + 5, f.y + y - 2, wide + 4, 4.0])[:, None]
             self.polygons(_round_corners(box, 0), [self.theme.paper], "none", 0)
             font = ("sans", NAME_SIZE, "normal")
-            self.text(
-                f.x + x + 7, f.y + y, f.label, font, self.theme.muted, "start"
-            )
+            self.text(f.x + x + 7, f.y + y, f.label, font, self.theme.muted, "start")
 
     def edge(self, picture: Picture, ruler: Ruler, x: float, y: float) -> None:
         """The edge of an array: a bar in the colours of its mesh axes, and its words."""

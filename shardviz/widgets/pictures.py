@@ -71,7 +71,7 @@ class PictureCache:
                 at, count = placement, order.format(mesh.size)
             view = _drawn_devices(mesh, by, at)
             view.update(by=by, no_positions=why)
-            view.update(note=note, count=count)
+            view.update(note=note or view["note"], count=count)
             self._devices = (key, view)
         return self._devices[1]
 
@@ -128,7 +128,10 @@ def _drawn_devices(
     # The page colours devices by what they hold.
     tiles = replace(picture.tiles, group=np.zeros(len(picture.tiles.x), np.int32))
     picture = replace(picture, tiles=tiles, groups=1)
+    # What a tile is, where there are more devices than tiles.
+    notes = [v.text.strip() for v in picture.labels if v.role == "note"]
     view = {"picture": serialized_devices(picture), "size": mesh.size}
+    view["note"] = " ".join(notes) if placement is None else ""
     buffers: list[bytes] = []
     if not mesh.ids_are_positions:
         view["ids"] = column(mesh.device_ids.ravel(), buffers)
@@ -176,15 +179,22 @@ def _drawn_array(request: Request, key: Any) -> dict[str, Any]:
     tiles = replace(picture.tiles, device=np.full(len(picture.tiles), NO_DEVICE))
     # Of two dimensions there are none to choose.
     facts = {}
-    if len(layout.shape) > 2:
-        facts = picture.facts
-    return serialized(replace(picture, tiles=tiles, facts=facts))
+    if len(layout.shape) > 2 or picture.facts["note"]:
+        facts = {
+            name: picture.facts[name] for name in ("kind", "dims", "steps", "note")
+        }
+    # What is written around the tiles is in the rulers, and the page knows its scale.
+    return serialized(replace(picture, tiles=tiles, labels=(), facts=facts))
 
 
 def serialized_devices(picture: Picture) -> dict[str, Any]:
     """A picture of devices without the texts of tiles, which the page writes itself."""
     tiles = replace(picture.tiles, text=(), columns={})
-    return serialized(replace(picture, tiles=tiles, facts={}))
+    labels = picture.labels
+    # Those of axes are in the rulers; frames have the names of hosts.
+    if picture.facts["by"] != "position":
+        labels = ()
+    return serialized(replace(picture, tiles=tiles, labels=labels, facts={}))
 
 
 def serialized(picture: Picture) -> dict[str, Any]:

@@ -1,72 +1,95 @@
 // @ts-check
-// Which two dimensions of an array are shown, and steps through the blocks of the others.
-import { Choice, answers } from "./controls.js";
-import { button, fill, h } from "./dom.js";
+// Which two dimensions of an array are rows and columns, and which blocks of the others are shown.
+import { Choice } from "./controls.js";
+import { fill, h } from "./dom.js";
 
-/** @typedef {import("./messages").ArrayStep} ArrayStep */
+/** @typedef {import("./view_data.js").ArrayView} ArrayView */
 /** @typedef {import("./messages").ArrayFacts} ArrayFacts */
+
+const MOST_CHOICES = 1024; // blocks
 
 export class ArraySteps {
   /** @param {import("./explorer.js").Edit} edit */
   constructor(edit) {
     this.edit = edit;
     this.key = "";
-    /**
-     * Which blocks are shown once the kernel has answered: a second click goes on from there.
-     * @type {ArrayStep["at"][]}
-     */
-    this.next = [];
-    this.node = h("div", { class: "sv-steps" });
+    this.node = h("div", { class: "sv-steps", role: "group", "aria-label": "Shown dimensions" });
   }
 
-  /** @param {number} rank @param {ArrayFacts | undefined} facts */
-  show(rank, facts) {
-    const steps = facts?.steps ?? [];
-    if (answers.settled || this.next.length !== steps.length) this.next = steps.map((s) => s.at);
-    const key = JSON.stringify([rank, facts]);
+  /** @param {ArrayView | undefined} array @param {ArrayFacts | undefined} facts */
+  show(array, facts) {
+    const { counts, shard } = array?.pictured ?? array ?? {};
+    const key = JSON.stringify([array?.logical, counts, shard, facts]);
     if (key === this.key) return;
     this.key = key;
-    fill(this.node, ...(rank > 2 && facts ? this.controls(rank, facts) : []));
+    const two = array && counts && shard && facts && facts.dims.length === 2;
+    fill(this.node, ...(two ? this.controls(dimensionsOf(array, counts, shard), facts) : []));
   }
 
-  /** @param {number} rank @param {ArrayFacts} facts */
-  controls(rank, { dims, steps }) {
-    const choose = (/** @type {string} */ v) => this.edit("dims", v.split(",").map(Number));
-    const choice = new Choice("Shown dimensions", choose);
-    choice.sync(dimensionPairs(rank), dims.join());
-    const parts = [choice.node, ...steps.map((step, i) => this.stepper(step, i))];
-    if (steps.every(({ at }) => at === null)) return parts;
-    const all = { class: "sv-link", "aria-label": "Show all blocks" };
-    return [...parts, button("all", () => this.edit("at", null), all)];
+  /** @param {Dimension[]} dimensions @param {ArrayFacts} facts */
+  controls(dimensions, { dims, steps }) {
+    const options = dimensions.map(({ name }, dim) => ({ value: String(dim), label: name }));
+    const [rows, columns] = ["rows", "columns"].map((word, side) => {
+      const choose = (/** @type {string} */ value) => {
+        const chosen = Number(value);
+        // The dimension that is on the other side goes where this one was.
+        const other = dims[1 - side] === chosen ? dims[side] : dims[1 - side];
+        this.edit("dims", side ? [other, chosen] : [chosen, other]);
+      };
+      const choice = new Choice(word[0].toUpperCase() + word.slice(1), choose, word);
+      choice.sync(options, String(dims[side]));
+      return choice.node;
+    });
+    const hidden = [...dimensions.keys()].filter((dim) => !dims.includes(dim));
+    const others = hidden.map((dim) => {
+      const step = steps.find((one) => one.dim === dim);
+      return step ? this.blocks(dimensions, hidden, steps, step) : all(dimensions[dim]);
+    });
+    return [rows, columns, ...others];
   }
 
-  /** @param {ArrayStep} step @param {number} i its number among those not shown */
-  stepper({ dim, count, at }, i) {
-    const go = (/** @type {number} */ by) => {
-      const now = this.next[i];
-      this.next = this.next.map((other) => other ?? 0);
-      this.next[i] = now === null ? 0 : (now + by + count) % count;
-      this.edit("at", this.next);
+  /**
+   * Which block of a dimension is shown: all of them, or one.
+   * @param {Dimension[]} dimensions
+   * @param {number[]} hidden the dimensions that are not on the page
+   * @param {import("./messages").ArrayStep[]} steps
+   * @param {import("./messages").ArrayStep} step
+   */
+  blocks(dimensions, hidden, steps, { dim, count, at }) {
+    const { name, size, shard } = dimensions[dim];
+    const options = [{ value: "", label: `all ${size}` }];
+    for (let block = 0; block < Math.min(count, MOST_CHOICES); block++) {
+      const label = `${block * shard}–${(block + 1) * shard - 1}`;
+      options.push({ value: String(block), label: shard === 1 ? String(block) : label });
+    }
+    const choose = (/** @type {string} */ value) => {
+      const shown = hidden.map((other) => steps.find((one) => one.dim === other)?.at ?? 0);
+      shown[hidden.indexOf(dim)] = Number(value);
+      this.edit("at", value ? shown : null);
     };
-    const text =
-      at === null ? `dimension ${dim}: all ${count}` : `dimension ${dim}: ${at + 1} of ${count}`;
-    return h(
-      "span",
-      { class: "sv-step" },
-      button("‹", () => go(-1), { "aria-label": `Previous block of dimension ${dim}` }),
-      h("span", { text }),
-      button("›", () => go(1), { "aria-label": `Next block of dimension ${dim}` }),
-    );
+    const choice = new Choice(`Blocks of ${name}`, choose, name);
+    choice.sync(options, at === null ? "" : String(at));
+    return choice.node;
   }
 }
 
-/** @param {number} rank */
-function dimensionPairs(rank) {
-  const pairs = [];
-  for (let i = 0; i < rank; i++) {
-    for (let j = 0; j < rank; j++) {
-      if (i !== j) pairs.push({ value: `${i},${j}`, label: `dims ${i} × ${j}` });
-    }
-  }
-  return pairs;
+/** @typedef {{name: string, size: number, shard: number}} Dimension */
+
+/** @param {Dimension} dimension that is not split */
+const all = ({ name, size }) => h("span", { text: `${name}: all ${size}` });
+
+/**
+ * The dimensions by name, or by number where they have none.
+ * @param {ArrayView} array
+ * @param {number[]} counts
+ * @param {number[]} shard
+ * @returns {Dimension[]}
+ */
+function dimensionsOf({ logical }, counts, shard) {
+  const names = logical.split(" · ");
+  return counts.map((count, dim) => ({
+    name: names[dim] && names[dim] !== "_" ? names[dim] : `dim ${dim}`,
+    size: count * shard[dim],
+    shard: shard[dim],
+  }));
 }

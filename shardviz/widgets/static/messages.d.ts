@@ -231,6 +231,7 @@ export interface PictureData {
   frames?: Row<FrameRow>[];
   tiles: TileData;
   edges?: EdgeData;
+  rulers?: RulerData[];
 }
 
 /** What each mesh axis does to the colours of an array's blocks, major to minor. */
@@ -246,16 +247,40 @@ export type LabelRow = [
   anchor: "start" | "middle" | "end",
   tone: "" | "text" | "muted" | "good" | "warn" | "bad",
 ];
-export type FrameRow = [x: number, y: number, label: string, w: number, h: number, dashed: boolean];
+export type FrameRow = [
+  x: number,
+  y: number,
+  label: string,
+  w: number,
+  h: number,
+  dashed: boolean,
+  named: boolean,
+];
 
-/** Which dimensions of an array of more than two are shown. */
+/** Along a side of the tiles, as in `picture/picture.py`. */
+export interface RulerData {
+  words?: string[];
+  axes?: [number: number, name: string][];
+  down?: boolean;
+  start?: number;
+  length?: number;
+  repeats?: [count: number, pitch: number][];
+  count?: number;
+  pitch?: number;
+  extent?: number;
+  step?: number;
+  size?: number;
+}
+
+/** Which dimensions of an array are shown, where it has more than two or a note. */
 export interface ArrayFacts {
   kind: "array";
   /** The dimensions shown as rows and columns. */
   dims: number[];
   /** The dimensions not shown, and which block of each: null for all. */
   steps: ArrayStep[];
-  toScale: boolean;
+  /** What else there is to know of the picture. */
+  note: string;
 }
 
 export type ArrayStep = { dim: number; count: number; at: number | null };

@@ -13,13 +13,14 @@
  */
 /** @typedef {ReturnType<typeof readLabel>} Label */
 /** @typedef {ReturnType<typeof readFrame>} Frame */
+/** @typedef {ReturnType<typeof readRuler>} Ruler */
 /**
  * A Picture, ready to be painted; `label` is the text in a tile, `devices` the ids that it stands
  * for.
  * @typedef {{width: number, height: number, x: Float32Array, y: Float32Array, w: Float32Array,
  *   h: Float32Array, group: Int32Array, device: Float64Array, count: number, colormap: string,
  *   shades: import("./messages").Shades | null | undefined, labels: Label[], frames: Frame[], facts: import("./messages").ArrayFacts | undefined,
- *   edges: Edges | null, label: (i: number) => string, devices: (i: number) => number[]}} Picture
+ *   edges: Edges | null, rulers: Ruler[], label: (i: number) => string, devices: (i: number) => number[]}} Picture
  */
 
 /** @param {import("./messages").PackedPicture} packed @returns {Picture} */
@@ -41,6 +42,7 @@ export function readPicture({ data, buffers = [] }) {
     frames: wholeRows(data.frames ?? []).map(readFrame),
     facts: data.facts,
     edges: readEdges(data.edges, buffers),
+    rulers: (data.rulers ?? []).map(readRuler),
     label: (i) => filledTemplate(data.tiles.text ?? [], tiles, i),
     devices: (i) => devicesOf(tiles, i),
   };
@@ -71,8 +73,17 @@ function readLabel([x, y, text, role, anchor, tone]) {
 }
 
 /** @param {FrameRow} row */
-function readFrame([x, y, label, width, height, dashed]) {
-  return { x, y, label, width, height, dashed };
+function readFrame([x, y, label, width, height, dashed, named]) {
+  return { x, y, label, width, height, dashed, named };
+}
+
+/** @param {import("./messages").RulerData} data @returns {Required<import("./messages").RulerData>} */
+export function readRuler(data) {
+  return {
+    ...{ words: [], axes: [], down: false, start: 0, length: 0, repeats: [], count: 0 },
+    ...{ pitch: 0, extent: 0, step: 1, size: 0 },
+    ...data,
+  };
 }
 
 /**

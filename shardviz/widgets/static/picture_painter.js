@@ -3,35 +3,38 @@
 // The picture comes ready from Python (`shardviz/picture`); this adds colours and marks.
 import { axisColour, mix, softPixel, textOn, tileColours } from "./colours.js";
 import { h } from "./dom.js";
-import { MOST_AROUND, SANS, contentOf, placesOf, thinned } from "./label_places.js";
+import { SANS, contentOf, marginsOf, paintRulers, textWidth } from "./rulers.js";
 
 /** @typedef {import("./picture_data.js").Picture} Picture */
 /** @typedef {import("./colours.js").Theme} Theme */
 /** @typedef {import("./picture_data.js").Label} Label */
 /** @typedef {CanvasRenderingContext2D} Context */
 /** @typedef {{x: number, y: number, w: number, h: number}} Box in CSS pixels */
-/** @typedef {import("./label_places.js").LabelPlace} LabelPlace */
 /** @typedef {{fill: string, line: string, width: number, text: string}} TileStyle */
 /**
  * The tiles and the frame that stand out.
  * @typedef {{strong: Set<number>, soft: Set<number>, frame: number}} Marks
  */
+/** The lines of text in a tile. @typedef {{lines: (tile: number) => string[]}} TileTexts */
 /**
- * The lines of text in a tile, and what is written in its corner.
- * @typedef {{lines: (tile: number) => string[], corner?: (tile: number) => string}} TileTexts
+ * What tiles move from: their boxes and fills before, and when they began to.
+ * @typedef {{boxes: Box[], fills: string[], start: number}} Motion
  */
 
 const MANY_TILES = 16384; // beyond so many, small tiles are painted pixel by pixel
-const HALF_LINE = 7; // pixels above and below the middle of a label
-const PADDING = 3; // pixels around a label
+const LEAST_FILLED = 0.8; // of the canvas, both ways; what would take less is not to scale
+const ASPECTS = [1 / 3, 3]; // of tiles that may have any
+const MOST_SHAPED = 1024; // tiles; of more, nobody sees the shape of one
+const MOST_MOVED = 4096; // tiles
+const MOVE_MS = 250;
 const NO_GROUP = -1; // as in picture/shapes.py
 const MANY_GROUPS = -2;
+const FRAME_FONT = `10px ${SANS}`;
 
 export class PicturePainter {
-  /** @param {TileTexts} texts @param {number} maxScale */
-  constructor(texts, maxScale) {
+  /** @param {TileTexts} texts */
+  constructor(texts) {
     this.texts = texts;
-    this.maxScale = maxScale;
     this.base = h("canvas", { class: "sv-layer", "aria-hidden": "true" });
     this.over = h("canvas", { class: "sv-layer", "aria-hidden": "true" });
     /** @type {Picture | null} */ this.picture = null;
@@ -39,7 +42,13 @@ export class PicturePainter {
     /** @type {Theme | null} */ this.theme = null;
     /** @type {Int32Array | null} */ this.groups = null;
     this.count = 1;
-    this.scale = 1;
+    /** The true width of a tile over its height; 0 where it has none. */
+    this.aspect = 0;
+    this.toScale = true;
+    /** @type {Motion | null} */ this.motion = null;
+    this.progress = 1; // how far tiles have come: 1 where they stand still
+    this.sx = 1; // pixels per point across, and down
+    this.sy = 1;
     this.ox = 0;
     this.oy = 0;
     this.fitted = true;
@@ -62,54 +71,97 @@ export class PicturePainter {
     }
   }
 
-  /** Chooses the scale at which the whole picture can be seen. */
+  /**
+   * Chooses the scales at which the picture fills the canvas: tiles may be stretched, those of an
+   * array only as far as makes it much larger.
+   */
   fit() {
-    if (!this.picture || !this.size.w) return;
-    const box = contentOf(this.picture);
-    // Labels keep their size while tiles shrink, so they take more of a small picture.
-    let beyond = { left: 1, right: 1, top: 1, bottom: 1 };
-    for (let round = 0; round < 3; round++) {
-      this.scale = Math.min(
-        this.maxScale,
-        (this.size.w - beyond.left - beyond.right) / Math.max(1, box.right - box.left),
-        (this.size.h - beyond.top - beyond.bottom) / Math.max(1, box.bottom - box.top),
-      );
-      beyond = this.overhang(this.picture, this.scale);
-    }
-    this.ox = beyond.left - box.left * this.scale;
-    this.oy = beyond.top - box.top * this.scale;
+    const { picture: p, size } = this;
+    if (!p || !size.w) return;
+    const box = contentOf(p);
+    const { left, top } = this.margins();
+    this.sx = Math.max(1, size.w - left - 2) / Math.max(1, box.right - box.left);
+    this.sy = Math.max(1, size.h - top - 2) / Math.max(1, box.bottom - box.top);
+    // Chips and their links are not stretched.
+    if (p.edges || p.labels.length) this.sx = this.sy = Math.min(this.sx, this.sy);
+    else if (p.x.length) this.shape(p);
+    this.ox = left - box.left * this.sx;
+    this.oy = top - box.top * this.sy;
     this.fitted = true;
   }
 
-  /**
-   * How far labels reach beyond the tiles and frames, in CSS pixels. Lines of notes are as wide as
-   * the canvas, wherever the tiles are.
-   * @param {Picture} picture
-   * @param {number} scale
-   */
-  overhang(picture, scale) {
-    const box = contentOf(picture);
-    let [left, right, top, bottom] = [1, 1, 1, 1];
-    for (const place of placesOf(contextOf(this.base), picture, scale, this.size.w)) {
-      top = Math.max(top, box.top * scale - place.y + HALF_LINE);
-      bottom = Math.max(bottom, place.y - box.bottom * scale + HALF_LINE);
-      if (place.label.role === "note") continue;
-      left = Math.max(left, box.left * scale - place.left + PADDING);
-      right = Math.max(right, place.right - box.right * scale + 1);
-    }
-    const [wide, high] = [this.size.w * MOST_AROUND, this.size.h * MOST_AROUND];
-    return {
-      left: Math.min(left, wide),
-      right: Math.min(right, wide),
-      top: Math.min(top, high),
-      bottom: Math.min(bottom, high),
-    };
+  /** Gives tiles their proportion. @param {Picture} p */
+  shape(p) {
+    const full = (p.w[0] * this.sx) / (p.h[0] * this.sy);
+    let aspect = full;
+    if (this.aspect) aspect = clamp(this.aspect, full * LEAST_FILLED, full / LEAST_FILLED);
+    else if (p.x.length <= MOST_SHAPED) aspect = clamp(full, ASPECTS[0], ASPECTS[1]);
+    this.toScale = !isFinite(this.aspect) || Math.abs(aspect / this.aspect - 1) < 0.05;
+    if (aspect < full) this.sx *= aspect / full;
+    else this.sy *= full / aspect;
+  }
+
+  /** What rulers take at the left and at the top, in CSS pixels. */
+  margins() {
+    return marginsOf(contextOf(this.base), this.picture?.rulers ?? []);
   }
 
   /** Where a tile is on the canvas. @param {Picture} p @param {number} i @returns {Box} */
   boxOf(p, i) {
-    const s = this.scale;
-    return { x: p.x[i] * s + this.ox, y: p.y[i] * s + this.oy, w: p.w[i] * s, h: p.h[i] * s };
+    const { sx, sy, ox, oy } = this;
+    return { x: p.x[i] * sx + ox, y: p.y[i] * sy + oy, w: p.w[i] * sx, h: p.h[i] * sy };
+  }
+
+  /**
+   * Where a tile is painted: on its way, while it moves.
+   * @param {Picture} p
+   * @param {number} i
+   */
+  movedBox(p, i) {
+    const to = this.boxOf(p, i);
+    const from = this.motion?.boxes[i];
+    if (!from) return to;
+    const at = (/** @type {keyof Box} */ key) => from[key] + (to[key] - from[key]) * this.progress;
+    return { x: at("x"), y: at("y"), w: at("w"), h: at("h") };
+  }
+
+  /**
+   * From where the tiles of the next picture move, if they do.
+   * @param {Picture} next
+   * @param {(tile: number) => number} before which tile each of them was; -1 for none
+   * @returns {Motion | null}
+   */
+  movedFrom(next, before) {
+    const { picture: p, theme, size } = this;
+    const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
+    if (still || !p || !theme || !size.w) return null;
+    if (Math.max(p.x.length, next.x.length) > MOST_MOVED) return null;
+    const groups = this.groups ?? p.group;
+    const { soft } = tileColours(this.count, p.colormap, theme);
+    /** @type {Motion} */
+    const from = { boxes: [], fills: [], start: performance.now() };
+    for (let i = 0; i < next.x.length; i++) {
+      const tile = before(i);
+      if (!(tile >= 0 && tile < p.x.length)) continue;
+      from.boxes[i] = this.movedBox(p, tile);
+      from.fills[i] = soft(groups[tile]);
+    }
+    return from;
+  }
+
+  /** Moves the tiles to where they are; null ends what moves. @param {Motion | null} from */
+  move(from) {
+    this.motion = from;
+    this.progress = from ? 0 : 1;
+    const step = () => {
+      if (!from || this.motion !== from) return;
+      const part = Math.min(1, (performance.now() - from.start) / MOVE_MS);
+      this.progress = part * (2 - part);
+      if (part === 1) this.motion = null;
+      this.paint();
+      requestAnimationFrame(step);
+    };
+    if (from) requestAnimationFrame(step);
   }
 
   /** A layer, emptied. @param {HTMLCanvasElement} canvas */
@@ -124,8 +176,9 @@ export class PicturePainter {
   paint() {
     const { picture: p, theme } = this;
     if (!p || !this.size.w || !theme) return;
-    const { groups: own, count, scale, ox, oy, base } = this;
-    const now = [p, own, count, theme.name, scale, ox, oy, base.width, base.height, p.colormap];
+    const { groups: own, count, sx, sy, ox, oy, base, progress } = this;
+    const look = [p, own, count, theme.name, p.colormap, progress];
+    const now = [...look, sx, sy, ox, oy, base.width, base.height];
     if (this.painted && now.every((v, i) => v === this.painted?.[i])) return;
     this.painted = now;
     const g = this.begin(base);
@@ -136,12 +189,15 @@ export class PicturePainter {
     else {
       for (let i = 0; i < p.x.length; i++) {
         const group = groups[i];
-        const [fill, line] = [colours.soft(group), colours.line(group)];
+        const [soft, line] = [colours.soft(group), colours.line(group)];
+        const from = this.motion?.fills[i];
+        const fill = from ? mix(soft, from, this.progress) : soft;
         this.tile(g, p, i, { fill, line, width: 1, text: colours.text(group) });
       }
     }
     this.frames(g, p, theme);
     this.labels(g, p, theme);
+    this.rulers(g, p, theme);
     this.paintMarks();
   }
 
@@ -152,7 +208,7 @@ export class PicturePainter {
     const groups = this.groups ?? p.group;
     const colours = tileColours(this.count, p.colormap, theme, p.shades);
     const { strong, soft } = this.marks;
-    const small = p.x.length > 0 && Math.min(p.w[0], p.h[0]) * this.scale < 9;
+    const small = p.x.length > 0 && Math.min(p.w[0] * this.sx, p.h[0] * this.sy) < 9;
     if ((colours.many && strong.size) || ((colours.many || small) && soft.size))
       this.fade(g, p, theme);
     for (const i of soft) {
@@ -194,10 +250,10 @@ export class PicturePainter {
   markFrame(g, p, theme) {
     const f = p.frames[this.marks.frame];
     if (!f) return;
-    const s = this.scale;
+    const { sx, sy } = this;
     g.strokeStyle = theme.text;
     g.lineWidth = 1.5;
-    g.strokeRect(f.x * s + this.ox, f.y * s + this.oy, f.width * s, f.height * s);
+    g.strokeRect(f.x * sx + this.ox, f.y * sy + this.oy, f.width * sx, f.height * sy);
   }
 
   /**
@@ -206,7 +262,7 @@ export class PicturePainter {
    * @param {Picture} p
    */
   tiny(p) {
-    return p.x.length > MANY_TILES && p.w[0] * this.scale < 5 && p.h[0] * this.scale < 5;
+    return p.x.length > MANY_TILES && p.w[0] * this.sx < 5 && p.h[0] * this.sy < 5;
   }
 
   /**
@@ -216,7 +272,7 @@ export class PicturePainter {
    * @param {Theme} theme
    */
   edges(g, edges, theme) {
-    const { scale: s, ox, oy, size } = this;
+    const { sx, sy, ox, oy, size } = this;
     /** @type {Map<string, number[]>} */
     const paths = new Map();
     for (let i = 0; i < edges.count; i++) {
@@ -232,12 +288,12 @@ export class PicturePainter {
       const colour = group === MANY_GROUPS ? theme.muted : axisColour(group, theme);
       g.strokeStyle = group === NO_GROUP ? unused : colour;
       // Links that carry nothing are thin, and the finer the paler.
-      g.globalAlpha = width < 1 ? clamp(width * s, 0.2, 0.6) : 1;
-      g.lineWidth = Math.max(0.75, width * Math.min(1.5, s));
+      g.globalAlpha = width < 1 ? clamp(width * sx, 0.2, 0.6) : 1;
+      g.lineWidth = Math.max(0.75, width * Math.min(1.5, sx));
       g.beginPath();
       for (const i of list) {
-        const [x0, x1] = [edges.x0[i] * s + ox, edges.x1[i] * s + ox];
-        const [y0, y1] = [edges.y0[i] * s + oy, edges.y1[i] * s + oy];
+        const [x0, x1] = [edges.x0[i] * sx + ox, edges.x1[i] * sx + ox];
+        const [y0, y1] = [edges.y0[i] * sy + oy, edges.y1[i] * sy + oy];
         if (Math.max(x0, x1) < 0 || Math.min(x0, x1) > size.w) continue;
         if (Math.max(y0, y1) < 0 || Math.min(y0, y1) > size.h) continue;
         g.moveTo(x0, y0);
@@ -262,15 +318,14 @@ export class PicturePainter {
     const { width, height } = this.base;
     const image = g.createImageData(width, height);
     const pixels = new Uint32Array(image.data.buffer);
-    const s = this.scale * ratio;
-    const ox = this.ox * ratio;
-    const oy = this.oy * ratio;
-    const w = p.w[0] * s;
-    const tall = p.h[0] * s;
+    const [sx, sy] = [this.sx * ratio, this.sy * ratio];
+    const [ox, oy] = [this.ox * ratio, this.oy * ratio];
+    const w = p.w[0] * sx;
+    const tall = p.h[0] * sy;
     const pixelOf = softPixel(colours);
     for (let i = 0; i < p.x.length; i++) {
-      const left = p.x[i] * s + ox;
-      const top = p.y[i] * s + oy;
+      const left = p.x[i] * sx + ox;
+      const top = p.y[i] * sy + oy;
       const x0 = Math.max(0, Math.round(left));
       const y0 = Math.max(0, Math.round(top));
       const x1 = Math.min(width, Math.max(x0 + 1, Math.ceil(left + w)));
@@ -291,7 +346,7 @@ export class PicturePainter {
    * @param {TileStyle} style
    */
   tile(g, p, i, style) {
-    const box = this.boxOf(p, i);
+    const box = this.movedBox(p, i);
     const { x, y, w, h: tall } = box;
     const { line, width } = style;
     if (x > this.size.w || y > this.size.h || x + w < 0 || y + tall < 0) return;
@@ -332,110 +387,71 @@ export class PicturePainter {
     if (w < 12 || tall < 11) return;
     const lines = this.texts.lines(i);
     if (!lines.length) return;
-    const corner = this.texts.corner?.(i) ?? "";
     g.fillStyle = colour;
     g.textBaseline = "middle";
+    g.textAlign = "center";
     const large = isLarge(w, tall);
     g.font = `600 ${large ? 13 : Math.min(12, tall - 3)}px ${SANS}`;
     const first = fitText(g, lines[0], w - 6);
     if (!first) return;
-    if (!large || this.texts.corner === undefined) {
-      const second = large && lines[1] ? lines[1] : "";
-      g.textAlign = "center";
-      g.fillText(first, x + w / 2, y + tall / 2 - (second ? 8 : 0));
-      if (second) smallText(g, second, x + w / 2, y + tall / 2 + 9, w - 8, "center");
-      return;
-    }
-    const top = y + Math.min(17, tall * 0.36);
-    g.textAlign = "left";
-    g.fillText(first, x + 10, top);
-    if (corner) smallText(g, corner, x + w - 9, top, w / 2, "right");
-    if (lines[1])
-      smallText(g, lines[1], x + 10, y + tall - Math.min(14, tall * 0.3), w - 18, "left");
+    const second = large && lines[1] ? lines[1] : "";
+    g.fillText(first, x + w / 2, y + tall / 2 - (second ? 8 : 0));
+    if (second) smallText(g, second, x + w / 2, y + tall / 2 + 9, w - 8);
   }
 
   /** @param {Context} g @param {Picture} p @param {Theme} theme */
   frames(g, p, theme) {
-    const s = this.scale;
+    const { sx, sy, ox, oy } = this;
     const pale = mix(theme.muted, theme.paper, 0.55);
     g.lineWidth = 1;
+    g.textAlign = "left";
+    g.textBaseline = "middle";
     for (const f of p.frames) {
-      if (f.width * s < 6 || f.height * s < 6) continue;
+      const box = { x: f.x * sx + ox, y: f.y * sy + oy, w: f.width * sx, h: f.height * sy };
+      if (box.w < 6 || box.h < 6) continue;
       // Around a few pixels a full stroke would be all that one sees.
-      g.strokeStyle = Math.min(f.width, f.height) * s < 30 ? pale : theme.muted;
       g.setLineDash(f.dashed ? [3, 3] : []);
-      g.strokeRect(f.x * s + this.ox, f.y * s + this.oy, f.width * s, f.height * s);
+      outline(g, box, Math.min(box.w, box.h) < 30 ? pale : theme.muted, 1);
+      const wide = textWidth(g, f.label, FRAME_FONT);
+      if (!f.named || wide + 16 > box.w || box.h < 24) continue;
+      g.fillStyle = theme.paper;
+      g.fillRect(box.x + 6, box.y - 6, wide + 6, 12);
+      g.fillStyle = theme.muted;
+      g.font = FRAME_FONT;
+      g.fillText(f.label, box.x + 9, box.y);
     }
     g.setLineDash([]);
   }
 
-  /**
-   * Labels keep their size at any zoom. One that would cover another is left out.
-   * @param {Context} g
-   * @param {Picture} p
-   * @param {Theme} theme
-   */
+  /** Labels of chips and slices, less those that would cover another. @param {Context} g @param {Picture} p @param {Theme} theme */
   labels(g, p, theme) {
-    /** @type {LabelPlace[]} */
-    const placed = [];
+    let [free, row] = [-Infinity, NaN];
+    g.textAlign = "left";
     g.textBaseline = "middle";
-    for (const place of this.labelsInSight(g, p)) {
-      const { left, right, y } = place;
-      const under = placed.some((b) => {
-        const wide = Math.min(b.right, right) - Math.max(b.left, left);
-        return wide > 2 * PADDING - 2 && Math.abs(b.y - y) < 11;
-      });
-      if (!under) placed.push(place);
-    }
-    for (const { label, text, font, y, left, right } of placed) {
-      g.font = font;
-      if (!this.fitted) {
-        g.fillStyle = theme.paper;
-        g.fillRect(left, y - 8, right - left, 16);
-      }
-      g.fillStyle = label.role === "title" ? theme.text : theme.muted;
-      g.textAlign = "left";
-      g.fillText(text, left + PADDING, y);
+    g.fillStyle = theme.muted;
+    for (const { x, y, text } of p.labels) {
+      const [left, line] = [x * this.sx + this.ox, y * this.sy + this.oy];
+      if (line === row && left < free) continue;
+      [row, free] = [line, left + textWidth(g, text, FRAME_FONT) + 4];
+      g.font = FRAME_FONT;
+      g.fillText(text, left, line);
     }
   }
 
-  /**
-   * Where the labels stand that are in sight. In a zoomed picture those above, below and left of the
-   * tiles stay at the edge; and where one looks at tiles between two of them, the nearer one does.
-   * @param {Context} g
-   * @param {Picture} p
-   */
-  labelsInSight(g, p) {
+  /** In a zoomed picture rulers stay at the edges of the canvas. @param {Context} g @param {Picture} p @param {Theme} theme */
+  rulers(g, p, theme) {
+    const { sx, sy, ox, oy, size } = this;
     const box = contentOf(p);
-    const places = thinned(placesOf(g, p, this.scale, this.size.w), box);
-    const [high, low] = outermost(places, box, this.scale);
-    /** @type {LabelPlace[]} */
-    const seen = [];
-    /** @type {Map<string, {place: LabelPlace, away: number}>} */
-    const nearest = new Map();
-    const sides = new Set();
-    for (const { label, text, font, left: from, right: to, y: row } of places) {
-      const side = this.fitted ? "" : sideOf(label, box);
-      let y = row + this.oy;
-      let start = from + this.ox;
-      // Rows on one side stay below each other.
-      if (side === "above") y = Math.max(y, 8 + row - high);
-      if (side === "below") y = Math.min(y, this.size.h - 8 + row - low);
-      if (side === "left") start = Math.max(start, 3);
-      const width = to - from;
-      const kept = label.role === "note" ? clamp(start, 3, this.size.w - width - 3) : start;
-      const place = { label, text, font, y, left: kept - PADDING, right: kept + width + PADDING };
-      const away = awayFrom(place, this.size);
-      if (!away) {
-        seen.push(place);
-        sides.add(side);
-      } else if (side && label.role !== "tick") {
-        const known = nearest.get(side);
-        if (!known || away < known.away) nearest.set(side, { place, away });
-      }
+    const { left, top } = this.margins();
+    const [x, y] = [Math.max(left, box.left * sx + ox), Math.max(top, box.top * sy + oy)];
+    if (!this.fitted && p.rulers.length) {
+      g.fillStyle = theme.paper;
+      g.fillRect(0, 0, size.w, y);
+      g.fillRect(0, 0, left > 1 ? x : 0, size.h);
     }
-    const moved = [...nearest].filter(([side]) => !sides.has(side));
-    return [...seen, ...moved.map(([, { place }]) => intoSight(place, this.size))];
+    const across = { origin: ox, from: x, to: size.w - 1, scale: sx, line: y };
+    const down = { origin: oy, from: y, to: size.h - 1, scale: sy, line: x };
+    paintRulers(g, p.rulers, { across, down }, theme);
   }
 }
 
@@ -462,12 +478,10 @@ function outline(g, box, colour, width) {
  * @param {number} x
  * @param {number} y
  * @param {number} width what there is for it
- * @param {CanvasTextAlign} align
  */
-function smallText(g, text, x, y, width, align) {
+function smallText(g, text, x, y, width) {
   g.font = `400 11px ${SANS}`;
   const fitted = fitText(g, text, width);
-  g.textAlign = align;
   if (fitted) g.fillText(fitted, x, y);
 }
 
@@ -482,35 +496,6 @@ function fitText(g, text, width) {
   const letter = g.measureText("0").width;
   const fits = Math.floor(width / letter) - 1;
   return fits >= 12 ? `${text.slice(0, fits)}…` : "";
-}
-
-/** The rows of labels farthest above and below the tiles. @param {LabelPlace[]} places @param {import("./label_places.js").ContentBox} box @param {number} scale */
-function outermost(places, box, scale) {
-  let [high, low] = [box.top * scale, box.bottom * scale];
-  for (const { y } of places) {
-    high = Math.min(high, y);
-    low = Math.max(low, y);
-  }
-  return [high, low];
-}
-
-/** @param {Label} label @param {import("./label_places.js").ContentBox} box */
-function sideOf(label, { left, top, bottom }) {
-  if (label.y < top) return "above";
-  if (label.y > bottom) return "below";
-  return label.x <= left ? "left" : "";
-}
-
-/** How far a label is out of sight; 0 where some of it is not. @param {LabelPlace} place @param {{w: number, h: number}} size */
-function awayFrom({ left, right, y }, size) {
-  return Math.max(-right, left - size.w, -y, y - size.h, 0);
-}
-
-/** @param {LabelPlace} place @param {{w: number, h: number}} size @returns {LabelPlace} */
-function intoSight(place, size) {
-  const { left, right, y } = place;
-  const to = clamp(left, 0, size.w - (right - left));
-  return { ...place, left: to, right: to + right - left, y: clamp(y, 8, size.h - 8) };
 }
 
 /** @param {number} value @param {number} least @param {number} most */

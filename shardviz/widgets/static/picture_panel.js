@@ -6,7 +6,9 @@ import { OWN_KEYS, h, setText, toggle } from "./dom.js";
 import { named, onHosts } from "./highlight.js";
 import { keepLast } from "./keep_last.js";
 import { naturalOrder } from "./natural_order.js";
+import { blocksBefore, devicesBefore } from "./picture_moves.js";
 import { PictureView } from "./picture_view.js";
+import { contentOf } from "./rulers.js";
 import { Sentence } from "./sentence.js";
 import { replicasText } from "./view_data.js";
 
@@ -49,9 +51,8 @@ export class PicturePanel {
     /** The position in mesh order of every device tile, and what that was made from. */
     this.positions = new Int32Array(0);
     /** @type {{picture: Picture, ids: Int32Array} | null} */ this.positionsOf = null;
-    /** Which replica of its block every device has, and the blocks that was made from. */
-    this.replicas = new Int32Array(0);
-    /** @type {Int32Array | null} */ this.replicasOf = null;
+    /** What was shown before, from which tiles move. @type {import("./picture_moves.js").Before | null} */
+    this.before = null;
     this.devicesInBlocks = keepLast(devicesInBlocks);
     this.groupsOfTiles = keepLast(groupsOfTiles);
     this.noGroups = keepLast((/** @type {number} */ count) => new Int32Array(count).fill(-1));
@@ -71,6 +72,7 @@ export class PicturePanel {
     this.count = h("span", { class: "sv-count" });
     this.note = h("div", { class: "sv-devicenote", role: "status" });
     this.title = h("h3", { class: "sv-head sv-mono sv-title" });
+    this.notes = h("span", { class: "sv-muted sv-shapenote" });
     this.steps = new ArraySteps(edit);
     this.thumbs = h("div", { class: "sv-thumbs" });
     /** @type {Map<number, Thumb>} */ this.small = new Map();
@@ -95,7 +97,7 @@ export class PicturePanel {
       h(
         "div",
         { class: "sv-col sv-arraycol" },
-        h("div", row, this.title, this.steps.node),
+        h("div", row, this.title, this.notes, this.steps.node),
         this.array.node,
         this.thumbs,
       ),
@@ -114,7 +116,7 @@ export class PicturePanel {
       pin: (tile) => highlight.point(device(tile), true),
       release: () => highlight.point(null, false),
       lines: (tile) => this.deviceLines(this.positions[tile]),
-      corner: (tile) => this.replicaText(this.positions[tile]),
+      hint: (tile) => this.deviceHint(this.positions[tile]),
     };
   }
 
@@ -137,6 +139,7 @@ export class PicturePanel {
       release: () => highlight.point(null, false),
       lines: (tile) => (picture()?.label(tile) ?? "").split("\n").filter(Boolean),
       hint: (tile) => this.blockHint(array(), tile),
+      fitted: () => this.showTitle(),
     };
   }
 
@@ -159,45 +162,58 @@ export class PicturePanel {
 
   /** @param {number} position */
   deviceLines(position) {
-    const { ids, hosts, hostCount } = this.highlight;
-    return [String(ids[position]), ...(hostCount > 1 ? [`host ${hosts[position]}`] : [])];
+    return [String(this.highlight.ids[position])];
   }
 
-  /** Which replica of its block a device holds: `r0`. @param {number} position */
-  replicaText(position) {
-    const { view } = this.shown ?? {};
-    const groups = view && this.highlight.groups(view.selected);
-    if (!groups || (view.arrays[view.selected].replicas ?? 1) < 2) return "";
-    if (this.replicasOf !== groups) {
-      this.replicasOf = groups;
-      const seen = new Map();
-      this.replicas = groups.map((group) => {
-        const count = seen.get(group) ?? 0;
-        seen.set(group, count + 1);
-        return count;
-      });
-    }
-    return `r${this.replicas[position]}`;
+  /** @param {number} position */
+  deviceHint(position) {
+    const { ids, hosts, hostCount } = this.highlight;
+    return `device ${ids[position]}${hostCount > 1 ? ` · host ${hosts[position]}` : ""}`;
   }
 
   /** @param {Shown} shown */
   show(shown) {
     this.shown = shown;
-    const { view, devices, arrays } = shown;
+    const { view, devices, arrays, theme } = shown;
     this.showLinkNote(shown);
     this.findPositions(devices.picture);
     this.showOrder(view, devices);
     const array = view.arrays.at(view.selected);
-    setText(this.title, array ? `${array.name}  ${array.short}` : "No arrays  ");
     const main = arrays[view.selected];
-    this.steps.show(array?.rank ?? 0, main?.facts);
+    this.steps.show(array, main?.facts);
     this.paintDevices(shown);
     toggle(this.array.node, "sv-stale", Boolean(array?.problem));
     this.array.node.hidden = !array;
     this.array.node.dataset.dropArray = (main?.facts?.dims ?? [0, 1]).join(" ");
-    if (main) this.array.show(main, null, main.count, shown.theme);
+    const groups = this.highlight.groups(view.selected);
+    const { before, positions } = this;
+    if (array && main) {
+      const same = before?.array === array.name && before.picture !== main;
+      const moves = same ? blocksBefore(before, main, groups) : undefined;
+      const more = { aspect: aspectOf(array, main), before: moves };
+      this.array.show(main, null, main.count, theme, more);
+    }
+    const name = array?.name ?? "";
+    this.before = {
+      array: name,
+      picture: main ?? null,
+      groups,
+      devices: devices.picture,
+      positions,
+    };
+    this.showTitle();
     this.showThumbs(shown);
     this.mark();
+  }
+
+  /** What the array is, and what a look at its picture does not say. */
+  showTitle() {
+    const { view, arrays } = /** @type {Shown} */ (this.shown);
+    const array = view.arrays.at(view.selected);
+    const main = arrays[view.selected];
+    setText(this.title, array ? `${array.name}  ${array.short}` : "No arrays  ");
+    const notes = [main?.facts?.note, main && !this.array.toScale && "not to scale"];
+    setText(this.notes, notes.filter(Boolean).join(" · "));
   }
 
   /** @param {Picture} picture of the devices */
@@ -253,7 +269,11 @@ export class PicturePanel {
     const blocks = groups ? (view.arrays[view.selected]?.blocks ?? 1) : 1;
     const shades = groups && shown.arrays[view.selected]?.shades;
     const picture = this.devicesInBlocks(devices.picture, edges, shades);
-    this.devices.show(picture, tiles, blocks, theme);
+    const { before } = this;
+    const name = view.arrays.at(view.selected)?.name;
+    const same = before && (before.array === name || before.devices !== devices.picture);
+    const moves = same ? devicesBefore(before, positions) : undefined;
+    this.devices.show(picture, tiles, blocks, theme, { before: moves });
   }
 
   /** Small pictures of the arrays that are not selected. @param {Shown} shown */
@@ -271,25 +291,27 @@ export class PicturePanel {
       const thumb = this.small.get(i) ?? this.thumb(i);
       this.small.set(i, thumb);
       this.thumbs.append(thumb.node);
-      setText(thumb.caption, `${array.name}  ${array.short}`);
+      setText(thumb.caption, array.name);
+      thumb.caption.title = `${array.name}  ${array.short}`;
       thumb.view.node.setAttribute("aria-label", `Array ${array.name}`);
-      thumb.view.show(thumb.bare(picture), null, picture.count, theme);
+      thumb.view.show(thumb.bare(picture), null, picture.count, theme, {
+        aspect: aspectOf(array, picture),
+      });
     }
   }
 
   /** @param {number} i the array that a small picture shows */
   thumb(i) {
-    const hooks = this.blockHooks(() => i);
-    const view = new PictureView("", hooks, { maxScale: 0.8, plain: true });
+    const hooks = { ...this.blockHooks(() => i), lines: () => [], fitted: () => {} };
+    const view = new PictureView("", hooks, { plain: true });
     const caption = h("button", {
       type: "button",
       class: "sv-thumbname sv-mono",
       ...OWN_KEYS,
       on: { click: () => this.select(i) },
     });
-    const holds = h("div", { class: "sv-holds" });
-    const node = h("div", { class: "sv-thumb" }, caption, view.node, holds);
-    return { view, caption, holds, node, bare: keepLast(barePicture) };
+    const node = h("div", { class: "sv-thumb" }, caption, view.node);
+    return { view, caption, node, bare: keepLast(barePicture) };
   }
 
   /** Marks everything that belongs to what is pointed at, and says so. */
@@ -304,7 +326,6 @@ export class PicturePanel {
     this.markArray(this.array, view.selected, pointed);
     for (const [i, thumb] of this.small) {
       this.markArray(thumb.view, i, pointed);
-      setText(thumb.holds, device >= 0 ? this.holdsText(view.arrays[i], i, device) : "");
     }
     this.sentence.show(view);
   }
@@ -351,17 +372,6 @@ export class PicturePanel {
     view.mark(marks);
   }
 
-  /**
-   * What a device holds: `x[16:32, 256:512]`.
-   * @param {ArrayView} array
-   * @param {number} i
-   * @param {number} position
-   */
-  holdsText(array, i, position) {
-    const groups = this.highlight.groups(i);
-    return groups ? `${array.name}[${this.highlight.indexText(array, groups[position])}]` : "";
-  }
-
   destroy() {
     this.devices.destroy();
     this.array.destroy();
@@ -376,6 +386,24 @@ function frameAround(p, tile) {
   return p.frames.findIndex((f) => x > f.x && x < f.x + f.width && y > f.y && y < f.y + f.height);
 }
 
+/**
+ * The width over the height that a tile has by its elements; 0 for those of a scalar, which has
+ * none, and more than there can be for those of one row.
+ * @param {ArrayView} array
+ * @param {Picture} picture
+ */
+function aspectOf(array, picture) {
+  const { counts = [], shard = [] } = array.pictured ?? array;
+  if (counts.length < 2) return counts.length ? Infinity : 0;
+  const { dims = [0, 1], steps = [] } = picture.facts ?? {};
+  const [rows, columns] = dims.map((dim) => Math.max(1, shard[dim]));
+  if (steps.some(({ at }) => at === null)) return columns / rows;
+  // Of a large array a tile is several blocks.
+  const { left, top, right, bottom } = contentOf(picture);
+  const whole = (columns * counts[dims[1]]) / (rows * counts[dims[0]]);
+  return ((whole * (bottom - top)) / (right - left)) * (picture.w[0] / picture.h[0]);
+}
+
 /** @param {Int32Array} groups of all devices @param {Int32Array} positions */
 function groupsOfTiles(groups, positions) {
   return positions.map((at) => groups[at]);
@@ -388,5 +416,5 @@ function devicesInBlocks(devices, edges, shades) {
 
 /** A picture without what is written around it. @param {Picture} picture */
 function barePicture(picture) {
-  return { ...picture, labels: [], frames: [] };
+  return { ...picture, labels: [], frames: [], rulers: [] };
 }

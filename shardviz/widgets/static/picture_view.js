@@ -1,7 +1,7 @@
 // @ts-check
 // One Picture that can be zoomed, panned and pointed at, with the mouse and with the keyboard.
 import { OWN_KEYS, h, iconButton } from "./dom.js";
-import { contentOf } from "./label_places.js";
+import { contentOf } from "./rulers.js";
 import { PicturePainter, clamp, isLarge } from "./picture_painter.js";
 
 /** @typedef {import("./picture_data.js").Picture} Picture */
@@ -9,7 +9,7 @@ import { PicturePainter, clamp, isLarge } from "./picture_painter.js";
 /**
  * What happens when a tile is pointed at or chosen, and the texts of tiles.
  * @typedef {{point: (tile: number) => void, leave: () => void, pin: (tile: number) => void,
- *   release: () => void, hint?: (tile: number) => string}
+ *   release: () => void, hint?: (tile: number) => string, fitted?: () => void}
  *   & import("./picture_painter.js").TileTexts} Hooks
  */
 
@@ -25,10 +25,10 @@ export class PictureView extends PicturePainter {
   /**
    * @param {string} label the accessible name
    * @param {Hooks} hooks
-   * @param {{maxScale?: number, plain?: boolean}} [options]
+   * @param {{plain?: boolean}} [options]
    */
   constructor(label, hooks, options = {}) {
-    super(hooks, options.maxScale ?? 1.7);
+    super(hooks);
     this.hooks = hooks;
     this.tip = h("div", { class: "sv-tip", hidden: true });
     /** Whether somebody clicked here: then the wheel zooms; else it scrolls the page. */
@@ -75,6 +75,7 @@ export class PictureView extends PicturePainter {
   }
 
   destroy() {
+    this.motion = null;
     this.observer.disconnect();
   }
 
@@ -83,16 +84,21 @@ export class PictureView extends PicturePainter {
    * @param {Int32Array | null} groups the colour group of every tile, if not the picture's own
    * @param {number} count how many groups there are
    * @param {import("./colours.js").Theme} theme
+   * @param {{aspect?: number, before?: (tile: number) => number}} [more] the true proportion of a
+   *   tile; and which tile of the picture before each tile was, where tiles are to move
    */
-  show(picture, groups, count, theme) {
+  show(picture, groups, count, theme, { aspect = 0, before } = {}) {
     const old = this.picture;
     const same =
       old?.width === picture.width &&
       old.height === picture.height &&
       old.x.length === picture.x.length;
-    Object.assign(this, { picture, groups, count, theme });
+    const from = before && this.fitted ? this.movedFrom(picture, before) : null;
+    const other = picture !== old || groups !== this.groups;
+    Object.assign(this, { picture, groups, count, theme, aspect });
     if (this.cursor >= picture.x.length) this.cursor = -1;
     if (!same || this.fitted) this.fit();
+    if (from || other) this.move(from);
     this.paint();
     this.markZoomed();
   }
@@ -110,6 +116,7 @@ export class PictureView extends PicturePainter {
     this.resize(clientWidth, clientHeight);
     if (this.fitted) this.fit();
     else this.keepInSight();
+    this.hooks.fitted?.();
     this.paint();
   }
 
@@ -122,16 +129,16 @@ export class PictureView extends PicturePainter {
   zoom(factor, px, py) {
     if (!this.picture) return;
     const { x, y } = this.nearest(this.picture, px, py);
-    const { ox, oy } = this;
-    const now = this.scale;
+    const { ox, oy, sx, sy } = this;
     this.fit();
-    const least = this.scale;
-    this.scale = now;
-    const next = Math.max(least, Math.min(Math.max(MAX_ZOOM * least, 4), this.scale * factor));
+    // What is zoomed keeps its proportion, so one scale says how far it is.
+    const now = sx / this.sx;
+    const next = clamp(now * factor, 1, MAX_ZOOM);
     this.ox = x - ((x - ox) * next) / now;
     this.oy = y - ((y - oy) * next) / now;
-    this.scale = next;
-    this.fitted = next <= least * 1.0001;
+    this.sx = (sx * next) / now;
+    this.sy = (sy * next) / now;
+    this.fitted = next <= 1.0001;
     if (this.fitted) this.fit();
     else this.keepInSight();
     this.tip.hidden = true;
@@ -160,20 +167,20 @@ export class PictureView extends PicturePainter {
 
   /** Ends a pan or a zoom where the picture ends, and with a tile in sight. */
   keepInSight() {
-    const { picture: p, size, scale } = this;
+    const { picture: p, size, sx, sy } = this;
     if (!p) return;
     const box = contentOf(p);
-    const beyond = this.overhang(p, scale);
-    const left = beyond.left - box.left * scale;
-    const top = beyond.top - box.top * scale;
-    const right = size.w - beyond.right - box.right * scale;
-    const bottom = size.h - beyond.bottom - box.bottom * scale;
+    const margins = this.margins();
+    const left = margins.left - box.left * sx;
+    const top = margins.top - box.top * sy;
+    const right = size.w - 2 - box.right * sx;
+    const bottom = size.h - 2 - box.bottom * sy;
     this.ox = clamp(this.ox, Math.min(left, right), Math.max(left, right));
     this.oy = clamp(this.oy, Math.min(top, bottom), Math.max(top, bottom));
     // Between tiles there may be more space than the view shows.
     const { x, y } = this.nearest(p, size.w / 2, size.h / 2);
-    this.ox += clamp(x, LEAST_SEEN, size.w - LEAST_SEEN) - x;
-    this.oy += clamp(y, LEAST_SEEN, size.h - LEAST_SEEN) - y;
+    this.ox += clamp(x, margins.left + LEAST_SEEN, size.w - LEAST_SEEN) - x;
+    this.oy += clamp(y, margins.top + LEAST_SEEN, size.h - LEAST_SEEN) - y;
   }
 
   /**
@@ -184,8 +191,8 @@ export class PictureView extends PicturePainter {
   tileAt(px, py) {
     const p = this.picture;
     if (!p) return -1;
-    const x = (px - this.ox) / this.scale;
-    const y = (py - this.oy) / this.scale;
+    const x = (px - this.ox) / this.sx;
+    const y = (py - this.oy) / this.sy;
     for (let i = p.x.length - 1; i >= 0; i--) {
       if (x >= p.x[i] && y >= p.y[i] && x < p.x[i] + p.w[i] && y < p.y[i] + p.h[i]) return i;
     }

@@ -21,17 +21,24 @@ export class Sentence {
 
   /** @param {View} view */
   show(view) {
+    const { node } = this;
     const array = view.arrays.at(view.selected);
-    const reasons = (array?.dims ?? []).map(({ axes, why }) =>
-      h("span", { class: axes.length ? "" : "sv-muted", text: `${why} ` }),
-    );
     const first = h("div", null, ...this.words(view, array));
     if (array?.problem) first.className = "sv-bad";
+    const why = h("div", { class: "sv-why" });
     const mend = array && mendable(array);
     const act = () => this.fix(view.selected, mend ?? 0);
     const fix = mend === undefined ? [] : [button("Fix…", act, { class: "sv-button sv-small" })];
-    fill(this.node, first, h("div", { class: "sv-why" }, ...reasons), ...fix);
-    toggle(this.node, "sv-pinned", this.highlight.pinned);
+    fill(node, first, why, ...fix);
+    // All reasons where there is space for them, else the one that matters: Rules has the others.
+    for (const reasons of array ? reasonsOf(array) : []) {
+      const parts = reasons.map(({ axes, why: text }) =>
+        h("span", { class: axes.length ? "" : "sv-muted", text: `${text} ` }),
+      );
+      fill(why, ...parts);
+      if (node.scrollHeight <= node.clientHeight) break;
+    }
+    toggle(node, "sv-pinned", this.highlight.pinned);
   }
 
   /** @param {View} view @param {ArrayView | undefined} array */
@@ -118,10 +125,27 @@ const bold = (text) => h("b", { text });
 /** @param {string} text */
 const code = (text) => h("code", { text });
 
-/** The dimension that rules could split and do not, if there is one. @param {ArrayView} array */
-function mendable({ problem, dims, names, typedSpec }) {
+/**
+ * The dimension that rules could split and do not, if there is one: the longest.
+ * @param {ArrayView} array
+ */
+function mendable({ problem, dims, names, typedSpec, counts = [], shard = [] }) {
   if (typedSpec || !names.length) return undefined;
   if (problem) return failingDim(problem);
-  const whole = dims.findIndex(({ axes }) => !axes.length);
-  return whole < 0 ? undefined : whole;
+  const whole = [...dims.keys()].filter((dim) => !dims[dim].axes.length);
+  const size = (/** @type {number} */ dim) => counts[dim] * shard[dim];
+  return whole.sort((a, b) => size(b) - size(a)).at(0);
+}
+
+/**
+ * Why dimensions are split or not: of all of them, of the one that matters, and that in one
+ * sentence; each shorter than the one before.
+ * @param {ArrayView} array
+ */
+function reasonsOf(array) {
+  const { dims } = array;
+  const matters = dims[mendable(array) ?? 0];
+  if (!matters) return [dims, []];
+  const [why] = /^.*?\.(?= |$)/.exec(matters.why) ?? [matters.why];
+  return [dims, [matters], [{ ...matters, why }], []];
 }
