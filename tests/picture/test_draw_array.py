@@ -66,6 +66,33 @@ def test_one_step_shows_its_blocks_and_says_who_holds_the_others(layout: Layout,
         assert all(layout.box(int(d))[dim].start == first for d in shown)
 
 
+@given(layouts())
+def test_edges_say_how_each_dimension_is_split_and_stand_where_its_blocks_do(layout: Layout):
+    names = [f"n{dim}" for dim in range(layout.rank)]
+    picture = draw(layout, logical=names)
+    edges = [ruler for ruler in picture.rulers if ruler.is_edge and ruler.words]
+    dims = picture.facts["dims"]
+    assert sorted(ruler.words[-1] for ruler in edges) == sorted(names[dim] for dim in dims)
+    for ruler in edges:
+        dim = names.index(ruler.words[-1])
+        assert ruler.down == (dim == dims[0] and len(dims) == 2)
+        size, count, shard = (
+            v[dim] for v in (layout.shape, layout.block_counts, layout.shard_shape)
+        )
+        said = f"n{dim} {size:,} = {count:,} × {shard:,} over"
+        assert ruler.words[0] == (said if count > 1 else f"n{dim} {size:,}, not split")
+        spec = layout.spec.dims[dim] if dim < len(layout.spec.dims) else ()
+        assert [name for _, name in ruler.axes] == list(spec)
+        assert [layout.mesh.axis_names[number] for number, _ in ruler.axes] == list(spec)
+        corners = picture.tiles.y if ruler.down else picture.tiles.x
+        assert abs(float(corners.min()) - ruler.start) < 0.1
+        if ruler.count and not ruler.repeats:
+            for tile, corner in enumerate(corners.tolist()):
+                at = int((corner - ruler.start + 0.1) // ruler.pitch)
+                held = layout.box(int(picture.tiles.devices(tile)[0]))[dim]
+                assert held.start == at * ruler.step
+
+
 def _tooltips(picture: Picture) -> list[str]:
     return [picture.tiles.tooltip(i) for i in range(len(picture.tiles))]
 
@@ -86,7 +113,9 @@ def test_two_blocks_with_four_replicas_each():
     ]
     texts = {v.text for v in picture.labels}
     assert {"0", "1024", "2048", "512"} <= texts
-    assert "dimension 0 embed not split · dimension 1 mlp → model" in texts
+    top, left = picture.rulers
+    assert (top.words[0], top.axes) == ("mlp 2,048 = 2 × 1,024 over", ((1, "model"),))
+    assert (left.words[0], left.axes, left.down) == ("embed 512, not split", (), True)
     assert "w_in bf16[512, 2048]  P(None, 'model')" in texts
     assert picture.facts["toScale"]
 

@@ -21,7 +21,7 @@ from tests.picture.values import VALUES
 READER = Path(html_page.HERE / "picture_data.js")
 
 _SCRIPT = """
-import { openTiles, readEdges, filledTemplate, devicesOf, idsText, wholeRows } from %s;
+import { openTiles, readEdges, readRuler, filledTemplate, devicesOf, idsText, wholeRows } from %s;
 import { readFileSync } from "node:fs";
 const { data, buffers, ids } = JSON.parse(readFileSync(0, "utf8"));
 const views = buffers.map((b) => { const raw = Uint8Array.from(Buffer.from(b, "base64"));
@@ -37,7 +37,8 @@ function read(picture) {
   const strokes = edges && names.map((name) => [...edges[name]]);
   const panels = (picture.panels ?? []).map((p) => read(p.picture));
   const rows = [picture.labels, picture.frames, picture.legend].map((r) => wholeRows(r ?? []));
-  return { each, strokes, rows, panels };
+  const rulers = (picture.rulers ?? []).map(readRuler);
+  return { each, strokes, rows, panels, rulers };
 }
 console.log(JSON.stringify({ picture: data && read(data), texts: ids && ids.map(
   ([list, limit]) => idsText(list, limit)) }));
@@ -77,11 +78,21 @@ def _in_python(picture: Picture) -> dict:
         [[_rounded(getattr(part, name)) for name in fields] for part in parts]
         for parts, fields in (
             (picture.labels, ("x", "y", "text", "role", "anchor", "tone")),
-            (picture.frames, ("x", "y", "label", "width", "height", "dashed")),
+            (picture.frames, ("x", "y", "label", "width", "height", "dashed", "named")),
             (picture.legend, ("x", "y", "text", "group")),
         )
     ]
-    return {"each": each, "strokes": strokes, "rows": rows, "panels": panels}
+    rulers = [
+        {name: _listed(value) for name, value in vars(ruler).items() if name != "away"}
+        for ruler in picture.rulers
+    ]
+    return {"each": each, "strokes": strokes, "rows": rows, "panels": panels, "rulers": rulers}
+
+
+def _listed(value):
+    if isinstance(value, tuple):
+        return [_listed(item) for item in value]
+    return _rounded(value)
 
 
 def _rounded(value):
@@ -133,7 +144,8 @@ def test_a_page_writes_ids_as_python_does():
 
 def test_what_equals_its_default_or_the_row_before_is_left_out():
     data, buffers = serialize(draw(make_mesh(data=4), title=""), with_palette=False)
-    assert set(data) == {"width", "height", "alt", "facts", "labels", "shades", "tiles"}
+    wanted = {"width", "height", "alt", "facts", "labels", "shades", "tiles", "rulers"}
+    assert set(data) == wanted
     assert "group" not in data["tiles"]
     assert [len(row) for row in data["labels"]] == [6, *[3] * (len(data["labels"]) - 1)]
     assert buffers == [], "the numbers of a few tiles are in the JSON"

@@ -3,7 +3,7 @@
 // The picture comes ready from Python (`shardviz/picture`); this adds colours and marks.
 import { axisColour, mix, softPixel, textOn, tileColours } from "./colours.js";
 import { h } from "./dom.js";
-import { SANS, contentOf, marginsOf, paintRulers, textWidth } from "./rulers.js";
+import { FONT, SANS, contentOf, marginsOf, paintRulers, textWidth } from "./rulers.js";
 
 /** @typedef {import("./picture_data.js").Picture} Picture */
 /** @typedef {import("./colours.js").Theme} Theme */
@@ -79,9 +79,9 @@ export class PicturePainter {
     const { picture: p, size } = this;
     if (!p || !size.w) return;
     const box = contentOf(p);
-    const { left, top } = this.margins();
-    this.sx = Math.max(1, size.w - left - 2) / Math.max(1, box.right - box.left);
-    this.sy = Math.max(1, size.h - top - 2) / Math.max(1, box.bottom - box.top);
+    const { left, top, right, bottom } = this.margins();
+    this.sx = Math.max(1, size.w - left - right) / Math.max(1, box.right - box.left);
+    this.sy = Math.max(1, size.h - top - bottom) / Math.max(1, box.bottom - box.top);
     // Chips and their links are not stretched.
     if (p.edges || p.labels.length) this.sx = this.sy = Math.min(this.sx, this.sy);
     else if (p.x.length) this.shape(p);
@@ -101,9 +101,10 @@ export class PicturePainter {
     else this.sy *= full / aspect;
   }
 
-  /** What rulers take at the left and at the top, in CSS pixels. */
+  /** What is around the tiles, in CSS pixels. */
   margins() {
-    return marginsOf(contextOf(this.base), this.picture?.rulers ?? []);
+    const none = { left: 1, top: 1, right: 2, bottom: 2 };
+    return this.picture ? marginsOf(contextOf(this.base), this.picture) : none;
   }
 
   /** Where a tile is on the canvas. @param {Picture} p @param {number} i @returns {Box} */
@@ -425,15 +426,20 @@ export class PicturePainter {
 
   /** Labels of chips and slices, less those that would cover another. @param {Context} g @param {Picture} p @param {Theme} theme */
   labels(g, p, theme) {
+    const box = contentOf(p);
     let [free, row] = [-Infinity, NaN];
     g.textAlign = "left";
     g.textBaseline = "middle";
     g.fillStyle = theme.muted;
-    for (const { x, y, text } of p.labels) {
-      const [left, line] = [x * this.sx + this.ox, y * this.sy + this.oy];
+    for (const { x, y, text, anchor } of p.labels) {
+      const inside = clamp(y, box.top, box.bottom);
+      const line = inside * this.sy + this.oy + y - inside;
+      const wide = textWidth(g, text);
+      const back = { start: 0, middle: wide / 2, end: wide }[anchor];
+      const left = Math.min(x * this.sx + this.ox - back, this.size.w - wide - 2);
       if (line === row && left < free) continue;
-      [row, free] = [line, left + textWidth(g, text, FRAME_FONT) + 4];
-      g.font = FRAME_FONT;
+      [row, free] = [line, left + wide + 4];
+      g.font = FONT;
       g.fillText(text, left, line);
     }
   }

@@ -30,6 +30,7 @@ import { replicasText } from "./view_data.js";
 /** How the devices stand, by the name of the tab. @type {Record<string, string>} */
 const ORDERS = { Mesh: "mesh", Hosts: "host", Chips: "position" };
 const HOW_LINKS = "Choose a collective below to see the links that it uses.";
+const THUMB_WIDTH = 88; // pixels
 
 export class PicturePanel {
   /**
@@ -139,7 +140,10 @@ export class PicturePanel {
       release: () => highlight.point(null, false),
       lines: (tile) => (picture()?.label(tile) ?? "").split("\n").filter(Boolean),
       hint: (tile) => this.blockHint(array(), tile),
-      fitted: () => this.showTitle(),
+      fitted: () => {
+        this.showTitle();
+        this.fitThumbs();
+      },
     };
   }
 
@@ -298,6 +302,13 @@ export class PicturePanel {
         aspect: aspectOf(array, picture),
       });
     }
+    this.fitThumbs();
+  }
+
+  /** As many small pictures as there is space for. */
+  fitThumbs() {
+    const most = Math.max(1, Math.floor(this.array.size.w / THUMB_WIDTH));
+    [...this.thumbs.children].forEach((node, i) => node.toggleAttribute("hidden", i >= most));
   }
 
   /** @param {number} i the array that a small picture shows */

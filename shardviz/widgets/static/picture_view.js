@@ -173,8 +173,8 @@ export class PictureView extends PicturePainter {
     const margins = this.margins();
     const left = margins.left - box.left * sx;
     const top = margins.top - box.top * sy;
-    const right = size.w - 2 - box.right * sx;
-    const bottom = size.h - 2 - box.bottom * sy;
+    const right = size.w - margins.right - box.right * sx;
+    const bottom = size.h - margins.bottom - box.bottom * sy;
     this.ox = clamp(this.ox, Math.min(left, right), Math.max(left, right));
     this.oy = clamp(this.oy, Math.min(top, bottom), Math.max(top, bottom));
     // Between tiles there may be more space than the view shows.

@@ -16,7 +16,7 @@ import { axisColour, mix } from "./colours.js";
  */
 
 export const SANS = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
-const FONT = `11px ${SANS}`;
+export const FONT = `11px ${SANS}`;
 const LINE = 14; // pixels that a line of words takes
 const BAR_HIGH = 3; // pixels: the bar in the colours of an edge's axes
 const BAR_AWAY = 2;
@@ -50,8 +50,6 @@ export function contentOf(p) {
     const { x0, y0, x1, y1 } = /** @type {NonNullable<Picture["edges"]>} */ (p.edges);
     add(x0[i], y0[i], x1[i], y1[i]);
   }
-  // Labels are few, where there are any, and stand close to the tiles.
-  for (const label of p.labels) add(label.x, label.y - 7, label.x, label.y + 7);
   if (left > right) add(0, 0, p.width, p.height);
   const box = { left, top, right, bottom };
   boxes.set(p, box);
@@ -59,17 +57,19 @@ export function contentOf(p) {
 }
 
 /**
- * What rulers take at the left and above the tiles, in pixels.
+ * What rulers and labels take around the tiles, in pixels: they keep their size and distance.
  * @param {CanvasRenderingContext2D} g
- * @param {Ruler[]} rulers
+ * @param {Picture} p
  */
-export function marginsOf(g, rulers) {
-  let [left, top] = [1, 1];
-  for (const ruler of rulers) {
-    if (ruler.down) left += depthOf(g, ruler);
-    else top += depthOf(g, ruler);
+export function marginsOf(g, p) {
+  const box = contentOf(p);
+  const margins = { left: 1, top: 1, right: 2, bottom: 2 };
+  for (const ruler of p.rulers) margins[ruler.down ? "left" : "top"] += depthOf(g, ruler);
+  for (const { y } of p.labels) {
+    margins.top = Math.max(margins.top, box.top - y + LINE / 2);
+    margins.bottom = Math.max(margins.bottom, y - box.bottom + LINE / 2);
   }
-  return { left, top };
+  return margins;
 }
 
 /** How far a ruler reaches away from the tiles. @param {CanvasRenderingContext2D} g @param {Ruler} ruler */

@@ -17,6 +17,9 @@ export class Sentence {
     this.highlight = highlight;
     this.fix = fix;
     this.node = h("div", { class: "sv-sentence", role: "status", "aria-live": "polite" });
+    this.why = h("div", { class: "sv-why" });
+    /** @type {ArrayView["dims"][]} */ this.reasons = [];
+    new ResizeObserver(() => this.fit()).observe(this.node);
   }
 
   /** @param {View} view */
@@ -25,20 +28,24 @@ export class Sentence {
     const array = view.arrays.at(view.selected);
     const first = h("div", null, ...this.words(view, array));
     if (array?.problem) first.className = "sv-bad";
-    const why = h("div", { class: "sv-why" });
     const mend = array && mendable(array);
     const act = () => this.fix(view.selected, mend ?? 0);
     const fix = mend === undefined ? [] : [button("Fix…", act, { class: "sv-button sv-small" })];
-    fill(node, first, why, ...fix);
-    // All reasons where there is space for them, else the one that matters: Rules has the others.
-    for (const reasons of array ? reasonsOf(array) : []) {
-      const parts = reasons.map(({ axes, why: text }) =>
-        h("span", { class: axes.length ? "" : "sv-muted", text: `${text} ` }),
-      );
-      fill(why, ...parts);
-      if (node.scrollHeight <= node.clientHeight) break;
-    }
+    fill(node, first, this.why, ...fix);
+    this.reasons = array ? reasonsOf(array) : [[]];
+    this.fit();
     toggle(node, "sv-pinned", this.highlight.pinned);
+  }
+
+  /** All reasons where there is space for them, else the one that matters: Rules has the others. */
+  fit() {
+    for (const reasons of this.reasons) {
+      const parts = reasons.map(({ axes, why }) =>
+        h("span", { class: axes.length ? "" : "sv-muted", text: `${why} ` }),
+      );
+      fill(this.why, ...parts);
+      if (this.node.scrollHeight <= this.node.clientHeight) return;
+    }
   }
 
   /** @param {View} view @param {ArrayView | undefined} array */
