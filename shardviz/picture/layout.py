@@ -96,14 +96,18 @@ def draw_layout_array(
     name: str = "",
     logical: Sequence[str | None] | None = None,
     title: str | None = None,
+    legible: bool = True,
 ) -> Picture:
     """The blocks of an array, each with the devices that hold it.
 
     Args:
-        dims: the two dimensions to show; the first two that are split where None.
+        dims: the two dimensions to show; the first two that are split, then the
+            largest, where None.
         at: which block of the other dimensions; see `select_blocks`. None shows all.
         name: what the array is called.
-        logical: its logical axis names, for the captions.
+        logical: its logical axis names, for the edges.
+        legible: whether blocks are large enough for the ids of their devices, if need
+            be in several lines; a page that zooms needs no such blocks.
 
     Raises:
         LayoutError: for dimensions that the array lacks.
@@ -133,7 +137,7 @@ def draw_layout_array(
         single[alone] = ids[offsets[:-1][alone]]
         ends = ids[: offsets[1]], ids[offsets[-2] :]
         samples = [ids_text(some, MOST_LETTERS) for some in ends]
-    cell, to_scale = _block_size(cells, selection, samples)
+    cell, to_scale = _block_size(cells, selection, samples if legible else ())
     # A scalar is a grid of one cell.
     counts = [cells.block_counts[dim] for dim in selection.axes] or [1]
     gap = min(18.0, max(3.0, 0.5 * min(cell)))
@@ -316,7 +320,8 @@ def _block_size(
     """Width and height of a block in points, and whether it is true to proportion.
 
     Args:
-        samples: what the first and the last block say of their devices.
+        samples: what the first and the last block say of their devices; nothing where
+            blocks need not be legible.
     """
     sizes = [max(1, layout.shape[dim]) for dim in selection.dims]
     counts = [layout.block_counts[dim] for dim in selection.dims]
@@ -333,7 +338,9 @@ def _block_size(
     wide, high = smaller * width / across, smaller * height / down
     side = next(side for most, side in _SIDES if number <= most)
     least = side, side
-    if number <= MOST_LABELLED:
+    if not samples:
+        least = THINNEST, THINNEST
+    elif number <= MOST_LABELLED:
         least = _legible(number, across, len(counts), layout.replicas, samples)
     labelled = across * least[0] <= PAGE[0] and down * least[1] <= PAGE[1]
     fits = across * THINNEST <= PAGE[0] and down * THINNEST <= PAGE[1]

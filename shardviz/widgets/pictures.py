@@ -174,7 +174,8 @@ def _key(request: Request, shown: tuple[Any, Any] | None) -> Any:
 def _drawn_array(request: Request, key: Any) -> dict[str, Any]:
     dims, at = key[-1]
     layout: Layout = request.layout  # type: ignore[assignment]
-    picture = draw_layout_array(layout, dims, at, "", request.array.logical, title="")
+    names = request.array.logical
+    picture = draw_layout_array(layout, dims, at, "", names, title="", legible=False)
     # `holders` says which devices a block has.
     tiles = replace(picture.tiles, device=np.full(len(picture.tiles), NO_DEVICE))
     # Of two dimensions there are none to choose.

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page
 
 from shardviz.widgets import html_page
-from tests.browser.test_fit import MESHES, small
+from tests.browser.test_fit import small
 
 # The page's views, and what each has written since it was painted last.
 KEEP_VIEWS = """
@@ -64,21 +64,65 @@ def opened(page: Page, devices: int, folder: Path, mesh: str = "") -> None:
     page.wait_for_selector(".shardviz-explorer[data-seq]")
 
 
-@pytest.mark.parametrize("devices", MESHES)
-def test_axis_labels_stay_and_ticks_end_at_the_size(page: Page, tmp_path, devices):
-    opened(page, devices, tmp_path)
+def said(page: Page, name: str, factor: float) -> tuple[list[str], list[dict]]:
+    """What is written around a picture at some zoom, and its rulers."""
+    page.evaluate(ZOOM if factor > 1 else "([name]) => views[name].fitAll()", [name, factor])
+    page.evaluate("(name) => { views[name].painted = null; views[name].paint(); }", name)
+    return (
+        page.evaluate("(name) => views[name].written", name),
+        page.evaluate("(name) => views[name].picture.rulers", name),
+    )
+
+
+@pytest.mark.parametrize("mesh", ["data=4, model=2", "data=64, model=16", "data=256, model=256"])
+@pytest.mark.parametrize("width", [848, 1500])
+def test_every_side_says_what_it_is_at_any_zoom(page: Page, tmp_path, mesh, width):
+    page.set_viewport_size({"width": width, "height": 620 if width < 1000 else 900})
+    opened(page, 8, tmp_path, mesh)
     for name in ("Devices", "Array"):
-        labels = page.evaluate("(n) => views[n].picture.labels.map((l) => l.text)", name)
-        fitted = page.evaluate("(name) => views[name].written", name)
-        # A picture that is not to scale has no ticks.
-        if name == "Array" and not any("not to scale" in text for text in labels):
-            shape = re.findall(r"\d+", page.locator(".sv-title").inner_text().split("[")[1])
-            dims = page.evaluate("() => views.Array.picture.facts?.dims ?? [0, 1]")
-            assert {shape[d] for d in dims if d < len(shape)} <= set(fitted)
-        for factor in (2, 6):
-            page.evaluate(ZOOM, [name, factor])
-            written = page.evaluate("(name) => views[name].written", name)
-            assert set(written) & set(labels), f"{name} at {factor}: nothing says what is in sight"
+        for factor in (1, 2, 6, 40):
+            written, rulers = said(page, name, factor)
+            assert rulers, name
+            for ruler in (r for r in rulers if r["words"]):
+                own = ruler["words"][-1] or ruler["axes"][0][1]
+                assert any(own in text for text in written), (name, factor, own, written)
+            if name == "Devices":  # numbers along each axis, not its name alone
+                numbers = [text for text in written if re.fullmatch(r"\d+(–\d+)?", text)]
+                assert len(numbers) >= len(rulers), (factor, written)
+
+
+def test_the_numbers_of_an_edge_end_at_the_size(page: Page, tmp_path):
+    opened(page, 8, tmp_path)
+    written, rulers = said(page, "Array", 1)
+    assert {str(ruler["size"]) for ruler in rulers} <= set(written)
+    top = next(ruler for ruler in rulers if not ruler["down"])
+    assert any(text.strip() == top["words"][0] for text in written), "the longest words fit"
+
+
+# How much of the canvas the tiles take, across and down.
+FILLED = """
+(name) => {
+  const view = views[name];
+  const boxes = [...view.picture.x.keys()].map((i) => view.boxOf(view.picture, i));
+  const most = (ends) => ends.reduce((a, b) => Math.max(a, b));
+  const span = (start, length) =>
+    most(boxes.map((b) => b[start] + b[length])) + most(boxes.map((b) => -b[start]));
+  return [span("x", "w") / view.size.w, span("y", "h") / view.size.h];
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "mesh", ["data=8", "data=4, model=2", "data=16, model=4", "data=64, model=64"]
+)
+@pytest.mark.parametrize("width", [848, 1500])
+def test_tiles_fill_their_canvas(page: Page, tmp_path, mesh, width):
+    page.set_viewport_size({"width": width, "height": 620 if width < 1000 else 900})
+    opened(page, 8, tmp_path, mesh)
+    for name in ("Devices", "Array"):
+        across, down = page.evaluate(FILLED, name)
+        assert max(across, down) >= 0.75, (name, across, down)
+        assert max(across, down) <= 1, (name, across, down)
 
 
 @pytest.mark.parametrize("mesh", ["model=2, data=4", "data=64, model=16"])

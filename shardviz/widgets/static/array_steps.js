@@ -19,7 +19,7 @@ export class ArraySteps {
   /** @param {ArrayView | undefined} array @param {ArrayFacts | undefined} facts */
   show(array, facts) {
     const { counts, shard } = array?.pictured ?? array ?? {};
-    const key = JSON.stringify([array?.logical, counts, shard, facts]);
+    const key = JSON.stringify([array?.names, counts, shard, facts]);
     if (key === this.key) return;
     this.key = key;
     const two = array && counts && shard && facts && facts.dims.length === 2;
@@ -85,10 +85,9 @@ const all = ({ name, size }) => h("span", { text: `${name}: all ${size}` });
  * @param {number[]} shard
  * @returns {Dimension[]}
  */
-function dimensionsOf({ logical }, counts, shard) {
-  const names = logical.split(" · ");
+function dimensionsOf({ names }, counts, shard) {
   return counts.map((count, dim) => ({
-    name: names[dim] && names[dim] !== "_" ? names[dim] : `dim ${dim}`,
+    name: names[dim] ?? `dim ${dim}`,
     size: count * shard[dim],
     shard: shard[dim],
   }));

@@ -22,11 +22,12 @@ import { FONT, SANS, contentOf, marginsOf, paintRulers, textWidth } from "./rule
  */
 
 const MANY_TILES = 16384; // beyond so many, small tiles are painted pixel by pixel
-const LEAST_FILLED = 0.8; // of the canvas, both ways; what would take less is not to scale
+const LEAST_FILLED = 0.9; // of the canvas, both ways; what would take less is not to scale
 const ASPECTS = [1 / 3, 3]; // of tiles that may have any
 const MOST_SHAPED = 1024; // tiles; of more, nobody sees the shape of one
 const MOST_MOVED = 4096; // tiles
 const MOVE_MS = 250;
+const LETTERS = [13, 12, 11, 10, 9]; // pixels
 const NO_GROUP = -1; // as in picture/shapes.py
 const MANY_GROUPS = -2;
 const FRAME_FONT = `10px ${SANS}`;
@@ -378,6 +379,19 @@ export class PicturePainter {
   }
 
   /**
+   * The size of letters, as large as the last tile's, which are mostly the most, fit in any tile.
+   * @param {number} tall
+   * @param {number} wide
+   */
+  letters(tall, wide) {
+    const [text = ""] = this.texts.lines((this.picture?.x.length ?? 1) - 1);
+    const fits = (/** @type {number} */ size) =>
+      size + 3 <= tall &&
+      textWidth(contextOf(this.base), text, `600 ${size}px ${SANS}`) <= wide - 5;
+    return LETTERS.find(fits) ?? LETTERS[LETTERS.length - 1];
+  }
+
+  /**
    * The text in a tile, as much as fits.
    * @param {Context} g
    * @param {number} i
@@ -388,11 +402,12 @@ export class PicturePainter {
     if (w < 12 || tall < 11) return;
     const lines = this.texts.lines(i);
     if (!lines.length) return;
+    const size = this.letters(tall, w);
     g.fillStyle = colour;
     g.textBaseline = "middle";
     g.textAlign = "center";
     const large = isLarge(w, tall);
-    g.font = `600 ${large ? 13 : Math.min(12, tall - 3)}px ${SANS}`;
+    g.font = `600 ${size}px ${SANS}`;
     const first = fitText(g, lines[0], w - 6);
     if (!first) return;
     const second = large && lines[1] ? lines[1] : "";
