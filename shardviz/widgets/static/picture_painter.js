@@ -27,6 +27,7 @@ const ASPECTS = [1 / 3, 3]; // of tiles that may have any
 const MOST_SHAPED = 1024; // tiles; of more, nobody sees the shape of one
 const MOST_MOVED = 4096; // tiles
 const MOVE_MS = 250;
+const STRIP = 120; // pixels: a row of blocks is no higher
 const LETTERS = [13, 12, 11, 10, 9]; // pixels
 const NO_GROUP = -1; // as in picture/shapes.py
 const MANY_GROUPS = -2;
@@ -93,11 +94,18 @@ export class PicturePainter {
 
   /** Gives tiles their proportion. @param {Picture} p */
   shape(p) {
+    this.toScale = true;
     const full = (p.w[0] * this.sx) / (p.h[0] * this.sy);
     let aspect = full;
     if (this.aspect) aspect = clamp(this.aspect, full * LEAST_FILLED, full / LEAST_FILLED);
     else if (p.x.length <= MOST_SHAPED) aspect = clamp(full, ASPECTS[0], ASPECTS[1]);
-    this.toScale = !isFinite(this.aspect) || Math.abs(aspect / this.aspect - 1) < 0.05;
+    // One row is a strip.
+    if (!isFinite(this.aspect)) {
+      const { top, bottom } = contentOf(p);
+      this.sy = Math.min(this.sy, STRIP / (bottom - top));
+      return;
+    }
+    this.toScale = !this.aspect || Math.abs(aspect / this.aspect - 1) < 0.05;
     if (aspect < full) this.sx *= aspect / full;
     else this.sy *= full / aspect;
   }
@@ -139,7 +147,7 @@ export class PicturePainter {
     if (still || !p || !theme || !size.w) return null;
     if (Math.max(p.x.length, next.x.length) > MOST_MOVED) return null;
     const groups = this.groups ?? p.group;
-    const { soft } = tileColours(this.count, p.colormap, theme);
+    const { soft } = tileColours(this.count, p.colormap, theme, p.shades);
     /** @type {Motion} */
     const from = { boxes: [], fills: [], start: performance.now() };
     for (let i = 0; i < next.x.length; i++) {
@@ -385,9 +393,11 @@ export class PicturePainter {
    */
   letters(tall, wide) {
     const [text = ""] = this.texts.lines((this.picture?.x.length ?? 1) - 1);
+    const most = wide - Math.min(10, wide / 4);
+    const g = contextOf(this.base);
+    const font = (/** @type {number} */ size) => `600 ${size}px ${SANS}`;
     const fits = (/** @type {number} */ size) =>
-      size + 3 <= tall &&
-      textWidth(contextOf(this.base), text, `600 ${size}px ${SANS}`) <= wide - 5;
+      size + 3 <= tall && textWidth(g, text, font(size)) <= most;
     return LETTERS.find(fits) ?? LETTERS[LETTERS.length - 1];
   }
 
@@ -408,7 +418,7 @@ export class PicturePainter {
     g.textAlign = "center";
     const large = isLarge(w, tall);
     g.font = `600 ${size}px ${SANS}`;
-    const first = fitText(g, lines[0], w - 6);
+    const first = fitText(g, lines[0], w - 4);
     if (!first) return;
     const second = large && lines[1] ? lines[1] : "";
     g.fillText(first, x + w / 2, y + tall / 2 - (second ? 8 : 0));
