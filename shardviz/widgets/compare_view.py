@@ -49,8 +49,9 @@ def compare_view(before: State, now: State) -> dict[str, Any]:
         _row(names["memory"], needed, bytes_text),
     ]
     known = [row for row in rows if row is not None]
-    same = now[0].same_as(before[0])
-    return {"revision": now[0].revision, "same": same, "rows": known}
+    (then, _), (document, _) = before, now
+    same = document.program is then.program and document.target == then.target
+    return {"revision": document.revision, "same": same, "rows": known}
 
 
 def _row(

@@ -1,0 +1,155 @@
+"""The problems in the head of every view, and the strip that compares with a pinned state."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Locator, Page, expect
+
+from shardviz.core.layout.trees.audit import audit
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.gallery import programs
+from shardviz.widgets.explorer import Explorer, open_explorer
+from shardviz.widgets.session import Session
+from tests.browser.test_contract import Kernel
+from tests.browser.views import opened, show_view
+
+WAIT_S = 120
+
+
+def mlp(**edits: str) -> Explorer:
+    session = Session(programs.get(), programs.DEFAULT)
+    for field, value in edits.items():
+        session.edit(field, value, 2)
+    return Explorer(session, ExecutableCache())
+
+
+def settled(kernel: Kernel) -> None:
+    """Waits for what comes after an edit."""
+    kernel.answer()
+    kernel.made.wait(WAIT_S)
+    kernel.answer()
+
+
+def live(page: Page, made: Explorer) -> Kernel:
+    kernel = Kernel(page, made=made)
+    page.wait_for_selector(".shardviz-explorer[data-seq]")
+    settled(kernel)
+    return kernel
+
+
+def head(page: Page) -> Locator:
+    return page.get_by_role("group", name="Problems")
+
+
+def rows(page: Page) -> Locator:
+    return page.get_by_role("dialog", name="Problems").get_by_role("listitem")
+
+
+def test_by_keyboard_from_the_sign_to_the_place_and_back(page: Page, complaints):
+    kernel = live(page, mlp(logical="batch embd"))
+    sign = head(page).get_by_role("button", name="lose")
+    sign.focus()
+    page.keyboard.press("Enter")
+    expect(sign).to_have_attribute("aria-expanded", "true")
+    misspelt = rows(page).filter(has_text="embd")
+    expect(misspelt).to_contain_text("loses")
+    expect(rows(page).first.get_by_role("button").first).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(rows(page)).to_have_count(0)
+    expect(sign).to_be_focused()
+    page.keyboard.press("Enter")
+    place = misspelt.get_by_role("button", name="x.embd", exact=True)
+    for _ in range(rows(page).count() * 2):
+        if place.evaluate("(e) => e === document.activeElement"):
+            break
+        page.keyboard.press("ArrowDown")
+    expect(place).to_be_focused()
+    page.keyboard.press("Enter")
+    kernel.answer()
+    expect(rows(page)).to_have_count(0)
+    tab = page.get_by_role("tablist", name="Views").get_by_role("tab", name="Rules")
+    expect(tab).to_have_attribute("aria-selected", "true")
+    expect(page.get_by_role("tabpanel", name="Table and verdicts")).to_contain_text("embd")
+    kernel.made.close()
+
+
+def test_fix_leads_to_remedies_and_the_problem_goes(page: Page, complaints):
+    kernel = live(page, mlp(logical="batch embd"))
+    before = head(page).inner_text()
+    head(page).get_by_role("button").first.click()
+    rows(page).filter(has_text="embd").get_by_role("button", name="Fix x.embd").click()
+    kernel.answer()
+    page.get_by_role("button", name="Apply").first.click()
+    settled(kernel)
+    assert head(page).inner_text() != before
+    head(page).get_by_role("button").first.click()
+    expect(rows(page).filter(has_text="embd")).to_have_count(0)
+    kernel.made.close()
+
+
+def test_what_fails_is_red_counted_and_changed_by_one_click(page: Page, complaints):
+    kernel = live(page, mlp(target="tpu:v5e:4x4"))
+    head(page).get_by_role("button", name="1 fails").click()
+    rows(page).first.get_by_role("button", name="Change the mesh to").click()
+    settled(kernel)
+    assert kernel.made.session.mesh.size == 16
+    expect(head(page).get_by_role("button", name="fail")).to_have_count(0)
+    kernel.made.close()
+
+
+def test_a_refused_field_counts_and_is_gone_to(page: Page, complaints):
+    kernel = live(page, mlp())
+    page.get_by_label("Mesh axes", exact=True).fill("data=x")
+    page.keyboard.press("Enter")
+    kernel.answer()
+    head(page).get_by_role("button", name="1 fails").click()
+    rows(page).first.get_by_role("button", name="Go to the field").click()
+    expect(page.get_by_label("Mesh axes", exact=True)).to_be_focused()
+    kernel.made.close()
+
+
+def test_a_saved_page_lists_them_without_what_needs_a_kernel(page: Page, tmp_path, complaints):
+    table = [("batch", "data"), ("mlp", "model")]
+    found = audit(
+        [("a", (64, 64), "batch mpl"), ("b", (6, 64), "batch mlp")], table, "data=4, model=2"
+    )
+    made = open_explorer(found, ExecutableCache())
+    opened(page, made, tmp_path)
+    made.close()
+    expect(head(page).get_by_role("button", name="1 fails")).to_be_visible()
+    for view in ("Layout", "Rules", "Model", "Program"):
+        show_view(page, view)
+        expect(head(page).get_by_role("button", name="loses")).to_be_visible()
+    head(page).get_by_role("button", name="1 fails").click()
+    expect(rows(page).first).to_contain_text("b cannot be laid out")
+    dialog = page.get_by_role("dialog", name="Problems")
+    expect(dialog.get_by_role("button", name="Fix")).to_have_count(0)
+
+
+def test_compare_shows_both_states_in_every_view_and_goes_back(page: Page, complaints):
+    kernel = live(page, mlp())
+    page.get_by_role("button", name="Compare").click()
+    kernel.answer()
+    strip = page.get_by_role("region", name="A and now")
+    expect(strip.get_by_role("button", name="Back to A")).to_be_disabled()
+    kernel.made.session.edit("mesh", "data=2, model=4")
+    settled(kernel)
+    bytes_of = [
+        sum(r.bytes_per_device for r in made.program.requests)
+        for made in (kernel.made._pinned[0], kernel.made.session.now)
+    ]
+    assert bytes_of[0] > bytes_of[1]
+    for view in ("Layout", "Rules", "Model", "Program"):
+        show_view(page, view)
+        kernel.answer()
+        expect(strip).to_contain_text("bytes per device")
+        expect(strip.locator(".sv-better").first).to_contain_text("▾ −")
+    strip.get_by_role("button", name="Back to A").click()
+    kernel.answer()
+    assert kernel.made.session.mesh.shape == {"data": 4, "model": 2}
+    page.get_by_role("button", name="Undo").click()
+    kernel.answer()
+    assert kernel.made.session.mesh.shape == {"data": 2, "model": 4}
+    strip.get_by_role("button", name="Unpin").click()
+    kernel.answer()
+    expect(strip).to_be_hidden()
+    kernel.made.close()

@@ -1,0 +1,101 @@
+"""Two states side by side: their numbers, which is better, and what is not known."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardviz.core.hardware.chips import find_chip
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.report import Collective, Memory, Report
+from shardviz.core.program.roofline import Bound, Roofline
+from shardviz.gallery import programs
+from shardviz.widgets.compare_view import State, compare_view
+from shardviz.widgets.document import Document
+from shardviz.widgets.explorer import Explorer
+from shardviz.widgets.planner import StageResults
+from shardviz.widgets.session import Session
+
+
+@pytest.fixture
+def documents() -> tuple[Document, Document]:
+    """The MLP on 4 x 2 and on 2 x 2 devices."""
+    session = Session(programs.get(), programs.DEFAULT)
+    before = session.now
+    session.edit("mesh", "data=2, model=2")
+    return before, session.now
+
+
+def numbers(before: State, now: State) -> dict[str, tuple[str, str]]:
+    view = compare_view(before, now)
+    return {row["name"]: (row["text"], row["tone"]) for row in view["rows"]}
+
+
+def report(sizes: tuple[int, ...], needed: int, seconds: float) -> Report:
+    some = tuple(Collective("all-reduce", ("data",), size) for size in sizes)
+    rows = (Bound("compute", "compute", seconds, "FLOP/s", 1.0),)
+    line = Roofline("v5e", find_chip("v5e"), rows)
+    return Report("f", "t", collectives=some, memory=Memory(arguments=needed), roofline=line)
+
+
+def test_bytes_are_those_of_each_state(documents):
+    before, now = documents
+    on_device = [
+        sum(request.bytes_per_device for request in one.program.requests) for one in documents
+    ]
+    assert on_device == [4210688, 4227072]
+    text, tone = numbers((before, StageResults()), (now, StageResults()))["bytes per device"]
+    assert (text, tone) == ("4 MiB", "worse")
+
+
+def test_the_last_stage_that_both_have_is_compared(documents):
+    before, now = documents
+    one = StageResults(report=report((1024, 2048), 4096, 2e-3), report_revision=before.revision)
+    two = StageResults(report=report((1024,), 8192, 1e-3), report_revision=now.revision)
+    assert numbers((before, one), (now, two)) == {
+        "bytes per device": ("4 MiB", "worse"),
+        "collectives": ("2 → 1", "better"),
+        "moved": ("3 → 1 KiB", "better"),
+        "least time": ("2 → 1 ms", "better"),
+        "memory": ("4 → 8 KiB", "worse"),
+    }
+
+
+def test_what_one_of_them_lacks_is_unknown_and_what_both_lack_is_left_out(documents):
+    before, now = documents
+    one = StageResults(report=report((1024,), 4096, 2e-3), report_revision=before.revision)
+    two = StageResults(Plan("f", now.mesh), now.revision)
+    found = numbers((before, one), (now, two))
+    assert found["memory"] == ("4 KiB → –", "unknown")
+    assert found["collectives"] == ("– → 0", "unknown")
+    assert set(numbers((before, StageResults()), (now, StageResults()))) == {"bytes per device"}
+
+
+def test_results_of_another_revision_or_target_are_not_taken(documents):
+    before, now = documents
+    old = StageResults(report=report((1,), 1, 1.0), report_revision=before.revision)
+    assert "memory" not in numbers((now, old), (now, old))
+    elsewhere = before.replace(target="cpu:8")
+    assert "memory" not in numbers((elsewhere, old), (elsewhere, old))
+
+
+def test_back_to_a_is_one_edit_and_what_is_planned_later_counts():
+    explorer = Explorer(Session(programs.get(), programs.DEFAULT), ExecutableCache())
+    pinned = explorer.session.now
+    explorer._handle({"kind": "pin"})
+    assert explorer.compare_data["same"] is True
+    explorer._planner.state = StageResults(Plan("f", pinned.mesh), pinned.revision)
+    explorer._refresh_problems()
+    for size in ("data=2, model=2", "data=8, model=2"):
+        explorer.session.edit("mesh", size)
+    explorer._refresh_problems()
+    rows = {row["name"]: row["text"] for row in explorer.compare_data["rows"]}
+    assert rows["collectives"] == "0 → –", "the plan came after it was pinned"
+    explorer._handle({"kind": "back"})
+    assert explorer.session.mesh == pinned.mesh
+    assert explorer.compare_data["same"] is True
+    explorer.session.undo()
+    assert explorer.session.mesh.size == 16
+    explorer._handle({"kind": "unpin"})
+    assert explorer.compare_data == {}
+    explorer.close()
