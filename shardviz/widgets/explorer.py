@@ -37,7 +37,11 @@ from shardviz.widgets.model_view import Leaves, leaves_view, model_view
 from shardviz.widgets.movements_view import movement_view, saved_movements
 from shardviz.widgets.pictures import PictureCache, palettes
 from shardviz.widgets.planner import Planner
-from shardviz.widgets.problems_view import problems_view
+from shardviz.widgets.problems_view import (
+    ListedProblem,
+    array_problems,
+    problems_view,
+)
 from shardviz.widgets.report_view import cache_view, report_view, was_cancelled
 from shardviz.widgets.rules_view import (
     Cell,
@@ -186,8 +190,9 @@ class Explorer(anywidget.AnyWidget):
         # What a remedy changed, and the revision that it made.
         self._done = (-1, "")
         self._leaves: tuple[Leaves, dict[str, Any]] | None = None
-        # What the page's list of problems is of.
+        # What the page's list of problems is of, and those of arrays and rules.
         self._problems_of: tuple[Any, ...] = ()
+        self._array_problems: tuple[int, list[ListedProblem]] = (-1, [])
         # The state that the one now is compared with.
         self._pinned: State | None = None
         # Of which state the page has the line that opens it again.
@@ -647,8 +652,10 @@ class Explorer(anywidget.AnyWidget):
             now, results = self.session.now, self._planner.state
             key = (now, *results.shown())
             if key != self._problems_of:
-                self._problems_of = key
-                view = problems_view(now, self.session.audit_of(now), results)
+                self._problems_of, audit = key, self.session.audit_of(now)
+                if self._array_problems[0] != now.revision:
+                    self._array_problems = now.revision, [*array_problems(now, audit)]
+                view = problems_view(now, audit, results, self._array_problems[1])
                 with self._sync:
                     self.problems_data = view
         self._refresh_compared()

@@ -79,7 +79,10 @@ def waste(row: Request) -> int:
 
 
 def problems_view(
-    document: Document, audit: Audit, results: StageResults
+    document: Document,
+    audit: Audit,
+    results: StageResults,
+    of_arrays: Iterable[ListedProblem] | None = None,
 ) -> dict[str, Any]:
     """All problems, those that fail first, and how much is lost.
 
@@ -87,8 +90,10 @@ def problems_view(
         document: what is edited.
         audit: of its model, or of its arrays.
         results: the plan and the report; those of another program say nothing here.
+        of_arrays: what `array_problems` found, where that is known.
     """
-    found = [*problems(document, audit, results)]
+    found = list(array_problems(document, audit) if of_arrays is None else of_arrays)
+    found += result_problems(document, audit, results)
     lost = sum(one.bytes for one in found if one.severity == LOSES)
     found.sort(key=lambda one: (_ORDER.index(one.severity), -one.bytes))
     rows = []
@@ -101,10 +106,8 @@ def problems_view(
     return {**view, "lost": bytes_text(lost) if lost else ""}
 
 
-def problems(
-    document: Document, audit: Audit, results: StageResults
-) -> Iterator[ListedProblem]:
-    """Every problem, in no order."""
+def array_problems(document: Document, audit: Audit) -> Iterator[ListedProblem]:
+    """The problems of arrays and rules, which neither a plan nor a report changes."""
     there = _Places(document, audit)
     yield from _unlaid(audit, there)
     claimed: set[str] = set()
@@ -113,6 +116,12 @@ def problems(
     yield from _replicated(audit, there, claimed)
     yield from _unmatched(audit, there)
     yield from _idle(document, audit, there)
+
+
+def result_problems(
+    document: Document, audit: Audit, results: StageResults
+) -> Iterator[ListedProblem]:
+    """The problems of the target, the plan, and the report."""
     yield from _target(document, audit, results)
     yield from _planned(document, results)
     yield from _reported(document, results)
@@ -231,24 +240,23 @@ def _replicated(
     audit: Audit, there: _Places, claimed: set[str]
 ) -> Iterator[ListedProblem]:
     """The arrays with copies, by the axes of the mesh that are free to split them."""
-    groups: dict[tuple[str, ...], list[Request]] = {}
-    sizes = {name for name, size in audit.mesh.shape.items() if size > 1}
+    groups: dict[tuple[str, ...], list[tuple[int, Request]]] = {}
+    split = {name for name, size in audit.mesh.shape.items() if size > 1}
     for row in audit.rows:
-        if row.path in claimed or not waste(row) or row.spec is None:
+        wasted = waste(row)
+        if not wasted or row.spec is None or row.path in claimed:
             continue
-        free = sizes - set(row.spec.axes)
+        free = split - set(row.spec.axes)
         axes = tuple(name for name in audit.mesh.axis_names if name in free)
-        groups.setdefault(axes, []).append(row)
-    for axes, rows in groups.items():
-        # A stable sort, so that of equal ones the first stays first.
-        rows.sort(key=lambda row: -waste(row))
-        size = sum(map(waste, rows))
+        groups.setdefault(axes, []).append((wasted, row))
+    for axes, members in groups.items():
+        members.sort(key=lambda pair: -pair[0])
+        size, (_, largest) = sum(wasted for wasted, _ in members), members[0]
         small = size < SMALL * audit.bytes_per_device
-        text = wording.not_split_over(axes, [row.path for row in rows], size)
-        where = there.of(rows[0].path, _unsplit_dim(rows[0]))
-        yield ListedProblem(
-            "replicated", KNOW if small else LOSES, text, bytes=size, **where
-        )
+        text = wording.not_split_over(axes, [row.path for _, row in members], size)
+        where = there.of(largest.path, _unsplit_dim(largest))
+        severity = KNOW if small else LOSES
+        yield ListedProblem("replicated", severity, text, bytes=size, **where)
 
 
 def _unsplit_dim(row: Request) -> int | None:

@@ -18,7 +18,13 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.report import Collective, Memory, Report
 from shardviz.gallery import arrays, meshes, rules
 from shardviz.widgets.planner import StageResults
-from shardviz.widgets.problems_view import ListedProblem, problems, problems_view, waste
+from shardviz.widgets.problems_view import (
+    ListedProblem,
+    array_problems,
+    problems_view,
+    result_problems,
+    waste,
+)
 from shardviz.widgets.session import Session
 from shardviz.widgets.state import session_on
 
@@ -30,9 +36,14 @@ def session(tree: object, table: object = RULES, mesh: object = "data=4, model=2
     return session_on(audit(tree, table, mesh))
 
 
+def problems(made: Session, results: StageResults = NOTHING_KNOWN) -> list[ListedProblem]:
+    of_arrays = array_problems(made.now, made.audit)
+    return [*of_arrays, *result_problems(made.now, made.audit, results)]
+
+
 def found(made: Session, results: StageResults = NOTHING_KNOWN) -> dict[str, ListedProblem]:
     """The problems by their codes."""
-    listed = [*problems(made.now, made.audit, results)]
+    listed = problems(made, results)
     by_code = {one.code: one for one in listed if one.code != "idle rule"}
     idle = [one for one in listed if one.code == "idle rule"]
     assert len(by_code) + len(idle) == len(listed), "each once"
@@ -74,14 +85,14 @@ TREES = {
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
 def test_what_is_lost_is_what_a_device_holds_beyond_its_share(tree):
     made = session(tree)
-    listed = problems(made.now, made.audit, NOTHING_KNOWN)
+    listed = problems(made)
     lost = sum(one.bytes for one in listed if one.severity == "loses")
     assert lost == wasted(made) > 0
 
 
 def test_of_a_whole_model_every_array_counts_once():
     made = session_on(audit(arrays.get("7B model"), rules.get("FSDP"), meshes.get()))
-    listed = [*problems(made.now, made.audit, NOTHING_KNOWN)]
+    listed = problems(made)
     shares = [row.bytes_per_device - row.array.bytes // 8 for row in made.audit.rows]
     assert sum(one.bytes for one in listed) == sum(shares) == sum(map(waste, made.audit.rows))
 
