@@ -29,19 +29,14 @@ from shardviz.core.wording import cascade
 from shardviz.core.wording import explorer as wording
 from shardviz.widgets import html_page, jax_code
 from shardviz.widgets.background import start_beats
-from shardviz.widgets.compare_view import State, compare_view
 from shardviz.widgets.effects_view import EffectsReader
+from shardviz.widgets.findings import Findings
 from shardviz.widgets.ipykernel_compat import keep_subshell
 from shardviz.widgets.links_view import LinkPictures
 from shardviz.widgets.model_view import Leaves, leaves_view, model_view
 from shardviz.widgets.movements_view import movement_view, saved_movements
 from shardviz.widgets.pictures import PictureCache, palettes
 from shardviz.widgets.planner import Planner
-from shardviz.widgets.problems_view import (
-    ListedProblem,
-    array_problems,
-    problems_view,
-)
 from shardviz.widgets.report_view import cache_view, report_view, was_cancelled
 from shardviz.widgets.rules_view import (
     Cell,
@@ -190,11 +185,7 @@ class Explorer(anywidget.AnyWidget):
         # What a remedy changed, and the revision that it made.
         self._done = (-1, "")
         self._leaves: tuple[Leaves, dict[str, Any]] | None = None
-        # What the page's list of problems is of, and those of arrays and rules.
-        self._problems_of: tuple[Any, ...] = ()
-        self._array_problems: tuple[int, list[ListedProblem]] = (-1, [])
-        # The state that the one now is compared with.
-        self._pinned: State | None = None
+        self._findings = Findings(session, self._planner)
         # Of which state the page has the line that opens it again.
         self._line_of: Any = None
         session.listen(self._session_changed)
@@ -262,7 +253,7 @@ class Explorer(anywidget.AnyWidget):
             plan_data=values,
             timeline=timeline_view(self._timeline_request()),
             movements=saved_movements(self._stages, stages, self._placement()),
-            problems_data=problems_view(now, self.session.audit, self._planner.state),
+            problems_data=self._findings.problems(),
         )
         return html_page.saved_page(traits, to_text(now.program))
 
@@ -386,7 +377,8 @@ class Explorer(anywidget.AnyWidget):
             case "compile" | "run":
                 self._start(kind)
             case "pin" | "unpin" | "back":
-                self._compare(kind)
+                self._findings.compare(kind)
+                self._refresh_findings()
             case "leaves":
                 self.leaves, self.model_data = self._model_views()
             case "cancel":
@@ -440,16 +432,6 @@ class Explorer(anywidget.AnyWidget):
         self.session.edit("remedy", (array, remedy))
         if self.session.now.revision != revision:
             self._done = (self.session.now.revision, words)
-
-    def _compare(self, kind: str) -> None:
-        """Pins the state as it is, lets it go, or goes back to it by an edit."""
-        if kind == "back" and self._pinned is not None:
-            self.session.edit("back", self._pinned[0])
-        elif kind != "back":
-            self._pinned = None
-            if kind == "pin":
-                self._pinned = (self.session.now, self._planner.state)
-        self._refresh_compared()
 
     def _session_changed(self) -> None:
         if self._receiving:
@@ -619,7 +601,7 @@ class Explorer(anywidget.AnyWidget):
                     self.report, self._report_revision = job.report, job.revision
             self._cache_data = cache_view(self._cache)
             self._refresh_stages()
-            self._refresh_problems()
+            self._refresh_findings()
             if state.report is not None and state.program is not None:
                 found = (state.report, state.program.mesh, state.target)
                 if self._assignments.learn(*found):
@@ -646,32 +628,12 @@ class Explorer(anywidget.AnyWidget):
                 if "Program" in self._shown.values():
                     self._timeline.request(self._timeline_request())
 
-    def _refresh_problems(self) -> None:
-        """Sends the problems, which no edit waits for: made once it has settled."""
+    def _refresh_findings(self) -> None:
+        """Sends the problems, and what changed since the pinned state."""
         with self._reporting("problems"):
-            now, results = self.session.now, self._planner.state
-            key = (now, *results.shown())
-            if key != self._problems_of:
-                self._problems_of, audit = key, self.session.audit_of(now)
-                if self._array_problems[0] != now.revision:
-                    self._array_problems = now.revision, [*array_problems(now, audit)]
-                view = problems_view(now, audit, results, self._array_problems[1])
-                with self._sync:
-                    self.problems_data = view
-        self._refresh_compared()
-
-    def _refresh_compared(self) -> None:
-        """Sends what changed since the pinned state."""
-        with self._reporting("compare"):
-            view, now, results = {}, self.session.now, self._planner.state
-            if self._pinned is not None:
-                then, known = self._pinned
-                # What was under way when it was pinned is known by now.
-                if then.revision == now.revision and then.target == now.target:
-                    self._pinned = (then, known := results)
-                view = compare_view((then, known), (now, results))
+            problems, compared = self._findings.problems(), self._findings.compared()
             with self._sync:
-                self.compare_data = view
+                self.problems_data, self.compare_data = problems, compared
 
     def _placement(self) -> DevicePlacement | None:
         now = self.session.now

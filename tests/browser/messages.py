@@ -54,7 +54,7 @@ def messages() -> Iterator[tuple[str, Any]]:
         explorer._failed["The plan"] = "The plan failed."
         explorer._handle({"kind": "pin"})
         explorer._refresh()
-        explorer._refresh_problems()
+        explorer._refresh_findings()
         for name in TRAITS:
             if name == "layout_1" and explorer.view["count"] < 2:
                 continue

@@ -135,7 +135,7 @@ def test_compare_shows_both_states_in_every_view_and_goes_back(page: Page, compl
     settled(kernel)
     bytes_of = [
         sum(r.bytes_per_device for r in made.program.requests)
-        for made in (kernel.made._pinned[0], kernel.made.session.now)
+        for made in (kernel.made._findings._pinned[0], kernel.made.session.now)
     ]
     assert bytes_of[0] > bytes_of[1]
     for view in ("Layout", "Rules", "Model", "Program"):

@@ -85,10 +85,10 @@ def test_back_to_a_is_one_edit_and_what_is_planned_later_counts():
     explorer._handle({"kind": "pin"})
     assert explorer.compare_data["same"] is True
     explorer._planner.state = StageResults(Plan("f", pinned.mesh), pinned.revision)
-    explorer._refresh_problems()
+    explorer._refresh_findings()
     for size in ("data=2, model=2", "data=8, model=2"):
         explorer.session.edit("mesh", size)
-    explorer._refresh_problems()
+    explorer._refresh_findings()
     rows = {row["name"]: row["text"] for row in explorer.compare_data["rows"]}
     assert rows["collectives"] == "0 → –", "the plan came after it was pinned"
     explorer._handle({"kind": "back"})

@@ -252,7 +252,7 @@ class Page {
     }
     if (array !== undefined) this.select(array);
     if (array !== undefined && dim !== undefined) this.rules.choose(array, dim);
-    if (collective !== undefined) this.program.openPlayer(collective);
+    if (collective !== undefined) this.program.openCollective(collective);
     if (tab !== undefined) this.program.open(tab);
     if (device !== undefined) this.highlight.point({ kind: "device", at: device }, true);
   }
