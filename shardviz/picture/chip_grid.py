@@ -394,6 +394,16 @@ MOST_IDLE = 20_000
 MOST_BESIDE = 1024
 
 
+def has_edges(grid: ChipGrid, links: LinkUse | None) -> bool:
+    """Whether there are links to be drawn as lines, and few enough.
+
+    Switches join GPUs and slices: there are no lines between two of them.
+    """
+    torus = grid.torus
+    few = torus.chips * len(torus.shape) <= MOST_IDLE
+    return bool(torus.shape) and (few or links is not None)
+
+
 def connection_edges(
     grid: ChipGrid, links: LinkUse | None, colour: np.ndarray | None = None
 ) -> Edges:
@@ -406,8 +416,7 @@ def connection_edges(
             an axis; where None, the group of the two chips that it joins.
     """
     torus = grid.torus
-    # Switches join GPUs and slices: there are no lines between two of them.
-    if not torus.shape:
+    if not has_edges(grid, links):
         return make_edges([], [], [], [])
     lines = [_lines_along(grid, links, colour, a) for a in range(len(torus.shape))]
     x0, y0, x1, y1, group, load = np.concatenate(lines, axis=1)
@@ -420,8 +429,7 @@ def connection_edges(
         group = np.where(used, group, NO_GROUP)
     # What is in use is painted last, on top.
     order = np.argsort(used, kind="stable")
-    idle = int((~used).sum())
-    if idle > MOST_IDLE or (used.any() and torus.chips > MOST_BESIDE):
+    if used.any() and torus.chips > MOST_BESIDE:
         order = order[used[order]]
     return make_edges(*(column[order] for column in (x0, y0, x1, y1, group, width)))
 

@@ -14,7 +14,12 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.report import Collective
 from shardviz.core.program.roofline import collective_link_use, collective_name
 from shardviz.core.wording import pictures as wording
-from shardviz.picture.chip_grid import ChipGrid, chip_grid, connection_edges
+from shardviz.picture.chip_grid import (
+    ChipGrid,
+    chip_grid,
+    connection_edges,
+    has_edges,
+)
 from shardviz.picture.page import page, sentences, text_width, titled, wrapped
 from shardviz.picture.palette import shades
 from shardviz.picture.picture import (
@@ -79,7 +84,7 @@ def draw_position(
     ids = mesh.device_ids.reshape(-1)
     tiles = _tiles(grid, rows, groups, ids, (" · ", *where), _numbers(where))
     along = None
-    if bare:
+    if bare and has_edges(grid, links):
         along = _axes_of_links(mesh, grid.torus, rows)
     edges = connection_edges(grid, links, along)
     notes = _notes(grid)

@@ -18,6 +18,8 @@ from shardviz.widgets.targets import DevicePlacement
 
 # Devices; as in movement_steps.js.
 MOST_DRAWN = 16
+# Of these, in one row; a longer ring is a loop.
+MOST_IN_ROW = 8
 # Collectives of each stage in a saved page.
 MOST_SAVED = 3
 # Of all of them.
@@ -130,8 +132,8 @@ def cells_of(m: Movement) -> np.ndarray:
 def _coordinates(m: Movement) -> np.ndarray | None:
     """int64 [axes, devices]: where the devices stand along each axis that they span.
 
-    Counted without what lies between them; None where they fill no block, and where
-    their hardware is not described.
+    Counted without what lies between them; None where they fill no block or are a
+    long row, and where their hardware is not described.
     """
     topology = m.topology
     if topology is None:
@@ -150,7 +152,7 @@ def _coordinates(m: Movement) -> np.ndarray | None:
         if len(values) > 1:
             axes.append(at)
             cells *= len(values)
-    if cells != m.size or not axes:
+    if not axes or cells != m.size or (len(axes) == 1 and m.size > MOST_IN_ROW):
         return None
     return np.stack(axes)
 
