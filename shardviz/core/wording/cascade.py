@@ -312,7 +312,7 @@ def remedy_memory(remedy: Remedy, row: Request) -> str:
     if row.layout is None and remedy.leaf_bytes_saved is not None:
         # It takes nothing as long as it cannot be laid out, so that nothing is saved.
         size = row.array.bytes - remedy.leaf_bytes_saved
-        return f"{bytes_text(size)} on every device"
+        return f"takes {bytes_text(size)} on every device"
     if saved is None:
         return ""
     if not saved:

@@ -20,6 +20,12 @@ function tagged(text, axes) {
   });
 }
 
+/** @param {number | undefined} rule @param {HTMLElement} what @param {HTMLElement} why @param {string} [look] */
+function ruleRow(rule, what, why, look = "") {
+  const number = h("span", { class: "sv-muted", text: rule === undefined ? "" : `${rule + 1}` });
+  return h("div", { class: `sv-ruleline${look}`, role: "listitem" }, number, what, why);
+}
+
 export class Cascade {
   /**
    * @param {(dim: number) => void} choose a dimension of the array
@@ -113,12 +119,10 @@ export class Cascade {
     const all = names.length && names.every((axis) => this.axes.includes(axis));
     const tags = names.map((axis) => axisTag(axis, axisColour(this.axes.indexOf(axis))));
     const parts = all ? [`${name} → `, ...tags] : [text];
-    const number = h("span", { class: "sv-muted", text: rule === undefined ? "" : `${rule + 1}` });
     const what = h(wins ? "b" : "del", { class: "sv-mono", title: text }, ...parts);
     const style = fails ? "sv-bad" : wins ? "" : "sv-muted";
     const why = h("span", { class: style }, ...tagged(words, this.axes));
-    const look = `sv-ruleline${fails ? " sv-fails" : wins ? " sv-wins" : ""}`;
-    return h("div", { class: look, role: "listitem" }, number, what, why);
+    return ruleRow(rule, what, why, fails ? " sv-fails" : wins ? " sv-wins" : "");
   }
 
   /** @param {TableLine[]} others @param {string} name @param {boolean} some whether other rules name it */
@@ -129,15 +133,10 @@ export class Cascade {
     const left = idle ? `; ${idle} of them decide${idle === 1 ? "s" : ""} nothing here` : "";
     this.said = `${count} ${verb} not name ${name}${left}`;
     this.fold.hidden = !others.length || !name || name.startsWith("dimension ");
-    const rows = others.map(({ rule, text, idle = "" }) =>
-      h(
-        "div",
-        { class: "sv-ruleline", role: "listitem" },
-        h("span", { class: "sv-muted", text: String(rule + 1) }),
-        h("span", { class: "sv-mono", text, title: text }),
-        h("span", { class: "sv-muted", text: idle }),
-      ),
-    );
+    const rows = others.map(({ rule, text, idle = "" }) => {
+      const what = h("span", { class: "sv-mono", text, title: text });
+      return ruleRow(rule, what, h("span", { class: "sv-muted", text: idle }));
+    });
     fill(this.others, ...rows);
     this.turn(false);
   }

@@ -54,8 +54,11 @@ export class Find {
    * @param {{gather: () => Item[], read: (query: string) => Item | null, ask: () => void}} calls
    *   everything that has a name; a device or an element, as it is typed; what asks the kernel for
    *   the leaves
+   * @param {{name?: string, field?: string, hint?: string}} [words] of the button and of the field
    */
-  constructor(calls) {
+  constructor(calls, words = {}) {
+    const { name = "Find anything", field = "Find" } = words;
+    const { hint = "an array, a rule, device 3, w[37, 1200], a command" } = words;
     this.calls = calls;
     /** @type {unknown} */ this.leaves = null;
     /** @type {Item[]} */ this.items = [];
@@ -65,27 +68,27 @@ export class Find {
     const keys = MAC ? "⌘K" : "Ctrl K";
     this.opener = button(`${keys} Find`, () => this.open(), {
       class: "sv-button sv-findbutton",
-      "aria-label": "Find anything",
+      "aria-label": name,
       "aria-haspopup": "dialog",
-      "aria-keyshortcuts": "Control+K Meta+K",
+      "aria-keyshortcuts": words.name ? null : "Control+K Meta+K",
     });
     this.input = h("input", {
       class: "sv-input",
       role: "combobox",
-      "aria-label": "Find",
+      "aria-label": field,
       "aria-expanded": "true",
       "aria-controls": id,
       "aria-autocomplete": "list",
       spellcheck: "false",
       autocomplete: "off",
-      placeholder: "an array, a rule, device 3, w[37, 1200], a command",
+      placeholder: hint,
       "data-keep": "true",
       ...OWN_KEYS,
       on: { input: () => this.filter(), keydown: (e) => this.key(e) },
     });
     this.list = h("div", { class: "sv-found", role: "listbox", id, "aria-label": "Found" });
     this.more = h("div", { class: "sv-muted", role: "status" });
-    this.popover = new Popover("Find anything", "sv-findbox");
+    this.popover = new Popover(name, "sv-findbox");
     this.popover.node.append(this.input, this.list, this.more);
     this.node = h("div", { class: "sv-findplace" }, this.opener, this.popover.node);
   }

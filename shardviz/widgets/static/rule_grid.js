@@ -27,7 +27,7 @@ export class RuleGrid {
   /** @param {(array: number, dim: number) => void} choose */
   constructor(choose) {
     this.choose = choose;
-    this.key = "";
+    this.key = this.chosen = "";
     /** @type {HTMLElement[]} */ this.cells = [];
     const on = { keydown: (/** @type {KeyboardEvent} */ e) => this.pressed(e) };
     const about = { role: "grid", "aria-label": "Verdicts" };
@@ -111,6 +111,8 @@ export class RuleGrid {
     for (const cell of this.cells) toggle(cell, "sv-chosen", cell.dataset.key === chosen);
     const first = this.cells.find((cell) => cell.dataset.key === chosen) ?? this.cells[0];
     if (first && !this.cells.some(({ tabIndex }) => tabIndex === 0)) first.tabIndex = 0;
+    if (chosen !== this.chosen) first?.scrollIntoView({ block: "nearest", inline: "nearest" });
+    this.chosen = chosen;
   }
 
   /** Arrow keys go to the nearest verdict in a direction. @param {KeyboardEvent} e */

@@ -1,9 +1,9 @@
 // @ts-check
 // The view Rules: the table as text beside the cascade of one dimension, or beside the matrix.
-import { ArrayPicker } from "./array_picker.js";
 import { Cascade } from "./cascade.js";
 import { Choice, Touched, answers, keepKey } from "./controls.js";
 import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
+import { Find } from "./find.js";
 import { RuleGrid } from "./rule_grid.js";
 
 /** @typedef {import("./messages").RuleUse} RuleUse */
@@ -33,7 +33,10 @@ export class RuleTable {
     /** @type {Shown | null} */ this.shown = null;
     /** @type {RuleUse | null} */ this.use = null;
     this.state = new Touched();
-    this.picker = new ArrayPicker("Why is");
+    this.picker = new Find(
+      { gather: () => this.gather(), read: () => null, ask: () => {} },
+      { name: "Why is", field: "Find an array", hint: "a part of its name" },
+    );
     this.type = h("span", { class: "sv-mono sv-muted sv-whytype" });
     this.dialect = new Choice("Dialect", (v) => calls.edit("dialect", v), "Rule semantics:");
     this.switch = button("▦ Matrix", () => this.turn(), {
@@ -70,9 +73,9 @@ export class RuleTable {
   }
 
   build() {
-    const why = h("label", { class: "sv-whyarray" }, "Why is", this.picker.node);
+    const why = h("span", { class: "sv-muted", text: "Why is" });
     const space = h("span", { class: "sv-space" });
-    const parts = [why, this.type, space, this.dialect.node, this.switch];
+    const parts = [why, this.picker.node, this.type, space, this.dialect.node, this.switch];
     const line = h("div", { class: "sv-whyline" }, ...parts);
     const table = h("div", { class: "sv-tablebox" }, this.scroll, this.error);
     return h("div", { class: "sv-rulebox" }, line, table, this.cascade.node);
@@ -159,6 +162,24 @@ export class RuleTable {
     this.showRows(cell);
   }
 
+  /** The arrays, and the leaves that are none yet. */
+  gather() {
+    if (!this.shown) return [];
+    const { view, leaves } = this.shown;
+    const { select, ask, open } = this.calls;
+    const found = view.arrays.map(({ name, short }, i) => {
+      const go = () => (i === view.selected && this.live ? ask(String(i)) : select(i));
+      return { kind: short, name, text: `${name} ${short}`.toLowerCase(), go };
+    });
+    const known = new Set(found.map(({ name }) => name));
+    const paths = "paths" in leaves && this.live ? leaves.paths : [];
+    paths.forEach((name, leaf) => {
+      const go = () => open(leaf);
+      if (!known.has(name)) found.push({ kind: "", name, text: name.toLowerCase(), go });
+    });
+    return found;
+  }
+
   /** What a saved page knows of a dimension; arrays that are alike share it. @param {string} key */
   saved(key) {
     const [array, dim] = key.split(":").map(Number);
@@ -169,20 +190,10 @@ export class RuleTable {
   /** @param {Cell} cell @param {string[]} lines of the text */
   showCell(cell, lines) {
     if (!this.shown || !this.use) return;
-    const { view, leaves } = this.shown;
+    const { view } = this.shown;
     const array = view.arrays[Number(this.chosen.split(":")[0])];
-    const open = new Map(view.arrays.map(({ name }, i) => [name, i]));
-    this.picker.show(array?.name ?? "", () => {
-      const { select, ask, open: openLeaf } = this.calls;
-      const own = view.arrays.map(({ name, short }, i) => ({
-        name,
-        note: short,
-        pick: () => (i === view.selected && this.live ? ask(String(i)) : select(i)),
-      }));
-      const paths = "paths" in leaves && this.live ? leaves.paths : [];
-      const more = paths.map((name, i) => ({ name, note: "", pick: () => openLeaf(i) }));
-      return [...own, ...more.filter(({ name }) => !open.has(name))];
-    });
+    setText(this.picker.opener, `${array?.name ?? ""} ▾`);
+    this.picker.opener.title = array?.name ?? "";
     setText(this.type, array?.short ?? "");
     const table = this.use.rows.map(({ line, idle }, rule) => ({ rule, text: lines[line], idle }));
     const axes = view.mesh.axes.map(({ name }) => name);
@@ -263,9 +274,4 @@ export class RuleTable {
     handle.addEventListener("pointermove", moved);
     handle.addEventListener("lostpointercapture", ended, { once: true });
   }
-}
-
-/** The dimension that a sentence is about: `Dimension 1: …`. @param {string} [problem] */
-export function failingDim(problem = "") {
-  return Number(/^Dimension (\d+)/.exec(problem)?.[1] ?? 0);
 }

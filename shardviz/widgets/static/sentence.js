@@ -2,7 +2,6 @@
 // The sentence under the pictures: what is pointed at, or how the selected array is split, and why.
 import { button, fill, h, toggle } from "./dom.js";
 import { listed, named, onHosts } from "./highlight.js";
-import { failingDim } from "./rule_table.js";
 
 /** @typedef {import("./view_data.js").ArrayView} ArrayView */
 /** @typedef {import("./view_data.js").View} View */
@@ -155,4 +154,9 @@ function reasonsOf(array) {
   if (!matters) return [dims, []];
   const [why] = /^.*?\.(?= |$)/.exec(matters.why) ?? [matters.why];
   return [dims, [matters], [{ ...matters, why }], []];
+}
+
+/** The dimension that a sentence is about: `Dimension 1: …`. @param {string} problem */
+function failingDim(problem) {
+  return Number(/^Dimension (\d+)/.exec(problem)?.[1] ?? 0);
 }
