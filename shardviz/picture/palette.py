@@ -196,7 +196,7 @@ def shades(axes: Sequence[tuple[int, int, int]]) -> Shades:
 def _block_colours(count: int, shades: Shades, theme: Theme) -> np.ndarray:
     """The colour of every block: float64 [count, 3]."""
     number, turn = np.arange(count), 0
-    tint = int(count < TINTS)  # few blocks need not have the palest one
+    tint = int(1 < count < TINTS)  # a few blocks need not have the palest one
     for place, shade in enumerate(shades):
         at = number // shade.stride % shade.size
         tint, turn = tint + at * shade.tint, turn + at * place

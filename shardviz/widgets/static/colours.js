@@ -138,7 +138,7 @@ function tintsOf(axis, { tints }) {
 
 /** As `_block_colours` of palette.py. @param {number} block @param {number} count @param {NonNullable<Shades>} shades @param {Theme} theme */
 function blockColour(block, count, shades, theme) {
-  let [tint, turn] = [count < theme.tints[0].length ? 1 : 0, 0];
+  let [tint, turn] = [count > 1 && count < theme.tints[0].length ? 1 : 0, 0];
   shades.forEach(([, size, stride, step], place) => {
     const at = Math.floor(block / stride) % size;
     tint += at * step;
