@@ -9,7 +9,7 @@ import { OWN_KEYS, axisTag, button, fill, focusedNear, h, setText, toggle } from
 /** A rule of the table: its number from 0 on, its text, and why it decides nothing. @typedef {{rule: number, text: string, idle?: string}} TableLine */
 
 const QUOTED = /'([^']+)'/;
-const BETWEEN = /[(), ]+/;
+const SEPARATORS = /[(), ]+/;
 
 /** A sentence whose mesh axes, which it quotes, are tags. @param {string} text @param {string[]} axes */
 function tagged(text, axes) {
@@ -115,7 +115,7 @@ export class Cascade {
   /** A rule that names the dimension: the winner stands out, the others are struck through. @param {RuleLine} line */
   line({ rule, text, words, wins, fails }) {
     const [name, target] = text.split(" → ");
-    const names = target?.split(BETWEEN).filter(Boolean) ?? [];
+    const names = target?.split(SEPARATORS).filter(Boolean) ?? [];
     const all = names.length && names.every((axis) => this.axes.includes(axis));
     const tags = names.map((axis) => axisTag(axis, axisColour(this.axes.indexOf(axis))));
     const parts = all ? [`${name} → `, ...tags] : [text];
