@@ -20,7 +20,7 @@ export const FONT = `11px ${SANS}`;
 const LINE = 14; // pixels that a line of words takes
 const BAR_HIGH = 3; // pixels: the bar in the colours of an edge's axes
 const BAR_AWAY = 2;
-const BETWEEN = 8; // pixels between two numbers
+const NUMBERS_APART = 8; // pixels between two numbers
 const DOT = 11; // pixels that a dot takes
 const LEAST = 14; // pixels: words are shortened to no less
 const MOST_WIDTHS = 5000;
@@ -177,7 +177,7 @@ function paintBar(g, ruler, side, line, theme) {
 function paintNumbers(g, ruler, side, line) {
   const { count, pitch, extent, repeats, down } = ruler;
   if (!count) return;
-  const wide = down ? LINE - 2 : widestNumber(g, ruler) + BETWEEN;
+  const wide = down ? LINE - 2 : widestNumber(g, ruler) + NUMBERS_APART;
   const step = pitch * side.scale;
   const space = (repeats.at(-1)?.[1] ?? Infinity) * side.scale;
   let every = 1;
@@ -195,7 +195,7 @@ function paintNumbers(g, ruler, side, line) {
     if (last < first) return false;
     const at = Math.max(side.from, Math.min((first + last - length) / 2, side.to - length));
     if (at < free) return false;
-    free = at + length + (down ? 0 : BETWEEN - 2);
+    free = at + length + (down ? 0 : NUMBERS_APART - 2);
     if (down) turnedNumber(g, text, at + length / 2, line);
     else {
       g.textAlign = "left";
@@ -217,7 +217,7 @@ function paintNumbers(g, ruler, side, line) {
     }
     // Bounds at both ends stand inward, and the last one always stands.
     const last = count - 1;
-    const end = textWidth(g, numberText(ruler, last)) + BETWEEN;
+    const end = textWidth(g, numberText(ruler, last)) + NUMBERS_APART;
     const inward = down ? (LINE - 2) / 2 : 0;
     for (let k = 0; k < last; k += every) {
       const own = down ? LINE : textWidth(g, numberText(ruler, k));
@@ -225,7 +225,7 @@ function paintNumbers(g, ruler, side, line) {
       const shift = k ? 0 : down ? inward : own / 2;
       if (room || !k) write(numberText(ruler, k), at(k) + shift, at(k) + shift);
     }
-    const shift = down ? inward : (end - BETWEEN) / 2;
+    const shift = down ? inward : (end - NUMBERS_APART) / 2;
     write(numberText(ruler, last), at(last) - shift, at(last) - shift);
   }
 }
