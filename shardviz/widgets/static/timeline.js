@@ -46,7 +46,7 @@ export class TimelinePanel {
     };
     const list = { role: "listbox", "aria-label": "Operations", tabindex: "0", ...OWN_KEYS, on };
     this.lanes = h("div", { class: "sv-tllanes", ...list }, this.canvas, this.option);
-    this.chosen = h("div", { class: "sv-tlchosen", "aria-live": "polite" });
+    this.chosen = h("div", { class: "sv-tlchosen" });
     this.notes = h("p", { class: "sv-muted" });
     this.node = h("div", { class: "sv-timeline" });
     this.watch = new ResizeObserver(() => this.paint());
@@ -94,13 +94,17 @@ export class TimelinePanel {
   choices(data) {
     const choices = SCHEDULES.map((schedule) => {
       const { name, time, words } = data[schedule];
-      const show = () => {
-        this.schedule = schedule;
-        this.choices(data);
-        this.paint();
-      };
       const pressed = { "aria-pressed": String(schedule === this.schedule), title: words };
-      return button(`${name} ${time}`, show, pressed);
+      const choice = button(
+        `${name} ${time}`,
+        () => {
+          this.schedule = schedule;
+          for (const each of choices) each.setAttribute("aria-pressed", String(each === choice));
+          this.paint();
+        },
+        pressed,
+      );
+      return choice;
     });
     fill(this.schedules, ...choices, h("span", { class: "sv-muted", text: data.what }));
   }
@@ -133,14 +137,22 @@ export class TimelinePanel {
       bar.w = bar.time * scale;
       clocks[clock(bar)] += bar.w;
     }
-    paintTicks(g, theme, { total, scale, width, bottom: height - TICKS });
+    const on = { g, theme, total, scale, width, lane, bottom: height - TICKS };
+    paintTicks(on);
     data.lanes.forEach((axes, i) => {
       const colours = axes.map(([, number]) => axisColour(number, theme));
-      const plain = mix(theme.muted, theme.paper, 0.45);
-      const inLane = bars.filter((bar) => bar.lane === i);
-      paintLane(g, theme, inLane, colours.length ? colours : [plain], FOLDS + i * lane, lane);
+      if (!colours.length) colours.push(mix(theme.muted, theme.paper, 0.45));
+      const top = FOLDS + i * lane + 2;
+      paintLane(
+        on,
+        bars.filter((bar) => bar.lane === i),
+        colours,
+        top,
+      );
     });
-    paintLoops(g, theme, bars);
+    // With overlap the collectives of a loop are elsewhere than its operations.
+    const folded = this.schedule === "serial" ? bars : bars.filter((bar) => !bar.lane);
+    paintLoops(on, folded);
     const at = bars[this.at];
     if (!at) return;
     g.strokeStyle = theme.text;
@@ -163,7 +175,7 @@ export class TimelinePanel {
   point([first, ...others]) {
     const bar = this.bars[first];
     const joined = others.filter((i) => this.bars[i].w < 1).length;
-    this.canvas.title = bar ? titleOf(bar) + (joined ? ` And ${joined} more here.` : "") : "";
+    this.canvas.title = bar ? bar.title + (joined ? ` And ${joined} more here.` : "") : "";
   }
 
   /** @param {KeyboardEvent} e */
@@ -192,7 +204,7 @@ export class TimelinePanel {
         this.chosen,
         mutedNote("Choose a bar to see what bounds it: by a click, or with the arrow keys."),
       );
-    option.setAttribute("aria-label", titleOf(bar));
+    option.setAttribute("aria-label", bar.title);
     option.setAttribute("aria-posinset", String(at + 1));
     option.setAttribute("aria-setsize", String(this.bars.length));
     const axes = bar.lane ? data.lanes[bar.lane] : [];
@@ -203,7 +215,7 @@ export class TimelinePanel {
     const more = bar.lane
       ? button("Open in Collectives", () => calls.collective(`0:${bar.collective}`))
       : button("Open in Values", () => calls.value(bar.value));
-    fill(this.chosen, h("div", null, h("div", { class: "sv-line" }, ...line), why), more);
+    fill(this.chosen, h("div", null, h("div", { class: "sv-tlline" }, ...line), why), more);
   }
 
   destroy() {
@@ -215,21 +227,18 @@ export class TimelinePanel {
 function readSpans({ spans, text }) {
   return spans.map(([time, lane, collective, trips, ...texts]) => {
     const [name, words, source, cause, value] = texts.map((i) => text[i]);
-    return { time: time ?? 0, lane, collective, trips, name, words, source, cause, value };
+    const title = `${name}: ${words}`;
+    return { time: time ?? 0, lane, collective, trips, name, title, words, source, cause, value };
   });
 }
 
-/** @param {Bar} bar */
-function titleOf({ name, words }) {
-  return `${name}: ${words}`;
-}
-
 /**
- * @param {CanvasRenderingContext2D} g
- * @param {Theme} theme
- * @param {{total: number, scale: number, width: number, bottom: number}} axis
+ * @typedef {{g: CanvasRenderingContext2D, theme: Theme, total: number, scale: number,
+ *   width: number, lane: number, bottom: number}} Painting
  */
-function paintTicks(g, theme, { total, scale, width, bottom }) {
+
+/** @param {Painting} painting */
+function paintTicks({ g, theme, total, scale, width, bottom }) {
   const rough = total / MOST_TICKS;
   const unit = 10 ** Math.floor(Math.log10(rough));
   const step = unit * ([1, 2, 5].find((n) => n * unit >= rough) ?? 10);
@@ -244,21 +253,13 @@ function paintTicks(g, theme, { total, scale, width, bottom }) {
   }
 }
 
-/**
- * Bars of a few pixels are drawn as one with their neighbours.
- * @param {CanvasRenderingContext2D} g
- * @param {Theme} theme
- * @param {Bar[]} bars of one lane
- * @param {string[]} colours of its axes
- * @param {number} top
- * @param {number} lane its height
- */
-function paintLane(g, theme, bars, colours, top, lane) {
+/** Bars of a few pixels are drawn as one with their neighbours. @param {Painting} painting @param {Bar[]} bars @param {string[]} colours @param {number} top */
+function paintLane({ g, theme, lane }, bars, colours, top) {
   const each = (lane * LANE.bar) / colours.length;
   const paint = (/** @type {number} */ x, /** @type {number} */ w) =>
     colours.forEach((colour, k) => {
       g.fillStyle = colour;
-      g.fillRect(x, top + 2 + k * each, Math.max(1, w), each);
+      g.fillRect(x, top + k * each, Math.max(1, w), each);
     });
   for (let i = 0; i < bars.length; i++) {
     const { x, w, name, time } = bars[i];
@@ -269,12 +270,12 @@ function paintLane(g, theme, bars, colours, top, lane) {
     const text = w < 30 ? "" : texts.find((t) => g.measureText(t).width < w - 10);
     g.fillStyle = textOn(colours[0], theme);
     g.textAlign = "left";
-    if (text) g.fillText(text, x + 5, top + 2 + each / 2);
+    if (text) g.fillText(text, x + 5, top + each / 2);
   }
 }
 
-/** A bracket over each loop, with its count. @param {CanvasRenderingContext2D} g @param {Theme} theme @param {Bar[]} bars */
-function paintLoops(g, theme, bars) {
+/** A bracket over each loop, with its count. @param {Painting} painting @param {Bar[]} bars */
+function paintLoops({ g, theme }, bars) {
   g.textAlign = "center";
   g.fillStyle = theme.muted;
   for (let i = 0, end = 0; i < bars.length; i = end) {
