@@ -25,8 +25,6 @@ EXAMPLES = ("v5e", "v5p", "h100")
 MOST_EXAMPLES = 2
 #: Before the view Program was opened.
 NOT_YET: dict[str, Any] = {"words": wording.NOT_YET, "examples": []}
-# Of a change between plan and compile that is worth a sentence.
-SAME_TIME = 0.02
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,12 +195,9 @@ def _notes(
 ) -> list[str]:
     """What the timeline is of, what it leaves out, and how it compares with a compile."""
     notes = [wording.ORDER]
-    if report is not None and report.roofline is not None and not mismatched:
-        compiled = report.roofline.collective_s or 0.0
-        least = max(compiled, found.collective_s)
-        if report.roofline.where == found.where and least:
-            if abs(compiled - found.collective_s) > SAME_TIME * least:
-                notes.append(wording.compared(found.collective_s, compiled))
+    compiled = None if report is None or mismatched else report.roofline
+    if compiled is not None and compiled.where == found.where and compiled.parts:
+        notes.append(wording.compared(found, compiled))
     if found.unknown:
         notes.append(wording.unknown(found.unknown))
     if fused:

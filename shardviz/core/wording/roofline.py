@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from shardviz.core.program.roofline import Roofline, RooflineNote
 from shardviz.core.wording.fit import fit
 
-_PARTS = {"compute": "arithmetic", "memory": "memory", "collectives": "collectives"}
+PARTS = {"compute": "arithmetic", "memory": "memory", "collectives": "collectives"}
 
 NOTES: Mapping[str, str] = {
     "least": "Least times from published rates; latency and what the compiler cannot overlap"
@@ -32,7 +32,7 @@ def summary(fact: Roofline) -> str:
     """The least time and its parts, and whether the program fits."""
     words = f"On {fact.where}: nothing is known of its cost."
     if fact.seconds is not None:
-        parts = [f"{_PARTS[name]} {time_text(s)}" for name, s in fact.parts.items()]
+        parts = [f"{PARTS[name]} {time_text(s)}" for name, s in fact.parts.items()]
         words = (
             f"At least {time_text(fact.seconds)} on {fact.where}: {', '.join(parts)}."
         )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from shardviz.core.format import bytes_text, count_text
+from shardviz.core.format import bytes_text, count_text, joined
+from shardviz.core.program.roofline import Roofline
 from shardviz.core.program.timeline import Span, Timeline
-from shardviz.core.wording.roofline import time_text
+from shardviz.core.wording.roofline import PARTS, time_text
 
 WHAT = "A lower bound from published rates, not a measurement."
 NOT_YET = "Least times are being added up…"
@@ -60,11 +61,14 @@ def fused(count: int) -> str:
     )
 
 
-def compared(planned_s: float, compiled_s: float) -> str:
-    """How the collectives of the plan compare with those that were compiled."""
+def compared(fact: Timeline, compiled: Roofline) -> str:
+    """How the plan's least times compare with those of the compiled program."""
+    parts = joined(
+        f"{PARTS[name]} {time_text(s)}" for name, s in compiled.parts.items()
+    )
     return (
-        f"Collectives take {time_text(planned_s)} by the plan and"
-        f" {time_text(compiled_s)} as compiled."
+        f"By the plan operations take {time_text(fact.compute_s)} and collectives"
+        f" {time_text(fact.collective_s)}; as compiled {parts}."
     )
 
 

@@ -42,7 +42,7 @@ export function valueBadges(plan, { region, trips, members }) {
 
 /** What a dimension is split over, as tags. @param {PlanSplit[]} dim @returns {Array<Node | string>} */
 export function axisTags(dim) {
-  return dim.map(({ axis, text }) => axisTag(text, axisColour(axis)));
+  return dim.flatMap(({ axis, text }, i) => [i ? "×" : "", axisTag(text, axisColour(axis))]);
 }
 
 /** The sharding in words: `dimension 0 over data; dimension 1 not split`. @param {PlanSplit[][]} dims */
