@@ -50,7 +50,7 @@ _PAGE = (300.0, 340.0)
 # Of the scale that planes in several columns, and axes in an unusual order, have to win.
 _COLUMNS_COST, _ORDER_COST = 0.75, 0.85
 # Width over height that planes and slices are arranged to.
-_WIDE = 1.1
+_WIDE = 0.9
 # More are finer than a reader can see; the tooltip has the host.
 MOST_FRAMES = 512
 
@@ -100,7 +100,7 @@ def chip_grid(topology: Topology) -> ChipGrid:
     >>> from shardviz.core.hardware.topology import Topology
     >>> grid = chip_grid(Topology.parse("tpu:v5e:4x4"))
     >>> grid.cell, grid.corners[:, 0].round(1).tolist(), np.round(grid.size).tolist()
-    ((54.0, 44.0), [9.0, 9.0], [294.0, 254.0])
+    ((54.0, 44.0), [10.0, 10.0], [296.0, 256.0])
     """
     torus = Torus(topology)
     if not torus.shape:
@@ -128,7 +128,7 @@ def _plane(torus: Torus) -> ChipGrid:
     topology = torus.topology
     width, height, gap = _chip_size(topology)
     # Around it: space for frames and for the lines of wraparound links.
-    margin = gap * 0.45
+    margin = gap * 0.5
     if any(torus.wraps[:2]) or topology.slices > 1:
         margin = gap
     across, down = torus.shape[:2]
@@ -147,8 +147,11 @@ def _plane(torus: Torus) -> ChipGrid:
 
 
 def _host_frames(grid: ChipGrid, shape: tuple[int, ...]) -> list[Frame]:
-    """An outline around every host that has chips among the corners."""
-    topology, out, gap = grid.topology, grid.gap * 0.36, grid.gap
+    """An outline around every host that has chips among the corners.
+
+    Those of neighbours are one line: half of the gap is on each side.
+    """
+    topology, out, gap = grid.topology, grid.gap * 0.5, grid.gap
     if not 1 < topology.hosts <= MOST_FRAMES:
         return []
     process, first = np.unique(topology.process_indices, return_index=True)
@@ -167,7 +170,7 @@ def _hosts_of_gpus(torus: Torus) -> ChipGrid:
     """The GPUs of a host in a few rows, and the hosts below and beside each other."""
     topology, count = torus.topology, torus.topology.hosts
     width, height, gap = _chip_size(topology)
-    each, margin = topology.shape[1], gap * 0.45
+    each, margin = topology.shape[1], gap * 0.5
     # As many rows as make a box about twice as wide as high.
     rows = max(
         n for n in range(1, each + 1) if each % n == 0 and 2 * n * n <= max(2, each)
@@ -186,7 +189,7 @@ def _hosts_of_gpus(torus: Torus) -> ChipGrid:
     labels = []
     if count > 1 and extent[0] >= 30:
         for at, (x, y) in enumerate(places.tolist()):
-            left = x + margin - gap * 0.36
+            left = x
             labels.append(Label(left, y - 8, f"host {at}", "start", "tick"))
     frames = _host_frames(grid, (across, rows))
     return replace(grid, frames=tuple(frames), labels=tuple(labels))
@@ -302,11 +305,12 @@ def _planes(torus: Torus) -> ChipGrid:
     head, low = 15.0, 15.0 + height * pitch
     corners = np.stack([left, top]) * pitch + np.array([[0], [head]])
     # Where the slanted planes leave space: above the left end and below the right one.
-    right = max(width * pitch, text_width("".join(names), 9.0) + 40)
+    first, last = float(corners[0].min()), float(corners[0].max()) + _CHIP * pitch
+    last = max(last, first + text_width("".join(names), 9.0) + 40)
     labels = (
-        Label(0.0, low + 8, f"{names[0]} →", "start"),
-        Label(right, low + 8, f"{names[1]} ↗", "end"),
-        Label(0.0, head - 8, f"{names[2]} ↑", "start"),
+        Label(first, low + 8, f"{names[0]} →", "start"),
+        Label(last, low + 8, f"{names[1]} ↗", "end"),
+        Label(first, head - 8, f"{names[2]} ↑", "start"),
     )
     return ChipGrid(
         torus,
@@ -314,7 +318,7 @@ def _planes(torus: Torus) -> ChipGrid:
         (1 - _CHIP) * pitch,
         corners,
         stubs * pitch,
-        (right, low + 15),
+        (max(last, width * pitch), low + 15),
         tuple(breaks),
         labels=labels,
     )
