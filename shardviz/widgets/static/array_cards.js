@@ -9,6 +9,15 @@ import { naturalOrder } from "./natural_order.js";
 /** @typedef {import("./messages").ArrayField} ArrayField */
 /** @typedef {ReturnType<ArrayCards["card"]>} Card */
 
+/** Of each field its name, its caption and its placeholder. */
+const FIELDS = {
+  name: ["Array name", "", "name"],
+  dtype: ["Element type", "", "type"],
+  shape: ["Array shape", "shape", "embed:512 mlp:2048"],
+  logical: ["Logical axes", "axes", "embed mlp"],
+  spec: ["PartitionSpec", "spec", ""],
+};
+
 export class ArrayCards {
   /**
    * @param {import("./explorer.js").Edit} edit
@@ -19,20 +28,16 @@ export class ArrayCards {
     this.asked = asked;
     this.edit = edit;
     this.select = select;
-    /** @returns {Field} */
-    const field = (
-      /** @type {string} */ label,
-      /** @type {ArrayField} */ key,
-      /** @type {string} */ caption,
-      /** @type {string} */ placeholder,
-    ) => new Field(label, (t) => edit(key, t, this.selected), { caption, placeholder });
-    /** @type {Record<ArrayField, Field>} */
+    const field = (/** @type {keyof typeof FIELDS} */ key) => {
+      const [label, caption, placeholder] = FIELDS[key];
+      return new Field(label, (t) => edit(key, t, this.selected), { caption, placeholder });
+    };
     this.fields = {
-      name: field("Array name", "name", "", "name"),
-      dtype: field("Element type", "dtype", "", "type"),
-      shape: field("Array shape", "shape", "shape", "embed:512 mlp:2048"),
-      logical: field("Logical axes", "logical", "axes", "embed mlp"),
-      spec: field("PartitionSpec", "spec", "spec", ""),
+      name: field("name"),
+      dtype: field("dtype"),
+      shape: field("shape"),
+      logical: field("logical"),
+      spec: field("spec"),
     };
     /** @type {ReturnType<ArrayCards["dimension"]>[]} */ this.rows = [];
     this.dims = h("div", { class: "sv-dimrows", role: "list", "aria-label": "Dimensions" });
@@ -147,7 +152,7 @@ export class ArrayCards {
 
   /** @param {ArrayView} array @param {boolean} moved whether another array was selected before */
   showForm(array, moved) {
-    for (const key of /** @type {ArrayField[]} */ (Object.keys(this.fields))) {
+    for (const key of /** @type {ArrayField[]} */ (Object.keys(FIELDS))) {
       const field = this.fields[key];
       if (moved) field.input.blur();
       field.sync(array.fields[key].text, array.fields[key].error);
@@ -173,7 +178,7 @@ export class ArrayCards {
       row.name.title = names[dim] ?? "";
       setText(row.size, (shape[dim] ?? 0).toLocaleString("en"));
       row.add.sync([{ value: "", label: "+" }, ...options], "");
-      row.add.node.classList.toggle("sv-none", !free.length);
+      row.add.node.hidden = !free.length;
       const colours = axes.map((axis) => axisColour(mesh.findIndex(({ name }) => name === axis)));
       const key = JSON.stringify([axes, colours]);
       if (key === row.key) return;

@@ -61,34 +61,30 @@ class AxisDrag {
     window.addEventListener("keydown", (e) => this.key(e), options);
   }
 
-  get moving() {
-    return this.ghost.isConnected;
-  }
-
   /** @param {PointerEvent} e */
   move(e) {
-    const far = Math.hypot(e.clientX - this.start.clientX, e.clientY - this.start.clientY);
-    if (!this.moving && far < FAR) return;
-    if (!this.moving) {
-      // Until it ends, also where the pointer leaves the page; a click stays a click.
+    if (!this.ghost.isConnected) {
+      const { clientX, clientY } = this.start;
+      if (Math.hypot(e.clientX - clientX, e.clientY - clientY) < FAR) return;
+      // Not before, so that a click stays a click; it may leave the page.
       this.root.setPointerCapture(e.pointerId);
       this.root.append(this.ghost);
     }
     e.preventDefault();
     this.ghost.style.left = `${e.clientX + BELOW}px`;
     this.ghost.style.top = `${e.clientY + BELOW}px`;
-    this.aim(this.under(e.clientX, e.clientY));
+    this.aim(this.under(e));
   }
 
   /** @param {KeyboardEvent} e */
   key(e) {
-    if (e.key !== "Escape" || !this.moving) return;
+    if (e.key !== "Escape") return;
     e.stopPropagation();
     this.end();
   }
 
-  /** What it would be dropped on. @param {number} x @param {number} y @returns {Drop | null} */
-  under(x, y) {
+  /** What it would be dropped on. @param {PointerEvent} e @returns {Drop | null} */
+  under({ clientX: x, clientY: y }) {
     const page = /** @type {Document | ShadowRoot} */ (this.root.getRootNode());
     const over = page.elementFromPoint(x, y);
     const row = over?.closest("[data-drop-dim]");
@@ -111,9 +107,10 @@ class AxisDrag {
   }
 
   finish() {
-    const { drop, axis, from, moving } = this;
+    const { drop, axis, from } = this;
+    const moved = this.ghost.isConnected;
     this.end();
-    if (!moving) return;
+    if (!moved) return;
     if (drop?.dim !== undefined && drop.dim !== from) this.calls.split(drop.dim, axis, true);
     if (!drop && from !== undefined) this.calls.split(from, axis, false);
     if (drop?.place !== undefined) this.calls.move(axis, drop.place);

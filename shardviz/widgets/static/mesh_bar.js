@@ -2,23 +2,17 @@
 // The top: the mesh, the target, undo and redo, code, the saved page; hosts, types and presets.
 import { axisColour } from "./colours.js";
 import { Choice, Field } from "./controls.js";
-import {
-  OWN_KEYS,
-  axisDot,
-  button,
-  drawn,
-  fill,
-  focusedNear,
-  h,
-  iconButton,
-  toggle,
-} from "./dom.js";
+import { OWN_KEYS, axisDot, button, drawn, fill, focusedNear } from "./dom.js";
+import { h, iconButton, setIcon, toggle } from "./dom.js";
 
 /** @typedef {import("./view_data.js").MeshAxis} MeshAxis */
 /** @typedef {import("./messages").Target} Target */
 /** @typedef {import("./messages").Option} Option */
+/** @typedef {import("./messages").Menus} Menus */
 
 const OTHER = "…"; // the choice that opens a field
+const MIXED = "mixed"; // axes of several types
+
 export class MeshBar {
   /**
    * @param {import("./highlight.js").Highlight} highlight
@@ -37,13 +31,9 @@ export class MeshBar {
     this.mesh.node.classList.add("sv-icon");
     this.mesh.node.title = "Type the mesh: data=4, model=2";
     this.mesh.node.prepend(drawn("pencil"));
-    this.addAxis = button("+", () => edit("axis", null), {
-      class: "sv-icon",
-      title: "Add a mesh axis of size 2",
-      "aria-label": "Add a mesh axis",
-      "data-edit": "true",
-    });
-    this.axes = h("div", { class: "sv-axes" }, this.mesh.node, this.addAxis);
+    const locked = { "data-edit": "true" };
+    const add = iconButton("plus", "Add a mesh axis", () => edit("axis", null), locked);
+    this.axes = h("div", { class: "sv-axes" }, this.mesh.node, add);
     this.hosts = new Field("Hosts", (t) => edit("hosts", t), { caption: "Hosts" });
     this.types = new Choice("Axis types", (v) => edit("types", v), "Axis types");
     this.target = new Choice("Target", (v) => this.pickTarget(v), "Runs on");
@@ -58,15 +48,10 @@ export class MeshBar {
     this.presets = new Choice("Presets", (v) => edit("preset", v));
     this.presets.select.classList.add("sv-quiet");
     this.more = h("div", { class: "sv-more" }, this.hosts.node, this.types.node, this.presets.node);
-    const locked = { "data-edit": "true" };
-    this.undo = iconButton("undo", "Undo", () => calls.act("undo"), {
-      ...locked,
-      title: "Undo (Ctrl+Z)",
-    });
-    this.redo = iconButton("redo", "Redo", () => calls.act("redo"), {
-      ...locked,
-      title: "Redo (Ctrl+Shift+Z)",
-    });
+    const undo = { ...locked, title: "Undo (Ctrl+Z)" };
+    const redo = { ...locked, title: "Redo (Ctrl+Shift+Z)" };
+    this.undo = iconButton("undo", "Undo", () => calls.act("undo"), undo);
+    this.redo = iconButton("redo", "Redo", () => calls.act("redo"), redo);
     this.full = iconButton("full", "Full screen", calls.full);
     this.fold = iconButton("more", "Hosts, axis types and presets", () => this.unfold());
     this.fold.setAttribute("aria-expanded", "false");
@@ -74,12 +59,6 @@ export class MeshBar {
     const all = [this.fold, this.undo, this.redo, iconButton("code", "Code", calls.code), saved];
     /** What can be done with the session; it stands beside the tabs of the views. */
     this.actions = h("span", { class: "sv-right", role: "group" }, ...all, this.full);
-    /**
-     * Of the menus, those on this machine first.
-     * @type {Option[]}
-     */
-    this.targets = [];
-    this.here = 0;
     this.node = h(
       "header",
       { class: "sv-bar" },
@@ -100,9 +79,7 @@ export class MeshBar {
 
   /** @param {boolean} on whether the Explorer fills the screen */
   showFull(on) {
-    const words = on ? "Back into the page" : "Full screen";
-    this.full.setAttribute("aria-label", words);
-    this.full.title = words;
+    setIcon(this.full, "full", on ? "Back into the page" : "Full screen");
   }
 
   /** @param {import("./messages").Answer} answer */
@@ -128,19 +105,20 @@ export class MeshBar {
   /**
    * The target, what does not fit about it, and one click that makes it fit.
    * @param {Target} target
+   * @param {Menus} menus
+   * @param {number} size of the mesh
    */
-  showTarget(target) {
+  showTarget(target, { here, targets }, size) {
     const { value, label, note = "", offer = "" } = target;
     const typing = !this.typed.node.hidden;
-    this.target.sync(
-      [
-        ...this.targets.slice(0, this.here),
-        ...(label ? [{ value, label, title: label, group: this.targets[0]?.group }] : []),
-        ...this.targets.slice(this.here),
-        { value: OTHER, label: "by name…", title: "Any chip and shape, or cpu:N." },
-      ],
-      typing ? OTHER : value,
-    );
+    const cpus = (/** @type {Option} */ option) =>
+      option.value === "cpu"
+        ? { ...option, label: `${option.label} × ${size.toLocaleString("en")}` }
+        : option;
+    const typed = label ? [{ value, label, title: label, group: here[0]?.group }] : [];
+    const other = { value: OTHER, label: "by name…", title: "Any chip and shape, or cpu:N." };
+    const options = [...here.map(cpus), ...typed, ...targets, other];
+    this.target.sync(options, typing ? OTHER : value);
     this.target.select.title = target.words ?? "";
     this.typed.sync(this.typed.input.value, target.error);
     const key = note + offer;
@@ -161,27 +139,20 @@ export class MeshBar {
   /**
    * @param {import("./view_data.js").View} view
    * @param {Target} target
-   * @param {import("./messages").Menus} menus
+   * @param {Menus} menus
    */
   show({ mesh, ...answer }, target, menus) {
     this.showSteps(answer);
     if (mesh.hostsError && !this.node.classList.contains("sv-unfolded")) this.unfold();
-    this.here = menus.here.length;
-    const size = mesh.axes.reduce((all, axis) => all * axis.size, 1);
-    const cpus = (/** @type {Option} */ option) =>
-      option.value === "cpu"
-        ? { ...option, label: `${option.label} × ${size.toLocaleString("en")}` }
-        : option;
-    this.targets = [...menus.here.map(cpus), ...menus.targets];
     this.mesh.sync(mesh.text, mesh.error);
     this.hosts.sync(mesh.hosts, mesh.hostsError);
     this.hosts.input.readOnly = Boolean(mesh.hostsOf);
     this.hosts.node.title = mesh.hostsOf ?? "";
     this.hosts.input.style.width = `calc(${Math.max(2, mesh.hosts.length)}ch + 1.9em)`;
-    const known = menus.axisTypes.some(({ value }) => value === mesh.types);
-    const mixed = { value: mesh.types, label: mesh.types };
-    this.types.sync(known ? menus.axisTypes : [...menus.axisTypes, mixed], mesh.types);
-    this.showTarget(target);
+    const mixed = mesh.types === MIXED ? [{ value: MIXED, label: MIXED }] : [];
+    this.types.sync([...menus.axisTypes, ...mixed], mesh.types);
+    const size = mesh.axes.reduce((all, axis) => all * axis.size, 1);
+    this.showTarget(target, menus, size);
     this.showAxes(mesh.axes, menus.axisTypes);
     const presets = menus.presets.flatMap(({ group, options }) =>
       options.map((option) => ({ ...option, group })),
@@ -224,32 +195,19 @@ class AxisChip {
     this.known = "";
     this.dot = axisDot("");
     this.size = new Field(`Size of ${name}`, () => {});
-    this.size.input.tabIndex = -1;
-    this.size.input.addEventListener("focus", () => this.size.input.select());
-    this.size.input.addEventListener("change", () => this.take(this.size.input.value));
-    this.size.input.addEventListener("keydown", (e) => this.typing(e));
-    const remove = button("×", () => edit("remove_axis", name), {
-      class: "sv-tiny",
-      tabindex: -1,
-      title: `Remove ${name} (Delete)`,
-      "aria-label": `Remove axis ${name}`,
-      "data-edit": "true",
-    });
-    this.node = h(
-      "span",
-      {
-        class: "sv-chip",
-        role: "group",
-        tabindex: 0,
-        "data-axis": name,
-        ...OWN_KEYS,
-        on: { keydown: (e) => this.key(e) },
-      },
-      this.dot,
-      h("b", { text: name }),
-      this.size.node,
-      remove,
-    );
+    const { input } = this.size;
+    input.tabIndex = -1;
+    input.addEventListener("focus", () => input.select());
+    input.addEventListener("change", () => this.take(input.value));
+    input.addEventListener("keydown", (e) => this.typing(e));
+    const words = `Remove axis ${name}`;
+    const about = { class: "sv-tiny", tabindex: -1, title: words, "aria-label": words };
+    const off = { ...about, "data-edit": "true" };
+    const remove = button("×", () => edit("remove_axis", name), off);
+    const parts = [this.dot, h("b", { text: name }), this.size.node, remove];
+    const props = { class: "sv-chip", role: "group", tabindex: 0, "data-axis": name };
+    const on = { keydown: (/** @type {KeyboardEvent} */ e) => this.key(e) };
+    this.node = h("span", { ...props, ...OWN_KEYS, on }, ...parts);
   }
 
   /** @param {MeshAxis} axis @param {number} number @param {string} words about its type */
@@ -270,7 +228,7 @@ class AxisChip {
     this.edit("size", [this.name, text]);
   }
 
-  /** Leaving takes what was typed, Escape gives back what was there; arrows double and halve. @param {KeyboardEvent} e */
+  /** Escape gives back what was there; arrows double and halve it. @param {KeyboardEvent} e */
   typing({ key }) {
     const { input } = this.size;
     if (key === "Escape") input.value = this.known;
