@@ -14,10 +14,9 @@ PAGE = """<!doctype html><meta charset="utf-8"><style>body { margin: 0 } CSS</st
 <div class="shardviz-explorer" data-theme="light"><div class="sv-body" id="host"></div></div>
 <script type="module">
 MODULE
-window.calls = { why: [], light: [] };
+window.calls = { why: [] };
 window.panel = new ValuesPanel({
   why: (name) => calls.why.push(name),
-  light: (names) => calls.light.push(names),
 });
 document.getElementById("host").append(panel.node);
 panel.show(DATA);

@@ -2,7 +2,7 @@
 // The arrays: a card each, and of the one that is selected its fields and what splits its dimensions.
 import { axisColour } from "./colours.js";
 import { Choice, Field, answers } from "./controls.js";
-import { OWN_KEYS, axisTag, button, fill, h, setText, toggle } from "./dom.js";
+import { axisTag, button, fill, h, setText, toggle } from "./dom.js";
 import { naturalOrder } from "./natural_order.js";
 
 /** @typedef {import("./view_data.js").ArrayView} ArrayView */
@@ -10,7 +10,7 @@ import { naturalOrder } from "./natural_order.js";
 /** @typedef {ReturnType<ArrayCards["card"]>} Card */
 
 /** Of each field its name, its caption and its placeholder. */
-const FIELDS = {
+const ARRAY_FIELDS = {
   name: ["Array name", "", "name"],
   dtype: ["Element type", "", "type"],
   shape: ["Array shape", "shape", "embed:512 mlp:2048"],
@@ -28,8 +28,8 @@ export class ArrayCards {
     this.asked = asked;
     this.edit = edit;
     this.select = select;
-    const field = (/** @type {keyof typeof FIELDS} */ key) => {
-      const [label, caption, placeholder] = FIELDS[key];
+    const field = (/** @type {keyof typeof ARRAY_FIELDS} */ key) => {
+      const [label, caption, placeholder] = ARRAY_FIELDS[key];
       return new Field(label, (t) => edit(key, t, this.selected), { caption, placeholder });
     };
     this.fields = {
@@ -48,39 +48,20 @@ export class ArrayCards {
     this.list = h("div", { class: "sv-cards", role: "list", "aria-label": "Arrays" });
     /** What is selected once the kernel has answered: a second click is about that. */
     this.next = { selected: 0, count: 0 };
-    this.add = button("+ array", () => this.addArray(), {
-      class: "sv-link",
-      "data-edit": "true",
-      "aria-label": "Add an array",
-    });
-    this.remove = button("remove", () => this.removeArray(), {
-      class: "sv-link",
-      "data-edit": "true",
-      "aria-label": "Remove the selected array",
-    });
+    const link = { class: "sv-link", "data-edit": "true" };
+    const adds = { ...link, "aria-label": "Add an array" };
+    const add = button("+ array", () => this.addArray(), adds);
+    const removes = { ...link, "aria-label": "Remove the selected array" };
+    this.remove = button("remove", () => this.removeArray(), removes);
     /** Whether all arrays were asked for. */
     this.unfolded = false;
-    this.others = button("More arrays", () => this.unfold(), {
-      class: "sv-link sv-others",
-      hidden: true,
-    });
+    this.others = button("", () => this.unfold(), { class: "sv-link sv-others", hidden: true });
     this.none = h("p", { class: "sv-muted", text: "The program takes no arrays." });
-    this.node = h(
-      "div",
-      { class: "sv-arrays" },
-      h(
-        "div",
-        { class: "sv-headrow" },
-        h("h3", { class: "sv-head", text: "Arrays" }),
-        h("span", null, this.add, this.remove),
-      ),
-      this.none,
-      this.list,
-      this.others,
-    );
+    const title = h("h3", { class: "sv-head", text: "Arrays" });
+    const head = h("div", { class: "sv-headrow" }, title, h("span", null, add, this.remove));
+    this.node = h("div", { class: "sv-arrays" }, head, this.none, this.list, this.others);
     this.selected = 0;
     /** @type {Card[]} */ this.cards = [];
-    /** @type {Set<string> | null} */ this.lit = null;
   }
 
   unfold() {
@@ -98,17 +79,6 @@ export class ArrayCards {
     const { selected, count } = this.next;
     this.edit("remove", selected);
     if (count > 1) this.next = { selected: Math.min(selected, count - 2), count: count - 1 };
-  }
-
-  /**
-   * The arrays that a value's axes came from stand out; null ends that.
-   * @param {string[] | null} names
-   */
-  light(names) {
-    this.lit = names && new Set(names);
-    for (const card of this.cards) {
-      toggle(card.node, "sv-lit", Boolean(this.lit?.has(card.name.textContent ?? "")));
-    }
   }
 
   /** @param {import("./view_data.js").View} view */
@@ -152,7 +122,7 @@ export class ArrayCards {
 
   /** @param {ArrayView} array @param {boolean} moved whether another array was selected before */
   showForm(array, moved) {
-    for (const key of /** @type {ArrayField[]} */ (Object.keys(FIELDS))) {
+    for (const key of /** @type {ArrayField[]} */ (Object.keys(ARRAY_FIELDS))) {
       const field = this.fields[key];
       if (moved) field.input.blur();
       field.sync(array.fields[key].text, array.fields[key].error);
@@ -222,18 +192,9 @@ export class ArrayCards {
       warn: h("div", { class: "sv-warn" }),
       problem: h("div", { class: "sv-error" }),
     };
-    const head = h(
-      "button",
-      {
-        type: "button",
-        class: "sv-cardhead",
-        ...OWN_KEYS,
-        on: { click: () => this.select(index) },
-      },
-      h("div", { class: "sv-line" }, parts.name, parts.type),
-      parts.spec,
-      parts.summary,
-    );
+    const head = button("", () => this.select(index), { class: "sv-cardhead" });
+    const line = h("div", { class: "sv-line" }, parts.name, parts.type);
+    head.append(line, parts.spec, parts.summary);
     const node = h("div", { class: "sv-card", role: "listitem" }, head, parts.warn, parts.problem);
     this.list.append(node);
     return { node, head, ...parts };
@@ -249,7 +210,6 @@ export class ArrayCards {
     card.head.setAttribute("aria-pressed", String(selected));
     setText(card.name, a.name);
     card.head.title = [a.name, a.short, a.spec].join("  ");
-    toggle(card.node, "sv-lit", Boolean(this.lit?.has(a.name)));
     setText(card.type, selected ? a.bytes : a.short);
     setText(card.spec, a.spec || "no spec");
     toggle(card.spec, "sv-typed", Boolean(a.typedSpec));

@@ -120,7 +120,6 @@ class Page {
       act: (kind) => this.send({ kind }),
       why: (value) => this.live && this.send({ kind: "why", value }),
       links: (value) => this.live && this.send({ kind: "links", value }),
-      light: (names) => this.cards.light(names),
       position: () => edit("by", "position"),
       play: (value) => this.live && this.send({ kind: "play", value }),
     });

@@ -15,11 +15,11 @@ import { besideView } from "./views.js";
 /** @typedef {import("./messages").Report} Report */
 /**
  * What the panel tells the page: an edit, an action, a value whose explanation is needed, a
- * collective whose links are to be drawn, arrays to light up, devices to be drawn by position, what
+ * collective whose links are to be drawn, devices to be drawn by position, what
  * is to be played.
  * @typedef {{edit: import("./explorer.js").Edit, act: (kind: ActionKind) => void,
  *   why: (name: string) => void, links: (key: string | null) => void,
- *   light: (names: string[] | null) => void, position: () => void, play: (key: string) => void}} Calls
+ *   position: () => void, play: (key: string) => void}} Calls
  */
 /**
  * What the panel shows.

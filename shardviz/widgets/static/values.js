@@ -27,11 +27,10 @@ let panels = 0;
 
 export class ValuesPanel {
   /**
-   * @param {{why: (name: string) => void, light: (names: string[] | null) => void}} calls
+   * @param {{why: (name: string) => void}} calls
    */
-  constructor({ why, light }) {
+  constructor({ why }) {
     this.why = why;
-    this.light = light;
     this.id = `sv-values-${++panels}`;
     /** @type {PlanView | null} */ this.data = null;
     /** @type {PlanData | null} */ this.plan = null;
@@ -50,7 +49,6 @@ export class ValuesPanel {
      * @type {Map<number, number[]>}
      */
     this.sources = new Map();
-    /** @type {string | null} */ this.lit = null;
     this.find = this.findField();
     this.inner = h("div", { class: "sv-vinner", role: "presentation" });
     this.grid = this.treeGrid();
@@ -256,16 +254,10 @@ export class ValuesPanel {
     this.grid.focus();
   }
 
-  /** Lights up the values that the picked one's axes came from; on the page the arrays among them. */
+  /** Lights up the values that the picked one's axes came from. */
   lightUp() {
     const { plan, picked } = this;
     this.sources = plan && picked >= 0 ? plan.sources(picked) : new Map();
-    const names =
-      plan && picked >= 0 ? [...this.sources.keys()].map((at) => plan.values[at].name) : null;
-    const key = names && JSON.stringify(names);
-    if (key === this.lit) return;
-    this.lit = key;
-    this.light(names);
   }
 
   /** Scrolls a row into sight. @param {number} row */
