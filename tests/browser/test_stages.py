@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.checks import Check
-from shardviz.core.program.report import Member
+from shardviz.core.program.report import Failure, Member, Report
 from shardviz.core.program.roofline import roofline
 from shardviz.core.wording import stages as wording
 from shardviz.core.wording.roofline import time_text
@@ -202,7 +202,7 @@ def test_a_run_shows_how_many_checks_passed(page):
     kernel.answer()
     made.wait(120)
     kernel.push()
-    assert made.report.ok
+    assert made.report.ok, made.report
     count = len(made.report.checks)
     passed = sum(check.ok is True for check in made.report.checks)
     assert count > 3
@@ -216,3 +216,13 @@ def test_a_run_shows_how_many_checks_passed(page):
         "No side effects: safe on any number of devices."
     )
     made.close()
+
+
+def test_a_failed_compile_is_said_beside_the_estimate(page, tmp_path):
+    failed = Report("f", "t", error=Failure("compile", "It needs too much.", "block.py:12"))
+    opened(page, tmp_path, dataclasses.replace(RESULTS, report=failed))
+    open_tab(page, "Collectives")
+    expect(page.get_by_role("alert").filter(has_text="It needs too much.")).to_be_visible()
+    assert len(rows(page)) == len(PLAN.collectives)
+    states = [c.get_attribute("data-state") for c in page.locator(".sv-stage").all()]
+    assert states == ["live", "estimate", "failed", "failed", "none"]

@@ -95,9 +95,11 @@ export class CollectivesPanel {
     this.showStrip();
   }
 
-  focus() {
+  /** @param {"nearest"} [block] where the row is to be scrolled to */
+  focus(block) {
     const row = this.rows().find(({ tabIndex }) => tabIndex === 0);
     row?.focus({ preventScroll: true });
+    if (block) row?.scrollIntoView({ block });
   }
 
   /** @param {Stages} data */

@@ -54,7 +54,9 @@ export class ProgramPanel {
       (i) => this.openStage(i),
       (from, to) => (from ? this.openCollectives(`${from}-${to}`) : this.open("Values")),
     );
-    this.headline = new Headline((part) => this.openPart(part));
+    this.headline = new Headline((part) =>
+      part === "collectives" ? this.openCollectives("") : this.open("Memory", part),
+    );
     this.collectives = new CollectivesPanel(highlight, {
       value: (name) => this.openValue(name),
       links: calls.links,
@@ -83,7 +85,6 @@ export class ProgramPanel {
     this.codeAsked = false;
     this.clock = 0;
     this.job = { began: 0, started: 0 };
-    /** Which part of the least time the tab Memory shows the operations of: "" for all. */
     this.part = "";
     this.position = calls.position;
     this.drawnBy = "";
@@ -106,11 +107,12 @@ export class ProgramPanel {
     );
   }
 
-  /** @param {string} name */
-  open(name) {
+  /** @param {string} name @param {string} [part] of the least time, whose operations are shown */
+  open(name, part = "") {
     this.playing = false;
     this.picked = true;
     this.tab = name;
+    this.part = part;
     this.bodyKey = "";
     this.refresh();
     this.askForContent();
@@ -138,15 +140,8 @@ export class ProgramPanel {
     this.open("Collectives");
     this.collectives.open(String(Number(key[0]) + 1));
     this.collectives.choose(key);
-    this.collectives.focus();
     this.refresh();
-  }
-
-  /** The operations of a part of the least time. @param {string} part */
-  openPart(part) {
-    if (part === "collectives") return this.open("Collectives");
-    this.part = part;
-    this.open("Memory");
+    this.collectives.focus("nearest");
   }
 
   /** The devices by position, and the links of the chosen collective between them. */

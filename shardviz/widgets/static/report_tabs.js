@@ -38,7 +38,7 @@ export function reportTab(tab, { view, report, code, stages, noRun }, part) {
   if (tab === "Code") return codeTab(code);
   if (tab === "Memory") return memoryTab(stages.memory, stages.stages[2].state !== "none", part);
   const old = h("p", { class: "sv-warn sv-lost", text: runAgain(report, view.revision) });
-  return [old, ...checksTab(report, noRun), ...cacheFold(report.cache)];
+  return [old, ...checksTab(report, noRun), cacheLine(report.cache)];
 }
 
 /** @param {Memory} memory @param {boolean} known @param {string} part @returns {Node[]} */
@@ -99,7 +99,7 @@ function leastTimes(times) {
       h("td", { class: "sv-muted sv-mono", text: source }),
     ),
   );
-  const titles = ["least time", "operation, before XLA fuses it", "bound by", "line"];
+  const titles = ["least time", "operation, as if XLA fused nothing", "bound by", "line"];
   return table(titles, rows, "sv-table sv-least");
 }
 
@@ -157,15 +157,9 @@ function effectsPart(effects) {
   return [...parts, table(titles, cells)];
 }
 
-/** The executables that are kept, folded. @param {import("./messages").Cache} cache @returns {Node[]} */
-function cacheFold({ rows, size, hits, misses }) {
-  if (!rows.length) return [];
-  const words = `${rows.length} of ${size} executables kept · ${hits} hits, ${misses} misses`;
-  const kept = rows.map(({ name, key, compile, hits: used, waited }) =>
-    tableRow([name, h("code", { text: key }), compile, String(used), String(waited)]),
-  );
-  const found = table(["program", "key", "compiled in", "hits", "waited"], kept);
-  return [h("details", { class: "sv-kept" }, h("summary", { text: words }), found)];
+/** How many executables are kept. @param {import("./messages").Cache} cache */
+function cacheLine({ rows, size, hits, misses }) {
+  return mutedNote(`${rows.length} of ${size} executables kept · ${hits} hits, ${misses} misses`);
 }
 
 /** @param {string} code @returns {Node[]} */

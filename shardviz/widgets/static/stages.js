@@ -13,12 +13,8 @@ import { OWN_KEYS, h, setText, toggle } from "./dom.js";
 
 export const STAGE_NAMES = ["requested", "propagated", "partitioned", "compiled", "ran"];
 export const OUT_OF_DATE = "Out of date: compile again";
-/** What is under way in the background, by what Python calls it: which stage, and in words. */
-const UNDER_WAY = new Map([
-  ["planning", { at: 1, text: "planning…" }],
-  ["partitioning", { at: 2, text: "partitioning…" }],
-  ["compiling", { at: 3, text: "compiling…" }],
-]);
+/** What may be under way in the background; the first is in the second stage. */
+const UNDER_WAY = ["planning", "partitioning", "compiling"];
 const RAN = 4;
 const CLOCK_MS = 200;
 const SHOWN_AFTER_S = 0.6; // most plans are ready before anybody could read a clock
@@ -117,17 +113,17 @@ export class StageRow {
   showUnderWay({ background, stages, live, report }) {
     const running = report.state === "running";
     const name = running ? report.stage : (background.stage ?? "");
-    const found = running ? { at: report.at, text: report.stage } : UNDER_WAY.get(name);
-    const job = live ? found : undefined;
-    this.cells.forEach(({ node }, i) => toggle(node, "sv-busy", i === job?.at));
+    const at = running ? report.at : 1 + UNDER_WAY.indexOf(name);
+    this.cells.forEach(({ node }, i) => toggle(node, "sv-busy", live && i > 0 && i === at));
     if (name !== this.underWay) {
       this.underWay = name;
       this.began = Date.now();
     }
     window.clearInterval(this.clock);
-    if (!job) return;
-    const { text } = this.cells[job.at];
-    if (running || stages.stages[job.at - 1].state === "none") setText(text, job.text);
+    if (!live || !at) return;
+    const { text } = this.cells[at];
+    const waits = stages.stages[at - 1].state === "none";
+    if (running || waits) setText(text, running ? name : `${name}…`);
     if (running) return; // its clock is in the status
     const showTime = () => {
       const seconds = (Date.now() - this.began) / 1000;
