@@ -107,7 +107,7 @@ LIGHT = Theme(
     "light", paper="#ffffff", panel="#f7f8fa", text="#1f2430", muted="#5f697d",
     faint_text="#98a2b3", line="#e2e5ea", shadow="#000000", soft="#eef1f6", unsplit="#c9ced8",
     accent="#1f6bbd", on_accent="#ffffff", accent_soft="#e6f1fc",
-    good="#187734", warn="#b54708", bad="#bd1f01", groups=GROUP_COLOURS, tints=LIGHT_TINTS,
+    good="#187734", warn="#8f5a00", bad="#bd1f01", groups=GROUP_COLOURS, tints=LIGHT_TINTS,
     ramp=(
         "#f6f7d0", "#d9f0c1", "#b3ebbd", "#90e1cb", "#7bd3d7",
         "#73c2de", "#78b0df", "#849cda", "#9187cb",

@@ -10,9 +10,17 @@ from shardviz.gallery import programs
 from shardviz.widgets.explorer import Explorer, open_explorer
 from shardviz.widgets.session import Session
 from tests.browser.test_contract import Kernel
+from tests.browser.test_fit import wrong_in
 from tests.browser.views import opened, show_view
 
 WAIT_S = 120
+# Whether what is open over the page is inside of the Explorer.
+INSIDE = """() => {
+  const inner = document.querySelector(".sv-popover:not([hidden])").getBoundingClientRect();
+  const outer = document.querySelector(".shardviz-explorer").getBoundingClientRect();
+  return inner.left > outer.left && inner.right < outer.right && inner.bottom < outer.bottom;
+}"""
+NARROW = {"width": 848, "height": 620}
 
 
 def mlp(**edits: str) -> Explorer:
@@ -152,4 +160,27 @@ def test_compare_shows_both_states_in_every_view_and_goes_back(page: Page, compl
     strip.get_by_role("button", name="Unpin").click()
     kernel.answer()
     expect(strip).to_be_hidden()
+    kernel.made.close()
+
+
+def test_all_of_it_fits_a_narrow_page(page: Page, complaints):
+    page.set_viewport_size(NARROW)
+    kernel = live(page, mlp(logical="batch embd"))
+    page.get_by_role("button", name="Compare").click()
+    kernel.answer()
+    kernel.made.session.edit("mesh", "data=2, model=4")
+    settled(kernel)
+    wrong = []
+    for view in ("Layout", "Rules", "Model", "Program"):
+        show_view(page, view)
+        kernel.answer()
+        wrong += [f"{view}: {what}" for what in wrong_in(page)]
+        head(page).get_by_role("button").first.click()
+        assert page.evaluate(INSIDE), f"{view}: the list"
+        page.keyboard.press("Escape")
+        page.keyboard.press("Control+k")
+        assert page.evaluate(INSIDE), f"{view}: Find"
+        page.keyboard.press("Escape")
+    wrong = [what for what in wrong if "Size of" not in what]
+    assert not wrong, "\n".join(wrong)
     kernel.made.close()
