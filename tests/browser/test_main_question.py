@@ -11,7 +11,7 @@ from playwright.sync_api import Locator, Page, expect
 import shardviz as sv
 from shardviz.core.format import bytes_text
 from tests.browser.test_contract import Kernel
-from tests.browser.views import show_view
+from tests.browser.views import opened, show_view
 from tests.widgets.test_every_way import audit_anew, held
 
 #: What is wrong: the heads of q, the last name of x, the rules for embed and heads; then the array,
@@ -108,3 +108,34 @@ def test_the_unsplit_dimension_its_reason_and_a_true_remedy(page: Page, case):
     kernel.answer()
     expect(sentence).to_have_text(f"{logical} is not split. {reason}")
     kernel.made.close()
+
+
+def test_a_saved_page_says_it_by_keyboard_alone(page: Page, tmp_path):
+    made = sv.explore(program(*CASES["an axis in use"][0]))
+    opened(page, made, tmp_path)
+    made.close()
+    show_view(page, "Rules")
+    chosen, reason = page.get_by_role("radio", checked=True), page.locator(".sv-reason")
+    expect(reason).to_contain_text("Rule 31 asks for model")
+    expect(page.get_by_role("button", name="Apply: ").first).to_be_disabled()
+    chosen.focus()
+    page.keyboard.press("ArrowRight")
+    expect(chosen).to_contain_text("mlp")
+    expect(chosen).to_be_focused()
+    expect(reason).to_have_text("mlp is split 4 ways over model. Rule 3 decides.")
+    fold = page.get_by_role("button", name="30 other rules do not name mlp")
+    fold.focus()
+    page.keyboard.press("Enter")
+    expect(fold).to_have_attribute("aria-expanded", "true")
+    rows = page.get_by_role("listitem").filter(has_text="matches no array here")
+    expect(rows.first).to_be_visible()
+    page.get_by_role("button", name="Why is").focus()
+    for keys in ("Enter", "q", "Enter"):
+        page.keyboard.press(keys)
+    expect(reason).to_contain_text("embed is not split.")
+    page.get_by_role("button", name="Matrix").focus()
+    page.keyboard.press("Enter")
+    cell = page.get_by_role("gridcell", name="Rule 30, q.heads: splits")
+    cell.scroll_into_view_if_needed()
+    cell.click()
+    expect(reason).to_have_text("heads is split 4 ways over model. Rule 30 decides.")

@@ -67,7 +67,7 @@ export class Cascade {
     this.cards = dims.map((dim, i) => this.card(dim, i));
     fill(this.dims, ...this.cards);
     this.mark(Number(cell.key?.split(":")[1] ?? -1));
-    if (focused) this.cards.find(({ tabIndex }) => tabIndex === 0)?.focus();
+    if (focused) this.focus();
     setText(this.done, cell.done ?? "");
     fill(this.reason, h("b", null, ...tagged(head, axes)), " ", ...tagged(text, axes));
     fill(this.lines, ...lines.map((line) => this.line(line)));
@@ -90,6 +90,10 @@ export class Cascade {
     const about = { type: "button", role: "radio", class: "sv-dimcard", ...OWN_KEYS };
     const on = { click: () => this.choose(i) };
     return h("button", { ...about, on }, h("span", null, h("b", { text: name }), length), what);
+  }
+
+  focus() {
+    this.cards.find(({ tabIndex }) => tabIndex === 0)?.focus({ preventScroll: true });
   }
 
   /** Puts the ring around the chosen dimension. @param {number} chosen */
@@ -162,7 +166,11 @@ export class Cascade {
   remedy({ edit, spec, memory, saves, others }, i) {
     const style = i ? "sv-button sv-small" : "sv-button sv-small sv-primary";
     const about = { class: style, "aria-label": `Apply: ${edit}`, "data-edit": "true" };
-    const act = button("Apply", () => this.apply(i), about);
+    const go = () => {
+      this.focus(); // the button goes
+      this.apply(i);
+    };
+    const act = button("Apply", go, about);
     const words = h("span", { class: "sv-remedyedit", title: edit }, ...tagged(edit, this.axes));
     const bytes = h("b", { class: saves ? "sv-good" : "sv-muted", text: memory });
     const result = h("span", { class: "sv-mono", text: spec });

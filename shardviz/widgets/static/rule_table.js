@@ -29,6 +29,7 @@ export class RuleTable {
     this.calls = calls;
     this.live = false;
     this.chosen = "";
+    this.opened = false; // whether it was in sight
     this.scrolled = ""; // to the rules of this dimension
     /** @type {Shown | null} */ this.shown = null;
     /** @type {RuleUse | null} */ this.use = null;
@@ -155,11 +156,20 @@ export class RuleTable {
     const cell = live ? shown.cell : this.saved(this.chosen) || shown.cell;
     if (answers.settled || !this.chosen) this.chosen = cell.key ?? "";
     this.showCell(cell, lines);
+    this.selectFirst(view);
     if (live) this.lookAgain(cell);
     // While a line is being typed the old rows stay beside it, pale.
     if (rules.error) return;
     this.grid.show(this.use, lines.length, this.chosen);
     this.showRows(cell);
+  }
+
+  /** The pictures beside it show the array that was chosen by itself. @param {Shown["view"]} view */
+  selectFirst({ selected, redo }) {
+    if (this.opened || !this.chosen || !this.node.offsetParent) return;
+    this.opened = true;
+    const array = Number(this.chosen.split(":")[0]);
+    if (array !== selected && !redo) this.calls.select(array);
   }
 
   /** The arrays, and the leaves that are none yet. */
@@ -244,7 +254,8 @@ export class RuleTable {
   lookAgain(cell) {
     window.clearTimeout(this.timer);
     const { key } = cell;
-    if (!key || cell.remedies || key !== this.chosen || !cell.dims?.length) return;
+    // A view that is not in sight gets no answer.
+    if (!key || cell.remedies || key !== this.chosen || !this.node.offsetParent) return;
     this.timer = window.setTimeout(() => this.calls.ask(key), SETTLED_MS);
   }
 
@@ -255,6 +266,7 @@ export class RuleTable {
     const handle = e.target;
     handle.setPointerCapture(e.pointerId);
     this.text.blur(); // a text with the focus is not replaced
+    this.cascade.focus(); // undo and redo work where the focus is
     const lines = this.use.rows.map((row) => row.line);
     let to = from;
     const moved = (/** @type {PointerEvent} */ now) => {
