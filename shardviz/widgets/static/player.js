@@ -19,10 +19,10 @@ export class Player {
     /** Whether it moves as soon as there are steps. */
     this.starts = false;
     this.picture = new MovementPicture();
-    this.transport = new Transport(
-      { slider: "Step", group: "Steps" },
-      { changed: () => this.draw(), moving: (step, part) => this.move(step, part) },
-    );
+    this.transport = new Transport({
+      changed: () => this.draw(),
+      moving: (step, part) => this.move(step, part),
+    });
     this.title = h("span", { class: "sv-ptitle" });
     this.words = h("p", { class: "sv-pwords", role: "status", "aria-live": "polite" });
     this.facts = h("p", { class: "sv-pfacts sv-muted" });
@@ -92,7 +92,7 @@ export class Player {
     if (!steps || !data || !theme)
       return setText(this.words, played?.error || "The steps are being made…");
     if (!drawn) return setText(this.words, data.lines.join("\n"));
-    const step = this.transport.step ?? 0;
+    const { step } = this.transport;
     const sent = step ? ` · ${data.steps[step - 1].sent}` : "";
     this.transport.showSteps(data.steps.length, `${step} of ${data.steps.length} steps${sent}`);
     setText(this.words, data.steps[step - 1]?.words ?? data.before);

@@ -1,11 +1,10 @@
 // @ts-check
 // Goes through steps: back, play, on, and a slider; by mouse and by keys.
-import { OWN_KEYS, h, iconButton, setIcon, setText, toggle } from "./dom.js";
+import { OWN_KEYS, h, iconButton, setIcon, setText } from "./dom.js";
 
 /**
  * What is called: another step is shown; on the way to it, how much of it is done, from 0 to 1.
- * @typedef {{changed: (step: number | null) => void, moving?: (step: number, part: number) => void}} Hooks
- * @typedef {{slider: string, group: string}} Names
+ * @typedef {{changed: () => void, moving: (step: number, part: number) => void}} Hooks
  */
 
 const STEP_MS = 1500;
@@ -16,14 +15,10 @@ const REDUCED = "(prefers-reduced-motion: reduce)";
 const NO_MOTION = "Your system asks for less motion: go step by step";
 
 export class Transport {
-  /** @param {Names} names @param {Hooks} hooks */
-  constructor({ slider, group }, hooks) {
+  /** @param {Hooks} hooks */
+  constructor(hooks) {
     this.hooks = hooks;
-    /**
-     * How many steps are done; null is the end, before anybody went through them.
-     * @type {number | null}
-     */
-    this.step = 0;
+    this.step = 0; // how many are done
     this.total = 0;
     this.playing = false;
     this.frame = 0;
@@ -37,7 +32,7 @@ export class Transport {
       class: "sv-slider",
       min: "0",
       "data-keep": "true",
-      "aria-label": slider,
+      "aria-label": "Step",
       ...OWN_KEYS,
       on: {
         input: () => this.set(Number(this.slider.value)),
@@ -46,7 +41,7 @@ export class Transport {
     });
     // After a click the keys are the slider's: Space plays, whichever button it was.
     const click = (/** @type {MouseEvent} */ e) => e.detail && this.slider.focus();
-    const about = { class: "sv-transport", role: "group", "aria-label": group, on: { click } };
+    const about = { class: "sv-transport", role: "group", "aria-label": "Steps", on: { click } };
     const signs = h("span", about, this.back, this.play, this.on);
     this.text = h("span", { class: "sv-steptext", role: "status", "aria-live": "polite" });
     this.node = h("div", { class: "sv-stepbar" }, signs, this.slider, this.text);
@@ -56,22 +51,22 @@ export class Transport {
     return this.motion.matches;
   }
 
-  /** Shows a step at once. @param {number | null} step */
+  /** Shows a step at once. @param {number} step */
   set(step) {
     this.stop();
-    this.arrive(step === null ? null : Math.max(0, Math.min(this.total, step)));
+    this.arrive(Math.max(0, Math.min(this.total, step)));
   }
 
-  /** @param {number | null} step */
+  /** @param {number} step */
   arrive(step) {
     this.step = step;
-    this.hooks.changed(step);
+    this.hooks.changed();
   }
 
   /** @param {number} by */
   go(by) {
-    const at = this.step ?? this.total;
-    if (by < 0 || at >= this.total || this.reduced || !this.hooks.moving) return this.set(at + by);
+    const at = this.step;
+    if (by < 0 || at >= this.total || this.reduced) return this.set(at + by);
     const next = this.frame ? Math.min(at + 1, this.total) : at; // one that moves arrives first
     this.stop();
     if (next !== at) this.arrive(next);
@@ -81,7 +76,7 @@ export class Transport {
   toggle() {
     if (this.playing) return this.stop();
     if (this.reduced || !this.total) return;
-    if ((this.step ?? this.total) >= this.total) this.arrive(0);
+    if (this.step >= this.total) this.arrive(0);
     this.playing = true;
     this.showPlaying();
     this.run(Math.max(LEAST_MS, Math.min(STEP_MS, ALL_MS / this.total)), MOVING, true);
@@ -97,8 +92,8 @@ export class Transport {
     const next = (/** @type {number} */ now) => {
       part += (now - before) / ms;
       before = now;
-      const at = this.step ?? this.total;
-      if (part < 1) this.hooks.moving?.(at + 1, Math.min(1, part / moving));
+      const at = this.step;
+      if (part < 1) this.hooks.moving(at + 1, Math.min(1, part / moving));
       else {
         part = 0;
         this.arrive(at + 1);
@@ -147,12 +142,10 @@ export class Transport {
    */
   showSteps(total, words) {
     this.total = total;
-    const at = this.step ?? total;
     this.slider.max = String(total);
-    if (this.slider.value !== String(at)) this.slider.value = String(at);
-    this.back.disabled = at === 0;
-    this.on.disabled = this.step !== null && at === total;
-    toggle(this.node, "sv-stepping", this.step !== null);
+    if (this.slider.value !== String(this.step)) this.slider.value = String(this.step);
+    this.back.disabled = this.step === 0;
+    this.on.disabled = this.step === total;
     setText(this.text, words);
     this.text.title = words;
     this.slider.setAttribute("aria-valuetext", words);
