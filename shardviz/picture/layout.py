@@ -87,6 +87,7 @@ MOST_LABELLED = 1024  # blocks that hold text; more of them form an image
 _SIDES = ((4096, 9.0), (16384, 4.6), (262144, 2.6), (1 << 62, 1.2))
 THINNEST, THIN = 1.2, 2.0  # of an image: at least, and where the page has space
 MOST_ACROSS = 32
+LONG_PAGE = 5000.0, 5000.0  # points, where one zooms instead of folding
 
 
 def draw_layout_array(
@@ -141,7 +142,14 @@ def draw_layout_array(
     # A scalar is a grid of one cell.
     counts = [cells.block_counts[dim] for dim in selection.axes] or [1]
     gap = min(18.0, max(3.0, 0.5 * min(cell)))
-    grid = arrange(counts, cell, 0.0, range(len(counts)), block_gap=gap)
+    grid = arrange(
+        counts,
+        cell,
+        0.0,
+        range(len(counts)),
+        page=PAGE if legible else LONG_PAGE,
+        block_gap=gap,
+    )
     labels, edges, left, top = _around(layout, cells, selection, grid, logical)
     corners = grid.corners() + np.array([[left], [top]])
     text: Template = (samples[0],)

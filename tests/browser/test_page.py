@@ -60,7 +60,7 @@ def test_chips_by_position_are_pointed_at_as_devices_are(page, tmp_path):
     page.get_by_label("Array", exact=True).focus()
     page.keyboard.press("Home")
     assert "is held by" in sentence(page)
-    assert (np.abs(pixels(page) - before) > 20).mean() > 0.02
+    assert (np.abs(pixels(page) - before) > 20).mean() > 0.01
     page.get_by_label("Devices", exact=True).focus()
     for key in ("Home", "ArrowRight", "ArrowRight", "ArrowDown"):
         page.keyboard.press(key)

@@ -6,7 +6,7 @@
 /**
  * What was shown: the array's name, picture and blocks by device, the picture of the devices, and
  * the position in mesh order of each of its tiles.
- * @typedef {{array: string, picture: Picture | null, groups: Int32Array | null, devices: Picture,
+ * @typedef {{array: string, picture: Picture | null | undefined, groups: Int32Array | null, devices: Picture,
  *   positions: Int32Array}} Before
  */
 

@@ -398,7 +398,8 @@ export class PicturePainter {
     const font = (/** @type {number} */ size) => `600 ${size}px ${SANS}`;
     const fits = (/** @type {number} */ size) =>
       size + 3 <= tall && textWidth(g, text, font(size)) <= most;
-    return LETTERS.find(fits) ?? LETTERS[LETTERS.length - 1];
+    // As many as fit of a long text are in letters that can be read.
+    return LETTERS.find(fits) ?? Math.min(11, tall - 3);
   }
 
   /**
@@ -413,16 +414,15 @@ export class PicturePainter {
     const lines = this.texts.lines(i);
     if (!lines.length) return;
     const size = this.letters(tall, w);
+    const more = isLarge(w, tall) && lines[1] && textWidth(g, lines[1], FONT) <= w - 8;
     g.fillStyle = colour;
     g.textBaseline = "middle";
     g.textAlign = "center";
-    const large = isLarge(w, tall);
     g.font = `600 ${size}px ${SANS}`;
-    const first = fitText(g, lines[0], w - 4);
-    if (!first) return;
-    const second = large && lines[1] ? lines[1] : "";
-    g.fillText(first, x + w / 2, y + tall / 2 - (second ? 8 : 0));
-    if (second) smallText(g, second, x + w / 2, y + tall / 2 + 9, w - 8);
+    g.fillText(fitText(g, lines[0], w - 4), x + w / 2, y + tall / 2 - (more ? 8 : 0));
+    if (!more) return;
+    g.font = FONT;
+    g.fillText(lines[1], x + w / 2, y + tall / 2 + 9);
   }
 
   /** @param {Context} g @param {Picture} p @param {Theme} theme */
@@ -501,19 +501,6 @@ function outline(g, box, colour, width) {
   g.strokeStyle = colour;
   g.lineWidth = width;
   g.strokeRect(box.x, box.y, box.w, box.h);
-}
-
-/**
- * @param {Context} g
- * @param {string} text
- * @param {number} x
- * @param {number} y
- * @param {number} width what there is for it
- */
-function smallText(g, text, x, y, width) {
-  g.font = `400 11px ${SANS}`;
-  const fitted = fitText(g, text, width);
-  if (fitted) g.fillText(fitted, x, y);
 }
 
 /**

@@ -116,8 +116,11 @@ export class PicturePanel {
       leave: () => highlight.hover(null),
       pin: (tile) => highlight.point(device(tile), true),
       release: () => highlight.point(null, false),
-      lines: (tile) => this.deviceLines(this.positions[tile]),
-      hint: (tile) => this.deviceHint(this.positions[tile]),
+      lines: (tile) => [String(highlight.ids[this.positions[tile]])],
+      hint: (tile) => {
+        const at = this.positions[tile];
+        return `device ${highlight.ids[at]}${onHosts(highlight, [at])}`;
+      },
     };
   }
 
@@ -164,17 +167,6 @@ export class PicturePanel {
     return `${array.name}[${where}] · ${shardBytes}\n${holders}${onHosts(this.highlight, at)}`;
   }
 
-  /** @param {number} position */
-  deviceLines(position) {
-    return [String(this.highlight.ids[position])];
-  }
-
-  /** @param {number} position */
-  deviceHint(position) {
-    const { ids, hosts, hostCount } = this.highlight;
-    return `device ${ids[position]}${hostCount > 1 ? ` · host ${hosts[position]}` : ""}`;
-  }
-
   /** @param {Shown} shown */
   show(shown) {
     this.shown = shown;
@@ -185,26 +177,21 @@ export class PicturePanel {
     const array = view.arrays.at(view.selected);
     const main = arrays[view.selected];
     this.steps.show(array, main?.facts);
-    this.paintDevices(shown);
+    const { before, positions } = this;
+    const name = array?.name ?? "";
+    const same = before?.array === name;
+    const moves = before && (same || before.devices !== devices.picture);
+    this.paintDevices(shown, moves ? devicesBefore(before, positions) : undefined);
     toggle(this.array.node, "sv-stale", Boolean(array?.problem));
     this.array.node.hidden = !array;
     this.array.node.dataset.dropArray = (main?.facts?.dims ?? [0, 1]).join(" ");
     const groups = this.highlight.groups(view.selected);
-    const { before, positions } = this;
     if (array && main) {
-      const same = before?.array === array.name && before.picture !== main;
-      const moves = same ? blocksBefore(before, main, groups) : undefined;
-      const more = { aspect: aspectOf(array, main), before: moves };
+      const moved = same && before.picture !== main && blocksBefore(before, main, groups);
+      const more = { aspect: aspectOf(array, main), before: moved || undefined };
       this.array.show(main, null, main.count, theme, more);
     }
-    const name = array?.name ?? "";
-    this.before = {
-      array: name,
-      picture: main ?? null,
-      groups,
-      devices: devices.picture,
-      positions,
-    };
+    this.before = { array: name, picture: main, groups, devices: devices.picture, positions };
     this.showTitle();
     this.showThumbs(shown);
     this.mark();
@@ -262,8 +249,8 @@ export class PicturePanel {
     toggle(this.note, "sv-kept", byPosition);
   }
 
-  /** @param {Shown} shown */
-  paintDevices(shown) {
+  /** @param {Shown} shown @param {((tile: number) => number) | undefined} before where tiles were */
+  paintDevices(shown, before) {
     const { view, devices, theme } = shown;
     const { highlight, positions } = this;
     const edges = this.currentLinks(shown)?.edges ?? devices.picture.edges;
@@ -273,11 +260,7 @@ export class PicturePanel {
     const blocks = groups ? (view.arrays[view.selected]?.blocks ?? 1) : 1;
     const shades = groups && shown.arrays[view.selected]?.shades;
     const picture = this.devicesInBlocks(devices.picture, edges, shades);
-    const { before } = this;
-    const name = view.arrays.at(view.selected)?.name;
-    const same = before && (before.array === name || before.devices !== devices.picture);
-    const moves = same ? devicesBefore(before, positions) : undefined;
-    this.devices.show(picture, tiles, blocks, theme, { before: moves });
+    this.devices.show(picture, tiles, blocks, theme, { before });
   }
 
   /** Small pictures of the arrays that are not selected. @param {Shown} shown */
@@ -329,15 +312,12 @@ export class PicturePanel {
   mark() {
     if (!this.shown) return;
     const { view } = this.shown;
-    const { highlight } = this;
-    const { pointing } = highlight;
-    const pointed = new Set(highlight.pointed());
+    const { pointing } = this.highlight;
+    const pointed = new Set(this.highlight.pointed());
     const device = pointing?.kind === "device" ? pointing.at : -1;
     this.markDevices(this.shown, device, pointed);
     this.markArray(this.array, view.selected, pointed);
-    for (const [i, thumb] of this.small) {
-      this.markArray(thumb.view, i, pointed);
-    }
+    for (const [i, thumb] of this.small) this.markArray(thumb.view, i, pointed);
     this.sentence.show(view);
   }
 
