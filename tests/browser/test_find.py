@@ -119,6 +119,9 @@ def test_a_command_and_the_leaves_of_a_model_that_the_kernel_has(page: Page, com
     page.keyboard.press("Enter")
     kernel.answer()
     assert view_of(page) == "Model"
+    picked = page.get_by_role("treegrid").get_by_role("row", selected=True)
+    expect(picked).to_contain_text("layer_137")
+    expect(picked).to_be_in_viewport()
     before = kernel.made.session.mesh
     kernel.made.session.edit("mesh", "data=2, model=2")
     kernel.push()

@@ -249,6 +249,7 @@ class Page {
       this.edit("open", leaf);
       this.chosenDim = dim ?? null;
     }
+    if (leaf !== undefined && view === "Model") this.leaves.pickLeaf(leaf);
     if (array !== undefined) this.select(array);
     if (array !== undefined && dim !== undefined) this.rules.choose(array, dim);
     if (collective !== undefined) this.program.openCollective(collective);

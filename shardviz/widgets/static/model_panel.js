@@ -47,6 +47,7 @@ export class ModelPanel {
     /** @type {Order} */ this.order = "tree";
     this.folded = true;
     this.picked = "";
+    /** The leaf that is to be picked, or -1. */ this.wanted = -1;
     this.from = -1;
     this.to = -1;
     this.most = 1;
@@ -141,6 +142,7 @@ export class ModelPanel {
     this.showMemory(this.data);
     if (this.title) setText(this.title, this.leaves.words);
     this.arrange();
+    this.pickLeaf(this.wanted);
   }
 
   leavesChanged() {
@@ -342,6 +344,23 @@ export class ModelPanel {
   pick(row) {
     if (!row.entry && !row.key.startsWith(`${CALLS}:`)) this.turn(row, row.open);
     this.picked = row.key;
+    this.paint(true);
+  }
+
+  /** Picks a leaf, once the leaves are there. @param {number} leaf */
+  pickLeaf(leaf) {
+    this.wanted = leaf;
+    if (!this.leaves || !this.data || leaf < 0) return;
+    this.wanted = -1;
+    // Of folded layers the row is that of the first.
+    if (this.folded && !this.entries.some((entry) => entry.leaf === leaf)) this.foldLayers();
+    if (this.find) this.find.value = "";
+    this.closed.clear();
+    this.arrange();
+    const at = this.rows.findIndex(({ entry }) => entry?.leaf === leaf);
+    if (at < 0) return;
+    this.picked = this.rows[at].key;
+    this.reveal(at);
     this.paint(true);
   }
 
