@@ -78,6 +78,13 @@ def test_a_size_that_no_axis_has_is_mended_in_the_text_of_the_mesh(kernel: Kerne
     expect(size).to_have_value("4")
 
 
+def test_a_chip_says_who_decides_how_its_axis_is_used(kernel: Kernel):
+    kernel.made.session.edit("types", "Explicit")
+    kernel.answer()
+    about = "data: 4-way, explicit: the type of every array says how it is split"
+    expect(kernel.page.get_by_role("group", name=about)).to_be_visible()
+
+
 def test_axes_are_moved_and_removed_by_keys(kernel: Kernel):
     keys = kernel.page.keyboard
     chip(kernel, "data").focus()

@@ -2,7 +2,7 @@
 // The arrays: a card each, and of the one that is selected its fields and what splits its dimensions.
 import { axisColour } from "./colours.js";
 import { Choice, Field, answers } from "./controls.js";
-import { axisTag, button, fill, h, setText, toggle } from "./dom.js";
+import { axisDot, axisTag, button, fill, h, setText, toggle } from "./dom.js";
 import { naturalOrder } from "./natural_order.js";
 
 /** @typedef {import("./view_data.js").ArrayView} ArrayView */
@@ -89,7 +89,8 @@ export class ArrayCards {
     this.selected = selected;
     while (this.cards.length > view.arrays.length) this.cards.pop()?.node.remove();
     while (this.cards.length < view.arrays.length) this.cards.push(this.card(this.cards.length));
-    view.arrays.forEach((a, i) => this.fillCard(this.cards[i], a, i === view.selected));
+    const axes = view.mesh.axes.map(({ name }) => name);
+    view.arrays.forEach((a, i) => this.fillCard(this.cards[i], a, i === view.selected, axes));
     this.arrange(view.arrays.map(({ name }) => name));
     this.showOthers(view);
     const current = this.cards[view.selected];
@@ -197,21 +198,29 @@ export class ArrayCards {
     head.append(line, parts.spec, parts.summary);
     const node = h("div", { class: "sv-card", role: "listitem" }, head, parts.warn, parts.problem);
     this.list.append(node);
-    return { node, head, ...parts };
+    return { node, head, axes: "", ...parts };
   }
 
   /**
    * @param {Card} card
    * @param {ArrayView} a
    * @param {boolean} selected
+   * @param {string[]} axes of the mesh
    */
-  fillCard(card, a, selected) {
+  fillCard(card, a, selected, axes) {
     toggle(card.node, "sv-selected", selected);
     card.head.setAttribute("aria-pressed", String(selected));
     setText(card.name, a.name);
     card.head.title = [a.name, a.short, a.spec].join("  ");
     setText(card.type, selected ? a.bytes : a.short);
-    setText(card.spec, a.spec || "no spec");
+    const spec = a.spec || "no spec";
+    if (card.spec.textContent !== spec || card.axes !== axes.join()) {
+      const used = axes.flatMap((axis, i) =>
+        a.dims.some((dim) => dim.axes.includes(axis)) ? i : [],
+      );
+      fill(card.spec, ...used.map((number) => axisDot(axisColour(number))), spec);
+      card.axes = axes.join();
+    }
     toggle(card.spec, "sv-typed", Boolean(a.typedSpec));
     setText(card.summary, selected && !a.problem ? a.summary : "");
     setText(card.warn, a.warnings.join(" "));
