@@ -15,6 +15,7 @@ from shardviz.widgets.pictures import palettes
 from shardviz.widgets.planner import StageResults
 from shardviz.widgets.targets import device_placement
 from shardviz.widgets.timeline_view import TimelineRequest, timeline_view
+from tests.browser.test_contract import Kernel
 from tests.browser.values_page import as_script
 from tests.browser.views import explorer, open_tab
 from tests.widgets.plans import layers
@@ -35,6 +36,12 @@ document.getElementById("host").append(panel.node);
 window.show = (data) => panel.show(data, THEME, true);
 show(DATA);
 </script>"""
+
+# What is chosen is sent after a moment, as what is typed.
+SENT_SOMETHING = """() => new Promise((done) => {
+  const look = () => (window.sent.length ? done() : setTimeout(look, 20));
+  look();
+})"""
 
 
 def data_of(plan: Plan, target: str = "tpu:v5e:4x4") -> str:
@@ -148,3 +155,25 @@ def test_a_saved_page_has_the_timeline_without_a_kernel(page, tmp_path):
         page.get_by_role("tab", name=re.compile("Values|Collectives"), selected=True)
     ).to_be_visible()
     made.close()
+
+
+def test_a_chip_that_is_chosen_gives_the_times(page):
+    kernel = Kernel(page)
+    open_tab(page, "Timeline")
+    kernel.answer()
+    kernel.made.wait(60)
+    kernel.push()
+    offer = page.get_by_role("button", name=re.compile("^tpu:"))
+    offer.first.click()
+    page.evaluate(SENT_SOMETHING)
+    kernel.answer()
+    kernel.made.wait(120)
+    kernel.push()
+    lanes = page.get_by_role("listbox", name="Operations")
+    expect(lanes).to_be_visible()
+    # What is chosen leads to its row, among all values or all collectives.
+    lanes.press("Home")
+    page.get_by_role("button", name=re.compile("^Open in")).click()
+    expect(lanes).to_be_hidden()
+    expect(page.locator(".sv-vpicked, .sv-crow[aria-selected=true]")).to_have_count(1)
+    kernel.made.close()
