@@ -3,6 +3,7 @@
 // picking never ask the kernel; only explanations come from it.
 import { failureNote, mutedNote } from "./collectives.js";
 import { axisColour } from "./colours.js";
+import { keepKey } from "./controls.js";
 import { OWN_KEYS, axisDot, button, fill, h, rowsInSight, toggle } from "./dom.js";
 import { PlanData } from "./plan_data.js";
 import { PlanRows, callTree, eachCall } from "./plan_rows.js";
@@ -49,7 +50,16 @@ export class ValuesPanel {
      * @type {Map<number, number[]>}
      */
     this.sources = new Map();
-    this.find = this.findField();
+    this.find = h("input", {
+      class: "sv-input sv-find",
+      type: "search",
+      "aria-label": "Find values",
+      placeholder: "Find: dot f32 block.py",
+      spellcheck: "false",
+      "data-keep": "true",
+      ...OWN_KEYS,
+      on: { input: () => this.search(), keydown: keepKey },
+    });
     this.inner = h("div", { class: "sv-vinner", role: "presentation" });
     this.grid = this.treeGrid();
     const label = { "aria-label": "Why this sharding", tabindex: "0" };
@@ -60,29 +70,6 @@ export class ValuesPanel {
     // Only rows in sight are made: again whenever the height is another.
     this.watch = new ResizeObserver(() => this.paint());
     this.watch.observe(this.grid);
-  }
-
-  findField() {
-    /** @type {HTMLInputElement} */
-    const find = h("input", {
-      class: "sv-input sv-find",
-      "aria-label": "Find values",
-      placeholder: "Find: dot f32 block.py",
-      spellcheck: "false",
-      autocomplete: "off",
-      "data-keep": "true",
-      ...OWN_KEYS,
-      on: {
-        input: () => this.search(),
-        keydown: (e) => {
-          e.stopPropagation();
-          if (e.key !== "Escape" || !find.value) return;
-          find.value = "";
-          this.search();
-        },
-      },
-    });
-    return find;
   }
 
   treeGrid() {
