@@ -83,9 +83,9 @@ def test_the_button_saves_a_planned_page_without_waiting_for_itself(monkeypatch)
     began = time.perf_counter()
     made._receive(None, {"seq": 1, "client": "test", "intents": [{"kind": "save"}]}, None)
     assert time.perf_counter() - began < stages_view.PLAN_S
-    (message,) = [m for m in sent if m.get("kind") == "page"]
-    assert '"planned when the edits settle"' not in message["html"]
-    assert "1 all-gather, 1 all-reduce" in message["html"]
+    (message,) = [m for m in sent if m.get("kind") == "file"]
+    assert '"The program is planned when the edits settle."' not in message["text"]
+    assert "1 all-gather, 1 all-reduce" in message["text"]
     made.close()
 
 
