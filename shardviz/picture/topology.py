@@ -57,7 +57,7 @@ def draw_position(
             None.
         links: the result of `collective_link_use`, where it is already known.
         bare: leaves out the legend and the notes; a link has the colour of the mesh axis
-            along which it goes.
+            that its bytes go along, or along which its chips differ.
 
     Raises:
         TargetError: where the mesh does not fit the topology.
@@ -86,6 +86,10 @@ def draw_position(
     along = None
     if bare and has_edges(grid, links):
         along = _axes_of_links(mesh, grid.torus, rows)
+        # What goes along one mesh axis may pass chips that differ along another.
+        if collective is not None and len(collective.mesh_axes) == 1:
+            name = collective.mesh_axes[0].split(":(")[0]
+            along[:] = mesh.positions.get(name, MANY_GROUPS)
     edges = connection_edges(grid, links, along)
     notes = _notes(grid)
     if collective is not None:

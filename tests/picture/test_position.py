@@ -207,6 +207,12 @@ def test_on_a_page_links_have_the_colours_of_the_mesh_axes_along_which_they_go()
     # Of 2 chips along `model`, one step along x is one of `model`, and the next of `data`.
     mixed = draw_position(make_mesh(data=8, model=2), "tpu:v5e:4x4", bare=True).edges
     assert set(np.unique(mixed.group).tolist()) == {0, 1, MANY_GROUPS}
+    # Bytes of `data` pass links along which chips differ by `model`.
+    passing = draw_position(
+        make_mesh(data=8, model=2), "tpu:v5e:4x4", Collective("all-gather", ("data",), 1), bare=True
+    ).edges
+    assert set(np.unique(passing.group).tolist()) <= {NO_GROUP, 0}
+    assert (passing.group == 0).sum() > 12
 
 
 def test_groups_are_coloured_and_named_and_links_have_their_colour():
