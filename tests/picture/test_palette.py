@@ -82,3 +82,8 @@ def test_no_axis_and_no_block_is_near_the_red_of_errors(theme, vision):
 def test_every_two_of_ten_groups_can_be_distinguished(vision):
     seen = [lab(rgb(colour), vision) for colour in GROUP_COLOURS]
     assert min(difference(*pair) for pair in itertools.combinations(seen, 2)) > 10
+
+
+@pytest.mark.parametrize("theme", THEMES.values(), ids=THEMES)
+def test_what_loses_something_does_not_look_like_a_failure(theme):
+    assert difference(lab(rgb(theme.warn)), lab(rgb(theme.bad))) >= 20
