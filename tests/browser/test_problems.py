@@ -76,7 +76,8 @@ def test_by_keyboard_from_the_sign_to_the_place_and_back(page: Page, complaints)
     expect(rows(page)).to_have_count(0)
     tab = page.get_by_role("tablist", name="Views").get_by_role("tab", name="Rules")
     expect(tab).to_have_attribute("aria-selected", "true")
-    expect(page.get_by_role("tabpanel", name="Table and verdicts")).to_contain_text("embd")
+    panel = page.get_by_role("tabpanel", name="Why a dimension is split or not")
+    expect(panel).to_contain_text("embd")
     kernel.made.close()
 
 

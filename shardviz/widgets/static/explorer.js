@@ -220,7 +220,7 @@ class Page {
     const views = new Views(
       [
         { name: "Layout", node: layout, words: "What is where" },
-        { name: "Rules", node: rules, words: "Table and verdicts" },
+        { name: "Rules", node: rules, words: "Why a dimension is split or not" },
         { name: "Model", node: model, words: "All leaves" },
         { name: "Program", node: this.program.node, words: "Stages and what is known of them" },
       ],

@@ -115,26 +115,19 @@ export class RuleGrid {
     this.chosen = chosen;
   }
 
-  /** Arrow keys go to the nearest verdict in a direction. @param {KeyboardEvent} e */
+  /** Arrow keys go from verdict to verdict, up and down in one dimension. @param {KeyboardEvent} e */
   pressed(e) {
-    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[
-      e.key
-    ];
-    if (!(e.target instanceof HTMLElement) || !step) return;
+    const step = { ArrowUp: -1, ArrowDown: 1, ArrowLeft: -1, ArrowRight: 1 }[e.key];
+    const at = this.cells.findIndex((cell) => cell === e.target);
+    if (at < 0 || !step) return;
     e.preventDefault();
     e.stopPropagation();
-    const [down, across] = step;
-    const from = e.target.getBoundingClientRect();
-    const away = (/** @type {HTMLElement} */ cell) => {
-      const to = cell.getBoundingClientRect();
-      const along = (to.x - from.x) * across + (to.y - from.y) * down;
-      const off = Math.abs((to.x - from.x) * down) + Math.abs((to.y - from.y) * across);
-      return along > 1 ? along + 3 * off : Infinity;
-    };
-    const all = this.cells.map((cell) => ({ cell, far: away(cell) }));
-    const best = all.reduce((a, b) => (b.far < a.far ? b : a));
-    if (best.far === Infinity) return;
-    for (const cell of this.cells) cell.tabIndex = cell === best.cell ? 0 : -1;
-    best.cell.focus();
+    const { key } = this.cells[at].dataset;
+    const within = e.key === "ArrowUp" || e.key === "ArrowDown";
+    let to = at + step;
+    while (within && this.cells[to] && this.cells[to].dataset.key !== key) to += step;
+    if (!this.cells[to]) return;
+    for (const cell of this.cells) cell.tabIndex = cell === this.cells[to] ? 0 : -1;
+    this.cells[to].focus();
   }
 }
