@@ -253,7 +253,7 @@ class Explorer(anywidget.AnyWidget):
             plan_data=values,
             timeline=timeline_view(self._timeline_request()),
             movements=saved_movements(self._stages, stages, self._placement()),
-            problems_data=self._findings.problems(),
+            problems_data=self._findings.views()[0],
         )
         return html_page.saved_page(traits, to_text(now.program))
 
@@ -631,9 +631,11 @@ class Explorer(anywidget.AnyWidget):
     def _refresh_findings(self) -> None:
         """Sends the problems, and what changed since the pinned state."""
         with self._reporting("problems"):
-            problems, compared = self._findings.problems(), self._findings.compared()
+            # Made before the lock is taken, and asked for again inside: of two threads
+            # the last one sends the latest.
+            self._findings.views()
             with self._sync:
-                self.problems_data, self.compare_data = problems, compared
+                self.problems_data, self.compare_data = self._findings.views()
 
     def _placement(self) -> DevicePlacement | None:
         now = self.session.now

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from shardviz.widgets.compare_view import State, compare_view
-from shardviz.widgets.planner import Planner
+from shardviz.widgets.document import Document
+from shardviz.widgets.planner import Planner, StageResults
 from shardviz.widgets.problems_view import (
     ListedProblem,
     array_problems,
@@ -27,23 +28,24 @@ class Findings:
 
     def __init__(self, session: Session, planner: Planner):
         self._session, self._planner = session, planner
-        self._view: dict[str, Any] = {}
-        self._view_of: tuple[Any, ...] = ()
         self._of_arrays: tuple[int, list[ListedProblem]] = (-1, [])
         self._pinned: State | None = None
+        # What was made last, and of what.
+        self._made: tuple[tuple[Any, ...], tuple[dict[str, Any], ...]] = ((), ())
 
-    def problems(self) -> dict[str, Any]:
-        """The list of problems; the same object as last time where nothing changed."""
+    def views(self) -> tuple[dict[str, Any], ...]:
+        """The problems, and what changed since the pinned state, if one is pinned.
+
+        The same objects as last time where nothing changed.
+        """
         now, results = self._session.now, self._planner.state
-        key = (now, *results.shown())
-        if key != self._view_of:
-            audit = self._session.audit_of(now)
-            # Plans and reports change nothing about arrays and rules.
-            if self._of_arrays[0] != now.revision:
-                self._of_arrays = now.revision, [*array_problems(now, audit)]
-            self._view = problems_view(now, audit, results, self._of_arrays[1])
-            self._view_of = key
-        return self._view
+        pinned = None if self._pinned is None else self._pinned[0]
+        key = (now, pinned, *results.shown())
+        of, views = self._made
+        if of != key:
+            views = (self._problems(now, results), self._compared(now, results))
+            self._made = (key, views)
+        return views
 
     def compare(self, kind: str) -> None:
         """Pins the state as it is, unpins it, or goes back to it by an edit."""
@@ -54,13 +56,20 @@ class Findings:
         elif self._pinned is not None:
             self._session.edit("back", self._pinned[0])
 
-    def compared(self) -> dict[str, Any]:
-        """What changed since the pinned state; empty where none is pinned."""
-        if self._pinned is None:
+    def _problems(self, now: Document, results: StageResults) -> dict[str, Any]:
+        audit = self._session.audit_of(now)
+        # Plans and reports change nothing about arrays and rules.
+        number, found = self._of_arrays
+        if number != now.revision:
+            found = [*array_problems(now, audit)]
+            self._of_arrays = now.revision, found
+        return problems_view(now, audit, results, found)
+
+    def _compared(self, now: Document, results: StageResults) -> dict[str, Any]:
+        pinned = self._pinned
+        if pinned is None:
             return {}
-        then, _ = self._pinned
-        now, results = self._session.now, self._planner.state
         # What was under way when it was pinned is known by now.
-        if (then.revision, then.target) == (now.revision, now.target):
-            self._pinned = (then, results)
-        return compare_view(self._pinned, (now, results))
+        if (pinned[0].revision, pinned[0].target) == (now.revision, now.target):
+            self._pinned = pinned = (pinned[0], results)
+        return compare_view(pinned, (now, results))
