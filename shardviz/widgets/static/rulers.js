@@ -177,7 +177,8 @@ function paintBar(g, ruler, side, line, theme) {
 function paintNumbers(g, ruler, side, line) {
   const { count, pitch, extent, repeats, down } = ruler;
   if (!count) return;
-  const wide = down ? LINE - 2 : widestNumber(g, ruler) + NUMBERS_APART;
+  // Bounds at the ends stand inward, so that the others need more space.
+  const wide = down ? LINE + (extent ? -2 : 5) : widestNumber(g, ruler) + NUMBERS_APART;
   const step = pitch * side.scale;
   const space = (repeats.at(-1)?.[1] ?? Infinity) * side.scale;
   let every = 1;
