@@ -42,19 +42,6 @@ def pointed(page: Page, *keys: str) -> None:
     page.evaluate("() => document.activeElement.blur()")
 
 
-def run_and_point(page: Page) -> None:
-    """Runs the program, shows its collectives, and points at a device."""
-    press_button(page, "Run")
-    page.wait_for_selector('.sv-stage:nth-of-type(7)[data-state="live"]', timeout=RUN_MS)
-    page.wait_for_function(
-        "() => document.querySelector('.sv-status').textContent.startsWith('Ran in')",
-        timeout=RUN_MS,
-    )
-    open_tab(page, "Collectives")
-    page.locator(".sv-crow").first.click()
-    pointed(page, "ArrowRight", "ArrowRight", "ArrowDown")
-
-
 def looked_at(page: Page) -> None:
     """The third array, where so many are shown, and a device down the mesh."""
     cards = [card for card in page.locator(".sv-cardhead").all() if card.is_visible()]
@@ -99,6 +86,13 @@ def chosen_collective(page: Page) -> None:
     compiled(page)
     open_tab(page, "Collectives")
     page.locator(".sv-crow").first.click()
+
+
+def timed(page: Page) -> None:
+    """Compiles, and shows when what runs."""
+    compiled(page)
+    open_tab(page, "Timeline")
+    page.evaluate("() => document.activeElement.blur()")
 
 
 def placed(page: Page) -> None:
@@ -238,7 +232,7 @@ SHOTS = (
         for devices, views in VIEWS.items()
         for view, cells in views.items()
     ),
-    Shot("explorer-8", (START, DEFAULT), run_and_point),
+    Shot("timeline", (START, SLICE % ("data=4, model=4", "tpu:v5e:4x4")), timed),
     Shot("values", (START, SLICE % ("data=4, model=2", "")), picked_value, PROGRAM),
     Shot("collectives", (START, FSDP), chosen_collective, PROGRAM),
     Shot("player-film", (START, BLOCK), film_strip, ".sv-film"),
