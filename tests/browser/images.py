@@ -113,8 +113,8 @@ def playing(page: Page) -> None:
     page.locator(".sv-crow").first.wait_for(timeout=RUN_MS)
     play_largest(page)
     page.locator(".sv-mdevice").first.wait_for()
-    for _ in range(5):
-        page.keyboard.press("ArrowRight")
+    for key in ("Home", *["ArrowRight"] * 5):
+        page.keyboard.press(key)
     page.evaluate("() => document.activeElement.blur()")
 
 
@@ -200,12 +200,14 @@ FILM = """() => {
     const words = document.createElement("figcaption");
     words.textContent = `${slider.value} of ${last}: `
       + document.querySelector(".sv-pwords").textContent;
-    frame.append(document.querySelector(".sv-movement").cloneNode(true), words);
+    const drawing = document.querySelector(".sv-movement");
+    const { width, height } = drawing.getBoundingClientRect();
+    const copy = drawing.cloneNode(true);
+    copy.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    frame.append(copy, words);
     strip.append(frame);
   }
   for (const drawing of strip.querySelectorAll("svg")) {
-    drawing.removeAttribute("width");
-    drawing.removeAttribute("height");
     drawing.style.cssText = "position: static; width: 100%";
   }
   for (const frame of strip.children) frame.style.margin = "0";
