@@ -30,7 +30,7 @@ _PROPERTY = {"unsplit": "not-split"}
 _STYLES = (
     "base",
     "problems",
-    "arrays_and_rules",
+    "arrays",
     "rules",
     "pictures",
     "program",

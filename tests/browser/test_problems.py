@@ -151,7 +151,7 @@ def test_compare_shows_both_states_in_every_view_and_goes_back(page: Page, compl
         show_view(page, view)
         kernel.answer()
         expect(strip).to_contain_text("bytes per device")
-        expect(strip.locator(".sv-better").first).to_contain_text("▾ −")
+        expect(strip.locator(".sv-good").first).to_contain_text("▾ −")
     strip.get_by_role("button", name="Back to A").click()
     kernel.answer()
     assert kernel.made.session.mesh.shape == {"data": 4, "model": 2}

@@ -162,7 +162,11 @@ export class ArrayCards {
   dimension(dim) {
     const split = (/** @type {string} */ axis) =>
       this.edit("split", [dim, axis, true], this.selected);
-    const row = { name: h("b"), size: h("span", { class: "sv-mono" }), tags: h("span") };
+    const row = {
+      name: h("b", { class: "sv-cut" }),
+      size: h("span", { class: "sv-mono" }),
+      tags: h("span"),
+    };
     const add = new Choice(`Split dimension ${dim} over`, split);
     add.select.title = "Split it over one more mesh axis";
     const number = h("span", { class: "sv-muted", text: String(dim) });
@@ -188,12 +192,12 @@ export class ArrayCards {
     const parts = {
       name: h("b"),
       type: h("span", { class: "sv-type sv-mono" }),
-      spec: h("div", { class: "sv-mono sv-cardspec" }),
+      spec: h("div", { class: "sv-mono sv-cardspec sv-cut" }),
       summary: h("div", { class: "sv-summary" }),
-      warn: h("div", { class: "sv-warn" }),
-      problem: h("div", { class: "sv-error" }),
+      warn: h("div", { class: "sv-warn sv-cut" }),
+      problem: h("div", { class: "sv-error sv-cut" }),
     };
-    const head = button("", () => this.select(index), { class: "sv-cardhead" });
+    const head = button("", () => this.select(index), { class: "sv-plain sv-cardhead" });
     const line = h("div", { class: "sv-line" }, parts.name, parts.type);
     head.append(line, parts.spec, parts.summary);
     const node = h("div", { class: "sv-card", role: "listitem" }, head, parts.warn, parts.problem);

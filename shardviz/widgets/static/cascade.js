@@ -87,7 +87,7 @@ export class Cascade {
     const words = state ? [h("span", { class: style, text: state })] : [];
     const what = h("span", { class: "sv-dimwhat" }, ...tags, ...words);
     const length = h("span", { class: "sv-mono sv-muted", text: size.toLocaleString("en") });
-    const about = { type: "button", role: "radio", class: "sv-dimcard", ...OWN_KEYS };
+    const about = { type: "button", role: "radio", class: "sv-plain sv-dimcard", ...OWN_KEYS };
     const on = { click: () => this.choose(i) };
     return h("button", { ...about, on }, h("span", null, h("b", { text: name }), length), what);
   }
@@ -123,7 +123,7 @@ export class Cascade {
     const all = names.length && names.every((axis) => this.axes.includes(axis));
     const tags = names.map((axis) => axisTag(axis, axisColour(this.axes.indexOf(axis))));
     const parts = all ? [`${name} → `, ...tags] : [text];
-    const what = h(wins ? "b" : "del", { class: "sv-mono", title: text }, ...parts);
+    const what = h(wins ? "b" : "del", { class: "sv-mono sv-cut", title: text }, ...parts);
     const style = fails ? "sv-bad" : wins ? "" : "sv-muted";
     const why = h("span", { class: style }, ...tagged(words, this.axes));
     return ruleRow(rule, what, why, fails ? " sv-fails" : wins ? " sv-wins" : "");
@@ -138,7 +138,7 @@ export class Cascade {
     this.said = `${count} ${verb} not name ${name}${left}`;
     this.fold.hidden = !others.length || !name || name.startsWith("dimension ");
     const rows = others.map(({ rule, text, idle = "" }) => {
-      const what = h("span", { class: "sv-mono", text, title: text });
+      const what = h("span", { class: "sv-mono sv-cut", text, title: text });
       return ruleRow(rule, what, h("span", { class: "sv-muted", text: idle }));
     });
     fill(this.others, ...rows);
@@ -176,7 +176,7 @@ export class Cascade {
     const result = h("span", { class: "sv-mono", text: spec });
     const rest = h(
       "span",
-      { class: "sv-muted", title: `${spec} · ${others}` },
+      { class: "sv-muted sv-cut", title: `${spec} · ${others}` },
       result,
       ` ${others}`,
     );

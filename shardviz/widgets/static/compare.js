@@ -5,6 +5,7 @@ import { button, fill, h, iconButton, toggle } from "./dom.js";
 /** @typedef {import("./messages").Compared} Compared */
 /** How a difference is marked, beside its colour. */
 const SIGNS = { better: "▾", worse: "▴", same: "=", unknown: "" };
+const STYLES = { better: "sv-good", worse: "sv-warn", same: "", unknown: "" };
 
 export class Compare {
   /** @param {(kind: "pin" | "unpin" | "back") => void} act */
@@ -45,6 +46,6 @@ export class Compare {
 
 /** @param {import("./messages").ComparedNumber} row */
 function compared({ name, title, text, change, tone }) {
-  const sign = h("span", { class: `sv-${tone}`, text: change && ` ${SIGNS[tone]} ${change}` });
+  const sign = h("span", { class: STYLES[tone], text: change && ` ${SIGNS[tone]} ${change}` });
   return h("div", { title }, h("dt", { text: name }), h("dd", null, text, sign));
 }

@@ -67,7 +67,7 @@ export class Find {
     const id = `sv-find-${Math.random().toString(36).slice(2, 9)}`;
     const keys = MAC ? "⌘K" : "Ctrl K";
     this.opener = button(`${keys} Find`, () => this.open(), {
-      class: "sv-button sv-findbutton",
+      class: "sv-button sv-findbutton sv-cut",
       "aria-label": name,
       "aria-haspopup": "dialog",
       "aria-keyshortcuts": words.name ? null : "Control+K Meta+K",
@@ -146,7 +146,7 @@ export class Find {
           // The input keeps the focus.
           on: { mousedown: (e) => e.preventDefault(), click: () => this.choose(i) },
         },
-        h("span", { class: "sv-foundname", text: name, title: name }),
+        h("span", { class: "sv-cut", text: name, title: name }),
         h("span", { class: "sv-muted", text: kind }),
       ),
     );

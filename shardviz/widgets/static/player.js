@@ -23,9 +23,9 @@ export class Player {
       changed: () => this.draw(),
       moving: (step, part) => this.move(step, part),
     });
-    this.title = h("span", { class: "sv-ptitle" });
+    this.title = h("span", { class: "sv-ptitle sv-cut" });
     this.words = h("p", { class: "sv-pwords", role: "status", "aria-live": "polite" });
-    this.facts = h("p", { class: "sv-pfacts sv-muted" });
+    this.facts = h("p", { class: "sv-pfacts sv-muted sv-cut" });
     const back = button("Back", close, {
       class: "sv-button sv-small",
       "aria-label": "Close player",

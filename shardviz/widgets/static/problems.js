@@ -89,7 +89,7 @@ export class Problems {
       else if (view) this.calls.go({ ...place, view });
     };
     const name = at ?? (field ? "Go to the field" : [view, place.tab].filter(Boolean).join(", "));
-    const link = { class: "sv-link sv-place", title: "Go there" };
+    const link = { class: "sv-link sv-place sv-mono", title: "Go there" };
     const inside = { class: "sv-button sv-small", "data-edit": "true" };
     const there = view || field ? button(name, visit, link) : null;
     const fit = () => this.calls.fit();

@@ -66,7 +66,11 @@ export class RuleGrid {
       const text = more ? `${name} +${more.length}` : name;
       const title = `${text}: ${problem ?? spec}`;
       const about = { style: { "grid-column": `span ${dims.length}` }, title };
-      return h("span", { class: problem ? "sv-gridname sv-bad" : "sv-gridname", text, ...about });
+      return h("span", {
+        class: problem ? "sv-gridname sv-cut sv-bad" : "sv-gridname sv-cut",
+        text,
+        ...about,
+      });
     });
     const labels = columns.flatMap((column) =>
       column.dims.map((name, dim) => {
@@ -99,7 +103,13 @@ export class RuleGrid {
   /** @param {number} array @param {number} dim @param {string} text @param {string} words @param {string} style */
   cell(array, dim, text, words, style) {
     const about = { role: "gridcell", "aria-label": words, title: words, tabindex: "-1" };
-    const props = { type: "button", class: `sv-cell ${style}`, text, ...about, ...OWN_KEYS };
+    const props = {
+      type: "button",
+      class: `sv-plain sv-cell sv-cut ${style}`,
+      text,
+      ...about,
+      ...OWN_KEYS,
+    };
     const on = { click: () => this.choose(array, dim) };
     const node = h("button", { ...props, "data-key": `${array}:${dim}`, on });
     this.cells.push(node);

@@ -38,7 +38,7 @@ export class RuleTable {
       { gather: () => this.gather(), read: () => null, ask: () => {} },
       { name: "Why is", field: "Find an array", hint: "a part of its name" },
     );
-    this.type = h("span", { class: "sv-mono sv-muted sv-whytype" });
+    this.type = h("span", { class: "sv-mono sv-muted sv-cut" });
     this.dialect = new Choice("Dialect", (v) => calls.edit("dialect", v), "Rule semantics:");
     this.switch = button("▦ Matrix", () => this.turn(), {
       class: "sv-button sv-small",
