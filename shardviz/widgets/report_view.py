@@ -8,7 +8,7 @@ from typing import Any
 from shardviz.core.format import bytes_text, count_text, seconds_text
 from shardviz.core.program.cache import ExecutableCache, cache_rows
 from shardviz.core.program.report import Report
-from shardviz.core.program.roofline import Bound, Roofline
+from shardviz.core.program.roofline import Bound, Roofline, collective_name
 from shardviz.core.wording import stages as wording
 from shardviz.core.wording.roofline import time_text
 from shardviz.widgets.planner import Job
@@ -141,10 +141,23 @@ def headline_view(
         seconds = found.parts.get(name)
         if seconds is not None:
             part = {"name": name, "label": label, "seconds": time_text(seconds)}
-            view["parts"].append({**part, "share": seconds / longest})
+            over = _axes_of(found, report) if name == "collectives" else []
+            view["parts"].append({**part, "share": seconds / longest, "over": over})
     view.update(seconds=time_text(found.seconds), bound=wording.bound(found))
     view["title"] = "\n".join(map(str, [found, *found.notes]))
     return view
+
+
+def _axes_of(found: Roofline, report: Report) -> list[list[Any]]:
+    """The sets of mesh axes that communicate, each with its share of the time."""
+    axes = {collective_name(c): c.mesh_axes for c in report.collectives or ()}
+    seconds: dict[tuple[str, ...], float] = {}
+    for row in found.rows:
+        if row.part == "collective" and row.seconds:
+            over = axes.get(row.name, ())
+            seconds[over] = seconds.get(over, 0.0) + row.seconds
+    most_first = sorted(seconds.items(), key=lambda item: -item[1])
+    return [[list(over), each / sum(seconds.values())] for over, each in most_first]
 
 
 def memory_view(report: Report | None, found: Roofline | None = None) -> dict[str, Any]:

@@ -222,6 +222,10 @@ def test_the_headline_is_the_roofline():
     for name, seconds in found.parts.items():
         assert parts[name]["seconds"] == time_text(seconds)
         assert parts[name]["share"] == pytest.approx(seconds / found.seconds)
+    over = parts["collectives"]["over"]
+    assert [axes for axes, _ in over] == [list(GROUPED.mesh_axes)]
+    assert sum(share for _, share in over) == pytest.approx(1)
+    assert parts["memory"]["over"] == []
     assert (head["memory"], head["over"]) == ("needs 24 GiB of 16 GiB", True)
     looped = roofline(report.replace(loops=1), find_chip("v5e"))
     assert looped.counts_loops_once

@@ -178,10 +178,8 @@ export class CollectivesPanel {
   /** @param {string[]} axes */
   axisTags(axes) {
     if (!axes.length) return [h("span", { class: "sv-muted", text: "no mesh axes" })];
-    // A part of an axis has the colour of the whole.
-    return axes.map((axis) =>
-      axisTag(axis, axisColour(this.data?.axes[axis.split(":(")[0]] ?? -1)),
-    );
+    const numbers = this.data?.axes ?? {};
+    return axes.map((axis) => axisTag(axis, axisColour(axisNumber(numbers, axis))));
   }
 
   /** @param {string | null} key */
@@ -275,6 +273,11 @@ function find(data, key) {
   if (!data || key === null) return undefined;
   const [stage, number] = key.split(":").map(Number);
   return data.collectives[stage]?.find((c) => c.number === number);
+}
+
+/** A part of an axis has the number, and so the colour, of the whole. @param {Record<string, number>} axes @param {string} name */
+export function axisNumber(axes, name) {
+  return axes[name.split(":(")[0]] ?? -1;
 }
 
 /** What is known of a stage without collectives. @param {Stages} data @param {number} stage */

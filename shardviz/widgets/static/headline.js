@@ -1,6 +1,7 @@
 // @ts-check
 // The headline of a program: the least time it can take, what bounds it, and the memory it needs.
-import { muted } from "./collectives.js";
+import { axisNumber, muted } from "./collectives.js";
+import { axisColour } from "./colours.js";
 import { OWN_KEYS, fill, h, toggle } from "./dom.js";
 import { OUT_OF_DATE } from "./stages.js";
 
@@ -16,9 +17,13 @@ export class Headline {
     this.drawn = "";
   }
 
-  /** @param {Data} data @param {boolean} old whether the program was edited since */
-  show(data, old) {
-    const key = JSON.stringify([data, old]);
+  /**
+   * @param {Data} data
+   * @param {Record<string, number>} axes the numbers of the mesh axes
+   * @param {boolean} old whether the program was edited since
+   */
+  show(data, axes, old) {
+    const key = JSON.stringify([data, axes, old]);
     if (key === this.drawn) return;
     this.drawn = key;
     const { parts, note, title, where } = data;
@@ -29,21 +34,37 @@ export class Headline {
     const least = h("div", null, h("b", { text: `≥ ${data.seconds}` }), muted(` on ${where}`));
     const bound = h("div", null, `${data.bound} · `, memory(data));
     const facts = h("div", { class: "sv-hfacts" }, least, bound, muted(LOWER_BOUND));
-    fill(this.node, facts, h("div", { class: "sv-hbars" }, ...parts.map((part) => this.bar(part))));
+    fill(
+      this.node,
+      facts,
+      h("div", { class: "sv-hbars" }, ...parts.map((part) => this.bar(part, axes))),
+    );
   }
 
-  /** @param {Data["parts"][number]} part */
-  bar({ name, label, seconds, share }) {
+  /** @param {Data["parts"][number]} part @param {Record<string, number>} axes */
+  bar({ name, label, seconds, share, over }, axes) {
     const words = `${label}: at least ${seconds}`;
+    const pieces = over.map(([names, share]) =>
+      piece(
+        names.map((name) => axisNumber(axes, name)),
+        share,
+      ),
+    );
     const props = { type: "button", class: "sv-hbar", "aria-label": words, ...OWN_KEYS };
     const fillProps = { class: "sv-fill", style: { "--sv-share": share } };
     return h(
       "button",
       { ...props, title: `${words}. Shows its operations.`, on: { click: () => this.open(name) } },
       h("span", { class: "sv-muted", text: label }),
-      h("span", null, h("span", fillProps), seconds),
+      h("span", null, h("span", fillProps, ...pieces), seconds),
     );
   }
+}
+
+/** What one set of mesh axes communicates. @param {number[]} axes @param {number} share */
+function piece(axes, share) {
+  const colours = axes.map((axis) => h("i", { style: { "--sv-axis-colour": axisColour(axis) } }));
+  return h("i", { style: { flex: `${share} 0 0` } }, ...colours);
 }
 
 /** @param {Data} data */

@@ -406,13 +406,22 @@ export interface Headline {
   seconds: string;
   where: string;
   bound: string;
-  parts: { name: string; label: string; seconds: string; share: number }[];
+  parts: HeadlinePart[];
   /** Why there are no times. */
   note: string;
   title: string;
   memory: string;
   memoryTitle: string;
   over: boolean;
+}
+
+export interface HeadlinePart {
+  name: string;
+  label: string;
+  seconds: string;
+  share: number;
+  /** Of collectives: the share of each set of mesh axes, the largest first. */
+  over: [axes: string[], share: number][];
 }
 
 export interface Memory {

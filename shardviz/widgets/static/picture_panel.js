@@ -29,7 +29,7 @@ import { replicasText } from "./view_data.js";
 
 /** How the devices stand, by the name of the tab. @type {Record<string, string>} */
 const ORDERS = { Mesh: "mesh", Hosts: "host", Chips: "position" };
-const HOW_LINKS = "Choose a collective below to see the links that it uses.";
+const HOW_LINKS = "choose a collective to see the links that it uses";
 const THUMB_WIDTH = 88; // pixels
 
 export class PicturePanel {
@@ -171,7 +171,6 @@ export class PicturePanel {
   show(shown) {
     this.shown = shown;
     const { view, devices, arrays, theme } = shown;
-    this.showLinkNote(shown);
     this.findPositions(devices.picture);
     this.showOrder(view, devices);
     const array = view.arrays.at(view.selected);
@@ -239,12 +238,19 @@ export class PicturePanel {
     return links.key && chosen === links.key ? links : null;
   }
 
-  /** @param {Shown} shown */
-  showLinkNote(shown) {
+  /** What the colours and outlines of the devices are. @param {Shown} shown @param {number[]} participants */
+  showNote(shown, participants) {
     const { by, note } = shown.devices;
+    const { collective, ids } = this.highlight;
+    const array = shown.view.arrays.at(shown.view.selected);
+    const together = named(participants.map((at) => ids[at]));
+    const words = [this.currentLinks(shown)?.words || note];
+    if (this.inProgram && participants.length) words.push(`${collective?.kind}: ${together}`);
+    else if (this.inProgram && array?.strides?.length)
+      words.push(`colours: shards of ${array.name}`);
     const byPosition = by === "position" && this.live && this.inProgram;
-    const words = this.currentLinks(shown)?.words;
-    setText(this.note, words || note || (byPosition ? HOW_LINKS : ""));
+    if (byPosition && !words[0]) words.push(HOW_LINKS);
+    setText(this.note, words.filter(Boolean).join(" · "));
     // Where sentences come and go, the picture under them keeps its size.
     toggle(this.note, "sv-kept", byPosition);
   }
@@ -326,11 +332,13 @@ export class PicturePanel {
    * @param {number} device the one that is pointed at, or -1
    * @param {Set<number>} pointed
    */
-  markDevices({ view, devices }, device, pointed) {
+  markDevices(shown, device, pointed) {
     const { highlight } = this;
+    const { view, devices } = shown;
     // Those that take part in the chosen collective stand out; else those with the same block.
     const chosen = this.inProgram && highlight.collective;
     const participants = chosen ? highlight.participants(Math.max(0, device)) : [];
+    this.showNote(shown, participants);
     const groups = device >= 0 ? highlight.groups(view.selected) : null;
     const holders = groups ? highlight.holders(view.selected, groups[device]) : [];
     const related = new Set(participants.length ? participants : holders);

@@ -243,7 +243,7 @@ export class ProgramPanel {
     this.stages.show(shown, about);
     const { report } = shown;
     const old = stageState(stages, 2, view.revision, target) === "old";
-    this.headline.show(stages.headline, old);
+    this.headline.show(stages.headline, stages.axes, old);
     this.showStatus(report, old ? OUT_OF_DATE : runAgain(report, view.revision));
     this.tabs.mark(this.tab);
     this.body.setAttribute("aria-label", `Tab ${this.tab}`);

@@ -15,7 +15,7 @@ import { OWN_KEYS, axisTag, button, fill, h, setText } from "./dom.js";
 /** Of each operation and collective what `timeline_view.py` says, and where its bar is. */
 /** @typedef {ReturnType<typeof readSpans>[number] & {x: number, w: number}} Bar */
 
-const LANE = { least: 30, most: 72, bar: 0.72 }; // pixels; the share of a lane that its bar fills
+const LANE = { least: 30, most: 90, bar: 0.72 }; // pixels; the share of a lane that its bar fills
 const FOLDS = 18; // pixels above the lanes, for loops
 const TICKS = 20; // pixels under them
 const MOST_TICKS = 6;
