@@ -499,7 +499,7 @@ class Explorer(anywidget.AnyWidget):
             with self._reporting("target"):
                 self._refresh_menus()
                 error = now.errors.get("target", "")
-                self.target = target_view(now.mesh, now.target, error)
+                self.target = target_view(now.target, error)
             if self._shows_code:
                 with self._reporting("code"):
                     self.code_data = self.code()

@@ -212,8 +212,8 @@ def local_options() -> list[dict[str, str]]:
     return options
 
 
-def target_view(mesh: MeshSpec, target: str, error: str = "") -> dict[str, Any]:
-    """The chosen target, and the mesh that fits it; the options are in the menus."""
+def target_view(target: str, error: str = "") -> dict[str, Any]:
+    """The chosen target; the options are in the menus."""
     view = {"value": target}
     # What is in the menus has its label there.
     if target not in (*_PLAIN, *EXAMPLES) and hosts_of(target) is None:
@@ -223,18 +223,7 @@ def target_view(mesh: MeshSpec, target: str, error: str = "") -> dict[str, Any]:
     topology = topology_of(target)
     if topology is not None:
         view.update(noRun=why_not_run(target), words=topology.words())
-    fitting = fitting_mesh(mesh, target)
-    if fitting is None:
-        return view
-    if fitting.size == mesh.size:
-        hosts = plural(len(mesh.processes), "host")
-        view["note"] = wording.OTHER_HOSTS.format(hosts, target)
-        offer = plural(len(fitting.processes), "host")
-    else:
-        title = target_title(target)
-        view["note"] = wording.other_size(title, fitting.size, mesh.size)
-        offer = axes_text(fitting.shape)
-    return {**view, "offer": wording.TAKE.format(offer)}
+    return view
 
 
 def axes_text(shape: Mapping[str, int]) -> str:

@@ -39,6 +39,12 @@ def view_of(page: Page) -> str:
     return page.locator('.sv-viewtab[aria-selected="true"]').inner_text()
 
 
+def test_in_a_saved_page_the_keys_open_it_wherever_the_focus_is(saved: Page):
+    assert saved.evaluate("() => document.activeElement === document.body")
+    saved.keyboard.press("Control+k")
+    expect(saved.get_by_role("combobox", name="Find")).to_be_focused()
+
+
 def test_views_tabs_and_arrays(saved: Page):
     find(saved, "prog")
     saved.keyboard.press("Enter")

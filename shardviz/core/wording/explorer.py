@@ -61,8 +61,6 @@ def other_size(title: str, devices: int, mesh_size: int) -> str:
 
 #: A mesh with more or fewer hosts than run.
 OTHER_HOSTS = "The mesh has {}, and {} runs."
-#: The button that resizes the mesh.
-TAKE = "Change the mesh to {}"
 #: Why the devices of a target have no coordinates.
 NO_POSITIONS = (
     "Only described hardware, such as tpu:v5e:4x4, has positions; the target is {}."

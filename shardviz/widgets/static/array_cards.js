@@ -2,7 +2,7 @@
 // The arrays: a card each, and of the one that is selected its fields and what splits its dimensions.
 import { axisColour } from "./colours.js";
 import { Choice, Field, answers } from "./controls.js";
-import { axisDot, axisTag, button, fill, h, setText, toggle } from "./dom.js";
+import { axisDot, axisTag, button, fill, h, isNew, setText, toggle } from "./dom.js";
 import { naturalOrder } from "./natural_order.js";
 
 /** @typedef {import("./view_data.js").ArrayView} ArrayView */
@@ -151,9 +151,7 @@ export class ArrayCards {
       row.add.sync([{ value: "", label: "+" }, ...options], "");
       row.add.node.hidden = !free.length;
       const colours = axes.map((axis) => axisColour(mesh.findIndex(({ name }) => name === axis)));
-      const key = JSON.stringify([axes, colours]);
-      if (key === row.key) return;
-      row.key = key;
+      if (!isNew(row, [axes, colours])) return;
       fill(row.tags, ...axes.map((axis, i) => this.tag(axis, colours[i], dim)));
     });
   }

@@ -2,7 +2,7 @@
 // Why one dimension is split as it is: the dimensions of its array, the reason in a sentence, the
 // rules that name it as a cascade, and what would split it.
 import { axisColour } from "./colours.js";
-import { OWN_KEYS, axisTag, button, fill, focusedNear, h, setText, toggle } from "./dom.js";
+import { OWN_KEYS, axisTag, button, fill, focusedNear, h, isNew, setText } from "./dom.js";
 
 /** @typedef {import("./messages").Cell} Cell */
 /** @typedef {import("./messages").RuleLine} RuleLine */
@@ -58,9 +58,7 @@ export class Cascade {
    * @param {string[]} axes of the mesh
    */
   show(cell, table, axes) {
-    const key = JSON.stringify([cell, table, axes]);
-    if (key === this.key) return;
-    this.key = key;
+    if (!isNew(this, [cell, table, axes])) return;
     this.axes = axes;
     const { dims = [], head = "", text = "", lines = [], name = "" } = cell;
     const focused = this.dims.contains(focusedNear(this.dims));
@@ -81,15 +79,18 @@ export class Cascade {
   /** @param {import("./messages").DimCard} dim @param {number} i */
   card({ name, size, state, axes = [], fails, loses }, i) {
     const style = fails ? "sv-bad" : loses ? "sv-warn" : "sv-muted";
-    const tags = fails
-      ? []
-      : axes.map((axis) => axisTag(axis, axisColour(this.axes.indexOf(axis))));
+    const tags = fails ? [] : axes.map((axis) => this.tag(axis));
     const words = state ? [h("span", { class: style, text: state })] : [];
     const what = h("span", { class: "sv-dimwhat" }, ...tags, ...words);
     const length = h("span", { class: "sv-mono sv-muted", text: size.toLocaleString("en") });
     const about = { type: "button", role: "radio", class: "sv-plain sv-dimcard", ...OWN_KEYS };
     const on = { click: () => this.choose(i) };
     return h("button", { ...about, on }, h("span", null, h("b", { text: name }), length), what);
+  }
+
+  /** @param {string} axis */
+  tag(axis) {
+    return axisTag(axis, axisColour(this.axes.indexOf(axis)));
   }
 
   focus() {
@@ -121,7 +122,7 @@ export class Cascade {
     const [name, target] = text.split(" → ");
     const names = target?.split(SEPARATORS).filter(Boolean) ?? [];
     const all = names.length && names.every((axis) => this.axes.includes(axis));
-    const tags = names.map((axis) => axisTag(axis, axisColour(this.axes.indexOf(axis))));
+    const tags = names.map((axis) => this.tag(axis));
     const parts = all ? [`${name} → `, ...tags] : [text];
     const what = h(wins ? "b" : "del", { class: "sv-mono sv-cut", title: text }, ...parts);
     const style = fails ? "sv-bad" : wins ? "" : "sv-muted";
@@ -159,7 +160,6 @@ export class Cascade {
     const rows = remedies.map((remedy, i) => this.remedy(remedy, i));
     const none = reason ? [h("p", { class: "sv-muted" }, ...tagged(reason, this.axes))] : [];
     fill(this.remedies, ...(rows.length ? [title] : []), ...rows, ...none);
-    toggle(this.remedies, "sv-many", rows.length > 3);
   }
 
   /** @param {import("./messages").Remedy} remedy @param {number} i */
@@ -171,15 +171,11 @@ export class Cascade {
       this.apply(i);
     };
     const act = button("Apply", go, about);
-    const words = h("span", { class: "sv-remedyedit", title: edit }, ...tagged(edit, this.axes));
+    const words = h("span", { title: edit }, ...tagged(edit, this.axes));
     const bytes = h("b", { class: saves ? "sv-good" : "sv-muted", text: memory });
     const result = h("span", { class: "sv-mono", text: spec });
-    const rest = h(
-      "span",
-      { class: "sv-muted sv-cut", title: `${spec} · ${others}` },
-      result,
-      ` ${others}`,
-    );
+    const more = { class: "sv-muted sv-cut", title: `${spec} · ${others}` };
+    const rest = h("span", more, result, ` ${others}`);
     return h("div", { class: "sv-remedy", role: "listitem" }, act, words, bytes, rest);
   }
 }

@@ -1,6 +1,6 @@
 // @ts-check
 // Compares the state as it is with one that was pinned, in a strip under the tabs of every view.
-import { button, fill, h, iconButton, toggle } from "./dom.js";
+import { button, fill, h, iconButton, isNew, toggle } from "./dom.js";
 
 /** @typedef {import("./messages").Compared} Compared */
 /** How a difference is marked, beside its colour. */
@@ -36,9 +36,7 @@ export class Compare {
     this.node.hidden = !rows || !live;
     this.pin.setAttribute("aria-pressed", String(!this.node.hidden));
     toggle(this.node, "sv-older", data.revision !== revision);
-    const key = JSON.stringify(data);
-    if (key === this.key || !rows) return;
-    this.key = key;
+    if (!isNew(this, data) || !rows) return;
     this.back.disabled = data.same;
     fill(this.numbers, ...rows.map(compared));
   }

@@ -1,6 +1,6 @@
 // @ts-check
 // Text fields and menus. What the kernel answers never overwrites what somebody is typing.
-import { OWN_KEYS, fill, focusedNear, h, setText, toggle } from "./dom.js";
+import { OWN_KEYS, fill, focusedNear, h, isNew, setText, toggle } from "./dom.js";
 
 /** @typedef {import("./messages").Option} Option */
 
@@ -109,11 +109,7 @@ export class Choice {
    * @param {string} value
    */
   sync(options, value) {
-    const key = JSON.stringify(options);
-    if (key !== this.key) {
-      this.key = key;
-      fill(this.select, ...optionNodes(options));
-    }
+    if (isNew(this, options)) fill(this.select, ...optionNodes(options));
     if (answers.settled) this.touched = false;
     if (this.select.value !== value && !this.touched) this.select.value = value;
   }

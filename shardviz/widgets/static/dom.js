@@ -59,6 +59,13 @@ export function fill(node, ...children) {
   node.replaceChildren(...children);
 }
 
+/** Whether what is to be shown differs from what was shown last. @param {{key: string}} shown @param {unknown} now */
+export function isNew(shown, now) {
+  const before = shown.key;
+  shown.key = JSON.stringify(now);
+  return shown.key !== before;
+}
+
 /** @param {Element} node @param {string} name @param {boolean} on */
 export function toggle(node, name, on) {
   node.classList.toggle(name, on);

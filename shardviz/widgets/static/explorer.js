@@ -71,16 +71,10 @@ class Page {
       this.schedule();
     });
     this.scheduled = false;
-    /**
-     * The array that was clicked, until a view answers.
-     * @type {number | null}
-     */
+    /** The array that was clicked, until a view answers. @type {number | null} */
     this.chosen = null;
     /** What is shown. @type {View | null} */ this.view = null;
-    /**
-     * The dimension to be chosen in Rules once a view answers.
-     * @type {number | null}
-     */
+    /** The dimension to be chosen in Rules once a view answers. @type {number | null} */
     this.chosenDim = null;
     /**
      * Every picture as it was read, for as long as the model has it.
@@ -160,7 +154,6 @@ class Page {
     );
     /** Counts the focus: what is typed while it stays is undone together. */
     this.bursts = 0;
-    toggle(this.root, "sv-offline", !this.live);
     dragAxes(this.root, {
       split: (dim, axis, on) => edit("split", [dim, axis, on], this.cards.selected),
       move: (axis, place) => edit("move_axis", [axis, place]),
@@ -168,18 +161,19 @@ class Page {
       dimension: (dim) =>
         this.highlight.arrays[this.cards.selected]?.names[dim] ?? `dimension ${dim}`,
     });
+    /** Whether this page is the Explorer's alone, its address and its keys too: a notebook's are not. */
+    this.alone = Boolean(model.get("offline"));
     // Before a field takes the key as its own.
-    this.root.addEventListener("keydown", (e) => this.find.shortcut(e), true);
+    const inside = this.alone ? document.documentElement : this.root;
+    inside.addEventListener("keydown", (e) => this.find.shortcut(e), true);
     el.append(this.root);
     const sent = model.get("view");
     if (sent && "count" in sent && sent.opens) this.views.show(sent.opens);
-    /** Whether the address of this page says where one is: that of a notebook says other things. */
-    this.hasAddress = Boolean(model.get("offline"));
   }
 
   /** Goes where the address of a saved page leads; from then on it says where one is. */
   followAddress() {
-    if (!this.hasAddress) return;
+    if (!this.alone) return;
     const place = placeOf(location.hash);
     const view = this.model.get("view");
     const count = view && "count" in view ? view.count : 0;
@@ -201,16 +195,17 @@ class Page {
   }
 
   build() {
-    const layout = h("section", { class: "sv-view sv-layout" }, this.left(), this.panel.node);
+    const left = h(
+      "aside",
+      { class: "sv-left", "aria-label": "Arrays and specs" },
+      this.cards.node,
+    );
+    const layout = h("section", { class: "sv-view sv-layout" }, left, this.panel.node);
     const beside = besideView();
     const rules = h("section", { class: "sv-view sv-rulesview" }, this.rules.node, beside);
     const besideModel = besideView();
-    const inModel = [this.leaves.node, besideModel];
-    const model = h("section", { class: "sv-view sv-rulesview" }, ...inModel);
-    /**
-     * Where the pictures stand in a view.
-     * @type {Partial<Record<import("./views.js").ViewName, HTMLElement>>}
-     */
+    const model = h("section", { class: "sv-view sv-rulesview" }, this.leaves.node, besideModel);
+    /** Where the pictures stand in a view. @type {Record<import("./views.js").ViewName, Element>} */
     this.places = {
       Layout: layout,
       Rules: beside,
@@ -228,10 +223,6 @@ class Page {
     );
     views.node.append(this.problems.node, this.compare.pin, this.bar.actions);
     return views;
-  }
-
-  left() {
-    return h("aside", { class: "sv-left", "aria-label": "Arrays and specs" }, this.cards.node);
   }
 
   /** @param {import("./views.js").ViewName} name */

@@ -14,7 +14,7 @@ const MOST_FOUND = 50;
 const MAC = /Mac|iP(hone|ad)/.test(navigator.platform);
 
 /** @param {string} kind @param {string} name @param {() => void} go @returns {Item} */
-const item = (kind, name, go) => ({ kind, name, text: `${name} ${kind}`.toLowerCase(), go });
+export const item = (kind, name, go) => ({ kind, name, text: `${name} ${kind}`.toLowerCase(), go });
 
 /**
  * Everything that has a name.
@@ -141,7 +141,6 @@ export class Find {
           role: "option",
           id: `${this.list.id}-${i}`,
           class: "sv-foundrow",
-          "aria-selected": String(i === this.at),
           "aria-disabled": go ? null : "true",
           // The input keeps the focus.
           on: { mousedown: (e) => e.preventDefault(), click: () => this.choose(i) },

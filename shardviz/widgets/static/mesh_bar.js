@@ -2,7 +2,7 @@
 // The top: the mesh, the target, undo and redo, code, the saved page; hosts, types and presets.
 import { axisColour } from "./colours.js";
 import { Choice, Field } from "./controls.js";
-import { OWN_KEYS, axisDot, button, drawn, fill, focusedNear } from "./dom.js";
+import { OWN_KEYS, axisDot, button, drawn, focusedNear } from "./dom.js";
 import { h, iconButton, setIcon, toggle } from "./dom.js";
 
 /** @typedef {import("./view_data.js").MeshAxis} MeshAxis */
@@ -43,8 +43,6 @@ export class MeshBar {
       placeholder: "tpu:v5e:4x4",
     });
     this.typed.node.hidden = true;
-    this.targetNote = h("div", { class: "sv-targetnote", role: "status" });
-    this.targetKey = "";
     this.presets = new Choice("Presets", (v) => edit("preset", v));
     this.presets.select.classList.add("sv-quiet");
     this.more = h("div", { class: "sv-more" }, this.hosts.node, this.types.node, this.presets.node);
@@ -66,7 +64,6 @@ export class MeshBar {
       this.axes,
       h("div", { class: "sv-runson" }, this.target.node, this.typed.node),
       this.more,
-      this.targetNote,
     );
     highlight.listeners.push(() => this.markAxes());
   }
@@ -103,13 +100,12 @@ export class MeshBar {
   }
 
   /**
-   * The target, what does not fit about it, and one click that makes it fit.
    * @param {Target} target
    * @param {Menus} menus
    * @param {number} size of the mesh
    */
   showTarget(target, { here, targets }, size) {
-    const { value, label, note = "", offer = "" } = target;
+    const { value, label } = target;
     const typing = !this.typed.node.hidden;
     const cpus = (/** @type {Option} */ option) =>
       option.value === "cpu"
@@ -121,12 +117,6 @@ export class MeshBar {
     this.target.sync(options, typing ? OTHER : value);
     this.target.select.title = target.words ?? "";
     this.typed.sync(this.typed.input.value, target.error);
-    const key = note + offer;
-    if (key === this.targetKey) return;
-    this.targetKey = key;
-    const fit = button(offer, () => this.edit("fit", null), { class: "sv-button sv-small" });
-    const words = note ? [h("span", { text: note })] : [];
-    fill(this.targetNote, ...words, ...(offer ? [fit] : []));
   }
 
   /** The axes over which the chosen collective runs stand out. */

@@ -170,8 +170,6 @@ export interface Target {
   /** Where it is not in the menus. */
   label?: string;
   error?: string;
-  note?: string;
-  offer?: string;
   words?: string;
   /** Why nothing can run on it. */
   noRun?: string;

@@ -51,18 +51,15 @@ export class ModelPanel {
     this.from = -1;
     this.to = -1;
     this.most = 1;
-    this.build();
-  }
-
-  build() {
     this.title = h("b", { class: "sv-modelwords" });
-    const own = { ...OWN_KEYS, "data-keep": "true", spellcheck: "false" };
     this.find = h("input", {
       class: "sv-input sv-find",
       type: "search",
       placeholder: "Find",
       "aria-label": "Find leaves",
-      ...own,
+      "data-keep": "true",
+      spellcheck: "false",
+      ...OWN_KEYS,
       on: { input: () => this.arrange(), keydown: keepKey },
     });
     this.sort = new Choice("Sort leaves", (v) => {
@@ -75,8 +72,7 @@ export class ModelPanel {
       class: "sv-link",
       "aria-pressed": "true",
     });
-    const tools = h("span", { class: "sv-modeltools" }, this.fold, this.find);
-    tools.append(this.sort.node);
+    const tools = h("span", { class: "sv-modeltools" }, this.fold, this.find, this.sort.node);
     this.bar = h("div", { class: "sv-membar sv-modelbar", role: "img", "aria-label": "Memory" });
     this.legend = h("div", { class: "sv-modellegend" });
     const memory = h("div", { class: "sv-modelmemory" }, this.bar, this.legend);
@@ -98,10 +94,9 @@ export class ModelPanel {
       this.inner,
     );
     this.words = h("span");
-    const inside = { class: "sv-button sv-small" };
+    const inside = { class: "sv-button sv-small", "data-edit": "true" };
     this.toLayout = button("Open in Layout", () => this.openPicked(this.calls.open), inside);
     this.toRules = button("Fix…", () => this.openPicked(this.calls.fix), inside);
-    for (const one of [this.toLayout, this.toRules]) one.dataset.edit = "true";
     const foot = { class: "sv-modelfoot", role: "status", "aria-live": "polite" };
     this.foot = h("div", foot, this.words, this.toLayout, this.toRules);
     const top = h("div", { class: "sv-headrow" }, this.title, tools);
@@ -111,12 +106,12 @@ export class ModelPanel {
   }
 
   destroy() {
-    this.observer?.disconnect();
+    this.observer.disconnect();
   }
 
   foldLayers() {
     this.folded = !this.folded;
-    this.fold?.setAttribute("aria-pressed", String(this.folded));
+    this.fold.setAttribute("aria-pressed", String(this.folded));
     this.leavesChanged();
     this.arrange();
   }
@@ -140,7 +135,7 @@ export class ModelPanel {
     if (!changed) return this.paint();
     if (other) this.leavesChanged();
     this.showMemory(this.data);
-    if (this.title) setText(this.title, this.leaves.words);
+    setText(this.title, this.leaves.words);
     this.arrange();
     this.pickLeaf(this.wanted);
   }
@@ -149,7 +144,7 @@ export class ModelPanel {
     if (!this.leaves) return;
     this.entries = entries(this.leaves, this.folded);
     this.built = tree(this.entries);
-    if (this.fold) this.fold.hidden = !this.leaves.folds.length;
+    this.fold.hidden = !this.leaves.folds.length;
     this.closed.clear();
     if (this.entries.length <= MOST_AT_FIRST) return;
     const { root } = this.built;
@@ -167,7 +162,7 @@ export class ModelPanel {
 
   /** Puts the rows in order; those that are found come alone. */
   arrange() {
-    const sought = this.find?.value.trim().toLowerCase() ?? "";
+    const sought = this.find.value.trim().toLowerCase();
     const kind = (/** @type {Entry} */ entry) => this.kindOf(entry);
     const some = sought
       ? this.entries.filter((entry) => this.matches(entry, sought))
@@ -209,7 +204,6 @@ export class ModelPanel {
   /** @param {ModelData} data */
   showMemory({ parts, words, waste, needed, wasted, over, capacity }) {
     const limit = h("span", { class: "sv-memcap", style: { left: `${capacity * 100}%` } });
-    if (!this.bar || !this.legend) return;
     const pieces = shareParts(needed, wasted, over);
     fill(this.bar, ...pieces, ...(capacity > 0 && capacity < 1 ? [limit] : []));
     toggle(this.bar, "sv-over", over);
@@ -225,7 +219,7 @@ export class ModelPanel {
   /** Makes the rows in sight. @param {boolean} [anew] whether they are to be made again */
   paint(anew = false) {
     const { list, inner } = this;
-    if (!list || !inner || !list.clientHeight) return;
+    if (!list.clientHeight) return;
     inner.style.height = `${this.rows.length * LEAF_ROW}px`;
     const [first, last] = rowsInSight(list, LEAF_ROW, this.rows.length);
     if (!anew && this.from === first && this.to === last) return;
@@ -242,19 +236,13 @@ export class ModelPanel {
     const kind = entry && this.kindOf(entry);
     const sign = entry || !row.count ? "" : row.open ? "▾" : "▸";
     const many = (entry?.count ?? 0) > 1 ? ` × ${entry?.count}` : "";
-    const label = h("span", { class: "sv-modelname" });
-    label.append(
-      h("span", { class: "sv-twist", text: sign }),
-      h("span", { text: row.label + many }),
-    );
-    label.title = entry?.name ?? row.label;
+    const twist = h("span", { class: "sv-twist", text: sign });
+    const label = h("span", { title: entry?.name ?? row.label }, twist, row.label + many);
     label.style.paddingLeft = `${row.depth * 16}px`;
     if (!kind) {
       const noun = row.key === CALLS ? "constraint" : "array";
-      const count = h("span", {
-        class: "sv-muted",
-        text: `${row.count.toLocaleString("en")} ${noun}${row.count === 1 ? "" : "s"}`,
-      });
+      const many = `${row.count.toLocaleString("en")} ${noun}${row.count === 1 ? "" : "s"}`;
+      const count = h("span", { class: "sv-muted", text: many });
       const size = row.bytes || row.left ? rowBytes(row) : "";
       const title = row.left ? `${row.left.toLocaleString("en")} not counted` : "";
       const text = h("span", { class: "sv-modelbytes", text: size, title });
@@ -309,7 +297,7 @@ export class ModelPanel {
   constraintRow(row, index) {
     const call = this.data?.constraints[Number(row.key.split(":")[1])];
     if (!call) return h("div");
-    const label = h("span", { class: "sv-modelname", text: call.where, title: call.text });
+    const label = h("span", { text: call.where, title: call.text });
     label.style.paddingLeft = "32px";
     const style = call.warns ? "sv-warn" : "sv-muted";
     const effect = h("span", { class: style, text: call.effect, title: call.text });
@@ -354,7 +342,7 @@ export class ModelPanel {
     this.wanted = -1;
     // Of folded layers the row is that of the first.
     if (this.folded && !this.entries.some((entry) => entry.leaf === leaf)) this.foldLayers();
-    if (this.find) this.find.value = "";
+    this.find.value = "";
     this.closed.clear();
     this.arrange();
     const at = this.rows.findIndex(({ entry }) => entry?.leaf === leaf);
@@ -382,7 +370,7 @@ export class ModelPanel {
     const at = this.rows.findIndex(({ key }) => key === this.picked);
     const row = this.rows[at];
     const last = this.rows.length - 1;
-    const page = Math.max(1, Math.floor((this.list?.clientHeight ?? LEAF_ROW) / LEAF_ROW) - 2);
+    const page = Math.max(1, Math.floor(this.list.clientHeight / LEAF_ROW) - 2);
     const to = {
       ArrowDown: at + 1,
       ArrowUp: at - 1,
@@ -392,8 +380,9 @@ export class ModelPanel {
       PageUp: at - page,
     }[e.key];
     if (to !== undefined) {
-      this.picked = this.rows[Math.max(0, Math.min(last, to))]?.key ?? "";
-      this.reveal(Math.max(0, Math.min(last, to)));
+      const next = Math.max(0, Math.min(last, to));
+      this.picked = this.rows[next]?.key ?? "";
+      this.reveal(next);
     } else if (row && !row.entry && (e.key === "ArrowRight" || e.key === "ArrowLeft")) {
       this.turn(row, e.key === "ArrowLeft");
     } else if (row?.entry && e.key === "Enter") this.calls.open(row.entry.leaf);
@@ -405,7 +394,6 @@ export class ModelPanel {
 
   /** @param {number} index */
   reveal(index) {
-    if (!this.list) return;
     const top = index * LEAF_ROW;
     const height = this.list.clientHeight - 2 * LEAF_ROW;
     if (top < this.list.scrollTop) this.list.scrollTop = top;
@@ -415,7 +403,6 @@ export class ModelPanel {
   /** What is known of the picked row, in a sentence. */
   showFoot() {
     const { words, toLayout, toRules } = this;
-    if (!words || !toLayout || !toRules) return;
     const row = this.rows.find(({ key }) => key === this.picked);
     const kind = row?.entry ? this.kindOf(row.entry) : null;
     toLayout.hidden = toRules.hidden = !kind;

@@ -1,6 +1,6 @@
 // @ts-check
 // What fails, loses something or is worth knowing: two signs in the head of every view, and the list.
-import { button, fill, h, setText, toggle } from "./dom.js";
+import { button, fill, h, isNew, setText, toggle } from "./dom.js";
 import { Popover } from "./popover.js";
 
 /** @typedef {import("./messages").Problem} Problem */
@@ -13,8 +13,6 @@ import { Popover } from "./popover.js";
  * @type {Record<Problem["severity"], [sign: string, word: string]>}
  */
 const SEVERITIES = { fails: ["✕", "fails"], loses: ["▲", "loses"], know: ["●", "to know"] };
-/** Fields of the head that may refuse what is typed, by what is said of each. */
-const FIELDS = { error: "Mesh axes", hostsError: "Hosts" };
 
 export class Problems {
   /**
@@ -58,9 +56,7 @@ export class Problems {
     const { rows = [], counts = [0, 0, 0], lost = "", revision = -1 } = found;
     // They are made once an edit has settled: until then they are those of before.
     toggle(this.node, "sv-older", revision !== view.revision);
-    const key = JSON.stringify([rows, counts, fields, live]);
-    if (key === this.key) return;
-    this.key = key;
+    if (!isNew(this, [rows, counts, fields, live])) return;
     const [fails, loses, know] = [counts[0] + fields.length, counts[1], counts[2]];
     const { chips } = this;
     setText(chips.fails, `✕ ${fails} ${fails === 1 ? "fails" : "fail"}`);
@@ -117,8 +113,8 @@ function refused({ mesh, rules, arrays }, target) {
   const found = [];
   const add = (/** @type {string} */ text, /** @type {Partial<Place>} */ place = {}) =>
     found.push({ code: "field", severity: "fails", text: `${text}: refused.`, place, field: true });
-  if (mesh.error) add(FIELDS.error);
-  if (mesh.hostsError) add(FIELDS.hostsError);
+  if (mesh.error) add("Mesh axes");
+  if (mesh.hostsError) add("Hosts");
   if (target.error) add("Target");
   if (rules.error) add("Rules", { view: "Rules" });
   arrays.forEach(({ name, fields }, array) => {

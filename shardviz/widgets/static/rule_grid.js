@@ -1,6 +1,6 @@
 // @ts-check
 // The matrix of rules and dimensions, for tables that fit it: a verdict in a few words in each cell.
-import { OWN_KEYS, fill, focusedNear, h, toggle } from "./dom.js";
+import { OWN_KEYS, fill, focusedNear, h, isNew, toggle } from "./dom.js";
 
 /** @typedef {import("./messages").RuleUse} RuleUse */
 /** @typedef {import("./messages").RuleColumn} RuleColumn */
@@ -37,9 +37,7 @@ export class RuleGrid {
   /** @param {RuleUse} use @param {number} lines of the text @param {string} chosen dimension */
   show(use, lines, chosen) {
     if (!this.node.offsetParent) return;
-    const key = JSON.stringify([use.rows, use.columns, lines]);
-    if (key !== this.key) this.build(use, lines);
-    this.key = key;
+    if (isNew(this, [use.rows, use.columns, lines])) this.build(use, lines);
     this.mark(chosen);
   }
 

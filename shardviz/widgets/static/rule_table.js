@@ -2,8 +2,8 @@
 // The view Rules: the table as text beside the cascade of one dimension, or beside the matrix.
 import { Cascade } from "./cascade.js";
 import { Choice, Touched, answers, keepKey } from "./controls.js";
-import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
-import { Find } from "./find.js";
+import { OWN_KEYS, button, fill, h, isNew, setText, toggle } from "./dom.js";
+import { Find, item } from "./find.js";
 import { RuleGrid } from "./rule_grid.js";
 
 /** @typedef {import("./messages").RuleUse} RuleUse */
@@ -27,7 +27,6 @@ export class RuleTable {
   /** @param {Calls} calls */
   constructor(calls) {
     this.calls = calls;
-    this.live = false;
     this.chosen = "";
     this.opened = false; // whether it was in sight
     this.scrolled = ""; // to the rules of this dimension
@@ -65,21 +64,19 @@ export class RuleTable {
     this.error = h("div", { class: "sv-error", role: "alert" });
     this.grid = new RuleGrid((array, dim) => this.choose(array, dim));
     this.scroll = h("div", { class: "sv-scroll" }, this.sheet, this.grid.node);
-    this.cascade = new Cascade(
-      (dim) => this.choose(Number(this.chosen.split(":")[0]), dim),
-      calls.apply,
-    );
-    this.node = this.build();
+    this.cascade = new Cascade((dim) => this.choose(this.array, dim), calls.apply);
     this.key = "";
-  }
-
-  build() {
     const why = h("span", { class: "sv-muted", text: "Why is" });
     const space = h("span", { class: "sv-space" });
     const parts = [why, this.picker.node, this.type, space, this.dialect.node, this.switch];
     const line = h("div", { class: "sv-whyline" }, ...parts);
     const table = h("div", { class: "sv-tablebox" }, this.scroll, this.error);
-    return h("div", { class: "sv-rulebox" }, line, table, this.cascade.node);
+    this.node = h("div", { class: "sv-rulebox" }, line, table, this.cascade.node);
+  }
+
+  /** The array of the chosen dimension. */
+  get array() {
+    return Number(this.chosen.split(":")[0]);
   }
 
   /** Shows the matrix of rules and dimensions, or hides it. */
@@ -130,7 +127,7 @@ export class RuleTable {
     this.cascade.mark(dim);
     if (array !== this.shown?.view.selected) this.calls.select(array);
     this.calls.ask(this.chosen);
-    if (this.shown && !this.live) this.show(this.shown);
+    if (this.shown && !this.shown.live) this.show(this.shown);
   }
 
   /** @param {Shown} shown */
@@ -139,10 +136,8 @@ export class RuleTable {
     const { rules } = view;
     const moved = this.shown && this.shown.view.selected !== view.selected;
     this.shown = shown;
-    this.live = live;
-    if (this.text.value !== rules.text && this.state.accepts(this.text)) {
-      this.text.value = rules.text;
-    }
+    const other = this.text.value !== rules.text && this.state.accepts(this.text);
+    if (other) this.text.value = rules.text;
     const lines = this.grow();
     this.dialect.sync(dialects, rules.dialect);
     setText(this.error, rules.error ?? "");
@@ -168,24 +163,21 @@ export class RuleTable {
   selectFirst({ selected, redo }) {
     if (this.opened || !this.chosen || !this.node.offsetParent) return;
     this.opened = true;
-    const array = Number(this.chosen.split(":")[0]);
-    if (array !== selected && !redo) this.calls.select(array);
+    if (this.array !== selected && !redo) this.calls.select(this.array);
   }
 
   /** The arrays, and the leaves that are none yet. */
   gather() {
     if (!this.shown) return [];
-    const { view, leaves } = this.shown;
+    const { view, leaves, live } = this.shown;
     const { select, ask, open } = this.calls;
     const found = view.arrays.map(({ name, short }, i) => {
-      const go = () => (i === view.selected && this.live ? ask(String(i)) : select(i));
-      return { kind: short, name, text: `${name} ${short}`.toLowerCase(), go };
+      return item(short, name, () => (i === view.selected && live ? ask(String(i)) : select(i)));
     });
     const known = new Set(found.map(({ name }) => name));
-    const paths = "paths" in leaves && this.live ? leaves.paths : [];
+    const paths = "paths" in leaves && live ? leaves.paths : [];
     paths.forEach((name, leaf) => {
-      const go = () => open(leaf);
-      if (!known.has(name)) found.push({ kind: "", name, text: name.toLowerCase(), go });
+      if (!known.has(name)) found.push(item("", name, () => open(leaf)));
     });
     return found;
   }
@@ -201,7 +193,7 @@ export class RuleTable {
   showCell(cell, lines) {
     if (!this.shown || !this.use) return;
     const { view } = this.shown;
-    const array = view.arrays[Number(this.chosen.split(":")[0])];
+    const array = view.arrays[this.array];
     setText(this.picker.opener, `${array?.name ?? ""} ▾`);
     this.picker.opener.title = array?.name ?? "";
     setText(this.type, array?.short ?? "");
@@ -214,9 +206,7 @@ export class RuleTable {
   showRows({ lines = [], key = "" }) {
     if (!this.use) return;
     const { rows } = this.use;
-    const now = JSON.stringify([rows, lines]);
-    if (now === this.key) return;
-    this.key = now;
+    if (!isNew(this, [rows, lines])) return;
     const named = new Map(lines.map((line) => [line.rule, line]));
     const nodes = rows.map((row, i) => this.ruleRow(row, i, named.get(i)));
     fill(this.rows, ...nodes);
@@ -261,7 +251,7 @@ export class RuleTable {
 
   /** Drags a rule by its number; a line shows where it would be. @param {PointerEvent} e @param {number} from */
   drag(e, from) {
-    if (!this.live || !this.use?.aligned || !(e.target instanceof HTMLElement)) return;
+    if (!this.shown?.live || !this.use?.aligned || !(e.target instanceof HTMLElement)) return;
     e.preventDefault();
     const handle = e.target;
     handle.setPointerCapture(e.pointerId);
