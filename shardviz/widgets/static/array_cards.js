@@ -40,7 +40,7 @@ export class ArrayCards {
       spec: field("spec"),
     };
     /** @type {ReturnType<ArrayCards["dimension"]>[]} */ this.rows = [];
-    this.dims = h("div", { class: "sv-dimrows", role: "list", "aria-label": "Dimensions" });
+    this.dims = h("div", { role: "list", "aria-label": "Dimensions" });
     const { name, dtype, shape, logical, spec } = this.fields;
     const pair = h("div", { class: "sv-pair" }, name.node, dtype.node);
     const nodes = [pair, shape.node, logical.node, this.dims, spec.node];

@@ -52,11 +52,7 @@ export class Cascade {
     this.node = h("div", { class: "sv-cascade" }, this.dims, status, ...rules, this.remedies);
   }
 
-  /**
-   * @param {Cell} cell
-   * @param {TableLine[]} table
-   * @param {string[]} axes of the mesh
-   */
+  /** @param {Cell} cell @param {TableLine[]} table @param {string[]} axes of the mesh */
   show(cell, table, axes) {
     if (!isNew(this, [cell, table, axes])) return;
     this.axes = axes;

@@ -34,7 +34,7 @@ export class Field {
   /**
    * @param {string} label the accessible name
    * @param {(text: string) => void} edit called with every change
-   * @param {{caption?: string, placeholder?: string, width?: string}} [options]
+   * @param {{caption?: string, placeholder?: string}} [options]
    */
   constructor(label, edit, options = {}) {
     this.state = new Touched();
@@ -54,7 +54,6 @@ export class Field {
         keydown: keepKey,
       },
     });
-    if (options.width) this.input.style.width = options.width;
     this.error = h("div", { class: "sv-error", role: "alert" });
     this.node = h(
       "label",

@@ -50,11 +50,7 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/**
- * Replaces a node's children.
- * @param {Element} node
- * @param {...(Node | string)} children
- */
+/** Replaces a node's children. @param {Element} node @param {...(Node | string)} children */
 export function fill(node, ...children) {
   node.replaceChildren(...children);
 }
@@ -71,11 +67,7 @@ export function toggle(node, name, on) {
   node.classList.toggle(name, on);
 }
 
-/**
- * @param {string} text
- * @param {() => void} act
- * @param {Props} [props]
- */
+/** @param {string} text @param {() => void} act @param {Props} [props] */
 export function button(text, act, props = {}) {
   return h("button", {
     type: "button",

@@ -27,10 +27,7 @@ export class IntentQueue {
     this.sent = 0;
     this.answered = 0;
     /** @type {Intent[]} */ this.waiting = [];
-    /**
-     * The text that is being typed.
-     * @type {Intent | null}
-     */
+    /** The text that is being typed. @type {Intent | null} */
     this.held = null;
   }
 
@@ -71,11 +68,9 @@ export class IntentQueue {
    */
   replaceable(intent) {
     if (isCommand(intent)) return -1;
-    const key = keyOf(intent);
-    for (let i = this.waiting.length - 1; i >= 0 && !isCommand(this.waiting[i]); i--) {
-      if (keyOf(this.waiting[i]) === key) return i;
-    }
-    return -1;
+    const command = this.waiting.map(isCommand).lastIndexOf(true);
+    const at = this.waiting.map(keyOf).lastIndexOf(keyOf(intent));
+    return at > command ? at : -1;
   }
 
   /**

@@ -10,10 +10,7 @@ const UNANSWERED = "No kernel has answered yet. View only until one does; else r
 const COPY = "Copy code to reopen";
 
 export class KernelWatch {
-  /**
-   * @param {import("./messages").Model} model
-   * @param {(gone: boolean) => void} changed
-   */
+  /** @param {import("./messages").Model} model @param {(gone: boolean) => void} changed */
   constructor(model, changed) {
     this.changed = changed;
     this.gone = false;

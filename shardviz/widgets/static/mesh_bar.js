@@ -37,11 +37,9 @@ export class MeshBar {
     this.hosts = new Field("Hosts", (t) => edit("hosts", t), { caption: "Hosts" });
     this.types = new Choice("Axis types", (v) => edit("types", v), "Axis types");
     this.target = new Choice("Target", (v) => this.pickTarget(v), "Runs on");
-    this.target.select.classList.add("sv-targets");
-    this.typed = new Field("Target by name", (t) => edit("target", t), {
-      width: "11em",
-      placeholder: "tpu:v5e:4x4",
-    });
+    const placeholder = "tpu:v5e:4x4";
+    this.typed = new Field("Target by name", (t) => edit("target", t), { placeholder });
+    this.typed.input.style.width = "11em";
     this.typed.node.hidden = true;
     this.presets = new Choice("Presets", (v) => edit("preset", v));
     this.presets.select.classList.add("sv-quiet");
@@ -99,11 +97,7 @@ export class MeshBar {
     } else this.edit("target", value);
   }
 
-  /**
-   * @param {Target} target
-   * @param {Menus} menus
-   * @param {number} size of the mesh
-   */
+  /** @param {Target} target @param {Menus} menus @param {number} size of the mesh */
   showTarget(target, { here, targets }, size) {
     const { value, label } = target;
     const typing = !this.typed.node.hidden;
@@ -126,11 +120,7 @@ export class MeshBar {
     for (const [name, { node }] of this.chips) toggle(node, "sv-participates", axes.has(name));
   }
 
-  /**
-   * @param {import("./view_data.js").View} view
-   * @param {Target} target
-   * @param {Menus} menus
-   */
+  /** @param {import("./view_data.js").View} view @param {Target} target @param {Menus} menus */
   show({ mesh, ...answer }, target, menus) {
     this.showSteps(answer);
     if (mesh.hostsError && !this.node.classList.contains("sv-unfolded")) this.unfold();

@@ -164,9 +164,8 @@ export class ModelPanel {
   arrange() {
     const sought = this.find.value.trim().toLowerCase();
     const kind = (/** @type {Entry} */ entry) => this.kindOf(entry);
-    const some = sought
-      ? this.entries.filter((entry) => this.matches(entry, sought))
-      : this.entries;
+    const found = (/** @type {Entry} */ entry) => this.matches(entry, sought);
+    const some = sought ? this.entries.filter(found) : this.entries;
     if (this.order === "tree") {
       const built = sought || !this.built ? tree(some) : this.built;
       sumUp(built, kind);
@@ -196,8 +195,8 @@ export class ModelPanel {
     this.rows.push({ ...none, key: CALLS, label, open, count: calls.length });
     if (!open) return;
     calls.forEach((call, i) => {
-      const key = `${CALLS}:${i}`;
-      this.rows.push({ ...none, key, label: call.where, depth: 1, open: false, count: 1 });
+      const about = { key: `${CALLS}:${i}`, label: call.where, call };
+      this.rows.push({ ...none, ...about, depth: 1, open: false, count: 1 });
     });
   }
 
@@ -231,8 +230,8 @@ export class ModelPanel {
 
   /** @param {Row} row @param {number} index */
   row(row, index) {
-    if (row.key.startsWith(`${CALLS}:`)) return this.constraintRow(row, index);
-    const { entry } = row;
+    const { entry, call } = row;
+    if (call) return this.constraintRow(row, call, index);
     const kind = entry && this.kindOf(entry);
     const sign = entry || !row.count ? "" : row.open ? "▾" : "▸";
     const many = (entry?.count ?? 0) > 1 ? ` × ${entry?.count}` : "";
@@ -293,10 +292,8 @@ export class ModelPanel {
     return own.spec === other.spec ? "" : `Its parameter is split as ${other.spec}.`;
   }
 
-  /** @param {Row} row @param {number} index */
-  constraintRow(row, index) {
-    const call = this.data?.constraints[Number(row.key.split(":")[1])];
-    if (!call) return h("div");
+  /** @param {Row} row @param {ConstraintCall} call @param {number} index */
+  constraintRow(row, call, index) {
     const label = h("span", { text: call.where, title: call.text });
     label.style.paddingLeft = "32px";
     const style = call.warns ? "sv-warn" : "sv-muted";
@@ -308,7 +305,7 @@ export class ModelPanel {
   /** @param {Row} row @param {number} index @param {...HTMLElement} cells */
   line(row, index, ...cells) {
     const on = row.key === this.picked;
-    const branch = !row.entry && !row.key.startsWith(`${CALLS}:`);
+    const branch = !row.entry && !row.call;
     for (const cell of cells) cell.setAttribute("role", "gridcell");
     return h(
       "div",
@@ -330,7 +327,7 @@ export class ModelPanel {
 
   /** @param {Row} row */
   pick(row) {
-    if (!row.entry && !row.key.startsWith(`${CALLS}:`)) this.turn(row, row.open);
+    if (!row.entry && !row.call) this.turn(row, row.open);
     this.picked = row.key;
     this.paint(true);
   }
@@ -402,13 +399,12 @@ export class ModelPanel {
 
   /** What is known of the picked row, in a sentence. */
   showFoot() {
-    const { words, toLayout, toRules } = this;
+    const { words } = this;
     const row = this.rows.find(({ key }) => key === this.picked);
     const kind = row?.entry ? this.kindOf(row.entry) : null;
-    toLayout.hidden = toRules.hidden = !kind;
-    const call = this.data?.constraints[Number(this.picked.split(":")[1])];
-    if (this.picked.startsWith(`${CALLS}:`) && call)
-      return fill(words, h("b", { text: call.where }), `: ${call.text} `);
+    this.toLayout.hidden = this.toRules.hidden = !kind;
+    const call = row?.call;
+    if (call) return fill(words, h("b", { text: call.where }), `: ${call.text} `);
     if (!row || !kind) {
       const how = "Choose an array to see how it is split; a double click opens it in Layout.";
       return fill(words, h("span", { class: "sv-muted", text: how }));

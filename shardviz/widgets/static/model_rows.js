@@ -10,7 +10,8 @@ import { countedBefore, naturalOrder } from "./natural_order.js";
  * A leaf or folded layers: its path, the number of the first leaf, and how many there are.
  * @typedef {{name: string, leaf: number, count: number}} Entry
  * @typedef {{key: string, label: string, depth: number, entry: Entry | null, open: boolean,
- *   bytes: number, waste: number, count: number, left: number}} Row
+ *   bytes: number, waste: number, count: number, left: number,
+ *   call?: import("./messages").ConstraintCall}} Row
  * @typedef {{label: string, key: string, entry: Entry | null, children: Map<string, Node>,
  *   bytes: number, waste: number, count: number, left: number}} Node
  */
@@ -141,12 +142,8 @@ export function rowBytes({ bytes, left }) {
 /** Bytes in binary units, as Python writes them. @param {number} count */
 export function bytesText(count) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-  let value = count;
-  let unit = 0;
-  while (value >= 1024 && unit < units.length - 1) {
-    value /= 1024;
-    unit++;
-  }
+  const unit = Math.min(units.length - 1, Math.floor(Math.log2(Math.max(1, count)) / 10));
+  const value = count / 1024 ** unit;
   const text = value >= 100 || Number.isInteger(value) ? value.toFixed(0) : value.toFixed(1);
   return `${text.replace(/\.0$/, "")} ${units[unit]}`;
 }

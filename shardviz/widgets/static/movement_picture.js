@@ -86,21 +86,15 @@ export class MovementPicture {
     if (!steps) return svg("g");
     const id = steps.data.devices[device];
     const named = box.w > 84 && this.places?.head === HEAD;
-    const held = steps.states[step][device];
-    const came = new Set();
-    for (const [, target, , chunks] of steps.data.steps[step - 1]?.sends ?? [])
-      if (target === device) for (const chunk of chunks) came.add(chunk);
+    const [last, next] = [steps.data.steps[step - 1], steps.data.steps[step]];
+    const came = last?.sends.flatMap(([, to, , chunks]) => (to === device ? chunks : [])) ?? [];
+    const leaves = sends && !next.keeps ? next.sends : [];
+    const gone = leaves.flatMap(([from, , , chunks]) => (from === device ? chunks : []));
     // What leaves a device is not drawn there any more.
-    const gone = new Set();
-    const next = steps.data.steps[step];
-    if (sends && !next.keeps)
-      for (const [source, , , chunks] of next.sends)
-        if (source === device) for (const chunk of chunks) gone.add(chunk);
-    const cells = [];
-    for (const [chunk, { slot, bits }] of held) {
-      if (gone.has(chunk)) continue;
-      cells.push(this.cell(this.slotBox(device, slot), chunk, bits, came.has(chunk)));
-    }
+    const held = [...steps.states[step][device]].filter(([chunk]) => !gone.includes(chunk));
+    const cells = held.map(([chunk, { slot, bits }]) =>
+      this.cell(this.slotBox(device, slot), chunk, bits, came.includes(chunk)),
+    );
     return svg(
       "g",
       { class: "sv-mdevice", "data-device": id },

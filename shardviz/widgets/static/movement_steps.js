@@ -40,9 +40,8 @@ export class MovementSteps {
   after(before, number) {
     const { adds, keeps, sends } = this.data.steps[number];
     const state = before.map((chunks) => new Map(chunks));
-    if (!keeps) {
-      for (const [source, , , chunks] of sends)
-        for (const chunk of chunks) state[source].delete(chunk);
+    for (const [source, , , chunks] of keeps ? [] : sends) {
+      for (const chunk of chunks) state[source].delete(chunk);
     }
     for (const [source, target, , chunks] of sends) {
       for (const chunk of chunks) {

@@ -26,23 +26,11 @@ export class Player {
     this.title = h("span", { class: "sv-ptitle sv-cut" });
     this.words = h("p", { class: "sv-pwords", role: "status", "aria-live": "polite" });
     this.facts = h("p", { class: "sv-pfacts sv-muted sv-cut" });
-    const back = button("Back", close, {
-      class: "sv-button sv-small",
-      "aria-label": "Close player",
-    });
-    this.node = h(
-      "section",
-      {
-        class: "sv-player",
-        "aria-label": "Player",
-        on: { keydown: (e) => this.keyDown(e, close) },
-      },
-      h("div", { class: "sv-phead" }, back, this.title),
-      this.picture.node,
-      this.transport.node,
-      this.words,
-      this.facts,
-    );
+    const names = { class: "sv-button sv-small", "aria-label": "Close player" };
+    const head = h("div", { class: "sv-phead" }, button("Back", close, names), this.title);
+    const parts = [head, this.picture.node, this.transport.node, this.words, this.facts];
+    const on = { keydown: (/** @type {KeyboardEvent} */ e) => this.keyDown(e, close) };
+    this.node = h("section", { class: "sv-player", "aria-label": "Player", on }, ...parts);
   }
 
   /** @param {KeyboardEvent} e @param {() => void} close */
@@ -59,10 +47,7 @@ export class Player {
     this.transport.set(0);
   }
 
-  /**
-   * @param {Record<string, Played>} movements
-   * @param {import("./colours.js").Theme} theme
-   */
+  /** @param {Record<string, Played>} movements @param {import("./colours.js").Theme} theme */
   show(movements, theme) {
     this.theme = theme;
     // While the steps are made again, because more is known of the program, the old ones stay.
