@@ -190,7 +190,6 @@ def model_view(
     left_out = uncounted((one, times[n]) for n, one in enumerate(requests))
     return {
         "kinds": rows,
-        "axes": list(program.mesh.axis_names),
         **_memory(target, leaves, rows, left_out),
         "constraints": _constraints(plan),
     }

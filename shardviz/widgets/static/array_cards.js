@@ -2,7 +2,7 @@
 // The arrays: a card each, and of the one that is selected its fields and what splits its dimensions.
 import { axisColour } from "./colours.js";
 import { Choice, Field, answers } from "./controls.js";
-import { axisDot, axisTag, button, fill, h, isNew, setText, toggle } from "./dom.js";
+import { axisDot, axisTag, button, enable, fill, h, isNew, setText, toggle } from "./dom.js";
 import { naturalOrder } from "./natural_order.js";
 
 /** @typedef {import("./view_data.js").ArrayView} ArrayView */
@@ -95,7 +95,7 @@ export class ArrayCards {
     this.showOthers(view);
     const current = this.cards[view.selected];
     this.none.hidden = Boolean(current);
-    if (!this.remove.dataset.locked) this.remove.disabled = !current;
+    enable(this.remove, Boolean(current));
     if (!current) return this.form.remove();
     if (this.form.parentNode !== current.node) current.node.append(this.form);
     this.showForm(view.arrays[view.selected], moved);

@@ -1,11 +1,10 @@
 // @ts-check
 // Compares the state as it is with one that was pinned, in a strip under the tabs of every view.
-import { button, fill, h, iconButton, isNew, toggle } from "./dom.js";
+import { button, enable, fill, h, iconButton, isNew, toggle } from "./dom.js";
 
 /** @typedef {import("./messages").Compared} Compared */
 /** How a difference is marked, beside its colour. */
-const SIGNS = { better: "▾", worse: "▴", same: "=", unknown: "" };
-const STYLES = { better: "sv-good", worse: "sv-warn", same: "", unknown: "" };
+const TONES = { better: ["▾", "sv-good"], worse: ["▴", "sv-warn"], same: ["="], unknown: [""] };
 
 export class Compare {
   /** @param {(kind: "pin" | "unpin" | "back") => void} act */
@@ -37,13 +36,14 @@ export class Compare {
     this.pin.setAttribute("aria-pressed", String(!this.node.hidden));
     toggle(this.node, "sv-older", data.revision !== revision);
     if (!isNew(this, data) || !rows) return;
-    this.back.disabled = data.same;
+    enable(this.back, !data.same);
     fill(this.numbers, ...rows.map(compared));
   }
 }
 
 /** @param {import("./messages").ComparedNumber} row */
 function compared({ name, title, text, change, tone }) {
-  const sign = h("span", { class: STYLES[tone], text: change && ` ${SIGNS[tone]} ${change}` });
-  return h("div", { title }, h("dt", { text: name }), h("dd", null, text, sign));
+  const [sign, style] = TONES[tone];
+  const by = h("span", { class: style, text: change && ` ${sign} ${change}` });
+  return h("div", { title }, h("dt", { text: name }), h("dd", null, text, by));
 }

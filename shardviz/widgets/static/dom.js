@@ -90,6 +90,12 @@ export function axisTag(name, colour) {
   return h("span", { class: "sv-axis" }, axisDot(colour), name);
 }
 
+/** Lets a button be used; without a kernel, as soon as there is one. @param {HTMLButtonElement} node @param {boolean} on */
+export function enable(node, on) {
+  if (node.dataset.locked) node.dataset.locked = String(!on);
+  else node.disabled = !on;
+}
+
 const COPIED_MS = 1600;
 
 /**

@@ -3,7 +3,7 @@
 import { axisColour } from "./colours.js";
 import { Choice, Field } from "./controls.js";
 import { OWN_KEYS, axisDot, button, drawn, focusedNear } from "./dom.js";
-import { h, iconButton, setIcon, toggle } from "./dom.js";
+import { enable, h, iconButton, setIcon, toggle } from "./dom.js";
 
 /** @typedef {import("./view_data.js").MeshAxis} MeshAxis */
 /** @typedef {import("./messages").Target} Target */
@@ -77,17 +77,6 @@ export class MeshBar {
     setIcon(this.full, "full", on ? "Back into the page" : "Full screen");
   }
 
-  /** @param {import("./messages").Answer} answer */
-  showSteps({ undo, redo }) {
-    for (const [node, on] of /** @type {const} */ ([
-      [this.undo, undo],
-      [this.redo, redo],
-    ])) {
-      if (node.dataset.locked) node.dataset.locked = String(!on);
-      else node.disabled = !on;
-    }
-  }
-
   /** @param {string} value */
   pickTarget(value) {
     this.typed.node.hidden = value !== OTHER;
@@ -121,8 +110,9 @@ export class MeshBar {
   }
 
   /** @param {import("./view_data.js").View} view @param {Target} target @param {Menus} menus */
-  show({ mesh, ...answer }, target, menus) {
-    this.showSteps(answer);
+  show({ mesh, undo, redo }, target, menus) {
+    enable(this.undo, Boolean(undo));
+    enable(this.redo, Boolean(redo));
     if (mesh.hostsError && !this.node.classList.contains("sv-unfolded")) this.unfold();
     this.mesh.sync(mesh.text, mesh.error);
     this.hosts.sync(mesh.hosts, mesh.hostsError);

@@ -49,7 +49,6 @@ export interface Leaves {
 /** `model_view.py`: what the rules make of every kind, and of all together. */
 export interface ModelData {
   kinds: LeafKind[];
-  axes: string[];
   /** What the largest parts of the model take. */
   parts: [name: string, bytes: string][];
   words: string;
