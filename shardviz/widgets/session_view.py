@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardviz.core.format import bytes_text, plural
-from shardviz.core.layout.layout import Layout
+from shardviz.core.layout.layout import Layout, Misfit
 from shardviz.core.layout.mesh import AXIS_TYPES
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.requests import Request
@@ -149,10 +149,30 @@ def layout_view(request: Request, picture: Mapping[str, Any]) -> dict[str, Any]:
         ),
         **picture,
     }
+    if (mend := _dimension_to_mend(request)) is not None:
+        view["mend"] = mend
     if layout is not None:
         view.update(layout_numbers(layout))
         view["strides"] = list(layout.group_strides or ())
     return view
+
+
+def _dimension_to_mend(request: Request) -> int | None:
+    """The dimension that other rules would split: one that cannot be split as it is to be,
+    else the longest of those that are not split."""
+    if request.spec_wins or not request.array.logical:
+        return None
+    sizes, spec = request.array.shape, request.spec or Spec()
+    if request.problem is None:
+        dims = enumerate(spec.padded(len(sizes)))
+        whole = [dim for dim, axes in dims if not axes]
+        return max(whole, key=lambda dim: sizes[dim], default=None)
+    mesh = request.resolution.mesh if request.resolution is not None else None
+    if mesh is not None:
+        for dim, axes in enumerate(spec.dims[: len(sizes)]):
+            if not set(axes) <= set(mesh.shape) or Misfit.find(sizes[dim], axes, mesh):
+                return dim
+    return 0
 
 
 def _warnings(request: Request) -> list[str]:

@@ -147,7 +147,7 @@ def test_an_axis_and_an_array_may_have_any_name(page, tmp_path, name):
     assert made.plan.ok, "the page has the values and stages, too"
     expect(page.locator(".sv-chip b").first).to_have_text(name)
     page.locator(".sv-cardhead").nth(2).click()
-    assert f"dimension 0 “{name}” → {name}" in sentence(page)
+    assert f"Dimension 0 “{name}” → {name}" in sentence(page)
     page.get_by_label("Devices", exact=True).focus()
     page.keyboard.press("End")
     assert f"Device 63 holds {name}[" in sentence(page)

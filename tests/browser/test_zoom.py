@@ -41,7 +41,7 @@ BEST = """
   const part = (start, length, size) => Math.min(start + length, size) - Math.max(start, 0);
   let best = -1;
   for (let i = 0; i < view.picture.x.length; i++) {
-    const { x, y, w, h } = view.boxOf(view.picture, i);
+    const { x, y, w, h } = view.boxOf(i);
     best = Math.max(best, Math.min(part(x, w, view.size.w), part(y, h, view.size.h)));
   }
   return best;
@@ -49,8 +49,10 @@ BEST = """
 """
 
 
-def opened(page: Page, devices: int, folder: Path, mesh: str = "") -> None:
+def opened(page: Page, devices: int, folder: Path, mesh: str = "", hosts: str = "") -> None:
     made = small(devices)
+    if hosts:
+        made.session.edit("hosts", hosts)
     if mesh:
         made.session.edit("mesh", mesh)
     html = made.page()
@@ -103,7 +105,7 @@ def test_the_numbers_of_an_edge_end_at_the_size(page: Page, tmp_path):
 FILLED = """
 (name) => {
   const view = views[name];
-  const boxes = [...view.picture.x.keys()].map((i) => view.boxOf(view.picture, i));
+  const boxes = [...view.picture.x.keys()].map((i) => view.boxOf(i));
   const most = (ends) => ends.reduce((a, b) => Math.max(a, b));
   const span = (start, length) =>
     most(boxes.map((b) => b[start] + b[length])) + most(boxes.map((b) => -b[start]));
@@ -154,3 +156,24 @@ def test_tiles_stay_in_sight_however_one_zooms_and_pans(page: Page, tmp_path, me
                 page.mouse.wheel(0, -300)
                 assert page.evaluate(BEST, name) > 1, "zoomed in by the wheel"
         page.keyboard.up("Control")
+
+
+# The widest gap between two tiles beside or under each other, in pixels.
+GAP = """
+(name) => {
+  const view = views[name];
+  const boxes = [...view.picture.x.keys()].map((i) => view.boxOf(i));
+  const gaps = (start, length) => {
+    const lines = [...new Set(boxes.map((b) => b[start]))].sort((a, b) => a - b);
+    return lines.slice(1).map((line, i) => line - lines[i] - boxes[0][length]);
+  };
+  return Math.max(...gaps("x", "w"), ...gaps("y", "h"));
+}
+"""
+
+
+@pytest.mark.parametrize("width", [848, 1500])
+def test_tiles_that_are_stretched_stay_together(page: Page, tmp_path, width):
+    page.set_viewport_size({"width": width, "height": 620 if width < 1000 else 900})
+    opened(page, 8, tmp_path, "data=4, model=2", hosts="1")
+    assert 4 < page.evaluate(GAP, "Devices") < 14

@@ -5,12 +5,14 @@ import pytest
 import shardviz as sv
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.rules.requests import request
+from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.program.program import Program
 from shardviz.gallery import programs
 from shardviz.widgets.document import DEVICE_PUT
 from shardviz.widgets.rules_view import rule_grid
 from shardviz.widgets.session import Session
-from shardviz.widgets.session_view import menus_view, session_view
+from shardviz.widgets.session_view import layout_view, menus_view, session_view
 from shardviz.widgets.state import open_state, session_on, session_state
 
 
@@ -350,3 +352,16 @@ def test_the_picture_of_the_selected_array_can_be_saved():
     (file,) = sent
     assert (file["kind"], file["name"], file["media"]) == ("file", "w_in.svg", "image/svg+xml")
     assert file["text"].rstrip().endswith("</svg>")
+
+
+def test_the_dimension_that_other_rules_would_split():
+    rules = Rules.of(("mlp", "model"))
+    for shape, names, mend in [
+        ((8, 64, 4), "a b mlp", 1),  # the longest that is not split
+        ((64, 3), "a mlp", 1),  # the one that does not divide
+        ((8,), "mlp", None),
+        ((8, 64), None, None),
+    ]:
+        array = ArraySpec("w", shape, names)
+        made = request(array, make_mesh(model=2), rules)
+        assert layout_view(made, {}).get("mend") == mend, names

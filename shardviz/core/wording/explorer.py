@@ -97,13 +97,14 @@ def why_split(request: Request, dim: int) -> str:
         if request.spec is not None and dim < len(request.spec.dims):
             axes = request.spec.dims[dim]
         state = f"is split over {listed(axes)}" if axes else "is not split"
-        return f"dimension {dim} {state}, as the PartitionSpec says."
+        return f"Dimension {dim} {state}, as the PartitionSpec says."
     if request.resolution is not None:
-        return request.resolution.explain_dimension(dim)
+        words = request.resolution.explain_dimension(dim)
+        return words[0].upper() + words[1:]
     if request.problem:
         return request.problem
     missing = "logical names" if request.array.logical is None else "rules"
-    return f"dimension {dim} is not split: there are no {missing}."
+    return f"Dimension {dim} is not split: there are no {missing}."
 
 
 #: A leaf of a model that neither a spec nor a rule is for.

@@ -37,12 +37,9 @@ export function axisColour(number, theme) {
 }
 
 /** @param {string} hex @returns {[number, number, number]} */
-export function rgb(hex) {
-  return [
-    parseInt(hex.slice(1, 3), 16),
-    parseInt(hex.slice(3, 5), 16),
-    parseInt(hex.slice(5, 7), 16),
-  ];
+function rgb(hex) {
+  const number = parseInt(hex.slice(1), 16);
+  return [number >> 16, (number >> 8) & 255, number & 255];
 }
 
 /** @param {string} a @param {string} b @param {number} share of a */
@@ -157,12 +154,13 @@ function between(stops, part) {
 
 /**
  * Groups of one shade have one colour, which is made once.
- * @param {ColourOf} make
+ * @template Colour
+ * @param {(group: number) => Colour} make
  * @param {(group: number) => number} shade
- * @returns {ColourOf}
+ * @returns {(group: number) => Colour}
  */
 function cached(make, shade) {
-  /** @type {string[]} */
+  /** @type {Colour[]} */
   const known = [];
   return (group) => (known[shade(group) - SEVERAL] ??= make(group));
 }
@@ -170,15 +168,10 @@ function cached(make, shade) {
 /**
  * The soft colour of a group as a pixel of ImageData.
  * @param {TileColours} colours
- * @returns {(group: number) => number}
  */
 export function softPixel({ shade, soft }) {
-  /** @type {number[]} */
-  const known = [];
-  return (group) => {
-    const at = shade(group) - SEVERAL;
-    if (known[at] !== undefined) return known[at];
+  return cached((group) => {
     const [red, green, blue] = rgb(soft(group));
-    return (known[at] = (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0);
-  };
+    return (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
+  }, shade);
 }

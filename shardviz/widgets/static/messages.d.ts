@@ -125,6 +125,8 @@ export interface SentArray {
 export interface SentLayout extends Partial<LayoutNumbers> {
   spec: string;
   dims: { why: string; axes?: string[] }[];
+  /** The dimension that other rules would split: the one that cannot be, else the longest. */
+  mend?: number;
   typedSpec?: true;
   /** Whether neither a spec nor rules say how it is split. */
   noRules?: true;

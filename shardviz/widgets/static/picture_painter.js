@@ -3,6 +3,7 @@
 // The picture comes ready from Python (`shardviz/picture`); this adds colours and marks.
 import { axisColour, mix, softPixel, textOn, tileColours } from "./colours.js";
 import { h } from "./dom.js";
+import { readPicture } from "./picture_data.js";
 import { FONT, SANS, contentOf, marginsOf, paintRulers, textWidth } from "./rulers.js";
 
 /** @typedef {import("./picture_data.js").Picture} Picture */
@@ -15,17 +16,18 @@ import { FONT, SANS, contentOf, marginsOf, paintRulers, textWidth } from "./rule
  * The tiles and the frame that stand out.
  * @typedef {{strong: Set<number>, soft: Set<number>, frame: number}} Marks
  */
-/** The lines of text in a tile. @typedef {{lines: (tile: number) => string[]}} TileTexts */
 /**
  * What tiles move from: their boxes and fills before, and when they began to.
  * @typedef {{boxes: Box[], fills: string[], start: number}} Motion
  */
 
+const NO_TILES = { count: 0, x: 0, y: 0, width: 0, height: 0 };
+const NO_PICTURE = readPicture({ data: { width: 0, height: 0, tiles: NO_TILES } });
 const MANY_TILES = 16384; // beyond so many, small tiles are painted pixel by pixel
 const LEAST_FILLED = 0.9; // of the canvas, both ways; what would take less is not to scale
 const ASPECTS = [1 / 3, 3]; // of tiles that may have any
 const MOST_SHAPED = 1024; // tiles; of more, nobody sees the shape of one
-const MOST_MOVED = 4096; // tiles
+const TILE_GAP = 12; // pixels: tiles that are stretched grow until they are no further apart
 const MOVE_MS = 250;
 const STRIP = 120; // pixels: a row of blocks is no higher
 const LETTERS = [13, 12, 11, 10, 9]; // pixels
@@ -33,15 +35,19 @@ const NO_GROUP = -1; // as in picture/shapes.py
 const MANY_GROUPS = -2;
 const FRAME_FONT = `10px ${SANS}`;
 
+/** @returns {Marks} */
+export const noMarks = () => ({ strong: new Set(), soft: new Set(), frame: -1 });
+
 export class PicturePainter {
-  /** @param {TileTexts} texts */
-  constructor(texts) {
-    this.texts = texts;
+  /** @param {import("./picture_view.js").Hooks} hooks */
+  constructor(hooks) {
+    this.hooks = hooks;
     this.base = h("canvas", { class: "sv-layer", "aria-hidden": "true" });
     this.over = h("canvas", { class: "sv-layer", "aria-hidden": "true" });
-    /** @type {Picture | null} */ this.picture = null;
-    /** @type {Marks} */ this.marks = { strong: new Set(), soft: new Set(), frame: -1 };
-    /** @type {Theme | null} */ this.theme = null;
+    this.picture = NO_PICTURE;
+    this.marks = noMarks();
+    /** Set with the first picture, before which nothing is painted. @type {Theme} */
+    this.theme;
     /** @type {Int32Array | null} */ this.groups = null;
     this.count = 1;
     /** The true width of a tile over its height; 0 where it has none. */
@@ -54,11 +60,10 @@ export class PicturePainter {
     this.ox = 0;
     this.oy = 0;
     this.fitted = true;
+    /** How far a tile goes beyond its place on each side, in points. */
+    this.grown = { x: 0, y: 0 };
     this.size = { w: 0, h: 0 };
-    /**
-     * What the canvas shows, so that nothing is painted twice.
-     * @type {unknown[] | null}
-     */
+    /** What the canvas shows, so that nothing is painted twice. @type {unknown[] | null} */
     this.painted = null;
   }
 
@@ -79,21 +84,35 @@ export class PicturePainter {
    */
   fit() {
     const { picture: p, size } = this;
-    if (!p || !size.w) return;
+    if (!size.w) return;
     const box = contentOf(p);
     const { left, top, right, bottom } = this.margins();
-    this.sx = Math.max(1, size.w - left - right) / Math.max(1, box.right - box.left);
-    this.sy = Math.max(1, size.h - top - bottom) / Math.max(1, box.bottom - box.top);
+    // Where there are hosts, tiles keep their distance from the frames.
+    const few = p.x.length <= MOST_SHAPED && !p.edges && !p.frames.length;
+    const [across, down] = few ? [gapOf(p.x, p.w[0]), gapOf(p.y, p.h[0])] : [0, 0];
+    this.sx = scaleOf(size.w - left - right, box.right - box.left, across);
+    this.sy = scaleOf(size.h - top - bottom, box.bottom - box.top, down);
     // Chips and their links are not stretched.
     if (p.edges || p.labels.length) this.sx = this.sy = Math.min(this.sx, this.sy);
-    else if (p.x.length) this.shape(p);
-    this.ox = left - box.left * this.sx;
-    this.oy = top - box.top * this.sy;
+    else if (p.x.length) this.shape();
+    this.grown.x = Math.max(0, across - TILE_GAP / this.sx) / 2;
+    this.grown.y = Math.max(0, down - TILE_GAP / this.sy) / 2;
+    const content = this.content();
+    this.ox = left - content.left * this.sx;
+    this.oy = top - content.top * this.sy;
     this.fitted = true;
   }
 
-  /** Gives tiles their proportion. @param {Picture} p */
-  shape(p) {
+  /** What the tiles are within, as large as they are painted, in points. */
+  content() {
+    const { left, top, right, bottom } = contentOf(this.picture);
+    const { x, y } = this.grown;
+    return { left: left - x, top: top - y, right: right + x, bottom: bottom + y };
+  }
+
+  /** Gives tiles their proportion. */
+  shape() {
+    const { picture: p } = this;
     this.toScale = true;
     const full = (p.w[0] * this.sx) / (p.h[0] * this.sy);
     let aspect = full;
@@ -112,23 +131,32 @@ export class PicturePainter {
 
   /** What is around the tiles, in CSS pixels. */
   margins() {
-    const none = { left: 1, top: 1, right: 2, bottom: 2 };
-    return this.picture ? marginsOf(contextOf(this.base), this.picture) : none;
-  }
-
-  /** Where a tile is on the canvas. @param {Picture} p @param {number} i @returns {Box} */
-  boxOf(p, i) {
-    const { sx, sy, ox, oy } = this;
-    return { x: p.x[i] * sx + ox, y: p.y[i] * sy + oy, w: p.w[i] * sx, h: p.h[i] * sy };
+    return marginsOf(contextOf(this.base), this.picture);
   }
 
   /**
-   * Where a tile is painted: on its way, while it moves.
-   * @param {Picture} p
-   * @param {number} i
+   * Where something is on the canvas.
+   * @param {number} x
+   * @param {number} y
+   * @param {number} w
+   * @param {number} tall
+   * @returns {Box}
    */
-  movedBox(p, i) {
-    const to = this.boxOf(p, i);
+  placed(x, y, w, tall) {
+    const { sx, sy, ox, oy } = this;
+    return { x: x * sx + ox, y: y * sy + oy, w: w * sx, h: tall * sy };
+  }
+
+  /** Where a tile is on the canvas. @param {number} i */
+  boxOf(i) {
+    const { picture: p, grown } = this;
+    const [w, tall] = [p.w[i] + 2 * grown.x, p.h[i] + 2 * grown.y];
+    return this.placed(p.x[i] - grown.x, p.y[i] - grown.y, w, tall);
+  }
+
+  /** Where a tile is painted: on its way, while it moves. @param {number} i */
+  movedBox(i) {
+    const to = this.boxOf(i);
     const from = this.motion?.boxes[i];
     if (!from) return to;
     const at = (/** @type {keyof Box} */ key) => from[key] + (to[key] - from[key]) * this.progress;
@@ -144,16 +172,15 @@ export class PicturePainter {
   movedFrom(next, before) {
     const { picture: p, theme, size } = this;
     const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
-    if (still || !p || !theme || !size.w) return null;
-    if (Math.max(p.x.length, next.x.length) > MOST_MOVED) return null;
+    if (still || !theme || !size.w) return null;
     const groups = this.groups ?? p.group;
     const { soft } = tileColours(this.count, p.colormap, theme, p.shades);
     /** @type {Motion} */
     const from = { boxes: [], fills: [], start: performance.now() };
     for (let i = 0; i < next.x.length; i++) {
       const tile = before(i);
-      if (!(tile >= 0 && tile < p.x.length)) continue;
-      from.boxes[i] = this.movedBox(p, tile);
+      if (tile < 0) continue;
+      from.boxes[i] = this.movedBox(tile);
       from.fills[i] = soft(groups[tile]);
     }
     return from;
@@ -185,7 +212,7 @@ export class PicturePainter {
 
   paint() {
     const { picture: p, theme } = this;
-    if (!p || !this.size.w || !theme) return;
+    if (!this.size.w || !theme) return;
     const { groups: own, count, sx, sy, ox, oy, base, progress } = this;
     const look = [p, own, count, theme.name, p.colormap, progress];
     const now = [...look, sx, sy, ox, oy, base.width, base.height];
@@ -194,95 +221,75 @@ export class PicturePainter {
     const g = this.begin(base);
     const groups = own ?? p.group;
     const colours = tileColours(count, p.colormap, theme, p.shades);
-    if (p.edges) this.edges(g, p.edges, theme);
-    if (this.tiny(p)) this.pixels(g, p, groups, colours);
+    if (p.edges) this.edges(g, p.edges);
+    // So many tiles, too small for borders and text; all tiles of a picture have one size.
+    const tiny = p.x.length > MANY_TILES && p.w[0] * sx < 5 && p.h[0] * sy < 5;
+    if (tiny) this.pixels(g, groups, colours);
     else {
       for (let i = 0; i < p.x.length; i++) {
         const group = groups[i];
         const [soft, line] = [colours.soft(group), colours.line(group)];
         const from = this.motion?.fills[i];
         const fill = from ? mix(soft, from, this.progress) : soft;
-        this.tile(g, p, i, { fill, line, width: 1, text: colours.text(group) });
+        this.tile(g, i, { fill, line, width: 1, text: colours.text(group) });
       }
     }
-    this.frames(g, p, theme);
-    this.labels(g, p, theme);
-    this.rulers(g, p, theme);
+    this.frames(g);
+    this.labels(g);
+    this.rulers(g);
     this.paintMarks();
   }
 
   paintMarks() {
     const { picture: p, theme } = this;
-    if (!p || !this.size.w || !theme) return;
+    if (!this.size.w || !theme) return;
     const g = this.begin(this.over);
     const groups = this.groups ?? p.group;
     const colours = tileColours(this.count, p.colormap, theme, p.shades);
-    const { strong, soft } = this.marks;
+    const { strong, soft, frame } = this.marks;
     const small = p.x.length > 0 && Math.min(p.w[0] * this.sx, p.h[0] * this.sy) < 9;
-    if ((colours.many && strong.size) || ((colours.many || small) && soft.size))
-      this.fade(g, p, theme);
+    if ((colours.many && strong.size) || ((colours.many || small) && soft.size)) this.fade(g);
     for (const i of soft) {
       if (strong.has(i) || i >= p.x.length) continue;
       const full = colours.strong(groups[i]);
       const style = small
         ? { fill: mix(full, theme.text, 0.5), line: theme.text, text: theme.text }
         : { fill: colours.mid(groups[i]), line: theme.text, text: colours.textMid(groups[i]) };
-      this.tile(g, p, i, { ...style, width: 1.5 });
+      this.tile(g, i, { ...style, width: 1.5 });
     }
     for (const i of strong) {
       if (i >= p.x.length) continue;
       const fill = colours.strong(groups[i]);
-      this.tile(g, p, i, { fill, line: theme.text, width: 3, text: textOn(fill, theme) });
+      this.tile(g, i, { fill, line: theme.text, width: 3, text: textOn(fill, theme) });
     }
-    this.markFrame(g, p, theme);
+    const f = p.frames[frame];
+    if (f) outline(g, this.placed(f.x, f.y, f.width, f.height), theme.text, 1.5);
   }
 
   /**
    * Makes the tiles without a mark pale: a ramp has no stronger colour to mark with, and small
    * tiles have no space for an outline.
    * @param {Context} g
-   * @param {Picture} p
-   * @param {Theme} theme
    */
-  fade(g, p, theme) {
+  fade(g) {
     const { strong, soft } = this.marks;
     g.globalAlpha = soft.size ? 0.5 : 0.3;
-    g.fillStyle = theme.paper;
-    for (let i = 0; i < p.x.length; i++) {
+    g.fillStyle = this.theme.paper;
+    for (let i = 0; i < this.picture.x.length; i++) {
       if (soft.has(i) || strong.has(i)) continue;
-      const b = this.boxOf(p, i);
+      const b = this.boxOf(i);
       g.fillRect(b.x, b.y, b.w + 0.5, b.h + 0.5);
     }
     g.globalAlpha = 1;
-  }
-
-  /** @param {Context} g @param {Picture} p @param {Theme} theme */
-  markFrame(g, p, theme) {
-    const f = p.frames[this.marks.frame];
-    if (!f) return;
-    const { sx, sy } = this;
-    g.strokeStyle = theme.text;
-    g.lineWidth = 1.5;
-    g.strokeRect(f.x * sx + this.ox, f.y * sy + this.oy, f.width * sx, f.height * sy);
-  }
-
-  /**
-   * Whether there are so many tiles, too small for borders and text, that they are painted pixel by
-   * pixel. All tiles of a picture have one size.
-   * @param {Picture} p
-   */
-  tiny(p) {
-    return p.x.length > MANY_TILES && p.w[0] * this.sx < 5 && p.h[0] * this.sy < 5;
   }
 
   /**
    * The strokes under the tiles, in the colours of mesh axes: one path for each colour and width.
    * @param {Context} g
    * @param {NonNullable<Picture["edges"]>} edges
-   * @param {Theme} theme
    */
-  edges(g, edges, theme) {
-    const { sx, sy, ox, oy, size } = this;
+  edges(g, edges) {
+    const { sx, sy, ox, oy, size, theme } = this;
     /** @type {Map<string, number[]>} */
     const paths = new Map();
     for (let i = 0; i < edges.count; i++) {
@@ -319,11 +326,11 @@ export class PicturePainter {
    * Very many small tiles, pixel by pixel: a call per rectangle would take longer than a frame.
    * Each tile reaches to the next whole pixel, so that there is no gap to its neighbours.
    * @param {Context} g
-   * @param {Picture} p
    * @param {ArrayLike<number>} groups
    * @param {import("./colours.js").TileColours} colours
    */
-  pixels(g, p, groups, colours) {
+  pixels(g, groups, colours) {
+    const p = this.picture;
     const ratio = window.devicePixelRatio || 1;
     const { width, height } = this.base;
     const image = g.createImageData(width, height);
@@ -349,14 +356,9 @@ export class PicturePainter {
     g.putImageData(image, 0, 0);
   }
 
-  /**
-   * @param {Context} g
-   * @param {Picture} p
-   * @param {number} i
-   * @param {TileStyle} style
-   */
-  tile(g, p, i, style) {
-    const box = this.movedBox(p, i);
+  /** @param {Context} g @param {number} i @param {TileStyle} style */
+  tile(g, i, style) {
+    const box = this.movedBox(i);
     const { x, y, w, h: tall } = box;
     const { line, width } = style;
     if (x > this.size.w || y > this.size.h || x + w < 0 || y + tall < 0) return;
@@ -376,8 +378,7 @@ export class PicturePainter {
       outline(g, inside, line, width);
     } else {
       g.beginPath();
-      if (radius > 1) g.roundRect(inside.x, inside.y, inside.w, inside.h, radius);
-      else g.rect(inside.x, inside.y, inside.w, inside.h);
+      g.roundRect(inside.x, inside.y, inside.w, inside.h, radius);
       g.fill();
       g.strokeStyle = line;
       g.lineWidth = width;
@@ -392,7 +393,7 @@ export class PicturePainter {
    * @param {number} wide
    */
   letters(tall, wide) {
-    const [text = ""] = this.texts.lines((this.picture?.x.length ?? 1) - 1);
+    const [text = ""] = this.hooks.lines(this.picture.x.length - 1);
     const most = wide - Math.min(10, wide / 4);
     const g = contextOf(this.base);
     const font = (/** @type {number} */ size) => `600 ${size}px ${SANS}`;
@@ -411,7 +412,7 @@ export class PicturePainter {
    */
   tileText(g, i, { x, y, w, h: tall }, colour) {
     if (w < 12 || tall < 11) return;
-    const lines = this.texts.lines(i);
+    const lines = this.hooks.lines(i);
     if (!lines.length) return;
     const size = this.letters(tall, w);
     const more = isLarge(w, tall) && lines[1] && textWidth(g, lines[1], FONT) <= w - 8;
@@ -425,15 +426,15 @@ export class PicturePainter {
     g.fillText(lines[1], x + w / 2, y + tall / 2 + 9);
   }
 
-  /** @param {Context} g @param {Picture} p @param {Theme} theme */
-  frames(g, p, theme) {
-    const { sx, sy, ox, oy } = this;
+  /** @param {Context} g */
+  frames(g) {
+    const { picture: p, theme } = this;
     const pale = mix(theme.muted, theme.paper, 0.55);
     g.lineWidth = 1;
     g.textAlign = "left";
     g.textBaseline = "middle";
     for (const f of p.frames) {
-      const box = { x: f.x * sx + ox, y: f.y * sy + oy, w: f.width * sx, h: f.height * sy };
+      const box = this.placed(f.x, f.y, f.width, f.height);
       if (box.w < 6 || box.h < 6) continue;
       // Around a few pixels a full stroke would be all that one sees.
       g.setLineDash(f.dashed ? [3, 3] : []);
@@ -449,8 +450,9 @@ export class PicturePainter {
     g.setLineDash([]);
   }
 
-  /** Labels of chips and slices, less those that would cover another. @param {Context} g @param {Picture} p @param {Theme} theme */
-  labels(g, p, theme) {
+  /** Labels of chips and slices, less those that would cover another. @param {Context} g */
+  labels(g) {
+    const { picture: p, theme } = this;
     const box = contentOf(p);
     let [free, row] = [-Infinity, NaN];
     g.textAlign = "left";
@@ -469,10 +471,10 @@ export class PicturePainter {
     }
   }
 
-  /** In a zoomed picture rulers stay at the edges of the canvas. @param {Context} g @param {Picture} p @param {Theme} theme */
-  rulers(g, p, theme) {
-    const { sx, sy, ox, oy, size } = this;
-    const box = contentOf(p);
+  /** In a zoomed picture rulers stay at the edges of the canvas. @param {Context} g */
+  rulers(g) {
+    const { picture: p, theme, sx, sy, ox, oy, size } = this;
+    const box = this.content();
     const { left, top } = this.margins();
     const [x, y] = [Math.max(left, box.left * sx + ox), Math.max(top, box.top * sy + oy)];
     if (!this.fitted && p.rulers.length) {
@@ -484,6 +486,24 @@ export class PicturePainter {
     const down = { origin: oy, from: y, to: size.h - 1, scale: sy, line: x };
     paintRulers(g, p.rulers, { across, down }, theme);
   }
+}
+
+/** The smallest gap between tiles in one direction, in points. @param {Float32Array} starts @param {number} length of a tile */
+function gapOf(starts, length) {
+  const lines = [...new Set(starts)].sort((a, b) => a - b);
+  const gaps = lines.slice(1).map((start, i) => start - lines[i] - length);
+  return gaps.length ? Math.max(0, Math.min(...gaps)) : 0;
+}
+
+/**
+ * The scale at which tiles fill some pixels, with wide gaps between them made smaller.
+ * @param {number} pixels
+ * @param {number} points
+ * @param {number} gap in points
+ */
+function scaleOf(pixels, points, gap) {
+  const scale = Math.max(1, pixels) / Math.max(1, points);
+  return gap * scale > TILE_GAP ? (pixels + TILE_GAP) / (points + gap) : scale;
 }
 
 /** Whether a tile of this size shows all of its text. @param {number} w @param {number} tall */

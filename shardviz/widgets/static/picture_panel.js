@@ -7,6 +7,7 @@ import { named, onHosts } from "./highlight.js";
 import { keepLast } from "./keep_last.js";
 import { naturalOrder } from "./natural_order.js";
 import { blocksBefore, devicesBefore } from "./picture_moves.js";
+import { noMarks } from "./picture_painter.js";
 import { PictureView } from "./picture_view.js";
 import { contentOf } from "./rulers.js";
 import { Sentence } from "./sentence.js";
@@ -49,9 +50,9 @@ export class PicturePanel {
      */
     this.inProgram = false;
     /** @type {Shown | null} */ this.shown = null;
-    /** The position in mesh order of every device tile, and what that was made from. */
+    /** The position in mesh order of every device tile. */
     this.positions = new Int32Array(0);
-    /** @type {{picture: Picture, ids: Int32Array} | null} */ this.positionsOf = null;
+    this.positionsOfTiles = keepLast(positionsOfTiles);
     /** What was shown before, from which tiles move. @type {import("./picture_moves.js").Before | null} */
     this.before = null;
     this.devicesInBlocks = keepLast(devicesInBlocks);
@@ -69,7 +70,11 @@ export class PicturePanel {
     for (const tab of this.order.tabs) tab.dataset.edit = "true";
     this.devices = new PictureView("Devices", this.deviceHooks());
     const selected = () => this.shown?.view.selected ?? 0;
-    this.array = new PictureView("Array", this.blockHooks(selected));
+    const fitted = () => {
+      this.showTitle();
+      this.fitThumbs();
+    };
+    this.array = new PictureView("Array", { ...this.blockHooks(selected), fitted });
     this.count = h("span", { class: "sv-count" });
     this.note = h("div", { class: "sv-devicenote", role: "status" });
     this.title = h("h3", { class: "sv-head sv-mono sv-title" });
@@ -85,37 +90,34 @@ export class PicturePanel {
   build() {
     const left = h("h3", { class: "sv-head sv-counthead" }, this.count);
     const row = { class: "sv-headrow" };
+    const head = h("div", row, this.order.node, left);
+    const arrayHead = h("div", row, this.title, this.notes, this.steps.node);
+    const array = [arrayHead, this.array.node, this.thumbs];
     return h(
       "section",
       { class: "sv-pictures" },
-      h(
-        "div",
-        { class: "sv-col" },
-        h("div", row, this.order.node, left),
-        this.note,
-        this.devices.node,
-      ),
-      h(
-        "div",
-        { class: "sv-col sv-arraycol" },
-        h("div", row, this.title, this.notes, this.steps.node),
-        this.array.node,
-        this.thumbs,
-      ),
+      h("div", { class: "sv-col" }, head, this.note, this.devices.node),
+      h("div", { class: "sv-col sv-arraycol" }, ...array),
       this.sentence.node,
     );
+  }
+
+  /** What happens when one points. @param {(tile: number) => import("./highlight.js").Pointing} what */
+  pointing(what) {
+    const { highlight } = this;
+    return {
+      point: (/** @type {number} */ tile) => highlight.hover(what(tile)),
+      leave: () => highlight.hover(null),
+      pin: (/** @type {number} */ tile) => highlight.point(what(tile), true),
+      release: () => highlight.point(null, false),
+    };
   }
 
   /** @returns {import("./picture_view.js").Hooks} */
   deviceHooks() {
     const { highlight } = this;
-    /** @returns {import("./highlight.js").Pointing} */
-    const device = (/** @type {number} */ tile) => ({ kind: "device", at: this.positions[tile] });
     return {
-      point: (tile) => highlight.hover(device(tile)),
-      leave: () => highlight.hover(null),
-      pin: (tile) => highlight.point(device(tile), true),
-      release: () => highlight.point(null, false),
+      ...this.pointing((tile) => ({ kind: "device", at: this.positions[tile] })),
       lines: (tile) => [String(highlight.ids[this.positions[tile]])],
       hint: (tile) => {
         const at = this.positions[tile];
@@ -129,24 +131,14 @@ export class PicturePanel {
    * @returns {import("./picture_view.js").Hooks}
    */
   blockHooks(array) {
-    const { highlight } = this;
     const picture = () => this.shown?.arrays[array()];
-    /** @returns {import("./highlight.js").Pointing} */
-    const block = (/** @type {number} */ tile) => {
-      const group = picture()?.group[tile];
-      return group === undefined ? null : { kind: "block", array: array(), group };
-    };
     return {
-      point: (tile) => highlight.hover(block(tile)),
-      leave: () => highlight.hover(null),
-      pin: (tile) => highlight.point(block(tile), true),
-      release: () => highlight.point(null, false),
+      ...this.pointing((tile) => {
+        const group = picture()?.group[tile];
+        return group === undefined ? null : { kind: "block", array: array(), group };
+      }),
       lines: (tile) => (picture()?.label(tile) ?? "").split("\n").filter(Boolean),
       hint: (tile) => this.blockHint(array(), tile),
-      fitted: () => {
-        this.showTitle();
-        this.fitThumbs();
-      },
     };
   }
 
@@ -171,7 +163,7 @@ export class PicturePanel {
   show(shown) {
     this.shown = shown;
     const { view, devices, arrays, theme } = shown;
-    this.findPositions(devices.picture);
+    this.positions = this.positionsOfTiles(devices.picture, this.highlight, this.highlight.ids);
     this.showOrder(view, devices);
     const array = view.arrays.at(view.selected);
     const main = arrays[view.selected];
@@ -204,19 +196,6 @@ export class PicturePanel {
     setText(this.title, array ? `${array.name}  ${array.short}` : "No arrays  ");
     const notes = [main?.facts?.note, main && !this.array.toScale && "not to scale"];
     setText(this.notes, notes.filter(Boolean).join(" · "));
-  }
-
-  /** @param {Picture} picture of the devices */
-  findPositions(picture) {
-    const { ids } = this.highlight;
-    if (this.positionsOf?.picture === picture && this.positionsOf.ids === ids) return;
-    this.positionsOf = { picture, ids };
-    const { positions } = this.highlight;
-    this.positions = new Int32Array(picture.device);
-    if (!positions) return;
-    for (let tile = 0; tile < this.positions.length; tile++) {
-      this.positions[tile] = this.highlight.positionOf(picture.device[tile]);
-    }
   }
 
   /** @param {View} view @param {DrawnDevices} devices */
@@ -302,7 +281,7 @@ export class PicturePanel {
 
   /** @param {number} i the array that a small picture shows */
   thumb(i) {
-    const hooks = { ...this.blockHooks(() => i), lines: () => [], fitted: () => {} };
+    const hooks = { ...this.blockHooks(() => i), lines: () => [] };
     const view = new PictureView("", hooks, { plain: true });
     const caption = h("button", {
       type: "button",
@@ -342,7 +321,7 @@ export class PicturePanel {
     const groups = device >= 0 ? highlight.groups(view.selected) : null;
     const holders = groups ? highlight.holders(view.selected, groups[device]) : [];
     const related = new Set(participants.length ? participants : holders);
-    const marks = { strong: new Set(), soft: new Set(), frame: -1 };
+    const marks = noMarks();
     // A look at each of a million tiles takes half a frame.
     const tiles = pointed.size || related.size ? this.positions : [];
     tiles.forEach((position, tile) => {
@@ -359,7 +338,7 @@ export class PicturePanel {
     const { highlight } = this;
     const { pointing } = highlight;
     const groups = pointing && highlight.groups(array);
-    const marks = { strong: new Set(), soft: new Set(), frame: -1 };
+    const marks = noMarks();
     if (groups) {
       const held = new Set([...pointed].map((at) => groups[at]));
       const other = pointing.kind === "block" && pointing.array !== array;
@@ -401,6 +380,16 @@ function aspectOf(array, picture) {
   const { left, top, right, bottom } = contentOf(picture);
   const whole = (columns * counts[dims[1]]) / (rows * counts[dims[0]]);
   return ((whole * (bottom - top)) / (right - left)) * (picture.w[0] / picture.h[0]);
+}
+
+/**
+ * The position in mesh order of every device tile.
+ * @param {Picture} devices
+ * @param {import("./highlight.js").Highlight} highlight
+ * @param {Int32Array} _ids by which the highlight finds them
+ */
+function positionsOfTiles({ device }, highlight, _ids) {
+  return Int32Array.from(device, (id) => highlight.positionOf(id));
 }
 
 /** @param {Int32Array} groups of all devices @param {Int32Array} positions */

@@ -1,16 +1,15 @@
 // @ts-check
 // One Picture that can be zoomed, panned and pointed at, with the mouse and with the keyboard.
 import { OWN_KEYS, h, iconButton } from "./dom.js";
-import { contentOf } from "./rulers.js";
 import { PicturePainter, clamp, isLarge } from "./picture_painter.js";
 
 /** @typedef {import("./picture_data.js").Picture} Picture */
 /** @typedef {import("./picture_painter.js").Marks} Marks */
 /**
- * What happens when a tile is pointed at or chosen, and the texts of tiles.
+ * What happens when a tile is pointed at or chosen, and the lines of text in tiles.
  * @typedef {{point: (tile: number) => void, leave: () => void, pin: (tile: number) => void,
- *   release: () => void, hint?: (tile: number) => string, fitted?: () => void}
- *   & import("./picture_painter.js").TileTexts} Hooks
+ *   release: () => void, lines: (tile: number) => string[], hint?: (tile: number) => string,
+ *   fitted?: () => void}} Hooks
  */
 
 const MAX_ZOOM = 60;
@@ -29,7 +28,6 @@ export class PictureView extends PicturePainter {
    */
   constructor(label, hooks, options = {}) {
     super(hooks);
-    this.hooks = hooks;
     this.tip = h("div", { class: "sv-tip", hidden: true });
     /** Whether somebody clicked here: then the wheel zooms; else it scrolls the page. */
     this.entered = false;
@@ -51,11 +49,9 @@ export class PictureView extends PicturePainter {
   }
 
   zoomButtons() {
-    const middle = (/** @type {number} */ factor) => () =>
-      this.zoom(factor, this.size.w / 2, this.size.h / 2);
     const all = [
-      iconButton("minus", "Zoom out", middle(1 / 1.6)),
-      iconButton("plus", "Zoom in", middle(1.6)),
+      iconButton("minus", "Zoom out", () => this.zoom(1 / 1.6)),
+      iconButton("plus", "Zoom in", () => this.zoom(1.6)),
       iconButton("fit", "Fit", () => this.fitAll()),
     ];
     const own = (/** @type {Event} */ e) => e.stopPropagation();
@@ -90,7 +86,7 @@ export class PictureView extends PicturePainter {
   show(picture, groups, count, theme, { aspect = 0, before } = {}) {
     const old = this.picture;
     const same =
-      old?.width === picture.width &&
+      old.width === picture.width &&
       old.height === picture.height &&
       old.x.length === picture.x.length;
     const from = before && this.fitted ? this.movedFrom(picture, before) : null;
@@ -121,26 +117,26 @@ export class PictureView extends PicturePainter {
   }
 
   /**
-   * Zooms around a point; where there is no tile, around the one that is nearest to it.
+   * Zooms around a point, else the middle; where there is no tile, around the one that is nearest.
    * @param {number} factor
    * @param {number} px
    * @param {number} py in CSS pixels
    */
-  zoom(factor, px, py) {
-    if (!this.picture) return;
-    const { x, y } = this.nearest(this.picture, px, py);
-    const { ox, oy, sx, sy } = this;
+  zoom(factor, px = this.size.w / 2, py = this.size.h / 2) {
+    const { x, y } = this.nearest(px, py);
+    const { ox, oy, sx } = this;
     this.fit();
     // What is zoomed keeps its proportion, so one scale says how far it is.
     const now = sx / this.sx;
     const next = clamp(now * factor, 1, MAX_ZOOM);
-    this.ox = x - ((x - ox) * next) / now;
-    this.oy = y - ((y - oy) * next) / now;
-    this.sx = (sx * next) / now;
-    this.sy = (sy * next) / now;
-    this.fitted = next <= 1.0001;
-    if (this.fitted) this.fit();
-    else this.keepInSight();
+    if (next > 1.0001) {
+      this.ox = x - ((x - ox) * next) / now;
+      this.oy = y - ((y - oy) * next) / now;
+      this.sx *= next;
+      this.sy *= next;
+      this.fitted = false;
+      this.keepInSight();
+    }
     this.tip.hidden = true;
     this.paint();
     this.markZoomed();
@@ -149,14 +145,13 @@ export class PictureView extends PicturePainter {
   /**
    * The point of a tile that is nearest to a point, in CSS pixels; the point itself where there are
    * no tiles.
-   * @param {Picture} p
    * @param {number} px
    * @param {number} py
    */
-  nearest(p, px, py) {
+  nearest(px, py) {
     let [x, y, least] = [px, py, Infinity];
-    for (let i = 0; i < p.x.length && least > 0; i++) {
-      const box = this.boxOf(p, i);
+    for (let i = 0; i < this.picture.x.length && least > 0; i++) {
+      const box = this.boxOf(i);
       const nearX = clamp(px, box.x, box.x + box.w);
       const nearY = clamp(py, box.y, box.y + box.h);
       const distance = (nearX - px) ** 2 + (nearY - py) ** 2;
@@ -167,9 +162,8 @@ export class PictureView extends PicturePainter {
 
   /** Ends a pan or a zoom where the picture ends, and with a tile in sight. */
   keepInSight() {
-    const { picture: p, size, sx, sy } = this;
-    if (!p) return;
-    const box = contentOf(p);
+    const { size, sx, sy } = this;
+    const box = this.content();
     const margins = this.margins();
     const left = margins.left - box.left * sx;
     const top = margins.top - box.top * sy;
@@ -178,23 +172,20 @@ export class PictureView extends PicturePainter {
     this.ox = clamp(this.ox, Math.min(left, right), Math.max(left, right));
     this.oy = clamp(this.oy, Math.min(top, bottom), Math.max(top, bottom));
     // Between tiles there may be more space than the view shows.
-    const { x, y } = this.nearest(p, size.w / 2, size.h / 2);
+    const { x, y } = this.nearest(size.w / 2, size.h / 2);
     this.ox += clamp(x, margins.left + LEAST_SEEN, size.w - LEAST_SEEN) - x;
     this.oy += clamp(y, margins.top + LEAST_SEEN, size.h - LEAST_SEEN) - y;
   }
 
-  /**
-   * The tile under a point, or -1.
-   * @param {number} px
-   * @param {number} py
-   */
+  /** The tile under a point in CSS pixels, or -1. @param {number} px @param {number} py */
   tileAt(px, py) {
-    const p = this.picture;
-    if (!p) return -1;
+    const { picture: p, grown } = this;
     const x = (px - this.ox) / this.sx;
     const y = (py - this.oy) / this.sy;
     for (let i = p.x.length - 1; i >= 0; i--) {
-      if (x >= p.x[i] && y >= p.y[i] && x < p.x[i] + p.w[i] && y < p.y[i] + p.h[i]) return i;
+      const [dx, dy] = [x - p.x[i], y - p.y[i]];
+      if (dx < -grown.x || dy < -grown.y) continue;
+      if (dx < p.w[i] + grown.x && dy < p.h[i] + grown.y) return i;
     }
     return -1;
   }
@@ -257,10 +248,15 @@ export class PictureView extends PicturePainter {
       return;
     }
     const tile = this.tileAt(x, y);
-    if (tile < 0 || !this.picture) return this.left();
+    if (tile < 0) return this.left();
+    this.pointAt(tile);
+  }
+
+  /** @param {number} tile */
+  pointAt(tile) {
     this.cursor = tile;
     this.hooks.point(tile);
-    this.showTip(this.picture, tile);
+    this.showTip(tile);
   }
 
   left() {
@@ -279,7 +275,8 @@ export class PictureView extends PicturePainter {
   /** @param {KeyboardEvent} e */
   key(e) {
     const direction = DIRECTIONS[e.key];
-    if (!this.picture || !(direction || OTHER_KEYS.includes(e.key))) return;
+    const last = this.picture.x.length - 1;
+    if (last < 0 || !(direction || OTHER_KEYS.includes(e.key))) return;
     e.preventDefault();
     e.stopPropagation();
     if (e.key === "Escape") {
@@ -287,49 +284,40 @@ export class PictureView extends PicturePainter {
       return this.hooks.release();
     }
     if (e.key === "Enter") return this.cursor >= 0 ? this.hooks.pin(this.cursor) : undefined;
-    if (e.key === "+" || e.key === "-") {
-      return this.zoom(e.key === "+" ? 1.4 : 1 / 1.4, this.size.w / 2, this.size.h / 2);
-    }
+    if (e.key === "+") return this.zoom(1.4);
+    if (e.key === "-") return this.zoom(1 / 1.4);
     if (e.key === "0") return this.fitAll();
-    if (e.key === "End") this.cursor = this.picture.x.length - 1;
-    else if (e.key === "Home" || this.cursor < 0) this.cursor = 0;
-    else this.cursor = this.neighbour(this.picture, this.cursor, ...direction);
-    this.reveal(this.picture, this.cursor);
-    this.hooks.point(this.cursor);
-    this.showTip(this.picture, this.cursor);
+    let tile = e.key === "End" ? last : 0;
+    if (direction && this.cursor >= 0) tile = this.neighbour(this.cursor, ...direction);
+    this.reveal(tile);
+    this.pointAt(tile);
   }
 
   /**
    * The nearest tile in a direction; the same one where there is none.
-   * @param {Picture} p
    * @param {number} from
    * @param {number} dx
    * @param {number} dy
    */
-  neighbour(p, from, dx, dy) {
-    const cx = p.x[from] + p.w[from] / 2;
-    const cy = p.y[from] + p.h[from] / 2;
+  neighbour(from, dx, dy) {
+    const p = this.picture;
     let best = from;
     let least = Infinity;
     for (let i = 0; i < p.x.length; i++) {
-      const vx = p.x[i] + p.w[i] / 2 - cx;
-      const vy = p.y[i] + p.h[i] / 2 - cy;
+      const vx = p.x[i] - p.x[from] + (p.w[i] - p.w[from]) / 2;
+      const vy = p.y[i] - p.y[from] + (p.h[i] - p.h[from]) / 2;
       const along = vx * dx + vy * dy;
-      if (along <= 0.01) continue;
       const cost = along + 3 * (Math.abs(vx * dy) + Math.abs(vy * dx));
-      if (cost < least) {
-        least = cost;
-        best = i;
-      }
+      if (along > 0.01 && cost < least) [best, least] = [i, cost];
     }
     return best;
   }
 
-  /** Pans so that a tile is in sight. @param {Picture} p @param {number} tile */
-  reveal(p, tile) {
-    const box = this.boxOf(p, tile);
-    const dx = shift(box.x, box.w, this.size.w);
-    const dy = shift(box.y, box.h, this.size.h);
+  /** Pans so that a tile is in sight. @param {number} tile */
+  reveal(tile) {
+    const { x, y, w, h: tall } = this.boxOf(tile);
+    const dx = shift(x, w, this.size.w);
+    const dy = shift(y, tall, this.size.h);
     if (!dx && !dy) return;
     this.ox += dx;
     this.oy += dy;
@@ -337,20 +325,18 @@ export class PictureView extends PicturePainter {
     this.paint();
   }
 
-  /** A tooltip, for a tile too small to say it all. @param {Picture} p @param {number} tile */
-  showTip(p, tile) {
+  /** A tooltip, for a tile too small to say it all. @param {number} tile */
+  showTip(tile) {
     const text = this.hooks.hint?.(tile) ?? this.hooks.lines(tile).join(" · ");
-    const { x, y, w, h: tall } = this.boxOf(p, tile);
-    this.tip.hidden = isLarge(w, tall) || !text;
+    const box = this.boxOf(tile);
+    this.tip.hidden = isLarge(box.w, box.h) || !text;
     if (this.tip.hidden) return;
     this.tip.textContent = text;
     // Measured where nothing makes it narrow.
     Object.assign(this.tip.style, { left: "0", top: "0" });
     const { offsetWidth, offsetHeight } = this.tip;
-    const tip = { w: offsetWidth, h: offsetHeight };
-    const { left, top } = tipPlace({ x, y, w, h: tall }, tip, this.size);
-    this.tip.style.left = `${left}px`;
-    this.tip.style.top = `${top}px`;
+    const { left, top } = tipPlace(box, { w: offsetWidth, h: offsetHeight }, this.size);
+    Object.assign(this.tip.style, { left: `${left}px`, top: `${top}px` });
   }
 }
 

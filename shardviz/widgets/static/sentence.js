@@ -27,7 +27,7 @@ export class Sentence {
     const array = view.arrays.at(view.selected);
     const first = h("div", null, ...this.words(view, array));
     if (array?.problem) first.className = "sv-bad";
-    const mend = array && mendable(array);
+    const { mend } = array ?? {};
     const act = () => this.fix(view.selected, mend ?? 0);
     const fix = mend === undefined ? [] : [button("Fix…", act, { class: "sv-button sv-small" })];
     fill(node, first, this.why, ...fix);
@@ -132,31 +132,13 @@ const bold = (text) => h("b", { text });
 const code = (text) => h("code", { text });
 
 /**
- * The dimension that rules could split and do not, if there is one: the longest.
- * @param {ArrayView} array
- */
-function mendable({ problem, dims, names, typedSpec, counts = [], shard = [] }) {
-  if (typedSpec || !names.length) return undefined;
-  if (problem) return failingDim(problem);
-  const whole = [...dims.keys()].filter((dim) => !dims[dim].axes.length);
-  const size = (/** @type {number} */ dim) => counts[dim] * shard[dim];
-  return whole.sort((a, b) => size(b) - size(a)).at(0);
-}
-
-/**
  * Why dimensions are split or not: of all of them, of the one that matters, and that in one
  * sentence; each shorter than the one before.
  * @param {ArrayView} array
  */
-function reasonsOf(array) {
-  const { dims } = array;
-  const matters = dims[mendable(array) ?? 0];
+function reasonsOf({ dims, mend = 0 }) {
+  const matters = dims[mend];
   if (!matters) return [dims, []];
   const [why] = /^.*?\.(?= |$)/.exec(matters.why) ?? [matters.why];
   return [dims, [matters], [{ ...matters, why }], []];
-}
-
-/** The dimension that a sentence is about: `Dimension 1: …`. @param {string} problem */
-function failingDim(problem) {
-  return Number(/^Dimension (\d+)/.exec(problem)?.[1] ?? 0);
 }
