@@ -19,6 +19,7 @@ import { OUT_OF_DATE, STAGE_NAMES, changeBetween, stageState } from "./stages.js
 /** How changes look that cost something, save something, or neither. @type {Record<string, string>} */
 const CHANGE_STYLES = { added: "sv-warn", removed: "sv-good", kept: "sv-muted" };
 const TITLES = ["bytes per device", "kind", "over", "what became of it", "cause", "line"];
+const LABEL = "Collectives";
 const NONE_NEEDED = "No collectives: no device needs another's data.";
 const NONE_BEFORE =
   "No collectives before the last edit; nothing is known of the program as it is now.";
@@ -73,7 +74,7 @@ export class CollectivesPanel {
     this.draw();
   }
 
-  /** @param {Stages} data @param {number} revision @param {string} target */
+  /** @param {Stages} data @param {number} revision @param {import("./messages").Target} target */
   show(data, revision, target) {
     if (data !== this.data && this.chosen !== null && !find(data, this.chosen)) this.choose(null);
     this.data = data;
@@ -121,7 +122,7 @@ export class CollectivesPanel {
     const rows = some.map((c) => this.collectiveRow(stage, c));
     const left = data.left_out[stage];
     return [
-      collectiveTable(TITLES, rows, state === "old"),
+      table(TITLES, rows, state === "old" ? "sv-c6 sv-faded" : "sv-c6", LABEL),
       ...(left
         ? [mutedNote(`The ${some.length} largest; ${left.toLocaleString("en")} more.`)]
         : []),
@@ -160,7 +161,7 @@ export class CollectivesPanel {
       return this.row(key, label, h("td", { text: words, title: words }));
     });
     const title = `from ${STAGE_NAMES[from + 1]} to ${STAGE_NAMES[to + 1]}`;
-    return [collectiveTable(["what", title], rows, false)];
+    return [table(["what", title], rows, "sv-c2", LABEL)];
   }
 
   /** @param {string} key @param {...Node} cells */
@@ -292,13 +293,13 @@ export function shareBar(share) {
   return h("span", { class: "sv-barcell" }, h("span", { class: "sv-fill", style }));
 }
 
-/** @param {string[]} titles @param {Node[]} rows @param {boolean} old */
-function collectiveTable(titles, rows, old) {
-  const style = `sv-table sv-c${titles.length}${old ? " sv-faded" : ""}`;
+/** @param {string[]} titles @param {Node[]} rows @param {string} [style] @param {string} [label] */
+export function table(titles, rows, style = "", label) {
+  const head = titles.map((text) => h("th", { scope: "col", text }));
   return h(
     "table",
-    { class: style, "aria-label": "Collectives" },
-    h("thead", null, h("tr", null, ...titles.map((text) => h("th", { scope: "col", text })))),
+    { class: `sv-table ${style}`, "aria-label": label },
+    titles.length > 0 && h("thead", null, h("tr", null, ...head)),
     h("tbody", null, ...rows),
   );
 }

@@ -32,6 +32,7 @@ import { replicasText } from "./view_data.js";
 const ORDERS = { Mesh: "mesh", Hosts: "host", Chips: "position" };
 const HOW_LINKS = "choose a collective to see the links that it uses";
 const THUMB_WIDTH = 88; // pixels
+const MOST_NAMED = 16; // devices that take part in a collective
 
 export class PicturePanel {
   /**
@@ -222,11 +223,15 @@ export class PicturePanel {
     const { by, note } = shown.devices;
     const { collective, ids } = this.highlight;
     const array = shown.view.arrays.at(shown.view.selected);
-    const together = named(participants.map((at) => ids[at]));
+    const many = participants.length > MOST_NAMED;
+    const together = many ? "" : ` ${participants.map((at) => ids[at]).join(", ")}`;
     const words = [this.currentLinks(shown)?.words || note];
-    if (this.inProgram && participants.length) words.push(`${collective?.kind}: ${together}`);
-    else if (this.inProgram && array?.strides?.length)
+    if (participants.length) {
+      const devices = many ? `${participants.length.toLocaleString("en")} devices` : "devices";
+      words.push(`${collective?.kind}: ${devices}${together} together`);
+    } else if (this.inProgram && array?.strides?.length) {
       words.push(`colours: shards of ${array.name}`);
+    }
     const byPosition = by === "position" && this.live && this.inProgram;
     if (byPosition && !words[0]) words.push(HOW_LINKS);
     setText(this.note, words.filter(Boolean).join(" · "));

@@ -61,10 +61,12 @@ export function eachCall(call, visit) {
   for (const item of call.items) if (typeof item !== "number") eachCall(item, visit);
 }
 
-/**
- * What is not repeated in a row because its call has it already.
- * @typedef {{depth: number, region: string, trips: number}} Outer
- */
+/** @typedef {Pick<PlanRow, "region" | "trips">} Loop */
+/** What is not repeated in a row because its call has it already. @typedef {Loop & {depth: number}} Outer */
+/** @typedef {Pick<PlanRow, "depth" | "size" | "place">} Position */
+
+/** @type {Loop} */
+const NO_LOOP = { region: "", trips: 0 };
 
 /** The rows, and the row of every value: its own, or that of the folded call it is in. */
 export class PlanRows {
@@ -80,7 +82,7 @@ export class PlanRows {
     this.wanted = wanted;
     /** @type {PlanRow[]} */ this.rows = [];
     /** @type {Map<number, number>} */ this.rowOf = new Map();
-    this.add(tree, { depth: 0, region: "", trips: 0 });
+    this.add(tree, { depth: 0, ...NO_LOOP });
   }
 
   /** @param {PlanCall} call @param {Outer} outer */
@@ -92,11 +94,7 @@ export class PlanRows {
     });
   }
 
-  /**
-   * @param {number} at
-   * @param {Outer} outer
-   * @param {{depth: number, size: number, place: number}} position
-   */
+  /** @param {number} at @param {Outer} outer @param {Position} position */
   addValue(at, outer, position) {
     const label = this.plan.values[at].name;
     const loop = unlessSame(this.plan.values[at], outer);
@@ -105,11 +103,7 @@ export class PlanRows {
     this.rows.push({ key: `=${label}`, label, ...own, ...loop, ...position });
   }
 
-  /**
-   * @param {PlanCall} call
-   * @param {Outer} outer
-   * @param {{depth: number, size: number, place: number}} position
-   */
+  /** @param {PlanCall} call @param {Outer} outer @param {Position} position */
   addCall(call, outer, position) {
     const { values } = this.plan;
     const { inner, label } = joined(call);
@@ -128,10 +122,6 @@ export class PlanRows {
   }
 }
 
-const NO_LOOP = { region: "", trips: 0 };
-
-/** @typedef {{region: string, trips: number}} Loop */
-
 /** @param {Loop} a @param {Loop} b */
 function isSame(a, b) {
   return a.region === b.region && a.trips === b.trips;
@@ -139,8 +129,8 @@ function isSame(a, b) {
 
 /** @param {Loop} loop @param {Loop} outer */
 function unlessSame(loop, outer) {
-  if (isSame(loop, outer)) return NO_LOOP;
-  return { region: loop.region, trips: loop.trips };
+  const { region, trips } = isSame(loop, outer) ? NO_LOOP : loop;
+  return { region, trips };
 }
 
 /** A call that holds nothing but another is one row with it. @param {PlanCall} call */

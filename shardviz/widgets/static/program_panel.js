@@ -6,7 +6,7 @@ import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
 import { Headline } from "./headline.js";
 import { reportTab, reportTabKey, runAgain } from "./report_tabs.js";
 import { Player } from "./player.js";
-import { OUT_OF_DATE, StageRow, stageState } from "./stages.js";
+import { Clock, OUT_OF_DATE, StageRow, stageState } from "./stages.js";
 import { TimelinePanel } from "./timeline.js";
 import { ValuesPanel } from "./values.js";
 import { besideView } from "./views.js";
@@ -21,22 +21,14 @@ import { besideView } from "./views.js";
  *   why: (name: string) => void, links: (key: string | null) => void,
  *   position: () => void, play: (key: string) => void}} Calls
  */
+/** @typedef {Pick<import("./messages").Traits, "menus" | "devices" | "explanation" | "movements" | "timeline">} Parts */
 /**
  * What the panel shows.
- * @typedef {import("./stages.js").KnownStages & {code: string,
- *   theme: import("./colours.js").Theme, movements: import("./messages").Movements,
- *   timeline: import("./messages").Timeline}} Shown
- * @typedef {{view: import("./view_data.js").View, menus: import("./messages").Menus, live: boolean,
- *   devices: import("./messages").Devices, report: Report, code: string,
- *   stages: import("./messages").Stages, plan: import("./messages").PlanView,
- *   explanation: import("./messages").Traits["explanation"],
- *   background: import("./messages").Background, theme: import("./colours.js").Theme,
- *   movements: import("./messages").Movements, timeline: import("./messages").Timeline,
- *   target: import("./messages").Target}} Sent
+ * @typedef {import("./stages.js").KnownStages & Parts & {code: string,
+ *   plan: import("./messages").PlanView, theme: import("./colours.js").Theme}} Shown
  */
 
 const TABS = ["Timeline", "Collectives", "Values", "Memory", "Checks", "Code"];
-const JOB_CLOCK_MS = 100;
 
 export class ProgramPanel {
   /** @param {import("./highlight.js").Highlight} highlight @param {Calls} calls */
@@ -83,8 +75,9 @@ export class ProgramPanel {
     /** The revision whose effects were asked for. */
     this.effectsOf = -1;
     this.codeAsked = false;
-    this.clock = 0;
-    this.job = { began: 0, started: 0 };
+    this.clock = new Clock((seconds) =>
+      setText(this.status, `${this.shown?.report.stage} ${seconds.toFixed(1)} s`),
+    );
     this.part = "";
     this.position = calls.position;
     this.drawnBy = "";
@@ -171,12 +164,12 @@ export class ProgramPanel {
    * Asks for the steps that are played: again where the program or what is known of it changed.
    * @param {Shown} shown
    */
-  askForSteps({ live, stages, target }) {
+  askForSteps({ live, stages, target: { value: target } }) {
     const { key } = this.player;
     const [of, at, on] = this.playedOf;
     if (!live || (of === key && at === stages && on === target)) return;
     this.playedOf = [key, stages, target];
-    this.askPlay(this.player.key);
+    this.askPlay(key);
   }
 
   /** @param {string} name */
@@ -200,15 +193,13 @@ export class ProgramPanel {
     this.act("effects");
   }
 
-  /** @param {Sent} sent */
-  show({ view, menus, report, code, live, devices, stages, plan, explanation, ...sent }) {
-    const { background, target, theme, movements, timeline } = sent;
+  /** @param {Shown} shown */
+  show(shown) {
+    this.shown = shown;
+    const { view, menus, report, live, devices, plan, explanation, movements, timeline } = shown;
     // Nothing runs on hardware that is only described.
-    const { noRun = "" } = target;
-    const now = { background, target: target.value, noRun, theme, movements, timeline };
-    this.shown = { view, report, code, live, stages, ...now };
-    const canPlay = (/** @type {string} */ key) => live || Boolean(movements[key]);
-    this.collectives.canPlay = canPlay;
+    const { noRun = "" } = shown.target;
+    this.collectives.canPlay = (key) => live || Boolean(movements[key]);
     // Until somebody chooses a tab: the timeline, where there are times.
     if (!this.picked) this.tab = "lanes" in timeline ? "Timeline" : "Collectives";
     const { program } = view;
@@ -256,27 +247,16 @@ export class ProgramPanel {
    * @param {string} old that the program was edited since
    */
   showStatus(report, old) {
-    window.clearInterval(this.clock);
     const running = report.state === "running";
     toggle(this.status, "sv-warn", Boolean(old) && !running);
-    if (!running) {
-      this.job.began = 0;
-      const last = report.cancelled ?? (old || report.verdict);
-      this.status.title = last;
-      return setText(this.status, last);
-    }
-    if (!this.job.began || this.job.started !== report.started) {
-      this.job = { began: Date.now(), started: report.started };
-    }
-    const showTime = () => {
-      const seconds = ((Date.now() - this.job.began) / 1000).toFixed(1);
-      setText(this.status, `${report.stage} ${seconds} s`);
-    };
-    showTime();
-    this.clock = window.setInterval(showTime, JOB_CLOCK_MS);
+    if (running) return this.clock.run(String(report.started));
+    this.clock.stop();
+    const last = report.cancelled ?? (old || report.verdict);
+    this.status.title = last;
+    setText(this.status, last);
   }
 
-  /** Puts a panel into the body; whether it was not there. @param {HTMLElement} panel */
+  /** Puts a panel into the body: whether it was not there. @param {HTMLElement} panel */
   put(panel) {
     if (this.body.firstChild === panel) return false;
     fill(this.body, panel);
@@ -311,8 +291,8 @@ export class ProgramPanel {
   }
 
   destroy() {
-    window.clearInterval(this.clock);
-    this.stages.destroy();
+    this.clock.stop();
+    this.stages.clock.stop();
     this.values.destroy();
     this.timeline.destroy();
     this.player.destroy();

@@ -1,6 +1,6 @@
 // @ts-check
 // The tabs Memory, Checks and Code: what a device holds, a job and its report, the program as code.
-import { failureNote, mutedNote, shareBar } from "./collectives.js";
+import { failureNote, muted, mutedNote, shareBar, table } from "./collectives.js";
 import { copyButton, h } from "./dom.js";
 
 /** @typedef {import("./messages").Report} Report */
@@ -12,7 +12,15 @@ const BOUNDS = new Map([
   ["memory", "HBM"],
   ["compute", "FLOP/s"],
 ]);
+const SHADES = ["100%", "65%", "40%", "22%"]; // of the parts of a memory bar
 const ONLY_COMPILES = "Can compile for it; not attached, so cannot run.";
+
+/** The sign of a check, its style and its name. @type {Record<string, string[]>} */
+const MARKS = {
+  true: ["✓", "sv-good", "holds"],
+  false: ["✗", "sv-bad", "fails"],
+  null: ["–", "sv-muted", "not checked"],
+};
 
 /** That the program was edited since it ran. @param {Report} report @param {number} revision */
 export function runAgain({ verdict, revision: of }, revision) {
@@ -25,20 +33,21 @@ export function runAgain({ verdict, revision: of }, revision) {
  * @param {Shown} shown
  * @param {string} part of the least time, whose operations are shown
  */
-export function reportTabKey(tab, { report, code, stages, noRun }, part) {
+export function reportTabKey(tab, { report, code, stages, target }, part) {
   if (tab === "Code") return tab + code;
   const { memory } = stages;
   return (
-    tab + JSON.stringify(tab === "Memory" ? [memory, part] : [{ ...report, stage: "" }, noRun])
+    tab +
+    JSON.stringify(tab === "Memory" ? [memory, part] : [{ ...report, stage: "" }, target.noRun])
   );
 }
 
 /** @param {string} tab @param {Shown} shown @param {string} part @returns {Node[]} */
-export function reportTab(tab, { view, report, code, stages, noRun }, part) {
+export function reportTab(tab, { view, report, code, stages, target }, part) {
   if (tab === "Code") return codeTab(code);
   if (tab === "Memory") return memoryTab(stages.memory, stages.stages[2].state !== "none", part);
   const old = h("p", { class: "sv-warn sv-lost", text: runAgain(report, view.revision) });
-  return [old, ...checksTab(report, noRun), cacheLine(report.cache)];
+  return [old, ...checksTab(report, target.noRun ?? ""), cacheLine(report.cache)];
 }
 
 /** @param {Memory} memory @param {boolean} known @param {string} part @returns {Node[]} */
@@ -57,50 +66,43 @@ function memoryTab(memory, known, part) {
 
 /** The memory of one device as a bar, its parts side by side. @param {Memory} memory */
 function memoryBar({ parts, sentence, over, capacity = 0, target = "" }) {
-  const limit = h("span", {
-    class: "sv-memcap",
-    style: { left: `${capacity * 100}%` },
-    title: "the capacity of the device",
+  const pieces = parts.map(({ name, bytes, share }, i) => {
+    const style = { width: `${share * 100}%`, "--sv-shade": SHADES[i] };
+    return h("span", { class: "sv-mempart", style, title: `${name}: ${bytes}` });
   });
-  const pieces = parts.map(({ name, bytes, share }, i) =>
-    h("span", {
-      class: `sv-mempart sv-mem${i}`,
-      style: { width: `${share * 100}%` },
-      title: `${name}: ${bytes}`,
-    }),
+  const style = { left: `${capacity * 100}%` };
+  const limit = h("span", { class: "sv-memcap", style, title: "the capacity of the device" });
+  const about = { class: over ? "sv-membar sv-over" : "sv-membar", role: "img" };
+  const dots = parts.map((_, i) =>
+    h("span", { class: "sv-memdot", style: { "--sv-shade": SHADES[i] } }),
   );
-  const bar = h("div", {
-    class: over ? "sv-membar sv-over" : "sv-membar",
-    role: "img",
-    "aria-label": sentence,
-  });
-  bar.append(...pieces, ...(capacity > 0 && capacity < 1 ? [limit] : []));
-  const legend = parts.map(({ name, bytes }, i) => {
-    const label = h("span", { class: "sv-muted", text: `${name} ` });
-    return h("span", null, h("span", { class: `sv-memdot sv-mem${i}` }), label, bytes);
-  });
-  const where = h("span", { class: "sv-muted", text: `  ${target}` });
   return [
-    h("p", { class: over ? "sv-bad" : "" }, h("b", { text: sentence }), where),
-    bar,
-    h("div", { class: "sv-times" }, ...legend),
+    h("p", { class: over ? "sv-bad" : "" }, h("b", { text: sentence }), muted(`  ${target}`)),
+    h(
+      "div",
+      { ...about, "aria-label": sentence },
+      ...pieces,
+      capacity > 0 && capacity < 1 && limit,
+    ),
+    pairs(
+      parts.map(({ name, bytes }) => [name, bytes]),
+      dots,
+    ),
   ];
 }
 
 /** @param {import("./messages").LeastTime[]} times */
 function leastTimes(times) {
   const rows = times.map(({ name, seconds, share, bound, source }) =>
-    h(
-      "tr",
-      null,
-      h("td", { class: "sv-cbytes" }, shareBar(share), seconds),
-      h("td", { text: name, title: name }),
-      h("td", { class: "sv-muted", text: bound }),
-      h("td", { class: "sv-muted sv-mono", text: source }),
-    ),
+    tableRow([
+      h("span", { class: "sv-cbytes" }, shareBar(share), seconds),
+      h("span", { text: name, title: name }),
+      muted(bound),
+      h("code", { class: "sv-muted", text: source }),
+    ]),
   );
   const titles = ["least time", "operation, as if XLA fused nothing", "bound by", "line"];
-  return table(titles, rows, "sv-table sv-least");
+  return table(titles, rows, "sv-least");
 }
 
 /** @param {Report} report @param {string} noRun why nothing can run @returns {Node[]} */
@@ -117,26 +119,15 @@ function checksTab({ state, times, checks, error, passed, effects }, noRun) {
   parts.push(...effectsPart(effects));
   if (known) parts.push(pairs(times));
   const rows = checks.map(({ ok, name, detail }) => {
-    const [sign, style, word] = checkMark(ok);
-    return h(
-      "tr",
-      null,
-      h("td", { class: style, text: sign, "aria-label": word }),
-      h("td", { text: name }),
-      h("td", { class: "sv-muted", text: detail }),
-    );
+    const [sign, style, word] = MARKS[`${ok}`];
+    return tableRow([
+      h("span", { class: style, text: sign, "aria-label": word }),
+      name,
+      muted(detail),
+    ]);
   });
-  if (rows.length) {
-    const label = { class: "sv-table", "aria-label": "Checks" };
-    parts.push(h("table", label, h("tbody", null, ...rows)));
-  }
+  if (rows.length) parts.push(table([], rows, "", "Checks"));
   return parts;
-}
-
-/** The sign of a check, its style and its name. @param {boolean | null} ok */
-function checkMark(ok) {
-  if (ok === null) return ["–", "sv-muted", "not checked"];
-  return ok ? ["✓", "sv-good", "holds"] : ["✗", "sv-bad", "fails"];
 }
 
 /** @param {import("./messages").Effects} effects @returns {Node[]} */
@@ -168,26 +159,13 @@ function codeTab(code) {
   return [copy, h("pre", { class: "sv-code sv-mono", text: code, tabindex: "0" })];
 }
 
-/** Names and what they are, in a line. @param {[string, string][]} some */
-function pairs(some) {
-  const parts = some.map(([name, text]) =>
-    h("span", null, h("span", { class: "sv-muted", text: `${name} ` }), text),
-  );
+/** Names and what they are, in a line. @param {[string, string][]} some @param {Node[]} [dots] before them */
+function pairs(some, dots = []) {
+  const parts = some.map(([name, text], i) => h("span", null, dots[i], muted(`${name} `), text));
   return h("div", { class: "sv-times" }, ...parts);
 }
 
 /** @param {Array<Node | string>} cells */
 function tableRow(cells) {
   return h("tr", null, ...cells.map((cell) => h("td", null, cell)));
-}
-
-/** @param {string[]} titles @param {Node[]} rows @param {string} [style] */
-function table(titles, rows, style = "sv-table") {
-  const head = titles.map((text) => h("th", { text, scope: "col" }));
-  return h(
-    "table",
-    { class: style },
-    h("thead", null, h("tr", null, ...head)),
-    h("tbody", null, ...rows),
-  );
 }

@@ -6,9 +6,8 @@ import { OWN_KEYS, h, setText, toggle } from "./dom.js";
 /** @typedef {import("./messages").StageState | "old"} StageState */
 /**
  * The stages, which program and target are current, and what is under way.
- * @typedef {{view: import("./view_data.js").View, stages: Stages, target: string, live: boolean,
- *   noRun: string, report: import("./messages").Report,
- *   background: import("./messages").Background}} KnownStages
+ * @typedef {{view: import("./view_data.js").View, stages: Stages, target: import("./messages").Target, live: boolean,
+ *   report: import("./messages").Report, background: import("./messages").Background}} KnownStages
  */
 
 export const STAGE_NAMES = ["requested", "propagated", "partitioned", "compiled", "ran"];
@@ -16,7 +15,7 @@ export const OUT_OF_DATE = "Out of date: compile again";
 /** What may be under way in the background; the first is in the second stage. */
 const UNDER_WAY = ["planning", "partitioning", "compiling"];
 const RAN = 4;
-const CLOCK_MS = 200;
+const CLOCK_MS = 100;
 const SHOWN_AFTER_S = 0.6; // most plans are ready before anybody could read a clock
 
 /**
@@ -24,10 +23,10 @@ const SHOWN_AFTER_S = 0.6; // most plans are ready before anybody could read a c
  * @param {Stages} stages
  * @param {number} index 0 to 3: propagated, partitioned, compiled, ran
  * @param {number} revision of the program
- * @param {string} target
+ * @param {import("./messages").Target} target
  * @returns {StageState}
  */
-export function stageState(stages, index, revision, target) {
+export function stageState(stages, index, revision, { value: target }) {
   const known = stages.stages[index].state;
   if (known === "none") return known;
   const retargeted = index > 0 && stages.target !== target;
@@ -44,6 +43,35 @@ export function changeBetween(stages, from, to) {
   return stages.marks.find(({ between }) => between[0] === from && between[1] === to);
 }
 
+/** Shows for how long something has run. */
+export class Clock {
+  /** @param {(seconds: number) => void} show */
+  constructor(show) {
+    this.show = show;
+    this.of = "";
+    this.began = 0;
+    this.timer = 0;
+  }
+
+  /** @param {string} of what runs: another begins at 0 */
+  run(of) {
+    this.pause();
+    if (of !== this.of) Object.assign(this, { of, began: Date.now() });
+    const tick = () => this.show((Date.now() - this.began) / 1000);
+    tick();
+    this.timer = window.setInterval(tick, CLOCK_MS);
+  }
+
+  pause() {
+    window.clearInterval(this.timer);
+  }
+
+  stop() {
+    this.pause();
+    this.of = "";
+  }
+}
+
 export class StageRow {
   /**
    * @param {(index: number) => void} openStage
@@ -57,9 +85,10 @@ export class StageRow {
       this.node.append(cell.node);
       if (i < this.changes.length) this.node.append(this.changes[i].node);
     });
-    this.clock = 0;
-    this.underWay = "";
-    this.began = 0;
+    this.at = 0;
+    this.clock = new Clock((seconds) => {
+      if (seconds > SHOWN_AFTER_S) setText(this.cells[this.at].text, `${seconds.toFixed(1)} s…`);
+    });
   }
 
   /**
@@ -67,7 +96,8 @@ export class StageRow {
    * @param {string} shown the stage or change that the open tab is about: "3", "2-3"
    */
   show(known, shown) {
-    const { view, stages, target, noRun } = known;
+    const { view, stages, target } = known;
+    const { noRun = "" } = target;
     const { broken, requested, requestedBytes } = view.program;
     const count = view.arrays.length;
     const arrays = `${count} ${count === 1 ? "array" : "arrays"}`;
@@ -115,25 +145,14 @@ export class StageRow {
     const name = running ? report.stage : (background.stage ?? "");
     const at = running ? report.at : 1 + UNDER_WAY.indexOf(name);
     this.cells.forEach(({ node }, i) => toggle(node, "sv-busy", live && i > 0 && i === at));
-    if (name !== this.underWay) {
-      this.underWay = name;
-      this.began = Date.now();
-    }
-    window.clearInterval(this.clock);
-    if (!live || !at) return;
+    if (!live || !at) return this.clock.stop();
     const { text } = this.cells[at];
     const waits = stages.stages[at - 1].state === "none";
     if (running || waits) setText(text, running ? name : `${name}…`);
-    if (running) return; // its clock is in the status
-    const showTime = () => {
-      const seconds = (Date.now() - this.began) / 1000;
-      if (seconds > SHOWN_AFTER_S) setText(text, `${seconds.toFixed(1)} s…`);
-    };
-    this.clock = window.setInterval(showTime, CLOCK_MS);
-  }
-
-  destroy() {
-    window.clearInterval(this.clock);
+    this.at = at;
+    if (running)
+      this.clock.stop(); // it is in the status
+    else this.clock.run(name);
   }
 }
 

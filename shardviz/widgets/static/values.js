@@ -21,15 +21,14 @@ const MOST_OPEN = 400; // values of a plan whose calls are all open at first
 const MOST_ARGUMENTS = 40; // arguments that are open at first
 const LISTED_ESTIMATES = 5;
 const COLUMNS = ["type", "sharding", "axes from", "estimated", "line"];
+const NO_PLAN = "There is no plan yet: the program is planned when its edits settle.";
 const HOW_PICK =
   "Pick a value to see where its axes came from. Arrow keys move, Enter picks, Escape ends the" +
   " choice.";
 let panels = 0;
 
 export class ValuesPanel {
-  /**
-   * @param {{why: (name: string) => void}} calls
-   */
+  /** @param {{why: (name: string) => void}} calls */
   constructor({ why }) {
     this.why = why;
     this.id = `sv-values-${++panels}`;
@@ -45,11 +44,6 @@ export class ValuesPanel {
     /** Whether the list is of an older plan, since the program cannot be planned. */
     this.old = false;
     /** @type {Map<string, Explanation>} */ this.explanations = new Map();
-    /**
-     * The values that the axes of the picked one came from, and which axes.
-     * @type {Map<number, number[]>}
-     */
-    this.sources = new Map();
     this.find = h("input", {
       class: "sv-input sv-find",
       type: "search",
@@ -73,35 +67,21 @@ export class ValuesPanel {
   }
 
   treeGrid() {
-    const folder = (
-      /** @type {string} */ sign,
-      /** @type {string} */ name,
-      /** @type {boolean} */ open,
-    ) => {
-      const label = { "aria-label": name, title: name };
-      return button(sign, () => this.foldAll(open), { class: "sv-link", ...label });
-    };
-    const folders = [folder("▸", "Fold all", false), folder("▾", "Unfold all", true)];
+    const folders = ["Fold all", "Unfold all"].map((name, open) => {
+      const label = { class: "sv-link", "aria-label": name, title: name };
+      return button(open ? "▾" : "▸", () => this.foldAll(Boolean(open)), label);
+    });
     const column = { role: "columnheader" };
     const titles = COLUMNS.map((text) => h("span", { ...column, text }));
     const first = h("span", { ...column, class: "sv-vfind" }, this.find, ...folders);
-    return h(
-      "div",
-      {
-        class: "sv-vgrid",
-        role: "treegrid",
-        "aria-label": "Values",
-        tabindex: "0",
-        ...OWN_KEYS,
-        on: {
-          scroll: () => this.paint(),
-          keydown: (e) => this.key(e),
-          click: (e) => this.click(e),
-        },
-      },
-      h("div", { class: "sv-vhead", role: "row" }, first, ...titles),
-      this.inner,
-    );
+    const head = h("div", { class: "sv-vhead", role: "row" }, first, ...titles);
+    const on = {
+      scroll: () => this.paint(),
+      keydown: (/** @type {KeyboardEvent} */ e) => this.key(e),
+      click: (/** @type {MouseEvent} */ e) => this.click(e),
+    };
+    const about = { class: "sv-vgrid", role: "treegrid", "aria-label": "Values", tabindex: "0" };
+    return h("div", { ...about, ...OWN_KEYS, on }, head, this.inner);
   }
 
   /**
@@ -116,11 +96,12 @@ export class ValuesPanel {
     this.old = !usable && this.plan !== null && Boolean(data.error);
     toggle(this.main, "sv-vold", this.old);
     this.main.hidden = !usable && !this.old;
-    this.showMessage(data);
+    const { error, waiting } = data;
+    this.message.hidden = !error && !waiting;
+    fill(this.message, error ? failureNote("", error, "") : mutedNote(NO_PLAN));
     if (this.old) return;
     if (usable) return this.showPlan(data);
     this.plan = null;
-    this.lightUp();
   }
 
   /** @param {Plan} data */
@@ -131,11 +112,7 @@ export class ValuesPanel {
     this.tree = callTree(plan);
     this.explanations = new Map(Object.entries(data.explanations));
     this.picked = name === null ? -1 : (plan.numbers.get(name) ?? -1);
-    this.list();
-    this.active = Math.max(
-      0,
-      this.rows.findIndex((row) => row.key === active),
-    );
+    this.list(active);
     this.showPicked();
   }
 
@@ -147,22 +124,8 @@ export class ValuesPanel {
       const name = plan.values[picked].name;
       if (!this.explanations.has(name)) this.why(name);
     }
-    this.lightUp();
     this.paint();
     this.showSide();
-  }
-
-  /** @param {PlanView} data */
-  showMessage(data) {
-    /** @type {Node[]} */
-    let parts = [];
-    if (data.error) parts = [failureNote("", data.error, "")];
-    else if (data.waiting) {
-      const how = "There is no plan yet: the program is planned when its edits settle.";
-      parts = [mutedNote(how)];
-    }
-    fill(this.message, ...parts);
-    this.message.hidden = !parts.length;
   }
 
   /** @param {Explanation} explanation */
@@ -173,8 +136,11 @@ export class ValuesPanel {
     if (this.plan?.values[this.picked]?.name === value) this.showSide();
   }
 
-  /** Makes the list of rows again, after folding, searching or a new plan. */
-  list() {
+  /**
+   * Makes the list of rows again, after folding, searching or a new plan.
+   * @param {string} [key] of the active row, which stays it
+   */
+  list(key = this.rows[this.active]?.key) {
     const { plan, words } = this;
     if (!plan || !this.tree) return;
     const isOpen = (/** @type {PlanCall} */ call, /** @type {number} */ depth) =>
@@ -182,31 +148,23 @@ export class ValuesPanel {
     const wanted = (/** @type {number} */ at) => plan.matches(at, words);
     const { rows, rowOf } = new PlanRows(plan, this.tree, isOpen, wanted);
     Object.assign(this, { rows, rowOf });
-    this.active = Math.min(this.active, Math.max(0, rows.length - 1));
+    const at = rows.findIndex((row) => row.key === key);
+    this.active = at < 0 ? Math.max(0, Math.min(this.active, rows.length - 1)) : at;
     this.inner.style.height = `${rows.length * VALUE_ROW}px`;
     this.grid.setAttribute("aria-rowcount", String(rows.length));
   }
 
-  /** The same, with the same row active. */
-  relist() {
-    const key = this.rows[this.active]?.key;
-    this.list();
-    const at = this.rows.findIndex((row) => row.key === key);
-    if (at >= 0) this.active = at;
-    this.paint();
-  }
-
   search() {
     this.words = this.find.value.toLowerCase().split(/\s+/).filter(Boolean);
-    this.relist();
-    this.scrollTo(this.active);
+    this.list();
+    this.move(this.active);
   }
 
   /** @param {boolean} open */
   foldAll(open) {
     if (this.tree) eachCall(this.tree, ({ key }) => key && this.folds.set(key, open));
-    this.relist();
-    this.scrollTo(this.active);
+    this.list();
+    this.move(this.active);
   }
 
   /** Opens every call around a value. @param {number} at */
@@ -241,12 +199,6 @@ export class ValuesPanel {
     this.grid.focus();
   }
 
-  /** Lights up the values that the picked one's axes came from. */
-  lightUp() {
-    const { plan, picked } = this;
-    this.sources = plan && picked >= 0 ? plan.sources(picked) : new Map();
-  }
-
   /** Scrolls a row into sight. @param {number} row */
   scrollTo(row) {
     const { grid } = this;
@@ -272,7 +224,8 @@ export class ValuesPanel {
     if (!row) return;
     if (row.value >= 0) return this.pick(row.value);
     this.folds.set(row.key, !row.open);
-    this.relist();
+    this.list();
+    this.paint();
   }
 
   /** @param {KeyboardEvent} e */
@@ -317,22 +270,22 @@ export class ValuesPanel {
     const { plan, grid, rows } = this;
     if (!plan || !grid.isConnected) return;
     const [first, last] = rowsInSight(grid, VALUE_ROW, rows.length);
-    const nodes = [];
-    for (let i = first; i < last; i++) nodes.push(this.rowNode(plan, i));
-    fill(this.inner, ...nodes);
+    // The values that the axes of the picked one came from, and which axes.
+    const sources = this.picked < 0 ? new Map() : plan.sources(this.picked);
+    const seen = rows.slice(first, last);
+    fill(this.inner, ...seen.map((row, i) => this.rowNode(plan, row, first + i, sources)));
     grid.setAttribute("aria-activedescendant", rows.length ? `${this.id}-${this.active}` : "");
   }
 
-  /** @param {PlanData} plan @param {number} i */
-  rowNode(plan, i) {
-    const row = this.rows[i];
+  /** @param {PlanData} plan @param {PlanRow} row @param {number} i @param {Map<number, number[]>} sources */
+  rowNode(plan, row, i, sources) {
     const call = row.value < 0;
     const picked = !call && row.value === this.picked;
     const state = call
       ? { "aria-expanded": String(row.open) }
       : { "aria-selected": String(picked) };
     const members = call && row.open ? [] : row.members;
-    const axes = new Set(members.flatMap((at) => this.sources.get(at) ?? []));
+    const axes = new Set(members.flatMap((at) => sources.get(at) ?? []));
     const dots = [...axes].map((axis) => axisDot(axisColour(axis)));
     const marks = { "sv-vcall": call, "sv-vactive": i === this.active, "sv-vpicked": picked };
     const style = Object.entries(marks).flatMap(([name, on]) => (on ? name : []));
