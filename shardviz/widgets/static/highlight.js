@@ -24,10 +24,7 @@ export class Highlight {
   constructor() {
     /** @type {number[]} */ this.sizes = [];
     /** @type {ArrayView[]} */ this.arrays = [];
-    /**
-     * By position in mesh order, as the hosts.
-     * @type {Int32Array}
-     */
+    /** By position in mesh order, as the hosts. @type {Int32Array} */
     this.ids = new Int32Array(0);
     /** @type {Int32Array} */ this.hosts = new Int32Array(0);
     /** Where ids are not the positions. @type {Positions | null} */ this.positions = null;
@@ -56,10 +53,7 @@ export class Highlight {
     this.cache.clear();
   }
 
-  /**
-   * The position of a device in mesh order.
-   * @param {number} id
-   */
+  /** The position of a device in mesh order. @param {number} id */
   positionOf(id) {
     return this.positions ? (this.positions.get(id) ?? 0) : id;
   }
@@ -112,10 +106,7 @@ export class Highlight {
     return found;
   }
 
-  /**
-   * The devices pointed at, as positions.
-   * @returns {number[]}
-   */
+  /** The devices pointed at, as positions. */
   pointed() {
     const p = this.pointing;
     if (!p) return [];
@@ -123,32 +114,19 @@ export class Highlight {
   }
 
   /**
-   * The index of one block into its array, as [start, stop] pairs.
+   * The index of one block into its array: `16:32, 256:512`.
    * @param {Blocks} array
    * @param {number} group
-   * @returns {Array<[number, number]>}
    */
-  bounds({ counts = [], shard = [] }, group) {
-    /** @type {Array<[number, number]>} */
+  indexText({ counts = [], shard = [] }, group) {
     const bounds = [];
     let rest = group;
     for (let d = counts.length - 1; d >= 0; d--) {
       const at = rest % counts[d];
       rest = Math.floor(rest / counts[d]);
-      bounds.unshift([at * shard[d], (at + 1) * shard[d]]);
+      bounds.unshift(`${at * shard[d]}:${(at + 1) * shard[d]}`);
     }
-    return bounds;
-  }
-
-  /**
-   * The same as text: `16:32, 256:512`.
-   * @param {Blocks} array
-   * @param {number} group
-   */
-  indexText(array, group) {
-    return this.bounds(array, group)
-      .map(([start, stop]) => `${start}:${stop}`)
-      .join(", ");
+    return bounds.join(", ");
   }
 
   /** @param {ChosenCollective | null} collective */
@@ -202,19 +180,12 @@ export class Highlight {
   }
 }
 
-/** @param {Int32Array} numbers */
-function largest(numbers) {
-  let most = -1;
-  for (let i = 0; i < numbers.length; i++) if (numbers[i] > most) most = numbers[i];
-  return most;
-}
-
 /** Null where each id is its own position. @param {Int32Array} ids @returns {Positions | null} */
 function positionsOf(ids) {
   let plain = 0;
   while (plain < ids.length && ids[plain] === plain) plain++;
   if (plain === ids.length) return null;
-  const most = largest(ids);
+  const most = ids.reduce((a, b) => Math.max(a, b), -1);
   if (most >= SPARSE * ids.length) return new Map(Array.from(ids, (id, at) => [id, at]));
   const table = new Int32Array(most + 1);
   for (let i = 0; i < ids.length; i++) table[ids[i]] = i;
