@@ -44,6 +44,7 @@ def pointed(page: Page, *keys: str) -> None:
 
 def looked_at(page: Page) -> None:
     """The third array, where so many are shown, and a device down the mesh."""
+    show_view(page, "Layout")
     cards = [card for card in page.locator(".sv-cardhead").all() if card.is_visible()]
     cards[min(2, len(cards) - 1)].click()
     pointed(page, *(["ArrowDown"] * 3), *(["ArrowRight"] * 2))
@@ -97,6 +98,7 @@ def timed(page: Page) -> None:
 
 def placed(page: Page) -> None:
     """The chips where they stand, with the links of a collective, and a weight that is split."""
+    show_view(page, "Layout")
     page.locator(".sv-cardhead").nth(1).click()
     chosen_collective(page)
     page.get_by_role("button", name="Show links").click()

@@ -44,7 +44,7 @@ export class Cascade {
     this.done = h("p", { class: "sv-done sv-good" });
     this.reason = h("p", { class: "sv-reason" });
     this.lines = h("div", { class: "sv-lines", role: "list" });
-    this.fold = button("", () => this.turn(), { class: "sv-link sv-fold" });
+    this.fold = button("", () => this.turn(), { class: "sv-link sv-fold", hidden: true });
     this.others = h("div", { class: "sv-lines sv-otherlines", role: "list" });
     this.remedies = h("div", { class: "sv-remedies", role: "list", "aria-label": "Remedies" });
     const status = h("div", { role: "status", "aria-live": "polite" }, this.done, this.reason);

@@ -263,7 +263,7 @@ export class PicturePainter {
       this.tile(g, i, { fill, line: theme.text, width: 3, text: textOn(fill, theme) });
     }
     const f = p.frames[frame];
-    if (f) outline(g, this.placed(f.x, f.y, f.width, f.height), theme.text, 1.5);
+    if (f) this.frame(g, f, theme.text, 1.5);
   }
 
   /**
@@ -430,24 +430,29 @@ export class PicturePainter {
   frames(g) {
     const { picture: p, theme } = this;
     const pale = mix(theme.muted, theme.paper, 0.55);
-    g.lineWidth = 1;
-    g.textAlign = "left";
-    g.textBaseline = "middle";
     for (const f of p.frames) {
-      const box = this.placed(f.x, f.y, f.width, f.height);
-      if (box.w < 6 || box.h < 6) continue;
+      const { w, h: tall } = this.placed(f.x, f.y, f.width, f.height);
+      if (w < 6 || tall < 6) continue;
       // Around a few pixels a full stroke would be all that one sees.
       g.setLineDash(f.dashed ? [3, 3] : []);
-      outline(g, box, Math.min(box.w, box.h) < 30 ? pale : theme.muted, 1);
-      const wide = textWidth(g, f.label, FRAME_FONT);
-      if (!f.named || wide + 16 > box.w || box.h < 24) continue;
-      g.fillStyle = theme.paper;
-      g.fillRect(box.x + 6, box.y - 6, wide + 6, 12);
-      g.fillStyle = theme.muted;
-      g.font = FRAME_FONT;
-      g.fillText(f.label, box.x + 9, box.y);
+      this.frame(g, f, Math.min(w, tall) < 30 ? pale : theme.muted, 1);
     }
     g.setLineDash([]);
+  }
+
+  /** A frame, and its name in its upper line. @param {Context} g @param {Picture["frames"][0]} f @param {string} colour @param {number} width */
+  frame(g, f, colour, width) {
+    const box = this.placed(f.x, f.y, f.width, f.height);
+    outline(g, box, colour, width);
+    const wide = textWidth(g, f.label, FRAME_FONT);
+    if (!f.named || wide + 16 > box.w || box.h < 24) return;
+    g.fillStyle = this.theme.paper;
+    g.fillRect(box.x + 6, box.y - 6, wide + 6, 12);
+    g.fillStyle = colour;
+    g.font = FRAME_FONT;
+    g.textAlign = "left";
+    g.textBaseline = "middle";
+    g.fillText(f.label, box.x + 9, box.y);
   }
 
   /** Labels of chips and slices, less those that would cover another. @param {Context} g */
