@@ -225,16 +225,17 @@ export class PicturePanel {
     const array = shown.view.arrays.at(shown.view.selected);
     const many = participants.length > MOST_NAMED;
     const together = many ? "" : ` ${participants.map((at) => ids[at]).join(", ")}`;
-    const words = [this.currentLinks(shown)?.words || note];
-    if (participants.length) {
-      const devices = many ? `${participants.length.toLocaleString("en")} devices` : "devices";
-      words.push(`${collective?.kind}: ${devices}${together} together`);
-    } else if (this.inProgram && array?.strides?.length) {
-      words.push(`colours: shards of ${array.name}`);
-    }
     const byPosition = by === "position" && this.live && this.inProgram;
-    if (byPosition && !words[0]) words.push(HOW_LINKS);
-    setText(this.note, words.filter(Boolean).join(" · "));
+    // One sentence, the one that says most.
+    let words = this.currentLinks(shown)?.words || note;
+    if (!words && participants.length) {
+      const devices = many ? `${participants.length.toLocaleString("en")} devices` : "devices";
+      words = `${collective?.kind}: ${devices}${together} together`;
+    } else if (!words && byPosition) words = HOW_LINKS;
+    else if (!words && this.inProgram && array?.strides?.length) {
+      words = `colours: shards of ${array.name}`;
+    }
+    setText(this.note, words);
     // Where sentences come and go, the picture under them keeps its size.
     toggle(this.note, "sv-kept", byPosition);
   }
