@@ -29,7 +29,12 @@ def compare_view(before: State, now: State) -> dict[str, Any]:
         before: the pinned one.
         now: the one that is edited.
     """
-    plans, reports = (_plan(before), _plan(now)), (_report(before), _report(now))
+    states = (before, now)
+    plans = tuple(found.plan_of(document.revision) for document, found in states)
+    reports = tuple(
+        found.report_of(document.revision, document.target)
+        for document, found in states
+    )
     stage, calls = _collectives(plans, reports)
     sizes = [_bytes(before[0]), _bytes(now[0])]
     counts = [None if some is None else len(some) for some in calls]
@@ -69,19 +74,6 @@ def _row(
             tone = "better" if after < before else "worse"
             change = wording.change(after - before, text)
     return {**row, "change": change, "tone": tone}
-
-
-def _plan(state: State) -> Plan | None:
-    """The plan, where it is of this very program."""
-    document, results = state
-    return results.plan if results.plan_revision == document.revision else None
-
-
-def _report(state: State) -> Report | None:
-    """The report, where it is of this very program and target."""
-    document, results = state
-    same = results.report_revision == document.revision
-    return results.report if same and results.target == document.target else None
 
 
 def _collectives(

@@ -211,8 +211,7 @@ def _kind_view(one: Request, mesh: MeshSpec) -> dict[str, Any]:
     elif layout is not None:
         view["bytes"] = layout.bytes_per_device
         view["text"] = bytes_text(layout.bytes_per_device)
-        even = array.bytes // mesh.size
-        view["waste"] = max(0, layout.bytes_per_device - even)
+        view["waste"] = one.wasted_bytes
     if one.problem:
         view["problem"] = one.problem
     if one.resolution is not None and not one.spec_wins:

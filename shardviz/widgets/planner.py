@@ -94,6 +94,15 @@ class StageResults:
             return planned, None, None
         return planned, self.report.partitioned, self.report.collectives
 
+    def plan_of(self, revision: int) -> Plan | None:
+        """The plan, where it is of this very program."""
+        return self.plan if self.plan_revision == revision else None
+
+    def report_of(self, revision: int, target: str) -> Report | None:
+        """The report, where it is of this very program and target."""
+        same = (self.report_revision, self.target) == (revision, target)
+        return self.report if same else None
+
     def shown(self) -> tuple[Any, ...]:
         """What the page shows of them: equal where nothing changed."""
         # Plans and reports are large: the same ones are the same objects.

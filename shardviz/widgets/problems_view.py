@@ -69,15 +69,6 @@ class ListedProblem:
     offer: str = ""
 
 
-def waste(row: Request) -> int:
-    """What a device holds of an array beyond an even share, in bytes."""
-    layout = row.layout
-    # What is in the memory of the host, or not on the mesh, costs nothing there.
-    if layout is None or row.spec is None or row.array.memory_kind is not None:
-        return 0
-    return max(0, layout.bytes_per_device - row.array.bytes // layout.mesh.size)
-
-
 def problems_view(
     document: Document,
     audit: Audit,
@@ -194,7 +185,7 @@ def _misspelt(
                 saves[key] = _saves(document, row, name, near)
             if saves[key] and path not in claimed:
                 lost.append(path)
-                size += waste(row)
+                size += row.wasted_bytes
         claimed.update(lost)
         first = lost[0] if lost else paths[0]
         names = there.rows[first].array.logical or ()
@@ -228,7 +219,7 @@ def _moments(
         for one in members:
             if kind == "lost" and one.path not in claimed:
                 claimed.add(one.path)
-                size += waste(one.row)
+                size += one.row.wasted_bytes
         # A moment of more bits is mostly meant so.
         severity = KNOW if kind == "dtype" else LOSES
         where = there.of(members[0].path, _unsplit_dim(members[0].row))
@@ -243,7 +234,7 @@ def _replicated(
     groups: dict[tuple[str, ...], list[tuple[int, Request]]] = {}
     split = {name for name, size in audit.mesh.shape.items() if size > 1}
     for row in audit.rows:
-        wasted = waste(row)
+        wasted = row.wasted_bytes
         if not wasted or row.spec is None or row.path in claimed:
             continue
         free = split - set(row.spec.axes)
@@ -335,7 +326,10 @@ def _target(
         note = explorer.OTHER_HOSTS.format(plural(len(mesh.processes), "host"), target)
         offer = plural(len(fitting.processes), "host")
         yield ListedProblem("other hosts", LOSES, note, offer=offer)
-    report, topology = _report_of(document, results), topology_of(target)
+    report, topology = (
+        results.report_of(document.revision, document.target),
+        topology_of(target),
+    )
     place = {"view": "Program", "tab": "Memory"}
     fit = None
     if report is not None and report.fit is not None:
@@ -351,8 +345,8 @@ def _target(
 
 def _planned(document: Document, results: StageResults) -> Iterator[ListedProblem]:
     """Why there is no plan, and the constraints in the model that do nothing."""
-    plan = results.plan
-    if plan is None or results.plan_revision != document.revision:
+    plan = results.plan_of(document.revision)
+    if plan is None:
         return
     place = {"view": "Program", "tab": "Values"}
     # Arrays that cannot be laid out are the reason then, and have been said.
@@ -368,15 +362,9 @@ def _planned(document: Document, results: StageResults) -> Iterator[ListedProble
         yield ListedProblem("constraint", LOSES, text, place={"view": "Model"})
 
 
-def _report_of(document: Document, results: StageResults) -> Any:
-    """The report, where it is of this very program and target."""
-    same = results.report_revision == document.revision
-    return results.report if same and results.target == document.target else None
-
-
 def _reported(document: Document, results: StageResults) -> Iterator[ListedProblem]:
     """What a compile or a run found."""
-    report, plan = _report_of(document, results), results.plan
+    report, plan = results.report_of(document.revision, document.target), results.plan
     if report is None:
         return
     error = report.error

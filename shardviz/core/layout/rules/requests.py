@@ -112,6 +112,17 @@ class Request(Displayed):
         return None if self.layout is None else self.layout.bytes_per_device
 
     @property
+    def wasted_bytes(self) -> int:
+        """What a device holds of it beyond an even share; 0 where that is not known.
+
+        What is in another memory than the device's own costs nothing there.
+        """
+        layout = self.layout
+        if layout is None or self.spec is None or self.array.memory_kind is not None:
+            return 0
+        return max(0, layout.bytes_per_device - self.array.bytes // layout.mesh.size)
+
+    @property
     def replicas(self) -> int | None:
         """How many devices hold each of its shards; None where that is not known."""
         return None if self.layout is None else self.layout.replicas
