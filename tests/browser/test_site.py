@@ -43,6 +43,7 @@ def test_an_embedded_explorer_works_without_kernel_and_network(page: Page, file:
     root = explorer.locator(".shardviz-explorer[data-seq]")
     expect(root).to_be_visible()
     expect(root).to_have_attribute("data-theme", theme)
+    explorer.get_by_role("tab", name="Layout", exact=True).click()  # each opens where its answer is
     devices = explorer.get_by_label("Devices", exact=True)
     devices.focus()
     for _ in range(2):  # to the first device, and on
