@@ -13,7 +13,7 @@ import { keepLast } from "./keep_last.js";
 import { KernelWatch } from "./kernel_watch.js";
 import { MeshBar } from "./mesh_bar.js";
 import { ModelPanel } from "./model_panel.js";
-import { readEdges, readNumbers, readPicture } from "./picture_data.js";
+import { keptNumbers, readEdges, readPicture } from "./picture_data.js";
 import { PicturePanel } from "./picture_panel.js";
 import { Problems } from "./problems.js";
 import { ProgramPanel } from "./program_panel.js";
@@ -81,7 +81,7 @@ class Page {
      * @type {WeakMap<import("./messages").PackedPicture, import("./picture_data.js").Picture>}
      */
     this.read = new WeakMap();
-    this.devicesOf = keepLast(drawnDevices);
+    this.devicesOf = deviceReader();
     this.linksOf = keepLast(drawnLinks);
     const highlight = (this.highlight = new Highlight());
     /** @type {Edit} */
@@ -502,14 +502,18 @@ class Page {
   }
 }
 
-/** @param {Traits["devices"]} devices */
-function drawnDevices({ picture, ids = [0, 1], hosts = 0, size, buffers = [], ...words }) {
-  return {
-    ...words,
-    picture: readPicture(picture),
-    ids: readNumbers(ids, buffers, size),
-    hosts: readNumbers(hosts, buffers, size),
-  };
+/** Reads the devices, each answer once. */
+function deviceReader() {
+  const [idsOf, hostsOf] = [keptNumbers(), keptNumbers()];
+  return keepLast((/** @type {Traits["devices"]} */ devices) => {
+    const { picture, ids = [0, 1], hosts = 0, size, buffers = [], ...words } = devices;
+    return {
+      ...words,
+      picture: readPicture(picture),
+      ids: idsOf(ids, buffers, size),
+      hosts: hostsOf(hosts, buffers, size),
+    };
+  });
 }
 
 /** @param {Traits["link_data"]} links */

@@ -11,6 +11,7 @@
  */
 
 const MOST_TILES = 4096; // beyond, nothing moves
+const MOST_DEVICES = 65536; // to look through for the first that holds a block
 
 /** By what they show, the numbers of tiles. @param {ArrayLike<number>} shown */
 function tilesBy(shown) {
@@ -37,8 +38,8 @@ export function devicesBefore(before, positions) {
  */
 export function blocksBefore(before, picture, groups) {
   const { picture: old, groups: oldGroups } = before;
-  const many = picture.x.length > MOST_TILES || (old?.x.length ?? 0) > MOST_TILES;
-  if (!old || !oldGroups || !groups || many) return undefined;
+  if (!old || !oldGroups || !groups || groups.length > MOST_DEVICES) return undefined;
+  if (picture.x.length > MOST_TILES || old.x.length > MOST_TILES) return undefined;
   const [tiles, holders] = [tilesBy(old.group), tilesBy(groups)];
   return (/** @type {number} */ tile) => {
     const holder = holders.get(picture.group[tile]) ?? -1;

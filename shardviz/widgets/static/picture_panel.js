@@ -395,7 +395,9 @@ function aspectOf(array, picture) {
  * @param {Int32Array} _ids by which the highlight finds them
  */
 function positionsOfTiles({ device }, highlight, _ids) {
-  return Int32Array.from(device, (id) => highlight.positionOf(id));
+  const positions = new Int32Array(device.length);
+  for (let i = 0; i < device.length; i++) positions[i] = highlight.positionOf(device[i]);
+  return positions;
 }
 
 /** @param {Int32Array} groups of all devices @param {Int32Array} positions */
