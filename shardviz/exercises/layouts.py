@@ -1,4 +1,4 @@
-"""Answers on layouts, rules and memory (lessons 1, 2, 7 and 8); they need no jax.
+"""Answers on layouts, rules and memory (lessons 1, 4, 7 and 8); they need no jax.
 
 The exercises are in `layouts.md`.
 """

@@ -1,5 +1,5 @@
-"""Answers on programs, which are planned or compiled (lessons 3 to 6, and one of lesson
-8).
+"""Answers on programs, which are planned or compiled (lessons 2, 3, 5 and 6, and one
+of lesson 8).
 
 The exercises are in `programs.md`. Where plans may differ from XLA's partitioner, it
 decides.
@@ -198,7 +198,7 @@ number_kind(
 )
 
 
-# Lesson 4: collectives.
+# Lesson 2: collectives.
 
 
 def _same(x: Any) -> Any:

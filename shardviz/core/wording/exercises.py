@@ -18,9 +18,9 @@ from shardviz.core.program.report import Collective
 #: The subjects of the lessons, in the order of the course.
 LESSONS = {
     "arrays": "One array on a mesh",
-    "rules": "Rules, and why one did not match",
-    "matmul": "The four cases of a sharded matmul",
     "collectives": "The collectives: what moves, how much, how long",
+    "matmul": "The four cases of a sharded matmul",
+    "rules": "Rules, and why one did not match",
     "parallelism": "Data, fsdp, tensor and expert parallelism",
     "compiler": "What the compiler decides",
     "pods": "Will it fit, how fast could it be",
