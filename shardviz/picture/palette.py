@@ -167,7 +167,7 @@ def shades(axes: Sequence[tuple[int, int, int]]) -> Shades:
     """How the blocks of an array are coloured: neighbours never have the same tint.
 
     The hue is that of the first axis, and changes to those of the others with every
-    step along them.
+    step along them. Along one axis alone the first eight blocks differ, see `ladder`.
 
     Args:
         axes: number in the mesh, size and stride of each axis that splits, major to
@@ -184,12 +184,10 @@ def shades(axes: Sequence[tuple[int, int, int]]) -> Shades:
         for later in found:
             again += later.tint * (later.size - 1)
             same.add(again % TINTS)
-        first = len(axes) % 2
-        if found:
-            first = found[0].tint == 2
-        tint = 1 if first else 2
-        free = [t for t in (tint, 3 - tint, 3) if t not in same]
-        found.insert(0, Shade(axis, size, stride, free[0] if free else tint))
+        # Two steps where there are but two blocks: over more, tints would come again.
+        wide = len(axes) > 1 and size == 2 and not found
+        free = [t for t in ((2, 1, 3) if wide else (1, 2, 3)) if t not in same]
+        found.insert(0, Shade(axis, size, stride, free[0] if free else 1))
     return tuple(found)
 
 
@@ -201,8 +199,24 @@ def _block_colours(count: int, shades: Shades, theme: Theme) -> np.ndarray:
         at = number // shade.stride % shade.size
         tint, turn = tint + at * shade.tint, turn + at * place
     rows = np.array([_tint_row(theme, shade.axis) for shade in shades] or [-1])
-    table = np.array([_rgb_rows(row) for row in theme.tints])
-    return table[rows[turn % len(rows)], np.broadcast_to(tint % TINTS, count)]
+    table = np.array([_rgb_rows(ladder(row)) for row in theme.tints])
+    place = tint % TINTS
+    if len(shades) == 1 and count > TINTS:
+        place = TINTS + tint % (table.shape[1] - TINTS)
+    return table[rows[turn % len(rows)], np.broadcast_to(place, count)]
+
+
+def ladder(tints: Sequence[str]) -> tuple[str, ...]:
+    """The tints of an axis, and after them eight of the same range that all differ.
+
+    Eight blocks, the most common number above four, so have eight colours. Each stands
+    at least three steps from its neighbours, which differ as much as tints do.
+
+    >>> ladder(THEMES["light"].tints[0])[:6]
+    ('#e4eeff', '#a5c8f9', '#5e9ee7', '#2a78cc', '#e4eeff', '#91bcf4')
+    """
+    steps = hexed(np.rint(_between(tints, 8)).astype(int))
+    return (*tints, *(steps[place] for place in (0, 3, 6, 1, 4, 7, 2, 5)))
 
 
 def _tint_row(theme: Theme, axis: int) -> int:

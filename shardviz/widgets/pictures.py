@@ -14,7 +14,7 @@ from shardviz.core.wording import explorer as wording
 from shardviz.picture.blocks import MOST_TILES
 from shardviz.picture.layout import draw_layout_array
 from shardviz.picture.mesh import draw_mesh
-from shardviz.picture.palette import THEMES, palette
+from shardviz.picture.palette import THEMES, ladder, palette
 from shardviz.picture.picture import NO_DEVICE, Picture
 from shardviz.picture.serialization import column, serialize
 from shardviz.picture.topology import draw_position
@@ -225,6 +225,6 @@ def palettes() -> dict[str, dict[str, Any]]:
             "muted": theme.muted,
             "groups": list(theme.groups),
             "ramp": ramp,
-            "tints": [list(row) for row in theme.tints],
+            "tints": [list(ladder(row)) for row in theme.tints],
         }
     return themes

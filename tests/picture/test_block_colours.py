@@ -12,7 +12,7 @@ from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.picture.blocks import layout_shades
-from shardviz.picture.palette import THEMES, Shade, hexed, palette, rgb, shades
+from shardviz.picture.palette import THEMES, Shade, hexed, ladder, palette, rgb, shades
 from shardviz.picture.show import draw
 from shardviz.widgets.html_page import HERE
 from shardviz.widgets.pictures import palettes
@@ -20,7 +20,7 @@ from tests.picture.colour_difference import VISION, difference, lab
 from tests.picture.javascript import run_script
 
 # CIEDE2000: 2 can be noticed at all.
-APART, FAR, FAR_TO_THE_COLOUR_BLIND = 10, 20, 9
+APART, FAR, FAR_TO_THE_COLOUR_BLIND = 10, 20, 7
 SIZES = ((2,), (4,), (16,), (4, 2), (3, 3), (4, 4), (8, 8), (2, 2, 2), (2, 4, 4), (2, 3, 3))
 SPECS = ("a", "b", "a, b", "b, a", "(a, b)", "(b, a)", "a, b, c", "c, a, b", "(a, b), c")
 MORE_SPECS = ("c, (b, a)", "(a, b, c)", "(c, b, a)", "c, None, a")
@@ -76,9 +76,19 @@ def test_and_a_device_from_the_next_one_that_holds_another_block(theme, sizes):
 @pytest.mark.parametrize("theme", THEMES.values(), ids=THEMES)
 def test_no_tint_is_near_the_red_of_errors(theme, vision):
     far = FAR if vision == "normal" else FAR_TO_THE_COLOUR_BLIND
-    for colour in itertools.chain(*theme.tints):
+    for colour in itertools.chain(*(ladder(row) for row in theme.tints)):
         away = difference(lab(rgb(colour), vision), lab(rgb(theme.bad), vision))
         assert away >= far, colour
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("words", ["a", "None, b", "(a, b)", "a, b", "b, a"])
+def test_up_to_eight_blocks_all_differ(words, theme):
+    for sizes in ((8, 1), (1, 8), (4, 2), (2, 4), (2, 2)):
+        mesh = MeshSpec(("a", "b"), sizes)
+        layout = lay_out((64, 64), Spec.parse(words), mesh)
+        look = layout.num_blocks, "blocks", THEMES[theme], "rest", layout_shades(layout)
+        assert len(set(hexed(palette(*look)))) == layout.num_blocks, (words, sizes)
 
 
 def test_blocks_have_the_hues_of_the_axes_that_split_and_no_other():
@@ -125,7 +135,12 @@ console.log(JSON.stringify(cases.map(([count, shades]) => {
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_the_page_has_the_same_colours(theme):
-    cases = [(1, ()), (5, shades([(-1, 5, 1)])), (3, shades([(9, 3, 1)]))]
+    cases = [
+        (1, ()),
+        (11, shades([(4, 11, 1)])),
+        (5, shades([(-1, 5, 1)])),
+        (3, shades([(9, 3, 1)])),
+    ]
     cases += [(300, shades([(2, 300, 1)])), (4096, shades([(1, 64, 64), (0, 64, 1)]))]
     cases += [(24, shades([(0, 2, 12), (3, 3, 4), (1, 4, 1)]))]
     script = _SCRIPT % json.dumps((HERE / "colours.js").as_uri())

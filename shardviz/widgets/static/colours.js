@@ -22,6 +22,7 @@ const SEVERAL = -2; // the group of a tile that is of several
 const RAMP_STEPS = 256; // as `palette.py` has it: more blocks than these have a ramp
 const DEEP = 0.75; // how much of a tint is in its outline
 
+const TINTS = 4; // as in `palette.py`; after them stand those of an axis alone
 const AXIS_COLOURS = 8; // as in `picture/tables.py`; what comes after them is grey
 const PROPERTY = "--sv-group-";
 
@@ -95,7 +96,7 @@ export function tileColours(count, colormap, theme, shades) {
   const { groups, ramp, paper, text } = theme;
   const many = count > (shades ? RAMP_STEPS : groups.length);
   const share = SHARES[theme.name];
-  const stops = shades && many ? tintsOf(shades[0][0], theme) : ramp;
+  const stops = shades && many ? tintsOf(shades[0][0], theme).slice(0, TINTS) : ramp;
   const steps = shades ? RAMP_STEPS : ramp.length;
   const shade = (/** @type {number} */ group) => {
     if (group < 0) return Math.max(group, SEVERAL);
@@ -135,14 +136,15 @@ function tintsOf(axis, { tints }) {
 
 /** As `_block_colours` of palette.py. @param {number} block @param {number} count @param {NonNullable<Shades>} shades @param {Theme} theme */
 function blockColour(block, count, shades, theme) {
-  let [tint, turn] = [count > 1 && count < theme.tints[0].length ? 1 : 0, 0];
+  let [tint, turn] = [count > 1 && count < TINTS ? 1 : 0, 0];
   shades.forEach(([, size, stride, step], place) => {
     const at = Math.floor(block / stride) % size;
     tint += at * step;
     turn += at * place;
   });
   const tints = tintsOf(shades.length ? shades[turn % shades.length][0] : -1, theme);
-  return tints[tint % tints.length];
+  if (shades.length !== 1 || count <= TINTS) return tints[tint % TINTS];
+  return tints[TINTS + (tint % (tints.length - TINTS))];
 }
 
 /** A colour of the way from the first stop to the last. @param {string[]} stops @param {number} part of the way */
