@@ -46,7 +46,8 @@ from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.program.program import Program
 from shardviz.core.wording.exercises import LESSONS
 
-_MODULES = ("layouts", "programs")
+# These read the answers to the exercises in the Markdown files beside them.
+_MODULES = ("layouts", "programs", "short")
 
 
 class Wrong(Exception):
@@ -324,11 +325,13 @@ def _read(text: str) -> Exercise:
 @cache
 def exercises() -> dict[str, Exercise]:
     """All exercises by name; those of a course come after ours."""
-    found = {}
+    here = Path(__file__).parent
     for name in _MODULES:
-        module = importlib.import_module(f"{__package__}.{name}")
-        text = Path(str(module.__file__)).with_suffix(".md").read_text("utf-8")
-        found.update(read_exercises(text))
+        if (here / f"{name}.py").exists():
+            importlib.import_module(f"{__package__}.{name}")
+    found = {}
+    for path in sorted(here.glob("*.md")):
+        found.update(read_exercises(path.read_text("utf-8")))
     return found
 
 

@@ -25,6 +25,16 @@ LESSONS = {
     "compiler": "What the compiler decides",
     "pods": "Will it fit, how fast could it be",
     "debugging": "Debugging a whole model",
+    "memory": "Memory over time, and rematerialisation",
+    "overlap": "Hiding communication behind computation",
+    "zero": "ZeRO 1, 2 and 3: memory and bytes",
+    "shard_map": "shard_map, and a collective matmul",
+    "ring": "Ring attention: a sequence over many devices",
+    "cache": "Prefill, decode and the key-value cache",
+    "pipeline": "Pipelines and their bubble",
+    "slices": "Several slices and the network between them",
+    "experts": "Experts and the ragged all-to-all",
+    "explicit": "Explicit axes: shardings in the types",
 }
 
 
