@@ -6,7 +6,7 @@ VENV     ?= .venv
 LABFLAGS ?=
 BIN      := $(VENV)/bin
 ENVIRONMENT := $(VENV)/.made
-# What the lessons need; the tests and checks need twice that.
+# What the lessons need, the compiler for TPUs among it; the tests and checks need twice that.
 LESSONS  := $(VENV)/.lessons
 STAMP    := $(VENV)/.installed
 # The compilers for TPUs and GPUs, about 1 GB: tests and benches compile for described machines.
@@ -109,13 +109,13 @@ $(ENVIRONMENT):
 	@touch $@
 
 $(LESSONS): $(NEEDS)
-	@$(INSTALL) ".[notebooks]"
+	@$(INSTALL) ".[notebooks,hosts,tpu]"
 	@touch $@
 
 $(STAMP): $(NEEDS)
 	@echo "Installing what tests and checks need into $(VENV)."
 	@$(INSTALL) ".[test,check]"
-	@touch $(LESSONS) $@
+	@touch $@
 
 $(COMPILERS): $(NEEDS)
 	@echo "Installing what tests need into $(VENV), with compilers for TPUs and GPUs: about 1 GB, once."

@@ -145,17 +145,6 @@ def test_cells_are_short_and_prose_is_about_as_long_as_code(notebook):
     assert 500 <= words(notebook, "markdown") <= 1000
 
 
-@pytest.mark.parametrize("path", COURSE, ids=NAMES[: len(COURSE)])
-def test_the_time_that_a_lesson_states_is_what_it_takes(path):
-    """150 words a minute, and two minutes an exercise."""
-    notebook = json.loads(path.read_text())
-    read = round(words(notebook, "markdown") / 150)
-    tasks = sum(c["id"].startswith("check-") for c in notebook["cells"])
-    stated = f"*{read + 2 * tasks} minutes: {read} to read, {2 * tasks} for {tasks} exercises.*"
-    assert source(notebook["cells"][0]).splitlines()[2] == stated
-    assert 10 <= read + 2 * tasks <= 15
-
-
 def test_most_cells_make_a_claim(notebook):
     code = [c for c in cells(notebook, "code") if not c["id"].startswith("exercise-")]
     graded = sum(c["id"].startswith("check-") for c in code)  # the reader's own claims
