@@ -5,8 +5,8 @@ import { Choice, Field, answers } from "./controls.js";
 import { axisDot, axisTag, button, enable, fill, h, isNew, setText, toggle } from "./dom.js";
 import { naturalOrder } from "./natural_order.js";
 
-/** @typedef {import("./view_data.js").ArrayView} ArrayView */
-/** @typedef {import("./messages").ArrayField} ArrayField */
+/** @import { ArrayField } from "./messages" */
+/** @import { ArrayView } from "./view_data.js" */
 /** @typedef {ReturnType<ArrayCards["card"]>} Card */
 
 /** Of each field its name, its caption and its placeholder. */

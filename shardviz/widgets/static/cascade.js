@@ -4,8 +4,8 @@
 import { axisColour } from "./colours.js";
 import { OWN_KEYS, axisTag, button, fill, focusedNear, h, isNew, setText } from "./dom.js";
 
-/** @typedef {import("./messages").Cell} Cell */
-/** @typedef {import("./messages").RuleLine} RuleLine */
+/** @import { Cell, RuleLine } from "./messages" */
+
 /** A rule of the table: its number from 0 on, its text, and why it decides nothing. @typedef {{rule: number, text: string, idle?: string}} TableLine */
 
 const QUOTED = /'([^']+)'/;

@@ -6,9 +6,8 @@ import { axisTag, button, fill, h, setText } from "./dom.js";
 import { listed, onHosts } from "./highlight.js";
 import { OUT_OF_DATE, STAGE_NAMES, changeBetween, stageState } from "./stages.js";
 
-/** @typedef {import("./messages").Stages} Stages */
-/** @typedef {import("./messages").Collective} Collective */
-/** @typedef {import("./stages.js").StageState} StageState */
+/** @import { Collective, Stages } from "./messages" */
+/** @import { StageState } from "./stages.js" */
 /**
  * What the panel tells the page: a value is to be shown, a collective's links are to be drawn, the
  * devices are to be seen by position, its steps are to be played.

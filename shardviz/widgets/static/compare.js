@@ -2,7 +2,8 @@
 // Compares the state as it is with one that was pinned, in a strip under the tabs of every view.
 import { button, enable, fill, h, iconButton, isNew, toggle } from "./dom.js";
 
-/** @typedef {import("./messages").Compared} Compared */
+/** @import { Compared } from "./messages" */
+
 /** How a difference is marked, beside its colour. */
 const TONES = { better: ["▾", "sv-good"], worse: ["▴", "sv-warn"], same: ["="], unknown: [""] };
 

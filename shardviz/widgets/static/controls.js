@@ -2,7 +2,7 @@
 // Text fields and menus. What the kernel answers never overwrites what somebody is typing.
 import { OWN_KEYS, fill, focusedNear, h, isNew, setText, toggle } from "./dom.js";
 
-/** @typedef {import("./messages").Option} Option */
+/** @import { Option } from "./messages" */
 
 /**
  * Whether the kernel has answered everything that was sent. An answer to an older text must not

@@ -23,14 +23,9 @@ import { isDark, watchTheme } from "./theme.js";
 import { readView } from "./view_data.js";
 import { Views, besideView } from "./views.js";
 
-/** @typedef {import("./messages").Model} Model */
-/** @typedef {import("./messages").Traits} Traits */
-/** @typedef {import("./view_data.js").View} View */
-/** @typedef {import("./messages").Intent} Intent */
-/** @typedef {import("./messages").CustomMessage} CustomMessage */
-/** @typedef {import("./messages").EditValue} EditValue */
+/** @import { CustomMessage, EditValue, Intent, Model, Place, Traits } from "./messages" */
+/** @import { View } from "./view_data.js" */
 /** @typedef {(field: string, value: EditValue, array?: number) => void} Edit */
-/** @typedef {import("./messages").Place} Place */
 
 /**
  * Fields that are typed into: their text takes effect after a pause, and is undone together as long

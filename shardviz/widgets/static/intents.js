@@ -3,7 +3,7 @@
 // that is half written means something else. While one message is under way only the newest text
 // of each field is kept, so that typing never queues up; what buttons do counts every time.
 
-/** @typedef {import("./messages").Intent} Intent */
+/** @import { Intent } from "./messages" */
 
 const PAUSE_MS = 400; // longer than between two keys, and short enough to wait for
 const ANSWER_MS = 4000; // a kernel that is busy with a cell answers late

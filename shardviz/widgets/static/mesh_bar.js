@@ -5,10 +5,8 @@ import { Choice, Field } from "./controls.js";
 import { OWN_KEYS, axisDot, button, drawn, focusedNear } from "./dom.js";
 import { enable, h, iconButton, setIcon, toggle } from "./dom.js";
 
-/** @typedef {import("./view_data.js").MeshAxis} MeshAxis */
-/** @typedef {import("./messages").Target} Target */
-/** @typedef {import("./messages").Option} Option */
-/** @typedef {import("./messages").Menus} Menus */
+/** @import { Menus, Option, Target } from "./messages" */
+/** @import { MeshAxis } from "./view_data.js" */
 
 const OTHER = "…"; // the choice that opens a field
 const MIXED = "mixed"; // axes of several types

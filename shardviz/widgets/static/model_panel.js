@@ -5,12 +5,8 @@ import { OWN_KEYS, button, fill, h, rowsInSight, setText, toggle } from "./dom.j
 import { bytesText, entries, rowBytes, sortedRows, sumUp, tree, treeRows } from "./model_rows.js";
 import { shardingBars } from "./sharding_bars.js";
 
-/** @typedef {import("./messages").Leaves} Leaves */
-/** @typedef {import("./messages").ModelData} ModelData */
-/** @typedef {import("./messages").ConstraintCall} ConstraintCall */
-/** @typedef {import("./model_rows.js").Row} Row */
-/** @typedef {import("./model_rows.js").Entry} Entry */
-/** @typedef {import("./model_rows.js").Order} Order */
+/** @import { ConstraintCall, Leaves, ModelData } from "./messages" */
+/** @import { Entry, Order, Row } from "./model_rows.js" */
 
 const LEAF_ROW = 26; // pixels, as in the style sheet
 const MOST_AT_FIRST = 60; // entries: larger trees open with their branches closed below the first

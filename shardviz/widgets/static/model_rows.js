@@ -2,9 +2,7 @@
 // The rows of the view Model: the tree of leaves, layers folded, or a sorted list of them.
 import { countedBefore, naturalOrder } from "./natural_order.js";
 
-/** @typedef {import("./messages").Leaves} Leaves */
-/** @typedef {import("./messages").ModelData} ModelData */
-/** @typedef {import("./messages").LeafKind} LeafKind */
+/** @import { LeafKind, Leaves } from "./messages" */
 /** @typedef {"tree" | "bytes" | "waste" | "name"} Order */
 /**
  * A leaf or folded layers: its path, the number of the first leaf, and how many there are.

@@ -1,7 +1,7 @@
 // @ts-check
 // Where one is in a saved page, as the end of its address, so that a link leads there.
 
-/** @typedef {import("./explorer.js").Place} Place */
+/** @import { Place } from "./messages" */
 
 const NUMBERS = /** @type {const} */ (["array", "dim", "device"]);
 

@@ -2,7 +2,8 @@
 // A plan as the page reads it: values, their sharding, and where each axis came from. Nothing here
 // draws or asks the kernel.
 
-/** @typedef {import("./messages").Plan} Plan */
+/** @import { Plan } from "./messages" */
+
 /** A value of the plan. @typedef {ReturnType<typeof readValue>} Value */
 /** An axis that a dimension is split over. @typedef {{axis: number, parts: number, text: string}} PlanSplit */
 /**

@@ -1,7 +1,8 @@
 // @ts-check
 // The rows of the list of values: calls, which can be folded, and the values in them.
 
-/** @typedef {import("./plan_data.js").PlanData} PlanData */
+/** @import { PlanData } from "./plan_data.js" */
+
 /**
  * A row of the list: of a value, or (where `value` is -1) of a call; with its position among its
  * neighbours.

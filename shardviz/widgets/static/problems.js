@@ -3,10 +3,8 @@
 import { button, fill, h, isNew, setText, toggle } from "./dom.js";
 import { Popover } from "./popover.js";
 
-/** @typedef {import("./messages").Problem} Problem */
-/** @typedef {import("./messages").Problems} Found */
-/** @typedef {import("./messages").Place} Place */
-/** @typedef {import("./view_data.js").View} View */
+/** @import { Place, Problem, Problems as Found } from "./messages" */
+/** @import { View } from "./view_data.js" */
 
 /**
  * The sign and the word of each severity: its colour never says it alone.

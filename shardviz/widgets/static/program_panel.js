@@ -11,8 +11,7 @@ import { TimelinePanel } from "./timeline.js";
 import { ValuesPanel } from "./values.js";
 import { besideView } from "./views.js";
 
-/** @typedef {import("./messages").ActionKind} ActionKind */
-/** @typedef {import("./messages").Report} Report */
+/** @import { ActionKind, Report } from "./messages" */
 /**
  * What the panel tells the page: an edit, an action, a value whose explanation is needed, a
  * collective whose links are to be drawn, devices to be drawn by position, what

@@ -3,9 +3,8 @@
 import { failureNote, muted, mutedNote, shareBar, table } from "./collectives.js";
 import { copyButton, h } from "./dom.js";
 
-/** @typedef {import("./messages").Report} Report */
-/** @typedef {import("./messages").Memory} Memory */
-/** @typedef {import("./program_panel.js").Shown} Shown */
+/** @import { Memory, Report } from "./messages" */
+/** @import { Shown } from "./program_panel.js" */
 
 /** What bounds an operation, by the part of the least time that a bar of the headline shows. */
 const BOUNDS = new Map([

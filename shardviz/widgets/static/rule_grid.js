@@ -2,8 +2,7 @@
 // The matrix of rules and dimensions, for tables that fit it: a verdict in a few words in each cell.
 import { OWN_KEYS, fill, focusedNear, h, isNew, toggle } from "./dom.js";
 
-/** @typedef {import("./messages").RuleUse} RuleUse */
-/** @typedef {import("./messages").RuleColumn} RuleColumn */
+/** @import { RuleColumn, RuleUse } from "./messages" */
 
 /**
  * The words and the style of a verdict, by the letter that Python sends.

@@ -6,8 +6,7 @@ import { OWN_KEYS, button, fill, h, isNew, setText, toggle } from "./dom.js";
 import { Find, item } from "./find.js";
 import { RuleGrid } from "./rule_grid.js";
 
-/** @typedef {import("./messages").RuleUse} RuleUse */
-/** @typedef {import("./messages").Cell} Cell */
+/** @import { Cell, RuleUse } from "./messages" */
 /**
  * What the view shows: arrays, the text of the table, what its rules do, and the chosen dimension.
  * @typedef {{view: import("./view_data.js").View, use: RuleUse | Record<string, never>, cell: Cell,

@@ -3,10 +3,8 @@
 import { axisColour } from "./colours.js";
 import { axisDot, axisTag, h } from "./dom.js";
 
-/** @typedef {import("./plan_data.js").PlanData} PlanData */
-/** @typedef {import("./plan_data.js").PlanSplit} PlanSplit */
-/** @typedef {import("./plan_data.js").Value} Value */
-/** @typedef {import("./plan_rows.js").PlanRow} PlanRow */
+/** @import { PlanData, PlanSplit, Value } from "./plan_data.js" */
+/** @import { PlanRow } from "./plan_rows.js" */
 
 /**
  * @param {string} style

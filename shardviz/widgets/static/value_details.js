@@ -4,8 +4,8 @@ import { axisColour } from "./colours.js";
 import { axisTag, button, h } from "./dom.js";
 import { axisTags, valueBadges } from "./value_cells.js";
 
-/** @typedef {import("./plan_data.js").PlanData} PlanData */
-/** @typedef {import("./messages").Explanation} Explanation */
+/** @import { Explanation } from "./messages" */
+/** @import { PlanData } from "./plan_data.js" */
 /** @typedef {(at: number) => void} Pick */
 
 const MOST_READS = 8;

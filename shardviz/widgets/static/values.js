@@ -10,11 +10,8 @@ import { PlanRows, callTree, eachCall } from "./plan_rows.js";
 import { callCells, valueCells } from "./value_cells.js";
 import { valueDetails } from "./value_details.js";
 
-/** @typedef {import("./messages").PlanView} PlanView */
-/** @typedef {import("./messages").Plan} Plan */
-/** @typedef {import("./messages").Explanation} Explanation */
-/** @typedef {import("./plan_rows.js").PlanRow} PlanRow */
-/** @typedef {import("./plan_rows.js").PlanCall} PlanCall */
+/** @import { Explanation, Plan, PlanView } from "./messages" */
+/** @import { PlanCall, PlanRow } from "./plan_rows.js" */
 
 const VALUE_ROW = 24; // pixels
 const MOST_OPEN = 400; // values of a plan whose calls are all open at first

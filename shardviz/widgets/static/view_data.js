@@ -2,9 +2,7 @@
 // Puts together what the page shows from what Python sends: `session_view.py` leaves out what is
 // empty, what another array has said already, and what follows from the rest.
 
-/** @typedef {import("./messages").Traits} Traits */
-/** @typedef {import("./messages").SentLayout} SentLayout */
-/** @typedef {import("./messages").ArrayField} ArrayField */
+/** @import { ArrayField, SentLayout, Traits } from "./messages" */
 /** @typedef {<K extends keyof Traits>(name: K) => Traits[K]} Get the value of a trait */
 /** @typedef {NonNullable<ReturnType<typeof readView>>} View what the page shows */
 /** @typedef {View["mesh"]["axes"][number]} MeshAxis */
