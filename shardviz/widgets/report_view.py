@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardviz.core.format import bytes_text, count_text, seconds_text
-from shardviz.core.program.cache import ExecutableCache, cache_rows
+from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import Bound, Roofline, collective_name
 from shardviz.core.wording import stages as wording
@@ -96,14 +96,9 @@ def _times(report: Report) -> list[list[str]]:
 
 
 def cache_view(cache: ExecutableCache) -> dict[str, Any]:
-    """The entries and the hits of the executable cache, as plain data."""
-    rows = []
-    for entry in cache_rows(cache)[:MAX_ROWS]:
-        took = seconds_text(entry["compile_s"])
-        row = {"key": entry["key"][:12], "name": entry["name"], "compile": took}
-        rows.append({**row, "hits": entry["hits"], "waited": entry["waited"]})
+    """How many executables are kept, and how often one was found."""
     counts = {"hits": cache.hits, "misses": cache.misses, "size": cache.size}
-    return {"rows": rows, **counts}
+    return {"kept": len(cache), **counts}
 
 
 # --- memory and least times -----------------------------------------------------------

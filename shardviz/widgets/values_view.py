@@ -76,9 +76,7 @@ def values_view(plan: Plan | None, explanations: int = 0) -> dict[str, Any]:
     numbers = {op.name: i for i, op in enumerate(plan.ops)}
     return {
         "waiting": False,
-        "program": plan.program,
-        "mesh": str(plan.mesh),
-        "axes": _axes(plan),
+        "axes": list(plan.mesh.axis_names),
         "count": len(plan.ops),
         "words": wording.plan_summary(plan),
         "seconds": seconds_text(plan.seconds) if plan.seconds else "",
@@ -97,8 +95,7 @@ def values_view(plan: Plan | None, explanations: int = 0) -> dict[str, Any]:
 
 def explanation_view(plan: Plan | None, name: str) -> dict[str, Any]:
     """The details of a chosen value: its explanation, sharding rule and source lines."""
-    view: dict[str, Any] = {"value": name, "lines": [], "rule": "", "op": ""}
-    view["stack"] = []
+    view: dict[str, Any] = {"value": name, "lines": [], "rule": "", "stack": []}
     if plan is None:
         return {**view, "error": wording.NO_PLAN_YET}
     try:
@@ -113,14 +110,9 @@ def explanation_view(plan: Plan | None, name: str) -> dict[str, Any]:
         "value": op.name,
         "lines": list(lines),
         "rule": op.rule,
-        "op": op.op,
         "stack": stack,
         "error": "",
     }
-
-
-def _axes(plan: Plan) -> list[dict[str, Any]]:
-    return [{"name": name, "size": size} for name, size in plan.mesh.shape.items()]
 
 
 def _values(plan: Plan, numbers: dict[str, int], strings: _Table) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 // The tab Collectives: those of one stage, or what changed between two, a line each; and what is
 // known of the collective that is chosen.
 import { axisColour } from "./colours.js";
-import { axisTag, button, fill, h, setText } from "./dom.js";
+import { axisTag, button, fill, h, rowAfter, setText } from "./dom.js";
 import { listed, onHosts } from "./highlight.js";
 import { OUT_OF_DATE, STAGE_NAMES, changeBetween, stageState } from "./stages.js";
 
@@ -211,9 +211,9 @@ export class CollectivesPanel {
     const rows = this.rows();
     const at = rows.findIndex((row) => row === document.activeElement);
     if (at < 0 || e.ctrlKey || e.metaKey || e.altKey) return;
-    const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: rows.length - 1 }[e.key];
+    const to = rowAfter(e, at, rows.length);
     if (to !== undefined) {
-      const next = rows[Math.max(0, Math.min(rows.length - 1, to))];
+      const next = rows[to];
       for (const row of rows) row.tabIndex = row === next ? 0 : -1;
       next.focus();
     } else if (e.key === "Enter" || e.key === " ") this.choose(rows[at].dataset.key ?? null);

@@ -143,6 +143,32 @@ export function rowsInSight(scroller, row, count) {
   return [first, Math.min(count, first + Math.ceil(height / row) + 2 * ROWS_AROUND)];
 }
 
+/**
+ * The row that a key leads to from another; undefined for a key that leads to none.
+ * @param {KeyboardEvent} e
+ * @param {number} at
+ * @param {number} count of all rows
+ * @param {number} [page] how many rows are in sight
+ */
+export function rowAfter({ key }, at, count, page = 1) {
+  const steps = { ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + page, PageUp: at - page };
+  const to = { ...steps, Home: 0, End: count - 1 }[key];
+  return to === undefined ? to : Math.max(0, Math.min(count - 1, to));
+}
+
+/**
+ * Scrolls a row into sight of a list whose head stays over it.
+ * @param {Element} scroller
+ * @param {number} row its height in pixels
+ * @param {number} at
+ */
+export function scrollToRow(scroller, row, at) {
+  const least = (at + 2) * row - scroller.clientHeight; // under the head, which is one row
+  if (scroller.clientHeight) {
+    scroller.scrollTop = Math.max(least, Math.min(at * row, scroller.scrollTop));
+  }
+}
+
 const ROWS_AT_FIRST = 14; // before the height is known
 const ROWS_AROUND = 4; // that are made beyond those in sight
 const SVG = "http://www.w3.org/2000/svg";

@@ -498,7 +498,7 @@ export interface EffectRow {
 }
 
 export interface Cache {
-  rows: { key: string; name: string; compile: string; hits: number; waited: number }[];
+  kept: number;
   hits: number;
   misses: number;
   size: number;

@@ -1,7 +1,8 @@
 // @ts-check
 // The view Model: memory as one bar, the leaves as a tree, and what became of the constraints.
 import { Choice, keepKey } from "./controls.js";
-import { OWN_KEYS, button, fill, h, rowsInSight, setText, toggle } from "./dom.js";
+import { OWN_KEYS, button, fill, h, rowAfter, rowsInSight } from "./dom.js";
+import { scrollToRow, setText, toggle } from "./dom.js";
 import { bytesText, entries, rowBytes, sortedRows, sumUp, tree, treeRows } from "./model_rows.js";
 import { shardingBars } from "./sharding_bars.js";
 
@@ -341,7 +342,7 @@ export class ModelPanel {
     const at = this.rows.findIndex(({ entry }) => entry?.leaf === leaf);
     if (at < 0) return;
     this.picked = this.rows[at].key;
-    this.reveal(at);
+    scrollToRow(this.list, LEAF_ROW, at);
     this.paint(true);
   }
 
@@ -362,20 +363,11 @@ export class ModelPanel {
   key(e) {
     const at = this.rows.findIndex(({ key }) => key === this.picked);
     const row = this.rows[at];
-    const last = this.rows.length - 1;
-    const page = Math.max(1, Math.floor(this.list.clientHeight / LEAF_ROW) - 2);
-    const to = {
-      ArrowDown: at + 1,
-      ArrowUp: at - 1,
-      Home: 0,
-      End: last,
-      PageDown: at + page,
-      PageUp: at - page,
-    }[e.key];
+    const page = Math.floor(this.list.clientHeight / LEAF_ROW) - 2;
+    const to = rowAfter(e, at, this.rows.length, page);
     if (to !== undefined) {
-      const next = Math.max(0, Math.min(last, to));
-      this.picked = this.rows[next]?.key ?? "";
-      this.reveal(next);
+      this.picked = this.rows[to]?.key ?? "";
+      scrollToRow(this.list, LEAF_ROW, to);
     } else if (row && !row.entry && (e.key === "ArrowRight" || e.key === "ArrowLeft")) {
       this.turn(row, e.key === "ArrowLeft");
     } else if (row?.entry && e.key === "Enter") this.calls.open(row.entry.leaf);
@@ -383,14 +375,6 @@ export class ModelPanel {
     e.preventDefault();
     e.stopPropagation();
     this.paint(true);
-  }
-
-  /** @param {number} index */
-  reveal(index) {
-    const top = index * LEAF_ROW;
-    const height = this.list.clientHeight - 2 * LEAF_ROW;
-    if (top < this.list.scrollTop) this.list.scrollTop = top;
-    else if (top > this.list.scrollTop + height) this.list.scrollTop = top - height;
   }
 
   /** What is known of the picked row, in a sentence. */

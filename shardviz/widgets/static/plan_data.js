@@ -96,7 +96,7 @@ function readValue(data, at) {
     operands: data.operands[at],
     origins: origins[number("origins")].map(([axis, kind, name, source]) => ({
       axis,
-      number: data.axes.findIndex((known) => known.name === axis.replace(/:\(\d+\)\d+$/, "")),
+      number: data.axes.indexOf(axis.replace(/:\(\d+\)\d+$/, "")),
       kind: originKinds[kind],
       name: text[name],
       source: text[source],

@@ -11,9 +11,7 @@ export interface NoPlan {
 /** A plan in columns: a number is an index into the table of its name, or into `text`. */
 export interface Plan {
   waiting: false;
-  program: string;
-  mesh: string;
-  axes: { name: string; size: number }[];
+  axes: string[];
   count: number;
   words: string;
   seconds: string;
@@ -68,7 +66,6 @@ export interface Explanation {
   value: string;
   lines: string[];
   rule: string;
-  op: string;
   stack: string[];
   error: string;
 }

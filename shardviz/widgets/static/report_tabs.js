@@ -148,8 +148,8 @@ function effectsPart(effects) {
 }
 
 /** How many executables are kept. @param {import("./messages").Cache} cache */
-function cacheLine({ rows, size, hits, misses }) {
-  return mutedNote(`${rows.length} of ${size} executables kept · ${hits} hits, ${misses} misses`);
+function cacheLine({ kept, size, hits, misses }) {
+  return mutedNote(`${kept} of ${size} executables kept · ${hits} hits, ${misses} misses`);
 }
 
 /** @param {string} code @returns {Node[]} */

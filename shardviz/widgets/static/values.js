@@ -4,7 +4,8 @@
 import { failureNote, mutedNote } from "./collectives.js";
 import { axisColour } from "./colours.js";
 import { keepKey } from "./controls.js";
-import { OWN_KEYS, axisDot, button, fill, h, rowsInSight, toggle } from "./dom.js";
+import { OWN_KEYS, axisDot, button, fill, h, rowAfter } from "./dom.js";
+import { rowsInSight, scrollToRow, toggle } from "./dom.js";
 import { PlanData } from "./plan_data.js";
 import { PlanRows, callTree, eachCall } from "./plan_rows.js";
 import { callCells, valueCells } from "./value_cells.js";
@@ -183,7 +184,7 @@ export class ValuesPanel {
     if (at >= 0) {
       this.reveal(at);
       this.active = this.rowOf.get(at) ?? this.active;
-      this.scrollTo(this.active);
+      scrollToRow(this.grid, VALUE_ROW, this.active);
     }
     this.showPicked();
     this.side.scrollTop = 0;
@@ -194,18 +195,6 @@ export class ValuesPanel {
     const at = this.plan?.numbers.get(name);
     if (at !== undefined) this.pick(at);
     this.grid.focus();
-  }
-
-  /** Scrolls a row into sight. @param {number} row */
-  scrollTo(row) {
-    const { grid } = this;
-    const top = row * VALUE_ROW;
-    const height = grid.clientHeight - VALUE_ROW; // less the head
-    if (height <= 0) return;
-    if (top < grid.scrollTop) grid.scrollTop = top;
-    else if (top > grid.scrollTop + height - VALUE_ROW) {
-      grid.scrollTop = top - height + VALUE_ROW * 2;
-    }
   }
 
   /** @param {MouseEvent} e */
@@ -230,11 +219,9 @@ export class ValuesPanel {
     // What stands in the head has keys of its own.
     if (e.target !== this.grid || e.ctrlKey || e.metaKey || e.altKey) return;
     const row = this.rows[this.active];
-    const page = Math.max(1, Math.floor(this.grid.clientHeight / VALUE_ROW) - 2);
-    const by = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page }[e.key];
-    if (by !== undefined) this.move(this.active + by);
-    else if (e.key === "Home") this.move(0);
-    else if (e.key === "End") this.move(this.rows.length - 1);
+    const page = Math.floor(this.grid.clientHeight / VALUE_ROW) - 2;
+    const to = rowAfter(e, this.active, this.rows.length, page);
+    if (to !== undefined) this.move(to);
     else if (e.key === "Enter" || e.key === " ") this.enter(row);
     else if (e.key === "Escape") this.pick(-1);
     else if (e.key === "ArrowRight" && row) {
@@ -251,7 +238,7 @@ export class ValuesPanel {
   /** @param {number} to */
   move(to) {
     this.active = Math.max(0, Math.min(this.rows.length - 1, to));
-    this.scrollTo(this.active);
+    scrollToRow(this.grid, VALUE_ROW, this.active);
     this.paint();
   }
 
