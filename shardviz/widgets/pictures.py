@@ -14,8 +14,8 @@ from shardviz.core.wording import explorer as wording
 from shardviz.picture.blocks import MOST_TILES
 from shardviz.picture.layout import draw_layout_array
 from shardviz.picture.mesh import draw_mesh
-from shardviz.picture.palette import THEMES, ladder, palette
-from shardviz.picture.picture import NO_DEVICE, Picture
+from shardviz.picture.palette import THEMES, ladder
+from shardviz.picture.picture import NO_DEVICE, NO_GROUP, Picture
 from shardviz.picture.serialization import column, serialize
 from shardviz.picture.topology import draw_position
 from shardviz.widgets.document import Document
@@ -126,8 +126,9 @@ def _drawn_devices(
             mesh = MeshSpec(mesh.axis_names, mesh.axis_sizes, mesh.axis_types)
         picture = draw_mesh(mesh, by=by, title="")
     # The page colours devices by what they hold.
-    tiles = replace(picture.tiles, group=np.zeros(len(picture.tiles.x), np.int32))
-    picture = replace(picture, tiles=tiles, groups=1)
+    group = np.full(len(picture.tiles), NO_GROUP, np.int32)
+    tiles = replace(picture.tiles, group=group)
+    picture = replace(picture, tiles=tiles, groups=1, shades=None)
     # What a tile is, where there are more devices than tiles.
     notes = [v.text.strip() for v in picture.labels if v.role == "note"]
     view = {"picture": serialized_devices(picture), "size": mesh.size}
@@ -181,16 +182,14 @@ def _drawn_array(request: Request, key: Any) -> dict[str, Any]:
     # Of two dimensions there are none to choose.
     facts = {}
     if len(layout.shape) > 2 or picture.facts["note"]:
-        facts = {
-            name: picture.facts[name] for name in ("kind", "dims", "steps", "note")
-        }
+        facts = {name: picture.facts[name] for name in ("dims", "steps", "note")}
     # What is written around the tiles is in the rulers, and the page knows its scale.
     return serialized(replace(picture, tiles=tiles, labels=(), facts=facts))
 
 
 def serialized_devices(picture: Picture) -> dict[str, Any]:
     """A picture of devices without the texts of tiles, which the page writes itself."""
-    tiles = replace(picture.tiles, text=(), columns={})
+    tiles = replace(picture.tiles, text=())
     labels = picture.labels
     # Those of axes are in the rulers; frames have the names of hosts.
     if picture.facts["by"] != "position":
@@ -204,8 +203,8 @@ def serialized(picture: Picture) -> dict[str, Any]:
     Without what the page has or knows: colours, and what a tooltip says; and without
     what it does not show.
     """
-    tiles = replace(picture.tiles, hint=(), radius=0, align="middle")
-    bare = replace(picture, alt="", legend=(), tiles=tiles)
+    tiles = replace(picture.tiles, hint=(), columns={}, radius=0, align="middle")
+    bare = replace(picture, alt="", legend=(), colormap="blocks", tiles=tiles)
     data, buffers = serialize(bare, with_palette=False)
     if not buffers:
         return {"data": data}
@@ -216,15 +215,11 @@ def palettes() -> dict[str, dict[str, Any]]:
     """The colours of both themes for the page."""
     themes = {}
     for name, theme in THEMES.items():
-        # The first eight of a ramp are nearly white.
-        colours = palette(72, "ramp", theme, "strong")[8:]
-        ramp = ["#" + bytes(int(v) for v in row[:3]).hex() for row in colours]
         themes[name] = {
             "paper": theme.paper,
             "text": theme.text,
             "muted": theme.muted,
             "groups": list(theme.groups),
-            "ramp": ramp,
             "tints": [list(ladder(row)) for row in theme.tints],
         }
     return themes

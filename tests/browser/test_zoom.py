@@ -15,22 +15,25 @@ from tests.browser.test_fit import small
 # The page's views, and what each has written since it was painted last.
 KEEP_VIEWS = """
 window.views = {};
-const listened = PictureView.prototype.listen;
-PictureView.prototype.listen = function () {
-  window.views[this.node?.getAttribute("aria-label")] ??= this;
-  this.written = [];
-  const begin = this.begin;
-  this.begin = (canvas) => {
-    if (canvas === this.base) this.written = [];
-    const g = begin.call(this, canvas);
+const { resized } = PictureView.prototype;
+PictureView.prototype.resized = function () {
+  if (!this.written) keep(this);
+  resized.call(this);
+};
+const keep = (view) => {
+  window.views[view.node.getAttribute("aria-label")] ??= view;
+  view.written = [];
+  const begin = view.begin;
+  view.begin = (canvas) => {
+    if (canvas === view.base) view.written = [];
+    const g = begin.call(view, canvas);
     const write = CanvasRenderingContext2D.prototype.fillText;
-    if (canvas === this.base) g.fillText = (text, x, y) => {
-      this.written.push(text);
+    if (canvas === view.base) g.fillText = (text, x, y) => {
+      view.written.push(text);
       write.call(g, text, x, y);
     };
     return g;
   };
-  listened.call(this);
 };
 """
 ZOOM = "([name, f]) => { views[name].fitAll(); views[name].zoom(f, 20, 20); }"

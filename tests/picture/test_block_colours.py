@@ -127,8 +127,8 @@ import { tileColours } from %s;
 import { readFileSync } from "node:fs";
 const { cases, theme } = JSON.parse(readFileSync(0, "utf8"));
 console.log(JSON.stringify(cases.map(([count, shades]) => {
-  const { soft } = tileColours(count, "blocks", theme, shades);
-  return [...Array(count).keys()].map(soft);
+  const { fill } = tileColours(count, theme, shades);
+  return [...Array(count).keys()].map(fill);
 })));
 """
 

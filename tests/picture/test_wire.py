@@ -11,7 +11,7 @@ from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.report import Collective
-from shardviz.picture.picture import Picture
+from shardviz.picture.picture import DEVICES, Picture, Slot
 from shardviz.picture.serialization import serialize
 from shardviz.picture.show import draw
 from shardviz.widgets import html_page
@@ -21,24 +21,24 @@ from tests.picture.values import VALUES
 READER = Path(html_page.HERE / "picture_data.js")
 
 _SCRIPT = """
-import { openTiles, readEdges, readRuler, filledTemplate, devicesOf, idsText, wholeRows } from %s;
+import { openTiles, readEdges, filledTemplate, devicesOf, idsText, wholeRows } from %s;
 import { readFileSync } from "node:fs";
 const { data, buffers, ids } = JSON.parse(readFileSync(0, "utf8"));
 const views = buffers.map((b) => { const raw = Uint8Array.from(Buffer.from(b, "base64"));
   return new DataView(raw.buffer); });
 function read(picture) {
   const tiles = openTiles(picture.tiles, views);
-  const each = [...Array(tiles.count).keys()].map((i) => ({
-    edges: [tiles.x[i], tiles.y[i], tiles.width[i], tiles.height[i]],
+  const text = picture.tiles.text ?? [];
+  const whole = text.every((part) => typeof part === "string" || part.of === "devices");
+  const each = [...tiles.x.keys()].map((i) => ({
+    edges: [tiles.x[i], tiles.y[i], tiles.w[i], tiles.h[i]],
     group: tiles.group[i], device: tiles.device[i], devices: devicesOf(tiles, i),
-    label: filledTemplate(picture.tiles.text ?? [], tiles, i),
-    tooltip: filledTemplate(picture.tiles.hint ?? [], tiles, i) }));
+    label: whole ? filledTemplate(text, tiles, i) : null }));
   const edges = readEdges(picture.edges, views), names = ["x0", "y0", "x1", "y1", "group", "width"];
   const strokes = edges && names.map((name) => [...edges[name]]);
   const panels = (picture.panels ?? []).map((p) => read(p.picture));
   const rows = [picture.labels, picture.frames, picture.legend].map((r) => wholeRows(r ?? []));
-  const rulers = (picture.rulers ?? []).map(readRuler);
-  return { each, strokes, rows, panels, rulers };
+  return { each, strokes, rows, panels, rulers: picture.rulers ?? [] };
 }
 console.log(JSON.stringify({ picture: data && read(data), texts: ids && ids.map(
   ([list, limit]) => idsText(list, limit)) }));
@@ -59,14 +59,15 @@ def _sent(picture: Picture) -> dict:
 def _in_python(picture: Picture) -> dict:
     tiles = picture.tiles
     edges = np.stack([tiles.x, tiles.y, tiles.width, tiles.height]).T.astype(float).tolist()
+    # The page is sent no other slots: it writes by itself what a device or block is.
+    whole = all(part.of == DEVICES for part in tiles.text if isinstance(part, Slot))
     each = [
         {
             "edges": edges[i],
             "group": int(tiles.group[i]),
             "device": int(tiles.device[i]),
             "devices": tiles.devices(i).tolist(),
-            "label": tiles.label(i),
-            "tooltip": tiles.tooltip(i),
+            "label": tiles.label(i) if whole else None,
         }
         for i in range(len(tiles))
     ]

@@ -1,7 +1,7 @@
 // @ts-check
 // Which two dimensions of an array are rows and columns, and which blocks of the others are shown.
 import { Choice } from "./controls.js";
-import { fill, h } from "./dom.js";
+import { fill, h, isNew } from "./dom.js";
 
 /** @typedef {import("./view_data.js").ArrayView} ArrayView */
 /** @typedef {import("./messages").ArrayFacts} ArrayFacts */
@@ -19,9 +19,7 @@ export class ArraySteps {
   /** @param {ArrayView | undefined} array @param {ArrayFacts | undefined} facts */
   show(array, facts) {
     const { counts, shard } = array?.pictured ?? array ?? {};
-    const key = JSON.stringify([array?.names, counts, shard, facts]);
-    if (key === this.key) return;
-    this.key = key;
+    if (!isNew(this, [array?.names, counts, shard, facts])) return;
     const two = array && counts && shard && facts && facts.dims.length === 2;
     fill(this.node, ...(two ? this.controls(dimensionsOf(array, counts, shard), facts) : []));
   }

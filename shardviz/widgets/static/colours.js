@@ -2,25 +2,21 @@
 // The colours of tiles: mixed from a theme, which `shardviz/picture/palette.py` makes, and cached.
 
 /** @typedef {import("./messages").Palette & {name: "light" | "dark"}} Theme */
-/** @typedef {import("./messages").Shades | null | undefined} Shades */
+/** @typedef {import("./messages").Shades} Shades */
 /** @typedef {(group: number) => string} ColourOf */
 /**
- * Fills (soft: nothing is pointed at; mid: a related tile is; strong: this tile is), outlines, and
- * the text on soft and mid fills. `shade` numbers the colours, from -2: many groups have few.
- * @typedef {{many: boolean, shade: (group: number) => number, soft: ColourOf, mid: ColourOf, strong: ColourOf, line: ColourOf,
- *   text: ColourOf, textMid: ColourOf}} TileColours
+ * The fill of the tiles of a group, their outline and the text on them, and the fill as a pixel of
+ * ImageData.
+ * @typedef {{many: boolean, fill: ColourOf, line: ColourOf, text: ColourOf,
+ *   pixel: (group: number) => number}} TileColours
  */
 
-/** How much of a group's colour is in a tile: with few groups, and with many, on a ramp. */
-const SHARES = {
-  light: { soft: 0.22, mid: 0.55, line: 0.5, softRamp: 0.85, midRamp: 0.9 },
-  dark: { soft: 0.26, mid: 0.6, line: 0.5, softRamp: 0.7, midRamp: 0.9 },
-};
 const READABLE = 4.5; // the contrast that WCAG 2 asks of text
 const MOST_CACHED = 200;
-const SEVERAL = -2; // the group of a tile that is of several
 const RAMP_STEPS = 256; // as `palette.py` has it: more blocks than these have a ramp
 const DEEP = 0.75; // how much of a tint is in its outline
+const PALE = 0.24; // how much of the grey of text is in a tile of no block
+const NO_BLOCK = -1;
 
 const TINTS = 4; // as in `palette.py`; after them stand those of an axis alone
 const AXIS_COLOURS = 8; // as in `picture/tables.py`; what comes after them is grey
@@ -81,48 +77,35 @@ export function textOn(fill, theme) {
 const cache = new Map();
 
 /**
- * The colours of groups: tints of the mesh axes for the blocks of an array; else ten that can be
- * distinguished, and beyond that a ramp for order.
- * @param {number} count how many groups there are
- * @param {string} colormap a Picture's `colormap`
+ * The colours of the blocks of an array: tints of the mesh axes that split it, and of very many a
+ * ramp of the first axis. What is no block is grey.
+ * @param {number} count how many blocks there are
  * @param {Theme} theme
- * @param {Shades} [shades] what each mesh axis does to the colours of blocks
+ * @param {Shades} shades what each mesh axis does to the colours
  * @returns {TileColours}
  */
-export function tileColours(count, colormap, theme, shades) {
-  const key = `${theme.name}|${colormap}|${count}|${JSON.stringify(shades)}`;
+export function tileColours(count, theme, shades) {
+  const key = `${theme.name}|${count}|${JSON.stringify(shades)}`;
   const known = cache.get(key);
   if (known) return known;
-  const { groups, ramp, paper, text } = theme;
-  const many = count > (shades ? RAMP_STEPS : groups.length);
-  const share = SHARES[theme.name];
-  const stops = shades && many ? tintsOf(shades[0][0], theme).slice(0, TINTS) : ramp;
-  const steps = shades ? RAMP_STEPS : ramp.length;
-  const shade = (/** @type {number} */ group) => {
-    if (group < 0) return Math.max(group, SEVERAL);
-    if (!many) return shades ? group % count : group % groups.length;
-    return Math.floor((group * (steps - 1)) / (count - 1));
-  };
-  const once = (/** @type {ColourOf} */ make) => cached(make, shade);
-  const full = once((group) => {
-    // -1 is no group; several stand out from a group that is grey itself.
-    if (group < 0) return group === -1 ? theme.muted : theme.text;
-    if (many) return between(stops, shade(group) / (steps - 1));
-    return shades ? blockColour(group, count, shades, theme) : groups[shade(group)];
-  });
-  const mixed = (/** @type {number} */ part) => once((group) => mix(full(group), paper, part));
-  const deep = once((group) => mix(full(group), text, DEEP));
-  const soft = shades ? full : mixed(many ? share.softRamp : share.soft);
-  const mid = shades ? full : mixed(many ? share.midRamp : share.mid);
+  const many = count > RAMP_STEPS;
+  const stops = tintsOf(shades[0]?.[0] ?? NO_BLOCK, theme).slice(0, TINTS);
+  const shade = (/** @type {number} */ block) =>
+    many && block > 0 ? Math.floor((block * (RAMP_STEPS - 1)) / (count - 1)) : block;
+  const fill = cached((block) => {
+    if (block < 0) return mix(theme.muted, theme.paper, PALE);
+    if (many) return between(stops, shade(block) / (RAMP_STEPS - 1));
+    return blockColour(block, count, shades, theme);
+  }, shade);
   const found = {
     many,
-    shade,
-    soft,
-    mid,
-    strong: full,
-    line: many ? soft : shades ? deep : mixed(share.line),
-    text: once((group) => textOn(soft(group), theme)),
-    textMid: once((group) => textOn(mid(group), theme)),
+    fill,
+    line: many ? fill : cached((block) => mix(fill(block), theme.text, DEEP), shade),
+    text: cached((block) => textOn(fill(block), theme), shade),
+    pixel: cached((block) => {
+      const [red, green, blue] = rgb(fill(block));
+      return (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
+    }, shade),
   };
   if (cache.size > MOST_CACHED) cache.clear();
   cache.set(key, found);
@@ -134,7 +117,7 @@ function tintsOf(axis, { tints }) {
   return tints[axis < 0 ? AXIS_COLOURS : axis % AXIS_COLOURS];
 }
 
-/** As `_block_colours` of palette.py. @param {number} block @param {number} count @param {NonNullable<Shades>} shades @param {Theme} theme */
+/** As `_block_colours` of palette.py. @param {number} block @param {number} count @param {Shades} shades @param {Theme} theme */
 function blockColour(block, count, shades, theme) {
   let [tint, turn] = [count > 1 && count < TINTS ? 1 : 0, 0];
   shades.forEach(([, size, stride, step], place) => {
@@ -155,25 +138,14 @@ function between(stops, part) {
 }
 
 /**
- * Groups of one shade have one colour, which is made once.
+ * Blocks of one shade have one colour, which is made once.
  * @template Colour
- * @param {(group: number) => Colour} make
- * @param {(group: number) => number} shade
- * @returns {(group: number) => Colour}
+ * @param {(block: number) => Colour} make
+ * @param {(block: number) => number} shade
+ * @returns {(block: number) => Colour}
  */
 function cached(make, shade) {
   /** @type {Colour[]} */
   const known = [];
-  return (group) => (known[shade(group) - SEVERAL] ??= make(group));
-}
-
-/**
- * The soft colour of a group as a pixel of ImageData.
- * @param {TileColours} colours
- */
-export function softPixel({ shade, soft }) {
-  return cached((group) => {
-    const [red, green, blue] = rgb(soft(group));
-    return (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
-  }, shade);
+  return (block) => (known[shade(block) - NO_BLOCK] ??= make(block));
 }

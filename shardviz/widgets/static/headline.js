@@ -2,7 +2,7 @@
 // The headline of a program: the least time it can take, what bounds it, and the memory it needs.
 import { axisNumber, muted } from "./collectives.js";
 import { axisColour } from "./colours.js";
-import { OWN_KEYS, fill, h, toggle } from "./dom.js";
+import { button, fill, h, isNew, toggle } from "./dom.js";
 import { OUT_OF_DATE } from "./stages.js";
 
 /** @typedef {import("./messages").Headline} Data */
@@ -14,7 +14,7 @@ export class Headline {
   constructor(open) {
     this.open = open;
     this.node = h("div", { class: "sv-headline", role: "group", "aria-label": "Least time" });
-    this.drawn = "";
+    this.key = "";
   }
 
   /**
@@ -23,9 +23,7 @@ export class Headline {
    * @param {boolean} old whether the program was edited since
    */
   show(data, axes, old) {
-    const key = JSON.stringify([data, axes, old]);
-    if (key === this.drawn) return;
-    this.drawn = key;
+    if (!isNew(this, [data, axes, old])) return;
     const { parts, note, title, where } = data;
     toggle(this.node, "sv-faded", old);
     this.node.title = old ? OUT_OF_DATE : title;
@@ -34,37 +32,29 @@ export class Headline {
     const least = h("div", null, h("b", { text: `≥ ${data.seconds}` }), muted(` on ${where}`));
     const bound = h("div", null, `${data.bound} · `, memory(data));
     const facts = h("div", { class: "sv-hfacts" }, least, bound, muted(LOWER_BOUND));
-    fill(
-      this.node,
-      facts,
-      h("div", { class: "sv-hbars" }, ...parts.map((part) => this.bar(part, axes))),
-    );
+    const bars = parts.map((part) => this.bar(part, axes));
+    fill(this.node, facts, h("div", { class: "sv-hbars" }, ...bars));
   }
 
   /** @param {Data["parts"][number]} part @param {Record<string, number>} axes */
   bar({ name, label, seconds, share, over }, axes) {
     const words = `${label}: at least ${seconds}`;
-    const pieces = over.map(([names, share]) =>
-      piece(
-        names.map((name) => axisNumber(axes, name)),
-        share,
-      ),
-    );
-    const props = { type: "button", class: "sv-hbar", "aria-label": words, ...OWN_KEYS };
-    const fillProps = { class: "sv-fill", style: { "--sv-share": share } };
-    return h(
-      "button",
-      { ...props, title: `${words}. Shows its operations.`, on: { click: () => this.open(name) } },
-      h("span", { class: "sv-muted", text: label }),
-      h("span", null, h("span", fillProps, ...pieces), seconds),
-    );
+    // What each set of mesh axes communicates.
+    const pieces = over.map(([names, part]) => {
+      const colours = names.map((axis) => axisColour(axisNumber(axes, axis)));
+      const own = colours.map((colour) => h("i", { style: { "--sv-axis-colour": colour } }));
+      return h("i", { style: { flex: `${part} 0 0` } }, ...own);
+    });
+    const title = `${words}. Shows its operations.`;
+    const node = button("", () => this.open(name), {
+      class: "sv-hbar",
+      "aria-label": words,
+      title,
+    });
+    const bar = h("span", { class: "sv-fill", style: { "--sv-share": share } }, ...pieces);
+    node.append(h("span", { class: "sv-muted", text: label }), h("span", null, bar, seconds));
+    return node;
   }
-}
-
-/** What one set of mesh axes communicates. @param {number[]} axes @param {number} share */
-function piece(axes, share) {
-  const colours = axes.map((axis) => h("i", { style: { "--sv-axis-colour": axisColour(axis) } }));
-  return h("i", { style: { flex: `${share} 0 0` } }, ...colours);
 }
 
 /** @param {Data} data */

@@ -4,7 +4,6 @@
 import { idsText } from "./picture_data.js";
 
 /** @typedef {import("./view_data.js").ArrayView} ArrayView */
-/** @typedef {Partial<Pick<import("./messages").LayoutNumbers, "counts" | "shard">>} Blocks */
 /**
  * What is pointed at: a device by its position in mesh order, a block, or nothing.
  * @typedef {{kind: "device", at: number} | {kind: "block", array: number, group: number} | null}
@@ -115,7 +114,7 @@ export class Highlight {
 
   /**
    * The index of one block into its array: `16:32, 256:512`.
-   * @param {Blocks} array
+   * @param {Pick<ArrayView, "counts" | "shard">} array
    * @param {number} group
    */
   indexText({ counts = [], shard = [] }, group) {
@@ -171,10 +170,7 @@ export class Highlight {
     this.changed();
   }
 
-  /**
-   * Points at something, unless something else is pinned.
-   * @param {Pointing} pointing
-   */
+  /** Points at something, unless something else is pinned. @param {Pointing} pointing */
   hover(pointing) {
     if (!this.pinned) this.point(pointing, false);
   }

@@ -183,7 +183,6 @@ export interface Palette {
   text: string;
   muted: string;
   groups: string[];
-  ramp: string[];
   /** Of each mesh axis from pale to full, and last of what no axis splits. */
   tints: string[][];
 }
@@ -223,15 +222,14 @@ export interface PackedPicture {
 export interface PictureData {
   width: number;
   height: number;
-  colormap?: string;
   groups?: number;
-  shades?: Shades | null;
+  shades?: Shades;
   facts?: ArrayFacts;
   labels?: Row<LabelRow>[];
   frames?: Row<FrameRow>[];
   tiles: TileData;
   edges?: EdgeData;
-  rulers?: RulerData[];
+  rulers?: Ruler[];
 }
 
 /** What each mesh axis does to the colours of an array's blocks, major to minor. */
@@ -243,9 +241,9 @@ export type LabelRow = [
   x: number,
   y: number,
   text: string,
-  role: "title" | "axis" | "tick" | "note" | "mono",
+  role: string,
   anchor: "start" | "middle" | "end",
-  tone: "" | "text" | "muted" | "good" | "warn" | "bad",
+  tone: string,
 ];
 export type FrameRow = [
   x: number,
@@ -258,23 +256,22 @@ export type FrameRow = [
 ];
 
 /** Along a side of the tiles, as in `picture/picture.py`. */
-export interface RulerData {
-  words?: string[];
-  axes?: [number: number, name: string][];
-  down?: boolean;
-  start?: number;
-  length?: number;
-  repeats?: [count: number, pitch: number][];
-  count?: number;
-  pitch?: number;
-  extent?: number;
-  step?: number;
-  size?: number;
+export interface Ruler {
+  words: string[];
+  axes: [number: number, name: string][];
+  down: boolean;
+  start: number;
+  length: number;
+  repeats: [count: number, pitch: number][];
+  count: number;
+  pitch: number;
+  extent: number;
+  step: number;
+  size: number;
 }
 
 /** Which dimensions of an array are shown, where it has more than two or a note. */
 export interface ArrayFacts {
-  kind: "array";
   /** The dimensions shown as rows and columns. */
   dims: number[];
   /** The dimensions not shown, and which block of each: null for all. */
@@ -302,7 +299,6 @@ export interface TileData {
   device?: Column;
   offsets?: Column;
   holders?: Column;
-  columns?: Record<string, Column>;
   text?: Template;
 }
 
@@ -316,17 +312,8 @@ export interface EdgeData {
   group: Column;
 }
 
-export type Template = (string | Slot)[];
-
-export interface Slot {
-  of: string;
-  divide?: number;
-  modulo?: number;
-  times?: number;
-  plus?: number;
-  words?: string[];
-  limit?: number;
-}
+/** Text, and the ids of the devices in at most so many letters. */
+export type Template = (string | { of: "devices"; limit: number })[];
 
 // ── The stages of a program: `stages_view.py`, `collective_table.py` ────────────
 

@@ -35,8 +35,9 @@ export class MovementPicture {
     const about = { role: "img", tabindex: "0", class: "sv-movementbox", ...OWN_KEYS };
     this.node = h("div", about, this.drawing);
     this.moving = svg("g");
-    /** @type {MovementSteps | null} */ this.steps = null;
-    /** @type {import("./colours.js").Theme | null} */ this.theme = null;
+    /** Set with the first step that is shown, as the theme. @type {MovementSteps} */
+    this.steps;
+    /** @type {import("./colours.js").Theme} */ this.theme;
     this.step = 0;
     this.size = { w: 0, h: 0 };
     /** @type {Places | null} */ this.places = null;
@@ -83,7 +84,6 @@ export class MovementPicture {
   /** @param {Box} box @param {number} device @param {boolean} sends whether the next step moves */
   device(box, device, sends) {
     const { steps, step } = this;
-    if (!steps) return svg("g");
     const id = steps.data.devices[device];
     const named = box.w > 84 && this.places?.head === HEAD;
     const [last, next] = [steps.data.steps[step - 1], steps.data.steps[step]];
@@ -111,7 +111,6 @@ export class MovementPicture {
    */
   cell(box, chunk, bits, arrived) {
     const { steps, theme } = this;
-    if (!steps || !theme) return svg("g");
     const { contributors, chunks, devices, axes } = steps.data;
     const count = bitCount(bits);
     const complete = count >= contributors;
@@ -156,7 +155,7 @@ export class MovementPicture {
   /** The arrows of what came with a step, in the colour of its mesh axis. @param {number} step */
   arrows(step) {
     const { steps, places } = this;
-    if (!steps || !places || step < 1) return [];
+    if (!places || step < 1) return [];
     const { axis, sends } = steps.data.steps[step - 1];
     return sends.map(([source, target, far]) => {
       const both = sends.some(([from, to]) => from === target && to === source);
@@ -174,15 +173,15 @@ export class MovementPicture {
   move(step, part) {
     const { steps, places } = this;
     const sends = steps?.data.steps[step - 1]?.sends;
-    if (!steps || !places || !sends) return;
+    if (!places || !sends) return;
     const eased = part < 0.5 ? 2 * part * part : 1 - (2 - 2 * part) ** 2 / 2;
     if (this.step === step - 1 && !this.moving.childNodes.length) this.draw(step);
-    this.moving.replaceChildren(...sends.flatMap((send) => this.tokens(steps, send, step, eased)));
+    this.moving.replaceChildren(...sends.flatMap((send) => this.tokens(send, step, eased)));
   }
 
-  /** @param {MovementSteps} steps @param {import("./messages").Send} send @param {number} step @param {number} part */
-  tokens(steps, [source, target, , chunks], step, part) {
-    const [before, after] = [steps.states[step - 1], steps.states[step]];
+  /** @param {import("./messages").Send} send @param {number} step @param {number} part */
+  tokens([source, target, , chunks], step, part) {
+    const [before, after] = [this.steps.states[step - 1], this.steps.states[step]];
     const some = chunks.length > MOST_TOKENS ? chunks.slice(0, 1) : chunks;
     return some.flatMap((chunk) => {
       const [held, comes] = [before[source].get(chunk), after[target].get(chunk)];

@@ -1,7 +1,6 @@
 // @ts-check
 // What every device has after each step of a collective, and where in its box.
 
-/** @typedef {import("./messages").MovementData} Data */
 /**
  * A chunk that a device has: its place in the box of the device, and whose contributions are in it,
  * a bit for each.
@@ -10,7 +9,7 @@
  */
 
 export class MovementSteps {
-  /** @param {Data} data */
+  /** @param {import("./messages").MovementData} data */
   constructor(data) {
     this.data = data;
     this.sums = data.contributors > 1;

@@ -3,47 +3,27 @@
 // makes of it is compared with Python's own reading, tile by tile, in `tests/picture/test_wire.py`.
 
 /** @typedef {import("./messages").Column} Column */
-/** @typedef {import("./messages").LabelRow} LabelRow */
-/** @typedef {import("./messages").FrameRow} FrameRow */
 /** The tiles: every column as one typed array. @typedef {ReturnType<typeof openTiles>} Tiles */
-/**
- * The strokes under the tiles.
- * @typedef {{count: number, x0: Float32Array, y0: Float32Array, x1: Float32Array,
- *   y1: Float32Array, width: Float32Array, group: Int32Array}} Edges
- */
-/** @typedef {ReturnType<typeof readLabel>} Label */
-/** @typedef {ReturnType<typeof readFrame>} Frame */
-/** @typedef {ReturnType<typeof readRuler>} Ruler */
-/**
- * A Picture, ready to be painted; `label` is the text in a tile, `devices` the ids that it stands
- * for.
- * @typedef {{width: number, height: number, x: Float32Array, y: Float32Array, w: Float32Array,
- *   h: Float32Array, group: Int32Array, device: Float64Array, count: number, colormap: string,
- *   shades: import("./messages").Shades | null | undefined, labels: Label[], frames: Frame[], facts: import("./messages").ArrayFacts | undefined,
- *   edges: Edges | null, rulers: Ruler[], label: (i: number) => string, devices: (i: number) => number[]}} Picture
- */
+/** The strokes under the tiles, by column. @typedef {NonNullable<ReturnType<typeof readEdges>>} Edges */
+/** A Picture, ready to be painted. @typedef {ReturnType<typeof readPicture>} Picture */
 
-/** @param {import("./messages").PackedPicture} packed @returns {Picture} */
+/** @param {import("./messages").PackedPicture} packed */
 export function readPicture({ data, buffers = [] }) {
   const tiles = openTiles(data.tiles, buffers);
   return {
+    ...tiles,
     width: data.width,
     height: data.height,
-    x: tiles.x,
-    y: tiles.y,
-    w: tiles.width,
-    h: tiles.height,
-    group: tiles.group,
-    device: tiles.device,
     count: data.groups ?? 1,
-    colormap: data.colormap ?? "blocks",
-    shades: data.shades,
-    labels: wholeRows(data.labels ?? []).map(readLabel),
+    shades: data.shades ?? [],
+    labels: wholeRows(data.labels ?? []).map(([x, y, text, , anchor]) => ({ x, y, text, anchor })),
     frames: wholeRows(data.frames ?? []).map(readFrame),
     facts: data.facts,
     edges: readEdges(data.edges, buffers),
-    rulers: (data.rulers ?? []).map(readRuler),
+    rulers: data.rulers ?? [],
+    /** The text in a tile. @param {number} i */
     label: (i) => filledTemplate(data.tiles.text ?? [], tiles, i),
+    /** The ids of the devices that it stands for. @param {number} i */
     devices: (i) => devicesOf(tiles, i),
   };
 }
@@ -67,30 +47,12 @@ export function wholeRows(rows) {
   return whole;
 }
 
-/** @param {LabelRow} row */
-function readLabel([x, y, text, role, anchor, tone]) {
-  return { x, y, text, role, anchor, tone };
+/** @param {import("./messages").FrameRow} row */
+function readFrame([x, y, label, w, h, dashed, named]) {
+  return { x, y, w, h, label, dashed, named };
 }
 
-/** @param {FrameRow} row */
-function readFrame([x, y, label, width, height, dashed, named]) {
-  return { x, y, label, width, height, dashed, named };
-}
-
-/** @param {import("./messages").RulerData} data @returns {Required<import("./messages").RulerData>} */
-export function readRuler(data) {
-  return {
-    ...{ words: [], axes: [], down: false, start: 0, length: 0, repeats: [], count: 0 },
-    ...{ pitch: 0, extent: 0, step: 1, size: 0 },
-    ...data,
-  };
-}
-
-/**
- * @param {import("./messages").EdgeData | undefined} edges
- * @param {DataView[]} buffers
- * @returns {Edges | null}
- */
+/** @param {import("./messages").EdgeData | undefined} edges @param {DataView[]} buffers */
 export function readEdges(edges, buffers) {
   if (!edges) return null;
   const floats = (/** @type {Column} */ c) => columnOf(c, buffers, edges.count, Float32Array);
@@ -134,7 +96,11 @@ function columnOf(column, buffers, n, Kind) {
  */
 export function keptNumbers() {
   let [said, numbers] = ["", new Int32Array(0)];
-  return (/** @type {Column} */ column, /** @type {DataView[]} */ buffers, /** @type {number} */ size) => {
+  return (
+    /** @type {Column} */ column,
+    /** @type {DataView[]} */ buffers,
+    /** @type {number} */ size,
+  ) => {
     const packed = typeof column === "object" && "buffer" in column;
     const says = packed ? "" : JSON.stringify([column, size]);
     if (!says || says !== said) numbers = columnOf(column, buffers, size, Int32Array);
@@ -154,73 +120,42 @@ function bytes({ buffer, byteOffset, byteLength }) {
 
 /** @param {import("./messages").TileData} data @param {DataView[]} buffers */
 export function openTiles(data, buffers) {
-  const { count } = data;
+  const { count, offsets } = data;
   const floats = (/** @type {Column} */ c) => columnOf(c, buffers, count, Float32Array);
   const whole = (/** @type {Column} */ c, n = count) => columnOf(c, buffers, n, Float64Array);
-  const group = columnOf(data.group ?? 0, buffers, count, Int32Array);
-  const device = whole(data.device ?? NO_DEVICE);
-  const offsets = data.offsets === undefined ? null : whole(data.offsets, count + 1);
-  const columns = Object.entries(data.columns ?? {}).map(([name, c]) => [name, whole(c)]);
+  const starts = offsets === undefined ? null : whole(offsets, count + 1);
   return {
-    count,
     x: floats(data.x),
     y: floats(data.y),
-    width: floats(data.width),
-    height: floats(data.height),
-    group,
-    device,
-    offsets,
-    holders: offsets && whole(data.holders ?? 0, offsets[count]),
-    /** @type {Record<string, ArrayLike<number>>} */
-    columns: { ...Object.fromEntries(columns), group, device },
+    w: floats(data.width),
+    h: floats(data.height),
+    group: columnOf(data.group ?? 0, buffers, count, Int32Array),
+    device: whole(data.device ?? NO_DEVICE),
+    offsets: starts,
+    holders: starts && whole(data.holders ?? 0, starts[count]),
   };
 }
 
-/**
- * The device ids that tile `i` stands for.
- * @param {Tiles} tiles
- * @param {number} i
- */
+/** The device ids that tile `i` stands for. @param {Tiles} tiles @param {number} i */
 export function devicesOf({ offsets, holders, device }, i) {
   if (!offsets || !holders) return device[i] < 0 ? [] : [device[i]];
   return [...holders.subarray(offsets[i], offsets[i + 1])];
 }
 
 /**
- * The devices of the other tiles in the group of tile `i`.
- * @param {Tiles} tiles
- * @param {number} i
- */
-function peersOf(tiles, i) {
-  return [...tiles.device].filter((_, k) => k !== i && tiles.group[k] === tiles.group[i]);
-}
-
-/**
- * A template, filled for tile `i`.
+ * A template, filled for tile `i`: text, and the ids of its devices.
  * @param {import("./messages").Template} template
  * @param {Tiles} tiles
  * @param {number} i
  */
 export function filledTemplate(template, tiles, i) {
+  const ids = devicesOf(tiles, i);
   return template
-    .map((part) => {
-      if (typeof part === "string") return part;
-      if (part.of === "devices") return idsText(devicesOf(tiles, i), part.limit);
-      if (part.of === "peers") return idsText(peersOf(tiles, i), part.limit);
-      let n = part.of === "index" ? i : tiles.columns[part.of][i];
-      n = Math.floor(n / (part.divide ?? 1));
-      if (part.modulo) n %= part.modulo;
-      n = n * (part.times ?? 1) + (part.plus ?? 0);
-      return part.words ? part.words[n] : String(n);
-    })
+    .map((part) => (typeof part === "string" ? part : idsText(ids, part.limit)))
     .join("");
 }
 
-/**
- * `ids_text` of shardviz/core/format.py.
- * @param {number[]} ids
- * @param {number} limit
- */
+/** `ids_text` of shardviz/core/format.py. @param {number[]} ids @param {number} limit */
 export function idsText(ids, limit = 0) {
   if (!ids.length) return "no device";
   if (limit && ids.length <= limit) {
@@ -256,11 +191,7 @@ function nestLevels(ids) {
   return levels;
 }
 
-/**
- * @param {number} first
- * @param {number[][]} levels
- * @returns {string}
- */
+/** @param {number} first @param {number[][]} levels @returns {string} */
 function nested(first, levels) {
   if (!levels.length) return String(first);
   const inner = levels.slice(0, -1);
@@ -273,11 +204,7 @@ function nested(first, levels) {
   return count <= 3 ? items.join(", ") : `${items[0]}, ${items[1]} … ${items[2]}`;
 }
 
-/**
- * @param {number} first
- * @param {number} count
- * @param {number} step
- */
+/** @param {number} first @param {number} count @param {number} step */
 function stretch(first, count, step) {
   const last = first + (count - 1) * step;
   if (count === 1) return String(first);

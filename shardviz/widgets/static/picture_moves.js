@@ -21,10 +21,7 @@ function tilesBy(shown) {
   return tiles;
 }
 
-/**
- * @param {Before} before
- * @param {Int32Array} positions of the devices now
- */
+/** @param {Before} before @param {Int32Array} positions of the devices now */
 export function devicesBefore(before, positions) {
   if (positions.length > MOST_TILES || before.positions.length > MOST_TILES) return undefined;
   const tiles = tilesBy(before.positions);

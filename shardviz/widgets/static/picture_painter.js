@@ -1,17 +1,15 @@
 // @ts-check
 // Paints one Picture on two canvases, one for the tiles and one for what stands out among them.
 // The picture comes ready from Python (`shardviz/picture`); this adds colours and marks.
-import { axisColour, mix, softPixel, textOn, tileColours } from "./colours.js";
+import { axisColour, mix, tileColours } from "./colours.js";
 import { h } from "./dom.js";
 import { readPicture } from "./picture_data.js";
 import { FONT, SANS, contentOf, marginsOf, paintRulers, textWidth } from "./rulers.js";
 
 /** @typedef {import("./picture_data.js").Picture} Picture */
 /** @typedef {import("./colours.js").Theme} Theme */
-/** @typedef {import("./picture_data.js").Label} Label */
 /** @typedef {CanvasRenderingContext2D} Context */
-/** @typedef {{x: number, y: number, w: number, h: number}} Box in CSS pixels */
-/** @typedef {{fill: string, line: string, width: number, text: string}} TileStyle */
+/** @typedef {{x: number, y: number, w: number, h: number}} Box mostly in CSS pixels */
 /**
  * The tiles and the frame that stand out.
  * @typedef {{strong: Set<number>, soft: Set<number>, frame: number}} Marks
@@ -48,8 +46,6 @@ export class PicturePainter {
     this.marks = noMarks();
     /** Set with the first picture, before which nothing is painted. @type {Theme} */
     this.theme;
-    /** @type {Int32Array | null} */ this.groups = null;
-    this.count = 1;
     /** The true width of a tile over its height; 0 where it has none. */
     this.aspect = 0;
     this.toScale = true;
@@ -134,15 +130,8 @@ export class PicturePainter {
     return marginsOf(contextOf(this.base), this.picture);
   }
 
-  /**
-   * Where something is on the canvas.
-   * @param {number} x
-   * @param {number} y
-   * @param {number} w
-   * @param {number} tall
-   * @returns {Box}
-   */
-  placed(x, y, w, tall) {
+  /** Where something is on the canvas. @param {Box} box in points @returns {Box} */
+  placed({ x, y, w, h: tall }) {
     const { sx, sy, ox, oy } = this;
     return { x: x * sx + ox, y: y * sy + oy, w: w * sx, h: tall * sy };
   }
@@ -150,8 +139,8 @@ export class PicturePainter {
   /** Where a tile is on the canvas. @param {number} i */
   boxOf(i) {
     const { picture: p, grown } = this;
-    const [w, tall] = [p.w[i] + 2 * grown.x, p.h[i] + 2 * grown.y];
-    return this.placed(p.x[i] - grown.x, p.y[i] - grown.y, w, tall);
+    const [x, y] = [p.x[i] - grown.x, p.y[i] - grown.y];
+    return this.placed({ x, y, w: p.w[i] + 2 * grown.x, h: p.h[i] + 2 * grown.y });
   }
 
   /** Where a tile is painted: on its way, while it moves. @param {number} i */
@@ -173,15 +162,14 @@ export class PicturePainter {
     const { picture: p, theme, size } = this;
     const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
     if (still || !theme || !size.w) return null;
-    const groups = this.groups ?? p.group;
-    const { soft } = tileColours(this.count, p.colormap, theme, p.shades);
+    const { fill } = tileColours(p.count, theme, p.shades);
     /** @type {Motion} */
     const from = { boxes: [], fills: [], start: performance.now() };
     for (let i = 0; i < next.x.length; i++) {
       const tile = before(i);
       if (tile < 0) continue;
       from.boxes[i] = this.movedBox(tile);
-      from.fills[i] = soft(groups[tile]);
+      from.fills[i] = fill(p.group[tile]);
     }
     return from;
   }
@@ -213,24 +201,22 @@ export class PicturePainter {
   paint() {
     const { picture: p, theme } = this;
     if (!this.size.w || !theme) return;
-    const { groups: own, count, sx, sy, ox, oy, base, progress } = this;
-    const look = [p, own, count, theme.name, p.colormap, progress];
-    const now = [...look, sx, sy, ox, oy, base.width, base.height];
+    const { sx, sy, ox, oy, base, progress } = this;
+    const now = [p, theme.name, progress, sx, sy, ox, oy, base.width, base.height];
     if (this.painted && now.every((v, i) => v === this.painted?.[i])) return;
     this.painted = now;
     const g = this.begin(base);
-    const groups = own ?? p.group;
-    const colours = tileColours(count, p.colormap, theme, p.shades);
+    const colours = tileColours(p.count, theme, p.shades);
     if (p.edges) this.edges(g, p.edges);
     // So many tiles, too small for borders and text; all tiles of a picture have one size.
     const tiny = p.x.length > MANY_TILES && p.w[0] * sx < 5 && p.h[0] * sy < 5;
-    if (tiny) this.pixels(g, groups, colours);
+    if (tiny) this.pixels(g, colours);
     else {
       for (let i = 0; i < p.x.length; i++) {
-        const group = groups[i];
-        const [soft, line] = [colours.soft(group), colours.line(group)];
+        const group = p.group[i];
+        const [own, line] = [colours.fill(group), colours.line(group)];
         const from = this.motion?.fills[i];
-        const fill = from ? mix(soft, from, this.progress) : soft;
+        const fill = from ? mix(own, from, progress) : own;
         this.tile(g, i, { fill, line, width: 1, text: colours.text(group) });
       }
     }
@@ -244,23 +230,16 @@ export class PicturePainter {
     const { picture: p, theme } = this;
     if (!this.size.w || !theme) return;
     const g = this.begin(this.over);
-    const groups = this.groups ?? p.group;
-    const colours = tileColours(this.count, p.colormap, theme, p.shades);
+    const colours = tileColours(p.count, theme, p.shades);
     const { strong, soft, frame } = this.marks;
     const small = p.x.length > 0 && Math.min(p.w[0] * this.sx, p.h[0] * this.sy) < 9;
     if ((colours.many && strong.size) || ((colours.many || small) && soft.size)) this.fade(g);
-    for (const i of soft) {
-      if (strong.has(i) || i >= p.x.length) continue;
-      const full = colours.strong(groups[i]);
-      const style = small
-        ? { fill: mix(full, theme.text, 0.5), line: theme.text, text: theme.text }
-        : { fill: colours.mid(groups[i]), line: theme.text, text: colours.textMid(groups[i]) };
-      this.tile(g, i, { ...style, width: 1.5 });
-    }
-    for (const i of strong) {
+    for (const i of new Set([...soft, ...strong])) {
       if (i >= p.x.length) continue;
-      const fill = colours.strong(groups[i]);
-      this.tile(g, i, { fill, line: theme.text, width: 3, text: textOn(fill, theme) });
+      const [own, text] = [colours.fill(p.group[i]), colours.text(p.group[i])];
+      const most = strong.has(i);
+      const fill = small && !most ? mix(own, theme.text, 0.5) : own;
+      this.tile(g, i, { fill, line: theme.text, width: most ? 3 : 1.5, text });
     }
     const f = p.frames[frame];
     if (f) this.frame(g, f, theme.text, 1.5);
@@ -326,10 +305,9 @@ export class PicturePainter {
    * Very many small tiles, pixel by pixel: a call per rectangle would take longer than a frame.
    * Each tile reaches to the next whole pixel, so that there is no gap to its neighbours.
    * @param {Context} g
-   * @param {ArrayLike<number>} groups
    * @param {import("./colours.js").TileColours} colours
    */
-  pixels(g, groups, colours) {
+  pixels(g, colours) {
     const p = this.picture;
     const ratio = window.devicePixelRatio || 1;
     const { width, height } = this.base;
@@ -339,7 +317,6 @@ export class PicturePainter {
     const [ox, oy] = [this.ox * ratio, this.oy * ratio];
     const w = p.w[0] * sx;
     const tall = p.h[0] * sy;
-    const pixelOf = softPixel(colours);
     for (let i = 0; i < p.x.length; i++) {
       const left = p.x[i] * sx + ox;
       const top = p.y[i] * sy + oy;
@@ -347,7 +324,7 @@ export class PicturePainter {
       const y0 = Math.max(0, Math.round(top));
       const x1 = Math.min(width, Math.max(x0 + 1, Math.ceil(left + w)));
       const y1 = Math.min(height, Math.max(y0 + 1, Math.ceil(top + tall)));
-      const colour = pixelOf(groups[i]);
+      const colour = colours.pixel(p.group[i]);
       for (let y = y0; y < y1; y++) {
         // A call of fill would take longer than these few pixels.
         for (let at = y * width + x0; at < y * width + x1; at++) pixels[at] = colour;
@@ -356,7 +333,7 @@ export class PicturePainter {
     g.putImageData(image, 0, 0);
   }
 
-  /** @param {Context} g @param {number} i @param {TileStyle} style */
+  /** @param {Context} g @param {number} i @param {{fill: string, line: string, width: number, text: string}} style */
   tile(g, i, style) {
     const box = this.movedBox(i);
     const { x, y, w, h: tall } = box;
@@ -431,7 +408,7 @@ export class PicturePainter {
     const { picture: p, theme } = this;
     const pale = mix(theme.muted, theme.paper, 0.55);
     for (const f of p.frames) {
-      const { w, h: tall } = this.placed(f.x, f.y, f.width, f.height);
+      const { w, h: tall } = this.placed(f);
       if (w < 6 || tall < 6) continue;
       // Around a few pixels a full stroke would be all that one sees.
       g.setLineDash(f.dashed ? [3, 3] : []);
@@ -442,7 +419,7 @@ export class PicturePainter {
 
   /** A frame, and its name in its upper line. @param {Context} g @param {Picture["frames"][0]} f @param {string} colour @param {number} width */
   frame(g, f, colour, width) {
-    const box = this.placed(f.x, f.y, f.width, f.height);
+    const box = this.placed(f);
     outline(g, box, colour, width);
     const wide = textWidth(g, f.label, FRAME_FONT);
     if (!f.named || wide + 16 > box.w || box.h < 24) return;

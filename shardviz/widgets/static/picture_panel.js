@@ -2,7 +2,7 @@
 // The panel with the pictures: devices and arrays, linked, and the sentence about them.
 import { ArraySteps } from "./array_steps.js";
 import { tabRow } from "./controls.js";
-import { OWN_KEYS, h, setText, toggle } from "./dom.js";
+import { button, h, setText, toggle } from "./dom.js";
 import { named, onHosts } from "./highlight.js";
 import { keepLast } from "./keep_last.js";
 import { naturalOrder } from "./natural_order.js";
@@ -16,12 +16,10 @@ import { replicasText } from "./view_data.js";
 /** @typedef {import("./view_data.js").View} View */
 /** @typedef {import("./view_data.js").ArrayView} ArrayView */
 /** @typedef {import("./picture_data.js").Picture} Picture */
-/** @typedef {import("./colours.js").Theme} Theme */
-/** @typedef {ReturnType<PicturePanel["thumb"]>} Thumb */
 /**
  * Pictures: of the devices, of each array (null where there is none), and of the links of the
  * chosen collective.
- * @typedef {{view: View, theme: Theme, arrays: (Picture | null)[], links: DrawnLinks,
+ * @typedef {{view: View, theme: import("./colours.js").Theme, arrays: (Picture | null)[], links: DrawnLinks,
  *   devices: DrawnDevices}} Shown
  * @typedef {{key: string, words: string, edges: Picture["edges"]}} DrawnLinks
  * @typedef {{picture: Picture, by: string, no_positions: string, note: string,
@@ -58,7 +56,6 @@ export class PicturePanel {
     this.before = null;
     this.devicesInBlocks = keepLast(devicesInBlocks);
     this.groupsOfTiles = keepLast(groupsOfTiles);
-    this.noGroups = keepLast((/** @type {number} */ count) => new Int32Array(count).fill(-1));
     this.order = tabRow(
       Object.keys(ORDERS),
       { class: "sv-order", "aria-label": "Device order" },
@@ -82,7 +79,7 @@ export class PicturePanel {
     this.notes = h("span", { class: "sv-muted sv-shapenote" });
     this.steps = new ArraySteps(edit);
     this.thumbs = h("div", { class: "sv-thumbs" });
-    /** @type {Map<number, Thumb>} */ this.small = new Map();
+    /** @type {Map<number, ReturnType<PicturePanel["thumb"]>>} */ this.small = new Map();
     this.sentence = new Sentence(highlight, fix);
     this.node = this.build();
     highlight.listeners.push(() => this.mark());
@@ -181,7 +178,7 @@ export class PicturePanel {
     if (array && main) {
       const moved = same && before.picture !== main && blocksBefore(before, main, groups);
       const more = { aspect: aspectOf(array, main), before: moved || undefined };
-      this.array.show(main, null, main.count, theme, more);
+      this.array.show(main, theme, more);
     }
     this.before = { array: name, picture: main, groups, devices: devices.picture, positions };
     this.showTitle();
@@ -246,12 +243,11 @@ export class PicturePanel {
     const { highlight, positions } = this;
     const edges = this.currentLinks(shown)?.edges ?? devices.picture.edges;
     const own = highlight.groups(view.selected);
-    const groups = own && this.groupsOfTiles(own, positions);
-    const tiles = groups ?? this.noGroups(positions.length);
-    const blocks = groups ? (view.arrays[view.selected]?.blocks ?? 1) : 1;
-    const shades = groups && shown.arrays[view.selected]?.shades;
-    const picture = this.devicesInBlocks(devices.picture, edges, shades);
-    this.devices.show(picture, tiles, blocks, theme, { before });
+    const group = own ? this.groupsOfTiles(own, positions) : devices.picture.group;
+    const { blocks = 1 } = view.arrays[view.selected] ?? {};
+    const shades = shown.arrays[view.selected]?.shades ?? devices.picture.shades;
+    const picture = this.devicesInBlocks(devices.picture, edges, group, blocks, shades);
+    this.devices.show(picture, theme, { before });
   }
 
   /** Small pictures of the arrays that are not selected. @param {Shown} shown */
@@ -272,9 +268,7 @@ export class PicturePanel {
       setText(thumb.caption, array.name);
       thumb.caption.title = `${array.name}  ${array.short}`;
       thumb.view.node.setAttribute("aria-label", `Array ${array.name}`);
-      thumb.view.show(thumb.bare(picture), null, picture.count, theme, {
-        aspect: aspectOf(array, picture),
-      });
+      thumb.view.show(thumb.bare(picture), theme, { aspect: aspectOf(array, picture) });
     }
     this.fitThumbs();
   }
@@ -289,12 +283,8 @@ export class PicturePanel {
   thumb(i) {
     const hooks = { ...this.blockHooks(() => i), lines: () => [] };
     const view = new PictureView("", hooks, { plain: true });
-    const caption = h("button", {
-      type: "button",
-      class: "sv-thumbname sv-mono",
-      ...OWN_KEYS,
-      on: { click: () => this.select(i) },
-    });
+    const style = { class: "sv-plain sv-cut sv-thumbname" };
+    const caption = button("", () => this.select(i), style);
     const node = h("div", { class: "sv-thumb" }, caption, view.node);
     return { view, caption, node, bare: keepLast(barePicture) };
   }
@@ -367,7 +357,7 @@ export class PicturePanel {
 function frameAround(p, tile) {
   const x = p.x[tile] + p.w[tile] / 2;
   const y = p.y[tile] + p.h[tile] / 2;
-  return p.frames.findIndex((f) => x > f.x && x < f.x + f.width && y > f.y && y < f.y + f.height);
+  return p.frames.findIndex((f) => x > f.x && x < f.x + f.w && y > f.y && y < f.y + f.h);
 }
 
 /**
@@ -405,9 +395,16 @@ function groupsOfTiles(groups, positions) {
   return positions.map((at) => groups[at]);
 }
 
-/** @param {Picture} devices @param {Picture["edges"]} edges @param {Picture["shades"]} shades those of the array */
-function devicesInBlocks(devices, edges, shades) {
-  return { ...devices, edges, colormap: "blocks", shades };
+/**
+ * The devices in the colours of an array's blocks.
+ * @param {Picture} devices
+ * @param {Picture["edges"]} edges
+ * @param {Picture["group"]} group the block of every tile
+ * @param {number} count of the blocks
+ * @param {Picture["shades"]} shades
+ */
+function devicesInBlocks(devices, edges, group, count, shades) {
+  return { ...devices, edges, group, count, shades };
 }
 
 /** A picture without what is written around it. @param {Picture} picture */

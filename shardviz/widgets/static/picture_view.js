@@ -1,10 +1,9 @@
 // @ts-check
 // One Picture that can be zoomed, panned and pointed at, with the mouse and with the keyboard.
-import { OWN_KEYS, h, iconButton } from "./dom.js";
+import { OWN_KEYS, h, iconButton, toggle } from "./dom.js";
 import { PicturePainter, clamp, isLarge } from "./picture_painter.js";
 
 /** @typedef {import("./picture_data.js").Picture} Picture */
-/** @typedef {import("./picture_painter.js").Marks} Marks */
 /**
  * What happens when a tile is pointed at or chosen, and the lines of text in tiles.
  * @typedef {{point: (tile: number) => void, leave: () => void, pin: (tile: number) => void,
@@ -32,18 +31,14 @@ export class PictureView extends PicturePainter {
     /** Whether somebody clicked here: then the wheel zooms; else it scrolls the page. */
     this.entered = false;
     const role = options.plain ? { role: "img" } : { role: "application", tabindex: "0" };
-    this.node = h(
-      "div",
-      { class: "sv-canvas", ...role, "aria-label": label, ...OWN_KEYS },
-      this.base,
-      this.over,
-      this.tip,
-      options.plain ? null : this.zoomButtons(),
-    );
+    const about = { class: "sv-canvas", ...role, "aria-label": label, ...OWN_KEYS };
+    const buttons = options.plain ? null : this.zoomButtons();
+    const parts = [this.base, this.over, this.tip, buttons];
+    this.node = h("div", { ...about, on: this.listeners() }, ...parts);
+    this.node.addEventListener("wheel", (e) => this.wheel(e), { passive: false });
     this.cursor = -1;
     /** @type {{x: number, y: number, ox: number, oy: number, moved: boolean} | null} */
     this.drag = null;
-    this.listen();
     this.observer = new ResizeObserver(() => this.resized());
     this.observer.observe(this.node);
   }
@@ -61,13 +56,13 @@ export class PictureView extends PicturePainter {
 
   fitAll() {
     this.fit();
-    this.paint();
-    this.markZoomed();
+    this.showNow();
   }
 
-  /** The zoom buttons stay in sight as long as not all of the picture is. */
-  markZoomed() {
-    this.node.classList.toggle("sv-zoomed", !this.fitted);
+  /** Paints; the zoom buttons stay in sight as long as not all of the picture is. */
+  showNow() {
+    this.paint();
+    toggle(this.node, "sv-zoomed", !this.fitted);
   }
 
   destroy() {
@@ -77,29 +72,23 @@ export class PictureView extends PicturePainter {
 
   /**
    * @param {Picture} picture
-   * @param {Int32Array | null} groups the colour group of every tile, if not the picture's own
-   * @param {number} count how many groups there are
    * @param {import("./colours.js").Theme} theme
    * @param {{aspect?: number, before?: (tile: number) => number}} [more] the true proportion of a
    *   tile; and which tile of the picture before each tile was, where tiles are to move
    */
-  show(picture, groups, count, theme, { aspect = 0, before } = {}) {
+  show(picture, theme, { aspect = 0, before } = {}) {
     const old = this.picture;
-    const same =
-      old.width === picture.width &&
-      old.height === picture.height &&
-      old.x.length === picture.x.length;
+    const { width, height, x } = picture;
+    const same = old.width === width && old.height === height && old.x.length === x.length;
     const from = before && this.fitted ? this.movedFrom(picture, before) : null;
-    const other = picture !== old || groups !== this.groups;
-    Object.assign(this, { picture, groups, count, theme, aspect });
-    if (this.cursor >= picture.x.length) this.cursor = -1;
+    Object.assign(this, { picture, theme, aspect });
+    if (this.cursor >= x.length) this.cursor = -1;
     if (!same || this.fitted) this.fit();
-    if (from || other) this.move(from);
-    this.paint();
-    this.markZoomed();
+    if (from || picture !== old) this.move(from);
+    this.showNow();
   }
 
-  /** @param {Marks} marks */
+  /** @param {import("./picture_painter.js").Marks} marks */
   mark(marks) {
     this.marks = marks;
     this.paintMarks();
@@ -138,8 +127,7 @@ export class PictureView extends PicturePainter {
       this.keepInSight();
     }
     this.tip.hidden = true;
-    this.paint();
-    this.markZoomed();
+    this.showNow();
   }
 
   /**
@@ -190,66 +178,65 @@ export class PictureView extends PicturePainter {
     return -1;
   }
 
-  listen() {
-    const node = this.node;
-    /** @returns {[number, number]} */
-    const at = (/** @type {MouseEvent} */ e) => {
-      const edge = node.getBoundingClientRect();
-      return [e.clientX - edge.left, e.clientY - edge.top];
+  /** A point on the canvas. @param {MouseEvent} e @returns {[number, number]} */
+  at(e) {
+    const edge = this.node.getBoundingClientRect();
+    return [e.clientX - edge.left, e.clientY - edge.top];
+  }
+
+  /** @returns {import("./dom.js").Props["on"]} */
+  listeners() {
+    return {
+      dblclick: () => this.fitAll(),
+      pointerdown: (e) => {
+        if (e.button !== 0) return;
+        this.entered = true;
+        const [x, y] = this.at(e);
+        this.drag = { x, y, ox: this.ox, oy: this.oy, moved: false };
+        this.node.setPointerCapture(e.pointerId);
+      },
+      pointermove: (e) => this.moved(...this.at(e)),
+      pointerup: (e) => {
+        const drag = this.drag;
+        this.drag = null;
+        toggle(this.node, "sv-dragging", false);
+        if (drag && !drag.moved) this.clicked(this.tileAt(...this.at(e)));
+      },
+      pointerleave: () => {
+        this.entered = false;
+        if (!this.drag) this.left();
+      },
+      pointercancel: () => (this.drag = null),
+      keydown: (e) => this.key(e),
+      blur: () => (this.tip.hidden = true),
     };
-    const wheel = (/** @type {WheelEvent} */ e) => {
-      if (!e.ctrlKey && !e.metaKey && !this.entered) return;
-      e.preventDefault();
-      this.zoom(Math.exp(-e.deltaY * 0.0022), ...at(e));
-    };
-    node.addEventListener("wheel", wheel, { passive: false });
-    node.addEventListener("dblclick", () => this.fitAll());
-    node.addEventListener("pointerdown", (e) => {
-      if (e.button !== 0) return;
-      this.entered = true;
-      const [x, y] = at(e);
-      this.drag = { x, y, ox: this.ox, oy: this.oy, moved: false };
-      node.setPointerCapture(e.pointerId);
-    });
-    node.addEventListener("pointermove", (e) => this.moved(...at(e)));
-    node.addEventListener("pointerup", (e) => {
-      const drag = this.drag;
-      this.drag = null;
-      node.classList.remove("sv-dragging");
-      if (drag && !drag.moved) this.clicked(this.tileAt(...at(e)));
-    });
-    node.addEventListener("pointerleave", () => {
-      this.entered = false;
-      if (!this.drag) this.left();
-    });
-    node.addEventListener("pointercancel", () => {
-      this.drag = null;
-    });
-    node.addEventListener("keydown", (e) => this.key(e));
-    node.addEventListener("blur", () => {
-      this.tip.hidden = true;
-    });
+  }
+
+  /** @param {WheelEvent} e */
+  wheel(e) {
+    if (!e.ctrlKey && !e.metaKey && !this.entered) return;
+    e.preventDefault();
+    this.zoom(Math.exp(-e.deltaY * 0.0022), ...this.at(e));
   }
 
   /** @param {number} x @param {number} y */
   moved(x, y) {
-    const drag = this.drag;
-    if (drag) {
-      if (Math.hypot(x - drag.x, y - drag.y) > DRAG_PIXELS) drag.moved = true;
-      if (drag.moved) {
-        this.node.classList.add("sv-dragging");
-        this.ox = drag.ox + x - drag.x;
-        this.oy = drag.oy + y - drag.y;
-        this.fitted = false;
-        this.keepInSight();
-        this.paint();
-        this.markZoomed();
-      }
-      return;
-    }
+    if (this.drag) return this.dragged(this.drag, x, y);
     const tile = this.tileAt(x, y);
     if (tile < 0) return this.left();
     this.pointAt(tile);
+  }
+
+  /** @param {NonNullable<PictureView["drag"]>} drag @param {number} x @param {number} y */
+  dragged(drag, x, y) {
+    drag.moved ||= Math.hypot(x - drag.x, y - drag.y) > DRAG_PIXELS;
+    if (!drag.moved) return;
+    toggle(this.node, "sv-dragging", true);
+    this.ox = drag.ox + x - drag.x;
+    this.oy = drag.oy + y - drag.y;
+    this.fitted = false;
+    this.keepInSight();
+    this.showNow();
   }
 
   /** @param {number} tile */
@@ -322,7 +309,7 @@ export class PictureView extends PicturePainter {
     this.ox += dx;
     this.oy += dy;
     this.fitted = false;
-    this.paint();
+    this.showNow();
   }
 
   /** A tooltip, for a tile too small to say it all. @param {number} tile */

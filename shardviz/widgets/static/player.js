@@ -24,8 +24,8 @@ export class Player {
       moving: (step, part) => this.move(step, part),
     });
     this.title = h("span", { class: "sv-ptitle sv-cut" });
-    this.words = h("p", { class: "sv-pwords", role: "status", "aria-live": "polite" });
-    this.facts = h("p", { class: "sv-pfacts sv-muted sv-cut" });
+    this.words = h("div", { class: "sv-pwords", role: "status", "aria-live": "polite" });
+    this.facts = h("div", { class: "sv-pfacts sv-muted sv-cut" });
     const names = { class: "sv-button sv-small", "aria-label": "Close player" };
     const head = h("div", { class: "sv-phead" }, button("Back", close, names), this.title);
     const parts = [head, this.picture.node, this.transport.node, this.words, this.facts];

@@ -5,7 +5,7 @@
 import { axisColour, mix } from "./colours.js";
 
 /** @typedef {import("./picture_data.js").Picture} Picture */
-/** @typedef {import("./picture_data.js").Ruler} Ruler */
+/** @typedef {import("./messages").Ruler} Ruler */
 /** @typedef {import("./colours.js").Theme} Theme */
 /** @typedef {{left: number, top: number, right: number, bottom: number}} ContentBox in points */
 /** A piece of a line of text, after a dot of some colour. @typedef {{text: string, dot?: string}} Part */
@@ -41,7 +41,7 @@ export function contentOf(p) {
     bottom = Math.max(bottom, y0, y1);
   };
   for (let i = 0; i < p.x.length; i++) add(p.x[i], p.y[i], p.x[i] + p.w[i], p.y[i] + p.h[i]);
-  for (const f of p.frames) add(f.x, f.y - (f.named ? 5 : 0), f.x + f.width, f.y + f.height);
+  for (const f of p.frames) add(f.x, f.y - (f.named ? 5 : 0), f.x + f.w, f.y + f.h);
   for (let i = 0; i < (p.edges?.count ?? 0); i++) {
     const { x0, y0, x1, y1 } = /** @type {NonNullable<Picture["edges"]>} */ (p.edges);
     add(x0[i], y0[i], x1[i], y1[i]);

@@ -8,11 +8,7 @@ import { svg } from "./dom.js";
 const MOST_PARTS = 8;
 const BAR_GAP = 4;
 
-/**
- * @param {PlanSplit[][]} dims
- * @param {number} width
- * @param {number} height
- */
+/** @param {PlanSplit[][]} dims @param {number} width @param {number} height */
 export function shardingBars(dims, width, height) {
   const shared = (width - BAR_GAP * (dims.length - 1)) / Math.max(1, dims.length);
   const bar = Math.max(3, Math.min(height * 3, shared));

@@ -1,6 +1,6 @@
 // @ts-check
 // The row of stages: requested, propagated, partitioned, compiled, ran, and what changed between two.
-import { OWN_KEYS, h, setText, toggle } from "./dom.js";
+import { button, h, setText, toggle } from "./dom.js";
 
 /** @typedef {import("./messages").Stages} Stages */
 /** @typedef {import("./messages").StageState | "old"} StageState */
@@ -159,15 +159,16 @@ export class StageRow {
 /** @param {string} name @param {() => void} open */
 function stageCell(name, open) {
   const text = h("span", { class: "sv-stagetext" });
-  const props = { type: "button", class: "sv-stage", "aria-pressed": "false", ...OWN_KEYS };
-  const label = h("span", { class: "sv-stagename", text: name });
-  return { node: h("button", { ...props, on: { click: open } }, label, text), text };
+  const node = button("", open, { class: "sv-stage", "aria-pressed": "false" });
+  node.append(h("span", { class: "sv-stagename", text: name }), text);
+  return { node, text };
 }
 
 /** @param {() => void} open */
 function changeButton(open) {
   const text = h("span", { class: "sv-changetext" });
   const arrow = h("span", { text: "→", "aria-hidden": "true" });
-  const props = { type: "button", class: "sv-stagechange", ...OWN_KEYS, on: { click: open } };
-  return { node: h("button", props, arrow, text, arrow.cloneNode(true)), text };
+  const node = button("", open, { class: "sv-stagechange" });
+  node.append(arrow, text, arrow.cloneNode(true));
+  return { node, text };
 }
