@@ -11,7 +11,9 @@ from shardviz.widgets import html_page
 from shardviz.widgets.values_view import values_view
 
 PAGE = """<!doctype html><meta charset="utf-8"><style>body { margin: 0 } CSS</style>
-<div class="shardviz-explorer" data-theme="light"><div class="sv-body" id="host"></div></div>
+<div class="shardviz-explorer" data-theme="light">
+<div class="sv-body" id="host" style="height: 420px"></div>
+</div>
 <script type="module">
 MODULE
 window.calls = { why: [] };

@@ -189,9 +189,9 @@ export class ArrayCards {
   card(index) {
     const parts = {
       name: h("b"),
-      type: h("span", { class: "sv-type sv-mono" }),
-      spec: h("div", { class: "sv-mono sv-cardspec sv-cut" }),
-      summary: h("div", { class: "sv-summary" }),
+      type: h("span", { class: "sv-type sv-mono sv-muted" }),
+      spec: h("div", { class: "sv-mono sv-muted sv-cardspec sv-cut" }),
+      summary: h("div", { class: "sv-muted" }),
       warn: h("div", { class: "sv-warn sv-cut" }),
       problem: h("div", { class: "sv-error sv-cut" }),
     };

@@ -73,6 +73,25 @@ export class Field {
   }
 }
 
+/**
+ * A field that searches what the page has already, also without a kernel.
+ * @param {string} label the accessible name
+ * @param {string} placeholder
+ * @param {() => void} input
+ */
+export function searchField(label, placeholder, input) {
+  return h("input", {
+    class: "sv-input sv-find",
+    type: "search",
+    "aria-label": label,
+    placeholder,
+    spellcheck: "false",
+    "data-keep": "true",
+    ...OWN_KEYS,
+    on: { input, keydown: keepKey },
+  });
+}
+
 /** A menu. */
 export class Choice {
   /**

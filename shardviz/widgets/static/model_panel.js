@@ -1,6 +1,6 @@
 // @ts-check
 // The view Model: memory as one bar, the leaves as a tree, and what became of the constraints.
-import { Choice, keepKey } from "./controls.js";
+import { Choice, searchField } from "./controls.js";
 import { OWN_KEYS, button, fill, h, rowAfter, rowsInSight } from "./dom.js";
 import { scrollToRow, setText, toggle } from "./dom.js";
 import { bytesText, entries, rowBytes, sortedRows, sumUp, tree, treeRows } from "./model_rows.js";
@@ -49,16 +49,7 @@ export class ModelPanel {
     this.to = -1;
     this.most = 1;
     this.title = h("b", { class: "sv-modelwords" });
-    this.find = h("input", {
-      class: "sv-input sv-find",
-      type: "search",
-      placeholder: "Find",
-      "aria-label": "Find leaves",
-      "data-keep": "true",
-      spellcheck: "false",
-      ...OWN_KEYS,
-      on: { input: () => this.arrange(), keydown: keepKey },
-    });
+    this.find = searchField("Find leaves", "Find", () => this.arrange());
     this.sort = new Choice("Sort leaves", (v) => {
       this.order = /** @type {Order} */ (v);
       this.arrange();

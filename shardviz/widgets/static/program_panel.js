@@ -39,7 +39,11 @@ export class ProgramPanel {
     this.compile = button("Compile", () => act("compile"), { "aria-label": "Compile" });
     this.run = button("Run", () => act("run"), primary);
     this.cancel = button("Cancel", () => act("cancel"), { hidden: true, "aria-label": "Cancel" });
-    this.status = h("span", { class: "sv-status", role: "status", "aria-live": "polite" });
+    this.status = h("span", {
+      class: "sv-status sv-muted sv-cut",
+      role: "status",
+      "aria-live": "polite",
+    });
     this.lost = h("div", { class: "sv-warn sv-lost", role: "status" });
     this.stages = new StageRow(
       (i) => this.openStage(i),

@@ -59,7 +59,7 @@ function titleLines(plan, at) {
   const { name, type, source, spec, note, backward, region, trips } = plan.values[at];
   const where = backward ? h("span", { class: "sv-badge", text: "backward" }) : null;
   const badges = valueBadges(plan, { region, trips, members: [at] });
-  const kind = h("span", { class: "sv-type", text: type });
+  const kind = h("span", { class: "sv-muted", text: type });
   const code = h("code", { class: "sv-muted", text: source });
   return [
     h("div", { class: "sv-line sv-vtitle" }, h("b", { text: name }), kind, code),

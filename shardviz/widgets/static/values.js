@@ -3,7 +3,7 @@
 // picking never ask the kernel; only explanations come from it.
 import { failureNote, mutedNote } from "./collectives.js";
 import { axisColour } from "./colours.js";
-import { keepKey } from "./controls.js";
+import { searchField } from "./controls.js";
 import { OWN_KEYS, axisDot, button, fill, h, rowAfter } from "./dom.js";
 import { rowsInSight, scrollToRow, toggle } from "./dom.js";
 import { PlanData } from "./plan_data.js";
@@ -42,16 +42,7 @@ export class ValuesPanel {
     /** Whether the list is of an older plan, since the program cannot be planned. */
     this.old = false;
     /** @type {Map<string, Explanation>} */ this.explanations = new Map();
-    this.find = h("input", {
-      class: "sv-input sv-find",
-      type: "search",
-      "aria-label": "Find values",
-      placeholder: "Find: dot f32 block.py",
-      spellcheck: "false",
-      "data-keep": "true",
-      ...OWN_KEYS,
-      on: { input: () => this.search(), keydown: keepKey },
-    });
+    this.find = searchField("Find values", "Find: dot f32 block.py", () => this.search());
     this.inner = h("div", { class: "sv-vinner", role: "presentation" });
     this.grid = this.treeGrid();
     const label = { "aria-label": "Why this sharding", tabindex: "0" };
