@@ -21,6 +21,7 @@ from shardviz.core.layout.parse import limited, parse_bytes
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.resolution import Resolution
 from shardviz.core.layout.rules.rules import Rules
+from shardviz.core.layout.trees.audit import Unmatched
 from shardviz.core.program.program import Program
 from shardviz.exercises.registry import Wrong
 
@@ -153,7 +154,7 @@ def read_number(answer: Any, unit: str) -> float:
     (2097152.0, 0.01)
     """
     if isinstance(answer, str):
-        value = _typed_number(answer[:100], unit)
+        value = _typed_number(answer, unit)
     else:
         value = _number(answer)
     if value is None or not 0 <= value < math.inf:
@@ -176,10 +177,36 @@ def _number(answer: Any) -> float | None:
         return None
 
 
-def _typed_number(answer: str, unit: str) -> float | None:
-    text = answer.strip().lower().replace(",", "").replace("_", "")
+def rounding(answer: Any, unit: str) -> float:
+    """By how much an answer may be off because it was rounded: half of its last digit.
+
+    Only text of three digits or more with a unit counts as rounded.
+
+    >>> rounding("16.8 MB", "bytes"), rounding("16 MB", "bytes"), rounding(16.8, "bytes")
+    (50000.0, 0.0, 0.0)
+    """
+    if not isinstance(answer, str):
+        return 0.0
+    typed = re.fullmatch(r"([\d.]+)\s*([a-zµ]+)", _plain(answer, unit))
+    if typed is None or len(typed[1].replace(".", "").lstrip("0")) < 3:
+        return 0.0
+    # Of 16.8 MB that is half of 00.1 MB.
+    last = re.sub(r"\d", "0", typed[1])[:-1] + "1"
+    return (_typed_number(f"{last} {typed[2]}", unit) or 0.0) / 2
+
+
+def _plain(answer: str, unit: str) -> str:
+    """The text of an amount without capitals and separators of thousands."""
+    text = answer[:100].strip().lower().replace(",", "").replace("_", "")
     if unit == "bytes":
-        return float(parse_bytes(text.removesuffix("ytes"), "This", ShardvizError))
+        text = text.removesuffix("ytes")
+    return text
+
+
+def _typed_number(answer: str, unit: str) -> float | None:
+    text = _plain(answer, unit)
+    if unit == "bytes":
+        return float(parse_bytes(text, "This", ShardvizError))
     typed = _TYPED.fullmatch(text)
     # Only seconds have a unit here.
     if typed is None or (typed[2] and unit != "seconds"):
@@ -209,8 +236,11 @@ def read_names(answer: Any, known: Iterable[str], what: str) -> set[str]:
         answer = re.split(r"[,;\s{}()\[\]]+", answer.strip(" {}()[]")[:100_000])
     elif _name(answer) is not None:
         answer = [answer]
-    known, names = list(known), set()
+    known, names, values = list(known), set(), []
     for value in limited(answer, MOST, what, ShardvizError):
+        # A name that no rule knows lists the arrays that have it.
+        values += value.arrays if isinstance(value, Unmatched) else [value]
+    for value in values:
         name = _name(value)
         if name not in known:
             raise Wrong(

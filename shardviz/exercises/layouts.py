@@ -26,6 +26,7 @@ from shardviz.exercises.answers import (
     read_names,
     read_number,
     read_table,
+    rounding,
     same_names,
 )
 from shardviz.exercises.registry import MAKERS, Found, Setup, Wrong, kind
@@ -39,13 +40,17 @@ def number_kind(
 
     Args:
         right: the right number, of what is given.
-        tolerance: how far the answer may be off, as a part of the right one.
+        tolerance: how far the answer may be off, as a part of the right one. What is
+            lost by rounding to three digits or more is always allowed.
     """
 
     @kind(name, lambda g: amount_text(right(g), unit))
     def _read(g: Setup, answer: Any, of: str) -> Found:
-        value = read_number(answer, unit)
-        facts = {"value": value, "right": right(g), "tolerance": tolerance}
+        value, wanted = read_number(answer, unit), right(g)
+        off = max(tolerance, rounding(answer, unit) / wanted)
+        facts = {"value": value, "right": wanted, "tolerance": off, "unit": unit}
+        # In other units and rounded it could be the right one.
+        facts["typed"] = answer if isinstance(answer, str) else f"{value:,.0f} B"
         return Found(amount_text(value, unit), facts)
 
 
@@ -211,11 +216,14 @@ def _model(g: Setup, name: str) -> tuple[ArraySpec, ...]:
 def _step_seconds(g: Setup) -> float:
     # 2 operations for each parameter and token forward, 4 backward: part 4 of the
     # scaling book.
-    return 6 * g.parameters * g.tokens / (g.topology.chips * g.topology.chip.peak_bf16)
+    return 6 * g.parameters * g.tokens / (g.chips * g.peak)
 
 
 MAKERS["float32"] = _model
 MAKERS["gallery"] = lambda g, name: models.get(name)
+MAKERS["chips"] = lambda g, words: g.topology.chips
+# A rate or a size that the task states, as our tables of chips have it.
+MAKERS["chip"] = lambda g, attribute: getattr(g.topology.chip, attribute)
 MAKERS["parameters"] = lambda g, name: sum(math.prod(a.shape) for a in _model(g, name))
 number_kind("step seconds", "seconds", _step_seconds, 0.04)
 
@@ -231,7 +239,7 @@ def _serving(g: Setup, batch: int) -> int:
 
 def _largest_batch(g: Setup) -> int:
     batch = g.multiple
-    while _serving(g, batch + g.multiple) <= g.topology.chip.device_bytes:
+    while _serving(g, batch + g.multiple) <= g.memory:
         batch += g.multiple
     return batch
 
@@ -241,10 +249,10 @@ def _batch(g: Setup, answer: Any, of: str) -> Found:
     value = read_number(answer, "sequences")
     if value % g.multiple or not g.multiple <= value <= 1e6:
         raise Wrong(f"The answer is a multiple of {g.multiple}; got {shown(answer)}.")
-    batch, most = int(value), g.topology.chip.device_bytes
+    batch = int(value)
     held = _serving(g, batch)
-    facts = {"held": held, "there": most, "next": _serving(g, batch + g.multiple)}
-    return Found(words.serves(batch, held, most), facts)
+    facts = {"held": held, "there": g.memory, "next": _serving(g, batch + g.multiple)}
+    return Found(words.serves(batch, held, g.memory), facts)
 
 
 # Lesson 8

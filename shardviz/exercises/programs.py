@@ -47,8 +47,8 @@ from shardviz.gallery import programs, puzzles
 def read_pair(
     answer: Any, arrays: tuple[ArraySpec, ArraySpec], mesh: MeshSpec
 ) -> list[Layout]:
-    """The layouts of two arrays: two specs, a dict of them, `A[I_U, J] B[J, K_V]`, or a
-    program.
+    """The layouts of two arrays: two specs, a dict of them, a program, or text such as
+    `A[I_U, J] · B[J, K_V]`, after which there may be an arrow and the result.
 
     Raises:
         Wrong: for anything else.
@@ -74,28 +74,60 @@ _DIMENSION = re.compile(r"\s*[A-Za-z]+\s*(?:_\s*\{?\s*([A-Za-z]{1,20})\s*\}?)?\s
 
 
 def _bracketed(text: str, names: list[str], mesh: MeshSpec) -> list[Spec]:
-    """The specs of `A[I_U, J] B[J, K_UV]`: mesh axes of one letter after an underscore."""
-    written = dict(_ARRAY.findall(text[:1000]))
-    if set(written) != set(names):
+    """The specs of `A[I_U, J] B[J, K_UV]`, or of one array as in `x[I_U, J] → x[I, J_U]`.
+
+    A result after an arrow is not one of them; see `read_result`.
+    """
+    before, _, after = text[:1000].replace("->", "→").partition("→")
+    written = _ARRAY.findall(before)
+    if len(written) == 1:
+        # One array, whose spec changes: it may have its own name on both sides.
+        written += _ARRAY.findall(after)
+        if len(written) == 2 and written[0][0] == written[1][0]:
+            written = [(names[0], written[0][1]), (names[1], written[1][1])]
+    if sorted(name for name, _ in written) != sorted(names):
         raise Wrong(
             f"Write both arrays with their dimensions, as {names[0]}[I, J_U]"
             f" {names[1]}[…]; got {shown(text)}."
         )
-    specs = []
-    for name in names:
-        entries = []
-        for part in written[name].split(","):
-            dim = _DIMENSION.fullmatch(part)
-            # `K_UV` is split over U and V: axes have one letter here.
-            axes = tuple(dim[1] or ()) if dim else ("",)
-            if not mesh.shape.keys() >= set(axes):
-                raise Wrong(
-                    f"Cannot read {shown(part)}, a dimension of {name}; the mesh axes"
-                    f" are {joined(mesh.axis_names)}."
-                )
-            entries.append(axes)
-        specs.append(Spec.of(*entries))
-    return specs
+    specs = {name: _indexed(name, dims, mesh) for name, dims in written}
+    return [specs[name] for name in names]
+
+
+def _indexed(name: str, dims: str, mesh: MeshSpec) -> Spec:
+    """The spec of an array of dimensions such as `I_U, J`: axes have one letter here."""
+    entries = []
+    for part in dims.split(","):
+        dim = _DIMENSION.fullmatch(part)
+        # `K_UV` is split over U and V.
+        axes = tuple(dim[1] or ()) if dim else ("",)
+        if not mesh.shape.keys() >= set(axes):
+            raise Wrong(
+                f"Cannot read {shown(part)}, a dimension of {name}; the mesh axes"
+                f" are {joined(mesh.axis_names)}."
+            )
+        entries.append(axes)
+    return Spec.of(*entries)
+
+
+def read_result(answer: Any, mesh: MeshSpec) -> Spec | None:
+    """The spec of C in `A[I_U, J] · B[J, K] → C[I_U, K]`; None where nothing is said of it.
+
+    Raises:
+        Wrong: where it cannot be read.
+    """
+    if not isinstance(answer, str):
+        return None
+    _, arrow, after = answer[:1000].replace("->", "→").partition("→")
+    if not arrow:
+        return None
+    found = _ARRAY.findall(after)
+    if len(found) != 1:
+        raise Wrong(
+            f"After the arrow there is one result, as C[I, K]; got {shown(after)}."
+        )
+    name, dims = found[0]
+    return _indexed(name, dims, mesh)
 
 
 @lru_cache(maxsize=64)  # many answers are alike
@@ -174,7 +206,11 @@ def _factors(g: Setup, answer: Any, of: str) -> Found:
     a, b = read_pair(answer, (g.A, g.B), g.mesh)
     plan = planned(_product(g, a, b))
     # Of the operation: its result could still be resharded afterwards.
-    out = lay_out((a.shape[0], b.shape[1]), plan.op("dot_general").spec, g.mesh)
+    spec = plan.op("dot_general").spec
+    out = lay_out((a.shape[0], b.shape[1]), spec, g.mesh)
+    said = read_result(answer, g.mesh)
+    if said is not None and not said.equivalent(spec):
+        raise Wrong(words.another_result(spec, said))
     return _costs(
         f"A as {a.spec}, B as {b.spec}",
         plan.collectives,

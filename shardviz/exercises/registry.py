@@ -27,7 +27,7 @@ import importlib
 import inspect
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property
@@ -35,6 +35,8 @@ from pathlib import Path
 from textwrap import indent
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from shardviz.core.errors import ShardvizError
 from shardviz.core.format import joined, shown, suggestion
@@ -44,7 +46,7 @@ from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.rules import Rules
 from shardviz.core.program.program import Program
-from shardviz.core.wording.exercises import LESSONS
+from shardviz.core.wording.exercises import LESSONS, close
 
 # These read the answers to the exercises in the Markdown files beside them.
 _MODULES = ("layouts", "programs", "short")
@@ -77,6 +79,10 @@ def _shown(thing: Any) -> str:
         if thing.spec:
             text += f", split {thing.spec}"
         return text
+    if isinstance(thing, MeshSpec) and (np.diff(thing.device_ids.flat) != 1).any():
+        return f"{thing}, device ids {' '.join(map(str, thing.device_ids.flat))}"
+    if isinstance(thing, float):  # a rate
+        return f"{thing:g}"
     if isinstance(thing, tuple) and isinstance(thing[0], ArraySpec):
         return "".join(f"\n    {each.name}: {_shown(each)}" for each in thing)
     if isinstance(thing, Rules):
@@ -193,13 +199,13 @@ class Exercise:
         things = self._things
         found = KINDS[name].read(things, answer, of)
         # Needs are looked at in order: a later one may have to compile something.
-        for need, sentence in self.slips:
-            if "value" in found.facts:
-                _refuse_slip(found, Fraction(need.removeprefix("× ")), sentence)
-            elif not _holds(need, things, found):
-                raise Wrong(f"{found} {sentence}")
         if "value" in found.facts:
+            _refuse_slip(found, self.slips)
             _refuse_other(found)
+            return str(found)
+        for need, sentence in self.slips:
+            if not _holds(need, things, found):
+                raise Wrong(f"{found} {sentence}")
         return str(found)
 
 
@@ -262,18 +268,28 @@ def _holds(need: str, given: Setup, found: Found) -> bool:
     return _COMPARED[sign](found.fact(name), value)
 
 
-def _refuse_slip(found: Found, times: Fraction, sentence: str) -> None:
+def _refuse_slip(found: Found, slips: Iterable[tuple[str, str]]) -> None:
+    """Refuses a number that a usual mistake makes, by the mistake that is nearest."""
+    times = found.fact("value") / found.fact("right")
     tolerance = max(found.fact("tolerance"), 1e-6)
-    slip = float(times) * found.fact("right")
-    if abs(found.fact("value") - slip) <= tolerance * slip:
-        raise Wrong(f"{found}: {sentence}")
+    near = []
+    for need, sentence in slips:
+        off = abs(times / Fraction(need.removeprefix("× ")) - 1)
+        if off <= tolerance:
+            near.append((off, sentence))
+    if near:
+        raise Wrong(f"{found}: {min(near)[1]}")
 
 
 def _refuse_other(found: Found) -> None:
     value, right = found.fact("value"), found.fact("right")
     # Such as MiB for bytes, or milliseconds for seconds.
     if not right / 500 < value < right * 500:
-        raise Wrong(f"{found} is off by hundreds of times. Is its unit right?")
+        raise Wrong(f"{found} is off by a factor of hundreds. Is its unit right?")
+    # Rounded to one or two digits, or MB for MiB, which is 5 percent.
+    off = abs(value / right - 1)
+    if found.fact("unit") == "bytes" and found.fact("tolerance") < off < 0.08:
+        raise Wrong(close(found.fact("typed")))
     if value > right * (1 + found.fact("tolerance")):
         raise Wrong(f"{found} is too much.")
     if value < right * (1 - found.fact("tolerance")):

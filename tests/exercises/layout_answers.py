@@ -116,9 +116,11 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
         [
             16 << 20, 16777216.0, "16 MiB", "16777216", "16,777,216", np.int64(1 << 24),
             Fraction(1 << 24), "16384 KiB", np.array(1 << 24), "16777216 bytes",
+            "16.8 MB", "16.78 MB", "16,777 KB", "0.0168 GB", "16.0 MiB",
         ],
         [
-            "128 MiB", "8 MiB", "32 MiB", 256 << 20, 8 << 20, 16, "16 MB", "20 MiB", 0, -16777216,
+            "128 MiB", "8 MiB", "32 MiB", 256 << 20, 8 << 20, 16, "16 MB", "20 MiB", "17 MB",
+            "16.7 MB", "16.80 MB", 16.8, "33.6 MB", 0, -16777216,
             "16 miles", True, [16 << 20], float("nan"),
         ],
     ),
@@ -264,7 +266,7 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
         [
             set(BLOCKS), list(BLOCKS), ", ".join(BLOCKS), rows(MISSPELT_AUDIT, *BLOCKS),
             [a for a in MISSPELT.arrays if a.name in BLOCKS], dict.fromkeys(BLOCKS, "hiden"),
-            "\n".join(BLOCKS),
+            "\n".join(BLOCKS), MISSPELT_AUDIT.unmatched, MISSPELT_AUDIT.unmatched[0],
         ],
         [
             BLOCKS[:1], BLOCKS[1], [*BLOCKS, "params/embed/table"],

@@ -86,10 +86,13 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
             "A[I_U, J] B[J, K_V]", "A[I_V,J] · B[J,K_{U}]", (P("U"), P(None, "V")),
             {"B": "None, U", "A": "V"}, [sv.Spec.parse("U"), named(P(None, "V"), **XY)],
             pair("V", "None, U"), Late(lambda: sv.explore(pair("U", "None, V"))),
+            "A[I_U, J] · B[J, K_V] → C[I_U, K_V]", "A[I_V, J] B[J, K_U] -> C[I_V, K_U]",
         ],
         [
             "A[I, J_U] B[J_U, K]", "A[I_U, J] B[J, K_U]", "A[I_UV, J] B[J, K]",
             "A[I, J] B[J, K_UV]", "A[I_U, J_V] B[J_V, K]", ("U", "V"), "A[I_U, J] B[J, K_Z]",
+            "A[I_U, J] · B[J, K_V] → C[I_U, K]", "A[I_U, J] · B[J, K_V] → ",
+            "A[I_U, J] → B[J, K_V]", "A[I_U, J] · B[J, K_V] → C[I_Z, K]",
             "A[I_U, J]", (P("U"),), {"A": "U"}, pair("U", ""), ("U", "None, None, V"), 5,
         ],
     ),
@@ -98,7 +101,8 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
             "A[I, J_UV] B[J_UV, K]", "A[I, J_VU] B[J_VU, K]", ("None, (U, V)", "(U, V)"),
             (P(None, ("V", "U")), P(("V", "U"))),
             {"A": (None, ("U", "V")), "B": sv.Spec.of(("U", "V"))},
-            pair("None, (U, V)", "(U, V), None"),
+            pair("None, (U, V)", "(U, V), None"), "A[I, J_UV] · B[J_UV, K] → C[I, K]",
+            "A[I, J_UV] · B[J_UV, K] → C[I, K] {U_UV}",
         ],
         [
             "A[I, J_U] B[J_U, K]", "A[I_UV, J] B[J, K_UV]", "A[I_U, J_V] B[J_V, K_U]",
@@ -120,8 +124,10 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
     "matmul/sent-bytes": (
         [
             "3 MiB", 3 << 20, 3145728.0, np.int64(3 << 20), "3072 KiB", Fraction(3 << 20),
+            "3.15 MB", "3.146 MB",
         ],
         [
+            "3.1 MB", "3.14 MB",
             "2 MiB", "1.5 MiB", "4 MiB", "6 MiB", 24 << 20, 3, "3 MB", "5 MiB", "-3 MiB", None,
             float("inf"),
         ],
@@ -130,15 +136,18 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
         [
             ("U", "None, U"), (P(None, "V"), P("V")), {"before": "(U, V)", "after": "U, V"},
             [sv.Spec.parse("None, U"), named(P("U"), **XY)], "before[I_V, J] after[I, J_V]",
+            "x[I_U, J] → x[I, J_U]", "before[I_V, J] -> after[I, J_V]",
         ],
         [
             ("U", ""), ("", "U"), ("U", "V"), ("U", "U"), ("U", "None, V"), ("U, V", "V, U"),
-            ("U, V", ""), ("V", "U, V"), "before[I_U, J]", ("U", "None, U", ""), ("U", "Z"), None,
+            ("U, V", ""), ("V", "U, V"), "before[I_U, J]", "x[I_U, J] → x[I, J_V]",
+            "x[I_U, J] → y[I, J_U]", "x[I_U, J] x[I, J_U]", ("U", "None, U", ""), ("U", "Z"), None,
         ],
     ),
     "collectives/all-reduce-sends": (
         [
             "112 MiB", 112 << 20, 117440512.0, np.int64(112 << 20), "0.109375 GiB",
+            "117 MB", "117.44 MB", "0.109 GiB",
         ],
         [
             "64 MiB", "56 MiB", "128 MiB", "448 MiB", "8 MiB", "896 MiB", 112, "112 MB", "200 MiB",

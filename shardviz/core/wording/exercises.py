@@ -79,7 +79,9 @@ def takes(path: str, spec: Spec | None, held: int, mesh: object, arrays: int) ->
     size = f"{bytes_text(held)} per device"
     if arrays == 1:
         return f"{path} becomes {spec}, {size}."
-    return f"On {mesh} the arrays take {size} in all, most of it {path}, split {spec}."
+    return (
+        f"On {mesh} the arrays take {size}; the largest there is {path}, split {spec}."
+    )
 
 
 def read_as(name: str, linen: Spec | None, nnx: Spec | None) -> str:
@@ -107,7 +109,7 @@ def contract(good: str, bad: str) -> str:
 
 def does_not_compile(message: str) -> str:
     """Why a program has no plan, no compiled form, or no result."""
-    return f"The program does not compile so: {' '.join(message.split())[:300]}"
+    return f"The program does not compile: {' '.join(message.split())[:300]}"
 
 
 def moves(some: Iterable[Collective]) -> str:
@@ -152,3 +154,17 @@ def result_is(spec: Spec, rows: int | None = None) -> str:
     if rows is not None:
         where = f"With {rows:,} rows the"
     return f"{where} result is {spec}."
+
+
+def close(amount: str) -> str:
+    """An answer of which only the unit or the last digit may be wrong."""
+    return f"{amount} is close. Write three digits or more; 1 MB is not 1 MiB."
+
+
+def another_result(spec: Spec, said: Spec) -> str:
+    """The product of two factors is not split as an answer says.
+
+    >>> another_result(Spec.parse("x, y"), Spec.parse("x"))
+    "With these factors the product is P('x', 'y'); you write P('x')."
+    """
+    return f"With these factors the product is {spec}; you write {said}."
