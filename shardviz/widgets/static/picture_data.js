@@ -10,22 +10,51 @@
 /** @param {import("./messages").PackedPicture} packed */
 export function readPicture({ data, buffers = [] }) {
   const tiles = openTiles(data.tiles, buffers);
+  const frames = wholeRows(data.frames ?? []).map(readFrame);
+  const edges = readEdges(data.edges, buffers);
   return {
     ...tiles,
+    box: contentOf(tiles, frames, edges, data),
     width: data.width,
     height: data.height,
     count: data.groups ?? 1,
     shades: data.shades ?? [],
     labels: wholeRows(data.labels ?? []).map(([x, y, text, , anchor]) => ({ x, y, text, anchor })),
-    frames: wholeRows(data.frames ?? []).map(readFrame),
+    frames,
     facts: data.facts,
-    edges: readEdges(data.edges, buffers),
+    edges,
     rulers: data.rulers ?? [],
     /** The text in a tile. @param {number} i */
     label: (i) => filledTemplate(data.tiles.text ?? [], tiles, i),
     /** The ids of the devices that it stands for. @param {number} i */
     devices: (i) => devicesOf(tiles, i),
   };
+}
+
+/**
+ * What tiles, frames and strokes are within, in points; without any it is all of the picture.
+ * @param {Tiles} tiles
+ * @param {ReturnType<typeof readFrame>[]} frames
+ * @param {Edges | null} edges
+ * @param {{width: number, height: number}} size
+ */
+function contentOf({ x, y, w, h }, frames, edges, { width, height }) {
+  let [left, top, right, bottom] = [Infinity, Infinity, -Infinity, -Infinity];
+  /** @type {(x0: number, y0: number, x1: number, y1: number) => void} */
+  const add = (x0, y0, x1, y1) => {
+    left = Math.min(left, x0, x1);
+    top = Math.min(top, y0, y1);
+    right = Math.max(right, x0, x1);
+    bottom = Math.max(bottom, y0, y1);
+  };
+  for (let i = 0; i < x.length; i++) add(x[i], y[i], x[i] + w[i], y[i] + h[i]);
+  for (const f of frames) add(f.x, f.y - (f.named ? 5 : 0), f.x + f.w, f.y + f.h);
+  if (edges) {
+    const { x0, y0, x1, y1 } = edges;
+    for (let i = 0; i < edges.count; i++) add(x0[i], y0[i], x1[i], y1[i]);
+  }
+  if (left > right) add(0, 0, width, height);
+  return { left, top, right, bottom };
 }
 
 const NO_DEVICE = -1; // as in picture/picture.py

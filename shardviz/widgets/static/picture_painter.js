@@ -4,7 +4,7 @@
 import { axisColour, mix, tileColours } from "./colours.js";
 import { h } from "./dom.js";
 import { readPicture } from "./picture_data.js";
-import { FONT, SANS, contentOf, marginsOf, paintRulers, textWidth } from "./rulers.js";
+import { FONT, SANS, marginsOf, paintRulers, textWidth } from "./rulers.js";
 
 /** @typedef {import("./picture_data.js").Picture} Picture */
 /** @typedef {import("./colours.js").Theme} Theme */
@@ -81,7 +81,7 @@ export class PicturePainter {
   fit() {
     const { picture: p, size } = this;
     if (!size.w) return;
-    const box = contentOf(p);
+    const { box } = p;
     const { left, top, right, bottom } = this.margins();
     // Where there are hosts, tiles keep their distance from the frames.
     const few = p.x.length <= MOST_SHAPED && !p.edges && !p.frames.length;
@@ -101,7 +101,7 @@ export class PicturePainter {
 
   /** What the tiles are within, as large as they are painted, in points. */
   content() {
-    const { left, top, right, bottom } = contentOf(this.picture);
+    const { left, top, right, bottom } = this.picture.box;
     const { x, y } = this.grown;
     return { left: left - x, top: top - y, right: right + x, bottom: bottom + y };
   }
@@ -116,7 +116,7 @@ export class PicturePainter {
     else if (p.x.length <= MOST_SHAPED) aspect = clamp(full, ASPECTS[0], ASPECTS[1]);
     // One row is a strip.
     if (!isFinite(this.aspect)) {
-      const { top, bottom } = contentOf(p);
+      const { top, bottom } = p.box;
       this.sy = Math.min(this.sy, STRIP / (bottom - top));
       return;
     }
@@ -435,7 +435,7 @@ export class PicturePainter {
   /** Labels of chips and slices, less those that would cover another. @param {Context} g */
   labels(g) {
     const { picture: p, theme } = this;
-    const box = contentOf(p);
+    const { box } = p;
     let [free, row] = [-Infinity, NaN];
     g.textAlign = "left";
     g.textBaseline = "middle";

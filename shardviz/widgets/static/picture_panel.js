@@ -9,7 +9,6 @@ import { naturalOrder } from "./natural_order.js";
 import { blocksBefore, devicesBefore } from "./picture_moves.js";
 import { noMarks } from "./picture_painter.js";
 import { PictureView } from "./picture_view.js";
-import { contentOf } from "./rulers.js";
 import { Sentence } from "./sentence.js";
 import { replicasText } from "./view_data.js";
 
@@ -373,7 +372,7 @@ function aspectOf(array, picture) {
   const [rows, columns] = dims.map((dim) => Math.max(1, shard[dim]));
   if (steps.some(({ at }) => at === null)) return columns / rows;
   // Of a large array a tile is several blocks.
-  const { left, top, right, bottom } = contentOf(picture);
+  const { left, top, right, bottom } = picture.box;
   const whole = (columns * counts[dims[1]]) / (rows * counts[dims[0]]);
   return ((whole * (bottom - top)) / (right - left)) * (picture.w[0] / picture.h[0]);
 }

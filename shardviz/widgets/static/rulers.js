@@ -7,7 +7,6 @@ import { axisColour, mix } from "./colours.js";
 /** @typedef {import("./picture_data.js").Picture} Picture */
 /** @typedef {import("./messages").Ruler} Ruler */
 /** @typedef {import("./colours.js").Theme} Theme */
-/** @typedef {{left: number, top: number, right: number, bottom: number}} ContentBox in points */
 /** A piece of a line of text, after a dot of some colour. @typedef {{text: string, dot?: string}} Part */
 /**
  * One side of a picture, in CSS pixels: where the tiles begin along it, the part of it that can be
@@ -25,40 +24,13 @@ const DOT = 11; // pixels that a dot takes
 const LEAST = 14; // pixels: words are shortened to no less
 const MOST_WIDTHS = 5000;
 
-/** @type {WeakMap<Picture, ContentBox>} */
-const boxes = new WeakMap();
-
-/** What the tiles, frames and strokes of a picture are within. @param {Picture} p */
-export function contentOf(p) {
-  const known = boxes.get(p);
-  if (known) return known;
-  let [left, top, right, bottom] = [Infinity, Infinity, -Infinity, -Infinity];
-  /** @type {(x0: number, y0: number, x1: number, y1: number) => void} */
-  const add = (x0, y0, x1, y1) => {
-    left = Math.min(left, x0, x1);
-    top = Math.min(top, y0, y1);
-    right = Math.max(right, x0, x1);
-    bottom = Math.max(bottom, y0, y1);
-  };
-  for (let i = 0; i < p.x.length; i++) add(p.x[i], p.y[i], p.x[i] + p.w[i], p.y[i] + p.h[i]);
-  for (const f of p.frames) add(f.x, f.y - (f.named ? 5 : 0), f.x + f.w, f.y + f.h);
-  for (let i = 0; i < (p.edges?.count ?? 0); i++) {
-    const { x0, y0, x1, y1 } = /** @type {NonNullable<Picture["edges"]>} */ (p.edges);
-    add(x0[i], y0[i], x1[i], y1[i]);
-  }
-  if (left > right) add(0, 0, p.width, p.height);
-  const box = { left, top, right, bottom };
-  boxes.set(p, box);
-  return box;
-}
-
 /**
  * What rulers and labels take around the tiles, in pixels: they keep their size and distance.
  * @param {CanvasRenderingContext2D} g
  * @param {Picture} p
  */
 export function marginsOf(g, p) {
-  const box = contentOf(p);
+  const { box } = p;
   const margins = { left: 1, top: 1, right: 2, bottom: 2 };
   for (const ruler of p.rulers) {
     margins[ruler.down ? "left" : "top"] += new DrawnRuler(g, ruler).depth;

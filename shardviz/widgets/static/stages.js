@@ -55,19 +55,16 @@ export class Clock {
 
   /** @param {string} of what runs: another begins at 0 */
   run(of) {
-    this.pause();
-    if (of !== this.of) Object.assign(this, { of, began: Date.now() });
-    const tick = () => this.show((Date.now() - this.began) / 1000);
+    const began = of === this.of ? this.began : Date.now();
+    this.stop();
+    Object.assign(this, { of, began });
+    const tick = () => this.show((Date.now() - began) / 1000);
     tick();
     this.timer = window.setInterval(tick, CLOCK_MS);
   }
 
-  pause() {
-    window.clearInterval(this.timer);
-  }
-
   stop() {
-    this.pause();
+    window.clearInterval(this.timer);
     this.of = "";
   }
 }
