@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import html
 import inspect
-from collections import Counter
 from dataclasses import dataclass
 from textwrap import indent
 from typing import Any
@@ -22,7 +21,14 @@ from typing import Any
 from shardviz.core.display import Displayed
 from shardviz.core.errors import ShardvizError
 from shardviz.core.format import shown
-from shardviz.core.wording.exercises import LESSONS, no_more_hints, task_end
+from shardviz.core.wording.exercises import (
+    LESSONS,
+    SOLUTIONS_HIDDEN,
+    locked,
+    no_more_hints,
+    task_end,
+)
+from shardviz.exercises.marks import Mark, Marks, Progress, hash_of
 from shardviz.exercises.registry import (
     Setup,
     Wrong,
@@ -34,21 +40,26 @@ from shardviz.exercises.registry import (
 
 __all__ = [
     "Check",
+    "Mark",
+    "Marks",
     "Setup",
     "Solution",
     "Text",
     "add",
     "check",
     "hint",
+    "lock",
     "names",
+    "report",
     "reset",
     "setup",
     "solution",
     "task",
+    "unlock",
 ]
 
-# How many hints were asked for, by exercise.
-_SHOWN: Counter[str] = Counter()
+# What was tried, asked for and shown in this process.
+_PROGRESS = Progress()
 
 
 class _InText(Displayed):
@@ -178,7 +189,7 @@ def setup(name: str) -> Setup:
 
 
 def check(name: str, answer: Any = ...) -> Check:
-    """Grades an answer; any object may be given.
+    """Grades an answer; any object may be given. What is checked counts as tried.
 
     Args:
         name: of the exercise.
@@ -196,7 +207,11 @@ def check(name: str, answer: Any = ...) -> Check:
         one = find(name)
         if answer is ...:
             raise Wrong("Put your answer in place of the dots.")
-        return Check(name, True, does=one.grade(answer))
+        mark = _PROGRESS.of(name)
+        mark.tried += 1
+        does = one.grade(answer)
+        mark.right = True
+        return Check(name, True, does=does)
     except (Wrong, ShardvizError) as problem:
         hint = str(problem)
     except Exception as error:  # noqa: BLE001  the answer may be a function, which is called
@@ -217,10 +232,10 @@ def hint(name: str) -> Text:
     >>> print(hint("arrays/memory"))
     Which of the axes split `q`, and which do not?
     """
-    hints, number = find(name).hints, _SHOWN[name]
-    if number < len(hints):
-        _SHOWN[name] += 1
-        return Text(hints[number])
+    hints, mark = find(name).hints, _PROGRESS.of(name)
+    if mark.hints < len(hints):
+        mark.hints += 1
+        return Text(hints[mark.hints - 1])
     return Text(no_more_hints(name))
 
 
@@ -228,19 +243,84 @@ def solution(name: str) -> Solution:
     """One right answer, and why it is right.
 
     Raises:
-        ShardvizError: where there is no such exercise.
+        ShardvizError: where there is no such exercise, and while a lock hides solutions.
 
     >>> print(solution("rules/two-rules").answer)
     hidden -> x
     width -> y
     """
     one = find(name)
+    if _PROGRESS.hashed:
+        raise ShardvizError(SOLUTIONS_HIDDEN)
+    mark = _PROGRESS.of(name)
+    mark.solution_seen = mark.solution_seen or not mark.right
     return Solution(name, one.solution(), one.why)
 
 
+def lock(word: str = "", *, hashed: str = "") -> Text:
+    """Hides the solutions in this process until `unlock` gets the same word.
+
+    This keeps solutions out of sight while people work. It does not protect them: they
+    are in the files of shardviz, and a new process has no lock.
+
+    Args:
+        word: any text.
+        hashed: in place of the word, its hash, which a first call shows: a notebook
+            can hide the solutions without holding the word.
+
+    Raises:
+        ShardvizError: for what is no word, and where another word already hides them.
+
+    >>> print(lock("gather").partition(" To hide")[0])
+    Solutions are hidden until exercises.unlock(word).
+    >>> unlock("gather")
+    """
+    hashed = hashed or hash_of(word)
+    _PROGRESS.lock(hashed)
+    return Text(locked(hashed))
+
+
+def unlock(word: str) -> None:
+    """Shows the solutions again that `lock` hid.
+
+    Raises:
+        ShardvizError: where it is not the word that hid them.
+
+    >>> _ = lock("gather")
+    >>> unlock("scatter")
+    Traceback (most recent call last):
+        ...
+    shardviz.core.errors.ShardvizError: 'scatter' is not the word that hid the solutions.
+    >>> unlock("gather")
+    """
+    _PROGRESS.unlock(word)
+
+
+def report(lesson: int | str | None = None) -> Marks:
+    """What was tried in this process since it began or since `reset`.
+
+    Args:
+        lesson: the number or the subject of a lesson; all lessons by default.
+
+    Raises:
+        ShardvizError: where there is no such lesson.
+
+    >>> reset()
+    >>> found = check("arrays/memory", "1 GiB"), hint("arrays/memory")
+    >>> report()
+    exercise       answers  right  hints  solution seen
+    arrays/memory        1  no         1  no
+    Right: 0 of 1 begun.
+    >>> reset()
+    """
+    return _PROGRESS.report(names(lesson))
+
+
 def reset() -> None:
-    """Begins with the first hint of every exercise again.
+    """Begins with the first hint of every exercise again, and with an empty report.
+
+    A lock stays.
 
     >>> reset()
     """
-    _SHOWN.clear()
+    _PROGRESS.marks.clear()

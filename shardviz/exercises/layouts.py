@@ -48,9 +48,10 @@ def number_kind(
     def _read(g: Setup, answer: Any, of: str) -> Found:
         value, wanted = read_number(answer, unit), right(g)
         off = max(tolerance, rounding(answer, unit) / wanted)
-        facts = {"value": value, "right": wanted, "tolerance": off, "unit": unit}
-        # In other units and rounded it could be the right one.
-        facts["typed"] = answer if isinstance(answer, str) else f"{value:,.0f} B"
+        facts: dict[str, Any] = {"value": value, "right": wanted, "tolerance": off}
+        if unit == "bytes":
+            # As it was written: in our units and rounded it could look like the right one.
+            facts["typed"] = answer if isinstance(answer, str) else f"{value:,.0f} B"
         return Found(amount_text(value, unit), facts)
 
 

@@ -286,9 +286,9 @@ def _refuse_other(found: Found) -> None:
     # Such as MiB for bytes, or milliseconds for seconds.
     if not right / 500 < value < right * 500:
         raise Wrong(f"{found} is off by a factor of hundreds. Is its unit right?")
-    # Rounded to one or two digits, or MB for MiB, which is 5 percent.
+    # Bytes that are rounded to one or two digits, or MB for MiB, which is 5 percent.
     off = abs(value / right - 1)
-    if found.fact("unit") == "bytes" and found.fact("tolerance") < off < 0.08:
+    if "typed" in found.facts and found.fact("tolerance") < off < 0.08:
         raise Wrong(close(found.fact("typed")))
     if value > right * (1 + found.fact("tolerance")):
         raise Wrong(f"{found} is too much.")

@@ -176,6 +176,82 @@ def test_three_hints_then_the_solution_is_named():
     assert exercises.hint("arrays/memory") == some[0]
 
 
+@pytest.fixture
+def locked():
+    exercises.lock("gather")
+    yield
+    exercises.unlock("gather")
+
+
+def test_a_lock_hides_solutions_and_says_how_to_show_them(locked):
+    with pytest.raises(sv.ShardvizError, match=r"exercises\.unlock"):
+        exercises.solution("arrays/memory")
+    for word in ("scatter", "", None, 7, "Gather"):
+        with pytest.raises(sv.ShardvizError):
+            exercises.unlock(word)
+    with pytest.raises(sv.ShardvizError, match=r"exercises\.unlock"):
+        exercises.lock("scatter")  # another word does not replace the first
+    exercises.reset()
+    with pytest.raises(sv.ShardvizError):
+        exercises.solution("arrays/memory")
+    assert exercises.check("arrays/memory", "16 MiB")  # grading and hints go on
+    assert exercises.hint("arrays/memory")
+    exercises.unlock("gather")
+    assert exercises.solution("arrays/memory").answer == "16 MiB"
+
+
+def test_a_notebook_can_lock_without_the_word():
+    said = exercises.lock("gather")
+    assert "gather" not in said
+    hashed = re.search(r"hashed='(\w+)'", said)[1]
+    exercises.unlock("gather")
+    exercises.lock(hashed=hashed)
+    exercises.lock(hashed=hashed)  # a cell may run twice
+    exercises.unlock("gather")
+    for word in ("", None, 7):
+        with pytest.raises(sv.ShardvizError):
+            exercises.lock(word)
+
+
+def test_a_report_counts_what_was_tried_asked_for_and_shown():
+    exercises.reset()
+    assert exercises.report().marks == ()
+    exercises.check("arrays/memory", ...)  # the dots of a notebook are no answer
+    exercises.check("arrays/memorry", 1)
+    assert exercises.report().marks == ()
+
+    exercises.check("rules/two-rules", "hidden -> x")
+    exercises.solution("rules/two-rules")
+    exercises.check("rules/two-rules", "hidden -> x\nwidth -> y")
+    for answer in (1, "16 MiB", object()):
+        exercises.check("arrays/memory", answer)
+    for _ in range(5):
+        exercises.hint("arrays/memory")
+    exercises.solution("arrays/memory")  # looked up after a right answer
+    exercises.hint("debugging/contract")
+
+    report = exercises.report()
+    assert report.marks == (
+        exercises.Mark("arrays/memory", tried=3, right=True, hints=3),
+        exercises.Mark("rules/two-rules", tried=2, right=True, solution_seen=True),
+        exercises.Mark("debugging/contract", hints=1),
+    )
+    assert report.right == 2
+    assert json.loads(report.to_json()) == report.to_dict()
+    assert report.to_dict()["arrays/memory"] == {
+        "tried": 3, "right": True, "hints": 3, "solution_seen": False,
+    }  # fmt: skip
+    assert [row.split() for row in repr(report).splitlines()[1:]] == [
+        ["arrays/memory", "3", "yes", "3", "no"],
+        ["rules/two-rules", "2", "yes", "0", "yes"],
+        ["debugging/contract", "0", "no", "1", "no"],
+        ["Right:", "2", "of", "3", "begun."],
+    ]
+    assert [mark.exercise for mark in exercises.report("rules").marks] == ["rules/two-rules"]
+    exercises.report().marks[0].tried = 99  # a report is a copy
+    assert exercises.report().marks[0].tried == 3
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_exercise_has_three_hints_and_shows_what_it_gives(name):
     one = registry.find(name)

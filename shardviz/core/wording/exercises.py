@@ -51,6 +51,57 @@ def no_more_hints(name: str) -> str:
     return f"There are no more hints. `exercises.solution({name!r})` shows an answer."
 
 
+#: What stands in place of a solution while a lock hides it.
+SOLUTIONS_HIDDEN = "Solutions are hidden; exercises.unlock(word) shows them again."
+
+#: Why there is no second lock.
+LOCKED_ALREADY = (
+    "Solutions are hidden already. Show them with exercises.unlock(word) before another"
+    " word hides them."
+)
+
+
+def locked(hashed: str) -> str:
+    """What a lock does, and how others are given one."""
+    return (
+        "Solutions are hidden until exercises.unlock(word). To hide them in a notebook of"
+        f" others, write exercises.lock(hashed={hashed!r}), which does not show the word."
+    )
+
+
+def not_the_word(got: str) -> str:
+    """A lock stays."""
+    return f"{got} is not the word that hid the solutions."
+
+
+def no_word(got: str) -> str:
+    """What a lock takes."""
+    return f"A word is text that is not empty; got {got}."
+
+
+def marks_table(marks: Iterable[tuple[str, int, bool, int, bool]]) -> str:
+    """The marks of exercises as a table: name, answers, right, hints, solution seen.
+
+    >>> print(marks_table([]))
+    No exercise was begun.
+    """
+    rows = [("exercise", "answers", "right", "hints", "solution seen")]
+    right = 0
+    for name, tried, is_right, hints, seen in marks:
+        right += is_right
+        rows.append((name, str(tried), _YES[is_right], str(hints), _YES[seen]))
+    if len(rows) == 1:
+        return "No exercise was begun."
+    width = max(len(row[0]) for row in rows)
+    lines = []
+    for name, tried, is_right, hints, seen in rows:
+        lines.append(f"{name:{width}}  {tried:>7}  {is_right:5}  {hints:>5}  {seen}")
+    return "\n".join([*lines, f"Right: {right} of {len(rows) - 1} begun."])
+
+
+_YES = {True: "yes", False: "no"}
+
+
 def says(layout: Layout) -> str:
     """What a layout does.
 

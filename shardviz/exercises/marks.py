@@ -1,0 +1,132 @@
+"""What became of each exercise, for a lecturer, and the lock on the solutions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from shardviz.core.errors import ShardvizError
+from shardviz.core.format import shown
+from shardviz.core.wording import exercises as words
+
+
+@dataclass
+class Mark:
+    """What became of one exercise.
+
+    Attributes:
+        exercise: its name.
+        tried: how many answers were checked.
+        right: whether one of them was right.
+        hints: how many hints were asked for.
+        solution_seen: whether the solution was shown before an answer was right.
+
+    >>> Mark("arrays/memory", tried=2).right
+    False
+    """
+
+    exercise: str
+    tried: int = 0
+    right: bool = False
+    hints: int = 0
+    solution_seen: bool = False
+
+
+@dataclass(frozen=True, repr=False)
+class Marks:
+    """The marks of the exercises that somebody has begun, in the order of the course.
+
+    Attributes:
+        marks: one for each of them.
+
+    >>> print(Marks((Mark("arrays/memory", tried=2, right=True, hints=1),)))
+    exercise       answers  right  hints  solution seen
+    arrays/memory        2  yes        1  no
+    Right: 1 of 1 begun.
+    """
+
+    marks: tuple[Mark, ...]
+
+    @property
+    def right(self) -> int:
+        """How many exercises have a right answer."""
+        return sum(mark.right for mark in self.marks)
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """The marks by the names of the exercises, as plain values.
+
+        >>> Marks((Mark("arrays/memory", 1),)).to_dict()["arrays/memory"]["tried"]
+        1
+        """
+        marks = {}
+        for mark in self.marks:
+            fields = asdict(mark)
+            marks[fields.pop("exercise")] = fields
+        return marks
+
+    def to_json(self) -> str:
+        """The marks as JSON, to be collected.
+
+        >>> print(Marks((Mark("arrays/memory", 2, True, 1),)).to_json())
+        {
+          "arrays/memory": {
+            "tried": 2,
+            "right": true,
+            "hints": 1,
+            "solution_seen": false
+          }
+        }
+        """
+        return json.dumps(self.to_dict(), indent=2)
+
+    def __repr__(self) -> str:
+        return words.marks_table([tuple(asdict(mark).values()) for mark in self.marks])
+
+
+@dataclass
+class Progress:
+    """The marks of this process, and the lock on its solutions.
+
+    Attributes:
+        marks: by the name of the exercise.
+        hashed: of the word that shows the solutions again; `""` while they are shown.
+    """
+
+    marks: dict[str, Mark] = field(default_factory=dict)
+    hashed: str = ""
+
+    def of(self, name: str) -> Mark:
+        """The mark of an exercise."""
+        return self.marks.setdefault(name, Mark(name))
+
+    def report(self, names: Iterable[str]) -> Marks:
+        """The marks of those among some exercises that were begun."""
+        # Copies: what was reported must not change with the next answer.
+        begun = [replace(self.marks[name]) for name in names if name in self.marks]
+        return Marks(tuple(begun))
+
+    def lock(self, hashed: str) -> None:
+        """Hides the solutions; a second lock must not replace the first one's word."""
+        if self.hashed not in ("", hashed):
+            raise ShardvizError(words.LOCKED_ALREADY)
+        self.hashed = hashed
+
+    def unlock(self, word: str) -> None:
+        """Shows the solutions again, if it is the right word."""
+        if self.hashed not in ("", hash_of(word)):
+            raise ShardvizError(words.not_the_word(shown(word)))
+        self.hashed = ""
+
+
+def hash_of(word: Any) -> str:
+    """The hash of a word.
+
+    Raises:
+        ShardvizError: for what is no word.
+    """
+    if not isinstance(word, str) or not word:
+        raise ShardvizError(words.no_word(shown(word)))
+    return hashlib.sha256(word.encode()).hexdigest()
