@@ -91,6 +91,18 @@ def _named_parameters(fn: Any) -> dict[str, tuple[int, bool]]:
     return named
 
 
+def takes_by_name(fn: Any, name: str, given: int) -> bool:
+    """Whether a call with so many positional arguments may give this one by name.
+
+    >>> takes_by_name(lambda x, target: x, "target", 1)
+    True
+    >>> takes_by_name(lambda x, target: x, "target", 2)
+    False
+    """
+    parameter = _named_parameters(fn).get(name)
+    return parameter is not None and parameter[0] >= given
+
+
 def _spelled_out(
     public: str, arrays: tuple[Any, ...], keywords: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:

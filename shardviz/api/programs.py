@@ -5,17 +5,18 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shardviz.api.adopt import as_mesh, optional
-from shardviz.api.keywords import Step, shares_keywords
+from shardviz.api.keywords import Step, shares_keywords, takes_by_name
 from shardviz.core.display import StageClock
-from shardviz.core.errors import import_optional
+from shardviz.core.errors import ProgramError, import_optional
+from shardviz.core.format import shown
 from shardviz.core.layout.rules.rules import Dialect, Rules
 from shardviz.core.program.cache import cache
 from shardviz.core.program.effects import Effects
-from shardviz.core.program.program import Program, Targets
+from shardviz.core.program.program import Program, Targets, function_name
 from shardviz.core.program.report import Report
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def program(
     return made
 
 
-def plan(program: Program) -> Plan:
+def plan(thing: Any, /, *arrays: Any, **keywords: Any) -> Plan:
     """What the compiler would decide about every value of a program; nothing is
     compiled.
 
@@ -116,7 +117,9 @@ def plan(program: Program) -> Plan:
     on a mesh of any size, without its devices.
 
     Args:
-        program: what `sv.program` made.
+        thing: what `sv.program` made; or a function, of which a program is made.
+        *arrays, **keywords: for a function, what `sv.program` takes beside it: the
+            function's arguments, `mesh=`, `rules=` and so on.
 
     Returns:
         A Plan: every value with its sharding and the origin of every axis in `.ops`, an
@@ -133,18 +136,30 @@ def plan(program: Program) -> Plan:
     >>> made = plan(sv.program(lambda w, x: x @ w, w, x, mesh="data=1024, model=1024"))
     >>> str(made.op("dot_general").spec)
     "P('data', 'model')"
+    >>> str(plan(lambda x: x.sum(), x, mesh="data=4").op("reduce_sum").spec)
+    'P()'
     """
     planning = import_optional(
         "shardviz.core.backend.shardy.build_plan", "sv.plan", "jax"
     )
-    return planning.plan_program(program)
+    return planning.plan_program(_program_of(thing, "plan", arrays, keywords))
 
 
-def compile(program: Program, target: Any = None, *, options: Any = None) -> Report:
+def compile(
+    thing: Any,
+    /,
+    *arrays: Any,
+    target: Any = None,
+    options: Any = None,
+    **keywords: Any,
+) -> Report:
     """Compiles a program for a target, and reports; nothing is executed.
 
     Args:
-        program: what `sv.program` made.
+        thing: what `sv.program` made; or a function, of which a program is made.
+        *arrays, **keywords: for a function, what `sv.program` takes beside it: the
+            function's arguments, `mesh=`, `rules=` and so on. A program may be followed
+            by its target.
         target: `None` for what is attached (or simulated), or text such as `"cpu:8"`.
         options: compiler options, by name.
 
@@ -155,6 +170,9 @@ def compile(program: Program, target: Any = None, *, options: Any = None) -> Rep
     >>> import jax.numpy as jnp, shardviz as sv
     >>> compile(program(jnp.sin, sv.array("x", (8,)), mesh="data=1")).error
     """
+    arrays, target = _target_after(thing, arrays, target)
+    own = {"target": target, "options": options}
+    program = _program_of(thing, "compile", arrays, keywords, own)
     runner = import_optional("shardviz.core.backend.run.hosts.run", "sv.compile", "jax")
     if options is not None:
         # Options are a part of a program: with others it is another one.
@@ -163,13 +181,16 @@ def compile(program: Program, target: Any = None, *, options: Any = None) -> Rep
         return runner.compile_program(program, target, cache=cache, progress=clock)
 
 
-def stages(program: Program, target: Any = None) -> Stages:
+def stages(thing: Any, /, *arrays: Any, target: Any = None, **keywords: Any) -> Stages:
     """A program at all its stages: requested, propagated, partitioned, compiled.
 
     Plans and compiles; nothing is executed.
 
     Args:
-        program: what `sv.program` made.
+        thing: what `sv.program` made; or a function, of which a program is made.
+        *arrays, **keywords: for a function, what `sv.program` takes beside it: the
+            function's arguments, `mesh=`, `rules=` and so on. A program may be followed
+            by its target.
         target: as for `sv.compile`: None, or text such as `"cpu:8"` or `"tpu:v5e:4x4"`.
 
     Returns:
@@ -187,6 +208,8 @@ def stages(program: Program, target: Any = None) -> Stages:
     """
     from shardviz.core.program.stages import Stages
 
+    arrays, target = _target_after(thing, arrays, target)
+    program = _program_of(thing, "stages", arrays, keywords, {"target": target})
     # First, so that it is there where the compile fails.
     planned = plan(program)
     runner = import_optional("shardviz.core.backend.run.hosts.run", "sv.stages", "jax")
@@ -196,17 +219,20 @@ def stages(program: Program, target: Any = None) -> Stages:
 
 
 def run(
-    program: Program, *values: Any, target: Any = None, repeat: int = 1, **keywords: Any
+    thing: Any, /, *values: Any, target: Any = None, repeat: int = 1, **keywords: Any
 ) -> Report:
     """Compiles and runs a program, and compares what was predicted with what happened.
 
     Args:
-        program: what `sv.program` made.
+        thing: what `sv.program` made; or a function, of which a program is made.
         *values: the arguments, as for the function or without its static ones; by
-            default made-up ones, small and always the same.
+            default made-up ones, small and always the same. Of a function they make the
+            program as well; where one of them has a shape and no value, as a
+            `jax.ShapeDtypeStruct` has, all values are made up.
         target: `None` for what is attached (or simulated), or text such as `"cpu:8"`.
         repeat: how often to run it.
-        **keywords: further arguments of the function, by name.
+        **keywords: further arguments of the function, by name; for a function also
+            what `sv.program` takes beside it: `mesh=`, `rules=` and so on.
 
     Raises:
         ShardvizError: where jax is not installed. A program that fails is a Report with
@@ -217,15 +243,78 @@ def run(
     True
     """
     runner = import_optional("shardviz.core.backend.run.hosts.run", "sv.run", "jax")
-    # A bound call knows which of these values are static.
-    bound = isinstance(program, Program) and hasattr(program.fn, "values")
-    if keywords or (values and bound):
-        calls = import_optional("shardviz.core.backend.tracing.calls", "sv.run", "jax")
-        values = calls.values_of(program.fn, values, keywords)
+    calls = import_optional("shardviz.core.backend.tracing.calls", "sv.run", "jax")
+    if isinstance(thing, Program):
+        program = thing
+        # A bound call knows which of these values are static.
+        if keywords or (values and hasattr(program.fn, "values")):
+            values = calls.values_of(program.fn, values, keywords)
+    else:
+        own = {"target": target, "repeat": None if repeat == 1 else repeat}
+        program = _program_of(thing, "run", values, keywords, own)
+        values = calls.values_in_call(program.fn, _positional(values, keywords))
     with _clock(program) as clock:
         return runner.run_program(
             program, *values, target=target, repeat=repeat, cache=cache, progress=clock
         )
+
+
+def _program_of(
+    thing: Any,
+    public: str,
+    arrays: Sequence[Any],
+    keywords: Mapping[str, Any],
+    own: Mapping[str, Any] | None = None,
+) -> Program:
+    """The program that was given, or that is made of a function and its call.
+
+    Args:
+        thing: a Program, or a function.
+        public: the name of the public function.
+        arrays, keywords: what was given beside it.
+        own: those keywords of the public function that `sv.program` does not have.
+
+    Raises:
+        ProgramError: for anything else, for a Program with arguments, and for a keyword
+            that may be the function's or the public function's.
+    """
+    if isinstance(thing, Program):
+        if arrays or keywords:
+            raise ProgramError(
+                f"sv.{public} got a program and arguments; a program has its own. Give"
+                f" the program alone, or the function: sv.{public}(fn, *args)."
+            )
+        return thing
+    if not callable(thing):
+        raise ProgramError(
+            f"sv.{public} takes what sv.program(fn, ...) made, or a function and its"
+            f" arguments: sv.{public}(fn, *args); got {shown(thing)}."
+        )
+    if "args" not in keywords and "kwargs" not in keywords:
+        for name, value in (own or {}).items():
+            if value is not None and takes_by_name(thing, name, len(arrays)):
+                raise ProgramError(
+                    f"{function_name(thing)} has a parameter {name}, and so has"
+                    f" sv.{public}. Tell the two apart: sv.{public}(fn, args=(...),"
+                    f" kwargs={{{name!r}: ...}}, {name}=...)."
+                )
+    return program(thing, *arrays, **keywords)
+
+
+def _target_after(
+    thing: Any, arrays: tuple[Any, ...], target: Any
+) -> tuple[tuple[Any, ...], Any]:
+    """The arrays and the target of a call that may give the target after a program."""
+    if isinstance(thing, Program) and len(arrays) == 1 and target is None:
+        return (), arrays[0]
+    return arrays, target
+
+
+def _positional(
+    values: tuple[Any, ...], keywords: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """The positional arguments of a function, also where `args=` spells them out."""
+    return values or tuple(keywords.get("args") or ())
 
 
 def _clock(program: Any) -> StageClock:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from typing import TYPE_CHECKING, Any
 
-from shardviz.api.adopt import adopt, as_mesh, children_of, optional
-from shardviz.core.errors import MissingPackage, import_optional
+from shardviz.api.adopt import adopt, as_mesh, children_of, is_jax, optional
+from shardviz.api.programs import program
+from shardviz.core.errors import MissingPackage, ProgramError, import_optional
+from shardviz.core.format import shown
 from shardviz.core.layout.rules.rule_tables import read_rules
+from shardviz.core.program.program import Program
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,7 +61,14 @@ def text(thing: Any, width: int = 80, **options: Any) -> str:
     return to_text(adopt(thing), width, **options)
 
 
-def explore(thing: Any = None, *, mesh: Any = None, rules: Any = None) -> Explorer:
+def explore(
+    thing: Any = None,
+    /,
+    *arrays: Any,
+    mesh: Any = None,
+    rules: Any = None,
+    **keywords: Any,
+) -> Explorer:
     """Opens the Explorer in the view that answers.
 
     A program opens in the view Program, an audit or a model in Model, a resolution in
@@ -65,10 +76,13 @@ def explore(thing: Any = None, *, mesh: Any = None, rules: Any = None) -> Explor
 
     Args:
         thing: None for a running example, a Program, an Audit, a Report, a Resolution
-            with a mesh and a shape, a Layout, a MeshSpec, ArraySpecs, a model, or what
-            `explorer.state()` returned.
+            with a mesh and a shape, a Layout, a MeshSpec, ArraySpecs, an array, a model
+            or its parameters, or what `explorer.state()` returned; or a function,
+            followed by its arguments.
+        *arrays, **keywords: for a function, what `sv.program` takes beside it.
         mesh: what `sv.mesh` takes: the mesh of arrays or a model that have none, or
-            another one than `thing` has.
+            another one than `thing` has. Where neither names a mesh, it is the
+            example's, `data=4, model=2`, to begin with.
         rules: what `sv.rules` takes, likewise.
 
     Raises:
@@ -81,14 +95,44 @@ def explore(thing: Any = None, *, mesh: Any = None, rules: Any = None) -> Explor
     >>> w = ArraySpec("w", (512, 2048), "embed mlp")
     >>> explore([w], mesh="model=2", rules=[("mlp", "model")]).session.audit.rows[0].spec
     P(None, 'model')
+    >>> explore(lambda x: x * 2, w, mesh="model=2").session.now.view
+    'Program'
     """
     from shardviz.core.program.cache import cache
+
+    if arrays or keywords:
+        thing = _program_to_show(
+            thing, arrays, {**keywords, "mesh": mesh, "rules": rules}
+        )
+        mesh = rules = None
+    elif inspect.isroutine(thing) or (is_jax(thing) and callable(thing)):
+        raise ProgramError(
+            "sv.explore shows a function with its arguments, sv.explore(step, state,"
+            f" batch); got {shown(thing)} alone."
+        )
 
     explorer = import_optional("shardviz.widgets.explorer", "sv.explore", "anywidget")
     on_mesh, table = optional(as_mesh, mesh), optional(read_rules, rules)
     return explorer.open_explorer(
         adopt(thing), cache, children_of, on_mesh, table, _svg
     )
+
+
+def _program_to_show(
+    fn: Any, arrays: tuple[Any, ...], keywords: dict[str, Any]
+) -> Program:
+    """The program of a function and its arguments.
+
+    Raises:
+        ProgramError: for what is no function.
+    """
+    if isinstance(fn, Program) or not callable(fn):
+        raise ProgramError(
+            "sv.explore takes one thing to show, or a function and its arguments; got"
+            f" {shown(fn)} and arguments. Give several arrays as a list."
+        )
+    given = {name: value for name, value in keywords.items() if value is not None}
+    return program(fn, *arrays, **given)
 
 
 def _svg(value: Any) -> str:

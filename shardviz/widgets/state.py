@@ -13,7 +13,7 @@ from typing import Any
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import shown
 from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.array_tree import Children
+from shardviz.core.layout.array_tree import Children, read_tree
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.rules.requests import Request
@@ -220,7 +220,9 @@ def session_on(
         return _opened(thing, own=thing, view="Program")
     if isinstance(thing, MeshSpec):
         return Session(example.replace(mesh=thing), default)
-    if isinstance(thing, (dict, str)) and not given:
+    # A mapping without a version is a tree of arrays.
+    saved = isinstance(thing, dict) and "shardviz" in thing
+    if (saved or isinstance(thing, str)) and not given:
         return open_state(thing)
     if isinstance(thing, ArraySpec):
         thing = [thing]
@@ -233,25 +235,35 @@ def session_on(
         return _opened(program.replace(**given), view=view)
     # Anything else that can be iterated over may be a model.
     if not isinstance(thing, Audit) or given:
-        thing = _audited(thing, children, mesh, rules)
+        thing = _audited(thing, children, mesh, rules, example.mesh)
     return _session_on_audit(thing)
 
 
 def _audited(
-    thing: Any, children: Children | None, mesh: MeshSpec | None, rules: Rules | None
+    thing: Any,
+    children: Children | None,
+    mesh: MeshSpec | None,
+    rules: Rules | None,
+    default: MeshSpec,
 ) -> Audit:
-    """The audit of a tree of arrays, on the mesh that is given or that they name."""
+    """The audit of a tree of arrays, on the mesh that is given or that they name, else
+    on the default.
+    """
     try:
         if not isinstance(thing, Audit):
-            return audit(thing, rules or (), mesh, children=children)
+            tree = read_tree(thing, children=children)
+            named = any(leaf.mesh is not None for leaf in tree.kinds)
+            if mesh is None and not named:
+                mesh = default
+            return audit(tree, rules or (), mesh)
         arrays = [row.array for row in thing.rows]
         table = thing.rules if rules is None else rules
         return audit(arrays, table, mesh or thing.mesh, thing.dialect)
     except ShardvizError as error:
         raise ShardvizError(
             "The Explorer opens on a program, a mesh, arrays, an audit, a layout, a"
-            f" resolution, a report or a saved state; got {shown(thing)}. For a"
-            " model, give its mesh and rules: sv.explore(model, mesh=..., rules=...)."
+            " resolution, a report, a model, a function with its arguments, or a"
+            f" saved state; got {shown(thing)}."
         ) from error
 
 

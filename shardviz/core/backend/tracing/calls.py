@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.export
+import numpy as np
 
 from shardviz.core.backend.jax_compat import (
     JitSettings,
@@ -271,6 +272,15 @@ class BoundCall:
                     leaves[path_name(argument.name, path)] = leaf
         return leaves
 
+    @property
+    def given(self) -> tuple[Any, ...]:
+        """The arguments with arrays, as the call has them."""
+        given = []
+        for argument in self._arguments:
+            if not argument.static:
+                given.append(argument.arrays_of(argument.value))
+        return tuple(given)
+
     def with_static_numbers(
         self, types: tuple[type, ...]
     ) -> tuple[BoundCall, tuple[str, ...]]:
@@ -346,6 +356,28 @@ def values_of(
     if isinstance(fn, BoundCall):
         return fn.values(args, keywords)
     raise _other_call(parameter_names(fn, len(args)), keywords)
+
+
+def values_in_call(fn: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, ...]:
+    """The values in the call that a program was made of; none where one is missing.
+
+    Args:
+        fn: the function of the program.
+        args: the positional arguments of the call, which are all that a function that
+            is no BoundCall has.
+
+    >>> import jax.numpy as jnp
+    >>> values_in_call(jnp.sin, (np.ones(3),))
+    (array([1., 1., 1.]),)
+    >>> values_in_call(jnp.sin, (jax.ShapeDtypeStruct((3,), "float32"),))
+    ()
+    """
+    arguments = fn.given if isinstance(fn, BoundCall) else tuple(args)
+    held = (jax.Array, np.ndarray, np.generic)
+    for leaf in jax.tree.leaves(arguments):
+        if not is_number(leaf) and not isinstance(leaf, held):
+            return ()
+    return arguments
 
 
 def _other_call(wanted: Sequence[str], given: Mapping[str, Any]) -> ProgramError:
