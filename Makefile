@@ -11,7 +11,7 @@ LESSONS  := $(VENV)/.lessons
 STAMP    := $(VENV)/.installed
 # The compilers for TPUs and GPUs, about 1 GB: tests and benches compile for described machines.
 COMPILERS := $(VENV)/.compilers
-# Sphinx, for `make docs`.
+# Sphinx, for `make docs`, and the TPU compiler, for the program of its home page.
 DOCS     := $(VENV)/.docs
 # Other people's libraries, for `make programs`.
 FOREIGN  := $(VENV)/.foreign
@@ -124,7 +124,7 @@ $(COMPILERS): $(NEEDS)
 
 $(DOCS): $(NEEDS)
 	@echo "Installing what the site needs into $(VENV)."
-	@$(INSTALL) ".[docs]"
+	@$(INSTALL) ".[docs,tpu]"
 	@touch $@
 
 # They may change nothing that is installed: jax least of all.

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE / "_ext"), str(HERE.parent)]
+# The directives, the package, and the program of the home page.
+sys.path[:0] = [str(HERE / "_ext"), str(HERE.parent), str(HERE)]
 
 import shardviz  # noqa: E402  after its path
 
@@ -23,14 +24,29 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx_copybutton",
     "site_pages",
     "site_figures",
 ]
 exclude_patterns = ["_build", "_ext"]
 
+# Where Colab finds the folder of the notebooks, as in
+# "https://colab.research.google.com/github/OWNER/shardviz/blob/main/notebooks": every lesson then
+# has a link to itself there. The project has no address yet.
+lessons_colab = ""
+
+# Prompts and outputs are not copied.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
 # Notebooks and Markdown.
 nb_execution_mode = "off"
-nb_mime_priority_overrides = [("html", "image/png", 0), ("html", "text/plain", 10)]
+nb_mime_priority_overrides = [
+    ("html", "image/png", 0),
+    ("html", "text/html", 1),
+    ("html", "text/markdown", 2),
+    ("html", "text/plain", 10),
+]
 myst_enable_extensions = ["attrs_inline", "colon_fence"]
 myst_heading_anchors = 4
 
@@ -48,6 +64,8 @@ napoleon_use_ivar = True
 html_theme = "sphinx_book_theme"
 html_title = "shardviz"
 html_extra_path = ["_made/extra"]
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_context = {"default_mode": "auto"}  # light or dark, as the reader's system
 html_show_sourcelink = False
 html_copy_source = False

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import importlib
 import io
 import os
 from pathlib import Path
@@ -44,7 +45,7 @@ MADE = DOCS / "_made"
 EXTRA = MADE / "extra"  # copied to the site as it is
 THEMES = ("light", "dark")
 DPI = 144
-COMPILE_SECONDS = 120
+COMPILE_SECONDS = 600
 
 
 def evaluate(code: str) -> Any:
@@ -54,6 +55,8 @@ def evaluate(code: str) -> Any:
     from shardviz.gallery import programs, puzzles
 
     names = {"sv": sv, "gallery": gallery, "programs": programs, "puzzles": puzzles}
+    if "train_8b" in code:
+        names["train_8b"] = importlib.import_module("train_8b")
     *before, last = ast.parse(code).body
     if not isinstance(last, ast.Expr):
         raise ValueError(f"The last line is no value: {ast.unparse(last)}")
@@ -99,6 +102,23 @@ def save_explorer(code: str, name: str, compiled: bool = False) -> Path:
         return explorer.save_html(path)
     finally:
         explorer.close()
+
+
+def explorer_frame(name: str, root: str, height: int) -> str:
+    """The HTML that shows a saved Explorer.
+
+    Args:
+        name: of its file.
+        root: the way to the site's own root, as in `"../"`.
+        height: of the frame, in pixels.
+    """
+    where = f"{root}explorers/{name}.html"
+    return (
+        '<div class="shardviz-explorer-frame">'
+        f'<iframe class="shardviz-saved" src="{where}" title="The Explorer" loading="lazy"'
+        f' style="height: {height}px"></iframe>'
+        f'<p><a href="{where}">Open this Explorer in a page of its own</a></p></div>'
+    )
 
 
 class _Figure(SphinxDirective):
@@ -179,13 +199,8 @@ class ExplorerDirective(_Figure):
             save_explorer(self.code(), name, "compile" in self.options)
         except Exception as error:  # whatever the example raises is shown at its line
             raise self.failed(error) from error
-        where = "../" * self.env.docname.count("/") + f"explorers/{name}.html"
-        height = self.options.get("height", 720)
-        frame = (
-            f'<iframe class="shardviz-saved" src="{where}" title="The Explorer: {name}"'
-            f' loading="lazy" style="width: 100%; height: {height}px; border: 0"></iframe>'
-            f'<p><a href="{where}">Open it in a page of its own</a></p>'
-        )
+        root = "../" * self.env.docname.count("/")
+        frame = explorer_frame(name, root, self.options.get("height", 720))
         return [nodes.raw("", frame, format="html")]
 
 

@@ -6,14 +6,17 @@ are made from lead to the pages: a page that is read in the repository is right 
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import importlib
 import importlib.util
+import json
 import re
 import shutil
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 DOCS = Path(__file__).resolve().parents[1]
 ROOT = DOCS.parent
@@ -93,18 +96,95 @@ def copy_root_files() -> None:
         _write(DOCS / page, in_both_themes(text))
 
 
-def copy_lessons() -> list[str]:
-    """Copies the notebooks into `lessons/`, and removes copies of what is gone; their names."""
+class Lesson(NamedTuple):
+    """A notebook, as the lists of lessons name it."""
+
+    name: str
+    number: str
+    title: str
+    minutes: str
+
+    @property
+    def part(self) -> str:
+        """Which page lists it: `"index"`, `"short"` or `"appendix"`.
+
+        >>> [Lesson(name, "", "", "").part for name in ("08_debug", "11_zero", "a1_run_it")]
+        ['index', 'short', 'appendix']
+        """
+        if self.name[0] == "a":
+            return "appendix"
+        return "index" if int(self.name[:2]) <= COURSE else "short"
+
+
+def read_lesson(name: str, notebook: dict[str, Any]) -> Lesson:
+    """What a list says of a notebook: its number, its title and how long it takes.
+
+    >>> cells = [{"source": ["# Run it\\n", "\\n", "*12 minutes: 4 to read.*"]}]
+    >>> read_lesson("a1_run_it", {"cells": cells})
+    Lesson(name='a1_run_it', number='A1', title='Run it', minutes='12 minutes')
+    """
+    first = "".join(notebook["cells"][0]["source"])
+    title = re.match(r"# (.*)", first)
+    if title is None:
+        raise ValueError(f"{name} does not begin with a title")
+    minutes = re.search(r"^\*(\d+ minutes)", first, re.MULTILINE)
+    number = name.partition("_")[0].lstrip("0").upper()
+    return Lesson(name, number, title[1], minutes[1] if minutes else "")
+
+
+def copy_lessons(colab: str = "") -> list[Lesson]:
+    """Copies the notebooks into `lessons/`, and removes copies of what is gone.
+
+    Args:
+        colab: the address in Colab of the folder of the notebooks; "" for no links to it.
+    """
     folder = DOCS / "lessons"
     folder.mkdir(exist_ok=True)
     found = sorted((ROOT / "notebooks").glob("*.ipynb"))
     for old in folder.glob("*.ipynb"):
         if old.name not in {path.name for path in found}:
             old.unlink()
+    lessons = []
     for path in found:
-        text = with_site_links(path.read_text(encoding="utf-8"), f"notebooks/{path.name}")
-        _write(folder / path.name, text)
-    return [path.stem for path in found]
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+        lessons.append(read_lesson(path.stem, notebook))
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "code":
+                cell["outputs"] = _site_outputs("".join(cell["source"]), cell["outputs"])
+        _add_links(notebook, path.name, colab)
+        text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+        _write(folder / path.name, with_site_links(text, f"notebooks/{path.name}"))
+    return lessons
+
+
+def _add_links(notebook: dict[str, Any], file: str, colab: str) -> None:
+    """Puts links to the notebook itself below its title."""
+    links = f"{{download}}`Download this notebook <../../notebooks/{file}>`"
+    if colab:
+        links += f" · [open it in Colab]({colab.rstrip('/')}/{file})"
+    first = notebook["cells"][0]
+    title, _, rest = "".join(first["source"]).partition("\n")
+    first["source"] = f"{title}\n\n{links}\n{rest}".splitlines(keepends=True)
+
+
+def _site_outputs(code: str, outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The outputs of a cell as the site shows them.
+
+    Tasks are Markdown, of which notebooks store the text. In the place of the picture of an
+    Explorer that the gallery alone can make stands the Explorer.
+    """
+    for output in outputs:
+        data = output.get("data", {})
+        if "exercises.task(" in code and "text/plain" in data:
+            data["text/markdown"] = data["text/plain"]
+    if is_gallery_explorer(code):
+        import site_figures  # which needs Sphinx
+
+        name = hashlib.sha256(code.encode()).hexdigest()[:16]
+        site_figures.save_explorer(code, name)
+        frame = site_figures.explorer_frame(name, "../", LESSON_EXPLORER)
+        return [{"output_type": "display_data", "metadata": {}, "data": {"text/html": frame}}]
+    return outputs
 
 
 def reference() -> dict[str, tuple[str, list[str]]]:
@@ -178,29 +258,76 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
 
 
+def is_gallery_explorer(code: str) -> bool:
+    """Whether a cell opens the Explorer of something that needs nothing but the gallery.
+
+    >>> is_gallery_explorer("sv.explore()"), is_gallery_explorer("sv.explore(my_step)")
+    (True, False)
+    """
+    if not code.startswith("sv.explore("):
+        return False
+    names = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
+    return names <= {"sv", "programs", "puzzles"}
+
+
+def write_lists(lessons: list[Lesson]) -> None:
+    """Writes the pages that list the lessons, each with a table of contents."""
+    for part, (title, about) in PARTS.items():
+        path = DOCS / "lessons" / f"{part}.md"
+        listed = [lesson for lesson in lessons if lesson.part == part]
+        if listed:
+            _write(path, _list_page(title, about, listed))
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _list_page(title: str, about: str, lessons: list[Lesson]) -> str:
+    rows, entries = "", ""
+    for lesson in lessons:
+        rows += f"| {lesson.number} | [{lesson.title}]({lesson.name}.ipynb) | {lesson.minutes} |\n"
+        entries += f"{lesson.number} {lesson.title} <{lesson.name}>\n"
+    table = f"| | lesson | time |\n|---|---|---|\n{rows}"
+    return f"# {title}\n\n{about}\n\n{table}\n```{{toctree}}\n:hidden:\n\n{entries}```\n"
+
+
 def _begin(app: Any) -> None:
     copy_root_files()
-    lessons = copy_lessons()
-    entries = "\n".join(lessons)
-    page = f"# Lessons\n\n{LESSONS}\n\n```{{toctree}}\n:maxdepth: 1\n\n{entries}\n```\n"
-    _write(DOCS / "lessons" / "index.md", page)
+    write_lists(copy_lessons(app.config.lessons_colab))
     write_reference()
 
 
-LESSONS = """\
-Notebooks of ten to fifteen minutes each, with the outputs that are stored in them. Each makes its
-claims with `assert`, asks three questions of its own, and ends in the Explorer. `make lab` opens
-the first one in JupyterLab."""
+COURSE = 8  # lessons; those after them are short ones
+LESSON_EXPLORER = 680  # pixels
+PARTS = {
+    "index": (
+        "Lessons",
+        """\
+Eight notebooks, shown with the outputs that are stored in them. Each makes its claims with
+`assert`, asks questions that check themselves, and ends in the Explorer. `make lab` opens the first
+one in JupyterLab. For lecturers there is [a page on the course](../course.md).""",
+    ),
+    "short": (
+        "Short lessons",
+        "One idea each, with an experiment and two exercises. Take any of them after lesson 5.",
+    ),
+    "appendix": ("Appendix", "For questions that come up beside the lessons, and for home."),
+}
 
 
 def _links(app: Any, page: str, source: list[str]) -> None:
     file = f"docs/{page}.md"
+    if page == "index":
+        # A part of the lessons without any has no page.
+        for part in PARTS:
+            if not (DOCS / "lessons" / f"{part}.md").is_file():
+                source[0] = source[0].replace(f"lessons/{part}\n", "")
     if (ROOT / file).is_file() and f"{page}.md" not in FROM_ROOT.values():
         source[0] = in_both_themes(with_site_links(source[0], file))
 
 
 def setup(app: Any) -> dict[str, Any]:
     """What Sphinx calls."""
+    app.add_config_value("lessons_colab", "", "env")
     app.connect("builder-inited", _begin)
     app.connect("source-read", _links)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

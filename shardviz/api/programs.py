@@ -118,8 +118,9 @@ def plan(thing: Any, /, *arrays: Any, **keywords: Any) -> Plan:
 
     Args:
         thing: what `sv.program` made; or a function, of which a program is made.
-        *arrays, **keywords: for a function, what `sv.program` takes beside it: the
-            function's arguments, `mesh=`, `rules=` and so on.
+        *arrays: for a function, its arguments, as in `sv.program`.
+        **keywords: for a function, its arguments by name, and what else `sv.program`
+            takes: `mesh=`, `rules=` and so on.
 
     Returns:
         A Plan: every value with its sharding and the origin of every axis in `.ops`, an
@@ -157,11 +158,12 @@ def compile(
 
     Args:
         thing: what `sv.program` made; or a function, of which a program is made.
-        *arrays, **keywords: for a function, what `sv.program` takes beside it: the
-            function's arguments, `mesh=`, `rules=` and so on. A program may be followed
-            by its target.
+        *arrays: for a function, its arguments, as in `sv.program`; after a program its
+            target, which may also be given by name.
         target: `None` for what is attached (or simulated), or text such as `"cpu:8"`.
         options: compiler options, by name.
+        **keywords: for a function, its arguments by name, and what else `sv.program`
+            takes: `mesh=`, `rules=` and so on.
 
     Raises:
         ShardvizError: where jax is not installed. A program that fails is a Report with
@@ -188,10 +190,11 @@ def stages(thing: Any, /, *arrays: Any, target: Any = None, **keywords: Any) -> 
 
     Args:
         thing: what `sv.program` made; or a function, of which a program is made.
-        *arrays, **keywords: for a function, what `sv.program` takes beside it: the
-            function's arguments, `mesh=`, `rules=` and so on. A program may be followed
-            by its target.
+        *arrays: for a function, its arguments, as in `sv.program`; after a program its
+            target, which may also be given by name.
         target: as for `sv.compile`: None, or text such as `"cpu:8"` or `"tpu:v5e:4x4"`.
+        **keywords: for a function, its arguments by name, and what else `sv.program`
+            takes: `mesh=`, `rules=` and so on.
 
     Returns:
         Stages: `.plan`, `.report`, and `.between("propagated", "partitioned")` for what
@@ -231,8 +234,8 @@ def run(
             `jax.ShapeDtypeStruct` has, all values are made up.
         target: `None` for what is attached (or simulated), or text such as `"cpu:8"`.
         repeat: how often to run it.
-        **keywords: further arguments of the function, by name; for a function also
-            what `sv.program` takes beside it: `mesh=`, `rules=` and so on.
+        **keywords: further arguments of the function, by name; of a bare function also
+            what else `sv.program` takes: `mesh=`, `rules=` and so on.
 
     Raises:
         ShardvizError: where jax is not installed. A program that fails is a Report with

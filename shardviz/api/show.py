@@ -79,11 +79,13 @@ def explore(
             with a mesh and a shape, a Layout, a MeshSpec, ArraySpecs, an array, a model
             or its parameters, or what `explorer.state()` returned; or a function,
             followed by its arguments.
-        *arrays, **keywords: for a function, what `sv.program` takes beside it.
+        *arrays: for a function, its arguments, as in `sv.program`.
         mesh: what `sv.mesh` takes: the mesh of arrays or a model that have none, or
             another one than `thing` has. Where neither names a mesh, it is the
             example's, `data=4, model=2`, to begin with.
         rules: what `sv.rules` takes, likewise.
+        **keywords: for a function, its arguments by name, and what else `sv.program`
+            takes.
 
     Raises:
         ShardvizError: for a state that cannot be read, or where anywidget is not

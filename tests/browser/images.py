@@ -31,7 +31,7 @@ WIDTH, HEIGHT, SCALE = 1500, 1500, 1.5
 EXPLORER = ".shardviz-explorer"
 
 
-RUN_MS = 180_000
+RUN_MS = 600_000
 
 
 def pointed(page: Page, *keys: str) -> None:
@@ -100,6 +100,11 @@ def placed(page: Page) -> None:
     """The chips where they stand, with the links of a collective, and a weight that is split."""
     show_view(page, "Layout")
     page.locator(".sv-cardhead").nth(1).click()
+    linked(page)
+
+
+def linked(page: Page) -> None:
+    """The largest collective, its line, and its links between the chips where they stand."""
     chosen_collective(page)
     page.get_by_role("button", name="Show links").click()
     page.wait_for_function(
@@ -173,6 +178,15 @@ explorer = sv.explore(sv.audit(leaves, rules.get("FSDP"), sv.mesh(data=16, model
 explorer.session.edit("target", "tpu:v5e:8x8")
 explorer
 """
+# A train step of one's own: 8 billion parameters, for chips that are not here.
+OWN = f"""
+import sys
+sys.path.insert(0, {str(FOLDER.parent)!r})
+from train_8b import batch, state, step
+explorer = sv.explore(step, state, batch)
+explorer.session.edit("target", "tpu:v5p:4x4x4")
+explorer
+"""
 FSDP = """
 from shardviz.gallery import puzzles
 explorer = sv.explore(puzzles.get("fsdp, gradient").replace(mesh=sv.mesh(data=8, model=2)))
@@ -236,6 +250,7 @@ SHOTS = (
         for devices, views in VIEWS.items()
         for view, cells in views.items()
     ),
+    Shot("train-8b", (START, OWN), linked),
     Shot("timeline", (START, SLICE % ("data=4, model=4", "tpu:v5e:4x4")), timed),
     Shot("values", (START, SLICE % ("data=4, model=2", "")), picked_value, PROGRAM),
     Shot("collectives", (START, FSDP), chosen_collective, PROGRAM),
@@ -246,9 +261,7 @@ SHOTS = (
 
 def figures() -> dict[str, Any]:
     """The pictures that are no screenshots: what they show, by name."""
-    w = sv.layout((512, 2048), "None, model", sv.mesh(data=4, model=2), dtype="bfloat16")
     return {
-        "first": draw(w, view="both", name="w"),
         "movement": draw(sv.movement("all-reduce", devices=8, size="8 MiB")),
     }
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from itertools import cycle
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.views import play_largest
 from tests.docs.made_pages import HOW, SITE, read_page
 
 GALLERY = SITE / "gallery.html"
@@ -54,6 +56,53 @@ def test_an_embedded_explorer_works_without_kernel_and_network(page: Page, file:
         expect(explorer.get_by_role("tab", name=view, exact=True)).to_have_attribute(
             "aria-selected", "true"
         )
+
+
+@needs_site
+def test_the_first_screen_of_home_has_an_explorer_that_plays(page: Page):
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto((SITE / "index.html").as_uri())
+    frame = page.locator("iframe.shardviz-saved")
+    explorer = frame.content_frame
+    expect(explorer.locator(".sv-headline")).to_be_visible()
+    box = explorer.get_by_role("tab", name="Collectives", exact=True).bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] < 800
+    assert play_largest(explorer)
+    expect(explorer.locator(".sv-movement")).to_be_visible()
+
+
+def built_pages() -> list[Path]:
+    """Every page of the site; not the saved Explorers, nor templates of the theme."""
+    found = []
+    for path in sorted(SITE.rglob("*.html")):
+        if path.relative_to(SITE).parts[0] not in ("_static", "explorers"):
+            found.append(path)
+    return found
+
+
+@needs_site
+def test_on_a_telephone_no_page_scrolls_sideways(page: Page):
+    page.set_viewport_size({"width": 400, "height": 800})
+    wide = []
+    for path in built_pages():
+        page.goto(path.as_uri())
+        if page.evaluate("() => document.documentElement.scrollWidth") > 400:
+            wide.append(path.name)
+    assert wide == []
+    # A page that does would be found.
+    page.evaluate("() => { document.querySelector('article h1').style.width = '500px'; }")
+    assert page.evaluate("() => document.documentElement.scrollWidth") > 400
+
+
+@needs_site
+def test_a_lesson_has_a_download_tasks_as_text_and_code_to_copy(page: Page):
+    page.goto((SITE / "lessons" / "01_see_a_sharding.html").as_uri())
+    download = page.get_by_role("link", name="Download this notebook")
+    expect(download).to_have_attribute("href", re.compile(r"_downloads/.*\.ipynb$"))
+    expect(page.locator("article .cell_output strong").first).to_have_text(re.compile(r"^\w+/"))
+    assert page.locator("button.copybtn").count() > 5
+    expect(page.locator("iframe.shardviz-saved")).to_have_count(1)
 
 
 @needs_site

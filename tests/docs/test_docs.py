@@ -19,7 +19,7 @@ from shardviz.core.layout.rules.verdicts import Outcome, Verdict
 from shardviz.core.program.comparison import CHANGES
 from shardviz.core.program.contracts import Expectation
 from shardviz.core.wording.hardware import SOURCES
-from tests.docs.pages import PAGES, ROOT, Block, blocks, table
+from tests.docs.pages import PAGES, ROOT, Block, blocks, reader_values, table
 
 STAGES = (ROOT / "docs" / "stages.md").read_text()
 SEMANTICS = (ROOT / "docs" / "semantics.md").read_text()
@@ -31,6 +31,8 @@ NAMES = {page: str(page.relative_to(ROOT)) for page in PAGES}
 def test_code_on_the_page_runs(page, eight_devices, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # pages may save files
     namespace = {"__name__": "__main__"}
+    if NAMES[page] in ("README.md", "docs/index.md"):
+        namespace |= reader_values()
     for block in blocks(NAMES[page], page.read_text()):
         block.run(namespace)
 

@@ -67,7 +67,8 @@ def test_every_page_is_in_the_table_of_contents():
         if "/" not in name and name != "index":
             assert name in tables, f"add {name} to a table of docs/index.md"
     for name in (n for n in tables if re.fullmatch(r"[\w/-]+", n)):
-        made = name in ("lessons/index", "reference/index", "start", "changelog", "contributing")
+        at_root = name in ("reference/index", "start", "changelog", "contributing")
+        made = at_root or name.removeprefix("lessons/") in site_pages.PARTS
         assert made or (ROOT / "docs" / f"{name}.md").is_file(), name
 
 
@@ -98,6 +99,48 @@ def test_links_lead_to_the_pages_that_are_made(link, file, page, made):
 def test_examples_of_the_modules_that_make_pages():
     assert doctest.testmod(site_pages).failed == 0
     assert doctest.testmod(site_pages).attempted >= 3
+
+
+def cell(code, text):
+    data = {"text/plain": text}
+    output = {"output_type": "execute_result", "data": data, "metadata": {}}
+    return {"cell_type": "code", "source": [code], "outputs": [output]}
+
+
+def test_tasks_of_exercises_are_markdown_and_other_outputs_stay():
+    task, other = cell('exercises.task("arrays/memory")', "**a**"), cell("1 + 1", "2")
+    made = site_pages._site_outputs("".join(task["source"]), task["outputs"])
+    assert made[0]["data"]["text/markdown"] == "**a**"
+    assert site_pages._site_outputs("1 + 1", other["outputs"]) == other["outputs"]
+
+
+@pytest.mark.parametrize("colab", ["", "https://colab.example/notebooks/"])
+def test_a_lesson_links_to_its_notebook_and_to_colab_where_there_is_an_address(colab):
+    notebook = {"cells": [{"source": ["# Run it\n", "\n", "Text."]}]}
+    site_pages._add_links(notebook, "a1_run_it.ipynb", colab)
+    text = "".join(notebook["cells"][0]["source"])
+    assert text.startswith("# Run it\n\n{download}")
+    assert text.endswith("\n\nText.")
+    assert "<../../notebooks/a1_run_it.ipynb>" in text
+    assert ("https://colab.example/notebooks/a1_run_it.ipynb" in text) == bool(colab)
+
+
+def test_every_notebook_is_in_one_list_and_new_ones_need_no_entry(tmp_path, monkeypatch):
+    monkeypatch.setattr(site_pages, "DOCS", tmp_path)
+    lessons = [
+        site_pages.Lesson(name, name[:2], name, "15 minutes")
+        for name in ("01_see", "08_debug", "09_memory", "18_explicit", "a1_run")
+    ]
+    site_pages.write_lists(lessons)
+    pages = {part: (tmp_path / "lessons" / f"{part}.md").read_text() for part in site_pages.PARTS}
+    listed = {part: re.findall(r"^\S+ \S+ <(.*)>$", text, re.M) for part, text in pages.items()}
+    assert listed == {
+        "index": ["01_see", "08_debug"],
+        "short": ["09_memory", "18_explicit"],
+        "appendix": ["a1_run"],
+    }
+    site_pages.write_lists(lessons[:1])
+    assert [p.name for p in (tmp_path / "lessons").iterdir()] == ["index.md"]
 
 
 def test_a_planted_broken_link_is_found(tmp_path):
