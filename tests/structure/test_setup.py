@@ -64,7 +64,7 @@ def test_an_old_python_hears_what_is_needed(tmp_path: Path):
 def test_the_lessons_need_less_than_the_tests(tmp_path: Path):
     venv = f"VENV={tmp_path / 'venv'}"
     extras = {"lab": "[notebooks,hosts,tpu]", "check": "[test,check]", "test": "[test,tpu,gpu]"}
-    extras |= {"docs": "[docs]", "wheel": "[test,check]"}
+    extras |= {"docs": "[docs,tpu]", "wheel": "[test,check]"}
     for goal, needed in extras.items():
         installed = re.findall(r'-e "\.(.*)"', make("--dry-run", venv, goal).stdout)
         assert installed == [needed], goal
