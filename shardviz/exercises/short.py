@@ -29,7 +29,12 @@ def count_kind(
     @kind(name, lambda g: f"{right(g):.0f}")
     def _read(g: Setup, answer: Any, of: str) -> Found:
         value = read_number(answer, what)
-        facts = {"value": value, "right": right(g), "tolerance": tolerance}
+        facts = {
+            "value": value,
+            "right": right(g),
+            "tolerance": tolerance,
+            "unit": what,
+        }
         return Found(f"{value:,g} {what}", facts)
 
 
@@ -38,8 +43,7 @@ def count_kind(
 
 def _decode_seconds(g: Setup) -> float:
     cache = g.token * g.sequences * g.length
-    rate = g.topology.size * g.topology.chip.hbm_bandwidth
-    return (g.weights + cache) / rate
+    return (g.weights + cache) / (g.chips * g.reading)
 
 
 number_kind("decode seconds", "seconds", _decode_seconds, 0.03)
@@ -75,10 +79,10 @@ def _network_bytes(g: Setup) -> float:
 
 def _hidden_tokens(g: Setup) -> float:
     # For one parameter: seconds on the network, and of arithmetic for one token.
-    slices, chips, chip = g.topology.slices, g.topology.chips, g.topology.chip
+    slices, chips = g.topology.slices, g.topology.chips
     sent = 2 * (slices - 1) / slices * 2 / (chips // slices)
-    computed = 6 / (chips * chip.peak_bf16)
-    return sent / chip.network_bandwidth / computed
+    computed = 6 / (chips * g.peak)
+    return sent / g.network / computed
 
 
 number_kind("network bytes", "bytes", _network_bytes)
