@@ -68,6 +68,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_context = {"default_mode": "auto"}  # light or dark, as the reader's system
 html_show_sourcelink = False
+html_domain_indices = False  # four modules need no index
 html_copy_source = False
 html_theme_options = {
     # Buttons that lead to a repository need its address; the project has none yet.

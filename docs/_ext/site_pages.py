@@ -282,11 +282,13 @@ def write_lists(lessons: list[Lesson]) -> None:
 
 
 def _list_page(title: str, about: str, lessons: list[Lesson]) -> str:
-    rows, entries = "", ""
+    timed = any(lesson.minutes for lesson in lessons)
+    table = "| | lesson | time |\n|---|---|---|\n" if timed else "| | lesson |\n|---|---|\n"
+    entries = ""
     for lesson in lessons:
-        rows += f"| {lesson.number} | [{lesson.title}]({lesson.name}.ipynb) | {lesson.minutes} |\n"
+        table += f"| {lesson.number} | [{lesson.title}]({lesson.name}.ipynb) |"
+        table += f" {lesson.minutes} |\n" if timed else "\n"
         entries += f"{lesson.number} {lesson.title} <{lesson.name}>\n"
-    table = f"| | lesson | time |\n|---|---|---|\n{rows}"
     return f"# {title}\n\n{about}\n\n{table}\n```{{toctree}}\n:hidden:\n\n{entries}```\n"
 
 
@@ -325,9 +327,32 @@ def _links(app: Any, page: str, source: list[str]) -> None:
         source[0] = in_both_themes(with_site_links(source[0], file))
 
 
+def mark_code(lines: list[str]) -> list[str]:
+    """The lines of a docstring with `::` before each indented block that is not a doctest.
+
+    Docstrings indent code, as Markdown does; reStructuredText would run its lines together.
+
+    >>> mark_code(["Write:", "", "    a()", "    b()", "", "Then."])
+    ['Write:', '', '::', '', '    a()', '    b()', '', 'Then.']
+    """
+    marked: list[str] = []
+    for line in lines:
+        begins = line.startswith("    ") and len(marked) > 1 and not marked[-1]
+        if begins and not marked[-2].startswith("    ") and not marked[-2].endswith("::"):
+            marked += ["::", ""]
+        marked.append(line)
+    return marked
+
+
+def _docstring(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    if what == "module":
+        lines[:] = mark_code(lines)
+
+
 def setup(app: Any) -> dict[str, Any]:
     """What Sphinx calls."""
     app.add_config_value("lessons_colab", "", "env")
     app.connect("builder-inited", _begin)
     app.connect("source-read", _links)
+    app.connect("autodoc-process-docstring", _docstring)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
