@@ -151,7 +151,8 @@ export function rowsInSight(scroller, row, count) {
  * @param {number} [page] how many rows are in sight
  */
 export function rowAfter({ key }, at, count, page = 1) {
-  const steps = { ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + page, PageUp: at - page };
+  const by = Math.max(1, page); // a list may be lower than that
+  const steps = { ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + by, PageUp: at - by };
   const to = { ...steps, Home: 0, End: count - 1 }[key];
   return to === undefined ? to : Math.max(0, Math.min(count - 1, to));
 }

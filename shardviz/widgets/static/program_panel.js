@@ -219,6 +219,7 @@ export class ProgramPanel {
     this.cancel.hidden = !running;
     this.drawnBy = devices.by;
     this.collectives.links.hidden = !live || Boolean(devices.no_positions);
+    toggle(this.collectives.links, "sv-byposition", devices.by === "position");
     this.values.show(plan);
     if (explanation.value) {
       this.values.showExplanation(/** @type {import("./messages").Explanation} */ (explanation));
