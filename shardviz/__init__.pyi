@@ -33,6 +33,7 @@ from shardviz.api.programs import targets as targets
 from shardviz.api.show import explore as explore
 from shardviz.api.show import plot as plot
 from shardviz.api.show import text as text
+from shardviz.api.treescope_leaves import treescope_leaf as treescope_leaf
 from shardviz.core.errors import ContractError as ContractError
 from shardviz.core.errors import ShardvizError as ShardvizError
 from shardviz.core.hardware.topology import Topology as Topology

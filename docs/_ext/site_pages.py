@@ -33,7 +33,7 @@ GROUPS = {
         "Programs",
         ("shardviz.api.programs", "shardviz.api.movements", "shardviz.core.program.cache"),
     ),
-    "pictures": ("Pictures", ("shardviz.api.show",)),
+    "pictures": ("Pictures", ("shardviz.api.show", "shardviz.api.treescope_leaves")),
     "values": ("Values", ("shardviz",)),
 }
 # Modules with names of their own, each a page.
@@ -327,6 +327,14 @@ def _links(app: Any, page: str, source: list[str]) -> None:
         source[0] = in_both_themes(with_site_links(source[0], file))
 
 
+def _home_too(
+    app: Any, env: Any, added: set[str], changed: set[str], removed: set[str]
+) -> list[str]:
+    """Reads home again where a part of the lessons got its first lesson, or lost its last."""
+    parts = {f"lessons/{part}" for part in PARTS}
+    return ["index"] if parts & (added | removed) else []
+
+
 def mark_code(lines: list[str]) -> list[str]:
     """The lines of a docstring with `::` before each indented block that is not a doctest.
 
@@ -354,5 +362,6 @@ def setup(app: Any) -> dict[str, Any]:
     app.add_config_value("lessons_colab", "", "env")
     app.connect("builder-inited", _begin)
     app.connect("source-read", _links)
+    app.connect("env-get-outdated", _home_too)
     app.connect("autodoc-process-docstring", _docstring)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

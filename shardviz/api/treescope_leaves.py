@@ -1,0 +1,74 @@
+"""Leaves of a tree with their shardings, in the rendering of treescope."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import html
+from typing import Any
+
+from shardviz.api.adopt import bridge, is_jax
+from shardviz.core.errors import LayoutError, import_optional
+from shardviz.core.layout.layout import Layout
+
+
+def treescope_leaf(value: Any, path: str | None = None) -> Any:
+    """An autovisualizer for treescope: below each array that is split or replicated,
+    which device holds which part.
+
+    You switch it on, for one rendering or for a whole notebook, and nothing of
+    treescope is changed:
+
+        with treescope.active_autovisualizer.set_scoped(sv.treescope_leaf):
+            treescope.display(params)
+
+        treescope.active_autovisualizer.set_globally(sv.treescope_leaf)
+
+    Args:
+        value: any part of a tree. Arrays of jax and ShapeDtypeStructs get a picture,
+            where their sharding has several devices.
+        path: where it is in the tree; treescope gives it.
+
+    Returns:
+        What treescope shows below the value; None for everything else, which it renders
+        as always.
+
+    Raises:
+        ShardvizError: where treescope or matplotlib is not installed, for an array that
+            would get a picture.
+
+    >>> treescope_leaf({"w": 1}) is None
+    True
+    """
+    if not is_jax(value) or getattr(value, "sharding", None) is None:
+        return None
+    try:
+        layout = bridge().adopt_layout(value)
+    except LayoutError:
+        # A sharding whose shards differ in shape has no layout.
+        return None
+    if len(layout.device_ids) == 1:
+        return None
+    treescope = import_optional("treescope", "sv.treescope_leaf", "treescope")
+    return treescope.IPythonVisualization(_Leaf(layout))
+
+
+class _Leaf:
+    """What stands below a leaf."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+
+    def _repr_html_(self) -> str:
+        return _picture(self.layout)
+
+
+@functools.lru_cache(maxsize=256)
+def _picture(layout: Layout) -> str:
+    """A layout as HTML: the layers of a model have few different ones."""
+    from shardviz.picture.show import draw
+
+    figures = import_optional("shardviz.plots.paint", "sv.treescope_leaf", "matplotlib")
+    data = base64.b64encode(figures.png(layout)).decode()
+    alt = html.escape(draw(layout).alt)
+    return f'<img alt="{alt}" style="width: 28em; max-width: 100%" src="data:image/png;base64,{data}">'
