@@ -29,12 +29,7 @@ def count_kind(
     @kind(name, lambda g: f"{right(g):.0f}")
     def _read(g: Setup, answer: Any, of: str) -> Found:
         value = read_number(answer, what)
-        facts = {
-            "value": value,
-            "right": right(g),
-            "tolerance": tolerance,
-            "unit": what,
-        }
+        facts = {"value": value, "right": right(g), "tolerance": tolerance}
         return Found(f"{value:,g} {what}", facts)
 
 
