@@ -5,34 +5,12 @@ The exercises are in `short_a.md`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.exercises.answers import read_number
 from shardviz.exercises.layouts import names_kind, number_kind
-from shardviz.exercises.registry import Found, Setup, kind
-
-
-def count_kind(
-    name: str, what: str, right: Callable[[Setup], float], tolerance: float = 1e-9
-) -> None:
-    """Adds a kind of answer that is a number of things.
-
-    Args:
-        name: of the kind.
-        what: is counted, such as `"tokens"`.
-        right: the right number, of what is given.
-        tolerance: how far the answer may be off, as a part of the right one.
-    """
-
-    @kind(name, lambda g: f"{right(g):.0f}")
-    def _read(g: Setup, answer: Any, of: str) -> Found:
-        value = read_number(answer, what)
-        facts = {"value": value, "right": right(g), "tolerance": tolerance}
-        return Found(f"{value:,g} {what}", facts)
+from shardviz.exercises.registry import Setup
+from shardviz.exercises.short import count_kind
 
 
 def _shard_bytes(g: Setup, array: ArraySpec) -> int:
