@@ -121,6 +121,7 @@ class CollectiveTable:
             "kind": one.kind,
             "axes": list(one.mesh_axes),
             "bytes": bytes_text(one.bytes_per_device),
+            "times": f"× {one.execution_count}" if one.execution_count > 1 else "",
             "share": one.bytes_in_all / self._most,
             "became": self._became(stage, number),
             "tags": _tags(one, self._meshes[stage]),

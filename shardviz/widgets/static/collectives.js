@@ -137,7 +137,7 @@ export class CollectivesPanel {
     const line = c.source + (more ? ` +${more}` : "");
     return this.row(
       key,
-      h("td", { class: "sv-cbytes" }, shareBar(c.share), c.bytes),
+      h("td", { class: "sv-cbytes" }, shareBar(c.share), `${c.bytes} ${c.times}`),
       h("td", { text: c.kind }),
       h("td", null, ...this.axisTags(c.axes)),
       h("td", { class: c.full ? "sv-warn" : "sv-muted", text: became, title: became }),

@@ -370,6 +370,8 @@ export interface Collective {
   kind: string;
   axes: string[];
   bytes: string;
+  /** How often it runs: "× 32", "" for once. */
+  times: string;
   share: number;
   /** From stage to stage, in a few words. */
   became: string;
