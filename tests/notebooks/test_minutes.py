@@ -37,7 +37,7 @@ def test_the_course_states_the_times_of_its_lessons_and_their_sum():
     times = {name: int(found) for name, found in rows}
     for path in NOTEBOOKS:
         said = stated(lesson(path))
-        if path.name < "09" or path.stem in times:
+        if not path.name.startswith("a"):
             assert abs(times[path.stem] - said.read - said.solve) <= TOLERANCE, path.stem
     main = sum(time for name, time in times.items() if name < "09")
     hours = re.search(r"lessons 1 to 8 take (\d+) hours and (\d+) minutes", " ".join(text.split()))
