@@ -23,7 +23,8 @@ UNITS = {
     "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
     "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
     "ns": 1e-9, "µs": 1e-6, "us": 1e-6, "ms": 1e-3, "s": 1.0, "%": 1e-2,
-    "bytes": 1.0, "GB/s": 1e9, "TB/s": 1e12, "seconds": 1.0, "times": 1.0,
+    "bytes": 1.0, "GB/s": 1e9, "TB/s": 1e12,
+    "TFLOP": 1e12, "TFLOP/s": 1e12, "seconds": 1.0, "times": 1.0,
 }  # fmt: skip
 FRACTIONS = {
     "third": 3, "quarter": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8, "tenth": 10,
@@ -32,13 +33,13 @@ FRACTIONS = {
 _LONGEST_FIRST = "|".join(map(re.escape, sorted(UNITS, key=len, reverse=True)))
 # No digit of a name, such as `bf16`, `70B` and `v5e`.
 NUMBER = re.compile(
-    r"(?<![\w.,])(?P<number>\d[\d,_]*(?:\.\d+)?(?:e[+-]?\d+)?)(?!\w|\.\d)"
+    r"(?<![\w.,])(?P<number>\d+(?:[,_]\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?)(?!\w|\.\d)"
     rf"(?:[ \u00a0](?P<unit>{_LONGEST_FIRST})(?![\w/])|(?P<percent>%))?"
 )
 # "The third rule" is none.
 FRACTION = re.compile(rf"\b(?:an?|one|two|three|five|seven) (?P<part>{'|'.join(FRACTIONS)})s?\b")
 # What has digits and says nothing that a cell could: links, the time of the lesson, numbers of
-# lists, of lessons and of years.
+# lists, of lessons, of years and of versions.
 LEFT_OUT = (
     r"\]\([^)]*\)",
     r"https?://\S+",
@@ -46,6 +47,7 @@ LEFT_OUT = (
     r"(?m)^\s*\d+\. ",
     r"(?i)\b(?:lessons?|part|chapter|steps?|rules?|cell|stage|case)s? \d+(?:(?:, | and | to )\d+)*",
     r"\b(?:19|20)\d\d\b",
+    r"(?i)\b(?:jax|python) \d+\.\d+(?: (?:and|or|to) \d+\.\d+)*",
 )
 
 
@@ -149,7 +151,11 @@ def lesson(prose, code="", printed=""):
         ("It sends 16 MiB.", "assert sent == 16 * MIB", ""),
         ("A link carries 50 GB/s.", "LINK = 50e9", ""),
         ("A chip has an eighth of it.", "assert part == whole / 8", ""),
-        ("Lessons 10 to 12 and [this](a11.ipynb) of 2021, in bf16 on a v5e:", "", ""),
+        (
+            "Lessons 10 to 12, [this](a11.ipynb) of 2021, bf16 on v5e, jax 0.10 to 0.12:",
+            "",
+            "",
+        ),
         ("It takes 4.5 MiB.", "assert sent == 4.5 * MIB", ""),
     ],
 )
