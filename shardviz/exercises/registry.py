@@ -343,8 +343,7 @@ def exercises() -> dict[str, Exercise]:
     """All exercises by name; those of a course come after ours."""
     here = Path(__file__).parent
     for name in _MODULES:
-        if (here / f"{name}.py").exists():
-            importlib.import_module(f"{__package__}.{name}")
+        importlib.import_module(f"{__package__}.{name}")
     found = {}
     for path in sorted(here.glob("*.md")):
         found.update(read_exercises(path.read_text("utf-8")))

@@ -19,6 +19,66 @@ REFUSED = ("total", "outer", "inner")
 
 # fmt: off
 ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
+    "memory/saved": (
+        [
+            "8 GiB", 8 << 30, "8.59 GB", np.int64(8 << 30), Fraction(8 << 30), "8192 MiB",
+            "8,589,934,592 bytes",
+        ],
+        [
+            "64 GiB", "2 GiB", "256 MiB", "16 GiB", 8, "8 GB", "8.50 GB", "4 GiB", -(8 << 30),
+            "8 layers", True, None, [8 << 30],
+        ],
+    ),
+    "memory/groups": (
+        [8, "8", 8.0, np.int32(8), Fraction(8), np.array(8)],
+        [64, 1, 4, 16, "8 layers", 0, -8, 7.5, None, "sqrt(64)", [8], 10**9, True],
+    ),
+    "overlap/tokens": (
+        [1912.5, "1912.5", 1913, np.float32(1912.5), Fraction(3825, 2), "1,912"],
+        [3825, 2550, 5100, 1434, 956, 1.9, 0, -1912, None, "2000 tokens", 1e9, [1912]],
+    ),
+    "overlap/exposed": (
+        ["7 ms", 0.007, "7000 us", np.float64(0.007), Fraction(7, 1000), "0.007 s"],
+        [
+            "10 ms", "6 ms", "5.5 ms", 7000, 7, "4 ms", "7", "8 ms", 0, -0.007, None, "7 minutes",
+        ],
+    ),
+    "zero/state": (
+        [
+            "36 GiB", 36 << 30, "38.7 GB", np.int64(36 << 30), Fraction(36 << 30), "38.65 GB",
+            "36864 MiB",
+        ],
+        [
+            "96 GiB", "6 GiB", "34 GiB", "32 GiB", 36, "36 GB", "38.6 GB", "4 GiB", 0, -(36 << 30),
+            None, "36 bytes for each", [36 << 30],
+        ],
+    ),
+    "zero/devices": (
+        [64, "64", 64.0, np.int64(64), Fraction(64), np.array(64)],
+        [32, 40, 128, 16, 1, 0, -64, 1e9, "many", None, [64], "64 devices"],
+    ),
+    "shard_map/sends": (
+        ["112 MiB", 112 << 20, "117 MB", np.int64(112 << 20), Fraction(112 << 20), 117440512.0],
+        [
+            "128 MiB", "16 MiB", "1 GiB", "14 MiB", "896 MiB", 112, "112 MB", "118 MB", "56 MiB", 0,
+            None, -(112 << 20),
+        ],
+    ),
+    "shard_map/owner": (
+        [5, "5", {5}, [5], (5,), np.array([5])],
+        [7, 2, 3, 4, 6, 8, -3, "five", [], [5, 6], None, 5.5],
+    ),
+    "ring/sends": (
+        ["240 MiB", 240 << 20, "252 MB", np.int64(240 << 20), Fraction(240 << 20), 251658240.0],
+        [
+            "120 MiB", "256 MiB", "16 MiB", "8 MiB", "3.75 GiB", 240, "240 MB", "251 MB", "480 MiB",
+            0, None, -(240 << 20),
+        ],
+    ),
+    "ring/tokens": (
+        [3940, "3940", 3940.0, np.float32(3940), Fraction(3940), "3,940"],
+        [7880, 1970, 985, 3.94, 4096, "4 k", 0, -3940, 1e9, None, [3940], "3940 tokens"],
+    ),
     "cache/long-context": (
         [
             P(None, "data", "model"), "None, model, data", (None, ("data", "model")),
