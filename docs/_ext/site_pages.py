@@ -6,7 +6,6 @@ are made from lead to the pages: a page that is read in the repository is right 
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import importlib
 import importlib.util
@@ -39,6 +38,8 @@ GROUPS = {
 # Modules with names of their own, each a page.
 MODULES = ("shardviz.types", "shardviz.gallery", "shardviz.legacy", "shardviz.exercises")
 _SCREENSHOT = re.compile(r"(!\[[^\]]*\])\(([^)]*)-light\.png\)")
+# Nothing that a lesson may have defined itself, such as a dict of programs.
+_GALLERY_EXPLORER = re.compile(r'sv\.explore\((puzzles\.get\("[^"]*"\))?\)')
 _LINK = re.compile(r"(\]\(|src(?:set)?=\")(?!https?:|#|mailto:)([^)#\s\"]+)")
 
 
@@ -263,11 +264,10 @@ def is_gallery_explorer(code: str) -> bool:
 
     >>> is_gallery_explorer("sv.explore()"), is_gallery_explorer("sv.explore(my_step)")
     (True, False)
+    >>> is_gallery_explorer('sv.explore(puzzles.get("fsdp, gradient"))')
+    True
     """
-    if not code.startswith("sv.explore("):
-        return False
-    names = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
-    return names <= {"sv", "programs", "puzzles"}
+    return _GALLERY_EXPLORER.fullmatch(code) is not None
 
 
 def write_lists(lessons: list[Lesson]) -> None:

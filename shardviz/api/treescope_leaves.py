@@ -17,12 +17,7 @@ def treescope_leaf(value: Any, path: str | None = None) -> Any:
     which device holds which part.
 
     You switch it on, for one rendering or for a whole notebook, and nothing of
-    treescope is changed:
-
-        with treescope.active_autovisualizer.set_scoped(sv.treescope_leaf):
-            treescope.display(params)
-
-        treescope.active_autovisualizer.set_globally(sv.treescope_leaf)
+    treescope is changed.
 
     Args:
         value: any part of a tree. Arrays of jax and ShapeDtypeStructs get a picture,
@@ -39,6 +34,10 @@ def treescope_leaf(value: Any, path: str | None = None) -> Any:
 
     >>> treescope_leaf({"w": 1}) is None
     True
+    >>> switch = treescope.active_autovisualizer                     # doctest: +SKIP
+    >>> with switch.set_scoped(sv.treescope_leaf):                   # doctest: +SKIP
+    ...     treescope.display(params)
+    >>> switch.set_globally(sv.treescope_leaf)                       # doctest: +SKIP
     """
     if not is_jax(value) or getattr(value, "sharding", None) is None:
         return None
