@@ -14,10 +14,6 @@ import pytest
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
 
-# Lessons whose numbers are still to be traced, each with why. Empty when the course is done.
-NOT_YET = {"13_ring_attention": "512 and 8,192 are in no cell"}
-# Numbers that no cell has, and why that is right, by lesson.
-EXCEPTIONS: dict[str, dict[str, str]] = {}
 
 UNITS = {
     "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
@@ -100,7 +96,7 @@ def has(values, number):
     return any(abs(number - v) <= 1e-9 * max(abs(number), abs(v)) for v in values)
 
 
-def untraced(notebook, exceptions=()):
+def untraced(notebook):
     """The numbers of the prose that are in no cell, in order."""
     code, all_values = numbers_of_cells(notebook)
     lost = []
@@ -110,27 +106,14 @@ def untraced(notebook, exceptions=()):
         for written, plain, scaled in numbers_of_prose(source(cell)):
             # In code a unit is a factor: `6 * MIB`.
             traced = has(code, plain) or has(all_values, scaled)
-            if not traced and written not in exceptions:
+            if not traced:
                 lost.append(f"{cell['id']}: {written}")
     return lost
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 def test_every_number_in_prose_is_in_a_cell(path):
-    lost = untraced(json.loads(path.read_text()), EXCEPTIONS.get(path.stem, {}))
-    if path.stem in NOT_YET:
-        assert lost, f"{path.stem} is done: take it out of NOT_YET"
-    else:
-        assert lost == []
-
-
-def test_every_exception_is_of_a_number_that_is_there_and_says_why():
-    lessons = {path.stem: json.loads(path.read_text()) for path in NOTEBOOKS}
-    assert EXCEPTIONS.keys() | NOT_YET.keys() <= lessons.keys()
-    for name, numbers in EXCEPTIONS.items():
-        lost = {line.split(": ", 1)[1] for line in untraced(lessons[name])}
-        assert numbers.keys() <= lost, f"{name}: an exception that is needed no longer"
-        assert all(len(why.split()) >= 3 for why in numbers.values())
+    assert untraced(json.loads(path.read_text())) == []
 
 
 def lesson(prose, code="", printed=""):
@@ -177,7 +160,6 @@ def test_a_number_that_a_cell_has_is_traced(prose, code, printed):
 def test_a_planted_number_is_found(prose, written):
     cells = lesson(prose, "assert rows == 1024", "16.0 MiB, 4.5 MiB, 6 ms, 1/8")
     assert untraced(cells) == [f"about: {written}"]
-    assert untraced(cells, {written: "is planted here"}) == []
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
