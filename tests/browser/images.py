@@ -126,7 +126,7 @@ def playing(page: Page) -> None:
 
 
 def film_strip(page: Page) -> None:
-    """The drawings of six steps, from the first to the last, below each other in two columns."""
+    """The drawings of six steps, from the first to the last, in two rows of three."""
     playing(page)
     page.evaluate(FILM)
 
@@ -217,18 +217,18 @@ FILM = """() => {
     words.textContent = `${slider.value} of ${last}: `
       + document.querySelector(".sv-pwords").textContent;
     const drawing = document.querySelector(".sv-movement");
-    const { width, height } = drawing.getBoundingClientRect();
+    const { x, y, width, height } = drawing.getBBox();
     const copy = drawing.cloneNode(true);
-    copy.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    copy.setAttribute("viewBox", `${x - 8} ${y - 8} ${width + 16} ${height + 16}`);
     frame.append(copy, words);
     strip.append(frame);
   }
   for (const drawing of strip.querySelectorAll("svg")) {
-    drawing.style.cssText = "position: static; width: 100%";
+    drawing.style.cssText = "position: static; display: block; width: 100%; height: auto";
   }
   for (const frame of strip.children) frame.style.margin = "0";
   strip.style.cssText =
-    "display: grid; grid-template-columns: 1fr 1fr; gap: 16px 24px; padding: 16px";
+    "display: grid; grid-template-columns: repeat(3, 1fr); gap: 16px 24px; padding: 16px";
   document.querySelector(".shardviz-explorer").replaceChildren(strip);
 }"""
 TENSOR = MODEL % ("7B model", "FSDP + tensor parallel")
