@@ -172,7 +172,7 @@ def _failing_dim(row: Request) -> int | None:
 def _misspelt(
     document: Document, audit: Audit, there: _Places, claimed: set[str]
 ) -> Iterator[ListedProblem]:
-    """Logical names close to one of a rule's: they lose bytes where that would split."""
+    """Logical names that nearly match a rule's, and what that rule would save."""
     for name, near, paths in audit.unmatched:
         if near is None:
             continue

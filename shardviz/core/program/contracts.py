@@ -186,9 +186,9 @@ class Expectation:
         """Collectives, or the arrays in memory, take no more than some bytes on each
         device.
 
-        The bytes of a collective are those of its result on each device, of a
-        reduce-scatter those of its operand; a loop counts as often as it runs, and once
-        where that is not known.
+        The bytes of a collective are those of its result on each device; for a
+        reduce-scatter, those of its operand. In a loop it counts as often as the loop
+        runs, or once where that is not known.
 
         Args:
             limit: bytes, as a number or text such as `"1 MiB"`.

@@ -207,7 +207,7 @@ def _twice(fact: Verdict, found: Resolution) -> str:
 
 
 def _holders(fact: Verdict, found: Resolution) -> str:
-    """Which rules gave the axes that a rule wants, and to which dimensions."""
+    """Which rules use the axes that this rule wants, and for which dimensions."""
     causes = []
     for axis, dim, by in fact.taken:
         causes.append(

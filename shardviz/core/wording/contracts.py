@@ -1,4 +1,4 @@
-"""What a project expects of a program and is not so, and what to do about it."""
+"""What a project expects of a program and does not find, and what to do about it."""
 
 from __future__ import annotations
 

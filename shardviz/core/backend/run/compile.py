@@ -280,7 +280,7 @@ def final_module(compiled: Any) -> Module:
 
 
 def compiled_names(program: Program) -> dict[str, str]:
-    """What the compiler calls each array (`state_params_w`), to its name."""
+    """By what the compiler calls each array (`state_params_w`): the array's name."""
     names = [array.name for array in program.arrays]
     return dict(zip(flat_names(program), names, strict=True))
 

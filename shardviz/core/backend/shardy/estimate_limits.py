@@ -2,9 +2,9 @@
 
 Shardy lets an axis cross a shift, a window or a cumulative sum, and plans no collective
 for what must be exchanged there; XLA's partitioner inserts one. And where a matrix
-product wants one axis in two places, as under fsdp, both resolve it otherwise. So a
-value is marked by what kind of operation or move it is, rather than by what XLA would
-do. `python -m tests.bench.stages agree` counts marks that are missing or needless.
+product wants one axis in two places, as under fsdp, the two resolve it differently. So
+a value is marked by the kind of operation that makes it: what XLA would do is not known
+here. `python -m tests.bench.stages agree` counts marks that are missing or needless.
 """
 
 from __future__ import annotations
