@@ -47,7 +47,7 @@ def bundled_module(entry: str = "explorer") -> str:
     """The source of one ES module: the entry file and everything it imports, in order.
 
     >>> source = bundled_module("explorer")
-    >>> "import {" in source, source.count("export default") == 1
+    >>> "\\nimport {" in source, source.count("export default") == 1
     (False, True)
     """
     done: dict[str, str] = {}
