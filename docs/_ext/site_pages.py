@@ -152,6 +152,7 @@ def copy_lessons(colab: str = "") -> list[Lesson]:
         for cell in notebook["cells"]:
             if cell["cell_type"] == "code":
                 cell["outputs"] = _site_outputs("".join(cell["source"]), cell["outputs"])
+                _describe_picture(cell)
         _add_links(notebook, path.name, colab)
         text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
         _write(folder / path.name, with_site_links(text, f"notebooks/{path.name}"))
@@ -166,6 +167,14 @@ def _add_links(notebook: dict[str, Any], file: str, colab: str) -> None:
     first = notebook["cells"][0]
     title, _, rest = "".join(first["source"]).partition("\n")
     first["source"] = f"{title}\n\n{links}\n{rest}".splitlines(keepends=True)
+
+
+def _describe_picture(cell: dict[str, Any]) -> None:
+    """Gives the picture of a cell its stored description, where myst-nb looks for one."""
+    for output in cell["outputs"]:
+        alt = output.get("metadata", {}).get("image/png", {}).get("alt")
+        if alt:
+            cell["metadata"]["mystnb"] = {"image": {"alt": alt}}
 
 
 def _site_outputs(code: str, outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -249,7 +258,7 @@ def _directive(name: str) -> str:
         return f".. autofunction:: {name}\n"
     if isinstance(value, ModuleType):
         return f".. automodule:: {value.__name__}\n"
-    return f".. autodata:: {name}\n   :no-value:\n\n   {type(value).__doc__.splitlines()[0]}\n"
+    return f".. autodata:: {name}\n   :no-value:\n"  # autodoc adds what its type says
 
 
 def _write(path: Path, text: str) -> None:
