@@ -163,14 +163,14 @@ def task(name: str) -> Text:
         ShardvizError: where there is no such exercise.
 
     >>> print(task("arrays/second-half").splitlines()[0])
-    **arrays/second-half** (lesson 1: One array on a mesh)
+    **arrays/second-half** (lesson 1)
     """
     one, subject = find(name), subject_of(name)
     # An exercise that a course added may have a subject of its own.
     lesson = ""
     if subject in LESSONS:
-        number = list(LESSONS).index(subject) + 1
-        lesson = f" (lesson {number}: {LESSONS[subject]})"
+        number = LESSONS.index(subject) + 1
+        lesson = f" (lesson {number})"
     things = indent(repr(one.setup()), "    ")
     parts = [f"**{name}**{lesson}", one.task, things, task_end(name)]
     return Text("\n\n".join(parts))

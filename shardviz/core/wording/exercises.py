@@ -16,26 +16,26 @@ from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.report import Collective
 
 #: The subjects of the lessons, in the order of the course.
-LESSONS = {
-    "arrays": "One array on a mesh",
-    "collectives": "The collectives: what moves, how much, how long",
-    "matmul": "The four cases of a sharded matmul",
-    "rules": "Rules, and why one did not match",
-    "parallelism": "Data, fsdp, tensor and expert parallelism",
-    "compiler": "What the compiler decides",
-    "pods": "Will it fit, how fast could it be",
-    "debugging": "Debugging a whole model",
-    "memory": "Memory over time, and rematerialisation",
-    "overlap": "Hiding communication behind computation",
-    "zero": "ZeRO 1, 2 and 3: memory and bytes",
-    "shard_map": "shard_map, and a collective matmul",
-    "ring": "Ring attention: a sequence over many devices",
-    "cache": "Prefill, decode and the key-value cache",
-    "pipeline": "Pipelines and their bubble",
-    "slices": "Several slices and the network between them",
-    "experts": "Experts and the ragged all-to-all",
-    "explicit": "Explicit axes: shardings in the types",
-}
+LESSONS = (
+    "arrays",
+    "collectives",
+    "matmul",
+    "rules",
+    "parallelism",
+    "compiler",
+    "pods",
+    "debugging",
+    "memory",
+    "overlap",
+    "zero",
+    "shard_map",
+    "ring",
+    "cache",
+    "pipeline",
+    "slices",
+    "experts",
+    "explicit",
+)
 
 
 def task_end(name: str) -> str:
