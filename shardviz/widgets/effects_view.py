@@ -1,4 +1,4 @@
-"""The tab Effects: what a program does beside computing, read in the background."""
+"""The tab Effects: what a program does besides computing, read in the background."""
 
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ def read_named_shape(text: str) -> tuple[tuple[int, ...], tuple[str | None, ...]
 
 
 def _is_plain(shape: tuple) -> bool:
-    """Whether it is a shape already, as in every layout of an edit."""
+    """Whether these are sizes already: then nothing needs to be read."""
     for size in shape:
         if type(size) is not int or not 0 <= size <= MAX_DIM:
             return False

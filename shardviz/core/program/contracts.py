@@ -552,7 +552,7 @@ def _check_known(name: Any, known: Any, what: str) -> None:
 def crosses(collective: Collective, axis: str, mesh: MeshSpec | None) -> bool:
     """Whether a collective moves data between devices that differ along a mesh axis.
 
-    One whose groups are not known counts, since it may.
+    True where its groups are not known, since it may.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> mesh = make_mesh(data=2, model=2)

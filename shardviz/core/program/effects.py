@@ -1,4 +1,4 @@
-"""Effects: what a program does beside computing, and where that allows it to run."""
+"""Effects: what a program does besides computing, and where it can run with that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an edit changes of a plan: values, origins of axes, collectives."""
+"""What an edit changes in a plan: values, origins of axes, collectives."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ _TEMPLATES: Mapping[str, str] = {
     ),
     "dump refused": "XLA cannot dump this program: {0}",
     "no dump": (
-        "XLA left no module of its partitioner. That is so where jax's cache on disk"
-        " (jax_compilation_cache_dir) had the program."
+        "XLA left no module of its partitioner. This happens when the program comes"
+        " from jax's cache on disk (jax_compilation_cache_dir)."
     ),
     "keyword": (
         "{1}= was given to {0}, which has a parameter of that name, and not to sv.{2}. To"
@@ -68,7 +68,7 @@ _TEMPLATES: Mapping[str, str] = {
         " are not seen. Give in_specs, out_specs and donate to sv.program."
     ),
     "jit differs": (
-        "jax.jit was given another {0} than sv.program; what sv.program was given counts."
+        "jax.jit and sv.program were given a different {0}; that of sv.program is used."
     ),
     "no rules": (
         "No rules were given, so logical names split nothing, such as {1} of {0}. Give rules"

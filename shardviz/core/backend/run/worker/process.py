@@ -197,7 +197,7 @@ class Process:
 
 
 def _import_path() -> list[str]:
-    """Where the worker finds modules: as here, and beside the notebook last.
+    """Where the worker looks for modules: as here, and last beside the notebook.
 
     A file there may have the name of a module that this kernel imported before it
     looked there.
