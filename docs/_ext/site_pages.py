@@ -319,7 +319,9 @@ one in JupyterLab. For lecturers there is [a page on the course](../course.md)."
     ),
     "short": (
         "Short lessons",
-        "One idea each, with an experiment and two exercises. Take any of them after lesson 5.",
+        """\
+One idea each, with an experiment and two exercises. Take them after lesson 7; 13, 15 and 17 need
+12, too.""",
     ),
     "appendix": ("Appendix", "For questions that come up beside the lessons, and for home."),
 }

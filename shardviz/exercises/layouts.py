@@ -55,6 +55,24 @@ def number_kind(
         return Found(amount_text(value, unit), facts)
 
 
+def count_kind(
+    name: str, what: str, right: Callable[[Setup], float], tolerance: float = 1e-9
+) -> None:
+    """Adds a kind of answer that is a number of things.
+
+    Args:
+        what: is counted, such as `"tokens"`.
+        right: the right number, of what is given.
+        tolerance: how far the answer may be off, as a part of the right one.
+    """
+
+    @kind(name, lambda g: f"{right(g):.0f}")
+    def _read(g: Setup, answer: Any, of: str) -> Found:
+        value = read_number(answer, what)
+        facts = {"value": value, "right": right(g), "tolerance": tolerance}
+        return Found(f"{value:,g} {what}", facts)
+
+
 def names_kind(
     name: str,
     what: str,

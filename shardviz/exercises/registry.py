@@ -49,7 +49,7 @@ from shardviz.core.program.program import Program
 from shardviz.core.wording.exercises import LESSONS, close
 
 # These read the answers to the exercises in the Markdown files beside them.
-_MODULES = ("layouts", "programs", "short", "short_a")
+_MODULES = ("layouts", "programs", "short")
 
 
 class Wrong(Exception):

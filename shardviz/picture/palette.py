@@ -47,7 +47,7 @@ DARK_TINTS = (
     ("#2f4158", "#396391", "#3984cb", "#5aacff"),
     ("#5d420b", "#8a6000", "#b68300", "#efad18"),
     ("#493a56", "#72548d", "#9e70c8", "#c990ff"),
-    ("#294637", "#306c4f", "#339469", "#3ac698"),
+    ("#294637", "#326c51", "#349669", "#3ac698"),
     ("#264545", "#276b6b", "#169393", "#00bab9"),
     ("#444125", "#6a672e", "#8b872e", "#bab43e"),
     ("#3d3e56", "#5a5d8c", "#777dc6", "#959ffe"),
@@ -119,12 +119,12 @@ DARK = Theme(
     "dark", paper="#111318", panel="#181b22", text="#e6e9ef", muted="#98a2b3",
     faint_text="#667085", line="#2b303b", shadow="#000000", soft="#222732", unsplit="#454c5a",
     accent="#4a9be8", on_accent="#0b1017", accent_soft="#142534",
-    good="#56c271", warn="#ff9a1f", bad="#f06078", groups=GROUP_COLOURS, tints=DARK_TINTS,
+    good="#56c271", warn="#ff9a1f", bad="#ff687e", groups=GROUP_COLOURS, tints=DARK_TINTS,
     ramp=(
         "#291c3c", "#29264d", "#25315d", "#183e67", "#054c6b",
         "#025868", "#096565", "#24705c", "#477751",
     ),
-    verdicts=("#2da44e", "#ffa90e", "#f06078", "#94a4a2"), rest=0.5, faint=0.18,
+    verdicts=("#2da44e", "#ffa90e", "#ff687e", "#94a4a2"), rest=0.5, faint=0.18,
 )  # fmt: skip
 
 THEMES = {t.name: t for t in (LIGHT, DARK)}

@@ -50,10 +50,10 @@ _SLOT: dict[str, Any] = {
     "divide": 1, "modulo": 0, "times": 1, "plus": 0, "words": [], "limit": 0,
 }  # fmt: skip
 # How far away words are follows from the letters of a painter.
-_RULER = (
-    "words", "axes", "down", "start", "length", "repeats", "count", "pitch", "extent", "step",
-    "size",
-)  # fmt: skip
+_RULER: dict[str, Any] = {
+    "words": [], "axes": [], "down": False, "start": 0, "length": 0, "repeats": [], "count": 0,
+    "pitch": 0, "extent": 0, "step": 1, "size": 0,
+}  # fmt: skip
 _INT32 = np.iinfo(np.int32)
 
 
@@ -170,7 +170,7 @@ def _ruler(ruler: Ruler) -> dict[str, Any]:
         data[name] = value
     data["axes"] = list(map(list, ruler.axes))
     data["repeats"] = [[count, _length(pitch)] for count, pitch in ruler.repeats]
-    return data
+    return _without(_RULER, data)
 
 
 def edges_data(edges: Edges | None, buffers: list[bytes]) -> dict[str, Any] | None:

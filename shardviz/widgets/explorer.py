@@ -373,7 +373,7 @@ class Explorer(anywidget.AnyWidget):
             case "cell":
                 self._choose_cell(text)
             case "apply":
-                self._apply(int(text))
+                self._apply(*text.split(" "))
             case "compile" | "run":
                 self._start(kind)
             case "pin" | "unpin" | "back":
@@ -421,14 +421,19 @@ class Explorer(anywidget.AnyWidget):
             self._choose_cell(first_cell(now))
         self._selected = now.selected
 
-    def _apply(self, number: int) -> None:
-        """Applies one of the remedies that the page shows, if they are still current."""
+    def _apply(self, cell: str, number: str) -> None:
+        """Applies one of the remedies that the page shows, if they are still current.
+
+        Args:
+            cell: the dimension that the page shows it for.
+            number: of the remedy.
+        """
         revision, text, remedies = self._remedies
-        if revision != self.session.now.revision:
+        if (revision, text) != (self.session.now.revision, cell):
             return
-        remedy, array = remedies.found[number], Cell.parse(text).array
+        remedy, array = remedies.found[int(number)], Cell.parse(text).array
         name = self.session.arrays[array].name
-        words = cascade.applied(remedy, name, remedies.views[number]["memory"])
+        words = cascade.applied(remedy, name, remedies.views[int(number)]["memory"])
         self.session.edit("remedy", (array, remedy))
         if self.session.now.revision != revision:
             self._done = (self.session.now.revision, words)

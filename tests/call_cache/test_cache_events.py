@@ -11,7 +11,7 @@ import pytest
 import shardviz as sv
 from shardviz.core.backend.run.worker.run import run_program
 from shardviz.core.backend.tracing.listening import jax_cache_events
-from shardviz.core.program.cache import ExecutableCache, cache_rows
+from shardviz.core.program.cache import ExecutableCache
 
 
 def test_a_hit_in_jax_has_no_events():
@@ -50,7 +50,7 @@ def test_the_rows_of_the_executable_cache():
     program = sv.program(jnp.sin, sv.array("x", (8,)), mesh="data=1", name="waves")
     for _ in range(2):
         assert run_program(program, cache=cache).ok
-    (row,) = cache_rows(cache)
-    assert (row["name"], row["hits"], row["waited"]) == ("waves", 1, 0)
-    assert row["key"] == cache.entries[0]
-    assert 0 < row["compile_s"] < 60
+    (row,) = cache.rows
+    assert (row.label, row.hits, len(row.waited)) == ("waves", 1, 0)
+    assert str(row.key) == cache.entries[0]
+    assert 0 < row.value.compile_s < 60

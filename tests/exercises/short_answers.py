@@ -30,8 +30,8 @@ ANSWERS: dict[str, tuple[list[Any], list[Any]]] = {
         ],
     ),
     "memory/groups": (
-        [8, "8", 8.0, np.int32(8), Fraction(8), np.array(8)],
-        [64, 1, 4, 16, "8 layers", 0, -8, 7.5, None, "sqrt(64)", [8], 10**9, True],
+        [12, "12", 12.0, np.int32(12), Fraction(12), np.array(12)],
+        [144, 1, 6, 24, "12 layers", 0, -12, 11.5, None, "sqrt(144)", [12], 10**9, True],
     ),
     "overlap/tokens": (
         [1912.5, "1912.5", 1913, np.float32(1912.5), Fraction(3825, 2), "1,912"],

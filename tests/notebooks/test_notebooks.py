@@ -46,8 +46,6 @@ def words(notebook, kind):
 
 # Those of the appendix have no exercises that are graded; their answers are in folded cells.
 COURSE = [path for path in NOTEBOOKS if path.name[0].isdigit()]
-LONG = range(1, 9)
-SHORT = range(9, 19)  # about a question each; they follow the long ones in any order
 
 
 def number_of(path):
@@ -55,10 +53,7 @@ def number_of(path):
 
 
 def test_the_lessons_are_there_and_numbered():
-    numbers = [number_of(path) for path in COURSE]
-    assert numbers[: len(LONG)] == list(LONG)
-    assert len(set(numbers)) == len(numbers)
-    assert set(numbers[len(LONG) :]) <= set(SHORT)
+    assert [number_of(path) for path in COURSE] == [*range(1, 19)]
     appendix = NAMES[len(COURSE) :]
     assert [name[:2] for name in appendix] == [f"a{n}" for n in range(1, 7)]
 
@@ -164,10 +159,7 @@ def test_most_cells_make_a_claim(notebook):
 def test_exercises_are_unanswered_and_their_tasks_are_those_of_today(path):
     code = {c["id"]: c for c in cells(json.loads(path.read_text()), "code")}
     checks = [cell for name, cell in code.items() if name.startswith("check-")]
-    lesson = ()
-    # The exercises of a short lesson may come after it.
-    if path in COURSE and (checks or number_of(path) in LONG):
-        lesson = exercises.names(number_of(path))
+    lesson = exercises.names(number_of(path)) if path in COURSE else ()
     assert [source(c).split('"')[1] for c in checks] == list(lesson)
     for number, cell in enumerate(checks, 1):
         name = re.fullmatch(r'exercises\.check\("(.+)", \.\.\.\)', source(cell))[1]

@@ -20,7 +20,7 @@ from tests.picture.colour_difference import VISION, difference, lab
 from tests.picture.javascript import run_script
 
 # CIEDE2000: 2 can be noticed at all.
-APART, FAR, FAR_TO_THE_COLOUR_BLIND = 10, 20, 7
+APART, FAR, FAR_TO_THE_COLOUR_BLIND = 10, 20, 9
 SIZES = ((2,), (4,), (16,), (4, 2), (3, 3), (4, 4), (8, 8), (2, 2, 2), (2, 4, 4), (2, 3, 3))
 SPECS = ("a", "b", "a, b", "b, a", "(a, b)", "(b, a)", "a, b, c", "c, a, b", "(a, b), c")
 MORE_SPECS = ("c, (b, a)", "(a, b, c)", "(c, b, a)", "c, None, a")

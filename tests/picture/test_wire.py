@@ -21,7 +21,7 @@ from tests.picture.values import VALUES
 READER = Path(html_page.HERE / "picture_data.js")
 
 _SCRIPT = """
-import { openTiles, readEdges, filledTemplate, devicesOf, idsText, wholeRows } from %s;
+import { openTiles, readEdges, readRuler, filledTemplate, devicesOf, idsText, wholeRows } from %s;
 import { readFileSync } from "node:fs";
 const { data, buffers, ids } = JSON.parse(readFileSync(0, "utf8"));
 const views = buffers.map((b) => { const raw = Uint8Array.from(Buffer.from(b, "base64"));
@@ -38,7 +38,8 @@ function read(picture) {
   const strokes = edges && names.map((name) => [...edges[name]]);
   const panels = (picture.panels ?? []).map((p) => read(p.picture));
   const rows = [picture.labels, picture.frames, picture.legend].map((r) => wholeRows(r ?? []));
-  return { each, strokes, rows, panels, rulers: picture.rulers ?? [] };
+  const rulers = (picture.rulers ?? []).map(readRuler);
+  return { each, strokes, rows, panels, rulers };
 }
 console.log(JSON.stringify({ picture: data && read(data), texts: ids && ids.map(
   ([list, limit]) => idsText(list, limit)) }));

@@ -5,6 +5,7 @@ The oracle of a remedy is the audit that is made anew after it was applied.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator
@@ -82,6 +83,17 @@ def test_every_dimension_that_is_not_split_has_a_reason(opened):
         assert not (cell["remedies"] and "reason" in cell)
 
 
+def test_a_remedy_that_the_page_shows_for_another_dimension_is_not_applied(opened):
+    session = opened.session
+    cells = unsplit(session)
+    for (number, dim), (other, there) in itertools.pairwise(cells):
+        tell(opened, kind="cell", value=f"{number}:{dim}")
+        before = session.now.revision
+        tell(opened, kind="cell", value=f"{other}:{there}")
+        tell(opened, kind="apply", value=f"{number}:{dim} 0")  # as it was on the page
+        assert session.now.revision == before
+
+
 def test_every_remedy_does_what_it_says(opened):
     session = opened.session
     before, size = audit_anew(session), session.mesh.shape
@@ -91,7 +103,7 @@ def test_every_remedy_does_what_it_says(opened):
         found = opened._remedies[2].found
         for which, remedy in enumerate(found):
             view = opened.cell["remedies"][which]
-            tell(opened, kind="apply", value=str(which))
+            tell(opened, kind="apply", value=f"{number}:{dim} {which}")
             assert session.now.errors == {}
             row, after = session.program.requests[number], audit_anew(session)
             case = f"{name}, dimension {dim}: {remedy}"

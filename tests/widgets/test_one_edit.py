@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from typing import Any
 
 import pytest
@@ -46,7 +45,7 @@ TYPED = {
     "a mesh of 2 x 4": ("mesh", "data=2, model=4", None),
     "a target": ("target", "tpu:v5e:4x4", None),
 }
-MOST_BYTES = 5_500
+MOST_BYTES = 5_000
 
 
 @pytest.fixture
@@ -60,13 +59,14 @@ def hear(explorer: Explorer, intents: list[dict[str, Any]], seq: int = 1) -> Non
 
 @pytest.mark.parametrize("name", EDITS)
 def test_each_view_is_made_once_for_an_edit(name: str, made: Explorer, monkeypatch):
+    # What its plan changes comes later; on a slow machine that would be before the message's end.
+    monkeypatch.setattr(made._planner, "request", lambda *job: None)
     counts = dict.fromkeys(MADE, 0)
     for view, (module, function) in MADE.items():
         original = getattr(module, function)
 
         def counted(*args: Any, _view: str = view, _original: Any = original) -> Any:
-            # The plan that an edit asks for comes later, in a thread of its own.
-            counts[_view] += threading.current_thread() is threading.main_thread()
+            counts[_view] += 1
             return _original(*args)
 
         monkeypatch.setattr(module, function, counted)

@@ -163,26 +163,6 @@ class ExecutableCache:
         )
 
 
-def cache_rows(cache: ExecutableCache) -> list[dict[str, Any]]:
-    """The executables of a cache as plain rows, the most recently used one first.
-
-    >>> cache = ExecutableCache()
-    >>> made = cache.get_or_make("4f1c", lambda: "made", label="matmul")
-    >>> [(row["key"], row["name"], row["hits"]) for row in cache_rows(cache)]
-    [('4f1c', 'matmul', 0)]
-    """
-    return [
-        {
-            "key": str(row.key),
-            "name": row.label,
-            "compile_s": float(getattr(row.value, "compile_s", row.seconds)),
-            "hits": row.hits,
-            "waited": len(row.waited),
-        }
-        for row in reversed(cache.rows)
-    ]
-
-
 #: The executables compiled so far; the one piece of state that shardviz keeps.
 cache = ExecutableCache()
 if hasattr(os, "register_at_fork"):

@@ -29,7 +29,7 @@ function ruleRow(rule, what, why, look = "") {
 export class Cascade {
   /**
    * @param {(dim: number) => void} choose a dimension of the array
-   * @param {(number: number) => void} apply a remedy
+   * @param {(remedy: string) => void} apply a remedy: the dimension that it is for, and its number
    */
   constructor(choose, apply) {
     this.choose = choose;
@@ -151,20 +151,20 @@ export class Cascade {
   }
 
   /** @param {Cell} cell */
-  showRemedies({ remedies = [], reason }) {
+  showRemedies({ remedies = [], reason, key }) {
     const title = h("h4", { text: "What would split it" });
-    const rows = remedies.map((remedy, i) => this.remedy(remedy, i));
+    const rows = remedies.map((remedy, i) => this.remedy(remedy, i, `${key} ${i}`));
     const none = reason ? [h("p", { class: "sv-muted" }, ...tagged(reason, this.axes))] : [];
     fill(this.remedies, ...(rows.length ? [title] : []), ...rows, ...none);
   }
 
-  /** @param {import("./messages").Remedy} remedy @param {number} i */
-  remedy({ edit, spec, memory, saves, others }, i) {
+  /** @param {import("./messages").Remedy} remedy @param {number} i @param {string} which */
+  remedy({ edit, spec, memory, saves, others }, i, which) {
     const style = i ? "sv-button sv-small" : "sv-button sv-small sv-primary";
     const about = { class: style, "aria-label": `Apply: ${edit}`, "data-edit": "true" };
     const go = () => {
       this.focus(); // the button goes
-      this.apply(i);
+      this.apply(which);
     };
     const act = button("Apply", go, about);
     const words = h("span", { title: edit }, ...tagged(edit, this.axes));

@@ -93,7 +93,7 @@ class Page {
       select,
       ask: (value) => this.editable && this.send({ kind: "cell", value }),
       open: (leaf) => edit("open", leaf),
-      apply: (number) => this.send({ kind: "apply", value: String(number) }),
+      apply: (remedy) => this.send({ kind: "apply", value: remedy }),
     });
     this.leaves = new ModelPanel({
       open: (leaf) => this.goTo({ view: "Layout", leaf }),

@@ -229,7 +229,7 @@ export interface PictureData {
   frames?: Row<FrameRow>[];
   tiles: TileData;
   edges?: EdgeData;
-  rulers?: Ruler[];
+  rulers?: Partial<Ruler>[];
 }
 
 /** What each mesh axis does to the colours of an array's blocks, major to minor. */

@@ -2,7 +2,7 @@
 // Reads a Picture as Python sends it: `shardviz/picture/serialization.py` has the format. What this
 // makes of it is compared with Python's own reading, tile by tile, in `tests/picture/test_wire.py`.
 
-/** @typedef {import("./messages").Column} Column */
+/** @import { Column, Ruler } from "./messages" */
 /** The tiles: every column as one typed array. @typedef {ReturnType<typeof openTiles>} Tiles */
 /** The strokes under the tiles, by column. @typedef {NonNullable<ReturnType<typeof readEdges>>} Edges */
 /** A Picture, ready to be painted. @typedef {ReturnType<typeof readPicture>} Picture */
@@ -23,7 +23,7 @@ export function readPicture({ data, buffers = [] }) {
     frames,
     facts: data.facts,
     edges,
-    rulers: data.rulers ?? [],
+    rulers: (data.rulers ?? []).map(readRuler),
     /** The text in a tile. @param {number} i */
     label: (i) => filledTemplate(data.tiles.text ?? [], tiles, i),
     /** The ids of the devices that it stands for. @param {number} i */
@@ -74,6 +74,12 @@ export function wholeRows(rows) {
     whole.push(/** @type {R} */ ([...row, ...before.slice(row.length)]));
   }
   return whole;
+}
+
+/** @param {Partial<Ruler>} data @returns {Ruler} */
+export function readRuler(data) {
+  const lengths = { start: 0, length: 0, count: 0, pitch: 0, extent: 0, step: 1, size: 0 };
+  return { words: [], axes: [], repeats: [], down: false, ...lengths, ...data };
 }
 
 /** @param {import("./messages").FrameRow} row */

@@ -17,7 +17,7 @@ import { RuleGrid } from "./rule_grid.js";
  * What the view asks for: why a dimension is split as it is, an array or a leaf, and an edit.
  * @typedef {{edit: import("./explorer.js").Edit, ask: (key: string) => void,
  *   select: (array: number) => void, open: (leaf: number) => void,
- *   apply: (number: number) => void}} Calls
+ *   apply: (remedy: string) => void}} Calls
  */
 const SETTLED_MS = 200;
 const RULE_ROW = 24; // pixels, as --sv-row in the style sheet
@@ -147,8 +147,10 @@ export class RuleTable {
     if (moved && !live && !this.chosen.startsWith(`${view.selected}:`)) {
       this.chosen = `${view.selected}:0`;
     }
-    const cell = live ? shown.cell : this.saved(this.chosen) || shown.cell;
-    if (answers.settled || !this.chosen) this.chosen = cell.key ?? "";
+    const known = live ? shown.cell : this.saved(this.chosen) || shown.cell;
+    if (answers.settled || !this.chosen) this.chosen = known.key ?? "";
+    // Until the answer for another dimension comes, nothing is offered for the last one.
+    const cell = (known.key ?? "") === this.chosen ? known : { ...known, remedies: [], reason: "" };
     this.showCell(cell, lines);
     this.selectFirst(view);
     if (live) this.lookAgain(cell);
