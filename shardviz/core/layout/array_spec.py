@@ -296,8 +296,8 @@ def _shape_from_text(text: str) -> list[int]:
         # At most 20 digits: Python refuses to read thousands.
         if not re.fullmatch(r"\s*[+-]?[0-9][0-9_]{0,19}\s*", part, re.ASCII):
             raise LayoutError(
-                f"A size must be a whole number; got {shown(part.strip())}. Write a"
-                " shape as 512, 2048."
+                "A size is a whole number of at most 20 digits; got"
+                f" {shown(part.strip())}. Write a shape as 512, 2048."
             )
         sizes.append(int(part))
     return sizes

@@ -238,8 +238,11 @@ export class PicturePainter {
       if (i >= p.x.length) continue;
       const [own, text] = [colours.fill(p.group[i]), colours.text(p.group[i])];
       const most = strong.has(i);
-      const fill = small && !most ? mix(own, theme.text, 0.5) : own;
-      this.tile(g, i, { fill, line: theme.text, width: most ? 3 : 1.5, text });
+      // Outlines of thousands of small tiles would be all that one sees.
+      const filled = small && !most;
+      const fill = filled ? mix(own, theme.text, 0.5) : own;
+      const width = most ? 3 : filled ? 1 : 1.5;
+      this.tile(g, i, { fill, line: theme.text, width, text });
     }
     const f = p.frames[frame];
     if (f) this.frame(g, f, theme.text, 1.5);
