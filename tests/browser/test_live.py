@@ -178,6 +178,7 @@ def test_a_chosen_collective_shows_its_links_until_it_is_let_go(lab):
     expect(note).to_have_text(re.compile("^all-.*: devices 0, "))
     page.get_by_role("button", name="Show links").click()
     expect(note).to_contain_text("busiest link", timeout=RUN_MS)
+    expect(page.get_by_role("button", name="Show links")).to_be_hidden()  # they are shown
     linked = pixels(page)
     show_view(page, "Layout")
     expect(note).to_be_empty()

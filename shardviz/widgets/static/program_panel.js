@@ -140,11 +140,17 @@ export class ProgramPanel {
     this.collectives.focus("nearest");
   }
 
+  /** Whether the devices stand beside the table without being asked for. */
+  get hasSpaceBeside() {
+    return !this.main?.classList.contains("sv-withlinks") && this.beside.offsetParent !== null;
+  }
+
   /** The devices by position, and the links of the chosen collective between them. */
   showLinks() {
-    const on = this.main?.classList.toggle("sv-withlinks") ?? false;
+    const beside = this.hasSpaceBeside;
+    const on = !beside && (this.main?.classList.toggle("sv-withlinks") ?? false);
     this.collectives.links.setAttribute("aria-pressed", String(on));
-    if (on && this.drawnBy !== "position") this.position();
+    if ((on || beside) && this.drawnBy !== "position") this.position();
   }
 
   /** Plays the steps of a collective or of a value, in the place of the tab. @param {string} key */
@@ -218,8 +224,8 @@ export class ProgramPanel {
     this.run.title = noRun;
     this.cancel.hidden = !running;
     this.drawnBy = devices.by;
-    this.collectives.links.hidden = !live || Boolean(devices.no_positions);
-    toggle(this.collectives.links, "sv-byposition", devices.by === "position");
+    const seen = this.hasSpaceBeside && devices.by === "position";
+    this.collectives.links.hidden = !live || Boolean(devices.no_positions) || seen;
     this.values.show(plan);
     if (explanation.value) {
       this.values.showExplanation(/** @type {import("./messages").Explanation} */ (explanation));
