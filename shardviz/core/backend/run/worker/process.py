@@ -108,6 +108,7 @@ class Process:
             call = (function, *arguments, str(folder))
             answer = self._exchange(call, limits, look, progress)
         except BaseException:
+            # An interrupt, too: nobody waits any more for what the worker is doing.
             self.end()
             raise
         finally:
