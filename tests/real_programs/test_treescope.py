@@ -9,6 +9,8 @@ from jax.sharding import PartitionSpec as P
 import shardviz as sv
 
 treescope = pytest.importorskip("treescope")
+# The first rendering reads every public name of numpy, deprecated ones too.
+pytestmark = pytest.mark.filterwarnings("ignore:The chararray class:DeprecationWarning")
 
 
 @pytest.fixture
