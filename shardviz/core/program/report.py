@@ -14,6 +14,7 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.cause import UNKNOWN, ValueName
 from shardviz.core.program.checks import Check
 from shardviz.core.program.failure import Failure
+from shardviz.core.program.memory import MemoryPeak, MemoryTimeline
 
 COLLECTIVE_KINDS = (
     "all-gather",
@@ -263,6 +264,8 @@ class Memory:
         free_now: what an attached device had free when the report was made.
         host_arguments, host_outputs, host_temporaries: bytes beside those, in the
             memory of the host, for arrays of memory kind `pinned_host` and the like.
+        peak: the moment at which most is needed, and what is alive then.
+        timeline: what is alive over the program's order.
 
     >>> Memory(arguments=1024).replace(capacity=4096)
     Memory(arguments=1024, ..., capacity=4096, ...)
@@ -278,9 +281,11 @@ class Memory:
     host_arguments: int | None = None
     host_outputs: int | None = None
     host_temporaries: int | None = None
+    peak: MemoryPeak | None = None
+    timeline: MemoryTimeline | None = field(default=None, compare=False, repr=False)
 
-    def replace(self, **changes: int | None) -> Memory:
-        """A copy with some numbers changed."""
+    def replace(self, **changes: Any) -> Memory:
+        """A copy with some fields changed."""
         return replace(self, **changes)
 
 
