@@ -44,6 +44,7 @@ _BACKEND = (
     "core.backend.run.worker",
     "core.backend.run.hosts",
     "core.backend.run",
+    "core.backend.candidates",
     "core.backend.call_cache",
 )
 _LAZY_BACKEND = ("core.backend",)

@@ -30,6 +30,7 @@ _FILES = {
     "program.roofline": "roofline",
     "program.timeline": "timeline",
     "program.cached": "cached",
+    "program.candidates": "candidates",
     "program.effects": "effects",
     "program.contracts": "contracts",
     "program.cause": "causes",

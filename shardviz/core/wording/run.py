@@ -171,6 +171,14 @@ _WORDS: Mapping[str, str | Callable[..., str]] = {
         " them. Without values, sv.run makes up some that each process has."
     ),
     "not on one device": "It does not run on one device. {said}",
+    # Values of a changed program, next to the original's.
+    "as the original": "All results are the original's, except for rounding.",
+    "value differs": "{name} is not what the original returns.",
+    "other results": "It returns another number of results.",
+    "undecided": "{name} amplifies rounding too much to compare it.",
+    "not run": "Not compared: {said}.",
+    "original failed": "Not compared: the original did not run. {said}",
+    "candidate failed": "Not compared: it did not run on simulated devices. {said}",
     # Notes on a compile.
     "unused donations": _unused_donations,
     "not on torus": _not_on_torus,

@@ -102,7 +102,12 @@ def rewritten(jaxpr: Any, change: Callable[[Any], list[Any]]) -> Any:
     body, changed = plain_jaxpr(jaxpr), []
     for equation in body.eqns:
         changed += change(equation)
-    return _with_body(jaxpr, body.replace(eqns=changed))
+    return with_equations(jaxpr, changed)
+
+
+def with_equations(jaxpr: Any, equations: list[Any]) -> Any:
+    """The same jaxpr with other operations."""
+    return _with_body(jaxpr, plain_jaxpr(jaxpr).replace(eqns=equations))
 
 
 def _with_body(jaxpr: Any, body: Any) -> Any:

@@ -1,0 +1,1 @@
+"""Edits of a program, made and tried."""

@@ -1,0 +1,231 @@
+"""Edits of a program, and the programs that they make, each tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardviz.core.display import Displayed, Fact, sentence
+from shardviz.core.program.checks import Check
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import Collective, Report, needed_bytes
+
+_MOST_SPECS = 8  # arguments whose specs are written in one line
+
+#: The codes of an edit, each with its fields.
+EDITS = {
+    # How an argument or a result is split: a Spec, and the one before it or None.
+    "argument": ("array", "spec", "before"),
+    "result": ("result", "spec", "before"),
+    # Another table of rules, and what is changed in it, a `Step` each.
+    "rule": ("rules", "steps"),
+    # A `with_sharding_constraint` after an operation: its name, its line, where it is
+    # in the jaxpr (`tracing.values_of`), which of its results.
+    "constraint": ("value", "source", "spec", "at", "result"),
+    # The mesh with its axes in another order, or another mesh.
+    "axis order": ("axes",),
+    "mesh": ("mesh",),
+    "donate": ("arguments",),
+    "remat": (),
+    "microbatches": (),
+    # What no edit of shardings does: `code` is what to write instead.
+    "shard_map": ("code",),
+    "option": ("code",),
+}
+
+
+@dataclass(frozen=True)
+class Edit(Fact):
+    """One change of a program.
+
+    Attributes:
+        code: one of `EDITS`.
+        fields: what is changed, by name; `EDITS` has the names.
+
+    >>> Edit("option", {"code": "f()"}).code
+    'option'
+    """
+
+    code: str
+    fields: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Equal for edits that do the same."""
+        return self.code, repr(sorted(self.fields.items()))
+
+
+def edit(code: str, **fields: Any) -> Edit:
+    """An Edit with these fields.
+
+    >>> edit("donate", arguments=(0,)).fields["arguments"]
+    (0,)
+    """
+    return Edit(code, fields)
+
+
+#: Why a change that was tried is not proposed.
+REFUSALS = (
+    "not made",  # the edit does not fit the program; `said` has the error
+    "does not compile",
+    "values differ",  # `said` has the evidence
+    "same collective",  # it is still there, with as many bytes
+    "moved elsewhere",  # other collectives send at least what it saves
+    "more bytes",  # it is gone and more is sent in all
+    "no memory",  # it does not fit on the target's devices
+)
+
+
+@dataclass(frozen=True)
+class Refusal(Fact):
+    """A change that was tried and dropped.
+
+    Attributes:
+        edits: what was changed.
+        code: one of `REFUSALS`.
+        said: an error or evidence, in words; `""` for none.
+        bytes: what the changed program sends, where it compiled.
+        before: what the original sends.
+    """
+
+    edits: tuple[Edit, ...]
+    code: str
+    said: str = ""
+    bytes: int | None = None
+    before: int | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Candidate(Displayed):
+    """A changed program, compiled.
+
+    Attributes:
+        edits: what was changed.
+        program: the changed program. It can be planned, compiled, run and explored.
+        report: its compile.
+        before: the compile of the original, for the same target.
+        values: its results, compared with those of the original on simulated devices;
+            `.ok` is None where they could not be. None where nobody compared them.
+    """
+
+    edits: tuple[Edit, ...]
+    program: Program
+    report: Report
+    before: Report
+    values: Check | None = None
+
+    @property
+    def edit(self) -> str:
+        """What is changed, in a sentence."""
+        return sentence(self)
+
+    def code(self) -> str:
+        """The change as code to paste."""
+        return "\n".join(code_of(one, self.program) for one in self.edits)
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        """The collectives of the final program."""
+        return self.report.collectives or ()
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that each device sends in all."""
+        return sent_bytes(self.collectives)
+
+    @property
+    def least_seconds(self) -> float | None:
+        """The least time on the target's chips; None where they are not known."""
+        roofline = self.report.roofline
+        return None if roofline is None else roofline.seconds
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The memory that it needs on each device; None where the compiler said none."""
+        return needed_bytes(self.report.memory)
+
+    def __repr__(self) -> str:
+        return f"Candidate({'; '.join(map(str, self.edits))})"
+
+
+class Changes(tuple[Candidate, ...], Displayed):
+    """Changes of a program, each tried, the best first.
+
+    Attributes:
+        collective: the collective that is to go; None where no one is meant.
+        refused: what was tried and dropped, with why.
+        advice: what was found but is no edit that can be tried here.
+    """
+
+    collective: Collective | None = None
+    refused: tuple[Refusal, ...] = ()
+    advice: tuple[Fact, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        candidates: Any,
+        collective: Collective | None = None,
+        refused: Any = (),
+        advice: Any = (),
+    ) -> Changes:
+        """Changes with what belongs to them."""
+        made = cls(candidates)
+        made.collective = collective
+        made.refused, made.advice = tuple(refused), tuple(advice)
+        return made
+
+    def __repr__(self) -> str:
+        return f"Changes({', '.join(map(repr, self))})"
+
+
+def code_of(edit: Edit, program: Program) -> str:
+    """One edit as code to paste.
+
+    Args:
+        edit: the edit.
+        program: the program after it.
+
+    >>> from shardviz.core.layout.array_spec import ArraySpec
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> x = ArraySpec("x", (8,), spec="data")
+    >>> program = Program(abs, (x,), make_mesh(data=4))
+    >>> code_of(edit("argument", array="x", spec=x.spec), program)
+    "in_specs = (P('data'),)"
+    >>> value = edit("constraint", value="dot", source="f.py:3", spec=x.spec)
+    >>> code_of(value, program)
+    "dot = jax.lax.with_sharding_constraint(dot, P('data'))  # f.py:3"
+    """
+    fields = edit.fields
+    if edit.code == "argument":
+        specs = [str(request.spec) for request in program.requests]
+        if len(specs) > _MOST_SPECS:
+            return f"{fields['array']}: {fields['spec']}"
+        return f"in_specs = ({', '.join(specs)},)"
+    if edit.code == "result":
+        return f"out_specs = {fields['spec']}  # {fields['result']}"
+    if edit.code == "constraint":
+        name, spec = fields["value"], fields["spec"]
+        call = f"{name} = jax.lax.with_sharding_constraint({name}, {spec})"
+        return f"{call}  # {fields['source']}"
+    if edit.code == "rule":
+        rules = ", ".join(str(pair) for pair in fields["rules"].pairs())
+        return f"rules = sv.rules({rules})"
+    if edit.code == "axis order":
+        sizes = program.mesh.shape
+        axes = ", ".join(f"{axis}={sizes[axis]}" for axis in fields["axes"])
+        return f"mesh = sv.mesh({axes})"
+    if edit.code == "mesh":
+        axes = ", ".join(f"{axis}={size}" for axis, size in program.mesh.shape.items())
+        return f"mesh = sv.mesh({axes})"
+    return str(fields.get("code", ""))
+
+
+def sent_bytes(collectives: Any) -> int:
+    """The bytes that each device sends for some collectives, over all executions.
+
+    >>> sent_bytes([Collective("all-gather", ("data",), 800, group_size=4, trips=2)])
+    1200
+    """
+    return sum(one.sent_in_all for one in collectives)

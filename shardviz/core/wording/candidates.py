@@ -1,0 +1,87 @@
+"""Edits of a program, what they do, and why some that were tried are not proposed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shardviz.core.format import bytes_text, joined
+from shardviz.core.program.candidates import Candidate, Changes, Edit, Refusal
+
+_EDITS = {
+    "argument": "Split argument {array} as {spec}",
+    "result": "Return {result} as {spec}",
+    "rule": "Change the rules: {steps}",
+    "constraint": "Constrain {value} ({source}) to {spec}",
+    "axis order": "Order the mesh axes as {axes}",
+    "mesh": "Use the mesh {mesh}",
+    "donate": "Donate {arguments}",
+}
+#: Further edits: code to a function of the edit that returns a sentence. Files of
+#: wording that say others add theirs.
+MORE_EDITS: dict[str, Callable[[Edit], str]] = {}
+
+_REFUSALS = {
+    "not made": "it does not fit the program. {said}",
+    "does not compile": "it does not compile. {said}",
+    "values differ": "its values differ. {said}",
+    "same collective": "the collective is still there",
+    "moved elsewhere": "other collectives then send {bytes} instead of {before}",
+    "more bytes": "each device then sends {bytes} in all, and {before} before",
+    "no memory": "it has no room. {said}",
+}
+
+
+def edit(fact: Edit) -> str:
+    """What is changed.
+
+    >>> edit(Edit("axis order", {"axes": ("model", "data")}))
+    'Order the mesh axes as model, data'
+    """
+    if fact.code in MORE_EDITS:
+        return MORE_EDITS[fact.code](fact)
+    fields = dict(fact.fields)
+    for name, value in fields.items():
+        if isinstance(value, (tuple, list)):
+            fields[name] = ", ".join(map(str, value))
+    words = _EDITS.get(fact.code)
+    if words is None:
+        return str(fields.get("title") or fact.code)
+    return words.format(**fields)
+
+
+def edits_in_words(edits: tuple[Edit, ...]) -> str:
+    """Several edits in one sentence, which has no full stop."""
+    first, *others = map(edit, edits)
+    return joined([first, *(one[:1].lower() + one[1:] for one in others)])
+
+
+def candidate(fact: Candidate) -> str:
+    """What is changed, and what each device sends then."""
+    before = sum(one.sent_in_all for one in fact.before.collectives or ())
+    return (
+        f"{edits_in_words(fact.edits)}: each device sends {bytes_text(fact.bytes)},"
+        f" and {bytes_text(before)} before."
+    )
+
+
+def refusal(fact: Refusal) -> str:
+    """What was tried, and why it is not proposed."""
+    sizes = {}
+    for name in ("bytes", "before"):
+        value = getattr(fact, name)
+        sizes[name] = "?" if value is None else bytes_text(value)
+    why = _REFUSALS[fact.code].format(said=fact.said, **sizes).rstrip(". ")
+    return f"{edits_in_words(fact.edits)}: {why}."
+
+
+def changes(value: Changes) -> str:
+    """All of them, one line each, and what was dropped."""
+    lines = [f"{number}. {candidate(one)}" for number, one in enumerate(value, 1)]
+    lines += [f"Not: {refusal(one)}" for one in value.refused]
+    lines += map(str, value.advice)
+    return "\n".join(lines)
+
+
+SENTENCES = {Edit: edit, Refusal: refusal, Candidate: candidate}
+
+EXPLANATIONS = {Changes: changes}
