@@ -227,6 +227,8 @@ def _notes(report: Report) -> list[str]:
         if there := getattr(memory, f"host_{name}", None):
             host.append(f"{name} {bytes_text(there)}")
     lines = wording.memory_lines(", ".join(device), ", ".join(host))
+    if memory.peak is not None:
+        lines.append(str(memory.peak))
     fit = report.fit
     if fit is not None and fit.ok is not None:
         line = str(fit)

@@ -19,6 +19,9 @@ KINDS = (
     "arguments", "outputs", "temporaries", "collectives", "constants", "padding",
 )  # fmt: skip
 
+# The kinds of what a program computes on its way.
+_VALUES = ("temporaries", "collectives")
+
 
 @dataclass(frozen=True)
 class Buffer:
@@ -122,6 +125,9 @@ class MemoryTimeline:
             total += live
         return total
 
+    def __repr__(self) -> str:
+        return f"MemoryTimeline({len(self.names):,} positions, {len(self.buffers):,} buffers)"
+
     def alive(self, at: int) -> tuple[Buffer, ...]:
         """The buffers alive at a position, the largest first."""
         found = [b for b in self.buffers if b.start <= at <= b.end]
@@ -135,18 +141,55 @@ class MemoryPeak(Fact):
     Attributes:
         bytes: how many on each device, which is the sum over its buffers.
         at: the position in the timeline.
-        op: the operation in jax that runs there, or `""`.
+        name: the instruction that runs there.
+        op: its operation in jax, or `""`.
         source: the user's file and line, or `""`.
         phase: `"forward"`, `"backward"`, or `""` where its op does not say.
         buffers: what is alive then, the largest first.
+        axes: the mesh axes of more than one device.
 
-    >>> MemoryPeak(4096, 3, source="mlp.py:31").bytes
-    4096
+    >>> kept = Buffer("dot", 3072, "f32[6,128]", "temporaries", phase="forward")
+    >>> print(MemoryPeak(3072, 3, "dot", "", "mlp.py:31", "backward", (kept,)))
+    Peak 3 KiB at mlp.py:31, backward: 3 KiB are forward values saved for it.
     """
 
     bytes: int
     at: int
+    name: str = ""
     op: str = ""
     source: str = ""
     phase: str = ""
     buffers: tuple[Buffer, ...] = field(default=(), repr=False)
+    axes: tuple[str, ...] = ()
+
+    @property
+    def by_kind(self) -> dict[str, int]:
+        """The bytes of each kind of buffer, their padding included, the most first."""
+        sums: dict[str, int] = {}
+        for buffer in self.buffers:
+            sums[buffer.kind] = sums.get(buffer.kind, 0) + buffer.bytes
+        return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+    @property
+    def saved(self) -> tuple[Buffer, ...]:
+        """What the forward pass has left for a peak in the backward pass."""
+        if self.phase != "backward":
+            return ()
+        found = []
+        for buffer in self.buffers:
+            made_before = buffer.phase == "forward" and buffer.start < self.at
+            # What XLA itself computes a second time was not saved.
+            again = ".remat" in buffer.name
+            if made_before and not again and buffer.kind in _VALUES:
+                found.append(buffer)
+        return tuple(found)
+
+    def replicated(self, buffer: Buffer) -> tuple[str, ...]:
+        """The mesh axes over which every device has a buffer's same bytes.
+
+        `()` where there are none, or where its sharding is not known.
+        """
+        if buffer.spec is None or buffer.spec.unreduced:
+            return ()
+        used = {axis for dim in buffer.spec.dims for axis in dim}
+        return tuple(axis for axis in self.axes if axis not in used)

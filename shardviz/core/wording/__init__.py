@@ -25,6 +25,7 @@ _FILES = {
     "layout.trees.audit": "trees",
     "layout.trees.differences": "trees",
     "layout.trees.group_bytes": "trees",
+    "program.memory": "memory",
     "program.movement": "movement",
     "program.movement_steps": "movement",
     "program.roofline": "roofline",

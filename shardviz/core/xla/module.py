@@ -186,6 +186,15 @@ class Instruction:
         """The arrays of its result."""
         return tuple(_shapes(self._message.message(INSTRUCTION["shape"])))
 
+    def shape_at(self, index: tuple[int, ...]) -> Shape | None:
+        """The array at an index of its result; None where that is a tuple."""
+        message = self._message.message(INSTRUCTION["shape"])
+        for part in index:
+            message = message.messages(SHAPE["tuple_shapes"])[part]
+        if message.number(SHAPE["element_type"]) == _TUPLE:
+            return None
+        return next(_shapes(message))
+
     @cached_property
     def source(self) -> InstructionSource:
         """The name and line in its metadata."""

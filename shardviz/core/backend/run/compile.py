@@ -33,6 +33,7 @@ from shardviz.core.program.inherited import inherited
 from shardviz.core.program.notes import Note
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Memory
+from shardviz.core.xla.buffers import read_memory
 from shardviz.core.xla.collectives import read_collectives
 from shardviz.core.xla.module import Module, is_user_file
 
@@ -216,7 +217,7 @@ def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
         stage,
         dumped.seconds,
         collectives,
-        _memory(stage),
+        _memory(stage, dumped.final, arguments),
         _cost(stage),
         partitioned,
         dumped.partition_s,
@@ -297,15 +298,19 @@ _SIZES = {
 }
 
 
-def _memory(stage: Any) -> Memory:
+def _memory(stage: Any, final: bytes | None, arguments: Mapping[str, str]) -> Memory:
+    """What the compiler says of memory; `final` is its module with the buffers."""
+    known: dict[str, Any] = {}
+    found = None if final is None else read_memory(final, arguments)
+    if found is not None:
+        known["peak"], known["timeline"] = found
     try:
         analysis = stage.memory_analysis()
     except (NotImplementedError, RuntimeError):
-        return Memory()  # not every platform analyses
-    sizes = {}
+        return Memory(**known)  # not every platform analyses
     for ours, name in _SIZES.items():
-        sizes[ours] = getattr(analysis, f"{name}_size_in_bytes", None)
-    return Memory(**sizes)
+        known[ours] = getattr(analysis, f"{name}_size_in_bytes", None)
+    return Memory(**known)
 
 
 def _cost(stage: Any) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """compile_with_dump(): compiles, and reads what XLA's partitioner made of the program.
 
-XLA gives that module out in no other way than by dumping its passes to a folder.
+XLA gives that module out in no other way than by dumping its passes to a folder. The
+same is true of the final module with its buffers, which it dumps whenever it dumps.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ _PARTITIONED = re.compile(
     r"module_(\d+)\..*\.after_(?:tpu-)?spmd-partition(?:ing|er)\b.*\.hlo\.pb$"
 )
 
+# CPU and GPU write their name before it, and the kind of GPU.
+_FINAL = re.compile(r"module_(\d+)\..*[._]after_optimizations\.hlo\.pb$")
+
 #: The passes that are dumped, as a regular expression of XLA's.
 PASSES = "spmd|shardy"
 ONE_DEVICE = Note("one device")
@@ -47,14 +51,14 @@ def partitioned_module(folder: str | os.PathLike[str]) -> Module | None:
     ...     print(partitioned_module(empty))
     None
     """
-    return _last_module(_dumped(Path(folder)))[0]
+    return _last_module(_dumped(Path(folder), _PARTITIONED))[0]
 
 
-def _dumped(folder: Path) -> set[tuple[int, float, Path]]:
-    """The modules after partitioning in a folder: number, time and file of each."""
+def _dumped(folder: Path, names: re.Pattern[str]) -> set[tuple[int, float, Path]]:
+    """The modules of some name in a folder: number, time and file of each."""
     found = set()
     for path in folder.rglob("*.pb"):
-        number = _PARTITIONED.search(path.name)
+        number = names.search(path.name)
         if number is not None:
             with contextlib.suppress(OSError):  # another compile removed its own
                 found.add((int(number[1]), path.stat().st_mtime, path))
@@ -85,6 +89,8 @@ class Dumped:
             None.
         partition_s: seconds until the partitioner was done; None where it left nothing.
         reason: why there is no module of the partitioner; None where there is one.
+        final: the final module with its buffers, as XLA serializes both; None where it
+            left none.
     """
 
     compiled: Any
@@ -92,6 +98,7 @@ class Dumped:
     partitioned: Module | None = None
     partition_s: float | None = None
     reason: Note | None = None
+    final: bytes | None = None
 
 
 def compile_with_dump(
@@ -117,8 +124,6 @@ def compile_with_dump(
     flags = xla_flags(os.environ)
     if any(flag.startswith(f"--{_TO}=") for flag in flags) and _TO not in options:
         return _without(lowered, options, Note("own dump"))
-    if _partitions(lowered) == 1:
-        return _without(lowered, options, ONE_DEVICE)
     made, folder = None, options.get(_TO) or folder
     path = Path(folder or dump_root())
     try:
@@ -153,7 +158,7 @@ def _compile(lowered: Any, options: Mapping[str, Any], path: Path) -> Dumped:
     if _TO in options and _AS_PROTO not in options:
         # The user's own dump is text, which XLA writes where no format is asked for.
         added["xla_dump_hlo_as_text"] = True
-    before = _dumped(path)
+    before = _dumped(path, _PARTITIONED), _dumped(path, _FINAL)
     clock, begun = time.time(), time.perf_counter()
     try:
         compiled = lowered.compile(compiler_options={**added, **options})
@@ -167,12 +172,17 @@ def _compile(lowered: Any, options: Mapping[str, Any], path: Path) -> Dumped:
         refused = Note("dump refused", (message,))
         return _without(lowered, options, refused)
     seconds = time.perf_counter() - begun
-    module, written = _last_module(_dumped(path) - before)
+    final = None
+    # A host's part of a program that offloads has no name of the module's own.
+    for _, _, file in sorted(_dumped(path, _FINAL) - before[1]):
+        final = file.read_bytes()
+    module, written = _last_module(_dumped(path, _PARTITIONED) - before[0])
     if module is None:
-        return Dumped(compiled, seconds, reason=Note("no dump"))
+        reason = ONE_DEVICE if _partitions(lowered) == 1 else Note("no dump")
+        return Dumped(compiled, seconds, reason=reason, final=final)
     # The clock of the files may tick a little behind ours.
     partition_s = min(max(written - clock, 0.0), seconds)
-    return Dumped(compiled, seconds, module, partition_s)
+    return Dumped(compiled, seconds, module, partition_s, final=final)
 
 
 def _without(lowered: Any, options: Mapping[str, Any], reason: Note) -> Dumped:
