@@ -17,6 +17,7 @@ from shardviz.core.format import (
 from shardviz.core.program.plan_folds import fold_collectives, fold_line, name_of_fold
 from shardviz.core.program.report import Check, Collective, Member, Report
 from shardviz.core.wording import pictures as wording
+from shardviz.picture.memory import peak_lines
 from shardviz.picture.page import (
     and_more,
     broken,
@@ -88,7 +89,7 @@ def _lines(report: Report, full: bool) -> list[str]:
     if stages:
         lines.append(" · ".join(stages))
     lines += process_lines(report, full)
-    lines += _notes(report)
+    lines += [*_notes(report), *peak_lines(report, full)]
     if report.collectives is not None:
         lines += _collective_lines(report.collectives, full)
     return lines + check_lines(report.checks, full)

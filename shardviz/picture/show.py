@@ -42,6 +42,7 @@ from shardviz.picture import plan as plans
 from shardviz.picture import program as programs
 from shardviz.picture import rules
 from shardviz.picture.audit import audit_text, draw_audit
+from shardviz.picture.memory import draw_memory
 from shardviz.picture.movement import draw_movement, movement_text
 from shardviz.picture.page import (
     paragraphs,
@@ -85,6 +86,16 @@ def _devices_and_array(
     devices = meshes.draw_layout_devices(layout, by, name, head, legend=False)
     array = arrays.draw_layout_array(layout, name=name)
     return side_by_side((devices, array), title=title)
+
+
+def _draw_report(report: Report, view: str = "report", **options: Any) -> Picture:
+    """What it did (`"report"`), or its memory over the program's order (`"memory"`)."""
+    views = {"report": draw_report, "memory": draw_memory}
+    if view not in views:
+        raise ShardvizError(
+            f"A report is seen as 'report' or 'memory'; got {shown(view)}."
+        )
+    return views[view](report, **options)
 
 
 def _draw_words(value: Any, title: str | None = None) -> Picture:
@@ -131,7 +142,7 @@ _SHOWN: dict[type, tuple[Drawer, Writer]] = {
     MeshComparison: (_draw_words, _explained),
     Program: (programs.draw_program, programs.program_text),
     ProcessGroup: (draw_process_group, process_group_text),
-    Report: (draw_report, report_text),
+    Report: (_draw_report, report_text),
     Plan: (plans.draw_plan, plans.plan_text),
     Explanation: (plans.draw_explanation, plans.explanation_text),
     PlanDiff: (plans.draw_plan_difference, plans.plan_difference_text),

@@ -9,6 +9,7 @@ from shardviz.core.hardware.interconnect import LinkUse
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.program.memory import Buffer
 from shardviz.core.program.plan_values import Record
 
 NOT_ON_MESH = "not on the mesh"
@@ -67,6 +68,30 @@ def memory_lines(device: str, host: str) -> list[str]:
     if host:
         lines.append(f"and in the host's memory, per device: {host}")
     return lines
+
+
+NO_BUFFERS = "The compiler said nothing of its buffers."
+AT_THE_PEAK = "bytes per device at the peak"
+ALIVE = "alive at the peak, the largest first:"
+
+
+def memory_over_order(program: str, target: str) -> str:
+    """The title of the live bytes over a program's order."""
+    return f"{program} on {target}: memory of each device over the program's order"
+
+
+def about_buffer(buffer: Buffer) -> str:
+    """What a buffer is for, and what it would take if it were split.
+
+    >>> about_buffer(Buffer("dot", 8, "f32[2]", "temporaries", phase="forward", split_bytes=4))
+    'temporaries, forward, 4 B if split as its neighbours'
+    """
+    words = [buffer.kind, buffer.phase]
+    if buffer.padding:
+        words.append(f"{bytes_text(buffer.padding)} of it padding")
+    if buffer.split_bytes is not None and buffer.split_bytes < buffer.bytes:
+        words.append(f"{bytes_text(buffer.split_bytes)} if split as its neighbours")
+    return ", ".join(filter(None, words))
 
 
 NO_DIMENSION = "no dimension is split"
