@@ -365,6 +365,24 @@ def _take_remedy(document: Document, value: tuple[int, Remedy]) -> Document:
     return _with_rules(_with_fields(document, fields), remedy.rules)
 
 
+def _take_change(document: Document, changed: Program) -> Document:
+    """Takes mesh and rules, the specs of arguments and results, and what is donated."""
+    program = document.program.replace(
+        out_specs=changed.out_specs, options=changed.options
+    )
+    document = document.replace(program=program)
+    if changed.mesh != document.mesh:
+        document = _with_mesh(document, changed.mesh)
+    fields = list(document.fields)
+    for number, array in enumerate(changed.arrays):
+        if array != fields[number].good:
+            fields[number] = ArrayFields.of(array)
+    document = _with_fields(document, fields)
+    if changed.rules is not None and changed.rules != document.program.rules:
+        document = _with_rules(document, changed.rules)
+    return document
+
+
 # --- programs and presets -------------------------------------------------------------
 
 
@@ -455,6 +473,7 @@ EDITS: Mapping[str, Callable[..., Document]] = {
     "move": _move,
     "dialect": _choose_dialect,
     "remedy": _take_remedy,
+    "change": _take_change,
     "program": _choose_program,
     "preset": _choose_preset,
     "back": _go_back,

@@ -29,6 +29,7 @@ from shardviz.core.wording import cascade
 from shardviz.core.wording import explorer as wording
 from shardviz.widgets import html_page, jax_code
 from shardviz.widgets.background import start_beats
+from shardviz.widgets.changes_view import can_take, changes_view
 from shardviz.widgets.effects_view import EffectsReader
 from shardviz.widgets.findings import Findings
 from shardviz.widgets.ipykernel_compat import keep_subshell
@@ -36,7 +37,7 @@ from shardviz.widgets.links_view import LinkPictures
 from shardviz.widgets.model_view import Leaves, leaves_view, model_view
 from shardviz.widgets.movements_view import movement_view, saved_movements
 from shardviz.widgets.pictures import PictureCache, palettes
-from shardviz.widgets.planner import Planner
+from shardviz.widgets.planner import Job, Planner
 from shardviz.widgets.report_view import cache_view, report_view, was_cancelled
 from shardviz.widgets.rules_view import (
     Cell,
@@ -139,6 +140,7 @@ class Explorer(anywidget.AnyWidget):
     background = _json()
     link_data = _json()
     movements = _json()
+    changes_data = _json()
     problems_data = _json()
     compare_data = _json()
     offline = traitlets.Bool(False).tag(sync=True)
@@ -185,6 +187,9 @@ class Explorer(anywidget.AnyWidget):
         # What a remedy changed, and the revision that it made.
         self._done = (-1, "")
         self._leaves: tuple[Leaves, dict[str, Any]] | None = None
+        # What was asked to go: the key of a collective, or "memory".
+        self._wanted = ""
+        self._changes: Job | None = None
         self._findings = Findings(session, self._planner)
         # Of which state the page has the line that opens it again.
         self._line_of: Any = None
@@ -388,6 +393,10 @@ class Explorer(anywidget.AnyWidget):
             case "play":
                 view = movement_view(text, self._stages, self._placement())
                 self.movements = {text: view}
+            case "changes":
+                self._ask_changes(text)
+            case "take":
+                self._take(int(text))
             case "why":
                 self.explanation = explanation_view(self.plan, text)
             case "picture":
@@ -437,6 +446,24 @@ class Explorer(anywidget.AnyWidget):
         self.session.edit("remedy", (array, remedy))
         if self.session.now.revision != revision:
             self._done = (self.session.now.revision, words)
+
+    def _ask_changes(self, of: str) -> None:
+        """Looks for what would remove a collective, or lower the peak of memory."""
+        wanted = of if of == "memory" else self._stages.collective(of)
+        if wanted is None or self._planner.busy:
+            return
+        now, self._wanted = self.session.now, of
+        job = (now.program, now.revision, now.target, wanted)
+        self._planner.start("changes", *job)
+
+    def _take(self, number: int) -> None:
+        """Takes one of the changes that the page shows, if they are still current."""
+        job = self._changes
+        if job is None or job.revision != self.session.now.revision:
+            return
+        candidate = (job.changes or ())[number]
+        if can_take(candidate):
+            self.session.edit("change", candidate.program)
 
     def _session_changed(self) -> None:
         if self._receiving:
@@ -601,7 +628,11 @@ class Explorer(anywidget.AnyWidget):
         """Sends what a plan, a compile or a run found, or where it is."""
         with self._reporting("plan"):
             job, state = self._planner.job, self._planner.state
-            if job is not None and job.report is not None:
+            if job is not None and job.kind == "changes":
+                with self._sync:
+                    self._changes = job
+                    self.changes_data = changes_view(job, self._wanted)
+            elif job is not None and job.report is not None:
                 if job.report is not self.report and not was_cancelled(job.report):
                     self.report, self._report_revision = job.report, job.revision
             self._cache_data = cache_view(self._cache)

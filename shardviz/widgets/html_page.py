@@ -37,6 +37,7 @@ _STYLES = (
     "collectives",
     "values",
     "timeline",
+    "memory",
     "player",
     "model",
 )

@@ -15,6 +15,7 @@ from typing import Any
 
 from shardviz.core.errors import import_optional
 from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.candidates import Changes
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Failure, Report
@@ -34,12 +35,14 @@ class Job:
     """What is done with the program of one revision.
 
     Attributes:
-        kind: `"compile"` or `"run"` where somebody pressed it; `""` for what follows an
-            edit by itself.
+        kind: `"compile"`, `"run"` or `"changes"` where somebody pressed it; `""` for
+            what follows an edit by itself.
         program, revision, target: what it is of.
         stage: the stage that it is in.
         started: when it was requested, in seconds since the epoch.
         report: the result of what somebody pressed; None until then.
+        wanted: of changes, the collective that is to go, or `"memory"`.
+        changes: what was found; None until then, or where it failed.
     """
 
     kind: str
@@ -49,6 +52,8 @@ class Job:
     stage: str = "starting"
     started: float = 0.0
     report: Report | None = None
+    wanted: Collective | str = ""
+    changes: Changes | None = None
 
     def same_as(self, other: Job | None) -> bool:
         """Whether both are of the same program and target."""
@@ -158,10 +163,18 @@ class Planner:
             self._plans.request(Job("", program, revision, ""))
         self._plans.wait(timeout)
 
-    def start(self, kind: str, program: Program, revision: int, target: str) -> None:
-        """Compiles or runs this program, unless something else was started before."""
+    def start(
+        self,
+        kind: str,
+        program: Program,
+        revision: int,
+        target: str,
+        wanted: Collective | str = "",
+    ) -> None:
+        """Does a job with this program, unless something else was started before."""
         if not self.busy:
-            self.job = Job(kind, program, revision, target, started=time.time())
+            job = Job(kind, program, revision, target, wanted=wanted)
+            self.job, job.started = job, time.time()
             self._compiles.request(self.job)
             self._changed()
 
@@ -240,6 +253,10 @@ class Planner:
         def preview(report: Report) -> None:
             self._show(job, report, "compiling")
 
+        if job.kind == "changes":
+            job.changes = find_changes(job, enter, cancelled)
+            self._end(job, Report(job.program.name, job.target))
+            return
         report = do_job(job, self._cache, enter, cancelled, preview)
         self._show(job, report, "")
         if job.kind:
@@ -248,7 +265,8 @@ class Planner:
     def _compile_failed(self, job: Job, error: BaseException) -> None:
         stopped = failure(error, job.stage, refused="target")
         report = Report(job.program.name, "", error=stopped)
-        self._show(job, report, "")
+        if job.kind != "changes":
+            self._show(job, report, "")
         if job.kind:
             self._end(job, report)
 
@@ -317,6 +335,20 @@ def do_job(
 
     give_back_freed()  # the memory of the plan, too
     return report
+
+
+def find_changes(job: Job, enter: Callable[[str], None], cancelled: Stop) -> Changes:
+    """What would remove the collective of a job, or lower the peak of memory."""
+    folder = "shardviz.core.backend.candidates"
+    how = (job.program, job.target or None, enter, cancelled)
+    if job.wanted == "memory":
+        trials = import_optional(f"{folder}.trials", "sv.changes", "jax").Trials(*how)
+        return import_optional(f"{folder}.lower", "sv.changes", "jax").lower_peak(
+            trials
+        )
+    program, *others = how
+    finder = import_optional(f"{folder}.changes", "sv.changes", "jax")
+    return finder.find_changes(program, job.wanted, *others)
 
 
 def why_not_automatic(program: Program, target: str) -> str:

@@ -11,6 +11,7 @@ from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import Bound, Roofline, collective_name
 from shardviz.core.wording import stages as wording
 from shardviz.core.wording.roofline import time_text
+from shardviz.widgets.memory_chart import chart_view
 from shardviz.widgets.planner import Job
 
 MAX_ROWS = 300
@@ -20,7 +21,6 @@ RUN_STAGES = ("place", "run", "check", "compare")
 COMPILED, RAN = 3, 4
 MOST_COSTS = 12
 MOST_TIMES = 60
-# They take memory at the same time; in the order of the bar.
 _PARTS = ("arguments", "outputs", "temporaries", "generated_code")
 
 
@@ -165,27 +165,21 @@ def memory_view(report: Report | None, found: Roofline | None = None) -> dict[st
     >>> from shardviz.core.program.report import Memory
     >>> memory = Memory(arguments=1 << 30, capacity=4 << 30)
     >>> view = memory_view(Report("f", "t", memory=memory))
-    >>> [part["share"] for part in view["parts"]], view["over"]
-    ([0.25], False)
+    >>> view["parts"], view["over"]
+    ([['arguments', '1 GiB']], False)
     """
     view: dict[str, Any] = {"parts": [], "sentence": "", "over": False, "cost": []}
-    view.update(operations=[])
+    view.update(operations=[], chart=None)
     if report is None:
         return view
     memory = report.memory
-    sizes = {name: getattr(memory, name) or 0 for name in _PARTS}
-    # Donated outputs reuse the memory of an argument.
-    total = max(0, sum(sizes.values()) - (memory.aliased or 0))
-    capacity = memory.capacity or 0
-    full = max(total, capacity) or 1
-    for name, size in sizes.items():
-        if size:
-            part = {"name": name.replace("_", " "), "bytes": bytes_text(size)}
-            view["parts"].append({**part, "share": size / full})
+    for name in _PARTS:
+        if size := getattr(memory, name):
+            view["parts"].append([name.replace("_", " "), bytes_text(size)])
     for name, value in list(report.cost.items())[:MOST_COSTS]:
         view["cost"].append([wording.COSTS.get(name, name), _cost(name, value)])
     view.update(
-        capacity=capacity / full,
+        chart=chart_view(report),
         sentence=wording.memory(report),
         over=report.fit is not None and report.fit.ok is False,
         target=report.target,

@@ -1,6 +1,7 @@
 // @ts-check
 // The tab Collectives: those of one stage, or what changed between two, a line each; and what is
 // known of the collective that is chosen.
+import { ChangesList } from "./changes.js";
 import { axisColour } from "./colours.js";
 import { axisTag, button, fill, h, rowAfter, setText } from "./dom.js";
 import { listed, onHosts } from "./highlight.js";
@@ -12,7 +13,8 @@ import { OUT_OF_DATE, STAGE_NAMES, changeBetween, stageState } from "./stages.js
  * What the panel tells the page: a value is to be shown, a collective's links are to be drawn, the
  * devices are to be seen by position, its steps are to be played.
  * @typedef {{value: (name: string) => void, play: (key: string) => void,
- *   links: (key: string | null) => void, position: () => void}} Calls
+ *   links: (key: string | null) => void, position: () => void, chosen: () => void,
+ *   changes: import("./changes.js").Calls}} Calls
  */
 
 /** How changes look that cost something, save something, or neither. @type {Record<string, string>} */
@@ -41,7 +43,9 @@ export class CollectivesPanel {
     this.table = h("div", { class: "sv-ctable", on: { keydown: (e) => this.key(e) } });
     const about = { class: "sv-cstrip", "aria-label": "The chosen collective", hidden: true };
     this.strip = h("aside", about);
-    this.node = h("div", { class: "sv-collectives" }, this.table, this.strip);
+    this.changes = new ChangesList("What would remove it?", calls.changes);
+    const parts = [this.table, this.strip, this.changes.node];
+    this.node = h("div", { class: "sv-collectives" }, ...parts);
     /**
      * Which row is chosen: the stage and number of its first collective, as in "0:3".
      * @type {string | null}
@@ -189,6 +193,7 @@ export class CollectivesPanel {
     const chosen = c && key ? { key, kind: c.kind, axes: c.axes, groups: c.groups } : null;
     this.highlight.choose(chosen);
     this.calls.links(c ? key : null);
+    this.calls.chosen();
     this.markChosen();
     this.showStrip();
   }
@@ -237,6 +242,7 @@ export class CollectivesPanel {
     const buttons = [
       this.canPlay(this.chosen ?? "") && this.play,
       value && button("Show in Values", () => this.calls.value(value), named),
+      this.changes.button,
       this.links,
     ];
     const with_ = this.participants;

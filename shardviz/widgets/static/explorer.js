@@ -48,6 +48,7 @@ const TRAITS = [
   "background",
   "link_data",
   "movements",
+  "changes_data",
   "rule_use",
   "cell",
   "leaves",
@@ -111,6 +112,10 @@ class Page {
       links: (value) => this.live && this.send({ kind: "links", value }),
       position: () => edit("by", "position"),
       play: (value) => this.live && this.send({ kind: "play", value }),
+      changes: {
+        ask: (value) => this.send({ kind: "changes", value }),
+        take: (number) => this.send({ kind: "take", value: String(number) }),
+      },
     });
     this.problems = new Problems({
       go: (place) => this.goTo(place),
@@ -457,6 +462,7 @@ class Page {
       target: this.get("target"),
       theme,
       movements: this.get("movements"),
+      changes_data: this.get("changes_data"),
     });
   }
 

@@ -28,9 +28,9 @@ export class Headline {
     toggle(this.node, "sv-faded", old);
     this.node.title = old ? OUT_OF_DATE : title;
     this.node.hidden = !parts.length && !note && !data.memory;
-    if (!parts.length) return fill(this.node, muted(note), memory(data));
+    if (!parts.length) return fill(this.node, muted(note), memory(data, this.open));
     const least = h("div", null, h("b", { text: `≥ ${data.seconds}` }), muted(` on ${where}`));
-    const bound = h("div", null, `${data.bound} · `, memory(data));
+    const bound = h("div", null, `${data.bound} · `, memory(data, this.open));
     const facts = h("div", { class: "sv-hfacts" }, least, bound, muted(LOWER_BOUND));
     const bars = parts.map((part) => this.bar(part, axes));
     fill(this.node, facts, h("div", { class: "sv-hbars" }, ...bars));
@@ -47,7 +47,7 @@ export class Headline {
     });
     const title = `${words}. Shows its operations.`;
     const node = button("", () => this.open(name), {
-      class: "sv-hbar",
+      class: "sv-plain sv-hbar",
       "aria-label": words,
       title,
     });
@@ -57,7 +57,8 @@ export class Headline {
   }
 }
 
-/** @param {Data} data */
-function memory({ memory: text, memoryTitle: title, over }) {
-  return h("span", { class: over ? "sv-hmemory sv-bad" : "sv-hmemory", text, title });
+/** The memory that it needs: leads to its peak. @param {Data} data @param {(part: string) => void} open */
+function memory({ memory: text, memoryTitle: title, over }, open) {
+  const style = over ? "sv-plain sv-hmemory sv-bad" : "sv-plain sv-hmemory";
+  return text ? button(text, () => open("peak"), { class: style, title }) : "";
 }

@@ -35,6 +35,8 @@ export interface Traits {
   link_data: LinkView | Record<string, never>;
   /** What was asked to be played; in a saved page, the largest collectives. */
   movements: Movements;
+  /** Empty until somebody asks what would remove a collective, or lower the peak. */
+  changes_data: Changes | Record<string, never>;
   problems_data: Problems | Record<string, never>;
   /** Empty where no state is pinned. */
   compare_data: Compared | Record<string, never>;
@@ -414,13 +416,14 @@ export interface HeadlinePart {
 }
 
 export interface Memory {
-  parts: { name: string; bytes: string; share: number }[];
+  parts: [name: string, bytes: string][];
+  /** Null where the compiler gave no buffers. */
+  chart: MemoryChart | null;
   sentence: string;
   over: boolean;
   cost: [string, string][];
   operations: LeastTime[];
-  /** Only with a report: the capacity as a share of the bar, and the target. */
-  capacity?: number;
+  /** Only with a report: the target. */
   target?: string;
 }
 
@@ -493,6 +496,65 @@ export interface Cache {
   size: number;
 }
 
+/** `memory_chart.py`: columns are positions of the program's order, each the fullest of its stretch. */
+export interface MemoryChart {
+  sentence: string;
+  /** The column of the peak. */
+  peak: number;
+  /** The bytes at the upper edge, and texts from 0 up to there. */
+  top: number;
+  ticks: string[];
+  /** 0 where it is not known. */
+  capacity: number;
+  positions: number[];
+  /** What runs there. */
+  where: string[];
+  /** All kinds, and the bytes of those that there are, by the number of the kind. */
+  names: string[];
+  kinds: [kind: number, bytes: number[]][];
+  /** The largest of each column, the largest first. */
+  buffers: MemoryBuffer[];
+}
+
+export interface MemoryBuffer {
+  bytes: number;
+  /** Positions of the program's order, both included. */
+  start: number;
+  end: number;
+  shape: string;
+  name: string;
+  /** Its value in the plan; "" where it is not known. */
+  value: string;
+  spec: string;
+  source: string;
+  about: string;
+}
+
+/** `changes_view.py`: what would remove a collective, or lower the peak. */
+export interface Changes {
+  /** The key of the collective, or "memory". */
+  of: string;
+  revision: number;
+  state: "running" | "done";
+  words: string;
+  error: string;
+  rows: Change[];
+  /** What was tried and dropped, and advice. */
+  notes: string[];
+}
+
+export interface Change {
+  edit: string;
+  /** Bytes, peak and least time before and after. */
+  facts: string;
+  /** Whether results are those of the original; null where they were not compared. */
+  values: string;
+  ok: boolean | null;
+  code: string;
+  /** Whether the Explorer can take it as an edit. */
+  takes: boolean;
+}
+
 export * from "./plan_messages";
 export * from "./player_messages";
 export * from "./view_messages";
@@ -511,7 +573,10 @@ export interface Intents {
 
 export type Intent =
   | { kind: "edit"; field: string; value: EditValue; array?: number; burst?: string }
-  | { kind: "links" | "why" | "show" | "cell" | "apply" | "play"; value: string | null }
+  | {
+      kind: "links" | "why" | "show" | "cell" | "apply" | "play" | "changes" | "take";
+      value: string | null;
+    }
   | { kind: ActionKind };
 
 /** Intents without a value. */

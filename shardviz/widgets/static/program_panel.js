@@ -4,6 +4,7 @@ import { CollectivesPanel } from "./collectives.js";
 import { Choice, tabRow } from "./controls.js";
 import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
 import { Headline } from "./headline.js";
+import { MemoryPanel } from "./memory_panel.js";
 import { reportTab, reportTabKey, runAgain } from "./report_tabs.js";
 import { Player } from "./player.js";
 import { Clock, OUT_OF_DATE, StageRow, stageState } from "./stages.js";
@@ -18,9 +19,10 @@ import { besideView } from "./views.js";
  * is to be played.
  * @typedef {{edit: import("./explorer.js").Edit, act: (kind: ActionKind) => void,
  *   why: (name: string) => void, links: (key: string | null) => void,
- *   position: () => void, play: (key: string) => void}} Calls
+ *   position: () => void, play: (key: string) => void,
+ *   changes: import("./changes.js").Calls}} Calls
  */
-/** @typedef {Pick<import("./messages").Traits, "menus" | "devices" | "explanation" | "movements" | "timeline">} Parts */
+/** @typedef {Pick<import("./messages").Traits, "menus" | "devices" | "explanation" | "movements" | "timeline" | "changes_data">} Parts */
 /**
  * What the panel shows.
  * @typedef {import("./stages.js").KnownStages & Parts & {code: string,
@@ -57,7 +59,10 @@ export class ProgramPanel {
       links: calls.links,
       play: (key) => this.openPlayer(key),
       position: () => this.showLinks(),
+      chosen: () => this.showChanges(),
+      changes: calls.changes,
     });
+    this.memory = new MemoryPanel({ value: (name) => this.openValue(name), ...calls.changes });
     this.values = new ValuesPanel(calls);
     this.timeline = new TimelinePanel({
       value: (name) => this.openValue(name),
@@ -234,6 +239,16 @@ export class ProgramPanel {
     this.askForContent();
   }
 
+  /** What was found that would remove the chosen collective, or lower the peak. */
+  showChanges() {
+    if (!this.shown) return;
+    const { changes_data: data, view, live } = this.shown;
+    this.collectives.changes.of = this.collectives.chosen ?? "";
+    for (const { changes } of [this.collectives, this.memory]) {
+      changes.show(data, view.revision, live);
+    }
+  }
+
   /** The stages, the headline and the open tab, from what is known. */
   refresh() {
     const { shown } = this;
@@ -246,6 +261,7 @@ export class ProgramPanel {
     const old = stageState(stages, 2, view.revision, target) === "old";
     this.headline.show(stages.headline, stages.axes, old);
     this.showStatus(report, old ? OUT_OF_DATE : runAgain(report, view.revision));
+    this.showChanges();
     this.tabs.mark(this.tab);
     this.body.setAttribute("aria-label", `Tab ${this.tab}`);
     this.showBody(shown);
@@ -294,10 +310,14 @@ export class ProgramPanel {
       if (this.put(this.values.node)) this.values.paint();
       return;
     }
-    const key = reportTabKey(this.tab, shown, this.part);
+    if (this.tab === "Memory") {
+      if (this.put(this.memory.node)) this.bodyKey = "";
+      return this.memory.show(shown.stages.memory, this.part, shown.theme);
+    }
+    const key = reportTabKey(this.tab, shown);
     if (key === this.bodyKey) return;
     this.bodyKey = key;
-    fill(this.body, ...reportTab(this.tab, shown, this.part));
+    fill(this.body, ...reportTab(this.tab, shown));
   }
 
   destroy() {
@@ -305,6 +325,7 @@ export class ProgramPanel {
     this.stages.clock.stop();
     this.values.destroy();
     this.timeline.destroy();
+    this.memory.destroy();
     this.player.destroy();
   }
 }

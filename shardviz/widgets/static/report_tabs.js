@@ -1,17 +1,11 @@
 // @ts-check
-// The tabs Memory, Checks and Code: what a device holds, a job and its report, the program as code.
+// The tabs Checks and Code: a job and its report, the program as code.
 import { failureNote, muted, mutedNote, shareBar, table } from "./collectives.js";
 import { copyButton, h } from "./dom.js";
 
-/** @import { Memory, Report } from "./messages" */
+/** @import { Report } from "./messages" */
 /** @import { Shown } from "./program_panel.js" */
 
-/** What bounds an operation, by the part of the least time that a bar of the headline shows. */
-const BOUNDS = new Map([
-  ["memory", "HBM"],
-  ["compute", "FLOP/s"],
-]);
-const SHADES = ["100%", "65%", "40%", "22%"]; // of the parts of a memory bar
 const ONLY_COMPILES = "Can compile for it; not attached, so cannot run.";
 
 /** The sign of a check, its style and its name. @type {Record<string, string[]>} */
@@ -26,72 +20,20 @@ export function runAgain({ verdict, revision: of }, revision) {
   return verdict && of !== revision ? "Out of date: run again" : "";
 }
 
-/**
- * What a tab's content depends on.
- * @param {string} tab
- * @param {Shown} shown
- * @param {string} part of the least time, whose operations are shown
- */
-export function reportTabKey(tab, { report, code, stages, target }, part) {
-  if (tab === "Code") return tab + code;
-  const { memory } = stages;
-  return (
-    tab +
-    JSON.stringify(tab === "Memory" ? [memory, part] : [{ ...report, stage: "" }, target.noRun])
-  );
+/** What a tab's content depends on. @param {string} tab @param {Shown} shown */
+export function reportTabKey(tab, { report, code, target }) {
+  return tab === "Code" ? tab + code : JSON.stringify([{ ...report, stage: "" }, target.noRun]);
 }
 
-/** @param {string} tab @param {Shown} shown @param {string} part @returns {Node[]} */
-export function reportTab(tab, { view, report, code, stages, target }, part) {
+/** @param {string} tab @param {Shown} shown @returns {Node[]} */
+export function reportTab(tab, { view, report, code, target }) {
   if (tab === "Code") return codeTab(code);
-  if (tab === "Memory") return memoryTab(stages.memory, stages.stages[2].state !== "none", part);
   const old = h("p", { class: "sv-warn sv-lost", text: runAgain(report, view.revision) });
   return [old, ...checksTab(report, target.noRun ?? ""), cacheLine(report.cache)];
 }
 
-/** @param {Memory} memory @param {boolean} known @param {string} part @returns {Node[]} */
-function memoryTab(memory, known, part) {
-  if (!known) return [mutedNote("Not compiled yet: press Compile to see what each device holds.")];
-  const parts = memory.parts.length
-    ? memoryBar(memory)
-    : [mutedNote("The compiler gave no memory figures.")];
-  if (memory.cost.length) parts.push(pairs(memory.cost));
-  const bound = BOUNDS.get(part);
-  const some = memory.operations.filter((one) => !bound || one.bound === bound);
-  if (some.length) parts.push(leastTimes(some));
-  else if (bound) parts.push(mutedNote(`No operation is known to be bound by ${bound}.`));
-  return parts;
-}
-
-/** The memory of one device as a bar, its parts side by side. @param {Memory} memory */
-function memoryBar({ parts, sentence, over, capacity = 0, target = "" }) {
-  const pieces = parts.map(({ name, bytes, share }, i) => {
-    const style = { width: `${share * 100}%`, "--sv-shade": SHADES[i] };
-    return h("span", { class: "sv-mempart", style, title: `${name}: ${bytes}` });
-  });
-  const style = { left: `${capacity * 100}%` };
-  const limit = h("span", { class: "sv-memcap", style, title: "the capacity of the device" });
-  const about = { class: over ? "sv-membar sv-over" : "sv-membar", role: "img" };
-  const dots = parts.map((_, i) =>
-    h("span", { class: "sv-memdot", style: { "--sv-shade": SHADES[i] } }),
-  );
-  return [
-    h("p", { class: over ? "sv-bad" : "" }, h("b", { text: sentence }), muted(`  ${target}`)),
-    h(
-      "div",
-      { ...about, "aria-label": sentence },
-      ...pieces,
-      capacity > 0 && capacity < 1 && limit,
-    ),
-    pairs(
-      parts.map(({ name, bytes }) => [name, bytes]),
-      dots,
-    ),
-  ];
-}
-
 /** @param {import("./messages").LeastTime[]} times */
-function leastTimes(times) {
+export function leastTimes(times) {
   const rows = times.map(({ name, seconds, share, bound, source }) =>
     tableRow([
       h("span", { class: "sv-cbytes" }, shareBar(share), seconds),
@@ -159,7 +101,7 @@ function codeTab(code) {
 }
 
 /** Names and what they are, in a line. @param {[string, string][]} some @param {Node[]} [dots] before them */
-function pairs(some, dots = []) {
+export function pairs(some, dots = []) {
   const parts = some.map(([name, text], i) => h("span", null, dots[i], muted(`${name} `), text));
   return h("div", { class: "sv-times" }, ...parts);
 }

@@ -156,7 +156,7 @@ export class StageRow {
 /** @param {string} name @param {() => void} open */
 function stageCell(name, open) {
   const text = h("span", { class: "sv-stagetext" });
-  const node = button("", open, { class: "sv-stage", "aria-pressed": "false" });
+  const node = button("", open, { class: "sv-plain sv-stage", "aria-pressed": "false" });
   node.append(h("span", { class: "sv-stagename", text: name }), text);
   return { node, text };
 }
@@ -165,7 +165,7 @@ function stageCell(name, open) {
 function changeButton(open) {
   const text = h("span", { class: "sv-changetext" });
   const arrow = h("span", { text: "→", "aria-hidden": "true" });
-  const node = button("", open, { class: "sv-stagechange" });
+  const node = button("", open, { class: "sv-plain sv-stagechange" });
   node.append(arrow, text, arrow.cloneNode(true));
   return { node, text };
 }

@@ -117,14 +117,8 @@ export class TimelinePanel {
     const room = (this.lanes.clientHeight - FOLDS - TICKS) / data.lanes.length;
     const lane = (this.lane = Math.max(LANE.least, Math.min(LANE.most, room)));
     const height = FOLDS + lane * data.lanes.length + TICKS;
-    const ratio = window.devicePixelRatio || 1;
-    Object.assign(canvas, { width: width * ratio, height: height * ratio });
-    canvas.style.height = `${height}px`;
     this.labels.style.setProperty("--sv-lane", `${lane}px`);
-    const g = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
-    g.scale(ratio, ratio);
-    g.font = `11px ${window.getComputedStyle(canvas).fontFamily}`;
-    g.textBaseline = "middle";
+    const g = chartContext(canvas, width, height);
     // Operations follow each other, and so do collectives; with overlap both begin at once.
     const clocks = [0, 0];
     const clock = (/** @type {Bar} */ { lane }) => (this.schedule === "overlapped" && lane ? 1 : 0);
@@ -221,6 +215,18 @@ export class TimelinePanel {
   destroy() {
     this.watch.disconnect();
   }
+}
+
+/** An emptied canvas of a size in pixels. @param {HTMLCanvasElement} canvas @param {number} width @param {number} height */
+export function chartContext(canvas, width, height) {
+  const ratio = window.devicePixelRatio || 1;
+  Object.assign(canvas, { width: width * ratio, height: height * ratio });
+  canvas.style.height = `${height}px`;
+  const g = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+  g.scale(ratio, ratio);
+  g.font = `11px ${window.getComputedStyle(canvas).fontFamily}`;
+  g.textBaseline = "middle";
+  return g;
 }
 
 /** @param {TimelineData} data */

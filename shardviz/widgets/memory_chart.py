@@ -1,0 +1,66 @@
+"""The chart of the tab Memory: live bytes over a program's order, and the buffers there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from shardviz.core.format import bytes_text
+from shardviz.core.program.memory import KINDS, Buffer, MemoryTimeline
+from shardviz.core.program.report import Report
+from shardviz.core.wording import pictures as wording
+from shardviz.picture.memory import TICKS, buffer_name, chart_top, shown_positions
+
+MOST_COLUMNS = 600
+MOST_ALIVE = 16  # buffers that are sent of each column; the page adds up the others
+
+
+def chart_view(report: Report) -> dict[str, Any] | None:
+    """The live bytes for the page; None where the compiler gave no buffers."""
+    peak, timeline = report.memory.peak, report.memory.timeline
+    if peak is None or timeline is None or not timeline.names:
+        return None
+    at = shown_positions(timeline, MOST_COLUMNS)
+    top = chart_top(peak.bytes, report.memory.capacity)
+    kinds = []
+    for number, kind in enumerate(KINDS):
+        live = timeline.bytes[kind][at]
+        if live.any():
+            kinds.append([number, live.tolist()])
+    where = []
+    for position in at.tolist():
+        operation = timeline.ops[position].rpartition("/")[2]
+        parts = operation or timeline.names[position], timeline.sources[position]
+        where.append(" · ".join(filter(None, parts)))
+    return {
+        "sentence": str(peak),
+        "peak": int(timeline.total[at].argmax()),
+        "top": top,
+        "ticks": [bytes_text(top * n // TICKS) for n in range(TICKS + 1)],
+        "capacity": report.memory.capacity or 0,
+        "positions": at.tolist(),
+        "where": where,
+        "names": list(KINDS),
+        "kinds": kinds,
+        "buffers": [_buffer(one) for one in _largest(timeline, at)],
+    }
+
+
+def _buffer(one: Buffer) -> dict[str, Any]:
+    spec = "" if one.spec is None else str(one.spec)
+    view = {"bytes": one.bytes, "start": one.start, "end": one.end, "shape": one.shape}
+    view.update(name=buffer_name(one), value=one.value, spec=spec, source=one.source)
+    return {**view, "about": wording.about_buffer(one)}
+
+
+def _largest(timeline: MemoryTimeline, at: np.ndarray) -> list[Buffer]:
+    """The largest buffers of each of these positions, the largest first, once each."""
+    ordered = sorted(timeline.buffers, key=lambda buffer: -buffer.bytes)
+    starts = np.array([buffer.start for buffer in ordered])
+    ends = np.array([buffer.end for buffer in ordered])
+    wanted: set[int] = set()
+    for position in at:
+        alive = np.flatnonzero((starts <= position) & (position <= ends))
+        wanted.update(alive[:MOST_ALIVE].tolist())
+    return [ordered[number] for number in sorted(wanted)]

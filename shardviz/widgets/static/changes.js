@@ -1,0 +1,59 @@
+// @ts-check
+// What would remove a collective, or lower the peak of memory: a button that asks, and the changes
+// that were tried, each compiled.
+import { OWN_KEYS, button, copyButton, fill, h, isNew } from "./dom.js";
+
+/** @import { Change, Changes } from "./messages" */
+/** @typedef {{ask: (of: string) => void, take: (number: number) => void}} Calls */
+
+export class ChangesList {
+  /** @param {string} question @param {Calls} calls */
+  constructor(question, calls) {
+    this.calls = calls;
+    /** What is to go: the key of a collective, or "memory". */
+    this.of = "memory";
+    this.key = "";
+    const small = { class: "sv-button sv-small" };
+    this.button = button(question, () => calls.ask(this.of), small);
+    const label = { role: "region", "aria-label": "Changes", tabindex: "0", ...OWN_KEYS };
+    this.node = h("div", { class: "sv-changes", hidden: true, ...label });
+  }
+
+  /**
+   * @param {Changes | Record<string, never>} data
+   * @param {number} revision of the program
+   * @param {boolean} live whether a kernel answers
+   */
+  show(data, revision, live) {
+    if (!isNew(this, [data, revision, live, this.of])) return;
+    this.button.hidden = !live;
+    this.button.disabled = data.state === "running";
+    this.node.hidden = data.of !== this.of;
+    if (this.node.hidden) return;
+    const { error, words, rows, notes, revision: of } = /** @type {Changes} */ (data);
+    const said = of === revision ? words : "Of the program before the last edit.";
+    const status = h("div", { class: "sv-muted", role: "status", text: said });
+    const failed = h("div", { class: "sv-bad", role: "alert", text: error });
+    const current = live && of === revision;
+    const parts = rows.map((row, i) => this.row(row, i, current));
+    const title = h("summary", { text: `Tried, and not proposed: ${notes.length}` });
+    const more = h("details", { hidden: !notes.length }, title);
+    more.append(...notes.map((text) => h("div", { class: "sv-muted", text })));
+    fill(this.node, status, failed, ...parts, more);
+  }
+
+  /** @param {Change} change @param {number} number @param {boolean} current */
+  row({ edit, facts, values, ok, code, takes }, number, current) {
+    const name = { "aria-label": `Apply: ${edit}`, disabled: !current };
+    const style = ok ? "sv-good" : "";
+    const line = h("div", { class: "sv-muted" }, `${facts} · `);
+    line.append(h("span", { class: style, text: values }));
+    return h(
+      "div",
+      { class: "sv-tlchosen" },
+      h("div", null, edit, line),
+      takes && button("Apply", () => this.calls.take(number), name),
+      code && copyButton("Copy code", () => code, { title: code }),
+    );
+  }
+}

@@ -1,0 +1,196 @@
+"""The tab Memory: its chart, the buffers of a moment, and what would lower the peak."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from shardviz.core.program.candidates import Changes
+from shardviz.widgets import html_page, planner
+from shardviz.widgets.pictures import palettes
+from shardviz.widgets.report_view import memory_view
+from tests.browser.test_contract import Kernel
+from tests.browser.test_fit import MEASURE
+from tests.browser.test_stages import many, opened
+from tests.browser.values_page import as_script
+from tests.browser.views import open_tab
+from tests.widgets.memory_examples import MIB, memory, report
+from tests.widgets.test_changes_view import found
+
+pytestmark = pytest.mark.browser
+PAGE = """<!doctype html><meta charset="utf-8"><style>body { margin: 0 } CSS</style>
+<div class="shardviz-explorer" data-theme="light"><div class="sv-body" id="host"></div></div>
+<script type="module">
+MODULE
+window.calls = [];
+const value = (name) => calls.push(name);
+window.panel = new MemoryPanel({ value, ask: value, take: value });
+document.getElementById("host").append(panel.node);
+panel.show(DATA, "", THEME);
+</script>"""
+SIZES = ((848, 620), (1500, 900))
+
+
+def alone(page: Page, **how) -> None:
+    """The tab alone on a page."""
+    theme = as_script({**palettes()["light"], "name": "light"})
+    html = PAGE.replace("CSS", html_page.bundled_styles()).replace("THEME", theme)
+    html = html.replace("MODULE", html_page.bundled_module("memory_panel"))
+    page.set_content(html.replace("DATA", as_script(memory_view(report(**how)))))
+    page.wait_for_function("window.panel !== undefined")
+
+
+def chart(page: Page):
+    return page.get_by_role("slider", name="Memory over the program's order")
+
+
+def column_x(page: Page, column: int) -> float:
+    """Where a column is in the chart, in pixels from its left."""
+    width, count = page.evaluate("[panel.picture.clientWidth, panel.totals.length]")
+    return 64 + (column + 0.5) * (width - 64) / count
+
+
+def test_it_opens_at_the_peak_and_a_click_near_a_hill_lists_its_buffers(page):
+    alone(page)
+    peak = memory().peak
+    expect(chart(page)).to_have_attribute("aria-valuenow", str(peak.at))
+    rows = page.get_by_role("group", name="Buffers alive here").get_by_role("button")
+    assert rows.count() == len(peak.buffers)
+    # The first gathered buffer is alive from position 5 to 9: a click beside it means it.
+    chart(page).click(position={"x": column_x(page, 4), "y": 60})
+    expect(chart(page)).to_have_attribute("aria-valuenow", "5")
+    expect(rows.first).to_have_attribute(
+        "aria-label", re.compile("^9 MiB, all_gather, .*block.py:30")
+    )
+    assert rows.count() == 3
+
+
+def test_a_buffer_says_its_line_and_leads_to_its_value(page):
+    alone(page)
+    row = page.get_by_role("button", name=re.compile("dot_general_0"))
+    row.click()
+    expect(row).to_have_attribute("aria-pressed", "true")
+    about = page.locator(".sv-tlchosen").last
+    for text in ("block.py:20", "P('data', None)", "3 MiB if split"):
+        expect(about).to_contain_text(text)
+    page.get_by_role("button", name="Show in Values").click()
+    assert page.evaluate("calls") == ["dot_general_0"]
+
+
+def test_keys_go_along_the_order(page):
+    alone(page)
+    chart(page).focus()
+    seen = []
+    for key in ("Home", "ArrowLeft", "ArrowRight", "ArrowRight", "End", "Enter"):
+        page.keyboard.press(key)
+        seen.append(page.evaluate("panel.at"))
+    last, peak = page.evaluate("[panel.totals.length - 1, panel.chart.peak]")
+    assert seen == [0, 0, 1, 2, last, peak]
+    expect(chart(page)).to_have_attribute("aria-valuetext", re.compile("the peak"))
+
+
+def test_the_stack_is_as_high_as_its_bytes(page):
+    alone(page, capacity=None)
+    # In the first column the argument alone, in the peak everything.
+    heights = page.evaluate(
+        """() => {
+          const g = panel.canvas.getContext("2d"), ratio = devicePixelRatio;
+          const { width, height } = panel.canvas;
+          const count = panel.totals.length;
+          return [1, panel.chart.peak + 0.2].map((at) => {
+            const x = 64 * ratio + (at * (width - 64 * ratio)) / count;
+            const column = g.getImageData(x, 16 * ratio, 1, height - 22 * ratio).data;
+            const painted = (i) => column[4 * i + 3] > 100;
+            return [...Array(column.length / 4).keys()].filter(painted).length;
+          });
+        }"""
+    )
+    share = 4 * MIB / memory().peak.bytes
+    assert abs(heights[0] / heights[1] - share) < 0.03
+
+
+def test_ten_thousand_buffers_are_painted_within_a_frame(page):
+    alone(page, layers=200, small=10_000)
+    took = page.evaluate(
+        """() => {
+          const times = [];
+          for (let i = 0; i < 9; i++) {
+            const began = performance.now();
+            panel.go(panel.at - 1);
+            times.push(performance.now() - began);
+          }
+          return times.sort((a, b) => a - b)[0];
+        }"""
+    )
+    assert took < 16
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_headline_leads_to_it_and_nothing_is_cut(page, tmp_path, scheme):
+    page.emulate_media(color_scheme=scheme)
+    opened(page, tmp_path, many(memory=memory()))
+    page.get_by_role("group", name="Least time").get_by_role(
+        "button", name=re.compile("^needs")
+    ).click()
+    expect(chart(page)).to_be_visible()
+    for width, height in SIZES:
+        page.set_viewport_size({"width": width, "height": height})
+        page.locator(".sv-memrow").first.click()
+        assert page.evaluate(MEASURE)["wrong"] == []
+
+
+def live(page: Page) -> Kernel:
+    """A page with a kernel that has compiled a program with a chart."""
+    kernel = Kernel(page)
+    results = many(memory=memory())
+    kernel.made._request_plan = lambda *_: None
+    kernel.made._planner.state = results
+    kernel.made._refresh_stages()
+    kernel.push()
+    return kernel
+
+
+@pytest.mark.parametrize("tab", ["Memory", "Collectives"])
+def test_what_was_found_stands_beside_the_question_and_is_applied(page, tab, monkeypatch):
+    monkeypatch.setattr(planner, "find_changes", lambda job, *_: found(job.program))
+    kernel = live(page)
+    open_tab(page, tab)
+    if tab == "Collectives":
+        page.locator(".sv-crow").first.click()
+    kernel.answer()
+    question = {"Memory": "What would lower it?", "Collectives": "What would remove it?"}[tab]
+    page.get_by_role("button", name=question).click()
+    kernel.answer()
+    kernel.made._planner._compiles.wait(60)
+    kernel.push()
+    changes = page.get_by_role("region", name="Changes")
+    expect(changes).to_contain_text("4 KiB → 1 KiB")
+    expect(changes).to_contain_text("values were not compared")
+    assert changes.get_by_role("button", name="Copy code").count() == 2
+    assert changes.locator("summary").bounding_box()["height"] >= 24
+    for width, height in SIZES:
+        page.set_viewport_size({"width": width, "height": height})
+        assert page.evaluate(MEASURE)["wrong"] == []
+    changes.get_by_role("button", name=re.compile("^Apply")).click()
+    kernel.answer()
+    assert str(kernel.made.session.arrays[0].spec) == "P(None, 'model')"
+    expect(changes.get_by_role("button", name=re.compile("^Apply"))).to_be_disabled()
+    kernel.made.close()
+
+
+def test_another_collective_has_no_changes_until_it_is_asked_for(page, monkeypatch):
+    monkeypatch.setattr(planner, "find_changes", lambda *_: Changes())
+    kernel = live(page)
+    open_tab(page, "Collectives")
+    page.locator(".sv-crow").first.click()
+    page.get_by_role("button", name="What would remove it?").click()
+    kernel.answer()
+    kernel.made._planner._compiles.wait(60)
+    kernel.push()
+    changes = page.get_by_role("region", name="Changes")
+    expect(changes).to_be_visible()
+    page.locator(".sv-crow").nth(1).click()
+    expect(changes).to_be_hidden()
+    kernel.made.close()

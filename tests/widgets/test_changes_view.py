@@ -1,0 +1,104 @@
+"""What would remove a collective: the job, what the page is sent of it, and what it applies."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from shardviz.core.errors import ShardvizError
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.candidates import Candidate, Changes, Refusal, edit
+from shardviz.core.program.report import Memory, Report
+from shardviz.gallery import programs
+from shardviz.widgets import planner
+from shardviz.widgets.explorer import Explorer
+from shardviz.widgets.session import Session
+
+
+@pytest.fixture
+def made():
+    explorer = Explorer(Session(programs.get(), programs.DEFAULT), ExecutableCache())
+    yield explorer
+    explorer.close()
+
+
+def send(explorer: Explorer, kind: str, value: str) -> None:
+    intents = [{"kind": kind, "value": value}]
+    explorer._receive(None, {"seq": 1, "client": "c", "intents": intents}, [])
+
+
+def found(program) -> Changes:
+    """One edit that a session can take, one that it cannot, and one that was dropped."""
+    first, *others = program.arrays
+    spec = Spec.parse("None, model")
+    arrays = (first.replace(spec=spec), *others)
+    takes = edit("argument", array=first.name, spec=spec, before=None)
+    inside = edit("constraint", value="dot", source="f.py:3", spec=spec, at=(), result=0)
+    before, after = (Report("f", "t", memory=Memory(arguments=size)) for size in (4096, 1024))
+    changed = Candidate((takes,), program.replace(arrays=arrays), after, before)
+    other = Candidate((inside,), program, after, before)
+    return Changes.of([changed, other], refused=[Refusal((takes,), "same collective")])
+
+
+def test_a_change_of_specs_is_applied_as_one_undo(made, monkeypatch):
+    monkeypatch.setattr(planner, "find_changes", lambda job, *_: found(job.program))
+    send(made, "changes", "memory")
+    made.wait(60)
+    view = made.changes_data
+    assert (view["of"], view["state"], len(view["notes"])) == ("memory", "done", 1)
+    assert [row["takes"] for row in view["rows"]] == [True, False]
+    assert "4 KiB → 1 KiB" in view["rows"][0]["facts"]
+    assert view["rows"][0]["ok"] is None
+    before = made.session.now
+    send(made, "take", "0")
+    assert str(made.session.arrays[0].spec) == "P(None, 'model')"
+    assert made.session.now.revision != before.revision
+    # It is of the program before: it cannot be applied again.
+    made.session.undo()
+    assert made.session.now is before
+    send(made, "take", "0")
+    send(made, "take", "1")
+    assert made.session.arrays[0].spec != before.arrays[0].spec
+    made.session.edit("mesh", "data=2, model=2")
+    now = made.session.now
+    send(made, "take", "0")
+    assert made.session.now is now
+
+
+def test_a_failure_is_said_and_the_report_stays(made, monkeypatch):
+    def fails(*_):
+        raise ShardvizError("There is no such collective.")
+
+    monkeypatch.setattr(planner, "find_changes", fails)
+    send(made, "changes", "memory")
+    made.wait(60)
+    assert made.changes_data["error"] == "There is no such collective."
+    assert made.changes_data["rows"] == []
+    assert made.report is None
+
+
+def test_while_it_runs_the_page_says_so_and_it_can_be_cancelled(made, monkeypatch):
+    begun, ended = threading.Event(), threading.Event()
+
+    def waits(job, enter, cancelled):
+        enter("partition")
+        begun.set()
+        assert ended.wait(60)
+        return Changes()
+
+    monkeypatch.setattr(planner, "find_changes", waits)
+    send(made, "changes", "memory")
+    assert begun.wait(60)
+    assert made.changes_data["state"] == "running"
+    assert made.report_data["state"] == "running"
+    send(made, "cancel", "")
+    assert made.changes_data["state"] == "done"
+    assert made.changes_data["error"]
+    ended.set()
+
+
+def test_a_collective_that_is_not_there_is_not_asked_for(made):
+    send(made, "changes", "2:7")
+    assert made.changes_data == {}
