@@ -120,6 +120,7 @@ class LinkUse:
         nvlink: float64 [chips]: what each GPU sends inside its host.
         network: float64 [chips]: what each chip sends to other slices or hosts.
         chip_group: int64 [chips]: the group of each chip; -1 for none, -2 for several.
+        hops: int64 [1]: the most links between chips that anything sent crosses.
 
     >>> links = route(Topology.parse("tpu:v5e:4x4"), [range(4)], "all-gather")
     >>> links.used, links.times(1e9)
@@ -131,13 +132,15 @@ class LinkUse:
     nvlink: np.ndarray
     network: np.ndarray
     chip_group: np.ndarray
+    hops: np.ndarray
 
     @staticmethod
     def unused(torus: Torus, chip_group: np.ndarray) -> LinkUse:
         """Links that carry nothing yet."""
         nvlink, network = np.zeros((2, torus.chips))
         ici = np.zeros((torus.chips, len(torus.shape), 2))
-        return LinkUse(torus, ici, nvlink, network, chip_group)
+        hops = np.zeros(1, np.int64)
+        return LinkUse(torus, ici, nvlink, network, chip_group, hops)
 
     def load(self, axis: int) -> np.ndarray:
         """float64 [chips]: the larger load, of both ways, of each link to the next."""
@@ -336,10 +339,14 @@ def _add_exchange(links: LinkUse, part: _Part) -> None:
             if sizes is None:
                 _add_pairs(links, chips, np.full(len(chips), share))
                 continue
+            farthest = 0
             for axis, long in enumerate(sizes):
                 if long > 1:
                     lines = _lines(chips, sizes, axis)
-                    _add_pairs(links, lines, np.full(len(lines), share * count / long))
+                    each = np.full(len(lines), share * count / long)
+                    farthest += _add_pairs(links, lines, each)
+            # Between opposite corners of the block.
+            links.hops[:] = max(links.hops[0], farthest)
 
 
 def _blocks(
@@ -386,14 +393,16 @@ def _add_ring(links: LinkUse, lines: np.ndarray, share: np.ndarray) -> None:
     _add(links, there, here, half)
 
 
-def _add_pairs(links: LinkUse, lines: np.ndarray, share: np.ndarray) -> None:
-    """Every member of a row to every other, some rows at a time."""
+def _add_pairs(links: LinkUse, lines: np.ndarray, share: np.ndarray) -> int:
+    """Every member of a row to every other, some rows at a time; the most hops."""
     source, target = np.nonzero(~np.eye(lines.shape[1], dtype=bool))
-    step = max(1, MOST_PAIRS // max(1, len(source)))
+    step, farthest = max(1, MOST_PAIRS // max(1, len(source))), 0
     for first in range(0, len(lines), step):
         some = lines[first : first + step]
         each = np.repeat(share[first : first + step], len(source))
-        _add(links, some[:, source].reshape(-1), some[:, target].reshape(-1), each)
+        starts, ends = some[:, source].reshape(-1), some[:, target].reshape(-1)
+        farthest = max(farthest, _add(links, starts, ends, each))
+    return farthest
 
 
 def _send(links: LinkUse, pairs: np.ndarray, share: np.ndarray) -> None:
@@ -411,12 +420,13 @@ def _send(links: LinkUse, pairs: np.ndarray, share: np.ndarray) -> None:
 
 def _add(
     links: LinkUse, source: np.ndarray, target: np.ndarray, share: np.ndarray
-) -> None:
+) -> int:
     """Routes sends along x first, then y, then z, the shorter way around.
 
-    Where both ways around are equally long, half goes each way.
+    Where both ways around are equally long, half goes each way. Gives the most hops.
     """
     here, torus = source, links.torus
+    crossed = np.zeros(len(source), np.int64)
     for axis, size in enumerate(torus.shape):
         step = torus.coords[target, axis] - torus.coords[here, axis]
         onward, back = step % size, -step % size
@@ -424,6 +434,7 @@ def _add(
             # The way around is longer than any.
             onward = np.where(step < 0, size, onward)
             back = np.where(step > 0, size, back)
+        crossed += np.minimum(onward, back)
         tie = np.where(onward == back, 0.5, 1.0) * share
         following = torus.next_chip(axis)
         linked = np.flatnonzero(following >= 0)
@@ -442,6 +453,9 @@ def _add(
                 left = hops[moving] > 0
                 at, moving = neighbour[at[left]], moving[left]
         here = here + step * math.prod(torus.shape[:axis])
+    farthest = int(crossed.max(initial=0))
+    links.hops[:] = max(links.hops[0], farthest)
+    return farthest
 
 
 def least_send_seconds(

@@ -1,0 +1,265 @@
+"""best_order(): which devices the axes of a mesh should be laid over, for a program.
+
+What is searched: every dimension of the hardware (slices, z, y, x and the cores of a
+chip; of GPUs, hosts and the GPUs of each) is split into factors, in every way and
+order, and each is given to a mesh axis, in all ways in which the sizes agree. So an axis may have a whole dimension, neighbours or every second chip of it, or
+parts of several. Along axes where the order of devices counts, as in a permutation, the
+parts follow one another in every order, as rows, as a snake, and as a ring.
+
+What is not searched: devices of an axis that form no grid, such as a diagonal or an L,
+other ways through a grid, and what comes after MOST_ORDERS assignments. The time is that
+of the roofline, by `route`: the busiest link, without latency.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardviz.core.display import Fact
+from shardviz.core.hardware.interconnect import device_rows, groups_over, route
+from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.program.report import Collective
+
+# 1,024 chips in 3 axes have 4,200 assignments.
+MOST_ORDERS = 5_000
+
+
+@dataclass(frozen=True)
+class DeviceOrder(Fact):
+    """An order of devices in which a program's collectives take less time.
+
+    Attributes:
+        mesh: with its devices in that order.
+        placed: mesh axis, and the dimensions of the hardware that it is laid over.
+        axes: the mesh axes of the collective that gains most.
+        hops, possible: the most links that one send of it crosses, at present and in
+            that order.
+        seconds, least: the least time of all collectives, at present and in that order.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> print(DeviceOrder(make_mesh(data=4), (), ("data",), 3, 1, 3e-3, 1e-3))
+    Axis data takes 3 hops where 1 would do: in another order of the devices all...
+    """
+
+    mesh: MeshSpec
+    placed: tuple[tuple[str, tuple[str, ...]], ...]
+    axes: tuple[str, ...]
+    hops: int
+    possible: int
+    seconds: float
+    least: float
+
+
+def best_order(
+    mesh: MeshSpec, topology: Topology, collectives: Sequence[Collective]
+) -> DeviceOrder | None:
+    """The order of devices in which collectives take the least time, by the roofline.
+
+    Collectives whose groups are not known count nothing, as there. None where no order
+    takes less than the present one, where a rate is not published, or where the mesh
+    has not all devices.
+
+    Args:
+        mesh: with the present order of its devices.
+        topology: these devices.
+        collectives: of a Report.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> gather = Collective("all-gather", ("data",), 1 << 20)
+    >>> found = best_order(make_mesh(data=4, model=4), Topology.parse("tpu:v5e:4x4"), [gather])
+    >>> found.placed[0], found.seconds / found.least
+    (('data', ('y', 'x')), 2.0)
+    """
+    sends = _sends(mesh, collectives)
+    if mesh.size != topology.devices or not sends:
+        return None
+    costs = _Costs(topology, {})
+    now = device_rows(mesh, topology)
+    before, rows = costs.seconds(sends, now), None
+    # Rounding is no reason to move an array.
+    best = before * (1 - 1e-9)
+    free = [send for send in sends if not send.ordered]
+    moving = sorted({axis for send in sends for axis in send.ordered})
+    dimensions = _dimensions(topology)
+    every = _assignments([size for _, size, _ in dimensions], mesh.axis_sizes)
+    natural = np.lexsort([at for _, _, at in reversed(dimensions)])
+    for assignment in itertools.islice(every, MOST_ORDERS):
+        # Axis by axis, and within each from the slowest dimension to the fastest.
+        order = sorted(range(len(assignment)), key=lambda n: assignment[n][1])
+        placed = natural.reshape([factor for factor, _, _ in assignment])
+        placed = placed.transpose(order).reshape(mesh.axis_sizes)
+        if costs.seconds(free, placed) >= best:
+            continue
+        for walks in itertools.product(*(_walks(assignment, a) for a in moving)):
+            turned = placed
+            for axis, walk in zip(moving, walks, strict=True):
+                turned = np.take(turned, walk, axis)
+            if (seconds := costs.seconds(sends, turned)) < best:
+                best, rows = seconds, turned
+    if rows is None or math.isinf(before):
+        return None
+    laid = []
+    for axis, name in enumerate(mesh.axis_names):
+        line = np.moveaxis(rows, axis, -1).reshape(-1, rows.shape[axis])[0]
+        over = [word for word, _, at in dimensions if len(set(at[line])) > 1]
+        laid.append((name, tuple(over)))
+    changes: dict[str, Any] = {"device_ids": topology.device_ids[rows]}
+    # A mesh of one process may be simulated, and then stays one.
+    if len(mesh.processes) > 1:
+        changes["process_indices"] = topology.process_indices[rows]
+    gains = [costs.of(s, now)[0] - costs.of(s, rows)[0] for s in sends]
+    most = sends[int(np.argmax(gains))]
+    hops = costs.of(most, now)[1], costs.of(most, rows)[1]
+    return DeviceOrder(
+        mesh.replace(**changes), tuple(laid), most.axes, *hops, before, best
+    )
+
+
+class _Send(NamedTuple):
+    """Collectives with the same groups, int64 [groups, members] of mesh positions.
+
+    `ordered` has the mesh axes along which the order of devices counts.
+    """
+
+    kind: str
+    groups: np.ndarray
+    bytes: float
+    axes: tuple[str, ...]
+    ordered: tuple[int, ...]
+
+
+def _sends(mesh: MeshSpec, collectives: Sequence[Collective]) -> list[_Send]:
+    found: dict[Any, _Send] = {}
+    for one in collectives:
+        axes, permutes = one.mesh_axes, one.kind == "collective-permute"
+        known = bool(axes) and mesh.shape.keys() >= set(axes)
+        # As in the roofline: without groups nobody knows who sends to whom.
+        if one.kind == "ragged-all-to-all" or not (one.groups or known and not permutes):
+            continue
+        names = axes if known else mesh.axis_names
+        full, ordered = groups_over(mesh, names), ()
+        groups = np.asarray(one.groups or full, np.int64)
+        if permutes or not np.array_equal(_sorted(groups), _sorted(full)):
+            ordered = tuple(mesh.positions[axis] for axis in names)
+        key = one.kind, groups.shape, groups.tobytes()
+        total = one.bytes_per_device * one.execution_count
+        if key in found:
+            total += found[key].bytes
+        found[key] = _Send(one.kind, groups, total, axes, ordered)
+    return list(found.values())
+
+
+def _sorted(groups: np.ndarray, members: bool = True) -> np.ndarray:
+    """The same groups in an order that all equal ones have."""
+    if members:
+        groups = np.sort(groups, axis=1)
+    return groups[np.argsort(groups[:, 0])]
+
+
+class _Costs(NamedTuple):
+    """`known` has the seconds per byte, and the hops, of each kind and groups."""
+
+    topology: Topology
+    known: dict[Any, tuple[float, int]]
+
+    def of(self, send: _Send, rows: np.ndarray) -> tuple[float, int]:
+        """Seconds, infinite where no rate is published, and the most links crossed."""
+        groups = rows.reshape(-1)[send.groups]
+        # Of devices that fill a block of the torus only the set counts.
+        canonical = _sorted(groups, not send.ordered)
+        key = send.kind, canonical.shape, canonical.tobytes()
+        if key not in self.known:
+            links = route(self.topology, groups, send.kind)
+            seconds = links.seconds(1.0)
+            if seconds is None:
+                seconds = math.inf
+            self.known[key] = seconds, int(links.hops[0])
+        seconds, hops = self.known[key]
+        return seconds * send.bytes, hops
+
+    def seconds(self, sends: Sequence[_Send], rows: np.ndarray) -> float:
+        """The least seconds of all, one after another."""
+        return sum(self.of(send, rows)[0] for send in sends)
+
+
+# --- the orders -----------------------------------------------------------------------
+
+
+def _dimensions(topology: Topology) -> list[tuple[str, int, np.ndarray]]:
+    """Names and sizes, slowest first, and where each device is: int64 [devices]."""
+    if not topology.chip.axes:
+        gpus, hosts = topology.coords[:, 0], topology.process_indices
+        return [("hosts", topology.hosts, hosts), ("GPUs", topology.shape[1], gpus)]
+    found = [("slices", topology.slices, topology.slice_indices)]
+    for axis in reversed(range(len(topology.shape))):
+        found.append(("xyz"[axis], topology.shape[axis], topology.coords[:, axis]))
+    return [*found, ("cores", topology.chip.devices, topology.cores)]
+
+
+# Parts of dimensions: size, mesh axis, and how many dimensions come after.
+_Assignment = tuple[tuple[int, int, int], ...]
+
+
+def _assignments(
+    sizes: Sequence[int], axes: tuple[int, ...], last: int = -1
+) -> Iterator[_Assignment]:
+    """Every way to give parts of dimensions to axes; parts side by side have two axes.
+
+    >>> list(_assignments([2, 2], (4,)))
+    [((2, 0, 1), (2, 0, 0))]
+    >>> len(list(_assignments([4, 4], (4, 4))))
+    6
+    """
+    if not sizes:
+        yield ()
+        return
+    if sizes[0] == 1:
+        yield from _assignments(sizes[1:], axes)
+    for axis, length in enumerate(axes):
+        common = math.gcd(sizes[0], length)
+        for size in range(2, common + 1):
+            if common % size or axis == last:
+                continue
+            left = (*axes[:axis], length // size, *axes[axis + 1 :])
+            for rest in _assignments([sizes[0] // size, *sizes[1:]], left, axis):
+                yield ((size, axis, len(sizes) - 1), *rest)
+
+
+def _walks(assignment: _Assignment, axis: int) -> Iterator[np.ndarray]:
+    """Orders in which an axis passes through the grid of its parts: int64 [size] each."""
+    sizes: dict[int, int] = {}
+    for factor, owner, dimension in assignment:
+        if owner == axis:
+            sizes[dimension] = sizes.get(dimension, 1) * factor
+    grid = np.arange(math.prod(sizes.values())).reshape(*sizes.values())
+    for order in itertools.permutations(range(len(sizes))):
+        turned = grid.transpose(order)
+        yield turned.reshape(-1)
+        if len(sizes) > 1:
+            yield _snake(turned)
+            yield _ring(turned)
+
+
+def _snake(grid: np.ndarray) -> np.ndarray:
+    """There along one row, back along the next: each step goes to a neighbour."""
+    if grid.ndim == 1:
+        return grid
+    rows = [_snake(row)[:: 1 - 2 * (n % 2)] for n, row in enumerate(grid)]
+    return np.concatenate(rows)
+
+
+def _ring(grid: np.ndarray) -> np.ndarray:
+    """A snake through all columns except the first, by which it returns.
+
+    >>> _ring(np.arange(8).reshape(2, 4)).tolist()
+    [1, 2, 3, 7, 6, 5, 4, 0]
+    """
+    lines = np.stack([_snake(row) for row in grid])
+    return np.concatenate([_snake(lines[:, 1:]), lines[::-1, 0]])
