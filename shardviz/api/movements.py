@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shardviz.api.adopt import as_mesh, optional
@@ -81,7 +82,12 @@ def movement(
         raise ProgramError(
             "A Collective has positions in a mesh: give mesh= beside it, or its Report."
         )
-    return movement_of(collective, grid, where, group)
+    made = movement_of(collective, grid, where, group)
+    # Only of a program is it known what else an order of devices would change.
+    order = getattr(getattr(what, "roofline", None), "order", None)
+    if order is not None and order.axes == collective.mesh_axes:
+        made = replace(made, order=order)
+    return made
 
 
 def _made_by(stages: Stages) -> Report | Plan:

@@ -236,6 +236,9 @@ def _notes(report: Report) -> list[str]:
         if not fit.ok:
             line += f" {report.largest_arrays}"
         lines.append(line.rstrip())
+    order = getattr(report.roofline, "order", None)
+    if order is not None:
+        lines.append(str(order))
     cost = []
     for kind in ("flops", "bytes accessed"):
         if kind in report.cost:

@@ -380,6 +380,11 @@ def _reported(document: Document, results: StageResults) -> Iterator[ListedProbl
             text = wording.CHECK.format(check.name, check.detail)
             place = {"view": "Program", "tab": "Checks"}
             yield ListedProblem("check", FAILS, text, place=place)
+    order = getattr(report.roofline, "order", None)
+    if order is not None:
+        yield ListedProblem(
+            "device order", LOSES, str(order), place={"view": "Program"}
+        )
     yield from _rematerialised(results.collectives())
 
 

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 import shardviz as sv
+from shardviz.core.backend.candidates.trials import Trials
 from shardviz.core.hardware.interconnect import groups_over
 from shardviz.core.hardware.topology import Topology
+from shardviz.core.program.candidates import Candidate
 from shardviz.core.program.movement import shift
-from shardviz.core.program.orders import best_order
+from shardviz.core.program.orders import best_order, order_edit
 from shardviz.core.program.report import Collective
 from shardviz.core.program.roofline import collective_bound
 
@@ -148,3 +150,130 @@ def test_no_permutation_of_a_few_chips_is_better(seed):
     found = best_order(mesh, topology, collectives)
     present = seconds(topology, mesh, collectives)
     assert (found.least if found else present) == pytest.approx(least)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_permutation_goes_no_slower_than_in_any_assignment(seed):
+    rng = np.random.default_rng(1000 + seed)
+    text, topology, mesh, collectives = random_case(rng, LARGE, permutes=True)
+    found = best_order(mesh, topology, collectives)
+    least = seconds(topology, found.mesh if found else mesh, collectives)
+    for ids in all_orders(text, mesh.axis_sizes)[:200]:
+        other = mesh.replace(device_ids=ids)
+        assert least <= seconds(topology, other, collectives) * (1 + 1e-6)
+
+
+class FakeDevice:
+    def __init__(self, topology, row):
+        kinds = {"v5e": "TPU v5 lite", "v5p": "TPU v5p", "v4": "TPU v4", "v6e": "TPU v6 lite"}
+        self.id, self.platform = int(topology.device_ids[row]), "tpu"
+        self.coords = tuple(topology.coords[row].tolist())
+        self.core_on_chip, self.slice_index = 0, 0
+        self.process_index = int(topology.process_indices[row])
+        self.device_kind = kinds[topology.chip.name]
+
+
+def jax_order(topology, sizes):
+    from jax.experimental import mesh_utils
+
+    devices = [FakeDevice(topology, row) for row in range(topology.devices)]
+    grid = mesh_utils.create_device_mesh(sizes, devices)
+    return np.vectorize(lambda device: device.id)(grid)
+
+
+# jax lays each of these axes over whole dimensions, in rings, and there is no better way.
+USUAL = [
+    ("tpu:v5p:4x4x4", (4, 16), ("all-gather", 1)),
+    ("tpu:v5p:4x4x4", (16, 4), ("all-reduce", 0)),
+    ("tpu:v4:4x4x8", (8, 16), ("all-gather", 1)),
+    ("tpu:v5e:16x16", (16, 16), ("all-reduce", 0)),
+    ("tpu:v5e:16x16", (256,), ("all-reduce", 0)),
+    ("tpu:v5e:4x4", (16,), ("reduce-scatter", 0)),
+]
+
+
+@pytest.mark.parametrize(("text", "sizes", "sent"), USUAL)
+def test_where_jax_uses_whole_rings_nothing_is_better(text, sizes, sent):
+    topology, names = Topology.parse(text), "ab"[: len(sizes)]
+    ids = jax_order(topology, sizes)
+    mesh = sv.mesh(dict(zip(names, sizes, strict=True)), device_ids=ids)
+    kind, axis = sent
+    collectives = [Collective(kind, (names[axis],), 1 << 26)]
+    found = best_order(mesh, topology, collectives)
+    assert found is None or found.least == pytest.approx(found.seconds)
+
+
+# jax lays an axis of 4 over an open line, where a square of neighbours has a ring.
+@pytest.mark.parametrize("text", ["tpu:v5e:4x4", "tpu:v6e:4x4"])
+def test_an_open_line_is_no_ring(text):
+    topology = Topology.parse(text)
+    mesh = sv.mesh(data=4, model=4, device_ids=jax_order(topology, (4, 4)))
+    found = best_order(mesh, topology, [Collective("all-reduce", ("data",), 1 << 26)])
+    assert found is not None
+    assert (found.axes, found.hops, found.possible) == (("data",), 3, 1)
+    assert found.seconds / found.least == pytest.approx(2.0)
+
+
+def test_a_square_in_rows_is_no_ring_for_a_permutation():
+    # jax#20305: 4 devices as 0, 2, 1, 3 of a square.
+    topology = Topology.parse("tpu:v5e:2x2")
+    mesh = sv.mesh(data=4, device_ids=[0, 2, 1, 3])
+    around = shift(groups_over(mesh, ("data",)), ("data",), 1 << 20)
+    found = best_order(mesh, topology, [around])
+    assert found is not None
+    # Without latency these hops take no time: each crosses other links.
+    assert (found.hops, found.possible, found.least) == (2, 1, found.seconds)
+    moved = sv.movement(around, mesh=mesh, topology=topology)
+    assert moved.hops == 2
+    assert sv.movement(around, mesh=found.mesh, topology=topology).hops == 1
+    assert [note.code for note in moved.notes] == ["hops"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "topology", "mesh", "hops"),
+    [
+        ("all-reduce", "tpu:v5e:4x4", {"a": 4, "b": 4}, 3),  # from the last to the first
+        ("all-reduce", "tpu:v5p:4x4x4", {"a": 4, "b": 16}, 1),
+        ("all-gather", "tpu:v5e:16x16", {"a": 4, "b": 4, "c": 16}, 4),  # every fourth
+        ("all-to-all", "tpu:v5e:4x4", {"a": 16}, 6),  # between opposite corners
+        ("all-gather", "tpu:7x:2x2x1", {"a": 4, "b": 2}, 1),
+        ("all-gather", "gpu:h100:2x8", {"a": 16}, None),
+    ],
+)
+def test_a_movement_says_how_many_links_it_crosses(kind, topology, mesh, hops):
+    moved = sv.movement(kind, mesh=mesh, axes="a", size="1 MiB", topology=topology)
+    assert moved.hops == hops
+
+
+def test_of_some_devices_or_without_rates_nothing_is_said():
+    gather = [Collective("all-gather", ("data",), 1 << 20)]
+    topology = Topology.parse("tpu:v5e:4x4")
+    assert best_order(sv.mesh(data=8), topology, gather) is None
+    assert best_order(sv.mesh(data=4, model=4), topology, []) is None
+    unknown = Topology.parse("tpu:v2:4x4")
+    assert best_order(sv.mesh(data=4, model=8), unknown, gather) is None
+
+
+def test_the_edit_compiles_to_what_was_promised():
+    arrays = sv.array("x", (256, 64), spec="data"), sv.array("w", (64, 64), spec="None, model")
+    program = sv.program(lambda x, w: x.T @ (x @ w), *arrays, mesh=sv.mesh(data=4, model=4))
+    trials = Trials(program, "tpu:v5e:4x4")
+    before = trials.before
+    assert before.ok, before.error
+    order = before.roofline.order
+    assert (order.hops, order.possible) == (3, 1)
+    assert str(order) in sv.text(before).replace("\n  ", " ")
+    assert str(order) in sv.text(before.roofline).replace("\n  ", " ")
+    assert sv.movement(before).order == order
+    edit = order_edit(program, before)
+    assert edit is not None
+    found = trials.candidate([edit])
+    assert isinstance(found, Candidate), found
+    assert found.values.ok
+    sent = [(one.kind, one.mesh_axes, one.bytes_per_device) for one in found.collectives]
+    assert sent == [(o.kind, o.mesh_axes, o.bytes_per_device) for o in before.collectives]
+    assert found.report.mesh.device_ids.tolist() == edit.fields["mesh"].device_ids.tolist()
+    assert found.report.roofline.collective_s == pytest.approx(order.least)
+    assert found.report.roofline.order is None
+    pasted = eval(found.code().removeprefix("mesh = "), {"sv": sv})  # noqa: S307
+    assert pasted == found.program.mesh

@@ -26,6 +26,8 @@ EDITS = {
     # The mesh with its axes in another order, or another mesh.
     "axis order": ("axes",),
     "mesh": ("mesh",),
+    # The mesh with other devices, and what each of its axes is laid over.
+    "device order": ("mesh", "placed"),
     "donate": ("arguments",),
     "remat": (),
     "microbatches": (),
@@ -216,9 +218,12 @@ def code_of(edit: Edit, program: Program) -> str:
         sizes = program.mesh.shape
         axes = ", ".join(f"{axis}={sizes[axis]}" for axis in fields["axes"])
         return f"mesh = sv.mesh({axes})"
-    if edit.code == "mesh":
-        axes = ", ".join(f"{axis}={size}" for axis, size in program.mesh.shape.items())
-        return f"mesh = sv.mesh({axes})"
+    if edit.code in ("mesh", "device order"):
+        mesh = program.mesh
+        given = [f"{axis}={size}" for axis, size in mesh.shape.items()]
+        if not mesh.ids_are_positions:
+            given.append(f"device_ids={mesh.device_ids.reshape(-1).tolist()}")
+        return f"mesh = sv.mesh({', '.join(given)})"
     return str(fields.get("code", ""))
 
 

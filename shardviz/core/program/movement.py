@@ -36,6 +36,7 @@ from shardviz.core.program.movement_steps import (
     regular_chunks,
     regular_steps,
 )
+from shardviz.core.program.orders import DeviceOrder
 from shardviz.core.program.report import Collective
 from shardviz.core.program.roofline import collective_link_use
 
@@ -45,7 +46,7 @@ class MovementText(Fact):
     """One thing to be said of a movement.
 
     Attributes:
-        code: `"algorithm"`, `"filled in"`, `"rate source"` or `"open axes"`.
+        code: `"algorithm"`, `"filled in"`, `"rate source"`, `"hops"` or `"open axes"`.
         movement: what it is said of.
 
     >>> str(MovementText("algorithm", collective_movement("all-gather", 4, 8)))
@@ -78,6 +79,10 @@ class Movement(Displayed):
         seconds: the least time at the published rates of the links; None where these
             are not known.
         topology: the described devices whose rates these are, or None.
+        hops: the most links between chips that one send crosses, in any group; None
+            where these are not known.
+        order: the order of the program's devices that takes less time, where this
+            collective gains most by it; None where none is known.
 
     >>> gather = collective_movement("all-gather", 4, 8 << 20)
     >>> gather.algorithm, len(gather.steps), gather.filled_in
@@ -99,6 +104,8 @@ class Movement(Displayed):
     mesh_axes: tuple[str, ...] = ()
     seconds: float | None = None
     topology: Topology | None = None
+    hops: int | None = None
+    order: DeviceOrder | None = None
 
     @property
     def size(self) -> int:
@@ -133,11 +140,16 @@ class Movement(Displayed):
         return str(MovementText("rate source", self))
 
     @property
-    def notes(self) -> tuple[MovementText, ...]:
+    def notes(self) -> tuple[Fact, ...]:
         """What else to know."""
+        notes: list[Fact] = []
         if self.method.open_axes:
-            return (MovementText("open axes", self),)
-        return ()
+            notes.append(MovementText("open axes", self))
+        if self.hops:
+            notes.append(MovementText("hops", self))
+        if self.order is not None:
+            notes.append(self.order)
+        return tuple(notes)
 
     def holdings(self, step: int) -> np.ndarray:
         """What every device has after some steps: bool [devices, chunks, contributors].
@@ -376,7 +388,8 @@ def movement_of(
             f" got {shown(number)}."
         )
     at = np.asarray(groups[number], np.int64)
-    hosts, rows, seconds = mesh.process_indices.reshape(-1), at, None
+    hosts, rows = mesh.process_indices.reshape(-1), at
+    seconds = hops = None
     parts = hosts
     if topology is not None:
         rows = device_rows(mesh, topology)
@@ -391,8 +404,10 @@ def movement_of(
         links = collective_link_use(collective, mesh, topology)
         if links is not None:
             seconds = links.seconds(collective.bytes_per_device)
+            if topology.chip.axes:
+                hops = int(links.hops[0])
     ids, hosts, parts = mesh.device_ids.reshape(-1)[at], hosts[at], parts[at]
-    more = (collective.mesh_axes, seconds, topology)
+    more = (collective.mesh_axes, seconds, topology, hops)
     total = collective.bytes_per_device
     if collective.kind == PERMUTE:
         place = {int(position): n for n, position in enumerate(at)}

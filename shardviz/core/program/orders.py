@@ -1,14 +1,17 @@
 """best_order(): which devices the axes of a mesh should be laid over, for a program.
 
 What is searched: every dimension of the hardware (slices, z, y, x and the cores of a
-chip; of GPUs, hosts and the GPUs of each) is split into factors, in every way and
-order, and each is given to a mesh axis, in all ways in which the sizes agree. So an axis may have a whole dimension, neighbours or every second chip of it, or
-parts of several. Along axes where the order of devices counts, as in a permutation, the
-parts follow one another in every order, as rows, as a snake, and as a ring.
+chip; of GPUs, hosts and the GPUs of each) is split into factors, in every way and order,
+and each is given to a mesh axis, in all ways in which the sizes agree. So an axis may
+have a whole dimension, neighbours or every second chip of it, or parts of several. Along
+axes where the order of devices counts, as in a permutation, the parts follow one another
+in every order, as rows, as a snake, and as a ring: the best of these is taken for one
+axis after the other.
 
 What is not searched: devices of an axis that form no grid, such as a diagonal or an L,
 other ways through a grid, and what comes after MOST_ORDERS assignments. The time is that
-of the roofline, by `route`: the busiest link, without latency.
+of the roofline, by `route`: the busiest link, without latency. Of orders that take the
+same time the one with fewer hops is the better.
 """
 
 from __future__ import annotations
@@ -23,11 +26,13 @@ import numpy as np
 
 from shardviz.core.display import Fact
 from shardviz.core.hardware.interconnect import device_rows, groups_over, route
-from shardviz.core.hardware.topology import Topology
+from shardviz.core.hardware.topology import Topology, is_described
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.program.report import Collective
+from shardviz.core.program.candidates import Edit, edit
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import Collective, Report
 
-# 1,024 chips in 3 axes have 4,200 assignments.
+# 64 chips have at most 720 assignments, 1,024 in 3 axes 4,200.
 MOST_ORDERS = 5_000
 
 
@@ -39,9 +44,8 @@ class DeviceOrder(Fact):
         mesh: with its devices in that order.
         placed: mesh axis, and the dimensions of the hardware that it is laid over.
         axes: the mesh axes of the collective that gains most.
-        hops, possible: the most links that one send of it crosses, at present and in
-            that order.
-        seconds, least: the least time of all collectives, at present and in that order.
+        hops, possible: the most links that one send of it crosses, now and then.
+        seconds, least: the least time of all collectives, now and then.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> print(DeviceOrder(make_mesh(data=4), (), ("data",), 3, 1, 3e-3, 1e-3))
@@ -62,14 +66,8 @@ def best_order(
 ) -> DeviceOrder | None:
     """The order of devices in which collectives take the least time, by the roofline.
 
-    Collectives whose groups are not known count nothing, as there. None where no order
-    takes less than the present one, where a rate is not published, or where the mesh
-    has not all devices.
-
-    Args:
-        mesh: with the present order of its devices.
-        topology: these devices.
-        collectives: of a Report.
+    The docstring of this module says which orders are tried. None where no order takes
+    less than the present one of `mesh`, or where the rate of a link is not published.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> gather = Collective("all-gather", ("data",), 1 << 20)
@@ -77,14 +75,12 @@ def best_order(
     >>> found.placed[0], found.seconds / found.least
     (('data', ('y', 'x')), 2.0)
     """
-    sends = _sends(mesh, collectives)
-    if mesh.size != topology.devices or not sends:
+    if mesh.size != topology.devices:
         return None
-    costs = _Costs(topology, {})
-    now = device_rows(mesh, topology)
-    before, rows = costs.seconds(sends, now), None
+    sends, costs = _sends(mesh, collectives), _Costs(topology, {})
+    now, rows = device_rows(mesh, topology), None
     # Rounding is no reason to move an array.
-    best = before * (1 - 1e-9)
+    best = costs.rank(sends, now) * (1 - 1e-12)
     free = [send for send in sends if not send.ordered]
     moving = sorted({axis for send in sends for axis in send.ordered})
     dimensions = _dimensions(topology)
@@ -95,65 +91,83 @@ def best_order(
         order = sorted(range(len(assignment)), key=lambda n: assignment[n][1])
         placed = natural.reshape([factor for factor, _, _ in assignment])
         placed = placed.transpose(order).reshape(mesh.axis_sizes)
-        if costs.seconds(free, placed) >= best:
+        if costs.rank(free, placed) >= best:
             continue
-        for walks in itertools.product(*(_walks(assignment, a) for a in moving)):
-            turned = placed
-            for axis, walk in zip(moving, walks, strict=True):
-                turned = np.take(turned, walk, axis)
-            if (seconds := costs.seconds(sends, turned)) < best:
-                best, rows = seconds, turned
-    if rows is None or math.isinf(before):
+        for axis in moving:
+            turned = [np.take(placed, w, axis) for w in _walks(assignment, axis)]
+            placed = min(turned, key=lambda rows: costs.rank(sends, rows))
+        if (rank := costs.rank(sends, placed)) < best:
+            best, rows = rank, placed
+    if rows is None or math.isinf(costs.rank(sends, now)):
         return None
     laid = []
     for axis, name in enumerate(mesh.axis_names):
         line = np.moveaxis(rows, axis, -1).reshape(-1, rows.shape[axis])[0]
         over = [word for word, _, at in dimensions if len(set(at[line])) > 1]
         laid.append((name, tuple(over)))
-    changes: dict[str, Any] = {"device_ids": topology.device_ids[rows]}
-    # A mesh of one process may be simulated, and then stays one.
-    if len(mesh.processes) > 1:
-        changes["process_indices"] = topology.process_indices[rows]
-    gains = [costs.of(s, now)[0] - costs.of(s, rows)[0] for s in sends]
+    gains = [costs.rank([one], now) - costs.rank([one], rows) for one in sends]
     most = sends[int(np.argmax(gains))]
-    hops = costs.of(most, now)[1], costs.of(most, rows)[1]
+    ids, hosts = topology.device_ids[rows], topology.process_indices[rows]
     return DeviceOrder(
-        mesh.replace(**changes), tuple(laid), most.axes, *hops, before, best
+        mesh.replace(device_ids=ids, process_indices=hosts),
+        tuple(laid),
+        most.one.mesh_axes,
+        costs.of(most, now)[1],
+        costs.of(most, rows)[1],
+        sum(costs.of(send, now)[0] for send in sends),
+        sum(costs.of(send, rows)[0] for send in sends),
     )
 
 
-class _Send(NamedTuple):
-    """Collectives with the same groups, int64 [groups, members] of mesh positions.
+def order_edit(program: Program, report: Report) -> Edit | None:
+    """The edit that gives a program the best order of devices.
 
-    `ordered` has the mesh axes along which the order of devices counts.
+    None where there is none better, and for devices whose topology is not known.
+
+    Args:
+        program: as it was compiled.
+        report: its compile.
+    """
+    where = getattr(report.roofline, "where", "")
+    if report.mesh is None or not is_described(where):
+        return None
+    topology = Topology.parse(where)
+    found = best_order(report.mesh, topology, report.collectives or ())
+    if found is None:
+        return None
+    ids = found.mesh.device_ids
+    mesh = program.mesh.replace(device_ids=ids, concrete=True)
+    placed = tuple(f"{axis} over {' × '.join(over)}" for axis, over in found.placed)
+    return edit("device order", mesh=mesh, placed=placed)
+
+
+class _Send(NamedTuple):
+    """A collective, its groups of mesh positions, int64 [groups, members], and the mesh
+    axes along which the order of devices counts.
     """
 
-    kind: str
+    one: Collective
     groups: np.ndarray
-    bytes: float
-    axes: tuple[str, ...]
     ordered: tuple[int, ...]
 
 
 def _sends(mesh: MeshSpec, collectives: Sequence[Collective]) -> list[_Send]:
-    found: dict[Any, _Send] = {}
+    sends = []
     for one in collectives:
         axes, permutes = one.mesh_axes, one.kind == "collective-permute"
         known = bool(axes) and mesh.shape.keys() >= set(axes)
         # As in the roofline: without groups nobody knows who sends to whom.
-        if one.kind == "ragged-all-to-all" or not (one.groups or known and not permutes):
+        if one.kind == "ragged-all-to-all" or not (
+            one.groups or (known and not permutes)
+        ):
             continue
         names = axes if known else mesh.axis_names
         full, ordered = groups_over(mesh, names), ()
         groups = np.asarray(one.groups or full, np.int64)
         if permutes or not np.array_equal(_sorted(groups), _sorted(full)):
             ordered = tuple(mesh.positions[axis] for axis in names)
-        key = one.kind, groups.shape, groups.tobytes()
-        total = one.bytes_per_device * one.execution_count
-        if key in found:
-            total += found[key].bytes
-        found[key] = _Send(one.kind, groups, total, axes, ordered)
-    return list(found.values())
+        sends.append(_Send(one, groups, ordered))
+    return sends
 
 
 def _sorted(groups: np.ndarray, members: bool = True) -> np.ndarray:
@@ -171,22 +185,25 @@ class _Costs(NamedTuple):
 
     def of(self, send: _Send, rows: np.ndarray) -> tuple[float, int]:
         """Seconds, infinite where no rate is published, and the most links crossed."""
-        groups = rows.reshape(-1)[send.groups]
+        one, groups = send.one, rows.reshape(-1)[send.groups]
         # Of devices that fill a block of the torus only the set counts.
         canonical = _sorted(groups, not send.ordered)
-        key = send.kind, canonical.shape, canonical.tobytes()
+        key = one.kind, canonical.shape, canonical.tobytes()
         if key not in self.known:
-            links = route(self.topology, groups, send.kind)
+            links = route(self.topology, groups, one.kind)
             seconds = links.seconds(1.0)
             if seconds is None:
                 seconds = math.inf
             self.known[key] = seconds, int(links.hops[0])
         seconds, hops = self.known[key]
-        return seconds * send.bytes, hops
+        return seconds * one.bytes_per_device * one.execution_count, hops
 
-    def seconds(self, sends: Sequence[_Send], rows: np.ndarray) -> float:
-        """The least seconds of all, one after another."""
-        return sum(self.of(send, rows)[0] for send in sends)
+    def rank(self, sends: Sequence[_Send], rows: np.ndarray) -> float:
+        """The least seconds of all, one after another; a little more for more hops."""
+        total = 0.0
+        for seconds, hops in (self.of(send, rows) for send in sends):
+            total += seconds * (1 + 1e-9 * hops)
+        return total
 
 
 # --- the orders -----------------------------------------------------------------------
@@ -194,13 +211,14 @@ class _Costs(NamedTuple):
 
 def _dimensions(topology: Topology) -> list[tuple[str, int, np.ndarray]]:
     """Names and sizes, slowest first, and where each device is: int64 [devices]."""
+    names = ("slices", "z", "y", "x", "cores")
     if not topology.chip.axes:
-        gpus, hosts = topology.coords[:, 0], topology.process_indices
-        return [("hosts", topology.hosts, hosts), ("GPUs", topology.shape[1], gpus)]
-    found = [("slices", topology.slices, topology.slice_indices)]
-    for axis in reversed(range(len(topology.shape))):
-        found.append(("xyz"[axis], topology.shape[axis], topology.coords[:, axis]))
-    return [*found, ("cores", topology.chip.devices, topology.cores)]
+        names = ("", "", "hosts", "GPUs", "")
+    places = (topology.slice_indices, *topology.coords.T[::-1], topology.cores)
+    found = []
+    for name, at in zip(names, places, strict=True):
+        found.append((name, int(at.max()) + 1, at))
+    return found
 
 
 # Parts of dimensions: size, mesh axis, and how many dimensions come after.

@@ -17,6 +17,7 @@ from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.fit import Fit
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.op_costs import OpCost, op_costs
+from shardviz.core.program.orders import DeviceOrder, best_order
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.report import Collective, Report, needed_bytes
 
@@ -35,6 +36,8 @@ class RooflineNote(Fact):
     code: str
 
 
+# Devices of a mesh whose better order is looked for unasked, in about 0.1 s.
+MOST_ORDERED = 64
 _LOOPS_ONCE, _PLANNED = RooflineNote("loops once"), RooflineNote("planned")
 
 
@@ -81,6 +84,8 @@ class Roofline(Displayed, Fact):
         needed: bytes that each device needs; None where the compiler did not say.
         capacity: bytes that each device has; None where it is not published.
         notes: what was assumed, and what is not known.
+        order: the order of devices that takes less time, where a collective crosses
+            more links than it would there; None for meshes of more than MOST_ORDERED.
 
     >>> from shardviz.core.hardware.chips import find_chip
     >>> rows = (Bound("compute", "compute", 2.0, "FLOP/s", 4e14),)
@@ -96,6 +101,7 @@ class Roofline(Displayed, Fact):
     needed: int | None = None
     capacity: int | None = None
     notes: tuple[RooflineNote, ...] = ()
+    order: DeviceOrder | None = None
 
     @cached_property
     def parts(self) -> dict[str, float]:
@@ -213,7 +219,20 @@ def roofline(
         needed_bytes(report.memory),
         report.memory.capacity or chip.device_bytes,
         _notes(report, rows, known_places, bool(ops)),
+        _lost_by_order(mesh, placed, collectives),
     )
+
+
+def _lost_by_order(
+    mesh: MeshSpec | None, topology: Topology | None, collectives: Sequence[Collective]
+) -> DeviceOrder | None:
+    """A better order, where what gains most crosses fewer links in it."""
+    if mesh is None or topology is None or mesh.size > MOST_ORDERED:
+        return None
+    found = best_order(mesh, topology, collectives)
+    if found is None or found.hops <= found.possible:
+        return None
+    return found
 
 
 def with_operations(report: Report | None, plan: Plan | None) -> Roofline | None:

@@ -41,6 +41,7 @@ _FILES = {
     "program.checks": "run",
     "program.failure": "failures",
     "program.notes": "notes",
+    "program.orders": "roofline",
     "program.program": "hardware",
     "layout.layout": "layout",
     "layout.mesh_context": "layout",

@@ -14,6 +14,7 @@ _EDITS = {
     "constraint": "Constrain {value} ({source}) to {spec}",
     "axis order": "Order the mesh axes as {axes}",
     "mesh": "Use the mesh {mesh}",
+    "device order": "Order the devices with {placed}",
     "donate": "Donate {arguments}",
 }
 #: Further edits: code to a function of the edit that returns a sentence. Files of

@@ -43,6 +43,7 @@ def text(fact: MovementText) -> str:
         "filled in": _filled_in,
         "rate source": _rate_source,
         "open axes": _open_axes,
+        "hops": _hops,
     }
     return said[fact.code](fact.movement)
 
@@ -239,6 +240,12 @@ def _open_axes(m: Movement) -> str:
         f"{joined(axes)} {verb} not close to a ring: what goes from the last device to the"
         " first crosses all links between them."
     )
+
+
+def _hops(m: Movement) -> str:
+    if m.hops == 1:
+        return "Every send crosses one link at most."
+    return f"The farthest send crosses {plural(m.hops or 0, 'link')} between chips."
 
 
 SENTENCES = {MovementText: text, RegularSent: regular, ListedSent: listed}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from shardviz.core.format import by_count, joined, plural
+from shardviz.core.program.orders import DeviceOrder
 from shardviz.core.program.roofline import Roofline, RooflineNote
 from shardviz.core.wording.fit import fit
 
@@ -58,4 +60,17 @@ def time_text(seconds: float) -> str:
     return f"{seconds * 1e9:.3g} ns"
 
 
-SENTENCES = {RooflineNote: note, Roofline: summary}
+def order(fact: DeviceOrder) -> str:
+    """What the present order of devices loses."""
+    least, now = time_text(fact.least), time_text(fact.seconds)
+    gain = "in another order of the devices"
+    if least != now:
+        gain += f" all collectives take at least {least} instead of {now}"
+    if fact.hops <= fact.possible:
+        return f"{gain[0].upper()}{gain[1:]}."
+    axes = by_count(len(fact.axes), "Axis {} takes", "Axes {} take")
+    hops = f"{plural(fact.hops, 'hop')} where {fact.possible} would do"
+    return f"{axes.format(joined(fact.axes))} {hops}: {gain}."
+
+
+SENTENCES = {RooflineNote: note, Roofline: summary, DeviceOrder: order}

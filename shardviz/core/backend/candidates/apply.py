@@ -120,5 +120,6 @@ APPLY: dict[str, Callable[[Program, Edit], Program]] = {
     "rule": _rule,
     "axis order": _axis_order,
     "mesh": _mesh,
+    "device order": _mesh,
     "donate": _donate,
 }

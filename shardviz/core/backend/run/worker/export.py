@@ -374,7 +374,9 @@ def _key(
     parts = (
         lowered.text,
         lowered.sources,
-        program.mesh.device_ids.ravel().tolist() if program.mesh.concrete else "",
+        ""
+        if program.mesh.ids_are_positions
+        else program.mesh.device_ids.ravel().tolist(),
         (platform, target, program.mesh.size),
         sorted((str(k), repr(v)) for k, v in options.items()),
         [str(a.spec) for a in arrays],
