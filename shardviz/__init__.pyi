@@ -4,6 +4,7 @@
 read it as it stands. What people receive and seldom name is in `shardviz.types`.
 """
 
+from shardviz.api.changes import changes as changes
 from shardviz.api.layouts import array as array
 from shardviz.api.layouts import audit as audit
 from shardviz.api.layouts import layout as layout

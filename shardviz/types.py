@@ -27,6 +27,10 @@ from shardviz.core.layout.transfer.process_rows import ProcessRows as ProcessRow
 from shardviz.core.layout.transfer.reshard import Reshard as Reshard
 from shardviz.core.layout.transfer.restore import Restore as Restore
 from shardviz.core.layout.trees.audit import Audit as Audit
+from shardviz.core.program.candidates import Candidate as Candidate
+from shardviz.core.program.candidates import Changes as Changes
+from shardviz.core.program.candidates import Edit as Edit
+from shardviz.core.program.candidates import Refusal as Refusal
 from shardviz.core.program.constraints import Constraint as Constraint
 from shardviz.core.program.contracts import Expectation as Expectation
 from shardviz.core.program.effects import Effects as Effects

@@ -68,7 +68,7 @@ def movement(
     if isinstance(what, Stages):
         what = _made_by(what)
     if isinstance(what, (Report, Plan)):
-        collective = _chosen(what, which)
+        collective = chosen_collective(what, which)
         grid = grid or what.mesh
         # Described hardware has the rates of its links; attached devices have none.
         if where is None and isinstance(what, Report) and what.roofline is not None:
@@ -102,8 +102,17 @@ def _made_by(stages: Stages) -> Report | Plan:
     return stages.plan
 
 
-def _chosen(what: Report | Plan, which: Any) -> Collective:
-    """The collective that is meant: the largest where none is named."""
+def chosen_collective(what: Report | Plan, which: Any) -> Collective:
+    """The collective that is meant: the largest where none is named.
+
+    Args:
+        what: what has it.
+        which: itself, its number, or its name in the compiled text or as a value of the
+            plan; None for the largest.
+
+    Raises:
+        ProgramError: where there is none.
+    """
     if isinstance(which, Collective):
         return which
     every = what.collectives
@@ -114,6 +123,11 @@ def _chosen(what: Report | Plan, which: Any) -> Collective:
         raise ProgramError(f"{what.program} has no collectives, so nothing is sent.")
     if which is None:
         return max(every, key=lambda c: c.bytes_in_all)
+    if isinstance(which, str):
+        for one in every:
+            if which in (one.name, one.value):
+                return one
+        raise ProgramError(f"{what.program} has no collective {shown(which)}.")
     number = check_size(which, "Which collective", ProgramError)
     if not 0 <= number < len(every):
         raise ProgramError(

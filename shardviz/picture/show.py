@@ -25,6 +25,7 @@ from shardviz.core.layout.transfer.reshard import Reshard
 from shardviz.core.layout.transfer.restore import Restore
 from shardviz.core.layout.trees.audit import Audit
 from shardviz.core.program.cached import MeshComparison
+from shardviz.core.program.candidates import Candidate, Changes
 from shardviz.core.program.comparison import Comparison
 from shardviz.core.program.effects import Effects
 from shardviz.core.program.explanation import Explanation
@@ -42,6 +43,7 @@ from shardviz.picture import plan as plans
 from shardviz.picture import program as programs
 from shardviz.picture import rules
 from shardviz.picture.audit import audit_text, draw_audit
+from shardviz.picture.changes import changes_text, draw_changes
 from shardviz.picture.memory import draw_memory
 from shardviz.picture.movement import draw_movement, movement_text
 from shardviz.picture.page import (
@@ -149,6 +151,8 @@ _SHOWN: dict[type, tuple[Drawer, Writer]] = {
     Comparison: (draw_comparison, stages_text),
     Stages: (draw_stages, stages_text),
     Movement: (draw_movement, movement_text),
+    Changes: (draw_changes, changes_text),
+    Candidate: (draw_changes, changes_text),
     Topology: (draw_topology, topology_text),
     Roofline: (draw_roofline, roofline_text),
     Target: (_draw_words, targets_text),

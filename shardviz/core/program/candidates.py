@@ -20,9 +20,9 @@ EDITS = {
     "result": ("result", "spec", "before"),
     # Another table of rules, and what is changed in it, a `Step` each.
     "rule": ("rules", "steps"),
-    # A `with_sharding_constraint` after an operation: its name, its line, where it is
-    # in the jaxpr (`tracing.values_of`), which of its results.
-    "constraint": ("value", "source", "spec", "at", "result"),
+    # A `with_sharding_constraint` on a value: the operation, the variable that its line
+    # assigns or "", its line, and where that is in the jaxpr (`edited.values_of`).
+    "constraint": ("value", "variable", "source", "spec", "places"),
     # The mesh with its axes in another order, or another mesh.
     "axis order": ("axes",),
     "mesh": ("mesh",),
@@ -74,7 +74,7 @@ REFUSALS = (
     "values differ",  # `said` has the evidence
     "same collective",  # it is still there, with as many bytes
     "moved elsewhere",  # other collectives send at least what it saves
-    "more bytes",  # it is gone and more is sent in all
+    "more work",  # each device computes much more than before
     "no memory",  # it does not fit on the target's devices
 )
 
@@ -109,6 +109,13 @@ class Candidate(Displayed):
         before: the compile of the original, for the same target.
         values: its results, compared with those of the original on simulated devices;
             `.ok` is None where they could not be. None where nobody compared them.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> program = Program(abs, (), make_mesh(data=2))
+    >>> gather = Collective("all-gather", ("data",), 800, group_size=2)
+    >>> report = Report("abs", "cpu × 2", collectives=(gather,))
+    >>> Candidate((edit("donate", arguments=(0,)),), program, report, report).bytes
+    400
     """
 
     edits: tuple[Edit, ...]
@@ -158,6 +165,9 @@ class Changes(tuple[Candidate, ...], Displayed):
         collective: the collective that is to go; None where no one is meant.
         refused: what was tried and dropped, with why.
         advice: what was found but is no edit that can be tried here.
+
+    >>> Changes.of([], refused=[Refusal((), "values differ")]).refused[0].code
+    'values differ'
     """
 
     collective: Collective | None = None
@@ -208,7 +218,7 @@ def code_of(edit: Edit, program: Program) -> str:
     if edit.code == "result":
         return f"out_specs = {fields['spec']}  # {fields['result']}"
     if edit.code == "constraint":
-        name, spec = fields["value"], fields["spec"]
+        name, spec = fields.get("variable") or fields["value"], fields["spec"]
         call = f"{name} = jax.lax.with_sharding_constraint({name}, {spec})"
         return f"{call}  # {fields['source']}"
     if edit.code == "rule":

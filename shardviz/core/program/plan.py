@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardviz.core.display import Displayed
@@ -33,6 +33,7 @@ class Plan(Record, Displayed):
         notes: what is not covered, and what was left out; `str` of each is a sentence.
         constraints: one Constraint per call in the program that may constrain an array,
             and array.
+        of: the `Program` that was planned.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.core.program.plan_values import PlannedOp
@@ -46,6 +47,7 @@ class Plan(Record, Displayed):
     propagate_s: float | None = None
     notes: tuple[object, ...] = ()
     constraints: tuple[Constraint, ...] = ()
+    of: Any = field(default=None, compare=False)
 
     @property
     def seconds(self) -> float:

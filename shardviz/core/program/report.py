@@ -324,6 +324,8 @@ class Report(Displayed):
             were chosen.
         processes: what each of several processes did, a `ProcessReport` each, by rank;
             `()` where it was one process.
+        of: the `Program` that was compiled or run; None for what a worker sends.
+        on: the `Target` it was for; None where that was not known.
     """
 
     program: str
@@ -352,6 +354,8 @@ class Report(Displayed):
     mesh: MeshSpec | None = None
     loops: int = 0
     processes: tuple[Any, ...] = ()
+    of: Any = field(default=None, compare=False)
+    on: Any = field(default=None, compare=False)
 
     @property
     def ok(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shardviz.core.format import bytes_text, joined
+from shardviz.core.format import bytes_text, joined, plural
 from shardviz.core.program.candidates import Candidate, Changes, Edit, Refusal
 
 _EDITS = {
@@ -26,8 +26,8 @@ _REFUSALS = {
     "does not compile": "it does not compile. {said}",
     "values differ": "its values differ. {said}",
     "same collective": "the collective is still there",
-    "moved elsewhere": "other collectives then send {bytes} instead of {before}",
-    "more bytes": "each device then sends {bytes} in all, and {before} before",
+    "moved elsewhere": ("each device then sends {bytes} in all, and {before} before"),
+    "more work": "each device then computes much more than before",
     "no memory": "it has no room. {said}",
 }
 
@@ -76,13 +76,18 @@ def refusal(fact: Refusal) -> str:
 
 
 def changes(value: Changes) -> str:
-    """All of them, one line each, and what was dropped."""
-    lines = [f"{number}. {candidate(one)}" for number, one in enumerate(value, 1)]
-    lines += [f"Not: {refusal(one)}" for one in value.refused]
-    lines += map(str, value.advice)
-    return "\n".join(lines)
+    """How many there are, and for which collective."""
+    about = ""
+    if value.collective is not None:
+        about = f" for the {value.collective.words}"
+    if not value:
+        return f"No change was found{about}."
+    return f"{plural(len(value), 'change')}{about}:"
 
 
-SENTENCES = {Edit: edit, Refusal: refusal, Candidate: candidate}
-
-EXPLANATIONS = {Changes: changes}
+SENTENCES = {
+    Edit: edit,
+    Refusal: refusal,
+    Candidate: candidate,
+    Changes: changes,
+}

@@ -82,9 +82,7 @@ def _constraint(program: Program, edit: Edit) -> Program:
     fields, program = edit.fields, as_jaxpr(program)
     function = program.fn
     assert isinstance(function, JaxprFunction)
-    changed = function.with_constraint(
-        fields["at"], fields.get("result", 0), fields["spec"]
-    )
+    changed = function.with_constraints(fields["places"], fields["spec"])
     return program.replace(fn=changed)
 
 

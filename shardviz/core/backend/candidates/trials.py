@@ -31,7 +31,7 @@ from shardviz.core.program.report import Collective, Report
 # Nothing of a quick compile is run, so XLA need not make it fast.
 _QUICK = {"xla_backend_optimization_level": 0}
 _MOST_COMPARED = 256 << 20  # bytes of arguments and results, in all
-_MOST_SECONDS = 60.0  # for one run that is compared
+_MOST_SECONDS = 15.0  # for one run that is compared
 _MOST_DEVICES = 64  # that are simulated for it
 
 
@@ -42,10 +42,12 @@ class Tried:
     Attributes:
         collectives: the collectives straight after it; None where it failed.
         error: why it failed, in words; `""` where it did not.
+        flops: what each device computes, with the body of a loop counted once.
     """
 
     collectives: tuple[Collective, ...] | None
     error: str = ""
+    flops: float = 0.0
 
 
 class Trials:
@@ -139,7 +141,8 @@ class Trials:
         if report.error is not None:
             return Tried(None, str(report.error))
         found = report.partitioned
-        return Tried(report.collectives if found is None else found)
+        flops = report.cost.get("flops", 0.0)
+        return Tried(report.collectives if found is None else found, flops=flops)
 
     def compiled(self, program: Program) -> Report:
         """The compile of a program for the target."""

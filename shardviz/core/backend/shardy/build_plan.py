@@ -90,7 +90,7 @@ class _PlanRun:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.plan = Plan(program.name, program.mesh, notes=program.notes)
+        self.plan = Plan(program.name, program.mesh, notes=program.notes, of=program)
         self.stage = "program"
         self.mesh = abstract_mesh(program.mesh)
         self.calls = ConstraintCalls()

@@ -1,9 +1,16 @@
-"""A program whose function is a jaxpr, which edits inside of the function change."""
+"""A program whose function is a jaxpr, which edits inside of the function change.
+
+A line of code may run several times in a program: for each layer, and again for a
+gradient. So one constraint in the code is several in the jaxpr. jax also puts one on
+the cotangent of a value that is constrained, and so does this.
+"""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+import linecache
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +18,7 @@ import jax
 from jax.extend.core import jaxpr_as_fun
 
 from shardviz.core.backend.bridge import abstract_mesh, named_sharding
+from shardviz.core.backend.jax_compat import line_frames
 from shardviz.core.backend.tracing.build_program import Returned, SpecsByName
 from shardviz.core.backend.tracing.jaxprs import (
     plain_jaxpr,
@@ -22,13 +30,16 @@ from shardviz.core.backend.tracing.trace import Traced, trace
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.program import Program
+from shardviz.core.xla.module import is_user_file
 
 # Inside of these a value is one device's block, which no constraint can split.
 _MANUAL = ("shard_map", "xla_pmap")
 
-#: Where an operation is: the number of an equation, then for each call around it the
-#: number of the jaxpr among those of its parameters, and an equation in that.
+#: Where an equation is: its number, then for each call around it the number of the
+#: jaxpr among those of its parameters, and of an equation in that.
 Path = tuple[int, ...]
+#: A result of an equation, by its number; or with -1, -2 … an operand, from the first.
+Place = tuple[Path, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,10 +49,10 @@ class JaxprFunction:
     Attributes:
         jaxpr: the closed jaxpr, before the constraints.
         returned: how its results form what the function returned.
-        constraints: path and number of a result, to the spec that it is constrained to.
-        mesh: the mesh of these specs.
+        mesh: the mesh of the constraints.
         name: what the function is called.
         user: the user's function.
+        constraints: each value that is constrained, to its spec.
     """
 
     jaxpr: Any
@@ -49,9 +60,7 @@ class JaxprFunction:
     mesh: MeshSpec
     name: str
     user: Callable[..., Any]
-    constraints: Mapping[tuple[Path, int], Spec] = dataclasses.field(
-        default_factory=dict
-    )
+    constraints: Mapping[Place, Spec] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # Under these names jax and `inspect` look for them.
@@ -59,17 +68,16 @@ class JaxprFunction:
         object.__setattr__(self, "__wrapped__", self.user)
 
     def __call__(self, *arguments: Any) -> Any:
-        jaxpr = _constrained(self.jaxpr, self.constraints, self.mesh, ())
-        results = jaxpr_as_fun(jaxpr)(*jax.tree.leaves(arguments))
+        results = jaxpr_as_fun(self.constrained_jaxpr)(*jax.tree.leaves(arguments))
         if any(self.returned.before):
             # What the function changed in place is no part of a tree.
             return tuple(results)
         return self.returned.unflatten(results)
 
-    def with_constraint(self, path: Path, result: int, spec: Spec) -> JaxprFunction:
-        """The same function with one more constraint."""
-        constraints = {**self.constraints, (path, result): spec}
-        return dataclasses.replace(self, constraints=constraints)
+    def with_constraints(self, places: Sequence[Place], spec: Spec) -> JaxprFunction:
+        """The same function with constraints on more values."""
+        more = dict.fromkeys(places, spec)
+        return dataclasses.replace(self, constraints={**self.constraints, **more})
 
     def with_jaxpr(self, jaxpr: Any) -> JaxprFunction:
         """The same function with another jaxpr, such as one rewritten."""
@@ -86,6 +94,12 @@ def as_jaxpr(program: Program, traced: Traced | None = None) -> Program:
 
     Raises:
         Exception: whatever the function raises when it is traced.
+
+    >>> from shardviz.core.layout.array_spec import ArraySpec
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> program = Program(jax.numpy.sin, (ArraySpec("x", (8,)),), make_mesh(data=4))
+    >>> as_jaxpr(program).fn.name
+    'sin'
     """
     if isinstance(program.fn, JaxprFunction):
         return program
@@ -100,55 +114,215 @@ def as_jaxpr(program: Program, traced: Traced | None = None) -> Program:
     )
     specs = program.out_specs
     if specs is not None and any(traced.out_tree.before):
-        specs = SpecsByName(
-            {f"output[{i}]": spec for i, spec in enumerate(traced.out_specs)}
-        )
+        by_number = enumerate(traced.out_specs)
+        specs = SpecsByName({f"output[{i}]": spec for i, spec in by_number})
     return program.replace(fn=function, out_specs=specs)
 
 
 @dataclass(frozen=True)
 class TracedValue:
-    """A value inside a traced program, which can be constrained.
+    """A value of the user's code, which can be constrained there.
 
     Attributes:
-        path, result: the operation, and which of its results it is.
-        name: the operation, as jax calls it.
-        source: the user's line; `""` where there is none.
+        name: the operation, as jax calls it, or a function under `jax.jit`.
+        variable: the variable that its line assigns it to; `""` for a part of an
+            expression.
+        source: the user's line.
         shape: its shape.
-        around: the loops and calls around it, outermost first.
         op: the operation with the functions and transformations around it.
+        number: where it is among all operations of the program.
+        places: where a constraint in the code comes to be.
+        is_whole: whether all of these places are known: those of a gradient may not be.
+        is_read: whether another line reads it.
     """
 
-    path: Path
-    result: int
     name: str
+    variable: str
     source: str
     shape: tuple[int, ...]
-    around: tuple[str, ...] = ()
-    op: str = ""
+    op: str
+    number: int
+    places: tuple[Place, ...]
+    is_whole: bool = True
+    is_read: bool = False
 
 
-def values_of(program: Program) -> Iterator[TracedValue]:
-    """The values inside a program with a JaxprFunction that a constraint can split."""
+@dataclass(frozen=True, eq=False)
+class _Operation:
+    """An equation of the user's code.
+
+    Attributes:
+        equation: jax's own equation.
+        path: where it is.
+        op: its name with what is around it.
+        line: file and number of the user's line.
+        is_backward: whether it belongs to a gradient.
+    """
+
+    equation: Any
+    path: Path
+    op: str
+    line: tuple[str, int]
+    is_backward: bool
+
+    @property
+    def name(self) -> str:
+        name = self.equation.params.get("name")
+        # jax calls it jit or pjit; the function has a name of its own.
+        if isinstance(name, str) and "jaxpr" in self.equation.params:
+            return name
+        return self.equation.primitive.name
+
+
+def values_of(program: Program) -> list[TracedValue]:
+    """The values in a program with a JaxprFunction that a constraint can split."""
     function = program.fn
     assert isinstance(function, JaxprFunction)
-    yield from _values(function.jaxpr, (), ())
+    found = list(_operations(function.jaxpr, (), ""))
+    makers = {id(v): one for one in found for v in one.equation.outvars}
+    read_elsewhere = _read_elsewhere(found, makers)
+    forward: dict[Any, list[tuple[int, _Operation]]] = {}
+    backward: dict[Any, list[_Operation]] = {}
+    for number, one in enumerate(found):
+        code = (*one.line, one.name)
+        if one.is_backward:
+            backward.setdefault(code, []).append(one)
+            backward.setdefault(one.line, []).append(one)
+            continue
+        shape = tuple(getattr(one.equation.outvars[0].aval, "shape", ()))
+        if shape:
+            forward.setdefault((code, shape), []).append((number, one))
+    values = []
+    for (code, shape), instances in forward.items():
+        number, first = instances[0]
+        places: list[Place] = [(one.path, 0) for _, one in instances]
+        is_assigned = id(first.equation.outvars[0]) in read_elsewhere
+        cotangents = _cotangents(backward.get(code, ()), shape, makers)
+        if not cotangents and is_assigned:
+            cotangents = _from_other_lines(backward.get(code[:2], ()), shape, makers)
+        has_gradient = "jvp(" in first.op and bool(backward)
+        value = TracedValue(
+            first.name,
+            _assigned(*first.line) if is_assigned else "",
+            users_line(first.equation),
+            shape,
+            first.op,
+            number,
+            (*places, *(cotangents or ())),
+            bool(cotangents) or not has_gradient,
+            is_assigned,
+        )
+        values.append(value)
+    return values
 
 
-def _values(jaxpr: Any, path: Path, around: tuple[str, ...]) -> Iterator[TracedValue]:
+def _operations(jaxpr: Any, path: Path, around: str) -> Iterator[_Operation]:
+    """The operations of the user's code, those of a call after it."""
     for number, equation in enumerate(plain_jaxpr(jaxpr).eqns):
         here, name = (*path, number), equation.primitive.name
-        stack = str(getattr(equation.source_info, "name_stack", ""))
-        for result, variable in enumerate(equation.outvars):
-            shape = getattr(variable.aval, "shape", ())
-            if shape:
-                source = users_line(equation)
-                op = f"{stack}/{name}".lstrip("/")
-                yield TracedValue(here, result, name, source, shape, around, op)
+        stack = str(equation.source_info.name_stack)
+        op = "/".join(part for part in (around, stack, name) if part)
+        # What a checkpoint computes again is as in the forward pass.
+        is_backward = "transpose(" in op and "rematted_computation" not in op
+        line = _users_position(equation)
+        if equation.outvars and line is not None:
+            yield _Operation(equation, here, op, line, is_backward)
         if name in _MANUAL:
             continue
         for inner, called in enumerate(_inner(equation)):
-            yield from _values(called, (*here, inner), (*around, name))
+            yield from _operations(called, (*here, inner), op)
+
+
+def _users_position(equation: Any) -> tuple[str, int] | None:
+    """File and number of the innermost line of the user's code."""
+    for frame in line_frames(equation):
+        if is_user_file(frame.file_name):
+            return frame.file_name, frame.line_num
+    return None
+
+
+def _read_elsewhere(
+    found: Sequence[_Operation], makers: Mapping[int, _Operation]
+) -> set[int]:
+    """The values that a line of the forward pass reads and another one made, by id."""
+    read = set()
+    for one in found:
+        for variable in one.equation.invars:
+            maker = makers.get(id(variable))
+            if maker is not None and maker.line != one.line and not one.is_backward:
+                read.add(id(variable))
+    return read
+
+
+def _assigned(file: str, number: int) -> str:
+    """The one variable that a line of code assigns; `""` for any other line."""
+    try:
+        (statement,) = ast.parse(linecache.getline(file, number).strip()).body
+    except (SyntaxError, ValueError):
+        return ""
+    targets = getattr(statement, "targets", None) or ()
+    if len(targets) == 1 and isinstance(targets[0], ast.Name):
+        return targets[0].id
+    return ""
+
+
+def _cotangents(
+    backward: Sequence[_Operation],
+    shape: tuple[int, ...],
+    makers: Mapping[int, _Operation],
+) -> list[Place] | None:
+    """The cotangents of a value, as operands of what its operation is in a gradient.
+
+    Args:
+        backward: what its operation is in a gradient.
+        shape: its shape.
+        makers: id of a variable to the operation that makes it.
+
+    Returns:
+        None where it is not sure which operands they are.
+    """
+    places: list[Place] = []
+    for one in backward:
+        fitting = []
+        for number, variable in enumerate(one.equation.invars):
+            maker = makers.get(id(variable))
+            is_saved = maker is not None and not maker.is_backward
+            if getattr(variable.aval, "shape", None) == shape and not is_saved:
+                if not hasattr(variable, "val"):
+                    fitting.append(number)
+        # jax's rule for products has the cotangent first.
+        if one.name == "dot_general" and 0 in fitting:
+            fitting = [0]
+        own = [n for n in fitting if id(one.equation.invars[n]) in makers]
+        if len(own) == 1:
+            fitting = own
+        if len(fitting) > 1:
+            return None
+        places += [(one.path, -1 - number) for number in fitting]
+    return places
+
+
+def _from_other_lines(
+    backward: Sequence[_Operation],
+    shape: tuple[int, ...],
+    makers: Mapping[int, _Operation],
+) -> list[Place]:
+    """The cotangents of what a line hands on: what the gradients of later lines made.
+
+    Args:
+        backward: the operations of the line in a gradient.
+        shape: the shape of what it hands on.
+        makers: id of a variable to the operation that makes it.
+    """
+    places: list[Place] = []
+    for one in backward:
+        for number, variable in enumerate(one.equation.invars):
+            maker = makers.get(id(variable))
+            if maker is None or not maker.is_backward or maker.line == one.line:
+                continue
+            if getattr(variable.aval, "shape", None) == shape:
+                places.append((one.path, -1 - number))
+    return places
 
 
 def _inner(equation: Any) -> list[Any]:
@@ -164,7 +338,7 @@ def _inner(equation: Any) -> list[Any]:
 
 
 def _constrained(
-    jaxpr: Any, constraints: Mapping[tuple[Path, int], Spec], mesh: MeshSpec, path: Path
+    jaxpr: Any, constraints: Mapping[Place, Spec], mesh: MeshSpec, path: Path
 ) -> Any:
     if not any(where[: len(path)] == path for where, _ in constraints):
         return jaxpr
@@ -177,30 +351,43 @@ def _constrained(
             return _constrained(inner, constraints, mesh, (*here, next(counted)))
 
         equation = with_inner(equation, inside)
-        added = []
+        for operand, variable in enumerate(equation.invars):
+            spec = constraints.get((here, -1 - operand))
+            if spec is not None:
+                made = _constraint(equation, variable.aval, spec, mesh)
+                operands = list(equation.invars)
+                operands[operand] = made.outvars[0]
+                equation = equation.replace(invars=operands)
+                equations.append(made.replace(invars=[variable]))
+        after = []
         for result, variable in enumerate(equation.outvars):
             spec = constraints.get((here, result))
-            if spec is None:
-                continue
-            # The operation gets a new variable; the constraint makes the old one of it,
-            # which is what all others read.
-            constraint = _constraint(variable.aval, spec, mesh)
-            outvars = list(equation.outvars)
-            outvars[result] = constraint.invars[0]
-            equation = equation.replace(outvars=outvars)
-            added.append(
-                constraint.replace(outvars=[variable], source_info=equation.source_info)
-            )
-        equations += [equation, *added]
+            if spec is not None:
+                # The operation gets a new variable, and the constraint makes the old
+                # one of it, which is what all others read.
+                made = _constraint(equation, variable.aval, spec, mesh)
+                results = list(equation.outvars)
+                results[result] = made.invars[0]
+                equation = equation.replace(outvars=results)
+                after.append(made.replace(outvars=[variable]))
+        equations += [equation, *after]
     return with_equations(jaxpr, equations)
 
 
-def _constraint(aval: Any, spec: Spec, mesh: MeshSpec) -> Any:
-    """An operation that constrains one value, with variables of its own."""
+def _constraint(equation: Any, aval: Any, spec: Spec, mesh: MeshSpec) -> Any:
+    """An operation that constrains one value, with variables of its own.
+
+    Args:
+        equation: the operation whose line it has.
+        aval: the type of the value.
+        spec: what it is constrained to.
+        mesh: the mesh of the spec.
+    """
     sharding = named_sharding(abstract_mesh(mesh), spec)
     shape = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
-    explicit = set(mesh.axis_types) == {"Explicit"}
-    call = jax.sharding.reshard if explicit else jax.lax.with_sharding_constraint
-    made = jax.make_jaxpr(lambda x: call(x, sharding))(shape)
-    (equation,) = plain_jaxpr(made).eqns
-    return equation
+    constrain = jax.lax.with_sharding_constraint
+    if set(mesh.axis_types) == {"Explicit"}:
+        constrain = jax.sharding.reshard
+    made = jax.make_jaxpr(lambda x: constrain(x, sharding))(shape)
+    (constraint,) = plain_jaxpr(made).eqns
+    return constraint.replace(source_info=equation.source_info)

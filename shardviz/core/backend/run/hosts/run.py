@@ -137,7 +137,7 @@ def compile_program(program: Program, target: Any = None, **options: Any) -> Rep
     if not _is_hosts(target):
         return worker_run.compile_program(program, target, **options)
     job = Job(program, **options)
-    return drive(job, lambda job: OnHosts(job, target))
+    return drive(job, lambda job: OnHosts(job, target)).replace(of=program)
 
 
 def run_program(
@@ -158,7 +158,7 @@ def run_program(
             program, *values, target=target, repeat=repeat, **options
         )
     job = Job(program, values=values, repeat=repeat, **options)
-    return drive(job, lambda job: OnHosts(job, target))
+    return drive(job, lambda job: OnHosts(job, target)).replace(of=program)
 
 
 def _is_hosts(target: Any) -> bool:

@@ -331,7 +331,7 @@ def compile_program(
     True
     """
     job = Job(program, cache=cache, **options)
-    return drive(job, lambda job: runner_for(job, target))
+    return drive(job, lambda job: runner_for(job, target)).replace(of=program)
 
 
 def run_program(
@@ -360,14 +360,14 @@ def run_program(
     (8,)
     """
     job = Job(program, cache=cache, repeat=repeat, values=values, **options)
-    return drive(job, lambda job: runner_for(job, target))
+    return drive(job, lambda job: runner_for(job, target)).replace(of=program)
 
 
 def runner_for(job: Job, target: Target | str | None) -> Runner:
     """The runner for a target: this kernel or a worker."""
     job.note(target=target if isinstance(target, str) else "")
     chosen = decide(target, job.program.mesh.size)
-    job.note(target=str(chosen))
+    job.note(target=str(chosen), on=chosen)
     if chosen.text and job.repeat is not None:
         raise only_described(chosen.text)
     if chosen.worker:
