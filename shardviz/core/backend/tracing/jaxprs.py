@@ -107,10 +107,11 @@ def rewritten(jaxpr: Any, change: Callable[[Any], list[Any]]) -> Any:
 
 def with_equations(jaxpr: Any, equations: list[Any]) -> Any:
     """The same jaxpr with other operations."""
-    return _with_body(jaxpr, plain_jaxpr(jaxpr).replace(eqns=equations))
+    return with_body(jaxpr, plain_jaxpr(jaxpr).replace(eqns=equations))
 
 
-def _with_body(jaxpr: Any, body: Any) -> Any:
+def with_body(jaxpr: Any, body: Any) -> Any:
+    """The same jaxpr with another body, where it carries its constants."""
     # Older jax keeps a jaxpr and its constants in a pair, newer in one.
     if hasattr(jaxpr, "jaxpr"):
         return jaxpr.replace(jaxpr=body)
@@ -121,7 +122,7 @@ def without_debug_effects(jaxpr: Any) -> Any:
     """The same jaxpr, which no longer says that it prints."""
     body = plain_jaxpr(jaxpr)
     kept = {e for e in body.effects if effect_class(e) not in DEBUG_EFFECTS}
-    return _with_body(jaxpr, body.replace(effects=kept))
+    return with_body(jaxpr, body.replace(effects=kept))
 
 
 def with_inner(equation: Any, change: Callable[[Any], Any]) -> Any:
