@@ -29,7 +29,8 @@ EDITS = {
     # The mesh with other devices, and what each of its axes is laid over.
     "device order": ("mesh", "placed"),
     "donate": ("arguments",),
-    "remat": (),
+    # A policy of `jax.checkpoint_policies`, and the lines of the loops.
+    "remat": ("policy", "sources"),
     "microbatches": (),
     # What no edit of shardings does: `code` is what to write instead.
     "shard_map": ("code",),
@@ -75,6 +76,7 @@ REFUSALS = (
     "same collective",  # it is still there, with as many bytes
     "moved elsewhere",  # other collectives send at least what it saves
     "more work",  # each device computes much more than before
+    "no less memory",  # `bytes` and `before` are those of its memory
     "no memory",  # it does not fit on the target's devices
 )
 
@@ -234,6 +236,12 @@ def code_of(edit: Edit, program: Program) -> str:
         if not mesh.ids_are_positions:
             given.append(f"device_ids={mesh.device_ids.reshape(-1).tolist()}")
         return f"mesh = sv.mesh({', '.join(given)})"
+    if edit.code == "donate":
+        return f"jax.jit(step, donate_argnums={fields['arguments']})"
+    if edit.code == "remat":
+        policy = f"jax.checkpoint_policies.{fields['policy']}"
+        lines = ", ".join(fields["sources"])
+        return f"body = jax.checkpoint(body, policy={policy})  # of the scan at {lines}"
     return str(fields.get("code", ""))
 
 

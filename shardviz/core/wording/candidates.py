@@ -15,7 +15,9 @@ _EDITS = {
     "axis order": "Order the mesh axes as {axes}",
     "mesh": "Use the mesh {mesh}",
     "device order": "Order the devices with {placed}",
-    "donate": "Donate {arguments}",
+    "donate": "Donate the arguments at {arguments}",
+    "remat": "Compute again in the backward pass what {sources} saves for it, with"
+    " jax.checkpoint and the policy {policy}",
 }
 #: Further edits: code to a function of the edit that returns a sentence. Files of
 #: wording that say others add theirs.
@@ -28,6 +30,7 @@ _REFUSALS = {
     "same collective": "the collective is still there",
     "moved elsewhere": ("each device then sends {bytes} in all, and {before} before"),
     "more work": "each device then computes much more than before",
+    "no less memory": "it needs {bytes} per device, and {before} before",
     "no memory": "it has no room. {said}",
 }
 

@@ -18,13 +18,18 @@ from typing import Any
 import jax
 import numpy as np
 
+from shardviz.core.backend.candidates.apply import APPLY
 from shardviz.core.backend.jax_compat import effect_class
+from shardviz.core.backend.tracing.edited import JaxprFunction, as_jaxpr
 from shardviz.core.backend.tracing.jaxprs import (
     plain_jaxpr,
     users_line,
     with_body,
     with_inner,
 )
+from shardviz.core.errors import ProgramError
+from shardviz.core.program.candidates import Edit
+from shardviz.core.program.program import Program
 
 #: Policies of `jax.checkpoint_policies`, the one that saves least first.
 POLICIES = (
@@ -377,3 +382,19 @@ def _called(equation: Any) -> Any | None:
     free = all(type(s).__name__ == "UnspecifiedValue" for s in shardings)
     called = plain_jaxpr(equation.params[name])
     return called if free and not called.constvars else None
+
+
+def _remat(program: Program, edit: Edit) -> Program:
+    program = as_jaxpr(program)
+    function = program.fn
+    assert isinstance(function, JaxprFunction)
+    changed, lines = rematerialised(function.constrained_jaxpr, edit.fields["policy"])
+    if not lines:
+        raise ProgramError(
+            "Nothing is rematerialised: no loop saves values for a loop of the backward"
+            " pass."
+        )
+    return program.replace(fn=function.with_jaxpr(changed))
+
+
+APPLY["remat"] = _remat

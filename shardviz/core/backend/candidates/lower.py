@@ -1,0 +1,114 @@
+"""What would lower the peak of a program's memory, each change compiled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from shardviz.core.backend.bridge import jax_dtype
+from shardviz.core.backend.candidates.remat import POLICIES, rematerialised
+from shardviz.core.backend.candidates.trials import Trials
+from shardviz.core.backend.tracing.trace import donated_leaves
+from shardviz.core.program.candidates import Candidate, Changes, Edit, Refusal, edit
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import needed_bytes
+
+
+def lower_peak(trials: Trials) -> Changes:
+    """Changes after which a program needs less memory per device on the target.
+
+    Arguments are donated, loops save less for their backward loops, and batches are
+    split into smaller ones. Each is compiled for the target; what needs no less memory,
+    or gives other values on simulated devices, is among the refused.
+
+    Args:
+        trials: the program and the target.
+
+    Returns:
+        The least memory first; of equal ones the one with the least time.
+    """
+    kept: list[Candidate] = []
+    refused: list[Refusal] = []
+    singles = [[one] for one in _edits(trials)]
+    for edits in singles:
+        _add(trials, edits, kept, refused)
+    # What does not change the same thing can be had together.
+    best: dict[str, Edit] = {}
+    for one in sorted(kept, key=_rank):
+        best.setdefault(one.edits[0].code, one.edits[0])
+    if len(best) > 1:
+        _add(trials, list(best.values()), kept, refused)
+    return Changes.of(sorted(kept, key=_rank), refused=refused)
+
+
+def _rank(candidate: Candidate) -> tuple[int, float]:
+    seconds = candidate.least_seconds
+    return candidate.peak_bytes or 0, float("inf") if seconds is None else seconds
+
+
+def _edits(trials: Trials) -> Iterator[Edit]:
+    """The changes that may lower the peak."""
+    arguments = _donatable(trials)
+    if arguments:
+        yield edit("donate", arguments=arguments)
+    for policy in POLICIES:
+        _, lines = rematerialised(trials.traced.stage.jaxpr, policy)
+        if lines:
+            yield edit("remat", policy=policy, sources=tuple(dict.fromkeys(lines)))
+
+
+def _add(
+    trials: Trials, edits: list[Edit], kept: list[Candidate], refused: list[Refusal]
+) -> None:
+    """Tries some edits, and adds what came of it to `kept` or `refused`."""
+    before = needed_bytes(trials.before.memory)
+    program = trials.apply(edits)
+    after = needed_bytes(trials.compiled(program).memory)
+    # Values are compared where there is something to gain.
+    if before is not None and after is not None and after >= before:
+        refused.append(Refusal(tuple(edits), "no less memory", "", after, before))
+        return
+    found = trials.candidate(edits, program)
+    if isinstance(found, Refusal):
+        refused.append(found)
+    else:
+        kept.append(found)
+
+
+def _donatable(trials: Trials) -> tuple[int, ...]:
+    """The positions of all arguments to donate, if there are others than now.
+
+    Each array of an argument has a result of its shape and type for itself.
+    """
+    program = trials.program
+    free = Counter((o.shape, str(o.dtype)) for o in trials.traced.outputs)
+    donated = donated_leaves(program)
+    for position in donated:
+        free[_kind(program, position)] -= 1
+    found = list(program.options.get("donate", ()))
+    before = len(found)
+    for argument, leaves in enumerate(_leaves_by_argument(program)):
+        wanted = Counter(_kind(program, position) for position in leaves)
+        fits = all(free[kind] >= count for kind, count in wanted.items())
+        if argument not in found and leaves and fits:
+            found.append(argument)
+            free -= wanted
+    return tuple(sorted(found)) if len(found) > before else ()
+
+
+def _kind(program: Program, position: int) -> tuple[tuple[int, ...], str]:
+    array = program.arrays[position]
+    return array.shape, str(jax_dtype(array.dtype))
+
+
+def _leaves_by_argument(program: Program) -> list[range]:
+    """The positions of the arrays that each argument holds."""
+    tree: Any = program.tree
+    if tree is None:
+        return [range(i, i + 1) for i in range(len(program.arrays))]
+    leaves, start = [], 0
+    for child in tree.children():
+        leaves.append(range(start, start + child.num_leaves))
+        start += child.num_leaves
+    return leaves
