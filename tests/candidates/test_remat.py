@@ -117,7 +117,7 @@ class Model(nn.Module):
 
 
 def train_step(policy=None):
-    """A step of SGD with momentum on a scanned transformer, in which the loss is a jit of its own."""
+    """A step with momentum on a scanned transformer; the loss is a jit of its own."""
     model, optimizer = Model(policy), optax.sgd(0.1, momentum=0.9)
 
     def step(params, state, tokens):
