@@ -241,7 +241,7 @@ def code_of(edit: Edit, program: Program) -> str:
     if edit.code == "remat":
         policy = f"jax.checkpoint_policies.{fields['policy']}"
         lines = ", ".join(fields["sources"])
-        return f"body = jax.checkpoint(body, policy={policy})  # of the scan at {lines}"
+        return f"jax.checkpoint(body, policy={policy})  # {lines}"
     return str(fields.get("code", ""))
 
 
