@@ -20,7 +20,7 @@ from shardviz.picture.page import (
     titled,
     unfolded,
 )
-from shardviz.picture.picture import Frame, Label, Picture, make_tiles
+from shardviz.picture.picture import GROUP, Frame, Label, Picture, Slot, make_tiles
 from shardviz.picture.tables import HIGHLIGHTED, NORMAL, Bar, Table
 
 COLUMNS = 700
@@ -110,11 +110,7 @@ def shown_positions(timeline: MemoryTimeline, most: int) -> np.ndarray:
 
 
 def chart_top(peak: int, capacity: int | None) -> int:
-    """The bytes at the upper edge of the chart.
-
-    >>> chart_top(8, 16), chart_top(8, 4), chart_top(8, 1 << 30)
-    (16, 8, 8)
-    """
+    """The bytes at the upper edge of the chart."""
     if capacity is None or capacity > BEYOND * peak:
         return max(peak, 1)
     return max(peak, capacity)
@@ -132,13 +128,15 @@ def _chart(timeline: MemoryTimeline, peak: MemoryPeak, capacity: int | None) -> 
     heights = live * (HIGH / top)
     tops = ABOVE + HIGH - np.cumsum(heights, axis=0)
     kinds, bars = np.nonzero(live)
-    hints = []
-    for kind, bar in zip(kinds.tolist(), bars.tolist(), strict=True):
-        position = at[starts[bar]]
-        where = timeline.sources[position] or timeline.names[position]
-        hints.append(f"{KINDS[kind]}: {bytes_text(int(live[kind, bar]))}, {where}")
     x, y = (LEFT + starts * column)[bars], tops[kinds, bars]
-    tiles = make_tiles(x, y, widths[bars], heights[kinds, bars], kinds, hint=hints)
+    tiles = make_tiles(
+        x,
+        y,
+        widths[bars],
+        heights[kinds, bars],
+        kinds,
+        hint=(Slot(GROUP, words=KINDS),),
+    )
     labels = []
     for n in range(TICKS + 1):
         low = ABOVE + HIGH * (1 - n / TICKS)

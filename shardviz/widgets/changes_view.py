@@ -13,27 +13,23 @@ TAKEN = ("argument", "result", "rule", "axis order", "mesh", "donate")
 MOST_CHANGES, MOST_NOTES = 12, 20
 
 
-def changes_view(job: Job, of: str) -> dict[str, Any]:
-    """The candidates of a job for the page.
-
-    Args:
-        of: what is to go: the key of a collective, or `"memory"`.
-    """
-    view: dict[str, Any] = {"of": of, "revision": job.revision, "state": "running"}
-    view.update(words=wording.TRYING, error="", rows=[], notes=[])
+def changes_view(job: Job) -> dict[str, Any]:
+    """The candidates of a job for the page."""
+    view: dict[str, Any] = {"of": job.wanted[0], "revision": job.revision}
+    view.update(running=job.report is None, words=wording.TRYING, rows=[], notes=[])
     if job.report is None:
         return view
-    view.update(state="done", words="")
-    if job.changes is None:
-        view["error"] = job.report.error.message if job.report.error else ""
+    found = job.changes
+    view["words"] = "" if found else wording.NONE_FOUND
+    if found is None:
+        view["words"] = job.report.error.message if job.report.error else ""
         return view
-    view["words"] = "" if job.changes else wording.NONE_FOUND
-    for one in job.changes[:MOST_CHANGES]:
-        row = {"edit": wording.edits(one), "facts": wording.before_and_after(one)}
-        row.update(code=one.code(), takes=can_take(one))
+    for one in found[:MOST_CHANGES]:
         ok = None if one.values is None else one.values.ok
-        view["rows"].append({**row, "ok": ok, "values": wording.COMPARED[ok]})
-    notes = (*job.changes.advice, *job.changes.refused)
+        row = {"edit": one.edit, "facts": wording.before_and_after(one), "ok": ok}
+        row.update(values=wording.EQUAL[ok], code=one.code(), takes=can_take(one))
+        view["rows"].append(row)
+    notes = (*found.advice, *found.refused)
     view["notes"] = [str(fact) for fact in notes[:MOST_NOTES]]
     return view
 

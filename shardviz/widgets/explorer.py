@@ -187,8 +187,6 @@ class Explorer(anywidget.AnyWidget):
         # What a remedy changed, and the revision that it made.
         self._done = (-1, "")
         self._leaves: tuple[Leaves, dict[str, Any]] | None = None
-        # What was asked to go: the key of a collective, or "memory".
-        self._wanted = ""
         self._changes: Job | None = None
         self._findings = Findings(session, self._planner)
         # Of which state the page has the line that opens it again.
@@ -449,12 +447,10 @@ class Explorer(anywidget.AnyWidget):
 
     def _ask_changes(self, of: str) -> None:
         """Looks for what would remove a collective, or lower the peak of memory."""
-        wanted = of if of == "memory" else self._stages.collective(of)
-        if wanted is None or self._planner.busy:
-            return
-        now, self._wanted = self.session.now, of
-        job = (now.program, now.revision, now.target, wanted)
-        self._planner.start("changes", *job)
+        now, collective = self.session.now, self._stages.collective(of)
+        if of == "memory" or collective is not None:
+            job = ("changes", now.program, now.revision, now.target)
+            self._planner.start(*job, wanted=(of, collective))
 
     def _take(self, number: int) -> None:
         """Takes one of the changes that the page shows, if they are still current."""
@@ -631,7 +627,7 @@ class Explorer(anywidget.AnyWidget):
             if job is not None and job.kind == "changes":
                 with self._sync:
                     self._changes = job
-                    self.changes_data = changes_view(job, self._wanted)
+                    self.changes_data = changes_view(job)
             elif job is not None and job.report is not None:
                 if job.report is not self.report and not was_cancelled(job.report):
                     self.report, self._report_revision = job.report, job.revision

@@ -23,16 +23,11 @@ def chart_view(report: Report) -> dict[str, Any] | None:
         return None
     at = shown_positions(timeline, MOST_COLUMNS)
     top = chart_top(peak.bytes, report.memory.capacity)
-    kinds = []
-    for number, kind in enumerate(KINDS):
-        live = timeline.bytes[kind][at]
-        if live.any():
-            kinds.append([number, live.tolist()])
+    live = {kind: timeline.bytes[kind][at].tolist() for kind in KINDS}
     where = []
     for position in at.tolist():
-        operation = timeline.ops[position].rpartition("/")[2]
-        parts = operation or timeline.names[position], timeline.sources[position]
-        where.append(" · ".join(filter(None, parts)))
+        name = timeline.ops[position].rpartition("/")[2] or timeline.names[position]
+        where.append(f"{name} · {timeline.sources[position]}".removesuffix(" · "))
     return {
         "sentence": str(peak),
         "peak": int(timeline.total[at].argmax()),
@@ -41,8 +36,7 @@ def chart_view(report: Report) -> dict[str, Any] | None:
         "capacity": report.memory.capacity or 0,
         "positions": at.tolist(),
         "where": where,
-        "names": list(KINDS),
-        "kinds": kinds,
+        "kinds": [[kind, bytes] for kind, bytes in live.items() if any(bytes)],
         "buffers": [_buffer(one) for one in _largest(timeline, at)],
     }
 

@@ -41,7 +41,8 @@ class Job:
         stage: the stage that it is in.
         started: when it was requested, in seconds since the epoch.
         report: the result of what somebody pressed; None until then.
-        wanted: of changes, the collective that is to go, or `"memory"`.
+        wanted: of changes, what is to go: its key on the page, and the collective or
+            `"memory"`.
         changes: what was found; None until then, or where it failed.
     """
 
@@ -52,7 +53,7 @@ class Job:
     stage: str = "starting"
     started: float = 0.0
     report: Report | None = None
-    wanted: Collective | str = ""
+    wanted: tuple[str, Any] = ("", None)
     changes: Changes | None = None
 
     def same_as(self, other: Job | None) -> bool:
@@ -163,18 +164,10 @@ class Planner:
             self._plans.request(Job("", program, revision, ""))
         self._plans.wait(timeout)
 
-    def start(
-        self,
-        kind: str,
-        program: Program,
-        revision: int,
-        target: str,
-        wanted: Collective | str = "",
-    ) -> None:
-        """Does a job with this program, unless something else was started before."""
+    def start(self, kind: str, *of: Any, **wanted: Any) -> None:
+        """Does a Job of a program, revision, target, unless one was started before."""
         if not self.busy:
-            job = Job(kind, program, revision, target, wanted=wanted)
-            self.job, job.started = job, time.time()
+            self.job = Job(kind, *of, started=time.time(), **wanted)
             self._compiles.request(self.job)
             self._changed()
 
@@ -254,7 +247,7 @@ class Planner:
             self._show(job, report, "compiling")
 
         if job.kind == "changes":
-            job.changes = find_changes(job, enter, cancelled)
+            job.changes = changes_of(job, enter, cancelled)
             self._end(job, Report(job.program.name, job.target))
             return
         report = do_job(job, self._cache, enter, cancelled, preview)
@@ -337,18 +330,17 @@ def do_job(
     return report
 
 
-def find_changes(job: Job, enter: Callable[[str], None], cancelled: Stop) -> Changes:
+def changes_of(job: Job, enter: Callable[[str], None], cancelled: Stop) -> Changes:
     """What would remove the collective of a job, or lower the peak of memory."""
-    folder = "shardviz.core.backend.candidates"
-    how = (job.program, job.target or None, enter, cancelled)
-    if job.wanted == "memory":
-        trials = import_optional(f"{folder}.trials", "sv.changes", "jax").Trials(*how)
-        return import_optional(f"{folder}.lower", "sv.changes", "jax").lower_peak(
-            trials
-        )
-    program, *others = how
-    finder = import_optional(f"{folder}.changes", "sv.changes", "jax")
-    return finder.find_changes(program, job.wanted, *others)
+    # Here, and not at the top: the Explorer opens and edits without jax.
+    from shardviz.core.backend.candidates.changes import find_changes
+    from shardviz.core.backend.candidates.lower import lower_peak
+    from shardviz.core.backend.candidates.trials import Trials
+
+    how, (key, collective) = (job.target or None, enter, cancelled), job.wanted
+    if key == "memory":
+        return lower_peak(Trials(job.program, *how))
+    return find_changes(job.program, collective, *how)
 
 
 def why_not_automatic(program: Program, target: str) -> str:

@@ -54,6 +54,9 @@ def report_view(job: Job | None, last: Report | None, revision: int) -> dict[str
     if job is not None and job.report is None:
         view["state"], view["started"] = "running", job.started
         view["stage"] = wording.DOING.get(job.stage, wording.STARTING)
+        if job.kind == "changes":
+            view["stage"] = wording.TRYING
+            return view
         view["at"] = RAN if job.stage in RUN_STAGES else COMPILED
     elif job is not None and was_cancelled(job.report):
         view["cancelled"] = job.report.error.message.rstrip(".")  # type: ignore[union-attr]

@@ -56,7 +56,7 @@ def test_it_opens_at_the_peak_and_a_click_near_a_hill_lists_its_buffers(page):
     alone(page)
     peak = memory().peak
     expect(chart(page)).to_have_attribute("aria-valuenow", str(peak.at))
-    rows = page.get_by_role("group", name="Buffers alive here").get_by_role("button")
+    rows = page.get_by_role("group", name="Buffers alive").get_by_role("button")
     assert rows.count() == len(peak.buffers)
     # The first gathered buffer is alive from position 5 to 9: a click beside it means it.
     chart(page).click(position={"x": column_x(page, 4), "y": 60})
@@ -154,7 +154,7 @@ def live(page: Page) -> Kernel:
 
 @pytest.mark.parametrize("tab", ["Memory", "Collectives"])
 def test_what_was_found_stands_beside_the_question_and_is_applied(page, tab, monkeypatch):
-    monkeypatch.setattr(planner, "find_changes", lambda job, *_: found(job.program))
+    monkeypatch.setattr(planner, "changes_of", lambda job, *_: found(job.program))
     kernel = live(page)
     open_tab(page, tab)
     if tab == "Collectives":
@@ -181,7 +181,7 @@ def test_what_was_found_stands_beside_the_question_and_is_applied(page, tab, mon
 
 
 def test_another_collective_has_no_changes_until_it_is_asked_for(page, monkeypatch):
-    monkeypatch.setattr(planner, "find_changes", lambda *_: Changes())
+    monkeypatch.setattr(planner, "changes_of", lambda *_: Changes())
     kernel = live(page)
     open_tab(page, "Collectives")
     page.locator(".sv-crow").first.click()

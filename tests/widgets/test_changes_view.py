@@ -43,11 +43,11 @@ def found(program) -> Changes:
 
 
 def test_a_change_of_specs_is_applied_as_one_undo(made, monkeypatch):
-    monkeypatch.setattr(planner, "find_changes", lambda job, *_: found(job.program))
+    monkeypatch.setattr(planner, "changes_of", lambda job, *_: found(job.program))
     send(made, "changes", "memory")
     made.wait(60)
     view = made.changes_data
-    assert (view["of"], view["state"], len(view["notes"])) == ("memory", "done", 1)
+    assert (view["of"], view["running"], len(view["notes"])) == ("memory", False, 1)
     assert [row["takes"] for row in view["rows"]] == [True, False]
     assert "4 KiB → 1 KiB" in view["rows"][0]["facts"]
     assert view["rows"][0]["ok"] is None
@@ -71,10 +71,10 @@ def test_a_failure_is_said_and_the_report_stays(made, monkeypatch):
     def fails(*_):
         raise ShardvizError("There is no such collective.")
 
-    monkeypatch.setattr(planner, "find_changes", fails)
+    monkeypatch.setattr(planner, "changes_of", fails)
     send(made, "changes", "memory")
     made.wait(60)
-    assert made.changes_data["error"] == "There is no such collective."
+    assert made.changes_data["words"] == "There is no such collective."
     assert made.changes_data["rows"] == []
     assert made.report is None
 
@@ -88,14 +88,14 @@ def test_while_it_runs_the_page_says_so_and_it_can_be_cancelled(made, monkeypatc
         assert ended.wait(60)
         return Changes()
 
-    monkeypatch.setattr(planner, "find_changes", waits)
+    monkeypatch.setattr(planner, "changes_of", waits)
     send(made, "changes", "memory")
     assert begun.wait(60)
-    assert made.changes_data["state"] == "running"
+    assert made.changes_data["running"]
     assert made.report_data["state"] == "running"
     send(made, "cancel", "")
-    assert made.changes_data["state"] == "done"
-    assert made.changes_data["error"]
+    assert not made.changes_data["running"]
+    assert made.changes_data["words"]
     ended.set()
 
 

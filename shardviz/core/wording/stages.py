@@ -239,6 +239,7 @@ def memory(report: Report) -> str:
 
 def cancelled(kind: str, stage: str) -> str:
     """That somebody cancelled a compile or run."""
+    kind = {"changes": "search for changes"}.get(kind, kind)
     return f"The {kind} was cancelled in the stage {stage!r}."
 
 
@@ -258,6 +259,7 @@ DOING = {
     "compare": "Checking…",
 }
 STARTING = "Starting…"
+TRYING = "Trying changes…"
 CACHED = "cached"
 
 

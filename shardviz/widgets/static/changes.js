@@ -19,35 +19,28 @@ export class ChangesList {
     this.node = h("div", { class: "sv-changes", hidden: true, ...label });
   }
 
-  /**
-   * @param {Changes | Record<string, never>} data
-   * @param {number} revision of the program
-   * @param {boolean} live whether a kernel answers
-   */
+  /** @param {Changes | Record<string, never>} data @param {number} revision now @param {boolean} live */
   show(data, revision, live) {
     if (!isNew(this, [data, revision, live, this.of])) return;
     this.button.hidden = !live;
-    this.button.disabled = data.state === "running";
+    this.button.disabled = Boolean(data.running);
     this.node.hidden = data.of !== this.of;
     if (this.node.hidden) return;
-    const { error, words, rows, notes, revision: of } = /** @type {Changes} */ (data);
+    const { words, rows, notes, revision: of } = /** @type {Changes} */ (data);
     const said = of === revision ? words : "Of the program before the last edit.";
     const status = h("div", { class: "sv-muted", role: "status", text: said });
-    const failed = h("div", { class: "sv-bad", role: "alert", text: error });
-    const current = live && of === revision;
-    const parts = rows.map((row, i) => this.row(row, i, current));
+    const parts = rows.map((row, i) => this.row(row, i, live && of === revision));
     const title = h("summary", { text: `Tried, and not proposed: ${notes.length}` });
     const more = h("details", { hidden: !notes.length }, title);
     more.append(...notes.map((text) => h("div", { class: "sv-muted", text })));
-    fill(this.node, status, failed, ...parts, more);
+    fill(this.node, status, ...parts, more);
   }
 
   /** @param {Change} change @param {number} number @param {boolean} current */
   row({ edit, facts, values, ok, code, takes }, number, current) {
     const name = { "aria-label": `Apply: ${edit}`, disabled: !current };
-    const style = ok ? "sv-good" : "";
-    const line = h("div", { class: "sv-muted" }, `${facts} · `);
-    line.append(h("span", { class: style, text: values }));
+    const same = h("span", { class: ok ? "sv-good" : "", text: values });
+    const line = h("div", { class: "sv-muted" }, `${facts} · `, same);
     return h(
       "div",
       { class: "sv-tlchosen" },

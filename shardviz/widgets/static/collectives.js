@@ -242,7 +242,7 @@ export class CollectivesPanel {
     const buttons = [
       this.canPlay(this.chosen ?? "") && this.play,
       value && button("Show in Values", () => this.calls.value(value), named),
-      this.changes.button,
+      this.states[Number(this.chosen?.[0])] !== "old" && this.changes.button,
       this.links,
     ];
     const with_ = this.participants;

@@ -14,11 +14,10 @@ import { chartContext } from "./timeline.js";
 /** @typedef {{value: (name: string) => void} & import("./changes.js").Calls} Calls */
 
 /** What bounds an operation, by the part of the least time that a bar of the headline shows. */
-const BOUNDS = new Map([
-  ["memory", "HBM"],
-  ["compute", "FLOP/s"],
-]);
-const SHADES = [0.32, 0.55, 0.8, 1, 0.68, 0.16]; // of grey, by kind: a colour would be a mesh axis
+/** @type {Record<string, string>} */
+const BOUNDS = { memory: "HBM", compute: "FLOP/s" };
+/** Of grey: a colour would be a mesh axis. @type {Record<string, number>} */
+const SHADES = {arguments: 0.32, outputs: 0.55, temporaries: 0.8, collectives: 1, constants: 0.68, padding: 0.16}; // prettier-ignore
 const SPACE = { left: 64, top: 16, bottom: 6 }; // pixels around the chart
 const HILL = 5; // pixels beside a click, of which the fullest moment is meant
 const MOST_ALIVE = 16; // buffers of a moment that Python sends for certain
@@ -41,13 +40,17 @@ export class MemoryPanel {
       keydown: (/** @type {KeyboardEvent} */ e) => this.press(e),
       click: (/** @type {MouseEvent} */ e) => this.go(this.hillAt(e)),
     };
-    const name = { role: "slider", "aria-label": "Memory over the program's order", tabindex: "0" };
-    this.picture = h("div", { class: "sv-tllanes", ...name, ...OWN_KEYS, on }, this.canvas);
-    this.list = h("div", {
-      class: "sv-memlist",
-      role: "group",
-      "aria-label": "Buffers alive here",
-    });
+    const name = {
+      role: "slider",
+      "aria-valuemin": "0",
+      "aria-label": "Memory over the program's order",
+    };
+    this.picture = h(
+      "div",
+      { class: "sv-tllanes", tabindex: "0", ...name, ...OWN_KEYS, on },
+      this.canvas,
+    );
+    this.list = h("div", { class: "sv-memlist", role: "group", "aria-label": "Buffers alive" });
     this.legend = h("div");
     this.about = h("div", { class: "sv-tlchosen" });
     this.changes = new ChangesList("What would lower it?", calls);
@@ -69,7 +72,7 @@ export class MemoryPanel {
     const words = h("div", null, fits, muted(`  ${target}`), peak);
     const head = h("div", { class: "sv-tlchosen" }, words, this.changes.button);
     const picture = h("div", { class: "sv-mempicture" }, this.picture, this.list);
-    const bound = BOUNDS.get(part);
+    const bound = BOUNDS[part];
     const some = operations.filter((one) => !bound || one.bound === bound);
     fill(this.node, head, this.changes.node);
     this.node.append(...(chart ? [picture, this.legend, this.about] : [pairs(parts)]), pairs(cost));
@@ -88,16 +91,21 @@ export class MemoryPanel {
     const { chart, picture, totals } = this;
     if (!chart) return;
     const at = (this.at = Math.max(0, Math.min(totals.length - 1, to)));
-    const peak = at === chart.peak ? ", the peak" : "";
-    const text = `${bytesText(totals[at])}${peak} · ${chart.where[at]}`;
-    const values = { min: 0, max: totals.length - 1, now: at, text };
-    for (const [name, is] of Object.entries(values))
-      picture.setAttribute(`aria-value${name}`, `${is}`);
-    const dots = chart.kinds.map(([kind]) =>
-      h("span", { class: "sv-memdot", style: { background: this.shade(kind) } }),
+    const text = `${bytesText(totals[at])}${at === chart.peak ? ", the peak" : ""} · ${chart.where[at]}`;
+    picture.setAttribute("aria-valuemax", String(totals.length - 1));
+    picture.setAttribute("aria-valuenow", String(at));
+    picture.setAttribute("aria-valuetext", text);
+    const dot = (/** @type {string} */ background) =>
+      h("span", { class: "sv-memdot", style: { background } });
+    /** @type {[string, string][]} */
+    const kinds = chart.kinds.map(([kind, live]) => [kind, bytesText(live[at])]);
+    fill(
+      this.legend,
+      pairs(
+        kinds,
+        kinds.map(([kind]) => dot(this.shade(kind))),
+      ),
     );
-    const kinds = chart.kinds.map(([kind, live]) => [chart.names[kind], bytesText(live[at])]);
-    fill(this.legend, pairs(/** @type {[string, string][]} */ (kinds), dots));
     const now = chart.positions[at];
     const alive = chart.buffers.filter(({ start, end }) => start <= now && now <= end);
     const listed = (this.listed = alive.slice(0, MOST_ALIVE));
@@ -158,7 +166,7 @@ export class MemoryPanel {
     e.stopPropagation();
   }
 
-  /** @param {number} kind */
+  /** @param {string} kind */
   shade(kind) {
     const { muted: grey, paper } = /** @type {Theme} */ (this.theme);
     return mix(grey, paper, SHADES[kind]);

@@ -499,58 +499,37 @@ export interface Cache {
 /** `memory_chart.py`: columns are positions of the program's order, each the fullest of its stretch. */
 export interface MemoryChart {
   sentence: string;
-  /** The column of the peak. */
+  /** The column of the peak, and the bytes at the upper edge. */
   peak: number;
-  /** The bytes at the upper edge, and texts from 0 up to there. */
   top: number;
   ticks: string[];
   /** 0 where it is not known. */
   capacity: number;
   positions: number[];
-  /** What runs there. */
   where: string[];
-  /** All kinds, and the bytes of those that there are, by the number of the kind. */
-  names: string[];
-  kinds: [kind: number, bytes: number[]][];
-  /** The largest of each column, the largest first. */
+  kinds: [kind: string, bytes: number[]][];
+  /** The largest of each column. */
   buffers: MemoryBuffer[];
 }
 
-export interface MemoryBuffer {
-  bytes: number;
-  /** Positions of the program's order, both included. */
-  start: number;
-  end: number;
-  shape: string;
-  name: string;
-  /** Its value in the plan; "" where it is not known. */
-  value: string;
-  spec: string;
-  source: string;
-  about: string;
-}
+/** Its positions are both included; its value is "" where that is not known. */
+export type MemoryBuffer = Record<"bytes" | "start" | "end", number> &
+  Record<"shape" | "name" | "value" | "spec" | "source" | "about", string>;
 
 /** `changes_view.py`: what would remove a collective, or lower the peak. */
 export interface Changes {
   /** The key of the collective, or "memory". */
   of: string;
   revision: number;
-  state: "running" | "done";
+  running: boolean;
   words: string;
-  error: string;
   rows: Change[];
   /** What was tried and dropped, and advice. */
   notes: string[];
 }
 
-export interface Change {
-  edit: string;
-  /** Bytes, peak and least time before and after. */
-  facts: string;
-  /** Whether results are those of the original; null where they were not compared. */
-  values: string;
+export interface Change extends Record<"edit" | "facts" | "values" | "code", string> {
   ok: boolean | null;
-  code: string;
   /** Whether the Explorer can take it as an edit. */
   takes: boolean;
 }
