@@ -23,17 +23,21 @@ from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.movement import collective_movement
 from shardviz.gallery import programs
 from shardviz.widgets import html_page
+from shardviz.widgets.changes_view import changes_view
 from shardviz.widgets.effects_view import effects_view
 from shardviz.widgets.explorer import Explorer
 from shardviz.widgets.links_view import LinkRequest, link_view
 from shardviz.widgets.movements_view import player_data
-from shardviz.widgets.planner import StageResults
+from shardviz.widgets.planner import Job, StageResults
+from shardviz.widgets.report_view import memory_view
 from shardviz.widgets.session import Session
 from shardviz.widgets.stages_view import stages_view
 from shardviz.widgets.state import session_on
 from shardviz.widgets.targets import device_placement
 from shardviz.widgets.timeline_view import TimelineRequest, timeline_view
 from shardviz.widgets.values_view import explanation_view, values_view
+from tests.widgets import memory_examples
+from tests.widgets.changes_examples import found
 from tests.widgets.plans import REFUSED, layers
 from tests.widgets.stage_examples import RESULTS
 
@@ -41,7 +45,7 @@ TRAITS = (
     "menus", "answer", "view", "mesh", "rules", "rule_use", "cell", "program", "array_0",
     "layout_0", "layout_1", "devices", "report_data", "code_data", "target", "palette",
     "stages_data", "plan_data", "timeline", "explanation", "background", "link_data", "movements",
-    "leaves", "model_data", "problems_data", "compare_data", "offline",
+    "leaves", "model_data", "problems_data", "compare_data", "changes_data", "offline",
 )  # fmt: skip
 WAIT_S = 120
 
@@ -78,6 +82,11 @@ def messages() -> Iterator[tuple[str, Any]]:
     yield "Effects", {"state": "done", "revision": 1, **effects_view(program)}
     there = device_placement(make_mesh(data=4, model=4), "tpu:v5e:4x4")
     assert there is not None
+    yield "Memory", memory_view(memory_examples.report())
+    asked = Job("changes", program, 1, "", wanted=("memory", None))
+    yield "Changes", changes_view(asked)
+    asked.report, asked.changes = memory_examples.report(), found(programs.get())
+    yield "Changes", changes_view(asked)
     yield "LinkView", link_view(LinkRequest("0:0", layers(1).collectives[0], there))
 
 

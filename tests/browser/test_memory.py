@@ -16,8 +16,8 @@ from tests.browser.test_fit import MEASURE
 from tests.browser.test_stages import many, opened
 from tests.browser.values_page import as_script
 from tests.browser.views import open_tab
+from tests.widgets.changes_examples import found
 from tests.widgets.memory_examples import MIB, memory, report
-from tests.widgets.test_changes_view import found
 
 pytestmark = pytest.mark.browser
 PAGE = """<!doctype html><meta charset="utf-8"><style>body { margin: 0 } CSS</style>

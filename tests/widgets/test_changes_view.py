@@ -7,14 +7,13 @@ import threading
 import pytest
 
 from shardviz.core.errors import ShardvizError
-from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.candidates import Candidate, Changes, Refusal, edit
-from shardviz.core.program.report import Memory, Report
+from shardviz.core.program.candidates import Changes
 from shardviz.gallery import programs
 from shardviz.widgets import planner
 from shardviz.widgets.explorer import Explorer
 from shardviz.widgets.session import Session
+from tests.widgets.changes_examples import found
 
 
 @pytest.fixture
@@ -27,19 +26,6 @@ def made():
 def send(explorer: Explorer, kind: str, value: str) -> None:
     intents = [{"kind": kind, "value": value}]
     explorer._receive(None, {"seq": 1, "client": "c", "intents": intents}, [])
-
-
-def found(program) -> Changes:
-    """One edit that a session can take, one that it cannot, and one that was dropped."""
-    first, *others = program.arrays
-    spec = Spec.parse("None, model")
-    arrays = (first.replace(spec=spec), *others)
-    takes = edit("argument", array=first.name, spec=spec, before=None)
-    inside = edit("constraint", value="dot", source="f.py:3", spec=spec, at=(), result=0)
-    before, after = (Report("f", "t", memory=Memory(arguments=size)) for size in (4096, 1024))
-    changed = Candidate((takes,), program.replace(arrays=arrays), after, before)
-    other = Candidate((inside,), program, after, before)
-    return Changes.of([changed, other], refused=[Refusal((takes,), "same collective")])
 
 
 def test_a_change_of_specs_is_applied_as_one_undo(made, monkeypatch):
