@@ -424,3 +424,49 @@ class _XlaForm:
             raise AttributeError(name)
         form = getattr(super(_LargeSharding, self._sharding), XLA_FORM)
         return getattr(form(self._key[2]), name)
+
+
+# Types of values, and operations bound once more.
+
+
+def at_line_of(equation: Any) -> AbstractContextManager[Any]:
+    """A context in which new operations have the source line and scope of another."""
+    module = "jax._src.source_info_util"
+    enter, stack = (
+        private(module, "user_context"),
+        private(module, "current_name_stack"),
+    )
+    if enter is None or stack is None:
+        return contextlib.nullcontext()
+    info = equation.source_info
+    return enter(info.traceback, name_stack=stack() + info.name_stack)
+
+
+def is_backward(equation: Any) -> bool:
+    """Whether an operation is of the backward pass of a gradient."""
+    return "transpose(" in str(equation.source_info.name_stack)
+
+
+def varying_axes(value: Any) -> frozenset[str]:
+    """The axes of a `shard_map` over which a value may differ between devices."""
+    aval = jax.typeof(value)
+    manual = getattr(aval, "mat", aval)  # a set of its own since jax 0.10
+    return frozenset(getattr(manual, "varying", getattr(manual, "vma", ())))
+
+
+def shard_map_call(frame: FrameType) -> dict[str, Any] | None:
+    """What `jax.shard_map` was given, and its arguments, in a frame of its call."""
+    if _module_of(frame) != "jax._src.shard_map" or frame.f_code.co_name != "wrapped":
+        return None
+    names = ("f", "mesh", "in_specs", "out_specs", "axis_names", "check_vma", "args")
+    found = {name: frame.f_locals.get(name) for name in names}
+    return found if found["f"] is not None and found["mesh"] is not None else None
+
+
+def scan_counts(equation: Any) -> tuple[int, int]:
+    """How many operands of a `scan` are constants, and how many begin its carry."""
+    params = equation.params
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()  # since jax 0.12
+    return len(consts), len(carry)

@@ -131,6 +131,32 @@ def _large_sharding() -> bool:
     return known and "sdy.sharding" in lowered.as_text()
 
 
+def _lines() -> bool:
+    jaxpr = jax.make_jaxpr(jax.grad(jax.numpy.sin))(1.0)
+    with compat.at_line_of(jaxpr.eqns[0]):
+        again = jax.make_jaxpr(jax.numpy.cos)(1.0)
+    backward = any(map(compat.is_backward, jaxpr.eqns))
+    return backward and bool(compat.line_frames(again.eqns[0]))
+
+
+def _types() -> bool:
+    mesh = AbstractMesh((2,), ("x",))
+    varying = []
+
+    def body(x: jax.Array) -> jax.Array:
+        varying.append(compat.varying_axes(x))
+        return jax.lax.map(jax.numpy.sin, x)
+
+    split = PartitionSpec("x")
+    fn = jax.shard_map(body, mesh=mesh, in_specs=split, out_specs=split)
+    with jax.sharding.use_abstract_mesh(mesh):
+        jaxpr = jax.make_jaxpr(fn)(
+            jax.ShapeDtypeStruct((4,), "float32", sharding=NamedSharding(mesh, split))
+        )
+    (inner,) = [p for p in jaxpr.eqns[0].params.values() if hasattr(p, "eqns")]
+    return varying == [{"x"}] and compat.scan_counts(inner.eqns[0]) == (0, 0)
+
+
 def _has(module: str, name: str) -> Callable[[], bool]:
     return lambda: compat.private(module, name) is not None
 
@@ -148,11 +174,13 @@ PRIVATE_NAMES: Mapping[str, Callable[[], bool]] = {
     "jax._src.config.traceback_filtering": _has(
         "jax._src.config", "traceback_filtering"
     ),
+    "jax._src.source_info_util": _lines,
     "jax._src.effects": _effects,
     "jax._src.dispatch.runtime_tokens": _has("jax._src.dispatch", "runtime_tokens"),
     "jax.jit._jit_info": _jit,
     "jax._src.pmap": _pmap,
     "jax._src.shard_map._shard_map": _shard_map,
+    "jax.extend.core.JaxprEqn.params": _types,
     "jax._src.pjit": (
         lambda: (
             None not in [compat.function_of(*n) for n in compat.CONSTRAINT_FUNCTIONS]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardviz.core.display import Fact, sentence
+from shardviz.core.program.refusals import TypeRefusal
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Failure:
             says all that there is to say.
         fields: what else the words of that code need.
         lacks_memory: whether memory ran out, or would have.
+        refusals: where jax refused an operation for the types of its operands: that
+            one and all that it would refuse after it, with edits that it accepts.
 
     >>> print(Failure("trace", "The shapes do not fit.", "block.py:31"))
     trace: The shapes do not fit. (block.py:31)
@@ -33,6 +36,7 @@ class Failure:
     code: str = ""
     fields: Mapping[str, Any] = field(default_factory=dict, hash=False)
     lacks_memory: bool = False
+    refusals: tuple[TypeRefusal, ...] = ()
 
     @property
     def message(self) -> str:

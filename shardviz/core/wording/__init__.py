@@ -40,6 +40,7 @@ _FILES = {
     "program.stages": "comparison",
     "program.checks": "run",
     "program.failure": "failures",
+    "program.refusals": "refusals",
     "program.notes": "notes",
     "program.orders": "roofline",
     "program.program": "hardware",

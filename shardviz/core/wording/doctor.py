@@ -21,6 +21,7 @@ LOSSES: Mapping[str, str] = {
     "jax._src.config.traceback_filtering": (
         "Of what jax refuses on Explicit axes, only its own message is shown."
     ),
+    "jax._src.source_info_util": "What jax accepts instead of an operation has no line.",
     "jax._src.effects": "What is ordered is known by name only.",
     "jax._src.dispatch.runtime_tokens": (
         "With jax 0.10 and 0.11 the error of a callback comes back at the end."
@@ -30,6 +31,7 @@ LOSSES: Mapping[str, str] = {
     "jax._src.shard_map._shard_map": (
         "A plan binds a shard_map without a mesh to the mesh of the program."
     ),
+    "jax.extend.core.JaxprEqn.params": "Of what jax refuses, only the first is shown.",
     "jax._src.pjit": "Plan.constraints is empty.",
     "jax._src.api.eval_shape": "Plan.constraints may list a call twice.",
     "jax.extend.core.JaxprEqn": "Operations are shown without their lines.",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from shardviz.core.format import bytes_text, clause, joined
 from shardviz.core.program.failure import Failure, GroupEnd, ProcessEnd
+from shardviz.core.wording.refusals import refusals
 
 _OPENINGS = {
     "trace": "jax could not trace the function.",
@@ -26,7 +27,7 @@ def failure(error: Failure) -> str:
     'jax could not trace the function. TypeError: got (2,) and (3,).'
     """
     # Which arrays are large helps against every lack of memory alike.
-    words = _without_advice(error)
+    words = _without_advice(error) + refusals(error.refusals)
     if arrays := error.fields.get("arrays"):
         words = f"{words.rstrip()} {arrays}"
     return error.fields.get("who", "") + words

@@ -36,6 +36,7 @@ from shardviz.core.backend.tracing.named_meshes import (
     mesh_sizes,
     naming_operation,
 )
+from shardviz.core.backend.tracing.refused import typed_form
 from shardviz.core.backend.tracing.retraced import with_partial_sums
 from shardviz.core.backend.tracing.trace import (
     Traced,
@@ -217,6 +218,7 @@ class _PlanRun:
             elif operation:
                 fields = {"operation": operation}
                 failed = replace(failed, code="explicit axes", fields=fields)
+            failed = replace(failed, refusals=typed_form(self.program, error).refusals)
         self.plan = replace(self.plan, error=failed)
 
 
