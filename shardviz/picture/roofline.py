@@ -29,8 +29,6 @@ def draw_roofline(
         panels.append(_picture(roofline.ops, wording.OPERATION, limit))
     tone = "bad" if roofline.fits is False else "text"
     notes = [note(str(one)) for one in roofline.notes]
-    if roofline.order is not None:
-        notes.insert(0, note(str(roofline.order)))
     notes.insert(0, note(str(roofline), tone))
     head = wording.minimum_times(roofline.where)
     return side_by_side(
@@ -53,8 +51,6 @@ def _lines(roofline: Roofline) -> list[str]:
     if roofline.ops:
         lines.append(wording.OPS_OF_DEVICE)
         lines += _table(roofline.ops, "", MOST_LINES).lines("")
-    if roofline.order is not None:
-        lines.append(str(roofline.order))
     return [*lines, *map(str, roofline.notes)]
 
 

@@ -9,7 +9,9 @@ from shardviz.core.wording import changes as wording
 from shardviz.widgets.planner import Job
 
 #: The codes of edits that a session can take; others change the function.
-TAKEN = ("argument", "result", "rule", "axis order", "mesh", "donate")
+TAKEN = (
+    "argument", "result", "rule", "axis order", "device order", "mesh", "donate",
+)  # fmt: skip
 MOST_CHANGES, MOST_NOTES = 12, 20
 
 

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 import shardviz as sv
-from shardviz.core.backend.candidates.trials import Trials
 from shardviz.core.hardware.interconnect import groups_over
 from shardviz.core.hardware.topology import Topology
-from shardviz.core.program.candidates import Candidate
 from shardviz.core.program.movement import shift
 from shardviz.core.program.orders import best_order, order_edit
 from shardviz.core.program.report import Collective
@@ -257,8 +255,7 @@ def test_of_some_devices_or_without_rates_nothing_is_said():
 def test_the_edit_compiles_to_what_was_promised():
     arrays = sv.array("x", (256, 64), spec="data"), sv.array("w", (64, 64), spec="None, model")
     program = sv.program(lambda x, w: x.T @ (x @ w), *arrays, mesh=sv.mesh(data=4, model=4))
-    trials = Trials(program, "tpu:v5e:4x4")
-    before = trials.before
+    before = sv.compile(program, "tpu:v5e:4x4")
     assert before.ok, before.error
     order = before.roofline.order
     assert (order.hops, order.possible) == (3, 1)
@@ -267,8 +264,8 @@ def test_the_edit_compiles_to_what_was_promised():
     assert sv.movement(before).order == order
     edit = order_edit(program, before)
     assert edit is not None
-    found = trials.candidate([edit])
-    assert isinstance(found, Candidate), found
+    found = sv.changes(before)[-1]
+    assert found.edits[0].key == edit.key
     assert found.values.ok
     sent = [(one.kind, one.mesh_axes, one.bytes_per_device) for one in found.collectives]
     assert sent == [(o.kind, o.mesh_axes, o.bytes_per_device) for o in before.collectives]

@@ -26,8 +26,7 @@ EDITS = {
     # The mesh with its axes in another order, or another mesh.
     "axis order": ("axes",),
     "mesh": ("mesh",),
-    # The mesh with other devices, and what each of its axes is laid over.
-    "device order": ("mesh", "placed"),
+    "device order": ("mesh",),
     "donate": ("arguments",),
     # A policy of `jax.checkpoint_policies`, and the lines of the loops.
     "remat": ("policy", "sources"),

@@ -19,8 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -42,18 +41,16 @@ class DeviceOrder(Fact):
 
     Attributes:
         mesh: with its devices in that order.
-        placed: mesh axis, and the dimensions of the hardware that it is laid over.
         axes: the mesh axes of the collective that gains most.
         hops, possible: the most links that one send of it crosses, now and then.
         seconds, least: the least time of all collectives, now and then.
 
     >>> from shardviz.core.layout.mesh import make_mesh
-    >>> print(DeviceOrder(make_mesh(data=4), (), ("data",), 3, 1, 3e-3, 1e-3))
+    >>> print(DeviceOrder(make_mesh(data=4), ("data",), 3, 1, 3e-3, 1e-3))
     Axis data takes 3 hops where 1 would do: in another order of the devices all...
     """
 
     mesh: MeshSpec
-    placed: tuple[tuple[str, tuple[str, ...]], ...]
     axes: tuple[str, ...]
     hops: int
     possible: int
@@ -66,108 +63,115 @@ def best_order(
 ) -> DeviceOrder | None:
     """The order of devices in which collectives take the least time, by the roofline.
 
-    The docstring of this module says which orders are tried. None where no order takes
-    less than the present one of `mesh`, or where the rate of a link is not published.
+    The docstring of this module says which orders are tried. None where none is better
+    than the present one of `mesh`, or where the rate of a link is not published.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> gather = Collective("all-gather", ("data",), 1 << 20)
     >>> found = best_order(make_mesh(data=4, model=4), Topology.parse("tpu:v5e:4x4"), [gather])
-    >>> found.placed[0], found.seconds / found.least
-    (('data', ('y', 'x')), 2.0)
+    >>> found.seconds / found.least, found.mesh.device_ids[:, 0].tolist()
+    (2.0, [0, 1, 4, 5])
     """
-    if mesh.size != topology.devices:
+    uneven = any(len(set(map(len, one.groups))) > 1 for one in collectives)
+    if mesh.size != topology.devices or uneven:
         return None
-    sends, costs = _sends(mesh, collectives), _Costs(topology, {})
-    now, rows = device_rows(mesh, topology), None
-    # Rounding is no reason to move an array.
-    best = costs.rank(sends, now) * (1 - 1e-12)
+    sends = list(_sends(mesh, topology, collectives))
     free = [send for send in sends if not send.ordered]
     moving = sorted({axis for send in sends for axis in send.ordered})
-    dimensions = _dimensions(topology)
-    every = _assignments([size for _, size, _ in dimensions], mesh.axis_sizes)
-    natural = np.lexsort([at for _, _, at in reversed(dimensions)])
+    now, rows = device_rows(mesh, topology), None
+    before = _rank(sends, now)
+    # Rounding is no reason to move an array.
+    best = before * (1 - 1e-12)
+    places = [topology.slice_indices, *topology.coords.T[::-1], topology.cores]
+    natural = np.lexsort(places[::-1])
+    every = _assignments([int(at.max()) + 1 for at in places], mesh.axis_sizes)
     for assignment in itertools.islice(every, MOST_ORDERS):
         # Axis by axis, and within each from the slowest dimension to the fastest.
         order = sorted(range(len(assignment)), key=lambda n: assignment[n][1])
-        placed = natural.reshape([factor for factor, _, _ in assignment])
+        placed = natural.reshape([size for size, _, _ in assignment])
         placed = placed.transpose(order).reshape(mesh.axis_sizes)
-        if costs.rank(free, placed) >= best:
+        if _rank(free, placed) >= best:
             continue
         for axis in moving:
             turned = [np.take(placed, w, axis) for w in _walks(assignment, axis)]
-            placed = min(turned, key=lambda rows: costs.rank(sends, rows))
-        if (rank := costs.rank(sends, placed)) < best:
+            placed = min(turned, key=lambda rows: _rank(sends, rows))
+        if (rank := _rank(sends, placed)) < best:
             best, rows = rank, placed
-    if rows is None or math.isinf(costs.rank(sends, now)):
+    if rows is None or math.isinf(before):
         return None
-    laid = []
-    for axis, name in enumerate(mesh.axis_names):
-        line = np.moveaxis(rows, axis, -1).reshape(-1, rows.shape[axis])[0]
-        over = [word for word, _, at in dimensions if len(set(at[line])) > 1]
-        laid.append((name, tuple(over)))
-    gains = [costs.rank([one], now) - costs.rank([one], rows) for one in sends]
-    most = sends[int(np.argmax(gains))]
+    most = max(sends, key=lambda send: _rank([send], now) - _rank([send], rows))
     ids, hosts = topology.device_ids[rows], topology.process_indices[rows]
     return DeviceOrder(
         mesh.replace(device_ids=ids, process_indices=hosts),
-        tuple(laid),
         most.one.mesh_axes,
-        costs.of(most, now)[1],
-        costs.of(most, rows)[1],
-        sum(costs.of(send, now)[0] for send in sends),
-        sum(costs.of(send, rows)[0] for send in sends),
+        most.cost(now)[1],
+        most.cost(rows)[1],
+        sum(send.cost(now)[0] for send in sends),
+        sum(send.cost(rows)[0] for send in sends),
     )
 
 
 def order_edit(program: Program, report: Report) -> Edit | None:
-    """The edit that gives a program the best order of devices.
-
-    None where there is none better, and for devices whose topology is not known.
+    """The edit that gives a program the best order of devices; None for no better one.
 
     Args:
         program: as it was compiled.
-        report: its compile.
+        report: its compile, for described devices.
     """
     where = getattr(report.roofline, "where", "")
     if report.mesh is None or not is_described(where):
         return None
-    topology = Topology.parse(where)
-    found = best_order(report.mesh, topology, report.collectives or ())
+    found = best_order(report.mesh, Topology.parse(where), report.collectives or ())
     if found is None:
         return None
-    ids = found.mesh.device_ids
-    mesh = program.mesh.replace(device_ids=ids, concrete=True)
-    placed = tuple(f"{axis} over {' × '.join(over)}" for axis, over in found.placed)
-    return edit("device order", mesh=mesh, placed=placed)
+    mesh = program.mesh.replace(device_ids=found.mesh.device_ids, concrete=True)
+    return edit("device order", mesh=mesh)
 
 
-class _Send(NamedTuple):
-    """A collective, its groups of mesh positions, int64 [groups, members], and the mesh
-    axes along which the order of devices counts.
+@dataclass(frozen=True, eq=False)
+class _Send:
+    """A collective, its groups as positions in the mesh (int64 [groups, members]), and
+    the mesh axes along which the order of devices counts; `known` keeps its costs.
     """
 
+    topology: Topology
     one: Collective
     groups: np.ndarray
     ordered: tuple[int, ...]
+    known: dict[bytes, tuple[float, int]] = field(default_factory=dict)
+
+    def cost(self, rows: np.ndarray) -> tuple[float, int]:
+        """Seconds, infinite where no rate is published, and the most links crossed."""
+        groups = rows.reshape(-1)[self.groups]
+        # Of devices that fill a block of the torus only the set counts.
+        key = _sorted(groups, not self.ordered).tobytes()
+        if key not in self.known:
+            links = route(self.topology, groups, self.one.kind)
+            seconds = links.seconds(self.one.bytes_per_device)
+            if seconds is None:
+                seconds = math.inf
+            seconds *= self.one.execution_count
+            self.known[key] = seconds, int(links.hops[0])
+        return self.known[key]
 
 
-def _sends(mesh: MeshSpec, collectives: Sequence[Collective]) -> list[_Send]:
-    sends = []
+def _sends(
+    mesh: MeshSpec, topology: Topology, collectives: Sequence[Collective]
+) -> Iterator[_Send]:
     for one in collectives:
         axes, permutes = one.mesh_axes, one.kind == "collective-permute"
         known = bool(axes) and mesh.shape.keys() >= set(axes)
         # As in the roofline: without groups nobody knows who sends to whom.
-        if one.kind == "ragged-all-to-all" or not (
-            one.groups or (known and not permutes)
-        ):
+        if one.kind == "ragged-all-to-all":
+            continue
+        if not one.groups and (permutes or not known):
             continue
         names = axes if known else mesh.axis_names
         full, ordered = groups_over(mesh, names), ()
         groups = np.asarray(one.groups or full, np.int64)
         if permutes or not np.array_equal(_sorted(groups), _sorted(full)):
             ordered = tuple(mesh.positions[axis] for axis in names)
-        sends.append(_Send(one, groups, ordered))
-    return sends
+        yield _Send(topology, one, groups, ordered)
 
 
 def _sorted(groups: np.ndarray, members: bool = True) -> np.ndarray:
@@ -177,48 +181,12 @@ def _sorted(groups: np.ndarray, members: bool = True) -> np.ndarray:
     return groups[np.argsort(groups[:, 0])]
 
 
-class _Costs(NamedTuple):
-    """`known` has the seconds per byte, and the hops, of each kind and groups."""
-
-    topology: Topology
-    known: dict[Any, tuple[float, int]]
-
-    def of(self, send: _Send, rows: np.ndarray) -> tuple[float, int]:
-        """Seconds, infinite where no rate is published, and the most links crossed."""
-        one, groups = send.one, rows.reshape(-1)[send.groups]
-        # Of devices that fill a block of the torus only the set counts.
-        canonical = _sorted(groups, not send.ordered)
-        key = one.kind, canonical.shape, canonical.tobytes()
-        if key not in self.known:
-            links = route(self.topology, groups, one.kind)
-            seconds = links.seconds(1.0)
-            if seconds is None:
-                seconds = math.inf
-            self.known[key] = seconds, int(links.hops[0])
-        seconds, hops = self.known[key]
-        return seconds * one.bytes_per_device * one.execution_count, hops
-
-    def rank(self, sends: Sequence[_Send], rows: np.ndarray) -> float:
-        """The least seconds of all, one after another; a little more for more hops."""
-        total = 0.0
-        for seconds, hops in (self.of(send, rows) for send in sends):
-            total += seconds * (1 + 1e-9 * hops)
-        return total
+def _rank(sends: Sequence[_Send], rows: np.ndarray) -> float:
+    """The least seconds of all, one after another; a little more for more hops."""
+    return sum(s * (1 + 1e-9 * hops) for s, hops in (one.cost(rows) for one in sends))
 
 
 # --- the orders -----------------------------------------------------------------------
-
-
-def _dimensions(topology: Topology) -> list[tuple[str, int, np.ndarray]]:
-    """Names and sizes, slowest first, and where each device is: int64 [devices]."""
-    names = ("slices", "z", "y", "x", "cores")
-    if not topology.chip.axes:
-        names = ("", "", "hosts", "GPUs", "")
-    places = (topology.slice_indices, *topology.coords.T[::-1], topology.cores)
-    found = []
-    for name, at in zip(names, places, strict=True):
-        found.append((name, int(at.max()) + 1, at))
-    return found
 
 
 # Parts of dimensions: size, mesh axis, and how many dimensions come after.

@@ -84,8 +84,6 @@ class Roofline(Displayed, Fact):
         needed: bytes that each device needs; None where the compiler did not say.
         capacity: bytes that each device has; None where it is not published.
         notes: what was assumed, and what is not known.
-        order: the order of devices that takes less time, where a collective crosses
-            more links than it would there; None for meshes of more than MOST_ORDERED.
 
     >>> from shardviz.core.hardware.chips import find_chip
     >>> rows = (Bound("compute", "compute", 2.0, "FLOP/s", 4e14),)
@@ -100,8 +98,7 @@ class Roofline(Displayed, Fact):
     ops: tuple[Bound, ...] = ()
     needed: int | None = None
     capacity: int | None = None
-    notes: tuple[RooflineNote, ...] = ()
-    order: DeviceOrder | None = None
+    notes: tuple[RooflineNote | DeviceOrder, ...] = ()
 
     @cached_property
     def parts(self) -> dict[str, float]:
@@ -149,6 +146,11 @@ class Roofline(Displayed, Fact):
     def counts_loops_once(self) -> bool:
         """Whether arithmetic and memory leave out all but one iteration of every loop."""
         return any(row.note == _LOOPS_ONCE for row in self.rows)
+
+    @property
+    def order(self) -> DeviceOrder | None:
+        """An order of devices that suits the collectives better; None for none known."""
+        return next((n for n in self.notes if isinstance(n, DeviceOrder)), None)
 
     @property
     def fit(self) -> Fit | None:
@@ -211,6 +213,14 @@ def roofline(
     moves = [collective_bound(c, chip, placed, mesh) for c in collectives]
     rows = (*_totals(report, chip, ops), *_longest_first(moves))
     known_places = placed is not None and mesh is not None
+    notes: list[RooflineNote | DeviceOrder] = []
+    if placed is not None and mesh is not None and mesh.size <= MOST_ORDERED:
+        order = best_order(mesh, placed, collectives)
+        # Small gains of the model are no gains that anybody would measure.
+        if order and (
+            order.hops > order.possible or order.least < 0.95 * order.seconds
+        ):
+            notes.append(order)
     return Roofline(
         name,
         chip,
@@ -218,21 +228,8 @@ def roofline(
         _longest_first([op_bound(op, chip) for op in ops]),
         needed_bytes(report.memory),
         report.memory.capacity or chip.device_bytes,
-        _notes(report, rows, known_places, bool(ops)),
-        _lost_by_order(mesh, placed, collectives),
+        (*notes, *_notes(report, rows, known_places, bool(ops))),
     )
-
-
-def _lost_by_order(
-    mesh: MeshSpec | None, topology: Topology | None, collectives: Sequence[Collective]
-) -> DeviceOrder | None:
-    """A better order, where what gains most crosses fewer links in it."""
-    if mesh is None or topology is None or mesh.size > MOST_ORDERED:
-        return None
-    found = best_order(mesh, topology, collectives)
-    if found is None or found.hops <= found.possible:
-        return None
-    return found
 
 
 def with_operations(report: Report | None, plan: Plan | None) -> Roofline | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from shardviz.core.format import bytes_text, joined, plural
 from shardviz.core.program.candidates import Candidate, Changes, Edit, Refusal
+from shardviz.core.wording.roofline import time_text
 
 _EDITS = {
     "argument": "Split argument {array} as {spec}",
@@ -14,7 +15,7 @@ _EDITS = {
     "constraint": "Constrain {value} ({source}) to {spec}",
     "axis order": "Order the mesh axes as {axes}",
     "mesh": "Use the mesh {mesh}",
-    "device order": "Order the devices with {placed}",
+    "device order": "Lay the mesh over the devices in another order",
     "donate": "Donate the arguments at {arguments}",
     "remat": "Compute again in the backward pass what {sources} saves for it, with"
     " jax.checkpoint and the policy {policy}",
@@ -62,6 +63,13 @@ def edits_in_words(edits: tuple[Edit, ...]) -> str:
 def candidate(fact: Candidate) -> str:
     """What is changed, and what each device sends then."""
     before = sum(one.sent_in_all for one in fact.before.collectives or ())
+    known = fact.report.roofline, fact.before.roofline
+    if fact.bytes == before and None not in known:
+        least, now = (time_text(one.collective_s or 0.0) for one in known)
+        return (
+            f"{edits_in_words(fact.edits)}: the same bytes take {least} at least, and"
+            f" {now} before."
+        )
     return (
         f"{edits_in_words(fact.edits)}: each device sends {bytes_text(fact.bytes)},"
         f" and {bytes_text(before)} before."
