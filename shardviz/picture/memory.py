@@ -128,15 +128,9 @@ def _chart(timeline: MemoryTimeline, peak: MemoryPeak, capacity: int | None) -> 
     heights = live * (HIGH / top)
     tops = ABOVE + HIGH - np.cumsum(heights, axis=0)
     kinds, bars = np.nonzero(live)
-    x, y = (LEFT + starts * column)[bars], tops[kinds, bars]
-    tiles = make_tiles(
-        x,
-        y,
-        widths[bars],
-        heights[kinds, bars],
-        kinds,
-        hint=(Slot(GROUP, words=KINDS),),
-    )
+    corners = (LEFT + starts * column)[bars], tops[kinds, bars]
+    sizes, hint = (widths[bars], heights[kinds, bars]), (Slot(GROUP, words=KINDS),)
+    tiles = make_tiles(*corners, *sizes, kinds, hint=hint)
     labels = []
     for n in range(TICKS + 1):
         low = ABOVE + HIGH * (1 - n / TICKS)
@@ -144,9 +138,8 @@ def _chart(timeline: MemoryTimeline, peak: MemoryPeak, capacity: int | None) -> 
     # The moment of the peak, and the capacity: lines across the chart.
     moment = LEFT + (int(timeline.total[at].argmax()) + 0.5) * column
     frames = [Frame(moment, ABOVE, 0, HIGH)]
-    labels.append(
-        Label(moment, ABOVE / 2, f"peak {bytes_text(peak.bytes)}", role="tick")
-    )
+    words = f"peak {bytes_text(peak.bytes)}"
+    labels.append(Label(moment, ABOVE / 2, words, role="tick"))
     if capacity is not None and capacity <= top:
         full = ABOVE + HIGH * (1 - capacity / top)
         frames.append(Frame(LEFT, full, WIDE, 0))

@@ -365,24 +365,6 @@ def _take_remedy(document: Document, value: tuple[int, Remedy]) -> Document:
     return _with_rules(_with_fields(document, fields), remedy.rules)
 
 
-def _take_change(document: Document, changed: Program) -> Document:
-    """Takes mesh and rules, the specs of arguments and results, and what is donated."""
-    program = document.program.replace(
-        out_specs=changed.out_specs, options=changed.options
-    )
-    document = document.replace(program=program)
-    if changed.mesh != document.mesh:
-        document = _with_mesh(document, changed.mesh)
-    fields = list(document.fields)
-    for number, array in enumerate(changed.arrays):
-        if array != fields[number].good:
-            fields[number] = ArrayFields.of(array)
-    document = _with_fields(document, fields)
-    if changed.rules is not None and changed.rules != document.program.rules:
-        document = _with_rules(document, changed.rules)
-    return document
-
-
 # --- programs and presets -------------------------------------------------------------
 
 
@@ -390,6 +372,13 @@ def _opened(document: Document, program: Program, entry: str) -> Document:
     """The Document with another program, its arrays, rules and mesh."""
     kept = {name: getattr(document, name) for name in _KEPT}
     return Document.of(program, entry, **kept)
+
+
+def _take_change(document: Document, changed: Program) -> Document:
+    """Takes the program of a change: its specs, rules, mesh, and what is donated."""
+    model = document.model and document.model.edited(changed.arrays)
+    opened = _opened(document, changed, document.entry)
+    return opened.replace(model=model, selected=document.selected)
 
 
 def _choose_program(document: Document, value: str) -> Document:

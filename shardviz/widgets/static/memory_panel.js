@@ -40,16 +40,8 @@ export class MemoryPanel {
       keydown: (/** @type {KeyboardEvent} */ e) => this.press(e),
       click: (/** @type {MouseEvent} */ e) => this.go(this.hillAt(e)),
     };
-    const name = {
-      role: "slider",
-      "aria-valuemin": "0",
-      "aria-label": "Memory over the program's order",
-    };
-    this.picture = h(
-      "div",
-      { class: "sv-tllanes", tabindex: "0", ...name, ...OWN_KEYS, on },
-      this.canvas,
-    );
+    const name = { role: "slider", "aria-label": "Memory over the program's order", tabindex: "0" };
+    this.picture = h("div", { class: "sv-tllanes", ...name, ...OWN_KEYS, on }, this.canvas);
     this.list = h("div", { class: "sv-memlist", role: "group", "aria-label": "Buffers alive" });
     this.legend = h("div");
     this.about = h("div", { class: "sv-tlchosen" });
@@ -68,8 +60,7 @@ export class MemoryPanel {
     const { chart, sentence, over, target, parts, cost, operations } = memory;
     if (target === undefined) return fill(this.node, mutedNote(NOT_COMPILED));
     const fits = h("b", { class: over ? "sv-bad" : "", text: sentence });
-    const peak = h("div", { text: chart?.sentence ?? "The compiler said nothing of its buffers." });
-    const words = h("div", null, fits, muted(`  ${target}`), peak);
+    const words = h("div", null, fits, muted(`  ${target}`), h("div", { text: chart?.sentence }));
     const head = h("div", { class: "sv-tlchosen" }, words, this.changes.button);
     const picture = h("div", { class: "sv-mempicture" }, this.picture, this.list);
     const bound = BOUNDS[part];
@@ -95,17 +86,11 @@ export class MemoryPanel {
     picture.setAttribute("aria-valuemax", String(totals.length - 1));
     picture.setAttribute("aria-valuenow", String(at));
     picture.setAttribute("aria-valuetext", text);
-    const dot = (/** @type {string} */ background) =>
-      h("span", { class: "sv-memdot", style: { background } });
     /** @type {[string, string][]} */
     const kinds = chart.kinds.map(([kind, live]) => [kind, bytesText(live[at])]);
-    fill(
-      this.legend,
-      pairs(
-        kinds,
-        kinds.map(([kind]) => dot(this.shade(kind))),
-      ),
-    );
+    const shades = kinds.map(([kind]) => ({ background: this.shade(kind) }));
+    const dots = shades.map((style) => h("span", { class: "sv-memdot", style }));
+    fill(this.legend, pairs(kinds, dots));
     const now = chart.positions[at];
     const alive = chart.buffers.filter(({ start, end }) => start <= now && now <= end);
     const listed = (this.listed = alive.slice(0, MOST_ALIVE));
