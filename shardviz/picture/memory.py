@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from operator import attrgetter
 
 import numpy as np
 
@@ -33,7 +34,7 @@ BEYOND = 4  # a capacity of more than this many peaks would make the chart flat
 def draw_memory(report: Report, title: str | None = None) -> Picture:
     """The live bytes over a program's order by kind, and the largest at the peak."""
     peak, timeline = report.memory.peak, report.memory.timeline
-    head = titled(title, wording.memory_over_order(report.program, report.target))
+    head = titled(title, f"{report.program} on {report.target}: memory")
     if peak is None or timeline is None:
         return text_page([(wording.NO_BUFFERS, "")], title=head, alt=wording.NO_BUFFERS)
     table, left = peak_table(peak, MOST_BUFFERS)
@@ -61,7 +62,8 @@ def peak_table(peak: MemoryPeak, limit: int) -> tuple[Table, list[str]]:
 
     Those that differ by their layer only are one row.
     """
-    folds, rows = fold(peak.buffers, buffer_name, _alike), []
+    alike = attrgetter("kind", "bytes", "shape", "source", "spec")
+    folds, rows = fold(peak.buffers, buffer_name, alike), []
     folds.sort(key=lambda one: -_bytes(one.items))
     for one in folds[:limit]:
         first = one.items[0]
@@ -80,10 +82,6 @@ def peak_table(peak: MemoryPeak, limit: int) -> tuple[Table, list[str]]:
 def buffer_name(buffer: Buffer) -> str:
     """Its value, else the operation that makes it, else the compiler's name."""
     return buffer.value or buffer.op.rpartition("/")[2] or buffer.name
-
-
-def _alike(buffer: Buffer) -> tuple[object, ...]:
-    return buffer.kind, buffer.bytes, buffer.shape, buffer.source, str(buffer.spec)
 
 
 def _bytes(buffers: tuple[Buffer, ...] | list[Buffer]) -> int:

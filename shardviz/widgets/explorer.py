@@ -455,11 +455,10 @@ class Explorer(anywidget.AnyWidget):
     def _take(self, number: int) -> None:
         """Takes one of the changes that the page shows, if they are still current."""
         job = self._changes
-        if job is None or job.revision != self.session.now.revision:
-            return
-        candidate = (job.changes or ())[number]
-        if can_take(candidate):
-            self.session.edit("change", candidate.program)
+        if job is not None and job.revision == self.session.now.revision:
+            candidate = (job.changes or ())[number]
+            if can_take(candidate):
+                self.session.edit("change", candidate.program)
 
     def _session_changed(self) -> None:
         if self._receiving:

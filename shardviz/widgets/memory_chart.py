@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from shardviz.core.format import bytes_text
 from shardviz.core.program.memory import KINDS, Buffer, MemoryTimeline
 from shardviz.core.program.report import Report
 from shardviz.core.wording import pictures as wording
-from shardviz.picture.memory import TICKS, buffer_name, chart_top, shown_positions
+from shardviz.picture.memory import buffer_name, chart_top, shown_positions
 
 MOST_COLUMNS = 600
 MOST_ALIVE = 16  # buffers that are sent of each column; the page adds up the others
@@ -22,7 +21,6 @@ def chart_view(report: Report) -> dict[str, Any] | None:
     if peak is None or timeline is None or not timeline.names:
         return None
     at = shown_positions(timeline, MOST_COLUMNS)
-    top = chart_top(peak.bytes, report.memory.capacity)
     live = {kind: timeline.bytes[kind][at].tolist() for kind in KINDS}
     where = []
     for position in at.tolist():
@@ -31,8 +29,7 @@ def chart_view(report: Report) -> dict[str, Any] | None:
     return {
         "sentence": str(peak),
         "peak": int(timeline.total[at].argmax()),
-        "top": top,
-        "ticks": [bytes_text(top * n // TICKS) for n in range(TICKS + 1)],
+        "top": chart_top(peak.bytes, report.memory.capacity),
         "capacity": report.memory.capacity or 0,
         "positions": at.tolist(),
         "where": where,

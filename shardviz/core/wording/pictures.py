@@ -75,11 +75,6 @@ AT_THE_PEAK = "bytes per device at the peak"
 ALIVE = "alive at the peak, the largest first:"
 
 
-def memory_over_order(program: str, target: str) -> str:
-    """The title of the live bytes over a program's order."""
-    return f"{program} on {target}: memory of each device over the program's order"
-
-
 def about_buffer(buffer: Buffer) -> str:
     """What a buffer is for, and what it would take if it were split.
 

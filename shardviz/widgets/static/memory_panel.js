@@ -4,7 +4,7 @@
 import { ChangesList } from "./changes.js";
 import { muted, mutedNote } from "./collectives.js";
 import { mix } from "./colours.js";
-import { OWN_KEYS, button, fill, h } from "./dom.js";
+import { OWN_KEYS, axisDot, button, fill, h } from "./dom.js";
 import { bytesText } from "./model_rows.js";
 import { leastTimes, pairs } from "./report_tabs.js";
 import { chartContext } from "./timeline.js";
@@ -19,6 +19,7 @@ const BOUNDS = { memory: "HBM", compute: "FLOP/s" };
 /** Of grey: a colour would be a mesh axis. @type {Record<string, number>} */
 const SHADES = {arguments: 0.32, outputs: 0.55, temporaries: 0.8, collectives: 1, constants: 0.68, padding: 0.16}; // prettier-ignore
 const SPACE = { left: 64, top: 16, bottom: 6 }; // pixels around the chart
+const LINES = 4; // across it
 const HILL = 5; // pixels beside a click, of which the fullest moment is meant
 const MOST_ALIVE = 16; // buffers of a moment that Python sends for certain
 const CHOOSE = "Choose a moment in the chart, and a buffer to see its line and its value.";
@@ -88,8 +89,7 @@ export class MemoryPanel {
     picture.setAttribute("aria-valuetext", text);
     /** @type {[string, string][]} */
     const kinds = chart.kinds.map(([kind, live]) => [kind, bytesText(live[at])]);
-    const shades = kinds.map(([kind]) => ({ background: this.shade(kind) }));
-    const dots = shades.map((style) => h("span", { class: "sv-memdot", style }));
+    const dots = kinds.map(([kind]) => axisDot(this.shade(kind)));
     fill(this.legend, pairs(kinds, dots));
     const now = chart.positions[at];
     const alive = chart.buffers.filter(({ start, end }) => start <= now && now <= end);
@@ -163,7 +163,7 @@ export class MemoryPanel {
     if (!chart || !theme || !width || !height) return;
     const g = chartContext(canvas, width, height);
     const tall = height - SPACE.top - SPACE.bottom;
-    const { positions, capacity, peak, top, ticks } = chart;
+    const { positions, capacity, peak, top } = chart;
     const across = (width - SPACE.left) / totals.length;
     const x = (/** @type {number} */ at) => SPACE.left + at * across;
     const y = (/** @type {number} */ bytes) => SPACE.top + tall * (1 - bytes / top);
@@ -179,13 +179,14 @@ export class MemoryPanel {
     }
     g.textAlign = "right";
     g.fillStyle = theme.muted;
-    ticks.forEach((text, n) => {
-      const high = y((top * n) / (ticks.length - 1));
-      g.fillText(text, SPACE.left - 6, Math.min(high, height - 6));
+    for (let n = 0; n <= LINES; n++) {
+      const bytes = (top * n) / LINES;
+      const high = y(bytes);
+      g.fillText(bytesText(bytes), SPACE.left - 6, Math.min(high, height - 6));
       g.globalAlpha = 0.25;
       g.fillRect(SPACE.left, Math.round(high), width - SPACE.left, 1);
       g.globalAlpha = 1;
-    });
+    }
     // The capacity, the peak, the moment that is chosen, and how long its buffer lives.
     g.fillStyle = theme.text;
     const low = capacity > 0 && capacity <= top;

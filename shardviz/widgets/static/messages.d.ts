@@ -502,7 +502,6 @@ export interface MemoryChart {
   /** The column of the peak, and the bytes at the upper edge. */
   peak: number;
   top: number;
-  ticks: string[];
   /** 0 where it is not known. */
   capacity: number;
   positions: number[];

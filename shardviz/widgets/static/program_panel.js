@@ -5,7 +5,7 @@ import { Choice, tabRow } from "./controls.js";
 import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
 import { Headline } from "./headline.js";
 import { MemoryPanel } from "./memory_panel.js";
-import { reportTab, reportTabKey, runAgain } from "./report_tabs.js";
+import { reportTab, runAgain } from "./report_tabs.js";
 import { Player } from "./player.js";
 import { Clock, OUT_OF_DATE, StageRow, stageState } from "./stages.js";
 import { TimelinePanel } from "./timeline.js";
@@ -314,7 +314,8 @@ export class ProgramPanel {
       if (this.put(this.memory.node)) this.bodyKey = "";
       return this.memory.show(shown.stages.memory, this.part, shown.theme);
     }
-    const key = reportTabKey(this.tab, shown);
+    const { report, code, target } = shown;
+    const key = JSON.stringify([this.tab, code, { ...report, stage: "" }, target.noRun]);
     if (key === this.bodyKey) return;
     this.bodyKey = key;
     fill(this.body, ...reportTab(this.tab, shown));

@@ -20,11 +20,6 @@ export function runAgain({ verdict, revision: of }, revision) {
   return verdict && of !== revision ? "Out of date: run again" : "";
 }
 
-/** What a tab's content depends on. @param {string} tab @param {Shown} shown */
-export function reportTabKey(tab, { report, code, target }) {
-  return tab === "Code" ? tab + code : JSON.stringify([{ ...report, stage: "" }, target.noRun]);
-}
-
 /** @param {string} tab @param {Shown} shown @returns {Node[]} */
 export function reportTab(tab, { view, report, code, target }) {
   if (tab === "Code") return codeTab(code);
