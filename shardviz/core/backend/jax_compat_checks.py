@@ -105,7 +105,9 @@ def _equations() -> bool:
     (equation,) = jaxpr.eqns
     known = compat.without_context_mesh(equation).primitive is equation.primitive
     line = compat.traced_line(jaxpr.jaxpr.debug_info)
-    return known and len(compat.line_frames(equation)) > 0 and line != ""
+    random = compat.with_partitionable_random(equation).ctx.threefry_partitionable
+    frames = compat.line_frames(equation)
+    return known and random and len(frames) > 0 and line != ""
 
 
 def _lowering() -> bool:

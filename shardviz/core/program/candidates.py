@@ -31,8 +31,10 @@ EDITS = {
     # A policy of `jax.checkpoint_policies`, and the lines of the loops.
     "remat": ("policy", "sources"),
     "microbatches": (),
-    # What no edit of shardings does: `code` is what to write instead.
-    "shard_map": ("code",),
+    # A `jax.shard_map` over some axes around an operation at several places, and which
+    # dimension of its operands is split at each; `code` is what to write.
+    "shard_map": ("operation", "source", "code", "axes", "places"),
+    # An option of jax, as `code`.
     "option": ("code",),
 }
 

@@ -19,6 +19,8 @@ _EDITS = {
     "donate": "Donate the arguments at {arguments}",
     "remat": "Compute again in the backward pass what {sources} saves for it, with"
     " jax.checkpoint and the policy {policy}",
+    "shard_map": "Put a jax.shard_map over {axes} around {operation} ({source})",
+    "option": "Set an option of jax: {code}",
 }
 #: Further edits: code to a function of the edit that returns a sentence. Files of
 #: wording that say others add theirs.

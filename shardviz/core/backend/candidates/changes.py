@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shardviz.core.backend.candidates import patterns  # noqa: F401  adds proposals
 from shardviz.core.backend.candidates.proposals import Proposal, Wanted, proposals
 from shardviz.core.backend.candidates.trials import Trials
 from shardviz.core.backend.failures import said_by
@@ -36,6 +37,7 @@ _MOST_COMPILE_SECONDS = 120.0
 _PAIRED = 7  # of the best proposals, each with each
 _PROPOSED = 6
 _MORE_WORK = 1.3  # times the arithmetic of the original
+_LESS_WORK = 0.7  # times that of the best: worth its bytes, perhaps
 _REFUSED = 12
 
 
@@ -95,6 +97,11 @@ class _Search:
     ) -> None:
         self.trials, self.cancelled = trials, cancelled
         self.before = trials.partitioned(trials.program)
+        origins, known = _origins(collective), self.before.collectives or ()
+        if not self._decides_now and not any(_origins(one) & origins for one in known):
+            # It is made for this target alone, as of a decomposition on TPUs.
+            trials.on_target = True
+            self.before = trials.partitioned(trials.program)
         known = self.before.collectives or trials.before.collectives or ()
         self.given, self.collective = collective, _as_partitioned(collective, known)
         self.wanted = Wanted(trials, self.collective, plan_program(trials.program))
@@ -153,7 +160,9 @@ class _Search:
             return
         sent, left = sent_bytes(made.collectives), self._left(made.collectives)
         before = sent_bytes(self.before.collectives or ())
-        if self.before.flops and made.flops > _MORE_WORK * self.before.flops:
+        # Other random numbers may take a little more work.
+        is_option = any(one.code == "option" for one in proposal.edits)
+        if self._work(made.flops) > _MORE_WORK and not is_option:
             self._refuse(proposal, "more work")
         elif left >= self._left(self.before.collectives or ()):
             self._refuse(proposal, "same collective", sent=sent)
@@ -176,6 +185,10 @@ class _Search:
             before = sent_bytes(self.before.collectives or ())
             self.refused.append(Refusal(proposal.edits, code, said, sent, before))
 
+    def _work(self, flops: float) -> float:
+        """Arithmetic, in times that of the original; 1 where that is not known."""
+        return flops / self.before.flops if self.before.flops else 1.0
+
     def _left(self, collectives: Iterable[Collective]) -> int:
         """What is left of the collective: the bytes of those for the same operation."""
         left = 0
@@ -189,11 +202,14 @@ class _Search:
 
         def rank(one: _Partitioned) -> tuple[Any, ...]:
             edits = len(one.proposal.subject)
-            return (one.left > 0, one.bytes, edits, one.proposal.far)
+            work = round(self._work(one.flops), 1)
+            return (one.left > 0, one.bytes, work, edits, one.proposal.far)
 
         found: dict[tuple[str, ...], _Partitioned] = {}
         for one in sorted(tried, key=rank):
             subject = one.proposal.subject
+            if subject in found and one.flops < _LESS_WORK * found[subject].flops:
+                found.setdefault((*subject, "less work"), one)
             # A pair that is no better than one of its two is that one.
             parts = [found[(part,)] for part in subject if (part,) in found]
             if not any(part.bytes <= one.bytes for part in parts):
@@ -219,7 +235,8 @@ class _Search:
 
     def _rank(self, one: Candidate) -> tuple[Any, ...]:
         is_left = self._left(one.collectives) > 0
-        return (is_left, one.bytes, len(one.edits), one.peak_bytes or 0)
+        work = round(self._work(one.report.cost.get("flops", 0.0)), 1)
+        return (is_left, one.bytes, work, len(one.edits), one.peak_bytes or 0)
 
 
 def _origins(collective: Collective) -> set[tuple[str, str]]:

@@ -30,6 +30,8 @@ from shardviz.core.program.report import Collective, Report
 
 # Nothing of a quick compile is run, so XLA need not make it fast.
 _QUICK = {"xla_backend_optimization_level": 0}
+# Edits of what is inside of the function.
+_INSIDE = ("constraint", "remat", "shard_map", "option")
 _MOST_COMPARED = 256 << 20  # bytes of arguments and results, in all
 _MOST_SECONDS = 15.0  # for one run that is compared
 _MOST_DEVICES = 64  # that are simulated for it
@@ -80,6 +82,8 @@ class Trials:
         self.clock = clock or (lambda _: None)
         self.cancelled = cancelled
         self.cache = ExecutableCache(size=512)
+        #: Whether the partitioner of the target is asked, and not that of CPUs.
+        self.on_target = False
 
     @cached_property
     def traced(self) -> Traced:
@@ -102,7 +106,7 @@ class Trials:
         Raises:
             Exception: where one does not fit.
         """
-        inside = any(one.code in ("constraint", "remat") for one in edits)
+        inside = any(one.code in _INSIDE for one in edits)
         program = self.as_jaxpr if inside else self.program
         for one in edits:
             program = apply_edit(program, one)
@@ -128,7 +132,7 @@ class Trials:
         size = program.mesh.size
         target: Any = f"cpu:{size}"
         options = {**_QUICK}
-        if size > MOST_SIMULATED:
+        if size > MOST_SIMULATED or self.on_target:
             target, options = self.target, dict(program.options)
         elif "donate" in program.options:
             options["donate"] = program.options["donate"]
@@ -171,6 +175,9 @@ class Trials:
         if report.fit is not None and report.fit.ok is False:
             return Refusal(edits, "no memory", str(report.fit))
         values = self.values(program)
+        if any(one.code == "option" for one in edits):
+            # They are as random, and the same on every mesh.
+            values = Check("values", None, found("other random numbers"))
         if values.ok is False:
             return Refusal(edits, "values differ", values.detail)
         return Candidate(edits, program, report, self.before, values)

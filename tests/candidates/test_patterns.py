@@ -1,0 +1,153 @@
+import jax
+import jax.numpy as jnp
+import pytest
+
+import shardviz as sv
+from shardviz.core.backend.candidates.blocks import Blocks, NotInBlocks
+from shardviz.core.backend.tracing.jaxprs import operations, users_line
+from tests.candidates.threads import CASES, place
+
+X = jax.ShapeDtypeStruct((16, 6, 6), jnp.float32)
+Y = jax.ShapeDtypeStruct((16, 6), jnp.float32)
+KEYS = jax.ShapeDtypeStruct((16,), jax.random.key(0).dtype)
+
+
+def until_large(x):
+    return jax.lax.while_loop(lambda x: (x < 9).all(), lambda x: x * 2 + 1, x)
+
+
+def draws(key, x):
+    return jax.random.permutation(key, x) + jax.random.normal(key, x.shape)
+
+
+def picked(x, at):
+    return x[at.astype(int)]
+
+
+# Functions of a batch, and the dimension that is then split in each result.
+BATCHED = {
+    "loop": (jax.vmap(until_large), (Y,), [0]),
+    "inverse": (jnp.linalg.inv, (X,), [0]),
+    "qr": (jnp.linalg.qr, (X,), [0, 0]),
+    "eigenvalues": (jnp.linalg.eigvalsh, (X,), [0]),
+    "random": (jax.vmap(draws), (KEYS, Y), [0]),
+    "top_k": (lambda x: jax.lax.top_k(x, 2), (Y,), [0, 0]),
+    "fft": (jnp.fft.fft, (Y,), [0]),
+    "cumsum": (lambda x: jnp.cumsum(x, 1), (Y,), [0]),
+    "gather": (jax.vmap(picked), (Y, Y), [0]),
+    "softmax": (jax.nn.softmax, (Y,), [0]),
+    "second": (lambda x: x.reshape(16, 36).T, (X,), [1]),
+    "merged": (lambda x: x.reshape(96, 6) * 2, (X,), [0]),
+    "product": (lambda x, y: jnp.einsum("bij,bj->jb", x, y), (X, Y), [1]),
+    "sum": (lambda x: x.sum(0), (X,), [None]),
+    "contraction": (lambda x, y: jnp.einsum("bij,bj->i", x, y), (X, Y), [None]),
+}
+
+
+def in_blocks(fn, arrays, splits):
+    """Traces a function on one of 8 blocks: how its results are split."""
+    found = []
+    jaxpr = jax.make_jaxpr(fn)(*arrays)
+    look = jax.make_jaxpr(
+        lambda: found.extend(Blocks(("data",), 8).traced(jaxpr, splits)),
+        axis_env=[("data", 8)],
+    )
+    look()
+    return found
+
+
+@pytest.mark.parametrize("name", BATCHED)
+def test_a_block_of_the_arguments_gives_a_block_of_the_results(name):
+    fn, arrays, expected = BATCHED[name]
+    jaxpr, splits = in_blocks(fn, arrays, [0] * len(arrays))
+    assert splits == expected
+    whole = jax.tree.leaves(jax.eval_shape(fn, *arrays))
+    for block, one, split in zip(jaxpr.out_avals, whole, splits, strict=True):
+        shape = list(one.shape)
+        if split is not None:
+            shape[split] //= 8
+        assert block.shape == tuple(shape)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: jnp.cumsum(x, 0),
+        lambda x: jnp.sort(x, 0),
+        lambda x: x[3:],
+        lambda x: x.reshape(-1, 32),
+        lambda x: jax.numpy.fft.fft(x, axis=0),
+        lambda x: x[::-1],
+        lambda x: x + x.T.reshape(16, 6),
+    ],
+    ids=["cumsum", "sort", "slice", "reshape", "fft", "reversed", "two splits"],
+)
+def test_what_needs_other_blocks_is_refused(fn):
+    with pytest.raises(NotInBlocks):
+        in_blocks(fn, (Y,), [0])
+
+
+def test_a_loop_that_ends_by_itself_may_not_wait_for_other_devices():
+    def each(x, y):
+        def step(x):
+            return x + 1 + y.sum()
+
+        return jax.vmap(lambda x: jax.lax.while_loop(lambda x: x < 9, step, x))(x)
+
+    column = jax.ShapeDtypeStruct((16,), X.dtype)
+    assert in_blocks(each, (column, Y), [0, None])[1] == [0]
+    with pytest.raises(NotInBlocks):
+        in_blocks(each, (column, Y), [0, 0])
+
+
+def case(thread):
+    (found,) = (one for one in CASES if one.thread == thread)
+    return found
+
+
+# A few, since each compiles a dozen programs.
+@pytest.mark.parametrize("thread", ["xla#47945", "jax#26586", "jax#28372"])
+def test_the_edit_that_was_named_in_the_thread_is_among_the_first(thread):
+    one = case(thread)
+    program = one.program()
+    changes = sv.changes(program, one.collective(sv.compile(program)))
+    assert 1 <= place(one, changes) <= 3
+    for candidate in changes:
+        assert candidate.values.ok is True
+        again = sv.compile(candidate.program)
+        assert sum(c.sent_in_all for c in again.collectives) == candidate.bytes
+
+
+def test_random_numbers_of_the_option_are_others_and_that_is_said():
+    one = case("jax#15484")
+    with one.context():
+        program = one.program()
+        changes = sv.changes(program, one.collective(sv.compile(program)))
+    assert place(one, changes) == 1
+    assert changes[0].bytes == 0
+    assert changes[0].values.ok is None
+    assert changes[0].values.finding.code == "other random numbers"
+
+
+def test_a_gradient_is_changed_as_its_line_is():
+    one = case("xla#48086")
+    program = one.program()
+    changes = sv.changes(program, one.collective(sv.compile(program)))
+    (edit,) = changes[0].edits
+    assert (edit.code, len(edit.fields["places"])) == ("shard_map", 2)
+    # What is left is the sum of the kernel's gradient.
+    assert [c.kind for c in changes[0].collectives] == ["all-reduce"]
+
+
+def test_lines_of_the_code_stay():
+    one = case("jax#20683")
+    program = one.program()
+    changes = sv.changes(program, one.collective(sv.compile(program)))
+    jaxpr = changes[0].program.fn.jaxpr
+    ((around, line),) = [
+        (found.around, users_line(found.equation))
+        for found in operations(jaxpr)
+        if found.name == "fft"
+    ]
+    assert around == ("shard_map",)
+    assert line.startswith("threads.py:")
