@@ -31,6 +31,7 @@ from shardviz.api.programs import program as program
 from shardviz.api.programs import run as run
 from shardviz.api.programs import stages as stages
 from shardviz.api.programs import targets as targets
+from shardviz.api.searches import search as search
 from shardviz.api.show import explore as explore
 from shardviz.api.show import plot as plot
 from shardviz.api.show import text as text

@@ -43,6 +43,7 @@ from shardviz.core.program.program import Target as Target
 from shardviz.core.program.report import Collective as Collective
 from shardviz.core.program.report import Report as Report
 from shardviz.core.program.roofline import Roofline as Roofline
+from shardviz.core.program.search import Search as Search
 from shardviz.core.program.stages import Stages as Stages
 from shardviz.picture.picture import Picture as Picture
 

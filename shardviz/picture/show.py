@@ -36,6 +36,7 @@ from shardviz.core.program.processes import ProcessGroup
 from shardviz.core.program.program import Program, Target, Targets
 from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import Roofline
+from shardviz.core.program.search import Search
 from shardviz.core.program.stages import Stages
 from shardviz.picture import layout as arrays
 from shardviz.picture import mesh as meshes
@@ -60,6 +61,7 @@ from shardviz.picture.report import draw_report, report_text
 from shardviz.picture.reshard import draw_reshard, reshard_text
 from shardviz.picture.restore import draw_restore, restore_text
 from shardviz.picture.roofline import draw_roofline, roofline_text
+from shardviz.picture.search import draw_search, search_text
 from shardviz.picture.stages import draw_comparison, draw_stages, stages_text
 from shardviz.picture.targets import targets_text
 from shardviz.picture.topology import draw_topology, topology_text
@@ -155,6 +157,7 @@ _SHOWN: dict[type, tuple[Drawer, Writer]] = {
     Candidate: (draw_changes, changes_text),
     Topology: (draw_topology, topology_text),
     Roofline: (draw_roofline, roofline_text),
+    Search: (draw_search, search_text),
     Target: (_draw_words, targets_text),
     Targets: (_draw_words, targets_text),
     Picture: (

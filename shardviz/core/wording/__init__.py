@@ -32,6 +32,7 @@ _FILES = {
     "program.timeline": "timeline",
     "program.cached": "cached",
     "program.candidates": "candidates",
+    "program.search": "search",
     "program.effects": "effects",
     "program.contracts": "contracts",
     "program.cause": "causes",

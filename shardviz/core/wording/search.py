@@ -1,0 +1,53 @@
+"""What a search found, and why one candidate and not another."""
+
+from __future__ import annotations
+
+from shardviz.core.format import bytes_text, seconds_text
+from shardviz.core.program.candidates import Candidate
+from shardviz.core.program.search import Preference, Search
+from shardviz.core.wording.candidates import edits_in_words
+
+TIME, MEMORY = "minimum time", "memory per device"
+_ENDED = {
+    "all compiled": "All were compiled.",
+    "no better": "By their plans, scaled as those that were compiled, no other is faster.",
+    "seconds": "The time was over; others may be better.",
+    "interrupted": "It was interrupted; others may be better.",
+}
+
+
+def edits(one: Candidate) -> str:
+    """What a candidate changes."""
+    return edits_in_words(one.edits) if one.edits else "As it is now"
+
+
+def candidate(one: Candidate) -> str:
+    """What a candidate changes, its least time and its memory."""
+    size = bytes_text(one.peak_bytes or 0)
+    return (
+        f"{edits(one)}: at least {seconds_text(one.least_seconds)}, {size} per device."
+    )
+
+
+def search(found: Search) -> str:
+    """What the best is, and how far the search came."""
+    best = "Nothing that was compiled fits."
+    if found.best is not None:
+        best = f"Best of {found.points:,}: {candidate(found.best)}"
+    return (
+        f"{best} {found.planned:,} planned, {found.compiled:,} compiled."
+        f" {_ENDED[found.ended]}"
+    )
+
+
+def preference(value: Preference) -> str:
+    """Why one candidate and not another, a line for each part that differs."""
+    lines = [candidate(value.first), candidate(value.second)]
+    for row in value.rows:
+        where = f" ({', '.join(row.sources[:3])})" if row.sources else ""
+        times = f"{seconds_text(row.seconds)} instead of {seconds_text(row.other)}"
+        lines.append(f"{row.name}{where}: {times}")
+    return "\n".join(lines)
+
+
+SENTENCES = {Search: search, Preference: preference}
