@@ -61,8 +61,8 @@ def search(
             " target='tpu:v5e:4x4' or another described target."
         )
     run = _Run(program, Topology.parse(target), under, seconds, clock)
-    run.prepare(over)
     try:
+        run.prepare(over)
         run.plan_points()
         ended = run.compile_points()
         run.compare_values()
@@ -92,6 +92,7 @@ class _Run:
         self.clock, self.begun, self.limit = clock, time.monotonic(), seconds
         self.trials = Trials(program, str(topology), self._note, self._is_late)
         self.choices: tuple[Choice, ...] = ()
+        self.before: Report | None = None
         self.estimates: dict[Point, Estimate | None] = {}
         self.compiled: dict[Point, Candidate | Refusal] = {}
         self.ratios: dict[str, list[float]] = {part: [] for part in PARTS}
@@ -116,6 +117,7 @@ class _Run:
             raise ProgramError(f"The program cannot be planned: {plan.error}")
         self.choices = choices_of(self.program, plan, over)
         self.before = self._compile((0,) * len(self.choices))
+        self.quickest = self.before.compile_s or 0.0
 
     # Plans.
 
@@ -131,7 +133,7 @@ class _Run:
                 self.estimate(point)
             return
         # No more time than a few compiles take, where these are quick.
-        most = min(_PLANNING * self.limit, 2.0 + 5 * (self.before.compile_s or 0.0))
+        most = min(_PLANNING * self.limit, 2.0 + 5 * self.quickest)
         begun, chance = time.monotonic(), random.Random(0)
         fixed = int(self.choices[0].kind == "mesh")
         limits = [float("inf") if self.under is None else self.under]
@@ -267,7 +269,7 @@ class _Run:
         if report.loops or "flops" not in report.cost:
             known = with_operations(report, self._plan(program))
             report = report.replace(roofline=known)
-        before = self.before if any(point) else report
+        before = self.before or report
         made = Candidate(edits, program, report, before)
         self.compiled[point] = made
         over = self.under is not None and (made.peak_bytes or 0) > self.under

@@ -1,0 +1,126 @@
+"""Searches against compiles of every combination."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import shardviz as sv
+from shardviz.core.backend.candidates import search as searching
+from shardviz.core.layout.partition_spec import Spec
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="the TPU compiler is not installed"
+)
+TARGET = "tpu:v5e:2x2"
+
+
+def matmul(x, w):
+    return x @ w
+
+
+def gradient(x, w):
+    return jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(w)
+
+
+def small(fn, mesh="data=4", rows=1024):
+    x, w = sv.array("x", (rows, 512), dtype="bfloat16"), sv.array("w", (512, 256), dtype="bfloat16")
+    return sv.program(fn, x, w, mesh=mesh)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return sv.search(small(gradient), over="arguments", target=TARGET)
+
+
+def least_of_all(program, axes):
+    """The least time of any specs of both arguments, each compiled."""
+    times = []
+    entries = [Spec.of(*e) for e in itertools.product((None, *axes), repeat=2)]
+    specs = [s for s in entries if len(set(s.axes)) == len(s.axes)]
+    for pair in itertools.product(specs, repeat=2):
+        arrays = [a.replace(spec=s) for a, s in zip(program.arrays, pair, strict=True)]
+        report = sv.compile(program.replace(arrays=tuple(arrays)), target=TARGET)
+        times.append(report.roofline.seconds)
+    return min(times)
+
+
+def test_the_best_is_that_of_all_combinations(found):
+    assert found.ended in ("no better", "all compiled")
+    assert found.planned == 16
+    assert found.best.least_seconds == pytest.approx(least_of_all(small(gradient), ["data"]))
+    # What is on the frontier was run next to the original.
+    assert all(one.values.ok for one in found.frontier)
+    for one in found:
+        assert one.report.error is None
+        assert one.report.fit.ok
+
+
+def test_a_candidate_is_a_program_that_compiles_as_was_said(found):
+    best = found.best
+    again = sv.compile(best.program, target=TARGET)
+    assert again.roofline.seconds == best.least_seconds
+    kinds = [(one.kind, one.bytes_in_all) for one in again.collectives]
+    assert kinds == [(one.kind, one.bytes_in_all) for one in best.collectives]
+    assert best.edits
+    assert best.edits[0].code == "argument"
+
+
+def test_the_time_is_explained_by_what_differs(found):
+    why = found.explain(found[0], found[-1])
+    sides = found[0].report.roofline, found[-1].report.roofline
+    for row in why.rows:
+        for side, seconds in zip(sides, (row.seconds, row.other), strict=True):
+            own = sum(r.seconds for r in side.rows if r.name == row.name)
+            assert own == pytest.approx(seconds)
+    names = {row.name for side in sides for row in side.rows}
+    assert {row.name for row in why.rows} <= names
+    assert why.rows
+
+
+def test_nothing_over_the_limit_is_proposed(found):
+    program = small(gradient)
+    limit = min(one.peak_bytes for one in found) + 1
+    tight = sv.search(program, over="arguments", under=limit, target=TARGET)
+    assert tight
+    assert all(one.peak_bytes <= limit for one in tight)
+    assert all(refusal.code == "no memory" for refusal in tight.refused)
+    assert not sv.search(program, over="arguments", under=1, target=TARGET)
+
+
+def test_no_time_is_the_program_as_it_is():
+    found = sv.search(small(matmul), over="arguments", target=TARGET, seconds=0.0)
+    assert found.ended == "seconds"
+    assert not found.exhaustive
+    assert len(found) <= 1
+
+
+def test_an_interrupt_keeps_the_best_so_far(monkeypatch):
+    compiled = searching._Run._compile
+
+    def interrupted(run, point):
+        if len(run.compiled) == 2:
+            raise KeyboardInterrupt
+        return compiled(run, point)
+
+    monkeypatch.setattr(searching._Run, "_compile", interrupted)
+    found = sv.search(small(matmul), over="arguments", target=TARGET)
+    assert (found.ended, found.compiled) == ("interrupted", 2)
+    assert found.best is not None
+
+
+def test_a_target_without_figures_is_refused():
+    with pytest.raises(sv.ShardvizError, match="figures"):
+        sv.search(small(matmul), target="cpu:4")
+
+
+def test_a_large_space_is_searched_from_several_starts():
+    program = small(gradient, "data=2, model=2")
+    found = sv.search(program, target=TARGET, seconds=15.0)
+    assert found.points > found.planned
+    assert not found.exhaustive
+    assert found.best.least_seconds <= found.before.roofline.seconds
