@@ -58,7 +58,7 @@ def search(
         )
     limit = None
     if under is not None:
-        limit = parse_bytes(under, "The memory for each device", ProgramError)
+        limit = parse_bytes(under, "under", ProgramError)
     if isinstance(over, str):
         over = (over,)
     name = target.name if isinstance(target, Target) else target or ""

@@ -97,7 +97,11 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Preference(Fact):
-    """Why one candidate and not another: what differs, the largest first."""
+    """Why one candidate and not another: what differs, the largest first.
+
+    >>> Preference.__match_args__
+    ('first', 'second', 'rows')
+    """
 
     first: Candidate
     second: Candidate

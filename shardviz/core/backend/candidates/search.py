@@ -236,6 +236,9 @@ class _Run:
     def _next(self) -> Point | None:
         """The point with the least predicted time; None where none can be better."""
         usual, least = self._factors(np.median, 1.0), self._factors(np.min, _UNSEEN)
+        if self.points() <= _ALL_PLANNED:
+            # XLA may keep in fast memory what a plan counts: with few points be careful.
+            least = {part: min(ratio, _UNSEEN) for part, ratio in least.items()}
         best = Search.of(self.candidates()).best
         waiting = self._waiting()
         waiting.sort(key=lambda one: (*one[1].scaled(usual), one[1].peak))
