@@ -258,7 +258,7 @@ def test_the_edit_compiles_to_what_was_promised():
     before = sv.compile(program, "tpu:v5e:4x4")
     assert before.ok, before.error
     order = before.roofline.order
-    assert (order.hops, order.possible) == (3, 1)
+    assert (order.code, order.hops, order.possible) == ("hops", 3, 1)
     assert str(order) in sv.text(before).replace("\n  ", " ")
     assert str(order) in sv.text(before.roofline).replace("\n  ", " ")
     assert sv.movement(before).order == order

@@ -57,6 +57,11 @@ class DeviceOrder(Fact):
     seconds: float
     least: float
 
+    @property
+    def code(self) -> str:
+        """`"hops"` where that collective crosses fewer links then, else `"slower"`."""
+        return "hops" if self.hops > self.possible else "slower"
+
 
 def best_order(
     mesh: MeshSpec, topology: Topology, collectives: Sequence[Collective]

@@ -217,9 +217,7 @@ def roofline(
     if placed is not None and mesh is not None and mesh.size <= MOST_ORDERED:
         order = best_order(mesh, placed, collectives)
         # Small gains of the model are no gains that anybody would measure.
-        if order and (
-            order.hops > order.possible or order.least < 0.95 * order.seconds
-        ):
+        if order and (order.code == "hops" or order.least < 0.95 * order.seconds):
             notes.append(order)
     return Roofline(
         name,

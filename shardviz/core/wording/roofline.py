@@ -66,7 +66,7 @@ def order(fact: DeviceOrder) -> str:
     gain = "in another order of the devices"
     if least != now:
         gain += f" all collectives take at least {least} instead of {now}"
-    if fact.hops <= fact.possible:
+    if fact.code == "slower":
         return f"{gain[0].upper()}{gain[1:]}."
     axes = by_count(len(fact.axes), "Axis {} takes", "Axes {} take")
     hops = f"{plural(fact.hops, 'hop')} where {fact.possible} would do"
