@@ -223,6 +223,8 @@ def code_of(edit: Edit, program: Program) -> str:
     if edit.code == "constraint":
         name, spec = fields.get("variable") or fields["value"], fields["spec"]
         call = f"{name} = jax.lax.with_sharding_constraint({name}, {spec})"
+        if fields["value"] == "sharding_constraint":
+            call = f"jax.lax.with_sharding_constraint(..., {spec})"
         return f"{call}  # {fields['source']}"
     if edit.code == "rule":
         rules = ", ".join(str(pair) for pair in fields["rules"].pairs())

@@ -44,6 +44,8 @@ def edit(fact: Edit) -> str:
     >>> edit(Edit("axis order", {"axes": ("model", "data")}))
     'Order the mesh axes as model, data'
     """
+    if fact.fields.get("value") == "sharding_constraint":
+        return "Change the constraint in {source} to {spec}".format(**fact.fields)
     if fact.code in MORE_EDITS:
         return MORE_EDITS[fact.code](fact)
     fields = dict(fact.fields)

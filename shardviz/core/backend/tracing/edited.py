@@ -35,6 +35,9 @@ from shardviz.core.xla.module import is_user_file
 # Inside of these a value is one device's block, which no constraint can split.
 _MANUAL = ("shard_map", "xla_pmap")
 
+#: The operations that split a value as a program says.
+CONSTRAINTS = ("sharding_constraint", "reshard")
+
 #: Where an equation is: its number, then for each call around it the number of the
 #: jaxpr among those of its parameters, and of an equation in that.
 Path = tuple[int, ...]
@@ -351,6 +354,15 @@ def _constrained(
             return _constrained(inner, constraints, mesh, (*here, next(counted)))
 
         equation = with_inner(equation, inside)
+        if equation.primitive.name in CONSTRAINTS:
+            # One that stands there is changed; with a second one both would hold.
+            spec = constraints.get((here, 0), constraints.get((here, -1)))
+            if spec is not None:
+                made = _constraint(equation, equation.outvars[0].aval, spec, mesh)
+                same = {"invars": equation.invars, "outvars": equation.outvars}
+                equation = made.replace(**same)
+            equations.append(equation)
+            continue
         for operand, variable in enumerate(equation.invars):
             spec = constraints.get((here, -1 - operand))
             if spec is not None:
