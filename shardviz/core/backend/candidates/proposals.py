@@ -240,7 +240,7 @@ def _values(wanted: Wanted) -> Iterator[Proposal]:
         return 1.5 + min(away, 40) * (0.25 if value.source in wanted.sources else 0.5)
 
     # What stands in no place of the code cannot be pasted there.
-    usable = [v for v in values if v.is_whole and v.source]
+    usable = [v for v in values if v.places]
     usable = [v for v in usable if v.is_read or (v.name, v.source) in names]
     for value in sorted(usable, key=far)[:_MOST_VALUES]:
         spec = _planned_spec(wanted.plan, value)

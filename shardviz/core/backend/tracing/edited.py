@@ -12,7 +12,7 @@ import dataclasses
 import linecache
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.extend.core import jaxpr_as_fun
@@ -31,9 +31,6 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.program import Program
 from shardviz.core.xla.module import is_user_file
-
-# Inside of these a value is one device's block, which no constraint can split.
-_MANUAL = ("shard_map", "xla_pmap")
 
 #: The operations that split a value as a program says.
 CONSTRAINTS = ("sharding_constraint", "reshard")
@@ -132,10 +129,9 @@ class TracedValue:
             expression.
         source: the user's line.
         shape: its shape.
-        op: the operation with the functions and transformations around it.
         number: where it is among all operations of the program.
-        places: where a constraint in the code comes to be.
-        is_whole: whether all of these places are known: those of a gradient may not be.
+        places: where a constraint in the code comes to be; `()` where the cotangents of
+            a gradient are not known.
         is_read: whether another line reads it.
     """
 
@@ -143,38 +139,31 @@ class TracedValue:
     variable: str
     source: str
     shape: tuple[int, ...]
-    op: str
     number: int
     places: tuple[Place, ...]
-    is_whole: bool = True
     is_read: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class _Operation:
-    """An equation of the user's code.
-
-    Attributes:
-        equation: jax's own equation.
-        path: where it is.
-        op: its name with what is around it.
-        line: file and number of the user's line.
-        is_backward: whether it belongs to a gradient.
-    """
+class _Operation(NamedTuple):
+    """An equation of the user's code: its line, and what jax writes around its name."""
 
     equation: Any
     path: Path
-    op: str
     line: tuple[str, int]
-    is_backward: bool
+    around: str
 
     @property
     def name(self) -> str:
-        name = self.equation.params.get("name")
         # jax calls it jit or pjit; the function has a name of its own.
-        if isinstance(name, str) and "jaxpr" in self.equation.params:
-            return name
-        return self.equation.primitive.name
+        name = self.equation.params.get("name")
+        is_call = isinstance(name, str) and "jaxpr" in self.equation.params
+        return name if is_call else self.equation.primitive.name
+
+    @property
+    def is_backward(self) -> bool:
+        # What a checkpoint computes again is as in the forward pass.
+        around = self.around
+        return "transpose(" in around and "rematted_computation" not in around
 
 
 def values_of(program: Program) -> list[TracedValue]:
@@ -182,79 +171,51 @@ def values_of(program: Program) -> list[TracedValue]:
     function = program.fn
     assert isinstance(function, JaxprFunction)
     found = list(_operations(function.jaxpr, (), ""))
-    makers = {id(v): one for one in found for v in one.equation.outvars}
-    read_elsewhere = _read_elsewhere(found, makers)
-    forward: dict[Any, list[tuple[int, _Operation]]] = {}
+    makers: dict[int, _Operation] = {}
+    instances: dict[Any, list[tuple[int, _Operation]]] = {}
     backward: dict[Any, list[_Operation]] = {}
+    read: set[int] = set()
     for number, one in enumerate(found):
-        code = (*one.line, one.name)
-        if one.is_backward:
-            backward.setdefault(code, []).append(one)
-            backward.setdefault(one.line, []).append(one)
-            continue
+        for variable in one.equation.invars:
+            maker = makers.get(id(variable))
+            if maker is not None and maker.line != one.line and not one.is_backward:
+                read.add(id(variable))
+        makers |= {id(variable): one for variable in one.equation.outvars}
         shape = tuple(getattr(one.equation.outvars[0].aval, "shape", ()))
-        if shape:
-            forward.setdefault((code, shape), []).append((number, one))
+        if one.is_backward:
+            backward.setdefault((one.line, one.name), []).append(one)
+        elif shape:
+            instances.setdefault((one.line, one.name, shape), []).append((number, one))
     values = []
-    for (code, shape), instances in forward.items():
-        number, first = instances[0]
-        places: list[Place] = [(one.path, 0) for _, one in instances]
-        is_assigned = id(first.equation.outvars[0]) in read_elsewhere
-        cotangents = _cotangents(backward.get(code, ()), shape, makers)
-        if not cotangents and is_assigned:
-            cotangents = _from_other_lines(backward.get(code[:2], ()), shape, makers)
-        has_gradient = "jvp(" in first.op and bool(backward)
-        value = TracedValue(
-            first.name,
-            _assigned(*first.line) if is_assigned else "",
-            users_line(first.equation),
-            shape,
-            first.op,
-            number,
-            (*places, *(cotangents or ())),
-            bool(cotangents) or not has_gradient,
-            is_assigned,
+    for (line, name, shape), forward in instances.items():
+        number, first = forward[0]
+        places: tuple[Place, ...] = tuple((one.path, 0) for _, one in forward)
+        if backward and "jvp(" in first.around:
+            cotangents = _cotangents(backward.get((line, name), ()), shape, makers)
+            places = places + cotangents if cotangents else ()
+        is_read = id(first.equation.outvars[0]) in read
+        variable = _assigned(*line) if is_read else ""
+        source = users_line(first.equation)
+        values.append(
+            TracedValue(name, variable, source, shape, number, places, is_read)
         )
-        values.append(value)
     return values
 
 
 def _operations(jaxpr: Any, path: Path, around: str) -> Iterator[_Operation]:
     """The operations of the user's code, those of a call after it."""
     for number, equation in enumerate(plain_jaxpr(jaxpr).eqns):
-        here, name = (*path, number), equation.primitive.name
-        stack = str(equation.source_info.name_stack)
-        op = "/".join(part for part in (around, stack, name) if part)
-        # What a checkpoint computes again is as in the forward pass.
-        is_backward = "transpose(" in op and "rematted_computation" not in op
-        line = _users_position(equation)
-        if equation.outvars and line is not None:
-            yield _Operation(equation, here, op, line, is_backward)
-        if name in _MANUAL:
+        here, inside = (*path, number), f"{around}/{equation.source_info.name_stack}"
+        for frame in line_frames(equation):
+            if is_user_file(frame.file_name) and equation.outvars:
+                line = (frame.file_name, frame.line_num)
+                yield _Operation(equation, here, line, inside)
+                break
+        # In these a value is one device's block, which no constraint can split.
+        if equation.primitive.name in ("shard_map", "xla_pmap"):
             continue
         for inner, called in enumerate(_inner(equation)):
-            yield from _operations(called, (*here, inner), op)
-
-
-def _users_position(equation: Any) -> tuple[str, int] | None:
-    """File and number of the innermost line of the user's code."""
-    for frame in line_frames(equation):
-        if is_user_file(frame.file_name):
-            return frame.file_name, frame.line_num
-    return None
-
-
-def _read_elsewhere(
-    found: Sequence[_Operation], makers: Mapping[int, _Operation]
-) -> set[int]:
-    """The values that a line of the forward pass reads and another one made, by id."""
-    read = set()
-    for one in found:
-        for variable in one.equation.invars:
-            maker = makers.get(id(variable))
-            if maker is not None and maker.line != one.line and not one.is_backward:
-                read.add(id(variable))
-    return read
+            yield from _operations(called, (*here, inner), inside)
 
 
 def _assigned(file: str, number: int) -> str:
@@ -273,8 +234,8 @@ def _cotangents(
     backward: Sequence[_Operation],
     shape: tuple[int, ...],
     makers: Mapping[int, _Operation],
-) -> list[Place] | None:
-    """The cotangents of a value, as operands of what its operation is in a gradient.
+) -> tuple[Place, ...]:
+    """The cotangents of a value: operands of what its operation is in a gradient.
 
     Args:
         backward: what its operation is in a gradient.
@@ -282,50 +243,28 @@ def _cotangents(
         makers: id of a variable to the operation that makes it.
 
     Returns:
-        None where it is not sure which operands they are.
+        `()` where it is not sure which operands they are.
     """
     places: list[Place] = []
     for one in backward:
-        fitting = []
-        for number, variable in enumerate(one.equation.invars):
+        operands = one.equation.invars
+        fitting, made = [], []
+        for number, variable in enumerate(operands):
             maker = makers.get(id(variable))
             is_saved = maker is not None and not maker.is_backward
             if getattr(variable.aval, "shape", None) == shape and not is_saved:
                 if not hasattr(variable, "val"):
                     fitting.append(number)
+                    made += [number] * (maker is not None)
         # jax's rule for products has the cotangent first.
         if one.name == "dot_general" and 0 in fitting:
-            fitting = [0]
-        own = [n for n in fitting if id(one.equation.invars[n]) in makers]
-        if len(own) == 1:
-            fitting = own
+            made = [0]
+        if len(made) == 1:
+            fitting = made
         if len(fitting) > 1:
-            return None
+            return ()
         places += [(one.path, -1 - number) for number in fitting]
-    return places
-
-
-def _from_other_lines(
-    backward: Sequence[_Operation],
-    shape: tuple[int, ...],
-    makers: Mapping[int, _Operation],
-) -> list[Place]:
-    """The cotangents of what a line hands on: what the gradients of later lines made.
-
-    Args:
-        backward: the operations of the line in a gradient.
-        shape: the shape of what it hands on.
-        makers: id of a variable to the operation that makes it.
-    """
-    places: list[Place] = []
-    for one in backward:
-        for number, variable in enumerate(one.equation.invars):
-            maker = makers.get(id(variable))
-            if maker is None or not maker.is_backward or maker.line == one.line:
-                continue
-            if getattr(variable.aval, "shape", None) == shape:
-                places.append((one.path, -1 - number))
-    return places
+    return tuple(places)
 
 
 def _inner(equation: Any) -> list[Any]:
