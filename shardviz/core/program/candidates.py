@@ -60,7 +60,7 @@ class Edit(Fact):
         return self.code, repr(sorted(self.fields.items()))
 
 
-def edit(code: str, **fields: Any) -> Edit:
+def edit(code: str, /, **fields: Any) -> Edit:
     """An Edit with these fields.
 
     >>> edit("donate", arguments=(0,)).fields["arguments"]

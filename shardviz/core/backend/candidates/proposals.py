@@ -198,31 +198,15 @@ def _rules(request: Any, spec: Spec, distance: float) -> Iterator[Proposal]:
 
 
 def _distances(wanted: Wanted) -> Callable[[str], float]:
-    """How far each argument is from the collective, in operations of the plan."""
-    far: dict[str, float] = {}
-    todo = []
+    """How far each argument and result is: named, read on a line of it, or anything."""
+    near = set()
     for op in wanted.plan.ops:
         if op.source in wanted.sources or op.name == wanted.collective.value:
-            far[op.name] = 1.0
-            todo.append(op.name)
-    readers: dict[str, list[str]] = {}
-    for op in wanted.plan.ops:
-        for operand in op.operands:
-            readers.setdefault(operand, []).append(op.name)
-    operands = {op.name: op.operands for op in wanted.plan.ops}
-    while todo:
-        name = todo.pop(0)
-        # What it reads is nearer than what reads it.
-        steps = [(near, 1.0) for near in operands.get(name, ())]
-        steps += [(near, 2.0) for near in readers.get(name, ())]
-        for near, step in steps:
-            if far[name] + step < far.get(near, float("inf")):
-                far[near] = far[name] + step
-                todo.append(near)
-    for named in wanted.values_named:
-        if named.is_argument:
-            far[named.name] = 0.0
-    return lambda name: far.get(name, 50.0)
+            near.update(op.operands)
+        if op.kind == "result" and near.intersection(op.operands):
+            near.add(op.name)
+    named = {one.name for one in wanted.values_named if one.is_argument}
+    return lambda name: 0.0 if name in named else 1.0 if name in near else 4.0
 
 
 def _values(wanted: Wanted) -> Iterator[Proposal]:

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import pytest
+
+import shardviz as sv
+from shardviz.core.backend.candidates.apply import apply_edit
+from shardviz.core.backend.candidates.proposals import variants
+from shardviz.core.backend.candidates.trials import Trials
+from shardviz.core.backend.tracing.edited import TracedValue, as_jaxpr, values_of
+from shardviz.core.errors import ProgramError
+from shardviz.core.program.candidates import Candidate, Refusal, edit, sent_bytes
+from shardviz.picture.show import draw
+from tests.candidates import models
+
+MESH = "data=4, model=2"
+Spec = sv.Spec
+
+
+def program(fn: Any, **specs: Any) -> sv.Program:
+    arrays = [sv.array(name, *shape_and_spec) for name, shape_and_spec in specs.items()]
+    return sv.program(fn, *arrays, mesh=MESH)
+
+
+def split(shape: tuple[int, ...], spec: str) -> tuple[Any, ...]:
+    return shape, None, "float32", spec
+
+
+def layer(w: str = "data, model") -> sv.Program:
+    x = split((64, 32), "data")
+    return program(models.layer, x=x, w=split((32, 64), w))
+
+
+@functools.cache
+def layer_changes() -> Any:
+    return sv.changes(sv.compile(layer(), target="cpu:8"))
+
+
+def value(of: sv.Program, name: str, variable: str) -> TracedValue:
+    (found,) = [
+        one for one in values_of(as_jaxpr(of)) if (one.name, one.variable) == (name, variable)
+    ]
+    return found
+
+
+def constraint(of: TracedValue, spec: str) -> Any:
+    return edit(
+        "constraint",
+        value=of.name,
+        variable=of.variable,
+        source=of.source,
+        spec=Spec.parse(spec),
+        places=of.places,
+    )
+
+
+def test_the_split_that_the_product_cannot_use_is_dropped() -> None:
+    first = layer_changes()[0]
+    assert first.edits == (
+        edit(
+            "argument", array="w", spec=Spec.parse("None, model"), before=Spec.parse("data, model")
+        ),
+    )
+    assert first.collectives == ()
+    assert first.bytes == 0
+    assert first.values.ok
+    assert first.before.collectives
+    assert first.code() == "in_specs = (P('data'), P(None, 'model'),)"
+
+
+def test_what_a_change_promises_is_what_its_program_compiles_to() -> None:
+    for one in layer_changes():
+        again = sv.compile(one.program, target="cpu:8")
+        assert sent_bytes(again.collectives or ()) == one.bytes
+        assert one.bytes < sent_bytes(one.before.collectives or ())
+        assert sv.run(one.program, target="cpu:8").ok
+
+
+def test_refusals_say_why() -> None:
+    codes = {one.code for one in layer_changes().refused}
+    assert codes
+    assert codes <= {"same collective", "moved elsewhere", "more work"}
+    assert all(str(one) for one in layer_changes().refused)
+
+
+def test_a_plan_finds_the_same_change_as_a_report_and_a_program() -> None:
+    made = layer()
+    wanted = layer_changes()[0].edits
+    assert sv.changes(sv.plan(made), target="cpu:8")[0].edits == wanted
+    assert sv.changes(made, 0, target="cpu:8")[0].edits == wanted
+
+
+def test_plans_and_reports_know_their_program() -> None:
+    made = layer()
+    report = sv.compile(made, target="cpu:8")
+    assert sv.plan(made).of is made
+    assert report.of is made
+    assert report.on.name == "cpu:8"
+
+
+@pytest.mark.parametrize("thing", [sv.mesh(data=2), 3, lambda x: x])
+def test_what_has_no_program_is_refused(thing: Any) -> None:
+    with pytest.raises(ProgramError):
+        sv.changes(thing)
+
+
+def test_an_unknown_collective_is_refused() -> None:
+    report = sv.compile(layer(), target="cpu:8")
+    for which in (7, "no_such_collective"):
+        with pytest.raises(ProgramError):
+            sv.changes(report, which)
+
+
+# Constraints, compared with the same constraint written in the code.
+
+
+@pytest.mark.parametrize(
+    ("fn", "w", "spec"),
+    [
+        (models.two_layers, split((64, 64), "data"), "data, model"),
+        (models.two_layers, split((64, 64), "None, model"), "data, None"),
+        (models.scanned, split((3, 64, 64), "None, data"), "data, model"),
+        (models.scanned, split((3, 64, 64), "None, None, model"), "data, None"),
+    ],
+)
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_constraint_is_what_it_would_be_in_the_code(
+    fn: Any, w: Any, spec: str, grad: bool
+) -> None:
+    def wrapped(fn: Any) -> Any:
+        return jax.grad(fn) if grad else fn
+
+    arrays = {"w": w, "x": split((128, 64), "data")}
+    plain = program(wrapped(fn), **arrays)
+    written = program(wrapped(functools.partial(fn, spec=Spec.parse(spec).to_jax())), **arrays)
+    tried = apply_edit(plain, constraint(value(plain, "dot_general", "h"), spec))
+
+    def sent(made: sv.Program) -> list[Any]:
+        report = sv.compile(made, target="cpu:8")
+        assert report.error is None
+        rows = [(c.kind, c.mesh_axes, c.bytes_in_all) for c in report.collectives or ()]
+        return sorted(rows)
+
+    assert sent(tried) == sent(written)
+
+
+def test_a_constraint_that_stands_in_the_code_is_changed() -> None:
+    x = split((64, 32), "(data, model)")
+    made = program(models.constrained, x=x, w=split((32, 8), "None"))
+    made = made.replace(out_specs=Spec.parse("(data, model)"))
+    first = sv.changes(made, target="cpu:8")[0]
+    assert first.edits[0].code == "constraint"
+    assert first.bytes == 0
+    assert first.edits[0].fields["value"] == "sharding_constraint"
+    assert first.edits[0].fields["spec"] == Spec.parse("(data, model), None")
+
+
+def test_a_value_of_a_gradient_whose_cotangent_is_unknown_is_not_proposed() -> None:
+    made = program(jax.grad(models.scanned), w=split((3, 64, 64), ""), x=split((128, 64), ""))
+    by_name = {one.name: one for one in values_of(as_jaxpr(made))}
+    assert by_name["dot_general"].places
+    assert not by_name["tanh"].places
+
+
+# Rules.
+
+
+def test_a_table_is_edited_where_the_program_has_one() -> None:
+    rules = sv.rules(("batch", "data"), ("embed", "data"), ("mlp", "model"))
+    x = sv.array("x", (64, 32), "batch _")
+    w = sv.array("w", (32, 64), "embed mlp")
+    made = sv.program(models.layer, x, w, mesh=MESH, rules=rules)
+    found = sv.changes(made, target="cpu:8")
+    tables = [one for one in found if one.edits[0].code == "rule"]
+    assert tables
+    assert found.index(tables[0]) < 3
+    assert tables[0].program.requests[1].spec == Spec.parse("None, model")
+    assert tables[0].bytes == 0
+
+
+# Trials.
+
+
+def test_other_values_are_refused() -> None:
+    trials = Trials(layer(), "cpu:8")
+    donate = edit("donate", arguments=())
+    other = layer().replace(fn=models.other_layer)
+    refused = trials.candidate([donate], other)
+    assert isinstance(refused, Refusal)
+    assert refused.code == "values differ"
+    assert isinstance(trials.candidate([donate]), Candidate)
+
+
+def test_edits_that_do_not_fit_are_refused() -> None:
+    trials = Trials(layer(), "cpu:8")
+    spec = Spec.parse("no_such_axis")
+    refused = trials.candidate([edit("argument", array="x", spec=spec, before=None)])
+    assert isinstance(refused, Refusal)
+    assert refused.code == "not made"
+    assert refused.said
+    unknown = trials.candidate([edit("shard_map", code="...")])
+    assert isinstance(unknown, Refusal)
+
+
+def test_effects_are_not_run_twice() -> None:
+    made = program(models.printed, x=split((64, 32), "data"))
+    check = Trials(made, "cpu:8").values(made)
+    assert check.ok is None
+    assert check.finding.code == "not run"
+
+
+def test_a_trial_of_the_original_is_the_original() -> None:
+    trials = Trials(layer(), "cpu:8")
+    kinds = [one.kind for one in trials.partitioned(trials.program).collectives or ()]
+    assert kinds == [one.kind for one in trials.before.partitioned or ()]
+    assert trials.values(trials.program).ok
+
+
+def test_variants_fit_and_move_nothing_but_the_axes() -> None:
+    mesh = sv.mesh(data=4, model=2)
+    found = list(variants((8, 2), Spec.parse("data, model"), ["data"], mesh))
+    assert found == [Spec.parse("None, model")]
+
+
+# What it looks like.
+
+
+def test_text_and_picture_have_every_change_and_its_code() -> None:
+    found = layer_changes()
+    text = sv.text(found, width=200)
+    for one in found:
+        assert one.code() in text
+        assert one.edit in text
+    rows = [label.text for label in draw(found).labels]
+    assert any(text.startswith("Split argument w") for text in rows)
+    assert sv.text(found[0], width=200).startswith(found[0].edit)
+    assert repr(found).startswith("Changes(")
