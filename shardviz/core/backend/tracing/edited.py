@@ -310,13 +310,6 @@ def _constrained(
                 operands[operand] = made.outvars[0]
                 equation = equation.replace(invars=operands)
                 equations.append(made.replace(invars=[variable]))
-        spec = constraints.get((here, 0))
-        if spec is not None and equation.primitive.name == "sharding_constraint":
-            # What the code constrains already is constrained otherwise.
-            made = _constraint(equation, equation.outvars[0].aval, spec, mesh)
-            taken = {"invars": equation.invars, "outvars": equation.outvars}
-            equations.append(made.replace(**taken))
-            continue
         after = []
         for result, variable in enumerate(equation.outvars):
             spec = constraints.get((here, result))
