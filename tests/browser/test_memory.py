@@ -17,7 +17,7 @@ from tests.browser.test_stages import many, opened
 from tests.browser.values_page import as_script
 from tests.browser.views import open_tab
 from tests.widgets.changes_examples import found
-from tests.widgets.memory_examples import MIB, memory, report
+from tests.widgets.memory_examples import MIB, memory, peak, report
 
 pytestmark = pytest.mark.browser
 PAGE = """<!doctype html><meta charset="utf-8"><style>body { margin: 0 } CSS</style>
@@ -54,10 +54,10 @@ def column_x(page: Page, column: int) -> float:
 
 def test_it_opens_at_the_peak_and_a_click_near_a_hill_lists_its_buffers(page):
     alone(page)
-    peak = memory().peak
-    expect(chart(page)).to_have_attribute("aria-valuenow", str(peak.at))
+    top = peak()
+    expect(chart(page)).to_have_attribute("aria-valuenow", str(top.at))
     rows = page.get_by_role("group", name="Buffers alive").get_by_role("button")
-    assert rows.count() == len(peak.buffers)
+    assert rows.count() == len(top.buffers)
     # The first gathered buffer is alive from position 5 to 9: a click beside it means it.
     chart(page).click(position={"x": column_x(page, 4), "y": 60})
     expect(chart(page)).to_have_attribute("aria-valuenow", "5")
@@ -107,7 +107,7 @@ def test_the_stack_is_as_high_as_its_bytes(page):
           });
         }"""
     )
-    share = 4 * MIB / memory().peak.bytes
+    share = 4 * MIB / peak().bytes
     assert abs(heights[0] / heights[1] - share) < 0.03
 
 

@@ -11,7 +11,7 @@ from shardviz.core.program.report import Report
 from shardviz.picture.memory import COLUMNS, HIGH, WIDE, peak_table, shown_positions
 from shardviz.picture.show import draw, to_text
 from shardviz.picture.tables import HIGHLIGHTED
-from tests.widgets.memory_examples import MIB, report
+from tests.widgets.memory_examples import MIB, peak, report
 
 
 def stacks(picture) -> tuple[np.ndarray, np.ndarray]:
@@ -29,7 +29,7 @@ def test_the_stack_is_the_live_bytes_and_the_highest_is_the_peak():
     assert heights.max() == pytest.approx(HIGH)
     assert widths.sum() == pytest.approx(WIDE)
     # The first stretch holds the argument alone, which is there from the beginning.
-    assert heights[0] / heights.max() == pytest.approx(4 * MIB / made.memory.peak.bytes)
+    assert heights[0] / heights.max() == pytest.approx(4 * MIB / peak().bytes)
     assert [entry.text for entry in chart.legend] == [
         "arguments", "outputs", "temporaries", "collectives", "padding",
     ]  # fmt: skip
@@ -60,17 +60,17 @@ def test_a_peak_of_one_position_among_ten_thousand_is_not_lost(at):
 
 
 def test_rows_of_layers_are_one_and_what_could_be_split_stands_out():
-    peak = report(layers=12).memory.peak
-    table, more = peak_table(peak, 3)
+    most = peak(layers=12)
+    table, more = peak_table(most, 3)
     first = table.rows[0]
-    alive = [b for b in peak.buffers if b.op.endswith("dot_general")]
+    alive = [b for b in most.buffers if b.op.endswith("dot_general")]
     assert len(alive) > 1
     assert first.value == sum(b.bytes for b in alive)
     assert first.group == HIGHLIGHTED
     assert "block.py:20" in first.words
     assert [row.group for row in table.rows[1:]] == [0, 0]
     assert more == []
-    shorter, more = peak_table(peak, 1)
+    shorter, more = peak_table(most, 1)
     assert len(shorter.rows) == 1
     assert len(more) == 1
     # The text of a report has the same rows.

@@ -40,6 +40,8 @@ from shardviz.core.program.stages import Stages
 from shardviz.legacy.partitions import Parts
 from shardviz.legacy.sharding_spec import Chunked, Replicated, ShardedAxis, ShardingSpec, Unstacked
 from shardviz.picture.show import draw
+from tests.widgets import memory_examples
+from tests.widgets.changes_examples import found
 from tests.widgets.plans import REFUSED, layers
 
 MESH = make_mesh(data=4, model=2, processes=2)
@@ -100,6 +102,9 @@ ON_STAGES = REPORT.replace(partitioned=COLLECTIVES, collectives=MADE, partition_
 
 VALUES: dict[str, Any] = {
     "mesh": MESH,
+    "changes": found(PROGRAM),
+    "candidate": found(PROGRAM)[0],
+    "report with the buffers of its peak": memory_examples.report(layers=40),
     "movement": collective_movement("all-reduce", 4, 8 << 20),
     "reshard": sv.reshard([W, X, BAD], (MESH, RULES), ("data=2, model=2", RULES)),
     "reshard of many devices": sv.reshard(

@@ -60,5 +60,11 @@ def memory(layers: int = 4, small: int = 0, capacity: int | None = 64 * MIB) -> 
     )  # fmt: skip
 
 
+def peak(**how) -> MemoryPeak:
+    found = memory(**how).peak
+    assert found is not None
+    return found
+
+
 def report(**how) -> Report:
     return Report("step", "TPU v5e 2x4", memory=memory(**how))

@@ -6,23 +6,25 @@ import json
 
 from shardviz.core.program.report import Report
 from shardviz.widgets.memory_chart import MOST_ALIVE, MOST_COLUMNS, chart_view
-from tests.widgets.memory_examples import report
+from tests.widgets.memory_examples import peak, report, timeline
 
 
 def test_each_column_has_its_largest_buffers_and_all_its_bytes():
     made = report(layers=200, small=10_000)
     view = chart_view(made)
     assert view is not None
-    timeline = made.memory.timeline
+    order = timeline(layers=200, small=10_000)
     at = view["positions"]
     assert len(at) == MOST_COLUMNS
     for column in (0, 17, view["peak"], MOST_COLUMNS - 1):
         sums = sum(live[column] for _, live in view["kinds"])
-        assert sums == timeline.total[at[column]]
+        assert sums == order.total[at[column]]
         shown = [b for b in view["buffers"] if b["start"] <= at[column] <= b["end"]]
-        largest = [b.bytes for b in timeline.alive(at[column])[:MOST_ALIVE]]
+        largest = [b.bytes for b in order.alive(at[column])[:MOST_ALIVE]]
         assert [b["bytes"] for b in shown[:MOST_ALIVE]] == largest
-    assert sum(live[view["peak"]] for _, live in view["kinds"]) == made.memory.peak.bytes
+    assert (
+        sum(live[view["peak"]] for _, live in view["kinds"]) == peak(layers=200, small=10_000).bytes
+    )
     # Ten thousand buffers make no message that a page would wait for.
     assert len(json.dumps(view)) < 500_000
 

@@ -14,12 +14,16 @@ EQUAL = {True: "values are equal", None: "values were not compared"}
 
 def before_and_after(fact: Candidate) -> str:
     """What each device needs and takes at least, before and after."""
-    known, parts = fact.before.roofline, []
     peaks = needed_bytes(fact.before.memory), fact.peak_bytes
-    times = None if known is None else known.seconds, fact.least_seconds
-    for name, pair, text in ("memory", peaks, bytes_text), ("time ≥", times, time_text):
-        if None not in pair:
-            # Once where nothing changes.
-            both = dict.fromkeys(text(number) for number in pair)
-            parts.append(f"{name} {' → '.join(both)}")
+    parts = []
+    if peaks[0] is not None and peaks[1] is not None:
+        parts.append(_pair("memory", *map(bytes_text, peaks)))
+    known, after = fact.before.roofline, fact.least_seconds
+    if after is not None and known is not None and known.seconds is not None:
+        parts.append(_pair("time ≥", time_text(known.seconds), time_text(after)))
     return " · ".join(parts)
+
+
+def _pair(name: str, *texts: str) -> str:
+    # Once where nothing changes.
+    return f"{name} {' → '.join(dict.fromkeys(texts))}"
