@@ -12,8 +12,8 @@ from shardviz.core.hardware.interconnect import groups_over
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.program.movement import shift
 from shardviz.core.program.orders import best_order, order_edit
-from shardviz.core.program.report import Collective
-from shardviz.core.program.roofline import collective_bound
+from shardviz.core.program.report import Collective, Report
+from shardviz.core.program.roofline import collective_bound, roofline
 
 SETS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all")
 SMALL = ("tpu:v5e:2x2", "tpu:v5e:2x4", "tpu:v5p:2x2x2", "gpu:h100:2x4", "tpu:7x:2x2x1")
@@ -274,3 +274,15 @@ def test_the_edit_compiles_to_what_was_promised():
     assert found.report.roofline.order is None
     pasted = eval(found.code().removeprefix("mesh = "), {"sv": sv})  # noqa: S307
     assert pasted == found.program.mesh
+
+
+def test_a_roofline_with_operations_looks_for_no_order_again():
+    gather = Collective("all-gather", ("data",), 1 << 20)
+    mesh = sv.mesh(data=4, model=4)
+    bare = Report("f", "", collectives=(gather,), mesh=mesh)
+    first = roofline(bare, "tpu:v5e:4x4", mesh)
+    assert first.order is not None
+    again = roofline(bare.replace(roofline=first), "tpu:v5e:4x4", mesh)
+    assert again.order is first.order
+    # Another topology has another order, or none.
+    assert roofline(bare.replace(roofline=first), "tpu:v5e:2x8", mesh).order != first.order

@@ -213,8 +213,12 @@ def roofline(
     moves = [collective_bound(c, chip, placed, mesh) for c in collectives]
     rows = (*_totals(report, chip, ops), *_longest_first(moves))
     known_places = placed is not None and mesh is not None
-    notes: list[RooflineNote | DeviceOrder] = []
-    if placed is not None and mesh is not None and mesh.size <= MOST_ORDERED:
+    notes = _notes(report, rows, known_places, bool(ops))
+    before: Roofline | None = report.roofline
+    if before is not None and before.where == name:
+        # Looking for an order takes longer than all else here.
+        notes += [before.order] if before.order else []
+    elif placed is not None and mesh is not None and mesh.size <= MOST_ORDERED:
         order = best_order(mesh, placed, collectives)
         # Small gains of the model are no gains that anybody would measure.
         if order and (order.code == "hops" or order.least < 0.95 * order.seconds):
@@ -226,7 +230,7 @@ def roofline(
         _longest_first([op_bound(op, chip) for op in ops]),
         needed_bytes(report.memory),
         report.memory.capacity or chip.device_bytes,
-        (*notes, *_notes(report, rows, known_places, bool(ops))),
+        tuple(notes),
     )
 
 
@@ -445,11 +449,11 @@ def _notes(
     rows: Sequence[Bound],
     known_places: bool,
     planned: bool,
-) -> tuple[RooflineNote, ...]:
-    notes = [RooflineNote("least")]
+) -> list[RooflineNote | DeviceOrder]:
+    notes: list[RooflineNote | DeviceOrder] = [RooflineNote("least")]
     moves = [row for row in rows if row.part == "collective"]
     if moves and not known_places:
         notes.append(RooflineNote("no topology"))
     if not planned and report.loops:
         notes.append(_LOOPS_ONCE)
-    return tuple(notes)
+    return notes
