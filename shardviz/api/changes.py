@@ -18,7 +18,7 @@ from shardviz.core.program.stages import Stages
 
 def changes(thing: Any, collective: Any = None, *, target: Any = None) -> Changes:
     """The smallest edits of a program's shardings after which a collective is gone or
-    smaller.
+    smaller; or, for `"memory"`, changes after which the program needs less memory.
 
     Each was compiled, and its results compared with the original's on simulated
     devices where they are small enough. What else it costs is beside it.
@@ -26,7 +26,9 @@ def changes(thing: Any, collective: Any = None, *, target: Any = None) -> Change
     Args:
         thing: a Report, Plan or Stages, or a program.
         collective: which one: itself, its number among the `collectives`, or its name
-            in the compiled text; the one that sends the most where left out.
+            in the compiled text; the one that sends the most where left out. `"memory"`
+            for what lowers the peak: arguments are donated, the backward pass computes
+            again what is saved for it, the largest saved values are split.
         target: what to compile for, as for `sv.compile`; by default what the report was
             compiled for.
 
@@ -63,6 +65,11 @@ def changes(thing: Any, collective: Any = None, *, target: Any = None) -> Change
     )
     runner = import_optional("shardviz.core.backend.run.hosts.run", "sv.changes", "jax")
     with StageClock(program.name) as clock:
+        if collective == "memory":
+            folder = "shardviz.core.backend.candidates"
+            trying = import_optional(f"{folder}.trials", "sv.changes", "jax")
+            lower = import_optional(f"{folder}.lower", "sv.changes", "jax")
+            return lower.lower_peak(trying.Trials(program, where, clock))
         if isinstance(thing, Program):
             thing = runner.compile_program(program, where, cache=cache, progress=clock)
         chosen = chosen_collective(thing, collective)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from shardviz.core.backend.bridge import jax_dtype
+from shardviz.core.backend.candidates.proposals import planned_spec, variants
 from shardviz.core.backend.candidates.remat import POLICIES, rematerialised
 from shardviz.core.backend.candidates.trials import Trials
+from shardviz.core.backend.shardy.build_plan import plan_program
+from shardviz.core.backend.tracing.edited import values_of
 from shardviz.core.backend.tracing.trace import donated_leaves
+from shardviz.core.errors import ProgramError
 from shardviz.core.program.candidates import Candidate, Changes, Edit, Refusal, edit
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import needed_bytes
+
+_MOST_SPLITS = 4
 
 
 def lower_peak(trials: Trials) -> Changes:
@@ -27,12 +34,19 @@ def lower_peak(trials: Trials) -> Changes:
 
     Returns:
         The least memory first; of equal ones the one with the least time.
+
+    Raises:
+        ProgramError: where the program itself does not compile.
     """
+    if trials.before.error is not None:
+        raise ProgramError(
+            "The program does not compile, so no change of it can be compared with it."
+            f" {trials.before.error}"
+        )
     kept: list[Candidate] = []
     refused: list[Refusal] = []
-    singles = [[one] for one in _edits(trials)]
-    for edits in singles:
-        _add(trials, edits, kept, refused)
+    for one in _edits(trials):
+        _add(trials, [one], kept, refused)
     # What does not change the same thing can be had together.
     best: dict[str, Edit] = {}
     for one in sorted(kept, key=_rank):
@@ -56,6 +70,37 @@ def _edits(trials: Trials) -> Iterator[Edit]:
         _, lines = rematerialised(trials.traced.stage.jaxpr, policy)
         if lines:
             yield edit("remat", policy=policy, sources=tuple(dict.fromkeys(lines)))
+    yield from itertools.islice(_splits(trials), _MOST_SPLITS)
+
+
+def _splits(trials: Trials) -> Iterator[Edit]:
+    """Constraints on the largest values saved for the backward pass, over free axes."""
+    peak = trials.before.memory.peak
+    saved = []
+    for buffer in peak.buffers if peak is not None else ():
+        if buffer.kind == "temporaries" and buffer.phase == "forward":
+            saved.append((buffer.source, buffer.op.rpartition("/")[2]))
+    if not saved:
+        return
+    plan = plan_program(trials.program)
+    mesh = trials.program.mesh
+    values = {}
+    for value in values_of(trials.as_jaxpr):
+        if value.is_whole and value.source:
+            values.setdefault((value.source, value.name), value)
+    for value in filter(None, map(values.get, dict.fromkeys(saved))):
+        spec = planned_spec(plan, value)
+        free = [a for a, size in mesh.shape.items() if size > 1 and a not in spec.axes]
+        if free:
+            for changed in variants(value.shape, spec, free, mesh):
+                yield edit(
+                    "constraint",
+                    value=value.name,
+                    variable=value.variable,
+                    source=value.source,
+                    spec=changed,
+                    places=value.places,
+                )
 
 
 def _add(

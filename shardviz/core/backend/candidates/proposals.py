@@ -227,7 +227,7 @@ def _values(wanted: Wanted) -> Iterator[Proposal]:
     usable = [v for v in values if v.places]
     usable = [v for v in usable if v.is_read or (v.name, v.source) in names]
     for value in sorted(usable, key=far)[:_MOST_VALUES]:
-        spec = _planned_spec(wanted.plan, value)
+        spec = planned_spec(wanted.plan, value)
         for changed in (spec, *variants(value.shape, spec, wanted.axes, wanted.mesh)):
             made = edit(
                 "constraint",
@@ -241,7 +241,7 @@ def _values(wanted: Wanted) -> Iterator[Proposal]:
             yield Proposal((made,), far(value), (subject,))
 
 
-def _planned_spec(plan: Plan, value: TracedValue) -> Spec:
+def planned_spec(plan: Plan, value: TracedValue) -> Spec:
     """How the propagation splits a value, with axes as a whole alone."""
     for op in plan.ops:
         same = op.source == value.source and op.shape == value.shape

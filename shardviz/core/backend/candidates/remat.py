@@ -10,9 +10,9 @@ policies (`jax.checkpoint_policies`).
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import jax
@@ -25,6 +25,7 @@ from shardviz.core.backend.tracing.jaxprs import (
     plain_jaxpr,
     users_line,
     with_body,
+    with_equations,
     with_inner,
 )
 from shardviz.core.errors import ProgramError
@@ -67,201 +68,154 @@ def rematerialised(jaxpr: Any, policy: str) -> tuple[Any, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class _Loop:
-    """A scan of a program, with what its operands and results are.
+    """A scan of a program.
 
     Attributes:
         equation: jax's own equation.
         body: its body with constants, and with what it calls in place.
+        inner: the body without constants.
+        consts: how many operands are the same at each step; they are the first.
+        carry: how many operands and results are carried; the others are slices.
     """
 
     equation: Any
     body: Any
+    inner: Any
+    consts: int
+    carry: int
 
-    @property
-    def inner(self) -> Any:
-        """The body without constants."""
-        return plain_jaxpr(self.body)
-
-    @cached_property
-    def counts(self) -> tuple[int, int, int, int]:
-        """How many operands are the same at each step, carried, and read slice by
-        slice; and how many results are stacked."""
-        read = _more_dims(self.equation.invars, self.inner.invars)
-        stacked = _more_dims(self.equation.outvars, self.inner.outvars)
-        carry = len(self.equation.outvars) - stacked
-        return len(self.equation.invars) - carry - read, carry, read, stacked
-
-    @property
-    def carry(self) -> int:
-        """How many results are carried: the first ones."""
-        return self.counts[1]
-
-    @property
-    def fixed(self) -> list[Any]:
-        """What is the same at each step, as the body names it."""
-        return self.inner.invars[: self.counts[0]]
-
-    @property
-    def carried(self) -> list[Any]:
-        """What is carried, as the body names it at the begin of a step."""
-        return self.inner.invars[self.counts[0] :][: self.carry]
+    @classmethod
+    def of(cls, equation: Any) -> _Loop:
+        """A scan of any version of jax, which call these numbers differently."""
+        body = inlined(equation.params["jaxpr"])
+        inner = plain_jaxpr(body)
+        carry = _not_split(equation.outvars, inner.outvars)
+        consts = _not_split(equation.invars, inner.invars) - carry
+        return cls(equation, body, inner, consts, carry)
 
     @property
     def read(self) -> list[Any]:
         """The variables of the operands that are read slice by slice."""
-        return self.equation.invars[self.counts[0] + self.carry :]
+        return self.equation.invars[self.consts + self.carry :]
 
-    @property
-    def saved(self) -> list[Any]:
-        """The variables of the results that are stacked."""
-        return self.equation.outvars[self.carry :]
+    def saves_for(self, other: _Loop) -> bool:
+        """Whether another loop can be that of its backward pass."""
+        one, two = self.equation.params, other.equation.params
+        return one["length"] == two["length"] and one["reverse"] != two["reverse"]
 
     def changed(self, operands: list[Any], results: list[Any], inner: Any) -> Any:
         """The operation with other operands and results, and another body."""
-        read = _more_dims(operands, inner.invars)
-        consts = len(operands) - self.carry - read
-        counts = (consts, self.carry, read, len(results) - self.carry)
-        settings = {n: self.equation.params[n] for n in ("length", "reverse", "unroll")}
-        params = _scan_of(*counts).params | settings
-        params["jaxpr"] = with_body(self.body, inner)
-        return self.equation.replace(invars=operands, outvars=results, params=params)
+        consts = _not_split(operands, inner.invars) - self.carry
+        read = len(operands) - consts - self.carry
+        counts = _counts(consts, self.carry, read, len(results) - self.carry)
+        kept = {name: self.equation.params[name] for name in ("length", "reverse")}
+        kept["jaxpr"] = with_body(self.body, inner)
+        kept["unroll"] = self.equation.params["unroll"]
+        return self.equation.replace(
+            invars=operands, outvars=results, params=counts | kept
+        )
 
 
-def _more_dims(variables: list[Any], inside: list[Any]) -> int:
-    """How many variables of a loop have a dimension more than inside of it."""
+def _not_split(variables: list[Any], inside: list[Any]) -> int:
+    """How many variables of a loop have as many dimensions inside of it."""
     pairs = zip(variables, inside, strict=True)
-    return sum(len(a.aval.shape) > len(b.aval.shape) for a, b in pairs)
+    return sum(len(a.aval.shape) == len(b.aval.shape) for a, b in pairs)
 
 
 @functools.cache
-def _scan_of(consts: int, carry: int, read: int, stacked: int) -> Any:
-    """A scan of so many operands and results.
-
-    Its parameters say how many there are, in words that differ between versions of jax.
-    """
+def _counts(consts: int, carry: int, read: int, stacked: int) -> dict[str, Any]:
+    """The parameters of a scan of so many operands and results, as this jax says it."""
 
     def scan(*values: Any) -> Any:
-        fixed, start = values[:consts], values[consts : consts + carry]
-
         def step(carried: Any, slices: Any) -> Any:
-            total = sum((*fixed, *carried, *slices))
+            total = sum((*values[:consts], *carried, *slices))
             return (total,) * carry, (total,) * stacked
 
-        return jax.lax.scan(step, start, values[consts + carry :], length=1)
+        start, slices = values[consts : consts + carry], values[consts + carry :]
+        return jax.lax.scan(step, start, slices, length=1)
 
     values = [np.zeros(())] * (consts + carry) + [np.zeros(1)] * read
     (made,) = jax.make_jaxpr(scan)(*values).eqns
-    return made
+    return made.params
 
 
 def _changed(jaxpr: Any, policy: Callable[..., Any], lines: list[str]) -> Any:
     """The same for one level of a program; `lines` gets the lines of its loops."""
-    flat = inlined(jaxpr)
+    flat, found = inlined(jaxpr), []
     body = plain_jaxpr(flat)
-    loops = {}
-    for i, equation in enumerate(body.eqns):
-        if equation.primitive.name == "scan":
-            loops[i] = _Loop(equation, inlined(equation.params["jaxpr"]))
-    anew: dict[int, Any] = {}
-    found: list[str] = []
-    for i, j in _pairs(loops, body):
-        again = _dropped(loops[i], loops[j], _only_read_by(body, j))
-        made = _saving_less(loops[i], loops[j], again, policy)
-        if made is not None:
-            anew[i], anew[j] = made
-            found.append(users_line(loops[i].equation))
-    changed: list[Any] = []
-    for i, equation in enumerate(body.eqns):
-        if i not in anew:
-            # Steps of microbatches are loops around the loops over layers.
-            equation = with_inner(equation, lambda one: _changed(one, policy, found))
-        changed.append(anew.get(i, equation))
-    lines += found
-    if not found:
-        return jaxpr
-    return with_body(flat, body.replace(eqns=changed))
-
-
-def _pairs(loops: dict[int, _Loop], body: Any) -> Iterator[tuple[int, int]]:
-    """The loops that save for a later loop, which reads in the opposite order."""
-    for i, forward in loops.items():
-        for j, backward in loops.items():
-            one, other = forward.equation.params, backward.equation.params
-            opposite = one["reverse"] != other["reverse"]
-            if opposite and one["length"] == other["length"]:
-                if not set(forward.saved).isdisjoint(backward.read):
-                    yield i, j
-                    break
-
-
-def _only_read_by(body: Any, position: int) -> set[Any]:
-    """The variables that no other operation reads, and that are no result."""
-    others = set(filter(_is_variable, body.outvars))
-    for i, equation in enumerate(body.eqns):
-        if i != position:
-            others |= set(filter(_is_variable, equation.invars))
-    return set(filter(_is_variable, body.eqns[position].invars)) - others
-
-
-def _dropped(forward: _Loop, backward: _Loop, only_there: set[Any]) -> list[int]:
-    """The positions of results of the forward loop that need not be saved."""
-    found = []
-    for i, variable in enumerate(forward.equation.outvars):
-        value = forward.inner.outvars[i]
-        if i < forward.carry or variable not in only_there:
+    changed = dict(enumerate(body.eqns))
+    inside = set(changed)
+    for i, j, again in _pairs(body):
+        if not {i, j} <= inside:
             continue
-        if _is_variable(value) and value not in forward.carried:
-            found.append(i)
-    return found
+        made = _saving_less(
+            _Loop.of(body.eqns[i]), _Loop.of(body.eqns[j]), again, policy
+        )
+        if made is not None:
+            changed[i], changed[j] = made
+            inside -= {i, j}
+            found.append(users_line(body.eqns[i]))
+    for i in inside:
+        # Steps of microbatches are loops around the loops over layers.
+        changed[i] = with_inner(changed[i], lambda one: _changed(one, policy, found))
+    lines += found
+    # What is not changed keeps its calls.
+    return with_equations(flat, list(changed.values())) if found else jaxpr
+
+
+def _pairs(body: Any) -> Iterator[tuple[int, int, list[Any]]]:
+    """Two loops of which the second, backward one alone reads results of the first."""
+    readers = Counter(filter(_is_variable, body.outvars))
+    loops: dict[int, _Loop] = {}
+    for i, equation in enumerate(body.eqns):
+        readers.update(set(filter(_is_variable, equation.invars)))
+        if equation.primitive.name == "scan":
+            loops[i] = _Loop.of(equation)
+    for i, forward in loops.items():
+        saved = [
+            v for v in forward.equation.outvars[forward.carry :] if readers[v] == 1
+        ]
+        for j, backward in loops.items():
+            again = [v for v in saved if v in backward.read]
+            if again and forward.saves_for(backward):
+                yield i, j, again
+                break
 
 
 def _saving_less(
-    forward: _Loop, backward: _Loop, again: list[int], policy: Callable[..., Any]
+    forward: _Loop, backward: _Loop, again: list[Any], policy: Callable[..., Any]
 ) -> tuple[Any, Any] | None:
     """Both loops anew; None where the first would save no less.
 
     Args:
         forward, backward: the loops.
-        again: the positions of the results of the first that the second may compute.
+        again: the results of the first that the second may compute.
         policy: which other values the first may save.
     """
     inner, equation = forward.inner, forward.equation
-    wanted = {equation.outvars[i]: inner.outvars[i] for i in again}
-    operations, roots = _needed(inner, wanted.values(), policy)
+    values = dict(zip(equation.outvars, inner.outvars, strict=True))
+    operations, roots = _needed(inner, [values[v] for v in again], policy)
     if not operations or _acts(inner) or _acts(backward.inner):
         return None
-    # What the forward loop returns: as before what is read elsewhere, then the roots
-    # that the backward loop is not given anyway.
+    # The second loop is given what the first one is, except its carry; what else it
+    # begins with has to be saved.
     given = dict(zip(inner.invars, equation.invars, strict=True))
-    results, outs, stacks = [], [], {}
-    for i, result in enumerate(equation.outvars):
-        value = inner.outvars[i]
-        if i in again:
-            continue
-        results.append(result)
-        outs.append(value)
-        if i >= forward.carry and _is_variable(value):
-            stacks[value] = result
-    for value in roots:
-        if value in given and value not in forward.carried:
-            stacks[value] = given[value]
-        elif value not in stacks:
-            stacks[value] = _stack_of(value, equation.params["length"])
-            results.append(stacks[value])
-            outs.append(value)
-    kept, _ = _needed(inner, outs)
-    first = inner.replace(eqns=kept, outvars=outs)
-
-    # What the backward loop is given: what is the same at each step before all else,
-    # slices after all else.
-    same = [v for v in roots if v in forward.fixed]
+    for value in inner.invars[forward.consts :][: forward.carry]:
+        del given[value]
+    stacks = {
+        v: _stack_of(v, equation.params["length"]) for v in roots if v not in given
+    }
+    kept = [v for v in equation.outvars if v not in again]
+    first = inner.replace(outvars=[*(values[v] for v in kept), *stacks])
+    # What is the same at each step comes before all else, slices after all else.
+    same = [v for v in roots if v in inner.invars[: forward.consts]]
     split = [v for v in roots if v not in same]
-    operands, invars = [stacks[v] for v in same], list(same)
-    anew: _Names = {}
-    for i, operand in enumerate(backward.equation.invars):
-        own = backward.inner.invars[i]
-        if _is_variable(operand) and operand in wanted:
-            anew[own] = wanted[operand]
+    operands, invars, anew = [given[v] for v in same], list(same), {}
+    for operand, own in zip(
+        backward.equation.invars, backward.inner.invars, strict=True
+    ):
+        if _is_variable(operand) and operand in again:
+            anew[own] = values[operand]
         else:
             operands.append(operand)
             invars.append(own)
@@ -270,25 +224,23 @@ def _saving_less(
         outvars=[_named(v, anew) for v in backward.inner.outvars],
         eqns=operations + [_renamed(one, anew) for one in backward.inner.eqns],
     )
-    operands += [stacks[v] for v in split]
+    operands += [(given | stacks)[v] for v in split]
     return (
-        forward.changed(equation.invars, results, first),
+        forward.changed(equation.invars, [*kept, *stacks.values()], first),
         backward.changed(operands, backward.equation.outvars, second),
     )
 
 
 def _stack_of(value: Any, length: int) -> Any:
     """A new variable for all values that one takes in a loop."""
-    aval = value.aval
-    mesh, spec = aval.sharding.mesh, aval.sharding.spec
-    split = aval.sharding
-    if not mesh.empty:
-        split = jax.NamedSharding(mesh, jax.P(None, *spec))
+    aval, split = value.aval, value.aval.sharding
+    if not split.mesh.empty:
+        split = jax.NamedSharding(split.mesh, jax.P(None, *split.spec))
     return type(value)(aval.update(shape=(length, *aval.shape), sharding=split))
 
 
 def _needed(
-    body: Any, wanted: Iterable[Any], policy: Callable[..., Any] | None = None
+    body: Any, wanted: Iterable[Any], policy: Callable[..., Any]
 ) -> tuple[list[Any], list[Any]]:
     """The operations that compute some values, and what they begin with.
 
@@ -297,24 +249,20 @@ def _needed(
         wanted: variables of it.
         policy: says of an operation, as of jax, whether its results are there already.
     """
-    missing = set(filter(_is_variable, wanted))
+    missing = dict.fromkeys(filter(_is_variable, wanted))
     chosen = []
     for equation in reversed(body.eqns):
-        made = missing.intersection(equation.outvars)
-        if policy is not None:
-            avals = [v.aval for v in equation.invars]
-            # What prints or draws does so once.
-            if _acts(equation) or policy(equation.primitive, *avals, **equation.params):
-                continue
-        if made or (policy is None and _acts(equation)):
-            chosen.append(equation)
-            missing -= made
-            missing |= set(filter(_is_variable, equation.invars))
-    # In an order that is the same each time.
-    order = list(body.constvars) + list(body.invars)
-    for equation in body.eqns:
-        order += equation.outvars
-    return chosen[::-1], [v for v in order if v in missing]
+        if missing.keys().isdisjoint(equation.outvars):
+            continue
+        avals = [v.aval for v in equation.invars]
+        # What prints or draws does so once.
+        if _acts(equation) or policy(equation.primitive, *avals, **equation.params):
+            continue
+        chosen.append(equation)
+        for variable in equation.outvars:
+            missing.pop(variable, None)
+        missing |= dict.fromkeys(filter(_is_variable, equation.invars))
+    return chosen[::-1], list(missing)
 
 
 def _acts(thing: Any) -> bool:
