@@ -165,10 +165,10 @@ def _changed(jaxpr: Any, policy: Callable[..., Any], lines: list[str]) -> Any:
 
 def _pairs(body: Any) -> Iterator[tuple[int, int, list[Any]]]:
     """Two loops of which the second, backward one alone reads results of the first."""
-    readers = Counter(filter(_is_variable, body.outvars))
+    readers = Counter(filter(is_variable, body.outvars))
     loops: dict[int, _Loop] = {}
     for i, equation in enumerate(body.eqns):
-        readers.update(set(filter(_is_variable, equation.invars)))
+        readers.update(set(filter(is_variable, equation.invars)))
         if equation.primitive.name == "scan":
             loops[i] = _Loop.of(equation)
     for i, forward in loops.items():
@@ -214,7 +214,7 @@ def _saving_less(
     for operand, own in zip(
         backward.equation.invars, backward.inner.invars, strict=True
     ):
-        if _is_variable(operand) and operand in again:
+        if is_variable(operand) and operand in again:
             anew[own] = values[operand]
         else:
             operands.append(operand)
@@ -249,7 +249,7 @@ def _needed(
         wanted: variables of it.
         policy: says of an operation, as of jax, whether its results are there already.
     """
-    missing = dict.fromkeys(filter(_is_variable, wanted))
+    missing = dict.fromkeys(filter(is_variable, wanted))
     chosen = []
     for equation in reversed(body.eqns):
         if missing.keys().isdisjoint(equation.outvars):
@@ -261,7 +261,7 @@ def _needed(
         chosen.append(equation)
         for variable in equation.outvars:
             missing.pop(variable, None)
-        missing |= dict.fromkeys(filter(_is_variable, equation.invars))
+        missing |= dict.fromkeys(filter(is_variable, equation.invars))
     return chosen[::-1], list(missing)
 
 
@@ -271,12 +271,13 @@ def _acts(thing: Any) -> bool:
     return any(effect_class(effect) != "NamedAxisEffect" for effect in thing.effects)
 
 
-def _is_variable(value: Any) -> bool:
+def is_variable(value: Any) -> bool:
+    """Whether an operand is a variable, and no number."""
     return not hasattr(value, "val")  # a literal has one, and no hash
 
 
 def _named(value: Any, names: _Names) -> Any:
-    return names.get(value, value) if _is_variable(value) else value
+    return names.get(value, value) if is_variable(value) else value
 
 
 def _renamed(equation: Any, names: _Names) -> Any:
