@@ -30,7 +30,8 @@ EDITS = {
     "donate": ("arguments",),
     # A policy of `jax.checkpoint_policies`, and the lines of the loops.
     "remat": ("policy", "sources"),
-    "microbatches": (),
+    # How many parts, and the names of the arguments that hold the batch.
+    "microbatches": ("count", "arrays"),
     # A `jax.shard_map` over some axes around an operation at several places, and which
     # dimension of its operands is split at each; `code` is what to write.
     "shard_map": ("operation", "source", "code", "axes", "places"),
@@ -77,6 +78,7 @@ REFUSALS = (
     "same collective",  # it is still there, with as many bytes
     "moved elsewhere",  # other collectives send at least what it saves
     "more work",  # each device computes much more than before
+    "not compared",  # it is only right if values are equal, which nobody knows
     "no less memory",  # `bytes` and `before` are those of its memory
     "no memory",  # it does not fit on the target's devices
 )
@@ -241,6 +243,9 @@ def code_of(edit: Edit, program: Program) -> str:
         return f"mesh = sv.mesh({', '.join(given)})"
     if edit.code == "donate":
         return f"jax.jit(step, donate_argnums={fields['arguments']})"
+    if edit.code == "microbatches":
+        batch, count = ", ".join(fields["arrays"]), fields["count"]
+        return f"{batch}.reshape(-1, {count}, *shape[1:]).swapaxes(0, 1)"
     if edit.code == "remat":
         policy = f"jax.checkpoint_policies.{fields['policy']}"
         lines = ", ".join(fields["sources"])

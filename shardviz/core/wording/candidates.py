@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from shardviz.core.format import bytes_text, joined, plural
 from shardviz.core.program.candidates import Candidate, Changes, Edit, Refusal
+from shardviz.core.program.report import needed_bytes
 from shardviz.core.wording.roofline import time_text
 
 _EDITS = {
@@ -17,6 +18,8 @@ _EDITS = {
     "mesh": "Use the mesh {mesh}",
     "device order": "Lay the mesh over the devices in another order",
     "donate": "Donate the arguments at {arguments}",
+    "microbatches": "Take the batch ({arrays}) in {count} parts, in a jax.lax.scan that"
+    " adds up their gradients",
     "remat": "Compute again in the backward pass what {sources} saves for it, with"
     " jax.checkpoint and the policy {policy}",
     "shard_map": "Put a jax.shard_map over {axes} around {operation} ({source})",
@@ -33,9 +36,17 @@ _REFUSALS = {
     "same collective": "the collective is still there",
     "moved elsewhere": ("each device then sends {bytes} in all, and {before} before"),
     "more work": "each device then computes much more than before",
+    "not compared": "it is only right if its values are equal. {said}",
     "no less memory": "it needs {bytes} per device, and {before} before",
     "no memory": "it has no room. {said}",
 }
+
+
+_FOR_MEMORY = ("donate", "remat", "microbatches")
+
+
+def _bytes(count: int | None) -> str:
+    return "?" if count is None else bytes_text(count)
 
 
 def edit(fact: Edit) -> str:
@@ -68,6 +79,17 @@ def candidate(fact: Candidate) -> str:
     """What is changed, and what each device sends then."""
     before = sum(one.sent_in_all for one in fact.before.collectives or ())
     known = fact.report.roofline, fact.before.roofline
+    peaks = fact.peak_bytes, needed_bytes(fact.before.memory)
+    # What sends no less is there for the memory alone.
+    if any(one.code in _FOR_MEMORY for one in fact.edits) or (
+        fact.bytes > before and None not in peaks
+    ):
+        after, now = map(_bytes, peaks)
+        words = f"{edits_in_words(fact.edits)}: peak {now} -> {after}"
+        if None not in known and known[0].seconds is not None:
+            after, now = (time_text(one.seconds or 0.0) for one in known)
+            words += f", least time {now} -> {after}"
+        return f"{words}."
     if fact.bytes == before and None not in known:
         least, now = (time_text(one.collective_s or 0.0) for one in known)
         return (
@@ -84,8 +106,7 @@ def refusal(fact: Refusal) -> str:
     """What was tried, and why it is not proposed."""
     sizes = {}
     for name in ("bytes", "before"):
-        value = getattr(fact, name)
-        sizes[name] = "?" if value is None else bytes_text(value)
+        sizes[name] = _bytes(getattr(fact, name))
     why = _REFUSALS[fact.code].format(said=fact.said, **sizes).rstrip(". ")
     return f"{edits_in_words(fact.edits)}: {why}."
 

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardviz.core.backend.bridge import jax_dtype
+from shardviz.core.backend.candidates.microbatches import batch_arrays, compared_sums
 from shardviz.core.backend.candidates.proposals import planned_spec, variants
 from shardviz.core.backend.candidates.remat import POLICIES, rematerialised
 from shardviz.core.backend.candidates.trials import Trials
+from shardviz.core.backend.failures import said_by
 from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.backend.tracing.edited import values_of
 from shardviz.core.backend.tracing.trace import donated_leaves
@@ -20,13 +22,14 @@ from shardviz.core.program.program import Program
 from shardviz.core.program.report import needed_bytes
 
 _MOST_SPLITS = 4
+_PARTS = (2, 4)  # of a batch
 
 
 def lower_peak(trials: Trials) -> Changes:
     """Changes after which a program needs less memory per device on the target.
 
     Arguments are donated, loops save less for their backward loops, and batches are
-    split into smaller ones. Each is compiled for the target; what needs no less memory,
+    taken in parts. Each is compiled for the target; what needs no less memory,
     or gives other values on simulated devices, is among the refused.
 
     Args:
@@ -43,17 +46,50 @@ def lower_peak(trials: Trials) -> Changes:
             "The program does not compile, so no change of it can be compared with it."
             f" {trials.before.error}"
         )
+    least = needed_bytes(trials.before.memory)
     kept: list[Candidate] = []
     refused: list[Refusal] = []
-    for one in _edits(trials):
-        _add(trials, [one], kept, refused)
-    # What does not change the same thing can be had together.
-    best: dict[str, Edit] = {}
-    for one in sorted(kept, key=_rank):
-        best.setdefault(one.edits[0].code, one.edits[0])
-    if len(best) > 1:
-        _add(trials, list(best.values()), kept, refused)
-    return Changes.of(sorted(kept, key=_rank), refused=refused)
+    for one in edits_to_try(trials):
+        found = _tried(trials, [one], least)
+        if isinstance(found, Refusal):
+            refused.append(found)
+        else:
+            kept.append(found)
+    kept.sort(key=_rank)
+    # What does not change the same thing can be had together, where it lowers the peak
+    # further.
+    together = kept[:1]
+    for one in kept:
+        if one.edits[0].code not in {edit.code for edit in together[-1].edits}:
+            edits = sorted([*together[-1].edits, *one.edits], key=_is_inside)
+            found = _tried(trials, edits, together[-1].peak_bytes)
+            if isinstance(found, Candidate):
+                together.append(found)
+    return Changes.of(sorted(kept + together[1:], key=_rank), refused=refused)
+
+
+def _is_inside(edit: Edit) -> bool:
+    # A smaller batch is traced anew, so it comes before edits of what was traced.
+    return edit.code != "microbatches"
+
+
+def _tried(trials: Trials, edits: list[Edit], least: int | None) -> Candidate | Refusal:
+    """Some edits as a candidate, if the peak is then below `least` bytes."""
+    try:
+        program = trials.apply(edits)
+    except Exception as error:  # noqa: BLE001  a user's function may raise anything
+        return Refusal(tuple(edits), "not made", said_by(error))
+    needed = needed_bytes(trials.compiled(program).memory)
+    # Values are compared where there is something to gain.
+    if least is not None and needed is not None and needed >= least:
+        return Refusal(tuple(edits), "no less memory", "", needed, least)
+    for one in edits:
+        if one.code == "microbatches":
+            same = compared_sums(trials.program, one)
+            if not same.ok:
+                code = "values differ" if same.ok is False else "not compared"
+                return Refusal(tuple(edits), code, same.detail)
+    return trials.candidate(edits, program)
 
 
 def _rank(candidate: Candidate) -> tuple[int, float]:
@@ -61,7 +97,7 @@ def _rank(candidate: Candidate) -> tuple[int, float]:
     return candidate.peak_bytes or 0, float("inf") if seconds is None else seconds
 
 
-def _edits(trials: Trials) -> Iterator[Edit]:
+def edits_to_try(trials: Trials) -> Iterator[Edit]:
     """The changes that may lower the peak."""
     arguments = _donatable(trials)
     if arguments:
@@ -71,6 +107,9 @@ def _edits(trials: Trials) -> Iterator[Edit]:
         if lines:
             yield edit("remat", policy=policy, sources=tuple(dict.fromkeys(lines)))
     yield from itertools.islice(_splits(trials), _MOST_SPLITS)
+    names = [trials.program.arrays[i].name for i in batch_arrays(trials.traced)]
+    for count in _PARTS if names else ():
+        yield edit("microbatches", count=count, arrays=tuple(names))
 
 
 def _splits(trials: Trials) -> Iterator[Edit]:
@@ -101,24 +140,6 @@ def _splits(trials: Trials) -> Iterator[Edit]:
                     spec=changed,
                     places=value.places,
                 )
-
-
-def _add(
-    trials: Trials, edits: list[Edit], kept: list[Candidate], refused: list[Refusal]
-) -> None:
-    """Tries some edits, and adds what came of it to `kept` or `refused`."""
-    before = needed_bytes(trials.before.memory)
-    program = trials.apply(edits)
-    after = needed_bytes(trials.compiled(program).memory)
-    # Values are compared where there is something to gain.
-    if before is not None and after is not None and after >= before:
-        refused.append(Refusal(tuple(edits), "no less memory", "", after, before))
-        return
-    found = trials.candidate(edits, program)
-    if isinstance(found, Refusal):
-        refused.append(found)
-    else:
-        kept.append(found)
 
 
 def _donatable(trials: Trials) -> tuple[int, ...]:

@@ -17,11 +17,13 @@ from jax.extend.core import jaxpr_as_fun
 from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.candidates.apply import APPLY
 from shardviz.core.backend.candidates.remat import inlined, is_variable
+from shardviz.core.backend.candidates.trials import Trials
 from shardviz.core.backend.tracing.edited import JaxprFunction, as_jaxpr
 from shardviz.core.backend.tracing.jaxprs import plain_jaxpr, users_line, with_body
 from shardviz.core.backend.tracing.trace import Traced, argument_structs, trace
 from shardviz.core.errors import ProgramError
 from shardviz.core.program.candidates import Edit
+from shardviz.core.program.checks import Check
 from shardviz.core.program.program import Program
 
 # Operations that sum over rows, and loops, in which it is not looked for that.
@@ -164,11 +166,17 @@ def microbatched(
     )
 
 
-def _microbatches(program: Program, edit: Edit) -> Program:
+def compared_sums(program: Program, edit: Edit) -> Check:
+    """The sums over the batch next to those over its parts, on simulated devices."""
+    before, after = _of_edit(program, edit)[1:]
+    return Trials(before).values(after)
+
+
+def _of_edit(program: Program, edit: Edit) -> tuple[Program, Program, Program]:
     traced = trace(program, abstract_mesh(program.mesh))
     names = [array.name for array in program.arrays]
     rows = tuple(names.index(name) for name in edit.fields["arrays"])
-    return microbatched(program, traced, edit.fields["count"], rows)[0]
+    return microbatched(program, traced, edit.fields["count"], rows)
 
 
-APPLY["microbatches"] = _microbatches
+APPLY["microbatches"] = lambda program, edit: _of_edit(program, edit)[0]

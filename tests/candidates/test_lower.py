@@ -1,0 +1,206 @@
+"""What lowers the peak: each change compiled, with less memory and the same values."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import shardviz as sv
+from shardviz.core.backend.bridge import abstract_mesh
+from shardviz.core.backend.candidates.lower import edits_to_try, lower_peak
+from shardviz.core.backend.candidates.microbatches import (
+    batch_arrays,
+    compared_sums,
+    microbatched,
+)
+from shardviz.core.backend.candidates.trials import Trials
+from shardviz.core.backend.tracing.trace import trace
+from shardviz.core.errors import ProgramError
+from shardviz.core.program.candidates import edit
+from shardviz.core.program.report import needed_bytes
+
+LAYERS, ROWS, WIDTH, HIDDEN = 4, 256, 16, 64
+WS = {
+    "up": jax.ShapeDtypeStruct((LAYERS, WIDTH, HIDDEN), jnp.float32),
+    "down": jax.ShapeDtypeStruct((LAYERS, HIDDEN, WIDTH), jnp.float32),
+}
+X = jax.ShapeDtypeStruct((ROWS, WIDTH), jnp.float32)
+MASS = jax.ShapeDtypeStruct((ROWS,), jnp.float32)
+
+
+def layer(h, w):
+    up = jnp.tanh(h @ w["up"])
+    return h + jax.nn.relu(up) @ w["down"], None
+
+
+def scanned(ws, x):
+    return jnp.mean(jax.lax.scan(layer, x, ws)[0] ** 2)
+
+
+def unrolled(ws, x):
+    for i in range(LAYERS):
+        x, _ = layer(x, jax.tree.map(lambda w, i=i: w[i], ws))
+    return jnp.mean(x**2)
+
+
+def step_of(loss):
+    """A step of SGD, which returns the new parameters and the loss."""
+
+    def step(ws, *batch):
+        found, gradients = jax.value_and_grad(loss)(ws, *batch)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, ws, gradients), found
+
+    return step
+
+
+def program_of(fn, *args, mesh="data=4", donate=()):
+    specs = [jax.P()] * (len(args) - 1) + [jax.P("data")]
+    return sv.program(fn, args=args, mesh=mesh, in_specs=tuple(specs), donate=donate)
+
+
+def test_the_peak_of_a_scanned_mlp():
+    program = program_of(step_of(scanned), WS, X)
+    found = lower_peak(Trials(program, "cpu:4"))
+    before = needed_bytes(found[0].before.memory)
+    peaks = [one.peak_bytes for one in found]
+    assert peaks == sorted(peaks)
+    assert peaks[-1] < before
+    assert all(one.values.ok for one in found)
+    codes = {one.edits[0].code for one in found if len(one.edits) == 1}
+    assert {"remat", "microbatches"} <= codes
+    # Together they need less than each.
+    assert {one.code for one in found[0].edits} >= {"remat", "microbatches"}
+    assert peaks[0] < before / 2
+    # Each is an ordinary program.
+    again = sv.compile(found[0].program, target="cpu:4")
+    assert needed_bytes(again.memory) == peaks[0]
+    codes = [one.code for one in found.refused]
+    assert set(codes) <= {"no less memory"}
+
+
+def test_an_unrolled_loop_has_no_loop_that_saves_less():
+    program = program_of(step_of(unrolled), WS, X)
+    found = lower_peak(Trials(program, "cpu:4"))
+    codes = {each.code for one in found for each in one.edits}
+    assert "remat" not in codes
+    assert "microbatches" in codes
+
+
+def adam_step():
+    optimizer = optax.adam(0.1)
+
+    def step(ws, state, x):
+        gradients = jax.grad(lambda ws: jnp.mean((x @ ws["up"][0]) ** 2))(ws)
+        updates, state = optimizer.update(gradients, state, ws)
+        return optax.apply_updates(ws, updates), state
+
+    return step, jax.eval_shape(optimizer.init, WS)
+
+
+def test_donated_arguments_give_their_memory_to_results():
+    step, state = adam_step()
+    trials = Trials(program_of(step, WS, state, X, mesh="data=2"), "cpu:2")
+    (found,) = (one for one in lower_peak(trials) if [e.code for e in one.edits] == ["donate"])
+    aliased = found.report.memory.aliased
+    assert aliased >= sum(array.bytes for array in found.program.arrays[:6])
+    assert found.peak_bytes < needed_bytes(found.before.memory)
+    assert found.values.ok
+
+
+def test_what_is_donated_already_is_not_proposed():
+    step, state = adam_step()
+    # What is donated, what is proposed
+    for donated, proposed in (((), (0, 1)), ((1,), (0, 1)), ((0, 1), None)):
+        program = program_of(step, WS, state, X, mesh="data=2", donate=donated)
+        found = [one.fields for one in edits_to_try(Trials(program)) if one.code == "donate"]
+        assert found == ([] if proposed is None else [{"arguments": proposed}])
+
+
+def centered(ws, x):
+    return scanned(ws, x - x.mean(0))
+
+
+def masked(ws, x):
+    kept = (x[:, 0] > 0).astype(x.dtype)
+    return ((x @ ws["up"][0]).sum(1) * kept).sum() / kept.sum()
+
+
+def statistics_in_layers(ws, x):
+    def body(h, w):
+        h, _ = layer(h, w)
+        return h - h.mean(0), None
+
+    return jnp.mean(jax.lax.scan(body, x, ws)[0] ** 2)
+
+
+def dropped(ws, x):
+    return scanned(ws, x * jax.random.bernoulli(jax.random.key(0), 0.5, x.shape))
+
+
+def largest(ws, x):
+    return jnp.max((x @ ws["up"][0]) ** 2)
+
+
+def total(ws, x):
+    return jnp.sum(jax.lax.scan(layer, x, ws)[0] ** 2)
+
+
+def narrow(ws, x):
+    half = jax.tree.map(lambda w: w.astype(jnp.bfloat16), ws)
+    return scanned(half, x.astype(jnp.bfloat16)).astype(jnp.float32)
+
+
+# name: a loss, and whether sums over parts are those over the batch; None: not made
+LOSSES = {
+    "a mean": (scanned, True),
+    "a sum": (total, True),
+    "layers not in a loop": (unrolled, True),
+    "sixteen bits": (narrow, True),
+    "the mean of the batch": (centered, None),
+    "a mean over what is masked": (masked, None),
+    "the largest": (largest, None),
+    "statistics in each layer": (statistics_in_layers, False),
+    "random numbers for each row": (dropped, False),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_sums_over_parts_of_a_batch(name):
+    loss, equal = LOSSES[name]
+    program = program_of(step_of(loss), WS, X, mesh="data=2")
+    parts = edit("microbatches", count=4, arrays=("batch[0]",))
+    if equal is None:
+        with pytest.raises(ProgramError):
+            compared_sums(program, parts)
+        return
+    assert compared_sums(program, parts).ok is equal
+
+
+def test_a_batch_in_parts_gives_what_the_batch_gives():
+    def loss(ws, x, mass):
+        return jnp.sum(jnp.mean(jax.lax.scan(layer, x, ws)[0] ** 2, axis=1) * mass)
+
+    program = program_of(step_of(loss), WS, X, MASS)
+    traced = trace(program, abstract_mesh(program.mesh))
+    rows = batch_arrays(traced)
+    assert [program.arrays[i].name for i in rows] == ["batch[0]", "batch[1]"]
+    changed, _, _ = microbatched(program, traced, 8, rows)
+    random = np.random.default_rng(0)
+    values = jax.tree.map(lambda a: random.normal(size=a.shape).astype("f4") / 4, (WS, X, MASS))
+    expected, found = jax.jit(step_of(loss))(*values), jax.jit(changed.fn)(*values)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-5)
+
+
+def test_rows_that_do_not_divide():
+    program = program_of(step_of(scanned), WS, X)
+    with pytest.raises(ProgramError, match="256 rows"):
+        compared_sums(program, edit("microbatches", count=3, arrays=("batch[0]",)))
+
+
+def test_a_program_that_fails_has_no_changes():
+    with pytest.raises(ProgramError):
+        lower_peak(Trials(program_of(lambda ws, x: x @ x, WS, X), "cpu:4"))
