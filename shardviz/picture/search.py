@@ -5,6 +5,7 @@ from __future__ import annotations
 from shardviz.core.format import bytes_text, seconds_text
 from shardviz.core.program.search import Search
 from shardviz.core.wording import search as wording
+from shardviz.core.wording.candidates import edits_in_words
 from shardviz.picture.page import (
     note,
     page,
@@ -45,7 +46,11 @@ def search_text(search: Search, width: int) -> str:
 def _table(search: Search) -> Table:
     rows = []
     for number, one in enumerate(search.frontier, 1):
-        words = (str(number), bytes_text(one.peak_bytes or 0), wording.edits(one))
+        words = (
+            str(number),
+            bytes_text(one.peak_bytes or 0),
+            edits_in_words(one.edits),
+        )
         rows.append(Bar(one.least_seconds, seconds_text(one.least_seconds), words))
     return Table((wording.TIME, "", wording.MEMORY, ""), tuple(rows))
 

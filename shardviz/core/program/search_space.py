@@ -97,8 +97,15 @@ def choices_of(
     if "mesh" in over and mesh.ids_are_positions:
         choices.append(Choice("mesh", (None, *_meshes(mesh))))
         axes = list(mesh.axis_names)
+    now = {array.name: array.spec for array in program.arrays}
     for rank, names in _alike(program, plan, over):
-        choices.append(Choice("arguments", (None, *_specs(rank, axes)), names))
+        options: list[Spec | None] = [None]
+        for spec in _specs(rank, axes):
+            # As it is now is the first option already.
+            before = [now[name] for name in names]
+            if not all(one is not None and one.equivalent(spec) for one in before):
+                options.append(spec)
+        choices.append(Choice("arguments", tuple(options), names))
     if "rules" in over:
         found = (array.logical or () for array in program.arrays if array.spec is None)
         targets = (None, (), *((axis,) for axis in axes))

@@ -71,6 +71,8 @@ def edit(fact: Edit) -> str:
 
 def edits_in_words(edits: tuple[Edit, ...]) -> str:
     """Several edits in one sentence, which has no full stop."""
+    if not edits:
+        return "As it is now"
     first, *others = map(edit, edits)
     return joined([first, *(one[:1].lower() + one[1:] for one in others)])
 

@@ -16,17 +16,10 @@ _ENDED = {
 }
 
 
-def edits(one: Candidate) -> str:
-    """What a candidate changes."""
-    return edits_in_words(one.edits) if one.edits else "As it is now"
-
-
 def candidate(one: Candidate) -> str:
     """What a candidate changes, its least time and its memory."""
-    size = bytes_text(one.peak_bytes or 0)
-    return (
-        f"{edits(one)}: at least {seconds_text(one.least_seconds)}, {size} per device."
-    )
+    time, size = seconds_text(one.least_seconds), bytes_text(one.peak_bytes or 0)
+    return f"{edits_in_words(one.edits)}: at least {time}, {size} per device."
 
 
 def search(found: Search) -> str:

@@ -43,7 +43,8 @@ _STARTS = 3  # for each mesh: as it is, and random ones
 _FEWEST = 4  # compiles before their ratios count
 _UNSEEN = 0.5  # the least ratio that is expected before
 _SLACK = 0.9  # a ratio may be a little below the least one that was seen
-_MOST_SMALL = 6  # compiles for the sake of memory alone
+_COMPARING = 0.25  # of the time before, for comparing values
+_MOST_SMALL = 4  # compiles for the sake of memory alone
 
 
 def search(
@@ -133,7 +134,7 @@ class _Run:
                 self.estimate(point)
             return
         # No more time than a few compiles take, where these are quick.
-        most = min(_PLANNING * self.limit, 2.0 + 5 * self.quickest)
+        most = min(_PLANNING * self.limit, 1.0 + 2 * self.quickest)
         begun, chance = time.monotonic(), random.Random(0)
         fixed = int(self.choices[0].kind == "mesh")
         limits = [float("inf") if self.under is None else self.under]
@@ -285,15 +286,21 @@ class _Run:
         return report
 
     def compare_values(self) -> None:
-        """Compares the values of the frontier with those of the original."""
-        shown = Search.of(self.candidates()).frontier
-        for point, one in self.compiled.items():
-            if isinstance(one, Candidate) and any(one is other for other in shown):
-                values = self.trials.values(one.program)
-                self.compiled[point] = replace(one, values=values)
-                if values.ok is False:
-                    refusal = Refusal(one.edits, "values differ", values.detail)
-                    self.compiled[point] = refusal
+        """Compares the values of the frontier with those of the original.
+
+        The fastest come first, as many as there is time for.
+        """
+        point_of = {id(found): point for point, found in self.compiled.items()}
+        begun = time.monotonic()
+        for one in Search.of(self.candidates()).frontier:
+            now = time.monotonic()
+            if now - begun > _COMPARING * (begun - self.begun) or self._is_late():
+                return
+            values = self.trials.values(one.program)
+            made: Candidate | Refusal = replace(one, values=values)
+            if values.ok is False:
+                made = Refusal(one.edits, "values differ", values.detail)
+            self.compiled[point_of[id(one)]] = made
 
     def result(self, ended: str) -> Search:
         """What was found."""
