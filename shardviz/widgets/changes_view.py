@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardviz.core.program.candidates import Candidate
-from shardviz.core.wording import changes as wording
+from shardviz.core.wording import stages as wording
 from shardviz.widgets.planner import Job
 
 #: The codes of edits that a session can take; others change the function.
@@ -22,20 +21,16 @@ def changes_view(job: Job) -> dict[str, Any]:
     if job.report is None:
         return view
     found = job.changes
-    view["words"] = "" if found else wording.NONE_FOUND
+    view["words"] = "" if found else wording.NO_CHANGE
     if found is None:
         view["words"] = job.report.error.message if job.report.error else ""
         return view
     for one in found[:MOST_CHANGES]:
         ok = None if one.values is None else one.values.ok
         row = {"edit": one.edit, "facts": wording.before_and_after(one), "ok": ok}
-        row.update(values=wording.EQUAL[ok], code=one.code(), takes=can_take(one))
-        view["rows"].append(row)
+        row.update(values=wording.EQUAL[ok], code=one.code())
+        takes = all(edit.code in TAKEN for edit in one.edits)
+        view["rows"].append({**row, "takes": takes})
     notes = (*found.advice, *found.refused)
     view["notes"] = [str(fact) for fact in notes[:MOST_NOTES]]
     return view
-
-
-def can_take(one: Candidate) -> bool:
-    """Whether a session can take a candidate as an edit."""
-    return all(edit.code in TAKEN for edit in one.edits)

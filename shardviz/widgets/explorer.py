@@ -29,7 +29,7 @@ from shardviz.core.wording import cascade
 from shardviz.core.wording import explorer as wording
 from shardviz.widgets import html_page, jax_code
 from shardviz.widgets.background import start_beats
-from shardviz.widgets.changes_view import can_take, changes_view
+from shardviz.widgets.changes_view import changes_view
 from shardviz.widgets.effects_view import EffectsReader
 from shardviz.widgets.findings import Findings
 from shardviz.widgets.ipykernel_compat import keep_subshell
@@ -456,9 +456,8 @@ class Explorer(anywidget.AnyWidget):
         """Takes one of the changes that the page shows, if they are still current."""
         job = self._changes
         if job is not None and job.revision == self.session.now.revision:
-            candidate = (job.changes or ())[number]
-            if can_take(candidate):
-                self.session.edit("change", candidate.program)
+            if self.changes_data["rows"][number]["takes"]:
+                self.session.edit("change", (job.changes or ())[number].program)
 
     def _session_changed(self) -> None:
         if self._receiving:

@@ -41,8 +41,7 @@ class Job:
         stage: the stage that it is in.
         started: when it was requested, in seconds since the epoch.
         report: the result of what somebody pressed; None until then.
-        wanted: of changes, what is to go: its key on the page, and the collective or
-            `"memory"`.
+        wanted: of changes, the page's key of what is to go, and its collective.
         changes: what was found; None until then, or where it failed.
     """
 

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Sequence
 
 from shardviz.core.format import bytes_text, clause, plural, seconds_text
 from shardviz.core.layout.fit import Fit
+from shardviz.core.program.candidates import Candidate
 from shardviz.core.program.comparison import CHANGES, CollectiveChange, Comparison
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.report import Collective, Report, host_bytes
+from shardviz.core.program.report import Collective, Report, host_bytes, needed_bytes
 from shardviz.core.program.roofline import Roofline
+from shardviz.core.wording.roofline import time_text
 
 # --- the stages -----------------------------------------------------------------------
 
@@ -259,8 +261,27 @@ DOING = {
     "compare": "Checking…",
 }
 STARTING = "Starting…"
-TRYING = "Trying changes…"
+TRYING = "Trying changes, each compiled…"
+NO_CHANGE = "No change that was tried helps."
+EQUAL = {True: "values are equal", None: "values were not compared"}
 CACHED = "cached"
+
+
+def before_and_after(fact: Candidate) -> str:
+    """What each device needs and takes at least, before and after."""
+    peaks = needed_bytes(fact.before.memory), fact.peak_bytes
+    parts = []
+    if peaks[0] is not None and peaks[1] is not None:
+        parts.append(_pair("memory", *map(bytes_text, peaks)))
+    known, after = fact.before.roofline, fact.least_seconds
+    if after is not None and known is not None and known.seconds is not None:
+        parts.append(_pair("time ≥", time_text(known.seconds), time_text(after)))
+    return " · ".join(parts)
+
+
+def _pair(name: str, *texts: str) -> str:
+    # Once where nothing changes.
+    return f"{name} {' → '.join(dict.fromkeys(texts))}"
 
 
 def run_verdict(report: Report) -> str:

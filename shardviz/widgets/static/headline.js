@@ -59,6 +59,6 @@ export class Headline {
 
 /** The memory that it needs: leads to its peak. @param {Data} data @param {(part: string) => void} open */
 function memory({ memory: text, memoryTitle: title, over }, open) {
-  const style = over ? "sv-plain sv-hmemory sv-bad" : "sv-plain sv-hmemory";
+  const style = `sv-plain sv-hmemory ${over ? "sv-bad" : ""}`;
   return text ? button(text, () => open("peak"), { class: style, title }) : "";
 }

@@ -4,7 +4,7 @@
 import { ChangesList } from "./changes.js";
 import { muted, mutedNote } from "./collectives.js";
 import { mix } from "./colours.js";
-import { OWN_KEYS, axisDot, button, fill, h } from "./dom.js";
+import { OWN_KEYS, axisTag, button, fill, h } from "./dom.js";
 import { bytesText } from "./model_rows.js";
 import { leastTimes, pairs } from "./report_tabs.js";
 import { chartContext } from "./timeline.js";
@@ -17,7 +17,7 @@ import { chartContext } from "./timeline.js";
 /** @type {Record<string, string>} */
 const BOUNDS = { memory: "HBM", compute: "FLOP/s" };
 /** Of grey: a colour would be a mesh axis. @type {Record<string, number>} */
-const SHADES = {arguments: 0.32, outputs: 0.55, temporaries: 0.8, collectives: 1, constants: 0.68, padding: 0.16}; // prettier-ignore
+const SHADES = {arguments: 0.38, outputs: 0.58, temporaries: 0.8, collectives: 1, constants: 0.68, padding: 0.24}; // prettier-ignore
 const SPACE = { left: 64, top: 16, bottom: 6 }; // pixels around the chart
 const LINES = 4; // across it
 const HILL = 5; // pixels beside a click, of which the fullest moment is meant
@@ -44,7 +44,7 @@ export class MemoryPanel {
     const name = { role: "slider", "aria-label": "Memory over the program's order", tabindex: "0" };
     this.picture = h("div", { class: "sv-tllanes", ...name, ...OWN_KEYS, on }, this.canvas);
     this.list = h("div", { class: "sv-memlist", role: "group", "aria-label": "Buffers alive" });
-    this.legend = h("div");
+    this.legend = h("div", { class: "sv-times" });
     this.about = h("div", { class: "sv-tlchosen" });
     this.changes = new ChangesList("What would lower it?", calls);
     this.node = h("div", { class: "sv-memory" });
@@ -87,10 +87,10 @@ export class MemoryPanel {
     picture.setAttribute("aria-valuemax", String(totals.length - 1));
     picture.setAttribute("aria-valuenow", String(at));
     picture.setAttribute("aria-valuetext", text);
-    /** @type {[string, string][]} */
-    const kinds = chart.kinds.map(([kind, live]) => [kind, bytesText(live[at])]);
-    const dots = kinds.map(([kind]) => axisDot(this.shade(kind)));
-    fill(this.legend, pairs(kinds, dots));
+    const kinds = chart.kinds.map(([kind, live]) => {
+      return h("span", null, axisTag(kind, this.shade(kind)), ` ${bytesText(live[at])}`);
+    });
+    fill(this.legend, ...kinds);
     const now = chart.positions[at];
     const alive = chart.buffers.filter(({ start, end }) => start <= now && now <= end);
     const listed = (this.listed = alive.slice(0, MOST_ALIVE));

@@ -502,8 +502,7 @@ export interface MemoryChart {
   /** The column of the peak, and the bytes at the upper edge. */
   peak: number;
   top: number;
-  /** 0 where it is not known. */
-  capacity: number;
+  capacity: number; // 0 where it is not known
   positions: number[];
   where: string[];
   kinds: [kind: string, bytes: number[]][];
@@ -517,8 +516,7 @@ export type MemoryBuffer = Record<"bytes" | "start" | "end", number> &
 
 /** `changes_view.py`: what would remove a collective, or lower the peak. */
 export interface Changes {
-  /** The key of the collective, or "memory". */
-  of: string;
+  of: string; // the key of the collective, or "memory"
   revision: number;
   running: boolean;
   words: string;
@@ -529,8 +527,7 @@ export interface Changes {
 
 export interface Change extends Record<"edit" | "facts" | "values" | "code", string> {
   ok: boolean | null;
-  /** Whether the Explorer can take it as an edit. */
-  takes: boolean;
+  takes: boolean; // whether the Explorer can take it as an edit
 }
 
 export * from "./plan_messages";

@@ -95,9 +95,9 @@ function codeTab(code) {
   return [copy, h("pre", { class: "sv-code sv-mono", text: code, tabindex: "0" })];
 }
 
-/** Names and what they are, in a line. @param {[string, string][]} some @param {Node[]} [dots] before them */
-export function pairs(some, dots = []) {
-  const parts = some.map(([name, text], i) => h("span", null, dots[i], muted(`${name} `), text));
+/** Names and what they are, in a line. @param {[string, string][]} some */
+export function pairs(some) {
+  const parts = some.map(([name, text]) => h("span", null, muted(`${name} `), text));
   return h("div", { class: "sv-times" }, ...parts);
 }
 
