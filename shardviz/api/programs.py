@@ -16,6 +16,7 @@ from shardviz.core.format import shown
 from shardviz.core.layout.rules.rules import Dialect, Rules
 from shardviz.core.program.cache import cache
 from shardviz.core.program.effects import Effects
+from shardviz.core.program.memory_in_plan import with_plan
 from shardviz.core.program.program import Program, Targets, function_name
 from shardviz.core.program.report import Report
 
@@ -218,7 +219,7 @@ def stages(thing: Any, /, *arrays: Any, target: Any = None, **keywords: Any) -> 
     runner = import_optional("shardviz.core.backend.run.hosts.run", "sv.stages", "jax")
     with _clock(program) as clock:
         report = runner.compile_program(program, target, cache=cache, progress=clock)
-    return Stages(program, planned, report)
+    return Stages(program, planned, with_plan(report, planned))
 
 
 def run(

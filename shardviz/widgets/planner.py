@@ -16,6 +16,7 @@ from typing import Any
 from shardviz.core.errors import import_optional
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.candidates import Changes
+from shardviz.core.program.memory_in_plan import with_plan
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Failure, Report
@@ -268,6 +269,9 @@ class Planner:
         if job.kind:
             wanted = job.report is None
         if wanted and not self._compiles.closed:
+            plan = self.state.plan
+            if plan is not None and self.state.plan_revision == job.revision:
+                report = with_plan(report, plan)
             self._update(
                 report=report,
                 report_revision=job.revision,

@@ -163,14 +163,6 @@ class MemoryPeak(Fact):
     axes: tuple[str, ...] = ()
 
     @property
-    def by_kind(self) -> dict[str, int]:
-        """The bytes of each kind of buffer, their padding included, the most first."""
-        sums: dict[str, int] = {}
-        for buffer in self.buffers:
-            sums[buffer.kind] = sums.get(buffer.kind, 0) + buffer.bytes
-        return dict(sorted(sums.items(), key=lambda item: -item[1]))
-
-    @property
     def saved(self) -> tuple[Buffer, ...]:
         """What the forward pass has left for a peak in the backward pass."""
         if self.phase != "backward":

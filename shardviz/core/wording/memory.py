@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from shardviz.core.format import bytes_text, joined
 from shardviz.core.program.memory import Buffer, MemoryPeak
 
@@ -19,9 +21,10 @@ def peak(fact: MemoryPeak) -> str:
     words += ": "
     if fact.saved:
         return words + _saved(fact) + "."
-    parts = []
-    for kind, size in list(fact.by_kind.items())[:_MOST_KINDS]:
-        parts.append(f"{bytes_text(size)} of {kind}")
+    sums: Counter[str] = Counter()
+    for buffer in fact.buffers:
+        sums[buffer.kind] += buffer.bytes
+    parts = [f"{bytes_text(n)} of {kind}" for kind, n in sums.most_common(_MOST_KINDS)]
     return f"{words}{joined(parts)}."
 
 
@@ -35,15 +38,12 @@ def _saved(fact: MemoryPeak) -> str:
         (count,) = trips
         if count is not None:
             words += f", by a loop that runs {count:,} times"
-    replicated: dict[tuple[str, ...], int] = {}
+    replicated: Counter[tuple[str, ...]] = Counter()
     for buffer in fact.saved:
-        axes = fact.replicated(buffer)
-        if axes:
-            replicated[axes] = replicated.get(axes, 0) + buffer.bytes
-    if replicated:
-        axes = max(replicated, key=lambda axes: replicated[axes])
-        over = " × ".join(axes)
-        words += f", {bytes_text(replicated[axes])} of them replicated over {over}"
+        replicated[fact.replicated(buffer)] += buffer.bytes
+    del replicated[()]
+    for axes, size in replicated.most_common(1):
+        words += f", {bytes_text(size)} of them replicated over {' × '.join(axes)}"
     return words
 
 

@@ -7,11 +7,11 @@ in which values are allocated, freed, or take over the memory of another.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import NamedTuple
 
 from shardviz.core.program.memory import Buffer, MemoryPeak, MemoryTimeline
 from shardviz.core.program.report import phase_of
@@ -41,6 +41,10 @@ _ALLOCATED, _FREED, _SHARED = 0, 1, 2
 # The memory that a device's bytes are counted in; the others are on a TPU's core.
 _MAIN_MEMORY = 0
 
+# The marks of what lasts, to its kind.
+_LASTING = {
+    "is_argument": "arguments", "is_constant": "constants", "is_output": "outputs",
+}  # fmt: skip
 # What runs in the order of its caller; what a fusion has inside has no buffers.
 _IN_ORDER = ("while", "call", "conditional", "async-start")
 # They hand on what they read, and need no memory for it.
@@ -67,8 +71,7 @@ def read_memory(
     assignment = message.message(3)
     if ASSIGNMENT["allocations"] not in assignment:
         return None
-    reader = _Reader(assignment, Module(message.bytes(1)), arguments)
-    return reader.read()
+    return _Reader(assignment, Module(message.bytes(1)), arguments).read()
 
 
 @dataclass(eq=False)
@@ -125,14 +128,9 @@ class _Life:
     freed_at: int = -1
 
 
-class _Source(NamedTuple):
-    """Where a value comes from, and of which argument it is a copy, if of one."""
-
-    place: InstructionSource
-    argument: str
-
-
-_NO_SOURCE = _Source(NO_SOURCE, "")
+# Where a value comes from, and of which argument it is a copy, if of one.
+_Source = tuple[InstructionSource, str]
+_NO_SOURCE: _Source = (NO_SOURCE, "")
 
 
 class _Order:
@@ -222,85 +220,66 @@ class _Reader:
 
     def read(self) -> tuple[MemoryPeak, MemoryTimeline] | None:
         """The peak and the timeline; None where XLA does not say how long values live."""
-        buffers = self._lasting()
-        lives, known = self._simulated()
-        if not known:
+        buffers, has_heap = self._lasting()
+        if has_heap and ASSIGNMENT["traces"] not in self.assignment:
             return None
-        for life in lives:
+        for life in self._simulated():
             kind = "temporaries"
             if any(_is_collective(value.instruction) for value in life.values):
                 kind = "collectives"
-            buffers.append(
-                self._buffer(life.bytes, life.values, kind, life.start, life.end)
-            )
-        names, ops, sources = [], [], []
-        for one in self.order.instructions:
-            names.append(one.name)
-            ops.append(self._op(one.source))
-            sources.append(one.source.source)
+            lived = (life.start, life.end)
+            buffers.append(self._buffer(life.bytes, life.values, kind, *lived))
+        order = self.order.instructions
         timeline = MemoryTimeline(
-            tuple(names), tuple(ops), tuple(sources), tuple(buffers)
+            tuple(one.name for one in order),
+            tuple(self._op(one.source) for one in order),
+            tuple(one.source.source for one in order),
+            tuple(buffers),
         )
-        return self._peak(timeline), timeline
-
-    def _peak(self, timeline: MemoryTimeline) -> MemoryPeak:
         at = int(timeline.total.argmax())
-        one = self.order.instructions[at]
-        op = self._op(one.source)
-        return MemoryPeak(
-            int(timeline.total[at]),
-            at,
-            one.name,
-            op,
-            one.source.source,
-            phase_of(op),
-            timeline.alive(at),
-        )
+        op = timeline.ops[at]
+        place = (at, timeline.names[at], op, timeline.sources[at], phase_of(op))
+        return MemoryPeak(int(timeline.total[at]), *place, timeline.alive(at)), timeline
 
     def _op(self, source: InstructionSource) -> str:
         return self.arguments.get(source.op, source.op)
 
-    def _lasting(self) -> list[Buffer]:
-        """Arguments, results and constants, which have their memory all the time."""
-        buffers: list[Buffer] = []
+    def _lasting(self) -> tuple[list[Buffer], bool]:
+        """What has its memory all the time; and whether there is a heap beside it."""
+        buffers, has_heap = [], False
         last = len(self.order.instructions) - 1
         for allocation in self.assignment.messages(ASSIGNMENT["allocations"]):
-            kind = _kind_of(allocation)
-            if not kind or allocation.number(ALLOCATION["color"]) != _MAIN_MEMORY:
+            if allocation.number(ALLOCATION["color"]) != _MAIN_MEMORY:
+                continue
+            # An argument whose memory a result takes is both, and one buffer.
+            marks = [m for m in _LASTING if allocation.number(ALLOCATION[m])]
+            if not marks:
+                # What is local to a thread is inside of a reduction.
+                has_heap |= not allocation.number(ALLOCATION["is_thread_local"])
                 continue
             values = []
             for assigned in allocation.messages(ALLOCATION["assigned"]):
                 values.append(self.values[assigned.number(1)])
             size = allocation.number(ALLOCATION["size"])
-            buffers.append(self._buffer(size, values, kind, 0, last))
-        return buffers
+            buffers.append(self._buffer(size, values, _LASTING[marks[0]], 0, last))
+        return buffers, has_heap
 
-    def _simulated(self) -> tuple[list[_Life], bool]:
-        """What XLA's heap simulator allocated in the main memory; whether it says so."""
+    def _simulated(self) -> list[_Life]:
+        """What XLA's heap simulator allocated in the main memory."""
         lives: list[_Life] = []
-        traces = self.assignment.messages(ASSIGNMENT["traces"])
-        for trace in traces:
+        for trace in self.assignment.messages(ASSIGNMENT["traces"]):
             events = trace.messages(TRACE["events"])
-            first = events[0].number(EVENT["value"]) if events else -1
-            if first in self.values and self.values[first].color == _MAIN_MEMORY:
+            colors = {self.values[e.number(EVENT["value"])].color for e in events[:1]}
+            if _MAIN_MEMORY in colors:
                 lives += self._replayed(events)
-        return lives, bool(traces) or not self._has_heap()
-
-    def _has_heap(self) -> bool:
-        """Whether there is memory that values take one after another."""
-        for allocation in self.assignment.messages(ASSIGNMENT["allocations"]):
-            others = _kind_of(allocation) or allocation.number(
-                ALLOCATION["is_thread_local"]
-            )
-            color = allocation.number(ALLOCATION["color"])
-            if not others and color == _MAIN_MEMORY:
-                return True
-        return False
+        return lives
 
     def _replayed(self, events: list[Message]) -> list[_Life]:
         """The lives of what a trace of the heap allocates."""
         lives: list[_Life] = []
+        # The life of the part of the heap that a value was the first one in.
         current: dict[int, _Life] = {}
+        first: dict[int, int] = {}
         # XLA does not write when a value is freed: it is after the event before it,
         # and before the next one that allocates.
         now, frees, allocations = 0, [], 0
@@ -308,7 +287,7 @@ class _Reader:
             number, kind = event.number(EVENT["value"]), event.number(EVENT["kind"])
             value = self.values[number]
             if kind == _FREED:
-                life = current[number]
+                life = current[first[number]]
                 life.users -= 1
                 if life.users == 0:
                     life.freed_at = allocations
@@ -320,20 +299,19 @@ class _Reader:
                 for life in frees:
                     life.end = min(life.end, made - 1)
                 now, frees = made, []
-            life = None
+            first[number] = own = number
             if kind == _SHARED:
-                life = current.get(event.number(EVENT["shares_with"]))
+                first[number] = own = first[event.number(EVENT["shares_with"])]
+            life = current.get(own)
+            # What is taken over as soon as it is free is one buffer, changed in place.
             if life is not None and (life.users or life.freed_at == allocations):
                 life.users += 1
                 life.values.append(value)
             else:
-                size = value.size
-                if life is not None:
-                    size = life.bytes
-                life = _Life(size, now, now, [value])
+                life = _Life(self.values[own].size, now, now, [value])
                 lives.append(life)
             allocations += 1
-            current[number] = life
+            current[own] = life
         for life in lives:
             if life.users:
                 life.end = len(self.order.instructions) - 1
@@ -342,13 +320,12 @@ class _Reader:
     def _buffer(
         self, size: int, values: list[_Value], kind: str, start: int, end: int
     ) -> Buffer:
-        owner, source = self._owner(values)
+        owner, (place, argument) = self._owner(values)
         largest = 0
         for value in values:
             shape = value.shape
             largest = max(largest, size if shape is None else shape.bytes)
         runs = self.loops.count(owner.instruction.computation)
-        place = source.place
         op = self._op(place)
         return Buffer(
             owner.instruction.name,
@@ -359,7 +336,7 @@ class _Reader:
             place.source,
             place.stack,
             phase_of(op),
-            source.argument,
+            argument,
             start=start,
             end=end,
             count=runs.trips,
@@ -401,15 +378,18 @@ class _Reader:
                 source = self.causes.source_of_part(behind, one, kind, number)
             elif not source.is_named:
                 source = self.causes.source(behind, one, kind)
-            return _Source(source, "")
+            return source, ""
         behind = self.causes.value(written or one, written or one, "")
-        if behind.name.code == "argument":
-            return _Source(behind.source, behind.name.name)
+        if behind.name.code == "argument" and behind.maker is not None:
+            # A slice of it is not the argument itself.
+            whole = behind.maker.shapes[0].dims
+            if value.shape and math.prod(value.shape.dims) == math.prod(whole):
+                return behind.source, behind.name.name
         # Of what a loop writes bit by bit the line of the bits says more.
         known = behind.source
         if one.source.is_named and (written is None or not known.is_named):
             known = one.source
-        return _Source(known, "")
+        return known, ""
 
 
 def _handed_on(
@@ -424,6 +404,8 @@ def _handed_on(
             found.append((user, index))
         elif user.opcode.endswith("-done"):
             found.append((user, index[1:]))
+        if user.opcode not in ("tuple", "call", "conditional"):
+            continue
         for number, operand in enumerate(user.operands):
             if operand is not one:
                 continue
@@ -439,26 +421,10 @@ def _handed_on(
     return found
 
 
-def _kind_of(allocation: Message) -> str:
-    """The kind of an allocation that lasts; `""` of any other."""
-    # An argument whose memory a result takes is both, and one buffer.
-    for kind, mark in (
-        ("arguments", "is_argument"),
-        ("constants", "is_constant"),
-        ("outputs", "is_output"),
-    ):
-        if allocation.number(ALLOCATION[mark]):
-            return kind
-    return ""
-
-
 def _is_collective(one: Instruction) -> bool:
-    """Whether an instruction is a collective, or a fusion of TPUs that holds one."""
-    if one.kind:
-        return True
-    if one.opcode != "fusion":
-        return False
-    return one.called[0].name.startswith(("all-reduce-scatter", "async_collective"))
+    """Whether it is a collective, or TPU's fusion of a reduce-scatter."""
+    inside = one.called[0].name if one.opcode == "fusion" else ""
+    return bool(one.kind) or inside.startswith("all-reduce-scatter")
 
 
 def _written(one: Instruction) -> Instruction | None:

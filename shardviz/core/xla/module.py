@@ -190,7 +190,7 @@ class Instruction:
         """The array at an index of its result; None where that is a tuple."""
         message = self._message.message(INSTRUCTION["shape"])
         for part in index:
-            message = message.messages(SHAPE["tuple_shapes"])[part]
+            message = Message(message.each(SHAPE["tuple_shapes"])[part])
         if message.number(SHAPE["element_type"]) == _TUPLE:
             return None
         return next(_shapes(message))

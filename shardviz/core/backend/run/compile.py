@@ -204,7 +204,9 @@ def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
             module, mesh.axis_names, mesh.axis_sizes, ids, arguments
         )
 
-    final = final_module(stage)
+    final, buffers = final_module(stage), None
+    if dumped.final is not None:
+        buffers = read_memory(dumped.final, arguments)
     collectives, partitioned = collectives_of(final), None
     if mesh.size == 1:
         partitioned = ()  # nothing to partition
@@ -217,7 +219,7 @@ def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
         stage,
         dumped.seconds,
         collectives,
-        _memory(stage, dumped.final, arguments),
+        _memory(stage, buffers),
         _cost(stage),
         partitioned,
         dumped.partition_s,
@@ -298,12 +300,10 @@ _SIZES = {
 }
 
 
-def _memory(stage: Any, final: bytes | None, arguments: Mapping[str, str]) -> Memory:
-    """What the compiler says of memory; `final` is its module with the buffers."""
-    known: dict[str, Any] = {}
-    found = None if final is None else read_memory(final, arguments)
-    if found is not None:
-        known["peak"], known["timeline"] = found
+def _memory(stage: Any, buffers: tuple[Any, Any] | None) -> Memory:
+    """What the compiler says of memory, with the peak and timeline of its buffers."""
+    peak, timeline = buffers or (None, None)
+    known: dict[str, Any] = {"peak": peak, "timeline": timeline}
     try:
         analysis = stage.memory_analysis()
     except (NotImplementedError, RuntimeError):
