@@ -286,3 +286,15 @@ def test_a_roofline_with_operations_looks_for_no_order_again():
     assert again.order is first.order
     # Another topology has another order, or none.
     assert roofline(bare.replace(roofline=first), "tpu:v5e:2x8", mesh).order != first.order
+
+
+def test_a_search_over_the_order_of_devices_takes_the_best():
+    arrays = sv.array("x", (256, 64), spec="data"), sv.array("w", (64, 64), spec="None, model")
+    program = sv.program(lambda x, w: x.T @ (x @ w), *arrays, mesh=sv.mesh(data=4, model=4))
+    found = sv.search(program, over="device order", target="tpu:v5e:4x4")
+    assert found.best is not None
+    assert [edit.code for edit in found.best.edits] == ["device order"]
+    order = found.before.roofline.order
+    assert found.best.report.roofline.collective_s == pytest.approx(order.least)
+    assert found.best.values.ok
+    assert len(found) == 2

@@ -18,7 +18,7 @@ from shardviz.core.program.candidates import Edit, edit
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 
-OVER = ("mesh", "arguments", "rules")
+OVER = ("mesh", "arguments", "rules", "device order")
 #: For each choice the number of the option that is taken; 0 is how it is now.
 Point = tuple[int, ...]
 _SMALL = 1000  # arrays that have a thousandth of all bytes or less stay as they are
