@@ -1,11 +1,13 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
+from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.candidates.blocks import Blocks, NotInBlocks
 from shardviz.core.backend.tracing.jaxprs import operations, users_line
-from tests.candidates.threads import CASES, place
+from tests.candidates.threads import CASES, grouped_convolution, place
 
 X = jax.ShapeDtypeStruct((16, 6, 6), jnp.float32)
 Y = jax.ShapeDtypeStruct((16, 6), jnp.float32)
@@ -139,15 +141,47 @@ def test_a_gradient_is_changed_as_its_line_is():
     assert [c.kind for c in changes[0].collectives] == ["all-reduce"]
 
 
+def test_what_needs_a_sum_in_the_code_is_no_edit():
+    x, w = jax.ShapeDtypeStruct((16, 64), X.dtype), jax.ShapeDtypeStruct((64, 8), X.dtype)
+    program = sv.program(
+        jnp.dot, x, w, mesh=sv.mesh("data=8"), in_specs=(P(None, "data"), P("data"))
+    )
+    changes = sv.changes(program, sv.compile(program).collectives[0])
+    # Pasted around a product, a shard_map would return the parts of the sum.
+    edits = [edit for one in (*changes, *changes.refused) for edit in one.edits]
+    assert edits
+    assert all(edit.code != "shard_map" for edit in edits)
+
+
+def test_the_code_does_what_was_promised():
+    one = case("xla#48086")
+    program = one.program()
+    best = sv.changes(program, one.collective(sv.compile(program)))[0]
+    convolved = jax.shard_map(
+        grouped_convolution,
+        mesh=abstract_mesh(program.mesh),
+        in_specs=(P("data"), P()),
+        out_specs=P("data"),
+    )
+
+    def loss(w, x):
+        return jnp.square(convolved(jnp.tanh(x), w)).sum()
+
+    pasted = program.replace(fn=lambda w, x: w - 0.1 * jax.grad(loss)(w, x))
+    report = sv.compile(pasted)
+    assert report.error is None
+    assert sum(c.sent_in_all for c in report.collectives) == best.bytes > 0
+
+
 def test_lines_of_the_code_stay():
-    one = case("jax#20683")
+    one = case("jax#19271")
     program = one.program()
     changes = sv.changes(program, one.collective(sv.compile(program)))
     jaxpr = changes[0].program.fn.jaxpr
     ((around, line),) = [
         (found.around, users_line(found.equation))
         for found in operations(jaxpr)
-        if found.name == "fft"
+        if found.name == "top_k"
     ]
     assert around == ("shard_map",)
     assert line.startswith("threads.py:")

@@ -210,6 +210,7 @@ _MIXES: dict[str, _Mixes] = {
     **dict.fromkeys(("reduce_max", "reduce_min", "argmax", "argmin"), _named("axes")),
     **dict.fromkeys(("reduce_and", "reduce_or"), _named("axes")),
     **dict.fromkeys(("sort", "concatenate"), _named("dimension")),
+    "unstack": _named("axis"),
     **dict.fromkeys(("cholesky", "eigh", "eig", "svd", "qr", "geqrf", "lu"), _last(2)),
     **dict.fromkeys(("householder_product", "schur", "triangular_solve"), _last(2)),
     **dict.fromkeys(("lu_pivots_to_permutation", "random_wrap"), _last(1)),

@@ -27,7 +27,13 @@ from shardviz.core.backend.candidates.blocks import (
 )
 from shardviz.core.backend.candidates.proposals import GENERATORS, Proposal, Wanted
 from shardviz.core.backend.jax_compat import with_partitionable_random
-from shardviz.core.backend.tracing.edited import JaxprFunction, Path, as_jaxpr
+from shardviz.core.backend.tracing.edited import (
+    JaxprFunction,
+    Path,
+    PlacedOperation,
+    as_jaxpr,
+    placed_operations,
+)
 from shardviz.core.backend.tracing.jaxprs import (
     operations,
     plain_jaxpr,
@@ -64,11 +70,10 @@ def _shard_maps(wanted: Wanted) -> Iterator[Proposal]:
     if set(program.mesh.axis_types) != {"Auto"}:
         return  # jax itself says there what cannot be split
     assert isinstance(program.fn, JaxprFunction)
-    groups: dict[tuple[str, str], list[tuple[Path, Any]]] = {}
-    for path, equation in _equations(program.fn.jaxpr, ()):
-        line, name = users_line(equation), _name(equation)
-        if line and not _kinds(equation) <= ALWAYS_SPLIT:
-            groups.setdefault((line, name), []).append((path, equation))
+    groups: dict[tuple[str, str], list[PlacedOperation]] = {}
+    for one in placed_operations(program.fn.jaxpr, (), ""):
+        if not _kinds(one.equation) <= ALWAYS_SPLIT:
+            groups.setdefault((users_line(one.equation), one.name), []).append(one)
     seldom = 0
     for (line, name), places in groups.items():
         far = 0.75 if line in wanted.sources else 3.0
@@ -82,24 +87,6 @@ def _shard_maps(wanted: Wanted) -> Iterator[Proposal]:
                 yield Proposal((made,), far, (f"shard_map {line}",))
 
 
-def _equations(jaxpr: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    """Every operation with its place, those of a call after it."""
-    for number, equation in enumerate(plain_jaxpr(jaxpr).eqns):
-        yield (*path, number), equation
-        inner: list[Any] = []
-        with_inner(equation, lambda jaxpr, inner=inner: inner.append(jaxpr) or jaxpr)
-        if equation.primitive.name == "shard_map":
-            continue  # there a value is one device's block already
-        for which, called in enumerate(inner):
-            yield from _equations(called, (*path, number, which))
-
-
-def _name(equation: Any) -> str:
-    """What code calls an operation, as far as jax knows."""
-    name = str(equation.params.get("name", equation.primitive.name))
-    return "loop" if keyword.iskeyword(name) else name
-
-
 def _kinds(equation: Any) -> set[str]:
     kinds = {one.name for one in operations(SimpleNamespace(eqns=[equation]))}
     return kinds - {"jit", "custom_jvp_call", "custom_vjp_call"}
@@ -108,59 +95,53 @@ def _kinds(equation: Any) -> set[str]:
 def _shard_map(
     program: Program,
     axes: tuple[str, ...],
-    places: list[tuple[Path, Any]],
+    places: list[PlacedOperation],
     dimension: int,
 ) -> Edit | None:
     """A `shard_map` that splits one dimension of all operands that have its size there."""
     found: list[tuple[Path, tuple[Split, ...]]] = []
-    shown: tuple[Any, Any] | None = None
-    for path, equation in places:
-        ranked = [v for v in _read(equation) if v.aval.ndim > dimension]
+    shown: list[Any] = []
+    for one in places:
+        ranked = [v for v in _read(one.equation) if v.aval.ndim > dimension]
         largest = max(ranked, key=lambda variable: variable.aval.size, default=None)
         if largest is None:
             return None
         size, splits = largest.aval.shape[dimension], list[Split]()
-        for variable in _read(equation):
+        for variable in _read(one.equation):
             alike = variable in ranked and variable.aval.shape[dimension] == size
             splits.append(dimension if alike else None)
         try:
-            _, outs = _in_blocks(equation, _blocks(program, axes), splits)
+            local, outs = _in_blocks(one.equation, _blocks(program, axes), splits)
         except NotInBlocks:
             return None
-        shown = shown or (splits, outs)
-        found.append((path, tuple(splits)))
-    assert shown is not None
-    first = places[0][1]
-    source, name = users_line(first), _name(first)
-    code = (
-        f"{name} = jax.shard_map({name}, {_options_of(program, first, axes, *shown)})"
-    )
+        sums = any(inner.name.startswith("psum") for inner in operations(local))
+        if sums and not one.is_backward:
+            return None  # only for a gradient does jax itself add up what each has
+        shown = shown or [splits, outs]
+        found.append((one.path, tuple(splits)))
+    name, source = places[0].name, users_line(places[0].equation)
+    name = "loop" if keyword.iskeyword(name) else name
+    listed = [_listed(axes, splits) for splits in shown]
+    code = f"{name} = jax.shard_map({name}, mesh=mesh, in_specs={listed[0]}"
+    code += f", out_specs={listed[1]}"
+    if set(axes) != set(program.mesh.axis_names):
+        code += f", axis_names={{{', '.join(map(repr, axes))}}}"
+    if "while" in _kinds(places[0].equation):
+        # What a loop begins with may be the same on all devices, and differ after it.
+        code += ", check_vma=False"
     fields = {
         "operation": name,
         "source": source,
-        "code": f"{code}  # {source}",
+        "code": f"{code})  # {source}",
         "axes": axes,
         "places": tuple(found),
     }
     return Edit("shard_map", fields)
 
 
-def _options_of(
-    program: Program, equation: Any, axes: tuple[str, ...], splits: Any, outs: Any
-) -> str:
-    """The arguments of `jax.shard_map`, as code."""
-
-    def specs(splits: Any) -> str:
-        listed = ", ".join(str(_spec(axes, split)) for split in splits)
-        return f"({listed})" if len(splits) > 1 else listed
-
-    options = f"mesh=mesh, in_specs={specs(splits)}, out_specs={specs(outs)}"
-    if set(axes) != set(program.mesh.axis_names):
-        options += f", axis_names={{{', '.join(map(repr, axes))}}}"
-    if "while" in _kinds(equation):
-        # What a loop begins with may be the same on all devices, and differ after it.
-        options += ", check_vma=False"
-    return options
+def _listed(axes: tuple[str, ...], splits: list[Split]) -> str:
+    listed = ", ".join(str(_spec(axes, split)) for split in splits)
+    return f"({listed})" if len(splits) > 1 else listed
 
 
 def _read(equation: Any) -> list[Any]:

@@ -144,7 +144,7 @@ class TracedValue:
     is_read: bool = False
 
 
-class _Operation(NamedTuple):
+class PlacedOperation(NamedTuple):
     """An equation of the user's code: its line, and what jax writes around its name."""
 
     equation: Any
@@ -170,10 +170,10 @@ def values_of(program: Program) -> list[TracedValue]:
     """The values in a program with a JaxprFunction that a constraint can split."""
     function = program.fn
     assert isinstance(function, JaxprFunction)
-    found = list(_operations(function.jaxpr, (), ""))
-    makers: dict[int, _Operation] = {}
-    instances: dict[Any, list[tuple[int, _Operation]]] = {}
-    backward: dict[Any, list[_Operation]] = {}
+    found = list(placed_operations(function.jaxpr, (), ""))
+    makers: dict[int, PlacedOperation] = {}
+    instances: dict[Any, list[tuple[int, PlacedOperation]]] = {}
+    backward: dict[Any, list[PlacedOperation]] = {}
     read: set[int] = set()
     for number, one in enumerate(found):
         for variable in one.equation.invars:
@@ -202,20 +202,20 @@ def values_of(program: Program) -> list[TracedValue]:
     return values
 
 
-def _operations(jaxpr: Any, path: Path, around: str) -> Iterator[_Operation]:
+def placed_operations(jaxpr: Any, path: Path, around: str) -> Iterator[PlacedOperation]:
     """The operations of the user's code, those of a call after it."""
     for number, equation in enumerate(plain_jaxpr(jaxpr).eqns):
         here, inside = (*path, number), f"{around}/{equation.source_info.name_stack}"
         for frame in line_frames(equation):
             if is_user_file(frame.file_name) and equation.outvars:
                 line = (frame.file_name, frame.line_num)
-                yield _Operation(equation, here, line, inside)
+                yield PlacedOperation(equation, here, line, inside)
                 break
         # In these a value is one device's block, which no constraint can split.
         if equation.primitive.name in ("shard_map", "xla_pmap"):
             continue
         for inner, called in enumerate(_inner(equation)):
-            yield from _operations(called, (*here, inner), inside)
+            yield from placed_operations(called, (*here, inner), inside)
 
 
 def _assigned(file: str, number: int) -> str:
@@ -231,9 +231,9 @@ def _assigned(file: str, number: int) -> str:
 
 
 def _cotangents(
-    backward: Sequence[_Operation],
+    backward: Sequence[PlacedOperation],
     shape: tuple[int, ...],
-    makers: Mapping[int, _Operation],
+    makers: Mapping[int, PlacedOperation],
 ) -> tuple[Place, ...]:
     """The cotangents of a value: operands of what its operation is in a gradient.
 
