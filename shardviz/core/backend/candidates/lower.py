@@ -125,7 +125,7 @@ def _splits(trials: Trials) -> Iterator[Edit]:
     mesh = trials.program.mesh
     values = {}
     for value in values_of(trials.as_jaxpr):
-        if value.is_whole and value.source:
+        if value.places and value.source:
             values.setdefault((value.source, value.name), value)
     for value in filter(None, map(values.get, dict.fromkeys(saved))):
         spec = planned_spec(plan, value)
