@@ -29,8 +29,12 @@ _LEFT, _TOP, _WIDTH, _HEIGHT, _DOT = 70.0, 26.0, 240.0, 160.0, 7.0  # points
 
 def draw_search(search: Search, title: str | None = None) -> Picture:
     """Least time against memory of all that was compiled; the frontier by number."""
+    panels = []
+    # Where nothing was compiled in time there is nothing to compare.
+    if search:
+        panels = [_plot(search), _table(search).picture()]
     return side_by_side(
-        [_plot(search), _table(search).picture()],
+        panels,
         title=titled(title, f"{wording.TIME} × {wording.MEMORY}"),
         notes=[note(str(search))],
         alt=sentences([str(search), *_table(search).lines("")]),

@@ -24,6 +24,7 @@ from shardviz.core.layout.transfer.restore import (
 )
 from shardviz.core.layout.trees.audit import audit
 from shardviz.core.program.cached import STAGES, MeshCall, MeshComparison
+from shardviz.core.program.candidates import Candidate
 from shardviz.core.program.comparison import compare
 from shardviz.core.program.effects import (
     Effects,
@@ -36,6 +37,7 @@ from shardviz.core.program.processes import HostProcess, ProcessGroup
 from shardviz.core.program.program import Program, Target, Targets
 from shardviz.core.program.report import Check, Collective, Failure, Memory, Report
 from shardviz.core.program.roofline import roofline
+from shardviz.core.program.search import Search
 from shardviz.core.program.stages import Stages
 from shardviz.legacy.partitions import Parts
 from shardviz.legacy.sharding_spec import Chunked, Replicated, ShardedAxis, ShardingSpec, Unstacked
@@ -99,10 +101,23 @@ MADE = (
     Collective("all-gather", ("data",), 1 << 18, is_async=True, rematerialises=True),
 )
 ON_STAGES = REPORT.replace(partitioned=COLLECTIVES, collectives=MADE, partition_s=0.3)
+RATED = REPORT.replace(roofline=roofline(REPORT, "tpu:v5e:2x4", MESH))
+LEANER = RATED.replace(memory=Memory(arguments=1024), collectives=())
+TRIED = [
+    Candidate(found(PROGRAM)[0].edits, PROGRAM, RATED, RATED),
+    Candidate(
+        found(PROGRAM)[1].edits,
+        PROGRAM,
+        LEANER.replace(roofline=roofline(LEANER, "tpu:v5e:2x4", MESH)),
+        RATED,
+    ),
+]
 
 VALUES: dict[str, Any] = {
     "mesh": MESH,
     "changes": found(PROGRAM),
+    "search": Search.of(TRIED, before=RATED, points=12, planned=12, compiled=3),
+    "search of nothing": Search.of((), ended="seconds"),
     "candidate": found(PROGRAM)[0],
     "report with the buffers of its peak": memory_examples.report(layers=40),
     "movement": collective_movement("all-reduce", 4, 8 << 20),
