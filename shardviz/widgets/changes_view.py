@@ -9,7 +9,7 @@ from shardviz.widgets.planner import Job
 
 #: The codes of edits that a session can take; others change the function.
 TAKEN = (
-    "argument", "result", "rule", "axis order", "device order", "mesh", "donate",
+    "argument", "result", "rule", "device order", "mesh", "donate",
 )  # fmt: skip
 MOST_CHANGES, MOST_NOTES = 12, 20
 

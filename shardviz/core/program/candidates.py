@@ -11,7 +11,8 @@ from shardviz.core.program.checks import Check
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Report, needed_bytes
 
-_MOST_SPECS = 8  # arguments whose specs are written in one line
+#: The operations that split a value as a program says.
+CONSTRAINTS = ("sharding_constraint", "reshard")
 
 #: The codes of an edit, each with its fields.
 EDITS = {
@@ -23,8 +24,7 @@ EDITS = {
     # A `with_sharding_constraint` on a value: the operation, the variable that its line
     # assigns or "", its line, and where that is in the jaxpr (`edited.values_of`).
     "constraint": ("value", "variable", "source", "spec", "places"),
-    # The mesh with its axes in another order, or another mesh.
-    "axis order": ("axes",),
+    # Another mesh.
     "mesh": ("mesh",),
     "device order": ("mesh",),
     "donate": ("arguments",),
@@ -54,11 +54,6 @@ class Edit(Fact):
 
     code: str
     fields: Mapping[str, Any] = field(default_factory=dict, hash=False)
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Equal for edits that do the same."""
-        return self.code, repr(sorted(self.fields.items()))
 
 
 def edit(code: str, /, **fields: Any) -> Edit:
@@ -136,7 +131,8 @@ class Candidate(Displayed):
 
     def code(self) -> str:
         """The change as code to paste."""
-        return "\n".join(code_of(one, self.program) for one in self.edits)
+        lines = [code_of(one, self.program) for one in self.edits]
+        return "\n".join(dict.fromkeys(lines))
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
@@ -217,24 +213,24 @@ def code_of(edit: Edit, program: Program) -> str:
     fields = edit.fields
     if edit.code == "argument":
         specs = [str(request.spec) for request in program.requests]
-        if len(specs) > _MOST_SPECS:
-            return f"{fields['array']}: {fields['spec']}"
+        tree = program.tree
+        # Specs of a model are not written in one line.
+        if tree is not None and len(tree.children()) != len(specs):
+            return f"# {fields['array']}: {fields['spec']}"
         return f"in_specs = ({', '.join(specs)},)"
     if edit.code == "result":
         return f"out_specs = {fields['spec']}  # {fields['result']}"
     if edit.code == "constraint":
         name, spec = fields.get("variable") or fields["value"], fields["spec"]
-        call = f"{name} = jax.lax.with_sharding_constraint({name}, {spec})"
-        if fields["value"] == "sharding_constraint":
-            call = f"jax.lax.with_sharding_constraint(..., {spec})"
-        return f"{call}  # {fields['source']}"
+        call = "jax.lax.with_sharding_constraint"
+        if "Auto" not in program.mesh.axis_types:
+            call = "jax.sharding.reshard"
+        if fields["value"] in CONSTRAINTS:
+            return f"{call}(..., {spec})  # {fields['source']}"
+        return f"{name} = {call}({name}, {spec})  # {fields['source']}"
     if edit.code == "rule":
         rules = ", ".join(str(pair) for pair in fields["rules"].pairs())
         return f"rules = sv.rules({rules})"
-    if edit.code == "axis order":
-        sizes = program.mesh.shape
-        axes = ", ".join(f"{axis}={sizes[axis]}" for axis in fields["axes"])
-        return f"mesh = sv.mesh({axes})"
     if edit.code in ("mesh", "device order"):
         mesh = program.mesh
         given = [f"{axis}={size}" for axis, size in mesh.shape.items()]

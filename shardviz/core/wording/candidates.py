@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from shardviz.core.format import bytes_text, joined, plural
-from shardviz.core.program.candidates import Candidate, Changes, Edit, Refusal
+from shardviz.core.program.candidates import (
+    CONSTRAINTS,
+    Candidate,
+    Changes,
+    Edit,
+    Refusal,
+)
 from shardviz.core.program.report import needed_bytes
+from shardviz.core.wording.remedies import decapitalised
 from shardviz.core.wording.roofline import time_text
 
 _EDITS = {
@@ -14,7 +21,6 @@ _EDITS = {
     "result": "Return {result} as {spec}",
     "rule": "Change the rules: {steps}",
     "constraint": "Constrain {value} ({source}) to {spec}",
-    "axis order": "Order the mesh axes as {axes}",
     "mesh": "Use the mesh {mesh}",
     "device order": "Lay the mesh over the devices in another order",
     "donate": "Donate the arguments at {arguments}",
@@ -52,10 +58,10 @@ def _bytes(count: int | None) -> str:
 def edit(fact: Edit) -> str:
     """What is changed.
 
-    >>> edit(Edit("axis order", {"axes": ("model", "data")}))
-    'Order the mesh axes as model, data'
+    >>> edit(Edit("result", {"result": "output", "spec": "P('data')"}))
+    "Return output as P('data')"
     """
-    if fact.fields.get("value") == "sharding_constraint":
+    if fact.fields.get("value") in CONSTRAINTS:
         return "Change the constraint in {source} to {spec}".format(**fact.fields)
     if fact.code in MORE_EDITS:
         return MORE_EDITS[fact.code](fact)
@@ -63,6 +69,9 @@ def edit(fact: Edit) -> str:
     for name, value in fields.items():
         if isinstance(value, (tuple, list)):
             fields[name] = ", ".join(map(str, value))
+    if fact.code == "rule":
+        steps = [decapitalised(str(step)) for step in fact.fields["steps"]]
+        fields["steps"] = ", then ".join(steps)
     words = _EDITS.get(fact.code)
     if words is None:
         return str(fields.get("title") or fact.code)
@@ -74,7 +83,7 @@ def edits_in_words(edits: tuple[Edit, ...]) -> str:
     if not edits:
         return "As it is now"
     first, *others = map(edit, edits)
-    return joined([first, *(one[:1].lower() + one[1:] for one in others)])
+    return joined([first, *(decapitalised(one) for one in others)])
 
 
 def candidate(fact: Candidate) -> str:

@@ -90,17 +90,6 @@ def _rule(program: Program, edit: Edit) -> Program:
     return program.replace(rules=edit.fields["rules"])
 
 
-def _axis_order(program: Program, edit: Edit) -> Program:
-    mesh, axes = program.mesh, edit.fields["axes"]
-    order = [mesh.axis_names.index(axis) for axis in axes]
-    changed = type(mesh)(
-        tuple(axes),
-        tuple(mesh.axis_sizes[i] for i in order),
-        tuple(mesh.axis_types[i] for i in order),
-    )
-    return program.replace(mesh=changed)
-
-
 def _mesh(program: Program, edit: Edit) -> Program:
     return program.replace(mesh=edit.fields["mesh"])
 
@@ -116,7 +105,6 @@ APPLY: dict[str, Callable[[Program, Edit], Program]] = {
     "result": _result,
     "constraint": _constraint,
     "rule": _rule,
-    "axis order": _axis_order,
     "mesh": _mesh,
     "device order": _mesh,
     "donate": _donate,

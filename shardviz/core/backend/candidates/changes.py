@@ -33,7 +33,7 @@ from shardviz.core.program.report import Collective
 _MOST_TRIED = 160
 _MOST_SECONDS = 40.0  # for quick compiles
 _MOST_COMPILED = 8
-_MOST_COMPILE_SECONDS = 120.0
+_MOST_COMPILE_SECONDS = 60.0
 _PAIRED = 7  # of the best proposals, each with each
 _PROPOSED = 6
 _MORE_WORK = 1.3  # times the arithmetic of the original

@@ -7,7 +7,6 @@ first: what it moves or sums, what needs that, what stands on the same line.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from shardviz.core.program.cause import Cause, ValueName
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.report import Collective
 
-_MOST_ORDERS = 6
 _MOST_VALUES = 40
 _MOST_RULED = 3  # arrays for which edits of the table are looked for
 _RULE_EDITS = (Kind.RULE_NAME, Kind.MOVE, Kind.AXES, Kind.ADD, Kind.REMOVE)
@@ -112,7 +110,7 @@ GENERATORS: list[Callable[[Wanted], Iterable[Proposal]]] = []
 def proposals(wanted: Wanted) -> list[Proposal]:
     """What to try, the nearest to the collective first."""
     found: list[Proposal] = []
-    for generate in (*GENERATORS, _arguments, _values, _results, _axis_orders):
+    for generate in (*GENERATORS, _arguments, _values, _results):
         found += generate(wanted)
     # Sorted stably: of the same distance, in the order of the generators.
     found.sort(key=lambda one: one.far)
@@ -269,13 +267,3 @@ def _results(wanted: Wanted) -> Iterator[Proposal]:
         for changed in variants(output.shape, spec, wanted.axes, wanted.mesh):
             made = edit("result", result=output.name, spec=changed, before=given)
             yield Proposal((made,), distance, (f"result {output.name}",))
-
-
-def _axis_orders(wanted: Wanted) -> Iterator[Proposal]:
-    """Other orders of the mesh axes: they decide who is whose neighbour."""
-    names = wanted.mesh.axis_names
-    if wanted.collective.kind != "collective-permute":
-        return
-    orders = itertools.islice(itertools.permutations(names), 1, 1 + _MOST_ORDERS)
-    for order in orders:
-        yield Proposal((edit("axis order", axes=order),), 3.0, ("axis order",))

@@ -29,11 +29,9 @@ from shardviz.core.backend.tracing.jaxprs import (
 from shardviz.core.backend.tracing.trace import Traced, trace
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.candidates import CONSTRAINTS
 from shardviz.core.program.program import Program
 from shardviz.core.xla.module import is_user_file
-
-#: The operations that split a value as a program says.
-CONSTRAINTS = ("sharding_constraint", "reshard")
 
 #: Where an equation is: its number, then for each call around it the number of the
 #: jaxpr among those of its parameters, and of an equation in that.
