@@ -29,6 +29,9 @@ def changes(thing: Any, collective: Any = None, *, target: Any = None) -> Change
             in the compiled text; the one that sends the most where left out. `"memory"`
             for what lowers the peak: arguments are donated, the backward pass computes
             again what is saved for it, the largest saved values are split.
+            For a program in a form that jax accepts: `"types"` for one that it refuses,
+            `"explicit"` for its form on Explicit axes, `"pmap"` for a function of
+            `jax.pmap` as one of `jax.shard_map`.
         target: what to compile for, as for `sv.compile`; by default what the report was
             compiled for.
 
@@ -63,6 +66,9 @@ def changes(thing: Any, collective: Any = None, *, target: Any = None) -> Change
     finding = import_optional(
         "shardviz.core.backend.candidates.changes", "sv.changes", "jax"
     )
+    typing = import_optional(
+        "shardviz.core.backend.candidates.types", "sv.changes", "jax"
+    )
     runner = import_optional("shardviz.core.backend.run.hosts.run", "sv.changes", "jax")
     with StageClock(program.name) as clock:
         if collective == "memory":
@@ -70,6 +76,8 @@ def changes(thing: Any, collective: Any = None, *, target: Any = None) -> Change
             trying = import_optional(f"{folder}.trials", "sv.changes", "jax")
             lower = import_optional(f"{folder}.lower", "sv.changes", "jax")
             return lower.lower_peak(trying.Trials(program, where, clock))
+        if collective in ("types", "explicit", "pmap"):
+            return typing.typed_changes(program, collective, where, clock)
         if isinstance(thing, Program):
             thing = runner.compile_program(program, where, cache=cache, progress=clock)
         chosen = chosen_collective(thing, collective)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz.core.backend.bridge import abstract_mesh
+from shardviz.core.backend.tracing.jaxprs import sum_notes
 from shardviz.core.backend.tracing.refused import explicit_form, typed_form
 from shardviz.core.backend.tracing.trace import trace
 from tests.refusals.threads import AUTO, EXPLICIT, THREADS, array, find, mapped, row
@@ -110,3 +112,118 @@ def test_a_gradient_in_a_shard_map_is_not_made_from_another(eight_devices):
     plan = sv.plan(program)
     assert plan.error.stage == "trace"
     assert plan.error.refusals == ()
+
+
+# The forms that jax accepts, compiled and compared.
+
+
+def of_threads(*names):
+    return [thread for thread in THREADS if thread.thread in names]
+
+
+@pytest.mark.parametrize("thread", of_threads("jax#39309", "jax#31080"), ids=lambda t: t.thread)
+def test_edits_are_priced_and_the_program_with_the_best_has_the_same_values(thread, eight_devices):
+    program = sv.program(thread.fn(), *thread.arrays, mesh=thread.mesh)
+    found = sv.changes(program, "types", target="cpu:8")
+    assert len(found) == 1
+    assert found[0].values.ok
+    assert found[0].report.ok
+    for refusal in found.advice:
+        sent = [edit.bytes for edit in refusal.edits]
+        assert None not in sent
+        assert sent == sorted(sent)
+    assert len(found[0].code().splitlines()) == len(thread.operations)
+
+
+def test_a_price_is_what_the_partitioner_sends(eight_devices):
+    (thread,) = of_threads("jax#31800")
+    program = sv.program(thread.fn(), *thread.arrays, mesh=thread.mesh)
+    (refusal,) = sv.changes(program, "types", target="cpu:8").advice
+    priced = {str(e.spec): e.bytes for e in refusal.edits if e.code == "out_sharding"}
+
+    def summed(a):
+        return jnp.matmul(a.T, a, out_sharding=P())
+
+    report = sv.compile(sv.program(summed, *thread.arrays, mesh=EXPLICIT), target="cpu:8")
+    sent = sum(one.sent_in_all for one in report.partitioned)
+    assert priced["P(None, None)"] == sent == 1536
+
+
+def test_no_values_are_compared_where_the_check_is_left_out(eight_devices):
+    (thread,) = of_threads("jax#27893")
+    program = sv.program(thread.fn(), *thread.arrays, mesh=thread.mesh)
+    (found,) = sv.changes(program, "types", target="cpu:8")
+    assert found.values is None
+
+
+def test_a_program_of_auto_axes_in_its_explicit_form(eight_devices):
+    arrays = (array("w", (16, 32), "x", "y"), array("v", (32, 16), "y", "x"))
+
+    def step(w, v, a):
+        def loss(w, v):
+            return jnp.sum(jnp.tanh(a @ w) @ v)
+
+        gradients = jax.grad(loss, (0, 1))(w, v)
+        return jax.tree.map(lambda p, g: p - g, (w, v), gradients)
+
+    program = sv.program(step, *arrays, array("a", (8, 16), "x"), mesh=AUTO)
+    found = sv.changes(program, "explicit", target="cpu:8")
+    assert set(found[0].program.mesh.axis_types) == {"Explicit"}
+    assert found[0].values.ok
+    assert [refusal.operation for refusal in found.advice] == ["dot_general"]
+
+
+def loss(w, a):
+    return ((a @ w) ** 2).mean()
+
+
+def train(w, a):  # right under pmap
+    return w - 0.1 * lax.pmean(jax.grad(loss)(w, a), "batch")
+
+
+@pytest.mark.parametrize("in_axes", [(None, 0), 0], ids=["same parameters", "stacked"])
+def test_a_step_of_pmap_has_the_same_values_as_a_shard_map(in_axes, eight_devices):
+    step = jax.pmap(train, axis_name="batch", in_axes=in_axes)
+    w, a = np.ones(4, np.float32), np.arange(64, dtype=np.float32).reshape(8, 2, 4) / 64
+    w = np.stack([w] * 8) if in_axes == 0 else w
+    program = sv.program(step, w, a)
+    found = sv.changes(program, "pmap", target="cpu:8")
+    assert found[0].values.ok
+    report = sv.run(found[0].program, w, a, target="cpu:8")
+    assert report.ok, report.error
+    assert np.allclose(report.outputs, step(w, a), rtol=1e-5)
+
+
+def test_another_program_is_not_one_of_pmap(eight_devices):
+    program = sv.program(jnp.sin, array("a", (8,)), mesh=AUTO)
+    with pytest.raises(sv.ShardvizError, match="pmap"):
+        sv.changes(program, "pmap", target="cpu:8")
+
+
+def moved(take_mean):
+    """A step of `pmap` in a `shard_map`, with parameters that are the same on all."""
+
+    def step(w, a):
+        if take_mean:
+            return w - 0.1 * lax.pmean(jax.grad(loss)(w, a), "x")
+        return w - 0.1 * jax.grad(lambda w: lax.pmean(loss(w, a), "x"))(w)
+
+    return mapped(step, (P(), P("x")), P())
+
+
+@pytest.mark.parametrize("take_mean", [True, False], ids=["of gradients", "of the loss"])
+def test_a_mean_of_gradients_that_grad_has_summed_is_said(take_mean, eight_devices):
+    program = sv.program(moved(take_mean), array("w", (16,)), array("a", (8, 16), "x"), mesh=AUTO)
+    notes = sum_notes(trace(program, abstract_mesh(AUTO)).stage.jaxpr)
+    codes = [(note.code, note.about[0]) for note in notes]
+    assert codes == [("sum of grad", "x"), ("sum of equals", "x")][: 1 + take_mean]
+    assert all("test_refusals.py:" in note.about[1] for note in notes)
+    assert set(notes) <= set(sv.plan(program).notes)
+
+
+def test_a_sum_of_what_varies_is_not_said(eight_devices):
+    def body(a):
+        return lax.psum(a.sum(), "x")
+
+    program = sv.program(mapped(body, P("x"), P()), array("a", (8, 16), "x"), mesh=AUTO)
+    assert sum_notes(trace(program, abstract_mesh(AUTO)).stage.jaxpr) == []

@@ -35,6 +35,10 @@ EDITS = {
     # A `jax.shard_map` over some axes around an operation at several places, and which
     # dimension of its operands is split at each; `code` is what to write.
     "shard_map": ("operation", "source", "code", "axes", "places"),
+    # What jax refuses of the program, of each the edit that sends least first.
+    "types": ("refusals",),
+    "explicit": ("refusals",),
+    "pmap": ("code",),
     # An option of jax, as `code`.
     "option": ("code",),
 }
@@ -246,6 +250,11 @@ def code_of(edit: Edit, program: Program) -> str:
         policy = f"jax.checkpoint_policies.{fields['policy']}"
         lines = ", ".join(fields["sources"])
         return f"jax.checkpoint(body, policy={policy})  # {lines}"
+    if "refusals" in fields:
+        lines = [
+            f"{r.edits[0]}  # {r.operation}, {r.source}" for r in fields["refusals"]
+        ]
+        return "\n".join(lines)
     return str(fields.get("code", ""))
 
 

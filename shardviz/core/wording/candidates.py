@@ -23,6 +23,11 @@ _EDITS = {
     "constraint": "Constrain {value} ({source}) to {spec}",
     "mesh": "Use the mesh {mesh}",
     "device order": "Lay the mesh over the devices in another order",
+    "types": "Edit what jax refuses",
+    "explicit": "Make all mesh axes Explicit, and edit what jax then refuses",
+    "pmap": "Write it with jax.shard_map, where rows is the function for shards without"
+    " the dimension that jax.pmap maps. Without the check each device has gradients of its"
+    " own, as with jax.pmap; with it, grad sums them, so that a mean changes nothing",
     "donate": "Donate the arguments at {arguments}",
     "microbatches": "Take the batch ({arrays}) in {count} parts, in a jax.lax.scan that"
     " adds up their gradients",

@@ -74,6 +74,17 @@ _TEMPLATES: Mapping[str, str] = {
         "No rules were given, so logical names split nothing, such as {1} of {0}. Give rules"
         " to sv.program."
     ),
+    "sum of grad": (
+        "grad put in the sum over {0} at {1}: what is differentiated there is the same on"
+        " all devices, so its gradient is the sum of theirs."
+    ),
+    "sum of equals": (
+        "The sum over {0} at {1} adds values that are the same on all {2} devices: it gives"
+        " {2} times the value, and a mean there changes nothing. If these are gradients"
+        " that grad has summed already, as where a step was moved from jax.pmap, the step"
+        " goes {2} times too far: take the mean of the loss before jax.grad, or"
+        " jax.lax.pcast the parameters to='varying' before it."
+    ),
     "random numbers": (
         "Random numbers are not partitionable here: where they are split, devices exchange"
         " what they need of them. jax.config.update('jax_threefry_partitionable', True) lets"

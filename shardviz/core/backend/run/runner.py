@@ -39,6 +39,7 @@ from shardviz.core.backend.jax_compat import key_value_store
 from shardviz.core.backend.run.inputs import value_leaves
 from shardviz.core.backend.run.rendezvous import Disagreement, Rendezvous
 from shardviz.core.backend.tracing.effect_rules import refusal_on
+from shardviz.core.backend.tracing.refused import typed_form
 from shardviz.core.backend.tracing.trace import Traced
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import shown
@@ -169,7 +170,11 @@ class Job:
         except BaseException as error:  # a user's function may raise anything
             # A disagreement was found by all processes together.
             told = isinstance(error, Disagreement)
-            self._fail(failure(self.stage, error), tell=not told)
+            failed = failure(self.stage, error)
+            if self.stage == "trace" and isinstance(error, Exception):
+                refusals = typed_form(self.program, error).refusals
+                failed = replace(failed, refusals=refusals)
+            self._fail(failed, tell=not told)
             # An interrupt, or the exit of a signal's handler, is for this process.
             if not isinstance(error, Exception):
                 raise

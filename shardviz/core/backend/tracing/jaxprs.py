@@ -7,6 +7,7 @@ goes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from jax.sharding import AbstractMesh, Mesh
 from shardviz.core.backend.jax_compat import (
     DEBUG_EFFECTS,
     effect_class,
+    is_backward,
     line_frames,
     without_context_mesh,
 )
@@ -331,3 +333,28 @@ def random_note(jaxpr: Any) -> list[str]:
         if operation.name == "random_bits":
             return [str(Note("random numbers"))]
     return []
+
+
+def sum_notes(jaxpr: Any) -> list[Note]:
+    """Notes on sums over devices in a `shard_map`: on those that `grad` put in, and on
+    those of what is the same on all devices.
+    """
+    found = []
+    for operation in operations(jaxpr):
+        inside = "shard_map" in (operation.name, *operation.around)
+        for body in operation.inner if inside else ():
+            same = set()  # results of a value that is the same on all devices
+            for equation in plain_jaxpr(body).eqns:
+                name, mesh = equation.primitive.name, equation.ctx.cur_abstract_mesh
+                if name == "pvary":
+                    same.add(equation.outvars[0])
+                if name != "psum_invariant":
+                    continue
+                axes, line = equation.params["axes"], users_line(equation)
+                about = (", ".join(axes), line or name)
+                if is_backward(equation):
+                    found.append(Note("sum of grad", about))
+                elif equation.invars[0] in same:
+                    count = math.prod(mesh.shape.get(axis, 1) for axis in axes)
+                    found.append(Note("sum of equals", (*about, str(count))))
+    return list(dict.fromkeys(found))

@@ -39,10 +39,12 @@ class TypedForm:
     Attributes:
         refusals: what it refuses, in the order of the program.
         program: the program with an edit for each; None where one has none.
+        base: the program without these types; None where there is no other.
     """
 
     refusals: tuple[TypeRefusal, ...] = ()
     program: Program | None = None
+    base: Program | None = None
 
 
 def typed_form(
@@ -70,7 +72,7 @@ def typed_form(
         return form
     first = form.refusals[0]
     # Of the results of a shard_map jax says no line.
-    if first.operation != "shard_map" and first.source != source_of(error):
+    if first.operation != "shard_map" and source_of(error) not in ("", first.source):
         return TypedForm()
     # In jax's message arguments have the user's names.
     first = replace(first, said=str(error).strip())
@@ -99,7 +101,7 @@ def explicit_form(
     edited = base.replace(
         fn=base.fn.with_jaxpr(made), arrays=program.arrays, mesh=program.mesh
     )
-    return TypedForm(tuple(evaluation.refusals), edited)
+    return TypedForm(tuple(evaluation.refusals), edited, base)
 
 
 def _made(evaluation: TypedEvaluation, jaxpr: Any, arguments: Any) -> Any | None:
@@ -148,10 +150,14 @@ def _varying_form(program: Program, chosen: Mapping[int, int] | None) -> TypedFo
             return TypedForm()
         evaluation = TypedEvaluation(None, chosen)
         made = _made(evaluation, jaxpr, types)
-    edited = None
-    if made is not None and call["whole"]:
-        edited = program.replace(fn=jaxpr_as_fun(made), tree=None, out_specs=None)
-    return TypedForm(tuple(evaluation.refusals), edited)
+    refusals = tuple(evaluation.refusals)
+    if made is None or not call["whole"]:
+        return TypedForm(refusals)
+    forms = [
+        program.replace(fn=jaxpr_as_fun(one), tree=None, out_specs=None)
+        for one in (made, jaxpr)
+    ]
+    return TypedForm(refusals, *forms)
 
 
 def _refused_shard_map(program: Program) -> dict[str, Any] | None:

@@ -1,0 +1,98 @@
+"""typed_changes(): the program that jax accepts in place of one that it refuses.
+
+Of each refusal in order all edits are priced: by what the partitioner sends in the
+whole program with that edit, with the best of those before it and the first after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from shardviz.core.backend.bridge import abstract_mesh
+from shardviz.core.backend.candidates.pmap import without_pmap
+from shardviz.core.backend.candidates.trials import Trials
+from shardviz.core.backend.tracing.refused import TypedForm, explicit_form, typed_form
+from shardviz.core.backend.tracing.trace import trace
+from shardviz.core.program.candidates import Changes, Edit, Refusal, sent_bytes
+from shardviz.core.program.program import Program, Target
+from shardviz.core.program.refusals import TypeRefusal
+
+#: What `sv.changes` takes in place of a collective.
+WAYS = ("types", "explicit", "pmap")
+
+
+def typed_changes(
+    program: Program,
+    way: str,
+    target: Target | str | None = None,
+    clock: Callable[[str], None] | None = None,
+) -> Changes:
+    """The program in a form that jax accepts, compiled and compared.
+
+    Args:
+        program: the program.
+        way: `"types"` for what jax refuses of it, `"explicit"` for its form on Explicit
+            axes, `"pmap"` for its form without `jax.pmap`.
+        target: what to compile for.
+        clock: called with the name of every stage as it begins.
+
+    Returns:
+        One change, or none where there is no such form. It is compared with the program
+        without the types that jax refuses, and the advice is every refusal, with its
+        edits priced.
+
+    Raises:
+        Exception: what the function raises for other reasons than its types.
+    """
+    if way == "pmap":
+        code, moved = without_pmap(program)
+        return _changes(
+            Trials(program, target, clock), Edit("pmap", {"code": code}), moved
+        )
+    refused: Exception | None = None
+    if way == "explicit":
+        axes = ("Explicit",) * len(program.mesh.axis_names)
+        program = program.replace(mesh=program.mesh.replace(axis_types=axes))
+    try:
+        trace(program, abstract_mesh(program.mesh))
+    except Exception as error:  # noqa: BLE001  a user's function may raise anything
+        refused = error
+
+    def formed(chosen: dict[int, int]) -> TypedForm:
+        if way == "explicit":
+            return explicit_form(program, chosen)
+        return typed_form(program, refused, chosen) if refused else TypedForm()
+
+    form = formed({})
+    if refused is not None and not form.refusals:
+        raise refused
+    if form.program is None or form.base is None:
+        return Changes.of((), advice=form.refusals)
+    trials, chosen = Trials(form.base, target, clock), dict[int, int]()
+    priced: list[TypeRefusal] = []
+    # An edit may lead to other refusals after it, so they are counted each time.
+    while len(priced) < len(form.refusals):
+        number, edits = len(priced), []
+        for k, edit in enumerate(form.refusals[number].edits):
+            other = formed({**chosen, number: k}).program
+            found = None if other is None else trials.partitioned(other).collectives
+            sent = None if found is None else sent_bytes(found)
+            edits.append((sent is None, sent, k, replace(edit, bytes=sent)))
+        edits.sort(key=lambda row: row[:3])
+        chosen[number] = edits[0][2]
+        refusal = form.refusals[number]
+        priced.append(replace(refusal, edits=tuple(edit for *_, edit in edits)))
+        form = formed(chosen)
+    assert form.program is not None
+    return _changes(trials, Edit(way, {"refusals": tuple(priced)}), form.program)
+
+
+def _changes(trials: Trials, edit: Edit, program: Program) -> Changes:
+    found, advice = trials.candidate([edit], program), edit.fields.get("refusals", ())
+    if isinstance(found, Refusal):
+        return Changes.of((), refused=[found], advice=advice)
+    if any(refusal.edits[0].code == "check_vma" for refusal in advice):
+        # It is as right as the original without the check, of which nothing is known.
+        found = replace(found, values=None)
+    return Changes.of([found], advice=advice)
