@@ -171,8 +171,9 @@ def test_a_plan_names_the_values_and_how_they_are_split():
     assert len(found.timeline.buffers) == len(report.memory.timeline.buffers)
     by_name = {b.value: b for b in found.peak.buffers if b.value}
     assert by_name["w"].spec == Spec.parse("None, None, b")
-    assert by_name["tanh"].spec is not None
-    assert by_name["tanh"].count == 6
+    # Which value of an iteration is kept differs from one jax to the next.
+    kept = [b for b in found.peak.buffers if b.spec == Spec.parse("a, b")]
+    assert {b.count for b in kept} == {6}
     assert by_name["x"].split_bytes is not None
     assert found.peak.axes == ("a", "b")
 
