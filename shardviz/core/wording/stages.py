@@ -269,10 +269,10 @@ CACHED = "cached"
 
 def before_and_after(fact: Candidate) -> str:
     """What each device needs and takes at least, before and after."""
-    peaks = needed_bytes(fact.before.memory), fact.peak_bytes
+    needed, peak = needed_bytes(fact.before.memory), fact.peak_bytes
     parts = []
-    if peaks[0] is not None and peaks[1] is not None:
-        parts.append(_pair("memory", *map(bytes_text, peaks)))
+    if needed is not None and peak is not None:
+        parts.append(_pair("memory", bytes_text(needed), bytes_text(peak)))
     known, after = fact.before.roofline, fact.least_seconds
     if after is not None and known is not None and known.seconds is not None:
         parts.append(_pair("time ≥", time_text(known.seconds), time_text(after)))
