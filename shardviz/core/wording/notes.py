@@ -49,6 +49,10 @@ _TEMPLATES: Mapping[str, str] = {
         "XLA left no module of its partitioner. This happens when the program comes"
         " from jax's cache on disk (jax_compilation_cache_dir)."
     ),
+    "buffers not read": (
+        "What is alive at the peak is unknown: XLA wrote its buffers in a form that"
+        " shardviz does not know ({0})."
+    ),
     "keyword": (
         "{1}= was given to {0}, which has a parameter of that name, and not to sv.{2}. To"
         " give both, write sv.{2}(fn, args=(...), kwargs={{'{1}': ...}}, {1}=...)."

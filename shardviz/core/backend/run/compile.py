@@ -81,6 +81,7 @@ class Executable:
         partitioned: those right after XLA's partitioner; None where XLA dumped nothing.
         partition_s: seconds until the partitioner was done; None as above.
         unpartitioned: why nothing of the partitioner is known; None where it is.
+        unread: why the buffers that XLA wrote are not known; None where they are.
         reused: the positions of donated leaves whose memory an output takes; None where
             none is donated or the compiler does not say.
         loops: how many loops its final module has.
@@ -96,6 +97,7 @@ class Executable:
     unpartitioned: Note | None = None
     loops: int = 0
     reused: tuple[int, ...] | None = None
+    unread: Note | None = None
     _reference: Executable | None = None
     _lock: Any = field(default_factory=threading.Lock)
 
@@ -204,9 +206,8 @@ def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
             module, mesh.axis_names, mesh.axis_sizes, ids, arguments
         )
 
-    final, buffers = final_module(stage), None
-    if dumped.final is not None:
-        buffers = read_memory(dumped.final, arguments)
+    final = final_module(stage)
+    buffers, unread = _buffers(dumped.final, arguments)
     collectives, partitioned = collectives_of(final), None
     if mesh.size == 1:
         partitioned = ()  # nothing to partition
@@ -226,6 +227,7 @@ def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
         None if dumped.reason == ONE_DEVICE else dumped.reason,
         final.loops,
         reused_leaves(lowered.traced.program, final),
+        unread,
     )
 
 
@@ -298,6 +300,23 @@ _SIZES = {
     "host_outputs": "host_output",
     "host_temporaries": "host_temp",
 }
+
+
+def _buffers(
+    final: bytes | None, arguments: Mapping[str, str]
+) -> tuple[tuple[Any, Any] | None, Note | None]:
+    """What is alive when; or why that could not be read, where XLA wrote it.
+
+    >>> _buffers(b"\\xff", {})[1].code
+    'buffers not read'
+    """
+    if final is None:
+        return None, None
+    try:
+        return read_memory(final, arguments), None
+    # XLA promises nothing of this form; without it all else is still known.
+    except (ValueError, LookupError) as error:
+        return None, Note("buffers not read", (repr(error),))
 
 
 def _memory(stage: Any, buffers: tuple[Any, Any] | None) -> Memory:

@@ -161,6 +161,7 @@ class Here(Runner):
         )
         notes = (
             executable.unpartitioned,
+            executable.unread,
             donation_note(job.program, executable.reused),
         )
         job.add_notes([note for note in notes if note])

@@ -130,6 +130,7 @@ class TypedEvaluation:
                 if is_backward(equation) and key != "dst_sharding":
                     params[key] = None  # jax derived it, from other types
         if spec is not None:
+            assert self.mesh is not None  # only there products have specs
             params[_TOLD[name]] = named_sharding(self.mesh, spec)
         if self.mesh is not None and name == "sharding_constraint":  # it compares only
             return [jax.lax.with_sharding_constraint(operands[0], params["sharding"])]
@@ -239,6 +240,7 @@ class TypedEvaluation:
     def like(self, value: Any, type_: _Type | None) -> Any:
         """A value with another type; as it is for None."""
         if isinstance(type_, Spec):
+            assert self.mesh is not None  # only there a type is a spec
             if self.type(value) != type_.of_rank(value.ndim):
                 value = jax.sharding.reshard(value, named_sharding(self.mesh, type_))
         elif missing := frozenset(type_ or ()) - varying_axes(value):
