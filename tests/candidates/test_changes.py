@@ -168,6 +168,18 @@ def test_a_value_of_a_gradient_whose_cotangent_is_unknown_is_not_proposed() -> N
 # Rules.
 
 
+def test_of_two_equal_operations_on_one_line_none_is_proposed() -> None:
+    square = split((64, 64), "data")
+    twice = program(lambda x, w: x @ w @ w, x=square, w=square)
+    unrolled = program(
+        lambda x, w: functools.reduce(lambda h, _: h @ w, range(2), x), x=square, w=square
+    )
+    (ambiguous,) = values_of(as_jaxpr(twice))
+    (repeated,) = values_of(as_jaxpr(unrolled))
+    assert ambiguous.places == ()
+    assert len(repeated.places) == 2
+
+
 def test_a_table_is_edited_where_the_program_has_one() -> None:
     rules = sv.rules(("batch", "data"), ("embed", "data"), ("mlp", "model"))
     x = sv.array("x", (64, 32), "batch _")

@@ -338,6 +338,20 @@ def line_frames(equation: Any) -> Sequence[Any]:
     return getattr(stack, "frames", ())
 
 
+def expression_of(equation: Any, file: str) -> int | None:
+    """Which expression of a file made an operation: where in the bytecode it stands.
+
+    None where that is not known.
+    """
+    stack = getattr(getattr(equation, "source_info", None), "traceback", None)
+    if not hasattr(stack, "raw_frames"):
+        return None
+    for code, position in zip(*stack.raw_frames(), strict=True):
+        if code.co_filename == file:
+            return position
+    return None
+
+
 def without_context_mesh(equation: Any) -> Any:
     """An operation as if no mesh had been in context when it was traced."""
     settings = equation.ctx

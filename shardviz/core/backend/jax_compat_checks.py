@@ -107,7 +107,8 @@ def _equations() -> bool:
     line = compat.traced_line(jaxpr.jaxpr.debug_info)
     random = compat.with_partitionable_random(equation).ctx.threefry_partitionable
     frames = compat.line_frames(equation)
-    return known and random and len(frames) > 0 and line != ""
+    placed = compat.expression_of(equation, __file__) is not None
+    return known and random and placed and len(frames) > 0 and line != ""
 
 
 def _lowering() -> bool:

@@ -18,7 +18,7 @@ import jax
 from jax.extend.core import jaxpr_as_fun
 
 from shardviz.core.backend.bridge import abstract_mesh, named_sharding
-from shardviz.core.backend.jax_compat import line_frames
+from shardviz.core.backend.jax_compat import expression_of, line_frames
 from shardviz.core.backend.tracing.build_program import Returned, SpecsByName
 from shardviz.core.backend.tracing.jaxprs import (
     plain_jaxpr,
@@ -129,7 +129,7 @@ class TracedValue:
         shape: its shape.
         number: where it is among all operations of the program.
         places: where a constraint in the code comes to be; `()` where the cotangents of
-            a gradient are not known.
+            a gradient are not known, or its line has several values of this name.
         is_read: whether another line reads it.
     """
 
@@ -188,7 +188,11 @@ def values_of(program: Program) -> list[TracedValue]:
     for (line, name, shape), forward in instances.items():
         number, first = forward[0]
         places: tuple[Place, ...] = tuple((one.path, 0) for _, one in forward)
-        if backward and "jvp(" in first.around:
+        expressions = {expression_of(one.equation, line[0]) for _, one in forward}
+        if len(expressions) > 1:
+            # As of `x @ w @ w`: no name of the line tells one from the other.
+            places = ()
+        if places and backward and "jvp(" in first.around:
             cotangents = _cotangents(backward.get((line, name), ()), shape, makers)
             places = places + cotangents if cotangents else ()
         is_read = id(first.equation.outvars[0]) in read
