@@ -265,7 +265,7 @@ def test_the_edit_compiles_to_what_was_promised():
     edit = order_edit(program, before)
     assert edit is not None
     found = sv.changes(before)[-1]
-    assert found.edits[0].key == edit.key
+    assert found.edits[0] == edit
     assert found.values.ok
     sent = [(one.kind, one.mesh_axes, one.bytes_per_device) for one in found.collectives]
     assert sent == [(o.kind, o.mesh_axes, o.bytes_per_device) for o in before.collectives]

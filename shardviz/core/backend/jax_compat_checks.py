@@ -107,7 +107,9 @@ def _equations() -> bool:
     line = compat.traced_line(jaxpr.jaxpr.debug_info)
     random = compat.with_partitionable_random(equation).ctx.threefry_partitionable
     frames = compat.line_frames(equation)
-    placed = compat.expression_of(equation, __file__) is not None
+    # What jax traces without a function around it has no line of ours.
+    (own,) = jax.make_jaxpr(lambda x: jax.lax.sin(x))(1.0).eqns
+    placed = compat.expression_of(own, __file__) is not None
     return known and random and placed and len(frames) > 0 and line != ""
 
 
