@@ -49,6 +49,10 @@ class Plan(Record, Displayed):
     constraints: tuple[Constraint, ...] = ()
     of: Any = field(default=None, compare=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A program holds the user's function, which may not be picklable.
+        return {**vars(self), "of": None}
+
     @property
     def seconds(self) -> float:
         """Seconds in all: trace, lower, propagate."""

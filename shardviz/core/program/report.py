@@ -357,6 +357,10 @@ class Report(Displayed):
     of: Any = field(default=None, compare=False)
     on: Any = field(default=None, compare=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A program holds the user's function, which may not be picklable.
+        return {**vars(self), "of": None}
+
     @property
     def ok(self) -> bool:
         """Whether there was no error and no check failed.
