@@ -16,7 +16,7 @@ from shardviz.core.format import shown
 from shardviz.core.layout.rules.rules import Dialect, Rules
 from shardviz.core.program.cache import cache
 from shardviz.core.program.effects import Effects
-from shardviz.core.program.memory_in_plan import with_plan
+from shardviz.core.program.memory_in_plan import with_layouts, with_plan
 from shardviz.core.program.program import Program, Targets, function_name
 from shardviz.core.program.report import Report
 
@@ -181,7 +181,8 @@ def compile(
         # Options are a part of a program: with others it is another one.
         program = program.replace(options={**program.options, **options})
     with _clock(program) as clock:
-        return runner.compile_program(program, target, cache=cache, progress=clock)
+        report = runner.compile_program(program, target, cache=cache, progress=clock)
+    return with_layouts(report)
 
 
 def stages(thing: Any, /, *arrays: Any, target: Any = None, **keywords: Any) -> Stages:
@@ -258,9 +259,10 @@ def run(
         program = _program_of(thing, "run", values, keywords, own)
         values = calls.values_in_call(program.fn, _positional(values, keywords))
     with _clock(program) as clock:
-        return runner.run_program(
+        report = runner.run_program(
             program, *values, target=target, repeat=repeat, cache=cache, progress=clock
         )
+    return with_layouts(report)
 
 
 def _program_of(

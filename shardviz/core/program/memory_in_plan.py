@@ -1,4 +1,4 @@
-"""with_plan(): the buffers of a report, with the plan's values that they hold.
+"""with_plan(), with_layouts(): the buffers of a report, and how their values are split.
 
 XLA partitions what was propagated, so a buffer is split as the value of its operation
 and line, where the parts of that value have its shape.
@@ -33,6 +33,28 @@ def with_plan(report: Report, plan: Plan) -> Report:
     axes = tuple(a for a in plan.mesh.axis_names if group_size((a,), plan.mesh) > 1)
     peak = memory.peak
     peak = replace(peak, buffers=timeline.alive(peak.at), axes=axes)
+    return report.replace(memory=memory.replace(peak=peak, timeline=timeline))
+
+
+def with_layouts(report: Report) -> Report:
+    """The report, where the buffers of arguments say how these are split.
+
+    That needs no plan: the layouts of arguments are known from their compile.
+    """
+    memory = report.memory
+    if memory.peak is None or memory.timeline is None:
+        return report
+    buffers: list[Buffer] = []
+    for buffer in memory.timeline.buffers:
+        layout = report.in_layouts.get(buffer.value)
+        # A slice of an argument, or a copy of one, may be split otherwise.
+        if layout is not None and _without_ones(_dims(buffer.shape)) == _without_ones(
+            layout.shard_shape
+        ):
+            buffer = replace(buffer, spec=layout.spec)
+        buffers.append(buffer)
+    timeline = replace(memory.timeline, buffers=tuple(buffers))
+    peak = replace(memory.peak, buffers=timeline.alive(memory.peak.at))
     return report.replace(memory=memory.replace(peak=peak, timeline=timeline))
 
 

@@ -238,6 +238,8 @@ class Trials:
             cache=self.cache,
             cancelled=ended,
         )
+        if time.monotonic() > end:
+            return [], f"It takes more than {_MOST_SECONDS:.0f} s here."
         if report.error is not None:
             return [], str(report.error)
         return jax.tree.leaves(report.outputs), ""
