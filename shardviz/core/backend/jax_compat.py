@@ -343,7 +343,7 @@ def expression_of(equation: Any, file: str) -> int | None:
 
     None where that is not known.
     """
-    stack = getattr(getattr(equation, "source_info", None), "traceback", None)
+    stack: Any = getattr(getattr(equation, "source_info", None), "traceback", None)
     if not hasattr(stack, "raw_frames"):
         return None
     for code, position in zip(*stack.raw_frames(), strict=True):
