@@ -17,9 +17,7 @@ from typing import Any
 from shardviz.core.backend.candidates import patterns  # noqa: F401  adds proposals
 from shardviz.core.backend.candidates.proposals import Proposal, Wanted, proposals
 from shardviz.core.backend.candidates.trials import Trials
-from shardviz.core.backend.failures import said_by
 from shardviz.core.backend.shardy.build_plan import plan_program
-from shardviz.core.errors import ProgramError
 from shardviz.core.program.candidates import (
     Candidate,
     Changes,
@@ -80,11 +78,7 @@ def find_changes(
         ProgramError: where the program itself does not compile.
     """
     trials = Trials(program, target, clock, cancelled)
-    if trials.before.error is not None:
-        raise ProgramError(
-            f"The program does not compile, so no change of it can be compared with it."
-            f" {trials.before.error}"
-        )
+    trials.require_original()
     search = _Search(trials, collective, cancelled or (lambda: False))
     return search.found()
 
@@ -149,12 +143,11 @@ class _Search:
         """Tries a proposal as far as the partitioner."""
         if time.monotonic() > self.end or self.cancelled():
             return
-        try:
-            program = self.trials.apply(proposal.edits)
-            made = self.trials.partitioned(program)
-        except Exception as error:  # noqa: BLE001  a user's function may raise anything
-            self._refuse(proposal, "not made", said_by(error))
+        program = self.trials.made(proposal.edits)
+        if isinstance(program, Refusal):
+            self._refuse(proposal, program.code, program.said)
             return
+        made = self.trials.partitioned(program)
         if made.collectives is None:
             self._refuse(proposal, "does not compile", made.error)
             return

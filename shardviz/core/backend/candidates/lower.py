@@ -9,14 +9,16 @@ from typing import Any
 
 from shardviz.core.backend.bridge import jax_dtype
 from shardviz.core.backend.candidates.microbatches import batch_arrays, compared_sums
-from shardviz.core.backend.candidates.proposals import planned_spec, variants
+from shardviz.core.backend.candidates.proposals import (
+    constraint_on,
+    planned_spec,
+    variants,
+)
 from shardviz.core.backend.candidates.remat import POLICIES, rematerialised
 from shardviz.core.backend.candidates.trials import Trials
-from shardviz.core.backend.failures import said_by
 from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.backend.tracing.edited import values_of
 from shardviz.core.backend.tracing.trace import donated_leaves
-from shardviz.core.errors import ProgramError
 from shardviz.core.program.candidates import Candidate, Changes, Edit, Refusal, edit
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import needed_bytes
@@ -41,11 +43,7 @@ def lower_peak(trials: Trials) -> Changes:
     Raises:
         ProgramError: where the program itself does not compile.
     """
-    if trials.before.error is not None:
-        raise ProgramError(
-            "The program does not compile, so no change of it can be compared with it."
-            f" {trials.before.error}"
-        )
+    trials.require_original()
     least = needed_bytes(trials.before.memory)
     kept: list[Candidate] = []
     refused: list[Refusal] = []
@@ -75,10 +73,9 @@ def _is_inside(edit: Edit) -> bool:
 
 def _tried(trials: Trials, edits: list[Edit], least: int | None) -> Candidate | Refusal:
     """Some edits as a candidate, if the peak is then below `least` bytes."""
-    try:
-        program = trials.apply(edits)
-    except Exception as error:  # noqa: BLE001  a user's function may raise anything
-        return Refusal(tuple(edits), "not made", said_by(error))
+    program = trials.made(edits)
+    if isinstance(program, Refusal):
+        return program
     needed = needed_bytes(trials.compiled(program).memory)
     # Values are compared where there is something to gain.
     if least is not None and needed is not None and needed >= least:
@@ -132,14 +129,7 @@ def _splits(trials: Trials) -> Iterator[Edit]:
         free = [a for a, size in mesh.shape.items() if size > 1 and a not in spec.axes]
         if free:
             for changed in variants(value.shape, spec, free, mesh):
-                yield edit(
-                    "constraint",
-                    value=value.name,
-                    variable=value.variable,
-                    source=value.source,
-                    spec=changed,
-                    places=value.places,
-                )
+                yield constraint_on(value, changed)
 
 
 def _donatable(trials: Trials) -> tuple[int, ...]:

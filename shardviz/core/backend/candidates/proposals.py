@@ -227,16 +227,21 @@ def _values(wanted: Wanted) -> Iterator[Proposal]:
     for value in sorted(usable, key=far)[:_MOST_VALUES]:
         spec = planned_spec(wanted.plan, value)
         for changed in (spec, *variants(value.shape, spec, wanted.axes, wanted.mesh)):
-            made = edit(
-                "constraint",
-                value=value.name,
-                variable=value.variable,
-                source=value.source,
-                spec=changed,
-                places=value.places,
-            )
+            made = constraint_on(value, changed)
             subject = f"value {value.variable or value.name} {value.source}"
             yield Proposal((made,), far(value), (subject,))
+
+
+def constraint_on(value: TracedValue, spec: Spec) -> Edit:
+    """The edit that constrains a value to a spec."""
+    return edit(
+        "constraint",
+        value=value.name,
+        variable=value.variable,
+        source=value.source,
+        spec=spec,
+        places=value.places,
+    )
 
 
 def planned_spec(plan: Plan, value: TracedValue) -> Spec:

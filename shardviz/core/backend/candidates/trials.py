@@ -20,6 +20,7 @@ from shardviz.core.backend.run.rounding import moved_results, step_of, values_ch
 from shardviz.core.backend.tracing.edited import as_jaxpr
 from shardviz.core.backend.tracing.jaxprs import positive_arguments
 from shardviz.core.backend.tracing.trace import Traced, trace
+from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.cache import ExecutableCache
@@ -115,6 +116,27 @@ class Trials:
             program = apply_edit(program, one)
         return program
 
+    def made(self, edits: Sequence[Edit]) -> Program | Refusal:
+        """The program after some edits; or what was raised where they do not fit."""
+        try:
+            return self.apply(edits)
+        # Some edits call the user's function, which may raise anything; what it said is
+        # shown with the edit.
+        except Exception as error:  # noqa: BLE001
+            return Refusal(tuple(edits), "not made", said_by(error))
+
+    def require_original(self) -> None:
+        """Compiles the original, with which all is compared.
+
+        Raises:
+            ProgramError: where it does not compile.
+        """
+        if self.before.error is not None:
+            raise ProgramError(
+                "The program does not compile, so no change of it can be compared with"
+                f" it. {self.before.error}"
+            )
+
     def quick(self, program: Program) -> Program:
         """A program of the original function, with what was traced in its place."""
         same = program.fn is self.program.fn and program.mesh == self.program.mesh
@@ -168,11 +190,10 @@ class Trials:
             program: the program after the edits; None to make it here.
         """
         edits = tuple(edits)
-        try:
-            program = program or self.apply(edits)
-        except Exception as error:  # noqa: BLE001  a user's function may raise anything
-            return Refusal(edits, "not made", said_by(error))
-        report = self.compiled(program)
+        made = program or self.made(edits)
+        if isinstance(made, Refusal):
+            return made
+        program, report = made, self.compiled(made)
         if report.error is not None:
             return Refusal(edits, "does not compile", str(report.error))
         if report.fit is not None and report.fit.ok is False:
