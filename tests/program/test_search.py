@@ -118,6 +118,11 @@ def test_a_target_without_figures_is_refused():
         sv.search(small(matmul), target="cpu:4")
 
 
+def test_a_target_of_another_size_is_refused():
+    with pytest.raises(sv.ShardvizError, match=r"16 devices.* 4\."):
+        sv.search(small(matmul), target="tpu:v5e:4x4")
+
+
 def test_a_large_space_is_searched_from_several_starts():
     program = small(gradient, "data=2, model=2")
     found = sv.search(program, target=TARGET, seconds=15.0)

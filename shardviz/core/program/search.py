@@ -119,7 +119,8 @@ class Search(tuple[Candidate, ...], Displayed):
         refused: what was compiled and dropped, with why.
         points: how many combinations there are to choose from.
         planned, compiled: how many of them were planned, and compiled.
-        ended: why it ended: `"all compiled"`; `"no better"`, where the estimates of
+        ended: why it ended: `"all compiled"`, but for those whose arguments and
+            results alone need more memory; `"no better"`, where the estimates of
             all others that were planned, scaled as those that were compiled, are worse;
             `"seconds"` or `"interrupted"`.
 
@@ -148,7 +149,7 @@ class Search(tuple[Candidate, ...], Displayed):
 
     @property
     def exhaustive(self) -> bool:
-        """Whether every combination was compiled, so that none is better."""
+        """Whether every combination that could fit was compiled: none is better."""
         return self.ended == "all compiled"
 
     @property

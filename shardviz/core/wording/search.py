@@ -9,7 +9,7 @@ from shardviz.core.wording.candidates import edits_in_words
 
 TIME, MEMORY = "minimum time", "memory per device"
 _ENDED = {
-    "all compiled": "All were compiled.",
+    "all compiled": "Every one that could fit was compiled.",
     "no better": "By their plans, scaled as those that were compiled, no other is faster.",
     "seconds": "The time was over; others may be better.",
     "interrupted": "It was interrupted; others may be better.",

@@ -21,6 +21,7 @@ from shardviz.core.backend.candidates.trials import Trials
 from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.backend.tracing.edited import as_jaxpr
 from shardviz.core.errors import ProgramError, ShardvizError, TargetError
+from shardviz.core.format import plural
 from shardviz.core.hardware.topology import Topology, is_described
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.candidates import Candidate, Refusal
@@ -62,7 +63,13 @@ def search(
             "A search compares least times, which need the figures of a chip: give"
             " target='tpu:v5e:4x4' or another described target."
         )
-    run = _Run(program, Topology.parse(target), under, seconds, clock)
+    topology = Topology.parse(target)
+    if topology.devices != program.mesh.size:
+        raise TargetError(
+            f"{target} has {plural(topology.devices, 'device')}, and the program's mesh"
+            f" {program.mesh.size:,}. Give a mesh of that size: the search finds its axes."
+        )
+    run = _Run(program, topology, under, seconds, clock)
     try:
         run.prepare(over)
         run.plan_points()
