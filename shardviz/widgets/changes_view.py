@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shardviz.core.wording import stages as wording
+from shardviz.core.wording.candidates import edits_in_words
 from shardviz.widgets.planner import Job
 
 #: The codes of edits that a session can take; others change the function.
@@ -27,7 +28,8 @@ def changes_view(job: Job) -> dict[str, Any]:
         return view
     for one in found[:MOST_CHANGES]:
         ok = None if one.values is None else one.values.ok
-        row = {"edit": one.edit, "facts": wording.before_and_after(one), "ok": ok}
+        words = edits_in_words(one.edits)
+        row = {"edit": words, "facts": wording.before_and_after(one), "ok": ok}
         row.update(values=wording.EQUAL[ok], code=one.code())
         takes = all(edit.code in TAKEN for edit in one.edits)
         view["rows"].append({**row, "takes": takes})

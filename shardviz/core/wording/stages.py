@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from shardviz.core.format import bytes_text, clause, plural, seconds_text
 from shardviz.core.layout.fit import Fit
-from shardviz.core.program.candidates import Candidate
+from shardviz.core.program.candidates import Candidate, sent_bytes
 from shardviz.core.program.comparison import CHANGES, CollectiveChange, Comparison
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.report import Collective, Report, host_bytes, needed_bytes
@@ -268,9 +268,10 @@ CACHED = "cached"
 
 
 def before_and_after(fact: Candidate) -> str:
-    """What each device needs and takes at least, before and after."""
+    """What each device sends, needs and takes at least, before and after."""
     needed, peak = needed_bytes(fact.before.memory), fact.peak_bytes
-    parts = []
+    sent = sent_bytes(fact.before.collectives or ())
+    parts = [_pair("sends", bytes_text(sent), bytes_text(fact.bytes))]
     if needed is not None and peak is not None:
         parts.append(_pair("memory", bytes_text(needed), bytes_text(peak)))
     known, after = fact.before.roofline, fact.least_seconds
