@@ -17,6 +17,20 @@ from shardviz.core.backend.tracing.trace import trace
 from tests.refusals.threads import AUTO, EXPLICIT, THREADS, array, find, mapped, row
 
 
+def train_step(mesh):
+    """A step of two layers, whose gradients are split as their parameters."""
+    arrays = (array("w", (16, 32), "x", "y"), array("v", (32, 16), "y", "x"))
+
+    def step(w, v, a):
+        def loss(w, v):
+            return jnp.sum(jnp.tanh(a @ w) @ v)
+
+        gradients = jax.grad(loss, (0, 1))(w, v)
+        return jax.tree.map(lambda p, g: p - g, (w, v), gradients)
+
+    return sv.program(step, *arrays, array("a", (8, 16), "x"), mesh=mesh)
+
+
 @pytest.mark.parametrize("thread", THREADS, ids=lambda thread: thread.thread)
 def test_all_that_jax_says_is_said_and_what_helped_is_found(thread, eight_devices):
     said, named, line = row(thread)
@@ -46,16 +60,7 @@ def test_a_refusal_says_where_it_is_and_what_the_types_are(eight_devices):
 
 
 def test_a_gradient_keeps_the_types_of_its_parameters():
-    arrays = (array("w", (16, 32), "x", "y"), array("v", (32, 16), "y", "x"))
-
-    def step(w, v, a):
-        def loss(w, v):
-            return jnp.sum(jnp.tanh(a @ w) @ v)
-
-        gradients = jax.grad(loss, (0, 1))(w, v)
-        return jax.tree.map(lambda p, g: p - g, (w, v), gradients)
-
-    program = sv.program(step, *arrays, array("a", (8, 16), "x"), mesh=EXPLICIT)
+    program = train_step(EXPLICIT)
     form = explicit_form(program)
     assert [r.backward for r in form.refusals] == [False]
     traced = trace(form.program, abstract_mesh(EXPLICIT))
@@ -157,16 +162,7 @@ def test_no_values_are_compared_where_the_check_is_left_out(eight_devices):
 
 
 def test_a_program_of_auto_axes_in_its_explicit_form(eight_devices):
-    arrays = (array("w", (16, 32), "x", "y"), array("v", (32, 16), "y", "x"))
-
-    def step(w, v, a):
-        def loss(w, v):
-            return jnp.sum(jnp.tanh(a @ w) @ v)
-
-        gradients = jax.grad(loss, (0, 1))(w, v)
-        return jax.tree.map(lambda p, g: p - g, (w, v), gradients)
-
-    program = sv.program(step, *arrays, array("a", (8, 16), "x"), mesh=AUTO)
+    program = train_step(AUTO)
     found = sv.changes(program, "explicit", target="cpu:8")
     assert set(found[0].program.mesh.axis_types) == {"Explicit"}
     assert found[0].values.ok

@@ -8,6 +8,7 @@ a sum over the batch, in which each part is one summand.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -85,38 +86,8 @@ def microbatched(
     def has_rows(variable: Any) -> bool:
         return variable.aval.shape != twins[variable].aval.shape
 
-    early, inside, late = [], [], []
-    sums: dict[Any, None] = {}
-    after: set[Any] = set()
-    for one, other in zip(body.eqns, small.eqns, strict=True):
-        reads = list(filter(is_variable, one.invars))
-        if any(map(has_rows, [*reads, *one.outvars])):
-            if not after.isdisjoint(reads):
-                raise ProgramError(
-                    f"Each row needs a value over the whole batch: {users_line(one)}."
-                )
-            # Of a mean over the batch, a part divides by the rows of the whole.
-            pairs = zip(one.invars, other.invars, strict=True)
-            given = [mine if is_variable(mine) else full for full, mine in pairs]
-            inside.append(other.replace(invars=given))
-            found = [v for v in one.outvars if not has_rows(v)]
-            if found and one.primitive.name not in _SUMS:
-                raise ProgramError(
-                    f"{one.primitive.name} is no sum over the batch: {users_line(one)}."
-                )
-            sums |= dict.fromkeys(found)
-        elif after.isdisjoint(reads) and sums.keys().isdisjoint(reads):
-            early.append(one)
-        else:
-            late.append(one)
-            after.update(one.outvars)
-    read = set(filter(is_variable, body.outvars))
-    for one in late:
-        read.update(filter(is_variable, one.invars))
-    wanted = [v for v in sums if v in read]
-    if not wanted or any(map(has_rows, filter(is_variable, body.outvars))):
-        raise ProgramError("The results are no sums over the batch.")
-
+    operations = _sorted_operations(body, small, has_rows)
+    inside, wanted = operations.inside, operations.wanted
     made = {v for one in inside for v in one.outvars}
     cut = [small.invars[i] for i in rows]
     outer = {}
@@ -128,27 +99,28 @@ def microbatched(
     def function(jaxpr: Any, **parts: Any) -> Callable[..., Any]:
         return jaxpr_as_fun(with_body(jaxpr, plain_jaxpr(jaxpr).replace(**parts)))
 
-    begin = function(whole, eqns=early, outvars=[*outer])
+    begin = function(whole, eqns=operations.early, outvars=[*outer])
     step_sums = [twins[v] for v in wanted]
     step = function(
         part, invars=[*outer.values(), *cut], eqns=inside, outvars=step_sums
     )
-    end = function(whole, invars=[*body.invars, *wanted], eqns=early + late)
+    others = operations.early + operations.late
+    end = function(whole, invars=[*body.invars, *wanted], eqns=others)
 
     def totals(*leaves: Any) -> Any:
         fixed = begin(*leaves)
-        parts = []
+        stacked = []
         for i in rows:
             # Each part has rows of every device, so that none has to be sent.
             split = leaves[i].reshape(-1, count, *leaves[i].shape[1:])
-            parts.append(jnp.swapaxes(split, 0, 1))
+            stacked.append(jnp.swapaxes(split, 0, 1))
 
         def add(total: Any, slices: Any) -> Any:
             found = step(*fixed, *slices)
             return [a + b for a, b in zip(total, found, strict=True)], None
 
         zeros = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in wanted]
-        return jax.lax.scan(add, zeros, parts)[0]
+        return jax.lax.scan(add, zeros, stacked)[0]
 
     def accumulated(*leaves: Any) -> Any:
         return end(*leaves, *totals(*leaves))
@@ -164,6 +136,79 @@ def microbatched(
         flat.replace(fn=lambda *leaves: before(*leaves)),
         flat.replace(fn=lambda *leaves: totals(*leaves)),
     )
+
+
+@dataclass(frozen=True)
+class _Operations:
+    """The operations of a program, by what they have to do with the batch.
+
+    Attributes:
+        early: what reads nothing of the batch.
+        inside: what has rows of the batch, as it is in the program of a smaller one.
+        late: what reads sums over the batch.
+        wanted: the sums that are read by `late`, or are results.
+    """
+
+    early: list[Any]
+    inside: list[Any]
+    late: list[Any]
+    wanted: list[Any]
+
+
+def _sorted_operations(
+    body: Any, small: Any, has_rows: Callable[[Any], bool]
+) -> _Operations:
+    """Sorts the operations of a jaxpr.
+
+    Args:
+        body: the jaxpr of the program.
+        small: that of the same program with a smaller batch.
+        has_rows: whether a variable of `body` has rows of the batch.
+
+    Raises:
+        ProgramError: where a row needs a value over the batch, or the results have rows.
+    """
+    early, inside, late = [], [], []
+    sums: dict[Any, None] = {}
+    after: set[Any] = set()  # variables that come of sums over the batch
+    for one, other in zip(body.eqns, small.eqns, strict=True):
+        reads = list(filter(is_variable, one.invars))
+        if any(map(has_rows, [*reads, *one.outvars])):
+            if not after.isdisjoint(reads):
+                raise ProgramError(
+                    f"Each row needs a value over the whole batch: {users_line(one)}."
+                )
+            inside.append(_with_literals_of(one, other))
+            found = [v for v in one.outvars if not has_rows(v)]
+            if found and one.primitive.name not in _SUMS:
+                raise ProgramError(
+                    f"{one.primitive.name} is no sum over the batch: {users_line(one)}."
+                )
+            sums |= dict.fromkeys(found)
+        elif after.isdisjoint(reads) and sums.keys().isdisjoint(reads):
+            early.append(one)
+        else:
+            late.append(one)
+            after.update(one.outvars)
+    results = list(filter(is_variable, body.outvars))
+    read = set(results)
+    for one in late:
+        read.update(filter(is_variable, one.invars))
+    wanted = [v for v in sums if v in read]
+    if not wanted or any(map(has_rows, results)):
+        raise ProgramError("The results are no sums over the batch.")
+    return _Operations(early, inside, late, wanted)
+
+
+def _with_literals_of(one: Any, other: Any) -> Any:
+    """The operation of a smaller batch, with the numbers of the whole one.
+
+    Of a mean over the batch, a part divides by the rows of the whole.
+    """
+    given = []
+    for full, mine in zip(one.invars, other.invars, strict=True):
+        given.append(mine if is_variable(mine) else full)
+    return other.replace(invars=given)
 
 
 def compared_sums(program: Program, edit: Edit) -> Check:

@@ -56,7 +56,8 @@ def typed_changes(
         program = program.replace(mesh=program.mesh.replace(axis_types=axes))
     try:
         trace(program, abstract_mesh(program.mesh))
-    except Exception as error:  # noqa: BLE001  a user's function may raise anything
+    # A user's function may raise anything; what is no refusal of types is raised below.
+    except Exception as error:  # noqa: BLE001
         refused = error
 
     def formed(chosen: dict[int, int]) -> TypedForm:

@@ -66,7 +66,9 @@ def typed_form(
             form = _varying_form(program, chosen)
         if not form.refusals and "Explicit" in program.mesh.axis_types:
             form = explicit_form(program, chosen)
-    except Exception:  # noqa: BLE001  the user's function may raise anything
+    # The user's function may raise anything without these types. `error`, which jax
+    # raised with them, is shown in any case; only what comes after it stays unknown.
+    except Exception:  # noqa: BLE001
         return TypedForm()
     if not form.refusals:
         return form
@@ -124,7 +126,8 @@ def _without_types(program: Program) -> Program:
     for one in (program.replace(mesh=auto), program.replace(arrays=tuple(whole))):
         try:
             return as_jaxpr(one, trace(one, abstract_mesh(one.mesh)))
-        except Exception as error:  # noqa: BLE001  the other may be traced
+        # The other one may be traced; what the last one said is raised below.
+        except Exception as error:  # noqa: BLE001
             last = error
     assert last is not None
     raise last
@@ -166,7 +169,8 @@ def _refused_shard_map(program: Program) -> dict[str, Any] | None:
     with complete_tracebacks():
         try:
             trace(program, abstract_mesh(program.mesh))
-        except Exception as error:  # noqa: BLE001  the user's function may raise anything
+        # Whatever it is: only the frames of its traceback are looked at.
+        except Exception as error:  # noqa: BLE001
             whole = True  # nothing of the user's around it
             for frame, _ in traceback.walk_tb(error.__traceback__):
                 call = shard_map_call(frame)

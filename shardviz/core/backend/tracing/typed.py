@@ -146,7 +146,9 @@ class TypedEvaluation:
             return call(operands)
         except Unanswered:
             raise
-        except Exception as error:  # noqa: BLE001  jax refuses with many types
+        # jax refuses with TypeError, ValueError and classes of its own. It is noted with
+        # its message, and raised from where no edit is accepted.
+        except Exception as error:  # noqa: BLE001
             refused = error
         number = self._noted(equation, line, operands, refused)
         accepted: dict[TypeEdit, _Call] = {}
@@ -154,7 +156,8 @@ class TypedEvaluation:
             try:
                 # Apart, so that what is tried leaves nothing in the program.
                 jax.eval_shape(edited, operands)
-            except Exception:  # noqa: BLE001  it is refused, too
+            # This edit is refused, too, and so is none to propose.
+            except Exception:  # noqa: BLE001
                 continue
             accepted.setdefault(edit, edited)
             if len(accepted) == _MOST_EDITS:
