@@ -16,7 +16,7 @@ from shardviz.core.format import shown
 from shardviz.core.layout.rules.rules import Dialect, Rules
 from shardviz.core.program.cache import cache
 from shardviz.core.program.effects import Effects
-from shardviz.core.program.memory_in_plan import with_layouts, with_plan
+from shardviz.core.program.memory_in_plan import with_values
 from shardviz.core.program.program import Program, Targets, function_name
 from shardviz.core.program.report import Report
 
@@ -182,7 +182,7 @@ def compile(
         program = program.replace(options={**program.options, **options})
     with _clock(program) as clock:
         report = runner.compile_program(program, target, cache=cache, progress=clock)
-    return with_layouts(report)
+    return with_values(report)
 
 
 def stages(thing: Any, /, *arrays: Any, target: Any = None, **keywords: Any) -> Stages:
@@ -220,7 +220,7 @@ def stages(thing: Any, /, *arrays: Any, target: Any = None, **keywords: Any) -> 
     runner = import_optional("shardviz.core.backend.run.hosts.run", "sv.stages", "jax")
     with _clock(program) as clock:
         report = runner.compile_program(program, target, cache=cache, progress=clock)
-    return Stages(program, planned, with_plan(report, planned))
+    return Stages(program, planned, with_values(report, planned))
 
 
 def run(
@@ -262,7 +262,7 @@ def run(
         report = runner.run_program(
             program, *values, target=target, repeat=repeat, cache=cache, progress=clock
         )
-    return with_layouts(report)
+    return with_values(report)
 
 
 def _program_of(

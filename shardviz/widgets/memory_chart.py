@@ -1,4 +1,4 @@
-"""The chart of the tab Memory: live bytes over a program's order, and the buffers there."""
+"""The chart of the tab Memory: live bytes at each moment, and the buffers there."""
 
 from __future__ import annotations
 
@@ -17,28 +17,33 @@ MOST_ALIVE = 16  # buffers that are sent of each column; the page adds up the ot
 
 def chart_view(report: Report) -> dict[str, Any] | None:
     """The live bytes for the page; None where the compiler gave no buffers."""
-    peak, timeline = report.memory.peak, report.memory.timeline
-    if peak is None or timeline is None or not timeline.names:
+    timeline = report.memory.timeline
+    if timeline is None:
         return None
-    at = shown_positions(timeline, MOST_COLUMNS)
-    live = {kind: timeline.bytes[kind][at].tolist() for kind in KINDS}
-    where = []
+    at, where, kinds = shown_positions(timeline, MOST_COLUMNS), [], []
     for position in at.tolist():
-        name = timeline.ops[position].rpartition("/")[2] or timeline.names[position]
-        where.append(f"{name} · {timeline.sources[position]}".removesuffix(" · "))
+        words = wording.BEGINNING
+        if position:
+            new = timeline.allocated[position]
+            words = f"{buffer_name(new)} · {new.source}".removesuffix(" · ")
+        where.append(words)
+    for kind in KINDS:
+        live = timeline.bytes[kind][at]
+        if live.any():
+            kinds.append([kind, live.tolist()])
     return {
-        "sentence": str(peak),
+        "sentence": str(timeline.peak),
         "peak": int(timeline.total[at].argmax()),
-        "top": chart_top(peak.bytes, report.memory.capacity),
+        "top": chart_top(report.memory),
         "capacity": report.memory.capacity or 0,
         "positions": at.tolist(),
         "where": where,
-        "kinds": [[kind, bytes] for kind, bytes in live.items() if any(bytes)],
-        "buffers": [_buffer(one) for one in _largest(timeline, at)],
+        "kinds": kinds,
+        "buffers": list(map(_view, _largest(timeline, at))),
     }
 
 
-def _buffer(one: Buffer) -> dict[str, Any]:
+def _view(one: Buffer) -> dict[str, Any]:
     spec = "" if one.spec is None else str(one.spec)
     view = {"bytes": one.bytes, "start": one.start, "end": one.end, "shape": one.shape}
     view.update(name=buffer_name(one), value=one.value, spec=spec, source=one.source)
@@ -48,8 +53,7 @@ def _buffer(one: Buffer) -> dict[str, Any]:
 def _largest(timeline: MemoryTimeline, at: np.ndarray) -> list[Buffer]:
     """The largest buffers of each of these positions, the largest first, once each."""
     ordered = sorted(timeline.buffers, key=lambda buffer: -buffer.bytes)
-    starts = np.array([buffer.start for buffer in ordered])
-    ends = np.array([buffer.end for buffer in ordered])
+    starts, ends = np.array([(b.start, b.end) for b in ordered]).T
     wanted: set[int] = set()
     for position in at:
         alive = np.flatnonzero((starts <= position) & (position <= ends))

@@ -16,7 +16,7 @@ from typing import Any
 from shardviz.core.errors import import_optional
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.candidates import Changes
-from shardviz.core.program.memory_in_plan import with_plan
+from shardviz.core.program.memory_in_plan import with_values
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Failure, Report
@@ -271,7 +271,7 @@ class Planner:
         if wanted and not self._compiles.closed:
             plan = self.state.plan
             if plan is not None and self.state.plan_revision == job.revision:
-                report = with_plan(report, plan)
+                report = with_values(report, plan)
             self._update(
                 report=report,
                 report_revision=job.revision,

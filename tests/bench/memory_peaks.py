@@ -61,10 +61,10 @@ def peak_of(final: bytes) -> int | None:
     """The sum over the buffers at the peak."""
     from shardviz.core.xla.buffers import read_memory
 
-    found = read_memory(final)
-    if found is None:
+    timeline = read_memory(final)
+    if timeline is None:
         return None
-    peak, timeline = found
+    peak = timeline.peak
     assert peak.bytes == sum(b.bytes for b in peak.buffers) == int(timeline.total.max())
     return peak.bytes
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import pickle
 import re
 from dataclasses import replace
@@ -18,8 +19,8 @@ from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.memory import Buffer, MemoryPeak
-from shardviz.core.program.memory_in_plan import with_plan
+from shardviz.core.program.memory import Buffer, MemoryPeak, MemoryTimeline
+from shardviz.core.program.memory_in_plan import with_values
 from shardviz.core.xla.buffers import read_memory
 from tests.bench import memory_peaks
 from tests.program.helpers import array, program
@@ -62,41 +63,50 @@ def test_the_peak_is_that_of_the_compilers_heap(name):
 
 
 def test_the_peak_of_a_tpu_is_the_compilers_own_figure():
-    peak, timeline = read_memory(STEP)
+    timeline = read_memory(STEP)
+    peak = timeline.peak
     lasting, most = heap_peaks(STEP)
     assert peak.bytes == sum(b.bytes for b in peak.buffers) == STEP_PEAK
     assert lasting + most[0] == STEP_PEAK
+    assert timeline.total[0] == lasting
     assert timeline.alive(peak.at) == peak.buffers
     assert int(timeline.total[peak.at]) == int(timeline.total.max()) == STEP_PEAK
 
 
-def test_the_order_is_that_of_xla():
-    _, timeline = read_memory(STEP)
-    assert list(timeline.names) == re.findall(r"^    \d+:(\S+)$", LIVES, re.MULTILINE)
-
-
-def test_every_buffer_of_the_heap_lives_as_long_as_xla_says():
-    _, timeline = read_memory(STEP)
-    spans = re.findall(r"^    (\S+?)\{[\d,]*\}:(\d+)-(\d+)$", LIVES, re.MULTILINE)
-    first, last = {}, {}
-    for name, start, end in spans:
-        first.setdefault(int(start), set()).add(name)
-        last.setdefault(int(end), set()).add(name)
+def test_every_position_allocates_one_buffer_of_the_heap():
+    timeline = read_memory(STEP)
     heap = [b for b in timeline.buffers if b.kind in ("temporaries", "collectives")]
     assert len(heap) == 15
-    for buffer in heap:
-        # A buffer that holds several values begins with one and ends with another.
-        assert buffer.start in first, buffer
-        assert buffer.end in last, buffer
-    alone = {n for n, *_ in spans if sum(n == other for other, *_ in spans) == 1}
-    known = {name: (int(start), int(end)) for name, start, end in spans}
-    single = [b for b in heap if b.name in ("convert.27", "convert.28", "all-reduce.11", "lt.10")]
-    assert {b.name for b in single} <= alone
-    assert [(b.start, b.end) for b in single] == [known[b.name] for b in single]
+    assert [b.start for b in heap] == list(range(1, 16)) == timeline.times[1:].tolist()
+    assert timeline.allocated == {b.start: b for b in heap}
+    for buffer in timeline.buffers:
+        if buffer not in heap:
+            assert (buffer.start, buffer.end) == (0, 15)
+
+
+def test_buffers_are_alive_together_where_xla_says_so():
+    # XLA's own positions are instructions; a name with several spans is a tuple.
+    spans: dict[str, list] = {}
+    for name, start, end in re.findall(r"^    (\S+?)\{[\d,]*\}:(\d+)-(\d+)$", LIVES, re.M):
+        spans.setdefault(name, []).append((int(start), int(end)))
+    theirs = {name: found[0] for name, found in spans.items() if len(found) == 1}
+    heap = [b for b in read_memory(STEP).buffers if b.start and b.name in theirs]
+    # Of these no other value takes over the memory, so they are alive as long as it is.
+    alone = {"convert.27", "convert.28", "all-reduce.11", "lt.10"}
+    assert alone < {b.name for b in heap}
+    pairs = list(itertools.combinations(heap, 2))
+    assert len(pairs) > 30
+    for one, other in pairs:
+        together = one.end >= other.start
+        start, end = zip(theirs[one.name], theirs[other.name], strict=True)
+        if max(start) <= min(end):
+            assert together, (one, other)
+        elif alone.issuperset((one.name, other.name)):
+            assert not together, (one, other)
 
 
 def test_what_a_loop_fills_is_one_buffer_with_the_line_of_what_it_keeps():
-    peak, _ = read_memory(STEP)
+    peak = read_memory(STEP).peak
     kept = {b.shape: (b.source, b.phase, b.count) for b in peak.saved if b.count != 1}
     assert kept["pred[8,4096,4096]"] == ("mlp.py:10", "forward", 8)
     assert peak.phase == "backward"
@@ -107,14 +117,15 @@ def test_what_a_loop_fills_is_one_buffer_with_the_line_of_what_it_keeps():
 
 
 def test_a_copy_of_an_argument_names_it():
-    peak, _ = read_memory(STEP, {"params['a']": "params.a"})
+    peak = read_memory(STEP, {"params['a']": "params.a"}).peak
     assert {b.value for b in peak.buffers if b.op == "params.a"} == {"params.a"}
     halves = [b for b in peak.buffers if b.shape == "bf16[8,4096,4096]" and b.value]
     assert [b.value for b in halves] == ["params.a", "params['b']"]
 
 
 def test_padding_is_apart_from_what_it_is_in():
-    peak, timeline = read_memory(STEP)
+    timeline = read_memory(STEP)
+    peak = timeline.peak
     small = next(b for b in peak.buffers if b.shape == "s32[]")
     assert (small.bytes, small.padding) == (512, 508)
     assert timeline.bytes["padding"][peak.at] == sum(b.padding for b in peak.buffers)
@@ -145,7 +156,6 @@ def test_attached_and_simulated_devices_say_the_same():
     assert lives[0] == lives[1]
     assert here.memory.peak.bytes == there.memory.peak.bytes
     assert here.memory.peak.bytes > here.memory.arguments + here.memory.outputs
-    assert here.memory.timeline.names == there.memory.timeline.names
 
 
 def test_a_donated_argument_is_one_buffer():
@@ -167,7 +177,7 @@ def test_one_device_has_a_peak_too():
 def test_a_plan_names_the_values_and_how_they_are_split():
     made, report = compiled()
     assert all(b.spec is None for b in report.memory.peak.buffers)
-    found = with_plan(report, plan_program(made)).memory
+    found = with_values(report, plan_program(made)).memory
     assert len(found.timeline.buffers) == len(report.memory.timeline.buffers)
     by_name = {b.value: b for b in found.peak.buffers if b.value}
     assert by_name["w"].spec == Spec.parse("None, None, b")
@@ -175,7 +185,7 @@ def test_a_plan_names_the_values_and_how_they_are_split():
     kept = [b for b in found.peak.buffers if b.spec == Spec.parse("a, b")]
     assert {b.count for b in kept} == {6}
     assert by_name["x"].split_bytes is not None
-    assert found.peak.axes == ("a", "b")
+    assert by_name["w"].replicated == ("a",)
 
 
 def test_one_of_several_values_of_a_line_is_not_guessed():
@@ -187,30 +197,45 @@ def test_one_of_several_values_of_a_line_is_not_guessed():
     places = {(op.op, op.source) for op in plan.ops if op.opcode == "dot_general"}
     several = [op for op in plan.ops if (op.op, op.source) in places and op.kind == "op"]
     assert len({op.spec for op in several}) > 1
-    for buffer in with_plan(report, plan).memory.timeline.buffers:
+    for buffer in with_values(report, plan).memory.timeline.buffers:
         if (buffer.op, buffer.source) in places:
             assert buffer.value == ""
             assert buffer.spec is None
 
 
 def test_what_is_saved_and_replicated_is_counted():
-    kept = Buffer("a", 8, "f32[2]", "temporaries", phase="forward", spec=Spec.parse("data"))
-    other = replace(kept, name="b", spec=None)
+    kept = Buffer(
+        "a", 8, "f32[2]", "temporaries", phase="forward", replicated=("model",), start=1
+    )  # fmt: skip
+    other = replace(kept, name="b", replicated=())
     again = replace(kept, name="c.remat", end=9)
     late = replace(kept, name="d", start=5)
     peak = MemoryPeak(32, 5, phase="backward", buffers=(kept, other, again, late))
-    peak = replace(peak, axes=("data", "model"))
     assert peak.saved == (kept, other)
-    assert [peak.replicated(b) for b in peak.saved] == [("model",), ()]
     assert replace(peak, phase="forward").saved == ()
+    assert str(peak).endswith(
+        "16 B are forward values saved for it, 8 B of them replicated over model."
+    )
+
+
+def test_what_is_needed_all_the_time_is_the_fault_of_no_operation():
+    always = Buffer("w", 8, "f32[2]", "arguments", source="x.py:1", end=1)
+    none = Buffer("a", 0, "f32[0]", "temporaries", source="x.py:2", start=1, end=1)
+    peak = MemoryTimeline((always, none)).peak
+    assert (peak.at, peak.op, peak.source, peak.phase) == (0, "", "", "")
+    assert str(peak) == "Peak 8 B, all the time: 8 B of arguments."
+    one = replace(none, bytes=4, op="jit(f)/dot_general", phase="forward")
+    peak = MemoryTimeline((always, one)).peak
+    assert (peak.at, peak.op, peak.source, peak.phase) == (1, one.op, "x.py:2", "forward")
 
 
 def test_it_is_sent_in_a_few_bytes():
     found = read_memory(STEP)
     assert len(pickle.dumps(found)) < len(STEP) / 2
-    peak, timeline = pickle.loads(pickle.dumps(found))
-    assert peak == found[0]
-    assert np.array_equal(timeline.total, found[1].total)
+    again = pickle.loads(pickle.dumps(found))
+    assert again == found
+    assert again.peak == found.peak
+    assert np.array_equal(again.total, found.total)
 
 
 # --- the wire format ------------------------------------------------------------------

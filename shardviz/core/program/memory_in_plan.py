@@ -1,7 +1,7 @@
-"""with_plan(), with_layouts(): the buffers of a report, and how their values are split.
+"""with_values(): a report whose buffers say how the values in them are split.
 
 XLA partitions what was propagated, so a buffer is split as the value of its operation
-and line, where the parts of that value have its shape.
+and line, where the shards of that value have its shape.
 """
 
 from __future__ import annotations
@@ -11,65 +11,59 @@ from dataclasses import replace
 
 from shardviz.core.program.memory import Buffer
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import PlannedOp, group_size, local_shape
+from shardviz.core.program.plan_values import (
+    PlannedOp,
+    dims_over,
+    group_size,
+    local_shape,
+    parent_axis,
+)
 from shardviz.core.program.report import Report
 
-_DIMENSIONS = re.compile(r"\[([\d,]*)\]")
 _SUMS = ("all-reduce", "reduce-scatter")
 
 
-def with_plan(report: Report, plan: Plan) -> Report:
-    """The report, where its buffers name the values of the plan and how they are split.
+def with_values(report: Report, plan: Plan | None = None) -> Report:
+    """The report, where its buffers name values and say how these are split.
 
     What is left unknown: a buffer whose operation is no value of the plan, or is several
     that are split in several ways, and what the devices have yet to sum.
+
+    Args:
+        report: of a compile.
+        plan: of the same program; without one only arguments are known.
     """
-    memory = report.memory
-    if memory.peak is None or memory.timeline is None or not plan.ok:
+    timeline = report.memory.timeline
+    if timeline is None:
         return report
-    values = _Values(plan)
-    buffers = tuple(map(values.named, memory.timeline.buffers))
-    timeline = replace(memory.timeline, buffers=buffers)
-    axes = tuple(a for a in plan.mesh.axis_names if group_size((a,), plan.mesh) > 1)
-    peak = memory.peak
-    peak = replace(peak, buffers=timeline.alive(peak.at), axes=axes)
-    return report.replace(memory=memory.replace(peak=peak, timeline=timeline))
-
-
-def with_layouts(report: Report) -> Report:
-    """The report, where the buffers of arguments say how these are split.
-
-    That needs no plan: the layouts of arguments are known from their compile.
-    """
-    memory = report.memory
-    if memory.peak is None or memory.timeline is None:
-        return report
+    values = _Values(plan) if plan is not None and plan.ok else None
     buffers: list[Buffer] = []
-    for buffer in memory.timeline.buffers:
+    for buffer in timeline.buffers:
         layout = report.in_layouts.get(buffer.value)
+        if values is not None:
+            buffer = values.named(buffer)
         # A slice of an argument, or a copy of one, may be split otherwise.
-        if layout is not None and _without_ones(_dims(buffer.shape)) == _without_ones(
-            layout.shard_shape
-        ):
+        elif layout is not None and _has_shape(buffer, layout.shard_shape):
             buffer = replace(buffer, spec=layout.spec)
         buffers.append(buffer)
-    timeline = replace(memory.timeline, buffers=tuple(buffers))
-    peak = replace(memory.peak, buffers=timeline.alive(memory.peak.at))
-    return report.replace(memory=memory.replace(peak=peak, timeline=timeline))
+    timeline = replace(timeline, buffers=tuple(buffers))
+    return report.replace(memory=report.memory.replace(timeline=timeline))
 
 
 class _Values:
-    """The values of a plan by operation and line, and what stands next to each."""
+    """The values of a plan by operation and line, and what is next to each."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+        self.plan, self.mesh = plan, plan.mesh
         self.by_place: dict[tuple[str, str], list[PlannedOp]] = {}
-        self.users: dict[str, list[PlannedOp]] = {}
+        self.neighbours: dict[str, list[PlannedOp]] = {}
         for op in plan.ops:
             if op.kind == "op":
                 self.by_place.setdefault((op.op, op.source), []).append(op)
-            for operand in op.operands:
-                self.users.setdefault(operand, []).append(op)
+            for operand in map(plan.by_name.get, op.operands):
+                if operand is not None:
+                    self.neighbours.setdefault(operand.name, []).append(op)
+                    self.neighbours.setdefault(op.name, []).append(operand)
         # What a product makes there is a part of a sum, until the collective is done.
         self.summed = {c.value for c in plan.collectives if c.kind in _SUMS}
 
@@ -78,56 +72,57 @@ class _Values:
         values = self.by_place.get((buffer.op, buffer.source), [])
         if buffer.value in self.plan.by_name:
             values = [self.plan.by_name[buffer.value]]
-        # Of several on one line it must not matter which one it is.
-        holds = all(self._holds(buffer, value) for value in values)
-        if len({value.spec for value in values}) != 1 or not holds:
+        if not values:
             return buffer
+        spec, is_sum = values[0].spec, False
+        # Of several on one line it must not matter which one it is.
+        for value in values:
+            shard = value.shape
+            if not value.manual:
+                shard = local_shape(shard, value.spec, self.mesh)
+            if value.spec != spec or not _has_shape(buffer, shard):
+                return buffer
+            is_sum |= value.name in self.summed
         if buffer.kind == "collectives" and not buffer.name.startswith(_SUMS):
             return buffer  # it is split otherwise than its value, which it is made for
-        value, name = values[0], buffer.value
         if len(values) == 1:
-            name = value.name
-        partial = not self.summed.isdisjoint(other.name for other in values)
-        if partial and buffer.kind == "temporaries":
-            return replace(buffer, value=name)
-        split = self._split_bytes(buffer, value)
-        return replace(buffer, value=name, spec=value.spec, split_bytes=split)
-
-    def _holds(self, buffer: Buffer, op: PlannedOp) -> bool:
-        """Whether a device's part of a value has the shape of a buffer."""
-        dims = _dims(buffer.shape)
-        # A loop stacks what each iteration leaves.
-        if buffer.count and dims[:1] == (buffer.count,) and len(dims) > len(op.shape):
-            dims = dims[1:]
-        part = op.shape if op.manual else local_shape(op.shape, op.spec, self.plan.mesh)
-        return _without_ones(dims) == _without_ones(part)
+            buffer = replace(buffer, value=values[0].name)
+        if is_sum and buffer.kind == "temporaries":
+            return buffer
+        replicated = []
+        for axis, size in self.mesh.shape.items():
+            if size > 1 and not spec.unreduced and not dims_over(spec, [axis]):
+                replicated.append(axis)
+        split = self._split_bytes(buffer, values[0])
+        known = {"spec": spec, "replicated": tuple(replicated), "split_bytes": split}
+        return replace(buffer, **known)
 
     def _split_bytes(self, buffer: Buffer, op: PlannedOp) -> int | None:
         """Its bytes if it were also split over the axes that split its neighbours."""
-        own = {axis for dim in op.spec.dims for axis in dim}
-        axes: dict[str, None] = {}
-        neighbours = [self.plan.by_name.get(name) for name in op.operands]
-        neighbours += self.users.get(op.name, [])
-        if not neighbours:
+        if op.name not in self.neighbours:
             return None
-        for other in neighbours:
-            if other is not None:
-                axes.update(dict.fromkeys(a for dim in other.spec.dims for a in dim))
-        size = group_size([axis for axis in axes if axis not in own], self.plan.mesh)
-        if size == 1:
-            return buffer.bytes
+        axes: set[str] = set()
+        for other in self.neighbours[op.name]:
+            for axis in other.spec.axes:
+                if not dims_over(op.spec, [parent_axis(axis)]):
+                    axes.add(axis)
+        parts = group_size(axes, self.mesh)
         # One dimension takes all of them, as the neighbour's does.
-        if any(length % size == 0 for length in _dims(buffer.shape)):
-            return buffer.bytes // size
+        if parts == 1 or any(length % parts == 0 for length in _dims(buffer)):
+            return buffer.bytes // parts
         return None
 
 
-def _dims(shape: str) -> tuple[int, ...]:
-    found = _DIMENSIONS.search(shape)
-    if found is None or not found[1]:
-        return ()
-    return tuple(map(int, found[1].split(",")))
+def _has_shape(buffer: Buffer, shard: tuple[int, ...]) -> bool:
+    """Whether a shard has the shape of a buffer; dimensions of 1 do not count."""
+    found, wanted = _dims(buffer), [length for length in shard if length != 1]
+    # A loop stacks what each iteration leaves.
+    if len(found) > len(wanted) and found[0] == buffer.count:
+        del found[0]
+    return found == wanted
 
 
-def _without_ones(dims: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(length for length in dims if length != 1)
+def _dims(buffer: Buffer) -> list[int]:
+    """The dimensions of a buffer that are not 1."""
+    found = re.findall(r"\d+", buffer.shape.partition("[")[2])
+    return [int(length) for length in found if length != "1"]

@@ -264,8 +264,8 @@ class Memory:
         free_now: what an attached device had free when the report was made.
         host_arguments, host_outputs, host_temporaries: bytes beside those, in the
             memory of the host, for arrays of memory kind `pinned_host` and the like.
-        peak: the moment at which most is needed, and what is alive then.
-        timeline: what is alive over the program's order.
+        timeline: what is alive over the program's order; None where the compiler does
+            not say it.
 
     >>> Memory(arguments=1024).replace(capacity=4096)
     Memory(arguments=1024, ..., capacity=4096, ...)
@@ -281,8 +281,12 @@ class Memory:
     host_arguments: int | None = None
     host_outputs: int | None = None
     host_temporaries: int | None = None
-    peak: MemoryPeak | None = None
-    timeline: MemoryTimeline | None = field(default=None, compare=False, repr=False)
+    timeline: MemoryTimeline | None = field(default=None, repr=False)
+
+    @property
+    def peak(self) -> MemoryPeak | None:
+        """The moment at which most is needed, and what is alive then."""
+        return self.timeline and self.timeline.peak
 
     def replace(self, **changes: Any) -> Memory:
         """A copy with some fields changed."""

@@ -73,6 +73,7 @@ def memory_lines(device: str, host: str) -> list[str]:
 NO_BUFFERS = "The compiler said nothing of its buffers."
 AT_THE_PEAK = "bytes per device at the peak"
 ALIVE = "alive at the peak, the largest first:"
+BEGINNING = "the beginning"
 
 
 def about_buffer(buffer: Buffer) -> str:

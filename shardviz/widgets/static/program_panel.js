@@ -312,7 +312,7 @@ export class ProgramPanel {
     }
     if (this.tab === "Memory") {
       if (this.put(this.memory.node)) this.bodyKey = "";
-      return this.memory.show(shown.stages.memory, this.part, shown.theme);
+      return this.memory.show(shown.stages.memory, this.part);
     }
     const { report, code, target } = shown;
     const key = JSON.stringify([this.tab, code, { ...report, stage: "" }, target.noRun]);
@@ -326,7 +326,6 @@ export class ProgramPanel {
     this.stages.clock.stop();
     this.values.destroy();
     this.timeline.destroy();
-    this.memory.destroy();
     this.player.destroy();
   }
 }

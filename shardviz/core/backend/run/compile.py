@@ -30,6 +30,7 @@ from shardviz.core.format import shown
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.checks import Finding, found
 from shardviz.core.program.inherited import inherited
+from shardviz.core.program.memory import MemoryTimeline
 from shardviz.core.program.notes import Note
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Memory
@@ -207,7 +208,7 @@ def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
         )
 
     final = final_module(stage)
-    buffers, unread = _buffers(dumped.final, arguments)
+    timeline, unread = _buffers(dumped.final, arguments)
     collectives, partitioned = collectives_of(final), None
     if mesh.size == 1:
         partitioned = ()  # nothing to partition
@@ -220,7 +221,7 @@ def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
         stage,
         dumped.seconds,
         collectives,
-        _memory(stage, buffers),
+        _memory(stage, timeline),
         _cost(stage),
         partitioned,
         dumped.partition_s,
@@ -304,7 +305,7 @@ _SIZES = {
 
 def _buffers(
     final: bytes | None, arguments: Mapping[str, str]
-) -> tuple[tuple[Any, Any] | None, Note | None]:
+) -> tuple[MemoryTimeline | None, Note | None]:
     """What is alive when; or why that could not be read, where XLA wrote it.
 
     >>> _buffers(b"\\xff", {})[1].code
@@ -319,10 +320,9 @@ def _buffers(
         return None, Note("buffers not read", (repr(error),))
 
 
-def _memory(stage: Any, buffers: tuple[Any, Any] | None) -> Memory:
-    """What the compiler says of memory, with the peak and timeline of its buffers."""
-    peak, timeline = buffers or (None, None)
-    known: dict[str, Any] = {"peak": peak, "timeline": timeline}
+def _memory(stage: Any, timeline: MemoryTimeline | None) -> Memory:
+    """What the compiler says of memory, with the timeline of its buffers."""
+    known: dict[str, Any] = {"timeline": timeline}
     try:
         analysis = stage.memory_analysis()
     except (NotImplementedError, RuntimeError):
