@@ -323,15 +323,6 @@ def wants_shapes_alone(frame: FrameType, caller: FrameType) -> bool:
     )
 
 
-def bound_operation(frame: FrameType) -> str:
-    """The name of the operation that a frame of `Primitive.bind` passes on, or `""`."""
-    operation = frame.f_locals.get("self")
-    is_bind = frame.f_code.co_name == "bind"
-    if is_bind and isinstance(operation, jax.extend.core.Primitive):
-        return operation.name
-    return ""
-
-
 def line_frames(equation: Any) -> Sequence[Any]:
     """The stack that made an operation, innermost first: `.file_name`, `.line_num`."""
     stack = getattr(getattr(equation, "source_info", None), "traceback", None)

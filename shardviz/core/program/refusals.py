@@ -14,19 +14,21 @@ class TypeEdit(Fact):
 
     Attributes:
         code: `"reshard"`, `"out_sharding"`, `"auto_axes"`, `"pcast"` or `"check_vma"`.
-        of: what is changed, with its number: `("operand", 0)`, `("carry", 1)` before a
-            loop, `("body", 1)` in it, `("branch", 1)` of a cond, or `("result", 0)`.
+        part: what gets another type: an `"operand"`, a value of the `"carry"` before a
+            loop, or the `"result"`.
+        numbers: which of these.
         spec: the sharding that it gets.
         axes: the axes over which it varies then.
-        bytes: what each device sends in the program with this edit and the first edit
-            of every other refusal, by the partitioner's answer; None: not compiled.
+        bytes: what each device sends in the program with this edit and the best edits
+            of the refusals before, by the partitioner's answer; None: not compiled.
 
-    >>> print(TypeEdit("out_sharding", ("result", 0), Spec.parse("data")))
+    >>> print(TypeEdit("out_sharding", "result", spec=Spec.parse("data")))
     out_sharding=P('data')
     """
 
     code: str
-    of: tuple[str, int] = ("operand", 0)
+    part: str = "operand"
+    numbers: tuple[int, ...] = ()
     spec: Spec | None = None
     axes: tuple[str, ...] = ()
     bytes: int | None = None
@@ -41,10 +43,9 @@ class TypeRefusal(Fact):
         source: the line of the user's code.
         types: the types of its operands, as jax writes them.
         said: jax's own message, in full.
-        edits: what jax accepts, the smallest first; where they are priced, those first
-            that send least.
-        backward: whether it is in a gradient. jax makes that again from the edited
-            forward pass, and may accept it then.
+        edits: what jax accepts; where they are priced, those first that send least.
+        backward: whether it is in a gradient, which jax makes again from the edited
+            forward pass, and may accept then.
 
     >>> print(TypeRefusal("add", "f.py:3", ("float32[8@x]",), "They differ."))
     add (f.py:3). They differ. No edit was found that jax accepts.

@@ -13,10 +13,11 @@ from shardviz.core.backend.tracing.calls import BoundCall
 from shardviz.core.backend.tracing.pmapped import read_pmap
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import shown
+from shardviz.core.program.candidates import Edit
 from shardviz.core.program.program import Program
 
 
-def without_pmap(program: Program) -> tuple[str, Program]:
+def without_pmap(program: Program) -> tuple[Edit, Program]:
     """A program of `jax.pmap` as one of `jax.shard_map`, and how to write it.
 
     Without the check of what varies each device has a gradient of its own, as under
@@ -24,52 +25,43 @@ def without_pmap(program: Program) -> tuple[str, Program]:
     a mean after that would be as many times too large as there are devices.
 
     Raises:
-        ProgramError: for another program, static arguments, or `in_axes` in trees.
+        ProgramError: for another program, or one with static arguments.
     """
-    bound, fn = program.fn, getattr(program.fn, "fn", program.fn)
+    fn: Any = getattr(program.fn, "fn", program.fn)
     settings = read_pmap(fn) if is_pmapped(fn) else None
-    given = None if settings is None else settings.in_axes
-    if not isinstance(given, (tuple, list)):
-        given = (given,)
-    numbers = all(axis is None or isinstance(axis, int) for axis in given)
-    if settings is None or settings.static or not numbers:
+    if settings is None or settings.static:
         raise ProgramError(
-            "This is for a function of jax.pmap without static arguments, whose in_axes"
-            f" are numbers or None; got {shown(fn)}."
+            "This is for a function of jax.pmap without static arguments; got"
+            f" {shown(fn)}."
         )
-    outs = settings.out_axes
+    ins, outs = settings.in_axes, settings.out_axes
+    ins = tuple(ins) if isinstance(ins, list) else ins  # as arguments come
 
     def rows(*shards: Any) -> Any:
         # A shard keeps the mapped dimension, which has size 1.
-        axes = given if len(given) > 1 else given * len(shards)
-        taken = []
-        for axis, shard in zip(axes, shards, strict=True):
-            if axis is not None:
-                shard = jax.tree.map(partial(jax.numpy.squeeze, axis=axis), shard)
-            taken.append(shard)
+        results = fn.__wrapped__(*_along(ins, jax.numpy.squeeze, shards))
+        return _along(outs, jax.numpy.expand_dims, results)
 
-        def put_back(axis: int | None, result: Any) -> Any:
-            if axis is None:
-                return result
-            return jax.tree.map(partial(jax.numpy.expand_dims, axis=axis), result)
+    in_specs, out_specs = settings.specs(ins), settings.specs(outs)
+    # jax binds a shard_map without a mesh for good, so each call makes one.
+    call = lambda *arguments: jax.shard_map(  # noqa: E731
+        rows, in_specs=in_specs, out_specs=out_specs, check_vma=False
+    )(*arguments)
+    made: Any = call
+    if isinstance(program.fn, BoundCall):
+        made = copy.copy(program.fn)
+        made.fn = call
+    specs = f"in_specs={in_specs}, out_specs={out_specs}"
+    code = f"jax.jit(jax.shard_map(rows, {specs}, check_vma=False))"
+    return Edit("pmap", {"code": code}), program.replace(fn=made)
 
-        results = fn.__wrapped__(*taken)
-        return jax.tree.map(put_back, outs, results, is_leaf=lambda a: a is None)
 
-    def moved(*arguments: Any) -> Any:
-        axes = given if len(given) > 1 else given * len(arguments)
-        specs = {
-            "in_specs": settings.specs(tuple(axes)),
-            "out_specs": settings.specs(outs),
-        }
-        return jax.shard_map(rows, check_vma=False, **specs)(*arguments)
+def _along(axes: Any, change: Any, tree: Any) -> Any:
+    """A tree of arrays changed along `axes`, a prefix of it with None for no change."""
 
-    code = (
-        f"jax.jit(jax.shard_map(rows, in_specs={settings.specs(tuple(given))},"
-        f" out_specs={settings.specs(outs)}, check_vma=False))"
-    )
-    made: Any = moved
-    if isinstance(bound, BoundCall):
-        made = copy.copy(bound)
-        made.fn = moved
-    return code, program.replace(fn=made)
+    def changed(axis: int | None, part: Any) -> Any:
+        if axis is None:
+            return part
+        return jax.tree.map(partial(change, axis=axis), part)
+
+    return jax.tree.map(changed, axes, tree, is_leaf=lambda axis: axis is None)

@@ -18,9 +18,6 @@ from shardviz.core.program.candidates import Changes, Edit, Refusal, sent_bytes
 from shardviz.core.program.program import Program, Target
 from shardviz.core.program.refusals import TypeRefusal
 
-#: What `sv.changes` takes in place of a collective.
-WAYS = ("types", "explicit", "pmap")
-
 
 def typed_changes(
     program: Program,
@@ -46,14 +43,12 @@ def typed_changes(
         Exception: what the function raises for other reasons than its types.
     """
     if way == "pmap":
-        code, moved = without_pmap(program)
-        return _changes(
-            Trials(program, target, clock), Edit("pmap", {"code": code}), moved
-        )
-    refused: Exception | None = None
+        edit, moved = without_pmap(program)
+        return _changes(Trials(program, target, clock), edit, moved)
     if way == "explicit":
         axes = ("Explicit",) * len(program.mesh.axis_names)
         program = program.replace(mesh=program.mesh.replace(axis_types=axes))
+    refused: Exception | None = None
     try:
         trace(program, abstract_mesh(program.mesh))
     # A user's function may raise anything; what is no refusal of types is raised below.
@@ -76,14 +71,15 @@ def typed_changes(
     while len(priced) < len(form.refusals):
         number, edits = len(priced), []
         for k, edit in enumerate(form.refusals[number].edits):
-            other = formed({**chosen, number: k}).program
-            found = None if other is None else trials.partitioned(other).collectives
+            other, found = formed({**chosen, number: k}).program, None
+            if other is not None:
+                found = trials.partitioned(other).collectives
             sent = None if found is None else sent_bytes(found)
             edits.append((sent is None, sent, k, replace(edit, bytes=sent)))
         edits.sort(key=lambda row: row[:3])
         chosen[number] = edits[0][2]
-        refusal = form.refusals[number]
-        priced.append(replace(refusal, edits=tuple(edit for *_, edit in edits)))
+        best_first = tuple(edit for *_, edit in edits)
+        priced.append(replace(form.refusals[number], edits=best_first))
         form = formed(chosen)
     assert form.program is not None
     return _changes(trials, Edit(way, {"refusals": tuple(priced)}), form.program)
@@ -93,7 +89,8 @@ def _changes(trials: Trials, edit: Edit, program: Program) -> Changes:
     found, advice = trials.candidate([edit], program), edit.fields.get("refusals", ())
     if isinstance(found, Refusal):
         return Changes.of((), refused=[found], advice=advice)
-    if any(refusal.edits[0].code == "check_vma" for refusal in advice):
-        # It is as right as the original without the check, of which nothing is known.
-        found = replace(found, values=None)
+    for refusal in advice:
+        if refusal.edits[0].code == "check_vma":
+            # It is as right as the original without the check, of which nothing is known.
+            found = replace(found, values=None)
     return Changes.of([found], advice=advice)

@@ -14,7 +14,6 @@ from shardviz.core.backend.shardy.attributes import AttributeCache
 from shardviz.core.backend.shardy.builder import not_split
 from shardviz.core.backend.shardy.estimate import read_estimate
 from shardviz.core.backend.shardy.estimate_limits import with_uncertain
-from shardviz.core.backend.shardy.explicit_axes import refused_operation
 from shardviz.core.backend.shardy.lowering import (
     LoweredProgram,
     lower_to_plan,
@@ -211,15 +210,16 @@ class _PlanRun:
         failed = failure(self.stage, error)
         if self.stage == "trace":
             call = self.calls.raised
-            operation = refused_operation(error, self.program, self.mesh)
+            refusals = typed_form(self.program, error).refusals
             # Another line would mean that the program caught what the call raised.
             if call is not None and failed.source in ("", call.source):
                 words = f"{call.where}: {call.sentence} {failed.message}"
                 failed = Failure(self.stage, words, call.source)
-            elif operation:
-                fields = {"operation": operation}
+            elif refusals and type(error).__name__ == "ShardingTypeError":
+                # Its message often does not say which operation it is about.
+                fields = {"operation": refusals[0].operation}
                 failed = replace(failed, code="explicit axes", fields=fields)
-            failed = replace(failed, refusals=typed_form(self.program, error).refusals)
+            failed = replace(failed, refusals=refusals)
         self.plan = replace(self.plan, error=failed)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -18,7 +21,7 @@ from shardviz.core.backend.jax_compat import (
     is_backward,
     shard_map_call,
 )
-from shardviz.core.backend.tracing.edited import JaxprFunction, as_jaxpr
+from shardviz.core.backend.tracing.edited import as_jaxpr
 from shardviz.core.backend.tracing.jaxprs import operations
 from shardviz.core.backend.tracing.mesh_context import NO_MESH, in_context
 from shardviz.core.backend.tracing.trace import argument_structs, trace
@@ -30,6 +33,7 @@ from shardviz.core.xla.module import is_user_file
 
 # What jax says of types inside of a shard_map, or at its end.
 _OF_SHARD_MAP = re.compile(r"varying|manual ax|shard_map|check_vma|out_specs")
+_FIRST: Mapping[int, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +52,7 @@ class TypedForm:
 
 
 def typed_form(
-    program: Program, error: BaseException, chosen: Mapping[int, int] | None = None
+    program: Program, error: BaseException, chosen: Mapping[int, int] = _FIRST
 ) -> TypedForm:
     """All that jax refuses of a program for its types, where it refused it with `error`.
 
@@ -70,111 +74,86 @@ def typed_form(
     # raised with them, is shown in any case; only what comes after it stays unknown.
     except Exception:  # noqa: BLE001
         return TypedForm()
-    if not form.refusals:
-        return form
-    first = form.refusals[0]
-    # Of the results of a shard_map jax says no line.
-    if first.operation != "shard_map" and source_of(error) not in ("", first.source):
-        return TypedForm()
-    # In jax's message arguments have the user's names.
-    first = replace(first, said=str(error).strip())
-    return replace(form, refusals=(first, *form.refusals[1:]))
+    for first in form.refusals[:1]:
+        # Of the results of a shard_map jax says no line.
+        if first.operation != "shard_map" and source_of(error) not in (
+            "",
+            first.source,
+        ):
+            return TypedForm()
+        # In jax's message arguments have the user's names.
+        first = replace(first, said=str(error).strip())
+        form = replace(form, refusals=(first, *form.refusals[1:]))
+    return form
 
 
-def explicit_form(
-    program: Program, chosen: Mapping[int, int] | None = None
-) -> TypedForm:
+def explicit_form(program: Program, chosen: Mapping[int, int] = _FIRST) -> TypedForm:
     """What jax refuses of a program on Explicit axes, and the program that it accepts.
-
-    Args:
-        program: a program whose mesh has Explicit axes.
-        chosen: which edit to go on with, by the number of a refusal; else the first.
 
     Raises:
         Exception: what the function raises where nothing is split, either.
     """
-    base, mesh = _without_types(program), abstract_mesh(program.mesh)
-    assert isinstance(base.fn, JaxprFunction)
-    jaxpr, evaluation = base.fn.jaxpr, TypedEvaluation(mesh, chosen)
-    with in_context(mesh):
-        made = _made(evaluation, jaxpr, argument_structs(program, mesh))
-    if made is None:
-        return TypedForm(tuple(evaluation.refusals))
-    edited = base.replace(
-        fn=base.fn.with_jaxpr(made), arrays=program.arrays, mesh=program.mesh
-    )
-    return TypedForm(tuple(evaluation.refusals), edited, base)
-
-
-def _made(evaluation: TypedEvaluation, jaxpr: Any, arguments: Any) -> Any | None:
-    """The jaxpr of the edited program; None where an operation has no edit."""
+    auto = ("Auto",) * len(program.mesh.axis_names)
     try:
-        return jax.make_jaxpr(lambda *values: evaluation.run(jaxpr, *values))(
-            *arguments
-        )
-    except Unanswered:
-        return None
+        base = as_jaxpr(program.replace(mesh=program.mesh.replace(axis_types=auto)))
+    # What names Explicit axes needs them, so that nothing may be split. What the
+    # function raises then is raised.
+    except Exception:  # noqa: BLE001
+        arrays = [one.replace(spec=Spec(), logical=None) for one in program.arrays]
+        base = as_jaxpr(program.replace(arrays=tuple(arrays)))
+    fn: Any = base.fn
+    mesh = abstract_mesh(program.mesh)
+    with in_context(mesh):
+        structs = argument_structs(program, mesh)
+        refusals, made = _evaluated(fn.jaxpr, structs, mesh, chosen)
+    if made is None:
+        return TypedForm(refusals)
+    edited = base.replace(
+        fn=fn.with_jaxpr(made), arrays=program.arrays, mesh=program.mesh
+    )
+    return TypedForm(refusals, edited, base)
 
 
-def _without_types(program: Program) -> Program:
-    """A program as a jaxpr, traced where types say nothing: on Auto axes, or, as what
-    names Explicit axes needs them, with arguments that are not split.
-    """
-    auto = program.mesh.replace(axis_types=("Auto",) * len(program.mesh.axis_names))
-    whole = [a.replace(spec=Spec(), logical=None) for a in program.arrays]
-    last: Exception | None = None
-    for one in (program.replace(mesh=auto), program.replace(arrays=tuple(whole))):
-        try:
-            return as_jaxpr(one, trace(one, abstract_mesh(one.mesh)))
-        # The other one may be traced; what the last one said is raised below.
-        except Exception as error:  # noqa: BLE001
-            last = error
-    assert last is not None
-    raise last
+def _evaluated(
+    jaxpr: Any, arguments: Any, mesh: Any, chosen: Mapping[int, int]
+) -> tuple[tuple[TypeRefusal, ...], Any]:
+    """What is refused, and the edited jaxpr; None where an operation has no edit."""
+    evaluation, made = TypedEvaluation(mesh, chosen), None
+    with contextlib.suppress(Unanswered):
+        made = jax.make_jaxpr(partial(evaluation.run, jaxpr))(*arguments)
+    return tuple(evaluation.refusals.values()), made
 
 
-def _varying_form(program: Program, chosen: Mapping[int, int] | None) -> TypedForm:
+def _varying_form(program: Program, chosen: Mapping[int, int]) -> TypedForm:
     """The same for types in the `shard_map` that jax refuses first.
 
     Where it is not the whole program, what comes after it is not known.
     """
-    call = _refused_shard_map(program)
-    if call is None:
-        return TypedForm()
-    function, arguments, leaves = call["f"], call["args"], jax.tree.leaves(call["args"])
-    options = {k: call[k] for k in ("mesh", "in_specs", "out_specs", "axis_names")}
-    types = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
-    inputs = jax.tree.unflatten(jax.tree.structure(arguments), types)
-    with in_context(NO_MESH):
-        unchecked = jax.shard_map(function, check_vma=False, **options)
-        jaxpr = jax.make_jaxpr(unchecked)(*inputs)
-        if any(is_backward(operation.equation) for operation in operations(jaxpr)):
-            # jax makes another gradient where it knows what varies.
-            return TypedForm()
-        evaluation = TypedEvaluation(None, chosen)
-        made = _made(evaluation, jaxpr, types)
-    refusals = tuple(evaluation.refusals)
-    if made is None or not call["whole"]:
-        return TypedForm(refusals)
-    forms = [
-        program.replace(fn=jaxpr_as_fun(one), tree=None, out_specs=None)
-        for one in (made, jaxpr)
-    ]
-    return TypedForm(refusals, *forms)
-
-
-def _refused_shard_map(program: Program) -> dict[str, Any] | None:
-    """What the innermost `shard_map` was given in which tracing ends; None for none."""
-    found: dict[str, Any] | None = None
+    call, around = None, False  # whether the user's code is around it
     with complete_tracebacks():
         try:
             trace(program, abstract_mesh(program.mesh))
         # Whatever it is: only the frames of its traceback are looked at.
         except Exception as error:  # noqa: BLE001
-            whole = True  # nothing of the user's around it
+            users = False
             for frame, _ in traceback.walk_tb(error.__traceback__):
-                call = shard_map_call(frame)
-                if call is not None:
-                    found = {**call, "whole": whole and found is None}
-                whole &= not is_user_file(frame.f_code.co_filename)
-    return found
+                if found := shard_map_call(frame):
+                    call, around = found, users
+                users |= is_user_file(frame.f_code.co_filename)
+    if call is None:
+        return TypedForm()
+    fn, arguments = call.pop("f"), call.pop("args")
+    leaves, tree = jax.tree.flatten(arguments)
+    types = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
+    with in_context(NO_MESH):
+        unchecked = jax.shard_map(fn, **{**call, "check_vma": False})
+        jaxpr = jax.make_jaxpr(unchecked)(*tree.unflatten(types))
+        for operation in operations(jaxpr):
+            if is_backward(operation.equation):
+                # jax makes another gradient where it knows what varies.
+                return TypedForm()
+        refusals, made = _evaluated(jaxpr, types, None, chosen)
+    if made is None or around:
+        return TypedForm(refusals)
+    edited = program.replace(fn=jaxpr_as_fun(made), tree=None, out_specs=None)
+    return TypedForm(refusals, edited, edited.replace(fn=jaxpr_as_fun(jaxpr)))

@@ -2,16 +2,16 @@
 
 jax stops at the first operation that it refuses. Here each operation of a jaxpr that
 was traced without such types is bound again, with them: on Explicit axes, or in a
-`shard_map` that checks what varies. Where jax refuses one, edits are tried, the smallest
-first, and the evaluation goes on with one that jax accepts: it traces the edited program.
+`shard_map` that checks what varies. Where jax refuses one, edits are tried, and the
+evaluation goes on with one that jax accepts: it traces the edited program.
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from typing import Any
 
 import jax
@@ -19,30 +19,20 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import AbstractMesh
 
+from shardviz.core.backend import jax_compat
 from shardviz.core.backend.bridge import named_sharding
-from shardviz.core.backend.jax_compat import (
-    at_line_of,
-    is_backward,
-    scan_counts,
-    varying_axes,
-)
-from shardviz.core.backend.tracing.jaxprs import (
-    JaxprOperation,
-    plain_jaxpr,
-    users_line,
-)
+from shardviz.core.backend.tracing.jaxprs import JaxprOperation, plain_jaxpr, users_line
 from shardviz.core.layout.libraries import spec_of
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.refusals import TypeEdit, TypeRefusal
 
-_MOST_EDITS = 4  # of one refusal that are kept
-_MOST_SPECS = 16  # of one result that are tried
+_MOST = 4  # edits that are kept for a refusal
 _CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")
-# Operations that are told how to split their result, and the parameter for it.
-_TOLD = {"dot_general": "out_sharding", "reshape": "sharding"}
+_TOLD = ("dot_general", "reshape")  # they take an `out_sharding`
 # How a value is split, or in a `shard_map` the axes over which it varies.
 _Type = Spec | frozenset[str]
-_Call = Callable[..., list[Any]]  # the results of an operation for its operands
+_Call = Callable[[Sequence[Any]], Sequence[Any]]  # operands to results
+_Edits = Iterator[tuple[TypeEdit, _Call]]
 
 
 class Unanswered(Exception):
@@ -57,17 +47,15 @@ class TypedEvaluation:
         chosen: which edit to go on with, by the number of a refusal; else the first.
 
     Attributes:
-        refusals: what was refused, in the order of the program.
+        refusals: what was refused, in order, by the operation and what jax said of it.
     """
 
-    def __init__(
-        self, mesh: AbstractMesh | None, chosen: Mapping[int, int] | None = None
-    ) -> None:
-        self.mesh, self.chosen = mesh, chosen or {}
-        self.refusals: list[TypeRefusal] = []
-        self._numbers: dict[Any, int] = {}  # of refusals: bodies are traced repeatedly
+    def __init__(self, mesh: AbstractMesh | None, chosen: Mapping[int, int]) -> None:
+        self.mesh, self.chosen = mesh, chosen
+        self.refusals: dict[tuple[int, str], TypeRefusal] = {}
         self._line = ""  # the user's line of the operation, or of the call around it
-        self._forward: dict[str, list[Any]] = {}  # operands of products, by line
+        self._factors: dict[str, list[Any]] = {}  # of the products on a line
+        self._ends: dict[int, list[Any]] = {}  # types of results, by id of the jaxpr
 
     def run(self, jaxpr: Any, *arguments: Any) -> list[Any]:
         """The results of a jaxpr.
@@ -85,63 +73,25 @@ class TypedEvaluation:
             return values[variable]
 
         for number, equation in enumerate(body.eqns):
-            operands = [*map(read, equation.invars)]
-            with at_line_of(equation):
-                results = self._results(equation, operands, body.eqns[number + 1 :])
+            operands, name = [*map(read, equation.invars)], equation.primitive.name
+            self._line = users_line(equation) or self._line
+            with jax_compat.at_line_of(equation):
+                if name in _CALLS:
+                    results = self.run(JaxprOperation(equation).inner[0], *operands)
+                else:
+                    call: _Call = partial(self._call, equation)
+                    if name == "dot_general":
+                        after = body.eqns[number + 1 : number + 2]
+                        call = self._product(equation, operands, after, call)
+                    results = self._tried(equation, call, operands)
             values.update(zip(equation.outvars, results, strict=True))
-        return [*map(read, body.outvars)]
+        results = [*map(read, body.outvars)]
+        self._ends[id(body)] = [*map(self._type, results)]
+        return results
 
-    def _results(
-        self, equation: Any, operands: list[Any], later: Sequence[Any]
-    ) -> list[Any]:
-        name, self._line = equation.primitive.name, users_line(equation) or self._line
-        if name in _CALLS:
-            return self.run(JaxprOperation(equation).inner[0], *operands)
-        own = {"scan": _Loop, "while": _Loop, "cond": _Cond, "shard_map": _ShardMap}
-        if name in own:
-            operation = own[name](self, equation)
-            return self.tried(equation, operands, operation.call, operation.edits)
-        call = functools.partial(self._bind, equation)
-        if name == "dot_general":
-            forward = self._forward.setdefault(self._line, [])
-            if is_backward(equation):
-                spec = _gradient_spec(equation, later, forward)
-                call = functools.partial(self._bind, equation, spec=spec)
-            else:
-                forward += zip(equation.invars, operands, strict=True)
-        return self.tried(equation, operands, call, self._edits)
-
-    def _bind(self, equation: Any, operands: Sequence[Any], spec: Any = None) -> Any:
-        primitive, params = equation.primitive, dict(equation.params)
-        name = primitive.name
-        if self.mesh is None:
-            if name in ("psum", "psum_invariant"):  # which of them is in the types
-                return [jax.lax.psum(operands[0], params["axes"])]
-            # As jax's own functions do before they bind an operation.
-            named = params.get("axis_name", ())
-            axes = frozenset((named,) if isinstance(named, str) else named)
-            axes = axes.union(*map(varying_axes, operands))
-            if name != "pvary":
-                operands = [self.like(operand, axes) for operand in operands]
-        for key in ("sharding", "out_sharding", "dst_sharding"):
-            given = getattr(params.get(key), "spec", None)
-            if self.mesh is not None and given is not None:
-                params[key] = named_sharding(self.mesh, spec_of(given))
-                if is_backward(equation) and key != "dst_sharding":
-                    params[key] = None  # jax derived it, from other types
-        if spec is not None:
-            assert self.mesh is not None  # only there products have specs
-            params[_TOLD[name]] = named_sharding(self.mesh, spec)
-        if self.mesh is not None and name == "sharding_constraint":  # it compares only
-            return [jax.lax.with_sharding_constraint(operands[0], params["sharding"])]
-        results = primitive.bind(*operands, **primitive.get_bind_params(params))
-        return [*results] if primitive.multiple_results else [results]
-
-    def tried(
-        self, equation: Any, operands: list[Any], call: _Call, edits: Any
-    ) -> list[Any]:
+    def _tried(self, equation: Any, call: _Call, operands: Any) -> Sequence[Any]:
         """The results of an operation, edited where jax refuses it."""
-        line = self._line  # before operations in its body
+        line, name = self._line, equation.primitive.name
         try:
             return call(operands)
         except Unanswered:
@@ -149,302 +99,254 @@ class TypedEvaluation:
         # jax refuses with TypeError, ValueError and classes of its own. It is noted with
         # its message, and raised from where no edit is accepted.
         except Exception as error:  # noqa: BLE001
-            refused = error
-        number = self._noted(equation, line, operands, refused)
+            refused, said = error, str(error).strip()
+        types, backward = map(jax.typeof, operands), jax_compat.is_backward(equation)
+        noted = TypeRefusal(name, line, tuple(map(str, types)), said, (), backward)
+        key = (id(equation), said)  # bodies are traced repeatedly
+        noted = self.refusals.setdefault(key, noted)
+        number = [*self.refusals].index(key)
         accepted: dict[TypeEdit, _Call] = {}
-        for edit, edited in edits(equation, operands, call):
-            try:
-                # Apart, so that what is tried leaves nothing in the program.
-                jax.eval_shape(edited, operands)
-            # This edit is refused, too, and so is none to propose.
-            except Exception:  # noqa: BLE001
-                continue
-            accepted.setdefault(edit, edited)
-            if len(accepted) == _MOST_EDITS:
+        for edit, edited in self._edits(equation, call, operands):
+            if self._results(edited, operands) is not None:
+                accepted.setdefault(edit, edited)
+            if len(accepted) == _MOST:
                 break
-        noted = self.refusals[number]
-        self.refusals[number] = replace(noted, edits=noted.edits or tuple(accepted))
         if not accepted:
             raise Unanswered from refused
+        self.refusals[key] = replace(noted, edits=tuple(accepted))
         chosen = min(self.chosen.get(number, 0), len(accepted) - 1)
         return [*accepted.values()][chosen](operands)
 
-    def _noted(self, equation: Any, line: str, operands: Any, error: Exception) -> int:
-        said, types = str(error).strip(), []
-        number = self._numbers.setdefault((id(equation), said), len(self.refusals))
-        if number == len(self.refusals):
-            types = tuple(str(jax.typeof(operand)) for operand in operands)
-            name, backward = equation.primitive.name, is_backward(equation)
-            self.refusals.append(
-                TypeRefusal(name, line, types, said, backward=backward)
+    def _results(self, call: _Call, operands: Sequence[Any]) -> Any | None:
+        """The results as shapes with types; None where jax refuses the operation."""
+        before = {**self.refusals}
+        try:
+            # Apart, so that what is tried leaves nothing in the program.
+            return jax.eval_shape(call, operands)
+        # As above: it may be any exception. What is refused is not proposed.
+        except Exception:  # noqa: BLE001
+            return None
+        finally:
+            self.refusals = before
+
+    # Operations.
+
+    def _call(self, equation: Any, operands: Any, edit: TypeEdit | None = None) -> Any:
+        """The results of an operation; with an edit in the jaxprs that it calls."""
+        name, params = equation.primitive.name, equation.params
+        if name == "shard_map":
+            return self._shard_map(params, operands, checked=edit is None)
+        if name not in ("scan", "while", "cond"):
+            return self._bind(equation, operands)
+        if name == "cond":
+            axes = frozenset(edit.axes if edit else ())
+
+            def branch(jaxpr: Any, *inputs: Any) -> list[Any]:
+                return [self._like(one, axes) for one in self.run(jaxpr, *inputs)]
+
+            branches = [partial(branch, jaxpr) for jaxpr in params["branches"]]
+            return jax.lax.switch(operands[0], branches, *operands[1:])
+        first, end = _carry(equation)
+        init = [*operands[first:end]]
+        if name == "while":
+            asked = params["cond_nconsts"]
+            goes_on = partial(self.run, params["cond_jaxpr"], *operands[:asked])
+            body = partial(self.run, params["body_jaxpr"], *operands[asked:first])
+            return jax.lax.while_loop(
+                lambda c: goes_on(*c)[0], lambda c: body(*c), init
             )
-        return number
-
-    def _edits(
-        self, equation: Any, operands: list[Any], call: _Call
-    ) -> Iterator[tuple[TypeEdit, _Call]]:
-        name, specs = equation.primitive.name, [*map(self.type, operands)]
-        if self.mesh is None:
-            return
-        if name == "sharding_constraint":
-            wanted = spec_of(equation.params["sharding"].spec)
-            yield self.changed({0: wanted}, lambda operands: [*operands])
-            return
-        results = _result_specs(equation, operands, specs)
-        if name in _TOLD:
-            for spec in results:
-                edit = TypeEdit("out_sharding", ("result", 0), spec)
-                yield edit, functools.partial(call, spec=spec)
-        for number, own in enumerate(specs):
-            others = [s for s in specs if s.rank == own.rank]
-            others += [_without(own, axis) for axis in own.axes]
-            for spec in (*others, Spec().of_rank(own.rank)):
-                if spec != own:
-                    yield self.changed({number: spec}, call)
-        for axis in {axis for spec in specs for axis in spec.axes}:
-            yield self.changed(
-                {i: _without(s, axis) for i, s in enumerate(specs)}, call
-            )
-        if name not in _TOLD and len(equation.outvars) == 1:
-            for spec in results:
-                sharding = named_sharding(self.mesh, spec)
-                run = jax.sharding.auto_axes(
-                    lambda *o: call(o)[0], out_sharding=sharding
-                )
-                edit = TypeEdit("auto_axes", ("result", 0), spec)
-                yield edit, lambda operands, run=run: [run(*operands)]
-
-    def changed(
-        self, types: Mapping[int, _Type], call: _Call, carry: int | None = None
-    ) -> tuple[TypeEdit, _Call]:
-        """An edit that gives operands other types, and what makes it.
-
-        Args:
-            types: number of an operand to its new type.
-            call: gives the results for the changed operands.
-            carry: the operand at which the carry of a loop begins; None for no loop.
-        """
-
-        def edited(operands: Sequence[Any]) -> list[Any]:
-            new = [self.like(o, types.get(i)) for i, o in enumerate(operands)]
-            return call(new)
-
-        number = next(iter(types))
-        if carry is None:
-            return self.edit("operand", number, types[number]), edited
-        return self.edit("carry", number - carry, types[number]), edited
-
-    def edit(self, kind: str, number: int, type_: _Type) -> TypeEdit:
-        """The edit that gives something a type."""
-        if isinstance(type_, Spec):
-            return TypeEdit("reshard", (kind, number), type_)
-        return TypeEdit("pcast", (kind, number), None, tuple(sorted(type_)))
-
-    def like(self, value: Any, type_: _Type | None) -> Any:
-        """A value with another type; as it is for None."""
-        if isinstance(type_, Spec):
-            assert self.mesh is not None  # only there a type is a spec
-            if self.type(value) != type_.of_rank(value.ndim):
-                value = jax.sharding.reshard(value, named_sharding(self.mesh, type_))
-        elif missing := frozenset(type_ or ()) - varying_axes(value):
-            value = jax.lax.pcast(value, tuple(sorted(missing)), to="varying")
-        return value
-
-    def type(self, value: Any) -> Any:
-        """The type of a value."""
-        if self.mesh is None:
-            return varying_axes(value)
-        aval = jax.typeof(value)
-        return spec_of(aval.sharding.spec).of_rank(aval.ndim)
-
-
-class _Loop:
-    """A `scan` or `while`, whose carry must keep its type."""
-
-    def __init__(self, types: TypedEvaluation, equation: Any) -> None:
-        self.types, self.params, self.equation = types, equation.params, equation
-        self.after: list[Any] = []  # the types of the carry after a step
-        self.is_scan = equation.primitive.name == "scan"
-        self.asked = 0 if self.is_scan else self.params["cond_nconsts"]
-        if self.is_scan:
-            self.first, count = scan_counts(equation)
-        else:
-            self.first = self.asked + self.params["body_nconsts"]
-            count = len(equation.invars) - self.first
-        self.end = self.first + count
-
-    def call(self, operands: Sequence[Any], kept: Sequence[Any] = ()) -> list[Any]:
-        """The results; `kept` has types that each step gives to its carry."""
-        params, count = self.params, self.end - self.first
-        body = params["jaxpr" if self.is_scan else "body_jaxpr"]
 
         def step(carry: Any, x: Any) -> Any:
-            consts = operands[self.asked : self.first]
-            outs = self.types.run(body, *consts, *carry, *x)
-            self.after = [self.types.type(out) for out in outs[:count]]
-            for i, type_ in enumerate(kept):
-                outs[i] = self.types.like(outs[i], type_)
-            return outs[:count], outs[count:]
+            results = self.run(params["jaxpr"], *operands[:first], *carry, *x)
+            return results[: end - first], results[end - first :]
 
-        def goes_on(carry: Any) -> Any:
-            consts = operands[: self.asked]
-            return self.types.run(params["cond_jaxpr"], *consts, *carry)[0]
-
-        init = [*operands[self.first : self.end]]
-        if not self.is_scan:
-            return jax.lax.while_loop(goes_on, lambda carry: step(carry, ())[0], init)
         options = {key: params[key] for key in ("length", "reverse", "unroll")}
-        last, ys = jax.lax.scan(step, init, operands[self.end :], **options)
+        last, ys = jax.lax.scan(step, init, operands[end:], **options)
         return [*last, *ys]
 
-    def edits(self, equation: Any, operands: Any, call: _Call) -> Any:
-        """Other types for what a scan goes through, or for the carry."""
-
-        # After one edit another may be needed: what changes one value of the carry may
-        # change others a step later.
-        def again(operands: list[Any]) -> list[Any]:
-            return self.types.tried(equation, operands, self.call, self.edits)
-
-        types = [*map(self.types.type, operands)]
-        for number, own in enumerate(types[self.end :], self.end):
-            if self.types.mesh is not None and own.dims[0]:
-                rest = Spec(((), *own.dims[1:]))
-                yield self.types.changed({number: rest}, again)
-        before = types[self.first : self.end]
-        moved = {i: t for i, t in enumerate(self.after) if t != before[i]}
-        if moved:
-            new = {self.first + i: type_ for i, type_ in moved.items()}
-            yield self.types.changed(new, again, self.first)
-            if self.types.mesh is not None:
-                number = next(iter(moved))
-                edit = self.types.edit("body", number, before[number])
-                yield edit, functools.partial(self.call, kept=before)
-
-
-class _Cond:
-    """A `cond`, whose branches must have results of the same types."""
-
-    def __init__(self, types: TypedEvaluation, equation: Any) -> None:
-        self.types, self.bodies = types, equation.params["branches"]
-        self.results: dict[int, list[Any]] = {}  # the types of each branch's
-
-    def call(self, operands: Sequence[Any], wanted: Sequence[Any] = ()) -> list[Any]:
-        """The results; `wanted` has types that each branch gives to its results."""
-
-        def branch(number: int, *inputs: Any) -> list[Any]:
-            outs = self.types.run(self.bodies[number], *inputs)
-            self.results.setdefault(number, [*map(self.types.type, outs)])
-            for i, type_ in enumerate(wanted):
-                outs[i] = self.types.like(outs[i], type_)
-            return outs
-
-        branches = [functools.partial(branch, n) for n in range(len(self.bodies))]
-        return jax.lax.switch(operands[0], branches, *operands[1:])
-
-    def edits(self, *_: Any) -> Any:
-        """The types of each branch, for all of them."""
-        targets = [*self.results.values()]
-        if self.types.mesh is None:  # what varies in one of them varies in all
-            rows = zip(*targets, strict=True)
-            targets = [[frozenset[str]().union(*row) for row in rows]]
-        for target in targets:
-            for number, own in self.results.items():
-                differ = [
-                    type_
-                    for type_, mine in zip(target, own, strict=True)
-                    if type_ != mine
-                ]
-                if differ:
-                    edit = self.types.edit("branch", number, differ[0])
-                    yield edit, functools.partial(self.call, wanted=target)
-
-
-class _ShardMap:
-    """A `shard_map`, with types in its body, or around it."""
-
-    def __init__(self, types: TypedEvaluation, equation: Any) -> None:
-        self.types, self.params = types, equation.params
-        self.inside = types.mesh is None
-
-    def call(self, operands: Sequence[Any], checked: bool = True) -> list[Any]:
-        """The results; not `checked` without types in its body."""
-        params = self.params
-        body = jaxpr_as_fun(ClosedJaxpr(params["jaxpr"], ()))
-        if self.inside and checked:
-            body = functools.partial(self.types.run, params["jaxpr"])
-        run = jax.shard_map(
+    def _shard_map(self, params: Any, operands: Any, checked: bool) -> Sequence[Any]:
+        mesh, body = self.mesh, jaxpr_as_fun(ClosedJaxpr(params["jaxpr"], ()))
+        if mesh is not None:  # types say nothing in its body
+            checked = params["check_vma"]
+        elif checked:
+            body = partial(self.run, params["jaxpr"])
+        return jax.shard_map(
             lambda *shards: [*body(*shards)],
-            mesh=params["mesh"] if self.inside else self.types.mesh,
+            mesh=mesh or params["mesh"],
             in_specs=tuple(params["in_specs"]),
             out_specs=[*params["out_specs"]],
             axis_names={*params["newly_manual_axes"]},
-            check_vma=checked if self.inside else params["check_vma"],
-        )
-        return [*run(*operands)]
+            check_vma=checked,
+        )(*operands)
 
-    def edits(self, *_: Any) -> Any:
-        """Arguments split as `in_specs` say; no check inside."""
-        if self.inside:
-            edit = TypeEdit("check_vma", ("result", 0))
-            yield edit, functools.partial(self.call, checked=False)
-        else:
-            specs = dict(enumerate(map(spec_of, self.params["in_specs"])))
-            yield self.types.changed(specs, self.call)
+    def _bind(self, equation: Any, operands: Sequence[Any]) -> Sequence[Any]:
+        """The results of an operation, bound as jax's own functions do."""
+        primitive, params = equation.primitive, {**equation.params}
+        if self.mesh is not None:
+            for key in ("sharding", "out_sharding", "dst_sharding"):
+                if params.get(key) is not None:
+                    params[key] = named_sharding(self.mesh, spec_of(params[key].spec))
+                    if jax_compat.is_backward(equation) and key != "dst_sharding":
+                        params[key] = None  # jax derived it, from other types
+            if primitive.name == "sharding_constraint":
+                # The primitive compares nothing.
+                constrain = jax.lax.with_sharding_constraint
+                return [constrain(operands[0], params["sharding"])]
+        elif primitive.name in ("psum", "psum_invariant"):  # which, is in the types
+            groups = params.get("axis_index_groups")
+            return jax.lax.psum([*operands], params["axes"], axis_index_groups=groups)
+        elif primitive.name != "pvary":
+            named = params.get("axis_name", ())
+            axes = frozenset((named,) if isinstance(named, str) else named)
+            axes = axes.union(*map(self._type, operands))
+            operands = [self._like(operand, axes) for operand in operands]
+        results = primitive.bind(*operands, **primitive.get_bind_params(params))
+        return results if primitive.multiple_results else [results]
+
+    def _product(self, equation: Any, operands: Any, after: Any, call: _Call) -> _Call:
+        """A product; that of a gradient is split as jax splits it.
+
+        As `_dot_general_transpose_lhs` of jax: like the operand of the forward product
+        that it is the gradient of, before it is transposed to its dimensions.
+        """
+        factors = self._factors.setdefault(self._line, [])
+        if not jax_compat.is_backward(equation):
+            factors += operands
+            return call
+        shape = equation.outvars[0].aval.shape
+        order: Sequence[int] = range(len(shape))
+        if after and after[0].invars == equation.outvars:
+            order = after[0].params.get("permutation", order)
+        # What it reads is the other operand, which may have the same shape.
+        read = [*map(id, operands)]
+        for value in sorted(factors, key=lambda value: id(value) in read):
+            if value.shape == tuple(np.take(shape, order)):
+                spec = Spec().of_rank(len(shape))
+                for dim, axes in zip(order, self._type(value).dims, strict=True):
+                    spec = _with(spec, dim, axes)
+                return self._split(call, spec)
+        return call
+
+    # Types and edits.
+
+    def _type(self, value: Any) -> Any:
+        if self.mesh is None:
+            return jax_compat.varying_axes(value)
+        sharding = getattr(value, "sharding", None) or jax.typeof(value).sharding
+        return spec_of(sharding.spec).of_rank(value.ndim)
+
+    def _like(self, value: Any, type_: Any) -> Any:
+        """A value with another type, or that varies over more axes."""
+        if self.mesh is not None and isinstance(type_, Spec):
+            if type_ == self._type(value):
+                return value
+            return jax.sharding.reshard(value, named_sharding(self.mesh, type_))
+        missing = tuple(sorted(type_ - self._type(value)))
+        return jax.lax.pcast(value, missing, to="varying") if missing else value
+
+    def _changed(self, numbers: Sequence[int], type_: _Type, call: _Call) -> Any:
+        """The edit that gives some operands another type, and what makes it."""
+
+        def changed(operands: Sequence[Any]) -> Sequence[Any]:
+            new = [*operands]
+            for number in numbers:
+                new[number] = self._like(new[number], type_)
+            return call(new)
+
+        if isinstance(type_, Spec):
+            return TypeEdit("reshard", "operand", tuple(numbers), type_), changed
+        axes = tuple(sorted(type_))
+        return TypeEdit("pcast", "operand", tuple(numbers), axes=axes), changed
+
+    def _split(self, call: _Call, spec: Spec) -> _Call:
+        """An operation whose result is split in this way, whatever its operands are."""
+        assert self.mesh is not None  # only there a type is a spec
+        sharding = named_sharding(self.mesh, spec)
+        run: Any = jax.sharding.auto_axes(lambda *o: call(o), out_sharding=sharding)
+        return lambda operands: run(*operands)
+
+    def _edits(self, equation: Any, call: _Call, operands: Any) -> _Edits:
+        """Edits of a refused operation, with what makes each."""
+        name, edit = equation.primitive.name, None
+        if name in ("scan", "while"):
+            yield from self._carry_edits(equation, call, operands)
+        if self.mesh is not None:
+            yield from self._splits(equation, call, operands)
+        elif name == "cond":
+            axes = frozenset[str]()
+            # What varies in one branch varies in all.
+            for branch in equation.params["branches"]:
+                axes = axes.union(*self._ends.get(id(plain_jaxpr(branch)), ()))
+            edit = TypeEdit("pcast", "branches", axes=tuple(sorted(axes)))
+        elif name == "shard_map":
+            edit = TypeEdit("check_vma", "result")
+        if edit is not None:
+            yield edit, partial(self._call, equation, edit=edit)
+
+    def _carry_edits(self, equation: Any, call: _Call, operands: Any) -> _Edits:
+        """Values of a carry get the type before the loop that they have after a step."""
+        first, end = _carry(equation)
+        body = equation.params.get("body_jaxpr") or equation.params["jaxpr"]
+        after = self._ends.get(id(plain_jaxpr(body)), ())
+        moved: dict[_Type, list[int]] = {}
+        for number, type_ in enumerate(after[: end - first], first):
+            own = self._type(operands[number])
+            if self.mesh is None:
+                type_ -= own  # jax takes the others alone
+            if type_ and type_ != own:
+                moved.setdefault(type_, []).append(number)
+        if self.mesh is None:
+            # What changes one value may change others a step later.
+            call = partial(self._tried, equation, call)
+        for type_, numbers in moved.items():
+            edit, changed = self._changed(numbers, type_, call)
+            values = tuple(np.subtract(numbers, first).tolist())
+            yield replace(edit, part="carry", numbers=values), changed
+
+    def _splits(self, equation: Any, call: _Call, operands: Any) -> _Edits:
+        """On Explicit axes: an operand as another one, or less split; or the result as
+        it is split then, or with an axis of an operand on one more dimension.
+        """
+        name, params = equation.primitive.name, equation.params
+        specs = [*map(self._type, operands)]
+        others = [*specs, *map(spec_of, params.get("in_specs", ()))]
+        if name == "sharding_constraint":
+            others = [spec_of(params["sharding"].spec)]
+        reshards, results, axes = [], [], []
+        # The first operand is mostly the activations, which are to stay split.
+        for number, own in reversed([*enumerate(specs)]):
+            axes += own.axes
+            less = [_with(own, d, ()) for d in range(own.rank)]
+            less.append(Spec().of_rank(own.rank))
+            for spec in dict.fromkeys([*others, *less]):
+                spec = spec.of_rank(own.rank)
+                edit, changed = self._changed([number], spec, call)
+                if spec != own and (made := self._results(changed, operands)):
+                    reshards.append((edit, changed))
+                    if spec in less:
+                        results.append(self._type(made[0]))
+        if name not in _TOLD:
+            yield from reshards[: _MOST // 2]
+        rank = equation.outvars[0].aval.ndim
+        for spec in (*results, Spec().of_rank(rank)) * (len(equation.outvars) == 1):
+            edit = TypeEdit("out_sharding" if name in _TOLD else "auto_axes", "result")
+            yield replace(edit, spec=spec), self._split(call, spec)
+            for axis, d in product(axes, range(rank)):
+                if axis not in spec.axes and not spec.dims[d]:
+                    more = _with(spec, d, (axis,))
+                    yield replace(edit, spec=more), self._split(call, more)
+        yield from reshards
 
 
-def _without(spec: Spec, axis: str) -> Spec:
-    return Spec(tuple(tuple(a for a in dim if a != axis) for dim in spec.dims))
+def _with(spec: Spec, dim: int, axes: tuple[str, ...]) -> Spec:
+    """The same spec, where other axes split a dimension."""
+    return Spec((*spec.dims[:dim], axes, *spec.dims[dim + 1 :]))
 
 
-def _result_specs(equation: Any, operands: Any, specs: Sequence[Spec]) -> list[Spec]:
-    """Specs for the result of an operation, the most natural first."""
-    rank, found = equation.outvars[0].aval.ndim, []
-    if equation.primitive.name == "dot_general":
-        inner, batched = equation.params["dimension_numbers"]
-        kept, taken = [specs[0].dims[d] for d in batched[0]], set[str]()
-        for spec, summed, batch in zip(specs, inner, batched, strict=True):
-            for d, axes in enumerate(spec.dims):
-                if d not in (*summed, *batch):
-                    # An axis splits a result once.
-                    kept.append(tuple(axis for axis in axes if axis not in taken))
-                    taken.update(axes)
-        found.append(Spec(tuple(kept)))
-    for operand, spec in zip(operands, specs, strict=True):
-        if operand.shape == equation.outvars[0].aval.shape:
-            found.append(spec)
-    axes = sorted({axis for spec in specs for axis in spec.axes})
-    for places in itertools.product([*range(rank), None], repeat=len(axes)):
-        dims: list[tuple[str, ...]] = [()] * rank
-        for axis, place in zip(axes, places, strict=True):
-            if place is not None:
-                dims[place] += (axis,)
-        found.append(Spec(tuple(dims)))
-        if len(found) == _MOST_SPECS:
-            break
-    return [*dict.fromkeys([*found, Spec().of_rank(rank)])]
-
-
-def _gradient_spec(equation: Any, later: Sequence[Any], forward: Any) -> Spec | None:
-    """How jax splits the product of a gradient; None where that is not known.
-
-    As `_dot_general_transpose_lhs` of jax: like the operand of the forward product that
-    it is the gradient of, before it is transposed to its dimensions.
-
-    Args:
-        equation: the product.
-        later: the operations after it.
-        forward: variables and values, the operands of the forward product.
-    """
-    shape, alike = equation.outvars[0].aval.shape, []
-    order = range(len(shape))
-    if later and later[0].primitive.name == "transpose":
-        if later[0].invars == equation.outvars:
-            order = later[0].params["permutation"]
-    for variable, operand in forward:
-        if [*operand.shape] == [shape[d] for d in order]:
-            alike.append((variable not in equation.invars, operand))
-    if not alike:
-        return None
-    own = spec_of(jax.typeof(max(alike, key=lambda pair: pair[0])[1]).sharding.spec)
-    padded = own.padded(len(shape))
-    return Spec(tuple(padded[[*order].index(d)] for d in range(len(shape))))
+def _carry(equation: Any) -> tuple[int, int]:
+    """Where the carry of a loop begins and ends among its operands."""
+    if equation.primitive.name == "scan":
+        first, count = jax_compat.scan_counts(equation)
+        return first, first + count
+    params = equation.params
+    return params["cond_nconsts"] + params["body_nconsts"], len(equation.invars)
