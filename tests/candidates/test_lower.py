@@ -9,15 +9,9 @@ import optax
 import pytest
 
 import shardviz as sv
-from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.candidates.lower import edits_to_try, lower_peak
-from shardviz.core.backend.candidates.microbatches import (
-    batch_arrays,
-    compared_sums,
-    microbatched,
-)
+from shardviz.core.backend.candidates.microbatches import compared_sums, microbatched
 from shardviz.core.backend.candidates.trials import Trials
-from shardviz.core.backend.tracing.trace import trace
 from shardviz.core.errors import ProgramError
 from shardviz.core.program.candidates import edit
 from shardviz.core.program.report import needed_bytes
@@ -184,10 +178,10 @@ def test_a_batch_in_parts_gives_what_the_batch_gives():
         return jnp.sum(jnp.mean(jax.lax.scan(layer, x, ws)[0] ** 2, axis=1) * mass)
 
     program = program_of(step_of(loss), WS, X, MASS)
-    traced = trace(program, abstract_mesh(program.mesh))
-    rows = batch_arrays(traced)
-    assert [program.arrays[i].name for i in rows] == ["batch[0]", "batch[1]"]
-    changed, _, _ = microbatched(program, traced, 8, rows)
+    found = [one.fields for one in edits_to_try(Trials(program)) if one.code == "microbatches"]
+    arrays = ("batch[0]", "batch[1]")
+    assert found == [{"count": count, "arrays": arrays} for count in (2, 4)]
+    changed, _, _ = microbatched(program, edit("microbatches", count=8, arrays=arrays))
     random = np.random.default_rng(0)
     values = jax.tree.map(lambda a: random.normal(size=a.shape).astype("f4") / 4, (WS, X, MASS))
     expected, found = jax.jit(step_of(loss))(*values), jax.jit(changed.fn)(*values)

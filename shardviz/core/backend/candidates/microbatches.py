@@ -7,8 +7,6 @@ a sum over the batch, in which each part is one summand.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -17,11 +15,11 @@ from jax.extend.core import jaxpr_as_fun
 
 from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.candidates.apply import APPLY
-from shardviz.core.backend.candidates.remat import inlined, is_variable
+from shardviz.core.backend.candidates.remat import inlined
 from shardviz.core.backend.candidates.trials import Trials
-from shardviz.core.backend.tracing.edited import JaxprFunction, as_jaxpr
+from shardviz.core.backend.tracing.edited import as_jaxpr
 from shardviz.core.backend.tracing.jaxprs import plain_jaxpr, users_line, with_body
-from shardviz.core.backend.tracing.trace import Traced, argument_structs, trace
+from shardviz.core.backend.tracing.trace import argument_structs, trace
 from shardviz.core.errors import ProgramError
 from shardviz.core.program.candidates import Edit
 from shardviz.core.program.checks import Check
@@ -31,31 +29,13 @@ from shardviz.core.program.program import Program
 _SUMS = ("dot_general", "reduce_sum", "conv_general_dilated", "scatter-add", "scan")
 
 
-def batch_arrays(traced: Traced) -> tuple[int, ...]:
-    """The positions of the arguments that hold a batch; `()` where none is seen.
-
-    They are not returned with new values, as parameters are, and have as many rows as
-    the largest of them.
-    """
-    returned = {(output.shape, str(output.dtype)) for output in traced.outputs}
-    arrays = {}
-    for i, array in enumerate(traced.program.arrays):
-        if array.rank and (array.shape, array.dtype) not in returned:
-            arrays[i] = array
-    rows = max(arrays.values(), key=lambda a: a.bytes).shape[0] if arrays else 0
-    return tuple(i for i, array in arrays.items() if array.shape[0] == rows)
-
-
-def microbatched(
-    program: Program, traced: Traced, count: int, rows: tuple[int, ...]
-) -> tuple[Program, Program, Program]:
+def microbatched(program: Program, edit: Edit) -> tuple[Program, Program, Program]:
     """A program that takes its batch in parts.
 
     Args:
         program: the program, with the user's function.
-        traced: what was traced of it.
-        count: how many parts there are.
-        rows: the positions of the arrays whose first dimension is the batch.
+        edit: how many parts there are, and the arrays whose first dimension is the
+            batch.
 
     Returns:
         The new program; and the sums alone, as the program computes them and as the new
@@ -66,162 +46,125 @@ def microbatched(
         ProgramError: where the batch does not divide, or a row needs what is computed
             of the whole batch, such as its mean.
     """
-    arrays = list(program.arrays)
-    for i in rows:
-        first, *others = arrays[i].shape
-        if first % count:
-            raise ProgramError(f"{first} rows cannot be split into {count} parts.")
-        arrays[i] = arrays[i].replace(shape=(first // count, *others))
+    count, arrays, rows = edit.fields["count"], list(program.arrays), []
+    for i, array in enumerate(arrays):
+        if array.name in edit.fields["arrays"]:
+            first, *others = array.shape
+            if first % count:
+                raise ProgramError(f"{first} rows cannot be split into {count} parts.")
+            arrays[i] = array.replace(shape=(first // count, *others))
+            rows.append(i)
+    traced = trace(program, abstract_mesh(program.mesh))
     smaller = trace(program.replace(arrays=tuple(arrays)), traced.mesh)
     whole, part = inlined(traced.stage.jaxpr), inlined(smaller.stage.jaxpr)
-    body, small = plain_jaxpr(whole), plain_jaxpr(part)
-    names = [one.primitive.name for one in body.eqns]
-    if names != [one.primitive.name for one in small.eqns]:
-        raise ProgramError("With a smaller batch the function does something else.")
-    twins = dict(zip(body.invars, small.invars, strict=True))
-    twins |= dict(zip(body.constvars, small.constvars, strict=False))
-    for one, other in zip(body.eqns, small.eqns, strict=True):
-        twins |= dict(zip(one.outvars, other.outvars, strict=True))
+    sums, inside, outside = _sorted_operations(plain_jaxpr(whole), plain_jaxpr(part))
 
-    def has_rows(variable: Any) -> bool:
-        return variable.aval.shape != twins[variable].aval.shape
-
-    operations = _sorted_operations(body, small, has_rows)
-    inside, wanted = operations.inside, operations.wanted
-    made = {v for one in inside for v in one.outvars}
-    cut = [small.invars[i] for i in rows]
-    outer = {}
-    for full, mine in twins.items():
-        if mine not in made and mine not in cut and mine not in small.constvars:
-            if any(mine is v for one in inside for v in one.invars):
-                outer[full] = mine
-
-    def function(jaxpr: Any, **parts: Any) -> Callable[..., Any]:
+    def function(jaxpr: Any, **parts: Any) -> Any:
         return jaxpr_as_fun(with_body(jaxpr, plain_jaxpr(jaxpr).replace(**parts)))
 
-    begin = function(whole, eqns=operations.early, outvars=[*outer])
-    step_sums = [twins[v] for v in wanted]
-    step = function(
-        part, invars=[*outer.values(), *cut], eqns=inside, outvars=step_sums
-    )
-    others = operations.early + operations.late
-    end = function(whole, invars=[*body.invars, *wanted], eqns=others)
+    before = function(whole, outvars=[*sums])
+    step = function(part, eqns=inside, outvars=[*sums.values()])
+    given = [*plain_jaxpr(whole).invars, *sums]
+    end = function(whole, invars=given, eqns=outside)
 
     def totals(*leaves: Any) -> Any:
-        fixed = begin(*leaves)
-        stacked = []
+        stacked = {}
         for i in rows:
             # Each part has rows of every device, so that none has to be sent.
             split = leaves[i].reshape(-1, count, *leaves[i].shape[1:])
-            stacked.append(jnp.swapaxes(split, 0, 1))
+            stacked[i] = jnp.swapaxes(split, 0, 1)
 
         def add(total: Any, slices: Any) -> Any:
-            found = step(*fixed, *slices)
-            return [a + b for a, b in zip(total, found, strict=True)], None
+            found = step(*(dict(enumerate(leaves)) | slices).values())
+            return [*map(jnp.add, total, found)], None
 
-        zeros = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in wanted]
+        zeros = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in sums]
         return jax.lax.scan(add, zeros, stacked)[0]
 
-    def accumulated(*leaves: Any) -> Any:
-        return end(*leaves, *totals(*leaves))
-
-    frozen = as_jaxpr(program, traced)
-    assert isinstance(frozen.fn, JaxprFunction)
     with traced.context():
-        changed = jax.make_jaxpr(accumulated)(*argument_structs(program, traced.mesh))
-    before = function(whole, outvars=wanted)
+        changed = jax.make_jaxpr(lambda *leaves: end(*leaves, *totals(*leaves)))(
+            *argument_structs(program, traced.mesh)
+        )
+    frozen: Any = as_jaxpr(program, traced)
     flat = program.replace(tree=None, out_specs=None, options={})
     return (
         frozen.replace(fn=frozen.fn.with_jaxpr(changed)),
         flat.replace(fn=lambda *leaves: before(*leaves)),
-        flat.replace(fn=lambda *leaves: totals(*leaves)),
+        flat.replace(fn=totals),
     )
 
 
-@dataclass(frozen=True)
-class _Operations:
-    """The operations of a program, by what they have to do with the batch.
-
-    Attributes:
-        early: what reads nothing of the batch.
-        inside: what has rows of the batch, as it is in the program of a smaller one.
-        late: what reads sums over the batch.
-        wanted: the sums that are read by `late`, or are results.
-    """
-
-    early: list[Any]
-    inside: list[Any]
-    late: list[Any]
-    wanted: list[Any]
-
-
-def _sorted_operations(
-    body: Any, small: Any, has_rows: Callable[[Any], bool]
-) -> _Operations:
-    """Sorts the operations of a jaxpr.
+def _sorted_operations(body: Any, small: Any) -> tuple[dict[Any, Any], list, list]:
+    """Sorts the operations of a jaxpr by whether they have to do with single rows.
 
     Args:
         body: the jaxpr of the program.
         small: that of the same program with a smaller batch.
-        has_rows: whether a variable of `body` has rows of the batch.
+
+    Returns:
+        The sums over the batch, from `body` to `small`; the operations of `small` that
+        make them; those of `body` that make the results of them. What has nothing to do
+        with the batch is in both.
 
     Raises:
         ProgramError: where a row needs a value over the batch, or the results have rows.
     """
-    early, inside, late = [], [], []
-    sums: dict[Any, None] = {}
+    found: dict[Any, Any] = {}
+    inside, outside = [], []
     after: set[Any] = set()  # variables that come of sums over the batch
+    needed = set(filter(_is_variable, body.outvars))
+    if [e.primitive for e in body.eqns] != [e.primitive for e in small.eqns]:
+        raise ProgramError("With a smaller batch the function does something else.")
     for one, other in zip(body.eqns, small.eqns, strict=True):
-        reads = list(filter(is_variable, one.invars))
-        if any(map(has_rows, [*reads, *one.outvars])):
+        reads = set(filter(_is_variable, one.invars))
+        # Of a mean over the batch, a part divides by the rows of the whole.
+        pairs = zip(one.invars, other.invars, strict=True)
+        invars = [mine if _is_variable(mine) else full for full, mine in pairs]
+        other = other.replace(invars=invars)
+        made = dict(zip(one.outvars, other.outvars, strict=True))
+        sums = {v: mine for v, mine in made.items() if not _has_rows((v, mine))}
+        operands = zip(one.invars, other.invars, strict=True)
+        if any(map(_has_rows, operands)) or len(sums) < len(made):
             if not after.isdisjoint(reads):
                 raise ProgramError(
                     f"Each row needs a value over the whole batch: {users_line(one)}."
                 )
-            inside.append(_with_literals_of(one, other))
-            found = [v for v in one.outvars if not has_rows(v)]
-            if found and one.primitive.name not in _SUMS:
+            if sums and one.primitive.name not in _SUMS:
                 raise ProgramError(
                     f"{one.primitive.name} is no sum over the batch: {users_line(one)}."
                 )
-            sums |= dict.fromkeys(found)
-        elif after.isdisjoint(reads) and sums.keys().isdisjoint(reads):
-            early.append(one)
+            inside.append(other)
+            found |= sums
+            after.update(sums)
+        elif after.isdisjoint(reads):
+            inside.append(other)
+            outside.append(one)
         else:
-            late.append(one)
+            outside.append(one)
             after.update(one.outvars)
-    results = list(filter(is_variable, body.outvars))
-    read = set(results)
-    for one in late:
-        read.update(filter(is_variable, one.invars))
-    wanted = [v for v in sums if v in read]
-    if not wanted or any(map(has_rows, results)):
+            needed |= reads
+    wanted = {}
+    for variable, mine in found.items():
+        if variable in needed:
+            wanted[variable] = mine
+    if not wanted or any(map(_has_rows, zip(body.outvars, small.outvars, strict=True))):
         raise ProgramError("The results are no sums over the batch.")
-    return _Operations(early, inside, late, wanted)
+    return wanted, inside, outside
 
 
-def _with_literals_of(one: Any, other: Any) -> Any:
-    """The operation of a smaller batch, with the numbers of the whole one.
+def _has_rows(pair: tuple[Any, Any]) -> bool:
+    """Whether the shape of a value is another one for a smaller batch."""
+    return pair[0].aval.shape != pair[1].aval.shape
 
-    Of a mean over the batch, a part divides by the rows of the whole.
-    """
-    given = []
-    for full, mine in zip(one.invars, other.invars, strict=True):
-        given.append(mine if is_variable(mine) else full)
-    return other.replace(invars=given)
+
+def _is_variable(value: Any) -> bool:
+    return not hasattr(value, "val")  # a literal has one, and no hash
 
 
 def compared_sums(program: Program, edit: Edit) -> Check:
     """The sums over the batch next to those over its parts, on simulated devices."""
-    before, after = _of_edit(program, edit)[1:]
+    _, before, after = microbatched(program, edit)
     return Trials(before).values(after)
 
 
-def _of_edit(program: Program, edit: Edit) -> tuple[Program, Program, Program]:
-    traced = trace(program, abstract_mesh(program.mesh))
-    names = [array.name for array in program.arrays]
-    rows = tuple(names.index(name) for name in edit.fields["arrays"])
-    return microbatched(program, traced, edit.fields["count"], rows)
-
-
-APPLY["microbatches"] = lambda program, edit: _of_edit(program, edit)[0]
+APPLY["microbatches"] = lambda program, edit: microbatched(program, edit)[0]
