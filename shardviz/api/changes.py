@@ -8,7 +8,6 @@ from shardviz.api.movements import chosen_collective
 from shardviz.core.display import StageClock
 from shardviz.core.errors import ProgramError, import_optional
 from shardviz.core.format import shown
-from shardviz.core.program.cache import cache
 from shardviz.core.program.candidates import Changes
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
@@ -49,7 +48,7 @@ def changes(thing: Any, collective: Any = None, *, target: Any = None) -> Change
     >>> report = sv.compile(jnp.dot, x, w, mesh="data=2")
     >>> found = changes(report, 0)
     >>> found[0].edit
-    'Split argument w as P(None, None): each device sends 0 B, and 1 KiB before.'
+    'Split argument w as P(None, None): sends 1 KiB → 0 B · memory 12 KiB → 11 KiB.'
     """
     if isinstance(thing, Stages):
         thing = thing.report or thing.plan
@@ -63,22 +62,11 @@ def changes(thing: Any, collective: Any = None, *, target: Any = None) -> Change
             "Changes are found for a report, a plan or a program, as sv.compile, sv.plan"
             f" and sv.program make them; got {shown(thing)}."
         )
-    finding = import_optional(
-        "shardviz.core.backend.candidates.changes", "sv.changes", "jax"
-    )
-    typing = import_optional(
-        "shardviz.core.backend.candidates.types", "sv.changes", "jax"
-    )
-    runner = import_optional("shardviz.core.backend.run.hosts.run", "sv.changes", "jax")
+    changes = "shardviz.core.backend.candidates.changes"
+    finding = import_optional(changes, "sv.changes", "jax")
     with StageClock(program.name) as clock:
-        if collective == "memory":
-            folder = "shardviz.core.backend.candidates"
-            trying = import_optional(f"{folder}.trials", "sv.changes", "jax")
-            lower = import_optional(f"{folder}.lower", "sv.changes", "jax")
-            return lower.lower_peak(trying.Trials(program, where, clock))
-        if collective in ("types", "explicit", "pmap"):
-            return typing.typed_changes(program, collective, where, clock)
-        if isinstance(thing, Program):
-            thing = runner.compile_program(program, where, cache=cache, progress=clock)
-        chosen = chosen_collective(thing, collective)
-        return finding.find_changes(program, chosen, where, clock)
+        if collective not in finding.WAYS:
+            if isinstance(thing, Program):
+                thing = finding.compiled(program, where, clock)
+            collective = chosen_collective(thing, collective)
+        return finding.find_changes(program, collective, where, clock)

@@ -335,16 +335,12 @@ def do_job(
 
 def changes_of(job: Job, enter: Callable[[str], None], cancelled: Stop) -> Changes:
     """What would remove the collective of a job, or lower the peak of memory."""
-    how, (key, collective) = (job.target or None, enter, cancelled), job.wanted
     # Here, and not at the top: the Explorer opens and edits without jax.
-    if key == "memory":
-        from shardviz.core.backend.candidates.lower import lower_peak
-        from shardviz.core.backend.candidates.trials import Trials
-
-        return lower_peak(Trials(job.program, *how))
     from shardviz.core.backend.candidates.changes import find_changes
 
-    return find_changes(job.program, collective, *how)
+    key, collective = job.wanted
+    wanted = key if collective is None else collective
+    return find_changes(job.program, wanted, job.target or None, enter, cancelled)
 
 
 def why_not_automatic(program: Program, target: str) -> str:

@@ -55,7 +55,7 @@ def report_view(job: Job | None, last: Report | None, revision: int) -> dict[str
         view["state"], view["started"] = "running", job.started
         view["stage"] = wording.DOING.get(job.stage, wording.STARTING)
         if job.kind == "changes":
-            view["stage"] = wording.TRYING
+            view["stage"] = f"{wording.TRYING} {job.stage}"
             return view
         view["at"] = RAN if job.stage in RUN_STAGES else COMPILED
     elif job is not None and was_cancelled(job.report):

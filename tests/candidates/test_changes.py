@@ -162,7 +162,7 @@ def test_a_value_of_a_gradient_whose_cotangent_is_unknown_is_not_proposed() -> N
     made = program(jax.grad(models.scanned), w=split((3, 64, 64), ""), x=split((128, 64), ""))
     by_name = {one.name: one for one in values_of(as_jaxpr(made))}
     assert by_name["dot_general"].places
-    assert not by_name["tanh"].places
+    assert "tanh" not in by_name
 
 
 # Rules.
@@ -174,9 +174,8 @@ def test_of_two_equal_operations_on_one_line_none_is_proposed() -> None:
     unrolled = program(
         lambda x, w: functools.reduce(lambda h, _: h @ w, range(2), x), x=square, w=square
     )
-    (ambiguous,) = values_of(as_jaxpr(twice))
     (repeated,) = values_of(as_jaxpr(unrolled))
-    assert ambiguous.places == ()
+    assert values_of(as_jaxpr(twice)) == []
     assert len(repeated.places) == 2
 
 

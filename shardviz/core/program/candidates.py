@@ -14,43 +14,30 @@ from shardviz.core.program.report import Collective, Report, needed_bytes
 #: The operations that split a value as a program says.
 CONSTRAINTS = ("sharding_constraint", "reshard")
 
-#: The codes of an edit, each with its fields.
-EDITS = {
-    # How an argument or a result is split: a Spec, and the one before it or None.
-    "argument": ("array", "spec", "before"),
-    "result": ("result", "spec", "before"),
-    # Another table of rules, and what is changed in it, a `Step` each.
-    "rule": ("rules", "steps"),
-    # A `with_sharding_constraint` on a value: the operation, the variable that its line
-    # assigns or "", its line, and where that is in the jaxpr (`edited.values_of`).
-    "constraint": ("value", "variable", "source", "spec", "places"),
-    # Another mesh.
-    "mesh": ("mesh",),
-    "device order": ("mesh",),
-    "donate": ("arguments",),
-    # A policy of `jax.checkpoint_policies`, and the lines of the loops.
-    "remat": ("policy", "sources"),
-    # How many parts, and the names of the arguments that hold the batch.
-    "microbatches": ("count", "arrays"),
-    # A `jax.shard_map` over some axes around an operation at several places, and which
-    # dimension of its operands is split at each; `code` is what to write.
-    "shard_map": ("operation", "source", "code", "axes", "places"),
-    # What jax refuses of the program, of each the edit that sends least first.
-    "types": ("refusals",),
-    "explicit": ("refusals",),
-    "pmap": ("code",),
-    # An option of jax, as `code`.
-    "option": ("code",),
-}
-
 
 @dataclass(frozen=True)
 class Edit(Fact):
     """One change of a program.
 
     Attributes:
-        code: one of `EDITS`.
-        fields: what is changed, by name; `EDITS` has the names.
+        code: what is changed.
+        fields: how, by name.
+
+    The fields of each code:
+
+        argument      array, spec, before: a Spec, and the one before or None
+        result        result, spec, before
+        rule          rules, steps: another table, and a `Step` for each change of it
+        constraint    value, variable, source, spec, places: a constraint on the result
+                      of an operation; the variable that its line assigns, or ""; its
+                      line; and where that is in the jaxpr
+        mesh, device order    mesh
+        donate        arguments: their positions
+        remat         policy, sources: one of `jax.checkpoint_policies`, lines of loops
+        microbatches  count, arrays: how many parts; the arguments that hold the batch
+        shard_map     operation, source, code, axes, places
+        types, explicit    refusals: each with the edit that sends least first
+        pmap, option  code: what to write
 
     >>> Edit("option", {"code": "f()"}).code
     'option'
@@ -69,30 +56,20 @@ def edit(code: str, /, **fields: Any) -> Edit:
     return Edit(code, fields)
 
 
-#: Why a change that was tried is not proposed.
-REFUSALS = (
-    "not made",  # the edit does not fit the program; `said` has the error
-    "does not compile",
-    "values differ",  # `said` has the evidence
-    "same collective",  # it is still there, with as many bytes
-    "moved elsewhere",  # other collectives send at least what it saves
-    "more work",  # each device computes much more than before
-    "not compared",  # it is only right if values are equal, which nobody knows
-    "no less memory",  # `bytes` and `before` are those of its memory
-    "no memory",  # it does not fit on the target's devices
-)
-
-
 @dataclass(frozen=True)
 class Refusal(Fact):
     """A change that was tried and dropped.
 
     Attributes:
         edits: what was changed.
-        code: one of `REFUSALS`.
+        code: why: `"not made"` (it does not fit the program), `"does not compile"`,
+            `"no memory"` (on the target's devices), `"values differ"`, `"not compared"`
+            (it is right only if values are equal), `"same collective"`, `"moved
+            elsewhere"` (others send at least what it saves), `"more work"` (each device
+            computes much more), `"no less memory"`.
         said: an error or evidence, in words; `""` for none.
-        bytes: what the changed program sends, where it compiled.
-        before: what the original sends.
+        bytes: what the changed program sends, or for `"no less memory"` needs.
+        before: what the original sends or needs.
     """
 
     edits: tuple[Edit, ...]
@@ -198,11 +175,7 @@ class Changes(tuple[Candidate, ...], Displayed):
 
 
 def code_of(edit: Edit, program: Program) -> str:
-    """One edit as code to paste.
-
-    Args:
-        edit: the edit.
-        program: the program after it.
+    """One edit as code to paste; `program` is the one after it.
 
     >>> from shardviz.core.layout.array_spec import ArraySpec
     >>> from shardviz.core.layout.mesh import make_mesh
@@ -214,47 +187,43 @@ def code_of(edit: Edit, program: Program) -> str:
     >>> code_of(value, program)
     "dot = jax.lax.with_sharding_constraint(dot, P('data'))  # f.py:3"
     """
-    fields = edit.fields
-    if edit.code == "argument":
-        specs = [str(request.spec) for request in program.requests]
-        tree = program.tree
-        # Specs of a model are not written in one line.
-        if tree is not None and len(tree.children()) != len(specs):
-            return f"# {fields['array']}: {fields['spec']}"
-        return f"in_specs = ({', '.join(specs)},)"
-    if edit.code == "result":
-        return f"out_specs = {fields['spec']}  # {fields['result']}"
-    if edit.code == "constraint":
-        name, spec = fields.get("variable") or fields["value"], fields["spec"]
-        call = "jax.lax.with_sharding_constraint"
-        if "Auto" not in program.mesh.axis_types:
-            call = "jax.sharding.reshard"
-        if fields["value"] in CONSTRAINTS:
-            return f"{call}(..., {spec})  # {fields['source']}"
-        return f"{name} = {call}({name}, {spec})  # {fields['source']}"
-    if edit.code == "rule":
-        rules = ", ".join(str(pair) for pair in fields["rules"].pairs())
-        return f"rules = sv.rules({rules})"
-    if edit.code in ("mesh", "device order"):
-        mesh = program.mesh
-        given = [f"{axis}={size}" for axis, size in mesh.shape.items()]
-        if not mesh.ids_are_positions:
-            given.append(f"device_ids={mesh.device_ids.reshape(-1).tolist()}")
-        return f"mesh = sv.mesh({', '.join(given)})"
-    if edit.code == "donate":
-        return f"jax.jit(step, donate_argnums={fields['arguments']})"
-    if edit.code == "microbatches":
-        batch, count = ", ".join(fields["arrays"]), fields["count"]
-        return f"{batch}.reshape(-1, {count}, *shape[1:]).swapaxes(0, 1)"
-    if edit.code == "remat":
-        policy = f"jax.checkpoint_policies.{fields['policy']}"
-        lines = ", ".join(fields["sources"])
-        return f"jax.checkpoint(body, policy={policy})  # {lines}"
-    if "refusals" in fields:
-        lines = [
-            f"{r.edits[0]}  # {r.operation}, {r.source}" for r in fields["refusals"]
-        ]
-        return "\n".join(lines)
+    fields, tree = edit.fields, program.tree
+    match edit.code:
+        case "argument":
+            specs = [str(request.spec) for request in program.requests]
+            # Specs of a model are not written in one line.
+            if tree is not None and len(tree.children()) != len(specs):
+                return f"# {fields['array']}: {fields['spec']}"
+            return f"in_specs = ({', '.join(specs)},)"
+        case "result":
+            return f"out_specs = {fields['spec']}  # {fields['result']}"
+        case "constraint":
+            name, spec = fields.get("variable") or fields["value"], fields["spec"]
+            call = "jax.lax.with_sharding_constraint"
+            if fields["value"] in CONSTRAINTS:
+                return f"{call}(..., {spec})  # {fields['source']}"
+            return f"{name} = {call}({name}, {spec})  # {fields['source']}"
+        case "rule":
+            return f"rules = sv.rules({', '.join(map(str, fields['rules'].pairs()))})"
+        case "mesh" | "device order":
+            mesh = program.mesh
+            given = [f"{axis}={size}" for axis, size in mesh.shape.items()]
+            if not mesh.ids_are_positions:
+                given.append(f"device_ids={mesh.device_ids.reshape(-1).tolist()}")
+            return f"mesh = sv.mesh({', '.join(given)})"
+        case "donate":
+            return f"jax.jit(step, donate_argnums={fields['arguments']})"
+        case "microbatches":
+            batch, count = ", ".join(fields["arrays"]), fields["count"]
+            return f"{batch}.reshape(-1, {count}, *shape[1:]).swapaxes(0, 1)"
+        case "remat":
+            policy = f"jax.checkpoint_policies.{fields['policy']}"
+            lines = ", ".join(fields["sources"])
+            return f"jax.checkpoint(body, policy={policy})  # {lines}"
+        case "types" | "explicit":
+            rows = fields["refusals"]
+            lines = [f"{r.edits[0]}  # {r.operation}, {r.source}" for r in rows]
+            return "\n".join(lines)
     return str(fields.get("code", ""))
 
 

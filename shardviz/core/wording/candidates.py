@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from shardviz.core.format import bytes_text, joined, plural
 from shardviz.core.program.candidates import (
     CONSTRAINTS,
@@ -11,6 +9,7 @@ from shardviz.core.program.candidates import (
     Changes,
     Edit,
     Refusal,
+    sent_bytes,
 )
 from shardviz.core.program.report import needed_bytes
 from shardviz.core.wording.remedies import decapitalised
@@ -21,6 +20,7 @@ _EDITS = {
     "result": "Return {result} as {spec}",
     "rule": "Change the rules: {steps}",
     "constraint": "Constrain {value} ({source}) to {spec}",
+    "constraint that stands there": "Change the constraint in {source} to {spec}",
     "mesh": "Use the mesh {mesh}",
     "device order": "Lay the mesh over the devices in another order",
     "types": "Edit what jax refuses",
@@ -36,28 +36,17 @@ _EDITS = {
     "shard_map": "Put a jax.shard_map over {axes} around {operation} ({source})",
     "option": "Set an option of jax: {code}",
 }
-#: Further edits: code to a function of the edit that returns a sentence. Files of
-#: wording that say others add theirs.
-MORE_EDITS: dict[str, Callable[[Edit], str]] = {}
-
 _REFUSALS = {
     "not made": "it does not fit the program. {said}",
     "does not compile": "it does not compile. {said}",
     "values differ": "its values differ. {said}",
     "same collective": "the collective is still there",
-    "moved elsewhere": ("each device then sends {bytes} in all, and {before} before"),
+    "moved elsewhere": "each device then sends {after} in all, and {before} before",
     "more work": "each device then computes much more than before",
     "not compared": "it is only right if its values are equal. {said}",
-    "no less memory": "it needs {bytes} per device, and {before} before",
+    "no less memory": "it needs {after} per device, and {before} before",
     "no memory": "it has no room. {said}",
 }
-
-
-_FOR_MEMORY = ("donate", "remat", "microbatches")
-
-
-def _bytes(count: int | None) -> str:
-    return "?" if count is None else bytes_text(count)
 
 
 def edit(fact: Edit) -> str:
@@ -66,21 +55,15 @@ def edit(fact: Edit) -> str:
     >>> edit(Edit("result", {"result": "output", "spec": "P('data')"}))
     "Return output as P('data')"
     """
-    if fact.fields.get("value") in CONSTRAINTS:
-        return "Change the constraint in {source} to {spec}".format(**fact.fields)
-    if fact.code in MORE_EDITS:
-        return MORE_EDITS[fact.code](fact)
-    fields = dict(fact.fields)
+    code, fields = fact.code, dict(fact.fields)
+    if fields.get("value") in CONSTRAINTS:
+        code = "constraint that stands there"
     for name, value in fields.items():
-        if isinstance(value, (tuple, list)):
+        if name == "steps":
+            fields[name] = ", then ".join(decapitalised(str(step)) for step in value)
+        elif isinstance(value, (tuple, list)):
             fields[name] = ", ".join(map(str, value))
-    if fact.code == "rule":
-        steps = [decapitalised(str(step)) for step in fact.fields["steps"]]
-        fields["steps"] = ", then ".join(steps)
-    words = _EDITS.get(fact.code)
-    if words is None:
-        return str(fields.get("title") or fact.code)
-    return words.format(**fields)
+    return _EDITS[code].format(**fields)
 
 
 def edits_in_words(edits: tuple[Edit, ...]) -> str:
@@ -91,40 +74,34 @@ def edits_in_words(edits: tuple[Edit, ...]) -> str:
     return joined([first, *(decapitalised(one) for one in others)])
 
 
+def costs(fact: Candidate) -> str:
+    """What each device sends, needs and takes at least, before and after."""
+    before, after = fact.before.memory, fact.peak_bytes
+    sent = sent_bytes(fact.before.collectives or ())
+    parts = [_pair("sends", bytes_text(sent), bytes_text(fact.bytes))]
+    if (needed := needed_bytes(before)) is not None and after is not None:
+        parts.append(_pair("memory", bytes_text(needed), bytes_text(after)))
+    least, seconds = fact.before.roofline, fact.least_seconds
+    if seconds is not None and least is not None and least.seconds is not None:
+        parts.append(_pair("time ≥", time_text(least.seconds), time_text(seconds)))
+    return " · ".join(parts)
+
+
+def _pair(name: str, *texts: str) -> str:
+    # Once where nothing changes.
+    return f"{name} {' → '.join(dict.fromkeys(texts))}"
+
+
 def candidate(fact: Candidate) -> str:
-    """What is changed, and what each device sends then."""
-    before = sum(one.sent_in_all for one in fact.before.collectives or ())
-    known = fact.report.roofline, fact.before.roofline
-    peaks = fact.peak_bytes, needed_bytes(fact.before.memory)
-    # What sends no less is there for the memory alone.
-    if any(one.code in _FOR_MEMORY for one in fact.edits) or (
-        fact.bytes > before and None not in peaks
-    ):
-        after, now = map(_bytes, peaks)
-        words = f"{edits_in_words(fact.edits)}: peak {now} -> {after}"
-        if None not in known and known[0].seconds is not None:
-            after, now = (time_text(one.seconds or 0.0) for one in known)
-            words += f", least time {now} -> {after}"
-        return f"{words}."
-    if fact.bytes == before and None not in known:
-        least, now = (time_text(one.collective_s or 0.0) for one in known)
-        return (
-            f"{edits_in_words(fact.edits)}: the same bytes take {least} at least, and"
-            f" {now} before."
-        )
-    return (
-        f"{edits_in_words(fact.edits)}: each device sends {bytes_text(fact.bytes)},"
-        f" and {bytes_text(before)} before."
-    )
+    """What is changed, and what that costs."""
+    return f"{edits_in_words(fact.edits)}: {costs(fact)}."
 
 
 def refusal(fact: Refusal) -> str:
     """What was tried, and why it is not proposed."""
-    sizes = {}
-    for name in ("bytes", "before"):
-        sizes[name] = _bytes(getattr(fact, name))
-    why = _REFUSALS[fact.code].format(said=fact.said, **sizes).rstrip(". ")
-    return f"{edits_in_words(fact.edits)}: {why}."
+    after, before = bytes_text(fact.bytes or 0), bytes_text(fact.before or 0)
+    why = _REFUSALS[fact.code].format(said=fact.said, after=after, before=before)
+    return f"{edits_in_words(fact.edits)}: {why.rstrip('. ')}."
 
 
 def changes(value: Changes) -> str:
@@ -137,9 +114,4 @@ def changes(value: Changes) -> str:
     return f"{plural(len(value), 'change')}{about}:"
 
 
-SENTENCES = {
-    Edit: edit,
-    Refusal: refusal,
-    Candidate: candidate,
-    Changes: changes,
-}
+SENTENCES = {Edit: edit, Refusal: refusal, Candidate: candidate, Changes: changes}

@@ -7,12 +7,10 @@ from collections.abc import Iterable, Sequence
 
 from shardviz.core.format import bytes_text, clause, plural, seconds_text
 from shardviz.core.layout.fit import Fit
-from shardviz.core.program.candidates import Candidate, sent_bytes
 from shardviz.core.program.comparison import CHANGES, CollectiveChange, Comparison
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.report import Collective, Report, host_bytes, needed_bytes
+from shardviz.core.program.report import Collective, Report, host_bytes
 from shardviz.core.program.roofline import Roofline
-from shardviz.core.wording.roofline import time_text
 
 # --- the stages -----------------------------------------------------------------------
 
@@ -265,24 +263,6 @@ TRYING = "Trying changes, each compiled…"
 NO_CHANGE = "No change that was tried helps."
 EQUAL = {True: "values are equal", None: "values were not compared"}
 CACHED = "cached"
-
-
-def before_and_after(fact: Candidate) -> str:
-    """What each device sends, needs and takes at least, before and after."""
-    needed, peak = needed_bytes(fact.before.memory), fact.peak_bytes
-    sent = sent_bytes(fact.before.collectives or ())
-    parts = [_pair("sends", bytes_text(sent), bytes_text(fact.bytes))]
-    if needed is not None and peak is not None:
-        parts.append(_pair("memory", bytes_text(needed), bytes_text(peak)))
-    known, after = fact.before.roofline, fact.least_seconds
-    if after is not None and known is not None and known.seconds is not None:
-        parts.append(_pair("time ≥", time_text(known.seconds), time_text(after)))
-    return " · ".join(parts)
-
-
-def _pair(name: str, *texts: str) -> str:
-    # Once where nothing changes.
-    return f"{name} {' → '.join(dict.fromkeys(texts))}"
 
 
 def run_verdict(report: Report) -> str:

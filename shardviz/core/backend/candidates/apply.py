@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from shardviz.core.backend.bridge import abstract_mesh
-from shardviz.core.backend.tracing.build_program import SpecsByName
-from shardviz.core.backend.tracing.edited import JaxprFunction, as_jaxpr
-from shardviz.core.backend.tracing.trace import trace
+from shardviz.core.backend.tracing.edited import as_jaxpr, with_constraint
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import listed, shown
 from shardviz.core.layout.layout import lay_out
@@ -43,9 +41,9 @@ def apply_edit(program: Program, edit: Edit) -> Program:
 
 
 def _argument(program: Program, edit: Edit) -> Program:
-    name, arrays = edit.fields["array"], []
+    arrays = []
     for array in program.arrays:
-        if array.name == name:
+        if array.name == edit.fields["array"]:
             lay_out(array.shape, edit.fields["spec"], program.mesh)
             # Its own spec wins over the rules.
             array = array.replace(spec=edit.fields["spec"])
@@ -53,45 +51,11 @@ def _argument(program: Program, edit: Edit) -> Program:
     return program.replace(arrays=tuple(arrays))
 
 
-def _result(program: Program, edit: Edit) -> Program:
-    traced = trace(program, abstract_mesh(program.mesh))
-    specs = {}
-    for output, spec in zip(traced.outputs, traced.out_specs, strict=True):
-        specs[output.name] = spec
-    if edit.fields["result"] not in specs:
-        raise ProgramError(
-            f"No result is called {shown(edit.fields['result'])}. There are"
-            f" {listed(specs)}."
-        )
-    specs[edit.fields["result"]] = edit.fields["spec"]
-    changed = program.replace(out_specs=SpecsByName(specs))
-    return changed.replace(out_specs=_as_tree(changed, specs, traced.out_tree))
-
-
-def _as_tree(program: Program, specs: dict, returned: object) -> object:
-    """Specs in the tree of what the function returns, as users write them."""
-    if any(getattr(returned, "before", ())):
-        return SpecsByName(specs)
-    leaves = iter(specs.values())
-    tree, others = returned.tree, returned.others  # type: ignore[attr-defined]
-    filled = [None if i in others else next(leaves) for i in range(tree.num_leaves)]
-    return tree.unflatten(filled)
-
-
 def _constraint(program: Program, edit: Edit) -> Program:
-    fields, program = edit.fields, as_jaxpr(program)
-    function = program.fn
-    assert isinstance(function, JaxprFunction)
-    changed = function.with_constraints(fields["places"], fields["spec"])
-    return program.replace(fn=changed)
-
-
-def _rule(program: Program, edit: Edit) -> Program:
-    return program.replace(rules=edit.fields["rules"])
-
-
-def _mesh(program: Program, edit: Edit) -> Program:
-    return program.replace(mesh=edit.fields["mesh"])
+    program = as_jaxpr(program)
+    function: Any = program.fn
+    changed = with_constraint(function.jaxpr, edit, program.mesh)
+    return program.replace(fn=function.with_jaxpr(changed))
 
 
 def _donate(program: Program, edit: Edit) -> Program:
@@ -102,10 +66,10 @@ def _donate(program: Program, edit: Edit) -> Program:
 #: Code of an edit to what makes it. Files beside this one add theirs.
 APPLY: dict[str, Callable[[Program, Edit], Program]] = {
     "argument": _argument,
-    "result": _result,
+    "result": lambda program, edit: program.replace(out_specs=edit.fields["out_specs"]),
     "constraint": _constraint,
-    "rule": _rule,
-    "mesh": _mesh,
-    "device order": _mesh,
+    "rule": lambda program, edit: program.replace(rules=edit.fields["rules"]),
+    "mesh": lambda program, edit: program.replace(mesh=edit.fields["mesh"]),
+    "device order": lambda program, edit: program.replace(mesh=edit.fields["mesh"]),
     "donate": _donate,
 }

@@ -1,66 +1,60 @@
 """find_changes(): edits of a program after which a collective is gone or smaller.
 
-Proposals are tried in three rounds, each of which leaves fewer: what the partitioner
-makes of them, by a quick compile for simulated CPUs; pairs of the best; and the best
-few compiled for the target, run and compared with the original. What is said of a
-change is what its final compile says.
+Plans, which take tens of milliseconds, say which proposals to try. What the partitioner
+makes of these, in a quick compile for simulated CPUs, says which few are compiled for
+the target, run, and compared with the original. What is said of a change is what its
+final compile says.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from shardviz.core.backend.candidates import patterns  # noqa: F401  adds proposals
+from shardviz.core.backend.candidates.lower import lower_peak
 from shardviz.core.backend.candidates.proposals import Proposal, Wanted, proposals
 from shardviz.core.backend.candidates.trials import Trials
+from shardviz.core.backend.candidates.types import WAYS as TYPED
+from shardviz.core.backend.candidates.types import typed_changes
+from shardviz.core.backend.run.hosts.run import compile_program
 from shardviz.core.backend.shardy.build_plan import plan_program
-from shardviz.core.program.candidates import (
-    Candidate,
-    Changes,
-    Refusal,
-    sent_bytes,
-)
+from shardviz.core.program.cache import cache
+from shardviz.core.program.candidates import Candidate, Changes, Refusal, sent_bytes
 from shardviz.core.program.orders import order_edit
+from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program, Target
-from shardviz.core.program.report import Collective
+from shardviz.core.program.report import Collective, Report, needed_bytes
 
-_MOST_TRIED = 160
-_MOST_SECONDS = 40.0  # for quick compiles
-_MOST_COMPILED = 8
-_MOST_COMPILE_SECONDS = 60.0
-_PAIRED = 7  # of the best proposals, each with each
-_PROPOSED = 6
-_MORE_WORK = 1.3  # times the arithmetic of the original
-_LESS_WORK = 0.7  # times that of the best: worth its bytes, perhaps
+#: What there are changes for in place of a collective.
+WAYS = ("memory", *TYPED)
+_PARTITIONED, _OF_ONE_SUBJECT = 16, 3  # of what is planned
+_PROPOSED = 5
 _REFUSED = 12
+_MORE_WORK = 1.3  # times the arithmetic of the original
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, eq=False)
-class _Partitioned:
-    """A proposal, and what the partitioner made of it.
-
-    Attributes:
-        proposal: the proposal.
-        program: the program after it.
-        left: the bytes that the collective still sends.
-        bytes: the bytes that all send.
-        flops: what each device computes.
-    """
+class _Tried:
+    """A proposal, the program after it, and how good that is: the smaller the better."""
 
     proposal: Proposal
     program: Program
-    left: int
-    bytes: int
-    flops: float
+    rank: Any
+
+
+def compiled(program: Program, target: Any, clock: Callable[[str], None]) -> Report:
+    """The compile of a program, kept in `sv.cache`."""
+    return compile_program(program, target, cache=cache, progress=clock)
 
 
 def find_changes(
     program: Program,
-    collective: Collective,
+    collective: Collective | str,
     target: Target | str | None = None,
     clock: Callable[[str], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
@@ -69,194 +63,171 @@ def find_changes(
 
     Args:
         program: the program.
-        collective: one of its plan, or of a compile of it.
+        collective: one of its plan, or of a compile of it; or one of `WAYS`.
         target: what for, as for `sv.compile`.
-        clock: called with the name of every stage as it begins.
+        clock: called with what is done, and how much of it.
         cancelled: called between stages; True ends it with what was found so far.
 
     Raises:
         ProgramError: where the program itself does not compile.
     """
+    if collective in TYPED:
+        return typed_changes(program, str(collective), target, clock)
     trials = Trials(program, target, clock, cancelled)
+    if not isinstance(collective, Collective):
+        return lower_peak(trials)
     trials.require_original()
-    search = _Search(trials, collective, cancelled or (lambda: False))
-    return search.found()
+    before, final = trials.partitioned(program), trials.before
+    if not _left(before, collective) and _left(final, collective):
+        # It is made for this target alone, as of a decomposition on TPUs.
+        trials.on_target = True
+        before = trials.partitioned(program)
+    about = _as_partitioned(collective, before.collectives or final.collectives or ())
+    wanted = Wanted(trials, about, plan_program(program))
+    refused: list[Refusal] = []
+    better: list[_Tried] = []
+    for one in _in_time(trials, "partition", 20, _planned(wanted, before, refused)):
+        report = trials.partitioned(one.program)
+        code = _why_not(one.proposal, report, before, about)
+        if not code:
+            rank = _rank(report, before, about)
+            better.append(_Tried(one.proposal, one.program, rank))
+        elif one.proposal.far < 2:
+            # What is far away was tried on the off chance.
+            refused.append(_refusal(one.proposal, code, report, before))
+    found: dict[Any, Candidate] = {}
+    better.sort(key=lambda one: one.rank)
+    for one in _in_time(trials, "compile", 20, better, found):
+        if one.proposal.subject in found or len(found) == _PROPOSED:
+            continue
+        made = trials.candidate(one.proposal.edits, one.program)
+        if isinstance(made, Candidate):
+            code = _why_not(one.proposal, made.report, final, about)
+            if not code and made.bytes == _sent(final):
+                code = "moved elsewhere"
+            if not code:
+                found[one.proposal.subject] = made
+                continue
+            made = _refusal(one.proposal, code, made.report, final)
+        refused.insert(0, made)
+    ranked = sorted(found.values(), key=lambda one: _rank(one.report, final, about))
+    # The program as it is may take less time on devices in another order.
+    order = order_edit(program, final)
+    made = None if order is None or trials.cancelled() else trials.candidate([order])
+    if isinstance(made, Candidate) and made.bytes == _sent(final):
+        if made.report.roofline.collective_s < final.roofline.collective_s:
+            ranked.append(made)
+    return Changes.of(ranked, collective, refused[:_REFUSED])
 
 
-class _Search:
-    """One search for changes."""
+def _in_time(
+    trials: Trials,
+    stage: str,
+    seconds: float,
+    items: Sequence[_Item],
+    found: Collection[Any] = (None,),
+) -> Iterator[_Item]:
+    """The items while there is time, and until something is found; tells the clock."""
+    end = time.monotonic() + seconds
+    for number, item in enumerate(items, 1):
+        if trials.cancelled() or (found and time.monotonic() > end):
+            break
+        trials.progress = f" {number} of {len(items)}"
+        trials.enter(stage)
+        yield item
+    trials.progress = ""
 
-    def __init__(
-        self, trials: Trials, collective: Collective, cancelled: Callable[[], bool]
-    ) -> None:
-        self.trials, self.cancelled = trials, cancelled
-        self.before = trials.partitioned(trials.program)
-        origins, known = _origins(collective), self.before.collectives or ()
-        if not self._decides_now and not any(_origins(one) & origins for one in known):
-            # It is made for this target alone, as of a decomposition on TPUs.
-            trials.on_target = True
-            self.before = trials.partitioned(trials.program)
-        known = self.before.collectives or trials.before.collectives or ()
-        self.given, self.collective = collective, _as_partitioned(collective, known)
-        self.wanted = Wanted(trials, self.collective, plan_program(trials.program))
-        self.refused: list[Refusal] = []
-        self.tried: list[_Partitioned] = []
-        self.end = time.monotonic() + _MOST_SECONDS
 
-    def found(self) -> Changes:
-        """All rounds."""
-        for proposal in proposals(self.wanted)[:_MOST_TRIED]:
-            self._partition(proposal)
-        best = self._best(self.tried)[:_PAIRED]
-        for one, other in itertools.combinations(best, 2):
-            if set(one.proposal.subject).isdisjoint(other.proposal.subject):
-                self._partition(one.proposal.with_other(other.proposal))
-        candidates: list[Candidate] = []
-        end = time.monotonic() + _MOST_COMPILE_SECONDS
-        for one in self._best(self.tried)[:_MOST_COMPILED]:
-            late = candidates and time.monotonic() > end
-            if self.cancelled() or late or len(candidates) == _PROPOSED:
-                break
-            made = self._compiled(one)
-            if isinstance(made, Refusal):
-                self.refused.insert(0, made)
-            else:
-                candidates.append(made)
-        candidates.sort(key=self._rank)
-        candidates += self._in_better_order()
-        refused = self.refused[:_REFUSED]
-        return Changes.of(candidates, self.given, refused)
+def _planned(wanted: Wanted, before: Report, refused: list[Refusal]) -> list[_Tried]:
+    """The proposals whose plans send least; those that fit no program are refused.
 
-    def _in_better_order(self) -> list[Candidate]:
-        """The program as it is, on devices in an order that takes less time, if any."""
-        before = self.trials.before
-        edit = order_edit(self.trials.program, before)
-        if edit is None or self.cancelled():
-            return []
-        made = self.trials.candidate([edit])
-        if isinstance(made, Refusal):
-            return []
-        faster = made.report.roofline.collective_s < before.roofline.collective_s
-        return [made] * (faster and made.bytes == sent_bytes(before.collectives or ()))
-
-    def _partition(self, proposal: Proposal) -> None:
-        """Tries a proposal as far as the partitioner."""
-        if time.monotonic() > self.end or self.cancelled():
-            return
-        program = self.trials.made(proposal.edits)
+    Plans do not have all collectives of XLA, so they only say what to try first.
+    """
+    trials, planned = wanted.trials, []
+    for proposal in _in_time(trials, "plan", 15, proposals(wanted)):
+        program = trials.made(proposal.edits)
         if isinstance(program, Refusal):
-            self._refuse(proposal, program.code, program.said)
-            return
-        made = self.trials.partitioned(program)
-        if made.collectives is None:
-            self._refuse(proposal, "does not compile", made.error)
-            return
-        sent, left = sent_bytes(made.collectives), self._left(made.collectives)
-        before = sent_bytes(self.before.collectives or ())
-        # Other random numbers may take a little more work.
-        is_option = any(one.code == "option" for one in proposal.edits)
-        if self._work(made.flops) > _MORE_WORK and not is_option:
-            self._refuse(proposal, "more work")
-        elif left >= self._left(self.before.collectives or ()):
-            self._refuse(proposal, "same collective", sent=sent)
-        elif sent > before or (sent == before and self._decides_now):
-            self._refuse(proposal, "moved elsewhere", sent=sent)
-        else:
-            self.tried.append(_Partitioned(proposal, program, left, sent, made.flops))
-
-    @property
-    def _decides_now(self) -> bool:
-        """Whether the target's compiler makes nothing else of the same bytes."""
-        target = str(getattr(self.trials.target, "name", self.trials.target or "cpu"))
-        return not target.startswith(("tpu", "gpu"))
-
-    def _refuse(
-        self, proposal: Proposal, code: str, said: str = "", sent: int | None = None
-    ) -> None:
-        # What is far away was tried on the off chance.
-        if proposal.far < 2 and len(proposal.edits) == 1:
-            before = sent_bytes(self.before.collectives or ())
-            self.refused.append(Refusal(proposal.edits, code, said, sent, before))
-
-    def _work(self, flops: float) -> float:
-        """Arithmetic, in times that of the original; 1 where that is not known."""
-        return flops / self.before.flops if self.before.flops else 1.0
-
-    def _left(self, collectives: Iterable[Collective]) -> int:
-        """What is left of the collective: the bytes of those for the same operation."""
-        left = 0
-        for one in collectives:
-            if _origins(one) & _origins(self.collective):
-                left += one.sent_in_all
-        return left
-
-    def _best(self, tried: Sequence[_Partitioned]) -> list[_Partitioned]:
-        """The best first, and of those with one subject the best alone."""
-
-        def rank(one: _Partitioned) -> tuple[Any, ...]:
-            edits = len(one.proposal.subject)
-            work = round(self._work(one.flops), 1)
-            return (one.left > 0, one.bytes, work, edits, one.proposal.far)
-
-        found: dict[tuple[str, ...], _Partitioned] = {}
-        for one in sorted(tried, key=rank):
-            subject = one.proposal.subject
-            if subject in found and one.flops < _LESS_WORK * found[subject].flops:
-                found.setdefault((*subject, "less work"), one)
-            # A pair that is no better than one of its two is that one.
-            parts = [found[(part,)] for part in subject if (part,) in found]
-            if not any(part.bytes <= one.bytes for part in parts):
-                found.setdefault(subject, one)
-        return list(found.values())
-
-    def _compiled(self, one: _Partitioned) -> Candidate | Refusal:
-        """A proposal, compiled for the target and compared with the original."""
-        made = self.trials.candidate(one.proposal.edits, one.program)
-        if isinstance(made, Refusal):
-            return made
-        original = self.trials.before.collectives or ()
-        sent, before = made.bytes, sent_bytes(original)
-        left = self._left(made.collectives)
-        code = ""
-        if left and left >= self._left(original):
-            code = "same collective"
-        elif sent >= before:
-            code = "moved elsewhere"
-        if code:
-            return Refusal(made.edits, code, "", sent, before)
-        return made
-
-    def _rank(self, one: Candidate) -> tuple[Any, ...]:
-        is_left = self._left(one.collectives) > 0
-        work = round(self._work(one.report.cost.get("flops", 0.0)), 1)
-        return (is_left, one.bytes, work, len(one.edits), one.peak_bytes or 0)
+            refused.append(program)
+            continue
+        plan = plan_program(trials.quick(program))
+        sent, left = _sent(plan), _left(plan, wanted.collective)
+        failed = plan.error is not None
+        rank = (failed, sent >= _sent(before), left > 0, sent, proposal.far)
+        planned.append(_Tried(proposal, program, rank))
+    planned.sort(key=lambda one: one.rank)
+    chosen, counts = [], Counter()
+    for one in planned:
+        counts[one.proposal.subject] += 1
+        if counts[one.proposal.subject] <= _OF_ONE_SUBJECT:
+            chosen.append(one)
+    return chosen[:_PARTITIONED]
 
 
-def _origins(collective: Collective) -> set[tuple[str, str]]:
+def _why_not(
+    proposal: Proposal, after: Report, before: Report, about: Collective
+) -> str:
+    """Why a changed program is no better, as the code of a Refusal; `""` if it is."""
+    if after.error is not None:
+        return "does not compile"
+    # Other random numbers may take a little more work.
+    is_option = any(one.code == "option" for one in proposal.edits)
+    if _work(after, before) > _MORE_WORK and not is_option:
+        return "more work"
+    left = _left(after, about)
+    if left and left >= _left(before, about):
+        return "same collective"
+    return "moved elsewhere" if _sent(after) > _sent(before) else ""
+
+
+def _refusal(proposal: Proposal, code: str, after: Report, before: Report) -> Refusal:
+    said = "" if after.error is None else str(after.error)
+    return Refusal(proposal.edits, code, said, _sent(after), _sent(before))
+
+
+def _rank(after: Report, before: Report, about: Collective) -> tuple[Any, ...]:
+    """The better the smaller: whether any of it is left; bytes and arithmetic, each as
+    a part of the original's; memory.
+    """
+    part = _sent(after) / max(_sent(before), 1)
+    cost = round(part + _work(after, before), 2)
+    return _left(after, about) > 0, cost, needed_bytes(after.memory) or 0
+
+
+def _work(after: Report, before: Report) -> float:
+    """Arithmetic, in times that of the original; 1 where that is not known."""
+    flops = before.cost.get("flops")
+    return after.cost.get("flops", 0.0) / flops if flops else 1.0
+
+
+def _sent(made: Report | Plan) -> int:
+    return sent_bytes(made.collectives or ())
+
+
+def _left(made: Report | Plan, about: Collective) -> int:
+    """What is left of a collective: the bytes of those for the same operations."""
+    alike = []
+    for one in made.collectives or ():
+        if _operations(one) & _operations(about):
+            alike.append(one)
+    return sent_bytes(alike)
+
+
+def _operations(collective: Collective) -> set[tuple[str, str]]:
     """The operations that a collective is for, by name and line."""
-    found = {(collective.op, collective.source)}
-    found |= {(member.op, member.source) for member in collective.members}
-    return found - {("", "")}
+    all_of = (collective, *collective.members)
+    return {(one.op, one.source) for one in all_of} - {("", "")}
 
 
 def _as_partitioned(collective: Collective, known: Sequence[Collective]) -> Collective:
     """The partitioner's own collective that one of a plan or final program was."""
 
     def likeness(one: Collective) -> tuple[bool, ...]:
-        same_line, same_kind = (
-            one.source == collective.source,
-            one.kind == collective.kind,
-        )
-        same_bytes = one.bytes_per_device == collective.bytes_per_device
+        same_line = one.source == collective.source
+        same_kind = one.kind == collective.kind
         same_axes = one.mesh_axes == collective.mesh_axes
-        return (
-            bool(_origins(one) & _origins(collective)),
-            same_line and same_kind,
-            same_line,
-            # A function without a line of its own has that of whoever calls it.
-            same_kind and same_axes and same_bytes,
-            same_axes,
-        )
+        same_operation = bool(_operations(one) & _operations(collective))
+        # A function without a line of its own has that of whoever calls it.
+        return (same_operation, same_line and same_kind, same_line, same_axes)
 
     if collective.members or collective in known:
         return collective

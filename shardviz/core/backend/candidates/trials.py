@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,46 +11,30 @@ import jax
 
 from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.candidates.apply import apply_edit
-from shardviz.core.backend.devices import MOST_SIMULATED, mesh_of
+from shardviz.core.backend.devices import MOST_SIMULATED
 from shardviz.core.backend.failures import said_by
 from shardviz.core.backend.run.hosts.run import compile_program, run_program
-from shardviz.core.backend.run.inputs import Inputs
-from shardviz.core.backend.run.rounding import moved_results, step_of, values_check
+from shardviz.core.backend.run.rounding import values_check
 from shardviz.core.backend.tracing.edited import as_jaxpr
-from shardviz.core.backend.tracing.jaxprs import positive_arguments
 from shardviz.core.backend.tracing.trace import Traced, trace
 from shardviz.core.errors import ProgramError
-from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.cache import ExecutableCache, cache
 from shardviz.core.program.candidates import Candidate, Edit, Refusal
 from shardviz.core.program.checks import Check, found
 from shardviz.core.program.program import Program, Target
-from shardviz.core.program.report import Collective, Report
+from shardviz.core.program.report import Report
 
 # Nothing of a quick compile is run, so XLA need not make it fast.
 _QUICK = {"xla_backend_optimization_level": 0}
 # Edits of what is inside of the function.
-_INSIDE = ("constraint", "remat", "shard_map", "option")
+_AFTER_CONSTRAINTS = ("remat", "shard_map", "option")
+_INSIDE = ("constraint", *_AFTER_CONSTRAINTS)
 _MOST_COMPARED = 256 << 20  # bytes of arguments and results, in all
+_MOST_DEVICES = 64  # that are simulated to compare values
 _MOST_SECONDS = 15.0  # for one run that is compared
-_TOO_SLOW = "too slow here"
-_MOST_DEVICES = 64  # that are simulated for it
-
-
-@dataclass(frozen=True, eq=False)
-class Tried:
-    """What XLA's partitioner made of a program.
-
-    Attributes:
-        collectives: the collectives straight after it; None where it failed.
-        error: why it failed, in words; `""` where it did not.
-        flops: what each device computes, with the body of a loop counted once.
-    """
-
-    collectives: tuple[Collective, ...] | None
-    error: str = ""
-    flops: float = 0.0
+# What a comparison of values found, the worst first.
+_COMPARED = {False: "value differs", None: "undecided", True: "as the original"}
 
 
 class Trials:
@@ -82,10 +65,12 @@ class Trials:
     ) -> None:
         self.program, self.target = program, target
         self.clock = clock or (lambda _: None)
-        self.cancelled = cancelled
+        self.cancelled = cancelled or (lambda: False)
         self.cache = ExecutableCache(size=512)
+        #: How far a search is, for the clock.
+        self.progress = ""
         #: Whether the partitioner of the target is asked, and not that of CPUs.
-        self.on_target = False
+        self.on_target = program.mesh.size > MOST_SIMULATED
 
     @cached_property
     def traced(self) -> Traced:
@@ -99,31 +84,13 @@ class Trials:
 
     @cached_property
     def before(self) -> Report:
-        """The compile of the original."""
-        return self.compiled(self.program)
+        """The compile of the original, which most have made before."""
+        self.enter("compile")
+        return compile_program(self.program, self.target, cache=cache)
 
-    def apply(self, edits: Sequence[Edit]) -> Program:
-        """The program after some edits, without tracing the function again.
-
-        Raises:
-            Exception: where one does not fit.
-        """
-        inside = any(one.code in _INSIDE for one in edits)
-        # With a smaller batch the function is traced anew.
-        inside = inside and edits[0].code != "microbatches"
-        program = self.as_jaxpr if inside else self.program
-        for one in edits:
-            program = apply_edit(program, one)
-        return program
-
-    def made(self, edits: Sequence[Edit]) -> Program | Refusal:
-        """The program after some edits; or what was raised where they do not fit."""
-        try:
-            return self.apply(edits)
-        # Some edits call the user's function, which may raise anything; what it said is
-        # shown with the edit.
-        except Exception as error:  # noqa: BLE001
-            return Refusal(tuple(edits), "not made", said_by(error))
+    def enter(self, stage: str) -> None:
+        """Tells the clock what is done."""
+        self.clock(stage + self.progress)
 
     def require_original(self) -> None:
         """Compiles the original, with which all is compared.
@@ -137,48 +104,59 @@ class Trials:
                 f" it. {self.before.error}"
             )
 
+    def made(self, edits: Sequence[Edit]) -> Program | Refusal:
+        """The program after some edits; or what was raised where they do not fit."""
+        program = self.program
+        # With a smaller batch the function is traced anew; other edits inside of it
+        # change what was traced.
+        if edits[0].code != "microbatches" and any(e.code in _INSIDE for e in edits):
+            program = self.as_jaxpr
+        try:
+            # Constraints say where they are before others change the jaxpr.
+            for one in sorted(edits, key=lambda edit: edit.code in _AFTER_CONSTRAINTS):
+                program = apply_edit(program, one)
+        # Some edits call the user's function, which may raise anything; what it said is
+        # shown with the edit.
+        except Exception as error:  # noqa: BLE001
+            return Refusal(tuple(edits), "not made", said_by(error))
+        return program
+
     def quick(self, program: Program) -> Program:
         """A program of the original function, with what was traced in its place."""
         same = program.fn is self.program.fn and program.mesh == self.program.mesh
         # On Explicit axes an operation has the sharding of its operands in it.
         if not same or set(program.mesh.axis_types) != {"Auto"}:
             return program
-        frozen = self.as_jaxpr
         if program.out_specs is self.program.out_specs:
-            program = program.replace(out_specs=frozen.out_specs)
-        return program.replace(fn=frozen.fn)
+            program = program.replace(out_specs=self.as_jaxpr.out_specs)
+        return program.replace(fn=self.as_jaxpr.fn)
 
-    def partitioned(self, program: Program) -> Tried:
+    def partitioned(self, program: Program) -> Report:
         """What the partitioner makes of a program: a quick compile for simulated CPUs.
 
-        What the final program sends may differ from it.
+        Returns:
+            A Report with the collectives straight after it; what the final program
+            sends may differ. Its `cost` counts the body of a loop once.
         """
-        self.clock("partition")
-        size = program.mesh.size
-        target: Any = f"cpu:{size}"
-        options = {**_QUICK}
-        if size > MOST_SIMULATED or self.on_target:
-            target, options = self.target, dict(program.options)
-        elif "donate" in program.options:
-            options["donate"] = program.options["donate"]
-        report = compile_program(
-            self.quick(program).replace(options=options),
-            target,
-            cache=self.cache,
-            cancelled=self.cancelled,
-        )
-        if report.error is not None:
-            return Tried(None, str(report.error))
-        found = report.partitioned
-        flops = report.cost.get("flops", 0.0)
-        return Tried(report.collectives if found is None else found, flops=flops)
+        self.enter("partition")
+        target: Any = f"cpu:{program.mesh.size}"
+        options = _QUICK | _donated(program)
+        if self.on_target:
+            target, options = self.target, program.options
+        quick = self.quick(program).replace(options=options)
+        report = self._compiled(quick, target)
+        if report.partitioned is None:
+            return report
+        return report.replace(collectives=report.partitioned)
 
     def compiled(self, program: Program) -> Report:
         """The compile of a program for the target."""
-        self.clock("compile")
-        return compile_program(
-            program, self.target, cache=self.cache, cancelled=self.cancelled
-        )
+        self.enter("compile")
+        return self._compiled(program, self.target)
+
+    def _compiled(self, program: Program, target: Target | str | None) -> Report:
+        how = {"cache": self.cache, "cancelled": self.cancelled}
+        return compile_program(program, target, **how)
 
     def candidate(
         self, edits: Sequence[Edit], program: Program | None = None
@@ -189,22 +167,21 @@ class Trials:
             edits: what is changed.
             program: the program after the edits; None to make it here.
         """
-        edits = tuple(edits)
-        made = program or self.made(edits)
+        edits, made = tuple(edits), program or self.made(edits)
         if isinstance(made, Refusal):
             return made
-        program, report = made, self.compiled(made)
+        report = self.compiled(made)
         if report.error is not None:
             return Refusal(edits, "does not compile", str(report.error))
         if report.fit is not None and report.fit.ok is False:
             return Refusal(edits, "no memory", str(report.fit))
-        values = self.values(program)
+        values = self.values(made)
         if any(one.code == "option" for one in edits):
             # They are as random, and the same on every mesh.
             values = Check("values", None, found("other random numbers"))
         if values.ok is False:
             return Refusal(edits, "values differ", values.detail)
-        return Candidate(edits, program, report, self.before, values)
+        return Candidate(edits, made, report, self.before, values)
 
     def values(self, program: Program) -> Check:
         """The results of a program next to those of the original, on simulated devices.
@@ -215,107 +192,61 @@ class Trials:
             A Check whose `ok` is None where the program has effects, is too large, or
             does not run there.
         """
-        why = self._why_not_run(program)
-        if why is not None:
-            return Check("values", None, found("not run", said=why))
-        expected, error = self._original
-        if error == _TOO_SLOW:
-            return Check("values", None, found("not run", said=error))
-        if error:
-            return Check("values", None, found("original failed", said=error))
-        results, error = self._run(program)
-        if error == _TOO_SLOW:
-            return Check("values", None, found("not run", said=error))
-        if error:
-            # It compiled for the target, which may do what simulated devices do not.
-            return Check("values", None, found("candidate failed", said=error))
-        return self._compared(results, expected)
-
-    def _why_not_run(self, program: Program) -> str | None:
+        size, expected, results = sum(a.bytes for a in program.arrays), [], []
         if self.traced.effects:
-            return "effects"
-        size = sum(array.bytes for array in program.arrays)
-        for output in self.traced.outputs:
-            count = 1
-            for dim in output.shape:
-                count *= dim
-            size += count * output.dtype.itemsize
-        if size > _MOST_COMPARED or program.mesh.size > _MOST_DEVICES:
-            return "too large"
-        return None
+            why = "effects"
+        elif size > _MOST_COMPARED or program.mesh.size > _MOST_DEVICES:
+            why = "too large"
+        else:
+            expected, why = self._original
+            if not why:
+                results, why = self._run(program)
+        if why:
+            return Check("values", None, found("not run", said=why))
+        dtypes, checks = [array.dtype for array in program.arrays], []
+        for number, (mine, other) in enumerate(zip(results, expected, strict=True)):
+
+            def unsplit(number: int = number) -> list[Any]:
+                return [self._unsplit[number]]
+
+            name = f"output[{number}]"
+            checks.append(values_check(name, mine, other, dtypes, "cpu", unsplit))
+        worst = min(checks, key=lambda one: [*_COMPARED].index(one.ok))
+        finding = found(_COMPARED[worst.ok], name=worst.about)
+        return Check("values", worst.ok, finding)
 
     @cached_property
     def _original(self) -> tuple[list[Any], str]:
         return self._run(self.program)
 
-    def _run(self, program: Program, values: Sequence[Any] = ()) -> tuple[list, str]:
-        """The leaves of the results; or why there are none."""
-        self.clock("run")
+    @cached_property
+    def _unsplit(self) -> list[Any]:
+        """The original's results with no argument split.
+
+        It adds up in another order, so its results differ by rounding, as those of a
+        change may.
+        """
+        arrays = [array.replace(spec=Spec()) for array in self.program.arrays]
+        program = self.program.replace(arrays=tuple(arrays), out_specs=None)
+        return self._run(program)[0] or self._original[0]
+
+    def _run(self, program: Program) -> tuple[list[Any], str]:
+        """The leaves of its results; or why there are none."""
+        self.enter("run")
         end = time.monotonic() + _MOST_SECONDS
-
-        def ended() -> bool:
-            return time.monotonic() > end or (self.cancelled or (lambda: False))()
-
-        options = {k: v for k, v in program.options.items() if k == "donate"}
         report = run_program(
-            self.quick(program).replace(options=options),
-            *values,
+            self.quick(program).replace(options=_donated(program)),
             target=f"cpu:{program.mesh.size}",
             cache=self.cache,
-            cancelled=ended,
+            cancelled=lambda: time.monotonic() > end or self.cancelled(),
         )
-        if time.monotonic() > end:
-            return [], _TOO_SLOW
-        if report.error is not None:
-            return [], str(report.error)
-        return jax.tree.leaves(report.outputs), ""
+        if report.error is None:
+            return jax.tree.leaves(report.outputs), ""
+        late = time.monotonic() > end
+        return [], "too slow here" if late else str(report.error)
 
-    def _compared(self, results: list[Any], expected: list[Any]) -> Check:
-        """All results in one Check: the worst of them."""
-        program, dtypes = self.program, []
-        for array in program.arrays:
-            if not array.dtype.startswith("key<"):
-                dtypes.append(array.dtype)
-        worst: Check | None = None
-        names = [output.name for output in self.traced.outputs]
-        if len(results) != len(expected):
-            return Check("values", False, found("other results"))
-        names += ["result"] * (len(expected) - len(names))
-        for number, (mine, other) in enumerate(zip(results, expected, strict=True)):
 
-            def moved(number: int = number) -> list[Any]:
-                return [outputs[number] for outputs in self._moved]
-
-            check = values_check(names[number], mine, other, dtypes, "cpu", moved)
-            if check.ok is False:
-                about = names[number]
-                return Check("values", False, found("value differs", name=about))
-            if check.ok is None:
-                worst = check
-        if worst is not None:
-            return Check("values", None, found("undecided", name=worst.about))
-        return Check("values", True, found("as the original", count=len(expected)))
-
-    @cached_property
-    def _moved(self) -> list[list[Any]]:
-        """Two results of the original, for arguments moved by one rounding step."""
-        program = self.program
-        mesh = MeshSpec(program.mesh.axis_names, (1,) * len(program.mesh.axis_names))
-        single = program.replace(
-            mesh=mesh,
-            arrays=tuple(array.replace(spec=Spec()) for array in program.arrays),
-            out_specs=None,
-            options={},
-        )
-        jaxpr = self.traced.stage.jaxpr
-        placed = Inputs(
-            single, mesh_of(jax.devices()[:1], mesh), None, positive_arguments(jaxpr)
-        ).place_all()
-
-        def run(*leaves: Any) -> list[Any]:
-            values = leaves
-            if program.tree is not None:
-                values = program.tree.unflatten(leaves)
-            return self._run(program, values)[0]
-
-        return moved_results(run, placed, step_of(str(jaxpr), "cpu"))
+def _donated(program: Program) -> dict[str, Any]:
+    """What a program donates, which is the one option that counts on all targets."""
+    donated = program.options.get("donate")
+    return {} if donated is None else {"donate": donated}

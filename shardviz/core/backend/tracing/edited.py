@@ -7,11 +7,12 @@ the cotangent of a value that is constrained, and so does this.
 
 from __future__ import annotations
 
-import ast
-import dataclasses
+import itertools
 import linecache
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -27,17 +28,19 @@ from shardviz.core.backend.tracing.jaxprs import (
     with_inner,
 )
 from shardviz.core.backend.tracing.trace import Traced, trace
+from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.candidates import CONSTRAINTS
+from shardviz.core.program.candidates import CONSTRAINTS, Edit
 from shardviz.core.program.program import Program
 from shardviz.core.xla.module import is_user_file
 
 #: Where an equation is: its number, then for each call around it the number of the
 #: jaxpr among those of its parameters, and of an equation in that.
 Path = tuple[int, ...]
-#: A result of an equation, by its number; or with -1, -2 … an operand, from the first.
-Place = tuple[Path, int]
+#: The first result of an equation, or the operand with this number.
+Place = tuple[Path, int | None]
+_ASSIGNED = re.compile(r"\s*([^\W\d]\w*) = ")
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,46 +48,33 @@ class JaxprFunction:
     """A function that is a jaxpr, with the arguments and results of what was traced.
 
     Attributes:
-        jaxpr: the closed jaxpr, before the constraints.
+        jaxpr: the closed jaxpr.
         returned: how its results form what the function returned.
-        mesh: the mesh of the constraints.
         name: what the function is called.
-        user: the user's function.
-        constraints: each value that is constrained, to its spec.
     """
 
     jaxpr: Any
     returned: Returned
-    mesh: MeshSpec
     name: str
-    user: Callable[..., Any]
-    constraints: Mapping[Place, Spec] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # Under these names jax and `inspect` look for them.
+        # Under this name jax looks for it.
         object.__setattr__(self, "__name__", self.name)
-        object.__setattr__(self, "__wrapped__", self.user)
 
     def __call__(self, *arguments: Any) -> Any:
-        results = jaxpr_as_fun(self.constrained_jaxpr)(*jax.tree.leaves(arguments))
+        results = jaxpr_as_fun(self.jaxpr)(*jax.tree.leaves(arguments))
         if any(self.returned.before):
             # What the function changed in place is no part of a tree.
             return tuple(results)
         return self.returned.unflatten(results)
 
-    def with_constraints(self, places: Sequence[Place], spec: Spec) -> JaxprFunction:
-        """The same function with constraints on more values."""
-        more = dict.fromkeys(places, spec)
-        return dataclasses.replace(self, constraints={**self.constraints, **more})
+    @property
+    def constrained_jaxpr(self) -> Any:
+        return self.jaxpr
 
     def with_jaxpr(self, jaxpr: Any) -> JaxprFunction:
         """The same function with another jaxpr, such as one rewritten."""
-        return dataclasses.replace(self, jaxpr=jaxpr, constraints={})
-
-    @property
-    def constrained_jaxpr(self) -> Any:
-        """The jaxpr with its constraints."""
-        return _constrained(self.jaxpr, self.constraints, self.mesh, ())
+        return replace(self, jaxpr=jaxpr)
 
 
 def as_jaxpr(program: Program, traced: Traced | None = None) -> Program:
@@ -103,43 +93,12 @@ def as_jaxpr(program: Program, traced: Traced | None = None) -> Program:
         return program
     if traced is None:
         traced = trace(program, abstract_mesh(program.mesh))
-    function = JaxprFunction(
-        traced.stage.jaxpr,
-        traced.out_tree,
-        program.mesh,
-        program.name,
-        getattr(program.fn, "fn", program.fn),
-    )
-    specs = program.out_specs
-    if specs is not None and any(traced.out_tree.before):
+    jaxpr, returned, specs = traced.stage.jaxpr, traced.out_tree, program.out_specs
+    if specs is not None and any(returned.before):
         by_number = enumerate(traced.out_specs)
         specs = SpecsByName({f"output[{i}]": spec for i, spec in by_number})
+    function = JaxprFunction(jaxpr, returned, program.name)
     return program.replace(fn=function, out_specs=specs)
-
-
-@dataclass(frozen=True)
-class TracedValue:
-    """A value of the user's code, which can be constrained there.
-
-    Attributes:
-        name: the operation, as jax calls it, or a function under `jax.jit`.
-        variable: the variable that its line assigns it to; `""` for a part of an
-            expression.
-        source: the user's line.
-        shape: its shape.
-        number: where it is among all operations of the program.
-        places: where a constraint in the code comes to be; `()` where the cotangents of
-            a gradient are not known, or its line has several values of this name.
-        is_read: whether another line reads it.
-    """
-
-    name: str
-    variable: str
-    source: str
-    shape: tuple[int, ...]
-    number: int
-    places: tuple[Place, ...]
-    is_read: bool = False
 
 
 class PlacedOperation(NamedTuple):
@@ -152,10 +111,11 @@ class PlacedOperation(NamedTuple):
 
     @property
     def name(self) -> str:
-        # jax calls it jit or pjit; the function has a name of its own.
-        name = self.equation.params.get("name")
-        is_call = isinstance(name, str) and "jaxpr" in self.equation.params
-        return name if is_call else self.equation.primitive.name
+        return _name(self.equation)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(getattr(self.equation.outvars[0].aval, "shape", ()))
 
     @property
     def is_backward(self) -> bool:
@@ -164,44 +124,11 @@ class PlacedOperation(NamedTuple):
         return "transpose(" in around and "rematted_computation" not in around
 
 
-def values_of(program: Program) -> list[TracedValue]:
-    """The values in a program with a JaxprFunction that a constraint can split."""
-    function = program.fn
-    assert isinstance(function, JaxprFunction)
-    found = list(placed_operations(function.jaxpr, (), ""))
-    makers: dict[int, PlacedOperation] = {}
-    instances: dict[Any, list[tuple[int, PlacedOperation]]] = {}
-    backward: dict[Any, list[PlacedOperation]] = {}
-    read: set[int] = set()
-    for number, one in enumerate(found):
-        for variable in one.equation.invars:
-            maker = makers.get(id(variable))
-            if maker is not None and maker.line != one.line and not one.is_backward:
-                read.add(id(variable))
-        makers |= {id(variable): one for variable in one.equation.outvars}
-        shape = tuple(getattr(one.equation.outvars[0].aval, "shape", ()))
-        if one.is_backward:
-            backward.setdefault((one.line, one.name), []).append(one)
-        elif shape:
-            instances.setdefault((one.line, one.name, shape), []).append((number, one))
-    values = []
-    for (line, name, shape), forward in instances.items():
-        number, first = forward[0]
-        places: tuple[Place, ...] = tuple((one.path, 0) for _, one in forward)
-        expressions = {expression_of(one.equation, line[0]) for _, one in forward}
-        if len(expressions) > 1:
-            # As of `x @ w @ w`: no name of the line tells one from the other.
-            places = ()
-        if places and backward and "jvp(" in first.around:
-            cotangents = _cotangents(backward.get((line, name), ()), shape, makers)
-            places = places + cotangents if cotangents else ()
-        is_read = id(first.equation.outvars[0]) in read
-        variable = _assigned(*line) if is_read else ""
-        source = users_line(first.equation)
-        values.append(
-            TracedValue(name, variable, source, shape, number, places, is_read)
-        )
-    return values
+def _name(equation: Any) -> str:
+    # jax calls it jit or pjit; the function has a name of its own.
+    name = equation.params.get("name")
+    is_call = isinstance(name, str) and "jaxpr" in equation.params
+    return name if is_call else equation.primitive.name
 
 
 def placed_operations(jaxpr: Any, path: Path, around: str) -> Iterator[PlacedOperation]:
@@ -214,29 +141,143 @@ def placed_operations(jaxpr: Any, path: Path, around: str) -> Iterator[PlacedOpe
                 yield PlacedOperation(equation, here, line, inside)
                 break
         # In these a value is one device's block, which no constraint can split.
-        if equation.primitive.name in ("shard_map", "xla_pmap"):
-            continue
-        for inner, called in enumerate(_inner(equation)):
-            yield from placed_operations(called, (*here, inner), inside)
+        if equation.primitive.name not in ("shard_map", "xla_pmap"):
+            called: list[Any] = []
+            with_inner(equation, called.append)
+            for inner, body in enumerate(called):
+                yield from placed_operations(body, (*here, inner), inside)
 
 
-def _assigned(file: str, number: int) -> str:
-    """The one variable that a line of code assigns; `""` for any other line."""
-    try:
-        (statement,) = ast.parse(linecache.getline(file, number).strip()).body
-    except (SyntaxError, ValueError):
-        return ""
-    targets = getattr(statement, "targets", None) or ()
-    if len(targets) == 1 and isinstance(targets[0], ast.Name):
-        return targets[0].id
-    return ""
+def changed_at(
+    jaxpr: Any, changes: Mapping[Path, Callable[[Any], list[Any]]], path: Path = ()
+) -> Any:
+    """A jaxpr with other equations in place of some.
+
+    Args:
+        jaxpr: the jaxpr.
+        changes: the path of an equation, to a function of it that returns others.
+        path: where the jaxpr itself is.
+    """
+    if not any(where[: len(path)] == path for where in changes):
+        return jaxpr
+    equations: list[Any] = []
+    for number, equation in enumerate(plain_jaxpr(jaxpr).eqns):
+        here, numbers = (*path, number), itertools.count()
+
+        def inside(inner: Any, here: Path = here, numbers: Any = numbers) -> Any:
+            return changed_at(inner, changes, (*here, next(numbers)))
+
+        equation = with_inner(equation, inside)
+        equations += changes[here](equation) if here in changes else [equation]
+    return with_equations(jaxpr, equations)
+
+
+def with_constraint(jaxpr: Any, edit: Edit, mesh: MeshSpec) -> Any:
+    """A jaxpr with a constraint of a value, as an edit of this code says."""
+    changes = {}
+    for path, operand in edit.fields["places"]:
+        changes[path] = partial(_constrained, operand=operand, edit=edit, mesh=mesh)
+    return changed_at(jaxpr, changes)
+
+
+def _constrained(
+    equation: Any, operand: int | None, edit: Edit, mesh: MeshSpec
+) -> list[Any]:
+    """An equation with a constraint of one operand, or of its first result.
+
+    Raises:
+        ProgramError: where it is another equation than the edit was made for.
+    """
+    fields = edit.fields
+    if (users_line(equation), _name(equation)) != (fields["source"], fields["value"]):
+        raise ProgramError("Another edit changed the program where this one is.")
+    result, *others = equation.outvars
+    operands = list(equation.invars)
+    value = result if operand is None else operands[operand]
+    made = _constraint(value.aval, fields["spec"], mesh)
+    made = made.replace(source_info=equation.source_info)
+    if equation.primitive.name in CONSTRAINTS:
+        # One that stands there is changed; with a second one both would hold.
+        return [made.replace(invars=operands, outvars=equation.outvars)]
+    if operand is None:
+        # The operation gets a new variable, and the constraint makes the old one of it,
+        # which is what all others read.
+        equation = equation.replace(outvars=[made.invars[0], *others])
+        return [equation, made.replace(outvars=[result])]
+    operands[operand] = made.outvars[0]
+    return [made.replace(invars=[value]), equation.replace(invars=operands)]
+
+
+def _constraint(aval: Any, spec: Spec, mesh: MeshSpec) -> Any:
+    """An equation that constrains a value, with variables of its own."""
+    sharding = named_sharding(abstract_mesh(mesh), spec)
+    shape = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+    constrain = jax.lax.with_sharding_constraint
+    if set(mesh.axis_types) == {"Explicit"}:
+        constrain = jax.sharding.reshard
+    made = jax.make_jaxpr(lambda x: constrain(x, sharding))(shape)
+    (constraint,) = plain_jaxpr(made).eqns
+    return constraint
+
+
+class TracedValue(NamedTuple):
+    """A value of the user's code, which a constraint there can split.
+
+    Its operation as jax calls it (or a function under `jax.jit`), the variable that its
+    line assigns it to (`""` for a part of an expression), the line, its shape, and
+    where a constraint in the code comes to be.
+    """
+
+    name: str
+    variable: str
+    source: str
+    shape: tuple[int, ...]
+    places: tuple[Place, ...]
+
+
+def values_of(program: Program) -> list[TracedValue]:
+    """The values in a program with a JaxprFunction that a constraint can split.
+
+    Left out is what no constraint in the code could name alone (each product of
+    `x @ w @ w`), and where the cotangents of a gradient are not known.
+    """
+    makers: dict[int, PlacedOperation] = {}  # by the id of a variable
+    forward: dict[Any, list[PlacedOperation]] = {}
+    backward: dict[Any, list[PlacedOperation]] = {}
+    read: set[int] = set()  # ids of variables that another line reads
+    for one in placed_operations(program.fn.jaxpr, (), ""):  # type: ignore[attr-defined]
+        for variable in one.equation.invars:
+            maker = makers.get(id(variable))
+            if maker is not None and maker.line != one.line and not one.is_backward:
+                read.add(id(variable))
+        makers |= {id(variable): one for variable in one.equation.outvars}
+        if one.is_backward:
+            backward.setdefault((one.line, one.name), []).append(one)
+        elif one.shape:
+            forward.setdefault((one.line, one.name, one.shape), []).append(one)
+    values = []
+    for (line, name, shape), same in forward.items():
+        first, variable = same[0], None
+        places: list[Place] = [(one.path, None) for one in same]
+        is_clear = len({expression_of(one.equation, line[0]) for one in same}) == 1
+        if backward and "jvp(" in first.around:
+            cotangents = _cotangents(backward.get((line, name), ()), shape, makers)
+            is_clear = is_clear and bool(cotangents)
+            places += cotangents
+        if id(first.equation.outvars[0]) in read:
+            variable = _ASSIGNED.match(linecache.getline(*line))
+        if is_clear:
+            variable = variable[1] if variable else ""
+            source = users_line(first.equation)
+            values.append(TracedValue(name, variable, source, shape, tuple(places)))
+    return values
 
 
 def _cotangents(
-    backward: Sequence[PlacedOperation],
+    backward: Iterable[PlacedOperation],
     shape: tuple[int, ...],
     makers: Mapping[int, PlacedOperation],
-) -> tuple[Place, ...]:
+) -> list[Place]:
     """The cotangents of a value: operands of what its operation is in a gradient.
 
     Args:
@@ -245,102 +286,24 @@ def _cotangents(
         makers: id of a variable to the operation that makes it.
 
     Returns:
-        `()` where it is not sure which operands they are.
+        None of them where it is not sure which operands they are.
     """
     places: list[Place] = []
     for one in backward:
-        operands = one.equation.invars
         fitting, made = [], []
-        for number, variable in enumerate(operands):
+        for number, variable in enumerate(one.equation.invars):
             maker = makers.get(id(variable))
             is_saved = maker is not None and not maker.is_backward
-            if getattr(variable.aval, "shape", None) == shape and not is_saved:
-                if not hasattr(variable, "val"):
-                    fitting.append(number)
-                    made += [number] * (maker is not None)
+            is_literal = hasattr(variable, "val")
+            if variable.aval.shape == shape and not is_saved and not is_literal:
+                fitting.append(number)
+                made += [number] * (maker is not None)
         # jax's rule for products has the cotangent first.
         if one.name == "dot_general" and 0 in fitting:
-            made = [0]
-        if len(made) == 1:
+            fitting = [0]
+        elif len(made) == 1:
             fitting = made
         if len(fitting) > 1:
-            return ()
-        places += [(one.path, -1 - number) for number in fitting]
-    return tuple(places)
-
-
-def _inner(equation: Any) -> list[Any]:
-    """The jaxprs that an equation calls, in the order of its parameters."""
-    found: list[Any] = []
-
-    def collect(jaxpr: Any) -> Any:
-        found.append(jaxpr)
-        return jaxpr
-
-    with_inner(equation, collect)
-    return found
-
-
-def _constrained(
-    jaxpr: Any, constraints: Mapping[Place, Spec], mesh: MeshSpec, path: Path
-) -> Any:
-    if not any(where[: len(path)] == path for where, _ in constraints):
-        return jaxpr
-    equations: list[Any] = []
-    for number, equation in enumerate(plain_jaxpr(jaxpr).eqns):
-        here = (*path, number)
-        counted = iter(range(len(_inner(equation))))
-
-        def inside(inner: Any, here: Path = here, counted: Any = counted) -> Any:
-            return _constrained(inner, constraints, mesh, (*here, next(counted)))
-
-        equation = with_inner(equation, inside)
-        if equation.primitive.name in CONSTRAINTS:
-            # One that stands there is changed; with a second one both would hold.
-            spec = constraints.get((here, 0), constraints.get((here, -1)))
-            if spec is not None:
-                made = _constraint(equation, equation.outvars[0].aval, spec, mesh)
-                same = {"invars": equation.invars, "outvars": equation.outvars}
-                equation = made.replace(**same)
-            equations.append(equation)
-            continue
-        for operand, variable in enumerate(equation.invars):
-            spec = constraints.get((here, -1 - operand))
-            if spec is not None:
-                made = _constraint(equation, variable.aval, spec, mesh)
-                operands = list(equation.invars)
-                operands[operand] = made.outvars[0]
-                equation = equation.replace(invars=operands)
-                equations.append(made.replace(invars=[variable]))
-        after = []
-        for result, variable in enumerate(equation.outvars):
-            spec = constraints.get((here, result))
-            if spec is not None:
-                # The operation gets a new variable, and the constraint makes the old
-                # one of it, which is what all others read.
-                made = _constraint(equation, variable.aval, spec, mesh)
-                results = list(equation.outvars)
-                results[result] = made.invars[0]
-                equation = equation.replace(outvars=results)
-                after.append(made.replace(outvars=[variable]))
-        equations += [equation, *after]
-    return with_equations(jaxpr, equations)
-
-
-def _constraint(equation: Any, aval: Any, spec: Spec, mesh: MeshSpec) -> Any:
-    """An operation that constrains one value, with variables of its own.
-
-    Args:
-        equation: the operation whose line it has.
-        aval: the type of the value.
-        spec: what it is constrained to.
-        mesh: the mesh of the spec.
-    """
-    sharding = named_sharding(abstract_mesh(mesh), spec)
-    shape = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
-    constrain = jax.lax.with_sharding_constraint
-    if set(mesh.axis_types) == {"Explicit"}:
-        constrain = jax.sharding.reshard
-    made = jax.make_jaxpr(lambda x: constrain(x, sharding))(shape)
-    (constraint,) = plain_jaxpr(made).eqns
-    return constraint.replace(source_info=equation.source_info)
+            return []
+        places += [(one.path, number) for number in fitting]
+    return places
