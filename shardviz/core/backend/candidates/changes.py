@@ -18,7 +18,6 @@ from shardviz.core.backend.candidates import patterns  # noqa: F401  adds propos
 from shardviz.core.backend.candidates.lower import lower_peak
 from shardviz.core.backend.candidates.proposals import Proposal, Wanted, proposals
 from shardviz.core.backend.candidates.trials import Trials
-from shardviz.core.backend.candidates.types import WAYS as TYPED
 from shardviz.core.backend.candidates.types import typed_changes
 from shardviz.core.backend.run.hosts.run import compile_program
 from shardviz.core.backend.shardy.build_plan import plan_program
@@ -30,7 +29,7 @@ from shardviz.core.program.program import Program, Target
 from shardviz.core.program.report import Collective, Report, needed_bytes
 
 #: What there are changes for in place of a collective.
-WAYS = ("memory", *TYPED)
+WAYS = ("memory", "types", "explicit", "pmap")
 _PARTITIONED, _OF_ONE_SUBJECT = 16, 3  # of what is planned
 _PROPOSED = 5
 _REFUSED = 12
@@ -71,11 +70,11 @@ def find_changes(
     Raises:
         ProgramError: where the program itself does not compile.
     """
-    if collective in TYPED:
-        return typed_changes(program, str(collective), target, clock)
     trials = Trials(program, target, clock, cancelled)
-    if not isinstance(collective, Collective):
+    if collective == "memory":
         return lower_peak(trials)
+    if not isinstance(collective, Collective):
+        return typed_changes(program, collective, target, clock)
     trials.require_original()
     before, final = trials.partitioned(program), trials.before
     if not _left(before, collective) and _left(final, collective):
