@@ -1,321 +1,284 @@
-"""Operations on one device's block: what a `jax.shard_map` around them computes.
+"""An operation in a `jax.shard_map`, as each device computes it on its own block.
 
-A jaxpr names every size, so it cannot be called with a block of its arguments. Here it
-is traced anew. A value is split along the dimension in which it is smaller than in the
-jaxpr, and one that is split nowhere is the same on all devices: where an operation needs
-a block of it, the device takes its own. Sums over the split dimension are added up over
-the devices. What else needs more than a device's blocks ends it (`NotInBlocks`).
+A jaxpr names every size, so it cannot be called with blocks of its arguments. Here it is
+evaluated anew. A value is split along the dimension in which it is smaller than in the
+jaxpr, and one that is split nowhere is the same on all devices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import jax
+import numpy as np
+from jax.extend.core import jaxpr_as_fun
 
+from shardviz.core.backend.bridge import abstract_mesh
+from shardviz.core.backend.jax_compat import at_line_of, is_backward
 from shardviz.core.backend.tracing.jaxprs import operations, plain_jaxpr
+from shardviz.core.layout.mesh import MeshSpec
 
-#: The dimension of a value that is split, or None.
-Split = int | None
+# They evaluate the jaxpr of this parameter, once.
+_CALLS = {
+    "jit": "jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+}
+# They name the shape of their result, or where it ends.
+_SHAPES = {
+    "broadcast_in_dim": "shape",
+    "reshape": "new_sizes",
+    "slice": "limit_indices",
+}
+_CONVOLUTION = "conv_general_dilated"
+# Of these a dimension may be another one in the result, or none: then it was added up.
+_MOVING = (*_SHAPES, "transpose", "dot_general", "gather", _CONVOLUTION)
 
 
-class NotInBlocks(Exception):
+class NotInBlocks(ValueError):
     """An operation needs more than one device's block, or is not known here."""
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """How values are split.
+    """Values in blocks over some axes of a mesh."""
 
-    Attributes:
-        axes: over which mesh axes.
-        count: in how many blocks.
-    """
-
+    mesh: MeshSpec
     axes: tuple[str, ...]
-    count: int
 
-    def shape(self, aval: Any, split: Split) -> tuple[int, ...]:
-        """The shape of a block of a value.
+    def in_shard_map(self, equation: Any, dimension: int) -> Any:
+        """An operation in a `jax.shard_map`, as an operation.
 
-        Raises:
-            NotInBlocks: where it cannot be split evenly.
-
-        >>> Blocks(("data",), 4).shape(jax.ShapeDtypeStruct((3, 12), "float32"), 1)
-        (3, 3)
-        """
-        shape = list(aval.shape)
-        if split is not None:
-            if shape[split] % self.count:
-                raise NotInBlocks
-            shape[split] //= self.count
-        return tuple(shape)
-
-    def split(self, aval: Any, value: Any) -> Split:
-        """Which dimension of a value is split.
+        One dimension is split, of all operands that are as large there as the largest.
 
         Raises:
-            NotInBlocks: where it is no block.
+            NotInBlocks: where one device's block is not enough.
         """
-        shape = tuple(getattr(value, "shape", ()))  # a number has none
-        for dimension, size in enumerate(aval.shape):
-            if shape[dimension : dimension + 1] != (size,):
-                if shape != self.shape(aval, dimension):
+        variables, splits = equation.invars, list[int | None]()
+        largest = max(variables, key=lambda v: v.aval.size).aval.shape[dimension:][:1]
+        for variable in variables:
+            alike = variable.aval.shape[dimension:][:1] == largest > (1,)
+            splits.append(dimension if alike else None)
+        if {*splits} == {None}:
+            raise NotInBlocks
+        sizes = [(axis, self.mesh.shape[axis]) for axis in self.axes]
+
+        def run(*blocks: Any) -> list[Any]:
+            with at_line_of(equation):
+                return self._results(equation, blocks)
+
+        traced = jax.make_jaxpr(run, axis_env=sizes)
+        try:
+            local = traced(
+                *map(_struct, variables, map(self._shape, variables, splits))
+            )
+            outs = [*map(self._split, equation.outvars, local.out_avals)]
+            call = jax.shard_map(
+                jaxpr_as_fun(local),
+                mesh=abstract_mesh(self.mesh),
+                in_specs=tuple(map(self._spec, splits)),
+                out_specs=[*map(self._spec, outs)],
+                axis_names=set(self.axes),
+                check_vma=False,
+            )
+            (made,) = jax.make_jaxpr(call)(*(v.aval for v in variables)).eqns
+        # What does not fit blocks jax refuses, with errors of many classes.
+        except Exception as error:
+            raise NotInBlocks from error
+        made = made.replace(invars=variables, outvars=equation.outvars)
+        return made.replace(source_info=equation.source_info)
+
+    def _spec(self, split: int | None) -> Any:
+        return jax.P() if split is None else jax.P(*[None] * split, self.axes)
+
+    def _shape(self, variable: Any, split: int | None) -> tuple[int, ...]:
+        """The shape of a block."""
+        sharding = jax.NamedSharding(abstract_mesh(self.mesh), self._spec(split))
+        return sharding.shard_shape(variable.aval.shape)
+
+    def _split(self, variable: Any, value: Any) -> int | None:
+        """The dimension along which a value is split, or None."""
+        for dimension, size in enumerate(variable.aval.shape):
+            if value.shape[dimension] != size:
+                if value.shape != self._shape(variable, dimension):
                     raise NotInBlocks
                 return dimension
         return None
 
-    def traced(
-        self, jaxpr: Any, splits: Sequence[Split], wanted: Sequence[Split] | None = None
-    ) -> tuple[Any, list[Split]]:
-        """A jaxpr of the blocks of its arguments, and how its results are split.
-
-        Args:
-            jaxpr: a jaxpr, or what has `constvars`, `invars`, `eqns` and `outvars`.
-            splits: which dimension of each argument is split.
-            wanted: which of each result has to be; None where any will do.
-
-        Raises:
-            NotInBlocks: where one block is not enough.
-        """
-        body, arguments, found = plain_jaxpr(jaxpr), [], list[Split]()
-        for variable, split in zip(body.invars, splits, strict=True):
-            aval = variable.aval
-            weak = getattr(aval, "weak_type", False)
-            shape = self.shape(aval, split)
-            arguments.append(jax.ShapeDtypeStruct(shape, aval.dtype, weak_type=weak))
-
-        def evaluated(*values: Any) -> list[Any]:
-            results, found[:] = self._evaluate(jaxpr, values), []
-            for number, variable in enumerate(body.outvars):
-                if wanted is not None:
-                    value = self._block(variable.aval, results[number], wanted[number])
-                    results[number] = value
-                found.append(self.split(variable.aval, results[number]))
-            return results
-
-        return jax.make_jaxpr(evaluated)(*arguments), found
-
-    def _evaluate(self, jaxpr: Any, arguments: Sequence[Any]) -> list[Any]:
-        body, known = plain_jaxpr(jaxpr), {}
-        constants = getattr(jaxpr, "consts", ())
-        known.update(zip(body.constvars, constants, strict=True))
-        known.update(zip(body.invars, arguments, strict=True))
-
-        def read(atom: Any) -> Any:
-            return atom.val if hasattr(atom, "val") else known[atom]
-
-        for equation in body.eqns:
-            results = self._operation(equation, list(map(read, equation.invars)))
-            known.update(zip(equation.outvars, results, strict=True))
-        return list(map(read, body.outvars))
-
-    def _operation(self, equation: Any, values: list[Any]) -> list[Any]:
-        name, params = equation.primitive.name, dict(equation.params)
-        avals = [variable.aval for variable in equation.invars]
-        splits = [self.split(*pair) for pair in zip(avals, values, strict=True)]
-        split = next((one for one in splits if one is not None), None)
-        is_sum = False
-        if split is not None:
-            if name in _INLINED:
-                return self._evaluate(*_INLINED[name](params, values))
-            if name in _ALIGNED:
-                splits, params = _ALIGNED[name](self, params, splits)
-            elif name in _ALIKE:
-                splits = [split if _has(aval, split) else None for aval in avals]
-            elif name not in _MIXES:
-                raise NotInBlocks
-            if split in _MIXES.get(name, _nowhere)(params, avals, splits):
-                raise NotInBlocks
-            if name in _SIZES:
-                params |= _SIZES[name](self, equation, split)
-            is_sum = name in _SUMS
-        rows = zip(avals, values, splits, strict=True)
-        values = [self._block(*row) for row in rows]
-        params = equation.primitive.get_bind_params(params)
-        try:
-            made = equation.primitive.bind(*values, **params)
-        except TypeError:  # blocks that do not fit one another
-            raise NotInBlocks from None
-        made = list(made) if equation.primitive.multiple_results else [made]
-        if is_sum and self.split(equation.outvars[0].aval, made[0]) is None:
-            return [jax.lax.psum(value, self.axes) for value in made]
-        return made
-
-    def _block(self, aval: Any, value: Any, wanted: Split) -> Any:
-        split = self.split(aval, value)
+    def _block(self, variable: Any, value: Any, wanted: int | None) -> Any:
+        """A value split as wanted: a part of what is the same on all devices."""
+        split = self._split(variable, value)
         if split == wanted:
             return value
         if split is not None or wanted is None:
             raise NotInBlocks
-        size = self.shape(aval, wanted)[wanted]
+        size = self._shape(variable, wanted)[wanted]
         start = jax.lax.axis_index(self.axes) * size
         return jax.lax.dynamic_slice_in_dim(value, start, size, wanted)
 
+    def _evaluated(self, jaxpr: Any, values: Sequence[Any]) -> list[Any]:
+        """The results of a jaxpr."""
+        body = plain_jaxpr(jaxpr)
+        known = dict(zip(body.constvars, getattr(jaxpr, "consts", ()), strict=True))
+        known.update(zip(body.invars, values, strict=True))
 
-def _has(aval: Any, dimension: int) -> bool:
-    # What has size 1 there, or no dimensions, is the same for every element.
-    return dimension < aval.ndim and aval.shape[dimension] > 1
+        def read(atom: Any) -> Any:
+            if hasattr(atom, "val"):  # a literal, whose type names the mesh
+                return np.asarray(atom.val, atom.aval.dtype)
+            return known[atom]
+
+        for equation in body.eqns:
+            with at_line_of(equation):
+                results = self._results(equation, [*map(read, equation.invars)])
+            known.update(zip(equation.outvars, results, strict=True))
+        return [*map(read, body.outvars)]
+
+    def _results(self, equation: Any, values: Sequence[Any]) -> list[Any]:
+        """The results of an operation."""
+        primitive, params = equation.primitive, dict(equation.params)
+        name, variables = primitive.name, equation.invars
+        for key in ("sharding", "out_sharding"):
+            if key in params:
+                params[key] = None  # of the mesh outside
+        splits = [*map(self._split, variables, values)]
+        split = next(iter({*splits} - {None}), None)
+        if split is not None:
+            if name in _CALLS:
+                return self._evaluated(params[_CALLS[name]], values)
+            if name == "custom_linear_solve":
+                # The other functions are for its gradient.
+                used = params["const_lengths"]
+                start = used.matvec + used.vecmat
+                values = [*values[start : start + used.solve], *values[sum(used) :]]
+                return self._evaluated(params["jaxprs"].solve, values)
+            if name == "while":
+                return self._loop(equation, values, split)
+            splits = _aligned(equation, splits, split)
+            params |= self._sizes(equation, split)
+            values = [*map(self._block, variables, values, splits)]
+        results = primitive.bind(*values, **primitive.get_bind_params(params))
+        results = [*results] if primitive.multiple_results else [results]
+        outs = [*map(self._split, equation.outvars, results)]
+        if split is not None and name not in _MOVING:
+            _check_same(equation, outs, split)
+        elif split is not None and None in outs:
+            # Each device has a part of a sum, which jax adds up in a kernel's gradient.
+            if name != _CONVOLUTION or not is_backward(equation):
+                raise NotInBlocks
+            results = [jax.lax.psum(results[0], self.axes)]
+        return results
+
+    def _loop(self, equation: Any, values: Sequence[Any], split: int) -> list[Any]:
+        """The results of a loop under `jax.vmap`, where each member ends by itself."""
+        params, tested = equation.params, equation.params["cond_nconsts"]
+        start = tested + params["body_nconsts"]
+        if not params["cond_jaxpr"].out_avals[0].ndim:
+            raise NotInBlocks  # its members go on together
+
+        def blocks(variables: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+            return [*map(self._block, variables, values, [split] * len(values))]
+
+        def traced(jaxpr: Any, *values: Any) -> Any:
+            def run(*values: Any) -> list[Any]:
+                return blocks(
+                    plain_jaxpr(jaxpr).outvars, self._evaluated(jaxpr, values)
+                )
+
+            return jax.make_jaxpr(run)(*values)
+
+        state = blocks(equation.invars[start:], values[start:])
+        test = traced(params["cond_jaxpr"], *values[:tested], *state)
+        step = traced(params["body_jaxpr"], *values[tested:start], *state)
+        changed = params | {"cond_jaxpr": test, "body_jaxpr": step}
+        return equation.primitive.bind(*values[:start], *state, **changed)
+
+    def _sizes(self, equation: Any, split: int) -> dict[str, Any]:
+        """The parameters that are other ones for blocks."""
+        key = _SHAPES.get(equation.primitive.name)
+        if key is None:
+            return {}
+        out, shape = _moved(equation, split), list(equation.params[key])
+        shape[out] = self._shape(equation.outvars[0], out)[out]
+        return {key: tuple(shape)}
 
 
-# Each element of their results is computed from those at the same place.
-_ELEMENTWISE = {
-    "abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atan2",
-    "atanh", "bitcast_convert_type", "cbrt", "ceil", "clamp", "clz", "complex",
-    "conj", "convert_element_type", "copy", "copy_p", "cos", "cosh", "digamma", "div",
-    "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "ge", "gt",
-    "imag", "integer_pow", "is_finite", "le", "lgamma", "log", "log1p", "logistic",
-    "lt", "max", "min", "mul", "name", "ne", "neg", "nextafter", "not",
-    "optimization_barrier", "or", "population_count", "pow", "random_fold_in", "real",
-    "reduce_precision", "rem", "round", "rsqrt", "select_n", "shift_left",
-    "shift_right_arithmetic", "shift_right_logical", "sign", "sin", "sinh", "sqrt",
-    "square", "stop_gradient", "sub", "tan", "tanh", "threefry2x32", "xor",
-}  # fmt: skip
-
-# What else is known here mixes along some dimensions, and does the same with each block
-# along the others: from its parameters and operands, and how these are split, to the
-# dimensions along which it may not be split.
-_Mixes = Callable[[Any, Any, list[Split]], Any]
-
-
-def _last(count: int) -> _Mixes:
-    return lambda params, avals, splits: range(avals[0].ndim - count, avals[0].ndim)
-
-
-def _named(parameter: str) -> _Mixes:
-    def mixes(params: Any, avals: Any, splits: list[Split]) -> Any:
-        mixed = params[parameter]
-        return mixed if isinstance(mixed, tuple) else (mixed,)
-
-    return mixes
+def _aligned(equation: Any, splits: list[Any], split: int) -> list[Any]:
+    """How the operands of an operation have to be split."""
+    name, params = equation.primitive.name, equation.params
+    if name == "gather":
+        numbers = params["dimension_numbers"]
+        batch = numbers.operand_batching_dims, numbers.start_indices_batching_dims
+        # An index counts from the start of what it indexes, except along a batch.
+        for pair in zip(*batch, strict=True):
+            if splits[0] == pair[0] or splits[1] == pair[1]:
+                return [*pair]
+        if splits[0] is not None:
+            raise NotInBlocks
+    elif name == _CONVOLUTION:
+        (batch, features, *_), (_, inner, *_), _ = params["dimension_numbers"]
+        is_batch = splits == [batch, None] and params["batch_group_count"] == 1
+        # The gradient of a kernel, with what was the batch.
+        is_sum = splits == [features, inner] and params["feature_group_count"] == 1
+        if not is_batch and not is_sum:
+            raise NotInBlocks
+    elif name not in _MOVING:
+        for number, variable in enumerate(equation.invars):
+            # What has one element there, or no such dimension, is the same for all.
+            is_split = variable.aval.shape[split:][:1] > (1,)
+            splits[number] = split if is_split else None
+    return splits
 
 
-def _by_convolution(params: Any, avals: Any, splits: list[Split]) -> Any:
-    left, right = (params["dimension_numbers"][side] for side in (0, 1))
-    is_batch = splits == [left[0], None] and params["batch_group_count"] == 1
-    # The gradient of a kernel sums over what was the batch.
-    is_sum = splits == [left[1], right[1]] and params["feature_group_count"] == 1
-    return () if is_batch or is_sum else splits
+def _struct(variable: Any, shape: Sequence[int]) -> Any:
+    """A value of another shape."""
+    aval = variable.aval
+    return jax.ShapeDtypeStruct(shape, aval.dtype, weak_type=aval.weak_type)
 
 
-def _nowhere(params: Any, avals: Any, splits: list[Split]) -> Any:
-    return ()
-
-
-_MIXES: dict[str, _Mixes] = {
-    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "top_k"), _named("axis")),
-    **dict.fromkeys(("reduce_max", "reduce_min", "argmax", "argmin"), _named("axes")),
-    **dict.fromkeys(("reduce_and", "reduce_or"), _named("axes")),
-    **dict.fromkeys(("sort", "concatenate"), _named("dimension")),
-    "unstack": _named("axis"),
-    **dict.fromkeys(("cholesky", "eigh", "eig", "svd", "qr", "geqrf", "lu"), _last(2)),
-    **dict.fromkeys(("householder_product", "schur", "triangular_solve"), _last(2)),
-    **dict.fromkeys(("lu_pivots_to_permutation", "random_wrap"), _last(1)),
-    **dict.fromkeys(("random_bits", "random_split", "random_unwrap"), _nowhere),
-    **dict.fromkeys(("broadcast_in_dim", "reshape", "slice", "transpose"), _nowhere),
-    **dict.fromkeys(("squeeze", "reduce_sum", "dot_general"), _nowhere),
-    "fft": lambda params, *others: _last(len(params["fft_lengths"]))(params, *others),
-    "conv_general_dilated": _by_convolution,
-}
-# Their operands are split alike.
-_ALIKE = {*_ELEMENTWISE, "sort", "concatenate", "triangular_solve"}
-# A block's result is a part of a sum, where it is split no more.
-_SUMS = {"reduce_sum", "dot_general", "conv_general_dilated"}
-
-
-def _broadcast(blocks: Blocks, equation: Any, split: int) -> dict[str, Any]:
-    out = int(equation.params["broadcast_dimensions"][split])
-    (operand, *_), (result,) = equation.invars, equation.outvars
-    if result.aval.shape[out] != operand.aval.shape[split]:
+def _moved(equation: Any, split: int) -> int:
+    """Where a dimension of an operand is in a result whose shape is a parameter."""
+    old, new = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+    if equation.primitive.name == "reshape":
+        # A block stays one where as much is before its dimension as was.
+        for out, size in enumerate(new):
+            if size > 1 and prod(new[:out]) == prod(old[:split]):
+                return out
         raise NotInBlocks
-    return {"shape": blocks.shape(result.aval, out)}
-
-
-def _reshape(blocks: Blocks, equation: Any, split: int) -> dict[str, Any]:
-    old, result = equation.invars[0].aval.shape, equation.outvars[0].aval
-    for out, size in enumerate(result.shape):
-        # A block stays one where its dimension becomes the major part of another one,
-        # or another one is the major part of it.
-        starts_there = prod(result.shape[:out]) == prod(old[:split]) and size > 1
-        if starts_there and (size % old[split] == 0 or old[split] % size == 0):
-            return {"new_sizes": blocks.shape(result, out)}
-    raise NotInBlocks
-
-
-def _slice(blocks: Blocks, equation: Any, split: int) -> dict[str, Any]:
-    operand, limits = equation.invars[0].aval, list(equation.params["limit_indices"])
-    if operand.shape[split] != equation.outvars[0].aval.shape[split]:
+    out = int(equation.params.get("broadcast_dimensions", range(len(old)))[split])
+    if new[out] != old[split]:
         raise NotInBlocks
-    limits[split] = blocks.shape(operand, split)[split]
-    return {"limit_indices": tuple(limits)}
+    return out
 
 
-# Operations that name a size: from how their operand is split to other parameters.
-_SIZES = {"broadcast_in_dim": _broadcast, "reshape": _reshape, "slice": _slice}
+def _check_same(equation: Any, outs: Any, split: int) -> None:
+    """Refuses an operation that is not the same for each index of a dimension.
 
+    It is where `jax.vmap` makes it of the operation without that dimension.
+    """
+    primitive, params = equation.primitive, dict(equation.params)
+    for name in ("axis", "axes", "dimension", "dimensions"):
+        named = params.get(name)
+        if isinstance(named, (int, np.integer)):
+            params[name] = named - (named > split)
+        elif isinstance(named, tuple):
+            params[name] = tuple(d - (d > split) for d in named)
 
-def _gather(
-    blocks: Blocks, params: dict[str, Any], splits: list[Split]
-) -> tuple[list[Split], dict[str, Any]]:
-    numbers, (split, indices) = params["dimension_numbers"], splits
-    # An index counts from the start of what it indexes, except along a batch.
-    batch = [int(d) for d in numbers.operand_batching_dims]
-    of_indices = [int(d) for d in numbers.start_indices_batching_dims]
-    if split in batch:
-        indices = of_indices[batch.index(split)]
-    elif split is None and indices in of_indices:
-        split = batch[of_indices.index(indices)]
-    elif split is not None:
+    def without(*values: Any) -> Any:
+        return primitive.bind(*values, **primitive.get_bind_params(params))
+
+    avals, axes = [], list[int | None]()
+    size = max(variable.aval.shape[split:][:1] for variable in equation.invars)
+    for variable in equation.invars:
+        shape, is_there = list(variable.aval.shape), variable.aval.ndim > split
+        # What has one element there is taken as that for all.
+        shape[split : split + 1] = size if is_there else ()
+        avals.append(_struct(variable, shape))
+        axes.append(split if is_there else None)
+    out_axes = outs if primitive.multiple_results else outs[0]
+    made = jax.make_jaxpr(jax.vmap(without, tuple(axes), out_axes))(*avals)
+    first, *others = [one.equation for one in operations(made) if one.name != "jit"]
+    if others or (first.primitive, first.params) != (primitive, equation.params):
         raise NotInBlocks
-    return [split, indices], params
-
-
-def _while(
-    blocks: Blocks, params: dict[str, Any], splits: list[Split]
-) -> tuple[list[Split], dict[str, Any]]:
-    tests = params["cond_nconsts"]
-    start = tests + params["body_nconsts"]
-    constants, carried = splits[tests:start], splits[start:]
-    while True:
-        _, after = blocks.traced(params["body_jaxpr"], [*constants, *carried])
-        pairs = zip(carried, after, strict=True)
-        wider = [new if old is None else old for old, new in pairs]
-        if wider == carried:
-            break
-        carried = wider
-    body, _ = blocks.traced(params["body_jaxpr"], [*constants, *carried], carried)
-    test, (going,) = blocks.traced(params["cond_jaxpr"], [*splits[:tests], *carried])
-    # A vmapped loop has one predicate for each member: a device ends with its own, and
-    # then does not answer others.
-    waits = any(one.name.startswith("psum") for one in operations(body))
-    if (going is None and test.out_avals[0].ndim) or (going is not None and waits):
-        raise NotInBlocks
-    changed = {"body_jaxpr": body, "cond_jaxpr": test}
-    return [*splits[:start], *carried], params | changed
-
-
-# Operations whose operands have to be split otherwise: to how, and to parameters.
-_ALIGNED = {"while": _while, "gather": _gather}
-
-
-def _solve(params: dict[str, Any], values: list[Any]) -> tuple[Any, list[Any]]:
-    # What computes the result is its third function; the others are for gradients.
-    lengths = params["const_lengths"]
-    start = lengths.matvec + lengths.vecmat
-    used = values[start : start + lengths.solve]
-    return params["jaxprs"].solve, [*used, *values[sum(lengths) :]]
-
-
-# Operations that call a jaxpr once: from their parameters to that and its arguments.
-_INLINED: dict[str, Callable[[dict[str, Any], list[Any]], tuple[Any, list[Any]]]] = {
-    "jit": lambda params, values: (params["jaxpr"], values),
-    "custom_jvp_call": lambda params, values: (params["call_jaxpr"], values),
-    "custom_vjp_call": lambda params, values: (params["call_jaxpr"], values),
-    "custom_linear_solve": _solve,
-}
-
-#: Operations that XLA always splits as their operands are.
-ALWAYS_SPLIT = _ELEMENTWISE | {"broadcast_in_dim", "reshape", "transpose", "squeeze"}
