@@ -54,7 +54,7 @@ def _shard_maps(wanted: Wanted) -> Iterator[Proposal]:
     assert isinstance(program.fn, JaxprFunction)
     # Of a line the first one, since what a call of jax contains has its line as well.
     first: dict[str, Any] = {}
-    for one in placed_operations(program.fn.constrained_jaxpr, (), ""):
+    for one in placed_operations(program.fn.jaxpr, (), ""):
         kinds = {
             inner.name for inner in operations(SimpleNamespace(eqns=[one.equation]))
         }
@@ -134,7 +134,7 @@ def _with_option(program: Program, edit: Edit) -> Program:
 def _rewritten(program: Program, change: Callable[[Any], list[Any]]) -> Program:
     function = program.fn
     assert isinstance(function, JaxprFunction)
-    changed = rewritten(function.constrained_jaxpr, change)
+    changed = rewritten(function.jaxpr, change)
     return program.replace(fn=function.with_jaxpr(changed))
 
 
