@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import itertools
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
 from shardviz.core.format import bytes_text, fold
 from shardviz.core.program.memory import KINDS, Buffer, MemoryPeak, MemoryTimeline
-from shardviz.core.program.report import Memory, Report
+from shardviz.core.program.report import Report
 from shardviz.core.wording import pictures as wording
-from shardviz.picture.page import (
-    and_more,
-    note,
-    page,
-    sentences,
-    side_by_side,
-    text_page,
-    titled,
-    unfolded,
-)
+from shardviz.picture import page
 from shardviz.picture.picture import GROUP, Frame, Label, Picture, Slot, make_tiles
 from shardviz.picture.tables import HIGHLIGHTED, NORMAL, Bar, Table
 
@@ -33,16 +25,17 @@ BEYOND = 4  # a capacity of more than this many peaks would make the chart flat
 
 def draw_memory(report: Report, title: str | None = None) -> Picture:
     """The live bytes over a program's order by kind, and the largest at the peak."""
-    peak = report.memory.peak
-    head = titled(title, f"{report.program} on {report.target}: memory")
-    if peak is None:
-        return text_page([(wording.NO_BUFFERS, "")], title=head, alt=wording.NO_BUFFERS)
-    table, left = peak_table(peak, MOST_BUFFERS)
-    return side_by_side(
-        [_chart(report.memory), table.picture(notes=left)],
+    timeline, none = report.memory.timeline, wording.NO_BUFFERS
+    head = page.titled(title, f"{report.program} on {report.target}: memory")
+    if timeline is None:
+        return page.text_page([(none, "")], title=head, alt=none)
+    table, left = peak_table(timeline.peak, MOST_BUFFERS)
+    words = str(timeline.peak)
+    return page.side_by_side(
+        [_chart(timeline, report.memory.capacity), table.picture(notes=left)],
         title=head,
-        notes=[note(str(peak)), note(str(report.fit or ""))],
-        alt=sentences([head, str(peak), *table.lines("")]),
+        notes=[page.note(words), page.note(str(report.fit or ""))],
+        alt=page.sentences([head, words, *table.lines("")]),
         width=1.0,
         facts={"kind": "memory"},
     )
@@ -62,20 +55,29 @@ def peak_table(peak: MemoryPeak, limit: int) -> tuple[Table, list[str]]:
 
     Those that differ by their layer only are one row.
     """
-    alike = attrgetter("kind", "bytes", "shape", "source", "spec")
-    folds, rows = fold(peak.buffers, buffer_name, alike), []
+    rows, left, left_bytes = [], 0, 0
+    folds = fold(
+        peak.buffers,
+        buffer_name,
+        attrgetter("kind", "bytes", "shape", "source", "spec"),
+    )
     folds.sort(key=lambda one: -len(one.items) * one.items[0].bytes)
-    for one in folds[:limit]:
-        first, size = one.items[0], len(one.items) * one.items[0].bytes
+    for one in folds:
+        first, count = one.items[0], len(one.items)
+        if len(rows) == limit:
+            left, left_bytes = left + count, left_bytes + count * first.bytes
+            continue
         spec = "" if first.spec is None else str(first.spec)
         words = (first.shape, one.name, spec, first.source, wording.about_buffer(first))
         less = first.split_bytes is not None and first.split_bytes < first.bytes
-        group = HIGHLIGHTED if less else NORMAL
-        rows.append(Bar(size, f"{one.count}{bytes_text(first.bytes)}", words, group))
+        amount = f"{one.count}{bytes_text(first.bytes)}"
+        rows.append(
+            Bar(count * first.bytes, amount, words, HIGHLIGHTED if less else NORMAL)
+        )
     heads = (wording.AT_THE_PEAK, "on one device", "value", "split", "line", "")
-    rest = unfolded(folds[limit:])
-    left = bytes_text(sum(buffer.bytes for buffer in rest))
-    more = [f"{line}, {left}" for line in and_more(len(rest), "buffer")]
+    more = [
+        f"{line}, {bytes_text(left_bytes)}" for line in page.and_more(left, "buffer")
+    ]
     return Table(heads, tuple(rows)), more
 
 
@@ -84,57 +86,75 @@ def buffer_name(buffer: Buffer) -> str:
     return buffer.value or buffer.op.rpartition("/")[2] or buffer.name
 
 
-def shown_positions(timeline: MemoryTimeline, most: int) -> np.ndarray:
+class Columns(NamedTuple):
+    """What a chart shows of a timeline.
+
+    Attributes:
+        positions: int64 `[columns]`, ascending.
+        live: bytes, int64 `[kinds, columns]`, in the order of `KINDS`.
+        peak: the column of the peak.
+        top: the bytes at its upper edge.
+    """
+
+    positions: np.ndarray
+    live: np.ndarray
+    peak: int
+    top: int
+
+
+def chart_columns(timeline: MemoryTimeline, capacity: int | None, most: int) -> Columns:
     """At most so many positions of a timeline: of each stretch the fullest.
 
-    So no peak is lost, however long the program is. int64 `[positions]`, ascending.
+    So no peak is lost, however long the program is.
 
     >>> from shardviz.core.program.memory import Buffer
     >>> short = Buffer("a", 8, "f32[2]", "temporaries", start=5, end=5)
     >>> always = Buffer("b", 8, "f32[2]", "arguments", end=8)
-    >>> shown_positions(MemoryTimeline((short, always)), 3).tolist()
-    [0, 5, 6]
+    >>> found = chart_columns(MemoryTimeline((short, always)), None, 3)
+    >>> found.positions.tolist(), found.peak, found.top
+    ([0, 5, 6], 1, 16)
     """
     total, fullest = timeline.total, []
-    count = min(most, len(total))
+    count, top = min(most, len(total)), max(timeline.peak.bytes, 1)
     for start, stop in itertools.pairwise(np.arange(count + 1) * len(total) // count):
         fullest.append(start + int(total[start:stop].argmax()))
-    return np.array(fullest, np.int64)
+    live = np.stack([timeline.bytes[kind][fullest] for kind in KINDS])
+    if capacity is not None and capacity <= BEYOND * top:
+        top = max(top, capacity)
+    return Columns(np.array(fullest), live, int(total[fullest].argmax()), top)
 
 
-def chart_top(memory: Memory) -> int:
-    """The bytes at the upper edge of the chart: its capacity, or the peak."""
-    most = memory.peak.bytes if memory.peak is not None else 0
-    if memory.capacity is not None and memory.capacity <= BEYOND * most:
-        most = max(most, memory.capacity)
-    return max(most, 1)
-
-
-def _chart(memory: Memory) -> Picture:
+def _chart(timeline: MemoryTimeline, capacity: int | None) -> Picture:
     """Stacked bars, one for each position, and lines at the peak and the capacity."""
-    timeline, top = memory.timeline, chart_top(memory)
-    assert timeline is not None
-    at = shown_positions(timeline, COLUMNS)
-    live = np.stack([timeline.bytes[kind][at] for kind in KINDS])  # [kinds, columns]
-    heights = live * (HIGH / top)
+    positions, live, peak, top = chart_columns(timeline, capacity, COLUMNS)
+    heights, width = live * (HIGH / top), WIDE / len(positions)
     tops = ABOVE + HIGH - np.cumsum(heights, axis=0)
-    width, (kinds, columns) = WIDE / len(at), np.nonzero(live)
-    size = (width, heights[kinds, columns])
-    corner = (LEFT + columns * width, tops[kinds, columns])
-    tiles = make_tiles(*corner, *size, kinds, hint=(Slot(GROUP, words=KINDS),))
-    moment = LEFT + (int(timeline.total[at].argmax()) + 0.5) * width
-    words = f"peak {bytes_text(timeline.peak.bytes)}"
+    kinds, columns = np.nonzero(live)
+    tiles = make_tiles(
+        LEFT + columns * width,
+        tops[kinds, columns],
+        width,
+        heights[kinds, columns],
+        kinds,
+        hint=(Slot(GROUP, words=KINDS),),
+    )
+    moment, words = (
+        LEFT + (peak + 0.5) * width,
+        f"peak {bytes_text(timeline.peak.bytes)}",
+    )
     labels = [Label(moment, ABOVE / 2, words, role="tick")]
     frames = [Frame(moment, ABOVE, 0, HIGH)]
     for n in range(TICKS + 1):
         low = ABOVE + HIGH * (1 - n / TICKS)
         labels.append(Label(LEFT - 6, low, bytes_text(top * n // TICKS), "end", "tick"))
-    if memory.capacity is not None and memory.capacity <= top:
-        low = ABOVE + HIGH * (1 - memory.capacity / top)
+    if capacity is not None and capacity <= top:
+        low, words = (
+            ABOVE + HIGH * (1 - capacity / top),
+            f"capacity {bytes_text(capacity)}",
+        )
         frames.append(Frame(LEFT, low, WIDE, 0))
-        text = f"capacity {bytes_text(memory.capacity)}"
-        labels.append(Label(LEFT + WIDE + 6, low, text, "start", "tick"))
+        labels.append(Label(LEFT + WIDE + 6, low, words, "start", "tick"))
     look = {"colormap": "ramp", "groups": len(KINDS), "alt": str(timeline.peak)}
     legend = [(kind, KINDS[kind]) for kind in np.unique(kinds).tolist()]
     size = (LEFT + WIDE, ABOVE + HIGH)
-    return page(tiles, labels, frames=frames, legend=legend, size=size, **look)
+    return page.page(tiles, labels, frames=frames, legend=legend, size=size, **look)

@@ -8,7 +8,7 @@ import pytest
 from shardviz.core.errors import ShardvizError
 from shardviz.core.program.memory import KINDS, Buffer, MemoryTimeline
 from shardviz.core.program.report import Report
-from shardviz.picture.memory import COLUMNS, HIGH, WIDE, peak_table, shown_positions
+from shardviz.picture.memory import COLUMNS, HIGH, WIDE, chart_columns, peak_table
 from shardviz.picture.show import draw, to_text
 from shardviz.picture.tables import HIGHLIGHTED
 from tests.widgets.memory_examples import MIB, peak, report
@@ -52,7 +52,7 @@ def test_a_peak_of_one_position_among_ten_thousand_is_not_lost(at):
     spike = Buffer("a", 1 << 30, "f32[1]", "temporaries", start=at, end=at)
     always = Buffer("b", 8, "f32[2]", "arguments", end=9_999)
     found = MemoryTimeline((spike, always))
-    shown = shown_positions(found, COLUMNS)
+    shown = chart_columns(found, None, COLUMNS).positions
     assert len(shown) == COLUMNS
     assert at in shown
     assert (np.diff(shown) > 0).all()

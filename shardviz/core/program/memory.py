@@ -23,25 +23,21 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Buffer:
-    """A part of a device's memory, from the first to the last operation that needs it.
+    """A part of a device's memory, while it holds one value.
 
     Attributes:
         name: the instruction in the compiled text that makes its value.
         bytes: its bytes on each device, padding included.
         shape: type and shape of that value on one device, `f32[8,128]`.
         kind: one of `KINDS`, but `"padding"`.
-        op: the operation in jax that makes its value, or `""`.
-        source: the user's file and line, or `""`.
-        phase: `"forward"`, `"backward"`, or `""` where the op does not say.
-        value: the name of the plan's value or of the argument; `""` where it is not
-            known.
+        op, source: the value's operation in jax, and the user's line, or `""`.
+        phase: `"forward"`, `"backward"`, or `""` where its op does not say.
+        value: the name of the plan's value or of the argument, or `""`.
         spec: how that value is split; None where it is not known.
-        replicated: the mesh axes over which every device has its same bytes; `()` where
-            there are none, or where that is not known.
-        start, end: the first and the last position in the timeline at which it is
-            alive.
-        count: how often the loops that it is made in run it; 1 outside of loops, None
-            where that is not known.
+        replicated: the mesh axes over which every device has the same bytes, as far as
+            that is known.
+        start, end: its first and its last position in the timeline.
+        count: how often loops run what makes it; None where that is not known.
         split_bytes: what it would take if it were split as its neighbours are; None
             where that is not known.
         padding: how many of its bytes hold nothing.
@@ -72,7 +68,8 @@ class MemoryTimeline:
     """The live bytes of each device over the order in which a program allocates.
 
     Position 0 is its beginning, with what is there all the time. At each position behind
-    it one more buffer is allocated, those of a loop's body once.
+    it one more buffer is filled, in new memory or in that of one which is not needed any
+    more; those of a loop's body once.
 
     Attributes:
         buffers: every buffer.
@@ -91,22 +88,18 @@ class MemoryTimeline:
     @cached_property
     def times(self) -> np.ndarray:
         """The positions, `[positions]`: 0, 1, 2 and so on."""
-        return np.arange(1 + max((b.end for b in self.buffers), default=0))
+        return np.arange(1 + max((buffer.end for buffer in self.buffers), default=0))
 
     @cached_property
     def bytes(self) -> Mapping[str, np.ndarray]:
         """For each of `KINDS` the live bytes at every position, int64 `[positions]`."""
-        # What begins and what ends at each position; its running sum is what is alive.
-        change = {kind: np.zeros(len(self.times) + 1, np.int64) for kind in KINDS}
+        live = {kind: np.zeros(len(self.times), np.int64) for kind in KINDS}
         for buffer in self.buffers:
-            used = buffer.bytes - buffer.padding
-            for kind, size in ((buffer.kind, used), ("padding", buffer.padding)):
-                change[kind][buffer.start] += size
-                change[kind][buffer.end + 1] -= size
-        live = {}
-        for kind, steps in change.items():
-            live[kind] = np.cumsum(steps[:-1])
-            live[kind].flags.writeable = False
+            alive = slice(buffer.start, buffer.end + 1)
+            live[buffer.kind][alive] += buffer.bytes - buffer.padding
+            live["padding"][alive] += buffer.padding
+        for each in live.values():
+            each.flags.writeable = False
         return live
 
     @cached_property
@@ -114,25 +107,22 @@ class MemoryTimeline:
         """The live bytes of all kinds, int64 `[positions]`."""
         return np.sum([*self.bytes.values()], axis=0)
 
+    @cached_property
+    def filled(self) -> Mapping[int, Buffer]:
+        """Position to the buffer that begins there; at 0 there is none."""
+        return {buffer.start: buffer for buffer in self.buffers if buffer.start}
+
     def alive(self, at: int) -> tuple[Buffer, ...]:
         """The buffers alive at a position, the largest first."""
         found = [b for b in self.buffers if b.start <= at <= b.end]
         return tuple(sorted(found, key=attrgetter("bytes"), reverse=True))
 
     @cached_property
-    def allocated(self) -> Mapping[int, Buffer]:
-        """Position to the buffer that is allocated there; of the beginning none."""
-        return {b.start: b for b in self.buffers if b.start}
-
-    @cached_property
     def peak(self) -> MemoryPeak:
         """The first moment at which the most is alive."""
         at = int(self.total.argmax())
-        what = ("", "", "")
-        if at:
-            new = self.allocated[at]
-            what = (new.op or new.name, new.source, new.phase)
-        return MemoryPeak(int(self.total[at]), at, *what, self.alive(at))
+        new = self.filled.get(at)
+        return MemoryPeak(int(self.total[at]), at, new, self.alive(at))
 
     def __repr__(self) -> str:
         return f"MemoryTimeline({len(self.times):,} positions, {len(self.buffers):,} buffers)"
@@ -144,37 +134,32 @@ class MemoryPeak(Fact):
 
     Attributes:
         bytes: how many on each device, which is the sum over its buffers.
-        at: the position in the timeline. At 0 as much is needed all the time, and no
-            operation is to blame.
-        op: the operation in jax whose buffer is allocated then, or the name of the
-            instruction in the compiled text; `""` at 0.
-        source: the user's file and line, or `""`.
-        phase: `"forward"`, `"backward"`, or `""` where its op does not say.
+        at: the position in the timeline.
+        filled: the buffer that is filled then. None where as much is needed all the
+            time, so that no operation is to blame.
         buffers: what is alive then, the largest first.
 
     >>> kept = Buffer("dot", 3072, "f32[6,128]", "temporaries", phase="forward")
-    >>> print(MemoryPeak(3072, 3, "", "mlp.py:31", "backward", (kept,)))
+    >>> last = Buffer("add", 0, "f32[]", "temporaries", "", "mlp.py:31", "backward")
+    >>> print(MemoryPeak(3072, 3, last, (kept, last)))
     Peak 3 KiB at mlp.py:31, backward: 3 KiB are forward values saved for it.
     """
 
     bytes: int
     at: int
-    op: str = ""
-    source: str = ""
-    phase: str = ""
+    filled: Buffer | None = None
     buffers: tuple[Buffer, ...] = field(default=(), repr=False)
 
     @property
     def saved(self) -> tuple[Buffer, ...]:
         """What the forward pass has left for a peak in the backward pass."""
-        if self.phase != "backward":
+        if self.filled is None or self.filled.phase != "backward":
             return ()
         found = []
         for buffer in self.buffers:
-            computed = buffer.kind in ("temporaries", "collectives")
             # What XLA itself computes a second time was not saved.
-            again = ".remat" in buffer.name
-            before = buffer.phase == "forward" and buffer.start < self.at
-            if computed and before and not again:
+            made_again = ".remat" in buffer.name
+            computed = buffer.kind in ("temporaries", "collectives")
+            if computed and buffer.phase == "forward" and not made_again:
                 found.append(buffer)
         return tuple(found)

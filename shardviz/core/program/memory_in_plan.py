@@ -13,7 +13,6 @@ from shardviz.core.program.memory import Buffer
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import (
     PlannedOp,
-    dims_over,
     group_size,
     local_shape,
     parent_axis,
@@ -56,14 +55,14 @@ class _Values:
     def __init__(self, plan: Plan) -> None:
         self.plan, self.mesh = plan, plan.mesh
         self.by_place: dict[tuple[str, str], list[PlannedOp]] = {}
-        self.neighbours: dict[str, list[PlannedOp]] = {}
+        self.next_to: dict[str, list[PlannedOp]] = {}
         for op in plan.ops:
             if op.kind == "op":
                 self.by_place.setdefault((op.op, op.source), []).append(op)
             for operand in map(plan.by_name.get, op.operands):
                 if operand is not None:
-                    self.neighbours.setdefault(operand.name, []).append(op)
-                    self.neighbours.setdefault(op.name, []).append(operand)
+                    self.next_to.setdefault(operand.name, []).append(op)
+                    self.next_to.setdefault(op.name, []).append(operand)
         # What a product makes there is a part of a sum, until the collective is done.
         self.summed = {c.value for c in plan.collectives if c.kind in _SUMS}
 
@@ -72,45 +71,45 @@ class _Values:
         values = self.by_place.get((buffer.op, buffer.source), [])
         if buffer.value in self.plan.by_name:
             values = [self.plan.by_name[buffer.value]]
-        if not values:
+        is_sum = buffer.kind == "collectives"
+        # A collective that moves is split otherwise than the value it is made for.
+        if not values or (is_sum and not buffer.name.startswith(_SUMS)):
             return buffer
-        spec, is_sum = values[0].spec, False
         # Of several on one line it must not matter which one it is.
         for value in values:
             shard = value.shape
             if not value.manual:
                 shard = local_shape(shard, value.spec, self.mesh)
-            if value.spec != spec or not _has_shape(buffer, shard):
+            if value.spec != values[0].spec or not _has_shape(buffer, shard):
                 return buffer
-            is_sum |= value.name in self.summed
-        if buffer.kind == "collectives" and not buffer.name.startswith(_SUMS):
-            return buffer  # it is split otherwise than its value, which it is made for
         if len(values) == 1:
             buffer = replace(buffer, value=values[0].name)
-        if is_sum and buffer.kind == "temporaries":
-            return buffer
-        replicated = []
-        for axis, size in self.mesh.shape.items():
-            if size > 1 and not spec.unreduced and not dims_over(spec, [axis]):
-                replicated.append(axis)
-        split = self._split_bytes(buffer, values[0])
-        known = {"spec": spec, "replicated": tuple(replicated), "split_bytes": split}
-        return replace(buffer, **known)
+        if buffer.kind == "temporaries":
+            for value in values:
+                if value.name in self.summed:
+                    return buffer
+        return self._split(buffer, values[0])
 
-    def _split_bytes(self, buffer: Buffer, op: PlannedOp) -> int | None:
-        """Its bytes if it were also split over the axes that split its neighbours."""
-        if op.name not in self.neighbours:
-            return None
-        axes: set[str] = set()
-        for other in self.neighbours[op.name]:
+    def _split(self, buffer: Buffer, value: PlannedOp) -> Buffer:
+        """A buffer with the spec of its value, and what its neighbours' would make of
+        it."""
+        used = set(map(parent_axis, value.spec.axes))
+        replicated, more = [], set()
+        for axis, size in self.mesh.shape.items():
+            if size > 1 and axis not in used | value.spec.unreduced:
+                replicated.append(axis)
+        neighbours = self.next_to.get(value.name, [])
+        for other in neighbours:
             for axis in other.spec.axes:
-                if not dims_over(op.spec, [parent_axis(axis)]):
-                    axes.add(axis)
-        parts = group_size(axes, self.mesh)
+                if parent_axis(axis) not in used:
+                    more.add(axis)
+        parts, size = group_size(more, self.mesh), None
         # One dimension takes all of them, as the neighbour's does.
-        if parts == 1 or any(length % parts == 0 for length in _dims(buffer)):
-            return buffer.bytes // parts
-        return None
+        fits = parts == 1 or any(length % parts == 0 for length in _dims(buffer))
+        if neighbours and fits:
+            size = buffer.bytes // parts
+        known = {"replicated": tuple(replicated), "split_bytes": size}
+        return replace(buffer, spec=value.spec, **known)
 
 
 def _has_shape(buffer: Buffer, shard: tuple[int, ...]) -> bool:

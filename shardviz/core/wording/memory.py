@@ -13,23 +13,21 @@ _MOST_KINDS = 3
 def peak(fact: MemoryPeak) -> str:
     """How much is needed at the peak, where that is, and what for.
 
-    >>> peak(MemoryPeak(0, 0)), peak(MemoryPeak(0, 4, "jit(f)/dot_general"))
-    ('Peak 0 B, all the time: .', 'Peak 0 B at jit(f)/dot_general: .')
+    >>> peak(MemoryPeak(0, 0))
+    'Peak 0 B, all the time: nothing.'
     """
-    where = f" at {fact.source or fact.op}" if fact.at else ", all the time"
-    if fact.phase:
-        where += f", {fact.phase}"
-    what = _saved(fact) if fact.saved else _kinds(fact)
-    return f"Peak {bytes_text(fact.bytes)}{where}: {what}."
-
-
-def _kinds(fact: MemoryPeak) -> str:
+    where, new = ", all the time", fact.filled
+    if new is not None:
+        where = f" at {new.source or new.op or new.name}"
+        where += f", {new.phase}" if new.phase else ""
     sums: Counter[str] = Counter()
     for buffer in fact.buffers:
         sums[buffer.kind] += buffer.bytes
-    return joined(
-        [f"{bytes_text(n)} of {kind}" for kind, n in sums.most_common(_MOST_KINDS)]
-    )
+    most = sums.most_common(_MOST_KINDS)
+    what = joined([f"{bytes_text(size)} of {kind}" for kind, size in most]) or "nothing"
+    if fact.saved:
+        what = _saved(fact)
+    return f"Peak {bytes_text(fact.bytes)}{where}: {what}."
 
 
 def _saved(fact: MemoryPeak) -> str:

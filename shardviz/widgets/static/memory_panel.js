@@ -16,7 +16,6 @@ const BOUNDS = { memory: "HBM", compute: "FLOP/s" };
 /** Of grey: a colour would be a mesh axis. @type {Record<string, number>} */
 const SHADES = {arguments: 38, outputs: 58, temporaries: 80, collectives: 100, constants: 68, padding: 24}; // prettier-ignore
 const LINES = 4; // across the chart
-const HILL = 5; // pixels beside a click, of which the fullest moment is meant
 const MOST_ALIVE = 16; // buffers of a moment that Python sends for certain
 const NOT_COMPILED = "Not compiled yet: press Compile to see what each device holds.";
 
@@ -27,16 +26,13 @@ export class MemoryPanel {
     /** @type {[Memory?, string?]} */ this.shown = [];
     /** @type {MemoryChart | null} */ this.chart = null;
     /** The live bytes of every column. @type {number[]} */ this.totals = [];
-    /** The column whose buffers are listed. */
-    this.at = 0;
-    const click = (/** @type {MouseEvent} */ e) => this.go(this.hillAt(e));
-    this.picture = h("div", { class: "sv-memchart", on: { click } });
+    // It covers the chart, and its thumb is the line at the moment that is chosen.
     const on = { input: () => this.go(Number(this.slider.value)) };
     const name = { "aria-label": "Memory over the program's order", ...OWN_KEYS };
-    this.slider = h("input", { type: "range", class: "sv-slider", min: "0", ...name, on });
-    /** The moment, and how long a buffer that is opened is alive. */
-    this.now = line(2);
-    this.life = line(8);
+    this.slider = h("input", { type: "range", min: "0", ...name, on });
+    this.picture = h("div", { class: "sv-memchart" });
+    /** How long a buffer that is opened is alive. */
+    this.life = line("", 8);
     this.list = h("div", { class: "sv-memlist", role: "group", "aria-label": "Buffers alive" });
     this.legend = h("div", { class: "sv-times" });
     this.changes = new ChangesList("What would lower it?", calls);
@@ -45,16 +41,15 @@ export class MemoryPanel {
 
   /** @param {Memory} memory @param {string} part whose operations are shown */
   show(memory, part) {
-    if (memory === this.shown[0] && part === this.shown[1]) return;
     const anew = memory !== this.shown[0];
+    if (!anew && part === this.shown[1]) return;
     this.shown = [memory, part];
     const { chart, sentence, over, target, parts, cost, operations } = memory;
-    this.chart = chart;
     if (target === undefined) return fill(this.node, mutedNote(NOT_COMPILED));
     const fits = h("b", { class: over ? "sv-bad" : "", text: sentence });
     const words = h("div", null, fits, muted(`  ${target}`), h("div", { text: chart?.sentence }));
     const head = h("div", { class: "sv-tlchosen" }, words, this.changes.button);
-    const picture = h("div", { class: "sv-mempicture" }, this.picture, this.list, this.slider);
+    const picture = h("div", { class: "sv-mempicture" }, this.picture, this.list);
     fill(this.node, head, this.changes.node);
     this.node.append(...(chart ? [picture, this.legend] : [pairs(parts)]), pairs(cost));
     const bound = BOUNDS[part];
@@ -67,8 +62,10 @@ export class MemoryPanel {
   }
 
   /** Stacks the live bytes of each kind: a column is 1 wide, and the chart is 1 high. @param {MemoryChart} chart */
-  draw({ kinds, positions, top, capacity, peak }) {
-    this.totals = positions.map(() => 0);
+  draw(chart) {
+    const { kinds, where, top, capacity, peak } = chart;
+    this.chart = chart;
+    this.totals = where.map(() => 0);
     const paths = kinds.map(([kind, live]) => {
       let d = "";
       live.forEach((bytes, i) => {
@@ -80,74 +77,60 @@ export class MemoryPanel {
     /** @type {Node[]} */
     const labels = [];
     const mark = (/** @type {number} */ high, /** @type {string} */ text, inside = {}) => {
-      paths.push(line(0.3, `M0 ${1 - high}H${positions.length}`));
+      paths.push(line(`M0 ${1 - high}H${where.length}`, 0.3));
       const style = { top: `${100 * (1 - high)}%`, ...inside };
       labels.push(h("span", { class: "sv-muted", style, text }));
     };
     for (let n = 0; n <= LINES; n++) mark(n / LINES, bytesText((top * n) / LINES));
     if (capacity && capacity <= top)
       mark(capacity / top, "capacity", { right: 0, transform: "none" });
-    const box = { viewBox: `0 0 ${positions.length} 1`, preserveAspectRatio: "none" };
-    const drawn = svg("svg", { ...box, "aria-hidden": "true" }, ...paths, this.now, this.life);
-    fill(this.picture, drawn, ...labels);
-    this.slider.max = String(positions.length - 1);
+    // From the middle of the first column to that of the last, as the slider goes.
+    const viewBox = `0.5 0 ${Math.max(where.length - 1, 0.5)} 1`;
+    const look = { viewBox, preserveAspectRatio: "none", "aria-hidden": "true" };
+    fill(this.picture, svg("svg", look, ...paths, this.life), ...labels, this.slider);
+    this.slider.max = String(where.length - 1);
     this.go(peak);
   }
 
   /** Lists what is alive in a column. @param {number} at */
   go(at) {
-    const { chart, totals, slider } = this;
-    if (!chart) return;
-    this.at = at;
-    const text = `${bytesText(totals[at])}${at === chart.peak ? ", the peak" : ""} · ${chart.where[at]}`;
+    const { totals, slider } = this;
+    const { kinds, where, buffers, peak } = /** @type {MemoryChart} */ (this.chart);
+    const text = `${bytesText(totals[at])}${at === peak ? ", the peak" : ""} · ${where[at]}`;
     slider.value = String(at);
     slider.setAttribute("aria-valuetext", text);
-    this.now.setAttribute("d", `M${at + 0.5} 0V1`);
-    const kinds = chart.kinds.map(([kind, live]) => {
+    this.life.removeAttribute("d");
+    const parts = kinds.map(([kind, live]) => {
       return h("span", null, axisTag(kind, shade(kind)), ` ${bytesText(live[at])}`);
     });
-    fill(this.legend, ...kinds);
-    const now = chart.positions[at];
-    const alive = chart.buffers.filter(({ start, end }) => start <= now && now <= end);
+    fill(this.legend, ...parts);
+    const alive = buffers.filter(({ start, end }) => start <= at && at <= end);
     const listed = alive.slice(0, MOST_ALIVE);
-    const rest = totals[at] - listed.reduce((n, { bytes }) => n + bytes, 0);
+    const rest = totals[at] - listed.reduce((sum, { bytes }) => sum + bytes, 0);
     const moment = h("div", { class: "sv-muted sv-cut", role: "status", title: text, text });
-    fill(this.list, moment, ...listed.map((one) => this.row(chart, one)));
+    fill(this.list, moment, ...listed.map((one) => this.row(one)));
     if (rest > 0) this.list.append(mutedNote(`And smaller ones, ${bytesText(rest)} in all.`));
   }
 
-  /** A buffer; opened, it says the rest, and the chart how long it lives. @param {MemoryChart} chart @param {MemoryBuffer} buffer */
-  row({ positions }, { bytes, shape, name, spec, source, about, value, start, end }) {
+  /** A buffer; opened, it says the rest, and the chart how long it lives. @param {MemoryBuffer} buffer */
+  row({ bytes, shape, name, spec, source, about, value, start, end }) {
     const cells = [bytesText(bytes), name, shape, source];
-    const title = [...cells, spec, about].filter(Boolean).join(", ");
+    const title = [...cells, spec, about].filter(Boolean).join(" · ");
     const line = cells.map((text) => h("span", { class: "sv-cut", text }));
-    const facts = h("div", { text: [shape, spec, source, about].filter(Boolean).join(" · ") });
     const to = value && button("Show in Values", () => this.calls.value(value));
-    const from = positions.findIndex((position) => position >= start);
-    const until = positions.filter((position) => position <= end).length;
-    const toggle = () => this.life.setAttribute("d", node.open ? `M${from} 1H${until}` : "");
-    const summary = h("summary", { class: "sv-memrow", title }, ...line);
-    const more = h("div", { class: "sv-tlchosen sv-muted" }, facts, to);
-    const node = h("details", { on: { toggle } }, summary, more);
+    const toggle = () => this.life.setAttribute("d", node.open ? `M${start} 1H${end + 1}` : "");
+    const node = h(
+      "details",
+      { on: { toggle } },
+      h("summary", { class: "sv-memrow", title }, ...line),
+      h("div", { class: "sv-tlchosen sv-muted" }, h("div", { text: title }), to),
+    );
     return node;
-  }
-
-  /** The fullest column near a click. @param {MouseEvent} e */
-  hillAt({ clientX }) {
-    const { totals } = this;
-    const { left, width } = this.picture.getBoundingClientRect();
-    const column = (/** @type {number} */ off) => {
-      const at = Math.floor(((clientX + off - left) / width) * totals.length);
-      return Math.max(0, Math.min(totals.length - 1, at));
-    };
-    let best = column(0);
-    for (let i = column(-HILL); i <= column(HILL); i++) if (totals[i] > totals[best]) best = i;
-    return best;
   }
 }
 
-/** A line over the chart, of a width in pixels. @param {number} width @param {string} [d] */
-function line(width, d) {
+/** A line over the chart. @param {string} d its path @param {number} width in pixels */
+function line(d, width) {
   const look = { "stroke-width": width, "vector-effect": "non-scaling-stroke" };
   return svg("path", { d, stroke: "currentColor", ...look });
 }

@@ -496,21 +496,20 @@ export interface Cache {
   size: number;
 }
 
-/** `memory_chart.py`: columns are positions of the program's order, each the fullest of its stretch. */
+/** `memory_chart.py`: columns are moments of the program, each the fullest of its stretch. */
 export interface MemoryChart {
   sentence: string;
   /** The column of the peak, and the bytes at the upper edge. */
   peak: number;
   top: number;
   capacity: number; // 0 where it is not known
-  positions: number[];
   where: string[];
   kinds: [kind: string, bytes: number[]][];
   /** The largest of each column. */
   buffers: MemoryBuffer[];
 }
 
-/** Its positions are both included; its value is "" where that is not known. */
+/** Its first and last column, both included; its value is "" where that is not known. */
 export type MemoryBuffer = Record<"bytes" | "start" | "end", number> &
   Record<"shape" | "name" | "value" | "spec" | "source" | "about", string>;
 
