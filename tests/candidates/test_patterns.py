@@ -7,7 +7,7 @@ import shardviz as sv
 from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.candidates.blocks import Blocks, NotInBlocks
 from shardviz.core.backend.tracing.jaxprs import operations, users_line
-from tests.candidates.threads import CASES, grouped_convolution, place
+from tests.candidates.threads import CASES, OURS, grouped_convolution, place
 
 X = jax.ShapeDtypeStruct((16, 6, 6), jnp.float32)
 Y = jax.ShapeDtypeStruct((16, 6), jnp.float32)
@@ -111,13 +111,13 @@ def test_a_loop_that_ends_by_itself_may_not_wait_for_other_devices():
         in_shard_map(each, column, Y)
 
 
-def case(thread):
-    (found,) = (one for one in CASES if one.thread == thread)
+def case(name):
+    (found,) = (one for one in (*CASES, *OURS) if one.name == name)
     return found
 
 
 # A few, since each compiles a dozen programs.
-@pytest.mark.parametrize("thread", ["xla#47945", "jax#26586", "jax#28372"])
+@pytest.mark.parametrize("thread", ["jax#26586", "tpu-inference#2938", "openpi#193"])
 def test_the_edit_that_was_named_in_the_thread_is_among_the_first(thread):
     one = case(thread)
     program = one.program()
@@ -141,7 +141,7 @@ def test_random_numbers_of_the_option_are_others_and_that_is_said():
 
 
 def test_a_gradient_is_changed_as_its_line_is():
-    one = case("xla#48086")
+    one = case("gradient of a grouped convolution")
     program = one.program()
     changes = sv.changes(program, one.collective(sv.compile(program)))
     (edit,) = changes[0].edits
@@ -165,7 +165,7 @@ def test_what_needs_a_sum_in_the_code_is_no_edit():
 
 
 def test_the_code_does_what_was_promised():
-    one = case("xla#48086")
+    one = case("gradient of a grouped convolution")
     program = one.program()
     best = sv.changes(program, one.collective(sv.compile(program)))[0]
     convolved = jax.shard_map(
@@ -185,7 +185,7 @@ def test_the_code_does_what_was_promised():
 
 
 def test_lines_of_the_code_stay():
-    one = case("jax#19271")
+    one = case("top_k")
     program = one.program()
     changes = sv.changes(program, one.collective(sv.compile(program)))
     jaxpr = changes[0].program.fn.jaxpr
