@@ -6,23 +6,8 @@ from shardviz.core.format import bytes_text, seconds_text
 from shardviz.core.program.search import Search
 from shardviz.core.wording import search as wording
 from shardviz.core.wording.candidates import edits_in_words
-from shardviz.picture.page import (
-    note,
-    page,
-    paragraphs,
-    sentences,
-    side_by_side,
-    titled,
-)
+from shardviz.picture import page, tables
 from shardviz.picture.picture import Label, Picture
-from shardviz.picture.tables import (
-    HIGHLIGHTED,
-    NORMAL,
-    Bar,
-    Rectangle,
-    Table,
-    rectangle_tiles,
-)
 
 _LEFT, _TOP, _WIDTH, _HEIGHT, _DOT = 70.0, 26.0, 240.0, 160.0, 7.0  # points
 
@@ -33,57 +18,64 @@ def draw_search(search: Search, title: str | None = None) -> Picture:
     # Where nothing was compiled in time there is nothing to compare.
     if search:
         panels = [_plot(search), _table(search).picture()]
-    return side_by_side(
+    return page.side_by_side(
         panels,
-        title=titled(title, f"{wording.TIME} × {wording.MEMORY}"),
-        notes=[note(str(search))],
-        alt=sentences([str(search), *_table(search).lines("")]),
+        title=page.titled(title, f"{wording.TIME} × {wording.MEMORY}"),
+        notes=[page.note(str(search))],
+        alt=page.sentences(_lines(search)),
         facts={"kind": "search"},
     )
 
 
 def search_text(search: Search, width: int) -> str:
     """What was found, and a line for each point of the frontier."""
-    return paragraphs([str(search), *_table(search).lines("")], width)
+    return page.paragraphs(_lines(search), width)
 
 
-def _table(search: Search) -> Table:
+def _lines(search: Search) -> list[str]:
+    return [str(search), *_table(search).lines("")]
+
+
+def _table(search: Search) -> tables.Table:
     rows = []
     for number, one in enumerate(search.frontier, 1):
-        words = (
-            str(number),
-            bytes_text(one.peak_bytes or 0),
-            edits_in_words(one.edits),
+        size, edits = bytes_text(one.peak_bytes or 0), edits_in_words(one.edits)
+        words = str(number), size, edits
+        rows.append(
+            tables.Bar(one.least_seconds, seconds_text(one.least_seconds), words)
         )
-        rows.append(Bar(one.least_seconds, seconds_text(one.least_seconds), words))
-    return Table((wording.TIME, "", wording.MEMORY, ""), tuple(rows))
+    return tables.Table((wording.TIME, "", wording.MEMORY, ""), tuple(rows))
 
 
 def _plot(search: Search) -> Picture:
-    numbers = {id(one): number for number, one in enumerate(search.frontier, 1)}
-    times = [one.least_seconds or 0.0 for one in search] or [0.0]
-    sizes = [one.peak_bytes or 0 for one in search] or [0]
-    labels, dots = [], []
-    # Those of the frontier last, so that they are on top.
-    for one in sorted(search, key=lambda one: id(one) in numbers):
-        time, size = one.least_seconds or 0.0, one.peak_bytes or 0
+    """A dot for each candidate, on axes from the least to the most of both."""
+    numbers = {id(one): str(number) for number, one in enumerate(search.frontier, 1)}
+    times = [one.least_seconds or 0.0 for one in search]
+    sizes = [one.peak_bytes or 0 for one in search]
+    low, right = _TOP + _HEIGHT + 2 * _DOT, _LEFT + _WIDTH
+    labels = [
+        Label(_LEFT, low, seconds_text(min(times)), "middle", "tick"),
+        Label(right, low, seconds_text(max(times)), "middle", "tick"),
+        Label(_LEFT - 2 * _DOT, low - 2 * _DOT, bytes_text(min(sizes)), "end", "tick"),
+        Label(_LEFT - 2 * _DOT, _TOP, bytes_text(max(sizes)), "end", "tick"),
+        Label(_LEFT + _WIDTH / 2, low, wording.TIME),
+        Label(0.0, _DOT, wording.MEMORY, "start"),
+    ]
+    dots = []
+    for one, time, size in zip(search, times, sizes, strict=True):
         x = _LEFT + _WIDTH * (time - min(times)) / (max(times) - min(times) or 1.0)
         y = _TOP + _HEIGHT * (max(sizes) - size) / (max(sizes) - min(sizes) or 1)
-        group = NORMAL
-        if id(one) in numbers:
-            group = HIGHLIGHTED
-            number = str(numbers[id(one)])
+        number = numbers.get(id(one))
+        group = tables.NORMAL if number is None else tables.HIGHLIGHTED
+        corner = x - _DOT / 2, y - _DOT / 2
+        words = wording.candidate(one)
+        dots.append(tables.Rectangle(*corner, _DOT, _DOT, group, words))
+        if number is not None:
             labels.append(Label(x + _DOT, y - _DOT, number, "start", "note"))
-        corner = (x - _DOT / 2, y - _DOT / 2)
-        dots.append(Rectangle(*corner, _DOT, _DOT, group, wording.candidate(one)))
-    # The least and the most of both, at the ends of their axes.
-    low, right = _TOP + _HEIGHT + 2 * _DOT, _LEFT + _WIDTH
-    for x, text in ((_LEFT, min(times)), (right, max(times))):
-        labels.append(Label(x, low, seconds_text(text), "middle", "tick"))
-    for y, size in ((_TOP + _HEIGHT, min(sizes)), (_TOP, max(sizes))):
-        labels.append(Label(_LEFT - 2 * _DOT, y, bytes_text(size), "end", "tick"))
-    labels.append(Label(_LEFT + _WIDTH / 2, low, wording.TIME))
-    labels.append(Label(0.0, _DOT, wording.MEMORY, "start"))
-    tiles = rectangle_tiles(dots, radius=_DOT / 2)
+    # Those of the frontier last, so that they are on top.
+    dots.sort(key=lambda dot: dot.group)
+    tiles = tables.rectangle_tiles(dots, radius=_DOT / 2)
     size = (right + 4 * _DOT, low + _DOT)
-    return page(tiles, labels, size=size, colormap="bars", groups=2, alt=str(search))
+    return page.page(
+        tiles, labels, size=size, colormap="bars", groups=2, alt=str(search)
+    )

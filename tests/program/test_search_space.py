@@ -7,8 +7,12 @@ import jax.numpy as jnp
 import pytest
 
 import shardviz as sv
-from shardviz.core.program.search import Estimate, Search, frontier
-from shardviz.core.program.search_space import choices_of, edits_of, names_unsplit
+from shardviz.core.hardware.chips import find_chip
+from shardviz.core.program.candidates import Candidate
+from shardviz.core.program.report import Memory, Report
+from shardviz.core.program.roofline import Bound, Roofline
+from shardviz.core.program.search import Search
+from shardviz.core.program.search_space import choices_of, edits_of
 
 
 def mlp(x, w1, w2):
@@ -34,9 +38,9 @@ def test_meshes_are_the_factorisations_in_each_order_of_axes_above_one():
 
 def test_each_axis_splits_one_dimension_or_none():
     program = sv.program(mlp, X, W1, W2, mesh="data=4, model=2")
-    (choice,) = choices(program, ("w1",))
+    _, choice = choices(program, ("w1",))
+    # Split over nothing it is now.
     assert {str(spec) for spec in choice.options[1:]} == {
-        "P(None, None)",
         "P('data', None)",
         "P(None, 'data')",
         "P('model', None)",
@@ -58,7 +62,7 @@ def test_arguments_of_one_use_and_layers_of_a_list_share_a_spec():
     layer = {"q": square, "k": square, "o": square}
     x = jax.ShapeDtypeStruct((64, 32), jnp.float32)
     program = sv.program(step, {"layers": [layer, layer]}, x, mesh="data=2")
-    groups = {choice.names for choice in choices(program, ("arguments",))}
+    groups = {choice.names for choice in choices(program, ("arguments",))[1:]}
     kinds = [{name.split("'")[-2] if "'" in name else name[-1] for name in g} for g in groups]
     assert sorted(map(sorted, kinds)) == [["k", "q"], ["o"], ["x"]]
     assert sorted(map(len, groups)) == [1, 2, 4]
@@ -69,8 +73,8 @@ def test_small_arrays_stay_as_they_are_unless_named():
         return x * scale
 
     program = sv.program(scaled, sv.array("x", (4096, 8)), sv.array("scale", (8,)), mesh="a=2")
-    assert [c.names for c in choices(program, ("arguments",))] == [("x",)]
-    assert [c.names for c in choices(program, ("scale",))] == [("scale",)]
+    assert [c.names for c in choices(program, ("arguments",))[1:]] == [("x",)]
+    assert [c.names for c in choices(program, ("scale",))[1:]] == [("scale",)]
 
 
 def test_rules_change_in_one_edit_and_its_table_is_read_by_the_program():
@@ -89,9 +93,11 @@ def test_a_spec_that_names_an_axis_of_size_one_is_another_ones_repetition():
     program = sv.program(mlp, X, W1, W2, mesh="data=8, model=1")
     found = choices(program, ("mesh", "x"))
     split = [str(spec) for spec in found[1].options].index("P('model', None)")
-    edits = edits_of(program, found, (0, split))
-    assert names_unsplit(edits, program.mesh)
-    assert not names_unsplit(edits, sv.mesh(data=4, model=2))
+    assert edits_of(program, found, (0, split)) == edits_of(program, found, (0, 0)) == []
+    on_both = found[0].options.index(sv.mesh(data=4, model=2))
+    mesh, argument = edits_of(program, found, (on_both, split))
+    assert mesh.code == "mesh"
+    assert str(argument.fields["spec"]) == "P('model', None)"
 
 
 @pytest.mark.parametrize("over", [("bytes",), ("rules",)])
@@ -101,16 +107,19 @@ def test_what_cannot_vary_is_refused(over):
         choices(program, over)
 
 
+def candidate(seconds, size):
+    rows = (Bound("compute", "compute", seconds, "FLOP/s", 1.0),)
+    known = Roofline("tpu:v5e:4x4", find_chip("v5e"), rows)
+    report = Report("f", "", memory=Memory(arguments=size), roofline=known)
+    return Candidate((), sv.program(mlp, X, W1, W2, mesh="data=2"), report, report)
+
+
 def test_a_frontier_keeps_what_nothing_beats():
     points = [(3, 6), (2, 5), (1, 9), (2, 7), (4, 5), (5, 1)]
-    kept = frontier(points, lambda p: p[0], lambda p: p[1])
+    search = Search.of([candidate(*point) for point in points])
+    kept = [(one.least_seconds, one.peak_bytes) for one in search.frontier]
     beaten = [p for p in points if any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in points)]
     assert set(kept) == set(points) - set(beaten)
-
-
-def test_an_estimate_is_scaled_part_by_part():
-    one = Estimate({"compute": 1.0, "memory": 2.0, "collectives": 0.5}, 8, 9)
-    assert one.scaled({"collectives": 6.0}) == (3.0, 6.0)
 
 
 def test_an_empty_search_has_no_best_and_explains_nothing():

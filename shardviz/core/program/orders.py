@@ -1,17 +1,11 @@
 """best_order(): which devices the axes of a mesh should be laid over, for a program.
 
-What is searched: every dimension of the hardware (slices, z, y, x and the cores of a
-chip; of GPUs, hosts and the GPUs of each) is split into factors, in every way and order,
-and each is given to a mesh axis, in all ways in which the sizes agree. So an axis may
-have a whole dimension, neighbours or every second chip of it, or parts of several. Along
-axes where the order of devices counts, as in a permutation, the parts follow one another
-in every order, as rows, as a snake, and as a ring: the best of these is taken for one
-axis after the other.
-
-What is not searched: devices of an axis that form no grid, such as a diagonal or an L,
-other ways through a grid, and what comes after MOST_ORDERS assignments. The time is that
-of the roofline, by `route`: the busiest link, without latency. Of orders that take the
-same time the one with fewer hops is the better.
+Tried is every way to split the dimensions of the hardware (slices, z, y, x, the cores of
+a chip; hosts and their GPUs) into factors, and to give each factor to a mesh axis. Along
+axes where the order of devices counts, as in a permutation, these parts also follow one
+another as rows, as a snake and as a ring. Not tried are devices that form no grid, and
+what comes after MOST_ORDERS. The time is that of the roofline, by `route`: that of the
+busiest link, without latency. Of equally fast orders the one with fewer hops is better.
 """
 
 from __future__ import annotations
@@ -33,6 +27,8 @@ from shardviz.core.program.report import Collective, Report
 
 # 64 chips have at most 720 assignments, 1,024 in 3 axes 4,200.
 MOST_ORDERS = 5_000
+# Of each part of a dimension: size, mesh axis, and how many dimensions come after.
+_Assignment = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -68,8 +64,7 @@ def best_order(
 ) -> DeviceOrder | None:
     """The order of devices in which collectives take the least time, by the roofline.
 
-    The docstring of this module says which orders are tried. None where none is better
-    than the present one of `mesh`, or where the rate of a link is not published.
+    None where none is better than that of `mesh`, or a link's rate is not published.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> gather = Collective("all-gather", ("data",), 1 << 20)
@@ -81,25 +76,12 @@ def best_order(
     if mesh.size != topology.devices or uneven:
         return None
     sends = list(_sends(mesh, topology, collectives))
-    free = [send for send in sends if not send.ordered]
-    moving = sorted({axis for send in sends for axis in send.ordered})
+    moving = {axis for send in sends for axis in send.ordered}
     now, rows = device_rows(mesh, topology), None
     before = _rank(sends, now)
     # Rounding is no reason to move an array.
     best = before * (1 - 1e-12)
-    places = [topology.slice_indices, *topology.coords.T[::-1], topology.cores]
-    natural = np.lexsort(places[::-1])
-    every = _assignments([int(at.max()) + 1 for at in places], mesh.axis_sizes)
-    for assignment in itertools.islice(every, MOST_ORDERS):
-        # Axis by axis, and within each from the slowest dimension to the fastest.
-        order = sorted(range(len(assignment)), key=lambda n: assignment[n][1])
-        placed = natural.reshape([size for size, _, _ in assignment])
-        placed = placed.transpose(order).reshape(mesh.axis_sizes)
-        if _rank(free, placed) >= best:
-            continue
-        for axis in moving:
-            turned = [np.take(placed, w, axis) for w in _walks(assignment, axis)]
-            placed = min(turned, key=lambda rows: _rank(sends, rows))
+    for placed in _orders(mesh, topology, sorted(moving)):
         if (rank := _rank(sends, placed)) < best:
             best, rows = rank, placed
     if rows is None or math.isinf(before):
@@ -117,11 +99,9 @@ def best_order(
 
 
 def order_edit(program: Program, report: Report) -> Edit | None:
-    """The edit that gives a program the best order of devices; None for no better one.
+    """The edit that gives a compiled program the best order of devices.
 
-    Args:
-        program: as it was compiled.
-        report: its compile, for described devices.
+    None where none is better, or `report` is of no described devices.
     """
     where = getattr(report.roofline, "where", "")
     if report.mesh is None or not is_described(where):
@@ -167,9 +147,8 @@ def _sends(
         axes, permutes = one.mesh_axes, one.kind == "collective-permute"
         known = bool(axes) and mesh.shape.keys() >= set(axes)
         # As in the roofline: without groups nobody knows who sends to whom.
-        if one.kind == "ragged-all-to-all":
-            continue
-        if not one.groups and (permutes or not known):
+        unknown = not one.groups and (permutes or not known)
+        if unknown or one.kind == "ragged-all-to-all":
             continue
         names = axes if known else mesh.axis_names
         full, ordered = groups_over(mesh, names), ()
@@ -188,14 +167,38 @@ def _sorted(groups: np.ndarray, members: bool = True) -> np.ndarray:
 
 def _rank(sends: Sequence[_Send], rows: np.ndarray) -> float:
     """The least seconds of all, one after another; a little more for more hops."""
-    return sum(s * (1 + 1e-9 * hops) for s, hops in (one.cost(rows) for one in sends))
+    total = 0.0
+    for send in sends:
+        seconds, hops = send.cost(rows)
+        total += seconds * (1 + 1e-9 * hops)
+    return total
 
 
-# --- the orders -----------------------------------------------------------------------
+def _orders(
+    mesh: MeshSpec, topology: Topology, moving: Sequence[int]
+) -> Iterator[np.ndarray]:
+    """Orders of devices, as rows of the topology in mesh shape: int64.
 
-
-# Parts of dimensions: size, mesh axis, and how many dimensions come after.
-_Assignment = tuple[tuple[int, int, int], ...]
+    Those along the axes in `moving` go several ways through their devices.
+    """
+    # From the slowest dimension to the fastest.
+    places = [topology.slice_indices, *topology.coords.T[::-1], topology.cores]
+    natural = np.lexsort(places[::-1])
+    every = _assignments([int(at.max()) + 1 for at in places], mesh.axis_sizes)
+    for parts in itertools.islice(every, MOST_ORDERS):
+        order = sorted(range(len(parts)), key=lambda n: parts[n][1])
+        grid = natural.reshape([size for size, _, _ in parts])
+        placed = grid.transpose(order).reshape(mesh.axis_sizes)
+        yield placed
+        for axis in moving:
+            sizes: dict[int, int] = {}
+            for size, owner, dimension in parts:
+                if owner == axis:
+                    sizes[dimension] = sizes.get(dimension, 1) * size
+            for walk in _walks(
+                np.arange(mesh.axis_sizes[axis]).reshape(*sizes.values())
+            ):
+                yield np.take(placed, walk, axis)
 
 
 def _assignments(
@@ -205,8 +208,6 @@ def _assignments(
 
     >>> list(_assignments([2, 2], (4,)))
     [((2, 0, 1), (2, 0, 0))]
-    >>> len(list(_assignments([4, 4], (4, 4))))
-    6
     """
     if not sizes:
         yield ()
@@ -223,19 +224,16 @@ def _assignments(
                 yield ((size, axis, len(sizes) - 1), *rest)
 
 
-def _walks(assignment: _Assignment, axis: int) -> Iterator[np.ndarray]:
-    """Orders in which an axis passes through the grid of its parts: int64 [size] each."""
-    sizes: dict[int, int] = {}
-    for factor, owner, dimension in assignment:
-        if owner == axis:
-            sizes[dimension] = sizes.get(dimension, 1) * factor
-    grid = np.arange(math.prod(sizes.values())).reshape(*sizes.values())
-    for order in itertools.permutations(range(len(sizes))):
+def _walks(grid: np.ndarray) -> Iterator[np.ndarray]:
+    """Ways through a grid, its dimensions in each order: rows, a snake and a ring."""
+    for order in itertools.permutations(range(grid.ndim)):
         turned = grid.transpose(order)
         yield turned.reshape(-1)
-        if len(sizes) > 1:
+        if grid.ndim > 1:
             yield _snake(turned)
-            yield _ring(turned)
+            # It goes through all columns except the first, and returns by that one.
+            lines = np.stack([_snake(row) for row in turned])
+            yield np.concatenate([_snake(lines[:, 1:]), lines[::-1, 0]])
 
 
 def _snake(grid: np.ndarray) -> np.ndarray:
@@ -244,13 +242,3 @@ def _snake(grid: np.ndarray) -> np.ndarray:
         return grid
     rows = [_snake(row)[:: 1 - 2 * (n % 2)] for n, row in enumerate(grid)]
     return np.concatenate(rows)
-
-
-def _ring(grid: np.ndarray) -> np.ndarray:
-    """A snake through all columns except the first, by which it returns.
-
-    >>> _ring(np.arange(8).reshape(2, 4)).tolist()
-    [1, 2, 3, 7, 6, 5, 4, 0]
-    """
-    lines = np.stack([_snake(row) for row in grid])
-    return np.concatenate([_snake(lines[:, 1:]), lines[::-1, 0]])

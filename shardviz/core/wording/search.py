@@ -10,7 +10,7 @@ from shardviz.core.wording.candidates import edits_in_words
 TIME, MEMORY = "minimum time", "memory per device"
 _ENDED = {
     "all compiled": "Every one that could fit was compiled.",
-    "no better": "By their plans, scaled as those that were compiled, no other is faster.",
+    "no better": "The plans of all others promise nothing better, which is no proof.",
     "seconds": "The time was over; others may be better.",
     "interrupted": "It was interrupted; others may be better.",
 }
@@ -27,10 +27,8 @@ def search(found: Search) -> str:
     best = "Nothing that was compiled fits."
     if found.best is not None:
         best = f"Best of {found.points:,}: {candidate(found.best)}"
-    return (
-        f"{best} {found.planned:,} planned, {found.compiled:,} compiled."
-        f" {_ENDED[found.ended]}"
-    )
+    counts = f"{found.planned:,} planned, {found.compiled:,} compiled."
+    return f"{best} {counts} {_ENDED[found.ended]}"
 
 
 def preference(value: Preference) -> str:
