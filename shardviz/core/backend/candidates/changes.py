@@ -9,7 +9,6 @@ final compile says.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -30,7 +29,7 @@ from shardviz.core.program.report import Collective, Report, needed_bytes
 
 #: What there are changes for in place of a collective.
 WAYS = ("memory", "types", "explicit", "pmap")
-_PARTITIONED, _OF_ONE_SUBJECT = 16, 3  # of what is planned
+_PARTITIONED = 16  # of what is planned
 _PROPOSED = 5
 _REFUSED = 12
 _MORE_WORK = 1.3  # times the arithmetic of the original
@@ -154,12 +153,7 @@ def _planned(wanted: Wanted, before: Report, refused: list[Refusal]) -> list[_Tr
         rank = (failed, sent >= _sent(before), left > 0, sent, proposal.far)
         planned.append(_Tried(proposal, program, rank))
     planned.sort(key=lambda one: one.rank)
-    chosen, counts = [], Counter()
-    for one in planned:
-        counts[one.proposal.subject] += 1
-        if counts[one.proposal.subject] <= _OF_ONE_SUBJECT:
-            chosen.append(one)
-    return chosen[:_PARTITIONED]
+    return planned[:_PARTITIONED]
 
 
 def _why_not(
@@ -219,16 +213,16 @@ def _operations(collective: Collective) -> set[tuple[str, str]]:
 
 def _as_partitioned(collective: Collective, known: Sequence[Collective]) -> Collective:
     """The partitioner's own collective that one of a plan or final program was."""
-
-    def likeness(one: Collective) -> tuple[bool, ...]:
-        same_line = one.source == collective.source
-        same_kind = one.kind == collective.kind
-        same_axes = one.mesh_axes == collective.mesh_axes
-        same_operation = bool(_operations(one) & _operations(collective))
-        # A function without a line of its own has that of whoever calls it.
-        return (same_operation, same_line and same_kind, same_line, same_axes)
-
     if collective.members or collective in known:
         return collective
+
+    def likeness(one: Collective) -> tuple[bool, ...]:
+        same_operation = bool(_operations(one) & _operations(collective))
+        same_line = one.source == collective.source
+        same_axes = one.mesh_axes == collective.mesh_axes
+        same_kind = one.kind == collective.kind
+        # A function without a line of its own has that of whoever calls it.
+        return same_operation, same_line and same_kind, same_line, same_axes
+
     alike = max(known, key=likeness, default=collective)
     return alike if any(likeness(alike)) else collective

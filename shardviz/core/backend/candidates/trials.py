@@ -85,8 +85,8 @@ class Trials:
     @cached_property
     def before(self) -> Report:
         """The compile of the original, which most have made before."""
-        self.enter("compile")
-        return compile_program(self.program, self.target, cache=cache)
+        how = {"progress": self.enter, "cancelled": self.cancelled}
+        return compile_program(self.program, self.target, cache=cache, **how)
 
     def enter(self, stage: str) -> None:
         """Tells the clock what is done."""
@@ -138,25 +138,18 @@ class Trials:
             A Report with the collectives straight after it; what the final program
             sends may differ. Its `cost` counts the body of a loop once.
         """
-        self.enter("partition")
-        target: Any = f"cpu:{program.mesh.size}"
-        options = _QUICK | _donated(program)
+        options, target = _QUICK | _donated(program), f"cpu:{program.mesh.size}"
         if self.on_target:
-            target, options = self.target, program.options
-        quick = self.quick(program).replace(options=options)
-        report = self._compiled(quick, target)
+            options, target = program.options, self.target
+        report = self.compiled(self.quick(program).replace(options=options), target)
         if report.partitioned is None:
             return report
         return report.replace(collectives=report.partitioned)
 
-    def compiled(self, program: Program) -> Report:
+    def compiled(self, program: Program, target: Target | str | None = None) -> Report:
         """The compile of a program for the target."""
-        self.enter("compile")
-        return self._compiled(program, self.target)
-
-    def _compiled(self, program: Program, target: Target | str | None) -> Report:
-        how = {"cache": self.cache, "cancelled": self.cancelled}
-        return compile_program(program, target, **how)
+        how = {"progress": self.enter, "cancelled": self.cancelled}
+        return compile_program(program, target or self.target, cache=self.cache, **how)
 
     def candidate(
         self, edits: Sequence[Edit], program: Program | None = None
@@ -232,12 +225,14 @@ class Trials:
 
     def _run(self, program: Program) -> tuple[list[Any], str]:
         """The leaves of its results; or why there are none."""
-        self.enter("run")
         end = time.monotonic() + _MOST_SECONDS
         report = run_program(
             self.quick(program).replace(options=_donated(program)),
             target=f"cpu:{program.mesh.size}",
             cache=self.cache,
+            progress=self.enter,
+            # It is compared with the original.
+            compare=False,
             cancelled=lambda: time.monotonic() > end or self.cancelled(),
         )
         if report.error is None:

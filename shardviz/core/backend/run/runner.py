@@ -85,6 +85,7 @@ class Job:
         progress: called with the name of every stage as it begins.
         cancelled: called between stages, and while another process works; True ends it.
         preview: called with the report so far once XLA's partitioner is done elsewhere.
+        compare: whether a run elsewhere is compared with the unsharded function.
 
     Attributes:
         report: what is known so far.
@@ -103,6 +104,7 @@ class Job:
         progress: Callable[[str], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
         preview: Callable[[Report], None] | None = None,
+        compare: bool = True,
     ) -> None:
         if not isinstance(program, Program):
             raise ProgramError(
@@ -110,7 +112,7 @@ class Job:
                 f" {shown(program)}."
             )
         self.program, self.cache, self.preview = program, cache, preview
-        self.repeat, self.values = repeat, values
+        self.repeat, self.values, self.compare = repeat, values, compare
         self.leaves: list[Any] | None = None
         self.report = Report(program.name, "")
         self.stage = "program"

@@ -10,9 +10,8 @@ from __future__ import annotations
 import itertools
 import linecache
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -23,23 +22,22 @@ from shardviz.core.backend.jax_compat import expression_of, line_frames
 from shardviz.core.backend.tracing.build_program import Returned, SpecsByName
 from shardviz.core.backend.tracing.jaxprs import (
     plain_jaxpr,
+    rewritten,
     users_line,
-    with_equations,
     with_inner,
 )
 from shardviz.core.backend.tracing.trace import Traced, trace
-from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.candidates import CONSTRAINTS, Edit
 from shardviz.core.program.program import Program
 from shardviz.core.xla.module import is_user_file
 
-#: Where an equation is: its number, then for each call around it the number of the
-#: jaxpr among those of its parameters, and of an equation in that.
-Path = tuple[int, ...]
-#: The first result of an equation, or the operand with this number.
-Place = tuple[Path, int | None]
+#: Of the equations of one line and name, in order, the number of one; and which of its
+#: operands is constrained, or None for its first result.
+Place = tuple[int, int | None]
+# In these a value is one device's block, which no constraint can split.
+_MANUAL = ("shard_map", "xla_pmap")
 _ASSIGNED = re.compile(r"\s*([^\W\d]\w*) = ")
 
 
@@ -67,10 +65,6 @@ class JaxprFunction:
             # What the function changed in place is no part of a tree.
             return tuple(results)
         return self.returned.unflatten(results)
-
-    @property
-    def constrained_jaxpr(self) -> Any:
-        return self.jaxpr
 
     def with_jaxpr(self, jaxpr: Any) -> JaxprFunction:
         """The same function with another jaxpr, such as one rewritten."""
@@ -105,7 +99,6 @@ class PlacedOperation(NamedTuple):
     """An equation of the user's code: its line, and what jax writes around its name."""
 
     equation: Any
-    path: Path
     line: tuple[str, int]
     around: str
 
@@ -131,70 +124,50 @@ def _name(equation: Any) -> str:
     return name if is_call else equation.primitive.name
 
 
-def placed_operations(jaxpr: Any, path: Path, around: str) -> Iterator[PlacedOperation]:
+def placed_operations(
+    jaxpr: Any, path: Any = (), around: str = ""
+) -> Iterator[PlacedOperation]:
     """The operations of the user's code, those of a call after it."""
-    for number, equation in enumerate(plain_jaxpr(jaxpr).eqns):
-        here, inside = (*path, number), f"{around}/{equation.source_info.name_stack}"
+    for equation in plain_jaxpr(jaxpr).eqns:
+        inside = f"{around}/{equation.source_info.name_stack}"
         for frame in line_frames(equation):
             if is_user_file(frame.file_name) and equation.outvars:
                 line = (frame.file_name, frame.line_num)
-                yield PlacedOperation(equation, here, line, inside)
+                yield PlacedOperation(equation, line, inside)
                 break
-        # In these a value is one device's block, which no constraint can split.
-        if equation.primitive.name not in ("shard_map", "xla_pmap"):
+        if equation.primitive.name not in _MANUAL:
             called: list[Any] = []
             with_inner(equation, called.append)
-            for inner, body in enumerate(called):
-                yield from placed_operations(body, (*here, inner), inside)
-
-
-def changed_at(
-    jaxpr: Any, changes: Mapping[Path, Callable[[Any], list[Any]]], path: Path = ()
-) -> Any:
-    """A jaxpr with other equations in place of some.
-
-    Args:
-        jaxpr: the jaxpr.
-        changes: the path of an equation, to a function of it that returns others.
-        path: where the jaxpr itself is.
-    """
-    if not any(where[: len(path)] == path for where in changes):
-        return jaxpr
-    equations: list[Any] = []
-    for number, equation in enumerate(plain_jaxpr(jaxpr).eqns):
-        here, numbers = (*path, number), itertools.count()
-
-        def inside(inner: Any, here: Path = here, numbers: Any = numbers) -> Any:
-            return changed_at(inner, changes, (*here, next(numbers)))
-
-        equation = with_inner(equation, inside)
-        equations += changes[here](equation) if here in changes else [equation]
-    return with_equations(jaxpr, equations)
+            for body in called:
+                yield from placed_operations(body, path, inside)
 
 
 def with_constraint(jaxpr: Any, edit: Edit, mesh: MeshSpec) -> Any:
     """A jaxpr with a constraint of a value, as an edit of this code says."""
-    changes = {}
-    for path, operand in edit.fields["places"]:
-        changes[path] = partial(_constrained, operand=operand, edit=edit, mesh=mesh)
-    return changed_at(jaxpr, changes)
+    fields, numbers = edit.fields, itertools.count()
+    operands, same = dict(fields["places"]), (fields["source"], fields["value"])
+
+    def change(equation: Any) -> list[Any]:
+        number = -1
+        if equation.outvars and (users_line(equation), _name(equation)) == same:
+            number = next(numbers)
+        if equation.primitive.name not in _MANUAL:
+            equation = with_inner(equation, lambda inner: rewritten(inner, change))
+        if number not in operands:
+            return [equation]
+        return _constrained(equation, operands[number], fields["spec"], mesh)
+
+    return rewritten(jaxpr, change)
 
 
 def _constrained(
-    equation: Any, operand: int | None, edit: Edit, mesh: MeshSpec
+    equation: Any, operand: int | None, spec: Spec, mesh: MeshSpec
 ) -> list[Any]:
-    """An equation with a constraint of one operand, or of its first result.
-
-    Raises:
-        ProgramError: where it is another equation than the edit was made for.
-    """
-    fields = edit.fields
-    if (users_line(equation), _name(equation)) != (fields["source"], fields["value"]):
-        raise ProgramError("Another edit changed the program where this one is.")
+    """An equation with a constraint of one operand, or of its first result."""
     result, *others = equation.outvars
     operands = list(equation.invars)
     value = result if operand is None else operands[operand]
-    made = _constraint(value.aval, fields["spec"], mesh)
+    made = _constraint(value.aval, spec, mesh)
     made = made.replace(source_info=equation.source_info)
     if equation.primitive.name in CONSTRAINTS:
         # One that stands there is changed; with a second one both would hold.
@@ -242,46 +215,47 @@ def values_of(program: Program) -> list[TracedValue]:
     `x @ w @ w`), and where the cotangents of a gradient are not known.
     """
     makers: dict[int, PlacedOperation] = {}  # by the id of a variable
-    forward: dict[Any, list[PlacedOperation]] = {}
-    backward: dict[Any, list[PlacedOperation]] = {}
+    same: dict[Any, list[PlacedOperation]] = {}  # of one line and name, in order
     read: set[int] = set()  # ids of variables that another line reads
-    for one in placed_operations(program.fn.jaxpr, (), ""):  # type: ignore[attr-defined]
+    for one in placed_operations(program.fn.jaxpr):  # type: ignore[attr-defined]
         for variable in one.equation.invars:
             maker = makers.get(id(variable))
             if maker is not None and maker.line != one.line and not one.is_backward:
                 read.add(id(variable))
         makers |= {id(variable): one for variable in one.equation.outvars}
-        if one.is_backward:
-            backward.setdefault((one.line, one.name), []).append(one)
-        elif one.shape:
-            forward.setdefault((one.line, one.name, one.shape), []).append(one)
+        same.setdefault((users_line(one.equation), one.name), []).append(one)
     values = []
-    for (line, name, shape), same in forward.items():
-        first, variable = same[0], None
-        places: list[Place] = [(one.path, None) for one in same]
-        is_clear = len({expression_of(one.equation, line[0]) for one in same}) == 1
-        if backward and "jvp(" in first.around:
-            cotangents = _cotangents(backward.get((line, name), ()), shape, makers)
-            is_clear = is_clear and bool(cotangents)
-            places += cotangents
-        if id(first.equation.outvars[0]) in read:
-            variable = _ASSIGNED.match(linecache.getline(*line))
-        if is_clear:
+    for (source, name), found in same.items():
+        forward: dict[Any, list[tuple[int, PlacedOperation]]] = {}
+        for number, one in enumerate(found):
+            if one.shape and not one.is_backward:
+                forward.setdefault(one.shape, []).append((number, one))
+        for shape, numbered in forward.items():
+            first, variable = numbered[0][1], None
+            places: list[Place] = [(number, None) for number, _ in numbered]
+            if "jvp(" in first.around:
+                places += (cotangents := _cotangents(found, shape, makers))
+                if not cotangents:
+                    continue
+            if id(first.equation.outvars[0]) in read:
+                variable = _ASSIGNED.match(linecache.getline(*first.line))
             variable = variable[1] if variable else ""
-            source = users_line(first.equation)
-            values.append(TracedValue(name, variable, source, shape, tuple(places)))
+            value = TracedValue(name, variable, source, shape, tuple(places))
+            file = first.line[0]
+            if len({expression_of(one.equation, file) for _, one in numbered}) == 1:
+                values.append(value)
     return values
 
 
 def _cotangents(
-    backward: Iterable[PlacedOperation],
+    found: Sequence[PlacedOperation],
     shape: tuple[int, ...],
     makers: Mapping[int, PlacedOperation],
 ) -> list[Place]:
     """The cotangents of a value: operands of what its operation is in a gradient.
 
     Args:
-        backward: what its operation is in a gradient.
+        found: the operations of its line and name.
         shape: its shape.
         makers: id of a variable to the operation that makes it.
 
@@ -289,7 +263,7 @@ def _cotangents(
         None of them where it is not sure which operands they are.
     """
     places: list[Place] = []
-    for one in backward:
+    for place, one in enumerate(found):
         fitting, made = [], []
         for number, variable in enumerate(one.equation.invars):
             maker = makers.get(id(variable))
@@ -303,7 +277,8 @@ def _cotangents(
             fitting = [0]
         elif len(made) == 1:
             fitting = made
-        if len(fitting) > 1:
+        if one.is_backward and len(fitting) > 1:
             return []
-        places += [(one.path, number) for number in fitting]
+        if one.is_backward and fitting:
+            places.append((place, fitting[0]))
     return places

@@ -97,7 +97,7 @@ class Elsewhere(Runner):
 
     def export(self, **options: Any) -> ExportedProgram:
         """The program to be sent; the options are further ones of `export_program`."""
-        run = self.job.repeat is not None
+        run = self.job.repeat is not None and self.job.compare
         return export_program(
             self.job.program, self.traced, self.platform, run=run, **options
         )
