@@ -15,6 +15,22 @@ from shardviz.core.program.report import Collective, Report, needed_bytes
 CONSTRAINTS = ("sharding_constraint", "reshard")
 
 
+# The codes of an edit, and the fields of each:
+#
+#   argument         array, spec, before: a Spec, and the one before it or None
+#   result           result, spec, before; out_specs: those of all results
+#   rule             rules, steps: another table, and each `Step` that changes it
+#   constraint       value, variable, source, spec, places: on the result of an
+#                    operation; the variable that its line assigns, or ""; the line; and
+#                    where that is in the jaxpr (`tracing/edited.py`)
+#   mesh             mesh
+#   device order     mesh: the same, over the devices in another order
+#   donate           arguments: their positions
+#   remat            policy: one of `jax.checkpoint_policies`; sources: lines of loops
+#   microbatches     count: how many parts; arrays: the arguments that hold the batch
+#   shard_map        operation, source, code, axes, dimension
+#   types, explicit  refusals: of each the edit that sends least is its first
+#   pmap, option     code: what to write
 @dataclass(frozen=True)
 class Edit(Fact):
     """One change of a program.
@@ -22,22 +38,6 @@ class Edit(Fact):
     Attributes:
         code: what is changed.
         fields: how, by name.
-
-    The fields of each code:
-
-        argument      array, spec, before: a Spec, and the one before or None
-        result        result, spec, before
-        rule          rules, steps: another table, and a `Step` for each change of it
-        constraint    value, variable, source, spec, places: a constraint on the result
-                      of an operation; the variable that its line assigns, or ""; its
-                      line; and where that is in the jaxpr
-        mesh, device order    mesh
-        donate        arguments: their positions
-        remat         policy, sources: one of `jax.checkpoint_policies`, lines of loops
-        microbatches  count, arrays: how many parts; the arguments that hold the batch
-        shard_map     operation, source, code, axes, places
-        types, explicit    refusals: each with the edit that sends least first
-        pmap, option  code: what to write
 
     >>> Edit("option", {"code": "f()"}).code
     'option'
@@ -56,17 +56,24 @@ def edit(code: str, /, **fields: Any) -> Edit:
     return Edit(code, fields)
 
 
+# Why a change that was tried is not proposed:
+#
+#   not made          it does not fit the program
+#   does not compile
+#   no memory         on the devices of the target
+#   values differ
+#   not compared      it is right only if values are equal, which nobody knows
+#   same collective   it is still there, with as many bytes
+#   moved elsewhere   other collectives send at least what it saves
+#   more work         each device computes much more
+#   no less memory
 @dataclass(frozen=True)
 class Refusal(Fact):
     """A change that was tried and dropped.
 
     Attributes:
         edits: what was changed.
-        code: why: `"not made"` (it does not fit the program), `"does not compile"`,
-            `"no memory"` (on the target's devices), `"values differ"`, `"not compared"`
-            (it is right only if values are equal), `"same collective"`, `"moved
-            elsewhere"` (others send at least what it saves), `"more work"` (each device
-            computes much more), `"no less memory"`.
+        code: why.
         said: an error or evidence, in words; `""` for none.
         bytes: what the changed program sends, or for `"no less memory"` needs.
         before: what the original sends or needs.
@@ -112,8 +119,11 @@ class Candidate(Displayed):
 
     def code(self) -> str:
         """The change as code to paste."""
-        lines = [code_of(one, self.program) for one in self.edits]
-        return "\n".join(dict.fromkeys(lines))
+        lines: dict[str, None] = {}
+        for one in self.edits:
+            # What all layers share stands once.
+            lines[code_of(one, self.program)] = None
+        return "\n".join(lines)
 
     @property
     def collectives(self) -> tuple[Collective, ...]:

@@ -9,9 +9,8 @@ final compile says.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from shardviz.core.backend.candidates import patterns  # noqa: F401  adds proposals
 from shardviz.core.backend.candidates.lower import lower_peak
@@ -29,16 +28,15 @@ from shardviz.core.program.report import Collective, Report, needed_bytes
 
 #: What there are changes for in place of a collective.
 WAYS = ("memory", "types", "explicit", "pmap")
-_PARTITIONED = 16  # of what is planned
-_PROPOSED = 5
+_MOST_PARTITIONED = 16  # of what is planned
+_MOST_PROPOSED = 5
 _REFUSED = 12
 _MORE_WORK = 1.3  # times the arithmetic of the original
 _Item = TypeVar("_Item")
 
 
-@dataclass(frozen=True, eq=False)
-class _Tried:
-    """A proposal, the program after it, and how good that is: the smaller the better."""
+class _Tried(NamedTuple):
+    """A proposal, the program after it, and how good that is: the best is least."""
 
     proposal: Proposal
     program: Program
@@ -75,47 +73,20 @@ def find_changes(
     if not isinstance(collective, Collective):
         return typed_changes(program, collective, target, clock)
     trials.require_original()
-    before, final = trials.partitioned(program), trials.before
-    if not _left(before, collective) and _left(final, collective):
+    before = trials.partitioned(program)
+    if not _left(before, collective) and _left(trials.before, collective):
         # It is made for this target alone, as of a decomposition on TPUs.
         trials.on_target = True
         before = trials.partitioned(program)
-    about = _as_partitioned(collective, before.collectives or final.collectives or ())
-    wanted = Wanted(trials, about, plan_program(program))
-    refused: list[Refusal] = []
-    better: list[_Tried] = []
-    for one in _in_time(trials, "partition", 20, _planned(wanted, before, refused)):
-        report = trials.partitioned(one.program)
-        code = _why_not(one.proposal, report, before, about)
-        if not code:
-            rank = _rank(report, before, about)
-            better.append(_Tried(one.proposal, one.program, rank))
-        elif one.proposal.far < 2:
-            # What is far away was tried on the off chance.
-            refused.append(_refusal(one.proposal, code, report, before))
-    found: dict[Any, Candidate] = {}
-    better.sort(key=lambda one: one.rank)
-    for one in _in_time(trials, "compile", 20, better, found):
-        if one.proposal.subject in found or len(found) == _PROPOSED:
-            continue
-        made = trials.candidate(one.proposal.edits, one.program)
-        if isinstance(made, Candidate):
-            code = _why_not(one.proposal, made.report, final, about)
-            if not code and made.bytes == _sent(final):
-                code = "moved elsewhere"
-            if not code:
-                found[one.proposal.subject] = made
-                continue
-            made = _refusal(one.proposal, code, made.report, final)
-        refused.insert(0, made)
-    ranked = sorted(found.values(), key=lambda one: _rank(one.report, final, about))
-    # The program as it is may take less time on devices in another order.
-    order = order_edit(program, final)
-    made = None if order is None or trials.cancelled() else trials.candidate([order])
-    if isinstance(made, Candidate) and made.bytes == _sent(final):
-        if made.report.roofline.collective_s < final.roofline.collective_s:
-            ranked.append(made)
-    return Changes.of(ranked, collective, refused[:_REFUSED])
+    known = before.collectives or trials.before.collectives or ()
+    about = _as_partitioned(collective, known)
+    wanted, refused = Wanted(trials, about, plan_program(program)), list[Refusal]()
+    # Each round takes more time for a program than the one before, and leaves fewer.
+    planned = _planned(wanted, before, refused)
+    better = _partitioned(wanted, before, planned, refused)
+    found = _compiled(wanted, better, refused)
+    found += _in_better_order(trials)
+    return Changes.of(found, collective, refused[:_REFUSED])
 
 
 def _in_time(
@@ -123,7 +94,7 @@ def _in_time(
     stage: str,
     seconds: float,
     items: Sequence[_Item],
-    found: Collection[Any] = (None,),
+    found: Any = True,
 ) -> Iterator[_Item]:
     """The items while there is time, and until something is found; tells the clock."""
     end = time.monotonic() + seconds
@@ -137,7 +108,7 @@ def _in_time(
 
 
 def _planned(wanted: Wanted, before: Report, refused: list[Refusal]) -> list[_Tried]:
-    """The proposals whose plans send least; those that fit no program are refused.
+    """The proposals whose plans send least.
 
     Plans do not have all collectives of XLA, so they only say what to try first.
     """
@@ -148,12 +119,64 @@ def _planned(wanted: Wanted, before: Report, refused: list[Refusal]) -> list[_Tr
             refused.append(program)
             continue
         plan = plan_program(trials.quick(program))
-        sent, left = _sent(plan), _left(plan, wanted.collective)
-        failed = plan.error is not None
-        rank = (failed, sent >= _sent(before), left > 0, sent, proposal.far)
+        sent, is_left = _sent(plan), _left(plan, wanted.collective) > 0
+        is_bad = plan.error is not None or sent >= _sent(before)
+        rank = (is_bad, is_left, sent, proposal.far)
         planned.append(_Tried(proposal, program, rank))
-    planned.sort(key=lambda one: one.rank)
-    return planned[:_PARTITIONED]
+    return sorted(planned, key=lambda one: one.rank)[:_MOST_PARTITIONED]
+
+
+def _partitioned(
+    wanted: Wanted, before: Report, planned: list[_Tried], refused: list[Refusal]
+) -> list[_Tried]:
+    """Those that the partitioner finds better, the best first."""
+    trials, better = wanted.trials, []
+    for one in _in_time(trials, "partition", 20, planned):
+        report = trials.partitioned(one.program)
+        code = _why_not(one.proposal, report, before, wanted.collective)
+        if not code:
+            rank = _rank(report, before, wanted.collective)
+            better.append(_Tried(one.proposal, one.program, rank))
+        elif one.proposal.far < 2:
+            # What is far away was tried on the off chance.
+            refused.append(_refusal(one.proposal, code, report, before))
+    return sorted(better, key=lambda one: one.rank)
+
+
+def _compiled(
+    wanted: Wanted, better: list[_Tried], refused: list[Refusal]
+) -> list[Candidate]:
+    """The best few of different subjects, compiled for the target and compared."""
+    trials, about, before = wanted.trials, wanted.collective, wanted.trials.before
+    found: dict[Any, Candidate] = {}
+    for one in _in_time(trials, "compile", 20, better, found):
+        if one.proposal.subject in found or len(found) == _MOST_PROPOSED:
+            continue
+        made = trials.candidate(one.proposal.edits, one.program)
+        if isinstance(made, Candidate):
+            code = _why_not(one.proposal, made.report, before, about)
+            # As many bytes after the partitioner may become fewer, but did not.
+            if not code and made.bytes == _sent(before):
+                code = "moved elsewhere"
+            if not code:
+                found[one.proposal.subject] = made
+                continue
+            made = _refusal(one.proposal, code, made.report, before)
+        refused.insert(0, made)
+    return sorted(found.values(), key=lambda one: _rank(one.report, before, about))
+
+
+def _in_better_order(trials: Trials) -> list[Candidate]:
+    """The program as it is, on devices in an order that takes less time, if any."""
+    before = trials.before
+    edit = order_edit(trials.program, before)
+    if edit is None or trials.cancelled():
+        return []
+    made = trials.candidate([edit])
+    if isinstance(made, Refusal) or made.bytes != _sent(before):
+        return []
+    faster = made.report.roofline.collective_s < before.roofline.collective_s
+    return [made] * faster
 
 
 def _why_not(

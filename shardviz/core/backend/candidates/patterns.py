@@ -54,7 +54,7 @@ def _shard_maps(wanted: Wanted) -> Iterator[Proposal]:
     assert isinstance(program.fn, JaxprFunction)
     # Of a line the first one, since what a call of jax contains has its line as well.
     first: dict[str, Any] = {}
-    for one in placed_operations(program.fn.jaxpr, (), ""):
+    for one in placed_operations(program.fn.jaxpr):
         kinds = {
             inner.name for inner in operations(SimpleNamespace(eqns=[one.equation]))
         }

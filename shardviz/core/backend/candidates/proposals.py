@@ -64,10 +64,12 @@ class Wanted:
     @cached_property
     def axes(self) -> tuple[str, ...]:
         """The mesh axes of more than one device that it runs over."""
-        sizes = self.trials.program.mesh.shape
-        split = [axis for axis, size in sizes.items() if size > 1]
-        # Where they are not known it may be any.
-        return tuple(a for a in split if a in self.collective.mesh_axes) or tuple(split)
+        split, known = [], self.collective.mesh_axes
+        for axis, size in self.trials.program.mesh.shape.items():
+            # Where they are not known it may be any.
+            if size > 1 and (axis in known or not known):
+                split.append(axis)
+        return tuple(split)
 
     @cached_property
     def named(self) -> list[ValueName]:
@@ -84,21 +86,12 @@ class Wanted:
         about = (self.collective, *self.collective.members, *self.named)
         return {one.source for one in about} - {""}
 
-    @cached_property
-    def near(self) -> set[str]:
-        """The values of the plan that its lines make or read; results of these."""
-        near: set[str] = set()
-        for op in self.plan.ops:
-            on_line = op.source in self.sources or op.name == self.collective.value
-            if on_line or (op.kind == "result" and near.intersection(op.operands)):
-                near.update((op.name, *op.operands))
-        return near
-
     def far(self, name: str) -> float:
-        """How far an argument or result is: named by it, on a line of it, or anywhere."""
-        if any(one.is_argument and one.name == name for one in self.named):
-            return 0.0
-        return 1.0 if name in self.near else 4.0
+        """How far an argument is: whether it names that, or something else."""
+        for one in self.named:
+            if one.is_argument and one.name == name:
+                return 0.0
+        return 2.0
 
     def specs(self, shape: Sequence[int], spec: Spec) -> Iterator[Spec]:
         """Other specs of an array."""
@@ -232,8 +225,8 @@ def _results(wanted: Wanted) -> Iterator[Proposal]:
         before = spec = traced.out_specs[number]
         if spec is None and output.name in planned:
             spec = planned[output.name].spec
-        # No result is what the collective names, but one that is requested may be why.
-        far = max(1.0, wanted.far(output.name)) + (before is None)
+        # One that is requested may be why.
+        far = 2.0 if before is None else 1.0
         for changed in wanted.specs(output.shape, spec or Spec()):
             specs: Any = list(traced.out_specs)
             specs[number] = changed

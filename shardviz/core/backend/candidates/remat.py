@@ -198,7 +198,7 @@ def _remat(program: Program, edit: Edit) -> Program:
     program = as_jaxpr(program)
     function = program.fn
     assert isinstance(function, JaxprFunction)
-    changed, lines = rematerialised(function.constrained_jaxpr, edit.fields["policy"])
+    changed, lines = rematerialised(function.jaxpr, edit.fields["policy"])
     if not lines:
         raise ProgramError(
             "Nothing is rematerialised: no loop saves values for a loop of the backward"

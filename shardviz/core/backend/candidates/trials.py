@@ -138,11 +138,12 @@ class Trials:
             A Report with the collectives straight after it; what the final program
             sends may differ. Its `cost` counts the body of a loop once.
         """
-        options, target = _QUICK | _donated(program), f"cpu:{program.mesh.size}"
+        target: Any = f"cpu:{program.mesh.size}"
+        options = _QUICK | _donated(program)
         if self.on_target:
             options, target = program.options, self.target
         report = self.compiled(self.quick(program).replace(options=options), target)
-        if report.partitioned is None:
+        if report.error is not None or report.partitioned is None:
             return report
         return report.replace(collectives=report.partitioned)
 

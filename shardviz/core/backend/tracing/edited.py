@@ -66,6 +66,10 @@ class JaxprFunction:
             return tuple(results)
         return self.returned.unflatten(results)
 
+    @property
+    def constrained_jaxpr(self) -> Any:
+        return self.jaxpr
+
     def with_jaxpr(self, jaxpr: Any) -> JaxprFunction:
         """The same function with another jaxpr, such as one rewritten."""
         return replace(self, jaxpr=jaxpr)
@@ -124,9 +128,7 @@ def _name(equation: Any) -> str:
     return name if is_call else equation.primitive.name
 
 
-def placed_operations(
-    jaxpr: Any, path: Any = (), around: str = ""
-) -> Iterator[PlacedOperation]:
+def placed_operations(jaxpr: Any, around: str = "") -> Iterator[PlacedOperation]:
     """The operations of the user's code, those of a call after it."""
     for equation in plain_jaxpr(jaxpr).eqns:
         inside = f"{around}/{equation.source_info.name_stack}"
@@ -139,7 +141,7 @@ def placed_operations(
             called: list[Any] = []
             with_inner(equation, called.append)
             for body in called:
-                yield from placed_operations(body, path, inside)
+                yield from placed_operations(body, inside)
 
 
 def with_constraint(jaxpr: Any, edit: Edit, mesh: MeshSpec) -> Any:
