@@ -231,8 +231,9 @@ def code_of(edit: Edit, program: Program) -> str:
             lines = ", ".join(fields["sources"])
             return f"jax.checkpoint(body, policy={policy})  # {lines}"
         case "types" | "explicit":
-            rows = fields["refusals"]
-            lines = [f"{r.edits[0]}  # {r.operation}, {r.source}" for r in rows]
+            lines = []
+            for one in fields["refusals"]:
+                lines.append(f"{one.edits[0]}  # {one.operation}, {one.source}")
             return "\n".join(lines)
     return str(fields.get("code", ""))
 

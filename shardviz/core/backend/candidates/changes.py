@@ -137,8 +137,7 @@ def _partitioned(
         if not code:
             rank = _rank(report, before, wanted.collective)
             better.append(_Tried(one.proposal, one.program, rank))
-        elif one.proposal.far < 2:
-            # What is far away was tried on the off chance.
+        else:
             refused.append(_refusal(one.proposal, code, report, before))
     return sorted(better, key=lambda one: one.rank)
 

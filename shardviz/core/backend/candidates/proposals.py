@@ -140,7 +140,10 @@ def variants(
 
 
 def _without(dims: Any, axes: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(axis for axis in dim if axis not in axes) for dim in dims)
+    kept = []
+    for dim in dims:
+        kept.append(tuple(axis for axis in dim if axis not in axes))
+    return tuple(kept)
 
 
 def _arguments(wanted: Wanted) -> Iterator[Proposal]:
@@ -220,21 +223,20 @@ def planned_spec(plan: Plan, value: TracedValue) -> Spec:
 def _results(wanted: Wanted) -> Iterator[Proposal]:
     """Other specs of results."""
     traced, planned = wanted.trials.traced, wanted.plan.by_name
-    returned, names = traced.out_tree, [output.name for output in traced.outputs]
-    for number, output in enumerate(traced.outputs):
-        before = spec = traced.out_specs[number]
+    given = {}
+    for output, spec in zip(traced.outputs, traced.out_specs, strict=True):
+        given[output.name] = spec
+    for output, before in zip(traced.outputs, traced.out_specs, strict=True):
+        spec = before
         if spec is None and output.name in planned:
             spec = planned[output.name].spec
         # One that is requested may be why.
         far = 2.0 if before is None else 1.0
         for changed in wanted.specs(output.shape, spec or Spec()):
-            specs: Any = list(traced.out_specs)
-            specs[number] = changed
+            specs: Any = SpecsByName({**given, output.name: changed})
             # As users write them, where the results are all that the function returns.
-            if returned.before or returned.others:
-                specs = SpecsByName(zip(names, specs, strict=True))
-            else:
-                specs = returned.unflatten(specs)
+            if not (traced.out_tree.before or traced.out_tree.others):
+                specs = traced.out_tree.unflatten([*specs.values()])
             fields = {"spec": changed, "before": before, "out_specs": specs}
             made = edit("result", result=output.name, **fields)
             yield Proposal((made,), far, (f"result {output.name}",))

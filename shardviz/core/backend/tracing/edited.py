@@ -224,7 +224,8 @@ def values_of(program: Program) -> list[TracedValue]:
             maker = makers.get(id(variable))
             if maker is not None and maker.line != one.line and not one.is_backward:
                 read.add(id(variable))
-        makers |= {id(variable): one for variable in one.equation.outvars}
+        for variable in one.equation.outvars:
+            makers[id(variable)] = one
         same.setdefault((users_line(one.equation), one.name), []).append(one)
     values = []
     for (source, name), found in same.items():
@@ -233,19 +234,20 @@ def values_of(program: Program) -> list[TracedValue]:
             if one.shape and not one.is_backward:
                 forward.setdefault(one.shape, []).append((number, one))
         for shape, numbered in forward.items():
-            first, variable = numbered[0][1], None
-            places: list[Place] = [(number, None) for number, _ in numbered]
-            if "jvp(" in first.around:
-                places += (cotangents := _cotangents(found, shape, makers))
-                if not cotangents:
-                    continue
+            first, variable = numbered[0][1], ""
+            places: list[Place] = []
+            expressions = set()
+            for number, one in numbered:
+                places.append((number, None))
+                expressions.add(expression_of(one.equation, one.line[0]))
+            cotangents = _cotangents(found, shape, makers)
+            if len(expressions) > 1 or ("jvp(" in first.around and not cotangents):
+                continue
             if id(first.equation.outvars[0]) in read:
-                variable = _ASSIGNED.match(linecache.getline(*first.line))
-            variable = variable[1] if variable else ""
-            value = TracedValue(name, variable, source, shape, tuple(places))
-            file = first.line[0]
-            if len({expression_of(one.equation, file) for _, one in numbered}) == 1:
-                values.append(value)
+                assigned = _ASSIGNED.match(linecache.getline(*first.line))
+                variable = "" if assigned is None else assigned[1]
+            places += cotangents
+            values.append(TracedValue(name, variable, source, shape, tuple(places)))
     return values
 
 
