@@ -79,4 +79,9 @@ def test_a_described_gpu_agrees_with_the_attached_one(gpu, name):
     assert found[0] == found[1]
     assert here.memory.arguments == there.memory.arguments
     assert here.memory.outputs == there.memory.outputs
-    assert there.memory.temporaries == pytest.approx(here.memory.temporaries, rel=0.05)
+    # Where there is a GPU, XLA times kernels for each product, and may choose one that needs memory
+    # for itself, which is bytes without a meaning.
+    buffers = here.memory.timeline.buffers
+    scratch = sum(buffer.bytes for buffer in buffers if buffer.shape.startswith("s8["))
+    allowed = 0.05 * here.memory.temporaries + scratch
+    assert there.memory.temporaries == pytest.approx(here.memory.temporaries, abs=allowed)
