@@ -7,14 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz.core.backend.bridge import abstract_mesh
-from shardviz.core.backend.tracing.jaxprs import sum_notes
+from shardviz.core.backend.candidates.trials import Trials
+from shardviz.core.backend.tracing.jaxprs import operations, sum_notes
 from shardviz.core.backend.tracing.refused import explicit_form, typed_form
 from shardviz.core.backend.tracing.trace import trace
-from tests.refusals.threads import AUTO, EXPLICIT, OURS, THREADS, array, find, mapped, row
+from shardviz.core.program.candidates import sent_bytes
+from tests.refusals.threads import AUTO, EXPLICIT, OURS, THREADS, A, array, find, mapped, row
 
 ALL = (*THREADS, *OURS)
 
@@ -72,6 +75,50 @@ def test_a_gradient_keeps_the_types_of_its_parameters():
     traced = trace(form.program, abstract_mesh(EXPLICIT))
     specs = [str(aval.sharding.spec) for aval in traced.stage.jaxpr.out_avals]
     assert specs == ["P('x', 'y')", "P('y', 'x')"]
+
+
+def test_what_a_program_repeats_is_one_refusal():
+    def layers(w, a):
+        for _ in range(3):
+            a = jnp.tanh(a @ w)
+        return a
+
+    arrays = (array("w", (16, 16), "y"), array("a", (8, 16), "x", "y"))
+    form = explicit_form(sv.program(layers, *arrays, mesh=EXPLICIT), {0: 1})
+    (refusal,) = form.refusals
+    assert trace(form.program, abstract_mesh(EXPLICIT)).outputs
+    products = [op for op in operations(form.program.fn.jaxpr) if op.name == "dot_general"]
+    given = {op.equation.params["out_sharding"].spec for op in products}
+    assert given == {P("x", "y")}
+    assert str(refusal.edits[1].spec) == "P('x', 'y')"
+
+
+def test_an_edit_names_all_values_of_a_carry_and_the_axes_that_each_lacks(eight_devices):
+    def body(a, b):
+        def step(carry, row):
+            low, high, count, other = carry
+            return (jnp.minimum(low, row), high + row, count + 1, other + row), None
+
+        first = jnp.zeros(16)
+        return lax.scan(step, (first, first, 0, b[0]), a)[0][3][None]
+
+    arrays = (array("a", (8, 16), "x"), array("b", (4, 16), "y"))
+    run = mapped(body, (P("x"), P("y")), P(("x", "y")))
+    (refusal,) = sv.plan(sv.program(run, *arrays, mesh=AUTO)).error.refusals
+    (edit,) = refusal.edits
+    assert (edit.code, edit.part) == ("pcast", "carry")
+    assert (edit.numbers, edit.axes) == ((0, 1, 3), ("x",))
+
+
+def test_without_a_mesh_in_context_nothing_else_is_refused():
+    # jax gives zeros no mesh then, and takes them for any carry.
+    def summed(a, w):
+        total, _ = lax.scan(lambda c, _: (c + a @ w, None), jnp.zeros((8, 32)), None, length=3)
+        return total @ w.T
+
+    arrays = (array("a", (8, 16), "x"), array("w", (16, 32), None, "y"))
+    plan = sv.plan(sv.program(summed, *arrays, mesh=EXPLICIT))
+    assert [refusal.operation for refusal in plan.error.refusals] == ["dot_general"]
 
 
 def test_what_is_accepted_has_no_refusals():
@@ -160,6 +207,32 @@ def test_a_price_is_what_the_partitioner_sends(eight_devices):
     assert priced["P(None, None)"] == sent == 1536
 
 
+def residual(w, v, a, spec=None):
+    """The loss of two layers with a sum around them, as the user edits it."""
+    for _ in range(2):
+        a = a + jnp.dot(jax.nn.gelu(a @ w), v, out_sharding=spec)
+    return jnp.mean(jax.nn.log_softmax(a)[:, 0])
+
+
+@pytest.mark.parametrize("specs", [(("x", "y"), ("y", "x")), ((None, "y"), ("y",))], ids=str)
+def test_the_price_of_a_training_step_is_that_of_the_step_written_by_hand(specs, eight_devices):
+    def step(spec):
+        def run(w, v, a):
+            gradients = jax.grad(residual, (0, 1))(w, v, a, spec)
+            return jax.tree.map(lambda p, g: p - g, (w, v), gradients)
+
+        return run
+
+    arrays = (array("w", (16, 32), *specs[0]), array("v", (32, 16), *specs[1]), A)
+    form = explicit_form(sv.program(step(None), *arrays, mesh=EXPLICIT))
+    (refusal,) = form.refusals
+    tried = Trials(form.base, "cpu:8").partitioned(form.program)
+    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
+    written = step(jax.NamedSharding(mesh, refusal.edits[0].spec.to_jax()))
+    report = sv.compile(sv.program(written, *arrays, mesh=EXPLICIT), target="cpu:8")
+    assert sent_bytes(tried.collectives) == sent_bytes(report.partitioned) > 0
+
+
 def test_no_values_are_compared_where_the_check_is_left_out(eight_devices):
     (thread,) = of_threads("own sums")
     program = sv.program(thread.fn(), *thread.arrays, mesh=thread.mesh)
@@ -172,7 +245,12 @@ def test_a_program_of_auto_axes_in_its_explicit_form(eight_devices):
     found = sv.changes(program, "explicit", target="cpu:8")
     assert set(found[0].program.mesh.axis_types) == {"Explicit"}
     assert found[0].values.ok
-    assert [refusal.operation for refusal in found.advice] == ["dot_general"]
+    (refusal,) = found.advice
+    assert refusal.operation == "dot_general"
+    # What is written has no price.
+    assert (
+        found[0].code() == f"out_sharding={refusal.edits[0].spec}  # dot_general, {refusal.source}"
+    )
 
 
 def loss(w, a):

@@ -454,9 +454,16 @@ def at_line_of(equation: Any) -> AbstractContextManager[Any]:
     return enter(info.traceback, name_stack=stack() + info.name_stack)
 
 
-def is_backward(equation: Any) -> bool:
-    """Whether an operation is of the backward pass of a gradient."""
-    return "transpose(" in str(equation.source_info.name_stack)
+def is_backward(equation: Any, around: bool = False) -> bool:
+    """Whether an operation is of the backward pass of a gradient.
+
+    Args:
+        equation: the operation.
+        around: whether it is in a jaxpr that an operation of a backward pass calls.
+    """
+    stack = str(equation.source_info.name_stack)
+    # What a checkpoint computes again is as in the forward pass.
+    return "rematted_computation" not in stack and (around or "transpose(" in stack)
 
 
 def varying_axes(value: Any) -> frozenset[str]:

@@ -11,7 +11,7 @@ _MOST = 5  # refusals that are said beside the first
 _PARTS = {
     "operand": "operand{} {}",
     "carry": "value{} {} of the carry, before the loop",
-    "branches": "the results of each branch, over those that it lacks",
+    "branches": "the results of branches that do not vary over these",
     "result": "the result",
 }
 _EDITS = {

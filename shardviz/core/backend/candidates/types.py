@@ -6,7 +6,7 @@ whole program with that edit, with the best of those before it and the first aft
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from shardviz.core.backend.bridge import abstract_mesh
@@ -44,7 +44,7 @@ def typed_changes(
     """
     if way == "pmap":
         edit, moved = without_pmap(program)
-        return _changes(Trials(program, target, clock), edit, moved)
+        return _changes(Trials(program, target, clock), edit, moved, ())
     if way == "explicit":
         axes = ("Explicit",) * len(program.mesh.axis_names)
         program = program.replace(mesh=program.mesh.replace(axis_types=axes))
@@ -66,11 +66,15 @@ def typed_changes(
     if form.program is None or form.base is None:
         return Changes.of((), advice=form.refusals)
     trials, chosen = Trials(form.base, target, clock), dict[int, int]()
-    priced: list[TypeRefusal] = []
+    priced, written = list[TypeRefusal](), list[TypeRefusal]()
     # An edit may lead to other refusals after it, so they are counted each time.
     while len(priced) < len(form.refusals):
         number, edits = len(priced), []
-        for k, edit in enumerate(form.refusals[number].edits):
+        refusal = form.refusals[number]
+        if refusal.backward:  # nobody writes it
+            priced.append(refusal)
+            continue
+        for k, edit in enumerate(refusal.edits):
             other, found = formed({**chosen, number: k}).program, None
             if other is not None:
                 found = trials.partitioned(other).collectives
@@ -78,15 +82,18 @@ def typed_changes(
             edits.append((sent is None, sent, k, replace(edit, bytes=sent)))
         edits.sort(key=lambda row: row[:3])
         chosen[number] = edits[0][2]
-        best_first = tuple(edit for *_, edit in edits)
-        priced.append(replace(form.refusals[number], edits=best_first))
+        priced.append(replace(refusal, edits=tuple(edit for *_, edit in edits)))
+        written.append(replace(refusal, edits=(refusal.edits[chosen[number]],)))
         form = formed(chosen)
     assert form.program is not None
-    return _changes(trials, Edit(way, {"refusals": tuple(priced)}), form.program)
+    edit = Edit(way, {"refusals": tuple(written)})
+    return _changes(trials, edit, form.program, priced)
 
 
-def _changes(trials: Trials, edit: Edit, program: Program) -> Changes:
-    found, advice = trials.candidate([edit], program), edit.fields.get("refusals", ())
+def _changes(
+    trials: Trials, edit: Edit, program: Program, advice: Sequence[TypeRefusal]
+) -> Changes:
+    found = trials.candidate([edit], program)
     if isinstance(found, Refusal):
         return Changes.of((), refused=[found], advice=advice)
     for refusal in advice:

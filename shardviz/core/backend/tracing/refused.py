@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -23,7 +22,12 @@ from shardviz.core.backend.jax_compat import (
 )
 from shardviz.core.backend.tracing.edited import as_jaxpr
 from shardviz.core.backend.tracing.jaxprs import operations
-from shardviz.core.backend.tracing.mesh_context import NO_MESH, in_context
+from shardviz.core.backend.tracing.mesh_context import (
+    NO_MESH,
+    context_of,
+    in_context,
+    is_set,
+)
 from shardviz.core.backend.tracing.trace import argument_structs, trace
 from shardviz.core.backend.tracing.typed import TypedEvaluation, Unanswered
 from shardviz.core.layout.partition_spec import Spec
@@ -33,7 +37,6 @@ from shardviz.core.xla.module import is_user_file
 
 # What jax says of types inside of a shard_map, or at its end.
 _OF_SHARD_MAP = re.compile(r"varying|manual ax|shard_map|check_vma|out_specs")
-_FIRST: Mapping[int, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +55,7 @@ class TypedForm:
 
 
 def typed_form(
-    program: Program, error: BaseException, chosen: Mapping[int, int] = _FIRST
+    program: Program, error: BaseException, chosen: Mapping[int, int] | None = None
 ) -> TypedForm:
     """All that jax refuses of a program for its types, where it refused it with `error`.
 
@@ -87,7 +90,9 @@ def typed_form(
     return form
 
 
-def explicit_form(program: Program, chosen: Mapping[int, int] = _FIRST) -> TypedForm:
+def explicit_form(
+    program: Program, chosen: Mapping[int, int] | None = None
+) -> TypedForm:
     """What jax refuses of a program on Explicit axes, and the program that it accepts.
 
     Raises:
@@ -103,7 +108,9 @@ def explicit_form(program: Program, chosen: Mapping[int, int] = _FIRST) -> Typed
         base = as_jaxpr(program.replace(arrays=tuple(arrays)))
     fn: Any = base.fn
     mesh = abstract_mesh(program.mesh)
-    with in_context(mesh):
+    # As the user's own call: without a mesh in context fewer operations are refused.
+    users = is_set(context_of(program.context))
+    with in_context(mesh if users else NO_MESH):
         structs = argument_structs(program, mesh)
         refusals, made = _evaluated(fn.jaxpr, structs, mesh, chosen)
     if made is None:
@@ -115,16 +122,16 @@ def explicit_form(program: Program, chosen: Mapping[int, int] = _FIRST) -> Typed
 
 
 def _evaluated(
-    jaxpr: Any, arguments: Any, mesh: Any, chosen: Mapping[int, int]
+    jaxpr: Any, arguments: Any, mesh: Any, chosen: Mapping[int, int] | None
 ) -> tuple[tuple[TypeRefusal, ...], Any]:
     """What is refused, and the edited jaxpr; None where an operation has no edit."""
-    evaluation, made = TypedEvaluation(mesh, chosen), None
+    evaluation, made = TypedEvaluation(mesh, chosen or {}), None
     with contextlib.suppress(Unanswered):
         made = jax.make_jaxpr(partial(evaluation.run, jaxpr))(*arguments)
     return tuple(evaluation.refusals.values()), made
 
 
-def _varying_form(program: Program, chosen: Mapping[int, int]) -> TypedForm:
+def _varying_form(program: Program, chosen: Mapping[int, int] | None) -> TypedForm:
     """The same for types in the `shard_map` that jax refuses first.
 
     Where it is not the whole program, what comes after it is not known.

@@ -26,9 +26,10 @@ from shardviz.core.layout.libraries import spec_of
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.refusals import TypeEdit, TypeRefusal
 
-_MOST = 4  # edits that are kept for a refusal
+_MOST, _MOST_TRIED = 4, 32  # edits of operands: kept and tried for a refusal
 _CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")
-_TOLD = ("dot_general", "reshape")  # they take an `out_sharding`
+# Operations that are told how to split their result, and the parameter for it.
+_TOLD = {"dot_general": "out_sharding", "reshape": "sharding"}
 # How a value is split, or in a `shard_map` the axes over which it varies.
 _Type = Spec | frozenset[str]
 _Call = Callable[[Sequence[Any]], Sequence[Any]]  # operands to results
@@ -47,14 +48,15 @@ class TypedEvaluation:
         chosen: which edit to go on with, by the number of a refusal; else the first.
 
     Attributes:
-        refusals: what was refused, in order, by the operation and what jax said of it.
+        refusals: what was refused, in order, by line and what jax said.
     """
 
     def __init__(self, mesh: AbstractMesh | None, chosen: Mapping[int, int]) -> None:
         self.mesh, self.chosen = mesh, chosen
-        self.refusals: dict[tuple[int, str], TypeRefusal] = {}
+        self.refusals: dict[tuple[str, str], TypeRefusal] = {}
         self._line = ""  # the user's line of the operation, or of the call around it
-        self._factors: dict[str, list[Any]] = {}  # of the products on a line
+        self._operands: dict[str, list[Any]] = {}  # of forward passes, by line
+        self._backward: set[int] = set()  # ids of equations and jaxprs in a gradient
         self._ends: dict[int, list[Any]] = {}  # types of results, by id of the jaxpr
 
     def run(self, jaxpr: Any, *arguments: Any) -> list[Any]:
@@ -73,17 +75,25 @@ class TypedEvaluation:
             return values[variable]
 
         for number, equation in enumerate(body.eqns):
-            operands, name = [*map(read, equation.invars)], equation.primitive.name
+            operands, inner = (
+                [*map(read, equation.invars)],
+                JaxprOperation(equation).inner,
+            )
             self._line = users_line(equation) or self._line
+            if jax_compat.is_backward(equation, around=id(body) in self._backward):
+                self._backward |= {id(equation), *map(id, map(plain_jaxpr, inner))}
             with jax_compat.at_line_of(equation):
-                if name in _CALLS:
-                    results = self.run(JaxprOperation(equation).inner[0], *operands)
+                if equation.primitive.name in _CALLS:
+                    results = self.run(inner[0], *operands)
                 else:
                     call: _Call = partial(self._call, equation)
-                    if name == "dot_general":
-                        after = body.eqns[number + 1 : number + 2]
-                        call = self._product(equation, operands, after, call)
+                    after = body.eqns[number + 1 : number + 2]
+                    spec = self._spec_in_gradient(equation, operands, after)
+                    if spec is not None and equation.primitive.name in _TOLD:
+                        _, call = self._split(equation, call, spec)
                     results = self._tried(equation, call, operands)
+                    if spec is not None:
+                        results = [self._like(results[0], spec), *results[1:]]
             values.update(zip(equation.outvars, results, strict=True))
         results = [*map(read, body.outvars)]
         self._ends[id(body)] = [*map(self._type, results)]
@@ -100,9 +110,10 @@ class TypedEvaluation:
         # its message, and raised from where no edit is accepted.
         except Exception as error:  # noqa: BLE001
             refused, said = error, str(error).strip()
-        types, backward = map(jax.typeof, operands), jax_compat.is_backward(equation)
+        types, backward = map(jax.typeof, operands), id(equation) in self._backward
         noted = TypeRefusal(name, line, tuple(map(str, types)), said, (), backward)
-        key = (id(equation), said)  # bodies are traced repeatedly
+        # Loops over layers and passes of jax refuse the same line repeatedly.
+        key = (line, said)
         noted = self.refusals.setdefault(key, noted)
         number = [*self.refusals].index(key)
         accepted: dict[TypeEdit, _Call] = {}
@@ -113,9 +124,10 @@ class TypedEvaluation:
                 break
         if not accepted:
             raise Unanswered from refused
-        self.refusals[key] = replace(noted, edits=tuple(accepted))
-        chosen = min(self.chosen.get(number, 0), len(accepted) - 1)
-        return [*accepted.values()][chosen](operands)
+        edits = noted.edits or tuple(accepted)
+        self.refusals[key] = replace(noted, edits=edits)
+        chosen = edits[min(self.chosen.get(number, 0), len(edits) - 1)]
+        return accepted.get(chosen, next(iter(accepted.values())))(operands)
 
     def _results(self, call: _Call, operands: Sequence[Any]) -> Any | None:
         """The results as shapes with types; None where jax refuses the operation."""
@@ -136,8 +148,12 @@ class TypedEvaluation:
         name, params = equation.primitive.name, equation.params
         if name == "shard_map":
             return self._shard_map(params, operands, checked=edit is None)
+        if name == "remat2":
+            run = partial(self.run, params["jaxpr"])
+            kept = {key: params[key] for key in ("prevent_cse", "policy")}
+            return jax.checkpoint(run, **kept)(*operands)
         if name not in ("scan", "while", "cond"):
-            return self._bind(equation, operands)
+            return self._bind(equation, operands, edit and edit.spec)
         if name == "cond":
             axes = frozenset(edit.axes if edit else ())
 
@@ -179,19 +195,22 @@ class TypedEvaluation:
             check_vma=checked,
         )(*operands)
 
-    def _bind(self, equation: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    def _bind(self, equation: Any, operands: Any, spec: Spec | None) -> Sequence[Any]:
         """The results of an operation, bound as jax's own functions do."""
         primitive, params = equation.primitive, {**equation.params}
         if self.mesh is not None:
             for key in ("sharding", "out_sharding", "dst_sharding"):
                 if params.get(key) is not None:
                     params[key] = named_sharding(self.mesh, spec_of(params[key].spec))
-                    if jax_compat.is_backward(equation) and key != "dst_sharding":
+                    if id(equation) in self._backward and key != "dst_sharding":
                         params[key] = None  # jax derived it, from other types
+            if spec is not None:
+                params[_TOLD[primitive.name]] = named_sharding(self.mesh, spec)
             if primitive.name == "sharding_constraint":
-                # The primitive compares nothing.
-                constrain = jax.lax.with_sharding_constraint
-                return [constrain(operands[0], params["sharding"])]
+                # The primitive compares nothing; and the function wants a mesh.
+                with jax.sharding.use_abstract_mesh(self.mesh):
+                    constrain = jax.lax.with_sharding_constraint
+                    return [constrain(operands[0], params["sharding"])]
         elif primitive.name in ("psum", "psum_invariant"):  # which, is in the types
             groups = params.get("axis_index_groups")
             return jax.lax.psum([*operands], params["axes"], axis_index_groups=groups)
@@ -203,29 +222,30 @@ class TypedEvaluation:
         results = primitive.bind(*operands, **primitive.get_bind_params(params))
         return results if primitive.multiple_results else [results]
 
-    def _product(self, equation: Any, operands: Any, after: Any, call: _Call) -> _Call:
-        """A product; that of a gradient is split as jax splits it.
+    def _spec_in_gradient(self, equation: Any, operands: Any, after: Any) -> Any:
+        """How jax splits a result in a gradient; None where that is not known.
 
-        As `_dot_general_transpose_lhs` of jax: like the operand of the forward product
-        that it is the gradient of, before it is transposed to its dimensions.
+        As the value that it is the gradient of: an operand in the forward pass, here one
+        of the same line and shape. A product is then transposed to that, as in
+        `_dot_general_transpose_lhs` of jax.
         """
-        factors = self._factors.setdefault(self._line, [])
-        if not jax_compat.is_backward(equation):
-            factors += operands
-            return call
+        known = self._operands.setdefault(self._line, [])
+        if self.mesh is None or id(equation) not in self._backward:
+            known += operands
+            return None
         shape = equation.outvars[0].aval.shape
         order: Sequence[int] = range(len(shape))
         if after and after[0].invars == equation.outvars:
             order = after[0].params.get("permutation", order)
-        # What it reads is the other operand, which may have the same shape.
+        # What it reads itself is mostly another operand.
         read = [*map(id, operands)]
-        for value in sorted(factors, key=lambda value: id(value) in read):
+        for value in sorted(known, key=lambda value: id(value) in read):
             if value.shape == tuple(np.take(shape, order)):
                 spec = Spec().of_rank(len(shape))
                 for dim, axes in zip(order, self._type(value).dims, strict=True):
                     spec = _with(spec, dim, axes)
-                return self._split(call, spec)
-        return call
+                return spec
+        return None
 
     # Types and edits.
 
@@ -258,12 +278,16 @@ class TypedEvaluation:
         axes = tuple(sorted(type_))
         return TypeEdit("pcast", "operand", tuple(numbers), axes=axes), changed
 
-    def _split(self, call: _Call, spec: Spec) -> _Call:
-        """An operation whose result is split in this way, whatever its operands are."""
+    def _split(self, equation: Any, call: _Call, spec: Spec) -> tuple[TypeEdit, _Call]:
+        """The edit that splits a result whatever the operands are, and what makes it."""
+        if equation.primitive.name in _TOLD:
+            edit = TypeEdit("out_sharding", "result", spec=spec)
+            return edit, partial(self._call, equation, edit=edit)
         assert self.mesh is not None  # only there a type is a spec
         sharding = named_sharding(self.mesh, spec)
         run: Any = jax.sharding.auto_axes(lambda *o: call(o), out_sharding=sharding)
-        return lambda operands: run(*operands)
+        edit = TypeEdit("auto_axes", "result", spec=spec)
+        return edit, lambda operands: run(*operands)
 
     def _edits(self, equation: Any, call: _Call, operands: Any) -> _Edits:
         """Edits of a refused operation, with what makes each."""
@@ -308,33 +332,34 @@ class TypedEvaluation:
         it is split then, or with an axis of an operand on one more dimension.
         """
         name, params = equation.primitive.name, equation.params
-        specs = [*map(self._type, operands)]
-        others = [*specs, *map(spec_of, params.get("in_specs", ()))]
+        specs, others = [*map(self._type, operands)], []
         if name == "sharding_constraint":
             others = [spec_of(params["sharding"].spec)]
-        reshards, results, axes = [], [], []
+        elif name == "shard_map":
+            others = [*map(spec_of, params["in_specs"])]
+        elif not JaxprOperation(equation).inner:
+            others = specs
+        tries, axes, reshards, results = [], [], [], []
         # The first operand is mostly the activations, which are to stay split.
         for number, own in reversed([*enumerate(specs)]):
             axes += own.axes
             less = [_with(own, d, ()) for d in range(own.rank)]
-            less.append(Spec().of_rank(own.rank))
-            for spec in dict.fromkeys([*others, *less]):
-                spec = spec.of_rank(own.rank)
-                edit, changed = self._changed([number], spec, call)
-                if spec != own and (made := self._results(changed, operands)):
-                    reshards.append((edit, changed))
-                    if spec in less:
-                        results.append(self._type(made[0]))
+            for spec in dict.fromkeys([*others, *less, Spec()]):
+                tries.append((number, own, spec.of_rank(own.rank)))
+        for number, own, spec in tries[:_MOST_TRIED]:
+            edit, changed = self._changed([number], spec, call)
+            if spec != own and (made := self._results(changed, operands)):
+                reshards.append((edit, changed))
+                if len(spec.axes) < len(own.axes):
+                    results.append(self._type(made[0]))
         if name not in _TOLD:
             yield from reshards[: _MOST // 2]
         rank = equation.outvars[0].aval.ndim
         for spec in (*results, Spec().of_rank(rank)) * (len(equation.outvars) == 1):
-            edit = TypeEdit("out_sharding" if name in _TOLD else "auto_axes", "result")
-            yield replace(edit, spec=spec), self._split(call, spec)
+            yield self._split(equation, call, spec)
             for axis, d in product(axes, range(rank)):
                 if axis not in spec.axes and not spec.dims[d]:
-                    more = _with(spec, d, (axis,))
-                    yield replace(edit, spec=more), self._split(call, more)
+                    yield self._split(equation, call, _with(spec, d, (axis,)))
         yield from reshards
 
 
