@@ -375,8 +375,6 @@ THREADS = (
         (A, array("labels", (8, 16), "x", dtype="bool")),
         ((0, "reshard", "P(('x', 'y'))"),),
         ("sharding_constraint",),
-        missed="Nothing is found.",
-        unsaid="A zero that `where` broadcasts has no type in a program traced on Auto axes.",
     ),
     # There it is `.at[...].get(out_sharding=...)`, which is auto_axes around the gather.
     Thread(
@@ -456,8 +454,6 @@ THREADS = (
         (A, array("w", (16, 32), "x", "y")),
         ((0, "reshard", "P(None, None)"),),
         ("shard_map",),
-        missed="Nothing is found.",
-        unsaid="Looked for as what varies in the shard_map.",
     ),
     Thread(
         "sglang-jax#1493",
@@ -466,8 +462,6 @@ THREADS = (
         (A,),
         ((0, "reshard", "P(('x', 'y'), None)"),),
         ("shard_map",),
-        missed="Nothing is found.",
-        unsaid="Looked for as what varies in the shard_map.",
     ),
     # In a shard_map. Where a loop is inside of jax, jax was changed so.
     Thread("jax#29881", MAINTAINER, sums, (A,), ((0, "pcast"),), ("scan",), AUTO),

@@ -79,6 +79,7 @@ def typed_changes(
             if other is not None:
                 found = trials.partitioned(other).collectives
             sent = None if found is None else sent_bytes(found)
+            # The first of equal ones is the smallest; what did not compile comes last.
             edits.append((sent is None, sent, k, replace(edit, bytes=sent)))
         edits.sort(key=lambda row: row[:3])
         chosen[number] = edits[0][2]

@@ -13,21 +13,12 @@ from typing import Any
 import jax
 from jax.extend.core import jaxpr_as_fun
 
+from shardviz.core.backend import jax_compat
 from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.failures import source_of
-from shardviz.core.backend.jax_compat import (
-    complete_tracebacks,
-    is_backward,
-    shard_map_call,
-)
+from shardviz.core.backend.tracing import mesh_context
 from shardviz.core.backend.tracing.edited import as_jaxpr
 from shardviz.core.backend.tracing.jaxprs import operations
-from shardviz.core.backend.tracing.mesh_context import (
-    NO_MESH,
-    context_of,
-    in_context,
-    is_set,
-)
 from shardviz.core.backend.tracing.trace import argument_structs, trace
 from shardviz.core.backend.tracing.typed import TypedEvaluation, Unanswered
 from shardviz.core.layout.partition_spec import Spec
@@ -67,27 +58,25 @@ def typed_form(
         error: what tracing raised.
         chosen: which edit to go on with, by the number of a refusal; else the first.
     """
-    form = TypedForm()
-    try:
-        if _OF_SHARD_MAP.search(str(error)):
-            form = _varying_form(program, chosen)
-        if not form.refusals and "Explicit" in program.mesh.axis_types:
-            form = explicit_form(program, chosen)
-    # The user's function may raise anything without these types. `error`, which jax
-    # raised with them, is shown in any case; only what comes after it stays unknown.
-    except Exception:  # noqa: BLE001
-        return TypedForm()
-    for first in form.refusals[:1]:
+    ways = []
+    if _OF_SHARD_MAP.search(str(error)):
+        ways.append(_varying_form)
+    if "Explicit" in program.mesh.axis_types:
+        ways.append(explicit_form)
+    for way in ways:
+        try:
+            form = way(program, chosen)
+        # The user's function may raise anything without these types. `error`, which jax
+        # raised with them, is shown in any case; only what comes after stays unknown.
+        except Exception:  # noqa: BLE001
+            continue
+        first = next(iter(form.refusals), None)
         # Of the results of a shard_map jax says no line.
-        if first.operation != "shard_map" and source_of(error) not in (
-            "",
-            first.source,
-        ):
-            return TypedForm()
-        # In jax's message arguments have the user's names.
-        first = replace(first, said=str(error).strip())
-        form = replace(form, refusals=(first, *form.refusals[1:]))
-    return form
+        if first and source_of(error) in ("", first.source or source_of(error)):
+            # In jax's message arguments have the user's names.
+            first = replace(first, said=str(error).strip())
+            return replace(form, refusals=(first, *form.refusals[1:]))
+    return TypedForm()
 
 
 def explicit_form(
@@ -109,8 +98,8 @@ def explicit_form(
     fn: Any = base.fn
     mesh = abstract_mesh(program.mesh)
     # As the user's own call: without a mesh in context fewer operations are refused.
-    users = is_set(context_of(program.context))
-    with in_context(mesh if users else NO_MESH):
+    users = mesh_context.is_set(mesh_context.context_of(program.context))
+    with mesh_context.in_context(mesh if users else mesh_context.NO_MESH):
         structs = argument_structs(program, mesh)
         refusals, made = _evaluated(fn.jaxpr, structs, mesh, chosen)
     if made is None:
@@ -137,14 +126,14 @@ def _varying_form(program: Program, chosen: Mapping[int, int] | None) -> TypedFo
     Where it is not the whole program, what comes after it is not known.
     """
     call, around = None, False  # whether the user's code is around it
-    with complete_tracebacks():
+    with jax_compat.complete_tracebacks():
         try:
             trace(program, abstract_mesh(program.mesh))
         # Whatever it is: only the frames of its traceback are looked at.
         except Exception as error:  # noqa: BLE001
             users = False
             for frame, _ in traceback.walk_tb(error.__traceback__):
-                if found := shard_map_call(frame):
+                if found := jax_compat.shard_map_call(frame):
                     call, around = found, users
                 users |= is_user_file(frame.f_code.co_filename)
     if call is None:
@@ -152,11 +141,11 @@ def _varying_form(program: Program, chosen: Mapping[int, int] | None) -> TypedFo
     fn, arguments = call.pop("f"), call.pop("args")
     leaves, tree = jax.tree.flatten(arguments)
     types = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
-    with in_context(NO_MESH):
+    with mesh_context.in_context(mesh_context.NO_MESH):
         unchecked = jax.shard_map(fn, **{**call, "check_vma": False})
         jaxpr = jax.make_jaxpr(unchecked)(*tree.unflatten(types))
         for operation in operations(jaxpr):
-            if is_backward(operation.equation):
+            if jax_compat.is_backward(operation.equation):
                 # jax makes another gradient where it knows what varies.
                 return TypedForm()
         refusals, made = _evaluated(jaxpr, types, None, chosen)

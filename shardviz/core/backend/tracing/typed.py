@@ -56,6 +56,7 @@ class TypedEvaluation:
         self.refusals: dict[tuple[str, str], TypeRefusal] = {}
         self._line = ""  # the user's line of the operation, or of the call around it
         self._operands: dict[str, list[Any]] = {}  # of forward passes, by line
+        self._numbers: dict[int, Any] = {}  # that are broadcast, by id
         self._backward: set[int] = set()  # ids of equations and jaxprs in a gradient
         self._ends: dict[int, list[Any]] = {}  # types of results, by id of the jaxpr
 
@@ -96,6 +97,7 @@ class TypedEvaluation:
                         results = [self._like(results[0], spec), *results[1:]]
             values.update(zip(equation.outvars, results, strict=True))
         results = [*map(read, body.outvars)]
+        # For edits of what calls this jaxpr.
         self._ends[id(body)] = [*map(self._type, results)]
         return results
 
@@ -114,6 +116,7 @@ class TypedEvaluation:
         noted = TypeRefusal(name, line, tuple(map(str, types)), said, (), backward)
         # Loops over layers and passes of jax refuse the same line repeatedly.
         key = (line, said)
+        # What was noted first keeps its edits, so that their numbers stay.
         noted = self.refusals.setdefault(key, noted)
         number = [*self.refusals].index(key)
         accepted: dict[TypeEdit, _Call] = {}
@@ -204,6 +207,13 @@ class TypedEvaluation:
                     params[key] = named_sharding(self.mesh, spec_of(params[key].spec))
                     if id(equation) in self._backward and key != "dst_sharding":
                         params[key] = None  # jax derived it, from other types
+            if primitive.name == "select_n":
+                # `where` gives a number that it broadcasts the type of the others.
+                given = [one for one in operands if id(one) not in self._numbers]
+                operands = [*operands]
+                for number, operand in enumerate(operands):
+                    if id(operand) in self._numbers and given[1:]:
+                        operands[number] = self._like(operand, self._type(given[1]))
             if spec is not None:
                 params[_TOLD[primitive.name]] = named_sharding(self.mesh, spec)
             if primitive.name == "sharding_constraint":
@@ -220,6 +230,8 @@ class TypedEvaluation:
             axes = axes.union(*map(self._type, operands))
             operands = [self._like(operand, axes) for operand in operands]
         results = primitive.bind(*operands, **primitive.get_bind_params(params))
+        if primitive.name == "broadcast_in_dim" and not operands[0].shape:
+            self._numbers[id(results)] = results
         return results if primitive.multiple_results else [results]
 
     def _spec_in_gradient(self, equation: Any, operands: Any, after: Any) -> Any:
@@ -337,6 +349,7 @@ class TypedEvaluation:
             others = [spec_of(params["sharding"].spec)]
         elif name == "shard_map":
             others = [*map(spec_of, params["in_specs"])]
+        # Each try evaluates the body of a loop, which may have many operands.
         elif not JaxprOperation(equation).inner:
             others = specs
         tries, axes, reshards, results = [], [], [], []
