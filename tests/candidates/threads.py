@@ -1015,7 +1015,7 @@ def untrue(case: Case, changes: Sequence[Candidate]) -> list[str]:
     wrong = []
     for one in changes:
         again = sv.compile(one.program, target=case.target)
-        sent = sum(c.sent_in_all for c in again.collectives)
+        sent = sum(c.sent_in_all for c in again.collectives or ())
         if again.error is not None or sent != one.bytes:
             wrong.append(f"{one.edit}: {sent} bytes, and {one.bytes} were promised")
         if one.values is not None and one.values.ok is False:

@@ -174,6 +174,12 @@ def keys_with_rope(k, rope):
     return jnp.concatenate([k, rope], axis=-1)
 
 
+def product_and_where(a):
+    product = a.T @ a
+    positive = jnp.where(a > 0, a, 0.0)
+    return product.sum() + positive.sum()
+
+
 def residual(hidden, before):
     return jnp.tanh(hidden) + before
 
@@ -561,6 +567,15 @@ THREADS = (
 )
 
 OURS = (
+    Thread(
+        "product and where",
+        "",
+        is_(product_and_where),
+        (A,),
+        ((0, "out_sharding"),),
+        ("dot_general",),
+        unsaid="The `where` is listed, too, which jax accepts: its zero has no type on Auto axes.",
+    ),
     Thread(
         "set in each row",
         "",
