@@ -731,7 +731,6 @@ CASES = (
         argument("w", P(M)),
         mesh="data=2, model=4",
         out_specs=P(D, M),
-        missed="Of two specs that send as little, the one that splits nothing is kept.",
     ),
     Case(
         "tpu-inference#2585",
@@ -742,7 +741,6 @@ CASES = (
         (TO_ALL, (M,)),
         argument("wk", P(N, M)),
         mesh="data=2, model=4",
-        missed="Of two specs that send as little, the one that splits nothing is kept.",
     ),
     Case(
         "tpu-inference#2938",
