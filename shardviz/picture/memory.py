@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from operator import attrgetter
-from typing import NamedTuple
 
 import numpy as np
 
@@ -47,7 +46,7 @@ def peak_lines(report: Report, full: bool = False) -> list[str]:
     if peak is None:
         return []
     table, left = peak_table(peak, len(peak.buffers) if full else MOST_LINES)
-    return [wording.ALIVE, *table.lines(), *(f"  {line}" for line in left)]
+    return [wording.ALIVE, *table.lines(), *map("  {}".format, left)]
 
 
 def peak_table(peak: MemoryPeak, limit: int) -> tuple[Table, list[str]]:
@@ -56,6 +55,7 @@ def peak_table(peak: MemoryPeak, limit: int) -> tuple[Table, list[str]]:
     Those that differ by their layer only are one row.
     """
     rows, left, left_bytes = [], 0, 0
+    # All of a row have the same bytes, so that one number says them.
     folds = fold(
         peak.buffers,
         buffer_name,
@@ -86,33 +86,23 @@ def buffer_name(buffer: Buffer) -> str:
     return buffer.value or buffer.op.rpartition("/")[2] or buffer.name
 
 
-class Columns(NamedTuple):
-    """What a chart shows of a timeline.
-
-    Attributes:
-        positions: int64 `[columns]`, ascending.
-        live: bytes, int64 `[kinds, columns]`, in the order of `KINDS`.
-        peak: the column of the peak.
-        top: the bytes at its upper edge.
-    """
-
-    positions: np.ndarray
-    live: np.ndarray
-    peak: int
-    top: int
-
-
-def chart_columns(timeline: MemoryTimeline, capacity: int | None, most: int) -> Columns:
+def chart_columns(
+    timeline: MemoryTimeline, capacity: int | None, most: int
+) -> tuple[np.ndarray, np.ndarray, int, int]:
     """At most so many positions of a timeline: of each stretch the fullest.
 
     So no peak is lost, however long the program is.
 
+    Returns:
+        The positions, int64 `[columns]`; their live bytes, int64 `[kinds, columns]` in
+        the order of `KINDS`; the column of the peak; the bytes at the chart's edge.
+
     >>> from shardviz.core.program.memory import Buffer
     >>> short = Buffer("a", 8, "f32[2]", "temporaries", start=5, end=5)
     >>> always = Buffer("b", 8, "f32[2]", "arguments", end=8)
-    >>> found = chart_columns(MemoryTimeline((short, always)), None, 3)
-    >>> found.positions.tolist(), found.peak, found.top
-    ([0, 5, 6], 1, 16)
+    >>> at, live, peak, top = chart_columns(MemoryTimeline((short, always)), None, 3)
+    >>> at.tolist(), live.shape, peak, top
+    ([0, 5, 6], (6, 3), 1, 16)
     """
     total, fullest = timeline.total, []
     count, top = min(most, len(total)), max(timeline.peak.bytes, 1)
@@ -121,13 +111,14 @@ def chart_columns(timeline: MemoryTimeline, capacity: int | None, most: int) -> 
     live = np.stack([timeline.bytes[kind][fullest] for kind in KINDS])
     if capacity is not None and capacity <= BEYOND * top:
         top = max(top, capacity)
-    return Columns(np.array(fullest), live, int(total[fullest].argmax()), top)
+    return np.array(fullest), live, int(total[fullest].argmax()), top
 
 
 def _chart(timeline: MemoryTimeline, capacity: int | None) -> Picture:
     """Stacked bars, one for each position, and lines at the peak and the capacity."""
     positions, live, peak, top = chart_columns(timeline, capacity, COLUMNS)
     heights, width = live * (HIGH / top), WIDE / len(positions)
+    # What is not there has no tile.
     tops = ABOVE + HIGH - np.cumsum(heights, axis=0)
     kinds, columns = np.nonzero(live)
     tiles = make_tiles(

@@ -39,10 +39,11 @@ def chart_view(report: Report) -> dict[str, Any] | None:
         sent[start:end] += 1
         spec = "" if one.spec is None else str(one.spec)
         view: dict[str, Any] = {"start": int(start), "end": int(end) - 1}
-        view.update(name=buffer_name(one), value=one.value, bytes=one.bytes, spec=spec)
-        buffers.append(
-            {**view, "source": one.source, "about": wording.about_buffer(one)}
+        view.update(
+            name=buffer_name(one), value=one.value, bytes=one.bytes, shape=one.shape
         )
+        view.update(spec=spec, source=one.source, about=wording.about_buffer(one))
+        buffers.append(view)
     return {
         "sentence": str(timeline.peak),
         "peak": peak,

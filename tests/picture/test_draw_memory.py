@@ -52,7 +52,7 @@ def test_a_peak_of_one_position_among_ten_thousand_is_not_lost(at):
     spike = Buffer("a", 1 << 30, "f32[1]", "temporaries", start=at, end=at)
     always = Buffer("b", 8, "f32[2]", "arguments", end=9_999)
     found = MemoryTimeline((spike, always))
-    shown = chart_columns(found, None, COLUMNS).positions
+    shown = chart_columns(found, None, COLUMNS)[0]
     assert len(shown) == COLUMNS
     assert at in shown
     assert (np.diff(shown) > 0).all()

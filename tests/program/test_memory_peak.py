@@ -22,7 +22,10 @@ from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.memory import Buffer, MemoryPeak, MemoryTimeline
 from shardviz.core.program.memory_in_plan import with_values
+from shardviz.core.program.report import Memory, Report
 from shardviz.core.xla.buffers import read_memory
+from shardviz.picture.show import draw
+from shardviz.widgets.memory_chart import chart_view
 from tests.bench import memory_peaks
 from tests.program.helpers import array, program
 from tests.program.memory_oracle import heap_bytes, heap_peaks
@@ -243,6 +246,28 @@ def test_what_is_needed_all_the_time_is_the_fault_of_no_operation():
     one = replace(none, bytes=4)
     peak = MemoryTimeline((always, one)).peak
     assert (peak.at, peak.filled) == (1, one)
+
+
+def test_of_4096_devices_it_is_the_memory_of_one():
+    mesh = make_mesh(data=512, model=8)
+    w, x = array("w", (6, 64, 64), "None, None, model"), array("x", (4096, 64), "data, None")
+    plan = plan_program(program(step, w, x).replace(mesh=mesh))
+    kept = Buffer("w", 6 * 64 * 8 * 4, "f32[6,64,8]", "arguments", value="w", end=1)
+    made = Buffer("dot", 512, "f32[8,8]", "temporaries", start=1, end=1)
+    memory = Memory(timeline=MemoryTimeline((kept, made)), capacity=1 << 20)
+    found = with_values(Report("step", "TPU", memory=memory), plan)
+    assert found.memory.peak.buffers[0].spec == Spec.parse("None, None, model")
+    assert found.memory.peak.buffers[0].replicated == ("data",)
+    assert draw(found, view="memory").panels
+    assert chart_view(found)["peak"] == 1
+
+
+def test_what_explains_little_of_a_peak_is_not_said():
+    saved = Buffer("a", 8, "f32[2]", "temporaries", phase="forward")
+    large = replace(saved, bytes=800, kind="arguments", phase="")
+    last = replace(saved, phase="backward", source="x.py:1")
+    words = str(MemoryPeak(816, 5, last, (large, saved, last)))
+    assert words == "Peak 816 B at x.py:1, backward: 800 B of arguments and 16 B of temporaries."
 
 
 def test_it_is_sent_in_a_few_bytes():

@@ -15,7 +15,7 @@ def test_each_column_has_its_largest_buffers_and_all_its_bytes():
     view = chart_view(made)
     assert view is not None
     order = timeline(layers=200, small=10_000)
-    at = chart_columns(order, None, MOST_COLUMNS).positions
+    at = chart_columns(order, None, MOST_COLUMNS)[0]
     assert len(at) == len(view["where"]) == MOST_COLUMNS
     for column in (0, 17, view["peak"], MOST_COLUMNS - 1):
         sums = sum(live[column] for _, live in view["kinds"])

@@ -88,18 +88,20 @@ class MemoryTimeline:
     @cached_property
     def times(self) -> np.ndarray:
         """The positions, `[positions]`: 0, 1, 2 and so on."""
-        return np.arange(1 + max((buffer.end for buffer in self.buffers), default=0))
+        # What is there all the time is alive at the last position, too.
+        return np.arange(1 + max(map(attrgetter("end"), self.buffers), default=0))
 
     @cached_property
     def bytes(self) -> Mapping[str, np.ndarray]:
         """For each of `KINDS` the live bytes at every position, int64 `[positions]`."""
         live = {kind: np.zeros(len(self.times), np.int64) for kind in KINDS}
+        # Most buffers are alive for a few positions only, so this is fast.
         for buffer in self.buffers:
             alive = slice(buffer.start, buffer.end + 1)
             live[buffer.kind][alive] += buffer.bytes - buffer.padding
             live["padding"][alive] += buffer.padding
         for each in live.values():
-            each.flags.writeable = False
+            each.flags.writeable = False  # as it is kept
         return live
 
     @cached_property

@@ -7,6 +7,7 @@ and line, where the shards of that value have its shape.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 
 from shardviz.core.program.memory import Buffer
@@ -93,6 +94,7 @@ class _Values:
     def _split(self, buffer: Buffer, value: PlannedOp) -> Buffer:
         """A buffer with the spec of its value, and what its neighbours' would make of
         it."""
+        # A dimension may be split over a part of an axis, which is then in use.
         used = set(map(parent_axis, value.spec.axes))
         replicated, more = [], set()
         for axis, size in self.mesh.shape.items():
@@ -114,7 +116,7 @@ class _Values:
 
 def _has_shape(buffer: Buffer, shard: tuple[int, ...]) -> bool:
     """Whether a shard has the shape of a buffer; dimensions of 1 do not count."""
-    found, wanted = _dims(buffer), [length for length in shard if length != 1]
+    found, wanted = _dims(buffer), _without_ones(shard)
     # A loop stacks what each iteration leaves.
     if len(found) > len(wanted) and found[0] == buffer.count:
         del found[0]
@@ -122,6 +124,9 @@ def _has_shape(buffer: Buffer, shard: tuple[int, ...]) -> bool:
 
 
 def _dims(buffer: Buffer) -> list[int]:
-    """The dimensions of a buffer that are not 1."""
-    found = re.findall(r"\d+", buffer.shape.partition("[")[2])
-    return [int(length) for length in found if length != "1"]
+    # What is in front of the bracket is the type, which may have a number, too.
+    return _without_ones(map(int, re.findall(r"\d+", buffer.shape.partition("[")[2])))
+
+
+def _without_ones(lengths: Iterable[int]) -> list[int]:
+    return [length for length in lengths if length != 1]

@@ -8,6 +8,7 @@ from shardviz.core.format import bytes_text, joined
 from shardviz.core.program.memory import MemoryPeak
 
 _MOST_KINDS = 3
+_SMALL = 10  # what is less than this part of a peak does not explain it
 
 
 def peak(fact: MemoryPeak) -> str:
@@ -25,9 +26,7 @@ def peak(fact: MemoryPeak) -> str:
         sums[buffer.kind] += buffer.bytes
     most = sums.most_common(_MOST_KINDS)
     what = joined([f"{bytes_text(size)} of {kind}" for kind, size in most]) or "nothing"
-    if fact.saved:
-        what = _saved(fact)
-    return f"Peak {bytes_text(fact.bytes)}{where}: {what}."
+    return f"Peak {bytes_text(fact.bytes)}{where}: {_saved(fact) or what}."
 
 
 def _saved(fact: MemoryPeak) -> str:
@@ -38,6 +37,8 @@ def _saved(fact: MemoryPeak) -> str:
         size += buffer.bytes
         trips.add(buffer.count)
         replicated[buffer.replicated] += buffer.bytes
+    if not size or size * _SMALL < fact.bytes:
+        return ""
     words = f"{bytes_text(size)} are forward values saved for it"
     # Of several loops no one number is true of all.
     if len(trips) == 1 and trips.isdisjoint((1, None)):

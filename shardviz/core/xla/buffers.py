@@ -60,7 +60,9 @@ class _Life:
 
 
 def read_memory(
-    data: bytes, arguments: Mapping[str, str] = MappingProxyType({})
+    data: bytes,
+    arguments: Mapping[str, str] = MappingProxyType({}),
+    module: Module | None = None,
 ) -> MemoryTimeline | None:
     """What is alive when in a compiled module.
 
@@ -69,6 +71,7 @@ def read_memory(
     Args:
         data: an `HloProto`: a final module with its buffer assignment.
         arguments: what the module calls an argument, to the program's name for it.
+        module: that module, where it has been read before.
 
     Raises:
         ValueError: where the bytes are no module, or not all of one.
@@ -77,7 +80,7 @@ def read_memory(
     assignment = message.message(3)
     if ASSIGNMENT["allocations"] not in assignment:
         return None
-    module = Module(message.bytes(1))
+    module = module or Module(message.bytes(1))
     values = _values(assignment, module)
     named, has_heap = _named(module), False
     lives: list[_Life] = []
@@ -124,19 +127,26 @@ def _values(assignment: Message, module: Module) -> dict[int, _Value]:
 
 def _named(module: Module) -> set[tuple[Instruction, tuple[int, ...]]]:
     """The arguments, and what the program returns without a copy: with their index."""
-    named: set[tuple[Instruction, tuple[int, ...]]] = set()
-    todo: list[tuple[Instruction, tuple[int, ...]]] = [(module.entry.root, ())]
+    root = module.entry.root
+    todo: list[tuple[Instruction, tuple[int, ...]]] = [(root, ())]
+    for number in range(len(root.shapes)):
+        todo.append((root, (number,)))
     for parameter in module.entry.parameters.values():
         todo.append((parameter, ()))
+    named: set[tuple[Instruction, tuple[int, ...]]] = set()
     while todo:
         one, index = todo.pop()
         named.add((one, index))
-        if one.opcode == "tuple":
-            todo += [(operand, ()) for operand in one.operands]
+        if one.opcode == "tuple" and index:
+            todo.append((one.operands[index[0]], index[1:]))
         elif one.opcode == "get-tuple-element":
             todo.append((one.operands[0], (one.index, *index)))
         elif one.opcode == "bitcast":
             todo.append((one.operands[0], index))
+        elif one.opcode.endswith("-done"):
+            # Of a start one part is the result, the first or the second.
+            for part in ((), (0,), (1,)):
+                todo.append((one.operands[0], part))
     return named
 
 
@@ -224,26 +234,41 @@ class _Owners:
             if several:
                 return self._causes.source_of_part(behind, one, one.kind, number), ""
             return self._causes.source(behind, one, one.kind), ""
+        # Of what is written bit by bit the line of the bits says more.
         written = _written(one)
-        behind = self._causes.value(written or one, written or one, "")
+        inside = written or _root(one, value.index)
+        behind = self._causes.value(inside, inside, "")
         if behind.name.code == "argument" and behind.maker is not None:
             # A slice of it is not the argument itself.
             whole = behind.maker.shapes[0].dims
             shape = one.shape_at(value.index)
             if shape and math.prod(shape.dims) == math.prod(whole):
                 return behind.source, behind.name.name
-        # Of what a loop writes bit by bit the line of the bits says more.
-        if one.source.is_named and not (written and behind.source.is_named):
-            return one.source, ""
+        # A fusion has the name of any part of it.
+        known = [inside.source, behind.source, one.source]
+        if written is not None:
+            known = known[1:]
+        for source in known:
+            if source.is_named:
+                return source, ""
         return behind.source, ""
+
+
+def _root(one: Instruction, index: tuple[int, ...] = ()) -> Instruction:
+    """What makes a value inside of a fusion; of anything else that itself."""
+    if one.opcode != "fusion":
+        return one
+    root = one.called[0].root
+    if root.opcode == "tuple" and index:
+        root = root.operands[index[0]]
+    while root.opcode in ("bitcast", "reshape", "copy"):
+        root = root.operands[0]
+    return root
 
 
 def _written(one: Instruction) -> Instruction | None:
     """What an instruction writes into a part of its operand; None of any other."""
-    if one.opcode == "fusion":
-        one = one.called[0].root
+    one = _root(one)
     while one.opcode in ("bitcast", "tuple", "convert") and one.operands:
         one = one.operands[0]
-    if one.opcode != "dynamic-update-slice":
-        return None
-    return one.operands[1]
+    return one.operands[1] if one.opcode == "dynamic-update-slice" else None

@@ -29,12 +29,17 @@ class Message:
         self._fields: dict[int, list[int | bytes]] = {}
         at, end = 0, len(data)
         while at < end:
-            key, at = _varint(data, at)
+            # Keys and most lengths are of one byte, which is read here: this runs often.
+            key, at = data[at], at + 1
+            if key > 127:
+                key, at = _varint(data, at - 1)
             kind = key & 7
             if kind == _NUMBER:
                 value, at = _varint(data, at)
             elif kind == _BYTES:
-                size, at = _varint(data, at)
+                size, at = data[at], at + 1
+                if size > 127:
+                    size, at = _varint(data, at - 1)
                 value = data[at : at + size]
                 at += size
                 if at > end:

@@ -208,7 +208,7 @@ def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
         )
 
     final = final_module(stage)
-    timeline, unread = _buffers(dumped.final, arguments)
+    timeline, unread = _buffers(dumped.final, arguments, final)
     collectives, partitioned = collectives_of(final), None
     if mesh.size == 1:
         partitioned = ()  # nothing to partition
@@ -304,17 +304,18 @@ _SIZES = {
 
 
 def _buffers(
-    final: bytes | None, arguments: Mapping[str, str]
+    dumped: bytes | None, arguments: Mapping[str, str], final: Module | None = None
 ) -> tuple[MemoryTimeline | None, Note | None]:
     """What is alive when; or why that could not be read, where XLA wrote it.
 
     >>> _buffers(b"\\xff", {})[1].code
     'buffers not read'
     """
-    if final is None:
+    if dumped is None:
         return None, None
     try:
-        return read_memory(final, arguments), None
+        # What is dumped has the same instructions, and need not be read again.
+        return read_memory(dumped, arguments, final), None
     # XLA promises nothing of this form; without it all else is still known.
     except (ValueError, LookupError) as error:
         return None, Note("buffers not read", (repr(error),))
