@@ -52,6 +52,7 @@ def _plot(search: Search) -> Picture:
     numbers = {id(one): str(number) for number, one in enumerate(search.frontier, 1)}
     times = [one.least_seconds or 0.0 for one in search]
     sizes = [one.peak_bytes or 0 for one in search]
+    # What the plot leaves out is on the axes in words: their least and their most.
     low, right = _TOP + _HEIGHT + 2 * _DOT, _LEFT + _WIDTH
     labels = [
         Label(_LEFT, low, seconds_text(min(times)), "middle", "tick"),
@@ -63,6 +64,7 @@ def _plot(search: Search) -> Picture:
     ]
     dots = []
     for one, time, size in zip(search, times, sizes, strict=True):
+        # Where all are alike, in time or in memory, there is nothing to divide by.
         x = _LEFT + _WIDTH * (time - min(times)) / (max(times) - min(times) or 1.0)
         y = _TOP + _HEIGHT * (max(sizes) - size) / (max(sizes) - min(sizes) or 1)
         number = numbers.get(id(one))

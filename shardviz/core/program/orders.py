@@ -84,6 +84,7 @@ def best_order(
     for placed in _orders(mesh, topology, sorted(moving)):
         if (rank := _rank(sends, placed)) < best:
             best, rows = rank, placed
+    # Without a rate no order is known to be better.
     if rows is None or math.isinf(before):
         return None
     most = max(sends, key=lambda send: _rank([send], now) - _rank([send], rows))
@@ -93,8 +94,8 @@ def best_order(
         most.one.mesh_axes,
         most.cost(now)[1],
         most.cost(rows)[1],
-        sum(send.cost(now)[0] for send in sends),
-        sum(send.cost(rows)[0] for send in sends),
+        _rank(sends, now, hop=0.0),
+        _rank(sends, rows, hop=0.0),
     )
 
 
@@ -154,7 +155,7 @@ def _sends(
         full, ordered = groups_over(mesh, names), ()
         groups = np.asarray(one.groups or full, np.int64)
         if permutes or not np.array_equal(_sorted(groups), _sorted(full)):
-            ordered = tuple(mesh.positions[axis] for axis in names)
+            ordered = tuple(map(mesh.positions.__getitem__, names))
         yield _Send(topology, one, groups, ordered)
 
 
@@ -165,12 +166,12 @@ def _sorted(groups: np.ndarray, members: bool = True) -> np.ndarray:
     return groups[np.argsort(groups[:, 0])]
 
 
-def _rank(sends: Sequence[_Send], rows: np.ndarray) -> float:
-    """The least seconds of all, one after another; a little more for more hops."""
+def _rank(sends: Sequence[_Send], rows: np.ndarray, hop: float = 1e-9) -> float:
+    """The least seconds of all, one after another; for equal ones hops count a little."""
     total = 0.0
     for send in sends:
         seconds, hops = send.cost(rows)
-        total += seconds * (1 + 1e-9 * hops)
+        total += seconds * (1 + hop * hops)
     return total
 
 
@@ -184,11 +185,12 @@ def _orders(
     # From the slowest dimension to the fastest.
     places = [topology.slice_indices, *topology.coords.T[::-1], topology.cores]
     natural = np.lexsort(places[::-1])
-    every = _assignments([int(at.max()) + 1 for at in places], mesh.axis_sizes)
+    every = _assignments((np.stack(places).max(axis=1) + 1).tolist(), mesh.axis_sizes)
     for parts in itertools.islice(every, MOST_ORDERS):
-        order = sorted(range(len(parts)), key=lambda n: parts[n][1])
-        grid = natural.reshape([size for size, _, _ in parts])
-        placed = grid.transpose(order).reshape(mesh.axis_sizes)
+        # Axis by axis, and within each in the order of the dimensions.
+        sizes_of, owners, _ = np.array(parts, np.int64).reshape(-1, 3).T
+        order = np.argsort(owners, kind="stable")
+        placed = natural.reshape(sizes_of).transpose(order).reshape(mesh.axis_sizes)
         yield placed
         for axis in moving:
             sizes: dict[int, int] = {}
@@ -232,7 +234,7 @@ def _walks(grid: np.ndarray) -> Iterator[np.ndarray]:
         if grid.ndim > 1:
             yield _snake(turned)
             # It goes through all columns except the first, and returns by that one.
-            lines = np.stack([_snake(row) for row in turned])
+            lines = np.stack(list(map(_snake, turned)))
             yield np.concatenate([_snake(lines[:, 1:]), lines[::-1, 0]])
 
 

@@ -19,19 +19,12 @@ from shardviz.core.program.roofline import collective_bound, rated_bytes
 
 
 class Estimate(NamedTuple):
-    """What a plan says of a program on each device; the smaller one is the better.
+    """What a plan says of a program on each device; the smaller one is the better."""
 
-    Attributes:
-        seconds: the least time of the slowest of arithmetic, memory and collectives.
-        total: these three one after another.
-        values: bytes of all values, as if none were freed or fused.
-        held: bytes of arguments and results; no program needs less memory.
-    """
-
-    seconds: float
-    total: float
-    values: int
-    held: int
+    seconds: float  # the most of arithmetic, memory and collectives
+    total: float  # these three one after another
+    values: int  # bytes of all values, as if none were freed or fused
+    held: int  # bytes of arguments and results; no program needs less memory
 
 
 def estimate(plan: Plan, topology: Topology, mesh: MeshSpec) -> Estimate:
@@ -39,8 +32,10 @@ def estimate(plan: Plan, topology: Topology, mesh: MeshSpec) -> Estimate:
     chip, flops, moved, sent, held, values = topology.chip, 0.0, 0, 0.0, 0, 0
     for cost in op_costs(plan):
         flops += (cost.flops or 0.0) * cost.executions
+        # Anything else may be fused with these.
         if cost.is_product:
             moved += cost.bytes * cost.executions
+    # Of a collective whose groups or rate nobody knows, nothing is counted.
     for one in plan.collectives:
         sent += collective_bound(one, chip, topology, mesh).seconds or 0.0
     read = set()
@@ -128,10 +123,17 @@ class Search(tuple[Candidate, ...], Displayed):
     ended: str = "all compiled"
 
     @classmethod
-    def of(cls, candidates: Iterable[Candidate], **facts: Any) -> Search:
-        """Candidates in any order, with what is known of the search."""
-        made = cls(sorted(candidates, key=_rank))
-        vars(made).update(facts)
+    def of(cls, found: Iterable[Candidate | Refusal], **facts: Any) -> Search:
+        """Candidates and refusals in any order, with what is known of the search."""
+        kept: list[Candidate] = []
+        refused: list[Refusal] = []
+        for one in found:
+            if isinstance(one, Candidate):
+                kept.append(one)
+            else:
+                refused.append(one)
+        made = cls(sorted(kept, key=_rank))
+        vars(made).update(facts, refused=tuple(refused))
         return made
 
     @property
@@ -148,6 +150,7 @@ class Search(tuple[Candidate, ...], Displayed):
     def frontier(self) -> tuple[Candidate, ...]:
         """Those that none beats in both time and memory, the fastest first."""
         kept: list[Candidate] = []
+        # From the fastest on, each that needs less memory than all before.
         for one in sorted(
             self, key=lambda c: (c.least_seconds or 0.0, c.peak_bytes or 0)
         ):

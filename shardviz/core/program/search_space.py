@@ -28,24 +28,18 @@ _SMALL = 1000  # arrays that have a thousandth of all bytes or less stay as they
 
 
 class Choice(NamedTuple):
-    """One thing that may vary, of a kind of `OVER`.
+    """One thing that may vary."""
 
-    Attributes:
-        options: meshes, Specs, or mesh axes of a logical name; the first, None, is how
-            it is now.
-        names: the arrays that share a spec, or the logical name.
-    """
-
-    kind: str
-    options: tuple[Any, ...]
-    names: tuple[str, ...] = ()
+    kind: str  # of `OVER`
+    options: tuple[Any, ...]  # meshes, Specs or mesh axes; first None, for as it is now
+    names: tuple[str, ...] = ()  # the arrays that share a spec, or the logical name
 
 
 def edits_of(program: Program, choices: Sequence[Choice], point: Point) -> list[Edit]:
     """What a point changes of a program, one edit for all rules."""
     edits, steps = [], []
     rules, mesh = program.rules, program.mesh
-    now = {request.array.name: request.spec for request in program.requests}
+    now = _specs_now(program)
     for choice, number in zip(choices, point, strict=True):
         option = choice.options[number]
         if number == 0:
@@ -61,12 +55,19 @@ def edits_of(program: Program, choices: Sequence[Choice], point: Point) -> list[
         else:
             spec = without_size_one(option, mesh)
             for name in choice.names:
-                before = now[name]
-                if before is None or not before.equivalent(spec):
+                # Of those that share a spec one may have it already.
+                if not now[name].equivalent(spec):
+                    before = now[name]
                     edits.append(edit("argument", array=name, spec=spec, before=before))
+    # Rules change together, since each table replaces the one before.
     if steps:
         edits.append(edit("rule", rules=rules, steps=tuple(steps)))
     return edits
+
+
+def _specs_now(program: Program) -> dict[str, Any]:
+    """The spec of each argument, whoever gave it: without one an array is not split."""
+    return {request.array.name: request.spec for request in program.requests}
 
 
 def _with_rule(rules: Rules, new: Rule) -> tuple[Rules, Step]:
@@ -91,36 +92,37 @@ def choices_of(
     """
     if over is None:
         over = ("mesh", "arguments" if program.rules is None else "rules")
-    known = (*OVER, *(array.name for array in program.arrays))
+    now = _specs_now(program)
     for one in over:
-        if one not in known or (one == "rules" and program.rules is None):
+        if one not in (*OVER, *now) or (one == "rules" and program.rules is None):
             raise ProgramError(
                 f"A search varies {listed(OVER)} (rules where the program has them), or"
                 f" arguments by name; got {shown(one)}."
             )
     mesh, meshes = program.mesh, []
-    axes = [axis for axis in mesh.axis_names if mesh.shape[axis] > 1]
+    axes = list(dict(_split(mesh)))
     # Ids that somebody chose say where each device is, whatever the sizes.
     if "mesh" in over and mesh.ids_are_positions:
         meshes, axes = _meshes(mesh), list(mesh.axis_names)
     choices = [Choice("mesh", (None, *meshes))]
-    now = {request.array.name: request.spec for request in program.requests}
     for group in _alike(program, plan, over):
+        names, before = [], []
+        for array in group:
+            names.append(array.name)
+            before.append(now[array.name])
         options: list[Spec | None] = [None]
         for spec in _specs(group[0].rank, axes):
             # As all of them are now is the first option already.
-            before = [now[array.name] for array in group]
-            if not all(one is not None and one.equivalent(spec) for one in before):
+            if not all(map(spec.equivalent, before)):
                 options.append(spec)
-        names = tuple(array.name for array in group)
-        choices.append(Choice("arguments", tuple(options), names))
+        choices.append(Choice("arguments", tuple(options), tuple(names)))
     if "rules" in over:
         logical: dict[str, None] = {}
         for array in program.arrays:
             if array.spec is None:
                 logical.update(dict.fromkeys(filter(None, array.logical or ())))
-        targets = (None, (), *((axis,) for axis in axes))
-        choices += [Choice("rules", targets, (name,)) for name in logical]
+        for name in logical:
+            choices.append(Choice("rules", (None, (), *zip(axes)), (name,)))
     return tuple(choices)
 
 
@@ -128,11 +130,12 @@ def _meshes(mesh: MeshSpec) -> list[MeshSpec]:
     """The mesh with other sizes of its axes, in each order of those above 1."""
     types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     sizes = [n for n in range(1, mesh.size + 1) if mesh.size % n == 0]
+    # The present one comes first, and is no option by itself.
     meshes = {_split(mesh): mesh}
     for names in itertools.permutations(mesh.axis_names):
         for some in itertools.product(sizes, repeat=len(names)):
             if math.prod(some) == mesh.size:
-                made = MeshSpec(names, some, tuple(types[name] for name in names))
+                made = MeshSpec(names, some, tuple(map(types.__getitem__, names)))
                 meshes.setdefault(_split(made), made)
     return list(meshes.values())[1:]
 
@@ -158,9 +161,10 @@ def _alike(program: Program, plan: Plan, over: Sequence[str]) -> list[list[Array
     the weights of queries and keys, or their paths end alike, as those of layers of a
     list and of what an optimizer keeps of a parameter.
     """
-    total = sum(array.bytes for array in program.arrays)
+    total = sum(map(operator.attrgetter("bytes"), program.arrays))
     groups: list[list[ArraySpec]] = []
     for array in program.arrays:
+        # Scales and biases would double the choices, and decide nothing.
         large = array.bytes * _SMALL > total and "arguments" in over
         if not array.rank or not (large or array.name in over):
             continue
@@ -178,7 +182,7 @@ def _same_role(plan: Plan, one: str, other: str) -> bool:
     paths = []
     for name in (one, other):
         # Without the argument that it begins with, and numbers of layers; the end first.
-        words = [word for word in re.findall(r"\w+", name) if not word.isdigit()]
+        words = re.findall(r"\b[^\W\d]\w*", name)
         paths.append(words[:0:-1] or words)
     ends_alike = all(map(operator.eq, *paths))
     return ends_alike or _first_use(plan, one) == _first_use(plan, other)

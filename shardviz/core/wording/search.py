@@ -35,6 +35,7 @@ def preference(value: Preference) -> str:
     """Why one candidate and not another, a line for each part that differs."""
     lines = [candidate(value.first), candidate(value.second)]
     for row in value.rows:
+        # An operation of every layer has many lines.
         where = f" ({', '.join(row.sources[:3])})" if row.sources else ""
         times = f"{seconds_text(row.seconds)} instead of {seconds_text(row.other)}"
         lines.append(f"{row.name}{where}: {times}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -23,7 +24,7 @@ from shardviz.core.backend.candidates.apply import apply_edit
 from shardviz.core.backend.candidates.trials import Trials
 from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.backend.tracing.edited import as_jaxpr
-from shardviz.core.errors import ProgramError, ShardvizError, TargetError
+from shardviz.core.errors import ProgramError, TargetError
 from shardviz.core.format import plural
 from shardviz.core.hardware.topology import Topology, is_described
 from shardviz.core.layout.mesh import MeshSpec
@@ -39,12 +40,12 @@ from shardviz.core.program.search_space import Choice, Point, choices_of, edits_
 Edits = tuple[Edit, ...]
 _SMALL = 256  # of so many points all are planned
 _MOST_PLANNED = 600  # of more
+_TURNS = 4  # for each mesh
 _TRUST = 0.5  # the part of its planned time that a program takes at least
 _IN_VAIN = 8  # compiles in a row of a large space that are no faster, and end it
 _SMALLEST = 2  # compiles for the sake of memory alone
-_SLOW = 5.0  # seconds of a full compile, beyond which others come first
-# Arithmetic and collectives are as in a full compile, in a tenth of its time; fewer
-# values are kept in fast memory.
+# What XLA then makes in a tenth of the time has the arithmetic and the collectives of a
+# full compile; it only keeps less in fast memory.
 _LEAST_EFFORT = {"exec_time_optimization_effort": -1.0}
 
 
@@ -80,7 +81,14 @@ def search(
         ended = "interrupted"
     except _Late:
         ended = "seconds"
-    return run.result(ended)
+    return Search.of(
+        run.found.values(),
+        before=run.before,
+        points=run.points,
+        planned=len(run.planned) - list(run.planned.values()).count(None),
+        compiled=len(run.compiled),
+        ended=ended,
+    )
 
 
 class _Late(Exception):
@@ -102,11 +110,13 @@ class _Run:
         self.end, self.clock = end, clock
         self.trials = Trials(program, str(topology), self.note, self.meanwhile)
         self.choices: tuple[Choice, ...] = ()
+        self.sizes: list[int] = []
+        self.points = 0
         self.planning: Iterator[Any] = iter(())
         self.on_mesh = cache(lambda mesh: as_jaxpr(program.replace(mesh=mesh)))
         self.plans: dict[Any, Plan] = {}
         # Points that differ along axes of size 1 have the same edits, and are one program.
-        self.planned: dict[Edits, tuple[Estimate, Program] | None] = {}
+        self.planned: dict[Edits, tuple[Estimate, Edits, Program] | None] = {}
         self.compiled: set[Edits] = set()
         self.found: dict[Edits, Candidate | Refusal] = {}
         self.before: Report | None = None
@@ -122,19 +132,21 @@ class _Run:
         return time.monotonic() > self.end
 
     @property
-    def points(self) -> int:
-        """How many there are; some are no program."""
-        return math.prod(len(choice.options) for choice in self.choices)
+    def best(self) -> Candidate | None:
+        """The fastest so far."""
+        return Search.of(self.found.values()).best
 
     def plan_points(self, over: Sequence[str] | None) -> None:
         """Plans points, and meanwhile compiles the program as it is."""
-        plan = self.plan(self.program)
+        plan = plan_program(self.program)
         if plan.error is not None:
             raise ProgramError(f"The program cannot be planned: {plan.error}")
         self.choices = choices_of(self.program, plan, over)
+        self.sizes = [len(choice.options) for choice in self.choices]
+        self.points = math.prod(self.sizes)
         # The meshes in turn, so that none is left out where there is no time for all.
-        meshes = range(len(self.choices[0].options))
-        self.planning = itertools.zip_longest(*map(self.plan_mesh, meshes))
+        ways = map(self.plan_mesh, range(self.sizes[0]))
+        self.planning = itertools.zip_longest(*ways)
         self.found[()] = self.compile((), self.program)
         for _ in self.planning:
             if time.monotonic() > self.end:
@@ -143,23 +155,28 @@ class _Run:
     def plan_mesh(self, mesh: int) -> Iterator[None]:
         """Plans points of one mesh: of a small space all, else some from today's on.
 
-        There one choice after another is changed for the better: first for less time,
-        then for less time and memory.
+        There one choice after another is changed for the better, for less time or for
+        less time and memory in turn. Later turns begin anywhere.
         """
-        sizes = [len(choice.options) for choice in self.choices[1:]]
         if self.points <= _SMALL:
-            for rest in np.ndindex(*sizes):
+            for rest in np.ndindex(*self.sizes[1:]):
                 self.cost((mesh, *rest), 0)
                 yield
             return
-        for weight in (0, 1):
-            point, before = (mesh, *[0] * len(sizes)), None
+        chance = random.Random(mesh)
+        for turn in range(_TURNS):
+            rest: Any = [0] * len(self.sizes[1:])
+            # Some ways down need two changes at once, as those of both weights of an MLP.
+            if turn > 1:
+                rest = map(chance.randrange, self.sizes[1:])
+            point, before = (mesh, *rest), None
+            # Another choice may be better since a later one was changed.
             while point != before:
                 before = point
-                for number, size in enumerate(sizes, 1):
-                    for option in range(size):
+                for number in range(1, len(point)):
+                    for option in range(self.sizes[number]):
                         other = (*point[:number], option, *point[number + 1 :])
-                        if self.cost(other, weight) < self.cost(point, weight):
+                        if self.cost(other, turn % 2) < self.cost(point, turn % 2):
                             point = other
                         if len(self.planned) > _MOST_PLANNED:
                             return
@@ -170,19 +187,21 @@ class _Run:
         edits = tuple(edits_of(self.program, self.choices, point))
         if edits not in self.planned:
             self.planned[edits], program = None, self.program
-            # Some specs fit no mesh.
-            with contextlib.suppress(ShardvizError):
+            # Specs may not fit, and the function may raise anything on another mesh.
+            with contextlib.suppress(Exception):
                 for one in edits:
                     program = apply_edit(program, one)
                 plan = self.plan(program)
                 if plan.error is None:
                     found = estimate(plan, self.topology, program.mesh)
-                    self.planned[edits] = found, program
+                    self.planned[edits] = found, edits, program
             self.note()
         known = self.planned[edits]
+        # What is no program is worse than any.
         if known is None:
             return (math.inf,)
         found = known[0]
+        # What does not fit is compared by how far it is from that.
         excess = max(0.0, found.held - self.limit)
         return excess, found.seconds * found.values**weight, *found
 
@@ -190,7 +209,7 @@ class _Run:
         """A plan, traced once for each mesh; the order of axes makes no other plan."""
         mesh, own = program.mesh, self.program.mesh
         if mesh.ids_are_positions:
-            sizes = [mesh.shape[name] for name in own.axis_names]
+            sizes = tuple(map(mesh.shape.__getitem__, own.axis_names))
             mesh = MeshSpec(own.axis_names, sizes, own.axis_types)
         key = (mesh, *(str(request.spec) for request in program.requests))
         if key not in self.plans:
@@ -205,26 +224,36 @@ class _Run:
     def compile_points(self) -> str:
         """Compiles points in the order of their planned times; why it ended."""
         waiting = []
-        for edits, known in self.planned.items():
+        for known in self.planned.values():
+            # What its arguments and results take, a program needs in any case.
             if known is not None and known[0].held <= self.limit:
-                waiting.append((known[0], edits, known[1]))
+                waiting.append(known)
         waiting.sort(key=lambda one: one[0])
         small, best, in_vain = self.points <= _SMALL, math.inf, 0
         ended = "all compiled" if small else "no better"
+        tried = set()
         for found, edits, program in waiting:
             enough = in_vain == _IN_VAIN and not small
             if enough or _TRUST * found.seconds >= best:
                 ended = "no better"
                 break
-            in_full = small or self.compile_s < _SLOW
+            # Most that are equal in every number are one program by other names.
+            if found in tried and not small:
+                continue
+            tried.add(found)
+            # Where there is no time for all, those that are worth it are found first.
+            left = self.end - time.monotonic()
+            in_full = small or _IN_VAIN * self.compile_s < left
             made, in_vain = self.compile(edits, program, in_full), in_vain + 1
+            # With more effort it may fit.
+            is_worth_it = isinstance(made, Refusal)
             if isinstance(made, Candidate) and (made.least_seconds or 0.0) < best:
-                best, in_vain = made.least_seconds or 0.0, 0
-                # It is the best so far, whenever somebody ends the search.
+                best, in_vain, is_worth_it = made.least_seconds or 0.0, 0, True
+            if is_worth_it and not in_full:
                 made, in_full = self.compile(edits, program), True
             if in_full:
                 self.found[edits] = made
-        # The other end of the frontier.
+        # The other end of the frontier, at which nobody looked so far.
         waiting.sort(key=lambda one: one[0].values)
         for _, edits, program in waiting[:_SMALLEST]:
             self.found[edits] = self.compile(edits, program)
@@ -250,13 +279,14 @@ class _Run:
             known = with_operations(report, self.plan(program))
             report = report.replace(roofline=known)
         made = Candidate(edits, program, report, self.before)
+        # The compiler refuses only what exceeds the chip, not what exceeds `under`.
         if (made.peak_bytes or 0) > self.limit:
             return Refusal(edits, "no memory", str(report.fit))
         return made
 
     def order_devices(self) -> None:
         """Compiles the fastest once more, with its devices in the best order."""
-        best = self.result("").best
+        best = self.best
         edit = best and order_edit(best.program, best.report)
         if best is not None and edit is not None:
             edits = (*best.edits, edit)
@@ -264,27 +294,9 @@ class _Run:
 
     def compare_values(self) -> None:
         """Compares the values of the best with those of the original."""
-        while (best := self.result("").best) is not None and best.values is None:
+        while (best := self.best) is not None and best.values is None:
             values = self.trials.values(best.program)
             made: Candidate | Refusal = replace(best, values=values)
             if values.ok is False:
                 made = Refusal(best.edits, "values differ", values.detail)
             self.found[best.edits] = made
-
-    def result(self, ended: str) -> Search:
-        """What was found so far."""
-        candidates, refused = [], []
-        for one in self.found.values():
-            if isinstance(one, Candidate):
-                candidates.append(one)
-            else:
-                refused.append(one)
-        return Search.of(
-            candidates,
-            before=self.before,
-            refused=tuple(refused),
-            points=self.points,
-            planned=len(self.planned) - list(self.planned.values()).count(None),
-            compiled=len(self.compiled),
-            ended=ended,
-        )
