@@ -5,15 +5,12 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 from shardviz.core.backend.bridge import jax_dtype
+from shardviz.core.backend.candidates import proposals
 from shardviz.core.backend.candidates.microbatches import compared_sums
-from shardviz.core.backend.candidates.proposals import (
-    constraint_on,
-    planned_spec,
-    variants,
-)
 from shardviz.core.backend.candidates.remat import POLICIES, rematerialised
 from shardviz.core.backend.candidates.trials import Trials
 from shardviz.core.backend.shardy.build_plan import plan_program
@@ -33,9 +30,6 @@ def lower_peak(trials: Trials) -> Changes:
     taken in parts. Each is compiled for the target; what needs no less memory,
     or gives other values on simulated devices, is among the refused.
 
-    Args:
-        trials: the program and the target.
-
     Returns:
         The least memory first; of equal ones the one with the least time.
 
@@ -43,37 +37,34 @@ def lower_peak(trials: Trials) -> Changes:
         ProgramError: where the program itself does not compile.
     """
     trials.require_original()
-    least = needed_bytes(trials.before.memory)
     kept: list[Candidate] = []
     refused: list[Refusal] = []
     for one in edits_to_try(trials):
-        found = _tried(trials, [one], least)
+        found = _tried(trials, [one], needed_bytes(trials.before.memory))
         if isinstance(found, Refusal):
             refused.append(found)
         else:
             kept.append(found)
     kept.sort(key=_rank)
-    # What does not change the same thing can be had together, where it lowers the peak
-    # further.
+    # One of each kind is added to the best, where that lowers the peak further.
     together = kept[:1]
     for one in kept:
-        if one.edits[0].code not in {edit.code for edit in together[-1].edits}:
-            # A smaller batch is traced anew, so it comes before edits of what was traced.
-            edits = [*together[-1].edits, *one.edits]
-            edits.sort(key=lambda edit: edit.code != "microbatches")
-            found = _tried(trials, edits, together[-1].peak_bytes)
+        edits, (other,) = together[-1].edits, one.edits
+        if other.code not in map(attrgetter("code"), edits):
+            found = _tried(trials, [*edits, other], together[-1].peak_bytes)
             if isinstance(found, Candidate):
                 together.append(found)
     return Changes.of(sorted(kept + together[1:], key=_rank), refused=refused)
 
 
 def _rank(candidate: Candidate) -> tuple[int, float]:
-    seconds = candidate.least_seconds
-    return candidate.peak_bytes or 0, float("inf") if seconds is None else seconds
+    return candidate.peak_bytes or 0, candidate.least_seconds or 0.0
 
 
 def _tried(trials: Trials, edits: list[Edit], least: int | None) -> Candidate | Refusal:
     """Some edits as a candidate, if the peak is then below `least` bytes."""
+    # A smaller batch is traced anew, before edits of what was traced.
+    edits.sort(key=lambda edit: edit.code != "microbatches")
     program = trials.made(edits)
     if isinstance(program, Refusal):
         return program
@@ -92,61 +83,66 @@ def _tried(trials: Trials, edits: list[Edit], least: int | None) -> Candidate | 
 def edits_to_try(trials: Trials) -> Iterator[Edit]:
     """The changes that may lower the peak."""
     state, batch = _state_and_batch(trials)
-    if not set(state) <= set(trials.program.options.get("donate", ())):
-        yield edit("donate", arguments=state)
+    if not state <= set(trials.program.options.get("donate", ())):
+        yield edit("donate", arguments=tuple(sorted(state)))
     for policy in POLICIES:
         _, lines = rematerialised(trials.traced.stage.jaxpr, policy)
         if lines:
             yield edit("remat", policy=policy, sources=lines)
     yield from itertools.islice(_splits(trials), _MOST_SPLITS)
     for count in _PARTS if batch else ():
-        yield edit("microbatches", count=count, arrays=batch)
+        yield edit("microbatches", count=count, arrays=tuple(batch))
 
 
 def _splits(trials: Trials) -> Iterator[Edit]:
     """Constraints on the largest values saved for the backward pass, over free axes."""
-    values: dict[tuple[str, str], Any] = {}
+    values: dict[Any, Any] = {}
     for value in values_of(trials.as_jaxpr):
         if value.places and value.source:
             values.setdefault((value.source, value.name), value)
     plan, mesh = plan_program(trials.program), trials.program.mesh
     peak = trials.before.memory.peak
     for buffer in peak.buffers if peak is not None else ():
-        # Several buffers may be of one value.
-        name = buffer.op.rpartition("/")[2]
-        value = values.pop((buffer.source, name), None)
-        if buffer.kind != "temporaries" or buffer.phase != "forward" or value is None:
+        if buffer.kind != "temporaries" or buffer.phase != "forward":
             continue
-        spec = planned_spec(plan, value)
-        free = [a for a, size in mesh.shape.items() if size > 1 and a not in spec.axes]
-        for changed in variants(value.shape, spec, free, mesh) if free else ():
-            yield constraint_on(value, changed)
+        # Several buffers may be of one value.
+        value: Any = values.pop((buffer.source, buffer.op.rpartition("/")[2]), None)
+        if value is None:
+            continue
+        spec = proposals.planned_spec(plan, value)
+        for axis, size in mesh.shape.items():
+            if size > 1 and axis not in spec.axes:
+                for changed in proposals.variants(value.shape, spec, [axis], mesh):
+                    yield proposals.constraint_on(value, changed)
 
 
-def _state_and_batch(trials: Trials) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def _state_and_batch(trials: Trials) -> tuple[set[int], list[str]]:
     """The arguments that come back with new values, and the arrays of the batch.
 
-    Returns:
-        The positions of arguments of which each array has a result of its shape and type
-        for itself, and of those that are donated; of the other arrays, the names of those
-        that have as many rows as the largest.
+    Each array of the first has a result of its shape and type for itself; of the others
+    those that have as many rows as the largest are the batch.
     """
-    program, others = trials.program, []
-    free = Counter((o.shape, str(o.dtype)) for o in trials.traced.outputs)
+    program, others, names = trials.program, [], []
+    free = Counter(map(_kind, trials.traced.outputs))
     donated = program.options.get("donate", ())
-    found = set(donated)
-    tree: Any = program.tree
+    state, tree = set(donated), program.tree
     count = len(program.arrays) if tree is None else len(tree.children())
+    # What is donated has its results first.
     for argument in sorted(range(count), key=lambda i: i not in donated):
         one = program.replace(options={"donate": (argument,)})
         arrays = [program.arrays[i] for i in donated_leaves(one)]
-        wanted = Counter((a.shape, str(jax_dtype(a.dtype))) for a in arrays)
+        wanted = Counter(map(_kind, arrays))
         if wanted and wanted <= free:
-            found.add(argument)
+            state.add(argument)
             free -= wanted
         else:
-            others += arrays
-    others = [array for array in others if array.rank]
-    rows = max(others, key=lambda a: a.bytes).shape[0] if others else 0
-    names = [array.name for array in others if array.shape[0] == rows]
-    return tuple(sorted(found)), tuple(names)
+            others += filter(attrgetter("rank"), arrays)
+    largest = max(others, key=attrgetter("bytes"), default=None)
+    for array in others:
+        if largest is not None and array.shape[0] == largest.shape[0]:
+            names.append(array.name)
+    return state, names
+
+
+def _kind(array: Any) -> tuple[tuple[int, ...], str]:
+    return array.shape, str(jax_dtype(str(array.dtype)))

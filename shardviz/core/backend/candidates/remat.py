@@ -1,44 +1,32 @@
 """Rematerialisation of a traced train step, as `jax.checkpoint` would do it.
 
-A gradient through `jax.lax.scan` becomes two loops: one of the forward pass, which
-stacks what the backward pass needs, and one of the backward pass, which reads the
-stacks in reverse. Here the program is evaluated once more. Its loops also stack what
-each step begins with, and what jax's own policies (`jax.checkpoint_policies`) let them
-save; from these a backward loop computes the other stacks again, a step at a time.
-Stacks that nobody reads then are dead code, which jax removes when it lowers a program.
+A gradient through `jax.lax.scan` becomes two loops: one stacks what the backward pass
+needs, the other reads the stacks in reverse. Here the program is evaluated once more.
+Its loops also stack what each step begins with, and what jax's own policies let them
+save; from these the second loop computes the other stacks again, a step at a time.
+Stacks that nobody reads then are dead code, which jax removes from every program.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import jax
 from jax.extend.core import Primitive, jaxpr_as_fun
 
 from shardviz.core.backend.candidates.apply import APPLY
 from shardviz.core.backend.jax_compat import effect_class, scan_counts
-from shardviz.core.backend.tracing.edited import JaxprFunction, as_jaxpr
-from shardviz.core.backend.tracing.jaxprs import (
-    JaxprOperation,
-    plain_jaxpr,
-    rewritten,
-    users_line,
-    with_body,
-    with_inner,
-)
+from shardviz.core.backend.tracing import jaxprs
+from shardviz.core.backend.tracing.edited import as_jaxpr
 from shardviz.core.errors import ProgramError
 from shardviz.core.program.candidates import Edit
 from shardviz.core.program.program import Program
 
 #: Policies of `jax.checkpoint_policies`, the one that saves least first.
-POLICIES = (
-    "nothing_saveable",
-    "dots_with_no_batch_dims_saveable",
-    "dots_saveable",
-)
-_CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")
+POLICIES = ("nothing_saveable", "dots_with_no_batch_dims_saveable", "dots_saveable")
 _Function = Callable[..., Any]
 
 
@@ -50,8 +38,7 @@ def rematerialised(jaxpr: Any, policy: str) -> tuple[Any, tuple[str, ...]]:
         policy: one of POLICIES: what a loop may still save, beside its carry.
 
     Returns:
-        The program, and the lines of the loops that save less; none where there is no
-        such loop.
+        The program, and the lines of the loops that save less, which may be none.
 
     >>> import jax, jax.numpy as jnp
     >>> body = lambda h, w: (jnp.tanh(h @ w), None)
@@ -61,96 +48,83 @@ def rematerialised(jaxpr: Any, policy: str) -> tuple[Any, tuple[str, ...]]:
     1
     """
     loops = _Loops(getattr(jax.checkpoint_policies, policy))
-    changed = inlined(jaxpr, loops.change)
+    changed = inlined(jaxpr, loops.function_for)
     return (changed if loops.lines else jaxpr), tuple(loops.lines)
 
 
-class _Loop(NamedTuple):
-    """A loop that was evaluated, and how to evaluate a step of it again.
-
-    Attributes:
-        equation: jax's own operation.
-        stacks: its results that have a value of each step.
-        computed: the ids of those that are more than copies of what is saved.
-        saved: the stacks from which all of them can be computed again.
-        again: what computes their values of one step from those of `saved`.
-    """
-
-    equation: Any
-    stacks: list[Any]
-    computed: set[int]
-    saved: list[Any]
-    again: _Function
-
-
+@dataclass(frozen=True)
 class _Loops:
-    """The loops of a program that is evaluated under a policy of jax."""
+    """The loops of a program that is evaluated, under a policy of jax."""
 
-    def __init__(self, may_save: _Function) -> None:
-        self.may_save = may_save
-        self.lines: dict[str, None] = {}  # of loops that save less
-        self._done: list[_Loop] = []
+    may_save: _Function
+    lines: dict[str, None] = field(default_factory=dict)  # of loops that save less
+    # By the id of a stack, and whether the loop that may compute it again is in reverse:
+    # a line, the stacks that it needs, and what gives values of a step by those ids.
+    again: dict[tuple[int, bool], tuple[Any, ...]] = field(default_factory=dict)
 
-    def change(self, equation: Any) -> _Function | None:
+    def function_for(self, equation: Any) -> _Function | None:
         """What evaluates a loop; None for other operations."""
-        # What prints does so once. Collectives in a shard_map have an effect as well.
-        effects = {effect_class(effect) for effect in equation.effects}
-        if equation.primitive.name != "scan" or effects - {"NamedAxisEffect"}:
-            return None
-        return functools.partial(self._evaluate, equation)
+        # What prints does so once. Collectives in a shard_map have an effect, too.
+        effects = set(map(effect_class, equation.effects)) - {"NamedAxisEffect"}
+        is_loop = equation.primitive.name == "scan" and not effects
+        return partial(self._evaluate, equation) if is_loop else None
 
     def _evaluate(self, equation: Any, *operands: Any) -> list[Any]:
-        params, (begin, count) = equation.params, scan_counts(equation)
-        consts, start = operands[:begin], operands[begin : begin + count]
-        slices = operands[begin + count :]
+        params, (consts, count) = equation.params, scan_counts(equation)
+        start = consts + count
+        same, slices = operands[:consts], operands[start:]
         # Steps of microbatches are loops around the loops over layers.
-        jaxpr = inlined(params["jaxpr"], self.change)
-        body = plain_jaxpr(jaxpr)
-        saved, computing = list(body.invars[begin : begin + count]), []
+        jaxpr = inlined(params["jaxpr"], self.function_for)
+        body = jaxprs.plain_jaxpr(jaxpr)
+        before, after = body.invars, body.outvars
+        saved, computing, computed = before[consts:start], [], set()
         for one in body.eqns:
             avals = [variable.aval for variable in one.invars]
             if self.may_save(one.primitive, *avals, **one.params):
-                saved += one.outvars
+                saved = saved + one.outvars
             else:
                 computing.append(one)
-        whole = jaxpr_as_fun(
-            with_body(jaxpr, body.replace(outvars=body.outvars + saved))
-        )
-        forward, stop = self._forward_of(equation, slices), len(body.outvars)
+                computed.update(map(id, one.outvars))
+        once = function_of(jaxpr, outvars=after + saved)
+        given = before[:consts] + before[start:] + saved
+        again = function_of(jaxpr, invars=given, eqns=computing, outvars=after[count:])
+        needed, values_of_step = (), dict  # none
+        for stack in slices:
+            found = self.again.get((id(stack), params["reverse"]))
+            if found is not None:
+                line, needed, values_of_step = found
+                self.lines[line] = None
 
         def step(carried: Any, given: Any) -> Any:
-            own, others = given
-            if forward is not None:
-                values = zip(forward.stacks, forward.again(*others), strict=True)
-                again = {id(stack): value for stack, value in values}
-                pairs = zip(slices, own, strict=True)
-                own = [again.get(id(stack), value) for stack, value in pairs]
-            found = whole(*consts, *carried, *own)
-            return found[:count], (found[count:stop], found[stop:])
+            own, others = list(given[0]), given[1]
+            # What the forward loop would have stacked of this step.
+            known = values_of_step(*others)
+            for i, stack in enumerate(slices):
+                own[i] = known.get(id(stack), own[i])
+            found = once(*same, *carried, *own)
+            return found[:count], (found[count : len(after)], found[len(after) :])
 
-        read = (slices, () if forward is None else forward.saved)
-        how = {name: params[name] for name in ("length", "reverse", "unroll")}
-        end, (stacks, kept) = jax.lax.scan(step, list(start), read, **how)
-        given = [*body.invars[:begin], *body.invars[begin + count :], *saved]
-        made = {id(v) for one in computing for v in one.outvars}
-        results = body.outvars[count:]
-        computed = {
-            id(s) for s, v in zip(stacks, results, strict=True) if id(v) in made
-        }
-        parts = {"invars": given, "eqns": computing, "outvars": results}
-        again = jaxpr_as_fun(with_body(jaxpr, body.replace(**parts)))
-        again = functools.partial(again, *consts)
-        self._done.append(_Loop(equation, stacks, computed, [*slices, *kept], again))
+        how = {"length": params["length"], "unroll": params["unroll"]}
+        how["reverse"] = params["reverse"]
+        carry = list(operands[consts:start])
+        end, (stacks, kept) = jax.lax.scan(step, carry, (slices, needed), **how)
+
+        def values_again(*given: Any) -> dict[int, Any]:
+            return dict(zip(map(id, stacks), again(*same, *given), strict=True))
+
+        for stack, variable in zip(stacks, after[count:], strict=True):
+            # To copy what is saved is not worth another loop.
+            if id(variable) in computed:
+                key = id(stack), not params["reverse"]
+                line = jaxprs.users_line(equation)
+                self.again[key] = line, (*slices, *kept), values_again
         return [*end, *stacks]
 
-    def _forward_of(self, equation: Any, slices: Any) -> _Loop | None:
-        """The loop of the forward pass of which another reads what can be computed."""
-        for one in self._done:
-            reverse = one.equation.params["reverse"] != equation.params["reverse"]
-            if reverse and not one.computed.isdisjoint(map(id, slices)):
-                self.lines[users_line(one.equation)] = None
-                return one
-        return None
+
+def function_of(jaxpr: Any, **parts: Any) -> _Function:
+    """A jaxpr as a function, with other operations, arguments or results."""
+    body = jaxprs.plain_jaxpr(jaxpr).replace(**parts)
+    return jaxpr_as_fun(jaxprs.with_body(jaxpr, body))
 
 
 class _Call(Primitive):
@@ -162,49 +136,39 @@ class _Call(Primitive):
         return function(*operands)
 
 
-def inlined(
-    jaxpr: Any, change: Callable[[Any], _Function | None] = lambda _: None
-) -> Any:
-    """A jaxpr with the functions in place that it calls, as XLA puts them.
-
-    Those with shardings of their own stay.
+def inlined(jaxpr: Any, function_for: _Function = lambda _: None) -> Any:
+    """A jaxpr with the functions under `jax.jit` in place, as XLA puts them.
 
     Args:
-        jaxpr: the jaxpr.
-        change: gives a function to take the place of an operation; None to keep it.
+        jaxpr: the jaxpr. Functions in it that have shardings stay.
+        function_for: gives what takes the place of an operation; None to keep it.
     """
 
     def changed(equation: Any) -> list[Any]:
-        function, params = change(equation), equation.params
-        shardings = (*params.get("in_shardings", ()), *params.get("out_shardings", ()))
-        free = all(type(one).__name__ == "UnspecifiedValue" for one in shardings)
-        if equation.primitive.name in _CALLS and free:
-            function = jaxpr_as_fun(
-                rewritten(JaxprOperation(equation).inner[0], changed)
-            )
-        elif equation.primitive.name == "shard_map":
+        function, params = function_for(equation), equation.params
+        if equation.primitive.name == "shard_map":
             # It evaluates its jaxpr itself, in a context of its own.
-            return [with_inner(equation, lambda one: rewritten(one, changed))]
+            inside = partial(jaxprs.rewritten, change=changed)
+            return [jaxprs.with_inner(equation, inside)]
+        if equation.primitive.name == "jit":
+            shardings = (*params["in_shardings"], *params["out_shardings"])
+            if set(map(str, shardings)) <= {"UnspecifiedValue"}:
+                function = jaxpr_as_fun(jaxprs.rewritten(params["jaxpr"], changed))
         if function is None:
             return [equation]
         params = {"function": function}
         return [equation.replace(primitive=_Call("call"), params=params)]
 
-    avals = [variable.aval for variable in plain_jaxpr(jaxpr).invars]
-    return jax.make_jaxpr(jaxpr_as_fun(rewritten(jaxpr, changed)))(*avals)
+    function = jaxpr_as_fun(jaxprs.rewritten(jaxpr, changed))
+    return jax.make_jaxpr(function)(*jaxpr.in_avals)
 
 
 def _remat(program: Program, edit: Edit) -> Program:
-    program = as_jaxpr(program)
-    function = program.fn
-    assert isinstance(function, JaxprFunction)
-    changed, lines = rematerialised(function.jaxpr, edit.fields["policy"])
+    frozen: Any = as_jaxpr(program)
+    jaxpr, lines = rematerialised(frozen.fn.jaxpr, edit.fields["policy"])
     if not lines:
-        raise ProgramError(
-            "Nothing is rematerialised: no loop saves values for a loop of the backward"
-            " pass."
-        )
-    return program.replace(fn=function.with_jaxpr(changed))
+        raise ProgramError("No loop saves values for a loop of the backward pass.")
+    return frozen.replace(fn=frozen.fn.with_jaxpr(jaxpr))
 
 
 APPLY["remat"] = _remat
