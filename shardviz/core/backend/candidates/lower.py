@@ -96,24 +96,22 @@ def edits_to_try(trials: Trials) -> Iterator[Edit]:
 
 def _splits(trials: Trials) -> Iterator[Edit]:
     """Constraints on the largest values saved for the backward pass, over free axes."""
-    values: dict[Any, Any] = {}
+    values: dict[str, list[Any]] = {}
     for value in values_of(trials.as_jaxpr):
         if value.places and value.source:
-            values.setdefault((value.source, value.name), value)
+            values.setdefault(value.source, []).append(value)
     plan, mesh = plan_program(trials.program), trials.program.mesh
     peak = trials.before.memory.peak
     for buffer in peak.buffers if peak is not None else ():
         if buffer.kind != "temporaries" or buffer.phase != "forward":
             continue
-        # Several buffers may be of one value.
-        value: Any = values.pop((buffer.source, buffer.op.rpartition("/")[2]), None)
-        if value is None:
-            continue
-        spec = proposals.planned_spec(plan, value)
-        for axis, size in mesh.shape.items():
-            if size > 1 and axis not in spec.axes:
-                for changed in proposals.variants(value.shape, spec, [axis], mesh):
-                    yield proposals.constraint_on(value, changed)
+        # Of an expression any part may split what is saved; several buffers have a line.
+        for value in values.pop(buffer.source, ()):
+            spec = proposals.planned_spec(plan, value)
+            for axis, size in mesh.shape.items():
+                if size > 1 and axis not in spec.axes:
+                    for changed in proposals.variants(value.shape, spec, [axis], mesh):
+                        yield proposals.constraint_on(value, changed)
 
 
 def _state_and_batch(trials: Trials) -> tuple[set[int], list[str]]:
