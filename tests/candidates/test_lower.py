@@ -83,6 +83,13 @@ def test_an_unrolled_loop_has_no_loop_that_saves_less():
     assert "microbatches" in codes
 
 
+def test_what_a_line_saves_is_split_over_a_free_axis():
+    trials = Trials(program_of(step_of(scanned), WS, X, mesh="data=2, model=2"), "cpu:4")
+    splits = [one for one in edits_to_try(trials) if one.code == "constraint"]
+    compiled = trials.compiled(trials.made(splits[:1]))
+    assert compiled.memory.temporaries < 0.7 * trials.before.memory.temporaries
+
+
 def adam_step():
     optimizer = optax.adam(0.1)
 
