@@ -195,8 +195,9 @@ def _why_not(
 
 
 def _refusal(proposal: Proposal, code: str, after: Report, before: Report) -> Refusal:
-    said = "" if after.error is None else str(after.error)
-    return Refusal(proposal.edits, code, said, _sent(after), _sent(before))
+    if after.error is not None:
+        return Refusal(proposal.edits, code, str(after.error))
+    return Refusal(proposal.edits, code, "", _sent(after), _sent(before))
 
 
 def _rank(after: Report, before: Report, about: Collective) -> tuple[Any, ...]:
