@@ -1,4 +1,4 @@
-"""An operation in a `jax.shard_map`, as each device computes it on its own block.
+"""Operations on blocks of their operands, as the devices of a `jax.shard_map` have them.
 
 A jaxpr names every size, so it cannot be called with blocks of its arguments. Here it is
 evaluated anew. A value is split along the dimension in which it is smaller than in the
@@ -7,100 +7,90 @@ jaxpr, and one that is split nowhere is the same on all devices.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import functools
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import jaxpr_as_fun
 
-from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.jax_compat import at_line_of, is_backward
-from shardviz.core.backend.tracing.jaxprs import operations, plain_jaxpr
-from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.backend.tracing.jaxprs import (
+    JaxprOperation,
+    operations,
+    plain_jaxpr,
+)
 
-# They evaluate the jaxpr of this parameter, once.
-_CALLS = {
-    "jit": "jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-}
+#: The dimension along which a value is split, or None.
+Split = int | None
+
+_CALLS = ("jit", "custom_jvp_call", "custom_vjp_call")
 # They name the shape of their result, or where it ends.
-_SHAPES = {
-    "broadcast_in_dim": "shape",
-    "reshape": "new_sizes",
-    "slice": "limit_indices",
-}
+_SIZES = {"broadcast_in_dim": "shape", "reshape": "new_sizes", "slice": "limit_indices"}
 _CONVOLUTION = "conv_general_dilated"
-# Of these a dimension may be another one in the result, or none: then it was added up.
-_MOVING = (*_SHAPES, "transpose", "dot_general", "gather", _CONVOLUTION)
+# A dimension is another one in their results, or summed.
+_MOVING = (*_SIZES, "transpose", "dot_general", "gather", _CONVOLUTION)
 
 
 class NotInBlocks(ValueError):
     """An operation needs more than one device's block, or is not known here."""
 
 
-@dataclass(frozen=True)
 class Blocks:
-    """Values in blocks over some axes of a mesh."""
+    """Evaluates operations on blocks.
 
-    mesh: MeshSpec
-    axes: tuple[str, ...]
+    Args:
+        axes: the mesh axes that values are split over, with their sizes.
+    """
 
-    def in_shard_map(self, equation: Any, dimension: int) -> Any:
-        """An operation in a `jax.shard_map`, as an operation.
+    def __init__(self, axes: Mapping[str, int]) -> None:
+        self.axes, self.sizes = tuple(axes), [*axes.items()]
+        self.count = prod(axes.values())
 
-        One dimension is split, of all operands that are as large there as the largest.
+    def traced(self, equation: Any, splits: Sequence[Split]) -> tuple[Any, list[Split]]:
+        """The jaxpr of an operation on blocks, and how its results are split.
+
+        Args:
+            equation: the operation.
+            splits: how each operand is split.
 
         Raises:
             NotInBlocks: where one device's block is not enough.
+            Exception: by jax, of many classes, for blocks that do not fit one another.
         """
-        variables, splits = equation.invars, list[int | None]()
-        largest = max(variables, key=lambda v: v.aval.size).aval.shape[dimension:][:1]
-        for variable in variables:
-            alike = variable.aval.shape[dimension:][:1] == largest > (1,)
-            splits.append(dimension if alike else None)
         if {*splits} == {None}:
             raise NotInBlocks
-        sizes = [(axis, self.mesh.shape[axis]) for axis in self.axes]
+        blocks = []
+        for variable, split in zip(equation.invars, splits, strict=True):
+            blocks.append(_struct(variable, self._shape(variable, split)))
+        run = jax.make_jaxpr(lambda *v: self._results(equation, v), axis_env=self.sizes)
+        local = run(*blocks)
+        return local, [*map(self._split, equation.outvars, local.out_avals)]
 
-        def run(*blocks: Any) -> list[Any]:
-            with at_line_of(equation):
-                return self._results(equation, blocks)
+    def _results(self, equation: Any, values: Sequence[Any]) -> list[Any]:
+        """The results of an operation for blocks of its operands."""
+        params = dict(equation.params)
+        splits = [*map(self._split, equation.invars, values)]
+        for name in ("sharding", "out_sharding"):
+            if name in params:
+                params[name] = None  # of the mesh around
+        with at_line_of(equation):
+            if splits == [None] * len(splits):
+                return _bound(equation, params, values)
+            return self._of_blocks(equation, params, values, splits)
 
-        traced = jax.make_jaxpr(run, axis_env=sizes)
-        try:
-            local = traced(
-                *map(_struct, variables, map(self._shape, variables, splits))
-            )
-            outs = [*map(self._split, equation.outvars, local.out_avals)]
-            call = jax.shard_map(
-                jaxpr_as_fun(local),
-                mesh=abstract_mesh(self.mesh),
-                in_specs=tuple(map(self._spec, splits)),
-                out_specs=[*map(self._spec, outs)],
-                axis_names=set(self.axes),
-                check_vma=False,
-            )
-            (made,) = jax.make_jaxpr(call)(*(v.aval for v in variables)).eqns
-        # What does not fit blocks jax refuses, with errors of many classes.
-        except Exception as error:
-            raise NotInBlocks from error
-        made = made.replace(invars=variables, outvars=equation.outvars)
-        return made.replace(source_info=equation.source_info)
-
-    def _spec(self, split: int | None) -> Any:
-        return jax.P() if split is None else jax.P(*[None] * split, self.axes)
-
-    def _shape(self, variable: Any, split: int | None) -> tuple[int, ...]:
+    def _shape(self, variable: Any, split: Split) -> tuple[int, ...]:
         """The shape of a block."""
-        sharding = jax.NamedSharding(abstract_mesh(self.mesh), self._spec(split))
-        return sharding.shard_shape(variable.aval.shape)
+        shape = list(variable.aval.shape)
+        if split is not None:
+            shape[split], rest = divmod(shape[split], self.count)
+            if rest:
+                raise NotInBlocks
+        return tuple(shape)
 
-    def _split(self, variable: Any, value: Any) -> int | None:
-        """The dimension along which a value is split, or None."""
+    def _split(self, variable: Any, value: Any) -> Split:
+        """How a value is split."""
         for dimension, size in enumerate(variable.aval.shape):
             if value.shape[dimension] != size:
                 if value.shape != self._shape(variable, dimension):
@@ -108,7 +98,7 @@ class Blocks:
                 return dimension
         return None
 
-    def _block(self, variable: Any, value: Any, wanted: int | None) -> Any:
+    def _block(self, variable: Any, value: Any, wanted: Split) -> Any:
         """A value split as wanted: a part of what is the same on all devices."""
         split = self._split(variable, value)
         if split == wanted:
@@ -120,89 +110,95 @@ class Blocks:
         return jax.lax.dynamic_slice_in_dim(value, start, size, wanted)
 
     def _evaluated(self, jaxpr: Any, values: Sequence[Any]) -> list[Any]:
-        """The results of a jaxpr."""
         body = plain_jaxpr(jaxpr)
         known = dict(zip(body.constvars, getattr(jaxpr, "consts", ()), strict=True))
         known.update(zip(body.invars, values, strict=True))
 
         def read(atom: Any) -> Any:
-            if hasattr(atom, "val"):  # a literal, whose type names the mesh
-                return np.asarray(atom.val, atom.aval.dtype)
-            return known[atom]
+            return atom.val if hasattr(atom, "val") else known[atom]
 
         for equation in body.eqns:
-            with at_line_of(equation):
-                results = self._results(equation, [*map(read, equation.invars)])
+            results = self._results(equation, [*map(read, equation.invars)])
             known.update(zip(equation.outvars, results, strict=True))
         return [*map(read, body.outvars)]
 
-    def _results(self, equation: Any, values: Sequence[Any]) -> list[Any]:
-        """The results of an operation."""
-        primitive, params = equation.primitive, dict(equation.params)
-        name, variables = primitive.name, equation.invars
-        for key in ("sharding", "out_sharding"):
-            if key in params:
-                params[key] = None  # of the mesh outside
-        splits = [*map(self._split, variables, values)]
-        split = next(iter({*splits} - {None}), None)
-        if split is not None:
-            if name in _CALLS:
-                return self._evaluated(params[_CALLS[name]], values)
-            if name == "custom_linear_solve":
-                # The other functions are for its gradient.
-                used = params["const_lengths"]
-                start = used.matvec + used.vecmat
-                values = [*values[start : start + used.solve], *values[sum(used) :]]
-                return self._evaluated(params["jaxprs"].solve, values)
-            if name == "while":
-                return self._loop(equation, values, split)
-            splits = _aligned(equation, splits, split)
-            params |= self._sizes(equation, split)
-            values = [*map(self._block, variables, values, splits)]
-        results = primitive.bind(*values, **primitive.get_bind_params(params))
-        results = [*results] if primitive.multiple_results else [results]
+    def _of_blocks(
+        self, equation: Any, params: dict[str, Any], values: Sequence[Any], splits: Any
+    ) -> list[Any]:
+        """The results of an operation, some of whose operands are split."""
+        name, (split, *_) = equation.primitive.name, {*splits} - {None}
+        if name in _CALLS:
+            return self._evaluated(JaxprOperation(equation).inner[0], values)
+        if name == "custom_linear_solve":
+            # The other functions are for its gradient.
+            used = params["const_lengths"]
+            start = used.matvec + used.vecmat
+            values = [*values[start : start + used.solve], *values[sum(used) :]]
+            return self._evaluated(params["jaxprs"].solve, values)
+        if name == "while":
+            return self._loop(equation, params, values, split)
+        if name in _SIZES:
+            self._set_shape(equation, params, split)
+        splits = _aligned(equation, splits, split)
+        values = [*map(self._block, equation.invars, values, splits)]
+        results = _bound(equation, params, values)
         outs = [*map(self._split, equation.outvars, results)]
-        if split is not None and name not in _MOVING:
+        if name not in _MOVING:
             _check_same(equation, outs, split)
-        elif split is not None and None in outs:
+        elif None in outs:
             # Each device has a part of a sum, which jax adds up in a kernel's gradient.
             if name != _CONVOLUTION or not is_backward(equation):
                 raise NotInBlocks
             results = [jax.lax.psum(results[0], self.axes)]
         return results
 
-    def _loop(self, equation: Any, values: Sequence[Any], split: int) -> list[Any]:
+    def _loop(
+        self, equation: Any, params: dict[str, Any], values: Sequence[Any], split: int
+    ) -> list[Any]:
         """The results of a loop under `jax.vmap`, where each member ends by itself."""
-        params, tested = equation.params, equation.params["cond_nconsts"]
-        start = tested + params["body_nconsts"]
+        tested = params["cond_nconsts"]
+        first = tested + params["body_nconsts"]
         if not params["cond_jaxpr"].out_avals[0].ndim:
             raise NotInBlocks  # its members go on together
 
         def blocks(variables: Sequence[Any], values: Sequence[Any]) -> list[Any]:
             return [*map(self._block, variables, values, [split] * len(values))]
 
-        def traced(jaxpr: Any, *values: Any) -> Any:
-            def run(*values: Any) -> list[Any]:
-                return blocks(
-                    plain_jaxpr(jaxpr).outvars, self._evaluated(jaxpr, values)
-                )
+        def run(jaxpr: Any, *values: Any) -> list[Any]:
+            return blocks(plain_jaxpr(jaxpr).outvars, self._evaluated(jaxpr, values))
 
-            return jax.make_jaxpr(run)(*values)
+        state = blocks(equation.invars[first:], values[first:])
+        given = {"cond_jaxpr": values[:tested], "body_jaxpr": values[tested:first]}
+        for name, before in given.items():
+            traced = jax.make_jaxpr(functools.partial(run, params[name]))
+            params[name] = traced(*before, *state)
+            if any(one.name.startswith("psum") for one in operations(params[name])):
+                raise NotInBlocks  # others may have ended already
+        return _bound(equation, params, [*values[:first], *state])
 
-        state = blocks(equation.invars[start:], values[start:])
-        test = traced(params["cond_jaxpr"], *values[:tested], *state)
-        step = traced(params["body_jaxpr"], *values[tested:start], *state)
-        changed = params | {"cond_jaxpr": test, "body_jaxpr": step}
-        return equation.primitive.bind(*values[:start], *state, **changed)
+    def _set_shape(self, equation: Any, params: dict[str, Any], split: int) -> None:
+        """Makes the shape that an operation names that of a block."""
+        name, (result,) = equation.primitive.name, equation.outvars
+        old, new, out = equation.invars[0].aval.shape, result.aval.shape, split
+        if name == "broadcast_in_dim":
+            out = int(params["broadcast_dimensions"][split])
+        is_kept = new[out : out + 1] == old[split : split + 1]
+        if not is_kept or (name == "reshape" and new[:out] != old[:out]):
+            raise NotInBlocks
+        shape = list(params[_SIZES[name]])
+        shape[out] = self._shape(result, out)[out]
+        params[_SIZES[name]] = tuple(shape)
 
-    def _sizes(self, equation: Any, split: int) -> dict[str, Any]:
-        """The parameters that are other ones for blocks."""
-        key = _SHAPES.get(equation.primitive.name)
-        if key is None:
-            return {}
-        out, shape = _moved(equation, split), list(equation.params[key])
-        shape[out] = self._shape(equation.outvars[0], out)[out]
-        return {key: tuple(shape)}
+
+def _struct(variable: Any, shape: Sequence[int]) -> Any:
+    aval = variable.aval
+    return jax.ShapeDtypeStruct(shape, aval.dtype, weak_type=aval.weak_type)
+
+
+def _bound(equation: Any, params: Any, values: Sequence[Any]) -> list[Any]:
+    primitive = equation.primitive
+    results = primitive.bind(*values, **primitive.get_bind_params(params))
+    return [*results] if primitive.multiple_results else [results]
 
 
 def _aligned(equation: Any, splits: list[Any], split: int) -> list[Any]:
@@ -232,51 +228,28 @@ def _aligned(equation: Any, splits: list[Any], split: int) -> list[Any]:
     return splits
 
 
-def _struct(variable: Any, shape: Sequence[int]) -> Any:
-    """A value of another shape."""
-    aval = variable.aval
-    return jax.ShapeDtypeStruct(shape, aval.dtype, weak_type=aval.weak_type)
-
-
-def _moved(equation: Any, split: int) -> int:
-    """Where a dimension of an operand is in a result whose shape is a parameter."""
-    old, new = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
-    if equation.primitive.name == "reshape":
-        # A block stays one where as much is before its dimension as was.
-        for out, size in enumerate(new):
-            if size > 1 and prod(new[:out]) == prod(old[:split]):
-                return out
-        raise NotInBlocks
-    out = int(equation.params.get("broadcast_dimensions", range(len(old)))[split])
-    if new[out] != old[split]:
-        raise NotInBlocks
-    return out
-
-
-def _check_same(equation: Any, outs: Any, split: int) -> None:
+def _check_same(equation: Any, outs: list[Any], split: int) -> None:
     """Refuses an operation that is not the same for each index of a dimension.
 
     It is where `jax.vmap` makes it of the operation without that dimension.
     """
     primitive, params = equation.primitive, dict(equation.params)
-    for name in ("axis", "axes", "dimension", "dimensions"):
-        named = params.get(name)
-        if isinstance(named, (int, np.integer)):
-            params[name] = named - (named > split)
-        elif isinstance(named, tuple):
-            params[name] = tuple(d - (d > split) for d in named)
-
-    def without(*values: Any) -> Any:
-        return primitive.bind(*values, **primitive.get_bind_params(params))
-
-    avals, axes = [], list[int | None]()
+    for name in {"axis", "axes", "dimension", "dimensions"}.intersection(params):
+        named = np.asarray(params[name])
+        fewer = (named - (named > split)).tolist()
+        params[name] = tuple(fewer) if named.ndim else fewer
+    avals, axes = [], []
     size = max(variable.aval.shape[split:][:1] for variable in equation.invars)
     for variable in equation.invars:
-        shape, is_there = list(variable.aval.shape), variable.aval.ndim > split
+        is_there, shape = variable.aval.ndim > split, list(variable.aval.shape)
         # What has one element there is taken as that for all.
         shape[split : split + 1] = size if is_there else ()
         avals.append(_struct(variable, shape))
         axes.append(split if is_there else None)
+
+    def without(*values: Any) -> Any:
+        return primitive.bind(*values, **primitive.get_bind_params(params))
+
     out_axes = outs if primitive.multiple_results else outs[0]
     made = jax.make_jaxpr(jax.vmap(without, tuple(axes), out_axes))(*avals)
     first, *others = [one.equation for one in operations(made) if one.name != "jit"]

@@ -7,19 +7,23 @@ step whether one still works. On its own block each device can do that alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import jax
+from jax.extend.core import jaxpr_as_fun
 
+from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.candidates.apply import APPLY
-from shardviz.core.backend.candidates.blocks import Blocks, NotInBlocks
+from shardviz.core.backend.candidates.blocks import Blocks
 from shardviz.core.backend.candidates.proposals import GENERATORS, Proposal, Wanted
 from shardviz.core.backend.jax_compat import with_partitionable_random
 from shardviz.core.backend.tracing.edited import (
-    JaxprFunction,
+    PlacedOperation,
     as_jaxpr,
+    changed_at,
     placed_operations,
 )
 from shardviz.core.backend.tracing.jaxprs import (
@@ -39,9 +43,9 @@ _PARTITIONABLE = 'jax.config.update("jax_threefry_partitionable", True)'
 
 def _options(wanted: Wanted) -> Iterator[Proposal]:
     """The option that makes random numbers alone on each device."""
-    names = {one.name for one in operations(wanted.trials.traced.stage.jaxpr)}
+    made = {one.name for one in operations(wanted.trials.traced.stage.jaxpr)}
     is_set = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
-    if not is_set and names & {"random_bits", "random_split"}:
+    if not is_set and made & {"random_bits", "random_split"}:
         yield Proposal((edit("option", code=_PARTITIONABLE),), 1.0, ("option",))
 
 
@@ -50,75 +54,96 @@ def _shard_maps(wanted: Wanted) -> Iterator[Proposal]:
     program = wanted.trials.as_jaxpr
     if set(program.mesh.axis_types) != {"Auto"}:
         return  # jax itself says there what cannot be split
-    blocks = Blocks(program.mesh, wanted.axes)
-    assert isinstance(program.fn, JaxprFunction)
-    # Of a line the first one, since what a call of jax contains has its line as well.
-    first: dict[str, Any] = {}
-    for one in placed_operations(program.fn.jaxpr):
+    for line, (first, *_) in _gathered(program).items():
+        far = 0.75 if line in wanted.sources else 3.0
+        far -= 0.5 * (first.name in wanted.collective.op)
+        # A batch is among the first dimensions.
+        for split in enumerate(first.equation.outvars[0].aval.shape[:2]):
+            fields = {"operation": first.name, "source": line, "split": split}
+            made = edit("shard_map", axes=wanted.axes, **fields)
+            try:
+                (call,) = _in_shard_map(program, made, first.equation)
+                _with_shard_map(program, made)
+            # What does not fit blocks jax refuses, with errors of many classes.
+            except Exception:  # noqa: BLE001
+                continue
+            made = edit("shard_map", code=_code(program, made, call), **made.fields)
+            yield Proposal((made,), far, (f"shard_map {line}",))
+
+
+def _gathered(program: Program) -> dict[str, list[PlacedOperation]]:
+    """The operations that XLA may not split, by the line of the code.
+
+    A line may be there several times, for each layer and for a gradient.
+    """
+    found: dict[str, list[PlacedOperation]] = {}
+    for one in placed_operations(program.fn.jaxpr, (), ""):  # type: ignore[attr-defined]
         kinds = {
             inner.name for inner in operations(SimpleNamespace(eqns=[one.equation]))
         }
         if kinds & _GATHERED:
-            first.setdefault(users_line(one.equation), one.equation)
-    for line, equation in first.items():
-        name, _ = _called(equation)
-        far = 0.75 if line in wanted.sources else 3.0
-        far -= 0.5 * (name in wanted.collective.op)
-        for dimension in (0, 1):  # a batch is among the first
-            fields = {"operation": name, "source": line, "dimension": dimension}
-            try:
-                made = blocks.in_shard_map(equation, dimension)
-                code = f"{_code(name, made, program, wanted.axes)}  # {line}"
-                one = edit("shard_map", code=code, axes=wanted.axes, **fields)
-                _with_shard_map(program, one)
-            except NotInBlocks:
-                continue
-            yield Proposal((one,), far, (f"shard_map {line}",))
+            same = found.setdefault(users_line(one.equation), [one])
+            # What a call contains has its line as well.
+            is_inside = one.path[: len(same[-1].path)] == same[-1].path
+            if one.name == same[0].name and not is_inside:
+                same.append(one)
+    return found
 
 
-def _called(equation: Any) -> tuple[str, str]:
-    """What an operation is called in the code, and its line there."""
-    params, name = equation.params, equation.primitive.name
-    if "jaxpr" in params and "name" in params:
-        name = params["name"]
-    return "loop" if name == "while" else name, users_line(equation)
+def _in_shard_map(program: Program, edit: Edit, equation: Any) -> list[Any]:
+    """An operation in a `jax.shard_map`, as an operation."""
+    variables, mesh, axes = equation.invars, program.mesh, edit.fields["axes"]
+    (dimension, size), splits = edit.fields["split"], []
+    for variable in variables:
+        is_split = variable.aval.shape[dimension:][:1] == (size,)
+        splits.append(dimension if is_split else None)
+    blocks = Blocks({axis: mesh.shape[axis] for axis in axes})
+    local, outs = blocks.traced(equation, splits)
+
+    def spec(split: int | None) -> Any:
+        return jax.P() if split is None else jax.P(*[None] * split, axes)
+
+    call = jax.shard_map(
+        jaxpr_as_fun(local),
+        mesh=abstract_mesh(mesh),
+        in_specs=tuple(map(spec, splits)),
+        out_specs=[*map(spec, outs)],
+        axis_names=set(axes),
+        check_vma=False,
+    )
+    (made,) = jax.make_jaxpr(call)(*(v.aval for v in variables)).eqns
+    made = made.replace(invars=variables, outvars=equation.outvars)
+    return [made.replace(source_info=equation.source_info)]
 
 
-def _code(name: str, equation: Any, program: Program, axes: tuple[str, ...]) -> str:
-    """The code of a `shard_map`, which is an operation here."""
-    params, taken = equation.params, {}
-    for variable, spec in zip(equation.invars, params["in_specs"], strict=True):
+def _code(program: Program, edit: Edit, call: Any) -> str:
+    """The line of code that puts an operation into a `shard_map`."""
+    name, axes = edit.fields["operation"], edit.fields["axes"]
+    name = "loop" if name == "while" else name
+    inputs = {}
+    for variable, spec in zip(call.invars, call.params["in_specs"], strict=True):
         if not hasattr(variable, "val"):  # no number of the code
-            taken[variable] = spec
-    specs = []
-    for listed in ([*taken.values()], params["out_specs"]):
-        words = ", ".join(str(spec_of(spec)) for spec in listed)
-        specs.append(f"({words})" if len(listed) > 1 else words)
-    code = f"{name} = jax.shard_map({name}, mesh=mesh, in_specs={specs[0]}, out_specs={specs[1]}"
+            inputs[variable] = spec
+    shown = []
+    for specs in (inputs.values(), call.params["out_specs"]):
+        listed = ", ".join(str(spec_of(spec)) for spec in specs)
+        shown.append(f"({listed})" if len(specs) > 1 else listed)
+    options = f"mesh=mesh, in_specs={shown[0]}, out_specs={shown[1]}"
     if set(axes) != set(program.mesh.axis_names):
-        code += f", axis_names={{{', '.join(map(repr, axes))}}}"
+        options += f", axis_names={{{', '.join(map(repr, axes))}}}"
     if name == "loop":
         # What a loop begins with may be the same on all devices, and differ after it.
-        code += ", check_vma=False"
-    return f"{code})"
+        options += ", check_vma=False"
+    return f"{name} = jax.shard_map({name}, {options})  # {edit.fields['source']}"
 
 
 def _with_shard_map(program: Program, edit: Edit) -> Program:
-    """Puts a `jax.shard_map` around an operation, wherever its line is in the program.
-
-    That is for each layer, and in a gradient as well.
-    """
-    fields, program = edit.fields, as_jaxpr(program)
-    blocks = Blocks(program.mesh, fields["axes"])
-
-    def change(equation: Any) -> list[Any]:
-        if _called(equation) == (fields["operation"], fields["source"]):
-            return [blocks.in_shard_map(equation, fields["dimension"])]
-        if equation.primitive.name == "shard_map":
-            return [equation]
-        return [with_inner(equation, lambda jaxpr: rewritten(jaxpr, change))]
-
-    return _rewritten(program, change)
+    """Puts a `jax.shard_map` around all operations that a line of the code is."""
+    program, changes = as_jaxpr(program), {}
+    for one in _gathered(program)[edit.fields["source"]]:
+        changes[one.path] = functools.partial(_in_shard_map, program, edit)
+    changed = changed_at(program.fn.jaxpr, changes)  # type: ignore[attr-defined]
+    return program.replace(fn=program.fn.with_jaxpr(changed))  # type: ignore[attr-defined]
 
 
 def _with_option(program: Program, edit: Edit) -> Program:
@@ -128,14 +153,9 @@ def _with_option(program: Program, edit: Edit) -> Program:
         inner = with_inner(equation, lambda jaxpr: rewritten(jaxpr, change))
         return [with_partitionable_random(inner)]
 
-    return _rewritten(as_jaxpr(program), change)
-
-
-def _rewritten(program: Program, change: Callable[[Any], list[Any]]) -> Program:
-    function = program.fn
-    assert isinstance(function, JaxprFunction)
-    changed = rewritten(function.jaxpr, change)
-    return program.replace(fn=function.with_jaxpr(changed))
+    program = as_jaxpr(program)
+    changed = rewritten(program.fn.jaxpr, change)  # type: ignore[attr-defined]
+    return program.replace(fn=program.fn.with_jaxpr(changed))  # type: ignore[attr-defined]
 
 
 APPLY.update({"shard_map": _with_shard_map, "option": _with_option})
