@@ -105,6 +105,8 @@ class Blocks:
             return value
         if split is not None or wanted is None:
             raise NotInBlocks
+        if variable.aval.shape[wanted] == 1:
+            return value  # one element for all
         size = self._shape(variable, wanted)[wanted]
         start = jax.lax.axis_index(self.axes) * size
         return jax.lax.dynamic_slice_in_dim(value, start, size, wanted)
@@ -144,7 +146,7 @@ class Blocks:
         results = _bound(equation, params, values)
         outs = [*map(self._split, equation.outvars, results)]
         if name not in _MOVING:
-            _check_same(equation, outs, split)
+            _check_same(equation, splits, outs, split)
         elif None in outs:
             # Each device has a part of a sum, which jax adds up in a kernel's gradient.
             if name != _CONVOLUTION or not is_backward(equation):
@@ -221,14 +223,12 @@ def _aligned(equation: Any, splits: list[Any], split: int) -> list[Any]:
         if not is_batch and not is_sum:
             raise NotInBlocks
     elif name not in _MOVING:
-        for number, variable in enumerate(equation.invars):
-            # What has one element there, or no such dimension, is the same for all.
-            is_split = variable.aval.shape[split:][:1] > (1,)
-            splits[number] = split if is_split else None
+        # What has no such dimension is a number.
+        return [split if v.aval.ndim > split else None for v in equation.invars]
     return splits
 
 
-def _check_same(equation: Any, outs: list[Any], split: int) -> None:
+def _check_same(equation: Any, splits: Any, outs: Any, split: int) -> None:
     """Refuses an operation that is not the same for each index of a dimension.
 
     It is where `jax.vmap` makes it of the operation without that dimension.
@@ -238,20 +238,18 @@ def _check_same(equation: Any, outs: list[Any], split: int) -> None:
         named = np.asarray(params[name])
         fewer = (named - (named > split)).tolist()
         params[name] = tuple(fewer) if named.ndim else fewer
-    avals, axes = [], []
-    size = max(variable.aval.shape[split:][:1] for variable in equation.invars)
-    for variable in equation.invars:
-        is_there, shape = variable.aval.ndim > split, list(variable.aval.shape)
-        # What has one element there is taken as that for all.
-        shape[split : split + 1] = size if is_there else ()
+    avals, size = [], equation.outvars[0].aval.shape[outs[0]]
+    for variable, axis in zip(equation.invars, splits, strict=True):
+        shape = list(variable.aval.shape)
+        if axis is not None:
+            shape[split] = size  # also where one element is that for all
         avals.append(_struct(variable, shape))
-        axes.append(split if is_there else None)
 
     def without(*values: Any) -> Any:
         return primitive.bind(*values, **primitive.get_bind_params(params))
 
     out_axes = outs if primitive.multiple_results else outs[0]
-    made = jax.make_jaxpr(jax.vmap(without, tuple(axes), out_axes))(*avals)
+    made = jax.make_jaxpr(jax.vmap(without, tuple(splits), out_axes))(*avals)
     first, *others = [one.equation for one in operations(made) if one.name != "jit"]
     if others or (first.primitive, first.params) != (primitive, equation.params):
         raise NotInBlocks
