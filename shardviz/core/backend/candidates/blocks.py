@@ -61,6 +61,7 @@ class Blocks:
         """
         if {*splits} == {None}:
             raise NotInBlocks
+        # Without the mesh outside, which their types name.
         blocks = []
         for variable, split in zip(equation.invars, splits, strict=True):
             blocks.append(_struct(variable, self._shape(variable, split)))
@@ -72,9 +73,9 @@ class Blocks:
         """The results of an operation for blocks of its operands."""
         params = dict(equation.params)
         splits = [*map(self._split, equation.invars, values)]
-        for name in ("sharding", "out_sharding"):
-            if name in params:
-                params[name] = None  # of the mesh around
+        # jax's own functions name a sharding over the mesh outside.
+        for name in {"sharding", "out_sharding"}.intersection(params):
+            params[name] = None
         with at_line_of(equation):
             if splits == [None] * len(splits):
                 return _bound(equation, params, values)
@@ -160,8 +161,9 @@ class Blocks:
         """The results of a loop under `jax.vmap`, where each member ends by itself."""
         tested = params["cond_nconsts"]
         first = tested + params["body_nconsts"]
+        # Elsewhere a loop has one predicate, and all go on together.
         if not params["cond_jaxpr"].out_avals[0].ndim:
-            raise NotInBlocks  # its members go on together
+            raise NotInBlocks
 
         def blocks(variables: Sequence[Any], values: Sequence[Any]) -> list[Any]:
             return [*map(self._block, variables, values, [split] * len(values))]
@@ -174,8 +176,10 @@ class Blocks:
         for name, before in given.items():
             traced = jax.make_jaxpr(functools.partial(run, params[name]))
             params[name] = traced(*before, *state)
-            if any(one.name.startswith("psum") for one in operations(params[name])):
-                raise NotInBlocks  # others may have ended already
+            for one in operations(params[name]):
+                # A sum would wait for devices that have ended already.
+                if one.name.startswith("psum"):
+                    raise NotInBlocks
         return _bound(equation, params, [*values[:first], *state])
 
     def _set_shape(self, equation: Any, params: dict[str, Any], split: int) -> None:
@@ -224,7 +228,8 @@ def _aligned(equation: Any, splits: list[Any], split: int) -> list[Any]:
             raise NotInBlocks
     elif name not in _MOVING:
         # What has no such dimension is a number.
-        return [split if v.aval.ndim > split else None for v in equation.invars]
+        for number, variable in enumerate(equation.invars):
+            splits[number] = split if variable.aval.ndim > split else None
     return splits
 
 
@@ -234,6 +239,7 @@ def _check_same(equation: Any, splits: Any, outs: Any, split: int) -> None:
     It is where `jax.vmap` makes it of the operation without that dimension.
     """
     primitive, params = equation.primitive, dict(equation.params)
+    # Dimensions after the one that is left out count one less.
     for name in {"axis", "axes", "dimension", "dimensions"}.intersection(params):
         named = np.asarray(params[name])
         fewer = (named - (named > split)).tolist()
@@ -250,6 +256,7 @@ def _check_same(equation: Any, splits: Any, outs: Any, split: int) -> None:
 
     out_axes = outs if primitive.multiple_results else outs[0]
     made = jax.make_jaxpr(jax.vmap(without, tuple(splits), out_axes))(*avals)
+    # Some rules for vmap are functions with a jit around them.
     first, *others = [one.equation for one in operations(made) if one.name != "jit"]
     if others or (first.primitive, first.params) != (primitive, equation.params):
         raise NotInBlocks

@@ -59,7 +59,8 @@ def _shard_maps(wanted: Wanted) -> Iterator[Proposal]:
         far -= 0.5 * (first.name in wanted.collective.op)
         # A batch is among the first dimensions.
         for split in enumerate(first.equation.outvars[0].aval.shape[:2]):
-            fields = {"operation": first.name, "source": line, "split": split}
+            name = "loop" if first.name == "while" else first.name
+            fields = {"operation": name, "source": line, "split": split}
             made = edit("shard_map", axes=wanted.axes, **fields)
             try:
                 (call,) = _in_shard_map(program, made, first.equation)
@@ -78,12 +79,10 @@ def _gathered(program: Program) -> dict[str, list[PlacedOperation]]:
     """
     found: dict[str, list[PlacedOperation]] = {}
     for one in placed_operations(program.fn.jaxpr, (), ""):  # type: ignore[attr-defined]
-        kinds = {
-            inner.name for inner in operations(SimpleNamespace(eqns=[one.equation]))
-        }
-        if kinds & _GATHERED:
+        inner = operations(SimpleNamespace(eqns=[one.equation]))
+        if not _GATHERED.isdisjoint(each.name for each in inner):
             same = found.setdefault(users_line(one.equation), [one])
-            # What a call contains has its line as well.
+            # A loop inside another one may be on its line.
             is_inside = one.path[: len(same[-1].path)] == same[-1].path
             if one.name == same[0].name and not is_inside:
                 same.append(one)
@@ -111,6 +110,7 @@ def _in_shard_map(program: Program, edit: Edit, equation: Any) -> list[Any]:
         axis_names=set(axes),
         check_vma=False,
     )
+    # Of values with other names, which get those of the operation.
     (made,) = jax.make_jaxpr(call)(*(v.aval for v in variables)).eqns
     made = made.replace(invars=variables, outvars=equation.outvars)
     return [made.replace(source_info=equation.source_info)]
@@ -119,7 +119,6 @@ def _in_shard_map(program: Program, edit: Edit, equation: Any) -> list[Any]:
 def _code(program: Program, edit: Edit, call: Any) -> str:
     """The line of code that puts an operation into a `shard_map`."""
     name, axes = edit.fields["operation"], edit.fields["axes"]
-    name = "loop" if name == "while" else name
     inputs = {}
     for variable, spec in zip(call.invars, call.params["in_specs"], strict=True):
         if not hasattr(variable, "val"):  # no number of the code
