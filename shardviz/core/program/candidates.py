@@ -28,7 +28,7 @@ CONSTRAINTS = ("sharding_constraint", "reshard")
 #   donate           arguments: their positions
 #   remat            policy: one of `jax.checkpoint_policies`; sources: lines of loops
 #   microbatches     count: how many parts; arrays: the arguments that hold the batch
-#   shard_map        operation, source, code, axes, dimension
+#   shard_map        operation, source, code, axes, split
 #   types, explicit  refusals: of each the edit that sends least is its first
 #   pmap, option     code: what to write
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ step whether one still works. On its own block each device can do that alone.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -20,12 +19,7 @@ from shardviz.core.backend.candidates.apply import APPLY
 from shardviz.core.backend.candidates.blocks import Blocks
 from shardviz.core.backend.candidates.proposals import GENERATORS, Proposal, Wanted
 from shardviz.core.backend.jax_compat import with_partitionable_random
-from shardviz.core.backend.tracing.edited import (
-    PlacedOperation,
-    as_jaxpr,
-    changed_at,
-    placed_operations,
-)
+from shardviz.core.backend.tracing.edited import as_jaxpr, placed_operations
 from shardviz.core.backend.tracing.jaxprs import (
     operations,
     rewritten,
@@ -54,16 +48,21 @@ def _shard_maps(wanted: Wanted) -> Iterator[Proposal]:
     program = wanted.trials.as_jaxpr
     if set(program.mesh.axis_types) != {"Auto"}:
         return  # jax itself says there what cannot be split
-    for line, (first, *_) in _gathered(program).items():
-        far = 0.75 if line in wanted.sources else 3.0
-        far -= 0.5 * (first.name in wanted.collective.op)
+    # Of a line the first one, which may be a call that contains others.
+    firsts: dict[str, Any] = {}
+    for one in placed_operations(program.fn.jaxpr):  # type: ignore[attr-defined]
+        inner = operations(SimpleNamespace(eqns=[one.equation]))
+        if not _GATHERED.isdisjoint(each.name for each in inner):
+            firsts.setdefault(users_line(one.equation), one.equation)
+    for line, first in firsts.items():
+        far, name = 0.75 if line in wanted.sources else 3.0, _name(first)
+        far -= 0.5 * (name in wanted.collective.op)
         # A batch is among the first dimensions.
-        for split in enumerate(first.equation.outvars[0].aval.shape[:2]):
-            name = "loop" if first.name == "while" else first.name
+        for split in enumerate(first.outvars[0].aval.shape[:2]):
             fields = {"operation": name, "source": line, "split": split}
             made = edit("shard_map", axes=wanted.axes, **fields)
             try:
-                (call,) = _in_shard_map(program, made, first.equation)
+                (call,) = _in_shard_map(program, made, first)
                 _with_shard_map(program, made)
             # What does not fit blocks jax refuses, with errors of many classes.
             except Exception:  # noqa: BLE001
@@ -72,21 +71,12 @@ def _shard_maps(wanted: Wanted) -> Iterator[Proposal]:
             yield Proposal((made,), far, (f"shard_map {line}",))
 
 
-def _gathered(program: Program) -> dict[str, list[PlacedOperation]]:
-    """The operations that XLA may not split, by the line of the code.
-
-    A line may be there several times, for each layer and for a gradient.
-    """
-    found: dict[str, list[PlacedOperation]] = {}
-    for one in placed_operations(program.fn.jaxpr, (), ""):  # type: ignore[attr-defined]
-        inner = operations(SimpleNamespace(eqns=[one.equation]))
-        if not _GATHERED.isdisjoint(each.name for each in inner):
-            same = found.setdefault(users_line(one.equation), [one])
-            # A loop inside another one may be on its line.
-            is_inside = one.path[: len(same[-1].path)] == same[-1].path
-            if one.name == same[0].name and not is_inside:
-                same.append(one)
-    return found
+def _name(equation: Any) -> str:
+    """What an operation is called in the code."""
+    params, name = equation.params, equation.primitive.name
+    if "jaxpr" in params and "name" in params:
+        name = params["name"]
+    return "loop" if name == "while" else name
 
 
 def _in_shard_map(program: Program, edit: Edit, equation: Any) -> list[Any]:
@@ -137,11 +127,20 @@ def _code(program: Program, edit: Edit, call: Any) -> str:
 
 
 def _with_shard_map(program: Program, edit: Edit) -> Program:
-    """Puts a `jax.shard_map` around all operations that a line of the code is."""
-    program, changes = as_jaxpr(program), {}
-    for one in _gathered(program)[edit.fields["source"]]:
-        changes[one.path] = functools.partial(_in_shard_map, program, edit)
-    changed = changed_at(program.fn.jaxpr, changes)  # type: ignore[attr-defined]
+    """Puts a `jax.shard_map` around an operation, wherever its line is in the program.
+
+    That is for each layer, and in a gradient as well.
+    """
+    program, same = as_jaxpr(program), (edit.fields["operation"], edit.fields["source"])
+
+    def change(equation: Any) -> list[Any]:
+        if (_name(equation), users_line(equation)) == same:
+            return _in_shard_map(program, edit, equation)
+        if equation.primitive.name == "shard_map":
+            return [equation]
+        return [with_inner(equation, lambda jaxpr: rewritten(jaxpr, change))]
+
+    changed = rewritten(program.fn.jaxpr, change)  # type: ignore[attr-defined]
     return program.replace(fn=program.fn.with_jaxpr(changed))  # type: ignore[attr-defined]
 
 
