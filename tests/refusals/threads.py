@@ -574,7 +574,6 @@ OURS = (
         (A,),
         ((0, "out_sharding"),),
         ("dot_general",),
-        unsaid="The `where` is listed, too, which jax accepts: its zero has no type on Auto axes.",
     ),
     Thread(
         "set in each row",
