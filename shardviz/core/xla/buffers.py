@@ -129,7 +129,8 @@ def _named(module: Module) -> set[tuple[Instruction, tuple[int, ...]]]:
     """The arguments, and what the program returns without a copy: with their index."""
     root = module.entry.root
     todo: list[tuple[Instruction, tuple[int, ...]]] = [(root, ())]
-    for number in range(len(root.shapes)):
+    parts = root.operands if root.opcode == "tuple" else root.shapes
+    for number in range(len(parts)):
         todo.append((root, (number,)))
     for parameter in module.entry.parameters.values():
         todo.append((parameter, ()))
@@ -169,10 +170,9 @@ def _heap(assignment: Message, values: Mapping[int, _Value]) -> list[_Life]:
                 if not users[own]:
                     holds[own].end = len(lives)
                 continue
-            own = (
-                first[event.number(EVENT["shares_with"])] if kind == _SHARED else number
-            )
-            first[number] = own
+            own = first[number] = number
+            if kind == _SHARED:
+                own = first[number] = first[event.number(EVENT["shares_with"])]
             users[own] += 1
             before, value = holds.get(own), values[number]
             if before is not None and before.end in (None, len(lives)):
