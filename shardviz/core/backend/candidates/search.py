@@ -39,11 +39,10 @@ from shardviz.core.program.search_space import Choice, Point, choices_of, edits_
 
 Edits = tuple[Edit, ...]
 _SMALL = 256  # of so many points all are planned
-_MOST_PLANNED = 600  # of more
+_MOST_PLANNED = 500  # of more
 _TURNS = 4  # for each mesh
 _TRUST = 0.5  # the part of its planned time that a program takes at least
-_IN_VAIN = 8  # compiles in a row of a large space that are no faster, and end it
-_SMALLEST = 2  # compiles for the sake of memory alone
+_IN_VAIN = 6  # compiles in a row of a large space that are no faster, and end it
 # What XLA then makes in a tenth of the time has the arithmetic and the collectives of a
 # full compile; it only keeps less in fast memory.
 _LEAST_EFFORT = {"exec_time_optimization_effort": -1.0}
@@ -135,6 +134,11 @@ class _Run:
     def best(self) -> Candidate | None:
         """The fastest so far."""
         return Search.of(self.found.values()).best
+
+    @property
+    def has_time(self) -> bool:
+        """Whether there is time to compile several programs in full."""
+        return _IN_VAIN * self.compile_s < self.end - time.monotonic()
 
     def plan_points(self, over: Sequence[str] | None) -> None:
         """Plans points, and meanwhile compiles the program as it is."""
@@ -231,7 +235,7 @@ class _Run:
         waiting.sort(key=lambda one: one[0])
         small, best, in_vain = self.points <= _SMALL, math.inf, 0
         ended = "all compiled" if small else "no better"
-        tried = set()
+        tried: dict[Estimate, Candidate | Refusal] = {}
         for found, edits, program in waiting:
             enough = in_vain == _IN_VAIN and not small
             if enough or _TRUST * found.seconds >= best:
@@ -240,11 +244,9 @@ class _Run:
             # Most that are equal in every number are one program by other names.
             if found in tried and not small:
                 continue
-            tried.add(found)
-            # Where there is no time for all, those that are worth it are found first.
-            left = self.end - time.monotonic()
-            in_full = small or _IN_VAIN * self.compile_s < left
+            in_full = small or self.has_time
             made, in_vain = self.compile(edits, program, in_full), in_vain + 1
+            tried[found] = made
             # With more effort it may fit.
             is_worth_it = isinstance(made, Refusal)
             if isinstance(made, Candidate) and (made.least_seconds or 0.0) < best:
@@ -253,10 +255,18 @@ class _Run:
                 made, in_full = self.compile(edits, program), True
             if in_full:
                 self.found[edits] = made
-        # The other end of the frontier, at which nobody looked so far.
-        waiting.sort(key=lambda one: one[0].values)
-        for _, edits, program in waiting[:_SMALLEST]:
-            self.found[edits] = self.compile(edits, program)
+        # The other end of the frontier. What plans say of memory is rough, so what was
+        # tried may need less than what they put first.
+        if waiting:
+            found, edits, program = min(waiting, key=lambda one: one[0].values)
+            in_full = small or self.has_time
+            tried[found] = self.compile(edits, program, in_full)
+            if in_full:
+                self.found[edits] = tried[found]
+        fitting = [one for one in tried.values() if isinstance(one, Candidate)]
+        if fitting:
+            least = min(fitting, key=lambda one: one.peak_bytes or 0)
+            self.found[least.edits] = self.compile(least.edits, least.program)
         return ended
 
     def compile(
