@@ -66,10 +66,6 @@ class JaxprFunction:
             return tuple(results)
         return self.returned.unflatten(results)
 
-    @property
-    def constrained_jaxpr(self) -> Any:
-        return self.jaxpr
-
     def with_jaxpr(self, jaxpr: Any) -> JaxprFunction:
         """The same function with another jaxpr, such as one rewritten."""
         return replace(self, jaxpr=jaxpr)
