@@ -28,11 +28,12 @@ def chart_view(report: Report) -> dict[str, Any] | None:
             words = f"{buffer_name(new)} · {new.source}".removesuffix(" · ")
         where.append(words)
     for kind, bytes_ in zip(KINDS, live, strict=True):
-        if bytes_.any():
+        if bytes_.any():  # a kind that is never there has no name in the legend
             kinds.append([kind, bytes_.tolist()])
+    # How many buffers of each column are sent: the largest come first.
     sent = np.zeros(len(at), int)
     for one in sorted(timeline.buffers, key=lambda buffer: -buffer.bytes):
-        # The columns in which it is alive; the page lists the largest of each.
+        # The columns in which it is alive.
         start, end = at.searchsorted(one.start), at.searchsorted(one.end, "right")
         if start == end or sent[start:end].min() >= MOST_ALIVE:
             continue

@@ -122,6 +122,7 @@ class MemoryTimeline:
     @cached_property
     def peak(self) -> MemoryPeak:
         """The first moment at which the most is alive."""
+        # At the beginning nothing is filled: then as much is needed all the time.
         at = int(self.total.argmax())
         new = self.filled.get(at)
         return MemoryPeak(int(self.total[at]), at, new, self.alive(at))
