@@ -115,8 +115,10 @@ def _code(program: Program, edit: Edit, call: Any) -> str:
             inputs[variable] = spec
     shown = []
     for specs in (inputs.values(), call.params["out_specs"]):
-        listed = ", ".join(str(spec_of(spec)) for spec in specs)
-        shown.append(f"({listed})" if len(specs) > 1 else listed)
+        listed = [*map(str, map(spec_of, specs))]
+        # One for all fits any tree: a named tuple, or a list.
+        is_one = listed == listed[:1] * len(listed)
+        shown.append(listed[0] if is_one else f"({', '.join(listed)})")
     options = f"mesh=mesh, in_specs={shown[0]}, out_specs={shown[1]}"
     if set(axes) != set(program.mesh.axis_names):
         options += f", axis_names={{{', '.join(map(repr, axes))}}}"
