@@ -201,3 +201,12 @@ def test_the_step_is_that_of_the_narrowest_floats():
     assert step_of("tensor<8x8xf32>", "cpu") == 0.0
     assert step_of("tensor<f32>, tensor<f16>, tensor<bf16>", "cpu") == 2.0**-8
     assert step_of("tensor<8xf32>", "tpu") == 2.0**-8
+
+
+def test_a_reference_that_is_split_over_an_explicit_axis_is_compared(eight_devices):
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
+    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    right, wrong = jax.device_put((ONES, OUTLIER), split)
+    for values, ok in ((right, True), (wrong, False)):
+        check = values_check("y", values, right, ["float32"], "cpu", lambda: [right])
+        assert check.ok is ok
