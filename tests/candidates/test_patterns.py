@@ -188,6 +188,39 @@ def test_the_code_does_what_was_promised():
     assert sum(c.sent_in_all for c in report.collectives) == best.bytes > 0
 
 
+def test_a_batch_is_taken_in_turns_where_that_changes_no_sum():
+    one = case("maxtext#2507")
+    program = one.program()
+    best = sv.changes(program, one.collective(sv.compile(program)))[0]
+    assert [edit.code for edit in best.edits] == ["parts"]
+    assert best.values.ok is True
+    assert best.code().startswith("x.reshape(128, 4, *x.shape[1:]).swapaxes(0, 1)")
+
+    def step(w, x):
+        def add(total, part):
+            grad = jax.grad(lambda w: jnp.square(jnp.tanh(part @ w)).mean())(w)
+            return total + grad, None
+
+        parts = x.reshape(128, 4, *x.shape[1:]).swapaxes(0, 1)
+        return jax.lax.scan(add, jnp.zeros_like(w), parts)[0]
+
+    report = sv.compile(program.replace(fn=step))
+    assert sum(c.sent_in_all for c in report.collectives) == best.bytes
+
+
+def test_a_batch_whose_parts_are_returned_stays_in_its_order():
+    def results(w, x):
+        return jax.lax.map(lambda part: jnp.tanh(part @ w), x.reshape(4, 128, 32))
+
+    w, x = (jax.ShapeDtypeStruct(shape, X.dtype) for shape in ((32, 8), (512, 32)))
+    specs = (P(), P("data"))
+    program = sv.program(results, w, x, mesh=sv.mesh("data=8"), in_specs=specs)
+    changes = sv.changes(program, sv.compile(program).collectives[0])
+    assert all(edit.code != "parts" for one in changes for edit in one.edits)
+    refused = {edit.code: one.code for one in changes.refused for edit in one.edits}
+    assert refused["parts"] == "values differ"
+
+
 def test_lines_of_the_code_stay():
     one = case("top_k")
     program = one.program()

@@ -30,6 +30,7 @@ CONSTRAINTS = ("sharding_constraint", "reshard")
 #   microbatches     count: how many parts; arrays: the arguments that hold the batch
 #   shard_map        operation, source, code, axes, split
 #   types, explicit  refusals: of each the edit that sends least is its first
+#   parts            source, code: of a reshape, for another order of the samples
 #   pmap, option     code: what to write
 @dataclass(frozen=True)
 class Edit(Fact):

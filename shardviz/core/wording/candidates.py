@@ -34,6 +34,8 @@ _EDITS = {
     "remat": "Compute again in the backward pass what {sources} saves for it, with"
     " jax.checkpoint and the policy {policy}",
     "shard_map": "Put a jax.shard_map over {axes} around {operation} ({source})",
+    "parts": "Take the samples of a batch in turns, so that each part has as many of every"
+    " device ({source})",
     "option": "Set an option of jax: {code}",
 }
 _REFUSALS = {
@@ -78,7 +80,9 @@ def costs(fact: Candidate) -> str:
     """What each device sends, needs and takes at least, before and after."""
     before, after = fact.before.memory, fact.peak_bytes
     sent = sent_bytes(fact.before.collectives or ())
-    parts = [_pair("sends", bytes_text(sent), bytes_text(fact.bytes))]
+    parts = []
+    if sent or fact.bytes:
+        parts.append(_pair("sends", bytes_text(sent), bytes_text(fact.bytes)))
     if (needed := needed_bytes(before)) is not None and after is not None:
         parts.append(_pair("memory", bytes_text(needed), bytes_text(after)))
     least, seconds = fact.before.roofline, fact.least_seconds
