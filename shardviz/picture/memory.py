@@ -8,7 +8,7 @@ from operator import attrgetter
 import numpy as np
 
 from shardviz.core.format import bytes_text, fold
-from shardviz.core.program.memory import KINDS, Buffer, MemoryPeak, MemoryTimeline
+from shardviz.core.program.memory import KINDS, MemoryPeak, MemoryTimeline
 from shardviz.core.program.report import Report
 from shardviz.core.wording import pictures as wording
 from shardviz.picture import page
@@ -58,7 +58,7 @@ def peak_table(peak: MemoryPeak, limit: int) -> tuple[Table, list[str]]:
     # All of a row have the same bytes, so that one number says them.
     folds = fold(
         peak.buffers,
-        buffer_name,
+        attrgetter("title"),
         attrgetter("kind", "bytes", "shape", "source", "spec"),
     )
     folds.sort(key=lambda one: -len(one.items) * one.items[0].bytes)
@@ -79,11 +79,6 @@ def peak_table(peak: MemoryPeak, limit: int) -> tuple[Table, list[str]]:
         f"{line}, {bytes_text(left_bytes)}" for line in page.and_more(left, "buffer")
     ]
     return Table(heads, tuple(rows)), more
-
-
-def buffer_name(buffer: Buffer) -> str:
-    """Its value, else the operation that makes it, else the compiler's name."""
-    return buffer.value or buffer.op.rpartition("/")[2] or buffer.name
 
 
 def chart_columns(

@@ -9,7 +9,7 @@ import numpy as np
 from shardviz.core.program.memory import KINDS
 from shardviz.core.program.report import Report
 from shardviz.core.wording import pictures as wording
-from shardviz.picture.memory import buffer_name, chart_columns
+from shardviz.picture.memory import chart_columns
 
 MOST_COLUMNS = 240  # wide enough to be clicked
 MOST_ALIVE = 16  # buffers that are sent of each column; the page adds up the others
@@ -25,7 +25,7 @@ def chart_view(report: Report) -> dict[str, Any] | None:
     for new in map(timeline.filled.get, at.tolist()):
         words = wording.BEGINNING
         if new is not None:
-            words = f"{buffer_name(new)} · {new.source}".removesuffix(" · ")
+            words = f"{new.title} · {new.source}".removesuffix(" · ")
         where.append(words)
     for kind, bytes_ in zip(KINDS, live, strict=True):
         if bytes_.any():  # a kind that is never there has no name in the legend
@@ -40,9 +40,7 @@ def chart_view(report: Report) -> dict[str, Any] | None:
         sent[start:end] += 1
         spec = "" if one.spec is None else str(one.spec)
         view: dict[str, Any] = {"start": int(start), "end": int(end) - 1}
-        view.update(
-            name=buffer_name(one), value=one.value, bytes=one.bytes, shape=one.shape
-        )
+        view.update(name=one.title, value=one.value, bytes=one.bytes, shape=one.shape)
         view.update(spec=spec, source=one.source, about=wording.about_buffer(one))
         buffers.append(view)
     return {

@@ -62,6 +62,15 @@ class Buffer:
     split_bytes: int | None = None
     padding: int = 0
 
+    @property
+    def title(self) -> str:
+        """Its value, else the operation that makes it, else the compiler's name.
+
+        >>> Buffer("fusion", 8, "f32[2]", "temporaries", "jit(step)/mul").title
+        'mul'
+        """
+        return self.value or self.op.rpartition("/")[2] or self.name
+
 
 @dataclass(frozen=True, repr=False)
 class MemoryTimeline:

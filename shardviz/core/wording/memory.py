@@ -19,7 +19,7 @@ def peak(fact: MemoryPeak) -> str:
     """
     where, new = ", all the time", fact.filled
     if new is not None:
-        where = f" at {new.source or new.op or new.name}"
+        where = f" at {new.source or new.title}"
         where += f", {new.phase}" if new.phase else ""
     sums: Counter[str] = Counter()
     for buffer in fact.buffers:
