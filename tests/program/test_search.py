@@ -129,3 +129,15 @@ def test_a_large_space_is_searched_from_several_starts():
     assert found.points > found.planned
     assert not found.exhaustive
     assert found.best.least_seconds <= found.before.roofline.seconds
+
+
+def test_what_a_function_raises_on_another_mesh_is_among_the_refused():
+    def on_four(x, w):
+        if jax.sharding.get_abstract_mesh().shape.get("data") != 4:
+            raise RuntimeError("written for data=4")
+        return x @ w
+
+    found = sv.search(small(on_four, "data=4, model=1"), over="mesh", target=TARGET)
+    assert found.best is not None
+    assert {one.code for one in found.refused} == {"not made"}
+    assert all("written for data=4" in one.said for one in found.refused)

@@ -104,7 +104,7 @@ class Search(tuple[Candidate, ...], Displayed):
 
     Attributes:
         before: the compile of the program as it was.
-        refused: what was compiled and dropped, with why.
+        refused: what was tried and dropped, with why; specs that do not divide left out.
         points: how many combinations there are to choose from.
         planned, compiled: how many of them were planned, and compiled.
         ended: why it ended: `"all compiled"`, except for those whose arguments and

@@ -8,7 +8,6 @@ nothing better.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import random
@@ -22,9 +21,10 @@ import numpy as np
 
 from shardviz.core.backend.candidates.apply import apply_edit
 from shardviz.core.backend.candidates.trials import Trials
+from shardviz.core.backend.failures import said_by
 from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.backend.tracing.edited import as_jaxpr
-from shardviz.core.errors import ProgramError, TargetError
+from shardviz.core.errors import ProgramError, ShardvizError, TargetError
 from shardviz.core.format import plural
 from shardviz.core.hardware.topology import Topology, is_described
 from shardviz.core.layout.mesh import MeshSpec
@@ -190,15 +190,7 @@ class _Run:
         """What makes a point worse, the most important first; plans it."""
         edits = tuple(edits_of(self.program, self.choices, point))
         if edits not in self.planned:
-            self.planned[edits], program = None, self.program
-            # Specs may not fit, and the function may raise anything on another mesh.
-            with contextlib.suppress(Exception):
-                for one in edits:
-                    program = apply_edit(program, one)
-                plan = self.plan(program)
-                if plan.error is None:
-                    found = estimate(plan, self.topology, program.mesh)
-                    self.planned[edits] = found, edits, program
+            self.planned[edits] = self.made(edits)
             self.note()
         known = self.planned[edits]
         # What is no program is worse than any.
@@ -208,6 +200,24 @@ class _Run:
         # What does not fit is compared by how far it is from that.
         excess = max(0.0, found.held - self.limit)
         return excess, found.seconds * found.values**weight, *found
+
+    def made(self, edits: Edits) -> tuple[Estimate, Edits, Program] | None:
+        """What the plan of some edits says; None where there is no such program."""
+        program = self.program
+        try:
+            for one in edits:
+                program = apply_edit(program, one)
+            plan = self.plan(program)
+        except ShardvizError:
+            return None  # most often a spec that does not divide a dimension
+        # On another mesh the user's function may raise anything.
+        except Exception as error:  # noqa: BLE001
+            self.found[edits] = Refusal(edits, "not made", said_by(error))
+            return None
+        if plan.error is not None:
+            self.found[edits] = Refusal(edits, "does not compile", str(plan.error))
+            return None
+        return estimate(plan, self.topology, program.mesh), edits, program
 
     def plan(self, program: Program) -> Plan:
         """A plan, traced once for each mesh; the order of axes makes no other plan."""
