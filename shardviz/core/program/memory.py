@@ -153,7 +153,10 @@ class MemoryPeak(Fact):
 
     >>> kept = Buffer("dot", 3072, "f32[6,128]", "temporaries", phase="forward")
     >>> last = Buffer("add", 0, "f32[]", "temporaries", "", "mlp.py:31", "backward")
-    >>> print(MemoryPeak(3072, 3, last, (kept, last)))
+    >>> found = MemoryPeak(3072, 3, last, (kept, last))
+    >>> found.source
+    'mlp.py:31'
+    >>> print(found)
     Peak 3 KiB at mlp.py:31, backward: 3 KiB are forward values saved for it.
     """
 
@@ -161,6 +164,16 @@ class MemoryPeak(Fact):
     at: int
     filled: Buffer | None = None
     buffers: tuple[Buffer, ...] = field(default=(), repr=False)
+
+    @property
+    def op(self) -> str:
+        """The operation in jax that fills a buffer then, or `""`."""
+        return "" if self.filled is None else self.filled.op
+
+    @property
+    def source(self) -> str:
+        """The user's line of that operation, or `""`."""
+        return "" if self.filled is None else self.filled.source
 
     @property
     def saved(self) -> tuple[Buffer, ...]:
