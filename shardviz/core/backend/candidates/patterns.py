@@ -63,9 +63,8 @@ def _shard_maps(wanted: Wanted) -> Iterator[Proposal]:
             made = edit("shard_map", axes=wanted.axes, **fields)
             try:
                 (call,) = _in_shard_map(program, made, first)
-                _with_shard_map(program, made)
-            # What does not fit blocks jax refuses, with errors of many classes.
-            except Exception:  # noqa: BLE001
+            # It needs other blocks, or jax refuses blocks that do not fit one another.
+            except (TypeError, ValueError):
                 continue
             made = edit("shard_map", code=_code(program, made, call), **made.fields)
             yield Proposal((made,), far, (f"shard_map {line}",))
@@ -156,8 +155,12 @@ def _parts(wanted: Wanted) -> Iterator[Proposal]:
         return
     for one in placed_operations(wanted.trials.as_jaxpr.fn.jaxpr):  # type: ignore[attr-defined]
         if count := _count_of_parts(one.equation):
-            line, size = users_line(one.equation), one.shape[1]
-            code = f"x.reshape({size}, {count}, *x.shape[1:]).swapaxes(0, 1)  # {line}"
+            line, sizes = (
+                users_line(one.equation),
+                [one.shape[1], count, *one.shape[2:]],
+            )
+            # In place of the reshape there, whatever it is of.
+            code = f".reshape({str(sizes)[1:-1]}).swapaxes(0, 1)  # {line}"
             far = 0.75 if line in wanted.sources else 3.0
             yield Proposal((edit("parts", source=line, code=code),), far, (line,))
 
