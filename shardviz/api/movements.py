@@ -125,7 +125,8 @@ def chosen_collective(what: Report | Plan, which: Any) -> Collective:
         return max(every, key=lambda c: c.bytes_in_all)
     if isinstance(which, str):
         for one in every:
-            if which in (one.name, one.value):
+            # A collective of a final module has no value of the plan: "" names none.
+            if which and which in (one.name, one.value):
                 return one
         raise ProgramError(f"{what.program} has no collective {shown(which)}.")
     number = check_size(which, "Which collective", ProgramError)

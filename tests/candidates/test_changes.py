@@ -109,7 +109,7 @@ def test_what_has_no_program_is_refused(thing: Any) -> None:
 
 def test_an_unknown_collective_is_refused() -> None:
     report = sv.compile(layer(), target="cpu:8")
-    for which in (7, "no_such_collective"):
+    for which in ("", 7, "no_such_collective"):
         with pytest.raises(ProgramError):
             sv.changes(report, which)
 

@@ -97,6 +97,8 @@ def test_no_time_is_the_program_as_it_is():
     assert found.ended == "seconds"
     assert not found.exhaustive
     assert len(found) <= 1
+    # What nobody compiled is not said to have no room.
+    assert str(found).startswith("Best of" if found.compiled else "Nothing was compiled.")
 
 
 def test_an_interrupt_keeps_the_best_so_far(monkeypatch):

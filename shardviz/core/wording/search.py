@@ -24,7 +24,9 @@ def candidate(one: Candidate) -> str:
 
 def search(found: Search) -> str:
     """What the best is, and how far the search came."""
-    best = "Nothing that was compiled fits."
+    best = (
+        "Nothing that was compiled fits." if found.compiled else "Nothing was compiled."
+    )
     if found.best is not None:
         best = f"Best of {found.points:,}: {candidate(found.best)}"
     counts = f"{found.planned:,} planned, {found.compiled:,} compiled."
