@@ -47,3 +47,8 @@ def layer(x: Any, w: Any) -> Any:
 
 def other_layer(x: Any, w: Any) -> Any:
     return jnp.tanh(x @ w) + 1
+
+
+def variable(x: Any, w: Any) -> Any:
+    h = x @ w
+    return jnp.tanh(h)

@@ -12,7 +12,7 @@ from shardviz.core.backend.candidates.proposals import variants
 from shardviz.core.backend.candidates.trials import Trials
 from shardviz.core.backend.tracing.edited import TracedValue, as_jaxpr, values_of
 from shardviz.core.errors import ProgramError
-from shardviz.core.program.candidates import Candidate, Refusal, edit, sent_bytes
+from shardviz.core.program.candidates import Candidate, Refusal, code_of, edit, sent_bytes
 from shardviz.picture.show import draw
 from tests.candidates import models
 
@@ -115,6 +115,21 @@ def test_an_unknown_collective_is_refused() -> None:
 
 
 # Constraints, compared with the same constraint written in the code.
+
+
+def test_a_constraint_on_explicit_axes_is_a_reshard_on_the_mesh_that_is_set(
+    eight_devices: list[jax.Device],
+) -> None:
+    mesh = jax.make_mesh((4, 2), ("data", "model"), devices=eight_devices)
+    x, w = jax.ShapeDtypeStruct((64, 32), "float32"), jax.ShapeDtypeStruct((32, 64), "float32")
+    with jax.set_mesh(mesh):
+        plain = sv.program(models.variable, x, w, in_specs=(jax.P("data"), jax.P(None, "model")))
+        split = constraint(value(plain, "dot_general", "h"), "data, None")
+        changed = apply_edit(plain, split)
+        tried = sv.compile(changed, target="cpu:8")
+    assert tried.error is None
+    assert [one.kind for one in tried.collectives or ()] == ["all-gather"]
+    assert code_of(split, changed).startswith("h = jax.sharding.reshard(h, P('data', None))")
 
 
 @pytest.mark.parametrize(

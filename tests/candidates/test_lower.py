@@ -13,7 +13,7 @@ from shardviz.core.backend.candidates.lower import edits_to_try, lower_peak
 from shardviz.core.backend.candidates.microbatches import compared_sums, microbatched
 from shardviz.core.backend.candidates.trials import Trials
 from shardviz.core.errors import ProgramError
-from shardviz.core.program.candidates import edit
+from shardviz.core.program.candidates import code_of, edit
 from shardviz.core.program.report import needed_bytes
 
 LAYERS, ROWS, WIDTH, HIDDEN = 4, 256, 16, 64
@@ -188,7 +188,11 @@ def test_a_batch_in_parts_gives_what_the_batch_gives():
     found = [one.fields for one in edits_to_try(Trials(program)) if one.code == "microbatches"]
     arrays = ("batch[0]", "batch[1]")
     assert found == [{"count": count, "arrays": arrays} for count in (2, 4)]
-    changed, _, _ = microbatched(program, edit("microbatches", count=8, arrays=arrays))
+    in_parts = edit("microbatches", count=8, arrays=arrays)
+    code = code_of(in_parts, program).splitlines()
+    assert code[0] == "batch[0].reshape(-1, 8, *batch[0].shape[1:]).swapaxes(0, 1)"
+    assert len(code) == 2
+    changed, _, _ = microbatched(program, in_parts)
     random = np.random.default_rng(0)
     values = jax.tree.map(lambda a: random.normal(size=a.shape).astype("f4") / 4, (WS, X, MASS))
     expected, found = jax.jit(step_of(loss))(*values), jax.jit(changed.fn)(*values)

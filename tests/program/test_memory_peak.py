@@ -128,6 +128,12 @@ def test_buffers_are_alive_together_where_xla_says_so():
             assert not together, (one, other)
 
 
+def test_an_update_after_the_gradient_is_of_no_phase():
+    _, report = compiled()
+    (made,) = (b for b in report.memory.timeline.buffers if b.kind == "outputs")
+    assert (made.op, made.phase) == ("jit(step)/sub", "")
+
+
 def test_what_a_loop_fills_is_one_buffer_with_the_line_of_what_it_keeps():
     peak = read_memory(STEP).peak
     kept = {b.shape: (b.source, b.phase, b.count) for b in peak.saved if b.count != 1}

@@ -253,6 +253,30 @@ def test_a_program_of_auto_axes_in_its_explicit_form(eight_devices):
     )
 
 
+def told(x, w):
+    return jnp.dot(x, w, out_sharding=P("x", None))
+
+
+def test_what_is_explicit_already_stays_as_it_is(eight_devices):
+    # Where nothing is split, which is how its types are found, it is another program.
+    program = sv.program(
+        told, array("a", (8, 16), "x", "y"), array("w", (16, 32), "y"), mesh=EXPLICIT
+    )
+    assert not sv.changes(program, "explicit", target="cpu:8")
+
+
+def test_what_no_types_accept_is_raised_as_jax_says_it_of_the_program(eight_devices):
+    def fn(a, w):
+        specs = {"in_specs": (P("x"), P()), "out_specs": P("x")}
+        return jax.shard_map(jnp.dot, mesh=abstract_mesh(EXPLICIT), **specs)(a, w)
+
+    arrays = array("a", (8, 16), "x", "y"), array("w", (16, 32))
+    program = sv.program(fn, *arrays, mesh=EXPLICIT)
+    for way in ("types", "explicit"):
+        with pytest.raises(ValueError, match=r"specs of the input: P\('x', 'y'\)"):
+            sv.changes(program, way, target="cpu:8")
+
+
 def loss(w, a):
     return ((a @ w) ** 2).mean()
 

@@ -211,6 +211,8 @@ def code_of(edit: Edit, program: Program) -> str:
         case "constraint":
             name, spec = fields.get("variable") or fields["value"], fields["spec"]
             call = "jax.lax.with_sharding_constraint"
+            if set(program.mesh.axis_types) == {"Explicit"}:
+                call = "jax.sharding.reshard"  # there a constraint is an assertion
             if fields["value"] in CONSTRAINTS:
                 return f"{call}(..., {spec})  # {fields['source']}"
             return f"{name} = {call}({name}, {spec})  # {fields['source']}"
@@ -225,8 +227,10 @@ def code_of(edit: Edit, program: Program) -> str:
         case "donate":
             return f"jax.jit(step, donate_argnums={fields['arguments']})"
         case "microbatches":
-            batch, count = ", ".join(fields["arrays"]), fields["count"]
-            return f"{batch}.reshape(-1, {count}, *shape[1:]).swapaxes(0, 1)"
+            lines, parts = [], f"reshape(-1, {fields['count']}"
+            for name in fields["arrays"]:
+                lines.append(f"{name}.{parts}, *{name}.shape[1:]).swapaxes(0, 1)")
+            return "\n".join(lines)
         case "remat":
             policy = f"jax.checkpoint_policies.{fields['policy']}"
             lines = ", ".join(fields["sources"])

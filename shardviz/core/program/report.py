@@ -28,18 +28,16 @@ COLLECTIVE_KINDS = (
 
 
 def phase_of(op: str) -> str:
-    """`"forward"` or `"backward"`, from the name that jax gives an operation; else
-    `""`.
+    """`"forward"` or `"backward"` for an operation of a gradient, from the name that
+    jax gives it; `""` for others, as those of an optimizer.
 
-    >>> phase_of("jit(f)/transpose(jvp())/dot_general"), phase_of("x")
+    >>> phase_of("jit(f)/transpose(jvp())/dot_general"), phase_of("jit(f)/mul")
     ('backward', '')
     """
-    if "/" not in op:
-        return ""
     # jax takes gradients as the transpose of a linear map.
     if "transpose(" in op:
         return "backward"
-    return "forward"
+    return "forward" * ("jvp(" in op)
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def edits_to_try(trials: Trials) -> Iterator[Edit]:
 
 
 def _splits(trials: Trials) -> Iterator[Edit]:
-    """Constraints on the largest values saved for the backward pass, over free axes."""
+    """Constraints on the largest values before the backward pass, over free axes."""
     values: dict[str, list[Any]] = {}
     for value in values_of(trials.as_jaxpr):
         if value.places and value.source:
@@ -103,7 +103,7 @@ def _splits(trials: Trials) -> Iterator[Edit]:
     plan, mesh = plan_program(trials.program), trials.program.mesh
     peak = trials.before.memory.peak
     for buffer in peak.buffers if peak is not None else ():
-        if buffer.kind != "temporaries" or buffer.phase != "forward":
+        if buffer.kind != "temporaries" or buffer.phase == "backward":
             continue
         # Of an expression any part may split what is saved; several buffers have a line.
         for value in values.pop(buffer.source, ()):

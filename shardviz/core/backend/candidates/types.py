@@ -45,6 +45,7 @@ def typed_changes(
     if way == "pmap":
         edit, moved = without_pmap(program)
         return _changes(Trials(program, target, clock), edit, moved, ())
+    types = program.mesh.axis_types
     if way == "explicit":
         axes = ("Explicit",) * len(program.mesh.axis_names)
         program = program.replace(mesh=program.mesh.replace(axis_types=axes))
@@ -54,13 +55,19 @@ def typed_changes(
     # A user's function may raise anything; what is no refusal of types is raised below.
     except Exception as error:  # noqa: BLE001
         refused = error
+    if refused is None and program.mesh.axis_types == types:
+        return Changes.of(())  # jax accepts it as it is
 
     def formed(chosen: dict[int, int]) -> TypedForm:
         if way == "explicit":
             return explicit_form(program, chosen)
-        return typed_form(program, refused, chosen) if refused else TypedForm()
+        return typed_form(program, refused, chosen)
 
-    form = formed({})
+    try:
+        form = formed({})
+    # It was traced with arguments that are not split, which may be refused for that.
+    except Exception as error:  # noqa: BLE001
+        raise refused or error from None
     if refused is not None and not form.refusals:
         raise refused
     if form.program is None or form.base is None:

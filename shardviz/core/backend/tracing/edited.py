@@ -38,7 +38,7 @@ from shardviz.core.xla.module import is_user_file
 Place = tuple[int, int | None]
 # In these a value is one device's block, which no constraint can split.
 _MANUAL = ("shard_map", "xla_pmap")
-_ASSIGNED = re.compile(r"\s*([^\W\d]\w*) = ")
+_ASSIGNED = re.compile(r"\s*([^\W\d]\w*)\s*=(?!=)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,11 +181,12 @@ def _constrained(
 
 def _constraint(aval: Any, spec: Spec, mesh: MeshSpec) -> Any:
     """An equation that constrains a value, with variables of its own."""
-    sharding = named_sharding(abstract_mesh(mesh), spec)
-    shape = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
-    constrain = jax.lax.with_sharding_constraint
+    on, constrain = abstract_mesh(mesh), jax.lax.with_sharding_constraint
     if set(mesh.axis_types) == {"Explicit"}:
-        constrain = jax.sharding.reshard
+        # Its types have the mesh that it was traced on, which knows the kind of device.
+        on, constrain = aval.sharding.mesh, jax.sharding.reshard
+    sharding = named_sharding(on, spec)
+    shape = jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
     made = jax.make_jaxpr(lambda x: constrain(x, sharding))(shape)
     (constraint,) = plain_jaxpr(made).eqns
     return constraint
