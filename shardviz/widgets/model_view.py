@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from shardviz.core.format import bytes_text, count_text, fold
+from shardviz.core.format import bytes_text, count_text, fold, plural
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.fit import Fit, Uncounted
 from shardviz.core.layout.mesh import MeshSpec
@@ -250,11 +250,11 @@ def _memory(
         capacity, device = topology.chip.device_bytes, topology.title
     fit = Fit(total, capacity, device, arrays_only=True, uncounted=left_out)
     scale = max(capacity or 0, total, 1)
-    largest = sizes.most_common()
+    largest = [(name, size) for name, size in sizes.most_common() if size]
     parts = [[name, bytes_text(size)] for name, size in largest[:MOST_PARTS]]
     rest = sum(size for _, size in largest[MOST_PARTS:])
     if rest:
-        parts.append([f"{len(largest) - MOST_PARTS} others", bytes_text(rest)])
+        parts.append([plural(len(largest) - MOST_PARTS, "other"), bytes_text(rest)])
     return {
         "parts": parts,
         "words": wording.model_memory(fit),

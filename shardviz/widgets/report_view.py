@@ -55,7 +55,7 @@ def report_view(job: Job | None, last: Report | None, revision: int) -> dict[str
         view["state"], view["started"] = "running", job.started
         view["stage"] = wording.DOING.get(job.stage, wording.STARTING)
         if job.kind == "changes":
-            view["stage"] = f"{wording.TRYING} {job.stage}"
+            view["stage"] = f"{wording.TRYING} {job.stage},"
             return view
         view["at"] = RAN if job.stage in RUN_STAGES else COMPILED
     elif job is not None and was_cancelled(job.report):
@@ -130,9 +130,10 @@ def headline_view(
         view["memory"] = wording.memory_needed(report.fit)
         view.update(memoryTitle=wording.memory(report), over=report.fit.ok is False)
     if found is None or found.seconds is None:
-        if report.collectives is None and report.error is not None:
-            return view
-        view["note"] = wording.NO_CHIP if found is None else wording.NO_COST
+        if report.collectives is None:  # so far, or for good
+            view["note"] = not_run if report.error is None else ""
+        else:
+            view["note"] = wording.NO_CHIP if found is None else wording.NO_COST
         return view
     longest = found.seconds or 1.0
     for name, label in wording.PARTS.items():

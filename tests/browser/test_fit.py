@@ -72,6 +72,11 @@ MEASURE = """
       wrong.push(`its text is cut off: ${name(e)}`);
     }
   }
+  for (const e of root.querySelectorAll(".sv-canvas")) {
+    const low = e.getBoundingClientRect().bottom;
+    const over = low - e.closest(".sv-col").getBoundingClientRect().bottom;
+    if (e.offsetParent && over > 1) wrong.push(`a picture on what follows: ${name(e)}`);
+  }
   // What is said of the thing at hand never scrolls.
   for (const e of root.querySelectorAll("[role=status]")) {
     if (e.offsetParent && e.scrollHeight > e.clientHeight + 1) wrong.push(`cut off: ${name(e)}`);

@@ -8,7 +8,7 @@ import pytest
 
 import shardviz as sv
 from shardviz.core.backend.candidates.apply import apply_edit
-from shardviz.core.backend.candidates.proposals import variants
+from shardviz.core.backend.candidates.proposals import Wanted, proposals, variants
 from shardviz.core.backend.candidates.trials import Trials
 from shardviz.core.backend.tracing.edited import TracedValue, as_jaxpr, values_of
 from shardviz.core.errors import ProgramError
@@ -205,6 +205,20 @@ def test_a_table_is_edited_where_the_program_has_one() -> None:
     assert found.index(tables[0]) < 3
     assert tables[0].program.requests[1].spec == Spec.parse("None, model")
     assert tables[0].bytes == 0
+
+
+def test_a_table_that_several_arrays_ask_for_is_proposed_once() -> None:
+    rules = sv.rules(("batch", "data"), ("mlp", "model"), ("embed", "model"), ("embed", None))
+    x, y = (sv.array(name, (64, 32), "batch embed") for name in "xy")
+    w = sv.array("w", (32, 64), "embed mlp")
+    made = sv.program(lambda x, y, w: (x + y) @ w, x, y, w, mesh=MESH, rules=rules)
+    plan = sv.plan(made)
+    wanted = Wanted(Trials(made, "cpu:8"), plan.collectives[0], plan)
+    tables = []
+    for one in proposals(wanted):
+        if one.edits[0].code == "rule":
+            tables.append(str(one.edits[0].fields["rules"].pairs()))
+    assert len(tables) == len(set(tables)) > 1
 
 
 # Trials.

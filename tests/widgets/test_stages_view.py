@@ -237,5 +237,8 @@ def test_without_rates_the_headline_says_what_to_do():
     assert simulated["parts"] == []
     assert "Runs on" in simulated["note"]
     waiting = StageResults(PLAN, 0, not_run="Press Compile: it takes a while.")
+    # A report of the partitioner alone says nothing of the chip that is chosen.
+    partitioned = Report("f", "cpu:8", partitioned=())
+    assert headline_view(None, partitioned, "", waiting.not_run)["note"] == waiting.not_run
     assert stages_view(waiting)["headline"]["note"] == waiting.not_run
     assert saved_stages(stages_view(waiting))["headline"]["note"] == ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardviz.core.format import bytes_text, joined, plural
+from shardviz.core.format import by_count, bytes_text, joined, plural
 from shardviz.core.program.candidates import (
     CONSTRAINTS,
     Candidate,
@@ -28,7 +28,7 @@ _EDITS = {
     "pmap": "Write it with jax.shard_map, where rows is the function for shards without"
     " the dimension that jax.pmap maps. Without the check each device has gradients of its"
     " own, as with jax.pmap; with it, grad sums them, so that a mean changes nothing",
-    "donate": "Donate the arguments at {arguments}",
+    "donate": "Donate {arguments}",
     "microbatches": "Take the batch ({arrays}) in {count} parts, in a jax.lax.scan that"
     " adds up their gradients",
     "remat": "Compute again in the backward pass what {sources} saves for it, with"
@@ -63,6 +63,9 @@ def edit(fact: Edit) -> str:
     for name, value in fields.items():
         if name == "steps":
             fields[name] = ", then ".join(decapitalised(str(step)) for step in value)
+        elif name == "arguments":
+            numbered = by_count(len(value), "argument", "arguments")
+            fields[name] = f"{numbered} {joined(map(str, value))}"
         elif isinstance(value, (tuple, list)):
             fields[name] = ", ".join(map(str, value))
     return _EDITS[code].format(**fields)

@@ -208,11 +208,12 @@ def _twice(fact: Verdict, found: Resolution) -> str:
 
 def _holders(fact: Verdict, found: Resolution) -> str:
     """Which rules use the axes that this rule wants, and for which dimensions."""
-    causes = []
+    given: dict[tuple[int, int], list[str]] = {}
     for axis, dim, by in fact.taken:
-        causes.append(
-            f"rule {(by or 0) + 1} gave {shown(axis)} to {title(found.names, dim)}"
-        )
+        given.setdefault((dim, (by or 0) + 1), []).append(shown(axis))
+    causes = []
+    for (dim, rule), axes in given.items():
+        causes.append(f"rule {rule} gave {joined(axes)} to {title(found.names, dim)}")
     return joined(causes)
 
 

@@ -27,7 +27,9 @@ def failure(error: Failure) -> str:
     'jax could not trace the function. TypeError: got (2,) and (3,).'
     """
     # Which arrays are large helps against every lack of memory alike.
-    words = _without_advice(error) + refusals(error.refusals)
+    words = _without_advice(error)
+    if error.refusals:
+        words = f"{words.rstrip('.')}.{refusals(error.refusals)}"
     if arrays := error.fields.get("arrays"):
         words = f"{words.rstrip()} {arrays}"
     return error.fields.get("who", "") + words

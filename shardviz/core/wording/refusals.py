@@ -40,7 +40,8 @@ def edit(fact: TypeEdit) -> str:
 def refusal(fact: TypeRefusal) -> str:
     """An operation that is refused, and what jax accepts."""
     where = clause(" ({})", fact.source) + ", in the gradient" * fact.backward
-    return f"{fact.operation}{where}. {' '.join(fact.said.split())} {_accepted(fact)}"
+    said = " ".join(fact.said.split()).rstrip(".")
+    return f"{fact.operation}{where}. {said}. {_accepted(fact)}"
 
 
 def _accepted(fact: TypeRefusal) -> str:

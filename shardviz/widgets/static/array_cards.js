@@ -118,7 +118,8 @@ export class ArrayCards {
     this.others.hidden = !folded;
     const names = arrays.filter((_, i) => i !== selected).map(({ name }) => name);
     const of = program.value ? ` of ${program.value}` : "";
-    setText(this.others, `▸ ${names.length} more arrays${of}: ${names.join(", ")}`);
+    const noun = names.length === 1 ? "array" : "arrays";
+    setText(this.others, `▸ ${names.length} more ${noun}${of}: ${names.join(", ")}`);
   }
 
   /** @param {ArrayView} array @param {boolean} moved whether another array was selected before */

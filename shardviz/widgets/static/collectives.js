@@ -146,7 +146,8 @@ export class CollectivesPanel {
       h("td", null, ...this.axisTags(c.axes)),
       h("td", { class: c.full ? "sv-warn" : "sv-muted", text: became, title: became }),
       h("td", { text: withoutLine(c), title: [...c.causes, c.op].join("\n") }),
-      h("td", { class: "sv-mono sv-muted", text: line, title: line }),
+      // Shortened at its start, so that the number of the line can always be seen.
+      h("td", { class: "sv-mono sv-vline", title: line }, h("bdi", { dir: "ltr", text: line })),
     );
   }
 
@@ -249,8 +250,8 @@ export class CollectivesPanel {
     fill(
       this.strip,
       h("div", { class: "sv-cline" }, ...title, line),
-      h("div", { class: "sv-actions" }, ...buttons),
       h("div", { class: "sv-clamp", title: [why, c.op, ...c.stack].join("\n") }, `${why} `, with_),
+      h("div", { class: "sv-actions" }, ...buttons),
     );
     this.showParticipants();
   }

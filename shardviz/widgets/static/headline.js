@@ -28,7 +28,7 @@ export class Headline {
     toggle(this.node, "sv-faded", old);
     this.node.title = old ? OUT_OF_DATE : title;
     this.node.hidden = !parts.length && !note && !data.memory;
-    if (!parts.length) return fill(this.node, muted(note), memory(data, this.open));
+    if (!parts.length) return fill(this.node, muted(old ? "" : note), memory(data, this.open));
     const least = h("div", null, h("b", { text: `≥ ${data.seconds}` }), muted(` on ${where}`));
     const bound = h("div", null, `${data.bound} · `, memory(data, this.open));
     const facts = h("div", { class: "sv-hfacts" }, least, bound, muted(LOWER_BOUND));

@@ -86,7 +86,7 @@ function effectsPart(effects) {
 
 /** How many executables are kept. @param {import("./messages").Cache} cache */
 function cacheLine({ kept, size, hits, misses }) {
-  return mutedNote(`${kept} of ${size} executables kept · ${hits} hits, ${misses} misses`);
+  return mutedNote(`${kept} of ${size} executables kept · hits: ${hits}, misses: ${misses}`);
 }
 
 /** @param {string} code @returns {Node[]} */

@@ -54,8 +54,11 @@ function shardingWords(dims) {
 
 /** Where the axes came from; in italics what is neither an argument nor a result. @param {Value} value */
 function originTags({ origins }) {
-  return origins.map(({ axis, number, kind, name, source }) => {
+  return origins.map(({ axis, number, kind, name, source }, i) => {
     const title = `${axis} from ${kind} ${name}${source ? ` (${source})` : ""}`;
+    // Several axes from one value have its name once, after the last.
+    if (origins[i + 1]?.name === name)
+      return h("span", { class: "sv-axis", title }, axisDot(axisColour(number)));
     const plain = kind === "argument" || kind === "result";
     const label = h(plain ? "span" : "i", { text: name || kind });
     return h("span", { class: "sv-from", title }, axisDot(axisColour(number)), label);

@@ -170,13 +170,19 @@ def _rules(wanted: Wanted) -> Iterator[Proposal]:
         if by_name and not request.spec_wins:
             ruled.append(request)
     ruled.sort(key=lambda request: wanted.far(request.array.name))
+    tables = set[str]()
     for request in ruled[:_MOST_RULED]:
         array = request.array
         # People who have rules edit these rather than one array.
         far = wanted.far(array.name) - 0.5
         for spec in wanted.specs(array.shape, request.spec or Spec()):
             for remedy in request.remedies(spec):
+                # Several arrays may ask for the same table.
+                table = str(remedy.rules.pairs())
+                if table in tables:
+                    break
                 if all(step.kind in _RULE_EDITS for step in remedy.steps):
+                    tables.add(table)
                     made = edit("rule", rules=remedy.rules, steps=remedy.steps)
                     yield Proposal((made,), far, (f"rule {array.name}",))
                     break
