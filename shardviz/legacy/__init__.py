@@ -28,10 +28,10 @@ an intermediate value is split.
 >>> double(jnp.arange(3)).tolist()
 [0, 2, 4]
 
-`sv.plot`, `sv.text` and `sv.layout(shape, spec_or_parts)` take both. The Explorer shows
-how the layout at hand is written in each of them, and `double.program(x)` is the same
-function over a mesh with named axes. The specs need numpy alone; `sharded_jit` and
-`with_sharding_constraint` need jax.
+`sv.plot`, `sv.text` and `sv.layout(shape, spec_or_parts)` take both. A ShardingSpec that
+is typed in the Explorer becomes the PartitionSpec that it equals, and
+`double.program(x)` is the same function over a mesh with named axes. The specs need
+numpy alone; `sharded_jit` and `with_sharding_constraint` need jax.
 """
 
 from __future__ import annotations

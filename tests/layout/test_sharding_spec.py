@@ -15,9 +15,8 @@ import pytest
 
 from shardviz.core.errors import LayoutError, ShardvizError, SpecError
 from shardviz.core.layout.layout import lay_out
-from shardviz.core.layout.partition_spec import Spec
 from shardviz.legacy import sharding_spec
-from shardviz.legacy.equivalents import from_mesh, on_mesh
+from shardviz.legacy.equivalents import on_mesh
 from shardviz.legacy.sharding_spec import (
     Chunked,
     NoSharding,
@@ -28,7 +27,6 @@ from shardviz.legacy.sharding_spec import (
     sharding_spec_layout,
 )
 from shardviz.legacy.typed import is_sharding_spec, parse_sharding_spec
-from tests.layout.cases import random_case
 
 TABLES = Path(__file__).parents[3] / "shared" / "data" / "sharding_spec_cases.json"
 CASES, SEEDS = 3_000, 4
@@ -143,26 +141,6 @@ def check_layout(spec: ShardingSpec, shape: tuple[int, ...]) -> None:
     named = on_mesh(spec, mesh)
     again = lay_out(shape, named, mesh, "int8")
     assert [again.box(i) for i in range(spec.num_devices)] == wanted
-    assert from_mesh(mesh, named, len(shape)).indices(shape) == spec.indices(shape)
-
-
-def test_from_mesh_gives_the_boxes_of_the_mesh_in_its_order() -> None:
-    rng = random.Random("from mesh")
-    tried = 0
-    for _ in range(2_000):
-        mesh, spec, shape = random_case(rng)
-        if spec.unconstrained:
-            with pytest.raises(SpecError):
-                from_mesh(mesh, spec, len(shape))
-            continue
-        tried += 1
-        written = from_mesh(mesh, spec, len(shape))
-        layout = lay_out(shape, spec, mesh)
-        by_device = dict(zip(mesh.device_ids.ravel().tolist(), written.indices(shape), strict=True))
-        assert by_device == layout.indices()
-        again = sharding_spec_layout(written, shape, device_ids=mesh.device_ids)
-        assert again.indices() == layout.indices()
-    assert tried > 1_500
 
 
 @pytest.mark.parametrize(
@@ -258,17 +236,6 @@ def test_typed_specs(text: str) -> None:
 def test_typed_specs_that_are_none(text: Any) -> None:
     with pytest.raises(ShardvizError):
         parse_sharding_spec(text)
-
-
-def test_marks_have_no_sharding_spec() -> None:
-    from shardviz.core.layout.mesh import make_mesh
-
-    mesh = make_mesh(x=2, y=2, axis_types="Explicit")
-    for typed in ("x, unreduced={y}", "x, reduced={y}"):
-        with pytest.raises(SpecError):
-            from_mesh(mesh, Spec.parse(typed), 1)
-    with pytest.raises(LayoutError):
-        from_mesh(mesh, Spec.parse("x, y"), 1)
 
 
 def test_layout_over_given_devices() -> None:
