@@ -55,9 +55,6 @@ DARK_TINTS = (
     ("#3c4043", "#5b6068", "#7d868f", "#a0a6ad"),
 )
 
-# How much of the full colour a tile takes: where nothing is pointed at, where another
-# tile is, and where the tile itself is.
-STRENGTHS = ("rest", "faint", "strong")
 RAMP_STEPS = 256
 TINTS = 4
 DEEP = 0.75  # how much of a tint is in its outline, the rest is the colour of text
@@ -76,7 +73,7 @@ class Theme:
         groups, ramp: the colours of up to ten groups; stops of the ramp for order.
         tints: of each mesh axis, and in the last row grey: from pale to full.
         verdicts: the colours of good, lost, broken, other.
-        rest, faint: the share of the full colour in a tile at rest, and in a faint one.
+        rest: the share of the full colour in a tile.
     """
 
     name: str
@@ -100,7 +97,6 @@ class Theme:
     tints: tuple[tuple[str, ...], ...]
     verdicts: tuple[str, ...]
     rest: float
-    faint: float
 
 
 LIGHT = Theme(
@@ -112,7 +108,7 @@ LIGHT = Theme(
         "#f6f7d0", "#d9f0c1", "#b3ebbd", "#90e1cb", "#7bd3d7",
         "#73c2de", "#78b0df", "#849cda", "#9187cb",
     ),
-    verdicts=("#2da44e", "#ffa90e", "#bd1f01", "#94a4a2"), rest=0.5, faint=0.18,
+    verdicts=("#2da44e", "#ffa90e", "#bd1f01", "#94a4a2"), rest=0.5,
 )  # fmt: skip
 
 DARK = Theme(
@@ -124,7 +120,7 @@ DARK = Theme(
         "#291c3c", "#29264d", "#25315d", "#183e67", "#054c6b",
         "#025868", "#096565", "#24705c", "#477751",
     ),
-    verdicts=("#2da44e", "#ffa90e", "#ff687e", "#94a4a2"), rest=0.5, faint=0.18,
+    verdicts=("#2da44e", "#ffa90e", "#ff687e", "#94a4a2"), rest=0.5,
 )  # fmt: skip
 
 THEMES = {t.name: t for t in (LIGHT, DARK)}
@@ -229,7 +225,7 @@ def colours(
     count: int,
     colormap: str = "blocks",
     theme: str | Theme = "light",
-    strength: str = "rest",
+    strong: bool = False,
     shades: Shades | None = None,
 ) -> np.ndarray:
     """The fill colour of every tile: uint8 [tiles, 4], red green blue alpha.
@@ -238,14 +234,13 @@ def colours(
         groups: int [tiles], the group of each.
         count: how many groups there are.
         colormap: a Picture's colormap.
-        strength: `"rest"`, `"faint"` (another tile is pointed at) or `"strong"` (this
-            one is).
+        strong: whether they are the colours of outlines.
         shades: of the blocks of an array; None for other groups.
 
-    >>> colours([0, 1, 0], 2, strength="strong").tolist()
+    >>> colours([0, 1, 0], 2, strong=True).tolist()
     [[76, 144, 214, 255], [250, 168, 18, 255], [76, 144, 214, 255]]
     """
-    table = palette(count, colormap, theme_of(theme), strength, shades)
+    table = palette(count, colormap, theme_of(theme), strong, shades)
     return table[table_index(groups, count, len(table))]
 
 
@@ -267,7 +262,7 @@ def palette(
     count: int,
     colormap: str,
     theme: Theme,
-    strength: str = "rest",
+    strong: bool = False,
     shades: Shades | None = None,
 ) -> np.ndarray:
     """The colours that `count` groups are spread over: uint8 [at most 256, 4]."""
@@ -289,9 +284,9 @@ def palette(
         full, shares = _block_colours(count, shades, theme), np.ones((1, 1))
     elif colormap == "bars":
         shares = np.ones((1, 1))
-    if strength != "rest":
-        shares = np.array([[{"faint": theme.faint, "strong": 1.0}[strength]]])
-    if strength == "strong" and shades is not None:
+    if strong:
+        shares = np.ones((1, 1))
+    if strong and shades is not None:
         # A tint may be full already.
         full = full * DEEP + np.array(rgb(theme.text)) * (1 - DEEP)
     table = np.full((len(full), 4), 255, np.uint8)

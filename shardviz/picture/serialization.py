@@ -1,19 +1,21 @@
 """serialize(picture): a Picture as JSON and binary buffers, for a painter in a browser.
 
+Of a picture it sends what the Explorer paints: the page has colours, tooltips, legends
+and panels of its own.
+
 `messages.d.ts` beside the page has the types of both messages, and `picture_data.js`
 reads them; a test compares what it makes of a picture with Python. Lengths are in
 points, y downward, the origin at the top left. What equals its default is left out,
 since a picture is sent with every edit; so are the last fields of a row (of labels,
-frames, legend) where they equal those of the row before.
+frames) where they equal those of the row before.
 
 A column is a number where all tiles have it, `[a, s]` where tile i has `a + s * i`,
 `{"values": numbers}` of few tiles, or `{"buffer": b, "dtype": ...}`: buffer number b
 holds one little-endian number per tile. Ids and counts beyond int32 are sent as
 float64, exact to 2**53.
 
-A template is a list of text and slots; a slot's value v becomes `n = v // divide
-[% modulo, unless 0] * times + plus`, shown as `words[n]` if there are words. The ids of
-`of: "devices"` and `"peers"` are set as `core.format.ids_text(ids, limit)` sets them.
+A template is a list of text and of `{"of": "devices", "limit": n}`: the ids of a tile,
+as `core.format.ids_text(ids, n)` sets them.
 """
 
 from __future__ import annotations
@@ -23,13 +25,11 @@ from typing import Any
 
 import numpy as np
 
-from shardviz.picture.palette import STRENGTHS, THEMES, hexed, palette, text_colours
 from shardviz.picture.picture import (
     NO_DEVICE,
     Edges,
     Picture,
     Ruler,
-    Slot,
     Template,
     Tiles,
 )
@@ -37,17 +37,12 @@ from shardviz.picture.picture import (
 MOST_INLINE = 16  # tiles whose numbers are sent as text: a buffer has a name, too
 _LABEL = ("x", "y", "text", "role", "anchor", "tone")
 _FRAME = ("x", "y", "label", "width", "height", "dashed", "named")
-_LEGEND = ("x", "y", "text", "group")
 _PICTURE: dict[str, Any] = {
-    "alt": "", "colormap": "blocks", "groups": 1, "shades": None, "facts": {}, "labels": [],
-    "frames": [], "legend": [], "palette": None, "edges": None, "panels": [], "rulers": [],
+    "groups": 1, "shades": None, "facts": {}, "labels": [], "frames": [], "edges": None,
+    "rulers": [],
 }  # fmt: skip
 _TILES: dict[str, Any] = {
-    "radius": 0, "align": "middle", "group": 0, "device": NO_DEVICE, "offsets": None,
-    "holders": None, "columns": {}, "text": [], "hint": [],
-}  # fmt: skip
-_SLOT: dict[str, Any] = {
-    "divide": 1, "modulo": 0, "times": 1, "plus": 0, "words": [], "limit": 0,
+    "group": 0, "device": NO_DEVICE, "offsets": None, "holders": None, "text": [],
 }  # fmt: skip
 # How far away words are follows from the letters of a painter.
 _RULER: dict[str, Any] = {
@@ -57,14 +52,8 @@ _RULER: dict[str, Any] = {
 _INT32 = np.iinfo(np.int32)
 
 
-def serialize(
-    picture: Picture, with_palette: bool = True
-) -> tuple[dict[str, Any], list[bytes]]:
+def serialize(picture: Picture) -> tuple[dict[str, Any], list[bytes]]:
     """The JSON of a picture, and the buffers that it names by number.
-
-    Args:
-        with_palette: False for a page that brings its own colours, as the Explorer
-            does.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.picture.show import draw
@@ -73,38 +62,19 @@ def serialize(
     (8, [0, 1], 0)
     """
     buffers: list[bytes] = []
-    return _picture(picture, buffers, with_palette), buffers
-
-
-def _picture(
-    picture: Picture, buffers: list[bytes], with_palette: bool
-) -> dict[str, Any]:
-    # All themes at once: a page changes its look without asking again.
-    colours, panels = {}, []
-    if with_palette:
-        for name in THEMES:
-            colours[name] = colours_data(picture, name)
     data = {
         "width": _length(picture.width),
         "height": _length(picture.height),
-        "alt": picture.alt,
-        "colormap": picture.colormap,
         "groups": picture.groups,
         "shades": picture.shades,
         "facts": dict(picture.facts),
         "labels": _rows(picture.labels, _LABEL),
         "frames": _rows(picture.frames, _FRAME),
-        "legend": _rows(picture.legend, _LEGEND),
-        "palette": colours or None,
         "tiles": _tiles(picture.tiles, buffers),
         "edges": edges_data(picture.edges, buffers),
         "rulers": [_ruler(ruler) for ruler in picture.rulers],
     }
-    for x, y, inside in picture.panels:
-        panel = {"x": _length(x), "y": _length(y)}
-        panels.append({**panel, "picture": _picture(inside, buffers, with_palette)})
-    data["panels"] = panels
-    return _without(_PICTURE, data)
+    return _without(_PICTURE, data), buffers
 
 
 def _without(defaults: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
@@ -131,31 +101,12 @@ def _rows(parts: Sequence[Any], fields: Sequence[str]) -> list[list[Any]]:
     return rows
 
 
-def colours_data(picture: Picture, theme: str) -> dict[str, list[str]]:
-    """The fills of every strength, and the colour of text on each, as `#rrggbb`."""
-    data = {}
-    for strength in STRENGTHS:
-        look = picture.groups, picture.colormap, THEMES[theme], strength
-        fills = palette(*look, picture.shades)
-        data[strength] = hexed(fills)
-        data[f"{strength}Text"] = hexed(text_colours(fills, theme))
-    return data
-
-
 def _tiles(tiles: Tiles, buffers: list[bytes]) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "count": len(tiles),
-        "radius": tiles.radius,
-        "align": tiles.align,
-    }
+    data: dict[str, Any] = {"count": len(tiles), "text": _template(tiles.text)}
     for name in ("x", "y", "width", "height", "group", "device", "offsets", "holders"):
         values = getattr(tiles, name)
         if values is not None:
             data[name] = column(values, buffers)
-    data["columns"] = {}
-    for name, values in tiles.columns.items():
-        data["columns"][name] = column(values, buffers)
-    data["text"], data["hint"] = _template(tiles.text), _template(tiles.hint)
     return _without(_TILES, data)
 
 
@@ -238,13 +189,8 @@ def _whole(value: float) -> int | float:
 def _template(template: Template) -> list[Any]:
     parts: list[Any] = []
     for part in template:
-        if isinstance(part, Slot):
-            parts.append(_slot(part))
-        elif part:
+        if not isinstance(part, str):
+            part = {"of": part.of, "limit": part.limit}
+        if part:
             parts.append(part)
     return parts
-
-
-def _slot(slot: Slot) -> dict[str, Any]:
-    data = {name: getattr(slot, name) for name in ("of", *_SLOT)}
-    return _without(_SLOT, {**data, "words": list(slot.words)})

@@ -279,7 +279,7 @@ class _Painter:
         square = np.array([[entry.x + x], [entry.y + y], [9.0], [9.0]])
         group = np.array([entry.group])
         fill = group_colours(picture, group, self.theme) / 255
-        edge = group_colours(picture, group, self.theme, "strong") / 255
+        edge = group_colours(picture, group, self.theme, strong=True) / 255
         self.polygons(_round_corners(square, 2.0), fill, edge, 0.8)
         left, middle = x + entry.x + 14, y + entry.y + 4.5
         font = ("sans", 8.5, "normal")
@@ -396,16 +396,16 @@ class _TileImage(Artist):
 
 
 def group_colours(
-    picture: Picture, groups: np.ndarray, theme: Theme, strength: str = "rest"
+    picture: Picture, groups: np.ndarray, theme: Theme, strong: bool = False
 ) -> np.ndarray:
     """The colours that groups of a picture have: uint8 [groups, 4]."""
-    look = picture.groups, picture.colormap, theme, strength
+    look = picture.groups, picture.colormap, theme, strong
     return colours(groups, *look, picture.shades)
 
 
 def edge_colours(picture: Picture, edges: Edges, theme: Theme) -> np.ndarray:
     """The colour of every edge: uint8 [edges, 4]; the full one of its group."""
-    found = group_colours(picture, np.maximum(edges.group, 0), theme, "strong")
+    found = group_colours(picture, np.maximum(edges.group, 0), theme, strong=True)
     for group, colour in ((NO_GROUP, theme.faint_text), (MANY_GROUPS, theme.muted)):
         found[edges.group == group, :3] = rgb(colour)
     found[edges.group == NO_GROUP, 3] = 140  # unused edges are less conspicuous
@@ -415,7 +415,7 @@ def edge_colours(picture: Picture, edges: Edges, theme: Theme) -> np.ndarray:
 def _edge_colours(picture: Picture, theme: Theme) -> np.ndarray:
     """Half the full colour and half the fill: an edge by which pale tiles differ."""
     group = picture.tiles.group
-    strong = group_colours(picture, group, theme, "strong").astype(float)
+    strong = group_colours(picture, group, theme, strong=True).astype(float)
     return (strong + group_colours(picture, group, theme)) / 2
 
 

@@ -198,14 +198,8 @@ def serialized_devices(picture: Picture) -> dict[str, Any]:
 
 
 def serialized(picture: Picture) -> dict[str, Any]:
-    """A Picture for the page: the JSON and its buffers.
-
-    Without what the page has or knows: colours, and what a tooltip says; and without
-    what it does not show.
-    """
-    tiles = replace(picture.tiles, hint=(), columns={}, radius=0, align="middle")
-    bare = replace(picture, alt="", legend=(), colormap="blocks", tiles=tiles)
-    data, buffers = serialize(bare, with_palette=False)
+    """A Picture for the page: the JSON and its buffers."""
+    data, buffers = serialize(picture)
     if not buffers:
         return {"data": data}
     return {"data": data, "buffers": buffers}

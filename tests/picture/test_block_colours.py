@@ -36,7 +36,7 @@ def _layouts():
 
 
 def _seen(layout, theme, vision):
-    look = max(layout.num_blocks, 1), "blocks", THEMES[theme], "rest", layout_shades(layout)
+    look = max(layout.num_blocks, 1), "blocks", THEMES[theme], False, layout_shades(layout)
     table = palette(*look)
     found = [lab(tuple(map(int, row[:3])), vision) for row in table]
     return np.array(found).reshape(*layout.block_counts, 3)
@@ -87,7 +87,7 @@ def test_up_to_eight_blocks_all_differ(words, theme):
     for sizes in ((8, 1), (1, 8), (4, 2), (2, 4), (2, 2)):
         mesh = MeshSpec(("a", "b"), sizes)
         layout = lay_out((64, 64), Spec.parse(words), mesh)
-        look = layout.num_blocks, "blocks", THEMES[theme], "rest", layout_shades(layout)
+        look = layout.num_blocks, "blocks", THEMES[theme], False, layout_shades(layout)
         assert len(set(hexed(palette(*look)))) == layout.num_blocks, (words, sizes)
 
 
@@ -96,7 +96,7 @@ def test_blocks_have_the_hues_of_the_axes_that_split_and_no_other():
 
     def rows(words):
         picture = draw(lay_out((16, 16), Spec.parse(words), mesh))
-        table = hexed(palette(picture.groups, "blocks", theme, "rest", picture.shades))
+        table = hexed(palette(picture.groups, "blocks", theme, False, picture.shades))
         return {number for number, row in enumerate(theme.tints) if set(row) & set(table)}
 
     assert rows("None, None") == {len(theme.tints) - 1}, "grey"
@@ -116,7 +116,7 @@ def test_the_devices_have_the_colours_of_the_blocks_that_they_hold():
 @pytest.mark.parametrize("theme", THEMES)
 def test_very_many_blocks_are_a_ramp_of_the_first_axis(theme):
     layout = lay_out((1024, 16), Spec.parse("b, a"), MeshSpec(("a", "b"), (16, 1024)))
-    table = palette(layout.num_blocks, "blocks", THEMES[theme], "rest", layout_shades(layout))
+    table = palette(layout.num_blocks, "blocks", THEMES[theme], False, layout_shades(layout))
     light = [lab(tuple(map(int, row[:3])))[0] for row in table]
     assert (np.diff(light) * (1 if theme == "dark" else -1) > -0.3).all()
     assert hexed(table[[0, -1]]) == [THEMES[theme].tints[1][0], THEMES[theme].tints[1][-1]]
@@ -146,7 +146,7 @@ def test_the_page_has_the_same_colours(theme):
     script = _SCRIPT % json.dumps((HERE / "colours.js").as_uri())
     message = {"cases": cases, "theme": {**palettes()[theme], "name": theme}}
     for (count, by), found in zip(cases, run_script(script, message), strict=True):
-        table = palette(count, "blocks", THEMES[theme], "rest", by).astype(int)
+        table = palette(count, "blocks", THEMES[theme], False, by).astype(int)
         place = np.arange(count) * (len(table) - 1) // max(1, count - 1)
         there = np.array([rgb(colour) for colour in found])
         # A colour of the ramp may be rounded to the other side.

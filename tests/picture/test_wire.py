@@ -36,10 +36,9 @@ function read(picture) {
     label: whole ? filledTemplate(text, tiles, i) : null }));
   const edges = readEdges(picture.edges, views), names = ["x0", "y0", "x1", "y1", "group", "width"];
   const strokes = edges && names.map((name) => [...edges[name]]);
-  const panels = (picture.panels ?? []).map((p) => read(p.picture));
-  const rows = [picture.labels, picture.frames, picture.legend].map((r) => wholeRows(r ?? []));
+  const rows = [picture.labels, picture.frames].map((r) => wholeRows(r ?? []));
   const rulers = (picture.rulers ?? []).map(readRuler);
-  return { each, strokes, rows, panels, rulers };
+  return { each, strokes, rows, rulers };
 }
 console.log(JSON.stringify({ picture: data && read(data), texts: ids && ids.map(
   ([list, limit]) => idsText(list, limit)) }));
@@ -75,20 +74,18 @@ def _in_python(picture: Picture) -> dict:
     strokes = None
     if picture.edges is not None:
         strokes = [values.tolist() for values in vars(picture.edges).values()]
-    panels = [_in_python(p) for _, _, p in picture.panels]
     rows = [
         [[_rounded(getattr(part, name)) for name in fields] for part in parts]
         for parts, fields in (
             (picture.labels, ("x", "y", "text", "role", "anchor", "tone")),
             (picture.frames, ("x", "y", "label", "width", "height", "dashed", "named")),
-            (picture.legend, ("x", "y", "text", "group")),
         )
     ]
     rulers = [
         {name: _listed(value) for name, value in vars(ruler).items() if name != "away"}
         for ruler in picture.rulers
     ]
-    return {"each": each, "strokes": strokes, "rows": rows, "panels": panels, "rulers": rulers}
+    return {"each": each, "strokes": strokes, "rows": rows, "rulers": rulers}
 
 
 def _listed(value):
@@ -126,8 +123,15 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_page_reads_the_same_tiles_and_words(name):
     value, options = CASES[name]
-    picture = draw(value, **options)
-    assert _in_javascript(_sent(picture))["picture"] == _in_python(picture)
+    for picture in _parts(draw(value, **options)):
+        assert _in_javascript(_sent(picture))["picture"] == _in_python(picture)
+
+
+def _parts(picture):
+    """A picture and those in its panels."""
+    yield picture
+    for _, _, inside in picture.panels:
+        yield from _parts(inside)
 
 
 def test_a_page_writes_ids_as_python_does():
@@ -145,8 +149,8 @@ def test_a_page_writes_ids_as_python_does():
 
 
 def test_what_equals_its_default_or_the_row_before_is_left_out():
-    data, buffers = serialize(draw(make_mesh(data=4), title=""), with_palette=False)
-    wanted = {"width", "height", "alt", "facts", "labels", "shades", "tiles", "rulers"}
+    data, buffers = serialize(draw(make_mesh(data=4), title=""))
+    wanted = {"width", "height", "facts", "labels", "shades", "tiles", "rulers"}
     assert set(data) == wanted
     assert "group" not in data["tiles"]
     assert [len(row) for row in data["labels"]] == [6, *[3] * (len(data["labels"]) - 1)]

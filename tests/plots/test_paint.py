@@ -45,7 +45,7 @@ def test_every_tile_is_painted_where_it_stands_in_its_colour(theme):
     for box, x, y in zip(boxes, picture.tiles.x, picture.tiles.y, strict=True):
         assert (box.x0, box.y0) == (pytest.approx(x), pytest.approx(y))
         assert (box.width, box.height) == (pytest.approx(80), pytest.approx(38))
-    look = picture.groups, picture.colormap, theme, "rest", picture.shades
+    look = picture.groups, picture.colormap, theme, False, picture.shades
     wanted = colours(picture.tiles.group, *look) / 255
     assert np.allclose(painted.get_facecolor(), wanted)
 
@@ -131,7 +131,7 @@ def test_every_edge_is_painted_below_the_tiles_in_the_colour_of_its_group(theme)
     assert np.allclose(painted.get_linewidth(), edges.width)
     assert painted.get_zorder() < _tiles(axes).get_zorder()
     used = edges.group >= 0
-    look = picture.groups, picture.colormap, theme, "strong", picture.shades
+    look = picture.groups, picture.colormap, theme, True, picture.shades
     wanted = colours(edges.group[used], *look) / 255
     assert np.allclose(painted.get_color()[used], wanted)
     idle = painted.get_color()[~used]
