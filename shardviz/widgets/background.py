@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from shardviz.core.errors import ShardvizError
 from shardviz.core.program.report import Failure
@@ -137,6 +137,52 @@ class LatestWins(Generic[Item]):
         if self._thread is own:
             self._thread = None
             self._changed.notify_all()
+
+
+class LatestView(LatestWins[Item]):
+    """A view for the page, made in the background of what was requested last.
+
+    Args:
+        name: of the thread.
+        make: makes the view of an item.
+        failed: the view of an item where that raised.
+        changed: called when there is another view.
+
+    Attributes:
+        view: the view.
+        requested: what it was last requested of; None for nothing.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[Item], dict[str, Any]],
+        failed: Callable[[Item, BaseException], dict[str, Any]],
+        changed: Callable[[], None],
+    ):
+        self.view: dict[str, Any] = {}
+        self.requested: Item | None = None
+        self._view_changed = changed
+
+        def work(item: Item, stop: Stop) -> None:
+            view = make(item)
+            if not stop():
+                self._show(item, view)
+
+        super().__init__(
+            name, work, lambda item, error: self._show(item, failed(item, error))
+        )
+
+    def request(self, item: Item) -> None:
+        """Makes the view of this next."""
+        self.requested = item
+        super().request(item)
+
+    def _show(self, item: Item, view: dict[str, Any]) -> None:
+        # Something else may have been requested meanwhile.
+        if self.requested is item:
+            self.view = view
+            self._view_changed()
 
 
 _OPEN: weakref.WeakSet[LatestWins] = weakref.WeakSet()

@@ -7,42 +7,34 @@ from typing import Any
 
 from shardviz.core.program.program import Program
 from shardviz.core.wording.effects import effect_rows
-from shardviz.widgets.background import LatestWins, Stop, failure
+from shardviz.widgets.background import LatestView, failure
 
 
-class EffectsReader:
+class EffectsReader(LatestView[tuple[Program, int]]):
     """Reads the effects of the latest program. That traces it, so no edit waits for it.
 
-    Attributes:
-        view: for the page; its `state` is `"none"`, `"reading"` or `"done"`.
+    The `state` of its view is `"none"`, `"reading"` or `"done"`.
     """
 
     def __init__(self, changed: Callable[[], None]):
-        self.view: dict[str, Any] = {"state": "none", "revision": -1}
-        self._changed = changed
-        self._worker = LatestWins[tuple[Program, int]](
-            "shardviz-effects", self._work, self._failed
-        )
+        super().__init__("shardviz-effects", _read, _failed, changed)
+        self.view = {"state": "none", "revision": -1}
 
     def read(self, program: Program, revision: int) -> None:
         """Begins to read, unless this very revision was read or is being read."""
         # The page asks each time that its tab is opened.
         if self.view["revision"] != revision:
             self.view = {"state": "reading", "revision": revision}
-            self._worker.request((program, revision))
+            self.request((program, revision))
 
-    def _work(self, item: tuple[Program, int], stop: Stop) -> None:
-        program, revision = item
-        self._show(revision, effects_view(program))
 
-    def _failed(self, item: tuple[Program, int], error: BaseException) -> None:
-        self._show(item[1], {"problem": failure(error, "").message})
+def _read(item: tuple[Program, int]) -> dict[str, Any]:
+    return {"state": "done", "revision": item[1], **effects_view(item[0])}
 
-    def _show(self, revision: int, found: dict[str, Any]) -> None:
-        # Another program may have been asked about meanwhile.
-        if self.view["revision"] == revision:
-            self.view = {"state": "done", "revision": revision, **found}
-            self._changed()
+
+def _failed(item: tuple[Program, int], error: BaseException) -> dict[str, Any]:
+    problem = failure(error, "").message
+    return {"state": "done", "revision": item[1], "problem": problem}
 
 
 def effects_view(program: Program) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from shardviz.core.wording import stages as wording
 from shardviz.core.wording.links import links_in_words
 from shardviz.picture.serialization import edges_data
 from shardviz.picture.topology import draw_position
-from shardviz.widgets.background import LatestWins, Stop
+from shardviz.widgets.background import LatestView
 from shardviz.widgets.targets import DevicePlacement
 
 
@@ -27,22 +27,16 @@ class LinkRequest:
     placement: DevicePlacement
 
 
-class LinkPictures:
+class LinkPictures(LatestView[LinkRequest]):
     """Draws the links of the collective that was chosen last.
 
     Attributes:
         chosen: the stage and number of the collective, `"0:3"`; `""` for none.
-        view: for the page: `key`, `words`, and `edges` where there are some.
     """
 
     def __init__(self, changed: Callable[[], None]):
+        super().__init__("shardviz-links", link_view, _not_drawn, changed)
         self.chosen = ""
-        self.view: dict[str, Any] = {}
-        self._changed = changed
-        self._requested: LinkRequest | None = None
-        self._worker = LatestWins[LinkRequest](
-            "shardviz-links", self._draw, self._failed
-        )
 
     def update(
         self, collective: Collective | None, placement: DevicePlacement | None
@@ -50,39 +44,19 @@ class LinkPictures:
         """Draws the chosen collective on the placed devices; nothing where one is None."""
         # Only devices that stand by position have links to draw.
         if not self.chosen or collective is None or placement is None:
-            self._requested, self.view = None, {}
-            self._worker.drop()
+            self.requested, self.view = None, {}
+            self.drop()
             return
-        old = self._requested
+        old = self.requested
         # Every edit asks; the same picture is not drawn again.
         if old is not None and old.key == self.chosen:
             if old.collective is collective and old.placement is placement:
                 return
-        self._requested = LinkRequest(self.chosen, collective, placement)
-        self._worker.request(self._requested)
+        self.request(LinkRequest(self.chosen, collective, placement))
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Blocks until nothing is being drawn; for scripts and tests."""
-        return self._worker.wait(timeout)
 
-    def close(self) -> None:
-        """Ends the thread."""
-        self._worker.close()
-
-    def _draw(self, request: LinkRequest, stop: Stop) -> None:
-        view = link_view(request)
-        if not stop():
-            self._show(request, view)
-
-    def _failed(self, request: LinkRequest, error: BaseException) -> None:
-        words = wording.not_drawn(error_text(error))
-        self._show(request, {"key": request.key, "words": words})
-
-    def _show(self, request: LinkRequest, view: dict[str, Any]) -> None:
-        # Another collective may have been chosen meanwhile.
-        if self._requested is request:
-            self.view = view
-            self._changed()
+def _not_drawn(request: LinkRequest, error: BaseException) -> dict[str, Any]:
+    return {"key": request.key, "words": wording.not_drawn(error_text(error))}
 
 
 def link_view(request: LinkRequest) -> dict[str, Any]:

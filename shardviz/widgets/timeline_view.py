@@ -16,7 +16,7 @@ from shardviz.core.program.report import Report
 from shardviz.core.program.timeline import Span, Timeline, timeline
 from shardviz.core.wording import timeline as wording
 from shardviz.core.wording.roofline import time_text
-from shardviz.widgets.background import LatestWins, Stop
+from shardviz.widgets.background import LatestView
 from shardviz.widgets.planner import StageResults
 from shardviz.widgets.targets import DevicePlacement, topology_of, why_no_placement
 
@@ -54,47 +54,20 @@ class TimelineRequest:
         )
 
 
-class TimelineMaker:
-    """Makes the timeline of the latest plan: edits and pages never wait for it.
-
-    Attributes:
-        view: for the page; NOT_YET before the first.
-    """
+class TimelineMaker(LatestView[TimelineRequest]):
+    """Makes the timeline of the latest plan: edits and pages never wait for it."""
 
     def __init__(self, changed: Callable[[], None]):
-        self.view = NOT_YET
-        self._changed = changed
-        self._requested: TimelineRequest | None = None
-        self._worker = LatestWins[TimelineRequest](
-            "shardviz-timeline", self._work, self._failed
-        )
+        super().__init__("shardviz-timeline", timeline_view, _failed, changed)
 
-    def request(self, wanted: TimelineRequest) -> None:
+    def request(self, item: TimelineRequest) -> None:
         """Makes this timeline next, unless it was the last one."""
-        if not wanted.same_as(self._requested):
-            self._requested = wanted
-            self._worker.request(wanted)
+        if not item.same_as(self.requested):
+            super().request(item)
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Blocks until nothing is being made; for scripts and tests."""
-        return self._worker.wait(timeout)
 
-    def close(self) -> None:
-        """Ends the thread."""
-        self._worker.close()
-
-    def _work(self, wanted: TimelineRequest, stop: Stop) -> None:
-        view = timeline_view(wanted)
-        if not stop():
-            self._show(wanted, view)
-
-    def _failed(self, wanted: TimelineRequest, error: BaseException) -> None:
-        self._show(wanted, _nothing(error_text(error)))
-
-    def _show(self, wanted: TimelineRequest, view: dict[str, Any]) -> None:
-        if self._requested is wanted:
-            self.view = view
-            self._changed()
+def _failed(wanted: TimelineRequest, error: BaseException) -> dict[str, Any]:
+    return _nothing(error_text(error))
 
 
 def timeline_view(wanted: TimelineRequest) -> dict[str, Any]:
