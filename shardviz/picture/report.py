@@ -54,10 +54,9 @@ def draw_report(report: Report, title: str | None = None) -> Picture:
     notes = list(map(note, _notes(report)))
     if report.error:
         notes.insert(0, note(f"✗ {report.error}", "bad"))
-    head = f"{_head(report)}{' (stale)' * report.stale}"
     return side_by_side(
         panels,
-        title=titled(title, head),
+        title=titled(title, _head(report)),
         notes=notes,
         alt=sentences(_lines(report, full=False)),
         width=1.0,
@@ -76,7 +75,7 @@ def report_text(report: Report, width: int, full: bool = False) -> str:
 
 
 def _lines(report: Report, full: bool) -> list[str]:
-    lines = [_head(report) + wording.STALE * report.stale]
+    lines = [_head(report)]
     if report.error:
         lines.append(f"✗ {report.error}")
     stages = []

@@ -183,7 +183,6 @@ VALUES: dict[str, Any] = {
     "program": PROGRAM,
     "report": REPORT,
     "failed report": FAILED,
-    "stale report": REPORT.replace(stale=True, checks=(), collectives=()),
     "picture": draw(MESH),
     "effects": Effects(
         "step",

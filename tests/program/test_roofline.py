@@ -82,10 +82,10 @@ def test_compute_and_memory_are_amount_over_rate_and_a_device_has_its_share():
     cost = {"flops": 1e12, "bytes accessed": 1e9}
     one = roofline(_report(cost=cost), V5E)
     assert one.compute_s == pytest.approx(1e12 / 197e12)
-    assert one.memory_s == pytest.approx(1e9 / 819e9)
+    assert one.parts["memory"] == pytest.approx(1e9 / 819e9)
     half = roofline(_report(cost=cost), "tpu:7x:2x2x1")
     assert half.compute_s == pytest.approx(1e12 / (2307e12 / 2))
-    assert half.memory_s == pytest.approx(1e9 / (7380e9 / 2))
+    assert half.parts["memory"] == pytest.approx(1e9 / (7380e9 / 2))
 
 
 def test_the_longest_part_bounds_the_whole():
@@ -277,8 +277,8 @@ def test_memory_counts_every_turn_of_a_loop():
         ({}, 1, 64 * once),  # XLA counts no bytes for GPUs that are only described
     ):
         found = roofline(_report(cost=cost, loops=loops), V5E, plan=plan)
-        assert found.memory_s == pytest.approx(moved / 819e9)
-    assert roofline(_report(cost={}), V5E).memory_s is None
+        assert found.parts["memory"] == pytest.approx(moved / 819e9)
+    assert "memory" not in roofline(_report(cost={}), V5E).parts
 
 
 @pytest.mark.parametrize("where", [V5E, find_chip("h100")], ids=["a slice", "a chip"])

@@ -315,7 +315,6 @@ class Report(Displayed):
         effects: the effects of the program, by name.
         checks: predictions, compared with what happened.
         error: None, or the Failure that ended it.
-        stale: whether the program was edited since.
         partition_s: seconds until XLA's partitioner was done; None where it left no
             text.
         roofline: the least time each part can take on the target's chips; None where
@@ -349,7 +348,6 @@ class Report(Displayed):
     effects: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
     error: Failure | None = None
-    stale: bool = False
     partition_s: float | None = None
     roofline: Any = None
     notes: tuple[Fact | str, ...] = ()

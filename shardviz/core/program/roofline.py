@@ -117,11 +117,6 @@ class Roofline(Displayed, Fact):
         return self.parts.get("compute")
 
     @property
-    def memory_s(self) -> float | None:
-        """The least seconds of reading and writing memory."""
-        return self.parts.get("memory")
-
-    @property
     def collective_s(self) -> float | None:
         """The least seconds of all collectives whose time is known."""
         return self.parts.get("collectives")

@@ -17,7 +17,6 @@ LARGEST_FIRST = "Bytes per device, the largest first:"
 COST_UNKNOWN = "its cost is not known"
 PART = "part of the program"
 OPERATION = "operation, before XLA fuses it"
-STALE = "; stale: the program was edited since"
 OPS_OF_DEVICE = "operations on each device, before XLA fuses them:"
 
 

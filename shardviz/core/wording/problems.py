@@ -91,11 +91,6 @@ def no_array(count: int) -> str:
 # --- the target, the plan and the report ----------------------------------------------
 
 
-def other_mesh(note: str, offer: str) -> str:
-    """A target that the mesh does not fit, and the mesh that does."""
-    return f"{note} {offer} fits."
-
-
 #: Why there is no plan, or why a compile or run ended.
 STOPPED = "{}: {}"
 NO_PLAN = "There is no plan"

@@ -35,14 +35,13 @@ RUN_FAILED = "✗ failed"
 PROPAGATED_TITLE = "What propagation decided: see the tab Values."
 
 
-def not_run(code: str, title: str = "", devices: int = 0, detail: str = "") -> str:
+def not_run(code: str, title: str = "", devices: int = 0) -> str:
     """Why the partitioner does not run by itself.
 
     Args:
         code: of a `NotRun`.
         title: of the target.
         devices: how many there would be to simulate.
-        detail: what failed.
 
     >>> not_run("described", "TPU v5e 2×4")
     'Press Compile: the compiler for TPU v5e 2×4 takes a while.'
@@ -56,7 +55,6 @@ def not_run(code: str, title: str = "", devices: int = 0, detail: str = "") -> s
             " described hardware, or press Compile."
         ),
         "no plan": "Not compiled: there is no plan.",
-        "failed": f"Not compiled: {detail}",
     }
     return sentences[code]
 

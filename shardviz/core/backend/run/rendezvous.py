@@ -98,22 +98,18 @@ class Rendezvous:
         if different is not None:
             raise Disagreement(str(different))
 
-    def ready(self, step: str, able: bool = True) -> bool:
+    def ready(self, step: str) -> None:
         """Waits until every process is ready for a step.
 
         Args:
             step: the step, `"place"` or `"run"`.
-            able: whether this process can do what all do or none.
-
-        Returns:
-            Whether all of them can.
 
         Raises:
             Disagreement: where another process failed meanwhile.
         """
         # Whoever fails meanwhile says so, and nobody waits in a collective for it.
-        self._write(f"ready to {step}", json.dumps(able))
-        return all(map(json.loads, self._all(f"ready to {step}", None).values()))
+        self._write(f"ready to {step}", "yes")
+        self._all(f"ready to {step}", None)
 
     def run(self, execute: Callable[[], T]) -> T:
         """Executes a program, and waits no longer where another process failed.
