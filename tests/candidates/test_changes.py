@@ -7,12 +7,20 @@ import jax
 import pytest
 
 import shardviz as sv
+from shardviz.core.backend.candidates import proposals
 from shardviz.core.backend.candidates.apply import apply_edit
 from shardviz.core.backend.candidates.proposals import Wanted, proposals, variants
 from shardviz.core.backend.candidates.trials import Trials
 from shardviz.core.backend.tracing.edited import TracedValue, as_jaxpr, values_of
 from shardviz.core.errors import ProgramError
-from shardviz.core.program.candidates import Candidate, Refusal, code_of, edit, sent_bytes
+from shardviz.core.program.candidates import (
+    ARGUMENT,
+    Candidate,
+    Refusal,
+    code_of,
+    edit,
+    sent_bytes,
+)
 from shardviz.picture.show import draw
 from tests.candidates import models
 
@@ -171,6 +179,28 @@ def test_a_constraint_that_stands_in_the_code_is_changed() -> None:
     assert first.bytes == 0
     assert first.edits[0].fields["value"] == "sharding_constraint"
     assert first.edits[0].fields["spec"] == Spec.parse("(data, model), None")
+
+
+def test_a_constraint_of_an_argument_is_what_it_would_be_in_the_code() -> None:
+    x, w = split((128, 64), "data, model"), split((64, 64), "None, model")
+    plain = program(models.two_layers, w=w, x=x)
+    number, spec = 1, Spec.parse("data, None")
+    of = TracedValue(ARGUMENT, "x", "", (128, 64), ((number, None),))
+    made = proposals.constraint_on(of, spec)
+    tried = apply_edit(plain, made)
+
+    def written(w: Any, x: Any) -> Any:
+        return models.two_layers(w, jax.lax.with_sharding_constraint(x, spec.to_jax()))
+
+    reports = [sv.compile(one, target="cpu:8") for one in (tried, plain.replace(fn=written))]
+    sent = [sorted((c.kind, c.bytes_in_all) for c in r.collectives or ()) for r in reports]
+    assert sent[0] == sent[1] != []
+    assert str(made) == "Constrain argument x to P('data', None) where the function begins"
+    code = "x = jax.lax.with_sharding_constraint(x, P('data', None))  # first in two_layers"
+    assert code_of(made, tried) == code
+    explicit = plain.replace(mesh=sv.mesh(MESH, axis_types="Explicit"))
+    assert code_of(made, explicit).startswith("x = jax.sharding.reshard(x, P('data', None))")
+    assert Trials(plain, "cpu:8").values(tried).ok
 
 
 def test_a_value_of_a_gradient_whose_cotangent_is_unknown_is_not_proposed() -> None:

@@ -11,6 +11,7 @@ from tests.candidates.threads import CASES, OURS, grouped_convolution, place
 
 X = jax.ShapeDtypeStruct((16, 6, 6), jnp.float32)
 Y = jax.ShapeDtypeStruct((16, 6), jnp.float32)
+FEW = jax.ShapeDtypeStruct((6, 2), jnp.float32)
 KEYS = jax.ShapeDtypeStruct((16,), jax.random.key(0).dtype)
 
 
@@ -41,6 +42,9 @@ BATCHED = {
     "softmax": (jax.nn.softmax, (Y,), [0]),
     "second": (lambda x: x.reshape(16, 36).T, (X,), [1]),
     "product": (lambda x, y: jnp.einsum("bij,bj->jb", x, y), (X, Y), [1]),
+    "map": (lambda x: jax.lax.map(jnp.sin, x, batch_size=2), (Y,), [0]),
+    "map of products": (lambda x, y: jax.lax.map(lambda x: x @ y, x), (X, FEW), [0]),
+    "fewer rows": (lambda x: x.reshape(8, 12), (Y,), [0]),
     "same for all": (lambda x: x + jnp.ones((16, 6)).at[3].set(2), (Y,), [0]),
 }
 
@@ -51,9 +55,9 @@ REFUSED = (NotInBlocks, TypeError, ValueError)
 
 def in_blocks(fn, *arrays):
     """A function on one of 8 blocks of 16 rows, and how its results are split."""
-    (equation,) = jax.make_jaxpr(jax.jit(fn))(*arrays).eqns
+    jaxpr = jax.make_jaxpr(fn, axis_env=[("data", 8)])(*arrays)
     splits = [0 if array.shape[0] == 16 else None for array in arrays]
-    return Blocks({"data": 8}).traced(equation, splits)
+    return Blocks(["data"], {"data": 8}).traced(jaxpr, splits)
 
 
 @pytest.mark.parametrize("name", BATCHED)
@@ -82,6 +86,10 @@ def test_a_block_of_the_arguments_gives_a_block_of_the_results(name):
         lambda x: x.T @ x,
         lambda x: x[jnp.argsort(x[:, 0])],
         until_large,
+        lambda x: jax.lax.scan(lambda total, row: (total + row,) * 2, x[0], x)[1],
+        lambda x: jax.lax.map(lambda y: x * y, jnp.ones(16)),
+        lambda x: x / jax.lax.axis_size("data") + jax.lax.axis_index("data"),
+        lambda x: jax.lax.psum(x, "data"),
     ],
     ids=[
         "cumsum",
@@ -95,6 +103,10 @@ def test_a_block_of_the_arguments_gives_a_block_of_the_results(name):
         "contraction",
         "gather",
         "one predicate",
+        "carry",
+        "steps that read all",
+        "number of the device",
+        "sum over devices",
     ],
 )
 def test_what_needs_other_blocks_is_refused(fn):
@@ -219,6 +231,104 @@ def test_a_batch_whose_parts_are_returned_stays_in_its_order():
     assert all(edit.code != "parts" for one in changes for edit in one.edits)
     refused = {edit.code: one.code for one in changes.refused for edit in one.edits}
     assert refused["parts"] == "values differ"
+
+
+def sent_by(program):
+    report = sv.compile(program)
+    assert report.error is None
+    return sum(c.sent_in_all for c in report.collectives)
+
+
+def test_the_specs_of_a_shard_map_name_the_axis_that_they_leave_out():
+    one = case("tpu-inference#1843")
+    program = one.program()
+    best = sv.changes(program, one.collective(sv.compile(program)))[0]
+    assert best.edits[0].fields["axes"] == ("data",)
+    specs = "in_specs=(P('data', 'model'), P('model')), out_specs=P('data', None)"
+    assert best.code().startswith(f"{specs}  # threads.py:")
+    assert best.values.ok is True
+
+    def pasted(x, w):
+        product = jax.shard_map(
+            lambda x, w: jax.lax.psum(x @ w, "model"),
+            in_specs=(P("data", "model"), P("model")),
+            out_specs=P("data", None),
+        )
+        return product(jnp.tanh(x), w) * 2
+
+    # 8 rows of 16 numbers are added up over 4 devices.
+    assert sent_by(program.replace(fn=pasted)) == best.bytes == 2 * 8 * 16 * 4 * 3 / 4
+
+
+@pytest.mark.parametrize("in_code", [True, False], ids=["argument", "constant"])
+def test_what_a_shard_map_closes_over_is_in_no_specs(in_code):
+    """Of 16 rows as well, so that its shape does not tell."""
+
+    def scaled(x, w, y):
+        def local(x, w, y=y):
+            return jax.lax.psum(x @ w, "model") + y
+
+        specs = (P(None, "model"), P("model")) + (P(),) * in_code
+        product = jax.shard_map(local, in_specs=specs, out_specs=P(None, None))
+        return product(jnp.tanh(x), w, *[y] * in_code)
+
+    arrays = [jax.ShapeDtypeStruct(shape, X.dtype) for shape in ((16, 32), (32, 16), (16, 16))]
+    program = sv.program(
+        scaled,
+        *arrays,
+        mesh=sv.mesh("data=2, model=4"),
+        in_specs=(P("data", "model"), P("model"), P()),
+    )
+    (gather,) = (c for c in sv.compile(program).collectives if c.kind == "all-gather")
+    best = sv.changes(program, gather)[0]
+    given = "P('data', 'model'), P('model')" + ", P('data')" * in_code
+    assert best.code().startswith(f"in_specs=({given}), out_specs=")
+    assert best.values.ok is True
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x + jax.lax.axis_index("data"),
+        lambda x: x / jax.lax.psum(x, "data"),
+        lambda x: jnp.cumsum(x, 0),
+    ],
+    ids=["number", "sum", "cumsum"],
+)
+def test_specs_stay_where_the_body_is_not_the_same_for_each_row(fn):
+    x = jax.ShapeDtypeStruct((16, 32), X.dtype)
+
+    def whole(x):
+        specs = {"in_specs": P(None, "model"), "out_specs": P(None, "model")}
+        return jax.shard_map(fn, **specs, check_vma=False)(jnp.tanh(x))
+
+    program = sv.program(whole, x, mesh=sv.mesh("data=2, model=4"), in_specs=(P("data", "model"),))
+    changes = sv.changes(program, sv.compile(program).collectives[0])
+    edits = [edit for one in (*changes, *changes.refused) for edit in one.edits]
+    assert edits
+    # A running sum is the same for each column.
+    assert all(edit.code != "shard_map" or edit.fields["split"][0] == 1 for edit in edits)
+
+
+def test_all_that_a_map_makes_of_a_line_is_in_one_shard_map():
+    one = case("folx#36")
+    program = one.program()
+    best = sv.changes(program, one.collective(sv.compile(program)))[0]
+    (found,) = [o for o in operations(best.program.fn.jaxpr) if o.nesting == "top level"]
+    assert found.name == "shard_map"
+    assert best.values.ok is True
+    specs = "in_specs=(P('data'), P()), out_specs=P('data')"
+    assert f"{specs})  # threads.py:" in best.code()
+    assert best.code().endswith(": float32[64, 16], float32[16, 16]")
+
+    def pasted(x, w):
+        def rows(x, w):
+            return jax.lax.map(lambda x: jnp.tanh(w @ x), x, batch_size=4)
+
+        specs = {"in_specs": (P("data"), P()), "out_specs": P("data")}
+        return jax.shard_map(rows, mesh=abstract_mesh(program.mesh), **specs)(x, w)
+
+    assert sent_by(program.replace(fn=pasted)) == best.bytes == 0
 
 
 def test_lines_of_the_code_stay():

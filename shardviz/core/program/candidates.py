@@ -13,6 +13,8 @@ from shardviz.core.program.report import Collective, Report, needed_bytes
 
 #: The operations that split a value as a program says.
 CONSTRAINTS = ("sharding_constraint", "reshard")
+#: In place of an operation, where an edit constrains an argument of the program.
+ARGUMENT = "argument"
 
 
 # The codes of an edit, and the fields of each:
@@ -21,14 +23,15 @@ CONSTRAINTS = ("sharding_constraint", "reshard")
 #   result           result, spec, before; out_specs: those of all results
 #   rule             rules, steps: another table, and each `Step` that changes it
 #   constraint       value, variable, source, spec, places: on the result of an
-#                    operation; the variable that its line assigns, or ""; the line; and
-#                    where that is in the jaxpr (`tracing/edited.py`)
+#                    operation, or `ARGUMENT`; the variable that its line assigns, or
+#                    ""; the line; and where that is in the jaxpr (`tracing/edited.py`)
 #   mesh             mesh
 #   device order     mesh: the same, over the devices in another order
 #   donate           arguments: their positions
 #   remat            policy: one of `jax.checkpoint_policies`; sources: lines of loops
 #   microbatches     count: how many parts; arrays: the arguments that hold the batch
-#   shard_map        operation, source, code, axes, split
+#   shard_map        operation, source, code, axes, split; of a shard_map that is there
+#                    more axes in its specs
 #   types, explicit  refusals: of each the edit that sends least is its first
 #   parts            source, code: of a reshape, for another order of the samples
 #   pmap, option     code: what to write
@@ -215,6 +218,8 @@ def code_of(edit: Edit, program: Program) -> str:
                 call = "jax.sharding.reshard"  # there a constraint is an assertion
             if fields["value"] in CONSTRAINTS:
                 return f"{call}(..., {spec})  # {fields['source']}"
+            if fields["value"] == ARGUMENT:
+                return f"{name} = {call}({name}, {spec})  # first in {program.name}"
             return f"{name} = {call}({name}, {spec})  # {fields['source']}"
         case "rule":
             return f"rules = sv.rules({', '.join(map(str, fields['rules'].pairs()))})"

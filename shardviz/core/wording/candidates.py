@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shardviz.core.format import by_count, bytes_text, joined, plural
 from shardviz.core.program.candidates import (
+    ARGUMENT,
     CONSTRAINTS,
     Candidate,
     Changes,
@@ -20,6 +21,8 @@ _EDITS = {
     "result": "Return {result} as {spec}",
     "rule": "Change the rules: {steps}",
     "constraint": "Constrain {value} ({source}) to {spec}",
+    "constraint of an argument": "Constrain argument {variable} to {spec} where the function"
+    " begins",
     "constraint that stands there": "Change the constraint in {source} to {spec}",
     "mesh": "Use the mesh {mesh}",
     "device order": "Lay the mesh over the devices in another order",
@@ -34,6 +37,8 @@ _EDITS = {
     "remat": "Compute again in the backward pass what {sources} saves for it, with"
     " jax.checkpoint and the policy {policy}",
     "shard_map": "Put a jax.shard_map over {axes} around {operation} ({source})",
+    "specs of a shard_map": "Split what the jax.shard_map at {source} takes and returns over"
+    " {axes} as well, along dimension {dimension}",
     "parts": "Take the samples of a batch in turns, so that each part has as many of every"
     " device ({source})",
     "option": "Set an option of jax: {code}",
@@ -58,8 +63,13 @@ def edit(fact: Edit) -> str:
     "Return output as P('data')"
     """
     code, fields = fact.code, dict(fact.fields)
+    fields["dimension"], *_ = fields.get("split", [None])
     if fields.get("value") in CONSTRAINTS:
         code = "constraint that stands there"
+    if fields.get("value") == ARGUMENT:
+        code = "constraint of an argument"
+    if fields.get("operation") == "shard_map":
+        code = "specs of a shard_map"
     for name, value in fields.items():
         if name == "steps":
             fields[name] = ", then ".join(decapitalised(str(step)) for step in value)

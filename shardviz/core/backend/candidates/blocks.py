@@ -29,8 +29,12 @@ _CALLS = ("jit", "custom_jvp_call", "custom_vjp_call")
 # They name the shape of their result, or where it ends.
 _SIZES = {"broadcast_in_dim": "shape", "reshape": "new_sizes", "slice": "limit_indices"}
 _CONVOLUTION = "conv_general_dilated"
-# A dimension is another one in their results, or summed.
-_MOVING = (*_SIZES, "transpose", "dot_general", "gather", _CONVOLUTION)
+# They have rules here. In the results a dimension is another one, summed, or the same.
+_RULES = {*_SIZES, "transpose", "dot_general", "gather", "scan", _CONVOLUTION}
+_RULES |= {"psum", "pmax", "pmin"}
+# Parameters that count dimensions.
+_DIMENSIONS = {"axis", "axes", "dimension", "dimensions"}
+_DIMENSIONS |= {"all_gather_dimension", "scatter_dimension"}
 
 
 class NotInBlocks(ValueError):
@@ -41,19 +45,20 @@ class Blocks:
     """Evaluates operations on blocks.
 
     Args:
-        axes: the mesh axes that values are split over, with their sizes.
+        axes: the mesh axes that values are split over.
+        mesh: the sizes of these and of others, over which operations may communicate.
     """
 
-    def __init__(self, axes: Mapping[str, int]) -> None:
-        self.axes, self.sizes = tuple(axes), [*axes.items()]
-        self.count = prod(axes.values())
+    def __init__(self, axes: Sequence[str], mesh: Mapping[str, int]) -> None:
+        self.axes, self.sizes = tuple(axes), [*mesh.items()]
+        self.count = prod(mesh[axis] for axis in axes)
 
-    def traced(self, equation: Any, splits: Sequence[Split]) -> tuple[Any, list[Split]]:
-        """The jaxpr of an operation on blocks, and how its results are split.
+    def traced(self, jaxpr: Any, splits: Sequence[Split]) -> tuple[Any, list[Split]]:
+        """A jaxpr on blocks, and how its results are split.
 
         Args:
-            equation: the operation.
-            splits: how each operand is split.
+            jaxpr: the jaxpr.
+            splits: how each argument is split.
 
         Raises:
             NotInBlocks: where one device's block is not enough.
@@ -61,13 +66,17 @@ class Blocks:
         """
         if {*splits} == {None}:
             raise NotInBlocks
+        for one in operations(jaxpr):
+            # It is told which device it runs on, or adds up what is no longer the same.
+            if not _named_axes(one.equation).isdisjoint(self.axes):
+                raise NotInBlocks
         # Without the mesh outside, which their types name.
-        blocks = []
-        for variable, split in zip(equation.invars, splits, strict=True):
+        body, blocks = plain_jaxpr(jaxpr), []
+        for variable, split in zip(body.invars, splits, strict=True):
             blocks.append(_struct(variable, self._shape(variable, split)))
-        run = jax.make_jaxpr(lambda *v: self._results(equation, v), axis_env=self.sizes)
+        run = jax.make_jaxpr(lambda *v: self._evaluated(jaxpr, v), axis_env=self.sizes)
         local = run(*blocks)
-        return local, [*map(self._split, equation.outvars, local.out_avals)]
+        return local, [*map(self._split, body.outvars, local.out_avals)]
 
     def _results(self, equation: Any, values: Sequence[Any]) -> list[Any]:
         """The results of an operation for blocks of its operands."""
@@ -77,6 +86,11 @@ class Blocks:
         for name in {"sharding", "out_sharding"}.intersection(params):
             params[name] = None
         with at_line_of(equation):
+            # A sum over other axes has a name of its own where jax checks what varies.
+            if equation.primitive.name == "psum_invariant":
+                return [jax.lax.psum(values[0], params["axes"])]
+            if equation.primitive.name == "pvary":
+                return [*values]
             if splits == [None] * len(splits):
                 return _bound(equation, params, values)
             return self._of_blocks(equation, params, values, splits)
@@ -142,11 +156,13 @@ class Blocks:
             return self._loop(equation, params, values, split)
         if name in _SIZES:
             self._set_shape(equation, params, split)
+        if name == "scan":
+            params["length"] //= self.count
         splits = _aligned(equation, splits, split)
         values = [*map(self._block, equation.invars, values, splits)]
         results = _bound(equation, params, values)
         outs = [*map(self._split, equation.outvars, results)]
-        if name not in _MOVING:
+        if name not in _RULES:
             _check_same(equation, splits, outs, split)
         elif None in outs:
             # Each device has a part of a sum, which jax adds up in a kernel's gradient.
@@ -189,7 +205,10 @@ class Blocks:
         if name == "broadcast_in_dim":
             out = int(params["broadcast_dimensions"][split])
         is_kept = new[out : out + 1] == old[split : split + 1]
-        if not is_kept or (name == "reshape" and new[:out] != old[:out]):
+        if name == "reshape":
+            # Of what is in order an equal part stays that, in fewer rows or in more.
+            is_kept = new[:out] == old[:out] and len(new) > out
+        if not is_kept:
             raise NotInBlocks
         shape = list(params[_SIZES[name]])
         shape[out] = self._shape(result, out)[out]
@@ -199,6 +218,12 @@ class Blocks:
 def _struct(variable: Any, shape: Sequence[int]) -> Any:
     aval = variable.aval
     return jax.ShapeDtypeStruct(shape, aval.dtype, weak_type=aval.weak_type)
+
+
+def _named_axes(equation: Any) -> set[Any]:
+    """The mesh axes that an operation names, and dimensions."""
+    params = equation.params
+    return {*jax.tree.leaves([params.get("axes"), params.get("axis_name")])}
 
 
 def _bound(equation: Any, params: Any, values: Sequence[Any]) -> list[Any]:
@@ -226,7 +251,13 @@ def _aligned(equation: Any, splits: list[Any], split: int) -> list[Any]:
         is_sum = splits == [features, inner] and params["feature_group_count"] == 1
         if not is_batch and not is_sum:
             raise NotInBlocks
-    elif name not in _MOVING:
+    elif name == "scan":
+        # The steps are split, which do not read what others wrote.
+        if params["num_carry"]:
+            raise NotInBlocks
+        same = params["num_consts"]
+        return [None] * same + [0] * (len(splits) - same)
+    elif name not in _RULES:
         # What has no such dimension is a number.
         for number, variable in enumerate(equation.invars):
             splits[number] = split if variable.aval.ndim > split else None
@@ -240,7 +271,7 @@ def _check_same(equation: Any, splits: Any, outs: Any, split: int) -> None:
     """
     primitive, params = equation.primitive, dict(equation.params)
     # Dimensions after the one that is left out count one less.
-    for name in {"axis", "axes", "dimension", "dimensions"}.intersection(params):
+    for name in _DIMENSIONS.intersection(params):
         named = np.asarray(params[name])
         fewer = (named - (named > split)).tolist()
         params[name] = tuple(fewer) if named.ndim else fewer

@@ -21,7 +21,7 @@ from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.remedies import Kind
-from shardviz.core.program.candidates import CONSTRAINTS, Edit, edit
+from shardviz.core.program.candidates import ARGUMENT, CONSTRAINTS, Edit, edit
 from shardviz.core.program.cause import Cause, ValueName
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.report import Collective
@@ -147,19 +147,23 @@ def _without(dims: Any, axes: Sequence[str]) -> tuple[tuple[str, ...], ...]:
 
 
 def _arguments(wanted: Wanted) -> Iterator[Proposal]:
-    """Other specs of arguments: of those that are alike in all layers at once."""
-    groups: dict[Any, list[str]] = {}
-    for request in wanted.trials.program.requests:
+    """Other specs of arguments, and constraints on them; of all layers at once."""
+    groups: dict[Any, dict[str, int]] = {}
+    for number, request in enumerate(wanted.trials.program.requests):
         array, spec = request.array, request.spec or Spec()
         alike = (re.sub(r"\d+", "#", array.name), array.shape, spec)
-        groups.setdefault(alike, []).append(array.name)
+        groups.setdefault(alike, {})[array.name] = number
     for (pattern, shape, before), names in groups.items():
         far = min(map(wanted.far, names))
         for spec in wanted.specs(shape, before):
-            edits = []
-            for name in names:
-                edits.append(edit("argument", array=name, spec=spec, before=before))
-            yield Proposal(tuple(edits), far, (f"argument {pattern}",))
+            other, constrained = [], []
+            for name, number in names.items():
+                other.append(edit("argument", array=name, spec=spec, before=before))
+                value = TracedValue(ARGUMENT, name, "", shape, ((number, None),))
+                constrained.append(constraint_on(value, spec))
+            yield Proposal(tuple(other), far, (f"argument {pattern}",))
+            # It comes as it is split, and all that reads it has it in the other way.
+            yield Proposal(tuple(constrained), far + 0.25, (f"value {pattern}",))
 
 
 def _rules(wanted: Wanted) -> Iterator[Proposal]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import linecache
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -24,17 +24,18 @@ from shardviz.core.backend.tracing.jaxprs import (
     plain_jaxpr,
     rewritten,
     users_line,
+    with_body,
     with_inner,
 )
 from shardviz.core.backend.tracing.trace import Traced, trace
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.candidates import CONSTRAINTS, Edit
+from shardviz.core.program.candidates import ARGUMENT, CONSTRAINTS, Edit
 from shardviz.core.program.program import Program
 from shardviz.core.xla.module import is_user_file
 
 #: Of the equations of one line and name, in order, the number of one; and which of its
-#: operands is constrained, or None for its first result.
+#: operands is constrained, or None for its first result. Of an argument its number.
 Place = tuple[int, int | None]
 # In these a value is one device's block, which no constraint can split.
 _MANUAL = ("shard_map", "xla_pmap")
@@ -144,6 +145,8 @@ def with_constraint(jaxpr: Any, edit: Edit, mesh: MeshSpec) -> Any:
     """A jaxpr with a constraint of a value, as an edit of this code says."""
     fields, numbers = edit.fields, itertools.count()
     operands, same = dict(fields["places"]), (fields["source"], fields["value"])
+    if fields["value"] == ARGUMENT:
+        return _with_constrained_arguments(jaxpr, operands, fields["spec"], mesh)
 
     def change(equation: Any) -> list[Any]:
         number = -1
@@ -156,6 +159,21 @@ def with_constraint(jaxpr: Any, edit: Edit, mesh: MeshSpec) -> Any:
         return _constrained(equation, operands[number], fields["spec"], mesh)
 
     return rewritten(jaxpr, change)
+
+
+def _with_constrained_arguments(
+    jaxpr: Any, numbers: Iterable[int], spec: Spec, mesh: MeshSpec
+) -> Any:
+    """A jaxpr that begins with constraints of some of its arguments."""
+    body = plain_jaxpr(jaxpr)
+    arguments, made = list(body.invars), []
+    for number in numbers:
+        # What reads the argument reads the constraint's result, under the same name.
+        constraint = _constraint(arguments[number].aval, spec, mesh)
+        made.append(constraint.replace(outvars=[arguments[number]]))
+        arguments[number] = constraint.invars[0]
+    body = body.replace(invars=arguments, eqns=[*made, *body.eqns])
+    return with_body(jaxpr, body)
 
 
 def _constrained(
