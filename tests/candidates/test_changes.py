@@ -7,9 +7,8 @@ import jax
 import pytest
 
 import shardviz as sv
-from shardviz.core.backend.candidates import proposals
 from shardviz.core.backend.candidates.apply import apply_edit
-from shardviz.core.backend.candidates.proposals import Wanted, proposals, variants
+from shardviz.core.backend.candidates.proposals import Wanted, constraint_on, proposals, variants
 from shardviz.core.backend.candidates.trials import Trials
 from shardviz.core.backend.tracing.edited import TracedValue, as_jaxpr, values_of
 from shardviz.core.errors import ProgramError
@@ -186,7 +185,7 @@ def test_a_constraint_of_an_argument_is_what_it_would_be_in_the_code() -> None:
     plain = program(models.two_layers, w=w, x=x)
     number, spec = 1, Spec.parse("data, None")
     of = TracedValue(ARGUMENT, "x", "", (128, 64), ((number, None),))
-    made = proposals.constraint_on(of, spec)
+    made = constraint_on(of, spec)
     tried = apply_edit(plain, made)
 
     def written(w: Any, x: Any) -> Any:

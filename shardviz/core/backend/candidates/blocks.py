@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from shardviz.core.backend.jax_compat import at_line_of, is_backward
+from shardviz.core.backend.jax_compat import at_line_of, is_backward, scan_counts
 from shardviz.core.backend.tracing.jaxprs import (
     JaxprOperation,
     operations,
@@ -253,9 +253,9 @@ def _aligned(equation: Any, splits: list[Any], split: int) -> list[Any]:
             raise NotInBlocks
     elif name == "scan":
         # The steps are split, which do not read what others wrote.
-        if params["num_carry"]:
+        same, carry = scan_counts(equation)
+        if carry:
             raise NotInBlocks
-        same = params["num_consts"]
         return [None] * same + [0] * (len(splits) - same)
     elif name not in _RULES:
         # What has no such dimension is a number.

@@ -23,6 +23,7 @@ from shardviz.core.backend.candidates.proposals import GENERATORS, Proposal, Wan
 from shardviz.core.backend.jax_compat import (
     expression_of,
     line_frames,
+    scan_counts,
     with_partitionable_random,
 )
 from shardviz.core.backend.tracing.edited import as_jaxpr, placed_operations
@@ -186,7 +187,7 @@ def _expression(equation: Any) -> Any:
 
 def _is_map(equation: Any) -> bool:
     """Whether it is a loop whose steps do not read what others wrote."""
-    return equation.primitive.name == "scan" and not equation.params["num_carry"]
+    return equation.primitive.name == "scan" and scan_counts(equation)[1] == 0
 
 
 def _is_gathered(equation: Any) -> bool:
