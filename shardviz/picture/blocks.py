@@ -288,17 +288,12 @@ class DeviceTiles:
             return self.first // (self.mesh.size // self.mesh.even_hosts)
         return self.mesh.process_indices.reshape(-1)[self.first]
 
-    def blocks(self, layout: Layout) -> tuple[np.ndarray, int]:
-        """int64 [tiles]: the block of the first device; how many blocks a tile has."""
+    def blocks(self, layout: Layout) -> np.ndarray:
+        """int64 [tiles]: the block of the first device."""
         strides = layout.group_strides
         if strides is None:
-            return layout.groups[self.first], 1
-        distinct = 1
-        for span, stride in zip(self.spans, strides, strict=True):
-            # Along other axes the devices of a tile are replicas.
-            if stride:
-                distinct *= span
-        return self._sum(strides), distinct
+            return layout.groups[self.first]
+        return self._sum(strides)
 
 
 def is_large(layout: Layout) -> bool:

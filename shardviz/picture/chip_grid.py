@@ -51,7 +51,7 @@ _PAGE = (300.0, 340.0)
 _COLUMNS_COST, _ORDER_COST = 0.75, 0.85
 # Width over height that planes and slices are arranged to.
 _WIDE = 0.9
-# More are finer than a reader can see; the tooltip has the host.
+# More are finer than a reader can see.
 MOST_FRAMES = 512
 
 

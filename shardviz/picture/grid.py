@@ -429,7 +429,7 @@ def host_frames(
 ) -> list[Frame]:
     """A dashed frame around every host, where each fills a rectangle of the page.
 
-    Where some do not, the colour and the tooltip alone show the host.
+    Where some do not, the colour alone shows the host.
 
     Args:
         corners: float64 [2, devices], the top left corner of every device.

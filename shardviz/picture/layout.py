@@ -62,8 +62,7 @@ from shardviz.picture.picture import (
     Ruler,
     Slot,
     Template,
-    filled,
-    index_template,
+    index_text,
     make_tiles,
 )
 from shardviz.picture.tables import (
@@ -126,12 +125,11 @@ def draw_layout_array(
     cells = coarse_layout(layout, selection.axes)
     blocks = block_numbers(layout, selection, cells.block_counts)
     devices = layout.num_blocks // cells.num_blocks * layout.replicas  # of a tile
-    samples, offsets, ids, columns = [plural(devices, "device")], None, None, {}
+    samples, offsets, ids = [plural(devices, "device")], None, None
     single = np.full(len(blocks), NO_DEVICE)
     if is_large(layout):
-        columns = {"first": first_holders(layout, blocks)}
         if devices == 1:
-            single = columns["first"]
+            single = first_holders(layout, blocks)
     else:
         offsets, ids = holders_of(layout, blocks)
         alone = np.diff(offsets) == 1
@@ -166,10 +164,8 @@ def draw_layout_array(
         blocks,
         single,
         text=text,
-        hint=_hint(layout, cells, name),
         offsets=offsets,
         holders=ids,
-        columns=columns,
     )
     head = array_title(layout, name)
     if layout.spec is not None:
@@ -195,24 +191,6 @@ def draw_layout_array(
         facts={**_facts(layout, selection, to_scale), "note": joined},
         rulers=edges,
     )
-
-
-def _hint(layout: Layout, cells: Layout, name: str) -> Template:
-    """The tooltip of a tile: its shard index, its bytes, its devices."""
-    size, joined = bytes_text(layout.bytes_per_device), ""
-    bounds = index_template(layout.block_counts, layout.shard_shape, cells.shard_shape)
-    copies, devices = "", "\ndevice "
-    if layout.replicas > 1:
-        copies, devices = f" · {plural(layout.replicas, 'replica')}", "\ndevices "
-    count = layout.num_blocks // cells.num_blocks
-    head: Template = (name or "block ", *bounds, f" · {size}")
-    if count > 1:
-        joined = f" · {count:,} blocks, {size} each"
-        head = (name or "blocks ", *bounds, joined)
-    if is_large(layout):
-        first = wording.first_device(plural(count * layout.replicas, "device"))
-        return (*head, f"\n{first}", Slot("first"), copies)
-    return (*head, devices, Slot(DEVICES), copies)
 
 
 def _around(
@@ -307,9 +285,10 @@ def _alt(layout: Layout, name: str) -> str:
     # A screen reader would read a list of hundreds for minutes.
     if layout.num_blocks > MOST_SAID or is_large(layout):
         return text
-    bounds, blocks = index_template(layout.block_counts, layout.shard_shape), []
+    blocks = []
     for block in range(layout.num_blocks):
-        blocks.append(f"{filled(bounds, block)} on {ids_text(layout.holders(block))}")
+        bounds = index_text(layout.block_counts, layout.shard_shape, block)
+        blocks.append(f"{bounds} on {ids_text(layout.holders(block))}")
     return f"{text} {'; '.join(blocks)}."
 
 
@@ -458,7 +437,6 @@ def _tables(layout: Layout, width: int) -> list[str] | None:
 
 def _block_lines(layout: Layout, width: int) -> list[str]:
     """A line per block while blocks are few, else all ids in the order of the blocks."""
-    bounds = index_template(layout.block_counts, layout.shard_shape)
     large, blocks = is_large(layout), list(range(layout.num_blocks))
     counts = [layout.replicas]
     if not large:
@@ -476,7 +454,8 @@ def _block_lines(layout: Layout, width: int) -> list[str]:
             holders = large_ids_text(layout, block)
         else:
             holders = ids_text(ids[offsets[block] : offsets[block + 1]])
-        lines += wrapped(f"{filled(bounds, block)} on {holders}", width, "  ")
+        bounds = index_text(layout.block_counts, layout.shard_shape, block)
+        lines += wrapped(f"{bounds} on {holders}", width, "  ")
     return lines
 
 
@@ -499,15 +478,14 @@ def draw_array_spec(
     if problem:
         notes.append(note(problem, "bad"))
         lines.append(problem)
-    hint, text = f"{array.name} {about}", f"{array.name}\n{about}"
-    tile = Rectangle(0, 0, width, height, 0, "\n".join([hint, *lines]), text)
+    tile = Rectangle(0, 0, width, height, 0, f"{array.name}\n{about}")
     return page(
         rectangle_tiles([tile], radius=3.0),
         [],
         title=titled(title, f"array {array.name}"),
         notes=notes,
         size=(width, height),
-        alt=sentences([f"Array {hint}", *lines]),
+        alt=sentences([f"Array {array.name} {about}", *lines]),
         facts={"kind": "arraySpec"},
     )
 

@@ -12,7 +12,7 @@ from shardviz.core.program.memory import KINDS, MemoryPeak, MemoryTimeline
 from shardviz.core.program.report import Report
 from shardviz.core.wording import pictures as wording
 from shardviz.picture import page
-from shardviz.picture.picture import GROUP, Frame, Label, Picture, Slot, make_tiles
+from shardviz.picture.picture import Frame, Label, Picture, make_tiles
 from shardviz.picture.tables import HIGHLIGHTED, NORMAL, Bar, Table
 
 COLUMNS = 350
@@ -122,7 +122,6 @@ def _chart(timeline: MemoryTimeline, capacity: int | None) -> Picture:
         width,
         heights[kinds, columns],
         kinds,
-        hint=(Slot(GROUP, words=KINDS),),
     )
     moment, words = (
         LEFT + (peak + 0.5) * width,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from shardviz.core.errors import MeshError
-from shardviz.core.format import bytes_text, ids_text, listed, plural, shown
+from shardviz.core.format import ids_text, listed, plural, shown
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.wording import pictures as wording
@@ -34,7 +34,6 @@ from shardviz.picture.page import and_more, moved, page, text_width, titled, wra
 from shardviz.picture.palette import shades
 from shardviz.picture.picture import (
     DEVICE,
-    PEERS,
     Frame,
     Label,
     Picture,
@@ -42,8 +41,7 @@ from shardviz.picture.picture import (
     Slot,
     Template,
     coordinates,
-    filled,
-    index_template,
+    index_text,
     make_tiles,
 )
 from shardviz.picture.tables import MOST_CELLS, MOST_LINES, grid_text
@@ -64,7 +62,7 @@ _SIZES = (
 MOST_COLOURS = 10  # groups with a colour of their own and an entry in the legend
 MOST_HOST_LINES = 32  # of a text
 MOST_NAMED = 256  # devices whose hosts have frames with names
-MOST_FRAMES = 1024  # more are finer than a reader can see; the tooltip has the host
+MOST_FRAMES = 1024  # more are finer than a reader can see
 
 
 def draw_mesh(
@@ -144,30 +142,16 @@ def draw_layout_devices(
     _check_order(by, ("mesh", "host"))
     tiles = DeviceTiles(layout.mesh, tile_counts(layout.mesh.axis_sizes))
     # The same numbers as in the picture of the array, so that colours are the same.
-    groups, blocks = tiles.blocks(layout)
-    bounds = index_template(layout.block_counts, layout.shard_shape)
-    size, replicas = bytes_text(layout.bytes_per_device), layout.replicas
-    columns: dict[str, np.ndarray] = {}
-    hint: Template = ("\nholds ", name, *bounds, f" · {size}")
-    if tiles.length > 1:
-        hint = (wording.held_blocks(blocks), name, *bounds, f" · {size} each")
-        if replicas > 1:
-            hint += (wording.replicas_of_blocks(replicas),)
-    elif replicas > 1:
-        columns = {"replica": layout.replica_indices}
-        number = Slot("replica", plus=1)
-        hint += (" · replica ", number, f" of {replicas}, with ", Slot(PEERS))
-    entries = []
+    groups, entries = tiles.blocks(layout), []
     if legend and 1 < layout.num_blocks <= MOST_COLOURS:
         for block in range(layout.num_blocks):
-            entries.append((block, name + filled(bounds, block)))
+            bounds = index_text(layout.block_counts, layout.shard_shape, block)
+            entries.append((block, name + bounds))
     what = array_title(layout, name)
     return _devices(
         tiles,
         groups,
         by,
-        hint,
-        columns,
         title=titled(title, wording.by_block(what)),
         legend=entries,
         groups=max(layout.num_blocks, 1),
@@ -185,47 +169,29 @@ def _check_order(by: object, known: Sequence[str]) -> None:
         )
 
 
-def _devices(
-    tiles: DeviceTiles,
-    group: np.ndarray,
-    by: str,
-    hint: Template = (),
-    columns: Mapping[str, np.ndarray] | None = None,
-    **more: Any,
-) -> Picture:
+def _devices(tiles: DeviceTiles, group: np.ndarray, by: str, **more: Any) -> Picture:
     """The page of a mesh.
 
     Args:
         group: int64 [tiles], that of each.
-        hint: what the tooltip says after the device.
-        columns: its numbers.
         more: what `page` takes.
     """
-    mesh, numbers = tiles.mesh, dict(columns or {})
+    mesh, columns = tiles.mesh, {}
     cell, gap = _cell(tiles)
-    # Where in the mesh the devices of a tile are.
-    where = coordinates(mesh.axis_names, tiles.counts, tiles.spans)
-    hosts = len(mesh.processes) > 1
-    if hosts:
-        numbers["host"] = tiles.hosts
-    about: Template = ("device ", Slot(DEVICE), " · ", *where)
     text: Template = (Slot(DEVICE),)
     notes, arrange_by = [], _by_mesh
     if tiles.length > 1:
         # There are too many devices then to arrange them host by host.
         text = (f"{tiles.length:,} devices",)
-        first: Template = (" on host ", Slot("host")) if hosts else ()
-        about = (wording.first_device(text[0]), Slot(DEVICE), *first, *about[2:])
         notes.append(wording.tile_of_devices(tiles.length, by == "host"))
     elif by == "host":
         arrange_by = _by_host
-        text += ("\n", *where)
-    if hosts and tiles.length == 1:
-        about += (" · host ", Slot("host"))
+        text += ("\n", *coordinates(tiles.counts, mesh.axis_names))
     corners, labels, frames, sides, size = arrange_by(tiles, cell, gap)
     # Frames have the names of hosts; without frames, tiles do.
-    if hosts and tiles.length == 1 and by == "mesh" and not frames:
-        text += ("\nhost ", Slot("host"))
+    several = len(mesh.processes) > 1
+    if several and tiles.length == 1 and by == "mesh" and not frames:
+        text, columns = (*text, "\nhost ", Slot("host")), {"host": tiles.hosts}
     made = make_tiles(
         corners[0],
         corners[1],
@@ -234,8 +200,7 @@ def _devices(
         group,
         tiles.ids,
         text=text,
-        hint=about + hint,
-        columns=numbers,
+        columns=columns,
         align="start" if cell[0] > 50 else "middle",
         radius=min(5.0, cell[0] * 0.12),
     )

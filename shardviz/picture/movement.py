@@ -115,9 +115,8 @@ def _still(
             x = left + column * (long + GAP) + long / 2
             labels.append(Label(x, 7.0, name, role="tick"))
     row, column = np.nonzero(counts)
-    held, hints, texts = counts[row, column], [], []
-    for device, chunk, count in np.stack([row, column, held], 1).tolist():
-        hints.append(wording.held_chunk(m, device, chunk, count))
+    held, texts = counts[row, column], []
+    for chunk, count in np.stack([column, held], 1).tolist():
         name = m.chunks.labels[chunk]
         # Of a sum, a cell says how many devices have added to it.
         if m.sums:
@@ -131,7 +130,6 @@ def _still(
         m.chunks.group[column],
         m.devices[row],
         text=texts,
-        hint=hints,
         radius=2.0,
     )
     return page(

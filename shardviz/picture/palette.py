@@ -3,7 +3,7 @@
 One colour means one mesh axis. The blocks of an array have tints of the axes that split
 it (`Shade`), and what is not split is grey. Of other groups at most ten can be
 distinguished by colour, also by the colour-blind; beyond ten a ramp shows order. Colour
-is never the only sign: every tile also has its id, or its words, and a tooltip.
+is never the only sign: every tile also has its id, or its words.
 
 Red says that something fails, so no group has a colour near it: an axis or a block in
 red would look broken.

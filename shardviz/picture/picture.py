@@ -2,15 +2,14 @@
 
 Coordinates are in points, y downward, the origin at the top left. Tiles are arrays and
 not objects, so that 65,536 of them can be drawn in the time of a frame. The text inside
-a tile, and its tooltip, are templates: text, and slots for the numbers of one tile. A
-tooltip is made when somebody points at its tile.
+a tile is a template: text, and slots for the numbers of one tile.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,30 +19,25 @@ from shardviz.core.format import ids_text
 from shardviz.picture.palette import Shades
 
 # Where the value of a slot comes from; any other name is that of a column of the tiles.
-INDEX, GROUP, DEVICE, DEVICES, PEERS = "index", "group", "device", "devices", "peers"
+INDEX, DEVICE, DEVICES = "index", "device", "devices"
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A number of a tile in its text: `n = value // divide % modulo * times + plus`.
+    """A number of a tile in its text: `n = value // divide % modulo`.
 
     Attributes:
-        of: where the value comes from: `"index"` (the tile's own number), `"group"`,
-            `"device"`, or the name of one of the tiles' columns. `"devices"` is the
-            list of the tile's device ids, and `"peers"` that of the other tiles of its
-            group; `ids_text` writes these two, without the formula.
+        of: where the value comes from: `"index"` (the tile's own number), `"device"`,
+            or the name of one of the tiles' columns. `"devices"` is the list of the
+            tile's device ids, which `ids_text` writes, without the formula.
         modulo: 0 leaves the value as it is.
         words: `words[n]` is shown; empty for the number itself.
-        limit: for `"devices"` and `"peers"`, how many letters fit; 0 for no limit.
+        limit: for `"devices"`, how many letters fit; 0 for no limit.
     """
 
-    # Coordinates in a mesh, block numbers and bounds of shard indices are all
-    # mixed-radix digits of a tile's index or group, so one formula covers them.
     of: str
     divide: int = 1
     modulo: int = 0
-    times: int = 1
-    plus: int = 0
     words: tuple[str, ...] = ()
     limit: int = 0
 
@@ -52,7 +46,7 @@ class Slot:
         value //= self.divide
         if self.modulo:
             value %= self.modulo
-        return value * self.times + self.plus
+        return value
 
     def word(self, value: int) -> str:
         """The number, or its word."""
@@ -65,63 +59,38 @@ class Slot:
 Template = tuple[str | Slot, ...]
 
 
-def filled(template: Template, value: int) -> str:
-    """A template whose slots all take the same value."""
-    text = ""
-    for part in template:
-        text += part if isinstance(part, str) else part.word(value)
-    return text
-
-
-def coordinates(
-    names: Iterable[str], counts: Sequence[int], spans: Sequence[int] = ()
-) -> Template:
-    """`data 1, model 0`: the coordinates of a tile in a row-major grid.
+def coordinates(counts: Sequence[int], names: Sequence[str] = ()) -> Template:
+    """The coordinates of a tile in a row-major grid: `1, 0`, or `data 1, model 0`.
 
     Args:
         counts: how many tiles there are along each axis.
-        spans: how many coordinates each takes; one where not said.
-
-    >>> filled(coordinates(["data", "model"], [4, 2], [1, 8]), 3)
-    'data 1, model 8–15'
+        names: of the axes.
     """
     parts: list[str | Slot] = []
     stride = math.prod(counts)
-    for name, count, span in zip(
-        names, counts, spans or (1,) * len(counts), strict=True
-    ):
+    for axis, count in enumerate(counts):
         stride //= count
-        first = Slot(INDEX, stride, count, span)
-        parts += [", ", f"{name} ", first]
-        if span > 1:
-            parts += ["–", replace(first, plus=span - 1)]
-    return tuple(parts[1:])
+        name = f"{names[axis]} " if names else ""
+        parts += [f", {name}" if parts else name, Slot(INDEX, stride, count)]
+    return tuple(parts)
 
 
-def index_template(
-    counts: Sequence[int], steps: Sequence[int], long: Sequence[int] | None = None
-) -> Template:
-    """`[0:512, 1024:2048]`: the shard index of a block, from its row-major number.
+def index_text(counts: Sequence[int], steps: Sequence[int], block: int) -> str:
+    """The shard index of a block, from its row-major number.
 
     Args:
         counts, steps: per dimension the blocks, and the elements of each.
-        long: per dimension the elements from the start to the stop; `steps` where None.
 
-    >>> filled(index_template([1, 2], [512, 1024]), 1)
+    >>> index_text([1, 2], [512, 1024], 1)
     '[0:512, 1024:2048]'
     """
-    if long is None:
-        long = steps
-    parts: list[str | Slot] = []
-    stride = 1
+    parts: list[str] = []
     # From the last dimension on, which changes fastest.
-    for dim in reversed(range(len(counts))):
-        count, step = counts[dim], steps[dim]
-        start = Slot(GROUP, stride, count, step)
-        stop = Slot(GROUP, stride, count, step, long[dim])
-        parts = [start, ":", stop, ", ", *parts]
-        stride *= count
-    return ("[", *parts[:-1], "]")
+    for count, step in zip(reversed(counts), reversed(steps), strict=True):
+        start = block % count * step
+        parts.insert(0, f"{start}:{start + step}")
+        block //= count
+    return f"[{', '.join(parts)}]"
 
 
 # Ids are never negative, and neither are groups.
@@ -139,8 +108,7 @@ class Tiles:
         device: int64 [tiles]: the device of a tile, or NO_DEVICE.
         text: the template of the text inside a tile, drawn where it fits. The first
             line is the important one; a tab sends the rest of a line to the right edge.
-        hint: the template of the tooltip.
-        columns: name to int64 [tiles], numbers that only templates use.
+        columns: name to int64 [tiles], numbers that only the template uses.
         offsets, holders: the device ids of tiles that have several: those of tile `i`
             are `holders[offsets[i]:offsets[i + 1]]`. int64 [tiles + 1] and int64 [ids],
             or None.
@@ -159,7 +127,6 @@ class Tiles:
     group: np.ndarray
     device: np.ndarray
     text: Template = ()
-    hint: Template = ()
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
     offsets: np.ndarray | None = None
     holders: np.ndarray | None = None
@@ -175,10 +142,6 @@ class Tiles:
     def label(self, index: int) -> str:
         """The text inside a tile; `""` where tiles have none."""
         return "".join([self._part(part, index) for part in self.text])
-
-    def tooltip(self, index: int) -> str:
-        """The full text of a tile."""
-        return "".join([self._part(part, index) for part in self.hint])
 
     def devices(self, index: int) -> np.ndarray:
         """int64: the device ids of tile `index`."""
@@ -199,13 +162,9 @@ class Tiles:
             return slot
         if slot.of == DEVICES:
             return ids_text(self.devices(index), slot.limit)
-        if slot.of == PEERS:
-            # Only when somebody points at the tile: it looks at all others.
-            same = np.flatnonzero(self.group == self.group[index])
-            return ids_text(self.device[same[same != index]], slot.limit)
         if slot.of == INDEX:
             return slot.word(index)
-        columns = {GROUP: self.group, DEVICE: self.device, **self.columns}
+        columns = {DEVICE: self.device, **self.columns}
         return slot.word(int(columns[slot.of][index]))
 
 
@@ -393,13 +352,12 @@ def make_tiles(
     device: Any = NO_DEVICE,
     *,
     text: Template | Iterable[str] = (),
-    hint: Template | Iterable[str] = (),
     **more: Any,
 ) -> Tiles:
     """Tiles from anything that broadcasts to one flat length, as read-only arrays.
 
     Args:
-        text, hint: a template, or a list with one text per tile.
+        text: a template, or a list with one text per tile.
         more: further fields of Tiles.
     """
     arrays = _columns((x, y, width, height, group, device), _TILE_TYPES)
@@ -408,7 +366,7 @@ def make_tiles(
             more[name] = _frozen(more[name], np.int64)
     if "columns" in more:
         more["columns"] = {k: _frozen(v, np.int64) for k, v in more["columns"].items()}
-    return Tiles(*arrays, text=_template(text), hint=_template(hint), **more)
+    return Tiles(*arrays, text=_template(text), **more)
 
 
 def make_edges(

@@ -174,7 +174,7 @@ def draw_processes(report: Report) -> Picture:
         if not process.ok:
             tone = "bad"
         words = (name, process.host, ", ".join(others), memory)
-        rows.append(Bar(seconds, text, words, hint=f"{name}: {text}", tone=tone))
+        rows.append(Bar(seconds, text, words, tone=tone))
     lines = process_lines(report)
     return Table(HEADS, tuple(rows)).picture(notes=lines[1:], alt=sentences(lines))
 

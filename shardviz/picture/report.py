@@ -116,7 +116,7 @@ def _stages(report: Report) -> list[Bar]:
             remark = f"median of {len(report.runs_s)}"
         if took is not None:
             text = seconds_text(took)
-            rows.append(Bar(took, text, (name, remark), hint=f"{name} {text}"))
+            rows.append(Bar(took, text, (name, remark)))
     return rows
 
 

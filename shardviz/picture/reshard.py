@@ -139,12 +139,7 @@ def _matrix(reshard: Reshard) -> Picture:
     left, pitch = widest(names, 9.0) + 10, cell + GAP
     used = np.flatnonzero(sums)
     row, column = np.divmod(used, count)
-    hints, texts = [], []
-    for one, other, size in zip(
-        row.tolist(), column.tolist(), sums[used].tolist(), strict=True
-    ):
-        texts.append(bytes_text(size))
-        hints.append(f"{names[one]} to {names[other]}: {texts[-1]}")
+    texts = list(map(bytes_text, sums[used].tolist()))
     if widest(texts, 8.0) + 6 > cell:
         texts = [""] * len(texts)
     tiles = make_tiles(
@@ -155,7 +150,6 @@ def _matrix(reshard: Reshard) -> Picture:
         shade[used],
         reshard.device_ids[row] if side.single else NO_DEVICE,
         text=texts,
-        hint=hints,
         radius=2.0 if cell > 8 else 0.0,
     )
     note, width = wording.ROWS_SEND, count * pitch

@@ -67,8 +67,7 @@ def _table(rows: Sequence[Bound], what: str, limit: int) -> Table:
         if row.note is not None:
             where = f"{where} · {row.note}".removeprefix(" · ")
         words = (row.name, row.bound, _amount(row), where)
-        hint = f"{row.name}: {time}, bound by {row.bound or '–'}"
-        bars.append(Bar(row.seconds, time, words, group, hint))
+        bars.append(Bar(row.seconds, time, words, group))
     rest = rows[limit:]
     if rest:
         total = sum(row.seconds or 0.0 for row in rest)

@@ -66,9 +66,8 @@ def draw_spec(spec: Spec, title: str | None = None) -> Picture:
     for dim, axes in enumerate(spec.dims):
         words = _split_by(spec, dim)
         width = max(64.0, text_width(words, 8.0) + 20)
-        hint, text = f"dimension {dim}: {words}", f"dimension {dim}\n{words}"
-        group = _group(groups, axes)
-        tiles.append(Rectangle(x, 0.0, width, height, group, hint, text))
+        text, group = f"dimension {dim}\n{words}", _group(groups, axes)
+        tiles.append(Rectangle(x, 0.0, width, height, group, text))
         x += width + 4
     if not tiles:
         height = 14.0
@@ -151,26 +150,25 @@ def draw_rules(rules: Rules | PathRules, title: str | None = None) -> Picture:
     names, remarks, cells = [], [], []
     earlier: dict[str, list[int]] = {}
     for row, line in enumerate(lines):
-        hint = f"{_noun(rules)} {row + 1}: {line}"
         if isinstance(line, PathRule):
             names.append(_numbered(row + 1, len(lines), shown(line.pattern)))
             remarks.append("" if line.spec.rank else "splits nothing")
             for dim, axes in enumerate(line.spec.dims):
                 words = _split_by(line.spec, dim)
-                cells.append(Cell(row, dim, words, _group(groups, axes), hint))
+                cells.append(Cell(row, dim, words, _group(groups, axes)))
             continue
         names.append(_numbered(row + 1, len(lines), line.logical))
         remarks.append(_repeats(line, earlier.setdefault(line.logical, [])))
         earlier[line.logical].append(row + 1)
         # A rule without axes has a tile, too: it ends the search.
         if not line.axes:
-            cells.append(Cell(row, len(groups), "not split", NOT_SPLIT_GROUP, hint))
+            cells.append(Cell(row, len(groups), "not split", NOT_SPLIT_GROUP))
         for place, axis in enumerate(dict.fromkeys(line.axes), 1):
             # Which of several axes is the major one can be seen by its number.
             text = axis
             if len(line.axes) > 1:
                 text += f" {place}"
-            cells.append(Cell(row, columns.index(axis), text, groups[axis], hint))
+            cells.append(Cell(row, columns.index(axis), text, groups[axis]))
     noun, count = _noun(rules), plural(len(rules), _noun(rules))
     return matrix(
         names,
@@ -281,11 +279,8 @@ def _verdicts(
     cells = []
     for row, of_row in enumerate(zip(*verdicts, strict=True)):
         for column, verdict in enumerate(of_row):
-            hint = str(verdict)
-            if isinstance(verdict.line, Rule):
-                hint = f"dimension {column}: {hint}"
             group, word = _group_of(verdict), verdict_word(verdict)
-            cells.append(Cell(row, column, word, group, hint))
+            cells.append(Cell(row, column, word, group))
     look = {"least": WIDE, "legend": LEGEND, "colormap": "verdicts", "groups": 4}
     return matrix(names, columns, cells, **look, **more)
 
@@ -303,7 +298,7 @@ def _group_of(verdict: Verdict) -> int:
 
 
 def verdict_word(verdict: Verdict) -> str:
-    """A verdict in as few words as fit into a cell; its sentence is in the tooltip."""
+    """A verdict in as few words as fit into a cell."""
     outcome, word = verdict.outcome, _WORDS.get(verdict.outcome, verdict.kind)
     if outcome is Outcome.APPLIED:
         word = ", ".join(verdict.axes)

@@ -70,8 +70,7 @@ def _plot(search: Search) -> Picture:
         number = numbers.get(id(one))
         group = tables.NORMAL if number is None else tables.HIGHLIGHTED
         corner = x - _DOT / 2, y - _DOT / 2
-        words = wording.candidate(one)
-        dots.append(tables.Rectangle(*corner, _DOT, _DOT, group, words))
+        dots.append(tables.Rectangle(*corner, _DOT, _DOT, group))
         if number is not None:
             labels.append(Label(x + _DOT, y - _DOT, number, "start", "note"))
     # Those of the frontier last, so that they are on top.

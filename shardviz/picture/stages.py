@@ -28,7 +28,7 @@ def draw_comparison(
         size = change.bytes_per_device
         words = (change.kind, str(change))
         tone = _TONES.get(change.kind, "")
-        rows.append(Bar(size, bytes_text(size), words, hint=str(change), tone=tone))
+        rows.append(Bar(size, bytes_text(size), words, tone=tone))
     return Table(_HEADS, tuple(rows)).picture(
         title=titled(title, f"From {found.before} to {found.after}: {found.short}"),
         notes=and_more(len(changes) - limit, "change"),
@@ -67,9 +67,8 @@ def _largest(stage: Stage) -> list[Bar]:
     rows = []
     for one in moves[:MOST_MOVES]:
         group = HIGHLIGHTED if one.rematerialises else NORMAL
-        hint = f"{stage.name}: {one.kind}{one.over}, {one.amount}"
         words = (f"{one.kind}{one.over}", one.source)
-        rows.append(Bar(one.bytes_in_all, one.amount, words, group, hint))
+        rows.append(Bar(one.bytes_in_all, one.amount, words, group))
     rest = moves[MOST_MOVES:]
     if rest:
         size = total_bytes(rest)

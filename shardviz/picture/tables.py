@@ -1,8 +1,8 @@
 """Tables: in letters, as tiles in a matrix, as bars or shardings with columns of words.
 
 Shardings are small bars: one per dimension, in as many parts as the mesh axes split it
-into. Beyond MOST_PARTS a bar only shows that there are many, and its tooltip says how
-many. The colour is that of the mesh axis; grey is a dimension that is not split.
+into. Beyond MOST_PARTS a bar only shows that there are many. The colour is that of the
+mesh axis; grey is a dimension that is not split.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_values import PlannedOp
-from shardviz.core.wording import pictures as wording
 from shardviz.picture.page import (
     broken,
     page,
@@ -145,7 +144,6 @@ class Cell:
     column: int
     text: str
     group: int
-    hint: str
 
 
 def matrix(
@@ -183,7 +181,7 @@ def matrix(
     tiles = []
     for cell in cells:
         x, y = left + cell.column * pitch, HEAD + cell.row * (ROW + GAP)
-        tiles.append(Rectangle(x, y, width, ROW, cell.group, cell.hint, cell.text))
+        tiles.append(Rectangle(x, y, width, ROW, cell.group, cell.text))
     # A table without rows keeps the height of one, for its notes to stand below.
     size = (right, HEAD + max(len(rows), 1) * (ROW + GAP))
     return page(rectangle_tiles(tiles, radius=4.0), labels, size=size, **more)
@@ -231,14 +229,13 @@ def axis_groups(mesh: MeshSpec) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Rectangle:
-    """A rectangle: its corner and size in points, colour, tooltip, and text inside."""
+    """A rectangle: its corner and size in points, colour, and text inside."""
 
     x: float
     y: float
     width: float
     height: float
     group: int
-    hint: str
     text: str = ""
 
 
@@ -257,7 +254,6 @@ class Bar:
         text: the value in words, at the bar's end.
         words: one text per column, at its right.
         group: NORMAL or HIGHLIGHTED.
-        hint: the tooltip of the bar.
         tone: of the words, as in Label; `"bad"` words are never shortened.
     """
 
@@ -265,7 +261,6 @@ class Bar:
     text: str
     words: tuple[str, ...]
     group: int = NORMAL
-    hint: str = ""
     tone: str = ""
 
 
@@ -311,8 +306,7 @@ class Table:
             # A bar of nothing is still a bar; a row of no known amount has none.
             if row.value is not None:
                 length = max(LEAST, LONGEST * row.value / largest)
-            hint = row.hint or f"{row.text} {' '.join(row.words)}"
-            amount = Amount(length, row.text, row.group, hint)
+            amount = Amount(length, row.text, row.group)
             blanks = ("",) * (len(columns) - 1 - len(row.words))
             rows.append(Row((amount, *row.words, *blanks), tone=row.tone or "text"))
         labels, bars, size = column_table(columns, rows)
@@ -366,7 +360,6 @@ class Amount:
     length: float
     text: str
     group: int
-    hint: str
 
 
 @dataclass(frozen=True)
@@ -424,7 +417,7 @@ def column_table(
                 length, at = cell.length, 0.0
                 if length:
                     top, at = y - THICK / 2, length + 6
-                    bars.append(Rectangle(x, top, length, THICK, cell.group, cell.hint))
+                    bars.append(Rectangle(x, top, length, THICK, cell.group))
                 labels += lines_at(x + at, y, [cell.text], tone)
             elif isinstance(cell, str) and column.mono:
                 name = shortened(cell, column.widest - row.indent, 9.0, mono=True)
@@ -439,8 +432,8 @@ def column_table(
             else:
                 op, mesh = cell
                 wide = min(column.widest, DIMENSION * max(len(op.shape), 1))
-                corner, name = (x, y - BAR / 2), f"{op.name}: "
-                bars += spec_bars(op.spec, len(op.shape), mesh, wide, corner, name)
+                corner = (x, y - BAR / 2)
+                bars += spec_bars(op.spec, len(op.shape), mesh, wide, corner)
         y = bottom
     return labels, bars, (starts[-1] + 40, y + ROW_PITCH / 2)
 
@@ -451,7 +444,6 @@ def spec_bars(
     mesh: MeshSpec,
     width: float,
     corner: tuple[float, float] = (0.0, 0.0),
-    name: str = "",
 ) -> list[Rectangle]:
     """The bars of one sharding, a dimension after the other.
 
@@ -461,7 +453,6 @@ def spec_bars(
     Args:
         width: of all bars together, in points.
         corner: the top left one of the first bar.
-        name: what tooltips begin with.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> bars = spec_bars(Spec.parse("data, None"), 2, make_mesh(data=4), 44)
@@ -472,34 +463,32 @@ def spec_bars(
     wide = max(3.0, (width - BAR_GAP * (rank - 1)) / max(rank, 1))
     bars: list[Rectangle] = []
     for dim, axes in enumerate(spec.padded(rank)[:rank]):
-        left, head = corner[0] + dim * (wide + BAR_GAP), f"{name}dimension {dim}: "
+        left = corner[0] + dim * (wide + BAR_GAP)
         if not axes:
             # What is not split is less conspicuous.
-            thin, hint = BAR / 3, f"{head}not split"
-            top = corner[1] + thin
-            bars.append(Rectangle(left, top, wide, thin, NOT_SPLIT_GROUP, hint))
+            thin = BAR / 3
+            bars.append(Rectangle(left, corner[1] + thin, wide, thin, NOT_SPLIT_GROUP))
         for row, axis in enumerate(axes):
             parent, count = split_axis(axis, sizes)
             parts, high = max(1, min(count, MOST_PARTS)), BAR / len(axes)
             gap = 1.0 if wide >= 3 * parts else 0.4
             part, top = (wide - gap * (parts - 1)) / parts, corner[1] + row * high
             group = groups.get(parent, NOT_SPLIT_GROUP)
-            hint = f"{head}{wording.split_ways(count, axis)}"
             for number in range(parts):
                 x = left + number * (part + gap)
-                bars.append(Rectangle(x, top, part, high, group, hint))
+                bars.append(Rectangle(x, top, part, high, group))
     return bars
 
 
 def rectangle_tiles(rectangles: Sequence[Rectangle], radius: float = 1.2) -> Tiles:
-    """Rectangles as tiles, each with its tooltip."""
+    """Rectangles as tiles."""
     if not rectangles:
         return no_tiles()
     columns = zip(*map(astuple, rectangles), strict=True)
-    *numbers, hints, texts = map(list, columns)
+    *numbers, texts = map(list, columns)
     # Most rectangles are bars, which have no text: then the tiles need no template.
     text = texts if any(texts) else ()
-    return make_tiles(*numbers, text=text, hint=hints, radius=radius)
+    return make_tiles(*numbers, text=text, radius=radius)
 
 
 def axis_legend(mesh: MeshSpec) -> list[tuple[int, str]]:

@@ -80,9 +80,7 @@ def draw_position(
     else:
         groups, count, name = _by_group(links, rows)
         axis = _first_axis(mesh, collective)
-    where = coordinates(mesh.axis_names, mesh.axis_sizes)
-    ids = mesh.device_ids.reshape(-1)
-    tiles = _tiles(grid, rows, groups, ids, (" · ", *where), _numbers(where))
+    tiles = _tiles(grid, rows, groups, mesh.device_ids.reshape(-1), mesh)
     along = None
     if bare and has_edges(grid, links):
         along = _axes_of_links(mesh, grid.torus, rows)
@@ -119,7 +117,7 @@ def draw_topology(topology: Topology, title: str | None = None) -> Picture:
     grid, count = chip_grid(topology), topology.slices
     rows, ids = np.arange(topology.devices), topology.device_ids
     return page(
-        _tiles(grid, rows, topology.slice_indices, ids, (), ()),
+        _tiles(grid, rows, topology.slice_indices, ids),
         grid.labels,
         title=titled(title, str(topology)),
         notes=_notes(grid),
@@ -187,29 +185,18 @@ def _axes_of_links(mesh: MeshSpec, torus: Torus, rows: np.ndarray) -> np.ndarray
     return found
 
 
-def _numbers(where: Template) -> Template:
-    """`0, 3`: the coordinates alone, for the second line of a tile."""
-    text: list[str | Slot] = []
-    for part in where:
-        if isinstance(part, Slot):
-            text += [", ", part]
-    return tuple(text[1:])
-
-
 def _tiles(
     grid: ChipGrid,
     rows: np.ndarray,
     groups: np.ndarray,
     ids: np.ndarray,
-    about: Template,
-    second: Template,
+    mesh: MeshSpec | None = None,
 ) -> Tiles:
     """A tile per device; the devices of a chip share its cell.
 
     Args:
         rows: int64 [devices]: the row of each device in the topology.
-        about: a part of the tooltip.
-        second: the second line in a tile, where there is space for one.
+        mesh: whose coordinates are the second line in a tile, where there is space.
     """
     topology, torus = grid.topology, grid.torus
     chips, cores = torus.chip_of[rows], topology.cores[rows]
@@ -217,24 +204,11 @@ def _tiles(
     gap = min(2.0, grid.gap * 0.2) * (each > 1)
     width = (grid.cell[0] - gap * (each - 1)) / each
     x, y = grid.corners[:, chips]
-    # GPUs have no coordinates, only a number within their host.
-    names = ("x", "y", "z")[: len(torus.shape)] or ("GPU",)
-    columns, places = {"host": topology.process_indices[rows]}, []
-    for axis, name in enumerate(names):
-        columns[name] = topology.coords[rows, axis]
-        places += [", " if axis else " · ", f"{name} ", Slot(name)]
-    if each > 1:
-        columns["core"] = cores
-        places += [" · core ", Slot("core")]
-    places += [" · host ", Slot("host")]
-    if topology.slices > 1:
-        columns["slice"] = topology.slice_indices[rows]
-        places += [" · slice ", Slot("slice")]
     text: Template = ()
     if text_width(str(ids.max()), 8.0) + 5 <= width:
         text = (Slot(DEVICE),)
-        if second and grid.cell[1] >= 30:
-            text += ("\n", *second)
+        if mesh is not None and grid.cell[1] >= 30:
+            text += ("\n", *coordinates(mesh.axis_sizes))
     return make_tiles(
         x + cores * (width + gap),
         y,
@@ -243,8 +217,6 @@ def _tiles(
         groups,
         ids,
         text=text,
-        hint=("device ", Slot(DEVICE), *about, *places),
-        columns=columns,
         radius=min(4.0, width * 0.12),
     )
 

@@ -72,10 +72,8 @@ def test_a_resolution_has_a_verdict_in_every_cell():
     assert (signs[1, 1], signs[3, 0], signs[0, 0]) == ("✗", "✓", "–")
     assert picture.tiles.group.tolist() == [3, 3, 3, 2, 1, 3, 0, 3, 3, 3]
     for i in range(count * 2):
-        assert (
-            picture.tiles.tooltip(i)
-            == f"dimension {i % 2}: {found.decisions[i % 2].verdicts[i // 2]}"
-        )
+        verdict = found.decisions[i % 2].verdicts[i // 2]
+        assert picture.tiles.label(i) == verdict_word(verdict)
 
 
 def test_every_outcome_has_a_word_of_its_own_beside_its_colour():
@@ -126,9 +124,9 @@ def _labels(picture: Picture) -> list:
 
 def test_an_audit_has_the_largest_first_and_a_bar_true_to_length():
     found = audit([X, W, VALUES["array"].replace(name="all", logical=None)], RULES, MESH)
-    tiles = draw(found).tiles
-    words = [tiles.tooltip(i).split()[2] for i in range(3)]
-    assert words == ["all", "w_in", "x"]
+    picture = draw(found)
+    tiles, names = picture.tiles, ("all", "w_in", "x")
+    assert tuple(v.text for v in _labels(picture) if v.text in names) == names
     assert tiles.width.tolist()[:2] == [150.0, 75.0]
     assert tiles.group.tolist() == [1, 0, 0]
 
@@ -139,6 +137,7 @@ def test_a_report_shows_stages_collectives_and_checks():
     for said in ("340 ms", "all-reduce", "block.py:31", *(c.name for c in CHECKS), "2.1 G flops"):
         assert said in texts
     bars = picture.panels[1][2].tiles
-    assert bars.tooltip(0).startswith("8 MiB all-reduce model")
+    row = [v.text for v in picture.panels[1][2].labels if v.anchor == "start"]
+    assert row[row.index("8 MiB") :][:3] == ["8 MiB", "all-reduce", "model"]
     assert bars.width.tolist()[0] == 150.0
     assert len(bars) == len(COLLECTIVES)

@@ -21,7 +21,7 @@ def reshard(devices: int, hosts: int, to: str = "b") -> Reshard:
 def matrix(result: Reshard):
     """The tiles of the matrix, and the words of each."""
     inside = draw_reshard(result).panels[0][2]
-    return inside, [inside.tiles.tooltip(n) for n in range(len(inside.tiles))]
+    return inside, [inside.tiles.label(n) for n in range(len(inside.tiles))]
 
 
 @pytest.mark.parametrize(
@@ -44,17 +44,15 @@ def test_of_many_devices_those_of_a_host_are_one_row(devices, hosts, rows, first
     among_themselves = first.startswith("device ")
     assert len(inside.tiles) == rows * (rows - among_themselves)
     each = result.bytes_moved // (devices * (devices - 1)) * (devices // rows) ** 2
-    assert inside.tiles.tooltip(1).startswith(f"{first} to ")
-    if among_themselves:
-        assert inside.tiles.tooltip(0) == f"device 0 to device 1: {bytes_text(each)}"
+    # In a larger matrix the squares have no space for it.
+    assert inside.tiles.label(0) == bytes_text(each) * (rows == 8)
 
 
 def test_squares_are_the_moves():
     result = sv.reshard([("w", (64, 64), None)], ("x=2, y=4", "(x, y)"), ("x=4, y=2", "y, x"))
     inside, amounts = matrix(result)
     source, target = np.nonzero(result.moves)
-    sends = zip(source, target, result.moves[source, target], strict=True)
-    assert amounts == [f"device {a} to device {b}: {n} B" for a, b, n in sends]
+    assert amounts == [f"{n} B" for n in result.moves[source, target]]
     assert inside.tiles.device.tolist() == result.device_ids[source].tolist()
 
 

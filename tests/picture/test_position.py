@@ -71,14 +71,6 @@ def test_every_device_has_its_place_and_its_words(text):
         if not topology.coords[:, 2].any():
             assert all(len(p) == 1 for p in places)
             assert (np.diff([p[0] for p in places]) > 0).all()
-    hint = tiles.tooltip(len(tiles) - 1)
-    row = rows[-1]
-    assert hint.startswith(f"device {mesh.device_ids.ravel()[-1]} · data ")
-    assert f"host {topology.process_indices[row]}" in hint
-    if topology.slices > 1:
-        assert f"slice {topology.slice_indices[row]}" in hint
-    if topology.chip.axes:
-        assert f"x {topology.coords[row, 0]}, y {topology.coords[row, 1]}" in hint
 
 
 @pytest.mark.parametrize("text", TOPOLOGIES)

@@ -174,14 +174,6 @@ def sum_signs(m: Movement) -> str:
     return f"■ all {m.size} devices, 2 the sum of two, · nothing"
 
 
-def held_chunk(m: Movement, device: int, chunk: int, count: int) -> str:
-    """A chunk that a device has."""
-    words = f"device {int(m.devices[device])}: chunk {m.chunks.labels[chunk]}"
-    if m.sums:
-        words += f", the sum of {count} of {m.contributors} devices"
-    return words
-
-
 def caption(m: Movement, done: int) -> str:
     """What a picture of one step shows."""
     if done == len(m.steps):

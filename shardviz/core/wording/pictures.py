@@ -40,11 +40,6 @@ def indivisible(parts: int) -> str:
     return f"not divisible by {parts:,}"
 
 
-def split_ways(count: int, axis: str) -> str:
-    """How a dimension is split over one mesh axis."""
-    return f"split {count:,} ways by {axis}"
-
-
 def audit_head(arrays: int, mesh: object, size: int, left_out: object) -> str:
     """What an audit is of, and what its arrays take."""
     return (
@@ -140,23 +135,6 @@ def largest_values_first(count: int) -> str:
         f" take the most of each device. limit={count} shows all, in the order of the"
         " program."
     )
-
-
-def held_blocks(count: int) -> str:
-    """What precedes the first shard index of a tile of devices that hold so many."""
-    if count <= 1:
-        return "\nhold "
-    return f"\nhold {plural(count, 'block')}, the first is "
-
-
-def first_device(devices: str) -> str:
-    """What precedes the id of the first of many devices."""
-    return f"{devices}, the first is "
-
-
-def replicas_of_blocks(count: int) -> str:
-    """How many replicas there are of every block of a tile."""
-    return f" · {plural(count, 'replica')} of every block"
 
 
 def by_block(array: str) -> str:
