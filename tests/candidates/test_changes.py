@@ -78,6 +78,15 @@ def test_the_split_that_the_product_cannot_use_is_dropped() -> None:
     assert first.code() == "in_specs = (P('data'), P(None, 'model'),)"
 
 
+def test_what_is_returned_beside_arrays_is_left_out() -> None:
+    x = sv.array("x", (64, 32), spec="data")
+    w = sv.array("w", (32, 64), spec="data, model")
+    made = sv.program(lambda x, w, act: (act(x @ w), act), x, w, jax.nn.relu, mesh=MESH)
+    first, *_ = sv.changes(made, target="cpu:8")
+    assert first.edits == layer_changes()[0].edits
+    assert first.values.ok
+
+
 def test_what_a_change_promises_is_what_its_program_compiles_to() -> None:
     for one in layer_changes():
         again = sv.compile(one.program, target="cpu:8")

@@ -21,6 +21,7 @@ from shardviz.core.backend.tracing.edited import as_jaxpr
 from shardviz.core.backend.tracing.jaxprs import plain_jaxpr, users_line
 from shardviz.core.backend.tracing.trace import argument_structs, trace
 from shardviz.core.errors import ProgramError
+from shardviz.core.format import clause
 from shardviz.core.program.candidates import Edit
 from shardviz.core.program.checks import Check
 from shardviz.core.program.program import Program
@@ -116,8 +117,8 @@ def _sums_over_rows(body: Any, small: Any) -> tuple[dict[Any, Any], list[Any]]:
         if any(map(_has_rows, read)) or len(found) < len(made):
             if is_late or (found and one.primitive.name not in _SUMS):
                 raise ProgramError(
-                    f"{one.primitive.name} ({users_line(one)}) does more with the batch"
-                    " than adding up what is computed of each row."
+                    f"{one.primitive.name}{clause(' ({})', users_line(one))} may do more"
+                    " with the batch than adding up what is computed of each row."
                 )
             sums |= found
             after.update(map(id, found))

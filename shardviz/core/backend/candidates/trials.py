@@ -240,7 +240,8 @@ class Trials:
             cancelled=lambda: time.monotonic() > end or self.cancelled(),
         )
         if report.error is None:
-            return jax.tree.leaves(report.outputs), ""
+            leaves = jax.tree.leaves(report.outputs)
+            return [leaf for leaf in leaves if hasattr(leaf, "dtype")], ""
         late = time.monotonic() > end
         return [], "too slow here" if late else str(report.error)
 

@@ -65,7 +65,9 @@ class JaxprFunction:
         if any(self.returned.before):
             # What the function changed in place is no part of a tree.
             return tuple(results)
-        return self.returned.unflatten(results)
+        # Nor can it return what is no array, unless equinox traces it.
+        arrays = replace(self.returned, others=dict.fromkeys(self.returned.others))
+        return arrays.unflatten(results)
 
     def with_jaxpr(self, jaxpr: Any) -> JaxprFunction:
         """The same function with another jaxpr, such as one rewritten."""
