@@ -9,7 +9,12 @@ from shardviz.core.format import bytes_text, clause, plural, seconds_text
 from shardviz.core.layout.fit import Fit
 from shardviz.core.program.comparison import CHANGES, CollectiveChange, Comparison
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.report import Collective, Report, host_bytes
+from shardviz.core.program.report import (
+    Collective,
+    Report,
+    host_bytes,
+    needed_bytes,
+)
 from shardviz.core.program.roofline import Roofline
 
 # --- the stages -----------------------------------------------------------------------
@@ -221,6 +226,12 @@ def memory(report: Report) -> str:
     parts = []
     if report.fit is not None:
         parts.append(str(report.fit))
+    needed, peak = needed_bytes(used) or 0, used.peak
+    if peak is not None and needed > peak.bytes:
+        # The two figures stand on one page: said where they differ there.
+        if bytes_text(needed) != bytes_text(peak.bytes):
+            more = bytes_text(needed - peak.bytes)
+            parts.append(f"{more} of it is code and gaps between buffers.")
     if used.aliased:
         parts.append(f"{bytes_text(used.aliased)} of outputs reuse donated arguments.")
     if on_host:
