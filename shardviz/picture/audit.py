@@ -48,13 +48,13 @@ def draw_audit(
     grouped, arrays_title = len(audit.groups) > 1, shown
     if grouped:
         arrays_title = ""
-    about = {"alt": audit.explain(), "facts": {"kind": "audit"}}
+    alt = audit.explain()
     arrays = Table(HEADS, tuple(rows)).picture(
-        title=arrays_title, legend=legend, notes=notes, **about
+        title=arrays_title, legend=legend, notes=notes, alt=alt
     )
     if not grouped:
         return arrays
-    return side_by_side([_groups(audit), arrays], title=shown, width=1.0, **about)
+    return side_by_side([_groups(audit), arrays], title=shown, width=1.0, alt=alt)
 
 
 def audit_text(audit: Audit, width: int, full: bool = False) -> str:

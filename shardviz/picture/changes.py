@@ -24,7 +24,6 @@ def draw_changes(found: Changes | Candidate, title: str | None = None) -> Pictur
     return Table(_HEADS, tuple(rows)).picture(
         title=titled(title, lines[0]),
         alt=sentences(lines),
-        facts={"kind": "changes"},
     )
 
 

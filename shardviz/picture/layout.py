@@ -188,7 +188,7 @@ def draw_layout_array(
         alt=_alt(layout, name),
         groups=max(layout.num_blocks, 1),
         shades=layout_shades(layout),
-        facts={**_facts(layout, selection, to_scale), "note": joined},
+        facts={**_facts(layout, selection), "note": joined},
         rulers=edges,
     )
 
@@ -292,13 +292,12 @@ def _alt(layout: Layout, name: str) -> str:
     return f"{text} {'; '.join(blocks)}."
 
 
-def _facts(layout: Layout, selection: BlockSelection, to_scale: bool) -> dict[str, Any]:
+def _facts(layout: Layout, selection: BlockSelection) -> dict[str, Any]:
     chosen = selection.at or (None,) * len(selection.steps)
     steps = []
     for dim, block in zip(selection.steps, chosen, strict=True):
         steps.append({"dim": dim, "count": layout.block_counts[dim], "at": block})
-    dims = list(selection.dims)
-    return {"kind": "array", "dims": dims, "steps": steps, "toScale": to_scale}
+    return {"dims": list(selection.dims), "steps": steps}
 
 
 def _block_size(
@@ -486,7 +485,6 @@ def draw_array_spec(
         notes=notes,
         size=(width, height),
         alt=sentences([f"Array {array.name} {about}", *lines]),
-        facts={"kind": "arraySpec"},
     )
 
 

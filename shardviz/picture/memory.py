@@ -36,7 +36,6 @@ def draw_memory(report: Report, title: str | None = None) -> Picture:
         notes=[page.note(words), page.note(str(report.fit or ""))],
         alt=page.sentences([head, words, *table.lines("")]),
         width=1.0,
-        facts={"kind": "memory"},
     )
 
 

@@ -204,7 +204,6 @@ def _devices(tiles: DeviceTiles, group: np.ndarray, by: str, **more: Any) -> Pic
         align="start" if cell[0] > 50 else "middle",
         radius=min(5.0, cell[0] * 0.12),
     )
-    facts = {"kind": "devices", "by": by}
     return page(
         made,
         labels,
@@ -212,7 +211,7 @@ def _devices(tiles: DeviceTiles, group: np.ndarray, by: str, **more: Any) -> Pic
         frames=frames,
         rulers=sides,
         size=size,
-        facts=facts,
+        facts={"by": by},
         **more,
     )
 

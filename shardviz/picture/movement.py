@@ -28,7 +28,6 @@ MOST_PANELS = 8
 # Of cells, in points.
 TOP, HIGH, PITCH, GAP = 16.0, 15.0, 18.0, 3.0
 STRIP_WIDE = 1100.0
-FACTS = {"kind": "movement"}
 # Lines of text, and letters of a table in it.
 MOST_ROWS, LEAST_WIDE = 40, 8
 
@@ -48,8 +47,8 @@ def draw_movement(
 
     >>> from shardviz.core.program.movement import collective_movement
     >>> gather = collective_movement("all-gather", 4, 4096)
-    >>> len(draw_movement(gather).panels), draw_movement(gather, step=3).facts["step"]
-    (4, 3)
+    >>> len(draw_movement(gather).panels)
+    4
     """
     head, last = titled(title, wording.title(movement)), len(movement.steps)
     if step is not None:
@@ -60,7 +59,7 @@ def draw_movement(
         rows = []
         for line in [*about, *wording.step_lines(movement, 30)]:
             rows.append((line, "text"))
-        return text_page(rows, title=head, alt=alt, facts=FACTS)
+        return text_page(rows, title=head, alt=alt)
     counts = list(movement.counts())
     if step is not None:
         caption = wording.caption(movement, step)
@@ -80,7 +79,6 @@ def draw_movement(
         notes=[*about, *wording.step_lines(movement, 4), *more],
         alt=alt,
         width=STRIP_WIDE,
-        facts=FACTS,
     )
 
 
@@ -141,7 +139,6 @@ def _still(
         colormap="blocks",
         groups=int(m.chunks.group.max(initial=0)) + 1,
         alt=f"{title}. {wording.caption(m, done)}",
-        facts={**FACTS, "step": done},
     )
 
 

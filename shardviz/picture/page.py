@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -355,7 +355,6 @@ def side_by_side(
     notes: Iterable[str | Label] = (),
     alt: str = "",
     width: float = 960.0,
-    facts: Mapping[str, Any] | None = None,
 ) -> Picture:
     """Pictures in rows no wider than `width`, under one title."""
     top = TITLE if title else 0.0
@@ -376,5 +375,4 @@ def side_by_side(
         size=(right - 2 * PAD, y + row - top - 2 * PAD),
         alt=alt or " ".join(p.alt for p in pictures),
         panels=tuple(panels),
-        facts=facts or {},
     )

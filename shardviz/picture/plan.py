@@ -167,7 +167,7 @@ def draw_plan(
         lines = [(line, "bad") for line in wrapped(error, LETTERS, "  ")]
         lines += [(line, "") for line in others]
         alt = sentences([_head(plan), error, *others])
-        return text_page(lines, title=head, alt=alt, facts={"kind": "plan"})
+        return text_page(lines, title=head, alt=alt)
     values, rows = value_rows(plan, limit), []
     for value in values:
         op, name = value.op, value.op.name
@@ -190,7 +190,6 @@ def draw_plan(
         alt=sentences([_head(plan), *_table(values, 10_000), *more[:1]]),
         colormap="bars",
         groups=10,
-        facts={"kind": "plan"},
     )
 
 
@@ -324,10 +323,7 @@ def draw_explanation(explanation: Explanation, title: str | None = None) -> Pict
     for text in explanation.summary:
         lines += [(line, "") for line in wrapped(text, LETTERS, "   ")]
     alt = sentences([head, *explanation.lines])
-    facts = {"kind": "explanation"}
-    return text_page(
-        lines[:MOST_LINES], title=titled(title, head), alt=alt, facts=facts
-    )
+    return text_page(lines[:MOST_LINES], title=titled(title, head), alt=alt)
 
 
 def explanation_text(explanation: Explanation, width: int, full: bool = False) -> str:
@@ -364,7 +360,6 @@ def draw_plan_difference(
         shown,
         title=titled(title, head),
         alt=f"{head}: {' '.join(found.lines[: 2 * limit])}",
-        facts={"kind": "plan difference"},
     )
 
 

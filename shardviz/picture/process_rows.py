@@ -29,7 +29,6 @@ def draw_process_rows(
         title=titled(title, head),
         notes=[*more, *rows.sentences],
         alt=sentences([head, *rows.sentences]),
-        facts={"kind": "processRows"},
     )
 
 

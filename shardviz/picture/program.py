@@ -65,7 +65,6 @@ def draw_request(
         title=titled(title, head),
         notes=notes,
         width=1100.0,
-        facts={"kind": "request"},
     )
 
 
@@ -116,7 +115,6 @@ def draw_program(
         panels,
         title=titled(title, head),
         notes=and_more(len(requests) - limit, "array"),
-        facts={"kind": "program"},
     )
 
 

@@ -60,7 +60,6 @@ def draw_report(report: Report, title: str | None = None) -> Picture:
         notes=notes,
         alt=sentences(_lines(report, full=False)),
         width=1.0,
-        facts={"kind": "report"},
     )
 
 

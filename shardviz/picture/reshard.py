@@ -44,7 +44,7 @@ def draw_reshard(reshard: Reshard, title: str | None = None) -> Picture:
     lines = wording.summary(reshard)
     head = titled(title, wording.title(reshard))
     notes = [*lines[1:], *wording.left_behind(reshard)]
-    about = {"title": head, "alt": " ".join(lines), "facts": {"kind": "reshard"}}
+    about = {"title": head, "alt": " ".join(lines)}
     if not len(reshard.sends):
         return text_page([(line, "text") for line in notes], **about)
     folds = wording.folds(reshard)

@@ -45,7 +45,6 @@ def draw_restore(found: Restore, title: str | None = None) -> Picture:
         notes=[*notes, *wording.notes(found)],
         alt=sentences(_lines(found, full=False)),
         width=1.0,
-        facts={"kind": "restore"},
     )
 
 

@@ -37,7 +37,6 @@ def draw_roofline(
         notes=notes,
         alt=sentences([head, *_lines(roofline)]),
         width=1.0,
-        facts={"kind": "roofline"},
     )
 
 

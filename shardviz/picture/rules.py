@@ -80,7 +80,6 @@ def draw_spec(spec: Spec, title: str | None = None) -> Picture:
         size=(max(x, 120.0), height),
         alt=sentences(_spec_lines(spec)),
         groups=10,
-        facts={"kind": "spec"},
     )
 
 
@@ -180,7 +179,6 @@ def draw_rules(rules: Rules | PathRules, title: str | None = None) -> Picture:
         notes=and_more(len(rules) - len(names), noun),
         alt=sentences([count, *map(str, lines)]),
         groups=10,
-        facts={"kind": f"{noun}s"},
     )
 
 
@@ -229,7 +227,6 @@ def draw_resolution(resolution: Resolution, title: str | None = None) -> Picture
         title=titled(title, f"{resolution.spec} by {resolution.dialect.value} rules"),
         notes=notes,
         alt=sentences([plural(len(rules), "rule"), *resolution_findings(resolution)]),
-        facts={"kind": "resolution"},
     )
 
 
@@ -259,7 +256,6 @@ def draw_path_resolution(found: PathResolution, title: str | None = None) -> Pic
         ),
         notes=notes,
         alt=sentences([plural(count, "pattern"), found.explain()]),
-        facts={"kind": "path resolution"},
     )
 
 

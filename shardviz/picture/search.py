@@ -23,7 +23,6 @@ def draw_search(search: Search, title: str | None = None) -> Picture:
         title=page.titled(title, f"{wording.TIME} × {wording.MEMORY}"),
         notes=[page.note(str(search))],
         alt=page.sentences(_lines(search)),
-        facts={"kind": "search"},
     )
 
 

@@ -109,7 +109,6 @@ def _draw_words(value: Any, title: str | None = None) -> Picture:
         [(line, "") for line in lines],
         title=titled(title, head),
         alt=sentences([head, *lines]),
-        facts={"kind": "words"},
     )
 
 

@@ -33,7 +33,6 @@ def draw_comparison(
         title=titled(title, f"From {found.before} to {found.after}: {found.short}"),
         notes=and_more(len(changes) - limit, "change"),
         alt=sentences(str(found).splitlines()),
-        facts={"kind": "comparison"},
     )
 
 
@@ -57,7 +56,6 @@ def draw_stages(found: Stages, title: str | None = None) -> Picture:
     return Table(_HEADS, tuple(rows)).picture(
         title=titled(title, head),
         alt=sentences([head, *str(found).splitlines()]),
-        facts={"kind": "stages"},
     )
 
 

@@ -133,9 +133,13 @@ def draw_topology(topology: Topology, title: str | None = None) -> Picture:
 def _look(count: int, axis: int = -1) -> dict[str, Any]:
     """Groups in tints of a mesh axis; grey where they are of none."""
     colormap = "blocks" if count <= MOST_COLOURS else "ramp"
-    facts = {"kind": "devices", "by": "position"}
     by = shades([(axis, count, 1)])
-    return {"groups": count, "colormap": colormap, "shades": by, "facts": facts}
+    return {
+        "groups": count,
+        "colormap": colormap,
+        "shades": by,
+        "facts": {"by": "position"},
+    }
 
 
 def _first_axis(mesh: MeshSpec, collective: Collective | None) -> int:

@@ -106,7 +106,7 @@ def test_two_blocks_with_four_replicas_each():
     assert (top.words[0], top.axes) == ("mlp 2,048 = 2 × 1,024 over", ((1, "model"),))
     assert (left.words[0], left.axes, left.down) == ("embed 512, not split", (), True)
     assert "w_in bf16[512, 2048]  P(None, 'model')" in texts
-    assert picture.facts["toScale"]
+    assert "not to scale" not in texts
 
 
 def test_long_strips_are_folded_so_that_ids_can_be_read():
