@@ -274,8 +274,6 @@ def palette(
     if colormap == "verdicts":
         full = _rgb_rows(theme.verdicts)
         shares = theme.rest * np.array([[1], [1], [1], [1 / 3]])  # most have no say
-    elif colormap == "plain":
-        full, shares = full[8:9], np.array([[theme.rest / 2]])
     elif stops is not None:
         full, shares = _between(stops, min(max(count, 2), RAMP_STEPS)), np.ones((1, 1))
     elif shades is not None:

@@ -107,7 +107,7 @@ class Tiles:
         group: int32 [tiles]: what the tile's colour means (a block, a host, a verdict).
         device: int64 [tiles]: the device of a tile, or NO_DEVICE.
         text: the template of the text inside a tile, drawn where it fits. The first
-            line is the important one; a tab sends the rest of a line to the right edge.
+            line is the important one.
         columns: name to int64 [tiles], numbers that only the template uses.
         offsets, holders: the device ids of tiles that have several: those of tile `i`
             are `holders[offsets[i]:offsets[i + 1]]`. int64 [tiles + 1] and int64 [ids],
@@ -305,8 +305,8 @@ class Picture(Displayed):
         legend: what the colours mean, at most ten entries.
         alt: the picture in words, for screen readers and for files.
         colormap: `"blocks"` (as many colours as can be distinguished, then a ramp),
-            `"ramp"` (order), `"verdicts"` (good, lost, broken, other), `"bars"` (full
-            colours) or `"plain"`.
+            `"ramp"` (order), `"verdicts"` (good, lost, broken, other) or `"bars"` (full
+            colours).
         groups: how many groups there are, whether or not a tile shows each.
         shades: where groups are the blocks of an array: what each mesh axis does to
             their colours, major to minor; None for other groups.

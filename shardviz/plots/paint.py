@@ -67,8 +67,8 @@ class Line:
 def lines_in_tiles(picture: Picture, text_colour: np.ndarray) -> Iterator[Line]:
     """The lines inside the tiles of a picture, all tiles set alike.
 
-    The first line is as large as fits into every tile; further lines, and text at the
-    right edge, are left out where they do not fit. Tooltips have the full text.
+    The first line is as large as fits into every tile; further lines are left out where
+    they do not fit.
 
     Args:
         text_colour: uint8 [tiles, 4], the colour of text on each tile.
@@ -80,7 +80,7 @@ def lines_in_tiles(picture: Picture, text_colour: np.ndarray) -> Iterator[Line]:
     texts = [tiles.label(i).split("\n") for i in range(len(tiles))]
     # All tiles alike: letters of several sizes would seem to say something.
     pad = min(8.0, width * 0.1)
-    wide = widest((first.partition("\t")[0] for first, *_ in texts), 1.0, bold=True)
+    wide = widest((first for first, *_ in texts), 1.0, bold=True)
     size = min(LARGEST, height * 0.62, (width - 2 * pad) / max(wide, 0.01))
     # Where not even the smallest letters fit, tiles have no text.
     if size < SMALLEST:
@@ -96,12 +96,7 @@ def lines_in_tiles(picture: Picture, text_colour: np.ndarray) -> Iterator[Line]:
             rest = []
         y = top + (height - size * 1.2 - len(rest) * small * 1.45) / 2 + size * 0.62
         x = left + (pad if tiles.align == "start" else width / 2)
-        main, _, corner = first.partition("\t")
-        yield Line(x, y, main, size, True, colour, tiles.align)
-        free = space - text_width(main, size, bold=True)
-        fits = small >= SMALLEST and text_width(corner, small) + 4 < free
-        if corner and tiles.align == "start" and fits:
-            yield Line(left + width - pad, y, corner, small, False, colour, "end")
+        yield Line(x, y, first, size, True, colour, tiles.align)
         y += size * 0.6 + small * 0.85
         for line in rest:
             yield Line(x, y, line, small, False, colour, tiles.align)

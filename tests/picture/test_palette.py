@@ -19,7 +19,7 @@ from shardviz.picture.palette import (
 )
 from tests.picture.colour_difference import VISION, difference, lab
 
-SCHEMES = ("blocks", "ramp", "verdicts", "bars", "plain")
+SCHEMES = ("blocks", "ramp", "verdicts", "bars")
 READABLE = 4.5  # WCAG 2, level AA, for text of any size
 # CIEDE2000 from the red of errors: a difference of 2 can be noticed at all.
 FAR, FAR_TO_THE_COLOUR_BLIND = 25, 7
