@@ -68,8 +68,8 @@ class Theme:
         paper, panel: behind everything; behind a side panel.
         faint_text: for dashes and hints of lines.
         soft, unsplit: behind small parts, such as tags; a dimension that is not split.
-        accent, accent_soft: what can be pressed or is chosen; a background in a pale
-            tint of it.
+        accent, on_accent, accent_soft: what can be pressed or is chosen; text on that
+            colour; a background in a pale tint of it.
         groups, ramp: the colours of up to ten groups; stops of the ramp for order.
         tints: of each mesh axis, and in the last row grey: from pale to full.
         verdicts: the colours of good, lost, broken, other.
@@ -83,9 +83,11 @@ class Theme:
     muted: str
     faint_text: str
     line: str
+    shadow: str
     soft: str
     unsplit: str
     accent: str
+    on_accent: str
     accent_soft: str
     good: str
     warn: str
@@ -99,8 +101,8 @@ class Theme:
 
 LIGHT = Theme(
     "light", paper="#ffffff", panel="#f7f8fa", text="#1f2430", muted="#5f697d",
-    faint_text="#98a2b3", line="#e2e5ea", soft="#eef1f6", unsplit="#c9ced8",
-    accent="#1f6bbd", accent_soft="#e6f1fc",
+    faint_text="#98a2b3", line="#e2e5ea", shadow="#000000", soft="#eef1f6", unsplit="#c9ced8",
+    accent="#1f6bbd", on_accent="#ffffff", accent_soft="#e6f1fc",
     good="#187734", warn="#8f5a00", bad="#bd1f01", groups=GROUP_COLOURS, tints=LIGHT_TINTS,
     ramp=(
         "#f6f7d0", "#d9f0c1", "#b3ebbd", "#90e1cb", "#7bd3d7",
@@ -111,8 +113,8 @@ LIGHT = Theme(
 
 DARK = Theme(
     "dark", paper="#111318", panel="#181b22", text="#e6e9ef", muted="#98a2b3",
-    faint_text="#667085", line="#2b303b", soft="#222732", unsplit="#454c5a",
-    accent="#4a9be8", accent_soft="#142534",
+    faint_text="#667085", line="#2b303b", shadow="#000000", soft="#222732", unsplit="#454c5a",
+    accent="#4a9be8", on_accent="#0b1017", accent_soft="#142534",
     good="#56c271", warn="#ff9a1f", bad="#ff687e", groups=GROUP_COLOURS, tints=DARK_TINTS,
     ramp=(
         "#291c3c", "#29264d", "#25315d", "#183e67", "#054c6b",
