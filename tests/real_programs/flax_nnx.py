@@ -59,6 +59,24 @@ def train_step_with_optimizer() -> Real:
 
 
 @PROGRAMS
+def model_and_optimizer_that_holds_it() -> Real:
+    """`nnx.ModelAndOptimizer`, given beside the model: their parameters are there once."""
+    mesh = grid(data=8)
+    model = Net(nnx.Rngs(0))
+    optimizer = nnx.ModelAndOptimizer(model, optax.sgd(1e-2), wrt=nnx.Param)
+    model, optimizer = on(mesh, (model, optimizer))
+
+    @nnx.jit
+    def step(model, optimizer, x):
+        value, gradients = nnx.value_and_grad(lambda model: (model(x) ** 2).mean())(model)
+        optimizer.update(gradients)
+        return value
+
+    x = split(mesh, numbers(16, 16), "data")
+    return Real(step, (model, optimizer, x), runs=False)
+
+
+@PROGRAMS
 def functional_split_and_merge() -> Real:
     """The functional API: `nnx.split`, `jax.jit` with the state as an argument, `nnx.merge`."""
     mesh = grid(data=4, model=2)

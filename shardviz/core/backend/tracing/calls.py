@@ -246,20 +246,30 @@ class BoundCall:
         """The result, and by name the new values of what was changed in place."""
         given = iter(arguments)
         values, positional, named = [], [], {}
+        variables: dict[int, Any] = {}  # by the id of that in the call
         for argument in self._arguments:
             value = argument.value
             if not argument.static:
                 value = argument.filled(next(given), self._fixed)
+            if argument.holds_nnx:
+                nodes, tree = jax.tree.flatten(value, is_leaf=_is_variable)
+                for i, node in enumerate(_nodes(argument.value)):
+                    if _is_variable(node):
+                        nodes[i] = variables.setdefault(id(node), nodes[i])
+                value = tree.unflatten(nodes)
             values.append(value)
             if argument.keyword:
                 named[argument.name] = value
             else:
                 positional.append(value)
         before = self._states(values)
+        # Of a variable that several arguments hold, the first name counts.
+        first = {id(leaf): name for name, leaf in reversed(before.items())}
         result = self.fn(*positional, **named)
         changed = {}
         for name, leaf in self._states(values).items():
-            if before.get(name) is not leaf:
+            old = before.get(name)
+            if old is not leaf and first.get(id(old), name) == name:
                 changed[name] = leaf
         return result, changed
 
@@ -481,7 +491,34 @@ def _arguments(
     for name in sorted(keywords):
         bound, is_static = name in jitted.keywords, name in settings.static_names
         given.append(_Argument(name, keywords[name], True, bound, is_static))
-    return [_with_kinds(argument, jitted) for argument in given]
+    return _shared([_with_kinds(argument, jitted) for argument in given])
+
+
+def _shared(given: list[_Argument]) -> list[_Argument]:
+    """Of a variable that is there twice, as in a model and its optimizer, nnx.jit takes
+    one."""
+    seen: set[int] = set()
+    for number, argument in enumerate(given):
+        kinds: list[str] = []
+        for node in _nodes(argument.value) if argument.holds_nnx else ():
+            count = len(jax.tree.leaves(node))
+            own = argument.kinds[len(kinds) :][:count]
+            kinds += own if id(node) not in seen else ["other"] * count
+            if _is_variable(node):
+                seen.add(id(node))
+        if kinds:
+            given[number] = replace(argument, kinds=tuple(kinds))
+    return given
+
+
+def _nodes(value: Any) -> list[Any]:
+    """The leaves of a tree, with a variable of flax.nnx as one."""
+    return jax.tree.leaves(value, is_leaf=_is_variable)
+
+
+def _is_variable(node: Any) -> bool:
+    nnx = sys.modules.get("flax.nnx")
+    return nnx is not None and isinstance(node, nnx.Variable)
 
 
 def _donated(jitted: Jitted, given: Sequence[_Argument]) -> list[int]:
