@@ -23,7 +23,11 @@ def changes_view(job: Job) -> dict[str, Any]:
         words = words if found else wording.NO_CHANGE
         for one in found[:MOST_CHANGES]:
             ok = None if one.values is None else one.values.ok
-            row = {"edit": edits_in_words(one.edits), "facts": costs(one), "ok": ok}
+            row = {
+                "edit": edits_in_words(one.edits),
+                "facts": costs(one, job.wanted[1]),
+                "ok": ok,
+            }
             row.update(values=wording.EQUAL[ok], code=one.code())
             takes = TAKEN.issuperset(edit.code for edit in one.edits)
             rows.append({**row, "takes": takes})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from shardviz.core.format import bytes_text, count_text, seconds_text
+from shardviz.core.format import bytes_text, seconds_text
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import Bound, Roofline, collective_name
@@ -19,7 +19,6 @@ MAX_ROWS = 300
 RUN_STAGES = ("place", "run", "check", "compare")
 # In the row of stages, which begins with what is requested.
 COMPILED, RAN = 3, 4
-MOST_COSTS = 12
 MOST_TIMES = 60
 _PARTS = ("arguments", "outputs", "temporaries", "generated_code")
 
@@ -172,7 +171,7 @@ def memory_view(report: Report | None, found: Roofline | None = None) -> dict[st
     >>> view["parts"], view["over"]
     ([['arguments', '1 GiB']], False)
     """
-    view: dict[str, Any] = {"parts": [], "sentence": "", "over": False, "cost": []}
+    view: dict[str, Any] = {"parts": [], "sentence": "", "over": False}
     view.update(operations=[], chart=None)
     if report is None:
         return view
@@ -180,8 +179,6 @@ def memory_view(report: Report | None, found: Roofline | None = None) -> dict[st
     for name in _PARTS:
         if size := getattr(memory, name):
             view["parts"].append([name.replace("_", " "), bytes_text(size)])
-    for name, value in list(report.cost.items())[:MOST_COSTS]:
-        view["cost"].append([wording.COSTS.get(name, name), _cost(name, value)])
     view.update(
         chart=chart_view(report),
         sentence=wording.memory(report),
@@ -191,14 +188,6 @@ def memory_view(report: Report | None, found: Roofline | None = None) -> dict[st
     if found is not None:
         view["operations"] = _bars(found.ops)
     return view
-
-
-def _cost(name: str, value: float) -> str:
-    if "bytes" in name:
-        return bytes_text(int(value))
-    if "seconds" in name:
-        return seconds_text(value)
-    return count_text(value)
 
 
 def _bars(bounds: Sequence[Bound]) -> list[dict[str, Any]]:

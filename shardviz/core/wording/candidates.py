@@ -12,7 +12,7 @@ from shardviz.core.program.candidates import (
     Refusal,
     sent_bytes,
 )
-from shardviz.core.program.report import needed_bytes
+from shardviz.core.program.report import Collective, needed_bytes
 from shardviz.core.wording.remedies import decapitalised
 from shardviz.core.wording.roofline import time_text
 
@@ -43,6 +43,8 @@ _EDITS = {
     " device ({source})",
     "option": "Set an option of jax: {code}",
 }
+#: Stands above those that are refused.
+DROPPED = "Tried, and not proposed:"
 _REFUSALS = {
     "not made": "it does not fit the program. {said}",
     "does not compile": "it does not compile. {said}",
@@ -89,11 +91,19 @@ def edits_in_words(edits: tuple[Edit, ...]) -> str:
     return joined([first, *(decapitalised(one) for one in others)])
 
 
-def costs(fact: Candidate) -> str:
-    """What each device sends, needs and takes at least, before and after."""
+def costs(fact: Candidate, about: Collective | None = None) -> str:
+    """What each device sends, needs and takes at least, before and after; first what
+    it sends in collectives of the kind of one, over its mesh axes.
+    """
     before, after = fact.before.memory, fact.peak_bytes
     sent = sent_bytes(fact.before.collectives or ())
     parts = []
+    if about is not None:
+        name, alike = about.kind + about.over, []
+        for some in (fact.before.collectives or (), fact.collectives):
+            same = [one for one in some if one.kind + one.over == name]
+            alike.append(bytes_text(sent_bytes(same)))
+        parts.append(_pair(name, *alike))
     if sent or fact.bytes:
         parts.append(_pair("sends", bytes_text(sent), bytes_text(fact.bytes)))
     if (needed := needed_bytes(before)) is not None and after is not None:

@@ -216,9 +216,6 @@ def memory_needed(fit: Fit) -> str:
 
 # --- memory ---------------------------------------------------------------------------
 
-#: What XLA calls a cost, in words.
-COSTS = {"optimal_seconds": "XLA's own estimate"}
-
 
 def memory(report: Report) -> str:
     """The memory of a compiled program on each device, and whether it fits."""

@@ -31,7 +31,9 @@ export class ChangesList {
     const status = h("div", { class: "sv-muted", role: "status", text: said });
     const parts = rows.map((row, i) => this.row(row, i, live && of === revision));
     const title = h("summary", { text: `Tried, and not proposed: ${notes.length}` });
-    const more = h("details", { hidden: !notes.length }, title);
+    // Opened, it has no space where it stands.
+    const toggle = () => more.open && more.scrollIntoView({ block: "nearest" });
+    const more = h("details", { hidden: !notes.length, on: { toggle } }, title);
     more.append(...notes.map((text) => h("div", { class: "sv-muted", text })));
     fill(this.node, status, ...parts, more);
   }

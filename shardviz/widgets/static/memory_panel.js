@@ -17,7 +17,7 @@ const BOUNDS = { memory: "HBM", compute: "FLOP/s" };
 const SHADES = {arguments: 38, outputs: 58, temporaries: 80, collectives: 100, constants: 68, padding: 24}; // prettier-ignore
 const LINES = 4; // across the chart
 const MOST_ALIVE = 16; // buffers of a moment that Python sends for certain
-const NOT_COMPILED = "Not compiled yet: press Compile to see what each device holds.";
+const NOT_COMPILED = "Not compiled yet: a compile says what each device holds.";
 
 export class MemoryPanel {
   /** @param {Calls} calls */
@@ -44,14 +44,14 @@ export class MemoryPanel {
     const anew = memory !== this.shown[0];
     if (!anew && part === this.shown[1]) return;
     this.shown = [memory, part];
-    const { chart, sentence, over, target, parts, cost, operations } = memory;
+    const { chart, sentence, over, target, parts, operations } = memory;
     if (target === undefined) return fill(this.node, mutedNote(NOT_COMPILED));
     const fits = h("b", { class: over ? "sv-bad" : "", text: sentence });
     const words = h("div", null, fits, muted(`  ${target}`), h("div", { text: chart?.sentence }));
     const head = h("div", { class: "sv-tlchosen" }, words, this.changes.button);
     const picture = h("div", { class: "sv-mempicture" }, this.picture, this.list);
     fill(this.node, head, this.changes.node);
-    this.node.append(...(chart ? [picture, this.legend] : [pairs(parts)]), pairs(cost));
+    this.node.append(...(chart ? [picture, this.legend] : [pairs(parts)]));
     const bound = BOUNDS[part];
     const some = operations.filter((one) => !bound || one.bound === bound);
     if (some.length) this.node.append(leastTimes(some));

@@ -421,7 +421,6 @@ export interface Memory {
   chart: MemoryChart | null;
   sentence: string;
   over: boolean;
-  cost: [string, string][];
   operations: LeastTime[];
   /** Only with a report: the target. */
   target?: string;
