@@ -310,16 +310,14 @@ def test_specs_stay_where_the_body_is_not_the_same_for_each_row(fn):
     assert all(edit.code != "shard_map" or edit.fields["split"][0] == 1 for edit in edits)
 
 
-def test_all_that_a_map_makes_of_a_line_is_in_one_shard_map():
+def test_each_device_takes_its_own_steps_of_a_map():
     one = case("folx#36")
     program = one.program()
     best = sv.changes(program, one.collective(sv.compile(program)))[0]
-    (found,) = [o for o in operations(best.program.fn.jaxpr) if o.nesting == "top level"]
-    assert found.name == "shard_map"
     assert best.values.ok is True
-    specs = "in_specs=(P('data'), P()), out_specs=P('data')"
-    assert f"{specs})  # threads.py:" in best.code()
-    assert best.code().endswith(": float32[64, 16], float32[16, 16]")
+    # What the steps share comes before what they take one after another.
+    specs = "in_specs=(P(), P('data')), out_specs=P('data')"
+    assert best.code().startswith(f"map = jax.shard_map(map, mesh=mesh, {specs})  # threads.py:")
 
     def pasted(x, w):
         def rows(x, w):

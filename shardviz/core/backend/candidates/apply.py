@@ -9,6 +9,7 @@ from shardviz.core.backend.tracing.edited import as_jaxpr, with_constraint
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import listed, shown
 from shardviz.core.layout.layout import lay_out
+from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.candidates import Edit
 from shardviz.core.program.program import Program
 
@@ -16,8 +17,8 @@ from shardviz.core.program.program import Program
 def apply_edit(program: Program, edit: Edit) -> Program:
     """The program after an edit. Nothing is compiled.
 
-    An edit inside of the function is made on its jaxpr, so the new program's function
-    is a `JaxprFunction`.
+    One inside of the function is made on its jaxpr, so the new program's function is a
+    `JaxprFunction`.
 
     Raises:
         ProgramError: for an edit that does not fit the program.
@@ -32,10 +33,16 @@ def apply_edit(program: Program, edit: Edit) -> Program:
     >>> apply_edit(program, split).arrays[0].spec
     P('data')
     """
-    apply = APPLY.get(edit.code)
+    inside, apply = INSIDE.get(edit.code), APPLY.get(edit.code)
+    if inside is not None:
+        program = as_jaxpr(program)
+        function: Any = program.fn
+        changed = inside(function.jaxpr, edit, program.mesh)
+        return program.replace(fn=function.with_jaxpr(changed))
     if apply is None:
         raise ProgramError(
-            f"An edit is one of {listed(APPLY)}; {shown(edit.code)} is for people to make."
+            f"An edit is one of {listed(INSIDE | APPLY)}; {shown(edit.code)} is for"
+            " people to make."
         )
     return apply(program, edit)
 
@@ -51,23 +58,19 @@ def _argument(program: Program, edit: Edit) -> Program:
     return program.replace(arrays=tuple(arrays))
 
 
-def _constraint(program: Program, edit: Edit) -> Program:
-    program = as_jaxpr(program)
-    function: Any = program.fn
-    changed = with_constraint(function.jaxpr, edit, program.mesh)
-    return program.replace(fn=function.with_jaxpr(changed))
-
-
 def _donate(program: Program, edit: Edit) -> Program:
     options = {**program.options, "donate": tuple(edit.fields["arguments"])}
     return program.replace(options=options)
 
 
-#: Code of an edit to what makes it. Files beside this one add theirs.
+#: Code of an edit inside of the function to what makes it, given a jaxpr, the edit and
+#: the mesh; and of the others given the program. Files beside this one add theirs.
+INSIDE: dict[str, Callable[[Any, Edit, MeshSpec], Any]] = {
+    "constraint": with_constraint
+}
 APPLY: dict[str, Callable[[Program, Edit], Program]] = {
     "argument": _argument,
     "result": lambda program, edit: program.replace(out_specs=edit.fields["out_specs"]),
-    "constraint": _constraint,
     "rule": lambda program, edit: program.replace(rules=edit.fields["rules"]),
     "mesh": lambda program, edit: program.replace(mesh=edit.fields["mesh"]),
     "device order": lambda program, edit: program.replace(mesh=edit.fields["mesh"]),

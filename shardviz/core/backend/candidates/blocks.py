@@ -64,11 +64,13 @@ class Blocks:
             NotInBlocks: where one device's block is not enough.
             Exception: by jax, of many classes, for blocks that do not fit one another.
         """
-        if {*splits} == {None}:
+        if self.count == 1 or {*splits} == {None}:
             raise NotInBlocks
         for one in operations(jaxpr):
             # It is told which device it runs on, or adds up what is no longer the same.
-            if not _named_axes(one.equation).isdisjoint(self.axes):
+            params = one.equation.params
+            named = jax.tree.leaves([params.get("axes"), params.get("axis_name")])
+            if not {*named}.isdisjoint(self.axes):
                 raise NotInBlocks
         # Without the mesh outside, which their types name.
         body, blocks = plain_jaxpr(jaxpr), []
@@ -218,12 +220,6 @@ class Blocks:
 def _struct(variable: Any, shape: Sequence[int]) -> Any:
     aval = variable.aval
     return jax.ShapeDtypeStruct(shape, aval.dtype, weak_type=aval.weak_type)
-
-
-def _named_axes(equation: Any) -> set[Any]:
-    """The mesh axes that an operation names, and dimensions."""
-    params = equation.params
-    return {*jax.tree.leaves([params.get("axes"), params.get("axis_name")])}
 
 
 def _bound(equation: Any, params: Any, values: Sequence[Any]) -> list[Any]:

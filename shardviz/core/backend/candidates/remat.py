@@ -17,13 +17,11 @@ from typing import Any
 import jax
 from jax.extend.core import Primitive, jaxpr_as_fun
 
-from shardviz.core.backend.candidates.apply import APPLY
+from shardviz.core.backend.candidates.apply import INSIDE
 from shardviz.core.backend.jax_compat import effect_class, scan_counts
 from shardviz.core.backend.tracing import jaxprs
-from shardviz.core.backend.tracing.edited import as_jaxpr
 from shardviz.core.errors import ProgramError
 from shardviz.core.program.candidates import Edit
-from shardviz.core.program.program import Program
 
 #: Policies of `jax.checkpoint_policies`, the one that saves least first.
 POLICIES = ("nothing_saveable", "dots_with_no_batch_dims_saveable", "dots_saveable")
@@ -163,12 +161,11 @@ def inlined(jaxpr: Any, function_for: _Function = lambda _: None) -> Any:
     return jax.make_jaxpr(function)(*jaxpr.in_avals)
 
 
-def _remat(program: Program, edit: Edit) -> Program:
-    frozen: Any = as_jaxpr(program)
-    jaxpr, lines = rematerialised(frozen.fn.jaxpr, edit.fields["policy"])
+def _remat(jaxpr: Any, edit: Edit, *_: Any) -> Any:
+    changed, lines = rematerialised(jaxpr, edit.fields["policy"])
     if not lines:
         raise ProgramError("No loop saves values for a loop of the backward pass.")
-    return frozen.replace(fn=frozen.fn.with_jaxpr(jaxpr))
+    return changed
 
 
-APPLY["remat"] = _remat
+INSIDE["remat"] = _remat

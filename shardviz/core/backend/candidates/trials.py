@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from shardviz.core.backend.bridge import abstract_mesh
-from shardviz.core.backend.candidates.apply import apply_edit
+from shardviz.core.backend.candidates.apply import INSIDE, apply_edit
 from shardviz.core.backend.devices import MOST_SIMULATED
 from shardviz.core.backend.failures import said_by
 from shardviz.core.backend.run.hosts.run import compile_program, run_program
@@ -27,9 +27,6 @@ from shardviz.core.program.report import Report
 
 # Nothing of a quick compile is run, so XLA need not make it fast.
 _QUICK = {"xla_backend_optimization_level": 0}
-# Edits of what is inside of the function.
-_AFTER_CONSTRAINTS = ("remat", "shard_map", "option", "parts")
-_INSIDE = ("constraint", *_AFTER_CONSTRAINTS)
 _MOST_COMPARED = 256 << 20  # bytes of arguments and results, in all
 _MOST_DEVICES = 64  # that are simulated to compare values
 _MOST_SECONDS = 15.0  # for one run that is compared
@@ -107,13 +104,14 @@ class Trials:
     def made(self, edits: Sequence[Edit]) -> Program | Refusal:
         """The program after some edits; or what was raised where they do not fit."""
         program = self.program
-        # With a smaller batch the function is traced anew; other edits inside of it
-        # change what was traced.
-        if edits[0].code != "microbatches" and any(e.code in _INSIDE for e in edits):
+        inside = INSIDE.keys() & {one.code for one in edits}
+        # With a smaller batch the function is traced anew.
+        if inside and edits[0].code != "microbatches":
             program = self.as_jaxpr
         try:
             # Constraints say where they are before others change the jaxpr.
-            for one in sorted(edits, key=lambda edit: edit.code in _AFTER_CONSTRAINTS):
+            after = inside - {"constraint"}
+            for one in sorted(edits, key=lambda edit: edit.code in after):
                 program = apply_edit(program, one)
         # Some edits call the user's function, which may raise anything; what it said is
         # shown with the edit.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import linecache
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -148,7 +148,7 @@ def with_constraint(jaxpr: Any, edit: Edit, mesh: MeshSpec) -> Any:
     fields, numbers = edit.fields, itertools.count()
     operands, same = dict(fields["places"]), (fields["source"], fields["value"])
     if fields["value"] == ARGUMENT:
-        return _with_constrained_arguments(jaxpr, operands, fields["spec"], mesh)
+        return _with_constrained_argument(jaxpr, *operands, fields["spec"], mesh)
 
     def change(equation: Any) -> list[Any]:
         number = -1
@@ -163,19 +163,17 @@ def with_constraint(jaxpr: Any, edit: Edit, mesh: MeshSpec) -> Any:
     return rewritten(jaxpr, change)
 
 
-def _with_constrained_arguments(
-    jaxpr: Any, numbers: Iterable[int], spec: Spec, mesh: MeshSpec
+def _with_constrained_argument(
+    jaxpr: Any, number: int, spec: Spec, mesh: MeshSpec
 ) -> Any:
-    """A jaxpr that begins with constraints of some of its arguments."""
+    """A jaxpr that begins with a constraint of an argument."""
     body = plain_jaxpr(jaxpr)
-    arguments, made = list(body.invars), []
-    for number in numbers:
-        # What reads the argument reads the constraint's result, under the same name.
-        constraint = _constraint(arguments[number].aval, spec, mesh)
-        made.append(constraint.replace(outvars=[arguments[number]]))
-        arguments[number] = constraint.invars[0]
-    body = body.replace(invars=arguments, eqns=[*made, *body.eqns])
-    return with_body(jaxpr, body)
+    arguments, value = list(body.invars), body.invars[number]
+    made = _constraint(value.aval, spec, mesh)
+    # What reads the argument reads what the constraint makes, under the same name.
+    arguments[number] = made.invars[0]
+    equations = [made.replace(outvars=[value]), *body.eqns]
+    return with_body(jaxpr, body.replace(invars=arguments, eqns=equations))
 
 
 def _constrained(
