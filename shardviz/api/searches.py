@@ -29,9 +29,11 @@ def search(
         program: what `sv.program` made.
         over: what may vary: `"mesh"` (sizes and order of its axes), `"arguments"`
             (their specs; those of one shape and use share one), `"rules"` (the mesh
-            axis of each logical name), `"device order"` (the best for the fastest of
-            the others), or names of arguments. By default the mesh, and the rules where
-            the program has any, else the arguments.
+            axis of each logical name), `"donate"` (arguments that come back with new
+            values, such as a training state), `"remat"` (what loops save for the
+            backward pass), `"device order"` (the best for the fastest of the others),
+            or names of arguments. By default the mesh, and the rules where the program
+            has any, else the arguments.
         under: the most memory for each device, in bytes or as `"16 GiB"`; by default
             what the chip has.
         target: the described hardware, such as `"tpu:v5e:4x4"`.

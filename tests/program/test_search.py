@@ -11,7 +11,12 @@ import pytest
 
 import shardviz as sv
 from shardviz.core.backend.candidates import search as searching
+from shardviz.core.backend.candidates.apply import apply_edit
+from shardviz.core.backend.candidates.remat import POLICIES
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.candidates import edit
+from shardviz.core.program.report import needed_bytes
+from shardviz.core.program.roofline import with_operations
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="the TPU compiler is not installed"
@@ -90,6 +95,48 @@ def test_nothing_over_the_limit_is_proposed(found):
     assert all(one.peak_bytes <= limit for one in tight)
     assert all(refusal.code == "no memory" for refusal in tight.refused)
     assert not sv.search(program, over="arguments", under=1, target=TARGET)
+
+
+def train_step():
+    """A step over eight layers in a loop, which saves values for the backward pass."""
+
+    def layer(h, w):
+        return jnp.tanh(jnp.tanh(h @ w) @ w.T), None
+
+    def loss(ws, x):
+        return jnp.mean(jax.lax.scan(layer, x, ws)[0] ** 2)
+
+    def step(ws, x):
+        return ws - 0.1 * jax.grad(loss)(ws, x)
+
+    x, ws = sv.array("x", (2048, 64), spec="data, None"), sv.array("ws", (8, 64, 128))
+    return sv.program(step, ws, x, mesh="data=4")
+
+
+def test_donation_and_remat_are_the_best_of_all_combinations():
+    program, known = train_step(), []
+    for policy in (None, *POLICIES):
+        for donated in ((), (0,)):
+            changed = program.replace(options={"donate": donated})
+            if policy is not None:
+                changed = apply_edit(changed, edit("remat", policy=policy))
+            report = sv.compile(changed, target=TARGET)
+            # Compilers count what is in a loop once.
+            seconds = with_operations(report, sv.plan(changed)).seconds
+            known.append((needed_bytes(report.memory), seconds))
+    least_memory = min(known)[0]
+    for limit in (None, least_memory):
+        found = sv.search(program, over=("donate", "remat"), under=limit, target=TARGET)
+        assert found.planned == found.points == 1 + len(POLICIES)
+        fitting = [one for one in known if limit is None or one[0] <= limit]
+        best = found.best
+        assert best.least_seconds == pytest.approx(min(one[1] for one in fitting))
+        assert limit is None or best.peak_bytes <= limit
+        assert best.edits[0].code == "donate"
+        if limit is not None:
+            assert {one.code for one in found.refused} == {"no memory"}
+            assert best.values.ok is not False
+    assert best.edits[1].code == "remat"
 
 
 def test_no_time_is_the_program_as_it_is():

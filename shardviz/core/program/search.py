@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from shardviz.core.display import Displayed, Fact, sentence
@@ -13,6 +13,7 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.candidates import Candidate, Refusal
 from shardviz.core.program.op_costs import op_costs
 from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_causes import MoveCause
 from shardviz.core.program.plan_values import bytes_per_device
 from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import collective_bound, rated_bytes
@@ -29,15 +30,13 @@ class Estimate(NamedTuple):
 
 def estimate(plan: Plan, topology: Topology, mesh: MeshSpec) -> Estimate:
     """What a plan says of its program on a mesh, which may have another axis order."""
-    chip, flops, moved, sent, held, values = topology.chip, 0.0, 0, 0.0, 0, 0
+    chip, flops, moved, held, values = topology.chip, 0.0, 0, 0, 0
+    sent = _sent_seconds(plan, topology, mesh)
     for cost in op_costs(plan):
         flops += (cost.flops or 0.0) * cost.executions
         # Anything else may be fused with these.
         if cost.is_product:
             moved += cost.bytes * cost.executions
-    # Of a collective whose groups or rate nobody knows, nothing is counted.
-    for one in plan.collectives:
-        sent += collective_bound(one, chip, topology, mesh).seconds or 0.0
     read = set()
     for op in plan.ops:
         read.update(op.operands)
@@ -52,6 +51,27 @@ def estimate(plan: Plan, topology: Topology, mesh: MeshSpec) -> Estimate:
     # Whatever is fused, arguments are read and results written once.
     parts = arithmetic, rated_bytes(moved + held, chip) or 0.0, sent
     return Estimate(max(parts), sum(parts), values, held)
+
+
+def _sent_seconds(plan: Plan, topology: Topology, mesh: MeshSpec) -> float:
+    """The least time of a plan's collectives, as compilers for TPUs and GPUs make them."""
+    seconds: dict[Any, float] = {}
+    for number, one in enumerate(plan.collectives):
+        key: Any = number
+        axes, value = set(one.mesh_axes), plan.by_name.get(one.value)
+        # Of a sum that is split, a device receives its part only.
+        if one.kind == "all-reduce" and value and axes <= set(value.spec.axes):
+            one = replace(one, kind="reduce-scatter")
+        # Who sends to whom is not known; a device sends all that it has.
+        elif one.kind == "collective-permute" and not one.groups:
+            one = replace(one, kind="all-to-all")
+        # What the forward pass gathers is there for the backward pass.
+        elif one.kind == "all-gather" and isinstance(one.cause, MoveCause):
+            key = number if one.in_loop else (one.cause.value, one.mesh_axes, one.shape)
+        # Of a collective whose groups or rate nobody knows, nothing is counted.
+        bound = collective_bound(one, topology.chip, topology, mesh)
+        seconds[key] = bound.seconds or 0.0
+    return sum(seconds.values())
 
 
 class Difference(NamedTuple):

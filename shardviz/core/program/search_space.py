@@ -21,7 +21,7 @@ from shardviz.core.program.candidates import Edit, edit
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 
-OVER = ("mesh", "arguments", "rules", "device order")
+OVER = ("mesh", "arguments", "rules", "donate", "remat", "device order")
 #: For each choice the number of the option that is taken; 0 is how it is now.
 Point = tuple[int, ...]
 _SMALL = 1000  # arrays that have a thousandth of all bytes or less stay as they are
@@ -31,7 +31,8 @@ class Choice(NamedTuple):
     """One thing that may vary."""
 
     kind: str  # of `OVER`
-    options: tuple[Any, ...]  # meshes, Specs or mesh axes; first None, for as it is now
+    # Meshes, Specs, mesh axes or edits; None for as it is now, which is first.
+    options: tuple[Any, ...]
     names: tuple[str, ...] = ()  # the arrays that share a spec, or the logical name
 
 
@@ -42,7 +43,7 @@ def edits_of(program: Program, choices: Sequence[Choice], point: Point) -> list[
     now = _specs_now(program)
     for choice, number in zip(choices, point, strict=True):
         option = choice.options[number]
-        if number == 0:
+        if option is None:
             continue
         if choice.kind == "mesh":
             mesh = option
@@ -52,6 +53,8 @@ def edits_of(program: Program, choices: Sequence[Choice], point: Point) -> list[
             axes = option and tuple(axis for axis in option if mesh.shape[axis] > 1)
             rules, step = _with_rule(rules, Rule(choice.names[0], axes))
             steps.append(step)
+        elif choice.kind in ("donate", "remat"):
+            edits.append(option)
         else:
             spec = without_size_one(option, mesh)
             for name in choice.names:

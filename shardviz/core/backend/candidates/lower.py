@@ -82,16 +82,22 @@ def _tried(trials: Trials, edits: list[Edit], least: int | None) -> Candidate | 
 
 def edits_to_try(trials: Trials) -> Iterator[Edit]:
     """The changes that may lower the peak."""
-    state, batch = _state_and_batch(trials)
+    yield from donations_and_remats(trials)
+    yield from itertools.islice(_splits(trials), _MOST_SPLITS)
+    batch = _state_and_batch(trials)[1]
+    for count in _PARTS if batch else ():
+        yield edit("microbatches", count=count, arrays=tuple(batch))
+
+
+def donations_and_remats(trials: Trials) -> Iterator[Edit]:
+    """Those that change no sharding: one donation, and a policy for loops each."""
+    state = _state_and_batch(trials)[0]
     if not state <= set(trials.program.options.get("donate", ())):
         yield edit("donate", arguments=tuple(sorted(state)))
     for policy in POLICIES:
         _, lines = rematerialised(trials.traced.stage.jaxpr, policy)
         if lines:
             yield edit("remat", policy=policy, sources=lines)
-    yield from itertools.islice(_splits(trials), _MOST_SPLITS)
-    for count in _PARTS if batch else ():
-        yield edit("microbatches", count=count, arrays=tuple(batch))
 
 
 def _splits(trials: Trials) -> Iterator[Edit]:

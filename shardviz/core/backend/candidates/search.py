@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from shardviz.core.backend.candidates.apply import apply_edit
+from shardviz.core.backend.candidates.lower import donations_and_remats
 from shardviz.core.backend.candidates.trials import Trials
 from shardviz.core.backend.failures import said_by
 from shardviz.core.backend.shardy.build_plan import plan_program
@@ -43,9 +44,6 @@ _MOST_PLANNED = 500  # of more
 _TURNS = 4  # for each mesh
 _TRUST = 0.5  # the part of its planned time that a program takes at least
 _IN_VAIN = 6  # compiles in a row of a large space that are no faster, and end it
-# What XLA then makes in a tenth of the time has the arithmetic and the collectives of a
-# full compile; it only keeps less in fast memory.
-_LEAST_EFFORT = {"exec_time_optimization_effort": -1.0}
 
 
 def search(
@@ -112,14 +110,13 @@ class _Run:
         self.sizes: list[int] = []
         self.points = 0
         self.planning: Iterator[Any] = iter(())
-        self.on_mesh = cache(lambda mesh: as_jaxpr(program.replace(mesh=mesh)))
+        self.on_mesh = cache(self.trace)
         self.plans: dict[Any, Plan] = {}
         # Points that differ along axes of size 1 have the same edits, and are one program.
         self.planned: dict[Edits, tuple[Estimate, Edits, Program] | None] = {}
         self.compiled: set[Edits] = set()
         self.found: dict[Edits, Candidate | Refusal] = {}
         self.before: Report | None = None
-        self.compile_s = math.inf
 
     def note(self, _: str = "") -> None:
         """Says how far it is."""
@@ -135,17 +132,20 @@ class _Run:
         """The fastest so far."""
         return Search.of(self.found.values()).best
 
-    @property
-    def has_time(self) -> bool:
-        """Whether there is time to compile several programs in full."""
-        return _IN_VAIN * self.compile_s < self.end - time.monotonic()
-
     def plan_points(self, over: Sequence[str] | None) -> None:
         """Plans points, and meanwhile compiles the program as it is."""
         plan = plan_program(self.program)
         if plan.error is not None:
             raise ProgramError(f"The program cannot be planned: {plan.error}")
         self.choices = choices_of(self.program, plan, over)
+        edits: dict[str, list[Edit | None]] = {"donate": [], "remat": [None]}
+        if not edits.keys().isdisjoint(over or ()):
+            for one in donations_and_remats(self.trials):
+                edits[one.code].append(one)
+        for kind, options in edits.items():
+            # To donate takes no time, so that all points do.
+            if options and kind in (over or ()):
+                self.choices += (Choice(kind, tuple(options)),)
         self.sizes = [len(choice.options) for choice in self.choices]
         self.points = math.prod(self.sizes)
         # The meshes in turn, so that none is left out where there is no time for all.
@@ -206,7 +206,10 @@ class _Run:
         program = self.program
         try:
             for one in edits:
-                program = apply_edit(program, one)
+                if one.code == "remat":
+                    program = self.as_traced(program, one)
+                else:
+                    program = apply_edit(program, one)
             plan = self.plan(program)
         except ShardvizError:
             return None  # most often a spec that does not divide a dimension
@@ -219,19 +222,32 @@ class _Run:
             return None
         return estimate(plan, self.topology, program.mesh), edits, program
 
+    def trace(self, mesh: MeshSpec, remat: Edit | None = None) -> Program:
+        """The program on a mesh as a jaxpr, whose loops may save less."""
+        program = as_jaxpr(self.program.replace(mesh=mesh))
+        return program if remat is None else apply_edit(program, remat)
+
+    def as_traced(self, program: Program, remat: Edit | None = None) -> Program:
+        """A program with its function as a jaxpr, made once for each mesh."""
+        # On Explicit axes an operation has the sharding of its operands in it.
+        if set(program.mesh.axis_types) != {"Auto"}:
+            return program if remat is None else apply_edit(program, remat)
+        known = self.on_mesh(program.mesh, remat)
+        return program.replace(fn=known.fn, out_specs=known.out_specs)
+
     def plan(self, program: Program) -> Plan:
-        """A plan, traced once for each mesh; the order of axes makes no other plan."""
-        mesh, own = program.mesh, self.program.mesh
-        if mesh.ids_are_positions:
+        """A plan; the order of axes makes no other plan."""
+        mesh, own, fn = program.mesh, self.program.mesh, program.fn
+        # What is a jaxpr already has that mesh in it.
+        if mesh.ids_are_positions and fn is self.program.fn:
             sizes = tuple(map(mesh.shape.__getitem__, own.axis_names))
             mesh = MeshSpec(own.axis_names, sizes, own.axis_types)
-        key = (mesh, *(str(request.spec) for request in program.requests))
+        specs = (str(request.spec) for request in program.requests)
+        key = (id(fn), mesh, str(program.options.get("donate")), *specs)
         if key not in self.plans:
             program = program.replace(mesh=mesh)
-            # On Explicit axes an operation has the sharding of its operands in it.
-            if set(mesh.axis_types) == {"Auto"}:
-                known = self.on_mesh(mesh)
-                program = program.replace(fn=known.fn, out_specs=known.out_specs)
+            if fn is self.program.fn:
+                program = self.as_traced(program)
             self.plans[key] = plan_program(program)
         return self.plans[key]
 
@@ -243,57 +259,39 @@ class _Run:
             if known is not None and known[0].held <= self.limit:
                 waiting.append(known)
         waiting.sort(key=lambda one: one[0])
+        if waiting:
+            # The other end of the frontier; perhaps nothing else fits.
+            waiting.insert(0, min(waiting, key=lambda one: one[0].values))
         small, best, in_vain = self.points <= _SMALL, math.inf, 0
-        ended = "all compiled" if small else "no better"
-        tried: dict[Estimate, Candidate | Refusal] = {}
+        tried: set[Estimate] = set()
         for found, edits, program in waiting:
             enough = in_vain == _IN_VAIN and not small
             if enough or _TRUST * found.seconds >= best:
-                ended = "no better"
-                break
+                return "no better"
             # Most that are equal in every number are one program by other names.
             if found in tried and not small:
                 continue
-            in_full = small or self.has_time
-            made, in_vain = self.compile(edits, program, in_full), in_vain + 1
-            tried[found] = made
-            # With more effort it may fit.
-            is_worth_it = isinstance(made, Refusal)
+            tried.add(found)
+            made = self.found.get(edits) or self.compile(edits, program)
+            self.found[edits] = made
             if isinstance(made, Candidate) and (made.least_seconds or 0.0) < best:
-                best, in_vain, is_worth_it = made.least_seconds or 0.0, 0, True
-            if is_worth_it and not in_full:
-                made, in_full = self.compile(edits, program), True
-            if in_full:
-                self.found[edits] = made
-        # The other end of the frontier. What plans say of memory is rough, so what was
-        # tried may need less than what they put first.
-        if waiting:
-            found, edits, program = min(waiting, key=lambda one: one[0].values)
-            in_full = small or self.has_time
-            tried[found] = self.compile(edits, program, in_full)
-            if in_full:
-                self.found[edits] = tried[found]
-        fitting = [one for one in tried.values() if isinstance(one, Candidate)]
-        if fitting:
-            least = min(fitting, key=lambda one: one.peak_bytes or 0)
-            self.found[least.edits] = self.compile(least.edits, least.program)
-        return ended
+                best, in_vain = made.least_seconds or 0.0, 0
+            # What has no room says nothing of how fast the next ones are.
+            elif isinstance(made, Candidate) or made.code != "no memory":
+                in_vain += 1
+        return "all compiled" if small else "no better"
 
-    def compile(
-        self, edits: Edits, program: Program, in_full: bool = True
-    ) -> Candidate | Refusal:
+    def compile(self, edits: Edits, program: Program) -> Candidate | Refusal:
         """Some edits as a candidate, or why they are none."""
-        options = {**program.options, **({} if in_full else _LEAST_EFFORT)}
-        report = self.trials.compiled(program.replace(options=options))
+        report = self.trials.compiled(program)
         if report.error is not None and report.error.code == "cancelled":
             raise _Late
         # The first one is the program as it is.
         self.before = self.before or report
         self.compiled.add(edits)
         if report.error is not None:
-            return Refusal(edits, "does not compile", str(report.error))
-        if report.compile_s and in_full:
-            self.compile_s = min(self.compile_s, report.compile_s)
+            code = "no memory" if report.error.lacks_memory else "does not compile"
+            return Refusal(edits, code, str(report.error))
         # Compilers count the arithmetic of a loop once, and some count none.
         if report.loops or "flops" not in report.cost:
             known = with_operations(report, self.plan(program))
