@@ -3,7 +3,7 @@
 Tried is every way to split the dimensions of the hardware (slices, z, y, x, the cores of
 a chip; hosts and their GPUs) into factors, and to give each factor to a mesh axis. Along
 axes where the order of devices counts, as in a permutation, these parts also follow one
-another as rows, as a snake and as a ring. Not tried are devices that form no grid, and
+another as a snake and as a ring. Not tried are devices that form no grid, and
 what comes after MOST_ORDERS. The time is that of the roofline, by `route`: that of the
 busiest link, without latency. Of equally fast orders the one with fewer hops is better.
 """
@@ -227,15 +227,12 @@ def _assignments(
 
 
 def _walks(grid: np.ndarray) -> Iterator[np.ndarray]:
-    """Ways through a grid, its dimensions in each order: rows, a snake and a ring."""
-    for order in itertools.permutations(range(grid.ndim)):
-        turned = grid.transpose(order)
-        yield turned.reshape(-1)
-        if grid.ndim > 1:
-            yield _snake(turned)
-            # It goes through all columns except the first, and returns by that one.
-            lines = np.stack(list(map(_snake, turned)))
-            yield np.concatenate([_snake(lines[:, 1:]), lines[::-1, 0]])
+    """Ways through a grid from neighbour to neighbour: a snake and a ring."""
+    if grid.ndim > 1:
+        yield _snake(grid)
+        # It goes through all columns except the first, and returns by that one.
+        lines = np.stack(list(map(_snake, grid)))
+        yield np.concatenate([_snake(lines[:, 1:]), lines[::-1, 0]])
 
 
 def _snake(grid: np.ndarray) -> np.ndarray:
