@@ -9,12 +9,15 @@ import optax
 import pytest
 
 import shardviz as sv
+from shardviz.core.backend.candidates import lower
 from shardviz.core.backend.candidates.lower import edits_to_try, lower_peak
 from shardviz.core.backend.candidates.microbatches import compared_sums, microbatched
 from shardviz.core.backend.candidates.trials import Trials
 from shardviz.core.errors import ProgramError
-from shardviz.core.program.candidates import code_of, edit
-from shardviz.core.program.report import needed_bytes
+from shardviz.core.program.candidates import Candidate, code_of, edit
+from shardviz.core.program.memory import Buffer, MemoryTimeline
+from shardviz.core.program.report import Memory, Report, peak_bytes
+from shardviz.core.wording.candidates import costs
 
 LAYERS, ROWS, WIDTH, HIDDEN = 4, 256, 16, 64
 WS = {
@@ -58,7 +61,7 @@ def program_of(fn, *args, mesh="data=4", donate=()):
 def test_the_peak_of_a_scanned_mlp():
     program = program_of(step_of(scanned), WS, X)
     found = lower_peak(Trials(program, "cpu:4"))
-    before = needed_bytes(found[0].before.memory)
+    before = peak_bytes(found[0].before.memory)
     peaks = [one.peak_bytes for one in found]
     assert peaks == sorted(peaks)
     assert peaks[-1] < before
@@ -70,7 +73,7 @@ def test_the_peak_of_a_scanned_mlp():
     assert peaks[0] < before / 2
     # Each is an ordinary program.
     again = sv.compile(found[0].program, target="cpu:4")
-    assert needed_bytes(again.memory) == peaks[0]
+    assert peak_bytes(again.memory) == peaks[0]
     codes = [one.code for one in found.refused]
     assert set(codes) <= {"no less memory"}
 
@@ -107,8 +110,19 @@ def test_donated_arguments_give_their_memory_to_results():
     (found,) = (one for one in lower_peak(trials) if [e.code for e in one.edits] == ["donate"])
     aliased = found.report.memory.aliased
     assert aliased >= sum(array.bytes for array in found.program.arrays[:6])
-    assert found.peak_bytes < needed_bytes(found.before.memory)
+    assert found.peak_bytes < peak_bytes(found.before.memory)
     assert found.values.ok
+
+
+def test_what_there_was_no_time_for_is_said(monkeypatch):
+    step, state = adam_step()
+    program = program_of(step, WS, state, X, mesh="data=2")
+    monkeypatch.setattr(lower, "_SECONDS", -1)
+    found = lower_peak(Trials(program, "cpu:2"))
+    assert [each.code for one in found for each in one.edits] == ["donate"]
+    _, *others = edits_to_try(Trials(program))
+    assert [one.edits[0].code for one in found.refused] == [one.code for one in others]
+    assert {one.code for one in found.refused} == {"no time"}
 
 
 def test_what_is_donated_already_is_not_proposed():
@@ -209,3 +223,12 @@ def test_rows_that_do_not_divide():
 def test_a_program_that_fails_has_no_changes():
     with pytest.raises(ProgramError):
         lower_peak(Trials(program_of(lambda ws, x: x @ x, WS, X), "cpu:4"))
+
+
+def test_the_peak_of_a_tpu_is_of_its_main_memory():
+    # Beside it XLA counts code, gaps, and what is on the core: more where this is donated.
+    memory = Memory(100, 40, 60, timeline=MemoryTimeline((Buffer("a", 90, "u8[90]", "arguments"),)))
+    report = Report("step", "tpu", memory=memory)
+    found = Candidate((), program_of(step_of(scanned), WS, X), report, report)
+    assert found.peak_bytes == memory.peak.bytes == 90
+    assert "memory 90 B" in costs(found)

@@ -9,7 +9,7 @@ from typing import Any
 from shardviz.core.display import Displayed, Fact, sentence
 from shardviz.core.program.checks import Check
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import Collective, Report, needed_bytes
+from shardviz.core.program.report import Collective, Report, peak_bytes
 
 #: The operations that split a value as a program says.
 CONSTRAINTS = ("sharding_constraint", "reshard")
@@ -71,6 +71,7 @@ def edit(code: str, /, **fields: Any) -> Edit:
 #   moved elsewhere   other collectives send at least what it saves
 #   more work         each device computes much more
 #   no less memory
+#   no time           to try it
 @dataclass(frozen=True)
 class Refusal(Fact):
     """A change that was tried and dropped.
@@ -147,8 +148,8 @@ class Candidate(Displayed):
 
     @property
     def peak_bytes(self) -> int | None:
-        """The memory that it needs on each device; None where the compiler said none."""
-        return needed_bytes(self.report.memory)
+        """The peak of its memory on each device; None where the compiler said none."""
+        return peak_bytes(self.report.memory)
 
     def __repr__(self) -> str:
         return f"Candidate({'; '.join(map(str, self.edits))})"

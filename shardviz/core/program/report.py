@@ -432,6 +432,16 @@ def needed_bytes(memory: Memory) -> int | None:
     return sum(known) - (memory.aliased or 0)
 
 
+def peak_bytes(memory: Memory) -> int | None:
+    """Bytes alive at the peak on each device; where that is not known, all that it
+    takes, which on TPUs counts memory on the core as well.
+
+    >>> peak_bytes(Memory(arguments=100, temporaries=5))
+    105
+    """
+    return needed_bytes(memory) if memory.peak is None else memory.peak.bytes
+
+
 def host_bytes(memory: Memory) -> int:
     """Bytes that the program keeps for each device in the memory of the host.
 

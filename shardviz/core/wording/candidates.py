@@ -12,7 +12,7 @@ from shardviz.core.program.candidates import (
     Refusal,
     sent_bytes,
 )
-from shardviz.core.program.report import Collective, needed_bytes
+from shardviz.core.program.report import Collective, peak_bytes
 from shardviz.core.wording.remedies import decapitalised
 from shardviz.core.wording.roofline import time_text
 
@@ -55,6 +55,7 @@ _REFUSALS = {
     "not compared": "it is only right if its values are equal. {said}",
     "no less memory": "it needs {after} per device, and {before} before",
     "no memory": "it has no room. {said}",
+    "no time": "there was no time to try it",
 }
 
 
@@ -106,7 +107,7 @@ def costs(fact: Candidate, about: Collective | None = None) -> str:
         parts.append(_pair(name, *alike))
     if sent or fact.bytes:
         parts.append(_pair("sends", bytes_text(sent), bytes_text(fact.bytes)))
-    if (needed := needed_bytes(before)) is not None and after is not None:
+    if (needed := peak_bytes(before)) is not None and after is not None:
         parts.append(_pair("memory", bytes_text(needed), bytes_text(after)))
     least, seconds = fact.before.roofline, fact.least_seconds
     if seconds is not None and least is not None and least.seconds is not None:

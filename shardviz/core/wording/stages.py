@@ -228,7 +228,10 @@ def memory(report: Report) -> str:
         # The two figures stand on one page: said where they differ there.
         if bytes_text(needed) != bytes_text(peak.bytes):
             more = bytes_text(needed - peak.bytes)
-            parts.append(f"{more} of it is code and gaps between buffers.")
+            what, known = "code and gaps between buffers", report.roofline
+            if known is not None and known.chip.platform == "tpu":
+                what = "code, gaps between buffers and memory on the cores"
+            parts.append(f"{more} of it is {what}.")
     if used.aliased:
         parts.append(f"{bytes_text(used.aliased)} of outputs reuse donated arguments.")
     if on_host:

@@ -8,14 +8,13 @@ final compile says.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from shardviz.core.backend.candidates import patterns  # noqa: F401  adds proposals
 from shardviz.core.backend.candidates.lower import lower_peak
 from shardviz.core.backend.candidates.proposals import Proposal, Wanted, proposals
-from shardviz.core.backend.candidates.trials import Trials
+from shardviz.core.backend.candidates.trials import Trials, in_time
 from shardviz.core.backend.candidates.types import typed_changes
 from shardviz.core.backend.run.hosts.run import compile_program
 from shardviz.core.backend.shardy.build_plan import plan_program
@@ -32,7 +31,6 @@ _MOST_PARTITIONED = 16  # of what is planned
 _MOST_PROPOSED = 5
 _REFUSED = 12
 _MORE_WORK = 1.3  # times the arithmetic of the original
-_Item = TypeVar("_Item")
 
 
 class _Tried(NamedTuple):
@@ -89,31 +87,13 @@ def find_changes(
     return Changes.of(found, collective, refused[:_REFUSED])
 
 
-def _in_time(
-    trials: Trials,
-    stage: str,
-    seconds: float,
-    items: Sequence[_Item],
-    found: Any = True,
-) -> Iterator[_Item]:
-    """The items while there is time, and until something is found; tells the clock."""
-    end = time.monotonic() + seconds
-    for number, item in enumerate(items, 1):
-        if trials.cancelled() or (found and time.monotonic() > end):
-            break
-        trials.progress = f" {number} of {len(items)}"
-        trials.enter(stage)
-        yield item
-    trials.progress = ""
-
-
 def _planned(wanted: Wanted, before: Report, refused: list[Refusal]) -> list[_Tried]:
     """The proposals whose plans send least.
 
     Plans do not have all collectives of XLA, so they only say what to try first.
     """
     trials, planned = wanted.trials, []
-    for proposal in _in_time(trials, "plan", 15, proposals(wanted)):
+    for proposal in in_time(trials, "plan", 15, proposals(wanted)):
         program = trials.made(proposal.edits)
         if isinstance(program, Refusal):
             refused.append(program)
@@ -131,7 +111,7 @@ def _partitioned(
 ) -> list[_Tried]:
     """Those that the partitioner finds better, the best first."""
     trials, better = wanted.trials, []
-    for one in _in_time(trials, "partition", 20, planned):
+    for one in in_time(trials, "partition", 20, planned):
         report = trials.partitioned(one.program)
         code = _why_not(one.proposal, report, before, wanted.collective)
         if not code:
@@ -148,7 +128,7 @@ def _compiled(
     """The best few of different subjects, compiled for the target and compared."""
     trials, about, before = wanted.trials, wanted.collective, wanted.trials.before
     found: dict[Any, Candidate] = {}
-    for one in _in_time(trials, "compile", 20, better, found):
+    for one in in_time(trials, "compile", 20, better, found):
         if one.proposal.subject in found or len(found) == _MOST_PROPOSED:
             continue
         made = trials.candidate(one.proposal.edits, one.program)

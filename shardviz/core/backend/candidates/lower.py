@@ -12,15 +12,16 @@ from shardviz.core.backend.bridge import jax_dtype
 from shardviz.core.backend.candidates import proposals
 from shardviz.core.backend.candidates.microbatches import compared_sums
 from shardviz.core.backend.candidates.remat import POLICIES, rematerialised
-from shardviz.core.backend.candidates.trials import Trials
+from shardviz.core.backend.candidates.trials import Trials, in_time
 from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.backend.tracing.edited import values_of
 from shardviz.core.backend.tracing.trace import donated_leaves
 from shardviz.core.program.candidates import Candidate, Changes, Edit, Refusal, edit
-from shardviz.core.program.report import needed_bytes
+from shardviz.core.program.report import peak_bytes
 
 _MOST_SPLITS = 4
 _PARTS = (2, 4)  # of a batch
+_SECONDS = 90  # once something is found
 
 
 def lower_peak(trials: Trials) -> Changes:
@@ -39,12 +40,15 @@ def lower_peak(trials: Trials) -> Changes:
     trials.require_original()
     kept: list[Candidate] = []
     refused: list[Refusal] = []
-    for one in edits_to_try(trials):
-        found = _tried(trials, [one], needed_bytes(trials.before.memory))
+    edits = list(edits_to_try(trials))
+    for one in in_time(trials, "compile", _SECONDS, edits, kept):
+        found = _tried(trials, [one], peak_bytes(trials.before.memory))
         if isinstance(found, Refusal):
             refused.append(found)
         else:
             kept.append(found)
+    for one in edits[len(kept) + len(refused) :]:
+        refused.append(Refusal((one,), "no time"))
     kept.sort(key=_rank)
     # One of each kind is added to the best, where that lowers the peak further.
     together = kept[:1]
@@ -68,7 +72,7 @@ def _tried(trials: Trials, edits: list[Edit], least: int | None) -> Candidate | 
     program = trials.made(edits)
     if isinstance(program, Refusal):
         return program
-    needed = needed_bytes(trials.compiled(program).memory)
+    needed = peak_bytes(trials.compiled(program).memory)
     # Values are compared where there is something to gain.
     if least is not None and needed is not None and needed >= least:
         return Refusal(tuple(edits), "no less memory", "", needed, least)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -30,6 +30,7 @@ _QUICK = {"xla_backend_optimization_level": 0}
 _MOST_COMPARED = 256 << 20  # bytes of arguments and results, in all
 _MOST_DEVICES = 64  # that are simulated to compare values
 _MOST_SECONDS = 15.0  # for one run that is compared
+_Item = TypeVar("_Item")
 # What a comparison of values found, the worst first.
 _COMPARED = {False: "value differs", None: "undecided", True: "as the original"}
 
@@ -242,6 +243,24 @@ class Trials:
             return [leaf for leaf in leaves if hasattr(leaf, "dtype")], ""
         late = time.monotonic() > end
         return [], "too slow here" if late else str(report.error)
+
+
+def in_time(
+    trials: Trials,
+    stage: str,
+    seconds: float,
+    items: Sequence[_Item],
+    found: Any = True,
+) -> Iterator[_Item]:
+    """The items while there is time, and until something is found; tells the clock."""
+    end = time.monotonic() + seconds
+    for number, item in enumerate(items, 1):
+        if trials.cancelled() or (found and time.monotonic() > end):
+            break
+        trials.progress = f" {number} of {len(items)}"
+        trials.enter(stage)
+        yield item
+    trials.progress = ""
 
 
 def _donated(program: Program) -> dict[str, Any]:
