@@ -26,7 +26,6 @@ from shardviz.picture.blocks import (
     check_drawable,
     coarse_layout,
     dimensions_text,
-    first_holders,
     holders_of,
     is_large,
     large_ids_text,
@@ -56,7 +55,6 @@ from shardviz.picture.page import (
 )
 from shardviz.picture.picture import (
     DEVICES,
-    NO_DEVICE,
     Label,
     Picture,
     Ruler,
@@ -126,14 +124,8 @@ def draw_layout_array(
     blocks = block_numbers(layout, selection, cells.block_counts)
     devices = layout.num_blocks // cells.num_blocks * layout.replicas  # of a tile
     samples, offsets, ids = [plural(devices, "device")], None, None
-    single = np.full(len(blocks), NO_DEVICE)
-    if is_large(layout):
-        if devices == 1:
-            single = first_holders(layout, blocks)
-    else:
+    if not is_large(layout):
         offsets, ids = holders_of(layout, blocks)
-        alone = np.diff(offsets) == 1
-        single[alone] = ids[offsets[:-1][alone]]
         ends = ids[: offsets[1]], ids[offsets[-2] :]
         samples = [ids_text(some, MOST_LETTERS) for some in ends]
     cell, to_scale = _block_size(cells, selection, samples if legible else ())
@@ -162,7 +154,6 @@ def draw_layout_array(
         cell[0],
         cell[1],
         blocks,
-        single,
         text=text,
         offsets=offsets,
         holders=ids,

@@ -15,7 +15,7 @@ from shardviz.picture.blocks import MOST_TILES
 from shardviz.picture.layout import draw_layout_array
 from shardviz.picture.mesh import draw_mesh
 from shardviz.picture.palette import THEMES, ladder
-from shardviz.picture.picture import NO_DEVICE, NO_GROUP, Picture
+from shardviz.picture.picture import NO_GROUP, Picture
 from shardviz.picture.serialization import column, serialize
 from shardviz.picture.topology import draw_position
 from shardviz.widgets.document import Document
@@ -177,14 +177,12 @@ def _drawn_array(request: Request, key: Any) -> dict[str, Any]:
     layout: Layout = request.layout  # type: ignore[assignment]
     names = request.array.logical
     picture = draw_layout_array(layout, dims, at, "", names, title="", legible=False)
-    # `holders` says which devices a block has.
-    tiles = replace(picture.tiles, device=np.full(len(picture.tiles), NO_DEVICE))
     # Of two dimensions there are none to choose.
     facts = {}
     if len(layout.shape) > 2 or picture.facts["note"]:
         facts = {name: picture.facts[name] for name in ("dims", "steps", "note")}
     # What is written around the tiles is in the rulers, and the page knows its scale.
-    return serialized(replace(picture, tiles=tiles, labels=(), facts=facts))
+    return serialized(replace(picture, labels=(), facts=facts))
 
 
 def serialized_devices(picture: Picture) -> dict[str, Any]:

@@ -125,13 +125,13 @@ def test_further_split_dimensions_stand_side_by_side_or_one_at_a_time():
         v.text for v in every.labels
     }
     one = draw(layout, dims=(0, 1), at=(1,))
-    assert one.tiles.device.tolist() == [1, 5, 9, 13, 17, 21, 25, 29]
+    assert one.tiles.holders.tolist() == [1, 5, 9, 13, 17, 21, 25, 29]
     assert "shown: dimension 2 [128:256], block 2 of 4" in {v.text for v in one.labels}
     last = draw(layout, dims=(0, 1), at=(99,))
     assert last.facts["steps"] == [{"dim": 2, "count": 4, "at": 3}]
     turned = draw(layout, dims=(2, 0), at=())
     assert turned.facts["dims"] == [2, 0]
-    assert turned.tiles.device.tolist() == [0, 16, 1, 17, 2, 18, 3, 19]
+    assert turned.tiles.holders.tolist() == [0, 16, 1, 17, 2, 18, 3, 19]
 
 
 def test_boxes_of_another_sharding_are_drawn_as_they_are():
