@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax.extend.core import jaxpr_as_fun
@@ -22,7 +22,7 @@ from shardviz.core.backend.jax_compat import (
     scan_counts,
     with_partitionable_random,
 )
-from shardviz.core.backend.tracing.edited import placed_operations
+from shardviz.core.backend.tracing.edited import operation_name, placed_operations
 from shardviz.core.backend.tracing.jaxprs import (
     operations,
     rewritten,
@@ -58,10 +58,9 @@ def _shard_maps(wanted: Wanted) -> Iterator[Proposal]:
         inner = operations(SimpleNamespace(eqns=[equation]))
         if line in proposed or not any(_is_wanted(one.equation) for one in inner):
             continue
-        name, body = _name(equation), _body(equation)
+        name, axes = _name(equation), _free(equation, wanted.axes)
         far = 0.75 if line in wanted.sources else 3.0
         far -= 0.5 * (name in wanted.collective.op)
-        axes = _free(body, wanted.axes)
         # A batch is among the first dimensions.
         for split in enumerate(first.shape[:2]):
             fields = {"operation": name, "source": line, "split": split}
@@ -72,7 +71,7 @@ def _shard_maps(wanted: Wanted) -> Iterator[Proposal]:
             # those of operations that others define may do in any way.
             except Exception:  # noqa: BLE001
                 continue
-            code = _code(body, made, program.mesh, call)
+            code = _code(equation, made, program.mesh, call)
             made = edit("shard_map", code=code, **made.fields)
             proposed.add(line)
             yield Proposal((made,), far, (f"shard_map {line}",))
@@ -86,69 +85,56 @@ def _is_wanted(equation: Any) -> bool:
 
 
 def _name(equation: Any) -> str:
-    """What an operation is called in the code."""
-    params, name = equation.params, equation.primitive.name
-    if "jaxpr" in params and "name" in params:
-        name = params["name"]
+    name = operation_name(equation)
     return {"while": "loop", "scan": "map"}.get(name, name)
 
 
-class _Body(NamedTuple):
-    """What each device does in a `jax.shard_map`.
-
-    Attributes:
-        jaxpr: that of one that is there, or of one operation.
-        invars: the values that it is given.
-        in_specs, out_specs: how these and its results are split already.
-        manual: the mesh axes of one that is there.
-        constants: how many of the values come first, since they are no arguments.
-    """
-
-    jaxpr: Any
-    invars: Sequence[Any]
-    in_specs: Sequence[Any]
-    out_specs: Sequence[Any]
-    manual: frozenset[str] = frozenset()
-    constants: int = 0
+def _as_shard_map(equation: Any) -> Any:
+    """An operation as if a `jax.shard_map` over no mesh axes were around it."""
+    if equation.primitive.name == "shard_map":
+        return equation
+    values = {"invars": [], "outvars": equation.outvars}
+    for variable in equation.invars:
+        if not hasattr(variable, "val"):  # no number of the code
+            values["invars"].append(variable)
+    jaxpr = SimpleNamespace(constvars=(), eqns=[equation], **values)
+    params = {"jaxpr": jaxpr, "newly_manual_axes": frozenset()}
+    params["in_specs"] = [jax.P()] * len(values["invars"])
+    params["out_specs"] = [jax.P()] * len(values["outvars"])
+    return SimpleNamespace(params=params, **values)
 
 
-def _body(equation: Any) -> _Body:
-    params, invars, outvars = equation.params, equation.invars, equation.outvars
-    name, constants = equation.primitive.name, 0
-    if name == "shard_map":
-        specs = params["in_specs"], params["out_specs"], params["newly_manual_axes"]
-        # Constants have no name there; in a gradient, which nobody writes, nothing has.
-        names = params["jaxpr"].debug_info.arg_names or [""] * len(invars)
-        return _Body(params["jaxpr"], invars, *specs, names.count(""))
-    if name == "scan":
-        constants = scan_counts(equation)[0]
-        constants -= sum(hasattr(one, "val") for one in invars[:constants])
-    invars = [one for one in invars if not hasattr(one, "val")]  # no number of the code
-    values = {"constvars": (), "invars": invars, "outvars": outvars}
-    jaxpr = SimpleNamespace(eqns=[equation], **values)
-    specs = [jax.P()] * len(invars), [jax.P()] * len(outvars)
-    return _Body(jaxpr, invars, *specs, constants=constants)
+def _constants(equation: Any) -> int:
+    """How many values come before those that its function is called with."""
+    if equation.primitive.name == "scan":
+        constants = equation.invars[: scan_counts(equation)[0]]
+        return sum(not hasattr(one, "val") for one in constants)
+    if equation.primitive.name != "shard_map":
+        return 0
+    # They have no name there; in a gradient, which nobody writes, nothing has.
+    names = equation.params["jaxpr"].debug_info.arg_names
+    return len(equation.invars) if names is None else names.count("")
 
 
-def _free(body: _Body, axes: Sequence[str]) -> tuple[str, ...]:
+def _free(equation: Any, axes: Sequence[str]) -> tuple[str, ...]:
     """The mesh axes that can split more of what a `shard_map` takes and returns."""
-    named = set()
-    for spec in (*body.in_specs, *body.out_specs):
+    params, named = _as_shard_map(equation).params, set()
+    for spec in (*params["in_specs"], *params["out_specs"]):
         named.update(spec_of(spec).axes)
     # Others than its own are left to XLA, inside of it as well.
-    known = body.manual or axes
+    known = params["newly_manual_axes"] or axes
     return tuple(axis for axis in axes if axis in known and axis not in named)
 
 
 def _in_shard_map(equation: Any, edit: Edit, mesh: MeshSpec) -> Any:
     """An operation in a `jax.shard_map`, or one that is that with more in its specs."""
-    body, axes, splits = _body(equation), edit.fields["axes"], []
+    around, axes, splits = _as_shard_map(equation), edit.fields["axes"], []
+    params, constants = around.params, _constants(equation)
     dimension, size = edit.fields["split"]
-    for number, variable in enumerate(body.jaxpr.invars):
+    for number, variable in enumerate(params["jaxpr"].invars):
         is_split = variable.aval.shape[dimension:][:1] == (size,)
-        is_split = is_split and number >= body.constants
-        splits.append(dimension if is_split else None)
-    local, outs = Blocks(axes, mesh.shape).traced(body.jaxpr, splits)
+        splits.append(dimension if is_split and number >= constants else None)
+    local, outs = Blocks(axes, mesh.shape).traced(params["jaxpr"], splits)
 
     def split_as_well(spec: Any, split: int | None) -> Any:
         if split is None:
@@ -160,30 +146,30 @@ def _in_shard_map(equation: Any, edit: Edit, mesh: MeshSpec) -> Any:
     call = jax.shard_map(
         jaxpr_as_fun(local),
         mesh=abstract_mesh(mesh),
-        in_specs=tuple(map(split_as_well, body.in_specs, splits)),
-        out_specs=[*map(split_as_well, body.out_specs, outs)],
-        axis_names={*body.manual, *axes},
+        in_specs=tuple(map(split_as_well, params["in_specs"], splits)),
+        out_specs=[*map(split_as_well, params["out_specs"], outs)],
+        axis_names={*params["newly_manual_axes"], *axes},
         check_vma=False,
     )
     # Of values with other names, which get those of the operation.
-    (made,) = jax.make_jaxpr(call)(*(v.aval for v in body.invars)).eqns
-    made = made.replace(invars=body.invars, outvars=equation.outvars)
+    (made,) = jax.make_jaxpr(call)(*(v.aval for v in around.invars)).eqns
+    made = made.replace(invars=around.invars, outvars=around.outvars)
     return made.replace(source_info=equation.source_info)
 
 
-def _code(body: _Body, edit: Edit, mesh: MeshSpec, call: Any) -> str:
+def _code(equation: Any, edit: Edit, mesh: MeshSpec, call: Any) -> str:
     """The line of code that puts an operation into a `shard_map`, or its new specs."""
     name, axes = edit.fields["operation"], edit.fields["axes"]
     shown, given = [], call.params["in_specs"]
-    if body.manual:
-        given = given[body.constants :]
+    if name == "shard_map":
+        given = given[_constants(equation) :]
     for specs in (given, call.params["out_specs"]):
         listed = [*map(str, map(spec_of, specs))]
         # One for all fits any tree: a named tuple, or a list.
         is_one = listed == listed[:1] * len(listed)
         shown.append(listed[0] if is_one else f"({', '.join(listed)})")
     options = f"in_specs={shown[0]}, out_specs={shown[1]}"
-    if body.manual:
+    if name == "shard_map":
         return f"{options}  # {edit.fields['source']}"
     if set(axes) != set(mesh.axis_names):
         options += f", axis_names={{{', '.join(map(repr, axes))}}}"

@@ -107,7 +107,7 @@ class PlacedOperation(NamedTuple):
 
     @property
     def name(self) -> str:
-        return _name(self.equation)
+        return operation_name(self.equation)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -120,7 +120,8 @@ class PlacedOperation(NamedTuple):
         return "transpose(" in around and "rematted_computation" not in around
 
 
-def _name(equation: Any) -> str:
+def operation_name(equation: Any) -> str:
+    """What jax calls an operation, or the function that it calls."""
     # jax calls it jit or pjit; the function has a name of its own.
     name = equation.params.get("name")
     is_call = isinstance(name, str) and "jaxpr" in equation.params
@@ -148,11 +149,12 @@ def with_constraint(jaxpr: Any, edit: Edit, mesh: MeshSpec) -> Any:
     fields, numbers = edit.fields, itertools.count()
     operands, same = dict(fields["places"]), (fields["source"], fields["value"])
     if fields["value"] == ARGUMENT:
-        return _with_constrained_argument(jaxpr, *operands, fields["spec"], mesh)
+        (number,) = operands
+        return _with_constrained_argument(jaxpr, number, fields["spec"], mesh)
 
     def change(equation: Any) -> list[Any]:
-        number = -1
-        if equation.outvars and (users_line(equation), _name(equation)) == same:
+        number, here = -1, (users_line(equation), operation_name(equation))
+        if equation.outvars and here == same:
             number = next(numbers)
         if equation.primitive.name not in _MANUAL:
             equation = with_inner(equation, lambda inner: rewritten(inner, change))
