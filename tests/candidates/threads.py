@@ -559,7 +559,7 @@ CASES = (
         (GATHER, (D,)),
         shard_map("ffi_call", "foreign"),
         explicit=True,
-        missed="No shard_map is proposed on Explicit axes.",
+        missed="No shard_map is proposed around a call of which nobody knows what it does.",
     ),
     Case(
         "jax#15484",
