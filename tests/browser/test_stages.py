@@ -210,7 +210,7 @@ def test_a_run_shows_how_many_checks_passed(page):
     ran.click()
     expect(page.locator(".sv-body")).to_contain_text(f"{passed} of {count} checks passed")
     kernel.answer()
-    made._effects._worker.wait(60)
+    made._effects.wait(60)
     kernel.push()
     expect(page.locator(".sv-body")).to_contain_text(
         "No side effects: safe on any number of devices."
