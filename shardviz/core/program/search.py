@@ -59,9 +59,10 @@ def _sent_seconds(plan: Plan, topology: Topology, mesh: MeshSpec) -> float:
     for number, one in enumerate(plan.collectives):
         key: Any = number
         axes, value = set(one.mesh_axes), plan.by_name.get(one.value)
-        # Of a sum that is split, a device receives its part only.
+        # Of a sum that is split, a device receives its part only, of all that others add.
         if one.kind == "all-reduce" and value and axes <= set(value.spec.axes):
-            one = replace(one, kind="reduce-scatter")
+            size = bytes_per_device(value, plan.mesh) * one.group_size
+            one = replace(one, kind="reduce-scatter", bytes_per_device=size)
         # Who sends to whom is not known; a device sends all that it has.
         elif one.kind == "collective-permute" and not one.groups:
             one = replace(one, kind="all-to-all")
