@@ -37,9 +37,14 @@ def _lines(search: Search) -> list[str]:
 
 def _table(search: Search) -> tables.Table:
     rows = []
-    for number, one in enumerate(search.frontier, 1):
+    listed = [(str(number), one) for number, one in enumerate(search.frontier, 1)]
+    for one in search:
+        # Today's program is what the others are compared with.
+        if not one.edits and one not in search.frontier:
+            listed.append(("", one))
+    for number, one in listed:
         size, edits = bytes_text(one.peak_bytes or 0), edits_in_words(one.edits)
-        words = str(number), size, edits
+        words = number, size, edits
         rows.append(
             tables.Bar(one.least_seconds, seconds_text(one.least_seconds), words)
         )

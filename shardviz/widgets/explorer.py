@@ -27,6 +27,7 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.report import Report
 from shardviz.core.wording import cascade
 from shardviz.core.wording import explorer as wording
+from shardviz.core.wording.stages import executables
 from shardviz.widgets import html_page, jax_code
 from shardviz.widgets.background import start_beats
 from shardviz.widgets.changes_view import changes_view
@@ -38,7 +39,7 @@ from shardviz.widgets.model_view import Leaves, leaves_view, model_view
 from shardviz.widgets.movements_view import movement_view, saved_movements
 from shardviz.widgets.pictures import PictureCache, palettes
 from shardviz.widgets.planner import Job, Planner
-from shardviz.widgets.report_view import cache_view, report_view, was_cancelled
+from shardviz.widgets.report_view import report_view, was_cancelled
 from shardviz.widgets.rules_view import (
     Cell,
     CellRemedies,
@@ -176,7 +177,6 @@ class Explorer(anywidget.AnyWidget):
         self._timeline = TimelineMaker(self._refresh_timeline)
         self._pictures = PictureCache()
         self._assignments = DeviceAssignments()
-        self._cache_data = cache_view(cache)
         # By page, which view is in sight; the others are not made.
         self._shown = {"": session.now.view or "Layout"}
         self._shows_code = False
@@ -629,7 +629,6 @@ class Explorer(anywidget.AnyWidget):
             elif job is not None and job.report is not None:
                 if job.report is not self.report and not was_cancelled(job.report):
                     self.report, self._report_revision = job.report, job.revision
-            self._cache_data = cache_view(self._cache)
             self._refresh_stages()
             self._refresh_findings()
             if state.report is not None and state.program is not None:
@@ -687,7 +686,7 @@ class Explorer(anywidget.AnyWidget):
     def _refresh_report(self) -> None:
         with self._reporting("report"):
             view = report_view(self._planner.job, self.report, self._report_revision)
-            view.update(effects=self._effects.view, cache=self._cache_data)
+            view.update(effects=self._effects.view, cache=executables(self._cache))
             self.report_data = view
 
     # --- in a notebook ------------------------------------------------------------

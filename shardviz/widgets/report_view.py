@@ -1,4 +1,4 @@
-"""What the view Program shows of a job, its report and the cache, as plain data."""
+"""What the view Program shows of a job and its report, as plain data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardviz.core.format import bytes_text, seconds_text
-from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import Bound, Roofline, collective_name
 from shardviz.core.wording import stages as wording
@@ -95,12 +94,6 @@ def _times(report: Report) -> list[list[str]]:
     if report.effects:
         times.append(["effects", ", ".join(report.effects)])
     return times
-
-
-def cache_view(cache: ExecutableCache) -> dict[str, Any]:
-    """How many executables are kept, and how often one was found."""
-    counts = {"hits": cache.hits, "misses": cache.misses, "size": cache.size}
-    return {"kept": len(cache), **counts}
 
 
 # --- memory and least times -----------------------------------------------------------

@@ -126,7 +126,7 @@ def _propagated(results: StageResults) -> dict[str, str]:
     if plan is None:
         return _waiting("propagated")
     if plan.error is not None:
-        return _stage("propagated", "failed", wording.NO_PLAN, str(plan.error))
+        return _stage("propagated", "failed", wording.NO_PLAN, plan.error.located)
     text = "no collectives"
     if plan.collectives:
         text = plural(len(plan.collectives), "collective")

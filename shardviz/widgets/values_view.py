@@ -80,7 +80,7 @@ def values_view(plan: Plan | None, explanations: int = 0) -> dict[str, Any]:
         "count": len(plan.ops),
         "words": wording.plan_summary(plan),
         "seconds": seconds_text(plan.seconds) if plan.seconds else "",
-        "error": str(plan.error or ""),
+        "error": "" if plan.error is None else plan.error.located,
         "notes": list(map(str, plan.notes[:MOST_NOTES])),
         "moreNotes": max(0, len(plan.notes) - MOST_NOTES),
         "kinds": list(KINDS),

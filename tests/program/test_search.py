@@ -17,6 +17,7 @@ from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.candidates import edit
 from shardviz.core.program.report import needed_bytes
 from shardviz.core.program.roofline import with_operations
+from shardviz.core.wording.candidates import edits_in_words
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="the TPU compiler is not installed"
@@ -85,6 +86,11 @@ def test_the_time_is_explained_by_what_differs(found):
     names = {row.name for side in sides for row in side.rows}
     assert {row.name for row in why.rows} <= names
     assert why.rows
+
+
+def test_todays_program_stands_below_the_frontier(found):
+    assert all(one.edits for one in found.frontier)
+    assert sv.text(found).splitlines()[-1].endswith(edits_in_words(()))
 
 
 def test_nothing_over_the_limit_is_proposed(found):

@@ -43,9 +43,13 @@ class Failure:
         """The error in words, made to be shown."""
         return sentence(self)
 
+    @property
+    def located(self) -> str:
+        """The error in words, with its line."""
+        return self.message + (f" ({self.source})" if self.source else "")
+
     def __str__(self) -> str:
-        where = f" ({self.source})" if self.source else ""
-        return f"{self.stage}: {self.message}{where}"
+        return f"{self.stage}: {self.located}"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from shardviz.core.format import bytes_text, clause, plural, seconds_text
 from shardviz.core.layout.fit import Fit
+from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.comparison import CHANGES, CollectiveChange, Comparison
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.report import (
@@ -244,6 +245,12 @@ def memory(report: Report) -> str:
 
 
 # --- jobs -----------------------------------------------------------------------------
+
+
+def executables(cache: ExecutableCache) -> str:
+    """How many are kept, and how often one was found."""
+    found = f"{plural(cache.hits, 'hit')}, {plural(cache.misses, 'miss', 'misses')}"
+    return f"{len(cache)} of {cache.size} executables kept · {found}"
 
 
 def cancelled(kind: str, stage: str) -> str:

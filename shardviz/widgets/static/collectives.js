@@ -110,7 +110,7 @@ export class CollectivesPanel {
   failures({ error, stages: [plan] }) {
     const parts = error ? [failureNote(error.title, error.message, error.source)] : [];
     // What cannot be traced fails in the same way when it is compiled: it is said once.
-    const twice = error && plan.title.endsWith(error.message);
+    const twice = error && plan.title.startsWith(error.message);
     if (plan.state === "failed" && !twice) parts.push(failureNote("No plan", plan.title, ""));
     return parts;
   }

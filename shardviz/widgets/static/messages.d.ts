@@ -463,7 +463,7 @@ export interface Report {
   cancelled?: string;
   error: Failure | null;
   effects: Effects;
-  cache: Cache;
+  cache: string;
 }
 
 export type Effects =
@@ -486,13 +486,6 @@ export interface EffectRow {
   shardable: boolean;
   nesting: string[];
   note: string;
-}
-
-export interface Cache {
-  kept: number;
-  hits: number;
-  misses: number;
-  size: number;
 }
 
 /** `memory_chart.py`: columns are moments of the program, each the fullest of its stretch. */

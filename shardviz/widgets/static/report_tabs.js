@@ -24,7 +24,7 @@ export function runAgain({ verdict, revision: of }, revision) {
 export function reportTab(tab, { view, report, code, target }) {
   if (tab === "Code") return codeTab(code);
   const old = h("p", { class: "sv-warn sv-lost", text: runAgain(report, view.revision) });
-  return [old, ...checksTab(report, target.noRun ?? ""), cacheLine(report.cache)];
+  return [old, ...checksTab(report, target.noRun ?? ""), mutedNote(report.cache)];
 }
 
 /** @param {import("./messages").LeastTime[]} times */
@@ -82,11 +82,6 @@ function effectsPart(effects) {
     tableRow([e.name, yes(e.ordered), yes(e.shardable), e.nesting.join(", "), e.note]),
   );
   return [...parts, table(titles, cells)];
-}
-
-/** How many executables are kept. @param {import("./messages").Cache} cache */
-function cacheLine({ kept, size, hits, misses }) {
-  return mutedNote(`${kept} of ${size} executables kept · hits: ${hits}, misses: ${misses}`);
 }
 
 /** @param {string} code @returns {Node[]} */
