@@ -5,7 +5,7 @@ from __future__ import annotations
 from shardviz.core.display import sentence
 from shardviz.core.format import bytes_text, seconds_text
 from shardviz.core.program.candidates import Candidate, Changes
-from shardviz.core.wording.candidates import DROPPED, edits_in_words
+from shardviz.core.wording.candidates import DROPPED, edits_in_words, untried
 from shardviz.picture.page import paragraphs, sentences, titled
 from shardviz.picture.picture import Picture
 from shardviz.picture.tables import Bar, Table
@@ -50,6 +50,8 @@ def _lines(found: Changes | Candidate) -> list[str]:
         lines.append(f"{number}. {one.edit}")
         lines += [f"     {line}" for line in one.code().splitlines()]
     lines += map(str, found.advice)
+    if words := untried(found):
+        lines.append(words)
     if found.refused:
         lines.append(DROPPED)
     return lines + [str(one) for one in found.refused]

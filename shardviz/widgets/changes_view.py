@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shardviz.core.wording import stages as wording
-from shardviz.core.wording.candidates import costs, edits_in_words
+from shardviz.core.wording.candidates import costs, edits_in_words, untried
 from shardviz.widgets.planner import Job
 
 #: The codes of edits that a session can take; others change the function.
@@ -20,7 +20,8 @@ def changes_view(job: Job) -> dict[str, Any]:
     if report is not None:
         words = report.error.message if report.error and found is None else ""
     if report is not None and found is not None:
-        words = words if found else wording.NO_CHANGE
+        none = "" if found else wording.NO_CHANGE
+        words = f"{none} {untried(found)}".strip()
         for one in found[:MOST_CHANGES]:
             ok = None if one.values is None else one.values.ok
             row = {

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import runpy
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ import pytest
 
 import shardviz as sv
 from shardviz.core.backend.candidates.apply import apply_edit
+from shardviz.core.backend.candidates.changes import _left
 from shardviz.core.backend.candidates.proposals import Wanted, constraint_on, proposals, variants
 from shardviz.core.backend.candidates.trials import Trials
 from shardviz.core.backend.tracing.edited import TracedValue, as_jaxpr, values_of
@@ -20,6 +22,7 @@ from shardviz.core.program.candidates import (
     edit,
     sent_bytes,
 )
+from shardviz.core.program.report import Collective, Report
 from shardviz.picture.show import draw
 from tests.candidates import models
 
@@ -100,6 +103,22 @@ def test_refusals_say_why() -> None:
     assert codes
     assert codes <= {"same collective", "moved elsewhere", "more work"}
     assert all(str(one) for one in layer_changes().refused)
+
+
+def gather(op: str, size: int) -> Collective:
+    return Collective("all-gather", ("model",), size, group_size=4, op=op, source="f.py:1")
+
+
+def test_a_collective_for_others_by_another_name_is_not_what_is_left() -> None:
+    small, whole = gather("reduce", 128), gather("sort", 8192)
+    before = Report("f", "cpu × 8", collectives=(small, whole))
+    # Where one gather is for both, XLA names it after either.
+    shared = before.replace(collectives=(gather("reduce", 8192),))
+    assert _left(before, small) == small.sent_in_all
+    assert _left(shared, small, before) == 0
+    assert _left(shared, small) == whole.sent_in_all
+    both = before.replace(collectives=(gather("reduce", 8192), whole))
+    assert _left(both, small, before) == whole.sent_in_all
 
 
 def test_a_plan_finds_the_same_change_as_a_report_and_a_program() -> None:
@@ -219,6 +238,27 @@ def test_a_value_of_a_gradient_whose_cotangent_is_unknown_is_not_proposed() -> N
 
 
 # Rules.
+
+
+LIBRARY = """
+def scaled(x):
+    return (x - x.mean()) * 2
+"""
+
+
+def test_values_inside_of_a_library_are_not_constrained(tmp_path) -> None:
+    path = tmp_path / "site-packages" / "layers.py"
+    path.parent.mkdir()
+    path.write_text(LIBRARY)
+    layers = runpy.run_path(str(path))
+
+    def fn(x: Any) -> Any:
+        y = layers["scaled"](x)
+        return y + jax.numpy.tanh(y)
+
+    found = values_of(as_jaxpr(program(fn, x=split((64, 32), "data"))))
+    # What the layer returns has a name in the code.
+    assert [(one.name, one.variable) for one in found] == [("mul", "y"), ("tanh", ""), ("add", "")]
 
 
 def test_of_two_equal_operations_on_one_line_none_is_proposed() -> None:

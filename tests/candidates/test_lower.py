@@ -121,8 +121,8 @@ def test_what_there_was_no_time_for_is_said(monkeypatch):
     found = lower_peak(Trials(program, "cpu:2"))
     assert [each.code for one in found for each in one.edits] == ["donate"]
     _, *others = edits_to_try(Trials(program))
-    assert [one.edits[0].code for one in found.refused] == [one.code for one in others]
-    assert {one.code for one in found.refused} == {"no time"}
+    assert found.untried == len(others) > 1
+    assert f"{len(others)} more changes were not tried." in sv.text(found)
 
 
 def test_what_is_donated_already_is_not_proposed():

@@ -71,7 +71,6 @@ def edit(code: str, /, **fields: Any) -> Edit:
 #   moved elsewhere   other collectives send at least what it saves
 #   more work         each device computes much more
 #   no less memory
-#   no time           to try it
 @dataclass(frozen=True)
 class Refusal(Fact):
     """A change that was tried and dropped.
@@ -162,6 +161,7 @@ class Changes(tuple[Candidate, ...], Displayed):
         collective: the collective that is to go; None where no one is meant.
         refused: what was tried and dropped, with why.
         advice: what was found but is no edit that can be tried here.
+        untried: how many more were not tried, since time was up.
 
     >>> Changes.of([], refused=[Refusal((), "values differ")]).refused[0].code
     'values differ'
@@ -170,6 +170,7 @@ class Changes(tuple[Candidate, ...], Displayed):
     collective: Collective | None = None
     refused: tuple[Refusal, ...] = ()
     advice: tuple[Fact, ...] = ()
+    untried: int = 0
 
     @classmethod
     def of(
@@ -178,11 +179,13 @@ class Changes(tuple[Candidate, ...], Displayed):
         collective: Collective | None = None,
         refused: Any = (),
         advice: Any = (),
+        untried: int = 0,
     ) -> Changes:
         """Changes with what belongs to them."""
         made = cls(candidates)
         made.collective = collective
         made.refused, made.advice = tuple(refused), tuple(advice)
+        made.untried = untried
         return made
 
     def __repr__(self) -> str:
@@ -231,7 +234,10 @@ def code_of(edit: Edit, program: Program) -> str:
                 given.append(f"device_ids={mesh.device_ids.reshape(-1).tolist()}")
             return f"mesh = sv.mesh({', '.join(given)})"
         case "donate":
-            return f"jax.jit(step, donate_argnums={fields['arguments']})"
+            # nnx.jit takes them as well, and is not to be replaced by jax.jit.
+            return (
+                f"donate_argnums={fields['arguments']}  # of the jit of {program.name}"
+            )
         case "microbatches":
             lines, parts = [], f"reshape(-1, {fields['count']}"
             for name in fields["arrays"]:

@@ -55,7 +55,6 @@ _REFUSALS = {
     "not compared": "it is only right if its values are equal. {said}",
     "no less memory": "it needs {after} per device, and {before} before",
     "no memory": "it has no room. {said}",
-    "no time": "there was no time to try it",
 }
 
 
@@ -140,6 +139,13 @@ def changes(value: Changes) -> str:
     if not value:
         return f"No change was found{about}."
     return f"{plural(len(value), 'change')}{about}:"
+
+
+def untried(value: Changes) -> str:
+    """How many more were not tried; `""` for none."""
+    count = value.untried
+    verb = by_count(count, "was", "were")
+    return f"{plural(count, 'more change')} {verb} not tried." if count else ""
 
 
 SENTENCES = {Edit: edit, Refusal: refusal, Candidate: candidate, Changes: changes}

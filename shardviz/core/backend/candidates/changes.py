@@ -8,6 +8,7 @@ final compile says.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -84,7 +85,7 @@ def find_changes(
     better = _partitioned(wanted, before, planned, refused)
     found = _compiled(wanted, better, refused)
     found += _in_better_order(trials)
-    return Changes.of(found, collective, refused[:_REFUSED])
+    return Changes.of(found, collective, refused[:_REFUSED], untried=trials.untried)
 
 
 def _planned(wanted: Wanted, before: Report, refused: list[Refusal]) -> list[_Tried]:
@@ -168,7 +169,7 @@ def _why_not(
     is_option = any(one.code == "option" for one in proposal.edits)
     if _work(after, before) > _MORE_WORK and not is_option:
         return "more work"
-    left = _left(after, about)
+    left = _left(after, about, before)
     if left and left >= _left(before, about):
         return "same collective"
     return "moved elsewhere" if _sent(after) > _sent(before) else ""
@@ -186,7 +187,7 @@ def _rank(after: Report, before: Report, about: Collective) -> tuple[Any, ...]:
     """
     part = _sent(after) / max(_sent(before), 1)
     cost = round(part + _work(after, before), 2)
-    return _left(after, about) > 0, cost, needed_bytes(after.memory) or 0
+    return _left(after, about, before) > 0, cost, needed_bytes(after.memory) or 0
 
 
 def _work(after: Report, before: Report) -> float:
@@ -199,13 +200,31 @@ def _sent(made: Report | Plan) -> int:
     return sent_bytes(made.collectives or ())
 
 
-def _left(made: Report | Plan, about: Collective) -> int:
-    """What is left of a collective: the bytes of those for the same operations."""
-    alike = []
+def _left(made: Report | Plan, about: Collective, before: Report | None = None) -> int:
+    """What is left of a collective: the bytes of those for the same operations.
+
+    Args:
+        before: the original. Of a value that several operations need, XLA names the
+            collective after any of them, so one that is there in the original for other
+            operations is not counted.
+    """
+    others, alike = Counter[Any](), []
+    for one in (before and before.collectives) or ():
+        if not _operations(one) & _operations(about):
+            others[_moved(one)] += 1
+    for one in made.collectives or ():
+        if not _operations(one) & _operations(about):
+            others[_moved(one)] -= 1
     for one in made.collectives or ():
         if _operations(one) & _operations(about):
-            alike.append(one)
+            others[_moved(one)] -= 1
+            if others[_moved(one)] < 0:
+                alike.append(one)
     return sent_bytes(alike)
+
+
+def _moved(one: Collective) -> tuple[Any, ...]:
+    return one.kind, one.mesh_axes, one.sent_in_all
 
 
 def _operations(collective: Collective) -> set[tuple[str, str]]:

@@ -47,8 +47,6 @@ def lower_peak(trials: Trials) -> Changes:
             refused.append(found)
         else:
             kept.append(found)
-    for one in edits[len(kept) + len(refused) :]:
-        refused.append(Refusal((one,), "no time"))
     kept.sort(key=_rank)
     # One of each kind is added to the best, where that lowers the peak further.
     together = kept[:1]
@@ -58,7 +56,8 @@ def lower_peak(trials: Trials) -> Changes:
             found = _tried(trials, [*edits, other], together[-1].peak_bytes)
             if isinstance(found, Candidate):
                 together.append(found)
-    return Changes.of(sorted(kept + together[1:], key=_rank), refused=refused)
+    found = sorted(kept + together[1:], key=_rank)
+    return Changes.of(found, refused=refused, untried=trials.untried)
 
 
 def _rank(candidate: Candidate) -> tuple[int, float]:

@@ -67,6 +67,8 @@ class Trials:
         self.cache = ExecutableCache(size=512)
         #: How far a search is, for the clock.
         self.progress = ""
+        #: Of what should have been tried, how much there was no time for.
+        self.untried = 0
         #: Whether the partitioner of the target is asked, and not that of CPUs.
         self.on_target = program.mesh.size > MOST_SIMULATED
 
@@ -252,10 +254,14 @@ def in_time(
     items: Sequence[_Item],
     found: Any = True,
 ) -> Iterator[_Item]:
-    """The items while there is time, and until something is found; tells the clock."""
+    """The items while there is time, and until something is found; tells the clock.
+
+    Those that are left then are counted in `trials.untried`.
+    """
     end = time.monotonic() + seconds
     for number, item in enumerate(items, 1):
         if trials.cancelled() or (found and time.monotonic() > end):
+            trials.untried += len(items) - number + 1
             break
         trials.progress = f" {number} of {len(items)}"
         trials.enter(stage)

@@ -61,6 +61,7 @@ def typed_changes(
     def formed(chosen: dict[int, int]) -> TypedForm:
         if way == "explicit":
             return explicit_form(program, chosen)
+        assert refused is not None  # what jax accepts has been returned
         return typed_form(program, refused, chosen)
 
     try:

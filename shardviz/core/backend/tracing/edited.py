@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +40,7 @@ from shardviz.core.xla.module import is_user_file
 Place = tuple[int, int | None]
 # In these a value is one device's block, which no constraint can split.
 _MANUAL = ("shard_map", "xla_pmap")
+_JAX = os.path.dirname(jax.__file__)
 _ASSIGNED = re.compile(r"\s*([^\W\d]\w*)\s*=(?!=)")
 
 
@@ -99,11 +101,13 @@ def as_jaxpr(program: Program, traced: Traced | None = None) -> Program:
 
 
 class PlacedOperation(NamedTuple):
-    """An equation of the user's code: its line, and what jax writes around its name."""
+    """An equation of the user's code: its line, what jax writes around its name, and
+    whether another library than jax makes it, as a layer of flax does."""
 
     equation: Any
     line: tuple[str, int]
     around: str
+    in_library: bool
 
     @property
     def name(self) -> str:
@@ -131,12 +135,13 @@ def operation_name(equation: Any) -> str:
 def placed_operations(jaxpr: Any, around: str = "") -> Iterator[PlacedOperation]:
     """The operations of the user's code, those of a call after it."""
     for equation in plain_jaxpr(jaxpr).eqns:
-        inside = f"{around}/{equation.source_info.name_stack}"
+        inside, in_library = f"{around}/{equation.source_info.name_stack}", False
         for frame in line_frames(equation):
             if is_user_file(frame.file_name) and equation.outvars:
                 line = (frame.file_name, frame.line_num)
-                yield PlacedOperation(equation, line, inside)
+                yield PlacedOperation(equation, line, inside, in_library)
                 break
+            in_library |= not frame.file_name.startswith(_JAX)
         if equation.primitive.name not in _MANUAL:
             called: list[Any] = []
             with_inner(equation, called.append)
@@ -231,7 +236,8 @@ def values_of(program: Program) -> list[TracedValue]:
     """The values in a program with a JaxprFunction that a constraint can split.
 
     Left out is what no constraint in the code could name alone (each product of
-    `x @ w @ w`), and where the cotangents of a gradient are not known.
+    `x @ w @ w`, the values inside of a layer of flax), and where the cotangents of
+    a gradient are not known.
     """
     makers: dict[int, PlacedOperation] = {}  # by the id of a variable
     same: dict[Any, list[PlacedOperation]] = {}  # of one line and name, in order
@@ -263,6 +269,8 @@ def values_of(program: Program) -> list[TracedValue]:
             if id(first.equation.outvars[0]) in read:
                 assigned = _ASSIGNED.match(linecache.getline(*first.line))
                 variable = "" if assigned is None else assigned[1]
+            if first.in_library and not variable:
+                continue
             places += cotangents
             values.append(TracedValue(name, variable, source, shape, tuple(places)))
     return values
