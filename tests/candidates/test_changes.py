@@ -61,6 +61,7 @@ def constraint(of: TracedValue, spec: str) -> Any:
         "constraint",
         value=of.name,
         variable=of.variable,
+        shape=of.shape,
         source=of.source,
         spec=Spec.parse(spec),
         places=of.places,

@@ -14,7 +14,7 @@ def found(program: Program) -> Changes:
     spec = Spec.parse("None, model")
     arrays = (first.replace(spec=spec), *others)
     takes = edit("argument", array=first.name, spec=spec, before=None)
-    inside = edit("constraint", value="dot", source="f.py:3", spec=spec, at=(), result=0)
+    inside = edit("constraint", value="dot", variable="y", shape=(8,), source="f.py:3", spec=spec)
     before, after = (Report("f", "t", memory=Memory(arguments=size)) for size in (4096, 1024))
     changed = Candidate((takes,), program.replace(arrays=arrays), after, before)
     other = Candidate((inside,), program, after, before)

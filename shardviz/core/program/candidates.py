@@ -22,7 +22,7 @@ ARGUMENT = "argument"
 #   argument         array, spec, before: a Spec, and the one before it or None
 #   result           result, spec, before; out_specs: those of all results
 #   rule             rules, steps: another table, and each `Step` that changes it
-#   constraint       value, variable, source, spec, places: on the result of an
+#   constraint       value, shape, variable, source, spec, places: on the result of an
 #                    operation, or `ARGUMENT`; the variable that its line assigns, or
 #                    ""; the line; and where that is in the jaxpr (`tracing/edited.py`)
 #   mesh             mesh
@@ -192,6 +192,17 @@ class Changes(tuple[Candidate, ...], Displayed):
         return f"Changes({', '.join(map(repr, self))})"
 
 
+def value_of(edit: Edit) -> str:
+    """The value that an edit constrains: its variable in the code, or its operation and
+    shape, since a line may have several products.
+
+    >>> value_of(edit("constraint", variable="", value="dot_general", shape=(8, 4)))
+    'dot_general[8,4]'
+    """
+    value, shape = edit.fields["value"], edit.fields["shape"]
+    return edit.fields["variable"] or f"{value}[{','.join(map(str, shape))}]"
+
+
 def code_of(edit: Edit, program: Program) -> str:
     """One edit as code to paste; `program` is the one after it.
 
@@ -201,9 +212,11 @@ def code_of(edit: Edit, program: Program) -> str:
     >>> program = Program(abs, (x,), make_mesh(data=4))
     >>> code_of(edit("argument", array="x", spec=x.spec), program)
     "in_specs = (P('data'),)"
-    >>> value = edit("constraint", value="dot", source="f.py:3", spec=x.spec)
-    >>> code_of(value, program)
-    "dot = jax.lax.with_sharding_constraint(dot, P('data'))  # f.py:3"
+    >>> value = {"value": "exp", "shape": (8,), "source": "f.py:3", "spec": x.spec}
+    >>> code_of(edit("constraint", variable="y", **value), program)
+    "y = jax.lax.with_sharding_constraint(y, P('data'))  # f.py:3"
+    >>> code_of(edit("constraint", variable="", **value), program)
+    "jax.lax.with_sharding_constraint(..., P('data'))  # exp[8], f.py:3"
     """
     fields, tree = edit.fields, program.tree
     match edit.code:
@@ -216,15 +229,17 @@ def code_of(edit: Edit, program: Program) -> str:
         case "result":
             return f"out_specs = {fields['spec']}  # {fields['result']}"
         case "constraint":
-            name, spec = fields.get("variable") or fields["value"], fields["spec"]
+            name, spec, line = value_of(edit), fields["spec"], fields["source"]
             call = "jax.lax.with_sharding_constraint"
             if set(program.mesh.axis_types) == {"Explicit"}:
                 call = "jax.sharding.reshard"  # there a constraint is an assertion
             if fields["value"] in CONSTRAINTS:
-                return f"{call}(..., {spec})  # {fields['source']}"
+                return f"{call}(..., {spec})  # {line}"
+            if not fields["variable"]:
+                return f"{call}(..., {spec})  # {name}, {line}"
             if fields["value"] == ARGUMENT:
-                return f"{name} = {call}({name}, {spec})  # first in {program.name}"
-            return f"{name} = {call}({name}, {spec})  # {fields['source']}"
+                line = f"first in {program.name}"
+            return f"{name} = {call}({name}, {spec})  # {line}"
         case "rule":
             return f"rules = sv.rules({', '.join(map(str, fields['rules'].pairs()))})"
         case "mesh" | "device order":

@@ -11,6 +11,7 @@ from shardviz.core.program.candidates import (
     Edit,
     Refusal,
     sent_bytes,
+    value_of,
 )
 from shardviz.core.program.report import Collective, peak_bytes
 from shardviz.core.wording.remedies import decapitalised
@@ -21,7 +22,7 @@ _EDITS = {
     "result": "Return {result} as {spec}",
     "rule": "Change the rules: {steps}",
     "constraint": "Constrain {value} ({source}) to {spec}",
-    "constraint of an argument": "Constrain argument {variable} to {spec} where the function"
+    "constraint of an argument": "Constrain argument {value} to {spec} where the function"
     " begins",
     "constraint that stands there": "Change the constraint in {source} to {spec}",
     "mesh": "Use the mesh {mesh}",
@@ -66,10 +67,12 @@ def edit(fact: Edit) -> str:
     """
     code, fields = fact.code, dict(fact.fields)
     fields["dimension"], *_ = fields.get("split", [None])
-    if fields.get("value") in CONSTRAINTS:
-        code = "constraint that stands there"
-    if fields.get("value") == ARGUMENT:
-        code = "constraint of an argument"
+    if code == "constraint":
+        if fields["value"] in CONSTRAINTS:
+            code = "constraint that stands there"
+        elif fields["value"] == ARGUMENT:
+            code = "constraint of an argument"
+        fields["value"] = value_of(fact)
     if fields.get("operation") == "shard_map":
         code = "specs of a shard_map"
     for name, value in fields.items():

@@ -214,7 +214,7 @@ def _values(wanted: Wanted) -> Iterator[Proposal]:
 def constraint_on(value: TracedValue, spec: Spec) -> Edit:
     """The edit that constrains a value to a spec."""
     fields = value._asdict() | {"value": value.name, "spec": spec}
-    del fields["name"], fields["shape"]
+    del fields["name"]
     return edit("constraint", **fields)
 
 

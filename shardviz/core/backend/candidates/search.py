@@ -21,7 +21,7 @@ import numpy as np
 
 from shardviz.core.backend.candidates.apply import apply_edit
 from shardviz.core.backend.candidates.lower import donations_and_remats
-from shardviz.core.backend.candidates.trials import Trials
+from shardviz.core.backend.candidates.trials import Trials, with_least_time
 from shardviz.core.backend.failures import said_by
 from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.backend.tracing.edited import as_jaxpr
@@ -34,7 +34,6 @@ from shardviz.core.program.orders import order_edit
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
-from shardviz.core.program.roofline import with_operations
 from shardviz.core.program.search import Estimate, Search, estimate
 from shardviz.core.program.search_space import Choice, Point, choices_of, edits_of
 
@@ -292,10 +291,7 @@ class _Run:
         if report.error is not None:
             code = "no memory" if report.error.lacks_memory else "does not compile"
             return Refusal(edits, code, str(report.error))
-        # Compilers count the arithmetic of a loop once, and some count none.
-        if report.loops or "flops" not in report.cost:
-            known = with_operations(report, self.plan(program))
-            report = report.replace(roofline=known)
+        report = with_least_time(report, lambda: self.plan(program))
         made = Candidate(edits, program, report, self.before)
         # The compiler refuses only what exceeds the chip, not what exceeds `under`.
         if (made.peak_bytes or 0) > self.limit:
