@@ -250,9 +250,7 @@ def code_of(edit: Edit, program: Program) -> str:
             return f"mesh = sv.mesh({', '.join(given)})"
         case "donate":
             # nnx.jit takes them as well, and is not to be replaced by jax.jit.
-            return (
-                f"donate_argnums={fields['arguments']}  # of the jit of {program.name}"
-            )
+            return f"donate_argnums={fields['arguments']}  # for {program.name}"
         case "microbatches":
             lines, parts = [], f"reshape(-1, {fields['count']}"
             for name in fields["arrays"]:
