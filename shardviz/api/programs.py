@@ -166,6 +166,10 @@ def compile(
         **keywords: for a function, its arguments by name, and what else `sv.program`
             takes: `mesh=`, `rules=` and so on.
 
+    Returns:
+        A Report. Its program is planned as well, so that the buffers of `.memory` have
+        the plan's names.
+
     Raises:
         ShardvizError: where jax is not installed. A program that fails is a Report with
             an error.
@@ -182,7 +186,7 @@ def compile(
         program = program.replace(options={**program.options, **options})
     with _clock(program) as clock:
         report = runner.compile_program(program, target, cache=cache, progress=clock)
-    # A plan names the values that are alive; it takes a small part of a compile's time.
+    # A plan takes a small part of a compile's time.
     return with_values(report, plan(program) if report.error is None else None)
 
 

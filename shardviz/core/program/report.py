@@ -37,7 +37,9 @@ def phase_of(op: str) -> str:
     # jax takes gradients as the transpose of a linear map.
     if "transpose(" in op:
         return "backward"
-    return "forward" * ("jvp(" in op)
+    if "jvp(" in op:
+        return "forward"
+    return ""
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,8 @@ class Blocks:
             splits: how each argument is split.
 
         Raises:
-            NotInBlocks: where one device's block is not enough.
-            Exception: by jax, of many classes, for blocks that do not fit one another.
+            NotInBlocks: where one device's block is not enough, or the blocks do not
+                fit one another.
         """
         if self.count == 1 or {*splits} == {None}:
             raise NotInBlocks
@@ -77,7 +77,13 @@ class Blocks:
         for variable, split in zip(body.invars, splits, strict=True):
             blocks.append(_struct(variable, self._shape(variable, split)))
         run = jax.make_jaxpr(lambda *v: self._evaluated(jaxpr, v), axis_env=self.sizes)
-        local = run(*blocks)
+        try:
+            local = run(*blocks)
+        # Rules of operations, jax's own and those that others define, raise of any class
+        # for blocks that do not fit. It is kept as the cause; without it there is merely
+        # one proposal less.
+        except Exception as error:
+            raise NotInBlocks from error
         return local, [*map(self._split, body.outvars, local.out_avals)]
 
     def _results(self, equation: Any, values: Sequence[Any]) -> list[Any]:

@@ -24,7 +24,7 @@ from shardviz.core.program.candidates import Candidate, Changes, Refusal, sent_b
 from shardviz.core.program.orders import order_edit
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program, Target
-from shardviz.core.program.report import Collective, Report, needed_bytes
+from shardviz.core.program.report import Collective, Report, peak_bytes
 
 #: What there are changes for in place of a collective.
 WAYS = ("memory", "types", "explicit", "pmap")
@@ -155,8 +155,9 @@ def _in_better_order(trials: Trials) -> list[Candidate]:
     made = trials.candidate([edit])
     if isinstance(made, Refusal) or made.bytes != _sent(before):
         return []
-    faster = made.report.roofline.collective_s < before.roofline.collective_s
-    return [made] * faster
+    if made.report.roofline.collective_s < before.roofline.collective_s:
+        return [made]
+    return []
 
 
 def _why_not(
@@ -187,7 +188,7 @@ def _rank(after: Report, before: Report, about: Collective) -> tuple[Any, ...]:
     """
     part = _sent(after) / max(_sent(before), 1)
     cost = round(part + _work(after, before), 2)
-    return _left(after, about, before) > 0, cost, needed_bytes(after.memory) or 0
+    return _left(after, about, before) > 0, cost, peak_bytes(after.memory) or 0
 
 
 def _work(after: Report, before: Report) -> float:

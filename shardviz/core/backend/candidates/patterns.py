@@ -67,9 +67,8 @@ def _shard_maps(wanted: Wanted) -> Iterator[Proposal]:
             made = edit("shard_map", axes=axes, **fields)
             try:
                 call = _in_shard_map(equation, made, program.mesh)
-            # It needs other blocks; or a rule of jax for blocks or `vmap` raises, which
-            # those of operations that others define may do in any way.
-            except Exception:  # noqa: BLE001
+            # It needs other blocks, or jax refuses such a shard_map.
+            except (TypeError, ValueError):
                 continue
             code = _code(equation, made, program.mesh, call)
             made = edit("shard_map", code=code, **made.fields)

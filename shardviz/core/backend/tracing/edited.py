@@ -40,7 +40,7 @@ from shardviz.core.xla.module import is_user_file
 Place = tuple[int, int | None]
 # In these a value is one device's block, which no constraint can split.
 _MANUAL = ("shard_map", "xla_pmap")
-_JAX = os.path.dirname(jax.__file__)
+_JAX = os.path.dirname(jax.__file__) + os.sep
 _ASSIGNED = re.compile(r"\s*([^\W\d]\w*)\s*=(?!=)")
 
 
@@ -141,7 +141,9 @@ def placed_operations(jaxpr: Any, around: str = "") -> Iterator[PlacedOperation]
                 line = (frame.file_name, frame.line_num)
                 yield PlacedOperation(equation, line, inside, in_library)
                 break
-            in_library |= not frame.file_name.startswith(_JAX)
+            # Files of Python itself, as of a decorator, are no library.
+            is_installed = "-packages" + os.sep in frame.file_name
+            in_library |= is_installed and not frame.file_name.startswith(_JAX)
         if equation.primitive.name not in _MANUAL:
             called: list[Any] = []
             with_inner(equation, called.append)
