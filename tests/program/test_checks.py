@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shardviz.core.backend.run.checks import shards_check, spec_checks
-from shardviz.core.backend.run.rounding import tolerance, values_check
+from shardviz.core.backend.run.rounding import Comparison, tolerance
 from shardviz.core.backend.run.targets import choose, device_mesh
 from shardviz.core.backend.tracing.trace import Output
 from shardviz.core.layout.layout import lay_out
@@ -79,9 +79,11 @@ def test_specs_are_held_against_layouts():
 
 def compared(values, reference, inputs=("float32",), platform="cpu", spec=()):
     values, reference = jnp.asarray(values), jnp.asarray(reference)
-    # Where rounding moves nothing, what is beyond the tolerance fails.
-    moved = lambda: [reference]  # noqa: E731
-    return values_check("y", on_mesh(values, *spec), reference, inputs, platform, moved)
+    comparison = Comparison("y", on_mesh(values, *spec), reference, inputs, platform)
+    # Rounding moves nothing, so any difference beyond the tolerance fails.
+    if not comparison.decided:
+        comparison.add(reference)
+    return comparison.check()
 
 
 NAN, INF = float("nan"), float("inf")

@@ -13,7 +13,7 @@ from jax import lax
 
 from shardviz.core.backend.run import here
 from shardviz.core.backend.run.checks import unsharded_checks
-from shardviz.core.backend.run.rounding import step_of, values_check
+from shardviz.core.backend.run.rounding import Comparison, step_of
 from shardviz.core.program.report import Report
 from tests.program.helpers import array, program, run_here
 
@@ -168,10 +168,12 @@ def test_every_planted_mistake_is_found(name, checked):
 
 def judged(values, right, *moved):
     """The check of values against those that are right, where rounding moves these as given."""
-    return values_check(
-        "y", jnp.asarray(values, F32), jnp.asarray(right, F32), ["float32"], "cpu",
-        lambda: [jnp.asarray(m, F32) for m in moved],
-    )  # fmt: skip
+    values, right = jnp.asarray(values, F32), jnp.asarray(right, F32)
+    comparison = Comparison("y", values, right, ["float32"], "cpu")
+    if not comparison.decided:
+        for result in moved:
+            comparison.add(jnp.asarray(result, F32))
+    return comparison.check()
 
 
 ONES = np.ones(8, np.float32)
@@ -208,5 +210,46 @@ def test_a_reference_that_is_split_over_an_explicit_axis_is_compared(eight_devic
     split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
     right, wrong = jax.device_put((ONES, OUTLIER), split)
     for values, ok in ((right, True), (wrong, False)):
-        check = values_check("y", values, right, ["float32"], "cpu", lambda: [right])
-        assert check.ok is ok
+        comparison = Comparison("y", values, right, ["float32"], "cpu")
+        if not comparison.decided:
+            comparison.add(right)
+        assert comparison.check().ok is ok
+
+
+def test_a_block_that_moves_in_a_later_draw_only_is_rounding(eight_devices):
+    """As Adam's step of a gradient that is only rounding: each block flips or stays."""
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    flipped = np.repeat(np.array([1, 1, 1, 1, 1, 1, 1, -1], F32), 4)
+    others, last = np.ones(32, F32), np.ones(32, F32)
+    others[:4], last[-4:] = -1, -1
+    for later, ok in ((last, None), (others, False)):
+        comparison = Comparison(
+            "y", jax.device_put(flipped, split), jnp.ones(32), ["float32"], "cpu"
+        )
+        for draw in (others, others):
+            assert not comparison.decided
+            comparison.add(jnp.asarray(draw))
+        assert comparison.check().ok is False
+        comparison.add(jnp.asarray(later))
+        assert comparison.check().ok is ok
+
+
+def attend_on_one_token(q, k, tokens):
+    """Adam's first step: the loss does not depend on `k`, so its gradient is rounding."""
+
+    def loss(q, k):
+        x = q[tokens]
+        scores = jnp.einsum("bsd,btd->bst", x, x + k) / 8
+        out = jax.nn.softmax(scores) @ x
+        return jnp.mean(jax.nn.log_softmax(out @ q.T)[..., 0])
+
+    gradients = jax.grad(loss, (0, 1))(q, k)
+    return tuple(g / (jnp.sqrt(g * g) + 1e-8) for g in gradients)
+
+
+def test_outputs_that_are_only_rounding_fail_nothing(eight_devices):
+    arrays = array("q", (64, 128), "None, b"), array("k", (128,), "b")
+    report = run_here(program(attend_on_one_token, *arrays, array("t", (16, 32), "a", "int32")))
+    assert report.error is None, report.error
+    assert report.ok, [c for c in report.checks if c.ok is False]

@@ -64,9 +64,13 @@ def _apart(
 
 
 def _why_judged(
-    why: str, median: float = 0.0, moves: float = 0.0, moved_unlike: int = 0
+    why: str,
+    median: float = 0.0,
+    moves: float = 0.0,
+    moved_unlike: int = 0,
+    made_up: bool = False,
 ) -> str:
-    """What decided on a difference, where it was not the tolerance."""
+    """What decided on a difference, if it was not the tolerance."""
     if why == "hidden block":
         return (
             f" In one block the median difference is {median:.2g}, as large as the values"
@@ -83,10 +87,11 @@ def _why_judged(
     )
     if why == "rounding":
         return f"{words}: this is rounding."
-    return (
-        f"{words}, so this decides nothing: it amplifies rounding too much for these"
-        " values. Give values of your own to sv.run."
+    words += (
+        ", so this decides nothing: it amplifies rounding too much for these values."
     )
+    # Whoever gave values needn't be told to.
+    return f"{words} Give values of your own to sv.run." if made_up else words
 
 
 _SHARD_MAP = (

@@ -14,7 +14,7 @@ from shardviz.core.backend.candidates.apply import INSIDE, apply_edit
 from shardviz.core.backend.devices import MOST_SIMULATED
 from shardviz.core.backend.failures import said_by
 from shardviz.core.backend.run.hosts.run import compile_program, run_program
-from shardviz.core.backend.run.rounding import values_check
+from shardviz.core.backend.run.rounding import Comparison
 from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.backend.tracing.edited import as_jaxpr
 from shardviz.core.backend.tracing.trace import Traced, trace
@@ -208,12 +208,10 @@ class Trials:
             return Check("values", None, found("not run", said=why))
         dtypes, checks = [array.dtype for array in program.arrays], []
         for number, (mine, other) in enumerate(zip(results, expected, strict=True)):
-
-            def unsplit(number: int = number) -> list[Any]:
-                return [self._unsplit[number]]
-
-            name = f"output[{number}]"
-            checks.append(values_check(name, mine, other, dtypes, "cpu", unsplit))
+            comparison = Comparison(f"output[{number}]", mine, other, dtypes, "cpu")
+            if not comparison.decided:
+                comparison.add(self._unsplit[number])
+            checks.append(comparison.check())
         worst = min(checks, key=lambda one: [*_COMPARED].index(one.ok))
         finding = found(_COMPARED[worst.ok], name=worst.about)
         return Check("values", worst.ok, finding)

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from shardviz.core.layout.array_spec import dtype_name
-from shardviz.core.program.checks import Check, found
+from shardviz.core.program.checks import Check, Finding, found
 
 # How far two results may be apart, as a fraction of the largest value. Sums in another
 # order differ by rounding; a wrong or missing sum differs by far more than this.
@@ -38,7 +38,11 @@ MARGIN = 4.0
 _HIDDEN = 0.25  # of the median of a block: more than rounding changes most functions
 _INCONCLUSIVE = 0.25  # of the values: beyond it rounding looks like a mistake
 _ZERO = 1e-7
-_DRAWS = 2
+_LEAST_DRAWS = 2
+# An element that is only rounding moves in some draws and stays in others, so a block
+# of such elements may look still in the first few.
+MOST_DRAWS = 16
+_HOPELESS = 100.0
 _NARROW = re.compile(r"[x<](bf16|f16|f8E\dM(\d)\w*|f4E\dM(\d)\w*)>")
 _BITS = {"bf16": 7, "f16": 10}
 # Of float32 products: bfloat16 passes, and TF32.
@@ -84,15 +88,11 @@ class _Apart:
     size: float = 0.0
 
 
-def values_check(
-    name: str,
-    array: jax.Array,
-    reference: jax.Array,
-    inputs: Sequence[Any],
-    platform: str,
-    moved: Callable[[], Sequence[jax.Array]],
-) -> Check:
-    """A result on many devices against the same result on one.
+class Comparison:
+    """One output of a run, compared with that of the unsharded function.
+
+    `check` judges with what is known so far. If it isn't decided, `add` takes the same
+    output for arguments that were moved by one rounding step, and `check` judges again.
 
     Args:
         name: the name of the output.
@@ -100,65 +100,163 @@ def values_check(
         reference: the result of the unsharded function.
         inputs: the dtypes of the arguments: results are no more exact than these.
         platform: the platform it ran on.
-        moved: returns the same result for arguments moved by one rounding step; called
-            only where the two differ by more than is usual.
+        made_up: whether shardviz made up the arguments.
     """
-    about = f"{name}: values"
-    if array.shape != reference.shape or array.dtype != reference.dtype:
-        here = f"{array.dtype}{list(array.shape)}"
-        there = f"{reference.dtype}{list(reference.shape)}"
-        return Check(about, False, found("other type", here=here, there=there))
-    # On the host, since jax indexes no dimension that is split over an Explicit axis.
-    expected, shards = np.asarray(_words(reference)), _own_shards(_words(array))
-    blocks = [_apart(np.asarray(s.data), expected[s.index]) for s in shards]
-    total = _total(blocks)
-    exact = not _is_inexact(dtype_name(expected.dtype))
-    if exact and not total.unlike:
-        return Check(about, True, found("equal"))
-    allowed = tolerance([array.dtype, *inputs], platform)
-    within = not total.unlike and total.worst <= allowed * total.scale
-    # Large values elsewhere may hide a wrong block of small ones.
-    hidden = any(block.typical > _HIDDEN * block.size for block in blocks)
-    fields: dict[str, Any] = {"count": total.unlike}
-    code = "unequal"
-    if not exact:
-        code, fields = "apart", {**vars(total), "allowed": allowed}
-        del fields["typical"], fields["size"]
-        if within and not hidden:
-            return Check(about, True, found(code, **fields))
-    noise = []
-    results = [np.asarray(_words(result)) for result in moved()]
-    for shard in shards:
-        draws = [
-            _apart(result[shard.index], expected[shard.index]) for result in results
-        ]
-        worst = max(draw.worst for draw in draws)
-        unlike = max(draw.unlike for draw in draws)
-        typical = max(draw.typical for draw in draws)
-        noise.append(_Apart(worst, unlike=unlike, typical=typical))
-    noise_in_all = _total(noise)
-    floor = allowed * (float(np.median([b.size for b in blocks])) + 1e-3 * total.scale)
-    # What is left where everything cancels is rounding, whichever blocks it is in.
-    noisy = MARGIN * noise_in_all.worst >= total.scale
-    cancels = noisy and total.worst <= _ZERO
-    rounding = cancels or total.worst <= MARGIN * noise_in_all.worst
-    for block, own in zip(blocks, noise, strict=True):
-        close = block.typical <= MARGIN * own.typical + floor
-        rounding = rounding and (close or cancels)
-    rounding = rounding and total.unlike <= MARGIN * noise_in_all.unlike
-    if not rounding:
-        if within:
-            fields |= {"why": "hidden block", "median": max(b.typical for b in blocks)}
-        return Check(about, False, found(code, **fields))
-    if within:
-        return Check(about, True, found(code, **fields))
-    # Where rounding changes the values this much, it could hide a mistake. Integers
-    # may come from rounded numbers, as an argmax does.
-    unclear = MARGIN * noise_in_all.worst > _INCONCLUSIVE * total.scale
-    unclear = (unclear and not cancels) or noise_in_all.unlike > 0
-    fields["why"] = "inconclusive" if unclear else "rounding"
-    fields |= {"moves": noise_in_all.worst, "moved_unlike": noise_in_all.unlike}
-    return Check(about, None if unclear else True, found(code, **fields))
+
+    def __init__(
+        self,
+        name: str,
+        array: jax.Array,
+        reference: jax.Array,
+        inputs: Sequence[Any],
+        platform: str,
+        made_up: bool = False,
+    ) -> None:
+        self.about, self.made_up = f"{name}: values", made_up
+        self.draws = 0
+        self._final: Check | None = None
+        if array.shape != reference.shape or array.dtype != reference.dtype:
+            here = f"{array.dtype}{list(array.shape)}"
+            there = f"{reference.dtype}{list(reference.shape)}"
+            finding = found("other type", here=here, there=there)
+            self._final = Check(self.about, False, finding)
+            return
+        # On the host, since jax can't index a dimension that is split over an Explicit
+        # axis.
+        self.expected = np.asarray(_words(reference))
+        self.shards = _own_shards(_words(array))
+        self.blocks = []
+        for shard in self.shards:
+            block = _apart(np.asarray(shard.data), self.expected[shard.index])
+            self.blocks.append(block)
+        self.total = _total(self.blocks)
+        self.exact = not _is_inexact(dtype_name(self.expected.dtype))
+        self.allowed = tolerance([array.dtype, *inputs], platform)
+        self.within = not self.total.unlike and (
+            self.total.worst <= self.allowed * self.total.scale
+        )
+        # Per shard, the largest move of each element in any draw; or, if elements must
+        # be equal, whether it changed in any.
+        self._moves: list[np.ndarray] = []
+        if self.exact and not self.total.unlike:
+            self._final = Check(self.about, True, found("equal"))
+        # Large values elsewhere may hide a wrong block of small ones.
+        elif self.within and not any(b.typical > _HIDDEN * b.size for b in self.blocks):
+            self._final = Check(self.about, True, self._finding())
+
+    @property
+    def decided(self) -> bool:
+        """Whether more draws would change nothing, or can't be expected to."""
+        if self._final is not None:
+            return True
+        if self.draws < _LEAST_DRAWS:
+            return False
+        # Rounding that moves the results far less than they differ is no reason.
+        noise = max((moves.max(initial=0) for moves in self._moves), default=0)
+        hopeless = self.total.worst > _HOPELESS * noise and not self.total.unlike
+        return self._is_rounding() or bool(hopeless) or self.draws >= MOST_DRAWS
+
+    def add(self, moved: jax.Array) -> None:
+        """Takes the output for arguments that were moved by one rounding step."""
+        result = np.asarray(_words(moved))
+        for number, shard in enumerate(self.shards):
+            expected = self.expected[shard.index]
+            moves = _moves(result[shard.index], expected)
+            if self.draws:
+                # In place: an output may be large, and there may be many draws.
+                np.maximum(self._moves[number], moves, out=self._moves[number])
+            else:
+                self._moves.append(moves)
+        self.draws += 1
+
+    def check(self) -> Check:
+        """The verdict on the draws so far: without any, a difference fails."""
+        if self._final is not None:
+            return self._final
+        if not (self.draws and self._is_rounding()):
+            fields: dict[str, Any] = {}
+            if self.within:
+                median = max(block.typical for block in self.blocks)
+                fields = {"why": "hidden block", "median": median}
+            return Check(self.about, False, self._finding(**fields))
+        if self.within:
+            return Check(self.about, True, self._finding())
+        noise = self._noise_in_all()
+        # If rounding changes the values this much, it could hide a mistake. Integers
+        # may come from rounded numbers, as an argmax does.
+        unclear = MARGIN * noise.worst > _INCONCLUSIVE * self.total.scale
+        unclear = (unclear and not self._cancels()) or noise.unlike > 0
+        finding = self._finding(
+            why="inconclusive" if unclear else "rounding",
+            moves=noise.worst,
+            moved_unlike=noise.unlike,
+            made_up=self.made_up,
+        )
+        return Check(self.about, None if unclear else True, finding)
+
+    def _finding(self, **fields: Any) -> Finding:
+        total = self.total
+        if self.exact:
+            return found("unequal", count=total.unlike, **fields)
+        return found(
+            "apart",
+            worst=total.worst,
+            scale=total.scale,
+            unlike=total.unlike,
+            not_finite=total.not_finite,
+            allowed=self.allowed,
+            **fields,
+        )
+
+    def _noise(self) -> list[_Apart]:
+        """How far rounding moves each block."""
+        noise = []
+        for moves in self._moves:
+            if moves.dtype == bool:
+                noise.append(_Apart(unlike=int(moves.sum())))
+                continue
+            finite = moves[np.isfinite(moves)]
+            median = float(np.median(finite)) if finite.size else 0.0
+            unlike = moves.size - finite.size
+            worst = float(finite.max(initial=0))
+            noise.append(_Apart(worst, unlike=unlike, typical=median))
+        return noise
+
+    def _noise_in_all(self) -> _Apart:
+        return _total(self._noise())
+
+    def _cancels(self) -> bool:
+        """Whether what is left where everything cancels is rounding, in any block."""
+        noisy = MARGIN * self._noise_in_all().worst >= self.total.scale
+        return noisy and self.total.worst <= _ZERO
+
+    def _is_rounding(self) -> bool:
+        """Whether rounding moves the unsharded function about as far, in each block."""
+        noise, cancels = self._noise_in_all(), self._cancels()
+        sizes = [block.size for block in self.blocks]
+        floor = self.allowed * (float(np.median(sizes)) + 1e-3 * self.total.scale)
+        if not cancels and self.total.worst > MARGIN * noise.worst:
+            return False
+        if self.total.unlike > MARGIN * noise.unlike:
+            return False
+        for block, moves in zip(self.blocks, self._noise(), strict=True):
+            if not cancels and block.typical > MARGIN * moves.typical + floor:
+                return False
+        return True
+
+
+def _moves(block: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """How far each element moved; infinitely if it is finite in one of the two only."""
+    if not _is_inexact(dtype_name(block.dtype)):
+        return block != expected
+    wide = np.complex128 if block.dtype.kind == "c" else np.float64
+    block, expected = block.astype(wide), expected.astype(wide)
+    same = (block == expected) | (np.isnan(block) & np.isnan(expected))
+    with np.errstate(invalid="ignore"):
+        moves = np.abs(block - expected)
+    moves[~np.isfinite(moves)] = np.inf
+    moves[same] = 0.0
+    return moves
 
 
 def _words(array: jax.Array) -> Any:
@@ -221,22 +319,23 @@ def step_of(text: str, platform: str) -> float:
     return max(steps) / 2
 
 
-def moved_results(
-    run: Callable[..., Sequence[jax.Array]], inputs: Sequence[jax.Array], step: float
-) -> list[list[jax.Array]]:
-    """Two results of a function, each for arguments moved by one rounding step.
+def moved_result(
+    run: Callable[..., Sequence[jax.Array]],
+    inputs: Sequence[jax.Array],
+    step: float,
+    draw: int,
+) -> list[jax.Array]:
+    """The results of a function for arguments that are moved by one rounding step.
 
     Args:
         run: the unsharded function, compiled.
         inputs: its arguments.
-        step: the least relative step; an argument moves by that of its dtype where that
+        step: the least relative step; an argument moves by that of its dtype if that
             is larger.
+        draw: the number of the draw, which decides what moves up and what down.
     """
-    results = []
-    for draw in range(_DRAWS):
-        moved = [_moved(value, step, 1000 * draw + i) for i, value in enumerate(inputs)]
-        results.append(list(jax.block_until_ready(run(*moved))))
-    return results
+    moved = [_moved(value, step, 1000 * draw + i) for i, value in enumerate(inputs)]
+    return list(jax.block_until_ready(run(*moved)))
 
 
 def _moved(value: jax.Array, step: float, seed: int) -> jax.Array:
