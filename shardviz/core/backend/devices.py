@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.util
 import os
 import re
 from collections.abc import Sequence
@@ -32,8 +31,6 @@ LEAST_SIMULATED = 64
 MOST_SIMULATED = 1024
 MOST_NAMED = 1 << 16
 OPTION = "jax_num_cpu_devices"
-_DRIVER = Path("/dev/nvidiactl")
-_UNCHECKED = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
 _FLAG = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 
 
@@ -179,19 +176,6 @@ def refuse_too_few(platform: str, there: int, needed: int) -> None:
             " plans and pictures need none."
         )
 
-
-def spare_cuda_check() -> None:
-    """Keeps jax quiet about CUDA's libraries on a machine without a GPU.
-
-    The GPU plugin is installed there to compile for described GPUs, which needs none of
-    them. jax reads the variable when it starts, so it is set at import.
-    """
-    for plugin in ("jax_cuda13_plugin", "jax_cuda12_plugin"):
-        if not _DRIVER.exists() and importlib.util.find_spec(plugin) is not None:
-            os.environ.setdefault(_UNCHECKED, "1")
-
-
-spare_cuda_check()
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")

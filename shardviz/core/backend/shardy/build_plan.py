@@ -47,7 +47,6 @@ from shardviz.core.backend.tracing.trace import (
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import shown
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.rules.requests import collector_paused
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_notes import PlanNote
 from shardviz.core.program.plan_values import Origin, PlannedOp
@@ -123,8 +122,7 @@ class _PlanRun:
         self._note(*lowered.notes)
         self.stage = "propagate"
         begun = time.perf_counter()
-        with collector_paused():
-            self._propagate(lowered)
+        self._propagate(lowered)
         self.plan = replace(self.plan, propagate_s=time.perf_counter() - begun)
 
     def _note(self, *notes: object) -> None:

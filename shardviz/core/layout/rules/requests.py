@@ -6,8 +6,6 @@ becomes a `problem` and is never raised, since one bad array must not hide the o
 
 from __future__ import annotations
 
-import contextlib
-import gc
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -153,23 +151,6 @@ class Request(Displayed):
         return Remedies((), wish, why)
 
 
-@contextlib.contextmanager
-def collector_paused() -> Iterator[None]:
-    """Without Python's collector of cycles, a third of the time of a large result.
-
-    Plans and audits make thousands of values that stay and hardly any cycle, so every
-    pass of the collector looks through all of them, and through jax's, for nothing.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 class Requests(Sequence[Request]):
     """The Requests of many arrays, made when they are first looked at.
 
@@ -209,10 +190,9 @@ class Requests(Sequence[Request]):
 
     @cached_property
     def _made(self) -> tuple[Request, ...]:
-        with collector_paused():
-            # A group and a partner each, or neither.
-            placed = [self._groups, self._partners] if self._partners else []
-            return tuple(map(Request.placed, self._kinds, self._names, *placed))
+        # A group and a partner each, or neither.
+        placed = [self._groups, self._partners] if self._partners else []
+        return tuple(map(Request.placed, self._kinds, self._names, *placed))
 
     def __len__(self) -> int:
         return len(self._names)

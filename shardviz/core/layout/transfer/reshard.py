@@ -24,7 +24,6 @@ from shardviz.core.format import plural
 from shardviz.core.layout.array_spec import ArraySpec, size_in_bytes
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.rules.requests import collector_paused
 
 # Devices of a matrix of moves.
 MOST_DENSE = 4096
@@ -243,19 +242,18 @@ def reshard_layouts(
     made: dict[object, _Exchange] = {}
     times: Counter[object] = Counter()
     rows, unchanged = [], []
-    with collector_paused():
-        for array, one, other in sound:
-            key = (array.dtype, _key(one), _key(other))
-            if key not in made:
-                made[key] = _exchange(one, other, ids, hosts)
-            times[key] += 1
-            exchange = made[key]
-            moved = int(exchange.size.sum())
-            rows.append(ReshardRow(array.name, array, one, other, moved, exchange.kind))
-            unchanged.append(exchange.unchanged)
-        rows.sort(key=lambda row: -row.bytes_moved)
-        sends = _summed_sends([(made[k], times[k]) for k in made], len(ids))
-        memory = _memory(sound, unchanged, ids, list(meshes.values()))
+    for array, one, other in sound:
+        key = (array.dtype, _key(one), _key(other))
+        if key not in made:
+            made[key] = _exchange(one, other, ids, hosts)
+        times[key] += 1
+        exchange = made[key]
+        moved = int(exchange.size.sum())
+        rows.append(ReshardRow(array.name, array, one, other, moved, exchange.kind))
+        unchanged.append(exchange.unchanged)
+    rows.sort(key=lambda row: -row.bytes_moved)
+    sends = _summed_sends([(made[k], times[k]) for k in made], len(ids))
+    memory = _memory(sound, unchanged, ids, list(meshes.values()))
     for array in (ids, hosts, sends, *memory[:2]):
         array.flags.writeable = False
     left_behind = MappingProxyType(left)

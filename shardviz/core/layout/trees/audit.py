@@ -32,7 +32,6 @@ from shardviz.core.layout.rules.remedy_search import Arrays
 from shardviz.core.layout.rules.requests import (
     Request,
     Requests,
-    collector_paused,
     kinds_of,
     of_audit,
     on_mesh,
@@ -321,11 +320,10 @@ def audit(
         raise LayoutError(
             f"names= is a function of a path and an array; got {shown(names)}."
         )
-    with collector_paused():
-        tree = tree_or_table
-        if not isinstance(tree, ArrayTree):
-            tree = read_tree(tree_or_table, names, children)
-        return _audited(tree, table, mesh, reader, capacity, target)
+    tree = tree_or_table
+    if not isinstance(tree, ArrayTree):
+        tree = read_tree(tree_or_table, names, children)
+    return _audited(tree, table, mesh, reader, capacity, target)
 
 
 def _audited(

@@ -38,6 +38,8 @@ _COMMON = {
     "JAX_ENABLE_COMPILATION_CACHE": "false",
     "JAX_PLATFORMS": "cpu",
     "CUDA_VISIBLE_DEVICES": "-1",
+    # A worker compiles for described GPUs, which needs none of CUDA's libraries.
+    "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
     "TF_CPP_MIN_LOG_LEVEL": "2",
 }
 _TPU = {
@@ -47,7 +49,6 @@ _TPU = {
     "TPU_MIN_LOG_LEVEL": "2",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-_GPU = {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
 _COUNTS = (64, 512)  # so many devices take 10 MB and 240 MB
 
 
@@ -98,7 +99,7 @@ class Settings:
         kept = {n: v for n, v in own.items() if not n.startswith("JAX_") or n in _KEPT}
         flags = [_quoted(f) for f in xla_flags(own) if not f.startswith(_NOT_PASSED)]
         flags.append(f"--xla_force_host_platform_device_count={self.devices}")
-        extra = {"tpu": _TPU, "gpu": _GPU}.get(self.kind, {})
+        extra = _TPU if self.kind == "tpu" else {}
         return {**kept, **_COMMON, **extra, "XLA_FLAGS": " ".join(flags)}
 
 
