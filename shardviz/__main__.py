@@ -273,7 +273,7 @@ def _checks(options: argparse.Namespace) -> list[Check]:
 
 def _split(typed: str, word: str) -> tuple[str, str]:
     """What is before and after a word that stands alone, which may be the first."""
-    before, *after = re.split(rf"(?:^|\s+){word}\s+", typed.strip(), maxsplit=1)
+    before, *after = re.split(rf"(?:^|\s){word}\s+", typed.strip(), maxsplit=1)
     return before.strip(), "".join(after).strip()
 
 

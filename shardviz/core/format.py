@@ -16,7 +16,7 @@ import difflib
 import itertools
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -31,16 +31,48 @@ def shown(value: object, limit: int = 60) -> str:
     >>> shown("a\\x00b"), shown("x" * 100, 10)
     ("'a\\\\x00b'", "'xxxxxxxx…")
     """
-    # Python refuses to print very large numbers.
-    if isinstance(value, int) and value.bit_length() > 1000:
-        return f"a number of about {int(value.bit_length() * 0.30103) + 1:,} digits"
+    text = ""
     try:
-        text = repr(value)
+        # Only as much as is shown: aliases in YAML can make 10^10 entries of 500 letters.
+        for piece in _repr_pieces(value, limit):
+            text += piece
+            if len(text) > limit:
+                break
     except Exception as error:  # noqa: BLE001  a foreign __repr__ may raise anything
         text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
     # A line break or an escape sequence would spoil the message that this stands in.
     text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
     return cut(text, limit)
+
+
+def _repr_pieces(value: Any, limit: int) -> Iterator[str]:
+    """The repr of a value in pieces, which the caller stops reading after `limit` letters.
+
+    Lists and dicts are entered, so that the work depends on `limit` and not on the value.
+    """
+    method = type(value).__repr__
+    if isinstance(value, int) and value.bit_length() > 1000:
+        # Python refuses to print very large numbers.
+        yield f"a number of about {int(value.bit_length() * 0.30103) + 1:,} digits"
+    elif method in (str.__repr__, bytes.__repr__):
+        yield repr(value[: limit + 1])
+    elif method in (list.__repr__, tuple.__repr__):
+        opening, closing = "()" if method is tuple.__repr__ else "[]"
+        yield opening
+        for number, entry in enumerate(value):
+            yield ", " if number else ""
+            yield from _repr_pieces(entry, limit)
+        yield f",{closing}" if opening == "(" and len(value) == 1 else closing
+    elif method is dict.__repr__:
+        yield "{"
+        for number, (key, entry) in enumerate(value.items()):
+            yield ", " if number else ""
+            yield from _repr_pieces(key, limit)
+            yield ": "
+            yield from _repr_pieces(entry, limit)
+        yield "}"
+    else:
+        yield repr(value)
 
 
 def error_text(error: BaseException, limit: int = 300) -> str:

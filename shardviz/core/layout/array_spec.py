@@ -13,6 +13,7 @@ from shardviz.core.display import Displayed
 from shardviz.core.errors import LayoutError, RuleError
 from shardviz.core.format import listed, plural, shown, suggestion
 from shardviz.core.layout.parse import (
+    DIGITS,
     NAME,
     check_name,
     check_size,
@@ -248,9 +249,7 @@ def read_shape(shape: Any) -> tuple[int, ...]:
     return sizes
 
 
-_NAMED_SIZE = re.compile(
-    rf"[\s,]*({NAME})\s*:\s*([0-9][0-9_]{{0,19}})(?=[\s,]|$)", re.ASCII
-)
+_NAMED_SIZE = re.compile(rf"[\s,]*({NAME})\s*:\s*({DIGITS})(?=[\s,]|$)", re.ASCII)
 
 
 def read_named_shape(text: str) -> tuple[tuple[int, ...], tuple[str | None, ...]]:
@@ -293,8 +292,7 @@ def _shape_from_text(text: str) -> list[int]:
         parts.pop()
     sizes = []
     for part in parts:
-        # At most 20 digits: Python refuses to read thousands.
-        if not re.fullmatch(r"\s*[+-]?[0-9][0-9_]{0,19}\s*", part, re.ASCII):
+        if not re.fullmatch(rf"\s*[+-]?{DIGITS}\s*", part, re.ASCII):
             raise LayoutError(
                 "A size is a whole number of at most 20 digits; got"
                 f" {shown(part.strip())}. Write a shape as 512, 2048."

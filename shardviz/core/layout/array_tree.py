@@ -44,7 +44,7 @@ Children = Callable[[Any], "list[tuple[str, Any]] | None"]
 MAX_DEPTH = 64
 # Letters; a number may follow.
 LONG_NAME = MAX_NAME - 8
-_DIGITS = re.compile(r"\s*[(\[]?\s*[0-9][0-9_,\s x×*)\]]*")
+_DIGITS = re.compile(r"\s*+(?:[(\[]\s*+)?[0-9][0-9_,\s x×*)\]]*")
 _SCALARS = (bool, int, float, complex)
 
 

@@ -19,6 +19,7 @@ from shardviz.core.display import Displayed
 from shardviz.core.errors import MeshError
 from shardviz.core.format import listed, plural, shown, suggestion
 from shardviz.core.layout.parse import (
+    DIGITS,
     NAME,
     check_name,
     check_size,
@@ -462,7 +463,7 @@ def make_mesh(
 
 
 _AXIS = re.compile(
-    rf"\s*({NAME})\s*[=:\s]\s*([+-]?[0-9][0-9_]{{0,20}})(?:\s*[,;]|\s|$)", re.ASCII
+    rf"\s*({NAME})(?:\s*[=:]\s*|\s+)([+-]?{DIGITS})(?:\s*[,;]|\s|$)", re.ASCII
 )
 
 
@@ -470,7 +471,7 @@ def _parsed(text: str) -> list[tuple[str, int]]:
     """The `(name, size)` pairs in what a person typed; nothing is evaluated."""
     pairs = []
     for match in scan(_AXIS, text, MeshError, "an axis and its size, as data=4,"):
-        pairs.append((name_in(match[1]), int(match[2].replace("_", ""))))
+        pairs.append((name_in(match[1]), int(match[2])))
     return pairs
 
 

@@ -7,11 +7,11 @@ it is refused. An error names the position and the text that could not be read.
 from __future__ import annotations
 
 import ast
+import itertools
 import keyword
 import operator
 import re
-import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -131,15 +131,21 @@ def limited(values: Any, most: int, what: str, error: type[ShardvizError]) -> li
     """
     if not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
         raise error(f"{what} must be a list or tuple; got {shown(values)}.")
-    taken = list(values)
+    # An iterable may be endless.
+    taken = list(itertools.islice(values, most + 1))
     if len(taken) > most:
-        raise error(f"{what} can be at most {most:,}; got {len(taken):,}.")
+        count = f"{len(values):,}" if isinstance(values, Sized) else "more"
+        raise error(f"{what} can be at most {most:,}; got {count}.")
     return taken
 
 
 QUOTED = r"""'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*\""""
 #: A name in quotes, or a word up to an arrow, a bracket or a separator.
 NAME = rf"""(?:{QUOTED}|(?:(?!->|=>)[^\s,()\[\]{{}}=:;'"→⇒#])+)"""
+
+
+#: A number as Python reads it, of at most 20 digits: Python refuses thousands of them.
+DIGITS = "[0-9](?:_?[0-9]){0,19}"
 
 
 class UnconstrainedSingleton:
@@ -228,20 +234,60 @@ def typed_value(text: str, error: type[ShardvizError], within: str = "{}") -> An
         raise error(
             f"The text has {len(text):,} letters; at most {MAX_TEXT:,} are read."
         )
+    python, doubled = _without_unknown_escapes(text.strip())
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # on "\\d" in text that is not raw
-            tree = ast.parse(within.replace("{}", text.strip()), mode="eval")
+        tree = ast.parse(within.replace("{}", python), mode="eval")
         return _literal(tree.body, error)
     except SyntaxError as wrong:
         # Positions are those in what was typed, not in the template around it.
-        where = max(1, (wrong.offset or 1) - within.index("{}"))
+        where = (wrong.offset or 1) - within.index("{}")
+        if wrong.lineno == 1:
+            where -= sum(position < where for position in doubled)
+        where = max(1, where)
         raise error(
             f"Cannot read {shown(text.strip())}: {wrong.msg} at position {where}."
         ) from None
     except (RecursionError, MemoryError, ValueError, TypeError):
         # Thousands of brackets, and letters that are no text in UTF-8.
         raise error(f"Cannot read {shown(text.strip())}: is it one value?") from None
+
+
+# A comment, or text in quotes with its prefix; unclosed quotes reach as far as they can.
+_STRING = re.compile(
+    r"""#[^\n]*|([a-z]{0,2})(?:'''(?:[^\\]|\\.)*?(?:'''|\Z)"""
+    r'''|"""(?:[^\\]|\\.)*?(?:"""|\Z)'''
+    r"""|'(?:[^'\\\n]|\\.)*+'?|"(?:[^"\\\n]|\\.)*+"?)""",
+    re.IGNORECASE | re.DOTALL,
+)
+_UNKNOWN_ESCAPE = re.compile(
+    r"""\\(?:[\n\\'"abfnrtvxNuU]|[0-3]?[0-7]{1,2}(?![0-7]))|(\\)""", re.ASCII
+)
+
+
+def _without_unknown_escapes(text: str) -> tuple[str, list[int]]:
+    r"""Python source with each unknown escape, as in `"\d"`, written as `"\\d"`.
+
+    Python reads both alike, but warns about the first; turning warnings off would do so
+    for all threads of the user's process.
+
+    Returns:
+        The source, and the positions in it of the added backslashes.
+    """
+    if "\\" not in text:
+        return text, []
+    pieces: list[str] = []
+    added: list[int] = []
+    at = 0
+    for string in _STRING.finditer(text):
+        prefix = string[1]
+        if prefix is None or "r" in prefix.lower():  # a comment, or a raw string
+            continue
+        for escape in _UNKNOWN_ESCAPE.finditer(text, string.start(), string.end()):
+            if escape[1] is not None:
+                pieces.append(text[at : escape.end()])
+                at = escape.end()
+                added.append(at + len(added))
+    return "\\".join([*pieces, text[at:]]), added
 
 
 def _literal(node: ast.expr, error: type[ShardvizError]) -> Any:

@@ -22,7 +22,7 @@ from shardviz.core.layout.rules.matching import Names, without_size_one
 from shardviz.core.layout.rules.rules import Dialect, PathRule, PathRules, Rule, Rules
 
 Shape = tuple[int, ...] | None
-_SPLIT = re.compile(r"\s*split(?:\s+(?:dimension\s+|dim\s+)?(.+?))?\s*")
+_SPLIT = re.compile(r"split(?:\s+(?:dimension\s+|dim\s+)?(.+))?")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Wish(Fact):
             limit = parse_bytes(want, "What is wanted", SpecError)
             return Wish(limit=limit, path=path)
         if isinstance(want, str):
-            if (match := _SPLIT.fullmatch(want)) is not None:
+            if (match := _SPLIT.fullmatch(want.strip())) is not None:
                 return Wish(dim=_dimension(match[1], names), path=path)
             want = Spec.parse(want)
         if not isinstance(want, Spec):

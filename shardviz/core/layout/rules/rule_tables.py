@@ -7,6 +7,7 @@ their literals are read, YAML is loaded safely.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,7 +32,7 @@ from shardviz.core.layout.parse import (
     typed_value,
 )
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.rules.path_matching import compiled
+from shardviz.core.layout.rules.path_matching import MAX_PATTERN, compiled
 from shardviz.core.layout.rules.rules import Dialect, PathRules, Rules
 
 # MaxText's configurations, and records of its shardings.
@@ -211,9 +212,16 @@ def _yaml(text: str) -> Any:
     """
     yaml: Any = import_optional("yaml", "A table in YAML", "PyYAML")
     try:
-        # Only the first document: some configurations end with another.
-        value = next(yaml.safe_load_all(text), None)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        value = _first_document(yaml, text)
+    except (
+        yaml.YAMLError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:  # PyYAML's own constructors let all of these through
         mark, why = attribute(error, "problem_mark"), attribute(error, "problem")
         where = clause(" in line {}", mark and mark.line + 1)
         why = why or "it holds or nests what cannot be read"
@@ -223,3 +231,44 @@ def _yaml(text: str) -> Any:
     if isinstance(value, dict):
         return Pairs(value.items())
     return value
+
+
+def _first_document(yaml: Any, text: str) -> Any:
+    """The value of a YAML text; some configurations end with a second document.
+
+    Raises:
+        ValueError: for text that would take unbounded time or memory.
+    """
+    # PyYAML reads 1:30:00 as a number, in quadratic time.
+    if max(map(len, re.findall("[0-9:_]+", text)), default=0) > MAX_PATTERN:
+        raise ValueError("a number that is too long")
+    # PyYAML's parser in Python takes 5 times as long.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+    try:
+        if not loader.check_node():
+            return None
+        document = loader.get_node()
+        if "*" in text and _size(document, {}) > MAX_TEXT:
+            raise ValueError("aliases that stand for too much")
+        return loader.construct_document(document)
+    finally:
+        loader.dispose()
+
+
+def _size(node: Any, sizes: dict[int, float]) -> float:
+    """How many values a node of a YAML document has once its aliases are written out.
+
+    Args:
+        node: of PyYAML.
+        sizes: the sizes of the nodes that were counted before, by id.
+    """
+    if isinstance(node.value, str):
+        return 1
+    if id(node) not in sizes:
+        sizes[id(node)] = math.inf  # for an alias of a list or mapping that it is in
+        size = 1.0
+        for entry in node.value:
+            for child in entry if isinstance(entry, tuple) else (entry,):
+                size += _size(child, sizes)
+        sizes[id(node)] = size
+    return sizes[id(node)]

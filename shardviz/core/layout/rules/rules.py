@@ -421,17 +421,22 @@ def _in_brackets(names: Iterable[str]) -> str:
     return f"({', '.join(words)})"
 
 
-# A comment, what is in quotes, and what ends a rule.
-_PART = re.compile(rf"({QUOTED})|#[^\n]*|[;\n]|[^;\n'\"#]+|.")
-_LINE = re.compile(rf"\s*-?\s*({NAME})\s*(?:->|=>|→|⇒|:=|[:=])(.*)", re.DOTALL)
+# A comment, text in quotes, and the end of a rule. An unclosed quote, which no rule can
+# have, takes the rest of its line.
+_PART = re.compile(
+    rf"({QUOTED})|#[^\n]*|[;\n]|[^;\n'\"#]+|'(?:[^'\\\n]|\\.)*+|\"(?:[^\"\\\n]|\\.)*+"
+)
+_LINE = re.compile(rf"\s*+(?:-\s*+)?({NAME})\s*+(?:->|=>|→|⇒|:=|[:=])(.*)", re.DOTALL)
+_DASH = re.compile(r"\A\s*+-\s*+(?=[\[(]|$)")
 
 
 def _parse(text: str) -> Iterator[Rule]:
     # A table that is pasted from Python or YAML: pairs, with or without a dash.
-    pasted = re.sub(r"^\s*-\s*(?=[\[(])", "", text, flags=re.MULTILINE)
+    pasted = text
+    if _DASH.match(text):
+        lines = [_DASH.sub("", line, count=1) for line in text.split("\n")]
+        pasted = ",\n".join(line for line in lines if line.strip())
     if pasted.lstrip()[:1] in ("(", "["):
-        if pasted != text:
-            pasted = pasted.replace("\n", ",\n")
         value = typed_value(pasted, RuleError, within="[{}\n]")
         if len(value) == 1 and not is_pair(value[0]):
             value = value[0]
