@@ -18,6 +18,7 @@ import anywidget
 import traitlets
 
 from shardviz.core.errors import ShardvizError
+from shardviz.core.files import write_text
 from shardviz.core.format import error_text
 from shardviz.core.layout.array_tree import Children
 from shardviz.core.layout.mesh import MeshSpec
@@ -223,15 +224,15 @@ class Explorer(anywidget.AnyWidget):
         """Writes one file that shows the same without kernel and network.
 
         Args:
-            path: of the file; `.html` is added where it has no suffix.
+            path: of the file; `.html` is added if it has no suffix.
 
         Raises:
-            OSError: if the file cannot be written.
+            ProgramError: if the file cannot be written; the old one is still there.
         """
         target = Path(path)
         if not target.suffix:
             target = target.with_suffix(".html")
-        target.write_text(self.page(), encoding="utf-8")
+        write_text(target, self.page(), "the page")
         return target
 
     def page(self) -> str:

@@ -28,7 +28,7 @@ class Part:
     dynamic: bool = False
 
 
-_BASE = ("core.errors", "core.format", "core.display")
+_BASE = ("core.errors", "core.format", "core.files", "core.display")
 _LAYOUT = (*_BASE, "core.layout")
 _HARDWARE = (*_LAYOUT, "core.hardware")
 _PROGRAM = (*_HARDWARE, "core.program")
@@ -53,6 +53,7 @@ _LAZY_BACKEND = ("core.backend",)
 PARTS = (
     Part("core.errors", (), dynamic=True),  # it imports what may be missing, to say so
     Part("core.format", ("core.format",)),
+    Part("core.files", ("core.errors", "core.format", "core.files")),
     Part("core.display", ()),
     Part("core.layout.rules", _LAYOUT),
     Part("core.layout.trees", _LAYOUT),

@@ -27,6 +27,7 @@ import numpy as np
 
 from shardviz.core.display import explanation
 from shardviz.core.errors import ProgramError
+from shardviz.core.files import write_text
 from shardviz.core.format import fold, plural, shown
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import read_text_file
@@ -39,7 +40,9 @@ from shardviz.core.program.report import Collective, Report
 
 VERSION = 2
 _MOST_LISTED = 64  # devices; of more a digest says their order
-_MOST_BYTES = 1 << 26  # of a file
+_MOST_BYTES = 1 << 24  # of a file
+_MOST_LETTERS = 1 << 24  # of all names, with their ranges written out
+_MOST = 1 << 63  # bytes, and how often a collective runs
 _BRACES = re.compile(r"\{\{|\}\}|\{([\d.,]+)\}")
 
 
@@ -125,18 +128,12 @@ class Lock:
         return "{\n  " + ",\n  ".join(entries) + "\n}\n"
 
     def write(self, path: Any) -> None:
-        """Writes the lock to a file, and its folder where there is none.
+        """Writes the lock to a file, and creates its folder if it doesn't exist.
 
         Raises:
-            ProgramError: where it cannot be written.
+            ProgramError: if it cannot be written; the old file is still there.
         """
-        try:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            Path(path).write_text(self.text, encoding="utf-8", newline="\n")
-        except OSError as error:
-            raise ProgramError(
-                f"Cannot write a lock to {shown(path)}: {error.strerror}."
-            ) from None
+        write_text(path, self.text, "a lock")
 
     def update(self, path: Any) -> bool:
         """Writes the lock, unless the file says the same; returns whether it did."""
@@ -405,38 +402,73 @@ def parse_lock(text: str, name: str = "the lock") -> Lock:
         if content["shardviz_lock"] != VERSION:
             raise ValueError
         arrays: dict[str, str] = {}
+        letters = _MOST_LETTERS
         for pattern, array in content["arrays"].items():
-            arrays.update(dict.fromkeys(unfolded(pattern), str(array)))
+            names = unfolded(pattern, letters)
+            letters -= sum(map(len, names))
+            arrays.update(dict.fromkeys(names, _read_text(array)))
         collectives = content.get("collectives")
         if collectives is not None:
-            read = []
-            for one in collectives:
-                read.append(LockedCollective(**{**one, "over": tuple(one["over"])}))
-            collectives = tuple(read)
+            collectives = tuple(map(_read_collective, collectives))
+        made_with = content["made_with"]
         return Lock(
-            content["name"],
-            content["mesh"],
+            _read_text(content["name"]),
+            _read_text(content["mesh"]),
             arrays,
             collectives,
-            content["bytes_per_device"],
-            content["made_with"],
-            content.get("device_order", ""),
+            _read_count(content["bytes_per_device"], optional=True),
+            {_read_text(key): _read_text(made_with[key]) for key in made_with},
+            _read_text(content.get("device_order", "")),
         )
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
         raise ProgramError(
             f"{shown(name)} is no lock of version {VERSION}."
             " sv.lock(program).write(path) writes one."
         ) from None
 
 
-def unfolded(pattern: str) -> list[str]:
+def _read_collective(entry: Any) -> LockedCollective:
+    if not isinstance(entry["over"], list):
+        raise TypeError("no list")
+    return LockedCollective(
+        _read_text(entry["kind"]),
+        tuple(map(_read_text, entry["over"])),
+        _read_count(entry["bytes"]),
+        _read_count(entry["executions"], optional=True),
+        _read_count(entry["count"]),
+        _read_text(entry["where"]),
+    )
+
+
+def _read_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("no text")
+    return value
+
+
+def _read_count(value: Any, optional: bool = False) -> Any:
+    if not (optional and value is None):
+        if type(value) is not int or not 0 <= value < _MOST:  # JSON's true is an int
+            raise TypeError("no count")
+    return value
+
+
+def unfolded(pattern: str, most: int = _MOST_LETTERS) -> list[str]:
     """The names that a line of a lock stands for.
+
+    Args:
+        pattern: the line's name, with the numbers that vary in braces.
+        most: how many letters the names may have together.
+
+    Raises:
+        ValueError: for text that stands for more, or for no names.
 
     >>> unfolded("layers_{0..1,4}/w"), unfolded("a{{0}}b")
     (['layers_0/w', 'layers_1/w', 'layers_4/w'], ['a{0}b'])
     """
     parts: list[list[str]] = []
     at = 0
+    letters = len(pattern)
     for match in _BRACES.finditer(pattern):
         parts.append([pattern[at : match.start()]])
         at = match.end()
@@ -447,10 +479,16 @@ def unfolded(pattern: str) -> list[str]:
         for part in match[1].split(","):
             first, dots, last = part.partition("..")
             if dots:
-                numbers += map(str, range(int(first), int(last) + 1))
+                begin, end = int(first), int(last) + 1
+                if letters * (end - begin) > most:
+                    raise ValueError("too many names")
+                numbers += map(str, range(begin, end))
             else:
                 numbers.append(part)
         parts.append(numbers)
+        letters *= len(numbers)
+        if letters > most:
+            raise ValueError("too many names")
     return ["".join(one) for one in itertools.product(*parts, [pattern[at:]])]
 
 
