@@ -33,7 +33,9 @@ def write_text(path: str | os.PathLike[str], text: str, name: str) -> None:
         _replace(Path(path), text)
     except (OSError, TypeError, ValueError) as error:  # ValueError: NUL in the path
         why = getattr(error, "strerror", None) or error
-        raise ProgramError(f"Cannot write {name} to {shown(str(path))}: {why}.") from None
+        raise ProgramError(
+            f"Cannot write {name} to {shown(str(path))}: {why}."
+        ) from None
 
 
 def _replace(path: Path, text: str) -> None:

@@ -11,13 +11,14 @@ import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 from shardviz.core.errors import ShardvizError
 from shardviz.core.program.report import Failure
 
-LAST_WAIT_S = 10.0
+# Jupyter kills a kernel that takes 5 s to end.
+LAST_WAIT_S = 4.0
 BEAT_S = 1.0
 Item = TypeVar("Item")
 #: Whether work should stop: something later is due, or nobody waits for it any more.
@@ -92,6 +93,11 @@ class LatestWins(Generic[Item]):
         """Blocks until there is nothing to do; False after `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._thread is None, timeout)
+
+    @property
+    def thread(self) -> threading.Thread | None:
+        """The thread that works; None if there is nothing to do."""
+        return self._thread
 
     def close(self, timeout: float = LAST_WAIT_S) -> None:
         """Takes no more requests, asks running work to stop, and waits for it."""
@@ -189,13 +195,27 @@ _OPEN: weakref.WeakSet[LatestWins] = weakref.WeakSet()
 _THREADS: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
+def close_together(open_works: Iterable[LatestWins[Any]]) -> None:
+    """Closes several, and waits `LAST_WAIT_S` for all of them together."""
+    works = list(open_works)
+    for work in works:
+        work.close(0)
+    _join([work.thread for work in works if work.thread is not None])
+
+
+def _join(threads: Iterable[threading.Thread]) -> None:
+    """Waits until threads end; those that take longer are daemons."""
+    deadline = time.monotonic() + LAST_WAIT_S
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
 @atexit.register
 def _close_all() -> None:
-    for one in list(_OPEN):
-        one.close(0)
+    close_together(_OPEN)
     # A thread inside jax crashes the process when the interpreter ends before it.
-    for thread in list(_THREADS):
-        thread.join(LAST_WAIT_S)
+    _join(list(_THREADS))
 
 
 def failure(error: BaseException, stage: str, refused: str = "program") -> Failure:
@@ -205,19 +225,40 @@ def failure(error: BaseException, stage: str, refused: str = "program") -> Failu
     return Failure(stage, f"{type(error).__name__}: {error}")
 
 
-def start_beats(beat: Callable[[], None]) -> threading.Event:
-    """Calls a function every second from a thread of its own, until the event is set.
+_BEATS: dict[threading.Event, Callable[[], None]] = {}
+_BEATS_LOCK = threading.Lock()
 
-    So the page hears that the kernel lives whatever the main thread does.
+
+def start_beats(beat: Callable[[], None]) -> threading.Event:
+    """Calls a function every second from another thread until the event is set.
+
+    The page then knows that the kernel is alive, whatever the main thread does. One
+    thread makes all calls: Explorers of cells that are run again stay open.
     """
     ended = threading.Event()
-
-    def run() -> None:
-        while not ended.is_set():
-            # The connection of any front end may raise anything, and come back.
-            with contextlib.suppress(Exception):
-                beat()
-            ended.wait(BEAT_S)
-
-    threading.Thread(target=run, name="shardviz-alive", daemon=True).start()
+    with _BEATS_LOCK:
+        _BEATS[ended] = beat
+        if len(_BEATS) == 1:
+            threading.Thread(
+                target=_beat_all, name="shardviz-alive", daemon=True
+            ).start()
     return ended
+
+
+def _beat_all() -> None:
+    while beats := _current_beats():
+        for ended, beat in beats:
+            if not ended.is_set():
+                # The connection of any front end may raise anything, and come back.
+                with contextlib.suppress(Exception):
+                    beat()
+        time.sleep(BEAT_S)
+
+
+def _current_beats() -> list[tuple[threading.Event, Callable[[], None]]]:
+    """The beats that have not ended; the thread ends when this is empty."""
+    with _BEATS_LOCK:
+        for ended in list(_BEATS):
+            if ended.is_set():
+                del _BEATS[ended]
+        return list(_BEATS.items())

@@ -30,7 +30,7 @@ from shardviz.core.wording import cascade
 from shardviz.core.wording import explorer as wording
 from shardviz.core.wording.stages import executables
 from shardviz.widgets import html_page, jax_code
-from shardviz.widgets.background import start_beats
+from shardviz.widgets.background import close_together, start_beats
 from shardviz.widgets.changes_view import changes_view
 from shardviz.widgets.effects_view import EffectsReader
 from shardviz.widgets.findings import Findings
@@ -289,9 +289,7 @@ class Explorer(anywidget.AnyWidget):
         self.cancel()
         if self._beats is not None:
             self._beats.set()
-        self._planner.close()
-        self._links.close()
-        self._timeline.close()
+        close_together([*self._planner.works, self._links, self._timeline])
         super().close()
 
     def wait(self, timeout: float | None = None) -> Report | None:

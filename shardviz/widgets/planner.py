@@ -21,7 +21,7 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Failure, Report
 from shardviz.core.wording import stages as wording
-from shardviz.widgets.background import LatestWins, Stop, failure
+from shardviz.widgets.background import LatestWins, Stop, close_together, failure
 from shardviz.widgets.targets import hosts_size, is_simulated, target_title
 
 SETTLE_S = 0.15
@@ -193,8 +193,12 @@ class Planner:
 
     def close(self) -> None:
         """Ends all work and its threads."""
-        self._plans.close()
-        self._compiles.close()
+        close_together(self.works)
+
+    @property
+    def works(self) -> tuple[LatestWins[Job], ...]:
+        """Its plans and its compiles."""
+        return self._plans, self._compiles
 
     # --- plans ------------------------------------------------------------------------
 

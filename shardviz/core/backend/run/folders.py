@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
 from pathlib import Path
@@ -19,6 +20,8 @@ _MEMORY, _MIN_FREE = "/dev/shm", 2**28
 _LOCK = "owner.lock"
 # Of the folders of this process, the file descriptor that keeps the lock.
 _LOCKS: dict[Path, int] = {}
+# Folders of this process whose removal has begun.
+_REMOVED: set[Path] = set()
 
 
 def dump_root() -> str:
@@ -50,22 +53,29 @@ def make_folder(kind: str, root: str) -> Path:
     >>> folder = make_folder("example", tempfile.gettempdir())
     >>> remove_folder(folder)
     """
-    prefix = f"shardviz-{kind}-{os.getpid()}-"
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
-    lock = os.open(folder / "new", os.O_CREAT | os.O_RDWR, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    # It has its name only once it is locked, so that nobody finds it unlocked before.
-    os.rename(folder / "new", folder / _LOCK)
-    _LOCKS[folder] = lock
+    folder = Path(root, f"shardviz-{kind}-{os.getpid()}-{secrets.token_hex(4)}")
+    # Its name is known before it exists, so that an interrupt at any point removes it.
+    try:
+        folder.mkdir(0o700)
+        _LOCKS[folder] = os.open(folder / "new", os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(_LOCKS[folder], fcntl.LOCK_EX)
+        # Only now, locked, has the lock file its name: no process finds it unlocked.
+        os.rename(folder / "new", folder / _LOCK)
+    except BaseException:
+        remove_folder(folder)
+        raise
     return folder
 
 
 def remove_folder(folder: Path) -> None:
     """Removes a folder that `make_folder` made."""
+    # Until it is gone: an interrupt may come first, and `remove_abandoned` goes on.
+    _REMOVED.add(folder)
     shutil.rmtree(folder, ignore_errors=True)
     lock = _LOCKS.pop(folder, None)
     if lock is not None:
         os.close(lock)
+    _REMOVED.discard(folder)
 
 
 def remove_abandoned(*roots: str) -> None:
@@ -74,6 +84,8 @@ def remove_abandoned(*roots: str) -> None:
     Args:
         *roots: where to look; by default wherever `dump_root` may be.
     """
+    for folder in _REMOVED.copy():
+        remove_folder(folder)
     for root in dict.fromkeys(roots or (_MEMORY, tempfile.gettempdir())):
         for lock_file in Path(root).glob(f"shardviz-*/{_LOCK}"):
             with contextlib.suppress(OSError):  # another user's, locked, or gone

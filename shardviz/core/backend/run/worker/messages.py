@@ -24,6 +24,7 @@ import jax
 from jax.experimental import io_callback
 
 from shardviz.core.backend import jax_compat
+from shardviz.core.backend.run.folders import dump_root, make_folder, remove_folder
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import listed
 
@@ -60,6 +61,7 @@ class Answer:
 
 _LISTS = ("host_callbacks", "keepalive")
 _BACKLOG = 1024  # every device may call at once
+_MOST_OF_ROOT = 50  # bytes; the names of our folder and the socket follow
 HostCallback = Callable[..., Any]
 
 
@@ -152,6 +154,14 @@ class CallbackAddress:
         return [function(first + number) for number in range(count)]
 
 
+def _root() -> str:
+    """A folder whose sockets have paths that the system takes: of at most 107 bytes."""
+    temporary = dump_root()
+    if len(os.fsencode(temporary)) <= _MOST_OF_ROOT:
+        return temporary
+    return "/tmp"  # a batch system's TMPDIR may be long
+
+
 class CallbackServer:
     """The kernel's end: calls the user's functions, each connection in its own thread.
 
@@ -187,17 +197,20 @@ class CallbackServer:
         if not self._functions:
             yield None
             return
-        # In a folder of multiprocessing's own, which this user alone may enter.
-        with Listener(backlog=_BACKLOG) as listener:
-            address = CallbackAddress(str(listener.address), *self._counts)
-            self._begin(self._accept, listener)
-            try:
-                yield address
-            finally:
-                self._closed = True
-                # Wakes the thread that accepts.
-                with contextlib.suppress(OSError, EOFError):
-                    Client(address.address).close()
+        folder = make_folder("socket", _root())  # which only this user may enter
+        try:
+            path = str(folder / "socket")
+            with Listener(path, "AF_UNIX", backlog=_BACKLOG) as listener:
+                self._begin(self._accept, listener)
+                try:
+                    yield CallbackAddress(path, *self._counts)
+                finally:
+                    self._closed = True
+                    # Wakes the thread that accepts.
+                    with contextlib.suppress(OSError, EOFError):
+                        Client(path).close()
+        finally:
+            remove_folder(folder)
 
     def _begin(self, target: Callable[..., None], argument: Any) -> None:
         threading.Thread(target=target, args=(argument,), daemon=True).start()

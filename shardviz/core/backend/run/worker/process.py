@@ -63,6 +63,9 @@ class Process:
         self._log: Any = None
         self._system: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
+        self._folder: Path | None = None
+        # Held while the process starts or ends.
+        self._starting = threading.Lock()
 
     @property
     def pid(self) -> int | None:
@@ -93,15 +96,14 @@ class Process:
             progress: called with the name of every stage as it begins.
             poll_folder: called repeatedly with the folder of the call.
         """
-        folder = None
         try:
             if self._system is None:
                 progress(START)
                 self._start()
-            folder = make_folder("call", dump_root())
+            self._remove_folder()  # an interrupt may have ended the last call's removal
+            folder = self._folder = make_folder("call", dump_root())
 
             def look() -> None:
-                assert folder is not None
                 poll_folder(folder)
                 poll()
 
@@ -112,14 +114,21 @@ class Process:
             self.end()
             raise
         finally:
-            if folder is not None:
-                remove_folder(folder)
+            self._remove_folder()
         return answer.result()
+
+    def _remove_folder(self) -> None:
+        if self._folder is not None:
+            remove_folder(self._folder)
+            self._folder = None
 
     def end(self) -> None:
         """Ends the worker at once; in a process that did not start it, only forgets it."""
-        if os.getpid() == self._maker and self._system is not None:
-            _kill(self._system)
+        self.alive = False
+        if os.getpid() == self._maker:
+            with self._starting:
+                if self._system is not None:
+                    _kill(self._system)
         self.forget()
 
     def forget(self) -> None:
@@ -140,18 +149,38 @@ class Process:
         main = _MAIN.format(
             path=path, module=child.__name__, socket=socket, kernel=os.getpid()
         )
-        with theirs:
-            self._system = subprocess.Popen(
-                [sys.executable, "-c", main],
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                pass_fds=(socket,),
-                env=self.settings.environment(),
-                # An interrupt is for the kernel alone. Jupyter's kernel waits, when it
-                # is to end, for every process of its own group.
-                start_new_session=True,
-            )
+        environment = self.settings.environment()
+        errors: list[Exception] = []
+
+        def start() -> None:
+            with theirs, self._starting:
+                if not self.alive:
+                    return
+                try:
+                    self._system = subprocess.Popen(
+                        [sys.executable, "-c", main],
+                        stdin=subprocess.DEVNULL,
+                        stdout=self._log,
+                        stderr=self._log,
+                        pass_fds=(socket,),
+                        env=environment,
+                        # An interrupt is for the kernel alone. Jupyter's kernel waits
+                        # for every process of its own group before it ends.
+                        start_new_session=True,
+                    )
+                except Exception as error:  # noqa: BLE001  raised below
+                    errors.append(error)
+                else:
+                    if not self.alive:  # `end` may have been interrupted as it waited
+                        _kill(self._system)
+
+        # Interrupts are raised in the main thread alone: inside Popen one would lose
+        # the new process.
+        starter = threading.Thread(target=start, name="shardviz-start", daemon=True)
+        starter.start()
+        starter.join()
+        if errors:
+            raise errors[0]
 
     def _exchange(
         self,
