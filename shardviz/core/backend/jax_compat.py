@@ -14,14 +14,13 @@ import functools
 import importlib
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import FrameType, FunctionType
 from typing import Any
 
 import jax
-import jax.extend
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 
@@ -36,6 +35,29 @@ def private(module: str, name: str) -> Any | None:
         return getattr(importlib.import_module(module), name, None)
     except ImportError:
         return None
+
+
+# Parts of jax.extend.core. In jax 0.12 importing jax.extend brings pallas, which adds to
+# the key of every jit cache, so that all jitted functions of the user compile again.
+
+#: jax's class of operations.
+Primitive: Any = type(jax.lax.add_p)
+
+
+def jaxpr_as_fun(jaxpr: Any) -> Callable[..., list[Any]]:
+    """The function that evaluates a closed jaxpr.
+
+    >>> jaxpr_as_fun(jax.make_jaxpr(lambda x: x * 2)(1))(3)
+    [Array(6, dtype=int32, weak_type=True)]
+    """
+
+    def evaluate(*arguments: Any) -> list[Any]:
+        # The checks for NaN are off while jax traces some functions, which a jaxpr
+        # does not record.
+        with jax.debug_nans(False):
+            return jax.core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *arguments)
+
+    return evaluate
 
 
 # Processes and backends.

@@ -12,13 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import jax
-from jax.extend.core import jaxpr_as_fun
 
 from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.candidates.apply import INSIDE
 from shardviz.core.backend.candidates.blocks import Blocks
 from shardviz.core.backend.candidates.proposals import GENERATORS, Proposal, Wanted
 from shardviz.core.backend.jax_compat import (
+    jaxpr_as_fun,
     scan_counts,
     with_partitionable_random,
 )

@@ -15,10 +15,14 @@ from functools import partial
 from typing import Any
 
 import jax
-from jax.extend.core import Primitive, jaxpr_as_fun
 
 from shardviz.core.backend.candidates.apply import INSIDE
-from shardviz.core.backend.jax_compat import effect_class, scan_counts
+from shardviz.core.backend.jax_compat import (
+    Primitive,
+    effect_class,
+    jaxpr_as_fun,
+    scan_counts,
+)
 from shardviz.core.backend.tracing import jaxprs
 from shardviz.core.errors import ProgramError
 from shardviz.core.program.candidates import Edit

@@ -16,10 +16,13 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
-from jax.extend.core import jaxpr_as_fun
 
 from shardviz.core.backend.bridge import abstract_mesh, named_sharding
-from shardviz.core.backend.jax_compat import expression_of, line_frames
+from shardviz.core.backend.jax_compat import (
+    expression_of,
+    jaxpr_as_fun,
+    line_frames,
+)
 from shardviz.core.backend.tracing.build_program import Returned, SpecsByName
 from shardviz.core.backend.tracing.jaxprs import (
     plain_jaxpr,

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.extend.core.primitives import copy_p
 from jax.sharding import AbstractMesh, Mesh
 
 from shardviz.core.backend.jax_compat import (
@@ -156,7 +155,7 @@ def without_shardings(jaxpr: Any) -> Any:
         equation = without_context_mesh(equation)
         if equation.primitive.name in ("sharding_constraint", "reshard"):
             # A copy, so that its result stays a value of its own.
-            return [equation.replace(primitive=copy_p, params={})]
+            return [equation.replace(primitive=jax.lax.copy_p, params={})]
         equation = with_inner(equation, without_shardings)
         params = dict(equation.params)
         # jax's own functions add them, as for a gradient.

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 import jax
-from jax.extend.core import jaxpr_as_fun
 
 from shardviz.core.backend import jax_compat
 from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.failures import source_of
+from shardviz.core.backend.jax_compat import jaxpr_as_fun
 from shardviz.core.backend.tracing import mesh_context
 from shardviz.core.backend.tracing.edited import as_jaxpr
 from shardviz.core.backend.tracing.jaxprs import operations

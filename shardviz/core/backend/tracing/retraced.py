@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-from jax.extend.core import jaxpr_as_fun
 
 from shardviz.core.backend.bridge import abstract_mesh, named_sharding
+from shardviz.core.backend.jax_compat import jaxpr_as_fun
 from shardviz.core.backend.tracing.build_program import SpecsByName
 from shardviz.core.backend.tracing.effect_rules import effect_names
 from shardviz.core.backend.tracing.jaxprs import (

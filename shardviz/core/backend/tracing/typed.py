@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import AbstractMesh
 
 from shardviz.core.backend import jax_compat
@@ -184,7 +183,7 @@ class TypedEvaluation:
         return [*last, *ys]
 
     def _shard_map(self, params: Any, operands: Any, checked: bool) -> Sequence[Any]:
-        mesh, body = self.mesh, jaxpr_as_fun(ClosedJaxpr(params["jaxpr"], ()))
+        mesh, body = self.mesh, partial(jax.core.eval_jaxpr, params["jaxpr"], ())
         if mesh is not None:  # types say nothing in its body
             checked = params["check_vma"]
         elif checked:

@@ -22,7 +22,6 @@ from typing import Any
 
 import jax
 from jax.core import ShapedArray
-from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from jax.sharding import NamedSharding
 from jaxlib.mlir import ir
@@ -32,6 +31,7 @@ from shardviz.core.backend.bridge import abstract_mesh, jax_dtype
 from shardviz.core.backend.devices import MOST_NAMED, mesh_to_lower_on
 from shardviz.core.backend.failures import in_words, said_by
 from shardviz.core.backend.jax_compat import (
+    Primitive,
     keep_module,
     kept_module,
     lowering_attribute,
