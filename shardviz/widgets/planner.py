@@ -7,6 +7,7 @@ presses Compile. One thread plans and one compiles, for whichever reason.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -325,7 +326,7 @@ def do_job(
     do = runner.run_program if job.kind == "run" else runner.compile_program
     report = do(
         job.program,
-        target=job.target or None,
+        target=job.target or _automatic_target(job),
         cache=cache,
         progress=enter,
         cancelled=cancelled,
@@ -335,6 +336,23 @@ def do_job(
 
     give_back_freed()  # the memory of the plan, too
     return report
+
+
+def _automatic_target(job: Job) -> str | None:
+    """The target of a job if none was chosen; None for this machine's devices.
+
+    Looking for devices starts jax's backend, after which its devices can't be
+    configured, so a job that nobody asked for waits until the user's code starts it.
+    """
+    if job.kind or _backend_started():
+        return None
+    return f"cpu:{job.program.mesh.size}"
+
+
+def _backend_started() -> bool:
+    """Whether jax has started its backend; imports nothing."""
+    compat = sys.modules.get("shardviz.core.backend.jax_compat")
+    return compat is not None and compat.backend_started()
 
 
 def changes_of(job: Job, enter: Callable[[str], None], cancelled: Stop) -> Changes:
@@ -348,13 +366,15 @@ def changes_of(job: Job, enter: Callable[[str], None], cancelled: Stop) -> Chang
 
 
 def why_not_automatic(program: Program, target: str) -> str:
-    """Why the partitioner waits for somebody to press Compile; `""` where it does not."""
+    """Why the partitioner waits until the user presses Compile; `""` if it doesn't."""
     if hosts_size(target) is not None:
         return wording.not_run("hosts")
     if target == "attached":
         return wording.not_run("attached")
     if not is_simulated(target):
         return wording.not_run("described", target_title(target))
+    if program.mesh.size == 1 and not _backend_started():
+        return wording.not_run("attached")  # one CPU device is the kernel's own
     if program.mesh.size > MOST_AUTOMATIC:
         return wording.not_run("too many", devices=program.mesh.size)
     return ""

@@ -76,6 +76,44 @@ print("jax" in sys.modules)
     assert printed(code, **NO_BACKEND) == "True"
 
 
+PLANS = """
+import jax, jax.numpy as jnp, numpy as np
+import shardviz as sv
+from jax.experimental import io_callback
+
+mesh = sv.mesh(data=4, model=2)
+x, w = sv.array("x", (16, 32), spec="data"), sv.array("w", (32, 64), spec="None, model")
+
+def called(x):
+    return io_callback(np.sin, x, x)
+
+def entered(x):
+    return jax.lax.with_sharding_constraint(x, jax.P("model"))
+
+def summed(x):
+    return jax.shard_map(lambda x: jax.lax.psum(x, "data"), in_specs=jax.P("data"), out_specs=jax.P())(x)
+
+def random(x):
+    return x + jax.random.normal(jax.random.key(0), x.shape) + jnp.arange(32) + np.ones(32)
+
+sv.resolve(("embed",), sv.rules(("embed", "data")), mesh=mesh)
+for fn, arrays in [(jnp.matmul, (x, w)), (entered, (x,)), (called, (x,)), (summed, (x,)), (random, (x,))]:
+    plan = sv.plan(sv.program(fn, *arrays, mesh=mesh))
+    assert plan.ok, plan.error
+explorer = sv.explore(sv.program(jnp.matmul, x, w, mesh=mesh))
+explorer.follow()
+explorer.wait(100)
+assert explorer._planner.state.report.error is None
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
+print(len(jax.devices()))
+"""
+
+
+def test_plans_and_the_explorer_start_no_backend():
+    assert printed(PLANS, **NO_BACKEND) == "8"
+
+
 def test_a_planted_backend_is_found(tmp_path: Path):
     (tmp_path / "planted.py").write_text("import jax\njax.devices()\n")
     done = run_python("import planted", path=tmp_path, **NO_BACKEND)

@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,10 +52,10 @@ def with_devices(mesh: MeshSpec, devices: Sequence[Any]) -> MeshSpec:
     )
 
 
-def mesh_of_names(mesh: MeshSpec) -> Mesh:
+def mesh_of_names(mesh: MeshSpec, platform: str = "cpu") -> Mesh:
     """A jax Mesh of devices that have only ids: enough to lower, never to run.
 
-    jax lowers callbacks to Python for named devices only. Starts jax's backend.
+    jax lowers callbacks to Python for named devices only.
     """
     if mesh.size > MOST_NAMED:
         raise ProgramError(
@@ -63,19 +63,34 @@ def mesh_of_names(mesh: MeshSpec) -> Mesh:
             f" named; the mesh has {mesh.size:,}. Use at most {MOST_NAMED:,} devices, or leave the"
             " callback out."
         )
-    client = jax.devices("cpu")[0].client
+    client = _NamedClient(platform)
     return mesh_of([_NamedDevice(i, client) for i in range(mesh.size)], mesh)
 
 
-def mesh_to_lower_on(mesh: MeshSpec) -> Mesh:
-    """A jax Mesh for programs that jax lowers only for devices.
+def mesh_to_lower_on(mesh: MeshSpec, platform: str = "cpu") -> Mesh:
+    """A jax Mesh for programs that jax lowers only for devices; starts no backend.
 
-    It has the CPU devices of this kernel where there are enough, since a program may
-    name them itself, else devices that have only ids. Starts jax's backend.
+    It holds the CPU devices of this kernel if there are enough, since a program may
+    name them itself, else devices that have only ids.
     """
-    if count_of("cpu") >= mesh.size:
+    if platform == "cpu" and backend_started() and count_of("cpu") >= mesh.size:
         return mesh_of(devices_for(mesh, attached_devices("cpu")), mesh)
-    return mesh_of_names(mesh)
+    return mesh_of_names(mesh, platform)
+
+
+@contextlib.contextmanager
+def lowering_without_backend() -> Iterator[None]:
+    """Lowers on an AbstractMesh without starting jax's backend.
+
+    jax asks for its default device, even if the program uses no device, and starts the
+    backend for that. After a start `jax_num_cpu_devices` and
+    `jax.distributed.initialize` are refused.
+    """
+    if backend_started():
+        yield
+    else:
+        with jax.default_device(_DEFAULT_DEVICE):
+            yield
 
 
 def devices_for(mesh: MeshSpec, devices: Sequence[Any]) -> list[Any]:
@@ -97,13 +112,30 @@ class _NamedDevice:
     """A device with the attributes that jax reads while it lowers."""
 
     process_index = 0
-    platform = device_kind = "cpu"
 
-    def __init__(self, number: int, client: Any) -> None:
+    def __init__(self, number: int, client: _NamedClient) -> None:
         self.id, self.client = number, client
+        self.platform = self.device_kind = client.platform
 
     def __repr__(self) -> str:
         return f"NamedDevice({self.id})"
+
+
+class _NamedClient:
+    """A client of devices with the attributes that jax reads while it lowers."""
+
+    runtime_type = ""
+
+    def __init__(self, platform: str) -> None:
+        self.platform = platform
+
+    def make_python_callback_from_host_send_and_recv(self, *_: Any) -> Any:
+        """Stands for a callback into Python, which a TPU sends and receives for."""
+        return object()
+
+
+# One for all programs, since jax keeps what it lowered by the default device.
+_DEFAULT_DEVICE: Any = _NamedDevice(0, _NamedClient("cpu"))
 
 
 def chosen_cpus() -> int:

@@ -19,7 +19,7 @@ import functools
 import inspect
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,6 +28,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from shardviz.core.backend.bridge import jax_dtype, named_sharding
+from shardviz.core.backend.devices import lowering_without_backend
 from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.tracing.arguments import unique
 from shardviz.core.backend.tracing.build_program import Results
@@ -97,13 +98,18 @@ class Traced:
     notes: tuple[str, ...] = ()
     around: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
 
-    def context(self) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def context(self) -> Iterator[None]:
         """The context to lower it in: the one that it was traced in.
 
-        Without devices jax asks for a mesh in context, too.
+        Without devices jax also asks for a mesh in context.
         """
-        on_axes = isinstance(self.mesh, AbstractMesh)
-        return in_context(self.mesh) if on_axes else self.around()
+        if isinstance(self.mesh, AbstractMesh):
+            with in_context(self.mesh), lowering_without_backend():
+                yield
+        else:
+            with self.around():
+                yield
 
 
 def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
