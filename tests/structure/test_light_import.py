@@ -91,14 +91,15 @@ def entered(x):
     return jax.lax.with_sharding_constraint(x, jax.P("model"))
 
 def summed(x):
-    return jax.shard_map(lambda x: jax.lax.psum(x, "data"), in_specs=jax.P("data"), out_specs=jax.P())(x)
+    add = lambda x: jax.lax.psum(x, "data")
+    return jax.shard_map(add, in_specs=jax.P("data"), out_specs=jax.P())(x)
 
 def random(x):
     return x + jax.random.normal(jax.random.key(0), x.shape) + jnp.arange(32) + np.ones(32)
 
 sv.resolve(("embed",), sv.rules(("embed", "data")), mesh=mesh)
-for fn, arrays in [(jnp.matmul, (x, w)), (entered, (x,)), (called, (x,)), (summed, (x,)), (random, (x,))]:
-    plan = sv.plan(sv.program(fn, *arrays, mesh=mesh))
+for fn in (jnp.sin, called, entered, summed, random):
+    plan = sv.plan(sv.program(fn, x, mesh=mesh))
     assert plan.ok, plan.error
 explorer = sv.explore(sv.program(jnp.matmul, x, w, mesh=mesh))
 explorer.follow()
@@ -112,6 +113,28 @@ print(len(jax.devices()))
 
 def test_plans_and_the_explorer_start_no_backend():
     assert printed(PLANS, **NO_BACKEND) == "8"
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"JAX_PLATFORMS": "", "JAX_PLATFORM_NAME": "gpu"},
+        {"JAX_PLATFORMS": "cuda"},
+    ],
+)
+def test_plans_need_no_device_of_the_chosen_platform(variables: dict[str, str]):
+    code = """
+import jax, jax.numpy as jnp, shardviz as sv
+program = sv.program(jnp.sin, sv.array("x", (8,), spec="data"), mesh=sv.mesh(data=2))
+assert sv.plan(program).ok
+try:
+    jax.devices()
+except (RuntimeError, AssertionError):
+    print(sv.plan(program).error, sv.compile(program, target="attached").error)
+"""
+    words = printed(code, **variables)
+    assert words.startswith("None ")
+    assert all(name in words for name in variables)
 
 
 def test_a_planted_backend_is_found(tmp_path: Path):

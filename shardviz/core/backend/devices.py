@@ -84,9 +84,10 @@ def lowering_without_backend() -> Iterator[None]:
 
     jax asks for its default device, even if the program uses no device, and starts the
     backend for that. After a start `jax_num_cpu_devices` and
-    `jax.distributed.initialize` are refused.
+    `jax.distributed.initialize` are refused. There may also be no default device, as
+    with JAX_PLATFORM_NAME=gpu on a machine without a GPU.
     """
-    if backend_started():
+    if backend_started() and count_of(None):
         yield
     else:
         with jax.default_device(_DEFAULT_DEVICE):
@@ -171,10 +172,11 @@ def attached_devices(platform: str | None) -> tuple[Any, ...]:
     except (RuntimeError, AssertionError) as error:
         kind = f"{platform.upper()} device" if platform else "device"
         # jax asserts, without a word, that any platform was found.
-        said = clause(": {}", str(error).strip().partition("\n")[0])
+        said = clause(": {}", str(error).strip().partition("\n")[0].rstrip("."))
         raise TargetError(
-            f"jax finds no {kind} here{said or '.'} Write 'cpu:8' for simulated devices, and look"
-            " at the environment variable JAX_PLATFORMS, which limits what jax looks for."
+            f"jax finds no {kind} here{said}. Write 'cpu:8' for simulated devices, and"
+            " check the environment variables JAX_PLATFORMS and JAX_PLATFORM_NAME, which limit"
+            " the platforms that jax looks for."
         ) from error
 
 
@@ -188,8 +190,8 @@ def processes_of(devices: Sequence[Any]) -> list[int]:
     return sorted({d.process_index for d in devices})
 
 
-def count_of(platform: str) -> int:
-    """How many devices of a platform jax has; starts the backend."""
+def count_of(platform: str | None) -> int:
+    """How many devices jax has, of a platform or of its first; starts the backend."""
     try:
         return len(attached_devices(platform))
     except TargetError:
