@@ -66,6 +66,19 @@ def foreign_mesh(thing: Any) -> MeshSpec | None:
     return None
 
 
+def mesh_in_context() -> MeshSpec | None:
+    """The mesh in context, as of `jax.set_mesh`, with its devices if it has any."""
+    # A mesh is in context only if the user has imported jax.
+    if "jax" not in sys.modules:
+        return None
+    context = import_optional(
+        "shardviz.core.backend.tracing.mesh_context", "The mesh in context", "jax"
+    ).mesh_context()
+    if context.current is not None and not context.overlaid:
+        return context.current
+    return context.mesh
+
+
 def children_of(container: Any) -> list[tuple[str, Any]] | None:
     """The parts of a container that is registered with jax; None for all else."""
     # Whoever registered it has imported jax.

@@ -18,6 +18,7 @@ from shardviz.api.adopt import (
     bridge,
     children_of,
     layout_of,
+    mesh_in_context,
     optional,
 )
 from shardviz.api.wanted_layouts import layouts_on, wanted_restore
@@ -34,7 +35,7 @@ from shardviz.core.layout.rules.remedies import Remedies
 from shardviz.core.layout.rules.requests import Request
 from shardviz.core.layout.rules.resolution import Resolution
 from shardviz.core.layout.rules.resolution import resolve as _resolve
-from shardviz.core.layout.rules.rule_tables import read_rules
+from shardviz.core.layout.rules.rule_tables import dialect_of, read_rules
 from shardviz.core.layout.rules.rules import Dialect, PathRules, Rules, is_pair
 from shardviz.core.layout.transfer.process_rows import ProcessRows
 from shardviz.core.layout.transfer.process_rows import process_rows as _process_rows
@@ -134,7 +135,7 @@ def resolve(
     # This is called for every array of a model: what is ours already is not read again.
     if mesh is not None and not isinstance(mesh, MeshSpec):
         mesh = as_mesh(mesh)
-    reader = Dialect.of(dialect)
+    reader = dialect_of(rules, dialect)
     if not isinstance(rules, Rules):
         rules = read_rules(rules, reader)
     if isinstance(rules, PathRules):
@@ -234,10 +235,10 @@ def audit(
         rules: the table; an empty one where the arrays say by themselves how they are
             split. Those of a Program where they are left out. For a dialect of paths,
             pairs of a pattern and a spec, or a Keras `LayoutMap`.
-        mesh: the mesh; that of the arrays' own shardings, or of a Program, where it is
-            left out.
+        mesh: the mesh; by default that of a Program or of the arrays' own shardings,
+            else the one in context, as of `jax.set_mesh`.
         dialect: who reads the table. `"regex"` and `"keras"` match the paths of the
-            arrays, joined by `/`.
+            arrays, joined by `/`. A `LayoutMap` is always read as Keras reads it.
         names: called as `names(path, array)` for arrays that say nothing themselves;
             returns logical names, a PartitionSpec, or None.
         target: described hardware such as `"tpu:v5p:8x8x16"`, with whose memory per
@@ -252,8 +253,8 @@ def audit(
     >>> audit(rows, [("mlp", "model")], make_mesh(data=4, model=2)).bytes_per_device
     2097152
     """
-    grid = optional(as_mesh, mesh)
-    reader = Dialect.of(dialect)
+    grid, in_context = optional(as_mesh, mesh), None
+    reader = dialect_of(rules, dialect)
     if isinstance(tree, Program):
         arguments = import_optional(
             "shardviz.core.backend.tracing.arguments", "sv.audit", "jax"
@@ -269,11 +270,14 @@ def audit(
         tree = arguments.argument_tree(tree)
     else:
         table = read_rules(rules, reader)
+        if grid is None:
+            in_context = mesh_in_context()
     # Without a target nothing is compared: an audit is for any hardware.
     capacity, title = None, ""
     if target is not None:
         capacity, title = _capacity(target)
-    return _audit(tree, table, grid, reader, names, children_of, capacity, title)
+    more = names, children_of, capacity, title, in_context
+    return _audit(tree, table, grid, reader, *more)
 
 
 def _topology(thing: Any) -> Topology:

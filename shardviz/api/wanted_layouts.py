@@ -35,7 +35,7 @@ from shardviz.core.layout.libraries import (
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.requests import Request, request
-from shardviz.core.layout.rules.rule_tables import read_rules
+from shardviz.core.layout.rules.rule_tables import dialect_of, read_rules
 from shardviz.core.layout.rules.rules import Dialect, PathRules, Rules, is_pair
 from shardviz.core.layout.transfer.restore import (
     SavedArray,
@@ -59,7 +59,8 @@ def layouts_on(
     """
     mesh, more = _mesh_and_more(where)
     if mesh is not None and (more is None or _is_table(more)):
-        rows = _by_rules(tree, mesh, read_rules(more or (), dialect), dialect, argument)
+        reader = dialect_of(more, dialect)
+        rows = _by_rules(tree, mesh, read_rules(more or (), reader), reader, argument)
         return [_layout_or_why(row.array, row, None, {}) for row in rows]
     if where is None:
         wishes: list[Any] = list(tree.kinds)
@@ -291,7 +292,7 @@ def wanted_restore(
     checkpoint: SavedCheckpoint, wanted: Any, mesh: Any, rules: Any, dialect: Any
 ) -> Wanted:
     """How the arrays of a checkpoint are wanted, in any form that `sv.restore` takes."""
-    grid, reader = optional(as_mesh, mesh), Dialect.of(dialect)
+    grid, reader = optional(as_mesh, mesh), dialect_of(wanted, dialect)
     if wanted is None:
         return _wanted_as_saved(checkpoint, grid)
     if wishes := _wishes(wanted, typed=False):

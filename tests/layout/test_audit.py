@@ -146,6 +146,36 @@ def test_arrays_without_names_beside_others_with_are_not_split_as_flax_reads_the
     assert [str(r.spec) for r in found.rows] == ["P('data', None)", "P(None)"]
 
 
+def test_the_mesh_in_context_counts_if_no_array_brings_one(eight_devices):
+    reverse = Mesh(np.reshape(eight_devices[::-1], (4, 2)), ("data", "model"))
+    rows = [("w", (512, 2048), "embed mlp")]
+    with jax.set_mesh(reverse):
+        found = sv.audit(rows, [("mlp", "model")])
+        assert found.mesh == adopt_mesh(reverse)
+        assert found.rows[0].layout.device_ids[0] == eight_devices[-1].id
+        assert sv.audit(rows, [], "data=2").mesh.size == 2
+        # An array's own mesh comes first, with the devices of the one in context.
+        other = Mesh(np.array(eight_devices[:2]), ("x",))
+        bare = jax.ShapeDtypeStruct((8,), "float32", sharding=NamedSharding(other, P("x")))
+        assert sv.audit([bare]).mesh == adopt_mesh(other)
+        like = NamedSharding(reverse.abstract_mesh, P("model"))
+        bare = jax.ShapeDtypeStruct((8,), "float32", sharding=like)
+        assert sv.audit([bare]).mesh.device_ids[0, 0] == eight_devices[-1].id
+    with pytest.raises(ShardvizError):
+        sv.audit(rows, [("mlp", "model")])
+
+
+def test_replicated_on_a_mesh_without_devices_is_replicated():
+    mesh = jax.sharding.AbstractMesh(
+        (4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2
+    )
+    w = jax.ShapeDtypeStruct((512, 512), "float32", sharding=NamedSharding(mesh, P()))
+    found = sv.audit({"w": w})
+    assert (found.unknown, found.rows[0].replicas) == ((), 8)
+    assert found.bytes_per_device == 1 << 20
+    assert [row.path for row in found.replicated] == ["w"]
+
+
 def test_live_arrays_count_where_they_are(eight_devices):
     mesh = Mesh(np.reshape(eight_devices, (4, 2)), ("data", "model"))
     split = jax.device_put(np.zeros((8, 4), np.float32), NamedSharding(mesh, P("data")))

@@ -290,6 +290,44 @@ def test_a_sharding_of_its_own_wins():
     assert found.rule_uses[0].never.code == "own specs"
 
 
+LIVE = [("a/kernel", (None, "model")), ("b/kernel", ("model",)), ("b/bias", ("data",))]
+
+
+@pytest.mark.parametrize("dialect", ["regex", "keras"])
+def test_arrays_with_shardings_are_compared_with_the_table(dialect):
+    rows = [sv.array(path, (8, 8), spec=spec) for path, spec in LIVE]
+    table = [("./kernel", (None, "model")), ("c/kernel", ("data",))]
+    found = sv.audit(rows, table, MESH, dialect=dialect)
+    assert [row.spec.dims[0] for row in found.rows] == [(), ("model",), ("data",)]
+    deciding, idle = found.rule_uses
+    assert (deciding.decides, deciding.never, idle.never.code) == (
+        ("a/kernel",),
+        None,
+        "no such path",
+    )
+    differs = {one.path: (str(one.first), str(one.second)) for one in found.beside_table}
+    wanted = {"b/kernel": ("P(None, 'model')", "P('model')")}
+    if dialect == "keras":  # which replicates what matches no pattern
+        wanted["b/bias"] = ("P(None, None)", "P('data')")
+    assert differs == wanted
+    assert no_pattern(found.rows) == ["b/bias"]
+
+
+def test_a_table_that_was_never_applied_is_compared_with_replicated_arrays():
+    rows = [sv.array(path, (8, 8), spec="") for path, _ in LIVE]
+    found = sv.audit(rows, [(".*kernel", (None, "model"))], MESH, dialect="keras")
+    assert [one.path for one in found.beside_table] == ["a/kernel", "b/kernel"]
+    assert found.rule_uses[0].never.code == "own specs"
+
+
+def test_axes_of_size_1_make_no_difference_beside_a_table():
+    mesh = sv.mesh(data=4, one=1)
+    found = sv.audit(
+        [sv.array("w", (8, 8), spec="data")], [("w", ("data", "one"))], mesh, dialect="regex"
+    )
+    assert (len(found.beside_table), found.rule_uses[0].decides) == (0, ("w",))
+
+
 def test_names_beside_an_array_do_not_count():
     found = sv.audit([("w", (8, 8), "data model")], [("w", (None, "data"))], MESH, dialect="regex")
     assert found.rows[0].spec == sv.Spec.of(None, "data")

@@ -238,7 +238,6 @@ def jax_mesh(names: str, *sizes: int, kind: AxisType = AxisType.Auto) -> Any:
     return AbstractMesh(sizes, tuple(names.split()), axis_types=(kind,) * len(sizes))
 
 
-# An Auto mesh without devices on an array says nothing where it splits nothing (jax.eval_shape).
 DATA_MODEL = jax_mesh("data model", 4, 2)
 TYPED = jax_mesh("data model", 4, 2, kind=AxisType.Explicit)
 

@@ -139,9 +139,14 @@ def test_a_layout_map_brings_its_mesh():
     assert found.mesh is not None
     assert found.mesh.shape == {"data": 1, "model": 1}
     assert found.text() == "'dense.*kernel' -> P(None, 'model')\n'.*bias' -> P('model')"
-    assert sv.audit([("dense/kernel", (8, 8))], layouts, dialect="keras").mesh == found.mesh
+    for table in (layouts, found):
+        audit = sv.audit([("dense/kernel", (8, 8)), ("norm", (8,))], table)
+        assert (audit.mesh, audit.dialect.value) == (found.mesh, "keras")
+        assert [row.problem for row in audit.rows] == [None, None]
+    # EasyLM would find the pattern anywhere in the path; Keras matches all of it.
+    assert not sv.resolve("my_dense/kernel", layouts).spec.axes
     with pytest.raises(sv.ShardvizError):
-        sv.audit([("dense/kernel", (8, 8))], layouts)
+        sv.audit([("dense/kernel", (8, 8))], [("kernel", sv.Spec.of("data"))], "data=1")
 
 
 RECORDS = sorted((Path(__file__).parents[2].parent / "shared/data/maxtext").glob("*.json"))

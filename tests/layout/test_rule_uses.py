@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+import shardviz as sv
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
@@ -77,7 +78,7 @@ W = array("w", "a b")
             "loses", (2,),
         ),
         ("a -> model\na -> data", [W], "nnx", "decided before", (1,)),
-        ("a -> data", [W.replace(spec=Spec.parse("data"))], "linen", "own specs", ()),
+        ("a -> data", [W.replace(spec=Spec.parse("model"))], "linen", "own specs", ()),
         ("a -> data", [array("w", "a a")], "linen", "own specs", ()),
         ("a -> data", [], "linen", "no such name", ()),
         ("a -> data", [ArraySpec("w", (8,))], "linen", "no such name", ()),
@@ -119,6 +120,16 @@ def test_summaries_add_up_to_the_verdicts(dialect):
                 assert len(entries) == len(set(entries))
             idle = not (expected["decides"] or expected["leaves_unsplit"] or expected["broken"])
             assert (use.never is not None) == idle
+
+
+def test_rules_that_say_what_arrays_have_are_not_called_unused():
+    follows = W.replace(spec=Spec.parse("data"))
+    differs = array("v", "c").replace(spec=Spec.parse("model"))
+    found = sv.audit([follows, differs], "a -> data\nc -> data", MESH)
+    assert [use.decides for use in found.rule_uses] == [("w",), ()]
+    assert found.rule_uses[1].never.code == "own specs"
+    (one,) = found.beside_table
+    assert (one.path, str(one.first), str(one.second)) == ("v", "P('data')", "P('model')")
 
 
 FIELDS = {

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AbstractMesh, AxisType
 
 import shardviz as sv
 from shardviz.core.backend.bridge import abstract_mesh
@@ -148,4 +149,46 @@ AXES = {
 def test_another_mesh_keeps_explicit_axes(mesh, types):
     explicit = sv.mesh("data=2", axis_types="Explicit")
     program = sv.program(lambda x: x.sum(), x(), mesh=explicit, in_specs="data")
-    assert program.replace(mesh=sv.mesh(mesh)).mesh.axis_types == types
+    assert program.replace(mesh=mesh).mesh.axis_types == types
+
+
+def test_equal_meshes_give_equal_programs():
+    program = sv.program(lambda x: x.sum(), x(), mesh=sv.mesh("data=2", axis_types="Explicit"))
+    plain = sv.mesh("data=4")
+    for equal in (plain.replace(), sv.mesh("data=4", axis_types="Auto"), plain.local(0)):
+        assert equal == plain
+        assert program.replace(mesh=equal).mesh == program.replace(mesh=plain).mesh == plain
+    jax_mesh = AbstractMesh((4,), ("data",), axis_types=(AxisType.Explicit,))
+    assert program.replace(mesh=jax_mesh).mesh.axis_types == ("Explicit",)
+
+
+def test_requests_of_a_program_know_the_moments_of_a_parameter():
+    optax = pytest.importorskip("optax")
+    table = [("embed", "data"), ("mlp", "model")]
+    w = {str(i): sv.array("w", (512, 512), "embd mlp") for i in range(2)}
+    state = optax.ScaleByAdamState(sv.array("n", ()), w, w)
+
+    def step(weights, kept, x):
+        return weights
+
+    program = sv.program(step, w, (state,), x(), mesh="data=4, model=2", rules=table)
+    names = [array.name for array in program.arrays]
+    audit = sv.audit(program)
+    partners = [
+        names[p] if (p := audit_position(audit, row)) is not None else None for row in audit.rows
+    ]
+    assert [row.partner for row in program.requests] == partners
+    assert [row.group for row in program.requests] == [row.group for row in audit.rows]
+    by_program, by_audit = (
+        sv.remedies(rows[0], "split 0") for rows in (program.requests, audit.rows)
+    )
+    assert len(by_program[0].others) == 5
+    assert [(r.bytes_saved, len(r.alike)) for r in by_program] == [
+        (r.bytes_saved, len(r.alike)) for r in by_audit
+    ]
+
+
+def audit_position(audit, row):
+    """The position of the parameter of a row, or None."""
+    paths = [other.path for other in audit.rows]
+    return None if row.partner is None else paths.index(row.partner)

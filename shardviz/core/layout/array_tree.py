@@ -159,13 +159,14 @@ def _own_sharding(value: Any, named: bool) -> tuple[Spec | None, Any, Layout | N
 
     Args:
         value: the array.
-        named: whether names stand beside it. Under a mesh `jax.eval_shape` writes a
-            sharding that splits nothing on every array; then the names count.
+        named: whether names stand beside it. Under a mesh of Explicit axes
+            `jax.eval_shape` writes a sharding that splits nothing on an array; then the
+            names count.
     """
     sharding = attribute(value, "sharding")
     if (pair := named_sharding(sharding)) is not None:
         spec, mesh = pair
-        if _empty(spec, mesh, named):
+        if _gives_way(spec, mesh, named):
             return None, mesh, None
         return spec, mesh, None
     boxes = attribute(sharding, "devices_indices_map")
@@ -180,15 +181,13 @@ def _own_sharding(value: Any, named: bool) -> tuple[Spec | None, Any, Layout | N
         return None, None, None
 
 
-def _empty(spec: Spec, mesh: Any, named: bool) -> bool:
-    """Whether a sharding says nothing: it splits nothing, and its mesh has no devices."""
-    if spec.axes or spec.unreduced or attribute(mesh, "devices") is not None:
+def _gives_way(spec: Spec, mesh: Any, named: bool) -> bool:
+    """Whether the names beside an array count in place of a sharding that splits nothing."""
+    # With names beside it, `jax.eval_shape` under a mesh wrote it, and nobody chose it.
+    if not named or spec.axes or spec.unreduced:
         return False
-    if library_of(type(mesh)):
-        # What a checkpoint says was so.
-        return False
-    types = attribute(mesh, "axis_types") or ()
-    return named or any(attribute(t, "name") != "Explicit" for t in types)
+    # Orbax's mesh says how the array of a checkpoint was split.
+    return attribute(mesh, "devices") is None and not library_of(type(mesh))
 
 
 def _asked(names: Names, name: str, value: Any) -> Any:
@@ -515,5 +514,9 @@ def _joined(path: str, key: Any) -> str:
 
 def is_optimizer_state(value: Any) -> bool:
     """Whether it is an object of optax; `LookaheadParams` and the like are not."""
-    kind = type(value)
+    return is_optimizer_type(type(value))
+
+
+def is_optimizer_type(kind: type) -> bool:
+    """Whether it is the class of such an object."""
     return library_of(kind) == "optax" and not kind.__name__.endswith("Params")

@@ -44,8 +44,6 @@ class MeshSpec(Displayed):
         process_indices: int64, in mesh shape; the process (host) of each device. Given
             as a number, it is how many hosts share the devices evenly and in order.
         concrete: whether the ids name devices that a real `Mesh` held.
-        has_chosen_types: whether the types of the axes were chosen, not those by
-            default.
         ids_are_positions: whether device `i` is at flat position `i`, as by default.
         even_hosts: how many processes, counted from 0, share the devices evenly and in
             order; None where they do not.
@@ -62,7 +60,6 @@ class MeshSpec(Displayed):
     axis_sizes: tuple[int, ...]
     axis_types: tuple[str, ...]
     concrete: bool
-    has_chosen_types: bool
     ids_are_positions: bool
     even_hosts: int | None
 
@@ -80,8 +77,6 @@ class MeshSpec(Displayed):
         names, sizes = _checked_axes(axis_names, axis_sizes)
         fields["axis_names"], fields["axis_sizes"] = names, sizes
         fields["axis_types"] = _checked_types(axis_types, names)
-        # A program may give types to a mesh for which nobody chose any.
-        fields["has_chosen_types"] = bool(axis_types)
         fields["concrete"] = concrete
         # Ids and processes by default are made when they are first needed: a number for
         # each of 16 million devices takes 128 MiB.

@@ -129,13 +129,10 @@ class ProcessGroup(Displayed):
             ids = known[np.argsort(np.argsort(ids))]
         ranks = np.array([owner[i] for i in ids.tolist()], np.int64)
         shape = mesh.axis_sizes
-        types: tuple[str, ...] = ()
-        if mesh.has_chosen_types:
-            types = mesh.axis_types
         return MeshSpec(
             mesh.axis_names,
             shape,
-            types,
+            mesh.axis_types,
             ids.reshape(shape),
             ranks.reshape(shape),
             True,

@@ -13,10 +13,13 @@ from shardviz.core.errors import ProgramError, TargetError
 from shardviz.core.format import plural, shown
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_spec import ArraySpec, unique_names
-from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.libraries import mesh_of
+from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.mesh_context import MeshContext
-from shardviz.core.layout.rules.requests import Request, requests
+from shardviz.core.layout.rules.requests import Request, Requests, requests
 from shardviz.core.layout.rules.rules import Dialect, Rules
+from shardviz.core.layout.trees.audit import Audit
+from shardviz.core.layout.trees.optimizer_state import optimizer_leaves, pair_names
 
 
 @dataclass(frozen=True, repr=False)
@@ -172,26 +175,38 @@ class Program(Displayed):
     def replace(self, **changes: Any) -> Program:
         """A copy with some parts changed, checked again.
 
-        On a mesh whose axis types are not said, axes keep the types that they have
-        here, and new ones get the type that all axes have here: `sv.mesh` alone makes
-        Auto axes.
+        A mesh counts with its axis types, and `sv.mesh` makes Auto axes. Text or a
+        mapping says no types: then axes keep the types that they have here, and new
+        ones get the type that all axes have here.
 
         >>> from shardviz.core.layout.mesh import make_mesh
         >>> program = Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=4))
-        >>> program.replace(mesh=make_mesh(data=8)).mesh.size
+        >>> program.replace(mesh="data=8").mesh.size
         8
         """
-        # sv.mesh alone makes Auto axes, so without this an Explicit program would
-        # become an Auto one with every new size.
         mesh = changes.get("mesh")
-        if isinstance(mesh, MeshSpec) and not mesh.has_chosen_types:
-            changes["mesh"] = _typed_alike(mesh, self.mesh)
+        if mesh is not None and not isinstance(mesh, MeshSpec):
+            changes["mesh"] = mesh_of(mesh) or _typed_alike(make_mesh(mesh), self.mesh)
         return replace(self, **changes)
 
     @cached_property
     def requests(self) -> tuple[Request, ...]:
-        """The layout requested for every array: the first stage. Calls no jax."""
-        return requests(self.arrays, self.mesh, self.rules, self.dialect)
+        """The layout requested for every array: the first stage. Calls no jax.
+
+        They are the rows of an audit, so that their remedies look at the other arrays,
+        and edit a parameter together with its moments.
+        """
+        rows = requests(self.arrays, self.mesh, self.rules, self.dialect)
+        names = [array.name for array in self.arrays]
+        states = frozenset[int]()
+        if self.tree is not None:
+            states = optimizer_leaves(self.tree)
+        pairs = pair_names(names, [array.shape for array in self.arrays], states)
+        paired = rows
+        if pairs is not None:
+            paired = Requests(names, rows, *pairs)
+        table = self.rules or Rules()
+        return tuple(Audit(paired, self.mesh, table, self.dialect).rows)
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -205,12 +220,10 @@ class Program(Displayed):
 
 
 def _typed_alike(mesh: MeshSpec, old: MeshSpec) -> MeshSpec:
-    """A mesh with the axis types of another one."""
+    """A mesh with the axis types of another mesh."""
     other, *others = {*old.axis_types} or {"Auto"}
     if others:
         other = "Auto"  # which of several a new axis gets, the user has to say
     known = dict(zip(old.axis_names, old.axis_types, strict=True))
     types = tuple(known.get(name, other) for name in mesh.axis_names)
-    if types == mesh.axis_types:
-        return mesh  # as it was, with types that nobody chose
     return mesh.replace(axis_types=types)

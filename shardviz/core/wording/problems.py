@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from shardviz.core.format import by_count, bytes_text, joined, listed, plural, shown
 from shardviz.core.layout.rules.rule_uses import RuleUse
 from shardviz.core.program.constraints import Constraint
-from shardviz.core.wording.trees import few
+from shardviz.core.wording.rule_uses import few
 
 SHOWN = 4  # names in a list
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from shardviz.core.format import (
     by_count,
     clause,
     first_lines,
+    fold,
     ids_text,
     joined,
     listed,
@@ -39,8 +40,8 @@ def _idle_rule(fact: Idle, rule: Rule) -> str:
         return f"no array has a dimension {name}{near}"
     if fact.code == "own specs":
         return (
-            f"each array with {name} has a PartitionSpec of its own, which wins, or names"
-            " that cannot be resolved"
+            f"each array with {name} is split otherwise by a PartitionSpec of its own, or"
+            " has names that cannot be resolved"
         )
     count, numbers = len(fact.by), listed([i + 1 for i in fact.by])
     rules = by_count(count, "rule", "rules")
@@ -52,7 +53,8 @@ def _idle_rule(fact: Idle, rule: Rule) -> str:
 def _idle_pattern(fact: Idle) -> str:
     if fact.code == "own specs":
         return (
-            "decides nothing: each array that it matches has a PartitionSpec of its own"
+            "decides nothing: each array that it matches is split otherwise by a"
+            " PartitionSpec of its own"
         )
     if fact.code == "shadowed":
         patterns = by_count(len(fact.by), "pattern", "patterns")
@@ -110,6 +112,17 @@ def difference(fact: SpecDifference) -> str:
     return " ".join(sentences)
 
 
+def few(names: Iterable[str]) -> str:
+    """A few names, those of all layers as one; the rest is counted."""
+    folds = fold(names, str)
+    parts = [one.name for one in folds[:SHOWN]]
+    # Counted by name: a reader does not know of the folds.
+    hidden = sum(len(one.items) for one in folds[SHOWN:])
+    if hidden:
+        parts.append(f"{hidden:,} more")
+    return joined(parts)
+
+
 def _decided(row: Request, dim: int | None) -> str:
     """What decided about an array or one of its dimensions."""
     names, paths = row.resolution, row.by_path
@@ -131,6 +144,22 @@ def _decided(row: Request, dim: int | None) -> str:
     if row.spec is not None:
         return f"gives {row.spec}"
     return clause("refuses: {}", (row.problem or "").rstrip(".")) or "gives no spec"
+
+
+def beside_table(value: AuditDiff) -> str:
+    """Which arrays are split otherwise than the table says; those alike share a line."""
+    if not value.rows:
+        return ""
+    alike: dict[str, list[str]] = {}
+    for one in value.rows:
+        words = f"{one.second}, and the table {_decided(one.rows[0], None)}"
+        if one.rows[0].resolution is not None:
+            words = f"{one.second}, and the table says {one.first}"
+        alike.setdefault(words, []).append(one.path)
+    lines = [f"  {few(paths)}: {words}." for words, paths in alike.items()]
+    count = plural(len(value.rows), "array")
+    verb = by_count(len(value.rows), "is", "are")
+    return first_lines(f"{count} {verb} split otherwise than the table says:", lines)
 
 
 def audit_diff(value: AuditDiff) -> str:

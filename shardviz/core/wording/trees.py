@@ -18,12 +18,12 @@ from shardviz.core.format import (
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.rules.requests import Request
 from shardviz.core.layout.rules.rule_uses import no_pattern
-from shardviz.core.layout.rules.rules import PathRules
+from shardviz.core.layout.rules.rules import Dialect, PathRules
 from shardviz.core.layout.trees.audit import Audit
 from shardviz.core.layout.trees.differences import Difference
 from shardviz.core.layout.trees.group_bytes import GroupBytes
 from shardviz.core.wording.fit import fit, uncounted
-from shardviz.core.wording.rule_uses import rule_uses
+from shardviz.core.wording.rule_uses import beside_table, few, rule_uses
 
 SHOWN = 5
 # What was lost comes first; what costs nothing last.
@@ -52,6 +52,7 @@ def explain(audit: Audit) -> str:
         *_unknown(audit),
         _problems(audit),
         _unmatched(audit),
+        beside_table(audit.beside_table),
         _optimizer(audit),
         _groups(audit),
         _replicated(audit),
@@ -208,10 +209,12 @@ def _problems(audit: Audit) -> str:
 def _unmatched(audit: Audit) -> str:
     if isinstance(audit.rules, PathRules):
         paths = no_pattern(audit.rows)
-        listing = f"{plural(len(paths), 'array')}, {joined(paths, limit=SHOWN)}"
-        return clause(
-            "Keras replicates what no pattern matches: {}.", paths and listing
-        )
+        if not paths:
+            return ""
+        listing = f"{plural(len(paths), 'array')}, {few(paths)}"
+        if audit.dialect is Dialect.KERAS:
+            return f"Keras replicates what no pattern matches: {listing}."
+        return f"No pattern matches {listing}: only their own shardings count."
     lines = []
     for name, near, arrays in audit.unmatched:
         line = f"No rule knows {shown(name)} (in {few(arrays)})."
@@ -269,17 +272,6 @@ def _count(arrays: Sequence[object], noun: str, form: str | None = None) -> str:
 
 def _size(rows: Iterable[Request]) -> str:
     return bytes_text(sum(row.array.bytes for row in rows))
-
-
-def few(names: Iterable[str]) -> str:
-    """Some names, those of all layers as one; the others are counted."""
-    folds = fold(names, str)
-    parts = [one.name for one in folds[:SHOWN]]
-    # Counted by name: a reader does not know of the folds.
-    hidden = sum(len(one.items) for one in folds[SHOWN:])
-    if hidden:
-        parts.append(f"{hidden:,} more")
-    return joined(parts)
 
 
 SENTENCES = {Audit: summary, GroupBytes: group, Difference: difference}

@@ -20,7 +20,6 @@ from shardviz.core.layout.array_tree import (
     ArrayTree,
     Names,
     TreeLeaf,
-    is_optimizer_state,
     read_leaf,
     short_name,
 )
@@ -35,6 +34,7 @@ from shardviz.core.layout.parse import MAX_NAME
 from shardviz.core.layout.partition_spec import ResultSpec, Spec
 from shardviz.core.layout.rules.requests import on_mesh
 from shardviz.core.layout.rules.rules import Dialect, Rules
+from shardviz.core.layout.trees.optimizer_state import optimizer_leaves
 from shardviz.core.program.notes import Note
 from shardviz.core.program.program import Program
 
@@ -132,18 +132,10 @@ def argument_tree(program: Program) -> ArrayTree:
     if names is None:
         names = parameter_names(program.fn, len(arguments))
     paths = [_slashed(names, path) for path, _, _ in leaves_with_paths(arguments)[0]]
-    tops = []
-    for path, value in jax.tree_util.tree_leaves_with_path(
-        arguments, is_leaf=is_optimizer_state
-    ):
-        if is_optimizer_state(value):
-            tops.append(f"{_slashed(names, path)}/")
-    # By the start of its path: an optimizer keeps all that is below it.
-    kept = [i for i, path in enumerate(paths) if f"{path}/".startswith(tuple(tops))]
     named: dict[str, None] = {}
     for path in paths:
         named[unique(short_name(path), named.keys())] = None
-    return ArrayTree(paths, list(named), kinds, frozenset(kept))
+    return ArrayTree(paths, list(named), kinds, optimizer_leaves(program.tree))
 
 
 def _slashed(names: Sequence[str], path: Sequence[Any]) -> str:

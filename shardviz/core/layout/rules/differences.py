@@ -9,7 +9,6 @@ from shardviz.core.display import Displayed, Fact, explanation, sentence
 from shardviz.core.format import plural
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.requests import Request
-from shardviz.core.layout.rules.rules import Dialect
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class AuditDiff(Displayed):
 def compare_rows(
     first: Iterable[Request],
     second: Iterable[Request],
-    dialects: tuple[Dialect, Dialect],
+    labels: tuple[str, str],
 ) -> AuditDiff:
     """The arrays that two audits split differently, paired by their paths.
 
@@ -100,10 +99,6 @@ def compare_rows(
     >>> print(found.diff("nnx").rows[0].why)
     Dimension 0: linen takes rule 2 (embed → None); nnx takes rule 3 (embed → data).
     """
-    labels = (dialects[0].value, dialects[1].value)
-    # Two tables under one dialect need other names.
-    if labels[0] == labels[1]:
-        labels = ("the first table", "the second table")
     # By path, since the second audit may have other arrays.
     others = {r.path: r for r in second}
     differing, alike, missing = [], 0, []

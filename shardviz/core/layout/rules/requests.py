@@ -20,6 +20,7 @@ from shardviz.core.layout.array_tree import TreeLeaf
 from shardviz.core.layout.layout import Layout, lay_out_parsed
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.rules.matching import without_size_one
 from shardviz.core.layout.rules.path_rules import PathResolution
 from shardviz.core.layout.rules.remedies import NoRemedy, Remedies, Wish
 from shardviz.core.layout.rules.remedy_search import Arrays, Leaf
@@ -70,6 +71,32 @@ class Request(Displayed):
     def spec_wins(self) -> bool:
         """Whether the array has a spec of its own, which overrides the rules."""
         return self.array.spec is not None
+
+    @property
+    def table_spec(self) -> Spec | None:
+        """What the table alone says of the array; None if it says nothing."""
+        if self.by_path is not None:
+            return self.by_path.spec
+        if self.resolution is not None:
+            return self.resolution.spec
+        return None
+
+    @property
+    def follows_table(self) -> bool:
+        """Whether the array is split as the table says.
+
+        An array with a sharding of its own may be split otherwise. Axes of size 1 split
+        nothing.
+        """
+        if not self.spec_wins:
+            return True
+        said, source = self.table_spec, self.by_path or self.resolution
+        if said is None or self.spec is None or source is None:
+            return False
+        if source.mesh is None:
+            return said.equivalent(self.spec)
+        mine = without_size_one(self.spec, source.mesh)
+        return mine.equivalent(without_size_one(said, source.mesh))
 
     def placed(
         self, name: str, group: str = "other", partner: str | None = None

@@ -76,11 +76,33 @@ def read_rules(value: Any, dialect: Dialect | None = None) -> Rules | PathRules:
     return table
 
 
+def dialect_of(rules: Any, dialect: Any) -> Dialect:
+    """The dialect that reads a table: Keras's for a `LayoutMap`, whatever is said else.
+
+    Args:
+        rules: the table, as `read_rules` takes it.
+        dialect: what the user said, or the default.
+
+    Raises:
+        RuleError: if there is no such dialect.
+    """
+    reader = Dialect.of(dialect)
+    # Only a LayoutMap brings a mesh.
+    mesh = rules.mesh if isinstance(rules, PathRules) else None
+    if not reader.by_path and (mesh is not None or _is_layout_map(rules)):
+        return Dialect.KERAS
+    return reader
+
+
+def _is_layout_map(value: Any) -> bool:
+    return library_of(type(value)) == "keras" and isinstance(value, Mapping)
+
+
 def _read(value: Any, paths: bool | None) -> Rules | PathRules:
     """A table of paths or of names; where `paths` is None, the table says which."""
     if isinstance(value, os.PathLike) or _is_file_name(value):
         return _from_file(Path(value), paths)
-    if library_of(type(value)) == "keras" and isinstance(value, Mapping):
+    if _is_layout_map(value):
         # Its items() would look each key up as a path.
         layouts = attribute(value, "_layout_map") or value
         return PathRules.of(layouts, mesh_of(attribute(value, "device_mesh")))

@@ -28,7 +28,7 @@ class Idle(Fact):
     Attributes:
         code: for rules `"no such name"`, `"decided before"` or `"loses"`; for patterns
             `"no such path"` or `"shadowed"`; for both `"own specs"`: each array that it
-            is for has a spec of its own, or names that cannot be resolved.
+            is for has a spec of its own that differs, or names that cannot be resolved.
         rule: the rule or pattern.
         by: the rules or patterns that decide instead.
         near: the nearest name, word or pattern, or None.
@@ -78,7 +78,9 @@ _Effect = tuple[int, str, Any]
 
 
 def rule_summary(requests: Iterable[Request], rules: Rules) -> tuple[RuleUse, ...]:
-    """One RuleUse per rule, in table order; arrays with a spec of their own do not count.
+    """One RuleUse per rule, in table order.
+
+    An array with a spec of its own counts if the rules say the same.
 
     >>> from shardviz.core.layout.array_spec import ArraySpec
     >>> from shardviz.core.layout.mesh import make_mesh
@@ -98,7 +100,7 @@ def rule_summary(requests: Iterable[Request], rules: Rules) -> tuple[RuleUse, ..
     unresolved: set[str | None] = set()
     for one in requests:
         resolution = one.resolution
-        if one.spec_wins or resolution is None:
+        if resolution is None or not one.follows_table:
             unresolved.update(one.array.logical or ())
             continue
         if id(resolution) not in effects:
@@ -159,7 +161,7 @@ def pattern_uses(requests: Iterable[Request], rules: PathRules) -> tuple[RuleUse
     for row in requests:
         if row.by_path is not None:
             rows.append((row, row.by_path))
-            if not row.spec_wins:
+            if row.follows_table:
                 won.setdefault(row.by_path.winner, []).append(rows[-1])
     text = "\n".join(resolution.path for _, resolution in rows)
     uses = []
@@ -196,11 +198,11 @@ def _why_idle(
         fitting = [pair for pair in rows if _fits(rule.pattern, pair[1])]
     by = set()
     for row, resolution in fitting:
-        if not row.spec_wins and resolution.winner is not None:
+        if row.follows_table and resolution.winner is not None:
             by.add(resolution.winner)
     if fitting:
         # The table might decide for some arrays, if they had no spec of their own.
-        if all(row.spec_wins for row, _ in fitting):
+        if not any(row.follows_table for row, _ in fitting):
             return Idle("own specs", rule)
         return Idle("shadowed", rule, tuple(sorted(by)))
     known = dict.fromkeys(re.findall(r"[^\W\d]\w+", text))
@@ -223,12 +225,12 @@ def _fits(pattern: str, resolution: PathResolution) -> bool:
 
 
 def no_pattern(rows: Iterable[Request]) -> list[str]:
-    """The paths of the arrays that no pattern of a LayoutMap matches."""
+    """The paths of the arrays that no pattern matches, but for those with a problem."""
     paths = []
     for row in rows:
         match = row.by_path
         if match is None or match.winner is not None or match.one_element:
             continue
-        if not row.spec_wins and not row.problem:
+        if not row.problem:
             paths.append(row.path)
     return paths

@@ -39,7 +39,7 @@ from shardviz.core.layout.rules.requests import (
     read_path_as,
     request,
 )
-from shardviz.core.layout.rules.rule_tables import read_rules
+from shardviz.core.layout.rules.rule_tables import dialect_of, read_rules
 from shardviz.core.layout.rules.rule_uses import RuleUse, pattern_uses, rule_summary
 from shardviz.core.layout.rules.rules import Dialect, PathRules, Rules
 from shardviz.core.layout.trees.differences import Difference, differences
@@ -149,6 +149,20 @@ class Audit(Displayed, Fact):
     def differences(self) -> tuple[Difference, ...]:
         """How arrays of the optimizer are held otherwise than their parameters."""
         return differences(self.rows)
+
+    @cached_property
+    def beside_table(self) -> AuditDiff:
+        """Which arrays with shardings of their own are split otherwise than the table
+        says.
+        """
+        by_table, as_they_are = [], []
+        for row in self.rows:
+            if row.spec_wins and row.table_spec is not None and len(self.rules):
+                as_they_are.append(row)
+                said = row.spec if row.follows_table else row.table_spec
+                unsplit = row.array.replace(spec=None)
+                by_table.append(replace(row, array=unsplit, spec=said))
+        return compare_rows(by_table, as_they_are, ("the table", "the array"))
 
     @cached_property
     def folds(self) -> tuple[Fold[Request], ...]:
@@ -274,7 +288,11 @@ class Audit(Displayed, Fact):
         """
         if not isinstance(other, Audit):
             other = self.under(other)
-        return compare_rows(self.rows, other.rows, (self.dialect, other.dialect))
+        labels = (self.dialect.value, other.dialect.value)
+        # Two tables under one dialect need other names.
+        if labels[0] == labels[1]:
+            labels = ("the first table", "the second table")
+        return compare_rows(self.rows, other.rows, labels)
 
     def explain(self) -> str:
         """All findings, one paragraph each."""
@@ -293,6 +311,7 @@ def audit(
     children: Children | None = None,
     capacity: int | None = None,
     target: str = "",
+    mesh_in_context: MeshSpec | None = None,
 ) -> Audit:
     """Resolves and lays out every array of a table, a tree or a model.
 
@@ -302,19 +321,20 @@ def audit(
         tree_or_table: what `read_tree` takes: ArraySpecs, rows, mappings, trees,
             models; or an ArrayTree.
         rules: the table, or what `read_rules` takes.
-        mesh: the mesh, or what `make_mesh` takes; that of the arrays where there is
-            none.
+        mesh: the mesh, or what `make_mesh` takes; by default that of the arrays, or of
+            a `LayoutMap`.
         dialect: who reads the table.
         names: called as `names(path, array)` for arrays that say nothing themselves.
         children: the named children of a container that is registered with jax, or
             None.
         capacity: the memory of one device of the target, in bytes.
         target: the title of the target.
+        mesh_in_context: the mesh if neither `mesh` nor an array says one.
 
     >>> audit([("w", (512, 2048), "embed mlp")], [("mlp", "model")], "data=4, model=2")
     Audit(1 array on data=4, model=2, 1 rule: 2 MiB on each device)
     """
-    reader = Dialect.of(dialect)
+    reader = dialect_of(rules, dialect)
     table = read_rules(rules, reader)
     if names is not None and not callable(names):
         raise LayoutError(
@@ -323,13 +343,16 @@ def audit(
     tree = tree_or_table
     if not isinstance(tree, ArrayTree):
         tree = read_tree(tree_or_table, names, children)
-    return _audited(tree, table, mesh, reader, capacity, target)
+    if mesh is not None and not isinstance(mesh, MeshSpec):
+        mesh = make_mesh(mesh)
+    return _audited(tree, table, mesh, mesh_in_context, reader, capacity, target)
 
 
 def _audited(
     tree: ArrayTree,
     table: Rules | PathRules,
-    mesh: Any,
+    mesh: MeshSpec | None,
+    mesh_in_context: MeshSpec | None,
     reader: Dialect,
     capacity: int | None,
     target: str,
@@ -345,7 +368,7 @@ def _audited(
     # A LayoutMap may have one.
     if isinstance(table, PathRules):
         beside = table.mesh
-    grid = _mesh(mesh, (*own.values(), beside))
+    grid = mesh or _mesh((*own.values(), beside), mesh_in_context)
     elsewhere: set[int] = set()
     for key, leaf in kinds.items():
         home = own.get(id(leaf.mesh))
@@ -391,18 +414,21 @@ def _paired(kinds: list[Request], tree: ArrayTree) -> Sequence[Request]:
     return Requests(tree.names, kinds, pairs.groups, partners)
 
 
-def _mesh(given: Any, own: Iterable[MeshSpec | None]) -> MeshSpec:
-    """The mesh that was given, or the first that an array brings."""
-    if isinstance(given, MeshSpec):
-        return given
-    if given is not None:
-        return make_mesh(given)
+def _mesh(own: Iterable[MeshSpec | None], in_context: MeshSpec | None) -> MeshSpec:
+    """The first mesh that an array brings, or the one in context."""
     for mesh in own:
-        if mesh is not None:
-            return mesh
+        if mesh is None:
+            continue
+        # The same mesh with its devices, which abstract arrays leave out.
+        if in_context is not None and in_context.concrete and not mesh.concrete:
+            if in_context.shape == mesh.shape:
+                return in_context
+        return mesh
+    if in_context is not None:
+        return in_context
     raise LayoutError(
-        "An audit needs a mesh; got none, and no array's sharding brings one. Give"
-        " mesh=sv.mesh(data=4, model=2)."
+        "An audit needs a mesh; got none, no array's sharding brings one, and none is in"
+        " context. Give mesh=sv.mesh(data=4, model=2)."
     )
 
 

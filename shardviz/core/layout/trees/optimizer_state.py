@@ -10,9 +10,12 @@ which takes the optimizer itself; `tests/layout` compares the two.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from shardviz.core.layout.array_tree import is_optimizer_type
 
 PARAMETERS, GRADIENTS, OPTIMIZER, OTHER = (
     "parameters",
@@ -42,6 +45,53 @@ class Pairs(NamedTuple):
 
     groups: tuple[str, ...]
     partners: tuple[int | None, ...]
+
+
+def optimizer_leaves(tree: Any) -> frozenset[int]:
+    """The positions of the leaves that objects of optax hold.
+
+    Args:
+        tree: a PyTreeDef of jax.
+    """
+    leaves: set[int] = set()
+    position = 0
+    nodes = [tree]
+    while nodes:
+        node = nodes.pop()
+        kind_and_data = node.node_data()
+        if kind_and_data is None:
+            position += node.num_leaves
+        elif is_optimizer_type(kind_and_data[0]):
+            leaves.update(range(position, position + node.num_leaves))
+            position += node.num_leaves
+        else:
+            nodes.extend(reversed(node.children()))
+    return frozenset(leaves)
+
+
+def pair_names(
+    names: Sequence[str], shapes: Sequence[tuple[int, ...]], states: Collection[int]
+) -> tuple[list[str], list[str | None]] | None:
+    """The group and the parameter of every array of a program, by its name.
+
+    None where no array is in an optimizer's state.
+
+    Args:
+        names: as `params.layers[0].w`.
+        shapes: the shapes of the arrays.
+        states: positions of arrays known to be in an optimizer's state.
+
+    >>> pair_names(["params.w", "opt_state[0].mu.w"], [(8,), (8,)], ())
+    (['parameters', 'optimizer state'], [None, 'params.w'])
+    """
+    if not states and not may_hold_state(names):
+        return None
+    paths = [re.sub(r"[.\[\]]+", "/", name).strip("/") for name in names]
+    pairs = pair(paths, shapes, states)
+    partners: list[str | None] = []
+    for position in pairs.partners:
+        partners.append(None if position is None else names[position])
+    return list(pairs.groups), partners
 
 
 def may_hold_state(paths: Sequence[str]) -> bool:
