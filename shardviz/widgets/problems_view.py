@@ -231,7 +231,8 @@ def _replicated(
     audit: Audit, there: _Places, claimed: set[str]
 ) -> Iterator[ListedProblem]:
     """The arrays with copies, by the axes of the mesh that are free to split them."""
-    groups: dict[tuple[str, ...], list[tuple[int, Request]]] = {}
+    groups: dict[tuple[bool, tuple[str, ...]], list[tuple[int, Request]]] = {}
+    unnamed = {row.path for row in audit.unnamed}
     split = {name for name, size in audit.mesh.shape.items() if size > 1}
     for row in audit.rows:
         wasted = row.wasted_bytes
@@ -239,15 +240,18 @@ def _replicated(
             continue
         free = split - set(row.spec.axes)
         axes = tuple(name for name in audit.mesh.axis_names if name in free)
-        groups.setdefault(axes, []).append((wasted, row))
-    for axes, members in groups.items():
+        groups.setdefault((row.path in unnamed, axes), []).append((wasted, row))
+    for (lacks_names, axes), members in groups.items():
         members.sort(key=lambda pair: -pair[0])
         size, (_, largest) = sum(wasted for wasted, _ in members), members[0]
         small = size < SMALL * audit.bytes_per_device
-        text = wording.not_split_over(axes, [row.path for _, row in members], size)
+        paths = [row.path for _, row in members]
+        code, text = "replicated", wording.not_split_over(axes, paths, size)
+        if lacks_names:
+            code, text = "no names", wording.no_names(paths, size)
         where = there.of(largest.path, _unsplit_dim(largest))
         severity = KNOW if small else LOSES
-        yield ListedProblem("replicated", severity, text, bytes=size, **where)
+        yield ListedProblem(code, severity, text, bytes=size, **where)
 
 
 def _unsplit_dim(row: Request) -> int | None:

@@ -349,8 +349,9 @@ def cell_remedies(session: Session, text: str) -> CellRemedies:
         return CellRemedies(reason=wording.PATHS_NOT_EDITABLE.format(leaf, cell.dim))
     if request.spec_wins:
         return CellRemedies(reason=wording.SPEC_NOT_EDITED)
-    if request.array.logical is None and not request.problem:
-        return CellRemedies()  # the sentence says so already
+    # The sentence says already that there are no names, and no rule needs any.
+    if request.array.logical is None and not (request.problem or document.rules):
+        return CellRemedies()
     search = row.remedies(f"split {cell.dim}")
     found, views = tuple(search.items[:MOST_REMEDIES]), []
     for remedy in found:

@@ -231,3 +231,61 @@ def test_groups_say_what_replication_costs():
         ("total", 2, 256, 144, 4.5, 112, 0),
     ]
     assert found.rows[1].partner == "params/w"
+
+
+def test_arrays_without_logical_names_are_named_with_a_remedy():
+    rows = [
+        *[(f"layers/{i}/wi", (1024, 4096), "embed mlp") for i in range(2)],
+        *[(f"layers/{i}/wo", (4096, 1024), None) for i in range(2)],
+        ("scale", (1024,), (None,)),
+    ]
+    table = [("batch", ("data", "model")), ("mlp", ("model", "expert")), ("embed", "data")]
+    found = sv.audit(rows, table, MESH)
+    assert [row.path for row in found.unnamed] == ["layers/0/wo", "layers/1/wo", "scale"]
+    first = sv.remedies(found["1/wo"], "split")[0]
+    # `batch` would save more, and no weight has that name.
+    assert (first.steps[0].new, first.alike) == ("embed", ("layers/0/wo",))
+    assert first.bytes_saved == 2 * found["1/wo"].array.bytes * 3 // 4
+    assert str(sv.remedies(found["0/wo"], "split")[0]) in found.explain()
+    assert str(first) in found.why("1/wo")
+    # Names of other arrays are missing only if names decide anything.
+    assert sv.audit(rows[2:4], (), MESH).unnamed == ()
+    assert sv.resolve((None, None), table, mesh=MESH, shape=(8, 8)).first_remedy() is not None
+    assert sv.resolve("embed _", table, mesh=MESH, shape=(8, 8)).first_remedy() is None
+
+
+def test_bare_arrays_beside_flax_boxes_lack_names():
+    bare = jax.ShapeDtypeStruct((8, 8), "float32")
+    boxed = nn.LogicallyPartitioned(bare, ("embed", "mlp"))
+    found = sv.audit({"w": boxed, "v": bare}, [("embed", "data")], MESH)
+    assert [row.path for row in found.unnamed] == ["v"]
+    assert found["v"].replicas == 8
+
+
+def test_rows_by_the_ends_of_their_paths():
+    found = sv.audit(
+        {"a": LAYER, "b": LAYER, "wi": ((8,), None), "c": {"x": ((8,), None)}}, (), MESH
+    )
+    assert [found[path].path for path in ("a/wi", "wi", "x", "c/x")] == ["a/wi", "wi", "c/x", "c/x"]
+    for path, candidates in {"wo": ("a/wo", "b/wo"), "b/w": (), "i": ()}.items():
+        with pytest.raises(ShardvizError) as error:
+            found[path]
+        assert all(candidate in str(error.value) for candidate in candidates)
+
+
+def test_copies_by_axis():
+    rows = [
+        sv.array("wq", (64, 64), spec="data"),
+        sv.array("wi", (4, 64, 64), spec="model, data"),
+        sv.array("host", (64, 64), spec="data").replace(memory_kind="pinned_host"),
+        sv.array("step", ()),
+    ]
+    (model,) = sv.audit(rows, (), MESH).copies_by_axis
+    assert (model.axis, model.copies, [row.path for row in model.rows]) == ("model", 2, ["wq"])
+    assert model.bytes_per_device == 64 * 64 * 4 // 4 // 2
+    data = sv.audit([sv.array("x", (8, 8))], (), "data=4, model=2").copies_by_axis
+    assert [(fact.axis, fact.bytes_per_device) for fact in data] == [("data", 192), ("model", 128)]
+    assert all(
+        str(fact) in sv.audit([sv.array("x", (8, 8))], (), "data=4, model=2").explain()
+        for fact in data
+    )

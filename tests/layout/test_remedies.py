@@ -351,7 +351,7 @@ def test_a_wish_that_cannot_be_read(want):
 
 
 def test_an_array_that_no_rule_splits():
-    rows = sv.audit([sv.array("w", (8,), spec="data"), sv.array("v", (8,))], WORDS, MESH).rows
+    rows = sv.audit([sv.array("w", (8,), spec="data"), sv.array("v", (8,))], (), MESH).rows
     assert [sv.remedies(row, "split").why.code for row in rows] == ["own spec", "no names"]
     with pytest.raises(sv.ShardvizError):
         sv.remedies(rows, "split")

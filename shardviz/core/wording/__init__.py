@@ -51,6 +51,7 @@ _FILES = {
     "layout.rules.differences": "rule_uses",
     "layout.rules.path_rules": "rules",
     "layout.rules.remedies": "remedies",
+    "layout.rules.requests": "trees",
     "layout.rules.resolution": "rules",
     "layout.rules.rule_uses": "rule_uses",
     "layout.rules.verdicts": "rules",

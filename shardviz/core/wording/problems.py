@@ -64,6 +64,20 @@ def not_split_over(axes: Sequence[str], arrays: Sequence[str], waste: int) -> st
     return f"{head}: {bytes_text(waste)} per device wasted by replication."
 
 
+def no_names(arrays: Sequence[str], waste: int) -> str:
+    """Arrays that have copies, since they have no names that rules are for.
+
+    >>> no_names(["wo"], 49152)
+    'wo has no logical names, so no rule splits it: 48 KiB per device. Name its dimensions.'
+    """
+    verb, it = by_count(len(arrays), "has", "have"), by_count(len(arrays), "it", "them")
+    its = by_count(len(arrays), "its", "their")
+    return (
+        f"{few(arrays)} {verb} no logical names, so no rule splits {it}:"
+        f" {bytes_text(waste)} per device. Name {its} dimensions."
+    )
+
+
 # --- rules ----------------------------------------------------------------------------
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from shardviz.core.format import (
     Fold,
@@ -15,17 +15,31 @@ from shardviz.core.format import (
     plural,
     shown,
 )
+from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.rules.requests import Request
 from shardviz.core.layout.rules.rule_uses import no_pattern
 from shardviz.core.layout.rules.rules import Dialect, PathRules
 from shardviz.core.layout.trees.audit import Audit
 from shardviz.core.layout.trees.differences import Difference
-from shardviz.core.layout.trees.group_bytes import GroupBytes
+from shardviz.core.layout.trees.group_bytes import (
+    AxisCopies,
+    GroupBytes,
+    copy_cost,
+)
 from shardviz.core.wording.fit import fit, uncounted
+from shardviz.core.wording.remedies import remedy
 from shardviz.core.wording.rule_uses import beside_table, few, rule_uses
+from shardviz.core.wording.rules import path_resolution, resolution_findings
 
 SHOWN = 5
+# Copies along an axis that cost less of what a device holds are not mentioned.
+LEAST_SHARE = 0.01
+GIVE = "Give a sharding, names beside the arrays, or names= to sv.audit."
+ADD_NAMES = (
+    "Name their dimensions where they are made, in flax by"
+    " nn.with_logical_partitioning(init, names) or nnx's sharding_names=names."
+)
 # What was lost comes first; what costs nothing last.
 _RANK = ("lost", "unknown", "otherwise", "dtype")
 
@@ -55,6 +69,8 @@ def explain(audit: Audit) -> str:
         beside_table(audit.beside_table),
         _optimizer(audit),
         _groups(audit),
+        _copies(audit),
+        _unnamed(audit),
         _replicated(audit),
         rule_uses(audit.rule_uses),
     ]
@@ -168,8 +184,7 @@ def _unknown(audit: Audit) -> list[str]:
         names = few(row.path for row in audit.unknown)
         lines.append(
             f"How {count} split is unknown ({names}; {size} in all), and no bytes are"
-            " counted for that. Give a sharding, names beside the arrays, or names= to"
-            " sv.audit."
+            f" counted for that. {GIVE}"
         )
     off_mesh, ids = [], set()
     for row in audit.largest:
@@ -239,15 +254,115 @@ def _groups(audit: Audit) -> str:
     return "\n".join(["On each device:", *lines])
 
 
-def _replicated(audit: Audit) -> str:
-    if not audit.replicated:
-        return ""
+def axis_copies(fact: AxisCopies) -> str:
+    """What an axis does not split, and what these copies cost on each device."""
+    costs = _with_sizes(fact.rows, lambda row: copy_cost(row, fact.copies))
+    size = bytes_text(fact.bytes_per_device)
+    names = joined(costs, limit=SHOWN)
+    return (
+        f"{fact.axis} splits nothing of {names}: {fact.copies} copies, which cost each"
+        f" device {size}"
+    )
+
+
+def _with_sizes(
+    rows: Iterable[Request], size_of: Callable[[Request], int]
+) -> list[str]:
+    """The names of arrays, each with a size, those of all layers as one."""
     names = []
-    for one in fold(audit.replicated, lambda r: r.path, lambda r: r.array.bytes):
-        size = bytes_text(one.items[0].array.bytes)
-        names.append(f"{one.name} ({one.count}{size})")
-    count = _count(audit.replicated, "large array")
-    return f"{count} replicated: {joined(names, limit=SHOWN)}."
+    for layers in fold(rows, lambda row: row.path, size_of):
+        size = bytes_text(size_of(layers.items[0]))
+        names.append(f"{layers.name} ({layers.count}{size})")
+    return names
+
+
+def _copies(audit: Audit) -> str:
+    least = LEAST_SHARE * audit.bytes_per_device
+    lines = []
+    for fact in audit.copies_by_axis:
+        if fact.bytes_per_device >= least:
+            lines.append(f"  {axis_copies(fact)}.")
+    return first_lines("Copies, by axis:", lines) if lines else ""
+
+
+def _unnamed(audit: Audit) -> str:
+    if not audit.unnamed:
+        return ""
+    names = _with_sizes(audit.unnamed, lambda row: row.array.bytes)
+    rows = audit.unnamed
+    has, it = by_count(len(rows), "has", "have"), by_count(len(rows), "it", "them")
+    lines = [
+        f"{plural(len(rows), 'array')} {has} no logical names, so no rule splits {it}:"
+        f" {joined(names, limit=SHOWN)}. {ADD_NAMES}"
+    ]
+    remedies = rows[0].remedies("split")
+    if remedies:
+        lines.append(f"  {remedy(remedies[0])}")
+    return "\n".join(lines)
+
+
+def _replicated(audit: Audit) -> str:
+    unnamed = {row.path for row in audit.unnamed}
+    rows = [row for row in audit.replicated if row.path not in unnamed]
+    if not rows:
+        return ""
+    names = _with_sizes(rows, lambda row: row.array.bytes)
+    return f"{_count(rows, 'large array')} replicated: {joined(names, limit=SHOWN)}."
+
+
+def why(row: Request) -> str:
+    """Why an array is split as it is, and what to change if it is not split."""
+    lines = [_why(row)]
+    if row.resolution is not None:
+        lines += resolution_findings(row.resolution)
+    elif row.by_path is not None:
+        lines.append(path_resolution(row.by_path))
+    if row.layout is not None:
+        lines.append(_takes(row, row.layout))
+    if row.partner is not None and row.audit is not None:
+        for fact in row.audit.differences:
+            if fact.path == row.path:
+                lines.append(f"{difference(fact)}.")
+    if row.layout is None or row.layout.num_blocks == 1:
+        remedies = row.remedies("split")
+        if remedies:
+            lines.append(remedy(remedies[0]))
+    return "\n".join(lines)
+
+
+def _why(row: Request) -> str:
+    """What decided about an array, in one sentence."""
+    if row.problem:
+        return f"{row.path} cannot be laid out. {row.problem}"
+    if row.spec is None and row.layout is not None:
+        return f"{row.path} is a live array and not split over the mesh."
+    if row.spec is None:
+        return f"{row.path}: nothing says how it is split. {GIVE}"
+    if row.lacks_names:
+        return (
+            f"{row.path} is replicated: it has no logical names, so no rule splits it."
+            f" {ADD_NAMES}"
+        )
+    how = f"split as {row.spec}"
+    if row.layout is not None and row.layout.num_blocks == 1:
+        how = "replicated"
+    if not row.spec_wins:
+        return f"{row.path} is {how} by the table."
+    if row.table_spec is None or row.follows_table:
+        return f"{row.path} is {how} by its own sharding."
+    return f"{row.path} is {how} by its own sharding; the table says {row.table_spec}."
+
+
+def _takes(row: Request, layout: Layout) -> str:
+    """What an array takes, and along which axes it has copies."""
+    head = f"Each device holds {bytes_text(layout.bytes_per_device)} of it"
+    if row.spec is None or layout.replicas == 1:
+        return f"{head}."
+    unsplit = []
+    for axis, size in layout.mesh.shape.items():
+        if size > 1 and axis not in {*row.spec.axes, *row.spec.unreduced}:
+            unsplit.append(axis)
+    return f"{head}: {layout.replicas} copies, along {joined(unsplit)}."
 
 
 def _axes(mesh: MeshSpec) -> str:
@@ -274,5 +389,10 @@ def _size(rows: Iterable[Request]) -> str:
     return bytes_text(sum(row.array.bytes for row in rows))
 
 
-SENTENCES = {Audit: summary, GroupBytes: group, Difference: difference}
-EXPLANATIONS = {Audit: explain}
+SENTENCES = {
+    Audit: summary,
+    AxisCopies: axis_copies,
+    GroupBytes: group,
+    Difference: difference,
+}
+EXPLANATIONS = {Audit: explain, Request: why}

@@ -89,6 +89,7 @@ class Arrays:
         self.groups: dict[
             Any, list[Any]
         ] = {}  # by path where the table is one of paths
+        self.unnamed: list[Any] = []
         self._parameters: dict[str, str] = {}  # of moments, by their paths
         self._matched: dict[tuple[str, Dialect], frozenset[str] | None] = {}
         for row in rows:
@@ -99,6 +100,8 @@ class Arrays:
                 continue
             if row.by_path:
                 self.groups[row.path] = [row]
+            elif row.lacks_names:
+                self.unnamed.append(row)
             elif row.names is not None:
                 key = (row.names, row.shape, row.dtype)
                 self.groups.setdefault(key, []).append(row)
@@ -106,6 +109,14 @@ class Arrays:
     def of(self, names: set[str]) -> list[list[Any]]:
         """The groups that have one of these logical names."""
         return [g for g in self.groups.values() if not names.isdisjoint(g[0].names)]
+
+    @cached_property
+    def names(self) -> frozenset[Any]:
+        """All their logical names."""
+        names: set[Any] = set()
+        for group in self.groups.values():
+            names.update(group[0].names or ())
+        return frozenset(names)
 
     def kind(self, path: str) -> str:
         """The same for an array of other layers, and for the moments of a parameter."""
@@ -289,7 +300,9 @@ class Search:
         # A pattern may be meant for arrays that nobody named: better a new one.
         if kind is Kind.AXES and isinstance(step.new, PathRule):
             kind = Kind.REMOVE
-        return (not step.typo, many, lost, others, kind, -saved, number)
+        # A name that other arrays have is more likely meant than one for activations.
+        new_here = kind is Kind.ARRAY_NAME and step.new not in self.arrays.names
+        return (not step.typo, many, lost, others, kind, new_here, -saved, number)
 
     def _unsplit(self, spec: Spec) -> int:
         """How many dimensions that were split no longer are."""

@@ -73,6 +73,13 @@ class Request(Displayed):
         return self.array.spec is not None
 
     @property
+    def lacks_names(self) -> bool:
+        """Whether it is replicated because rules have no logical name to decide by."""
+        if self.spec is None or self.spec_wins or self.by_path is not None:
+            return False
+        return self.array.rank > 0 and not any(self.array.logical or ())
+
+    @property
     def table_spec(self) -> Spec | None:
         """What the table alone says of the array; None if it says nothing."""
         if self.by_path is not None:
@@ -167,7 +174,9 @@ class Request(Displayed):
             if self.spec is not None or self.by_path.spec is None:
                 return self.by_path.remedies(want, array.dtype, arrays)
         names = array.logical or (None,) * array.rank
-        if array.logical and source is not None and not self.spec_wins:
+        # A dimension without a name can be given one that a rule is for.
+        by_rules = source is not None and (bool(array.logical) or len(source.rules))
+        if by_rules and self.by_path is None and not self.spec_wins and array.rank:
             leaf = Leaf(self.path, names, array.shape, array.dtype)
             search = RuleSearch(leaf, source.rules, source.mesh, source.dialect, arrays)
             return search.find(want)

@@ -187,7 +187,8 @@ class Resolution(Displayed):
     def first_remedy(self) -> tuple[int, Remedy] | None:
         """Which dimension fails, or lost its axes, and what to change for it.
 
-        Dimensions that a rule leaves unsplit on purpose are not looked at.
+        Dimensions that a rule leaves unsplit on purpose are not looked at, nor those
+        without a name beside others with one.
         """
         fails, asks = [], []
         for decision in self.decisions:
@@ -195,7 +196,9 @@ class Resolution(Displayed):
             if self._is_no_axis(decision) or (verdict and verdict.outcome in BROKEN):
                 fails.append(decision)
             elif verdict is None and not decision.passed_through:
-                if decision.near or self.rules.by_name.get(decision.logical or ""):
+                unnamed = not any(self.names)
+                rules_for_it = self.rules.by_name.get(decision.logical or "")
+                if unnamed or decision.near or rules_for_it:
                     asks.append(decision)
         # One search for all dimensions, which keeps the layouts that it has made.
         search = self._search()

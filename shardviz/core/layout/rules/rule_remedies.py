@@ -54,8 +54,12 @@ class RuleSearch(Search):
     def alike(self) -> Sequence[Any]:
         leaf, alike = self.leaf, []
         mine = self.arrays.kind(leaf.path or "")
-        for group in self.arrays.groups.values():
-            if (group[0].names, group[0].shape) == (leaf.names, leaf.shape):
+        groups = list(self.arrays.groups.values())
+        if not any(leaf.names):
+            groups = [[row] for row in self.arrays.unnamed if row.shape == leaf.shape]
+        for group in groups:
+            names = group[0].names or (None,) * len(group[0].shape)
+            if (names, group[0].shape) == (leaf.names, leaf.shape):
                 for row in group:
                     if row.path != leaf.path and self.arrays.kind(row.path) == mine:
                         alike.append(row)
@@ -92,9 +96,7 @@ class RuleSearch(Search):
         """Misspelt names and axes, in the table and in the array, corrected."""
         table = tuple(dict.fromkeys(rule.logical for rule in state.entries))
         unknown = tuple(n for n in state.names if isinstance(n, str) and n not in table)
-        others: set[Any] = set()
-        for group in self.arrays.groups.values():
-            others.update(group[0].names)
+        others = self.arrays.names
         for i, rule in enumerate(state.entries):
             # Of one array alone nobody knows which rules are for others.
             if others and rule.logical not in others:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from shardviz.core.display import Displayed, Fact, explanation
 from shardviz.core.errors import LayoutError
-from shardviz.core.format import Fold, fold, shown
+from shardviz.core.format import Fold, fold, listed, plural, shown, suggestion
 from shardviz.core.layout.array_tree import (
     ArrayTree,
     Children,
@@ -44,7 +44,9 @@ from shardviz.core.layout.rules.rule_uses import RuleUse, pattern_uses, rule_sum
 from shardviz.core.layout.rules.rules import Dialect, PathRules, Rules
 from shardviz.core.layout.trees.differences import Difference, differences
 from shardviz.core.layout.trees.group_bytes import (
+    AxisCopies,
     GroupBytes,
+    copies_by_axis,
     group_bytes,
     on_fullest_device,
     uncounted,
@@ -218,6 +220,22 @@ class Audit(Displayed, Fact):
         return tuple(replicated)
 
     @cached_property
+    def copies_by_axis(self) -> tuple[AxisCopies, ...]:
+        """The arrays that each axis of the mesh does not split; the costliest first."""
+        return copies_by_axis(self.rows, self.mesh)
+
+    @cached_property
+    def unnamed(self) -> tuple[Request, ...]:
+        """Arrays that are replicated since they have no logical names, the largest first.
+
+        Empty if neither a rule nor another array has a logical name.
+        """
+        by_names = len(self.rules) or any(row.names for row in self.rows)
+        if isinstance(self.rules, PathRules) or not by_names or self.mesh.size == 1:
+            return ()
+        return tuple(row for row in self.largest if row.lacks_names)
+
+    @cached_property
     def unmatched(self) -> tuple[Unmatched, ...]:
         """Logical names that no rule knows, in the order they come.
 
@@ -293,6 +311,50 @@ class Audit(Displayed, Fact):
         if labels[0] == labels[1]:
             labels = ("the first table", "the second table")
         return compare_rows(self.rows, other.rows, labels)
+
+    def __getitem__(self, path: str) -> Request:
+        """The row of an array, by its path or by the end of it that no other has.
+
+        Raises:
+            LayoutError: no array has that path, or several paths end so.
+
+        >>> found = audit({"mlp": {"wi": ((8,), "embed")}}, [("embed", "x")], "x=2")
+        >>> found["wi"].path
+        'mlp/wi'
+        """
+        ends = []
+        for row in self.rows:
+            if row.path == path:
+                return row
+            if f"/{row.path}".endswith(f"/{path}"):
+                ends.append(row)
+        if len(ends) == 1:
+            return ends[0]
+        paths = [row.path for row in ends]
+        if paths:
+            raise LayoutError(
+                f"{plural(len(paths), 'path')} end with {shown(path)}:"
+                f" {listed(paths, limit=8)}. Give more of the path."
+            )
+        paths = [row.path for row in self.rows]
+        raise LayoutError(
+            f"No array has the path {shown(path)}.{suggestion(str(path), paths)}"
+        )
+
+    def why(self, path: str) -> str:
+        """Why an array is split as it is, and what to change if it is not split.
+
+        Args:
+            path: the path of the array, or an end of it that no other path has.
+
+        Raises:
+            LayoutError: no array has that path, or several paths end so.
+
+        >>> found = audit([("w", (8, 8), None)], [("mlp", "x")], "x=2")
+        >>> print(found.why("w").splitlines()[1])
+        Each device holds 256 B of it: 2 copies, along x.
+        """
+        return explanation(self[path])
 
     def explain(self) -> str:
         """All findings, one paragraph each."""

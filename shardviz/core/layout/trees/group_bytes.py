@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from shardviz.core.display import Fact
 from shardviz.core.layout.fit import Uncounted
+from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.rules.requests import Request, kinds_of
 
 
@@ -39,6 +40,56 @@ class GroupBytes(Fact):
     copies: float
     waste: int
     uncounted: int = 0
+
+
+@dataclass(frozen=True)
+class AxisCopies(Fact):
+    """The arrays that one mesh axis does not split, so that its devices hold copies.
+
+    Attributes:
+        axis: the mesh axis.
+        copies: how many devices along it hold the same: its size.
+        rows: the arrays, those first that cost most.
+        bytes_per_device: how many bytes each device would not hold if the axis split
+            them, too.
+
+    >>> from shardviz.core.layout.trees.audit import audit
+    >>> one, = audit([("w", (8, 4), None)], [], "data=4").copies_by_axis
+    >>> one.axis, one.copies, one.bytes_per_device
+    ('data', 4, 96)
+    """
+
+    axis: str
+    copies: int
+    rows: tuple[Request, ...]
+    bytes_per_device: int
+
+
+def copies_by_axis(rows: Iterable[Request], mesh: MeshSpec) -> tuple[AxisCopies, ...]:
+    """What each axis of more than one device does not split; the costliest axis first."""
+    unsplit: dict[str, list[Request]] = {}
+    for row in rows:
+        # A scalar cannot be split, and copies on the host cost devices nothing.
+        if row.layout is None or row.spec is None or not row.array.rank:
+            continue
+        if row.array.memory_kind is None and row.array.bytes:
+            for axis in set(mesh.axis_names) - {*row.spec.axes, *row.spec.unreduced}:
+                unsplit.setdefault(axis, []).append(row)
+    copies = []
+    for axis, size in mesh.shape.items():
+        members = unsplit.get(axis, [])
+        if size > 1 and members:
+            members.sort(key=lambda row: -(row.bytes_per_device or 0))
+            cost = sum(copy_cost(row, size) for row in members)
+            copies.append(AxisCopies(axis, size, tuple(members), cost))
+    copies.sort(key=lambda fact: -fact.bytes_per_device)
+    return tuple(copies)
+
+
+def copy_cost(row: Request, copies: int) -> int:
+    """How many bytes each device holds of an array beyond its part of so many."""
+    each = row.bytes_per_device or 0
+    return each - each // copies
 
 
 def group_bytes(name: str, rows: Sequence[Request]) -> GroupBytes:
