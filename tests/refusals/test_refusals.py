@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 import shardviz as sv
 from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.candidates.trials import Trials
-from shardviz.core.backend.tracing.jaxprs import operations, sum_notes
+from shardviz.core.backend.tracing.jaxprs import operations, spec_notes, sum_notes
 from shardviz.core.backend.tracing.refused import explicit_form, typed_form
 from shardviz.core.backend.tracing.trace import trace
 from shardviz.core.program.candidates import sent_bytes
@@ -322,6 +322,43 @@ def test_a_mean_of_gradients_that_grad_has_summed_is_said(take_mean, eight_devic
     codes = [(note.code, note.about[0]) for note in notes]
     assert codes == [("sum of grad", "x"), ("sum of equals", "x")][: 1 + take_mean]
     assert all("test_refusals.py:" in note.about[1] for note in notes)
+    assert set(notes) <= set(sv.plan(program).notes)
+
+
+W_SHAPE = (4, 16, 16)
+
+
+def over_b(x, w):
+    """Every device along b has its own weights, and all see all rows along b."""
+    rows = lax.all_gather(x, "b", axis=0, tiled=True) @ w[0]
+    return lax.psum_scatter(rows, "b", scatter_dimension=0, tiled=True)
+
+
+def column(x, w):
+    return x @ w
+
+
+#: name: body, in_specs, out_specs, shape of w, whether its result has rows several times
+SAME_ROWS = {
+    "experts": (over_b, (P("a"), P("b")), P(("a", "b")), W_SHAPE, True),
+    "experts on one axis": (over_b, (P(), P("b")), P("b"), W_SHAPE, True),
+    "experts, rows of their own": (over_b, (P(("a", "b")), P("b")), P(("a", "b")), W_SHAPE, False),
+    "columns": (column, (P("a"), P(None, "b")), P("a", "b"), (16, 64), False),
+    "data parallel": (column, (P("b"), P()), P("b"), (16, 32), False),
+}
+
+
+@pytest.mark.parametrize("name", SAME_ROWS)
+def test_rows_that_a_result_has_several_times_are_said(name, eight_devices):
+    body, in_specs, out_specs, w_shape, several = SAME_ROWS[name]
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+    fn = jax.shard_map(body, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+    x = jax.random.normal(jax.random.key(0), (32, 16))
+    result = jax.jit(fn)(x, jnp.ones(w_shape))
+    assert (len(result) > len(x)) == several, "what jax gives"
+    program = sv.program(fn, array("x", x.shape), array("w", w_shape), mesh=sv.mesh(mesh))
+    notes = spec_notes(trace(program, abstract_mesh(program.mesh)).stage.jaxpr)
+    assert [note.about[0] for note in notes] == ["b"] * several
     assert set(notes) <= set(sv.plan(program).notes)
 
 

@@ -89,6 +89,12 @@ _TEMPLATES: Mapping[str, str] = {
         " goes {2} times too far: take the mean of the loss before jax.grad, or"
         " jax.lax.pcast the parameters to='varying' before it."
     ),
+    "same rows": (
+        "The shard_map at {1} is given the same rows of in_specs[{2}], {3}, on all {6}"
+        " devices along {0}, and out_specs[{4}], {5}, puts what they return side by side:"
+        " the result has {6} times as many rows. If each device should have rows of its own,"
+        " name {0} in in_specs[{2}], too."
+    ),
     "random numbers": (
         "Random numbers are not partitionable here: where they are split, devices exchange"
         " what they need of them. jax.config.update('jax_threefry_partitionable', True) lets"

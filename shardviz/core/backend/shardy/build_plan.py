@@ -30,6 +30,7 @@ from shardviz.core.backend.tracing.jaxprs import (
     has_partial_sums,
     meshes_in,
     random_note,
+    spec_notes,
     sum_notes,
 )
 from shardviz.core.backend.tracing.named_meshes import (
@@ -110,7 +111,8 @@ class _PlanRun:
         traced = self._trace()
         jaxpr = traced.stage.jaxpr
         refuse_other_meshes(jaxpr, self.program.mesh)
-        self._note(*traced.notes, *random_note(jaxpr), *sum_notes(jaxpr))
+        self._note(*traced.notes, *random_note(jaxpr))
+        self._note(*sum_notes(jaxpr), *spec_notes(jaxpr))
         self.plan = replace(self.plan, trace_s=traced.seconds)
         refusal = refusal_on(jaxpr.effects, self.program.mesh.size)
         if refusal:

@@ -22,6 +22,8 @@ from shardviz.core.backend.jax_compat import (
     line_frames,
     without_context_mesh,
 )
+from shardviz.core.layout.libraries import spec_of
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.notes import Note
 from shardviz.core.xla.module import is_user_file, line_in_words
 
@@ -357,3 +359,54 @@ def sum_notes(jaxpr: Any) -> list[Note]:
                     count = math.prod(mesh.shape.get(axis, 1) for axis in axes)
                     found.append(Note("sum of equals", (*about, str(count))))
     return list(dict.fromkeys(found))
+
+
+def spec_notes(jaxpr: Any) -> list[Note]:
+    """Notes on operands of a `shard_map` that are the same along an axis over which the
+    rows of a result are split.
+
+    The devices along that axis then compute with the same rows, and the result has them
+    several times. A row is an index of a dimension that has one size in the body, in the
+    operand as in the result. An operand that names the axis and has as many rows
+    explains the split of the result.
+    """
+    notes = []
+    for operation in operations(jaxpr):
+        if operation.name != "shard_map":
+            continue
+        params, body = operation.equation.params, operation.inner[0]
+        mesh_shape = params["mesh"].shape
+        operands = list(zip(map(spec_of, params["in_specs"]), body.invars, strict=True))
+        for number, out_spec in enumerate(map(spec_of, params["out_specs"])):
+            shape = body.outvars[number].aval.shape
+            for dim, axes in enumerate(out_spec.dims):
+                for axis in axes:
+                    position = None
+                    if mesh_shape[axis] > 1 and shape[dim] > 1:
+                        position = _same_rows(operands, dim, shape[dim], axis)
+                    if position is not None:
+                        in_spec = str(operands[position][0])
+                        line = users_line(operation.equation) or operation.name
+                        about = (axis, line, str(position), in_spec, str(number))
+                        size = str(mesh_shape[axis])
+                        notes.append(Note("same rows", (*about, str(out_spec), size)))
+    return list(dict.fromkeys(notes))
+
+
+def _same_rows(
+    operands: list[tuple[Spec, Any]], dim: int, size: int, axis: str
+) -> int | None:
+    """The first operand with so many rows in a dimension that does not name an axis.
+
+    None if the rows come from an operand that names the axis.
+    """
+    position = None
+    for number, (spec, variable) in enumerate(operands):
+        shape = variable.aval.shape
+        if axis in spec.axes:
+            dims = spec.padded(len(shape))
+            if any(axis in dims[d] and shape[d] == size for d in range(len(shape))):
+                return None
+        elif position is None and len(shape) > dim and shape[dim] == size:
+            position = number
+    return position
