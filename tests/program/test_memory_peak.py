@@ -22,12 +22,13 @@ from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.memory import Buffer, MemoryPeak, MemoryTimeline
 from shardviz.core.program.memory_in_plan import with_values
+from shardviz.core.program.plan_values import local_shape
 from shardviz.core.program.report import Memory, Report
 from shardviz.core.xla.buffers import read_memory
 from shardviz.picture.show import draw
 from shardviz.widgets.memory_chart import chart_view
 from tests.bench import memory_peaks
-from tests.program.helpers import array, program
+from tests.program.helpers import MESH, array, program
 from tests.program.memory_oracle import heap_bytes, heap_peaks
 
 FILES = Path(__file__).parent / "memory"
@@ -216,19 +217,23 @@ def test_a_plan_names_the_values_and_how_they_are_split():
     assert by_name["w"].replicated == ("a",)
 
 
-def test_one_of_several_values_of_a_line_is_not_guessed():
+def test_values_of_one_line_are_told_apart_by_their_shards():
     def two(x, w):
         return (x @ w) @ (x @ w).T, jnp.sin(x)
 
     made, report = compiled(two, array("x", (64, 64), "a"), array("w", (64, 64), "None, b"))
     plan = plan_program(made)
-    places = {(op.op, op.source) for op in plan.ops if op.opcode == "dot_general"}
-    several = [op for op in plan.ops if (op.op, op.source) in places and op.kind == "op"]
-    assert len({op.spec for op in several}) > 1
-    for buffer in with_values(report, plan).memory.timeline.buffers:
-        if (buffer.op, buffer.source) in places:
-            assert buffer.value == ""
-            assert buffer.spec is None
+    products = [op for op in plan.ops if op.opcode == "dot_general"]
+    assert len({op.spec for op in products}) > 1
+    assert len({(op.op, op.source) for op in products}) == 1
+    buffers = [b for b in with_values(report, plan).memory.timeline.buffers if b.spec is not None]
+    assert any("dot_general" in b.op for b in buffers)
+    for buffer in buffers:
+        if buffer.value in plan.by_name:
+            shape = plan.op(buffer.value).shape
+            assert (
+                buffer.shape == f"f32[{','.join(map(str, local_shape(shape, buffer.spec, MESH)))}]"
+            )
 
 
 def test_what_is_saved_and_replicated_is_counted():

@@ -32,15 +32,29 @@ class Buffer:
         kind: one of `KINDS`, but `"padding"`.
         op, source: the value's operation in jax, and the user's line, or `""`.
         phase: `"forward"`, `"backward"`, or `""` where its op does not say.
-        value: the name of the plan's value or of the argument, or `""`.
-        spec: how that value is split; None where it is not known.
+        value: the name of the plan's value or of the argument, or `""`. If a loop fills
+            the buffer slice by slice, the value inside the loop that it keeps. If
+            several values may be meant, the names of all: `mul_{3,7}`.
+        spec: how that value is split, with the dimension in front along which a loop
+            stacks it; None if unknown. Inside a `shard_map` the value is one device's
+            block, and its spec says how the other axes split that.
         replicated: the mesh axes over which every device has the same bytes, as far as
             that is known.
+        differs: the mesh axes along which devices may hold different bytes, as read off
+            the compiled code; None if unknown.
         start, end: its first and its last position in the timeline.
         count: how often loops run what makes it; None where that is not known.
         split_bytes: what it would take if it were split as its neighbours are; None
             where that is not known.
         padding: how many of its bytes hold nothing.
+        stacked: whether a loop fills it slice by slice.
+        result: the number of the program's result that it is; None if it isn't one.
+        group: the plan's values that may be meant, if there are several: they share an
+            operation, a line and a spec.
+        places: operations and lines that its value may be known by, the likeliest
+            first.
+        reads, leads: the arguments that its value is computed from, and the results it
+            takes part in, one bit each, by number.
 
     >>> Buffer("dot.3", 4096, "f32[8,128]", "temporaries", start=2, end=7).end
     7
@@ -61,6 +75,13 @@ class Buffer:
     count: int | None = 1
     split_bytes: int | None = None
     padding: int = 0
+    differs: tuple[str, ...] | None = None
+    stacked: bool = False
+    result: int | None = None
+    group: tuple[str, ...] = ()
+    places: tuple[tuple[str, str], ...] = ()
+    reads: int = 0
+    leads: int = 0
 
     @property
     def title(self) -> str:
@@ -82,6 +103,8 @@ class MemoryTimeline:
 
     Attributes:
         buffers: every buffer.
+        arguments: the names of the program's arguments, in the order of the bits of
+            `Buffer.reads`.
 
     >>> kept = Buffer("a", 8, "f32[2]", "arguments", start=0, end=1)
     >>> made = Buffer("b", 4, "f32[1]", "temporaries", start=1, end=1)
@@ -93,6 +116,7 @@ class MemoryTimeline:
     """
 
     buffers: tuple[Buffer, ...]
+    arguments: tuple[str, ...] = ()
 
     @cached_property
     def times(self) -> np.ndarray:

@@ -1,15 +1,20 @@
-"""with_values(): a report whose buffers say how the values in them are split.
+"""with_values(): a report whose buffers name the plan's values and how they are split.
 
-XLA partitions what was propagated, so a buffer is split as the value of its operation
-and line, where the shards of that value have its shape.
+A buffer is known by the operation and line that XLA keeps in its metadata. Several values
+may share these, so those remain whose shards have the buffer's shape, then those that are
+computed from the same arguments and take part in the same results.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from shardviz.core.format import fold
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.memory import Buffer
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import (
@@ -21,13 +26,12 @@ from shardviz.core.program.plan_values import (
 from shardviz.core.program.report import Report
 
 _SUMS = ("all-reduce", "reduce-scatter")
+# They change the shape or the type of a value.
+_RENAMES = ("reshape", "broadcast_in_dim", "convert", "transpose")
 
 
 def with_values(report: Report, plan: Plan | None = None) -> Report:
-    """The report, where its buffers name values and say how these are split.
-
-    What is left unknown: a buffer whose operation is no value of the plan, or is several
-    that are split in several ways, and what the devices have yet to sum.
+    """The report, whose buffers name values and how these are split, as far as known.
 
     Args:
         report: of a compile.
@@ -36,73 +40,202 @@ def with_values(report: Report, plan: Plan | None = None) -> Report:
     timeline = report.memory.timeline
     if timeline is None:
         return report
-    values = _Values(plan) if plan is not None and plan.ok else None
-    buffers: list[Buffer] = []
-    for buffer in timeline.buffers:
-        layout = report.in_layouts.get(buffer.value)
-        if values is not None:
-            buffer = values.named(buffer)
-        # A slice of an argument, or a copy of one, may be split otherwise.
-        elif layout is not None and _has_shape(buffer, layout.shard_shape):
-            buffer = replace(buffer, spec=layout.spec)
-        buffers.append(buffer)
+    if plan is not None and plan.ok:
+        buffers = name_buffers(timeline.buffers, plan, timeline.arguments)
+    else:
+        buffers = []
+        for buffer in timeline.buffers:
+            layout = report.in_layouts.get(buffer.value)
+            # A slice of an argument may be split otherwise.
+            if layout is not None and _dims(buffer) == _without_ones(
+                layout.shard_shape
+            ):
+                buffer = replace(buffer, spec=layout.spec)
+            buffers.append(buffer)
     timeline = replace(timeline, buffers=tuple(buffers))
     return report.replace(memory=report.memory.replace(timeline=timeline))
 
 
-class _Values:
-    """The values of a plan by operation and line, and what is next to each."""
+def name_buffers(
+    buffers: Iterable[Buffer], plan: Plan, arguments: Sequence[str] = ()
+) -> list[Buffer]:
+    """Buffers with the plan's values in them and their specs, as far as known.
 
-    def __init__(self, plan: Plan) -> None:
+    A buffer stays as it is if its operation is no value of the plan, or if it may be one
+    of several that are split in different ways.
+
+    Args:
+        buffers: the buffers. Only their shape, operation and line are needed; the other
+            fields tell apart values that share these.
+        plan: of the same program.
+        arguments: the program's arguments in the order of the bits of `Buffer.reads`.
+    """
+    values = _Values(plan, arguments)
+    return [values.named(buffer) for buffer in buffers]
+
+
+class _Match:
+    """A value of the plan that a buffer may hold, and how that is split there."""
+
+    def __init__(self, name: str, value: PlannedOp, spec: Spec) -> None:
+        # The array that fills the buffer; a loop may stack the value of that name in it.
+        self.name, self.value, self.spec = name, value, spec
+
+
+class _Values:
+    """The values of a plan by operation and line, and those next to each."""
+
+    def __init__(self, plan: Plan, arguments: Sequence[str]) -> None:
         self.plan, self.mesh = plan, plan.mesh
-        self.by_place: dict[tuple[str, str], list[PlannedOp]] = {}
-        self.next_to: dict[str, list[PlannedOp]] = {}
+        self.flow = _PlanFlow(plan, arguments)
+        self.by_place: dict[tuple[str, str], list[PlannedOp]] = defaultdict(list)
+        self.by_op: dict[str, list[PlannedOp]] = defaultdict(list)
+        self.next_to: dict[str, list[PlannedOp]] = defaultdict(list)
+        # Name of a value to the arrays that loops stack it in, or a reshape of it, with
+        # the name of what they stack.
+        self.stacks: dict[str, list[tuple[str, PlannedOp]]] = defaultdict(list)
+        self.results: list[PlannedOp] = []
         for op in plan.ops:
             if op.kind == "op":
-                self.by_place.setdefault((op.op, op.source), []).append(op)
+                self.by_place[op.op, op.source].append(op)
+                self.by_op[op.op].append(op)
+            elif op.kind == "result":
+                self.results.append(op)
             for operand in map(plan.by_name.get, op.operands):
                 if operand is not None:
-                    self.next_to.setdefault(operand.name, []).append(op)
-                    self.next_to.setdefault(op.name, []).append(operand)
-        # What a product makes there is a part of a sum, until the collective is done.
-        self.summed = {c.value for c in plan.collectives if c.kind in _SUMS}
+                    self.next_to[operand.name].append(op)
+                    self.next_to[op.name].append(operand)
+            if op.opcode == "dynamic_update_slice":
+                self._add_stack(op)
+        # Until its collective is done, a product of split dimensions is a partial sum.
+        self.summed: dict[str, set[str]] = {}
+        for collective in plan.collectives:
+            if collective.kind in _SUMS:
+                axes = self.summed.setdefault(collective.value, set())
+                axes.update(collective.mesh_axes)
+
+    def _add_stack(self, update: PlannedOp) -> None:
+        """Notes which value an update writes a slice of."""
+        name, stacked = update.operands[1], ""
+        while (slice_ := self.plan.by_name.get(name)) is not None:
+            if slice_.opcode not in ("reshape", "broadcast_in_dim"):
+                stacked = stacked or name
+            self.stacks[name].append((stacked, update))
+            if slice_.kind != "op" or slice_.opcode not in _RENAMES:
+                break
+            name = slice_.operands[0] if slice_.operands else ""
 
     def named(self, buffer: Buffer) -> Buffer:
-        """A buffer with its value; as it is where that is not known."""
-        values = self.by_place.get((buffer.op, buffer.source), [])
-        if buffer.value in self.plan.by_name:
-            values = [self.plan.by_name[buffer.value]]
-        is_sum = buffer.kind == "collectives"
-        # A collective that moves is split otherwise than the value it is made for.
-        if not values or (is_sum and not buffer.name.startswith(_SUMS)):
+        """A buffer with its value and spec; unchanged if these are unknown."""
+        matches = self._matches(buffer)
+        if not matches:
             return buffer
-        # Of several on one line it must not matter which one it is.
-        for value in values:
-            shard = value.shape
-            if not value.manual:
-                shard = local_shape(shard, value.spec, self.mesh)
-            if value.spec != values[0].spec or not _has_shape(buffer, shard):
-                return buffer
-        if len(values) == 1:
-            buffer = replace(buffer, value=values[0].name)
-        if buffer.kind == "temporaries":
-            for value in values:
-                if value.name in self.summed:
-                    return buffer
-        return self._split(buffer, values[0])
+        spec = matches[0].spec
+        if any(match.spec != spec for match in matches):
+            return buffer
+        names = tuple(dict.fromkeys(match.name for match in matches))
+        folds = fold(names, str)
+        value = ", ".join(each.name for each in folds)
+        group = names if len(names) > 1 else ()
+        return self._split(replace(buffer, value=value, group=group), matches[0])
 
-    def _split(self, buffer: Buffer, value: PlannedOp) -> Buffer:
-        """A buffer with the spec of its value, and what its neighbours' would make of
-        it."""
+    def _matches(self, buffer: Buffer) -> list[_Match]:
+        """The values that a buffer may hold, told apart as far as possible."""
+        if buffer.value in self.plan.by_name:
+            return self._fitting(buffer, [self.plan.by_name[buffer.value]])
+        if buffer.result is not None and buffer.result < len(self.results):
+            result = self.results[buffer.result]
+            if matches := self._fitting(buffer, [result]):
+                return matches
+        for place in buffer.places or ((buffer.op, buffer.source),):
+            values = self.by_place.get(place, [])
+            if place[0] in self.plan.by_name:
+                values = [self.plan.by_name[place[0]]]
+            elif not place[1]:
+                values = self.by_op.get(place[0], [])
+            if matches := self._fitting(buffer, values):
+                return self._told_apart(buffer, matches)
+        return []
+
+    def _fitting(self, buffer: Buffer, values: list[PlannedOp]) -> list[_Match]:
+        """The values whose shards fill a buffer, in the same order of dimensions if any
+        do."""
+        candidates: list[_Match] = []
+        for value in values:
+            if buffer.stacked:
+                for name, stack in self.stacks.get(value.name, []):
+                    candidates.append(_Match(name or value.name, stack, stack.spec))
+            candidates.append(_Match(value.name, value, value.spec))
+        dims = _dims(buffer)
+        for fits in _FITS:
+            matches: list[_Match] = []
+            for match in candidates:
+                if fits(self._shard(match), dims):
+                    matches.append(match)
+            if matches:
+                return matches
+            for match in candidates:
+                gathered = self._gathered(match, buffer)
+                if gathered is not None and fits(self._shard(gathered), dims):
+                    matches.append(gathered)
+            if matches:
+                return matches
+        return []
+
+    def _gathered(self, match: _Match, buffer: Buffer) -> _Match | None:
+        """A value after the devices have sent each other its shards along some axes."""
+        if buffer.differs is None or match.value.manual:
+            return None
+        dims: list[tuple[str, ...]] = []
+        for axes in match.spec.dims:
+            dims.append(tuple(a for a in axes if parent_axis(a) in buffer.differs))
+        return _Match(match.name, match.value, Spec.trusted(tuple(dims)))
+
+    def _shard(self, match: _Match) -> list[int]:
+        array = match.value
+        shard = array.shape
+        if not array.manual:
+            shard = local_shape(shard, match.spec, self.mesh)
+        return _without_ones(shard)
+
+    def _told_apart(self, buffer: Buffer, matches: list[_Match]) -> list[_Match]:
+        """Those of several values that are computed from, and lead to, the same."""
+        for same in (self._same_type, _is_main, self._same_reads, self._same_leads):
+            if len(matches) > 1:
+                matches = [m for m in matches if same(buffer, m)] or matches
+        return matches
+
+    def _same_type(self, buffer: Buffer, match: _Match) -> bool:
+        return (
+            _SHORT.get(match.value.dtype, match.value.dtype)
+            == buffer.shape.partition("[")[0]
+        )
+
+    def _same_reads(self, buffer: Buffer, match: _Match) -> bool:
+        return self.flow.reads.get(match.value.name) == buffer.reads
+
+    def _same_leads(self, buffer: Buffer, match: _Match) -> bool:
+        return self.flow.leads.get(match.value.name) == buffer.leads
+
+    def _split(self, buffer: Buffer, match: _Match) -> Buffer:
+        """A buffer with the spec of its value, and the size its neighbours' specs would
+        give it."""
+        value, spec = match.value, match.spec
         # A dimension may be split over a part of an axis, which is then in use.
-        used = set(map(parent_axis, value.spec.axes))
-        replicated, more = [], set()
-        for axis, size in self.mesh.shape.items():
-            if size > 1 and axis not in used | value.spec.unreduced:
-                replicated.append(axis)
+        used = set(map(parent_axis, spec.axes))
+        if not match.value.manual and buffer.differs is not None:
+            beyond = {*buffer.differs} - used - spec.unreduced
+            is_sum = value.factors is not None and bool(value.factors.reduction)
+            if beyond and is_sum and buffer.result is None:
+                if not beyond <= self.summed.get(value.name, set()):
+                    return buffer
+                spec = replace(spec, unreduced=frozenset(beyond))
+        elif buffer.kind == "temporaries" and value.name in self.summed:
+            return buffer
         neighbours = self.next_to.get(value.name, [])
-        for other in neighbours:
-            for axis in other.spec.axes:
+        more: set[str] = set()
+        for neighbour in neighbours:
+            for axis in neighbour.spec.axes:
                 if parent_axis(axis) not in used:
                     more.add(axis)
         parts, size = group_size(more, self.mesh), None
@@ -110,21 +243,79 @@ class _Values:
         fits = parts == 1 or any(length % parts == 0 for length in _dims(buffer))
         if neighbours and fits:
             size = buffer.bytes // parts
-        known = {"replicated": tuple(replicated), "split_bytes": size}
-        return replace(buffer, spec=value.spec, **known)
+        replicated = buffer.replicated
+        if buffer.differs is None and not match.value.manual:
+            axes = self.mesh.shape.items()
+            unsplit = used | spec.unreduced
+            replicated = tuple(a for a, n in axes if n > 1 and a not in unsplit)
+        return replace(buffer, spec=spec, replicated=replicated, split_bytes=size)
 
 
-def _has_shape(buffer: Buffer, shard: tuple[int, ...]) -> bool:
-    """Whether a shard has the shape of a buffer; dimensions of 1 do not count."""
-    found, wanted = _dims(buffer), _without_ones(shard)
-    # A loop stacks what each iteration leaves.
-    if len(found) > len(wanted) and found[0] == buffer.count:
-        del found[0]
-    return found == wanted
+class _PlanFlow:
+    """What the values of a plan are computed from, and which results they lead to."""
+
+    def __init__(self, plan: Plan, arguments: Sequence[str]) -> None:
+        bits = {name: 1 << number for number, name in enumerate(arguments)}
+        self.reads: dict[str, int] = {}
+        self.leads: dict[str, int] = defaultdict(int)
+        for op in plan.ops:
+            reads = bits.get(op.name, 0)
+            # The second operand of a loop's result is what an iteration leaves.
+            operands = op.operands[:1] if op.opcode == "while" else op.operands
+            for operand in operands:
+                reads |= self.reads.get(operand, 0)
+            self.reads[op.name] = reads
+        number = 0
+        for op in plan.ops:
+            if op.kind == "result":
+                self.leads[op.name] = 1 << number
+                number += 1
+        changed = True
+        while changed:
+            changed = False
+            for op in reversed(plan.ops):
+                leads = self.leads[op.name]
+                for operand in op.operands:
+                    if leads & ~self.leads[operand]:
+                        self.leads[operand] |= leads
+                        changed = True
+
+
+def _is_main(buffer: Buffer, match: _Match) -> bool:
+    """Whether a value isn't a constant that jax made as large as the other operand."""
+    value = match.value
+    return value.opcode != "broadcast_in_dim" or value.op.endswith("broadcast_in_dim")
+
+
+# Types as XLA prints them.
+_SHORT = {
+    "float32": "f32", "bfloat16": "bf16", "float16": "f16", "float64": "f64",
+    "int32": "s32", "int64": "s64", "int8": "s8", "uint8": "u8", "uint32": "u32",
+    "bool": "pred", "int16": "s16", "uint16": "u16", "uint64": "u64",
+}  # fmt: skip
+
+
+def _in_order(shard: list[int], dims: list[int]) -> bool:
+    return shard == dims
+
+
+def _transposed(shard: list[int], dims: list[int]) -> bool:
+    return sorted(shard) == sorted(dims)
+
+
+def _reshaped(shard: list[int], dims: list[int]) -> bool:
+    return math.prod(shard) == math.prod(dims)
+
+
+# How the shard of a value may lie in a buffer, the likeliest first.
+_FITS: tuple[Callable[[list[int], list[int]], bool], ...] = (
+    _in_order, _transposed, _reshaped,
+)  # fmt: skip
 
 
 def _dims(buffer: Buffer) -> list[int]:
-    # What is in front of the bracket is the type, which may have a number, too.
+    """The dimensions of a buffer, without those of 1."""
+    # The type in front of the bracket may have a number, too.
     return _without_ones(map(int, re.findall(r"\d+", buffer.shape.partition("[")[2])))
 
 

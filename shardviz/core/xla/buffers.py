@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
 from shardviz.core.program.memory import Buffer, MemoryTimeline
 from shardviz.core.program.report import phase_of
-from shardviz.core.xla.causes import Causes
+from shardviz.core.xla.causes import SUMS, Causes, is_written
+from shardviz.core.xla.dataflow import Dataflow, Part
 from shardviz.core.xla.loops import Loops
 from shardviz.core.xla.module import Instruction, InstructionSource, Module
+from shardviz.core.xla.replica_groups import GroupReader
 from shardviz.core.xla.wire import Message
 
 #: Fields of each message, by the names that XLA gives them.
@@ -63,6 +65,8 @@ def read_memory(
     data: bytes,
     arguments: Mapping[str, str] = MappingProxyType({}),
     module: Module | None = None,
+    groups: GroupReader | None = None,
+    splits: Mapping[str, Iterable[str]] = MappingProxyType({}),
 ) -> MemoryTimeline | None:
     """What is alive when in a compiled module.
 
@@ -72,6 +76,9 @@ def read_memory(
         data: an `HloProto`: a final module with its buffer assignment.
         arguments: what the module calls an argument, to the program's name for it.
         module: that module, where it has been read before.
+        groups: reads the replica groups of its collectives; without it, it is unknown
+            which buffers differ from device to device.
+        splits: what the module calls an argument, to the mesh axes that split it.
 
     Raises:
         ValueError: where the bytes are no module, or not all of one.
@@ -93,7 +100,7 @@ def read_memory(
             for assigned in allocation.messages(ALLOCATION["assigned"]):
                 inside.append(values[assigned.number(1)])
             # Before a result is made, its memory may be used for others.
-            value = max(inside, key=lambda one: (one.maker, one.index) in named)
+            value = max(inside, key=lambda part: (part.maker, part.index) in named)
             lives.append(_Life(allocation.number(ALLOCATION["size"]), value, kinds[0]))
         # What is local to a thread is inside of a reduction.
         elif not allocation.number(ALLOCATION["is_thread_local"]):
@@ -101,12 +108,13 @@ def read_memory(
     if has_heap and ASSIGNMENT["traces"] not in assignment:
         return None
     heap = _heap(assignment, values)
-    owners, buffers = _Owners(arguments), []
+    flow = Dataflow(module, groups, splits, arguments)
+    owners, buffers = _Owners(arguments, flow, named), []
     for life in lives + heap:
         if life.end is None:
             life.end = len(heap)
         buffers.append(owners.buffer(life))
-    return MemoryTimeline(tuple(buffers))
+    return MemoryTimeline(tuple(buffers), tuple(arguments.values()))
 
 
 def _values(assignment: Message, module: Module) -> dict[int, _Value]:
@@ -125,29 +133,33 @@ def _values(assignment: Message, module: Module) -> dict[int, _Value]:
     return values
 
 
-def _named(module: Module) -> set[tuple[Instruction, tuple[int, ...]]]:
-    """The arguments, and what the program returns without a copy: with their index."""
+def _named(module: Module) -> dict[Part, int | None]:
+    """The arguments and results: what the program returns without a copy, by number."""
     root = module.entry.root
-    todo: list[tuple[Instruction, tuple[int, ...]]] = [(root, ())]
+    # A program with one result returns it without a tuple.
+    todo: list[tuple[Part, int | None]] = [((root, ()), None)]
     parts = root.operands if root.opcode == "tuple" else root.shapes
     for number in range(len(parts)):
-        todo.append((root, (number,)))
+        todo.append(((root, (number,)), number))
+    if root.opcode != "tuple" and root.paths == ((),):
+        todo.append(((root, ()), 0))
     for parameter in module.entry.parameters.values():
-        todo.append((parameter, ()))
-    named: set[tuple[Instruction, tuple[int, ...]]] = set()
+        todo.append(((parameter, ()), None))
+    named: dict[Part, int | None] = {}
     while todo:
-        one, index = todo.pop()
-        named.add((one, index))
-        if one.opcode == "tuple" and index:
-            todo.append((one.operands[index[0]], index[1:]))
-        elif one.opcode == "get-tuple-element":
-            todo.append((one.operands[0], (one.index, *index)))
-        elif one.opcode == "bitcast":
-            todo.append((one.operands[0], index))
-        elif one.opcode.endswith("-done"):
-            # Of a start one part is the result, the first or the second.
+        (here, index), number = todo.pop()
+        if named.get((here, index)) is None:
+            named[here, index] = number
+        if here.opcode == "tuple" and index:
+            todo.append(((here.operands[index[0]], index[1:]), number))
+        elif here.opcode == "get-tuple-element":
+            todo.append(((here.operands[0], (here.index, *index)), number))
+        elif here.opcode == "bitcast":
+            todo.append(((here.operands[0], index), number))
+        elif here.opcode.endswith("-done"):
+            # One part of a start is the result, the first or the second.
             for part in ((), (0,), (1,)):
-                todo.append((one.operands[0], part))
+                todo.append(((here.operands[0], part), number))
     return named
 
 
@@ -194,9 +206,15 @@ def _heap(assignment: Message, values: Mapping[int, _Value]) -> list[_Life]:
 class _Owners:
     """What buffers are for."""
 
-    def __init__(self, arguments: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        arguments: Mapping[str, str],
+        flow: Dataflow,
+        named: Mapping[Part, int | None],
+    ) -> None:
         self._arguments, self._loops = arguments, Loops()
         self._causes = Causes(arguments)
+        self._flow, self._named = flow, named
 
     def buffer(self, life: _Life) -> Buffer:
         """A buffer with the operation, line and argument that it is for."""
@@ -208,6 +226,11 @@ class _Owners:
             kind = "collectives"
         source, argument = self._source(life.value)
         op = self._arguments.get(source.op, source.op)
+        part = maker, index
+        differs = self._flow.differing(part)
+        replicated: tuple[str, ...] = ()
+        if differs is not None:
+            replicated = tuple(a for a in self._flow.axes if a not in differs)
         return Buffer(
             maker.name,
             life.size,
@@ -221,7 +244,44 @@ class _Owners:
             end=life.end or 0,
             count=self._loops.count(maker.computation).trips,
             padding=0 if shape is None else max(0, life.size - shape.bytes),
+            replicated=replicated,
+            differs=differs,
+            stacked=_written(maker) is not None,
+            result=self._named.get(part) if life.kind == "outputs" else None,
+            places=self._places(life.value, source),
+            reads=self._flow.arguments_of(part),
+            leads=self._flow.results_of(part),
         )
+
+    def _places(
+        self, value: _Value, source: InstructionSource
+    ) -> tuple[tuple[str, str], ...]:
+        """The operations and lines that a value may be known by."""
+        maker = value.maker
+        inside = _written(maker) or _root(maker, value.index)
+        operand = inside
+        if maker.kind and maker.operands:
+            number = value.index[-1] if value.index else 0
+            operand = maker.operands[min(number, len(maker.operands) - 1)]
+        behind = self._causes.value(operand, maker, maker.kind)
+        if maker.kind and maker.kind not in SUMS:
+            sources: list[InstructionSource] = []
+            # The partitioner's collectives carry the name of the operation that reads
+            # their result.
+            if is_written(maker, maker.source):
+                sources.append(maker.source)
+            elif maker.kind == "all-gather" and not behind.moved:
+                sources.append(behind.source)
+        else:
+            sources = [source, inside.source, maker.source]
+            if not behind.moved:
+                sources.insert(2, behind.source)
+        places: dict[tuple[str, str], None] = {}
+        for source in sources:
+            # XLA joins the names of operations that it computes as one.
+            for op in filter(None, source.op.split(";")):
+                places[self._arguments.get(op, op), source.source] = None
+        return tuple(places)
 
     def _source(self, value: _Value) -> tuple[InstructionSource, str]:
         """The operation that makes a value, and of which argument it is a copy, if of

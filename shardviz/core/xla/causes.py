@@ -249,7 +249,7 @@ class Causes:
             operation=_called(own, kind),
             reducer=collective.reducer,
         )
-        if _is_written(collective, own):
+        if is_written(collective, own):
             return replace(known, code=author_of(_with_calls(collective, own.op)))
         if maker is None:
             return known
@@ -291,7 +291,7 @@ def _is_constraint(instruction: Instruction) -> bool:
 def _passes(here: Instruction, own: Instruction) -> bool:
     """Whether an instruction only brings a value to where the collective needs it."""
     if _is_collective(here):
-        return not _is_written(here, here.source)
+        return not is_written(here, here.source)
     if here.opcode in _COPIES:
         return True
     # Those around a collective on an argument have the argument's name.
@@ -386,7 +386,7 @@ def _made(maker: Instruction, same: bool) -> Value:
     return Value(_called(source, maker.opcode), source, maker, same)
 
 
-def _is_written(collective: Instruction, own: InstructionSource) -> bool:
+def is_written(collective: Instruction, own: InstructionSource) -> bool:
     """Whether a collective is one of `jax.lax` that the program itself has."""
     names = _WRITTEN.get(collective.kind)
     if names is None or collective.frontend.get("is_spmd_generated") == "true":

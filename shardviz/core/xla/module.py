@@ -26,7 +26,7 @@ COMPUTATION = {"name": 1, "instructions": 2, "id": 5, "root_id": 6}
 INSTRUCTION = {
     "name": 1, "opcode": 2, "shape": 3, "metadata": 7, "literal": 8,
     "parameter_number": 9, "tuple_index": 13, "dimensions": 14,
-    "channel_id": 26, "id": 35, "operand_ids": 36,
+    "channel_id": 26, "custom_call_target": 28, "id": 35, "operand_ids": 36,
     "called_computation_ids": 38, "backend_config": 43, "replica_groups": 49,
     "source_target_pairs": 52, "comparison_direction": 63,
     "frontend_attributes": 68, "device_list": 87, "iota_device_list": 92,
@@ -186,6 +186,11 @@ class Instruction:
         """The arrays of its result."""
         return tuple(_shapes(self._message.message(INSTRUCTION["shape"])))
 
+    @cached_property
+    def paths(self) -> tuple[tuple[int, ...], ...]:
+        """The index of each array of its result in the tuple; `()` for a single array."""
+        return tuple(_paths(self._message.message(INSTRUCTION["shape"])))
+
     def shape_at(self, index: tuple[int, ...]) -> Shape | None:
         """The array at an index of its result; None where that is a tuple."""
         message = self._message.message(INSTRUCTION["shape"])
@@ -280,6 +285,11 @@ class Instruction:
         return None
 
     @property
+    def custom_call_target(self) -> str:
+        """The name of the code that a custom call runs."""
+        return self._message.text(INSTRUCTION["custom_call_target"])
+
+    @property
     def reducer(self) -> str:
         """The operation that a sum, maximum or the like reduces with; or `""`."""
         own = self.wrapped or self
@@ -300,6 +310,15 @@ def _shapes(message: Message) -> Iterator[Shape]:
     # A type that a newer XLA has is shown by its number, and its bytes are not known.
     name, bits = TYPES.get(kind, (f"type{kind}", 0))
     yield Shape(name, tuple(message.numbers(SHAPE["dimensions"])), bits)
+
+
+def _paths(message: Message) -> Iterator[tuple[int, ...]]:
+    if message.number(SHAPE["element_type"]) != _TUPLE:
+        yield ()
+        return
+    for number, part in enumerate(message.messages(SHAPE["tuple_shapes"])):
+        for path in _paths(part):
+            yield (number, *path)
 
 
 class Computation:
