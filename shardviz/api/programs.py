@@ -167,8 +167,8 @@ def compile(
             takes: `mesh=`, `rules=` and so on.
 
     Returns:
-        A Report. Its program is planned as well, so that the buffers of `.memory` have
-        the plan's names.
+        A Report. The program is planned as well: the buffers of `.memory` have the
+        plan's names, and `.roofline` counts loops as often as they run.
 
     Raises:
         ShardvizError: where jax is not installed. A program that fails is a Report with
@@ -187,7 +187,15 @@ def compile(
     with _clock(program) as clock:
         report = runner.compile_program(program, target, cache=cache, progress=clock)
     # A plan takes a small part of a compile's time.
-    return with_values(report, plan(program) if report.error is None else None)
+    planned = plan(program) if report.error is None else None
+    return with_values(_with_operations(report, planned), planned)
+
+
+def _with_operations(report: Report, planned: Plan | None) -> Report:
+    """The report, with the least times of the operations that its plan counts."""
+    from shardviz.core.program.roofline import with_operations
+
+    return report.replace(roofline=with_operations(report, planned))
 
 
 def stages(thing: Any, /, *arrays: Any, target: Any = None, **keywords: Any) -> Stages:
@@ -225,7 +233,8 @@ def stages(thing: Any, /, *arrays: Any, target: Any = None, **keywords: Any) -> 
     runner = import_optional("shardviz.core.backend.run.hosts.run", "sv.stages", "jax")
     with _clock(program) as clock:
         report = runner.compile_program(program, target, cache=cache, progress=clock)
-    return Stages(program, planned, with_values(report, planned))
+    report = with_values(_with_operations(report, planned), planned)
+    return Stages(program, planned, report)
 
 
 def run(
@@ -267,7 +276,9 @@ def run(
         report = runner.run_program(
             program, *values, target=target, repeat=repeat, cache=cache, progress=clock
         )
-    return with_values(report)
+    # A plan counts loops as often as they run, if the chip's rates are known.
+    planned = None if report.roofline is None else plan(program)
+    return with_values(_with_operations(report, planned), planned)
 
 
 def _program_of(

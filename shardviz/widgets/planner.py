@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from shardviz.core.errors import import_optional
@@ -21,6 +22,7 @@ from shardviz.core.program.memory_in_plan import with_values
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Failure, Report
+from shardviz.core.program.roofline import Roofline, with_operations
 from shardviz.core.wording import stages as wording
 from shardviz.widgets.background import LatestWins, Stop, close_together, failure
 from shardviz.widgets.targets import hosts_size, is_simulated, target_title
@@ -86,6 +88,11 @@ class StageResults:
     not_run: str = ""
     program: Program | None = None
     running: str = ""
+
+    @cached_property
+    def roofline(self) -> Roofline | None:
+        """The least times of the report, for every view; None if they are unknown."""
+        return with_operations(self.report, None if self.mismatched else self.plan)
 
     @property
     def mismatched(self) -> bool:
@@ -255,7 +262,9 @@ class Planner:
             job.changes = changes_of(job, enter, cancelled)
             self._end(job, Report(job.program.name, job.target))
             return
-        report = do_job(job, self._cache, enter, cancelled, preview)
+        report = self._with_plan(
+            job, do_job(job, self._cache, enter, cancelled, preview)
+        )
         self._show(job, report, "")
         if job.kind:
             self._end(job, report)
@@ -274,9 +283,6 @@ class Planner:
         if job.kind:
             wanted = job.report is None
         if wanted and not self._compiles.closed:
-            plan = self.state.plan
-            if plan is not None and self.state.plan_revision == job.revision:
-                report = with_values(report, plan)
             self._update(
                 report=report,
                 report_revision=job.revision,
@@ -284,6 +290,12 @@ class Planner:
                 program=job.program,
                 running=running,
             )
+
+    def _with_plan(self, job: Job, report: Report) -> Report:
+        """The report with what its plan knows: names of buffers, and counts of loops."""
+        plan = self.state.plan_of(job.revision)
+        report = report.replace(roofline=with_operations(report, plan))
+        return report if plan is None else with_values(report, plan)
 
     def _end(self, job: Job, report: Report) -> None:
         """Ends what somebody started."""

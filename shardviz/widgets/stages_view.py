@@ -17,7 +17,6 @@ from shardviz.core.program.comparison import Comparison, compare, total_bytes
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Report
-from shardviz.core.program.roofline import with_operations
 from shardviz.core.wording import stages as wording
 from shardviz.picture.tables import axis_groups
 from shardviz.widgets.collective_table import MOST_ROWS, CollectiveTable
@@ -52,7 +51,7 @@ def stages_view(results: StageResults) -> dict[str, Any]:
         collectives.append([table.row(stage, number) for number in numbers])
         left_out.append(max(0, len(known[stage] or ()) - MOST_ROWS))
     plan, report = results.plan, results.report
-    found = with_operations(report, None if results.mismatched else plan)
+    found = results.roofline
     return {
         "revisions": [results.plan_revision, *[results.report_revision] * 3],
         "target": results.target,

@@ -12,8 +12,7 @@ from shardviz.core.hardware.chips import find_chip
 from shardviz.core.hardware.topology import even_topology
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.report import Report
-from shardviz.core.program.timeline import Span, Timeline, timeline
+from shardviz.core.program.timeline import Timeline, timeline
 from shardviz.core.wording import timeline as wording
 from shardviz.core.wording.roofline import time_text
 from shardviz.widgets.background import LatestView
@@ -23,6 +22,8 @@ from shardviz.widgets.targets import DevicePlacement, topology_of, why_no_placem
 #: Chips that are offered where the target has no published rates.
 EXAMPLES = ("v5e", "v5p", "h100")
 MOST_EXAMPLES = 2
+#: The lanes: operations bound by each part, then a lane for each set of mesh axes.
+ARITHMETIC, MEMORY, COLLECTIVES = range(3)
 #: Before the view Program was opened.
 NOT_YET: dict[str, Any] = {"words": wording.NOT_YET, "examples": []}
 
@@ -79,7 +80,8 @@ def timeline_view(wanted: TimelineRequest) -> dict[str, Any]:
     >>> view["words"], view["examples"][0]
     ('Least times need a chip: choose one under Runs on.', 'tpu:v5e:2x4')
     """
-    plan, placement = wanted.results.plan, wanted.placement
+    results, placement = wanted.results, wanted.placement
+    plan = results.plan
     if topology_of(wanted.target) is None:
         return {**_nothing(wording.NO_CHIP), "examples": examples(wanted.mesh.size)}
     if placement is None:
@@ -91,11 +93,16 @@ def timeline_view(wanted: TimelineRequest) -> dict[str, Any]:
     if plan.mesh.shape != placement.mesh.shape:
         # The plan of the mesh before the last edit.
         return _nothing(wording.NO_PLAN)
+    report, least = results.report, results.roofline
+    topology = placement.topology
+    # A report may be of another program or target, before the last edit.
+    if results.mismatched or least is None or least.where != str(topology):
+        report = None
     try:
-        found = timeline(plan, placement.topology, placement.mesh)
+        found = timeline(plan, topology, placement.mesh, report)
     except ShardvizError as error:
         return _nothing(str(error))
-    return _view(found, plan, wanted.results.report, wanted.results.mismatched)
+    return _view(found, plan)
 
 
 def examples(devices: int) -> list[str]:
@@ -121,33 +128,34 @@ def _nothing(words: str) -> dict[str, Any]:
     return {"words": words, "examples": []}
 
 
-def _view(
-    found: Timeline, plan: Plan, report: Report | None, mismatched: bool
-) -> dict[str, Any]:
+def _view(found: Timeline, plan: Plan) -> dict[str, Any]:
     spans = [span for span in found.spans if span.seconds != 0.0]
     if not spans:
         return _nothing(wording.NOTHING)
-    # In the order of the mesh, and what has no known axes last.
+    # In the order of the mesh, and collectives without known axes last.
     names = list(plan.mesh.axis_names)
     used = {span.axes for span in spans if span.kind == "collective"}
     lanes = sorted(used, key=lambda axes: (not axes, [*map(names.index, axes)]))
     text: dict[str, int] = {}
     rows = []
     for span in spans:
-        lane = 0
+        lane = MEMORY if span.bound == "HBM" else ARITHMETIC
         if span.kind == "collective":
-            lane = 1 + lanes.index(span.axes)
-        row = [_microseconds(span), lane, span.collective, span.trips or 0]
+            lane = COLLECTIVES + lanes.index(span.axes)
+        times = [span.seconds, span.arithmetic, span.memory]
+        row: list[Any] = [_microseconds(seconds) for seconds in times]
+        row += [lane, span.collective, span.trips or 0]
         for words in (span.name, str(span), span.source, str(span.cause), span.value):
             row.append(text.setdefault(words, len(text)))
         rows.append(row)
     numbered = [[[name, names.index(name)] for name in axes] for axes in lanes]
     return {
-        "lanes": [[], *numbered],
+        "lanes": [[], [], *numbered],
+        "stage": 0 if found.compiled is None else 2,
         "spans": rows,
         "serial": _schedule(*wording.SERIAL, found.serial_s),
         "overlapped": _schedule(*wording.OVERLAPPED, found.overlapped_s),
-        "notes": _notes(found, report, mismatched, len(found.spans) - len(spans)),
+        "notes": _notes(found, len(found.spans) - len(spans)),
         "what": wording.WHAT,
         "text": list(text),
     }
@@ -157,20 +165,15 @@ def _schedule(name: str, words: str, seconds: float) -> dict[str, str]:
     return {"name": name, "time": f"≥ {time_text(seconds)}", "words": words}
 
 
-def _microseconds(span: Span) -> float | None:
-    if span.seconds is None:
-        return None
-    return float(f"{span.seconds * 1e6:.4g}")
+def _microseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else float(f"{seconds * 1e6:.4g}")
 
 
-def _notes(
-    found: Timeline, report: Report | None, mismatched: bool, fused: int
-) -> list[str]:
-    """What the timeline is of, what it leaves out, and how it compares with a compile."""
-    notes = [wording.ORDER]
-    compiled = None if report is None or mismatched else report.roofline
-    if compiled is not None and compiled.where == found.where and compiled.parts:
-        notes.append(wording.compared(found, compiled))
+def _notes(found: Timeline, fused: int) -> list[str]:
+    """The sources of the timeline, and what it leaves out."""
+    notes = [wording.PLANNED if found.compiled is None else wording.COMPILED]
+    if found.has_unknown_trips:
+        notes.append(wording.UNKNOWN_TRIPS)
     if found.unknown:
         notes.append(wording.unknown(found.unknown))
     if fused:

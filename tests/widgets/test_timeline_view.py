@@ -6,11 +6,12 @@ import pytest
 
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.report import Report
-from shardviz.core.program.roofline import Bound, roofline
+from shardviz.core.program.report import Collective, Report
+from shardviz.core.program.roofline import roofline
 from shardviz.widgets.explorer import Explorer
 from shardviz.widgets.planner import StageResults
 from shardviz.widgets.session import Session
+from shardviz.widgets.stages_view import stages_view
 from shardviz.widgets.targets import device_placement, topology_of
 from shardviz.widgets.timeline_view import NOT_YET, TimelineRequest, examples, timeline_view
 from tests.widgets.plans import REFUSED, layers
@@ -48,20 +49,38 @@ def test_without_a_timeline_it_says_why(found, words):
 
 def test_every_axis_that_communicates_has_a_lane_in_the_order_of_the_mesh():
     found = view(layers(2, MESH))
-    assert found["lanes"] == [[], [["model", 1]]]
+    # Arithmetic and memory have the first two.
+    assert found["lanes"] == [[], [], [["model", 1]]]
     text = found["text"]
-    rows = [(text[row[4]], row[1], row[2], row[3], text[row[8]]) for row in found["spans"]]
-    assert ("all-reduce", 1, 1, 12, "reduce_1") in rows
+    rows = [(text[row[6]], *row[3:6], text[row[10]]) for row in found["spans"]]
+    assert ("all-reduce", 2, 1, 12, "reduce_1") in rows
     # What costs nothing is counted, and not drawn.
     assert any("not drawn" in note for note in found["notes"])
     assert all(row[0] != 0 for row in found["spans"])
 
 
-def test_what_was_compiled_is_compared_in_a_sentence():
-    known = roofline(Report("f", V5E, collectives=()), V5E, MESH)
-    known = type(known)(V5E, known.chip, (Bound("all-reduce", "collective", 1.0, "ICI", 1.0),))
-    found = view(layers(2, MESH), report=Report("f", V5E, roofline=known))
-    assert any("as compiled collectives 1 s." in note for note in found["notes"])
+@pytest.mark.parametrize("loops", [0, 1])
+def test_the_headline_and_the_timeline_of_a_compiled_program_have_one_least_time(loops):
+    """Also if the compiler counted the body of a loop once, or moved other bytes."""
+    gather = Collective("all-gather", ("model",), 1 << 24, trips=12)
+    cost = {"flops": 1e9, "bytes accessed": 1e8}
+    report = Report("f", V5E, collectives=(gather,), cost=cost, loops=loops, mesh=MESH)
+    report = report.replace(roofline=roofline(report, V5E, MESH))
+    results = {"report": report, "target": V5E}
+    headline = stages_view(StageResults(layers(2, MESH), **results))["headline"]
+    found = view(layers(2, MESH), **results)
+    assert found["overlapped"]["time"] == f"≥ {headline['seconds']}"
+    assert [row[4] for row in found["spans"] if row[4] >= 0] == [0]
+    assert found["stage"] == 2
+
+
+def test_a_report_of_another_program_or_target_leaves_the_plan_alone():
+    report = Report("f", V5E, collectives=(), mesh=MESH)
+    report = report.replace(roofline=roofline(report, "tpu:v5p:2x2x4", MESH))
+    planned = view(layers(2, MESH))
+    assert view(layers(2, MESH), report=report) == planned
+    report = report.replace(roofline=roofline(report, V5E, MESH))
+    assert view(layers(2, MESH), report=report, report_revision=3) == planned
 
 
 def test_ten_thousand_operations_stay_small_and_quick():

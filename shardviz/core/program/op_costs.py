@@ -1,15 +1,17 @@
 """op_costs(): the arithmetic and the bytes of every operation of a plan, per device.
 
 Counted from shapes, specs and sharding rules only, without a compile. XLA fuses
-operations afterwards: the bytes are those of a program in which every operation reads
-and writes memory.
+operations afterwards, so each operation has two counts of bytes: those that it reads and
+writes if nothing is fused, and those that go through memory however XLA fuses. Matrix
+products, arguments, results and what a loop carries from one iteration to the next cannot
+be fused away.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardviz.core.layout.array_spec import DTYPE_BITS, size_in_bytes
 from shardviz.core.layout.mesh import MeshSpec
@@ -17,6 +19,7 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import (
     PlannedOp,
     ShardingRule,
+    bytes_per_device,
     group_size,
     local_shape,
 )
@@ -46,6 +49,8 @@ class OpCost:
         trips: how often it runs; None inside loops of unknown length.
         dtype: of its operands: the type that the arithmetic is done in.
         source: the user's file and line.
+        unavoidable: the bytes that go through memory however XLA fuses, over all
+            executions.
 
     >>> OpCost("dot_general", "dot_general", 2e9, 4096, trips=12).executions
     12
@@ -58,6 +63,7 @@ class OpCost:
     trips: int | None = 1
     dtype: str = ""
     source: str = ""
+    unavoidable: int = 0
 
     @property
     def executions(self) -> int:
@@ -73,8 +79,8 @@ class OpCost:
 def op_costs(plan: Plan) -> tuple[OpCost, ...]:
     """The cost of every operation that computes something, in program order.
 
-    Matrix products count two operations for every product; everything else counts one
-    for every number it makes. How many a convolution does is not known.
+    Matrix products and convolutions count two operations for every product; everything
+    else counts one for every number it makes.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.core.layout.partition_spec import Spec
@@ -90,7 +96,7 @@ def op_costs(plan: Plan) -> tuple[OpCost, ...]:
     >>> op_costs(Plan("f", make_mesh(data=4), (x, w, dot)))[0].flops
     16384.0
     """
-    named, mesh = plan.by_name, plan.mesh
+    named, mesh, traffic = plan.by_name, plan.mesh, _Traffic(plan)
     costs = []
     for op in plan.ops:
         if op.kind != "op" or op.opcode in _FREE or not op.covered:
@@ -101,8 +107,98 @@ def op_costs(plan: Plan) -> tuple[OpCost, ...]:
             trips = 1
         dtype = (reads or [op])[0].dtype
         flops, size = _flops(op, reads, mesh), _bytes_of(op, named, mesh)
-        costs.append(OpCost(op.name, op.opcode, flops, size, trips, dtype, op.source))
+        cost = OpCost(op.name, op.opcode, flops, size, trips, dtype, op.source)
+        costs.append(replace(cost, unavoidable=traffic.of(op, cost)))
     return tuple(costs)
+
+
+class _Traffic:
+    """The bytes of a plan that go through memory however XLA fuses.
+
+    A product reads its operands and writes its result. Everything else may be fused, but
+    an argument is read once, a result is written once, and each iteration of a loop reads
+    and writes what the loop carries. Values that are computed from a product's result, or
+    from which a product's operand is computed, count with that product.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.mesh, self.by_name = plan.mesh, plan.by_name
+        self.feeding = _feeding_products(plan)
+        self.derived = _derived_from_products(plan)
+        self.results: set[str] = set()
+        self.carried: set[str] = set()  # by a loop, when an iteration begins
+        self.carried_on: set[str] = set()  # when it ends
+        self.read: set[str] = set()
+        for op in plan.ops:
+            if op.kind == "result":
+                self.results.update(op.operands)
+            elif op.opcode == "while" and len(op.operands) == 2:
+                after = self.by_name.get(op.operands[1])
+                if after is None or after.opcode == "while":
+                    continue  # its own loop counts it
+                self.carried_on.add(after.name)
+                # An array that is updated in part stays where it is.
+                if after.opcode not in _WRITE_A_PART:
+                    self.carried.add(op.name)
+
+    def of(self, op: PlannedOp, cost: OpCost) -> int:
+        """The bytes of one operation, over all executions."""
+        if cost.is_product:
+            return cost.bytes * cost.executions
+        return self._written(op, cost) + self._read(op, cost)
+
+    def _written(self, op: PlannedOp, cost: OpCost) -> int:
+        if op.name in self.results:
+            return bytes_per_device(op, self.mesh)
+        if op.name not in self.carried_on or op.name in self.derived:
+            return 0
+        part = _WRITE_A_PART.get(op.opcode)
+        if part is None or part >= len(op.operands):
+            return bytes_per_device(op, self.mesh) * cost.executions
+        update = self.by_name.get(op.operands[part])
+        if update is None or update.name in self.derived:
+            return 0
+        return bytes_per_device(update, self.mesh) * cost.executions
+
+    def _read(self, op: PlannedOp, cost: OpCost) -> int:
+        total = 0
+        for number, name in enumerate(op.operands):
+            operand = self.by_name.get(name)
+            if operand is None or name in self.feeding or name in self.read:
+                continue
+            size = 0
+            if op.opcode in _READ_A_PART:
+                # Iterations of a loop read different parts, as a scan does.
+                if number == 0 and operand.kind == "argument" and "loop" in op.region:
+                    size = bytes_per_device(op, self.mesh) * cost.executions
+            elif operand.kind == "argument":
+                size = bytes_per_device(operand, self.mesh)
+            elif name in self.carried and op.opcode not in _WRITE_A_PART:
+                size = bytes_per_device(operand, self.mesh) * cost.executions
+            if size:
+                self.read.add(name)
+                total += size
+        return total
+
+
+def _feeding_products(plan: Plan) -> set[str]:
+    """The values from which a product's operand is made without another product."""
+    feeding: set[str] = set()
+    for op in reversed(plan.ops):
+        if op.opcode in _PRODUCTS or (op.name in feeding and op.opcode != "while"):
+            feeding.update(op.operands)
+    return feeding
+
+
+def _derived_from_products(plan: Plan) -> set[str]:
+    """The values that are computed from a product in the same iteration of a loop."""
+    derived: set[str] = set()
+    for op in plan.ops:
+        if op.opcode == "while":
+            continue
+        if op.opcode in _PRODUCTS or not derived.isdisjoint(op.operands):
+            derived.add(op.name)
+    return derived
 
 
 def _bytes_of(op: PlannedOp, named: Mapping[str, PlannedOp], mesh: MeshSpec) -> int:
@@ -130,13 +226,64 @@ def _flops(op: PlannedOp, reads: list[PlannedOp], mesh: MeshSpec) -> float | Non
     if op.opcode not in _PRODUCTS:
         return made
     rule = op.factors
-    # A convolution sums over a window, which its rule does not say.
-    if op.opcode == "convolution" or rule is None or len(reads) < 2:
+    if rule is None or len(reads) < 2:
         return None
+    if op.opcode == "convolution":
+        return _convolution_flops(op, reads, rule, mesh)
     products = 2 * made
     for factor in rule.reduction:
         products *= _summed(rule, reads, factor, mesh, set(op.spec.axes))
     return products
+
+
+def _convolution_flops(
+    op: PlannedOp, reads: list[PlannedOp], rule: ShardingRule, mesh: MeshSpec
+) -> float | None:
+    """Two for every element of the kernel that each result sums, padding included.
+
+    A convolution whose input is dilated, as the gradient of one with a stride, mostly
+    multiplies zeros. Then two for every element of the kernel that each input meets.
+    """
+    inputs, kernel = rule.operands[0], rule.operands[1]
+    in_result = {factor for dim in rule.results[0] for factor in dim}
+    in_kernel = {factor for dim in kernel for factor in dim}
+    channels: set[str] = set()
+    channel_size = 1
+    for size, dim in zip(reads[0].shape, inputs, strict=False):
+        # A dimension that the window slides along has a factor of the result as well.
+        if not in_result.intersection(dim).difference(in_kernel):
+            channels.update(dim)
+            channel_size *= size
+    features = 1
+    for size, dim in zip(reads[1].shape, kernel, strict=False):
+        if in_result.intersection(dim):
+            features *= size
+    size = math.prod(reads[1].shape)
+    results, met = math.prod(op.shape), math.prod(reads[0].shape)
+    pairs = results * size / max(features, 1)
+    in_operands = in_kernel.union(factor for dim in inputs for factor in dim)
+    # In the gradient of a kernel, the window is as large as the input: never dilated.
+    if in_result <= in_operands and results * channel_size > met * features:
+        pairs = min(pairs, met * size / max(channel_size, 1))
+    split = set(op.spec.axes)
+    for factor in channels.intersection(in_kernel):
+        split |= _axes_of_factor(rule, reads, factor)
+    return 2 * pairs / group_size(split, mesh)
+
+
+def _axes_of_factor(
+    rule: ShardingRule, reads: list[PlannedOp], factor: str
+) -> set[str]:
+    """The mesh axes that split a factor in both operands of a product."""
+    split: list[set[str]] = []
+    for operand, read in zip(rule.operands[:2], reads, strict=False):
+        dims = (*read.spec.dims, *((),) * len(operand))
+        axes: set[str] = set()
+        for names, here in zip(operand, dims, strict=False):
+            if factor in names:
+                axes.update(here)
+        split.append(axes)
+    return set.intersection(*split)
 
 
 def _summed(
@@ -151,13 +298,5 @@ def _summed(
     An axis that splits the result cannot divide the work once more: where it splits the
     sum as well, each device makes a part of all of the result, or all of its part.
     """
-    split: list[set[str]] = []
-    for operand, read in zip(rule.operands[:2], reads, strict=False):
-        dims = (*read.spec.dims, *((),) * len(operand))
-        axes: set[str] = set()
-        for names, here in zip(operand, dims, strict=False):
-            if factor in names:
-                axes.update(here)
-        split.append(axes)
-    both = set.intersection(*split) - used
+    both = _axes_of_factor(rule, reads, factor) - used
     return -(-rule.sizes.get(factor, 1) // group_size(both, mesh))

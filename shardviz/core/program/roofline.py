@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.op_costs import OpCost, op_costs
 from shardviz.core.program.orders import DeviceOrder, best_order
 from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_values import group_size
 from shardviz.core.program.report import Collective, Report, needed_bytes
 
 
@@ -39,6 +41,7 @@ class RooflineNote(Fact):
 # Devices of a mesh whose better order is looked for unasked, in about 0.1 s.
 MOST_ORDERED = 64
 _LOOPS_ONCE, _PLANNED = RooflineNote("loops once"), RooflineNote("planned")
+_UNKNOWN_TRIPS = RooflineNote("unknown trips")
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,9 @@ class Bound:
         bound: what bounds it: `"FLOP/s"`, `"HBM"`, `"ICI"`, `"NVLink"`, `"network"`,
             `""`.
         amount: operations or bytes, once.
-        trips: how often it runs; None where that is not known, and then it counts once.
+        trips: how often it runs; None if that is unknown, and then it counts once. A
+            total of arithmetic or memory has 1, and None for its share inside loops of
+            unknown length.
         source: the user's file and line.
         note: why there is no time, or what else to know; None for nothing.
 
@@ -78,7 +83,8 @@ class Roofline(Displayed, Fact):
     Attributes:
         where: the topology or chip, as typed.
         chip: the chip whose figures were used.
-        rows: compute, memory, then every collective, the longest first.
+        rows: compute, memory, then every collective, the longest first. Loops count as
+            often as they run.
         ops: the operations of the plan, the longest first; empty where no plan was
             given.
         needed: bytes that each device needs; None where the compiler did not say.
@@ -103,13 +109,7 @@ class Roofline(Displayed, Fact):
     @cached_property
     def parts(self) -> dict[str, float]:
         """The seconds of compute, memory and collectives, of those that are known."""
-        parts: dict[str, float] = {}
-        for row in self.rows:
-            if row.seconds is not None:
-                name = "collectives" if row.part == "collective" else row.part
-                # Collectives run one after another.
-                parts[name] = parts.get(name, 0.0) + row.seconds
-        return parts
+        return _seconds_of_parts(self.rows)
 
     @property
     def compute_s(self) -> float | None:
@@ -130,12 +130,22 @@ class Roofline(Displayed, Fact):
     def bound(self) -> str:
         """Which of `"compute"`, `"memory"` and `"collectives"` is the longest.
 
-        `""` for none, and where it is not known, since loops are counted once.
+        `""` if that is unknown: without any time, if loops are counted once, and if a
+        loop of unknown length takes more of another part in each iteration.
         """
         parts = self.parts
         if not parts or self.counts_loops_once:
             return ""
-        return max(parts, key=parts.__getitem__)
+        longest = max(parts, key=parts.__getitem__)
+        each = _seconds_of_parts(row for row in self.rows if row.trips is None)
+        if any(seconds > each.get(longest, 0.0) for seconds in each.values()):
+            return ""
+        return longest
+
+    @property
+    def has_unknown_trips(self) -> bool:
+        """Whether a loop of unknown length counts once, so that it takes longer."""
+        return any(row.trips is None for row in self.rows)
 
     @property
     def counts_loops_once(self) -> bool:
@@ -163,6 +173,17 @@ class Roofline(Displayed, Fact):
 
     def __repr__(self) -> str:
         return f"Roofline({self})"
+
+
+def _seconds_of_parts(rows: Iterable[Bound]) -> dict[str, float]:
+    """The known seconds of compute, memory and collectives."""
+    parts: dict[str, float] = {}
+    for row in rows:
+        if row.seconds is not None:
+            name = "collectives" if row.part == "collective" else row.part
+            # Collectives run one after another.
+            parts[name] = parts.get(name, 0.0) + row.seconds
+    return parts
 
 
 def roofline(
@@ -206,7 +227,7 @@ def roofline(
     if collectives is None:
         collectives = report.partitioned or ()
     moves = [collective_bound(c, chip, placed, mesh) for c in collectives]
-    rows = (*_totals(report, chip, ops), *_longest_first(moves))
+    rows = (*total_bounds(chip, ops, report), *_longest_first(moves))
     known_places = placed is not None and mesh is not None
     notes = _notes(report, rows, known_places, bool(ops))
     before: Roofline | None = report.roofline
@@ -246,8 +267,8 @@ def with_operations(report: Report | None, plan: Plan | None) -> Roofline | None
     """
     if report is None or report.roofline is None:
         return None
-    known = report.roofline
-    if plan is None or plan.error is not None:
+    known: Roofline = report.roofline
+    if known.ops or plan is None or plan.error is not None:
         return known
     if known.where == known.chip.name:
         return roofline(report, known.chip, report.mesh, plan)
@@ -279,6 +300,9 @@ def collective_link_use(
         if not axes or collective.kind == "collective-permute":
             return None
         if not all(axis in mesh.shape for axis in axes):
+            return None
+        # A plan says that it runs over a part of an axis, but not over which devices.
+        if collective.group_size not in (0, group_size(axes, mesh)):
             return None
     return _link_use(collective.kind, collective.groups, axes, mesh, topology)
 
@@ -353,62 +377,127 @@ def _without_topology(collective: Collective, chip: Chip) -> dict[str, float | N
     return {name: sent / (chip.link_bandwidth * max(1, chip.ici_links))}
 
 
-def _totals(report: Report, chip: Chip, ops: tuple[OpCost, ...]) -> list[Bound]:
-    """The rows of arithmetic and memory, as far as somebody counted them."""
+def total_bounds(
+    chip: Chip, ops: Sequence[OpCost], report: Report | None = None
+) -> list[Bound]:
+    """The rows of arithmetic and memory, with loops counted as often as they run.
+
+    Args:
+        chip: whose rates count.
+        ops: the costs of a plan's operations; empty if there is no plan.
+        report: of the compiled program; None before there is one. Its compiler counts
+            what is left after simplifying and fusing, but the body of a loop once.
+    """
+    cost = {} if report is None else report.cost
+    loops = report is not None and report.loops > 0
     rows = []
-    flops, note = report.cost.get("flops"), None
-    planned = sum((op.flops or 0.0) * op.executions for op in ops)
-    if report.loops and not ops:
-        # Without a plan nobody knows what a body costs.
-        note = _LOOPS_ONCE
-    # XLA's count is of what is left after simplifying, a little less than the plan's;
-    # far less is a loop whose body it counted once.
-    if planned and (flops is None or planned > 1.5 * flops):
-        flops, note = planned, _PLANNED
-    if flops is not None:
-        peak = _per_device(chip.peak_bf16, chip)
-        rows.append(_rated("compute", "FLOP/s", flops, peak, note))
-    moved, note = _moved(report, ops)
-    if moved is not None:
-        bandwidth = _per_device(chip.hbm_bandwidth, chip)
-        rows.append(_rated("memory", "HBM", moved, bandwidth, note))
+    for name, bound, counted, work in (
+        ("compute", "FLOP/s", cost.get("flops"), _arithmetic(chip, ops)),
+        ("memory", "HBM", cost.get("bytes accessed"), _traffic(chip, ops)),
+    ):
+        if counted is None and not ops:
+            continue
+        amount = work.amount
+        if counted is not None and name == "memory":
+            # The compiler's count of each loop's body once, and all further iterations.
+            amount = counted + (work.again if loops else 0.0)
+        elif counted is not None and not _is_undercounted(counted, work, loops):
+            amount = counted
+        note = None if amount == counted else _PLANNED
+        if loops and not ops:
+            note = _LOOPS_ONCE
+        if not amount:
+            continue
+        rows += _rated(name, bound, amount, work, note)
     return rows
 
 
-def _moved(
-    report: Report, ops: tuple[OpCost, ...]
-) -> tuple[float | None, RooflineNote | None]:
-    """The least bytes that go to and from memory, and what was added to XLA's count.
+class _Work(NamedTuple):
+    """What the operations of a plan do on each device, in FLOP or bytes.
 
-    Of the plan only products count, since everything else may be fused with them.
+    Attributes:
+        rate: FLOP or bytes per second; None if that is not published.
+        amount: over all executions.
+        again: what is left of it without the first iteration of every loop.
+        in_unknown: the share inside loops of unknown length, which count once.
     """
-    moved = report.cost.get("bytes accessed")
-    planned = again = 0
+
+    rate: float | None
+    amount: float = 0.0
+    again: float = 0.0
+    in_unknown: float = 0.0
+
+    def plus(self, amount: float, op: OpCost) -> _Work:
+        """With the work of one more operation over all of its executions."""
+        again = amount * (op.executions - 1) / op.executions
+        unknown = amount if op.trips is None else 0.0
+        return _Work(
+            self.rate,
+            self.amount + amount,
+            self.again + again,
+            self.in_unknown + unknown,
+        )
+
+
+def arithmetic_seconds(op: OpCost, chip: Chip) -> float | None:
+    """The least seconds of a matrix product over all executions; None if unknown.
+
+    Only matrices reach the peak. Anything else is bounded by memory, and takes 0.
+    """
+    if not op.is_product:
+        return 0.0
+    peak = _per_device(chip.peak(op.dtype), chip)
+    if op.flops is None or peak is None:
+        return None
+    return op.flops * op.executions / peak
+
+
+def _arithmetic(chip: Chip, ops: Sequence[OpCost]) -> _Work:
+    """The arithmetic of matrix products, at the rate of their types."""
+    work, seconds = _Work(_per_device(chip.peak_bf16, chip)), 0.0
     for op in ops:
-        if op.is_product:
-            planned += op.bytes * op.executions
-            again += op.bytes * (op.executions - 1)
-    if moved is None:
-        return planned or None, _PLANNED
-    if not report.loops:
-        return moved, None
-    if not ops:
-        return moved, _LOOPS_ONCE
-    # XLA counts the body of a loop once.
-    if not again:
-        return moved, None
-    return moved + again, _PLANNED
+        if op.is_product and op.flops is not None:
+            work = work.plus(op.flops * op.executions, op)
+            seconds += arithmetic_seconds(op, chip) or 0.0
+    if seconds:
+        return work._replace(rate=work.amount / seconds)
+    return work
+
+
+def _traffic(chip: Chip, ops: Sequence[OpCost]) -> _Work:
+    """The bytes that go through memory however the compiler fuses."""
+    work = _Work(_per_device(chip.hbm_bandwidth, chip))
+    for op in ops:
+        work = work.plus(op.unavoidable, op)
+    return work
+
+
+def _is_undercounted(counted: float, work: _Work, loops: bool) -> bool:
+    """Whether a compiler's count leaves out iterations that the plan counts.
+
+    A compiler counts a little less than the plan, since it simplifies; it counts far less
+    if it counted the body of a loop once.
+    """
+    return (loops and work.amount > counted) or work.amount > 1.5 * counted
 
 
 def _rated(
-    name: str, bound: str, amount: float, rate: float | None, note: RooflineNote | None
-) -> Bound:
-    if rate is None:
-        return Bound(name, name, None, bound, amount, note=RooflineNote("no rate"))
-    return Bound(name, name, amount / rate, bound, amount, note=note)
+    name: str, bound: str, amount: float, work: _Work, note: RooflineNote | None
+) -> list[Bound]:
+    """A total as a row, and its share inside loops of unknown length as another."""
+    if work.rate is None:
+        no_rate = RooflineNote("no rate")
+        return [Bound(name, name, None, bound, amount, note=no_rate)]
+    unknown = min(amount, work.in_unknown)
+    rows = []
+    for share, trips in ((amount - unknown, 1), (unknown, None)):
+        if share:
+            seconds = share / work.rate
+            rows.append(Bound(name, name, seconds, bound, share, trips, note=note))
+    return rows
 
 
-def rated_bytes(count: int, chip: Chip) -> float | None:
+def rated_bytes(count: float, chip: Chip) -> float | None:
     """The least seconds in which a device reads or writes so many bytes."""
     bandwidth = _per_device(chip.hbm_bandwidth, chip)
     if bandwidth is None:
@@ -451,4 +540,6 @@ def _notes(
         notes.append(RooflineNote("no topology"))
     if not planned and report.loops:
         notes.append(_LOOPS_ONCE)
+    if any(row.trips is None for row in rows):
+        notes.append(_UNKNOWN_TRIPS)
     return notes

@@ -16,7 +16,7 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_causes import MoveCause
 from shardviz.core.program.plan_values import bytes_per_device
 from shardviz.core.program.report import Report
-from shardviz.core.program.roofline import collective_bound, rated_bytes
+from shardviz.core.program.roofline import collective_bound, total_bounds
 
 
 class Estimate(NamedTuple):
@@ -30,13 +30,11 @@ class Estimate(NamedTuple):
 
 def estimate(plan: Plan, topology: Topology, mesh: MeshSpec) -> Estimate:
     """What a plan says of its program on a mesh, which may have another axis order."""
-    chip, flops, moved, held, values = topology.chip, 0.0, 0, 0, 0
-    sent = _sent_seconds(plan, topology, mesh)
-    for cost in op_costs(plan):
-        flops += (cost.flops or 0.0) * cost.executions
-        # Anything else may be fused with these.
-        if cost.is_product:
-            moved += cost.bytes * cost.executions
+    seconds = {"compute": 0.0, "memory": 0.0}
+    for row in total_bounds(topology.chip, op_costs(plan)):
+        seconds[row.part] += row.seconds or 0.0
+    parts = (*seconds.values(), _sent_seconds(plan, topology, mesh))
+    held, values = 0, 0
     read = set()
     for op in plan.ops:
         read.update(op.operands)
@@ -47,9 +45,6 @@ def estimate(plan: Plan, topology: Topology, mesh: MeshSpec) -> Estimate:
         kept = op.kind == "argument" and op.name in read and not op.donated
         if kept or op.kind == "result":
             held += size
-    arithmetic = flops * chip.devices / chip.peak_bf16 if chip.peak_bf16 else 0.0
-    # Whatever is fused, arguments are read and results written once.
-    parts = arithmetic, rated_bytes(moved + held, chip) or 0.0, sent
     return Estimate(max(parts), sum(parts), values, held)
 
 

@@ -1,31 +1,33 @@
-"""timeline(): the least times of a plan's operations and collectives, in program order.
+"""timeline(): the least times of a program's operations and collectives, in order.
 
-The order, the operations and the collectives are those of the plan, so none of it needs
-a compile, or a device. XLA fuses operations, and only matrix products cannot be avoided
-to read and write memory: everything else costs what the program must read of its
-arguments and write of its results, and is free where it does neither.
+Order and operations are those of the plan, so a timeline needs neither a compile nor a
+device. Once the program is compiled for the same chips, its collectives and its totals
+are those of the report, as in the report's roofline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from shardviz.core.display import Fact
+from shardviz.core.hardware.chips import Chip
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.op_costs import OpCost, op_costs
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_causes import MoveCause
-from shardviz.core.program.plan_values import PlannedOp, bytes_per_device, group_size
-from shardviz.core.program.report import Collective
+from shardviz.core.program.report import Collective, Report
 from shardviz.core.program.roofline import (
+    Roofline,
     RooflineNote,
+    arithmetic_seconds,
     collective_bound,
     op_bound,
     rated_bytes,
+    with_operations,
 )
 
 # They stand among the operations of a plan where the program itself has collectives.
@@ -51,6 +53,8 @@ class Span(Fact):
         value: the plan's value that it makes, or that causes it; `""` for none.
         collective: of a collective, its number in the plan; else -1.
         cause: of a collective, why it is there.
+        arithmetic, memory: the seconds of an operation on the matrix units, and those for
+            the bytes that it must read and write; None if a figure is unknown.
         alone: of what XLA may fuse, the seconds that it takes where nothing is fused.
         note: why there is no time.
 
@@ -69,185 +73,183 @@ class Span(Fact):
     value: str = ""
     collective: int = -1
     cause: Any = ""
+    arithmetic: float | None = None
+    memory: float | None = None
     alone: float | None = None
     note: RooflineNote | None = None
 
 
 @dataclass(frozen=True)
 class Timeline(Fact):
-    """The least times of a plan in program order.
+    """The least times of a program in order.
 
     Attributes:
         where: the topology, as typed.
         spans: operations and collectives, in program order.
+        compiled: the least times of the compiled program, whose collectives these are;
+            None before it is compiled.
 
-    >>> some = (Span("dot", "product", 2e-6, "FLOP/s", 4e8),
-    ...         Span("all-reduce", "collective", 5e-6, "ICI", 1e6, axes=("x",)))
-    >>> found = Timeline("tpu:v5e:4x4", some)
+    >>> spans = (Span("dot", "product", 2e-6, "FLOP/s", 4e8, arithmetic=2e-6),
+    ...          Span("all-reduce", "collective", 5e-6, "ICI", 1e6, axes=("x",)))
+    >>> found = Timeline("tpu:v5e:4x4", spans)
     >>> round(found.serial_s * 1e6), round(found.overlapped_s * 1e6)
     (7, 5)
     """
 
     where: str
     spans: tuple[Span, ...] = ()
+    compiled: Roofline | None = None
 
     @cached_property
-    def compute_s(self) -> float:
-        """The least seconds of all operations, each the slower of arithmetic and memory."""
-        return sum(s.seconds or 0.0 for s in self.spans if s.kind != "collective")
-
-    @cached_property
-    def collective_s(self) -> float:
-        """The least seconds of all collectives, one after another, as of a Roofline."""
-        return sum(s.seconds or 0.0 for s in self.spans if s.kind == "collective")
+    def parts(self) -> dict[str, float]:
+        """The seconds of compute, memory and collectives, as a Roofline has them."""
+        if self.compiled is not None and self.compiled.parts:
+            return self.compiled.parts
+        parts = {"compute": 0.0, "memory": 0.0, "collectives": 0.0}
+        for span in self.spans:
+            if span.kind == "collective":
+                parts["collectives"] += span.seconds or 0.0
+            else:
+                parts["compute"] += span.arithmetic or 0.0
+                parts["memory"] += span.memory or 0.0
+        return parts
 
     @property
     def serial_s(self) -> float:
         """The least seconds, everything one after another."""
-        return self.compute_s + self.collective_s
+        return max(sum(s.seconds or 0.0 for s in self.spans), self.overlapped_s)
 
     @property
     def overlapped_s(self) -> float:
-        """The least seconds where no collective waits for an operation, or the other way."""
-        return max(self.compute_s, self.collective_s)
+        """The least seconds if arithmetic, memory and collectives never wait for each
+        other, as of a Roofline.
+        """
+        return max(self.parts.values())
 
     @property
     def unknown(self) -> int:
         """How many spans have no known time."""
         return sum(1 for span in self.spans if span.seconds is None)
 
+    @property
+    def has_unknown_trips(self) -> bool:
+        """Whether a loop of unknown length counts once, so that it takes longer."""
+        return any(span.trips is None and span.seconds for span in self.spans)
 
-def timeline(plan: Plan, topology: Topology, mesh: MeshSpec | None = None) -> Timeline:
-    """The operations and collectives of a plan with their least times, in order.
+
+def timeline(
+    plan: Plan,
+    topology: Topology,
+    mesh: MeshSpec | None = None,
+    report: Report | None = None,
+) -> Timeline:
+    """The operations of a plan and the collectives, with their least times, in order.
 
     Args:
         plan: of the program.
-        topology: the chips that it is to run on.
+        topology: the chips that the program runs on.
         mesh: the plan's mesh with the real ids of its devices; without one the devices
             are in id order.
+        report: of the same program, compiled for the same chips; its collectives and
+            its totals take the place of the plan's.
 
     Raises:
-        TargetError: where the mesh does not fit the topology.
+        TargetError: if the mesh does not fit the topology.
     """
-    placed = mesh or plan.mesh
-    chip = topology.chip
-    before, after = _anchored(plan)
+    placed, chip, compiled = mesh or plan.mesh, topology.chip, None
+    collectives = plan.collectives
+    if report is not None and report.collectives is not None:
+        compiled, collectives = with_operations(report, plan), report.collectives
+        placed = report.mesh or placed
+    before, after = _anchored(plan, collectives)
     costs = {cost.name: cost for cost in op_costs(plan)}
-    needed = _unavoidable(plan, costs)
     spans: list[Span] = []
 
     def add_collectives(numbers: list[int]) -> None:
         for number in numbers:
-            spans.append(_of_collective(plan, number, topology, placed))
+            collective = collectives[number]
+            spans.append(_of_collective(collective, number, topology, placed))
 
     for op in plan.ops:
         add_collectives(before.get(op.name, []))
         cost = costs.get(op.name)
         if cost is not None and cost.opcode not in _WRITTEN:
-            spans.append(_of_operation(cost, needed.get(op.name, 0), chip))
+            spans.append(_of_operation(cost, chip))
         add_collectives(after.get(op.name, []))
-    # Those of no value in the list have no place: they stand at the end.
+    # Collectives of no value in the list have no place: they stand at the end.
     add_collectives(after.get("", []))
-    return Timeline(str(topology), tuple(spans))
+    return Timeline(str(topology), tuple(spans), compiled)
 
 
-def _anchored(plan: Plan) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+def _anchored(
+    plan: Plan, collectives: Sequence[Collective]
+) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
     """The numbers of the collectives that stand directly before and after each value.
 
-    A value is summed once it is made, and moved once somebody needs it elsewhere.
+    A value is summed once it is made, and moved before another operation needs it. A
+    compiled collective names no value: it stands after the last one of its operation.
     """
     before: dict[str, list[int]] = {}
     after: dict[str, list[int]] = {}
     results = [op.name for op in plan.ops if op.kind == "result"]
-    for number, one in enumerate(plan.collectives):
-        cause = one.cause
+    last = {(op.op, op.source): op.name for op in plan.ops if op.op}
+    for number, collective in enumerate(collectives):
+        cause = collective.cause
         if isinstance(cause, MoveCause) and cause.user in plan.by_name:
             before.setdefault(cause.user, []).append(number)
         elif isinstance(cause, MoveCause) and cause.code == "result" and results:
             before.setdefault(results[0], []).append(number)
         else:
-            at = one.value if one.value in plan.by_name else ""
+            at = collective.value
+            if at not in plan.by_name:
+                at = last.get((collective.op, collective.source), "")
             after.setdefault(at, []).append(number)
     return before, after
 
 
-def _of_collective(plan: Plan, number: int, topology: Topology, mesh: MeshSpec) -> Span:
-    one: Collective = plan.collectives[number]
-    bound = collective_bound(one, topology.chip, topology, mesh)
-    if one.group_size and one.group_size != group_size(one.mesh_axes, plan.mesh):
-        # It runs over a part of an axis, and the plan does not say over which devices.
-        note = RooflineNote("no groups")
-        bound = replace(bound, seconds=None, bound="", note=note)
+def _of_collective(
+    collective: Collective, number: int, topology: Topology, mesh: MeshSpec
+) -> Span:
+    bound = collective_bound(collective, topology.chip, topology, mesh)
     return Span(
-        one.kind,
+        collective.kind,
         "collective",
         bound.seconds,
         bound.bound,
         bound.amount,
         bound.trips,
         bound.source,
-        axes=one.mesh_axes,
-        value=one.value,
+        axes=collective.mesh_axes,
+        value=collective.value,
         collective=number,
-        cause=one.cause,
+        cause=collective.cause,
         note=bound.note,
     )
 
 
-def _of_operation(cost: OpCost, needed: int, chip: Any) -> Span:
-    """The least time of an operation; `needed` bytes are of arguments and results."""
-    bound = op_bound(cost, chip)
-    fields = (cost.trips, cost.source)
-    if cost.is_product:
-        parts = (bound.seconds, bound.bound, bound.amount, *fields)
-        return Span(cost.name, "product", *parts, value=cost.name)
-    # Arguments are read once, and results written once, whatever runs in a loop.
-    seconds = rated_bytes(needed, chip)
-    alone, name = bound.seconds, "HBM" if needed else ""
-    return Span(
-        cost.name, "op", seconds, name, needed, *fields, value=cost.name, alone=alone
+def _of_operation(cost: OpCost, chip: Chip) -> Span:
+    """The least time of an operation, the slower of its arithmetic and its memory."""
+    arithmetic, memory = (
+        arithmetic_seconds(cost, chip),
+        rated_bytes(cost.unavoidable, chip),
     )
-
-
-def _unavoidable(plan: Plan, costs: Mapping[str, OpCost]) -> dict[str, int]:
-    """Bytes that go to or from memory however XLA fuses, by the value that needs them.
-
-    A result of the program is written. An argument is read; what products make of it
-    through other operations is not counted here, since a product's own bytes count.
-    """
-    in_products = _feeding_products(plan, costs)
-    written: set[str] = set()
-    read: set[str] = set()
-    for op in plan.ops:
-        if op.kind == "result":
-            written.update(op.operands)
-    needed: dict[str, int] = {}
-    for op in plan.ops:
-        cost = costs.get(op.name)
-        if cost is None or cost.is_product:
-            continue
-        size = bytes_per_device(op, plan.mesh) if op.name in written else 0
-        for name in op.operands:
-            operand = plan.by_name.get(name)
-            if operand is None or operand.kind != "argument":
-                continue
-            if name in read or name in in_products or _reads_a_part(op):
-                continue
-            read.add(name)
-            size += bytes_per_device(operand, plan.mesh)
-        needed[op.name] = size
-    return needed
-
-
-def _reads_a_part(op: PlannedOp) -> bool:
-    return op.opcode in ("slice", "dynamic_slice", "gather")
-
-
-def _feeding_products(plan: Plan, costs: Mapping[str, OpCost]) -> set[str]:
-    """The values from which a product's operand is made without another product."""
-    feeding: set[str] = set()
-    for op in reversed(plan.ops):
-        cost = costs.get(op.name)
-        if op.name in feeding or (cost is not None and cost.is_product):
-            feeding.update(op.operands)
-    return feeding
+    times = [seconds for seconds in (arithmetic, memory) if seconds is not None]
+    seconds, bound = max(times, default=None), ""
+    amount = cost.unavoidable / cost.executions
+    if cost.unavoidable and memory is not None:
+        bound = "HBM"
+    if arithmetic and arithmetic == seconds:
+        bound, amount = "FLOP/s", cost.flops or 0.0
+    return Span(
+        cost.name,
+        "product" if cost.is_product else "op",
+        seconds,
+        bound,
+        amount,
+        cost.trips,
+        cost.source,
+        value=cost.name,
+        arithmetic=arithmetic,
+        memory=memory,
+        alone=None if cost.is_product else op_bound(cost, chip).seconds,
+    )

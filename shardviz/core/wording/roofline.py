@@ -16,9 +16,11 @@ NOTES: Mapping[str, str] = {
     " come on top.",
     "no topology": "The coordinates of the devices are not known: collectives go at the rate of"
     " all links of a chip at once.",
-    "loops once": "XLA counts the body of a loop once:"
-    " sv.stages(program, target).roofline counts each time it runs.",
+    "loops once": "XLA counts the body of a loop once, and there is no plan that counts all"
+    " iterations.",
     "planned": "Counted on the plan, because XLA counts the body of a loop once, or nothing.",
+    "unknown trips": "The number of iterations of a loop is unknown, so the loop counts once:"
+    " the program takes longer.",
     "ragged": "What a ragged exchange sends is known only when it runs.",
     "no groups": "Its groups of devices are not known.",
     "no rate": "This rate is not published.",
@@ -39,10 +41,9 @@ def summary(fact: Roofline) -> str:
             f"At least {time_text(fact.seconds)} on {fact.where}: {', '.join(parts)}."
         )
     if fact.counts_loops_once:
-        words += (
-            " Of arithmetic and memory one iteration of every loop is counted:"
-            " sv.stages(program, target).roofline counts all."
-        )
+        words += " Arithmetic and memory count one iteration of every loop."
+    elif fact.has_unknown_trips:
+        words += f" {NOTES['unknown trips']}"
     if fact.fit is not None and fact.fit.ok is not None:
         words += f" {fit(fact.fit)}"
     return words

@@ -201,6 +201,8 @@ def bound(found: Roofline) -> str:
     """Which part of a program is the longest; that it is not known where it is not."""
     if found.counts_loops_once:
         return "bound not known: loops are counted once"
+    if not found.bound and found.has_unknown_trips:
+        return "bound not known: the length of a loop is unknown"
     return clause("bound by {}", PARTS.get(found.bound))
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from shardviz.core.format import bytes_text, count_text, joined
-from shardviz.core.program.roofline import Roofline
+from shardviz.core.format import bytes_text, count_text
 from shardviz.core.program.timeline import Span, Timeline
-from shardviz.core.wording.roofline import PARTS, time_text
+from shardviz.core.wording.roofline import NOTES, time_text
 
 WHAT = "A lower bound from published rates, not a measurement."
 NOT_YET = "Least times are being added up…"
@@ -16,13 +15,18 @@ NOTHING = "Nothing in this program must use memory or links."
 SERIAL = ("One after another", "Each begins when the one before has ended.")
 OVERLAPPED = (
     "Perfect overlap",
-    "Operations follow each other, and collectives follow each other, both at once: no"
-    " schedule is faster.",
+    "Arithmetic, memory and collectives each follow their own order, all three at the same"
+    " time: no schedule is faster.",
 )
-ORDER = (
-    "Propagated, estimated: order, operations and collectives are those of the plan, and"
-    " the compiler may choose others."
+PLANNED = (
+    "An estimate: order, operations and collectives are those of the plan, and the compiler"
+    " may choose others."
 )
+COMPILED = (
+    "The collectives and the least time are those of the compiled program; order and"
+    " operations are those of the plan."
+)
+UNKNOWN_TRIPS = NOTES["unknown trips"]
 
 
 def summary(fact: Timeline) -> str:
@@ -31,6 +35,8 @@ def summary(fact: Timeline) -> str:
         f"At least {time_text(fact.serial_s)} one after another, and"
         f" {time_text(fact.overlapped_s)} with perfect overlap, on {fact.where}."
     )
+    if fact.has_unknown_trips:
+        words += f" {UNKNOWN_TRIPS}"
     if fact.unknown:
         words += f" {unknown(fact.unknown)}"
     return words
@@ -61,17 +67,6 @@ def fused(count: int) -> str:
     )
 
 
-def compared(fact: Timeline, compiled: Roofline) -> str:
-    """How the plan's least times compare with those of the compiled program."""
-    parts = joined(
-        f"{PARTS[name]} {time_text(s)}" for name, s in compiled.parts.items()
-    )
-    return (
-        f"By the plan operations take {time_text(fact.compute_s)} and collectives"
-        f" {time_text(fact.collective_s)}; as compiled {parts}."
-    )
-
-
 def span(fact: Span) -> str:
     """The least time of one operation or collective, and what bounds it.
 
@@ -89,13 +84,13 @@ def span(fact: Span) -> str:
         amount += " per device"
     words = f"At least {_times(fact)}, bound by {fact.bound}: {amount}"
     if fact.kind == "op":
-        return f"{words} of arguments and results; the rest may be fused.{_alone(fact)}"
+        return f"{words} that cannot be fused.{_alone(fact)}"
     return f"{words}."
 
 
 def _times(fact: Span) -> str:
     seconds = fact.seconds or 0.0
-    if fact.kind == "op" or fact.trips == 1:
+    if fact.trips == 1:
         return time_text(seconds)
     if fact.trips is None:
         return f"{time_text(seconds)} × ?"

@@ -79,8 +79,10 @@ export interface NoTimeline {
 }
 
 export interface TimelineData {
-  /** The mesh axes of each, with their numbers; the first is of arithmetic and memory. */
+  /** The mesh axes of each, with their numbers; the first two are arithmetic and memory. */
   lanes: [axis: string, number: number][][];
+  /** The stage whose collectives these are: 0 for the plan, 2 for the compiled program. */
+  stage: 0 | 2;
   spans: TimelineSpan[];
   serial: Schedule;
   overlapped: Schedule;
@@ -95,9 +97,11 @@ export interface Schedule {
   words: string;
 }
 
-/** The number of the collective in the plan is -1 for an operation; the last five are of `text`. */
+/** The number of the collective is -1 for an operation; the last five are of `text`. */
 export type TimelineSpan = [
   microseconds: number | null,
+  arithmetic: number | null, // of an operation, its share of each part in microseconds
+  memory: number | null,
   lane: number,
   collective: number,
   trips: number, // 0 where that is not known

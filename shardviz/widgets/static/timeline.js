@@ -1,6 +1,6 @@
 // @ts-check
-// The tab Timeline: least times in program order, a lane for arithmetic and memory, and one for
-// each set of mesh axes that communicates.
+// The Timeline tab: least times in program order, in a lane each for arithmetic, for memory, and
+// for each set of mesh axes that communicates.
 import { mutedNote } from "./collectives.js";
 import { axisColour, mix, textOn } from "./colours.js";
 import { OWN_KEYS, axisTag, button, fill, h, setText } from "./dom.js";
@@ -12,7 +12,7 @@ import { OWN_KEYS, axisTag, button, fill, h, setText } from "./dom.js";
  * @typedef {{value: (name: string) => void, collective: (key: string) => void,
  *   target: (target: string) => void}} Calls
  */
-/** Of each operation and collective what `timeline_view.py` says, and where its bar is. */
+/** What `timeline_view.py` sends of an operation or collective, and where its bar is. */
 /** @typedef {ReturnType<typeof readSpans>[number] & {x: number, w: number}} Bar */
 
 const LANE = { least: 30, most: 90, bar: 0.72 }; // pixels; the share of a lane that its bar fills
@@ -21,6 +21,8 @@ const TICKS = 20; // pixels under them
 const MOST_TICKS = 6;
 const NEAR = 4; // pixels beside a thin bar that are still its own
 const SCHEDULES = /** @type {const} */ (["serial", "overlapped"]);
+const [ARITHMETIC, MEMORY] = [0, 1]; // the lanes of operations; collectives have the others
+const LABELS = ["arithmetic", "memory", "unknown axes"];
 let timelines = 0;
 
 export class TimelinePanel {
@@ -64,17 +66,16 @@ export class TimelinePanel {
     Object.assign(this, { shown: now, theme });
     if (!("lanes" in data)) return this.showNone(data, live);
     if (data !== this.data) {
-      this.bars = readSpans(data).map((span) => ({ ...span, x: 0, w: 0 }));
-      this.at = -1;
+      this.data = data;
+      this.makeBars();
     }
-    this.data = data;
     const picture = h("div", { class: "sv-tlpicture" }, this.labels, this.lanes);
     fill(this.node, this.schedules, picture, this.chosen, this.notes);
     this.choices(data);
     setText(this.notes, data.notes.join(" "));
     const labels = data.lanes.map((axes, i) => {
       const tags = axes.map(([axis, number]) => axisTag(axis, axisColour(number)));
-      const none = i ? "unknown axes" : "compute";
+      const none = LABELS[Math.min(i, LABELS.length - 1)];
       return h("span", { class: "sv-tllabel" }, ...(tags.length ? tags : [none]));
     });
     fill(this.labels, ...labels);
@@ -100,13 +101,28 @@ export class TimelinePanel {
         () => {
           this.schedule = schedule;
           for (const each of choices) each.setAttribute("aria-pressed", String(each === choice));
-          this.paint();
+          this.makeBars();
+          this.choose(this.at);
         },
         pressed,
       );
       return choice;
     });
     fill(this.schedules, ...choices, h("span", { class: "sv-muted", text: data.what }));
+  }
+
+  /** One bar for each span; with overlap, an operation's arithmetic and memory have one each. */
+  makeBars() {
+    const spans = this.data ? readSpans(this.data) : [];
+    const parts = (/** @type {typeof spans[number]} */ span) =>
+      [
+        { ...span, time: span.arithmetic, lane: ARITHMETIC },
+        { ...span, time: span.memory, lane: MEMORY },
+      ].filter(({ time }) => time);
+    const split = this.schedule === "overlapped";
+    const shown = spans.flatMap((span) => (split && isOperation(span) ? parts(span) : [span]));
+    this.bars = shown.map((span) => ({ ...span, x: 0, w: 0 }));
+    this.at = -1;
   }
 
   /** Lays out and paints what fits the width. */
@@ -119,9 +135,10 @@ export class TimelinePanel {
     const height = FOLDS + lane * data.lanes.length + TICKS;
     this.labels.style.setProperty("--sv-lane", `${lane}px`);
     const g = chartContext(canvas, width, height);
-    // Operations follow each other, and so do collectives; with overlap both begin at once.
-    const clocks = [0, 0];
-    const clock = (/** @type {Bar} */ { lane }) => (this.schedule === "overlapped" && lane ? 1 : 0);
+    // One after another they share a clock; with overlap each part has its own.
+    const clocks = [0, 0, 0];
+    const clock = (/** @type {Bar} */ { lane }) =>
+      this.schedule === "overlapped" ? Math.min(lane, clocks.length - 1) : 0;
     for (const bar of bars) clocks[clock(bar)] += bar.time;
     const total = Math.max(...clocks) || 1;
     const scale = (width - 1) / total;
@@ -145,7 +162,8 @@ export class TimelinePanel {
       );
     });
     // With overlap the collectives of a loop are elsewhere than its operations.
-    const folded = this.schedule === "serial" ? bars : bars.filter((bar) => !bar.lane);
+    const folded =
+      this.schedule === "serial" ? bars : bars.filter((bar) => bar.lane === ARITHMETIC);
     paintLoops(on, folded);
     const at = bars[this.at];
     if (!at) return;
@@ -201,14 +219,14 @@ export class TimelinePanel {
     option.setAttribute("aria-label", bar.title);
     option.setAttribute("aria-posinset", String(at + 1));
     option.setAttribute("aria-setsize", String(this.bars.length));
-    const axes = bar.lane ? data.lanes[bar.lane] : [];
+    const axes = data.lanes[bar.lane];
     const tags = axes.map(([axis, number]) => axisTag(axis, axisColour(number)));
     const source = h("code", { class: "sv-muted", text: bar.source });
     const line = [h("b", { text: bar.name }), ...tags, h("span", { text: bar.words }), source];
     const why = bar.cause ? h("div", { class: "sv-muted", text: bar.cause }) : null;
-    const more = bar.lane
-      ? button("Open in Collectives", () => calls.collective(`0:${bar.collective}`))
-      : button("Open in Values", () => calls.value(bar.value));
+    const more = isOperation(bar)
+      ? button("Open in Values", () => calls.value(bar.value))
+      : button("Open in Collectives", () => calls.collective(`${data.stage}:${bar.collective}`));
     fill(this.chosen, h("div", null, h("div", { class: "sv-tlline" }, ...line), why), more);
   }
 
@@ -231,12 +249,16 @@ export function chartContext(canvas, width, height) {
 
 /** @param {TimelineData} data */
 function readSpans({ spans, text }) {
-  return spans.map(([time, lane, collective, trips, ...texts]) => {
+  return spans.map(([all, arithmetic, memory, lane, collective, trips, ...texts]) => {
     const [name, words, source, cause, value] = texts.map((i) => text[i]);
+    const times = { time: all ?? 0, arithmetic: arithmetic ?? 0, memory: memory ?? 0 };
     const title = `${name}: ${words}`;
-    return { time: time ?? 0, lane, collective, trips, name, title, words, source, cause, value };
+    return { ...times, lane, collective, trips, name, title, words, source, cause, value };
   });
 }
+
+/** @param {{collective: number}} span */
+const isOperation = ({ collective }) => collective < 0;
 
 /**
  * @typedef {{g: CanvasRenderingContext2D, theme: Theme, total: number, scale: number,
