@@ -117,6 +117,20 @@ def test_what_became_of_them(before, after, kinds):
         assert all(str(c).endswith(".") for c in compare(before, after, names).changes)
 
 
+def reason(before, after):
+    (change,) = compare(before, after).changes
+    assert change.kind == "combined"
+    return str(change).partition("): ")[2]
+
+
+def test_sums_that_are_sent_side_by_side_are_not_said_to_be_added_up_first():
+    added = [one(name=n, added_in="add.3", shape="f32[256]") for n in "ab"]
+    apart = [one(name=n, shape="f32[256]") for n in "ab"]
+    tuple_of_two = [one(kilobytes=2, shape="(f32[256], f32[256])")]
+    assert reason(added, tuple_of_two) == reason(apart, tuple_of_two) != ""
+    assert reason(added, [one(shape="f32[256]")]) != reason(added, tuple_of_two)
+
+
 def test_an_estimate_that_was_right_is_called_as_planned():
     found = compare([one()], [one()], names=("propagated", "partitioned"))
     assert (found.same, found.short) == (True, "as planned")

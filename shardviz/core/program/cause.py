@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from shardviz.core.display import Fact
 
+#: Operations with which a program asks for a sharding, as jax calls them.
+REQUESTS = ("sharding_constraint", "reshard", "shard_map")
+
 
 @dataclass(frozen=True)
 class ValueName(Fact):
@@ -29,6 +32,11 @@ class ValueName(Fact):
     def is_argument(self) -> bool:
         """Whether it is an argument of the program, or a slice of one."""
         return self.code in ("argument", "slice")
+
+    @property
+    def is_request(self) -> bool:
+        """Whether it is an operation with which the program asks for a sharding."""
+        return self.code == "operation" and self.name in REQUESTS
 
 
 #: What the compiler does not name.
@@ -54,6 +62,8 @@ CAUSES = (
     "sent",
     "gathered",
     "resplit",
+    # All of the operand, for an operation that the partitioner cannot split.
+    "unsplittable",
     # Every device makes the full array, and splits it again.
     "rematerialised",
     # The operand is not known.
@@ -72,7 +82,13 @@ class Cause(Fact):
         is_partial: whether its groups are smaller than these axes.
         operand: the value that it sums or moves.
         operation: the operation that it is for, or that it is.
-        wanted_by: what needs the value in another sharding; None for the result.
+        wanted_by: what needs the value in another sharding; None for the result,
+            `UNKNOWN` if nothing was found.
+        through: the operation that reads the moved value, if something behind it wants
+            its result in another sharding; else None.
+        beside: another operand of `through`, whose sharding the value must have; else
+            None.
+        dtype: the element type of the bytes, `f32`; `""` if there are several.
         reducer: the operation of a sum or maximum, `add`; else `""`.
         dimension: the dimension that is split, where it is known.
         before: what moved the operand on its way: `"all-to-all"`,
@@ -93,6 +109,9 @@ class Cause(Fact):
     operand: ValueName = UNKNOWN
     operation: ValueName | None = None
     wanted_by: ValueName | None = None
+    through: ValueName | None = None
+    beside: ValueName | None = None
+    dtype: str = ""
     reducer: str = ""
     dimension: int | None = None
     before: str = ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Sequence
 
-from shardviz.core.format import Fold, fold
+from shardviz.core.format import Fold, clause, fold
 from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.report import Collective
 
@@ -97,7 +97,8 @@ def fold_line(one: Fold[Collective]) -> str:
     '2 × 64 B all-gather over x · h_{0..1}'
     """
     first = one.items[0]
-    amount = f"{one.count}{first.amount} {first.kind}{first.over}"
+    kind = f"{clause('{} ', first.dtype)}{first.kind}"
+    amount = f"{one.count}{first.amount} {kind}{first.over}"
     return " · ".join(filter(None, (amount, first.source, name_of_fold(one))))
 
 

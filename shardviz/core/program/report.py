@@ -231,6 +231,17 @@ class Collective:
         return words + (line and f" ({line})")
 
     @property
+    def dtype(self) -> str:
+        """The element type of what it sends; `""` if there are several, or unknown.
+
+        >>> Collective("all-reduce", ("data",), 4096, shape="(f32[512], f32[512])").dtype
+        'f32'
+        """
+        arrays = self.shape.strip("()").split(", ")
+        dtypes = {array.partition("[")[0] for array in arrays}
+        return dtypes.pop() if len(dtypes) == 1 else ""
+
+    @property
     def amount(self) -> str:
         """Its bytes on each device, and how often where that is not once: `4 KiB × 12`."""
         size = bytes_text(self.bytes_per_device)

@@ -119,11 +119,41 @@ def _asks(fact: Cause, the: str = "The") -> str:
     wants = fact.wanted_by
     if wants is None:
         return f"{the} result has"
-    if wants.name in ("sharding_constraint", "reshard", "shard_map"):
+    if wants.is_request:
         # By the name of the call, not of the primitive.
         what = wants.name.removeprefix("sharding_")
         return f"{the} {what}{_at(wants)} asks for"
+    if wants.code == "carried":
+        return f"{_first(value_name(wants), wants) if the == 'The' else wants} needs"
     return f"{wants} needs"
+
+
+def _behind(fact: Cause) -> str:
+    """What the sharding is for, if something behind the reading operation wants it."""
+    wants, reads = fact.wanted_by, fact.through
+    if fact.beside is not None:
+        return f"{reads} combines it with {fact.beside}, which is split otherwise"
+    how = "without that split"
+    if fact.code != "gathered":
+        how = "split otherwise"
+    moves = _DOES_BEFORE[fact.code]
+    before = f": XLA {moves} before {reads}{clause(', as {}', fact.dtype)}"
+    if wants is None:
+        return f"the result, which is computed from it, is {how}{before}"
+    if wants == UNKNOWN:
+        return f"XLA computes {reads} {how}"
+    if wants.code == "carried":
+        return f"{wants} is computed from it {how}{before}"
+    if wants.is_request:
+        return f"{_asks(fact, 'the')} a value computed from it {how}{before}"
+    return f"{wants} reads a value computed from it {how}{before}"
+
+
+_DOES_BEFORE = {
+    "gathered": "gathers it",
+    "resplit": "exchanges its shards",
+    "sent": "sends its shards",
+}
 
 
 def _summed(fact: Cause) -> str:
@@ -160,7 +190,7 @@ def _within(fact: Cause) -> str:
 
 def _moved(fact: Cause) -> str:
     over = _axes(fact, "devices")
-    if fact.code == "sent":
+    if fact.code == "sent" and fact.through is None:
         return f"{_asks(fact)} shards of {fact.operand} that other devices along {over} hold."
     # On the way to the collective a reshape may have changed the dimensions.
     where = ""
@@ -171,6 +201,13 @@ def _moved(fact: Cause) -> str:
         moved = f", {_BEFORE[fact.before]} before, is then"
     operand = _first(value_name(fact.operand), fact.operand)
     split = f"{operand}{moved} split over {over}{where}"
+    if fact.code == "unsplittable":
+        return (
+            f"{split}, and XLA's partitioner does not split {fact.wanted_by} that way:"
+            " it gathers the operand."
+        )
+    if fact.through is not None:
+        return f"{split}, and {_behind(fact)}."
     how = "without that split"
     if fact.code == "resplit":
         how = "split along another dimension"
@@ -196,6 +233,7 @@ _SENTENCES: dict[str, Callable[[Cause], str]] = {
     "sent": _moved,
     "gathered": _moved,
     "resplit": _moved,
+    "unsplittable": _moved,
     "rematerialised": _rematerialised,
     "unknown": _unknown,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from shardviz.core.format import bytes_text, clause, joined, plural, seconds_text
@@ -145,10 +144,7 @@ def _why(change: CollectiveChange) -> str:
     if old != new:
         return _WHY.get(f"{old} > {new}", "")
     if change.kind == "combined":
-        sums = Counter((c.added_in, c.shape) for c in before if c.added_in)
-        if any(count > 1 for count in sums.values()):
-            return "what the program adds up is added up first, and communicated once"
-        return f"one large message takes less time than {len(before)} small ones"
+        return _why_combined(before, after)
     sent, sends = _dtype(before), _dtype(after)
     # Other numbers of elements say that more than the type has changed.
     alike = sum(map(amount, before)) == sum(map(amount, after))
@@ -159,10 +155,23 @@ def _why(change: CollectiveChange) -> str:
     return ""
 
 
+def _why_combined(before: Sequence[Collective], after: Sequence[Collective]) -> str:
+    """Why several became one, judged by the numbers that each sends."""
+    sums: dict[str | int, Collective] = {}
+    for number, c in enumerate(before):
+        sums[c.added_in or number] = c
+    sent = sum(map(amount, after))
+    if len(sums) < len(before) and sent == sum(map(amount, sums.values())):
+        return "what the program adds up is added up first, and communicated once"
+    in_all = sum(amount(c) * c.execution_count for c in before)
+    if sent in (sum(map(amount, before)), in_all):
+        return f"one large message takes less time than {len(before)} small ones"
+    return ""
+
+
 def _dtype(collectives: Sequence[Collective]) -> str:
-    """The type of what they send, or `""` where they send several types."""
-    # Shapes are written as in `f32[8,4]`, or in brackets where there are several.
-    dtypes = {c.shape.lstrip("(").partition("[")[0] for c in collectives}
+    """The type of what they send, or `""` if they send several types."""
+    dtypes = {c.dtype for c in collectives}
     return dtypes.pop() if len(dtypes) == 1 else ""
 
 

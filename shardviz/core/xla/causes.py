@@ -24,6 +24,7 @@ from shardviz.core.xla.module import (
     Instruction,
     InstructionSource,
 )
+from shardviz.core.xla.readers import Demand, demand_of, last_part
 
 SUMS = ("all-reduce", "reduce-scatter")
 _RESPLITS = ("all-to-all", "collective-permute")
@@ -57,7 +58,6 @@ _WRITTEN = {
     "collective-broadcast": re.compile(r"pbroadcast$"),
     "ragged-all-to-all": re.compile(r"ragged_all_to_all$"),
 }
-_NAME = re.compile(r"[\w.\-]+$")
 _VMAPPED_LOOP = re.compile(r"vmap\([^()]*\)/while")
 _IN_LOOP = re.compile(
     r"while/body/(?:jit\(dynamic_index_in_dim\)/)?(dynamic_slice|squeeze)$"
@@ -227,6 +227,7 @@ class Causes:
         collective: Instruction,
         base: Cause,
         own: InstructionSource | None = None,
+        number: int = 0,
     ) -> Cause:
         """Why a collective is there.
 
@@ -236,6 +237,7 @@ class Causes:
             base: a cause with its kind and mesh axes.
             own: the operation that it is for, where its own metadata is another
                 member's.
+            number: which of its results is meant.
         """
         kind, maker = base.kind, value.maker
         inside = own is None and maker is not None and _alike(collective, maker)
@@ -253,7 +255,8 @@ class Causes:
             return replace(known, code=author_of(_with_calls(collective, own.op)))
         if maker is None:
             return known
-        wanted_by = _wanted_by(own, collective)
+        reader = own if own.is_named else _user(collective)
+        wanted_by = _called(reader, "") if reader.is_named else None
         if value.on_one:
             return replace(known, code="from one", wanted_by=wanted_by)
         if kind in SUMS:
@@ -261,17 +264,56 @@ class Causes:
             in_loop = bool(_VMAPPED_LOOP.search(own.op)) and known.reducer == "or"
             asks = in_loop and code != "summed"
             return replace(known, code=code, vmapped_loop=asks)
-        if inside:
+        demand = demand_of(collective, reader, number)
+        if inside and not _is_for_result(demand, kind):
             return replace(known, code="within")
+        if not inside and not demand.is_read and not _is_request(demand.asker):
+            demand = Demand("needs")
         known = replace(known, wanted_by=wanted_by, before=value.moved)
-        if kind == "collective-permute":
-            return replace(known, code="sent")
-        if kind != "all-gather":
-            return replace(known, code="resplit")
+        if demand.code == "asked":
+            known = self._asked(known, demand, _dtype(collective, number))
         # The hosts gather between slices, along no dimension that they name.
-        if value.same and collective.dimensions:
+        if kind == "all-gather" and value.same and collective.dimensions:
             known = replace(known, dimension=collective.dimensions[0])
-        return replace(known, code="gathered")
+        if demand.code == "unsplittable" and kind == "all-gather":
+            return replace(known, code="unsplittable")
+        codes = {"collective-permute": "sent", "all-gather": "gathered"}
+        return replace(known, code=codes.get(kind, "resplit"))
+
+    def _asked(self, cause: Cause, demand: Demand, dtype: str) -> Cause:
+        """The cause of a move for something behind the operation that reads the value."""
+        through, asker = demand.through, demand.asker
+        if through is None:
+            return replace(cause, wanted_by=asker)
+        reads = _called(through.source, "")
+        cause = replace(cause, wanted_by=asker, through=reads, dtype=dtype)
+        if cause.kind == "all-gather" or _is_request(asker):
+            return cause
+        for operand in through.operands:
+            value = self._followed(_Place(operand), through, False)
+            if operand.opcode not in _EMPTY and value.name != cause.operand:
+                return replace(cause, beside=value.name)
+        return cause
+
+
+def _is_for_result(demand: Demand, kind: str) -> bool:
+    """Whether a collective on the result of an operation is for a request behind it."""
+    if demand.code != "asked":
+        return False
+    if demand.asker is None:
+        return kind == "all-gather" and demand.through is None
+    return demand.asker.is_request
+
+
+def _is_request(asker: ValueName | None) -> bool:
+    return asker is not None and asker.is_request
+
+
+def _dtype(collective: Instruction, number: int) -> str:
+    """The element type of a result of a collective."""
+    if number < len(collective.shapes):
+        return collective.shapes[number].dtype
+    return ""
 
 
 def _alike(one: Instruction, other: Instruction) -> bool:
@@ -409,12 +451,6 @@ def _with_calls(instruction: Instruction, op: str) -> str:
     return op
 
 
-def _wanted_by(own: InstructionSource, collective: Instruction) -> ValueName | None:
-    """What wants the value otherwise; None where it is the result of the program."""
-    wants = own if own.is_named else _user(collective)
-    return _called(wants, "") if wants.is_named else None
-
-
 def _user(instruction: Instruction) -> InstructionSource:
     """The first operation of the program that reads the result of an instruction."""
     todo, seen = [instruction], set[Instruction]()
@@ -431,5 +467,4 @@ def _user(instruction: Instruction) -> InstructionSource:
 
 def _called(source: InstructionSource, kind: str) -> ValueName:
     """An operation by its name in jax and its line."""
-    name = _NAME.search(source.op.rpartition("/")[2])
-    return ValueName("operation", name[0] if name else kind, source.source)
+    return ValueName("operation", last_part(source.op) or kind, source.source)

@@ -239,7 +239,7 @@ class _Reader:
                     str(shape),
                     value.name,
                     source.stack,
-                    self.causes.cause(value, own, base, source),
+                    self.causes.cause(value, own, base, source, number),
                 )
             )
         return tuple(sorted(members, key=lambda m: -m.bytes_per_device))

@@ -28,7 +28,8 @@ INSTRUCTION = {
     "parameter_number": 9, "tuple_index": 13, "dimensions": 14,
     "channel_id": 26, "custom_call_target": 28, "id": 35, "operand_ids": 36,
     "called_computation_ids": 38, "backend_config": 43, "replica_groups": 49,
-    "source_target_pairs": 52, "comparison_direction": 63,
+    "feature_group_count": 50, "source_target_pairs": 52, "batch_group_count": 61,
+    "comparison_direction": 63,
     "frontend_attributes": 68, "device_list": 87, "iota_device_list": 92,
     "mesh_axes_device_list": 93,
 }  # fmt: skip
@@ -241,6 +242,17 @@ class Instruction:
     def dimensions(self) -> tuple[int, ...]:
         """Of a gather or scatter the dimension along which it works."""
         return tuple(self.attributes.numbers(INSTRUCTION["dimensions"]))
+
+    @property
+    def groups(self) -> int:
+        """Of a convolution the number of groups of features or of the batch."""
+        counts = INSTRUCTION["feature_group_count"], INSTRUCTION["batch_group_count"]
+        return max(map(self._message.number, counts))
+
+    @property
+    def target(self) -> str:
+        """Of a custom call the name of what it calls."""
+        return self._message.text(INSTRUCTION["custom_call_target"])
 
     @property
     def direction(self) -> str:
