@@ -168,19 +168,21 @@ class _Values:
             candidates.append(_Match(value.name, value, value.spec))
         dims = _dims(buffer)
         for fits in _FITS:
-            matches: list[_Match] = []
-            for match in candidates:
-                if fits(self._shard(match), dims):
-                    matches.append(match)
-            if matches:
-                return matches
-            for match in candidates:
-                gathered = self._gathered(match, buffer)
-                if gathered is not None and fits(self._shard(gathered), dims):
-                    matches.append(gathered)
-            if matches:
-                return matches
+            unlike = fits is not _in_order
+            for after in (self._as_planned, self._gathered):
+                matches: list[_Match] = []
+                for candidate in candidates:
+                    match = after(candidate, buffer)
+                    if unlike and _may_be_resplit(buffer, candidate.value):
+                        continue
+                    if match is not None and fits(self._shard(match), dims):
+                        matches.append(match)
+                if matches:
+                    return matches
         return []
+
+    def _as_planned(self, match: _Match, _: Buffer) -> _Match:
+        return match
 
     def _gathered(self, match: _Match, buffer: Buffer) -> _Match | None:
         """A value after the devices have sent each other its shards along some axes."""
@@ -200,16 +202,13 @@ class _Values:
 
     def _told_apart(self, buffer: Buffer, matches: list[_Match]) -> list[_Match]:
         """Those of several values that are computed from, and lead to, the same."""
-        for same in (self._same_type, _is_main, self._same_reads, self._same_leads):
+        tests = (
+            _same_type, _is_main, _same_devices, self._same_reads, self._same_leads
+        )  # fmt: skip
+        for same in tests:
             if len(matches) > 1:
                 matches = [m for m in matches if same(buffer, m)] or matches
         return matches
-
-    def _same_type(self, buffer: Buffer, match: _Match) -> bool:
-        return (
-            _SHORT.get(match.value.dtype, match.value.dtype)
-            == buffer.shape.partition("[")[0]
-        )
 
     def _same_reads(self, buffer: Buffer, match: _Match) -> bool:
         return self.flow.reads.get(match.value.name) == buffer.reads
@@ -217,21 +216,26 @@ class _Values:
     def _same_leads(self, buffer: Buffer, match: _Match) -> bool:
         return self.flow.leads.get(match.value.name) == buffer.leads
 
+    def _is_partial_sum(self, buffer: Buffer, value: PlannedOp, axes: set[str]) -> bool:
+        is_collective = buffer.kind == "collectives"
+        return not is_collective and axes <= self.summed.get(value.name, set())
+
     def _split(self, buffer: Buffer, match: _Match) -> Buffer:
         """A buffer with the spec of its value, and the size its neighbours' specs would
         give it."""
         value, spec = match.value, match.spec
         # A dimension may be split over a part of an axis, which is then in use.
         used = set(map(parent_axis, spec.axes))
-        if not match.value.manual and buffer.differs is not None:
-            beyond = {*buffer.differs} - used - spec.unreduced
-            is_sum = value.factors is not None and bool(value.factors.reduction)
-            if beyond and is_sum and buffer.result is None:
-                if not beyond <= self.summed.get(value.name, set()):
-                    return buffer
-                spec = replace(spec, unreduced=frozenset(beyond))
-        elif buffer.kind == "temporaries" and value.name in self.summed:
-            return buffer
+        is_sum = value.factors is not None and bool(value.factors.reduction)
+        if buffer.differs is None:
+            if buffer.kind == "temporaries" and value.name in self.summed:
+                return buffer
+        elif is_sum and not value.manual and buffer.result is None:
+            beyond = _beyond(buffer, spec)
+            # Before its collective, a product of split dimensions is a partial sum.
+            if beyond and not self._is_partial_sum(buffer, value, beyond):
+                return buffer
+            spec = replace(spec, unreduced=frozenset(beyond))
         neighbours = self.next_to.get(value.name, [])
         more: set[str] = set()
         for neighbour in neighbours:
@@ -281,6 +285,21 @@ class _PlanFlow:
                         changed = True
 
 
+def _same_type(buffer: Buffer, match: _Match) -> bool:
+    dtype = match.value.dtype
+    return _SHORT.get(dtype, dtype) == buffer.shape.partition("[")[0]
+
+
+def _same_devices(buffer: Buffer, match: _Match) -> bool:
+    """Whether devices differ along axes that split a value, and along no other."""
+    return not _beyond(buffer, match.spec)
+
+
+def _beyond(buffer: Buffer, spec: Spec) -> set[str]:
+    """The axes along which devices differ, without those that split a value."""
+    return {*(buffer.differs or ())} - set(map(parent_axis, spec.axes))
+
+
 def _is_main(buffer: Buffer, match: _Match) -> bool:
     """Whether a value isn't a constant that jax made as large as the other operand."""
     value = match.value
@@ -313,10 +332,23 @@ _FITS: tuple[Callable[[list[int], list[int]], bool], ...] = (
 )  # fmt: skip
 
 
+def _may_be_resplit(buffer: Buffer, value: PlannedOp) -> bool:
+    """Whether a buffer in another order may be a value that is split otherwise."""
+    dims = _all_dims(buffer)
+    if len(dims) != len(value.shape):
+        return False
+    pairs = zip(value.shape, dims, strict=True)
+    return all(length > 0 and size % length == 0 for size, length in pairs)
+
+
+def _all_dims(buffer: Buffer) -> list[int]:
+    # The type in front of the bracket may have a number, too.
+    return [int(n) for n in re.findall(r"\d+", buffer.shape.partition("[")[2])]
+
+
 def _dims(buffer: Buffer) -> list[int]:
     """The dimensions of a buffer, without those of 1."""
-    # The type in front of the bracket may have a number, too.
-    return _without_ones(map(int, re.findall(r"\d+", buffer.shape.partition("[")[2])))
+    return _without_ones(_all_dims(buffer))
 
 
 def _without_ones(lengths: Iterable[int]) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
@@ -17,10 +17,9 @@ from typing import NamedTuple
 from shardviz.core.program.memory import Buffer, MemoryTimeline
 from shardviz.core.program.report import phase_of
 from shardviz.core.xla.causes import SUMS, Causes, is_written
-from shardviz.core.xla.dataflow import Dataflow, Part
+from shardviz.core.xla.dataflow import Dataflow, Part, Placement
 from shardviz.core.xla.loops import Loops
-from shardviz.core.xla.module import Instruction, InstructionSource, Module
-from shardviz.core.xla.replica_groups import GroupReader
+from shardviz.core.xla.module import COLLECTIVES, Instruction, InstructionSource, Module
 from shardviz.core.xla.wire import Message
 
 #: Fields of each message, by the names that XLA gives them.
@@ -65,8 +64,7 @@ def read_memory(
     data: bytes,
     arguments: Mapping[str, str] = MappingProxyType({}),
     module: Module | None = None,
-    groups: GroupReader | None = None,
-    splits: Mapping[str, Iterable[str]] = MappingProxyType({}),
+    placement: Placement | None = None,
 ) -> MemoryTimeline | None:
     """What is alive when in a compiled module.
 
@@ -76,9 +74,8 @@ def read_memory(
         data: an `HloProto`: a final module with its buffer assignment.
         arguments: what the module calls an argument, to the program's name for it.
         module: that module, where it has been read before.
-        groups: reads the replica groups of its collectives; without it, it is unknown
+        placement: the mesh and the splits of the arguments; without these it is unknown
             which buffers differ from device to device.
-        splits: what the module calls an argument, to the mesh axes that split it.
 
     Raises:
         ValueError: where the bytes are no module, or not all of one.
@@ -108,7 +105,7 @@ def read_memory(
     if has_heap and ASSIGNMENT["traces"] not in assignment:
         return None
     heap = _heap(assignment, values)
-    flow = Dataflow(module, groups, splits, arguments)
+    flow = Dataflow(module, placement, arguments)
     owners, buffers = _Owners(arguments, flow, named), []
     for life in lives + heap:
         if life.end is None:
@@ -273,9 +270,9 @@ class _Owners:
             elif maker.kind == "all-gather" and not behind.moved:
                 sources.append(behind.source)
         else:
-            sources = [source, inside.source, maker.source]
-            if not behind.moved:
-                sources.insert(2, behind.source)
+            sources = [source, inside.source, behind.source, maker.source]
+            if behind.moved in COLLECTIVES:
+                sources = []  # it is split otherwise than these
         places: dict[tuple[str, str], None] = {}
         for source in sources:
             # XLA joins the names of operations that it computes as one.

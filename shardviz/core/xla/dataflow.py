@@ -9,12 +9,13 @@ difference along that axis. XLA's `HloReplicationAnalysis` follows the same rule
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
+from typing import NamedTuple
 
 from shardviz.core.xla.module import Instruction, Module
-from shardviz.core.xla.replica_groups import GroupReader
+from shardviz.core.xla.replica_groups import GroupReader, Slices
 
 #: One array of an instruction's result, by its index in the tuple.
 Part = tuple[Instruction, tuple[int, ...]]
@@ -36,13 +37,28 @@ _PURE_CALLS = (
 )  # fmt: skip
 
 
+class Placement(NamedTuple):
+    """The mesh that a module was compiled for, and how its arguments are split.
+
+    Attributes:
+        names, sizes: the axes of the mesh.
+        splits: what the module calls an argument, to the mesh axes that split it; an
+            argument that isn't in it may be split over any.
+        slices: the slices of TPUs, if the module is that of one of them.
+    """
+
+    names: Sequence[str]
+    sizes: Sequence[int]
+    splits: Mapping[str, Iterable[str]]
+    slices: Slices | None = None
+
+
 class Dataflow:
     """What the arrays of one module are computed from.
 
     Args:
         module: a module for one device of the mesh.
-        groups: reads the replica groups of its collectives; None if they are unknown.
-        splits: what the module calls an argument, to the mesh axes that split it.
+        placement: the mesh and the arguments; None if they are unknown.
         names: what the module calls the arguments, in the order of the program.
 
     Attributes:
@@ -50,24 +66,33 @@ class Dataflow:
     """
 
     def __init__(
-        self,
-        module: Module,
-        groups: GroupReader | None = None,
-        splits: Mapping[str, Iterable[str]] = MappingProxyType({}),
-        names: Iterable[str] = (),
+        self, module: Module, placement: Placement | None, names: Iterable[str] = ()
     ) -> None:
-        self._module, self._groups, self._splits = module, groups, splits
-        self._bit_of = {name: 1 << number for number, name in enumerate(names)}
-        self.axes = () if groups is None else tuple(groups.long_axes)
-        self._bits = {axis: 1 << number for number, axis in enumerate(self.axes)}
-        self._all = (1 << len(self.axes)) - 1
+        self._module, self._placement = module, placement
+        self._argument_bits = {name: 1 << number for number, name in enumerate(names)}
+        # A group may run over a part of an axis, so each prime factor of an axis is
+        # followed separately.
+        self._bits: dict[str, int] = {}
+        parts: list[str] = []
+        sizes: list[int] = []
+        if placement is not None:
+            for name, size in zip(placement.names, placement.sizes, strict=True):
+                self._bits[name] = 0
+                for factor in _prime_factors(size):
+                    self._bits[name] |= 1 << len(parts)
+                    parts.append(str(len(parts)))
+                    sizes.append(factor)
+        self._sizes, self._all = sizes, (1 << len(parts)) - 1
+        slices = None if placement is None else placement.slices
+        self._groups = GroupReader(parts, sizes, slices)
+        self.axes = tuple(axis for axis, bits in self._bits.items() if bits)
 
     def differing(self, part: Part) -> tuple[str, ...] | None:
         """The mesh axes along which devices may hold different bytes in an array.
 
         None if that is unknown, as it is of a whole tuple.
         """
-        if self._groups is None or part not in self._differing:
+        if self._placement is None or part not in self._differing:
             return None
         differs = self._differing[part]
         return tuple(axis for axis, bit in self._bits.items() if bit & differs)
@@ -88,7 +113,7 @@ class Dataflow:
     def _arguments(self) -> dict[Part, int]:
         starts: dict[Part, int] = {}
         for parameter in self._module.entry.parameters.values():
-            bit = self._bit_of.get(parameter.op, 0)
+            bit = self._argument_bits.get(parameter.op, 0)
             starts.update(dict.fromkeys(_all_parts([parameter]), bit))
         sources: dict[Part, list[Part]] = {}
         for part in self._parts:
@@ -129,8 +154,13 @@ class Dataflow:
         """The axes along which an instruction makes devices differ, and alike."""
         opcode = instruction.opcode
         if opcode == "parameter" and instruction.computation.is_entry:
-            axes = self._splits.get(instruction.op)
-            return self._all if axes is None else self._of_axes(axes), 0
+            splits = {} if self._placement is None else self._placement.splits
+            if instruction.op not in splits:
+                return self._all, 0
+            bits = 0
+            for axis in splits[instruction.op]:
+                bits |= self._bits[axis]
+            return bits, 0
         if opcode in _PER_DEVICE:
             return self._all, 0
         if opcode == "custom-call":
@@ -139,22 +169,14 @@ class Dataflow:
         kind = instruction.kind
         if not kind or opcode.endswith("-done"):
             return 0, 0
-        if self._groups is None:
-            return self._all, 0
         replicas = self._groups.of(instruction)
-        over, size = self._of_axes(replicas.axes), 1
-        for axis in replicas.axes:
-            size *= self._groups.size_of(axis)
+        over, size = 0, 1
+        for part in map(int, replicas.axes):
+            over |= 1 << part
+            size *= self._sizes[part]
         if kind in ("all-reduce", "all-gather"):
-            # A group over a part of an axis leaves its parts different.
             return 0, over if size == replicas.size else 0
-        return over if replicas.axes else self._all, 0
-
-    def _of_axes(self, axes: Iterable[str]) -> int:
-        bits = 0
-        for axis in axes:
-            bits |= self._bits.get(axis, 0)
-        return bits
+        return over or self._all, 0
 
     def _sources(self, part: Part, once: bool = False) -> list[Part]:
         """The arrays that an array is computed from, one step back.
@@ -196,6 +218,17 @@ class Dataflow:
         if here.kind in _ONE_TO_ONE and len(reads) > 1 and path:
             return _all_parts([reads[path[-1]]]) if path[-1] < len(reads) else []
         return _all_parts(reads)
+
+
+def _prime_factors(size: int) -> list[int]:
+    factors: list[int] = []
+    divisor = 2
+    while size > 1:
+        while size % divisor == 0:
+            factors.append(divisor)
+            size //= divisor
+        divisor += 1
+    return factors
 
 
 def _collected(

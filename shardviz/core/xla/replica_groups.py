@@ -86,16 +86,6 @@ class GroupReader:
         self._names, self._sizes, self._slices = names, sizes, slices
         self._known: dict[tuple[bytes | bool, ...], Replicas] = {}
 
-    @property
-    def long_axes(self) -> list[str]:
-        """The mesh axes longer than 1."""
-        axes = zip(self._names, self._sizes, strict=True)
-        return [name for name, size in axes if size > 1]
-
-    def size_of(self, axis: str) -> int:
-        """The size of a mesh axis."""
-        return self._sizes[self._names.index(axis)]
-
     def of(self, collective: Instruction) -> Replicas:
         """The groups of a collective."""
         attributes = collective.attributes

@@ -8,9 +8,9 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FrameType, MappingProxyType
+from types import FrameType
 from typing import Any
 
 import jax
@@ -36,8 +36,9 @@ from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Memory
 from shardviz.core.xla.buffers import read_memory
 from shardviz.core.xla.collectives import read_collectives
+from shardviz.core.xla.dataflow import Placement
 from shardviz.core.xla.module import Module, is_user_file
-from shardviz.core.xla.replica_groups import GroupReader, slices_of
+from shardviz.core.xla.replica_groups import slices_of
 
 _SOURCE_LINE = re.compile(r'loc\("((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 _MOST = 8
@@ -209,14 +210,16 @@ def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
         )
 
     final = final_module(stage)
-    groups = GroupReader(mesh.axis_names, mesh.axis_sizes, slices_of(final, ids))
     splits: dict[str, tuple[str, ...]] = {}
     for name, request in zip(arguments, lowered.traced.program.requests, strict=True):
         spec = request.spec
         # The compiler chooses how an unconstrained dimension is split.
         if spec is not None and not spec.unconstrained:
             splits[name] = (*spec.axes, *spec.unreduced)
-    timeline, unread = _buffers(dumped.final, arguments, final, groups, splits)
+    placement = Placement(
+        mesh.axis_names, mesh.axis_sizes, splits, slices_of(final, ids)
+    )
+    timeline, unread = _buffers(dumped.final, arguments, final, placement)
     collectives, partitioned = collectives_of(final), None
     if mesh.size == 1:
         partitioned = ()  # nothing to partition
@@ -315,8 +318,7 @@ def _buffers(
     dumped: bytes | None,
     arguments: Mapping[str, str],
     final: Module | None = None,
-    groups: GroupReader | None = None,
-    splits: Mapping[str, Iterable[str]] = MappingProxyType({}),
+    placement: Placement | None = None,
 ) -> tuple[MemoryTimeline | None, Note | None]:
     """What is alive when; or why that could not be read, where XLA wrote it.
 
@@ -327,7 +329,7 @@ def _buffers(
         return None, None
     try:
         # What is dumped has the same instructions, and need not be read again.
-        return read_memory(dumped, arguments, final, groups, splits), None
+        return read_memory(dumped, arguments, final, placement), None
     # XLA promises nothing of this form; without it all else is still known.
     except (ValueError, LookupError) as error:
         return None, Note("buffers not read", (repr(error),))
