@@ -56,13 +56,21 @@ def measure(target: str, names: tuple[str, ...] = ()) -> int:
     return int(owned < 0.9 * total)
 
 
-def programs() -> Iterator[tuple[str, Any]]:
-    """The programs of the memory bench, and those of `memory_foreign`."""
+def foreign() -> Iterator[tuple[str, Any]]:
+    """The programs of `memory_foreign`."""
     import shardviz as sv
-    from tests.bench import memory_foreign, memory_peaks
+    from tests.bench import memory_foreign
 
     for name, fn, arguments in memory_foreign.programs():
         yield name, sv.program(fn, *arguments)
+
+
+def programs() -> Iterator[tuple[str, Any]]:
+    """Those of `memory_foreign`, and the programs of the memory bench."""
+    import shardviz as sv
+    from tests.bench import memory_peaks
+
+    yield from foreign()
     for name, fn, arrays, mesh, donate in memory_peaks.programs():
         named = []
         for array, (shape, dtype, spec) in arrays.items():

@@ -48,6 +48,8 @@ class Buffer:
             where that is not known.
         padding: how many of its bytes hold nothing.
         stacked: whether a loop fills it slice by slice.
+        transposed: whether its dimensions are known to be in another order than those
+            of its value.
         result: the number of the program's result that it is; None if it isn't one.
         group: the plan's values that may be meant, if there are several: they share an
             operation, a line and a spec.
@@ -77,6 +79,7 @@ class Buffer:
     padding: int = 0
     differs: tuple[str, ...] | None = None
     stacked: bool = False
+    transposed: bool = False
     result: int | None = None
     group: tuple[str, ...] = ()
     places: tuple[tuple[str, str], ...] = ()

@@ -335,7 +335,7 @@ _FITS: tuple[Callable[[list[int], list[int]], bool], ...] = (
 def _may_be_resplit(buffer: Buffer, value: PlannedOp) -> bool:
     """Whether a buffer in another order may be a value that is split otherwise."""
     dims = _all_dims(buffer)
-    if len(dims) != len(value.shape):
+    if buffer.transposed or len(dims) != len(value.shape):
         return False
     pairs = zip(value.shape, dims, strict=True)
     return all(length > 0 and size % length == 0 for size, length in pairs)

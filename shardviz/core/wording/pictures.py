@@ -10,7 +10,7 @@ from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.memory import Buffer
-from shardviz.core.program.plan_values import Record
+from shardviz.core.program.plan_values import Record, parent_axis
 
 NOT_ON_MESH = "not on the mesh"
 LARGEST_FIRST = "Bytes per device, the largest first:"
@@ -81,6 +81,12 @@ def about_buffer(buffer: Buffer) -> str:
         words.append(f"{bytes_text(buffer.padding)} of it padding")
     if buffer.split_bytes is not None and buffer.split_bytes < buffer.bytes:
         words.append(f"{bytes_text(buffer.split_bytes)} if split as its neighbours")
+    if buffer.spec is not None:
+        # Inside a shard_map each device has a block of its own.
+        split = {*map(parent_axis, buffer.spec.axes), *buffer.spec.unreduced}
+        beyond = [axis for axis in buffer.differs or () if axis not in split]
+        if beyond:
+            words.append(f"another block for each device along {joined(beyond)}")
     return ", ".join(filter(None, words))
 
 

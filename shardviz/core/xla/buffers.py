@@ -7,6 +7,7 @@ in which values are allocated, freed, or take over the memory of another.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -97,7 +98,7 @@ def read_memory(
             for assigned in allocation.messages(ALLOCATION["assigned"]):
                 inside.append(values[assigned.number(1)])
             # Before a result is made, its memory may be used for others.
-            value = max(inside, key=lambda part: (part.maker, part.index) in named)
+            value = max(inside, key=functools.partial(_likely, named))
             lives.append(_Life(allocation.number(ALLOCATION["size"]), value, kinds[0]))
         # What is local to a thread is inside of a reduction.
         elif not allocation.number(ALLOCATION["is_thread_local"]):
@@ -112,6 +113,14 @@ def read_memory(
             life.end = len(heap)
         buffers.append(owners.buffer(life))
     return MemoryTimeline(tuple(buffers), tuple(arguments.values()))
+
+
+def _likely(named: Mapping[Part, _Named], value: _Value) -> int:
+    """How well a value says what lasting memory is for."""
+    entry = named.get((value.maker, value.index))
+    if entry is None:
+        return 0
+    return 1 if entry.inside else 2
 
 
 def _values(assignment: Message, module: Module) -> dict[int, _Value]:
@@ -130,34 +139,60 @@ def _values(assignment: Message, module: Module) -> dict[int, _Value]:
     return values
 
 
-def _named(module: Module) -> dict[Part, int | None]:
-    """The arguments and results: what the program returns without a copy, by number."""
+class _Named(NamedTuple):
+    """An argument, or a result by its number.
+
+    Attributes:
+        number: of the result; None for an argument.
+        inside: whether a loop, a branch or a call inside makes it.
+    """
+
+    number: int | None
+    inside: bool = False
+
+
+def _named(module: Module) -> dict[Part, _Named]:
+    """The arguments, and what the program returns without a copy."""
     root = module.entry.root
     # A program with one result returns it without a tuple.
-    todo: list[tuple[Part, int | None]] = [((root, ()), None)]
+    todo: list[tuple[Part, _Named]] = [((root, ()), _Named(None))]
     parts = root.operands if root.opcode == "tuple" else root.shapes
     for number in range(len(parts)):
-        todo.append(((root, (number,)), number))
+        todo.append(((root, (number,)), _Named(number)))
     if root.opcode != "tuple" and root.paths == ((),):
-        todo.append(((root, ()), 0))
+        todo.append(((root, ()), _Named(0)))
     for parameter in module.entry.parameters.values():
-        todo.append(((parameter, ()), None))
-    named: dict[Part, int | None] = {}
+        todo.append(((parameter, ()), _Named(None)))
+    named: dict[Part, _Named] = {}
     while todo:
-        (here, index), number = todo.pop()
-        if named.get((here, index)) is None:
-            named[here, index] = number
-        if here.opcode == "tuple" and index:
-            todo.append(((here.operands[index[0]], index[1:]), number))
-        elif here.opcode == "get-tuple-element":
-            todo.append(((here.operands[0], (here.index, *index)), number))
-        elif here.opcode == "bitcast":
-            todo.append(((here.operands[0], index), number))
-        elif here.opcode.endswith("-done"):
-            # One part of a start is the result, the first or the second.
-            for part in ((), (0,), (1,)):
-                todo.append(((here.operands[0], part), number))
+        part, entry = todo.pop()
+        before = named.get(part)
+        if before is None or before.number is None or not entry.inside:
+            named[part] = entry
+        for source in _handed_on(part):
+            todo.append((source, entry))
+        here, index = part
+        if here.opcode in ("call", "while", "conditional") and before is None:
+            # The last computation of a loop is its condition.
+            called = here.called[:1] if here.opcode == "while" else here.called
+            for computation in called:
+                todo.append(((computation.root, index), entry._replace(inside=True)))
     return named
+
+
+def _handed_on(part: Part) -> list[Part]:
+    """The array that a part is, one step back."""
+    here, index = part
+    if here.opcode == "tuple" and index:
+        return [(here.operands[index[0]], index[1:])]
+    if here.opcode == "get-tuple-element":
+        return [(here.operands[0], (here.index, *index))]
+    if here.opcode == "bitcast":
+        return [(here.operands[0], index)]
+    if here.opcode.endswith("-done"):
+        # One part of a start is the result, the first or the second.
+        return [(here.operands[0], place) for place in ((), (0,), (1,))]
+    return []
 
 
 def _heap(assignment: Message, values: Mapping[int, _Value]) -> list[_Life]:
@@ -207,7 +242,7 @@ class _Owners:
         self,
         arguments: Mapping[str, str],
         flow: Dataflow,
-        named: Mapping[Part, int | None],
+        named: Mapping[Part, _Named],
     ) -> None:
         self._arguments, self._loops = arguments, Loops()
         self._causes = Causes(arguments)
@@ -224,6 +259,7 @@ class _Owners:
         source, argument = self._source(life.value)
         op = self._arguments.get(source.op, source.op)
         part = maker, index
+        named = self._named.get(part)
         differs = self._flow.differing(part)
         replicated: tuple[str, ...] = ()
         if differs is not None:
@@ -244,7 +280,8 @@ class _Owners:
             replicated=replicated,
             differs=differs,
             stacked=_written(maker) is not None,
-            result=self._named.get(part) if life.kind == "outputs" else None,
+            result=named.number if named and life.kind == "outputs" else None,
+            transposed=_is_transposed(maker, index),
             places=self._places(life.value, source),
             reads=self._flow.arguments_of(part),
             leads=self._flow.results_of(part),
@@ -321,6 +358,17 @@ def _root(one: Instruction, index: tuple[int, ...] = ()) -> Instruction:
     while root.opcode in ("bitcast", "reshape", "copy"):
         root = root.operands[0]
     return root
+
+
+def _is_transposed(maker: Instruction, index: tuple[int, ...]) -> bool:
+    """Whether XLA lays out a value anew, with its dimensions in another order."""
+    if maker.opcode == "fusion":
+        maker = maker.called[0].root
+        if maker.opcode == "tuple" and index:
+            maker = maker.operands[index[0]]
+    while maker.opcode in ("bitcast", "convert", "copy"):
+        maker = maker.operands[0]
+    return maker.opcode == "transpose" and maker.operands[0].opcode != "dynamic-slice"
 
 
 def _written(one: Instruction) -> Instruction | None:

@@ -8,11 +8,14 @@ difference along that axis. XLA's `HloReplicationAnalysis` follows the same rule
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple
+
+import numpy as np
 
 from shardviz.core.xla.module import Instruction, Module
 from shardviz.core.xla.replica_groups import GroupReader, Slices
@@ -31,6 +34,7 @@ _PER_DEVICE = (
     "partition-id", "replica-id", "rng", "infeed", "recv", "recv-done",
     "rng-get-and-update-state",
 )  # fmt: skip
+_UNCHANGED = ("bitcast", "convert", "copy", "reshape")
 # Code of others that computes from its operands alone.
 _PURE_CALLS = (
     "__cublas", "__cudnn", "__onednn", "TopK", "cusolver", "lapack", "AllocateBuffer",
@@ -163,6 +167,8 @@ class Dataflow:
             return bits, 0
         if opcode in _PER_DEVICE:
             return self._all, 0
+        if opcode == "dynamic-slice":
+            return self._of_table(instruction)
         if opcode == "custom-call":
             pure = instruction.custom_call_target.startswith(_PURE_CALLS)
             return 0 if pure else self._all, 0
@@ -177,6 +183,22 @@ class Dataflow:
         if kind in ("all-reduce", "all-gather"):
             return 0, over if size == replicas.size else 0
         return over or self._all, 0
+
+    def _of_table(self, slice_: Instruction) -> tuple[int, int]:
+        """The same of an entry that each device looks up by its own number.
+
+        XLA's partitioner keeps the offset of each device's shard in such tables.
+        """
+        table, *starts = map(_origin, slice_.operands)
+        entries = table.integers
+        by_device = len(starts) == 1 and starts[0].opcode == "partition-id"
+        if not by_device or len(entries) != math.prod(self._sizes):
+            return 0, 0
+        array, bits = np.array(entries, np.uint64).reshape(self._sizes), 0
+        for axis in range(len(self._sizes)):
+            if (array != array.take([0], axis)).any():
+                bits |= 1 << axis
+        return bits, self._all
 
     def _sources(self, part: Part, once: bool = False) -> list[Part]:
         """The arrays that an array is computed from, one step back.
@@ -218,6 +240,21 @@ class Dataflow:
         if here.kind in _ONE_TO_ONE and len(reads) > 1 and path:
             return _all_parts([reads[path[-1]]]) if path[-1] < len(reads) else []
         return _all_parts(reads)
+
+
+def _origin(instruction: Instruction) -> Instruction:
+    """The instruction behind copies and the parameters of fusions."""
+    while True:
+        computation = instruction.computation
+        if instruction.opcode in _UNCHANGED:
+            instruction = instruction.operands[0]
+        elif instruction.opcode == "parameter" and len(computation.callers) == 1:
+            (call,) = computation.callers
+            if call.opcode not in ("fusion", "call"):
+                return instruction
+            instruction = call.operands[instruction.parameter_number]
+        else:
+            return instruction
 
 
 def _prime_factors(size: int) -> list[int]:
@@ -289,8 +326,14 @@ def _from_callers(
 def _decides(part: Part) -> list[Part]:
     """What decides how often a loop runs, or which branch is taken."""
     here = part[0]
-    if here.opcode == "while":
-        return _all_parts([here.called[1].root])
-    if here.opcode == "conditional":
-        return _all_parts(here.operands[:1])
-    return []
+    # The same holds inside: a device that has left a loop holds its last values.
+    deciders = [here]
+    if here.opcode == "parameter":
+        deciders = here.computation.callers
+    parts: list[Part] = []
+    for decider in deciders:
+        if decider.opcode == "while":
+            parts += _all_parts([decider.called[1].root])
+        elif decider.opcode == "conditional":
+            parts += _all_parts(decider.operands[:1])
+    return parts

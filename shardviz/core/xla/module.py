@@ -289,12 +289,17 @@ class Instruction:
     @property
     def integer(self) -> int | None:
         """The value of a constant that is one integer; None for any other."""
+        values = self.integers
+        return signed(values[0]) if len(values) == 1 else None
+
+    @property
+    def integers(self) -> list[int]:
+        """The bits of each integer of a constant; empty for any other."""
         literal = self._message.message(INSTRUCTION["literal"])
         for field in LITERAL_INTEGERS:
-            values = literal.numbers(field)
-            if len(values) == 1:
-                return signed(values[0])
-        return None
+            if values := literal.numbers(field):
+                return values
+        return []
 
     @property
     def custom_call_target(self) -> str:
