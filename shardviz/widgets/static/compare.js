@@ -17,7 +17,8 @@ export class Compare {
       "aria-pressed": "false",
       title: "Compare: pin the state as A",
     });
-    this.numbers = h("dl", { class: "sv-comparednumbers" });
+    // No <dl>: JupyterLab's style sheet floats its terms, at a fifth of the width.
+    this.numbers = h("div", { class: "sv-comparednumbers", role: "list" });
     const small = { class: "sv-button sv-small", ...edits };
     this.back = button("Back to A", () => act("back"), small);
     const unpin = button("Unpin", () => act("unpin"), small);
@@ -46,5 +47,6 @@ export class Compare {
 function compared({ name, title, text, change, tone }) {
   const [sign, style] = TONES[tone];
   const by = h("span", { class: style, text: change && ` ${sign} ${change}` });
-  return h("div", { title }, h("dt", { text: name }), h("dd", null, text, by));
+  const about = h("div", { class: "sv-muted", text: name });
+  return h("div", { title, role: "listitem" }, about, h("div", null, h("b", { text }), by));
 }
