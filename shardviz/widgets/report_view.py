@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardviz.core.format import bytes_text, seconds_text
-from shardviz.core.program.report import Report
+from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.fit import Fit
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.report import Collective, Report
 from shardviz.core.program.roofline import Bound, Roofline, collective_name
 from shardviz.core.wording import stages as wording
 from shardviz.core.wording.roofline import time_text
@@ -127,21 +130,43 @@ def headline_view(
         else:
             view["note"] = wording.NO_CHIP if found is None else wording.NO_COST
         return view
-    longest = found.seconds or 1.0
+    return {**view, **_least_times(found, report.collectives or ())}
+
+
+def planned_headline(plan: Plan, found: Roofline) -> dict[str, Any]:
+    """The same by the plan alone, on a target for which nothing is compiled yet.
+
+    Args:
+        plan: of the program as it is now.
+        found: its least times on the target.
+    """
+    view = headline_view(None, None, Topology.parse(found.where).title, wording.BY_PLAN)
+    if found.needed is not None:
+        fit = Fit(found.needed, found.capacity, found.chip.title, arrays_only=True)
+        view["memory"] = wording.memory_needed(fit)
+        view.update(memoryTitle=str(fit), over=fit.ok is False)
+    return {**view, **_least_times(found, plan.collectives)}
+
+
+def _least_times(found: Roofline, collectives: Sequence[Collective]) -> dict[str, Any]:
+    """The least times of a headline, with their bars."""
+    if found.seconds is None:
+        return {}
+    parts, longest = [], found.seconds or 1.0
     for name, label in wording.PARTS.items():
         seconds = found.parts.get(name)
         if seconds is not None:
             part = {"name": name, "label": label, "seconds": time_text(seconds)}
-            over = _axes_of(found, report) if name == "collectives" else []
-            view["parts"].append({**part, "share": seconds / longest, "over": over})
-    view.update(seconds=time_text(found.seconds), bound=wording.bound(found))
-    view["title"] = "\n".join(map(str, [found, *found.notes]))
-    return view
+            over = _axes_of(found, collectives) if name == "collectives" else []
+            parts.append({**part, "share": seconds / longest, "over": over})
+    title = "\n".join(map(str, [found, *found.notes]))
+    seconds, bound = time_text(found.seconds), wording.bound(found)
+    return {"parts": parts, "seconds": seconds, "bound": bound, "title": title}
 
 
-def _axes_of(found: Roofline, report: Report) -> list[list[Any]]:
+def _axes_of(found: Roofline, collectives: Sequence[Collective]) -> list[list[Any]]:
     """The sets of mesh axes that communicate, each with its share of the time."""
-    axes = {collective_name(c): c.mesh_axes for c in report.collectives or ()}
+    axes = {collective_name(c): c.mesh_axes for c in collectives}
     seconds: dict[tuple[str, ...], float] = {}
     for row in found.rows:
         if row.part == "collective" and row.seconds:

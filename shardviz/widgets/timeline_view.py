@@ -17,6 +17,7 @@ from shardviz.core.wording import timeline as wording
 from shardviz.core.wording.roofline import time_text
 from shardviz.widgets.background import LatestView
 from shardviz.widgets.planner import StageResults
+from shardviz.widgets.report_view import planned_headline
 from shardviz.widgets.targets import DevicePlacement, topology_of, why_no_placement
 
 #: Chips that are offered where the target has no published rates.
@@ -25,7 +26,12 @@ MOST_EXAMPLES = 2
 #: The lanes: operations bound by each part, then a lane for each set of mesh axes.
 ARITHMETIC, MEMORY, COLLECTIVES = range(3)
 #: Before the view Program was opened.
-NOT_YET: dict[str, Any] = {"words": wording.NOT_YET, "examples": []}
+NOT_YET: dict[str, Any] = {
+    "words": wording.NOT_YET,
+    "examples": [],
+    "revision": -1,
+    "target": "",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,15 +74,22 @@ class TimelineMaker(LatestView[TimelineRequest]):
 
 
 def _failed(wanted: TimelineRequest, error: BaseException) -> dict[str, Any]:
-    return _nothing(error_text(error))
+    of = {"revision": wanted.results.plan_revision, "target": wanted.target}
+    return {**_nothing(error_text(error)), **of}
 
 
 def timeline_view(wanted: TimelineRequest) -> dict[str, Any]:
-    """A timeline for the page: rows of numbers, and the text that they index.
+    """A timeline for the page, with the revision and the target that it is of."""
+    of = {"revision": wanted.results.plan_revision, "target": wanted.target}
+    return {**_view_of(wanted), **of}
+
+
+def _view_of(wanted: TimelineRequest) -> dict[str, Any]:
+    """The rows of numbers, and the text that they index; or why there is no timeline.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> nothing = TimelineRequest(StageResults(), make_mesh(data=8), "", None)
-    >>> view = timeline_view(nothing)
+    >>> view = _view_of(nothing)
     >>> view["words"], view["examples"][0]
     ('Least times need a chip: choose one under Runs on.', 'tpu:v5e:2x4')
     """
@@ -129,9 +142,12 @@ def _nothing(words: str) -> dict[str, Any]:
 
 
 def _view(found: Timeline, plan: Plan) -> dict[str, Any]:
+    headline = {}
+    if not found.is_compiled:
+        headline = {"headline": planned_headline(plan, found.least)}
     spans = [span for span in found.spans if span.seconds != 0.0]
     if not spans:
-        return _nothing(wording.NOTHING)
+        return {**_nothing(wording.NOTHING), **headline}
     # In the order of the mesh, and collectives without known axes last.
     names = list(plan.mesh.axis_names)
     used = {span.axes for span in spans if span.kind == "collective"}
@@ -150,8 +166,9 @@ def _view(found: Timeline, plan: Plan) -> dict[str, Any]:
         rows.append(row)
     numbered = [[[name, names.index(name)] for name in axes] for axes in lanes]
     return {
+        **headline,
         "lanes": [[], [], *numbered],
-        "stage": 0 if found.compiled is None else 2,
+        "stage": 2 if found.is_compiled else 0,
         "spans": rows,
         "serial": _schedule(*wording.SERIAL, found.serial_s),
         "overlapped": _schedule(*wording.OVERLAPPED, found.overlapped_s),
@@ -171,8 +188,8 @@ def _microseconds(seconds: float | None) -> float | None:
 
 def _notes(found: Timeline, fused: int) -> list[str]:
     """The sources of the timeline, and what it leaves out."""
-    notes = [wording.PLANNED if found.compiled is None else wording.COMPILED]
-    if found.has_unknown_trips:
+    notes = [wording.COMPILED if found.is_compiled else wording.PLANNED]
+    if found.least.has_unknown_trips:
         notes.append(wording.UNKNOWN_TRIPS)
     if found.unknown:
         notes.append(wording.unknown(found.unknown))

@@ -138,8 +138,8 @@ def test_arithmetic_of_a_plan_is_what_a_hand_reckons(reckoned):
     program, plan, flops = reckoned
     topology = Topology.parse(TARGET)
     found = timeline(plan, topology)
-    assert found.parts["compute"] == pytest.approx(flops / PEAK)
-    assert found.has_unknown_trips == (program.name == "shrink")
+    assert found.least.parts["compute"] == pytest.approx(flops / PEAK)
+    assert found.least.has_unknown_trips == (program.name == "shrink")
     planned = estimate(plan, topology, plan.mesh)
     assert planned.seconds >= flops / PEAK
 
@@ -176,7 +176,9 @@ def test_a_loop_reads_and_writes_what_it_carries_in_each_iteration():
     x = sv.array("x", (size, size), spec="data")
     plan = sv.plan(sv.program(diffuse, x, mesh="data=4"))
     found = timeline(plan, Topology.parse(TARGET))
-    assert found.parts["memory"] == pytest.approx(trips * 2 * 4 * size * size / 4 / HBM, rel=1e-4)
+    assert found.least.parts["memory"] == pytest.approx(
+        trips * 2 * 4 * size * size / 4 / HBM, rel=1e-4
+    )
 
 
 def test_a_scan_reads_its_slices_and_writes_its_stack_once():
@@ -194,7 +196,7 @@ def test_a_scan_reads_its_slices_and_writes_its_stack_once():
     found = timeline(plan, Topology.parse(TARGET))
     # In each iteration: a slice, the carried row twice, and a row of the result.
     row = 4 * size / 4
-    assert found.parts["memory"] == pytest.approx(length * 4 * row / HBM, rel=0.01)
+    assert found.least.parts["memory"] == pytest.approx(length * 4 * row / HBM, rel=0.01)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 16])

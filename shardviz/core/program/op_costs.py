@@ -112,6 +112,26 @@ def op_costs(plan: Plan) -> tuple[OpCost, ...]:
     return tuple(costs)
 
 
+def held_bytes(plan: Plan) -> int:
+    """The bytes of arguments and results on each device; no program needs less memory.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.core.layout.partition_spec import Spec
+    >>> x = PlannedOp("x", "argument", shape=(64,), dtype="float32", spec=Spec.of("data"))
+    >>> held_bytes(Plan("f", make_mesh(data=4), (x, PlannedOp("y", "op", operands=("x",)))))
+    64
+    """
+    read = {name for op in plan.ops for name in op.operands}
+    total = 0
+    for op in plan.ops:
+        # jax leaves out arguments that nothing reads, a result may take the memory of a
+        # donated one, and others stay in the host's memory.
+        kept = op.name in read and not op.donated and "host" not in op.memory_kind
+        if op.kind == "result" or (op.kind == "argument" and kept):
+            total += bytes_per_device(op, plan.mesh)
+    return total
+
+
 class _Traffic:
     """The bytes of a plan that go through memory however XLA fuses.
 

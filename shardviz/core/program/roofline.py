@@ -17,7 +17,7 @@ from shardviz.core.hardware.interconnect import LinkUse, device_rows, groups_ove
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.fit import Fit
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.program.op_costs import OpCost, op_costs
+from shardviz.core.program.op_costs import OpCost, held_bytes, op_costs
 from shardviz.core.program.orders import DeviceOrder, best_order
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import group_size
@@ -41,7 +41,7 @@ class RooflineNote(Fact):
 # Devices of a mesh whose better order is looked for unasked, in about 0.1 s.
 MOST_ORDERED = 64
 _LOOPS_ONCE, _PLANNED = RooflineNote("loops once"), RooflineNote("planned")
-_UNKNOWN_TRIPS = RooflineNote("unknown trips")
+_LEAST, _UNKNOWN_TRIPS = RooflineNote("least"), RooflineNote("unknown trips")
 
 
 @dataclass(frozen=True)
@@ -247,6 +247,31 @@ def roofline(
         needed_bytes(report.memory),
         report.memory.capacity or chip.device_bytes,
         tuple(notes),
+    )
+
+
+def planned_roofline(plan: Plan, topology: Topology, mesh: MeshSpec) -> Roofline:
+    """The least times of a program by its plan alone, before it is compiled.
+
+    Args:
+        plan: of the program.
+        topology: the chips that it runs on.
+        mesh: the plan's mesh with the real ids of its devices.
+
+    Raises:
+        TargetError: if the mesh does not fit the topology.
+    """
+    chip, ops = topology.chip, op_costs(plan)
+    moves = [collective_bound(c, chip, topology, mesh) for c in plan.collectives]
+    rows = (*total_bounds(chip, ops), *_longest_first(moves))
+    return Roofline(
+        str(topology),
+        chip,
+        rows,
+        _longest_first([op_bound(op, chip) for op in ops]),
+        held_bytes(plan),
+        chip.device_bytes,
+        (_LEAST, *([_UNKNOWN_TRIPS] if any(r.trips is None for r in rows) else [])),
     )
 
 
@@ -534,7 +559,7 @@ def _notes(
     known_places: bool,
     planned: bool,
 ) -> list[RooflineNote | DeviceOrder]:
-    notes: list[RooflineNote | DeviceOrder] = [RooflineNote("least")]
+    notes: list[RooflineNote | DeviceOrder] = [_LEAST]
     moves = [row for row in rows if row.part == "collective"]
     if moves and not known_places:
         notes.append(RooflineNote("no topology"))

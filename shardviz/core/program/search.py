@@ -11,7 +11,7 @@ from shardviz.core.errors import ProgramError
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.candidates import Candidate, Refusal
-from shardviz.core.program.op_costs import op_costs
+from shardviz.core.program.op_costs import held_bytes, op_costs
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_causes import MoveCause
 from shardviz.core.program.plan_values import bytes_per_device
@@ -34,18 +34,8 @@ def estimate(plan: Plan, topology: Topology, mesh: MeshSpec) -> Estimate:
     for row in total_bounds(topology.chip, op_costs(plan)):
         seconds[row.part] += row.seconds or 0.0
     parts = (*seconds.values(), _sent_seconds(plan, topology, mesh))
-    held, values = 0, 0
-    read = set()
-    for op in plan.ops:
-        read.update(op.operands)
-    for op in plan.ops:
-        size = bytes_per_device(op, plan.mesh)
-        values += size
-        # jax leaves out arguments that nothing reads; a donated one may be a result.
-        kept = op.kind == "argument" and op.name in read and not op.donated
-        if kept or op.kind == "result":
-            held += size
-    return Estimate(max(parts), sum(parts), values, held)
+    values = sum(bytes_per_device(op, plan.mesh) for op in plan.ops)
+    return Estimate(max(parts), sum(parts), values, held_bytes(plan))
 
 
 def _sent_seconds(plan: Plan, topology: Topology, mesh: MeshSpec) -> float:

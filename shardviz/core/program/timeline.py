@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from shardviz.core.display import Fact
@@ -26,6 +25,7 @@ from shardviz.core.program.roofline import (
     arithmetic_seconds,
     collective_bound,
     op_bound,
+    planned_roofline,
     rated_bytes,
     with_operations,
 )
@@ -84,35 +84,21 @@ class Timeline(Fact):
     """The least times of a program in order.
 
     Attributes:
-        where: the topology, as typed.
+        least: the totals, by the plan or as compiled.
         spans: operations and collectives, in program order.
-        compiled: the least times of the compiled program, whose collectives these are;
-            None before it is compiled.
+        is_compiled: whether the collectives are those of the compiled program.
 
-    >>> spans = (Span("dot", "product", 2e-6, "FLOP/s", 4e8, arithmetic=2e-6),
-    ...          Span("all-reduce", "collective", 5e-6, "ICI", 1e6, axes=("x",)))
-    >>> found = Timeline("tpu:v5e:4x4", spans)
-    >>> round(found.serial_s * 1e6), round(found.overlapped_s * 1e6)
-    (7, 5)
+    >>> from shardviz.core.hardware.chips import find_chip
+    >>> from shardviz.core.program.roofline import Bound
+    >>> dot = Span("dot", "product", 2e-6, "FLOP/s", 4e8, arithmetic=2e-6)
+    >>> total = Bound("compute", "compute", 2e-6, "FLOP/s", 4e8)
+    >>> Timeline(Roofline("tpu:v5e:4x4", find_chip("v5e"), (total,)), (dot,)).serial_s
+    2e-06
     """
 
-    where: str
+    least: Roofline
     spans: tuple[Span, ...] = ()
-    compiled: Roofline | None = None
-
-    @cached_property
-    def parts(self) -> dict[str, float]:
-        """The seconds of compute, memory and collectives, as a Roofline has them."""
-        if self.compiled is not None and self.compiled.parts:
-            return self.compiled.parts
-        parts = {"compute": 0.0, "memory": 0.0, "collectives": 0.0}
-        for span in self.spans:
-            if span.kind == "collective":
-                parts["collectives"] += span.seconds or 0.0
-            else:
-                parts["compute"] += span.arithmetic or 0.0
-                parts["memory"] += span.memory or 0.0
-        return parts
+    is_compiled: bool = False
 
     @property
     def serial_s(self) -> float:
@@ -122,19 +108,14 @@ class Timeline(Fact):
     @property
     def overlapped_s(self) -> float:
         """The least seconds if arithmetic, memory and collectives never wait for each
-        other, as of a Roofline.
+        other, as of the Roofline.
         """
-        return max(self.parts.values())
+        return self.least.seconds or 0.0
 
     @property
     def unknown(self) -> int:
         """How many spans have no known time."""
         return sum(1 for span in self.spans if span.seconds is None)
-
-    @property
-    def has_unknown_trips(self) -> bool:
-        """Whether a loop of unknown length counts once, so that it takes longer."""
-        return any(span.trips is None and span.seconds for span in self.spans)
 
 
 def timeline(
@@ -156,10 +137,14 @@ def timeline(
     Raises:
         TargetError: if the mesh does not fit the topology.
     """
-    placed, chip, compiled = mesh or plan.mesh, topology.chip, None
-    collectives = plan.collectives
+    placed, chip = mesh or plan.mesh, topology.chip
+    compiled = None
     if report is not None and report.collectives is not None:
-        compiled, collectives = with_operations(report, plan), report.collectives
+        compiled = with_operations(report, plan)
+    if report is None or report.collectives is None or compiled is None:
+        least, collectives = planned_roofline(plan, topology, placed), plan.collectives
+    else:
+        least, collectives = compiled, report.collectives
         placed = report.mesh or placed
     before, after = _anchored(plan, collectives)
     costs = {cost.name: cost for cost in op_costs(plan)}
@@ -178,7 +163,7 @@ def timeline(
         add_collectives(after.get(op.name, []))
     # Collectives of no value in the list have no place: they stand at the end.
     add_collectives(after.get("", []))
-    return Timeline(str(topology), tuple(spans), compiled)
+    return Timeline(least, tuple(spans), compiled is not None)
 
 
 def _anchored(

@@ -194,6 +194,7 @@ NO_CAUSE = "The compiler names no cause."
 #: The parts of a roofline, in the order of their bars.
 PARTS = {"collectives": "collectives", "memory": "memory", "compute": "arithmetic"}
 NO_CHIP = "Choose a chip under Runs on to see its least times."
+BY_PLAN = "Lower bounds by the plan; the compiled program is not known."
 NO_COST = "The compiler counted no operations, so there are no least times."
 
 
@@ -212,9 +213,10 @@ def memory_needed(fit: Fit) -> str:
     >>> memory_needed(Fit(3 << 30, 4 << 30))
     'needs 3 GiB of 4 GiB'
     """
+    needs = "needs at least" if fit.arrays_only else "needs"
     if fit.capacity is None:
-        return f"needs {bytes_text(fit.needed)}"
-    return f"needs {bytes_text(fit.needed)} of {bytes_text(fit.capacity)}"
+        return f"{needs} {bytes_text(fit.needed)}"
+    return f"{needs} {bytes_text(fit.needed)} of {bytes_text(fit.capacity)}"
 
 
 # --- memory ---------------------------------------------------------------------------

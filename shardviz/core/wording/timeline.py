@@ -33,9 +33,9 @@ def summary(fact: Timeline) -> str:
     """The least times, one after another and with perfect overlap."""
     words = (
         f"At least {time_text(fact.serial_s)} one after another, and"
-        f" {time_text(fact.overlapped_s)} with perfect overlap, on {fact.where}."
+        f" {time_text(fact.overlapped_s)} with perfect overlap, on {fact.least.where}."
     )
-    if fact.has_unknown_trips:
+    if fact.least.has_unknown_trips:
         words += f" {UNKNOWN_TRIPS}"
     if fact.unknown:
         words += f" {unknown(fact.unknown)}"

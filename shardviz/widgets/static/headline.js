@@ -2,7 +2,7 @@
 // The headline of a program: the least time it can take, what bounds it, and the memory it needs.
 import { axisNumber, muted } from "./collectives.js";
 import { axisColour } from "./colours.js";
-import { button, fill, h, isNew, toggle } from "./dom.js";
+import { button, fill, h, isNew } from "./dom.js";
 import { OUT_OF_DATE } from "./stages.js";
 
 /** @typedef {import("./messages").Headline} Data */
@@ -18,20 +18,30 @@ export class Headline {
   }
 
   /**
-   * @param {Data} data
+   * @param {Data} compiled
+   * @param {Data | undefined} planned by the plan, for the program and target as they are now
    * @param {Record<string, number>} axes the numbers of the mesh axes
-   * @param {boolean} old whether the program was edited since
+   * @param {boolean} old whether the program or its target was edited since the compile
    */
-  show(data, axes, old) {
-    if (!isNew(this, [data, axes, old])) return;
-    const { parts, note, title, where } = data;
-    toggle(this.node, "sv-faded", old);
-    this.node.title = old ? OUT_OF_DATE : title;
+  show(compiled, planned, axes, old) {
+    if (!isNew(this, [compiled, planned, axes, old])) return;
+    const known = !old && (compiled.parts.length > 0 || compiled.memory !== "");
+    // What was compiled for another program or target says nothing of this one.
+    const data = known ? compiled : planned;
+    this.node.hidden = false;
+    this.node.title = data?.title ?? "";
+    if (!data && old) return fill(this.node, muted(OUT_OF_DATE));
+    this.fillWith(data ?? compiled, axes);
+  }
+
+  /** @param {Data} data @param {Record<string, number>} axes */
+  fillWith(data, axes) {
+    const { parts, note, where } = data;
     this.node.hidden = !parts.length && !note && !data.memory;
-    if (!parts.length) return fill(this.node, muted(old ? "" : note), memory(data, this.open));
+    if (!parts.length) return fill(this.node, muted(note), memory(data, this.open));
     const least = h("div", null, h("b", { text: `≥ ${data.seconds}` }), muted(` on ${where}`));
     const bound = h("div", null, `${data.bound} · `, memory(data, this.open));
-    const facts = h("div", { class: "sv-hfacts" }, least, bound, muted(LOWER_BOUND));
+    const facts = h("div", { class: "sv-hfacts" }, least, bound, muted(note || LOWER_BOUND));
     const bars = parts.map((part) => this.bar(part, axes));
     fill(this.node, facts, h("div", { class: "sv-hbars" }, ...bars));
   }

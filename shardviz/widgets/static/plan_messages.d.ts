@@ -1,5 +1,7 @@
 // The part of the messages that is about a plan and its values: `values_view.py`.
 
+import type { Headline } from "./messages";
+
 export type PlanView = NoPlan | Plan;
 
 export interface NoPlan {
@@ -71,7 +73,13 @@ export interface Explanation {
 }
 
 /** `timeline_view.py`: why there is none, and targets that have one; or the least times in order. */
-export type Timeline = NoTimeline | TimelineData;
+export type Timeline = (NoTimeline | TimelineData) & {
+  /** Of the program, and the target that it runs on. */
+  revision: number;
+  target: string;
+  /** By the plan, until the program is compiled for this target. */
+  headline?: Headline;
+};
 
 export interface NoTimeline {
   words: string;

@@ -259,7 +259,9 @@ export class ProgramPanel {
     this.stages.show(shown, about);
     const { report } = shown;
     const old = stageState(stages, 2, view.revision, target) === "old";
-    this.headline.show(stages.headline, stages.axes, old);
+    const { revision, target: on, headline } = shown.timeline;
+    const planned = revision === view.revision && on === target.value ? headline : undefined;
+    this.headline.show(stages.headline, planned, stages.axes, old);
     this.showStatus(report, old ? OUT_OF_DATE : runAgain(report, view.revision));
     this.showChanges();
     this.tabs.mark(this.tab);
