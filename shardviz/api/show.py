@@ -71,8 +71,9 @@ def explore(
 ) -> Explorer:
     """Opens the Explorer in the view that answers.
 
-    A program opens in the view Program, an audit or a model in Model, a resolution in
-    Rules, all else in Layout. Every edit can be undone.
+    A program or a report opens in the view Program, an audit or a model in Model, a
+    resolution in Rules, all else in Layout. A report is shown without compiling again.
+    Every edit can be undone.
 
     Args:
         thing: None for a running example, a Program, an Audit, a Report, a Resolution

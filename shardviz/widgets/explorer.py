@@ -204,6 +204,12 @@ class Explorer(anywidget.AnyWidget):
         """The last plan of the program; None before the first."""
         return self._planner.state.plan
 
+    def show_report(self, report: Report) -> None:
+        """Shows a report of the program as it is now; nothing is compiled for it."""
+        now = self.session.now
+        self.report, self._report_revision = report, now.revision
+        self._planner.adopt(report, now.program, now.revision, now.target)
+
     def follow(self) -> None:
         """Plans the program now and after every edit, in the background.
 
@@ -753,4 +759,7 @@ def open_explorer(
     Raises:
         ShardvizError: for something that the Explorer cannot show.
     """
-    return Explorer(session_on(thing, children, mesh, rules), cache, svg)
+    explorer = Explorer(session_on(thing, children, mesh, rules), cache, svg)
+    if isinstance(thing, Report) and explorer.session.now.program is thing.of:
+        explorer.show_report(thing)
+    return explorer

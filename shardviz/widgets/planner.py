@@ -164,6 +164,14 @@ class Planner:
                 self._compiles.drop()
             self._plans.request(job)
 
+    def adopt(
+        self, report: Report, program: Program, revision: int, target: str
+    ) -> None:
+        """Takes a report that was made elsewhere, so that it is not made again."""
+        self._update(
+            report=report, report_revision=revision, target=target, program=program
+        )
+
     def plan_now(self, program: Program, revision: int, timeout: float) -> None:
         """Plans this program unless it is planned; waits at most `timeout` seconds."""
         requested = self._requested is not None and self._requested.revision == revision

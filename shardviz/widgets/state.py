@@ -215,6 +215,11 @@ def session_on(
     example = gallery_programs.get(default).replace(**given)
     if thing is None:
         return Session(example, default, brief=True)
+    if isinstance(thing, Report) and isinstance(thing.of, Program):
+        # Its own program, with which the report is shown, unless it is given another mesh.
+        program = thing.of.replace(**given) if given else thing.of
+        target = "" if thing.on is None else thing.on.name
+        return _opened(program, own=program, view="Program", target=target)
     if isinstance(thing, Program):
         thing = thing.replace(**given)
         return _opened(thing, own=thing, view="Program")

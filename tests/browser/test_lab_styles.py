@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.lab import DARK, LIGHT, OPEN
-from tests.browser.views import SETTLED, show_view, type_into
+from tests.browser.views import SETTLED, open_tab, show_view, type_into
 
 pytestmark = pytest.mark.browser
 NARROW, WIDE = 848, 1500
@@ -56,6 +56,9 @@ def test_compare_is_legible_and_nothing_is_restyled(lab, theme, width):
     compared(page)
     for view in VIEWS:
         show_view(page, view)
+        if view == "Program":
+            open_tab(page, "Code")
+            expect(page.locator(".sv-code")).to_be_visible()
         assert page.evaluate(RESTYLED) == []
         numbers = page.evaluate(NUMBERS)
         assert len(numbers) >= 3

@@ -1,18 +1,23 @@
 """The stages, what changed between them, and the table below, on saved pages."""
 
 import dataclasses
+import threading
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Page, expect
 
+import shardviz as sv
+from shardviz.core.hardware.topology import Topology
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.checks import Check
-from shardviz.core.program.report import Failure, Member, Report
+from shardviz.core.program.program import Target
+from shardviz.core.program.report import Failure, Member, Memory, Report
 from shardviz.core.program.roofline import roofline
 from shardviz.core.wording import stages as wording
 from shardviz.core.wording.roofline import time_text
 from shardviz.gallery import programs
-from shardviz.widgets.explorer import Explorer
+from shardviz.widgets.explorer import Explorer, open_explorer
 from shardviz.widgets.planner import StageResults
 from shardviz.widgets.session import Session
 from shardviz.widgets.stages_view import saved_stages, stages_view
@@ -226,3 +231,62 @@ def test_a_failed_compile_is_said_beside_the_estimate(page, tmp_path):
     assert len(rows(page)) == len(PLAN.collectives)
     states = [c.get_attribute("data-state") for c in page.locator(".sv-stage").all()]
     assert states == ["live", "estimate", "failed", "failed", "none"]
+
+
+def too_large() -> Explorer:
+    """An Explorer on a program that was compiled for TPU v5e, where it does not fit."""
+    x = sv.array("x", (1 << 13, 1 << 13), spec="data", dtype="bfloat16")
+    program = sv.program(lambda x: x @ x, x, mesh="data=4")
+    topology = Topology.parse("tpu:v5e:2x2")
+    on = Target("described", "tpu", 4, str(topology))
+    memory = Memory(temporaries=20 << 30, capacity=16 << 30)
+    cost = {"flops": 1e12, "bytes accessed": 1e9}
+    report = Report("f", str(on), collectives=(), memory=memory, cost=cost, mesh=program.mesh)
+    report = report.replace(roofline=roofline(report, topology, program.mesh))
+    return open_explorer(report.replace(of=program, on=on), ExecutableCache())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("target", "tpu:v5p:2x2x1"), ("mesh", "data=2, model=2")]
+)
+def test_an_edit_drops_the_old_verdict_and_shows_that_of_the_plan(page, field, value):
+    made = too_large()
+    kernel = Kernel(page, made=made)
+    headline = page.get_by_role("group", name="Least time")
+    expect(headline.locator(".sv-bad")).to_have_text("needs 20 GiB of 16 GiB")
+    made.wait(60)
+    kernel.answer()
+    expect(headline.locator(".sv-bad")).to_have_count(1)
+    # The page hears of the edit before anything is planned.
+    planned = threading.Event()
+    plan, made._planner._plans._work = made._planner._plans._work, lambda *_: planned.wait(60)
+    made.session.edit(field, value)
+    kernel.push()
+    expect(headline.locator(".sv-bad")).to_have_count(0)
+    expect(headline).not_to_contain_text("20 GiB")
+    made._planner._plans._work = plan
+    planned.set()
+    made._planner._requested = None
+    made.follow()
+    made.wait(60)
+    kernel.answer()
+    made.wait(60)
+    kernel.answer()
+    expect(headline).to_contain_text("needs at least ")
+    expect(headline).to_contain_text("≥ ")
+    made.close()
+
+
+def test_a_report_that_failed_opens_with_its_error_in_sight(page):
+    x = sv.array("x", (64, 64), spec="data")
+    program = sv.program(lambda x: x @ x, x, mesh="data=4")
+    error = Failure("compile", "XLA ran out of memory.", "step.py:3")
+    on = Target("described", "tpu", 4, "tpu:v5e:2x2")
+    report = Report("f", "t", error=error, of=program, on=on)
+    made = open_explorer(report, ExecutableCache())
+    kernel = Kernel(page, made=made)
+    expect(page.get_by_role("alert")).to_contain_text(error.message)
+    made.wait(60)
+    kernel.answer()
+    expect(page.get_by_role("alert")).to_contain_text(error.message)
+    made.close()

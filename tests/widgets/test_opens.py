@@ -6,6 +6,11 @@ import jax
 import pytest
 
 import shardviz as sv
+from shardviz.core.hardware.topology import Topology
+from shardviz.core.program.failure import Failure
+from shardviz.core.program.program import Target
+from shardviz.core.program.report import Report
+from shardviz.core.program.roofline import roofline
 
 MESH = "data=4, model=2"
 RULES = [("embed", "data"), ("mlp", "model")]
@@ -54,3 +59,62 @@ def test_the_largest_split_array_is_chosen_and_not_a_norm(thing):
     made = sv.explore(thing([NORM, large_norm, W_OUT, W_IN]), mesh=MESH, rules=RULES)
     now = made.session.now
     assert now.arrays[now.selected].name == "w_in"
+
+
+def of(program, target: str, **parts) -> Report:
+    """A report of a program, as if it had been compiled for a target."""
+    topology = Topology.parse(target)
+    on = Target("described", topology.chip.platform, topology.size, str(topology))
+    report = Report(program.name, str(on), mesh=program.mesh, of=program, on=on, **parts)
+    return report.replace(roofline=roofline(report, topology, program.mesh))
+
+
+def test_a_report_opens_with_what_was_compiled_and_nothing_is_compiled_again():
+    x = sv.array("x", (64, 64), spec="data")
+    program = sv.program(lambda x: (x @ x).sum(), x, mesh="data=4")
+    report = sv.compile(program, target="cpu:4")
+    before = sv.cache.misses
+    made = sv.explore(report)
+    made.follow()
+    made.wait(60)
+    assert sv.cache.misses == before
+    assert (made.view["opens"], made.session.now.target) == ("Program", "cpu:4")
+    assert made.report is report
+    assert made.plan is not None
+    assert made.plan.ok
+    shown = [stage["state"] for stage in made.stages_data["stages"]]
+    assert shown == ["estimate", "live", "live", "none"]
+    assert len(made.stages_data["collectives"][2]) == len(report.collectives)
+    assert made.stages_data["memory"]["parts"]
+    # An edit plans and compiles as always.
+    made.session.edit("mesh", "data=2")
+    made.wait(60)
+    assert sv.cache.misses > before
+    made.close()
+
+
+def test_a_report_for_described_chips_opens_with_its_roofline():
+    program = sv.program(lambda x: x @ x, W_OUT, mesh=MESH, rules=RULES)
+    cost = {"flops": 1e12, "bytes accessed": 1e9}
+    made = sv.explore(of(program, "tpu:v5e:2x4", collectives=(), cost=cost))
+    assert made.session.now.target == "tpu:v5e:2x4"
+    assert made.stages_data["headline"]["seconds"]
+    made.close()
+
+
+def test_a_report_that_failed_opens_with_its_error():
+    program = sv.program(lambda x: x @ x, W_OUT, mesh=MESH, rules=RULES)
+    error = Failure("compile", "RESOURCE_EXHAUSTED", "step.py:3")
+    made = sv.explore(of(program, "tpu:v5e:2x4", error=error))
+    assert made.view["opens"] == "Program"
+    assert made.report_data["error"]["message"] == error.message
+    assert made.stages_data["error"]["source"] == error.source
+    assert made.problems_data["counts"][0] == 1
+    made.close()
+
+
+def test_a_report_on_another_mesh_opens_its_program_there():
+    program = sv.program(lambda x: x @ x, W_OUT, mesh=MESH, rules=RULES)
+    made = sv.explore(of(program, "tpu:v5e:2x4", collectives=()), mesh="data=8, model=1")
+    assert (made.report, made.session.mesh.size) == (None, 8)
+    made.close()

@@ -7,6 +7,8 @@ import { axisTag, button, fill, h, rowAfter, setText } from "./dom.js";
 import { listed, onHosts } from "./highlight.js";
 import { OUT_OF_DATE, STAGE_NAMES, changeBetween, stageState } from "./stages.js";
 
+const COMPILED = 2; // of the stages, counted from propagated
+
 /** @import { Collective, Stages } from "./messages" */
 /** @import { StageState } from "./stages.js" */
 /**
@@ -108,7 +110,9 @@ export class CollectivesPanel {
 
   /** @param {Stages} data */
   failures({ error, stages: [plan] }) {
-    const parts = error ? [failureNote(error.title, error.message, error.source)] : [];
+    // Why another program did not compile says nothing of this one.
+    const current = error && this.states[COMPILED] !== "old";
+    const parts = current ? [failureNote(error.title, error.message, error.source)] : [];
     // What cannot be traced fails in the same way when it is compiled: it is said once.
     const twice = error && plan.title.startsWith(error.message);
     if (plan.state === "failed" && !twice) parts.push(failureNote("No plan", plan.title, ""));

@@ -6,6 +6,7 @@ import { muted, mutedNote } from "./collectives.js";
 import { OWN_KEYS, axisTag, button, fill, h, svg } from "./dom.js";
 import { bytesText } from "./model_rows.js";
 import { leastTimes, pairs } from "./report_tabs.js";
+import { OUT_OF_DATE } from "./stages.js";
 
 /** @import { Memory, MemoryBuffer, MemoryChart } from "./messages" */
 /** @typedef {{value: (name: string) => void} & import("./changes.js").Calls} Calls */
@@ -23,7 +24,7 @@ export class MemoryPanel {
   /** @param {Calls} calls */
   constructor(calls) {
     this.calls = calls;
-    /** @type {[Memory?, string?]} */ this.shown = [];
+    /** @type {[Memory?, string?, boolean?, object?]} */ this.shown = [];
     /** @type {MemoryChart | null} */ this.chart = null;
     /** The live bytes of every column. @type {number[]} */ this.totals = [];
     // It covers the chart, and its thumb is the line at the moment that is chosen.
@@ -39,15 +40,23 @@ export class MemoryPanel {
     this.node = h("div", { class: "sv-memory" });
   }
 
-  /** @param {Memory} memory @param {string} part whose operations are shown */
-  show(memory, part) {
-    const anew = memory !== this.shown[0];
-    if (!anew && part === this.shown[1]) return;
-    this.shown = [memory, part];
+  /**
+   * @param {Memory} memory
+   * @param {string} part whose operations are shown
+   * @param {boolean} old whether the program or its target was edited since the compile
+   * @param {import("./messages").Headline} [planned] by the plan, for both as they are now
+   */
+  show(memory, part, old, planned) {
+    const anew = memory !== this.shown[0] || old !== this.shown[2];
+    if (!anew && part === this.shown[1] && planned === this.shown[3]) return;
+    this.shown = [memory, part, old, planned];
     const { chart, sentence, over, target, parts, operations } = memory;
-    if (target === undefined) return fill(this.node, mutedNote(NOT_COMPILED));
-    const fits = h("b", { class: over ? "sv-bad" : "", text: sentence });
-    const words = h("div", null, fits, muted(`  ${target}`), h("div", { text: chart?.sentence }));
+    const least = { sentence: planned?.memoryTitle ?? "", over: planned?.over };
+    const verdict = target === undefined || old ? least : { sentence, over };
+    const fits = h("b", { class: verdict.over ? "sv-bad" : "", text: verdict.sentence });
+    if (target === undefined) return fill(this.node, fits, mutedNote(NOT_COMPILED));
+    const about = old ? `  ${OUT_OF_DATE}. Below is the last one, for ${target}.` : `  ${target}`;
+    const words = h("div", null, fits, muted(about), h("div", { text: chart?.sentence }));
     const head = h("div", { class: "sv-tlchosen" }, words, this.changes.button);
     const picture = h("div", { class: "sv-mempicture" }, this.picture, this.list);
     fill(this.node, head, this.changes.node);

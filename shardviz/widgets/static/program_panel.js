@@ -214,8 +214,10 @@ export class ProgramPanel {
     // Nothing runs on hardware that is only described.
     const { noRun = "" } = shown.target;
     this.collectives.canPlay = (key) => live || Boolean(movements[key]);
-    // Until somebody chooses a tab: the timeline, where there are times.
-    if (!this.picked) this.tab = "lanes" in timeline ? "Timeline" : "Collectives";
+    // Until the user chooses a tab: the timeline if there are times, and the error of a compile.
+    const failed = shown.stages.error && !isOutOfDate(shown);
+    const timed = "lanes" in timeline && !failed;
+    if (!this.picked) this.tab = timed ? "Timeline" : "Collectives";
     const { program } = view;
     this.program.sync(menus.programs, program.value);
     this.program.node.title = program.value;
@@ -258,10 +260,8 @@ export class ProgramPanel {
     const about = { Collectives: this.collectives.shown, Checks: "4" }[this.tab] ?? "";
     this.stages.show(shown, about);
     const { report } = shown;
-    const old = stageState(stages, 2, view.revision, target) === "old";
-    const { revision, target: on, headline } = shown.timeline;
-    const planned = revision === view.revision && on === target.value ? headline : undefined;
-    this.headline.show(stages.headline, planned, stages.axes, old);
+    const old = isOutOfDate(shown);
+    this.headline.show(stages.headline, plannedHeadline(shown), stages.axes, old);
     this.showStatus(report, old ? OUT_OF_DATE : runAgain(report, view.revision));
     this.showChanges();
     this.tabs.mark(this.tab);
@@ -314,7 +314,8 @@ export class ProgramPanel {
     }
     if (this.tab === "Memory") {
       if (this.put(this.memory.node)) this.bodyKey = "";
-      return this.memory.show(shown.stages.memory, this.part);
+      const { memory } = shown.stages;
+      return this.memory.show(memory, this.part, isOutOfDate(shown), plannedHeadline(shown));
     }
     const { report, code, target } = shown;
     const key = JSON.stringify([this.tab, code, { ...report, stage: "" }, target.noRun]);
@@ -330,4 +331,15 @@ export class ProgramPanel {
     this.timeline.destroy();
     this.player.destroy();
   }
+}
+
+/** Whether the program or its target was edited since the compile. @param {Shown} shown */
+function isOutOfDate({ stages, view, target }) {
+  return stageState(stages, 2, view.revision, target) === "old";
+}
+
+/** What the plan says of the program and the target as they are now. @param {Shown} shown */
+function plannedHeadline({ timeline, view, target }) {
+  const current = timeline.revision === view.revision && timeline.target === target.value;
+  return current ? timeline.headline : undefined;
 }

@@ -87,7 +87,7 @@ function effectsPart(effects) {
 /** @param {string} code @returns {Node[]} */
 function codeTab(code) {
   const copy = copyButton("Copy", () => code, { class: "sv-button sv-copy" });
-  return [copy, h("pre", { class: "sv-code sv-mono", text: code, tabindex: "0" })];
+  return [copy, h("div", { class: "sv-code sv-mono", text: code, tabindex: "0" })];
 }
 
 /** Names and what they are, in a line. @param {[string, string][]} some */
