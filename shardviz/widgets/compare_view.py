@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from shardviz.core.format import bytes_text, seconds_text
+from shardviz.core.format import bytes_text
 from shardviz.core.program.comparison import total_bytes
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.report import Collective, Report, needed_bytes
 from shardviz.core.program.roofline import with_operations
 from shardviz.core.wording import compare as wording
+from shardviz.core.wording.roofline import time_text
 from shardviz.widgets.document import Document
 from shardviz.widgets.model_view import audit_of
 from shardviz.widgets.planner import StageResults
@@ -50,7 +51,7 @@ def compare_view(before: State, now: State) -> dict[str, Any]:
         _row(names["bytes"], sizes, bytes_text),
         _row(names["collectives"], counts, str, wording.STAGES[stage]),
         _row(names["moved"], moved, bytes_text, wording.STAGES[stage]),
-        _row(names["time"], times, seconds_text),
+        _row(names["time"], times, time_text),
         _row(names["memory"], needed, bytes_text),
     ]
     known = [row for row in rows if row is not None]

@@ -40,6 +40,7 @@ from shardviz.widgets.model_view import Leaves, leaves_view, model_view
 from shardviz.widgets.movements_view import movement_view, saved_movements
 from shardviz.widgets.pictures import PictureCache, palettes
 from shardviz.widgets.planner import Job, Planner
+from shardviz.widgets.remedy_plans import RemedyPlans
 from shardviz.widgets.report_view import report_view, was_cancelled
 from shardviz.widgets.rules_view import (
     Cell,
@@ -176,6 +177,7 @@ class Explorer(anywidget.AnyWidget):
         self._links = LinkPictures(self._refresh_links)
         self._stages = StageViews(self._planner)
         self._timeline = TimelineMaker(self._refresh_timeline)
+        self._remedy_plans = RemedyPlans(self._refresh_remedies)
         self._pictures = PictureCache()
         self._assignments = DeviceAssignments()
         # By page, which view is in sight; the others are not made.
@@ -295,7 +297,8 @@ class Explorer(anywidget.AnyWidget):
         self.cancel()
         if self._beats is not None:
             self._beats.set()
-        close_together([*self._planner.works, self._links, self._timeline])
+        own = [self._links, self._timeline, self._remedy_plans]
+        close_together([*self._planner.works, *own])
         super().close()
 
     def wait(self, timeout: float | None = None) -> Report | None:
@@ -307,6 +310,7 @@ class Explorer(anywidget.AnyWidget):
         self._planner.wait(timeout)
         self._links.wait(timeout)
         self._timeline.wait(timeout)
+        self._remedy_plans.wait(timeout)
         return self.report
 
     # --- messages of the page -----------------------------------------------------
@@ -422,7 +426,10 @@ class Explorer(anywidget.AnyWidget):
         self._cell = cell
         # Also where the search fails: the page asks again while there is no answer.
         self._remedies = (revision, cell, CellRemedies())
-        self._remedies = (revision, cell, cell_remedies(self.session, cell))
+        known = cell_remedies(self.session, cell)
+        self._remedies = (revision, cell, known)
+        plan = self._planner.state.plan_of(revision)
+        self._remedy_plans.ask(now, cell, known.found, plan)
 
     def _keep_cell(self) -> None:
         """Chooses a dimension where none is, and one of an array selected since."""
@@ -584,8 +591,9 @@ class Explorer(anywidget.AnyWidget):
                 # Remedies are of the program that they were looked for.
                 known = cell == self._cell and revision == now.revision
                 self.rule_use = rule_grid(self.session)
+                steps = self._remedy_plans.steps if known else ()
                 self.cell = cell_view(
-                    now, self._cell, remedies if known else None, done
+                    now, self._cell, remedies if known else None, done, steps
                 )
                 if now.model is not None:
                     self.leaves = self._leaves_view()
@@ -599,6 +607,10 @@ class Explorer(anywidget.AnyWidget):
     def _timeline_request(self) -> TimelineRequest:
         now, results = self.session.now, self._stages.results
         return TimelineRequest(results, now.mesh, now.target, self._placement())
+
+    def _refresh_remedies(self) -> None:
+        with self._sync:
+            self._refresh_shown()
 
     def _refresh_timeline(self) -> None:
         with self._reporting("timeline"), self._sync:

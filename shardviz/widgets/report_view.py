@@ -144,7 +144,7 @@ def planned_headline(plan: Plan, found: Roofline) -> dict[str, Any]:
     if found.needed is not None:
         fit = Fit(found.needed, found.capacity, found.chip.title, arrays_only=True)
         view["memory"] = wording.memory_needed(fit)
-        view.update(memoryTitle=str(fit), over=fit.ok is False)
+        view.update(memoryTitle=wording.planned_memory(fit), over=fit.ok is False)
     return {**view, **_least_times(found, plan.collectives)}
 
 

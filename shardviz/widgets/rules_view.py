@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -273,9 +274,22 @@ class CellRemedies:
 
 
 def cell_view(
-    document: Document, text: str, remedies: CellRemedies | None = None, done: str = ""
+    document: Document,
+    text: str,
+    remedies: CellRemedies | None = None,
+    done: str = "",
+    steps: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Why a dimension is split as it is: a sentence, and every rule for its name."""
+    """Why a dimension is split as it is: a sentence, and every rule for its name.
+
+    Args:
+        document: what is edited.
+        text: the dimension, as the page names it.
+        remedies: the edits that split it; None if they are not known.
+        done: what the last remedy changed.
+        steps: what each remedy does to the program, by its plan; empty if that is not
+            asked.
+    """
     cell = Cell.parse(text)
     request = cell.request(document)
     if request is None:
@@ -291,6 +305,11 @@ def cell_view(
     view["name"] = wording.title(array.logical, cell.dim)
     if remedies is not None:
         view["remedies"] = list(remedies.views)
+        if steps:
+            paired = zip(remedies.views, steps, strict=True)
+            view["remedies"] = [
+                {**remedy, "step": dict(step)} for remedy, step in paired
+            ]
         view.update(filled(reason=remedies.reason))
     return view
 

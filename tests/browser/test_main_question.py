@@ -98,10 +98,10 @@ def test_the_unsplit_dimension_its_reason_and_a_true_remedy(page: Page, case):
     row = next(row for row in after.rows if row.path == name)
     assert str(row.spec) == str(session.program.requests[number].spec) == view["spec"]
     saved = sum(before.values()) - sum(held(after).values())
-    promised = f"−{bytes_text(saved)}"
+    promised = f"−{bytes_text(saved)} stored per device"
     if fails:  # what it takes, as it took nothing before
-        promised = f"takes {bytes_text(row.bytes_per_device)}"
-    assert view["memory"] == f"{promised} on every device"
+        promised = f"takes {bytes_text(row.bytes_per_device)} on every device"
+    assert view["memory"] == promised
     expect(page.locator(".sv-done")).to_contain_text(f"{name} is now {view['spec']}")
     assert "is split" in page.locator(".sv-reason").inner_text()
     page.get_by_role("button", name="Undo").click()

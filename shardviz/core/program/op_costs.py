@@ -9,9 +9,11 @@ be fused away.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from shardviz.core.layout.array_spec import DTYPE_BITS, size_in_bytes
 from shardviz.core.layout.mesh import MeshSpec
@@ -30,6 +32,8 @@ _FREE = frozenset({
     "get_tuple_element", "while", "case", "if", "call", "custom_call", "composite",
     "return", "after_all", "create_token",
 })  # fmt: skip
+# XLA makes them where they are read, or reads their operand instead.
+_NOT_STORED = ("constant", "iota", "broadcast_in_dim", "reshape", "convert")
 _PRODUCTS = ("dot_general", "dot", "convolution")
 # They read a part of their first operand only: as many bytes as their result has.
 _READ_A_PART = ("slice", "dynamic_slice", "gather")
@@ -130,6 +134,64 @@ def held_bytes(plan: Plan) -> int:
         if op.kind == "result" or (op.kind == "argument" and kept):
             total += bytes_per_device(op, plan.mesh)
     return total
+
+
+class StepCost(NamedTuple):
+    """What a plan communicates and keeps, on each device.
+
+    Attributes:
+        collectives: how many there are.
+        moved: their bytes, with all iterations of loops of known length.
+        alive: the most bytes of values that are alive at once.
+    """
+
+    collectives: int
+    moved: int
+    alive: int
+
+
+def step_cost(plan: Plan) -> StepCost:
+    """What a program communicates and keeps, by its plan."""
+    moved = sum(collective.bytes_in_all for collective in plan.collectives)
+    return StepCost(len(plan.collectives), moved, most_alive(plan))
+
+
+def most_alive(plan: Plan) -> int:
+    """The most bytes of values that are alive at once on each device, by the plan's order.
+
+    XLA fuses operations and reuses buffers, so it needs less for them; two plans of one
+    program compare.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> shape = {"shape": (256,), "dtype": "float32"}
+    >>> x = PlannedOp("x", "argument", **shape)
+    >>> y = PlannedOp("y", "op", "sin", operands=("x",), **shape)
+    >>> z = PlannedOp("z", "op", "cos", operands=("y",), **shape)
+    >>> most_alive(Plan("f", make_mesh(data=1), (x, y, z)))
+    3072
+    """
+    last: dict[str, int] = {}
+    for at, op in enumerate(plan.ops):
+        for name in op.operands:
+            last[name] = at
+    end = len(plan.ops)
+    # What begins and ends to be alive at each operation.
+    changes = [0] * (end + 2)
+    for at, op in enumerate(plan.ops):
+        if op.kind == "result" or op.opcode in _NOT_STORED:
+            continue
+        size = bytes_per_device(op, plan.mesh)
+        # An argument that isn't donated stays where it is.
+        stays = op.kind == "argument" and not op.donated
+        changes[at] += size
+        changes[end if stays else last.get(op.name, at) + 1] -= size
+    at_value = {op.name: at for at, op in enumerate(plan.ops)}
+    for collective in plan.collectives:
+        # What is gathered or moved is another array beside the value itself.
+        at = last.get(collective.value, at_value.get(collective.value, 0))
+        changes[at] += collective.bytes_per_device
+        changes[at + 1] -= collective.bytes_per_device
+    return max(itertools.accumulate(changes), default=0)
 
 
 class _Traffic:

@@ -222,6 +222,18 @@ def memory_needed(fit: Fit) -> str:
 # --- memory ---------------------------------------------------------------------------
 
 
+def planned_memory(fit: Fit) -> str:
+    """What arguments and results take, before a compile shows what else is needed.
+
+    >>> planned_memory(Fit(3 << 30, 4 << 30, arrays_only=True))
+    'Needs at least 3 GiB of 4 GiB per device, for arguments and results.'
+    """
+    if fit.ok is False:
+        return str(fit)
+    needs = f"{memory_needed(fit)} per device, for arguments and results."
+    return needs[0].upper() + needs[1:]
+
+
 def memory(report: Report) -> str:
     """The memory of a compiled program on each device, and whether it fits."""
     used, on_host = report.memory, host_bytes(report.memory)

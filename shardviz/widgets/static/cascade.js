@@ -159,7 +159,7 @@ export class Cascade {
   }
 
   /** @param {import("./messages").Remedy} remedy @param {number} i @param {string} which */
-  remedy({ edit, spec, memory, saves, others }, i, which) {
+  remedy({ edit, spec, memory, saves, others, step }, i, which) {
     const style = i ? "sv-button sv-small" : "sv-button sv-small sv-primary";
     const about = { class: style, "aria-label": `Apply: ${edit}`, "data-edit": "true" };
     const go = () => {
@@ -172,6 +172,8 @@ export class Cascade {
     const result = h("span", { class: "sv-mono", text: spec });
     const more = { class: "sv-muted sv-cut", title: `${spec} · ${others}` };
     const rest = h("span", more, result, ` ${others}`);
-    return h("div", { class: "sv-remedy", role: "listitem" }, act, words, bytes, rest);
+    const tone = step?.worse ? "sv-warn" : "sv-muted";
+    const plan = step ? h("span", { class: `sv-remedystep ${tone}`, text: step.text }) : null;
+    return h("div", { class: "sv-remedy", role: "listitem" }, act, words, bytes, rest, plan);
   }
 }

@@ -79,7 +79,8 @@ export class TimelinePanel {
       return h("span", { class: "sv-tllabel" }, ...(tags.length ? tags : [none]));
     });
     fill(this.labels, ...labels);
-    picture.style.flexBasis = `${FOLDS + LANE.most * labels.length + TICKS}px`;
+    const high = (/** @type {number} */ lane) => `${FOLDS + lane * labels.length + TICKS}px`;
+    Object.assign(picture.style, { flexBasis: high(LANE.most), minHeight: high(LANE.least) });
     this.choose(this.at);
   }
 

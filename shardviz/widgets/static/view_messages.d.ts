@@ -133,6 +133,8 @@ export interface Remedy {
   memory: string;
   saves: boolean;
   others: string;
+  /** What the program then communicates and keeps, by its plan; not of arrays alone. */
+  step?: { text: string; worse: boolean };
 }
 
 /**
