@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -34,6 +35,8 @@ _FREE = frozenset({
 })  # fmt: skip
 # XLA makes them where they are read, or reads their operand instead.
 _NOT_STORED = ("constant", "iota", "broadcast_in_dim", "reshape", "convert")
+# What jax calls the branches of `lax.cond` and `lax.switch`.
+_BRANCH = re.compile(r"branch_\d+_fun")
 _PRODUCTS = ("dot_general", "dot", "convolution")
 # They read a part of their first operand only: as many bytes as their result has.
 _READ_A_PART = ("slice", "dynamic_slice", "gather")
@@ -84,7 +87,8 @@ def op_costs(plan: Plan) -> tuple[OpCost, ...]:
     """The cost of every operation that computes something, in program order.
 
     Matrix products and convolutions count two operations for every product; everything
-    else counts one for every number it makes.
+    else counts one for every number it makes. Of a condition only the costliest branch
+    counts, as XLA counts it.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.core.layout.partition_spec import Spec
@@ -113,7 +117,41 @@ def op_costs(plan: Plan) -> tuple[OpCost, ...]:
         flops, size = _flops(op, reads, mesh), _bytes_of(op, named, mesh)
         cost = OpCost(op.name, op.opcode, flops, size, trips, dtype, op.source)
         costs.append(replace(cost, unavoidable=traffic.of(op, cost)))
-    return tuple(costs)
+    paths = [named[cost.name].scope for cost in costs]
+    weights = [((c.flops or 0.0) + c.bytes) * c.executions for c in costs]
+    return tuple(itertools.compress(costs, in_costliest_branch(paths, weights)))
+
+
+def in_costliest_branch(
+    paths: Sequence[Sequence[str]], weights: Sequence[float]
+) -> list[bool]:
+    """Whether each item is outside of conditions, or in the costliest branch of its own.
+
+    Args:
+        paths: the scopes around each item, as jax names them.
+        weights: what each item costs.
+
+    >>> paths = [("f",), ("f", "cond", "branch_0_fun"), ("f", "cond", "branch_1_fun")]
+    >>> in_costliest_branch(paths, [1.0, 2.0, 3.0])
+    [True, False, True]
+    """
+    branches = [branch_of(path) for path in paths]
+    totals: dict[tuple[str, ...], dict[str, float]] = {}
+    for branch, weight in zip(branches, weights, strict=True):
+        if branch is not None:
+            # Two conditions of one scope count as one, which is never too much.
+            condition = totals.setdefault(branch[0], {})
+            condition[branch[1]] = condition.get(branch[1], 0.0) + weight
+    costliest = {at: max(each, key=each.__getitem__) for at, each in totals.items()}
+    return [b is None or costliest[b[0]] == b[1] for b in branches]
+
+
+def branch_of(path: Sequence[str]) -> tuple[tuple[str, ...], str] | None:
+    """The scopes around the outermost condition, and its branch; None outside of one."""
+    for at, scope in enumerate(path):
+        if _BRANCH.fullmatch(scope):
+            return tuple(path[:at]), scope
+    return None
 
 
 def held_bytes(plan: Plan) -> int:

@@ -17,7 +17,12 @@ from shardviz.core.hardware.interconnect import LinkUse, device_rows, groups_ove
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.fit import Fit
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.program.op_costs import OpCost, held_bytes, op_costs
+from shardviz.core.program.op_costs import (
+    OpCost,
+    held_bytes,
+    in_costliest_branch,
+    op_costs,
+)
 from shardviz.core.program.orders import DeviceOrder, best_order
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import group_size
@@ -226,7 +231,7 @@ def roofline(
     collectives = report.collectives
     if collectives is None:
         collectives = report.partitioned or ()
-    moves = [collective_bound(c, chip, placed, mesh) for c in collectives]
+    moves = collective_bounds(collectives, chip, placed, mesh).values()
     rows = (*total_bounds(chip, ops, report), *_longest_first(moves))
     known_places = placed is not None and mesh is not None
     notes = _notes(report, rows, known_places, bool(ops))
@@ -262,7 +267,7 @@ def planned_roofline(plan: Plan, topology: Topology, mesh: MeshSpec) -> Roofline
         TargetError: if the mesh does not fit the topology.
     """
     chip, ops = topology.chip, op_costs(plan)
-    moves = [collective_bound(c, chip, topology, mesh) for c in plan.collectives]
+    moves = collective_bounds(plan.collectives, chip, topology, mesh).values()
     rows = (*total_bounds(chip, ops), *_longest_first(moves))
     return Roofline(
         str(topology),
@@ -355,6 +360,22 @@ def collective_name(collective: Collective) -> str:
 
 def _longest_first(rows: Iterable[Bound]) -> tuple[Bound, ...]:
     return tuple(sorted(rows, key=lambda row: -(row.seconds or 0.0)))
+
+
+def collective_bounds(
+    collectives: Sequence[Collective],
+    chip: Chip,
+    topology: Topology | None,
+    mesh: MeshSpec | None,
+) -> dict[int, Bound]:
+    """The least times of collectives by their numbers.
+
+    Collectives in a condition's other branches than the costliest are left out.
+    """
+    bounds = [collective_bound(c, chip, topology, mesh) for c in collectives]
+    paths = [collective.op.split("/") for collective in collectives]
+    counts = in_costliest_branch(paths, [bound.seconds or 0.0 for bound in bounds])
+    return {n: bound for n, bound in enumerate(bounds) if counts[n]}
 
 
 def collective_bound(

@@ -20,10 +20,11 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_causes import MoveCause
 from shardviz.core.program.report import Collective, Report
 from shardviz.core.program.roofline import (
+    Bound,
     Roofline,
     RooflineNote,
     arithmetic_seconds,
-    collective_bound,
+    collective_bounds,
     op_bound,
     planned_roofline,
     rated_bytes,
@@ -89,7 +90,6 @@ class Timeline(Fact):
         is_compiled: whether the collectives are those of the compiled program.
 
     >>> from shardviz.core.hardware.chips import find_chip
-    >>> from shardviz.core.program.roofline import Bound
     >>> dot = Span("dot", "product", 2e-6, "FLOP/s", 4e8, arithmetic=2e-6)
     >>> total = Bound("compute", "compute", 2e-6, "FLOP/s", 4e8)
     >>> Timeline(Roofline("tpu:v5e:4x4", find_chip("v5e"), (total,)), (dot,)).serial_s
@@ -147,13 +147,15 @@ def timeline(
         least, collectives = compiled, report.collectives
         placed = report.mesh or placed
     before, after = _anchored(plan, collectives)
+    bounds = collective_bounds(collectives, chip, topology, placed)
     costs = {cost.name: cost for cost in op_costs(plan)}
     spans: list[Span] = []
 
     def add_collectives(numbers: list[int]) -> None:
         for number in numbers:
-            collective = collectives[number]
-            spans.append(_of_collective(collective, number, topology, placed))
+            if number in bounds:
+                bound = bounds[number]
+                spans.append(_of_collective(collectives[number], number, bound))
 
     for op in plan.ops:
         add_collectives(before.get(op.name, []))
@@ -192,10 +194,7 @@ def _anchored(
     return before, after
 
 
-def _of_collective(
-    collective: Collective, number: int, topology: Topology, mesh: MeshSpec
-) -> Span:
-    bound = collective_bound(collective, topology.chip, topology, mesh)
+def _of_collective(collective: Collective, number: int, bound: Bound) -> Span:
     return Span(
         collective.kind,
         "collective",
