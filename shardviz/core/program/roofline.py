@@ -19,6 +19,7 @@ from shardviz.core.layout.fit import Fit
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.op_costs import (
     OpCost,
+    branch_of,
     held_bytes,
     in_costliest_branch,
     op_costs,
@@ -47,6 +48,7 @@ class RooflineNote(Fact):
 MOST_ORDERED = 64
 _LOOPS_ONCE, _PLANNED = RooflineNote("loops once"), RooflineNote("planned")
 _LEAST, _UNKNOWN_TRIPS = RooflineNote("least"), RooflineNote("unknown trips")
+_BRANCHES = RooflineNote("branches")
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,7 @@ def roofline(
     moves = collective_bounds(collectives, chip, placed, mesh).values()
     rows = (*total_bounds(chip, ops, report), *_longest_first(moves))
     known_places = placed is not None and mesh is not None
-    notes = _notes(report, rows, known_places, bool(ops))
+    notes = _notes(rows, known_places, plan)
     before: Roofline | None = report.roofline
     if before is not None and before.where == name:
         # Looking for an order takes longer than all else here.
@@ -276,7 +278,7 @@ def planned_roofline(plan: Plan, topology: Topology, mesh: MeshSpec) -> Roofline
         _longest_first([op_bound(op, chip) for op in ops]),
         held_bytes(plan),
         chip.device_bytes,
-        (_LEAST, *([_UNKNOWN_TRIPS] if any(r.trips is None for r in rows) else [])),
+        (_LEAST, *_notes_of_plan(rows, plan)),
     )
 
 
@@ -575,17 +577,22 @@ def op_bound(op: OpCost, chip: Chip) -> Bound:
 
 
 def _notes(
-    report: Report,
-    rows: Sequence[Bound],
-    known_places: bool,
-    planned: bool,
+    rows: Sequence[Bound], known_places: bool, plan: Plan | None
 ) -> list[RooflineNote | DeviceOrder]:
     notes: list[RooflineNote | DeviceOrder] = [_LEAST]
     moves = [row for row in rows if row.part == "collective"]
     if moves and not known_places:
         notes.append(RooflineNote("no topology"))
-    if not planned and report.loops:
+    if any(row.note == _LOOPS_ONCE for row in rows):
         notes.append(_LOOPS_ONCE)
+    return [*notes, *_notes_of_plan(rows, plan)]
+
+
+def _notes_of_plan(rows: Sequence[Bound], plan: Plan | None) -> list[RooflineNote]:
+    """Notes on loops of unknown length, and on conditions."""
+    notes = []
     if any(row.trips is None for row in rows):
         notes.append(_UNKNOWN_TRIPS)
+    if plan is not None and any(branch_of(op.scope) for op in plan.ops):
+        notes.append(_BRANCHES)
     return notes

@@ -21,6 +21,7 @@ NOTES: Mapping[str, str] = {
     "planned": "Counted on the plan, because XLA counts the body of a loop once, or nothing.",
     "unknown trips": "The number of iterations of a loop is unknown, so the loop counts once:"
     " the program takes longer.",
+    "branches": "Only the costliest branch of each condition counts.",
     "ragged": "What a ragged exchange sends is known only when it runs.",
     "no groups": "Its groups of devices are not known.",
     "no rate": "This rate is not published.",
