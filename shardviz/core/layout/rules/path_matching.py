@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-import warnings
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -18,10 +17,15 @@ from shardviz.core.errors import RuleError
 from shardviz.core.format import shown
 from shardviz.core.layout.parse import check_path
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.rules.path_automaton import Unsupported, automaton, ways
 from shardviz.core.layout.rules.rules import Dialect, PathRules
 from shardviz.core.layout.rules.verdicts import Problem
 
 MAX_PATTERN = 1_000  # letters
+# Ways in which Python's `re` may try to match: beyond these, an automaton matches, and if
+# it cannot, a pattern is refused from the second number on.
+_MOST_WAYS = 10**4
+_TOO_MANY_WAYS = 10**7
 
 _WORD = re.compile(r"[^\W\d]\w+")
 _NOT_PLAIN = re.compile(r"\\.|\[[^\]]*\]|\{[^}]*\}|\(\?[a-zA-Z]*[:)]?|\w[?*]")
@@ -32,7 +36,7 @@ def compiled(text: str) -> re.Pattern[str]:
     """A regular expression.
 
     Raises:
-        RuleError: for text that is none, or is too long for one.
+        RuleError: for text that is none, or that cannot be matched in bounded time.
     """
     if len(text) > MAX_PATTERN:
         raise RuleError(
@@ -40,11 +44,17 @@ def compiled(text: str) -> re.Pattern[str]:
             f" {MAX_PATTERN:,} are read."
         )
     try:
-        with warnings.catch_warnings():
-            # re's, on syntax that it may read otherwise some day.
-            warnings.simplefilter("ignore")
-            return re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
+        expression = re.compile(text)
+        if ways(text, 0) == math.inf:
+            automaton(text, False)
+        return expression
+    except Unsupported:
+        raise RuleError(
+            f"The pattern {shown(text)} may take unbounded time: it repeats a group."
+            " Repeat a letter or a class of letters, or use no look-ahead, back reference"
+            " or flag beside the repeated group."
+        ) from None
+    except (re.error, OverflowError, RecursionError, Warning) as error:
         why = str(error) or "it nests too deeply"
         raise RuleError(
             f"The pattern {shown(text)} is no regular expression: {why}."
@@ -71,11 +81,23 @@ def fits(pattern: str, path: str, dialect: Dialect) -> bool:
     """Whether a pattern matches a path as the dialect asks for: anywhere, or all of it.
 
     Raises:
-        RuleError: for text that is no regular expression.
+        RuleError: for text that is no regular expression, or one that cannot be matched
+            in bounded time.
     """
     if required(pattern) not in path:
         return False
     expression = compiled(pattern)
+    tried = ways(pattern, len(path))
+    if tried > _MOST_WAYS:
+        try:
+            return automaton(pattern, dialect is not Dialect.REGEX).matches(path)
+        except Unsupported:
+            if tried > _TOO_MANY_WAYS:
+                raise RuleError(
+                    f"The pattern {shown(pattern)} may take unbounded time: there are"
+                    f" too many ways to match it with {shown(path)}. Use fewer repeats,"
+                    " or no look-ahead, back reference or flag."
+                ) from None
     if dialect is Dialect.REGEX:
         return expression.search(path) is not None
     return expression.fullmatch(path) is not None

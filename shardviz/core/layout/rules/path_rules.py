@@ -116,6 +116,10 @@ class PathResolution(Displayed):
                 wider = f".*{rule.pattern}.*"
                 if dialect is Dialect.KERAS and fits(wider, self.path, dialect):
                     fields["wider"] = wider
+            elif self.winner is None and not self.match.several:
+                # The library would have failed before it came to this pattern.
+                problem = self.match.problem
+                outcome, fields = Outcome.INVALID, {"error": problem and problem.error}
             elif self.winner is None:
                 outcome, fields = Outcome.SEVERAL, {"several": self.match.several}
         except RuleError as error:
