@@ -106,7 +106,14 @@ def open_state(state: Any) -> Session:
         return _session(state)
     except ShardvizError:
         raise
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise ProgramError(
             f"This is no Explorer state of version {VERSION}; got {shown(state)}."
             " Pass what explorer.state() returned."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -178,6 +179,34 @@ def test_arrays_of_one_name_are_kept_apart():
 def test_what_is_no_lock_is_refused_with_the_name_of_its_file(text):
     with pytest.raises(sv.ShardvizError, match=r"step\.json"):
         parse_lock(text, "step.json")
+
+
+HUGE = 10**400
+DAMAGES = [
+    {"name": 1}, {"mesh": None}, {"made_with": [1]}, {"made_with": {"jax": 1}},
+    {"bytes_per_device": HUGE}, {"bytes_per_device": True}, {"device_order": 5},
+    {"arrays": {"x": 1}}, {"arrays": []}, {"arrays": {"x{0..99999999}": "P()"}},
+    {"arrays": {"x{0..999}" * 10: "P()"}}, {"arrays": {"x{1..2..3}": "P()"}},
+    {"arrays": {"x" * 1000 + "{0..20000}": "P()"}}, {"arrays": {f"x{{0..{HUGE}}}": "P()"}},
+    {"collectives": {}, "bytes_per_device": -1},
+    *({"collectives": [{"kind": "all-reduce", "over": ["data"], "bytes": 1, "executions": 1,
+                        "count": 1, "where": "", **wrong}]}
+      for wrong in ({"bytes": [1]}, {"bytes": HUGE}, {"kind": {}}, {"count": "1"}, {"over": "data"},
+                    {"over": [1]}, {"executions": 1.5}, {"where": None})),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: str(damage)[:50])
+def test_a_damaged_lock_is_refused_when_it_is_read(damage):
+    whole = json.loads(rows_locked(ROWS).text)
+    assert parse_lock(json.dumps(whole)).arrays
+    with pytest.raises(sv.ShardvizError, match=r"step\.json"):
+        parse_lock(json.dumps({**whole, **damage}), "step.json")
+
+
+def test_a_lock_that_nests_too_deeply_is_refused():
+    with pytest.raises(sv.ShardvizError, match=r"step\.json"):
+        parse_lock('{"shardviz_lock": 2, "x": ' + "[" * 50_000 + "]" * 50_000 + "}", "step.json")
 
 
 def test_files_that_are_not_there_or_no_text(tmp_path):

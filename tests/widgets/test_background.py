@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Failure, Report
 from shardviz.gallery import programs
 from shardviz.widgets import planner as planner_module
-from shardviz.widgets.background import LatestWins, start_beats
+from shardviz.widgets.background import LatestWins, close_together, start_beats
 from shardviz.widgets.explorer import Explorer, open_explorer
 from shardviz.widgets.ipykernel_compat import keep_subshell
 from shardviz.widgets.planner import Job, Planner, why_not_automatic
@@ -318,6 +319,47 @@ def test_a_beat_that_fails_is_not_the_last(monkeypatch):
     ended = start_beats(beat)
     assert again.wait(5)
     ended.set()
+
+
+def test_all_beats_come_from_one_thread_which_ends_with_the_last(monkeypatch):
+    monkeypatch.setattr("shardviz.widgets.background.BEAT_S", 0.01)
+    threads: list[threading.Thread] = []
+    both = [threading.Event(), threading.Event()]
+
+    def beat(number: int) -> None:
+        threads.append(threading.current_thread())
+        both[number].set()
+
+    ends = [start_beats(partial(beat, number)) for number in (0, 1)]
+    for beaten in both:
+        assert beaten.wait(5)
+    assert len(set(threads)) == 1
+    for ended in ends:
+        ended.set()
+    threads[0].join(5)
+    assert not threads[0].is_alive()
+
+
+def test_threads_that_hang_are_waited_for_together(monkeypatch):
+    monkeypatch.setattr("shardviz.widgets.background.LAST_WAIT_S", 0.2)
+    hold, joined = threading.Event(), []
+    works = []
+    for _ in range(5):
+        work = LatestWins[int]("hangs", lambda item, stop: hold.wait(20), lambda *_: None)
+        work.request(1)
+        works.append(work)
+    join = threading.Thread.join
+
+    def counted(thread: threading.Thread, timeout: float | None = None) -> None:
+        joined.append(timeout)
+        join(thread, timeout)
+
+    monkeypatch.setattr(threading.Thread, "join", counted)
+    close_together(works)
+    assert sum(joined) <= 2 * 0.2  # not 5 times
+    hold.set()
+    for work in works:
+        work.close(5)
 
 
 def test_the_kernel_is_alive_whatever_a_beat_cannot_find_out(monkeypatch):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from shardviz.core.backend.run.worker.run import run_program
+from shardviz.core.errors import ShardvizError
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.gallery import programs
 from shardviz.gallery.programs import known_names, known_program
@@ -61,6 +62,20 @@ def test_the_page_is_written_to_its_path(tmp_path):
     text = path.read_text()
     assert "http://" not in text
     assert "https://" not in text
+
+
+def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+    made = Explorer(Session(programs.get(), programs.DEFAULT), ExecutableCache())
+    path = made.save_html(tmp_path / "mine")
+    before = path.read_text()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(ShardvizError, match="No space left"):
+        made.save_html(path)
+    assert path.read_text() == before
 
 
 def test_the_bundle_has_every_module_once_and_no_name_twice():

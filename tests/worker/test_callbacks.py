@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +15,8 @@ from jax.experimental import io_callback
 
 import shardviz as sv
 from shardviz.core.backend.run.targets import missing
-from shardviz.core.backend.run.worker.messages import (
-    CallbackServer,
-)
+from shardviz.core.backend.run.worker import messages
+from shardviz.core.backend.run.worker.messages import CallbackServer
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
 from tests.program.helpers import array, in_new_python, program, run
@@ -193,6 +193,17 @@ def test_the_server_answers_many_at_once_and_keeps_an_error():
     assert type(raised.value).__name__ == "ZeroDivisionError"
     assert isinstance(server.raised, ZeroDivisionError)
     assert server.seconds_since_error > 0
+
+
+def test_the_server_has_a_short_path_below_a_long_folder(tmp_path, monkeypatch):
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr(messages, "dump_root", lambda: str(long))
+    with CallbackServer([lambda value: (value,)]).listen() as address:
+        assert address.callbacks()[0](5) == (5,)
+        folder = Path(address.address).parent
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("inner", ["cpu:2", "attached"])

@@ -35,13 +35,14 @@ from shardviz.core.layout.libraries import (
     quick_key,
     without_metadata,
 )
-from shardviz.core.layout.parse import MAX_NAME, check_name
+from shardviz.core.layout.parse import MAX_NAME, check_name, limited
 from shardviz.core.layout.partition_spec import Spec, is_unconstrained
 
 Names = Callable[[str, Any], Any]
 Children = Callable[[Any], "list[tuple[str, Any]] | None"]
 
 MAX_DEPTH = 64
+MOST_ENTRIES = 1 << 20  # of an iterator, which may be endless
 # Letters; a number may follow.
 LONG_NAME = MAX_NAME - 8
 _DIGITS = re.compile(r"\s*+(?:[(\[]\s*+)?[0-9][0-9_,\s x×*)\]]*")
@@ -389,7 +390,8 @@ class _TreeReader:
             if is_optimizer_state(value):
                 self.states.update(range(begin, len(self.kinds)))
         elif isinstance(value, Iterator):
-            self.collect(list(value), path, depth, inside)
+            entries = limited(value, MOST_ENTRIES, "The arrays", LayoutError)
+            self.collect(entries, path, depth, inside)
         elif inside == _TABLE or (
             inside == _FIELDS
             and not (isinstance(value, (str, bytes)) or callable(value))

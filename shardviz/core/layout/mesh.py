@@ -7,9 +7,10 @@ start anywhere). Follows `jax.sharding.Mesh` and `AbstractMesh`.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +24,7 @@ from shardviz.core.layout.parse import (
     NAME,
     check_name,
     check_size,
+    limited,
     name_in,
     scan,
     typed_name,
@@ -296,7 +298,8 @@ class MeshSpec(Displayed):
 
 
 def _checked_axes(names: Any, sizes: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    names, sizes = tuple(names), tuple(sizes)
+    names = limited(names, MAX_AXES, "The axes of a mesh", MeshError)
+    sizes = limited(sizes, MAX_AXES, "The axis sizes of a mesh", MeshError)
     if len(names) != len(sizes) or len(names) > MAX_AXES:
         raise MeshError(
             f"A mesh has at most {MAX_AXES} axes and one size per name; got"
@@ -326,7 +329,7 @@ def _checked_axes(names: Any, sizes: Any) -> tuple[tuple[str, ...], tuple[int, .
 
 
 def _checked_types(types: Any, names: tuple[str, ...]) -> tuple[str, ...]:
-    types = tuple(types)
+    types = limited(types, MAX_AXES, "The axis types of a mesh", MeshError)
     if not types:
         return ("Auto",) * len(names)
     if len(types) != len(names):
@@ -349,11 +352,16 @@ def _checked_types(types: Any, names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _numbers(values: Any, sizes: tuple[int, ...], what: str) -> np.ndarray:
     """int64 in mesh shape, read-only: a number of 0 or more for each position."""
-    array, wanted = np.asarray(values), math.prod(sizes)
-    if array.dtype.kind not in "iu" or array.size != wanted or array.min() < 0:
+    positions = math.prod(sizes)
+    array = None
+    # Ragged lists and sizes beyond an int are errors of numpy's.
+    with contextlib.suppress(OverflowError, TypeError, ValueError):
+        if not isinstance(values, Sized) or len(values) <= positions:
+            array = np.asarray(values)
+    if array is None or not _are_counts(array, positions):
         raise MeshError(
             f"The {what} are whole numbers, 0 or more, one for each of"
-            f" {plural(wanted, 'position')} of the mesh; got {shown(values)}."
+            f" {plural(positions, 'position')} of the mesh; got {shown(values)}."
         )
     array = array.astype(np.int64, copy=False).reshape(sizes)
     # A copy where the caller may change theirs.
@@ -361,6 +369,13 @@ def _numbers(values: Any, sizes: tuple[int, ...], what: str) -> np.ndarray:
         array = array.copy()
         array.flags.writeable = False
     return array
+
+
+def _are_counts(array: np.ndarray, positions: int) -> bool:
+    """Whether an array holds one int64 of 0 or more for each position."""
+    if array.dtype.kind not in "iu" or array.size != positions:
+        return False
+    return int(array.min()) >= 0 and int(array.max()) <= np.iinfo(np.int64).max
 
 
 def checked_ids(ids: Any, sizes: tuple[int, ...]) -> np.ndarray:

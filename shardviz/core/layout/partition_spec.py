@@ -321,18 +321,30 @@ _CALL = re.compile(r"\s*[\w.]*\b(?:P|PS|PartitionSpec)\s*\(")
 
 
 def _parse(text: str) -> Spec:
+    if not isinstance(text, str):
+        raise SpecError(f"A spec is typed as text; got {shown(text)}.")
     # Entries alone are the arguments of a call, with its commas and keywords.
     within = "{}"
     if not _CALL.match(text):
         # A comment may end the text, and the bracket must not be a part of it.
         within = "P({}\n)"
     value = typed_value(text, SpecError, within=within)
-    if not isinstance(value, Call) or value.keywords.keys() - {"unreduced", "reduced"}:
+    if not isinstance(value, Call):
         raise SpecError(
             f"A spec is typed as text such as P('x', None); got {shown(text)}."
         )
-    marks = {mark: axes or () for mark, axes in value.keywords.items()}
-    return Spec.of(*value.args, **marks)
+    return spec_of_call(value)
+
+
+def spec_of_call(call: Call) -> Spec:
+    """The spec that a typed call of PartitionSpec stands for."""
+    if unknown := call.keywords.keys() - {"unreduced", "reduced"}:
+        raise SpecError(
+            "A spec is written as P('x', None), with unreduced= and reduced= as its only"
+            f" keywords; got {listed(sorted(unknown))}."
+        )
+    marks = {mark: axes or () for mark, axes in call.keywords.items()}
+    return Spec.of(*call.args, **marks)
 
 
 def rank_problem(spec: Spec, rank: int) -> WrongRank | None:

@@ -27,13 +27,14 @@ from shardviz.core.layout.parse import (
     QUOTED,
     Call,
     Pairs,
+    limited,
     name_in,
     read_text_file,
     typed_value,
 )
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules.path_matching import MAX_PATTERN, compiled
-from shardviz.core.layout.rules.rules import Dialect, PathRules, Rules
+from shardviz.core.layout.rules.rules import MAX_RULES, Dialect, PathRules, Rules
 
 # MaxText's configurations, and records of its shardings.
 KEYS = ("logical_axis_rules", "rules")
@@ -139,6 +140,9 @@ def _table(value: Any, paths: bool | None) -> Rules | PathRules:
             raise RuleError(
                 f"There is no {listed(KEYS, 'or')} in it.{suggestion(KEYS[0], held)}"
             )
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)):
+        # They are looked at twice, and may come from an iterator.
+        value = limited(value, MAX_RULES, "The rules of a table", RuleError)
     pairs = value
     if isinstance(value, dict):
         pairs = list(value.items())

@@ -30,7 +30,12 @@ from shardviz.core.layout.parse import (
     typed_name,
     typed_value,
 )
-from shardviz.core.layout.partition_spec import MAX_RANK, Spec, is_unconstrained
+from shardviz.core.layout.partition_spec import (
+    MAX_RANK,
+    Spec,
+    is_unconstrained,
+    spec_of_call,
+)
 
 MAX_RULES = 10_000
 
@@ -191,6 +196,8 @@ class Rules(Displayed, tuple[Rule, ...]):
         batch → data
         embed → None
         """
+        if not isinstance(text, str):
+            raise RuleError(f"Rules are typed as text; got {shown(text)}.")
         return Rules(tuple(_parse(text)))
 
     @cached_property
@@ -372,7 +379,7 @@ def _spec(value: Any) -> Spec:
     if value is None:
         return Spec()
     if isinstance(value, Call):
-        return Spec.of(*value.args, **value.keywords)
+        return spec_of_call(value)
     if is_partition_spec(value):
         return spec_of(value)
     # A sharding may be a named tuple, which is no tuple of axes.
