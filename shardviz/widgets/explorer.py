@@ -238,7 +238,7 @@ class Explorer(anywidget.AnyWidget):
             ProgramError: if the file cannot be written; the old one is still there.
         """
         target = Path(path)
-        if not target.suffix:
+        if target.name and not target.suffix:
             target = target.with_suffix(".html")
         write_text(target, self.page(), "the page")
         return target

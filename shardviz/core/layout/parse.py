@@ -92,7 +92,7 @@ _UNITS = {"": 1, "b": 1}
 for _power, _prefix in enumerate("kmgtpe", 1):
     _UNITS[f"{_prefix}ib"] = 1024**_power
     _UNITS[f"{_prefix}b"] = 1000**_power
-_SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,9})?)\s*([kmgtpe]?i?b)?", re.I | re.ASCII)
+_SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,9})?)\s*((?:[kmgtpe]i?)?b)?", re.I | re.ASCII)
 
 
 def parse_bytes(size: object, what: str, error: type[ShardvizError]) -> int:
