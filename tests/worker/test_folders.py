@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+
+import pytest
 
 from shardviz.core.backend.run.folders import make_folder, remove_abandoned, remove_folder
 
@@ -13,6 +17,35 @@ from shardviz.core.backend.run.folders import make_folder
 print(make_folder("dump", sys.argv[1]), flush=True)
 sys.stdin.read()
 """
+
+
+@pytest.mark.parametrize("step", ["mkdir", "open", "rename"])
+def test_an_interrupt_while_a_folder_is_made_leaves_none(tmp_path, monkeypatch, step):
+    real = getattr(os, step)
+
+    def interrupted(*args, **options):
+        monkeypatch.setattr(os, step, real)  # the removal needs them, too
+        real(*args, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, step, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make_folder("test", str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_removal_that_was_interrupted_goes_on_later(tmp_path, monkeypatch):
+    folder = make_folder("test", str(tmp_path))
+
+    def interrupt(*args, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            remove_folder(folder)
+    remove_abandoned(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_folder_of_a_process_that_was_killed_is_removed_and_no_other(tmp_path):

@@ -37,6 +37,23 @@ def test_after_forks_and_interrupts_the_next_call_works_and_nothing_is_left():
     assert left == []
 
 
+def test_an_interrupt_while_a_worker_starts_leaves_no_process(monkeypatch):
+    started: list[int] = []
+    real = subprocess.Popen
+
+    def interrupted(*args, **options):
+        system = real(*args, **options)
+        started.append(system.pid)
+        os.kill(os.getpid(), signal.SIGINT)
+        return system
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Pool().call(Settings("cpu"), number_of_this_process)
+    with pytest.raises(ChildProcessError):  # it has ended, and was waited for
+        os.waitpid(started[0], os.WNOHANG)
+
+
 KERNEL = """
 import os, threading
 from tests.worker.faults import LONG, SHORT, compiled
