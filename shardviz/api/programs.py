@@ -186,9 +186,14 @@ def compile(
         program = program.replace(options={**program.options, **options})
     with _clock(program) as clock:
         report = runner.compile_program(program, target, cache=cache, progress=clock)
+    # A program that does not fit has an error, and buffers as well.
+    if report.error is not None and report.memory.timeline is None:
+        return report
     # A plan takes a small part of a compile's time.
-    planned = plan(program) if report.error is None else None
-    return with_values(_with_operations(report, planned), planned)
+    planned = plan(program)
+    if report.error is None:
+        report = _with_operations(report, planned)
+    return with_values(report, planned)
 
 
 def _with_operations(report: Report, planned: Plan | None) -> Report:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from shardviz.core.display import explanation
 from shardviz.core.format import (
     Fold,
     bytes_text,
@@ -54,6 +55,10 @@ def draw_report(report: Report, title: str | None = None) -> Picture:
     notes = list(map(note, _notes(report)))
     if report.error:
         notes.insert(0, note(f"✗ {report.error}", "bad"))
+    elif report.too_large is not None:
+        notes.insert(0, note(f"✗ {report.too_large}", "bad"))
+    if report.too_large is not None:
+        notes[1:1] = map(note, explanation(report.too_large).splitlines())
     return side_by_side(
         panels,
         title=titled(title, _head(report)),
@@ -74,8 +79,11 @@ def report_text(report: Report, width: int, full: bool = False) -> str:
 
 
 def _lines(report: Report, full: bool) -> list[str]:
-    lines = [_head(report)]
-    if report.error:
+    large = report.too_large
+    lines = [_head(report) if large is None else str(large)]
+    if large is not None:
+        lines += explanation(large).splitlines()
+    if report.error and report.error.code != "too large":
         lines.append(f"✗ {report.error}")
     stages = []
     for row in _stages(report):
@@ -87,14 +95,18 @@ def _lines(report: Report, full: bool) -> list[str]:
     if stages:
         lines.append(" · ".join(stages))
     lines += process_lines(report, full)
-    lines += [*_notes(report), *peak_lines(report, full)]
+    lines += _notes(report)
+    if large is None or full:
+        lines += peak_lines(report, full)
     if report.collectives is not None:
         lines += _collective_lines(report.collectives, full)
     return lines + check_lines(report.checks, full)
 
 
 def _head(report: Report) -> str:
-    state = wording.report_state(report.error is not None, report.ok)
+    state = wording.report_state(
+        report.error is not None, report.ok, report.too_large is not None
+    )
     return f"{report.program} on {report.target}: {state}"
 
 
@@ -226,14 +238,12 @@ def _notes(report: Report) -> list[str]:
         if there := getattr(memory, f"host_{name}", None):
             host.append(f"{name} {bytes_text(there)}")
     lines = wording.memory_lines(", ".join(device), ", ".join(host))
-    if memory.peak is not None:
+    # The largest values of a program that does not fit stand above.
+    if memory.peak is not None and report.too_large is None:
         lines.append(str(memory.peak))
     fit = report.fit
     if fit is not None and fit.ok is not None:
-        line = str(fit)
-        if not fit.ok:
-            line += f" {report.largest_arrays}"
-        lines.append(line.rstrip())
+        lines.append(str(fit))
     order = getattr(report.roofline, "order", None)
     if order is not None:
         lines.append(str(order))

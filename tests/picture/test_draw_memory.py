@@ -73,7 +73,7 @@ def test_rows_of_layers_are_one_and_what_could_be_split_stands_out():
     assert len(shorter.rows) == 1
     assert len(more) == 1
     # The text of a report has the same rows.
-    text = to_text(report(layers=12), 300)
+    text = to_text(report(layers=12, capacity=None), 300)
     assert all(line in text for line in table.lines())
 
 

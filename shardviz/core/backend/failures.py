@@ -36,8 +36,7 @@ def failure(stage: str, error: BaseException) -> Failure:
     said = in_words(error)
     if isinstance(error, MemoryError):
         return Failure(stage, said, source, "memory", lacks_memory=True)
-    # Compilers and runtimes say it with this word of the absl library alike.
-    lacks = _XLA_MEMORY in said
+    lacks = lacks_memory(error)
     if key_value_store() is not None and (code := cause_among_processes(str(error))):
         return Failure(stage, said, source, code, lacks_memory=lacks)
     platforms = getattr(jax.config, "jax_platforms", None)
@@ -50,6 +49,33 @@ def failure(stage: str, error: BaseException) -> Failure:
     if "UNIMPLEMENTED" in said and "XLA:CPU" in said:
         return Failure(stage, _ended(said), source, "not on cpu")
     return Failure(stage, said, source, "raised", lacks_memory=lacks)
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether a compiler or a runtime raised an error because memory ran out.
+
+    >>> lacks_memory(RuntimeError("RESOURCE_EXHAUSTED: Ran out of memory on HBM"))
+    True
+    """
+    # Both say it with this code of the absl library.
+    return _XLA_MEMORY in str(error)
+
+
+# `exceeds available HBM (15.75G)` and `Used 20.1G of 15.75G hbm`, as libtpu writes it.
+_AVAILABLE = re.compile(r"(?:available \w+ \(|Used [\d.]+[KMG] of )([\d.]+)([KMG])\b")
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def available_memory(error: BaseException) -> int | None:
+    """The bytes that a program may take, by a compiler that refused it; None if unknown.
+
+    It is less than the chip has, since the runtime keeps a part.
+
+    >>> available_memory(RuntimeError("(46.88G) exceeds available HBM (15.75G).")) / 2**30
+    15.75
+    """
+    match = _AVAILABLE.search(str(error))
+    return None if match is None else int(float(match[1]) * _UNITS[match[2]])
 
 
 def in_words(error: BaseException) -> str:

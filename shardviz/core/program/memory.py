@@ -57,6 +57,8 @@ class Buffer:
             first.
         reads, leads: the arguments that its value is computed from, and the results it
             takes part in, one bit each, by number.
+        loop: the line of the innermost loop that makes its value; `""` outside of loops
+            and where it is unknown.
 
     >>> Buffer("dot.3", 4096, "f32[8,128]", "temporaries", start=2, end=7).end
     7
@@ -85,6 +87,7 @@ class Buffer:
     places: tuple[tuple[str, str], ...] = ()
     reads: int = 0
     leads: int = 0
+    loop: str = ""
 
     @property
     def title(self) -> str:

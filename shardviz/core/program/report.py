@@ -15,6 +15,7 @@ from shardviz.core.program.cause import UNKNOWN, ValueName
 from shardviz.core.program.checks import Check
 from shardviz.core.program.failure import Failure
 from shardviz.core.program.memory import MemoryPeak, MemoryTimeline
+from shardviz.core.program.too_large import TooLarge
 
 COLLECTIVE_KINDS = (
     "all-gather",
@@ -376,13 +377,14 @@ class Report(Displayed):
 
     @property
     def ok(self) -> bool:
-        """Whether there was no error and no check failed.
+        """Whether there was no error, it fits its target, and no check failed.
 
         >>> Report("f", "cpu × 8").ok
         True
         """
         # A check of which nobody knows (None) is no failure.
-        return self.error is None and all(c.ok is not False for c in self.checks)
+        checked = all(check.ok is not False for check in self.checks)
+        return self.error is None and self.too_large is None and checked
 
     @property
     def fit(self) -> Fit | None:
@@ -394,12 +396,32 @@ class Report(Displayed):
         needed = needed_bytes(self.memory)
         if needed is None:
             return None
-        known = self.roofline
         capacity, chip = self.memory.capacity, ""
-        if known is not None:
+        if self.on is not None and self.on.platform == "cpu":
+            # CPUs stand for the devices that it will run on, which have other memory.
+            capacity = None
+        elif self.roofline is not None:
             # What the device itself says comes before what is published of its kind.
-            capacity, chip = capacity or known.capacity, known.chip.title
+            chip = self.roofline.chip.title
+            capacity = capacity or self.roofline.capacity
+        elif self.on is not None and self.on.topology is not None:
+            chip = self.on.topology.chip.title
         return Fit(needed, capacity, chip)
+
+    @property
+    def too_large(self) -> TooLarge | None:
+        """What fills the memory if it does not fit its target; None if it fits or
+        that is unknown.
+        """
+        fit, error = self.fit, self.error
+        refused = error is not None and error.lacks_memory and error.stage == "compile"
+        # What has run had enough memory, however that was counted.
+        if fit is None or self.run_s is not None or not (refused or fit.ok is False):
+            return None
+        target = self.target
+        if self.on is not None and self.on.topology is not None:
+            target = self.on.topology.title
+        return TooLarge.of(self.program, target, fit, self.memory)
 
     @property
     def largest_arrays(self) -> LargestArrays:
@@ -412,7 +434,9 @@ class Report(Displayed):
 
     def __repr__(self) -> str:
         state = "ok"
-        if self.error is not None:
+        if self.too_large is not None:
+            state = "does not fit"
+        elif self.error is not None:
             state = f"failed at {self.error}"
         elif not self.ok:
             state = "a check failed"

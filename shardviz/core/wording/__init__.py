@@ -30,6 +30,7 @@ _FILES = {
     "program.movement_steps": "movement",
     "program.roofline": "roofline",
     "program.timeline": "timeline",
+    "program.too_large": "too_large",
     "program.cached": "cached",
     "program.candidates": "candidates",
     "program.search": "search",

@@ -49,6 +49,8 @@ def _without_advice(error: Failure) -> str:
         case "explicit axes":
             operation = fields["operation"]
             return f"With Explicit axes jax refuses {operation} here. {said}"
+        case "too large":
+            return str(fields["large"])
         case "memory":
             return f"The memory of the machine, or of this process, ran out. {said}"
         case "system":

@@ -47,8 +47,10 @@ def audit_head(arrays: int, mesh: object, size: int, left_out: object) -> str:
     )
 
 
-def report_state(failed: bool, ok: bool) -> str:
+def report_state(failed: bool, ok: bool, too_large: bool = False) -> str:
     """What came of a compile or run."""
+    if too_large:
+        return "does not fit"
     if failed:
         return "failed"
     return "ok" if ok else "a check failed"

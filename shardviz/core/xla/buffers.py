@@ -285,6 +285,7 @@ class _Owners:
             places=self._places(life.value, source),
             reads=self._flow.arguments_of(part),
             leads=self._flow.results_of(part),
+            loop=self._loops.line(maker.computation),
         )
 
     def _places(

@@ -43,6 +43,15 @@ class Loops:
             self._known[computation] = self._from_calls(computation)
         return self._known[computation]
 
+    def line(self, computation: Computation) -> str:
+        """The user's line of the innermost loop that runs a computation, or `""`."""
+        while computation.callers:
+            call = computation.callers[0]
+            if call.opcode == "while":
+                return call.source.source
+            computation = call.computation
+        return ""
+
     def _from_calls(self, computation: Computation) -> ExecutionCount:
         counts = [self._of_call(c, computation) for c in computation.callers]
         if not any(count.in_loop for count in counts):

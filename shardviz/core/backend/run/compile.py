@@ -8,7 +8,8 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -333,6 +334,29 @@ def _buffers(
     # XLA promises nothing of this form; without it all else is still known.
     except (ValueError, LookupError) as error:
         return None, Note("buffers not read", (repr(error),))
+
+
+def refused_memory(program: Program, final: bytes) -> Memory:
+    """The memory of a module that the compiler refused, counted at its peak.
+
+    Args:
+        program: what was compiled.
+        final: the module with its buffers.
+    """
+    timeline, _ = _buffers(final, compiled_names(program))
+    if timeline is None:
+        return Memory()
+    at_peak = Counter[str]()
+    for buffer in timeline.peak.buffers:
+        # Constants and what collectives need are temporaries to the compiler.
+        kind = buffer.kind if buffer.kind in _SIZES else "temporaries"
+        at_peak[kind] += buffer.bytes
+    return Memory(
+        arguments=at_peak["arguments"],
+        outputs=at_peak["outputs"],
+        temporaries=at_peak["temporaries"],
+        timeline=timeline,
+    )
 
 
 def _memory(stage: Any, timeline: MemoryTimeline | None) -> Memory:

@@ -20,6 +20,7 @@ from shardviz.core.backend.devices import (
     refuse_too_big,
     with_devices,
 )
+from shardviz.core.backend.failures import available_memory
 from shardviz.core.backend.jax_compat import forget_failed_callbacks
 from shardviz.core.backend.run.agree import account_of
 from shardviz.core.backend.run.checks import (
@@ -36,8 +37,10 @@ from shardviz.core.backend.run.compile import (
     donation_note,
     fingerprint,
     lower,
+    refused_memory,
 )
 from shardviz.core.backend.run.inputs import Inputs, copies_allowed
+from shardviz.core.backend.run.partitioner import TooLargeToCompile
 from shardviz.core.backend.run.runner import Job, Runner
 from shardviz.core.backend.tracing.jaxprs import positive_arguments
 from shardviz.core.backend.tracing.retraced import trace_unsharded
@@ -140,8 +143,15 @@ class Here(Runner):
         return executable
 
     def compile_new(self, lowered: Lowered) -> Executable:
-        """Compiles, and reads the result."""
-        return compile_lowered(lowered, self.job.program.mesh)
+        """Compiles, and reads the result; also the memory of what is refused."""
+        program = self.job.program
+        try:
+            return compile_lowered(lowered, program.mesh)
+        except TooLargeToCompile as refusal:
+            memory = self.with_capacity(refused_memory(program, refusal.final))
+            available = available_memory(refusal.error) or memory.capacity
+            self.job.note(memory=memory.replace(capacity=available))
+            raise refusal.error from None
 
     def note_executable(self, lowered: Lowered, executable: Executable) -> None:
         """Notes what the compiler says."""

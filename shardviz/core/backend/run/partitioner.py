@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from shardviz.core.backend.bridge import check_lowered_names
+from shardviz.core.backend.failures import lacks_memory
 from shardviz.core.backend.run.folders import dump_root, make_folder, remove_folder
 from shardviz.core.program.notes import Note
 from shardviz.core.xla.module import Module
@@ -101,6 +102,19 @@ class Dumped:
     final: bytes | None = None
 
 
+class TooLargeToCompile(Exception):
+    """The compiler found that a program needs more memory than a device has.
+
+    Attributes:
+        error: what the compiler raised.
+        final: the module that it refused, with its buffers, as XLA serializes both.
+    """
+
+    def __init__(self, error: Exception, final: bytes) -> None:
+        super().__init__(str(error))
+        self.error, self.final = error, final
+
+
 def compile_with_dump(
     lowered: Any, options: Mapping[str, Any] | None = None, folder: str | None = None
 ) -> Dumped:
@@ -113,6 +127,9 @@ def compile_with_dump(
             made is unknown.
         folder: else the folder for the dump, whose files stay; by default a temporary
             one.
+
+    Raises:
+        TooLargeToCompile: if the compiler says so and dumped the buffers it had in mind.
 
     >>> import jax
     >>> dumped = compile_with_dump(jax.jit(abs).lower(1.0))
@@ -167,15 +184,16 @@ def _compile(lowered: Any, options: Mapping[str, Any], path: Path) -> Dumped:
         text = str(error)
         ours = any(f"'{option}'" in text for option in added)
         if not ours and str(path) not in text:
+            # Compilers assign buffers before they add up whether these fit.
+            final = _final_module(path, before[1])
+            if final is not None and lacks_memory(error):
+                raise TooLargeToCompile(error, final) from error
             raise
         message = text.strip().splitlines()[0][:_MAX_MESSAGE]
         refused = Note("dump refused", (message,))
         return _without(lowered, options, refused)
     seconds = time.perf_counter() - begun
-    final = None
-    # A host's part of a program that offloads has no name of the module's own.
-    for _, _, file in sorted(_dumped(path, _FINAL) - before[1]):
-        final = file.read_bytes()
+    final = _final_module(path, before[1])
     module, written = _last_module(_dumped(path, _PARTITIONED) - before[0])
     if module is None:
         reason = ONE_DEVICE if _partitions(lowered) == 1 else Note("no dump")
@@ -183,6 +201,13 @@ def _compile(lowered: Any, options: Mapping[str, Any], path: Path) -> Dumped:
     # The clock of the files may tick a little behind ours.
     partition_s = min(max(written - clock, 0.0), seconds)
     return Dumped(compiled, seconds, module, partition_s, final=final)
+
+
+def _final_module(path: Path, before: set[tuple[int, float, Path]]) -> bytes | None:
+    """The final module that a compile has dumped, with its buffers; None for none."""
+    # A host's part of a program that offloads has no name of the module's own.
+    files = sorted(_dumped(path, _FINAL) - before)
+    return files[-1][2].read_bytes() if files else None
 
 
 def _without(lowered: Any, options: Mapping[str, Any], reason: Note) -> Dumped:

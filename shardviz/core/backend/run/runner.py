@@ -182,8 +182,13 @@ class Job:
                 raise
 
     def _fail(self, error: Failure, tell: bool = True) -> None:
+        self.note(error=error)
+        large = self.report.too_large
+        if large is not None:
+            # The compiler's own words call all that it counts temporaries.
+            error = replace(error, code="too large", fields={"large": large})
         # The report of a worker has no arguments: they are named by the kernel.
-        if error.lacks_memory and self.report.in_layouts:
+        elif error.lacks_memory and self.report.in_layouts:
             fields = {**error.fields, "arrays": self.report.largest_arrays}
             error = replace(error, fields=fields)
         self.note(error=error)

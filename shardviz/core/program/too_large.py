@@ -1,0 +1,172 @@
+"""TooLarge: what fills the memory of a device that a program does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+from shardviz.core.display import Fact
+from shardviz.core.layout.fit import Fit
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.memory import Buffer, MemoryTimeline
+
+_SMALL = 100  # a value below this part of the whole explains nothing
+
+
+@dataclass(frozen=True)
+class LargeValue:
+    """Buffers of one size and shape that are alive at the peak, for one source line.
+
+    Attributes:
+        titles: the names of their values, else of the operations that make them.
+        count: how many buffers there are.
+        bytes: the bytes of each on one device.
+        shape: type and shape on one device.
+        kind: such as `"temporaries"`, as of a `Buffer`.
+        source: the user's line, or `""`.
+        is_saved: whether the forward pass keeps it for the backward pass.
+        loop: the line of the loop that computes it; `""` outside of loops.
+        spec: how it is split; None if unknown.
+
+    >>> LargeValue(("tanh", "mul"), 2, 512, "f32[4,32]", "temporaries").total
+    1024
+    """
+
+    titles: tuple[str, ...]
+    count: int
+    bytes: int
+    shape: str
+    kind: str
+    source: str = ""
+    is_saved: bool = False
+    loop: str = ""
+    spec: Spec | None = None
+
+    @property
+    def total(self) -> int:
+        """The bytes of all of them on one device."""
+        return self.count * self.bytes
+
+
+# What to do about it, by what takes the most:
+#
+#   arguments   arguments and results alone are too large
+#   loops       values that loops save for the backward pass
+#   layers      values that are saved for it without a loop
+#   value       any other value
+#   unknown     the compiler did not write its buffers
+@dataclass(frozen=True)
+class TooLarge(Fact):
+    """What fills the memory of a device that a program does not fit.
+
+    Attributes:
+        program: the name of the program.
+        target: where it does not fit, in words.
+        fit: what it needs on each device, and the capacity of one.
+        kinds: `"arguments"`, `"outputs"`, `"temporaries"`: bytes on each device, the
+            most first; results that take the memory of donated arguments count once.
+        values: the largest values at the peak, the most bytes first.
+        code: which kind of value to begin with.
+
+    >>> from shardviz.core.program.report import Memory, Report
+    >>> memory = Memory(arguments=1 << 30, temporaries=9 << 30, capacity=8 << 30)
+    >>> print(Report("step", "GPU H100", memory=memory).too_large)
+    step does not fit GPU H100: 9 GiB of temporaries + 1 GiB of arguments; the chip has 8 GiB.
+    """
+
+    program: str
+    target: str
+    fit: Fit
+    kinds: Mapping[str, int] = field(default_factory=dict, hash=False)
+    values: tuple[LargeValue, ...] = ()
+    code: str = "unknown"
+
+    @classmethod
+    def of(cls, program: str, target: str, fit: Fit, memory: Any) -> TooLarge:
+        """What fills the memory of a program, by its `Memory`."""
+        outputs = (memory.outputs or 0) - (memory.aliased or 0)
+        kinds = {
+            "arguments": memory.arguments or 0,
+            "outputs": outputs,
+            "temporaries": memory.temporaries or 0,
+        }
+        ordered = sorted(kinds.items(), key=lambda item: -item[1])
+        present = {kind: size for kind, size in ordered if size > 0}
+        values, code = (), "unknown"
+        if memory.timeline is not None:
+            values = largest_values(memory.timeline)
+            code = _code(values, kinds, fit.capacity or 0)
+        elif kinds["arguments"] + outputs > (fit.capacity or 0):
+            code = "arguments"
+        return cls(program, target, fit, present, values, code)
+
+    @property
+    def loops(self) -> tuple[str, ...]:
+        """The lines of the loops that save values for the backward pass."""
+        lines = [value.loop for value in self.values if value.is_saved and value.loop]
+        return tuple(dict.fromkeys(lines))
+
+
+def _code(values: tuple[LargeValue, ...], kinds: Mapping[str, int], most: int) -> str:
+    if kinds["arguments"] + kinds["outputs"] > most:
+        return "arguments"
+    totals = {"loops": 0, "layers": 0, "value": 0}
+    for value in values:
+        if value.is_saved:
+            totals["loops" if value.loop else "layers"] += value.total
+        elif value.kind not in ("arguments", "outputs"):
+            totals["value"] += value.total
+    return max(totals, key=lambda code: totals[code])
+
+
+def largest_values(timeline: MemoryTimeline) -> tuple[LargeValue, ...]:
+    """The values at the peak, those of one line, shape and use together.
+
+    >>> up = Buffer("a", 64, "f32[16]", "temporaries", "jvp()/tanh", "f.py:3", "forward", end=3)
+    >>> mul = Buffer("b", 8, "f32[2]", "temporaries", phase="backward", start=2, end=3)
+    >>> [(v.titles, v.is_saved) for v in largest_values(MemoryTimeline((up, mul)))]
+    [(('tanh',), True), (('b',), False)]
+    """
+    backward = [b.start for b in timeline.buffers if b.phase == "backward"]
+    last = max(backward, default=-1)
+    alike: dict[tuple[Any, ...], list[Buffer]] = {}
+    for buffer in timeline.peak.buffers:
+        is_saved = _is_saved(buffer, last)
+        # One line may save several values of one shape, as an activation does.
+        key = (buffer.shape, buffer.bytes, buffer.kind, buffer.source, is_saved)
+        if buffer.kind in ("arguments", "outputs"):
+            key += (buffer.title,)
+        alike.setdefault((*key, buffer.loop, str(buffer.spec)), []).append(buffer)
+    values = []
+    for buffers in alike.values():
+        first = buffers[0]
+        titles = tuple(dict.fromkeys(buffer.title for buffer in buffers))
+        large = LargeValue(
+            titles,
+            len(buffers),
+            first.bytes,
+            first.shape,
+            first.kind,
+            first.source,
+            _is_saved(first, last),
+            first.loop,
+            first.spec,
+        )
+        if large.total * _SMALL >= timeline.peak.bytes:
+            values.append(large)
+    return tuple(sorted(values, key=attrgetter("total"), reverse=True))
+
+
+def _is_saved(buffer: Buffer, last: int) -> bool:
+    """Whether a buffer holds a forward value until the backward pass is under way.
+
+    Args:
+        buffer: the buffer.
+        last: the last position at which the backward pass fills a buffer.
+    """
+    computed = buffer.kind in ("temporaries", "collectives")
+    # XLA itself computes some values a second time, which then were not saved.
+    computed = computed and ".remat" not in buffer.name
+    return computed and buffer.phase == "forward" and buffer.start < last <= buffer.end
