@@ -48,6 +48,7 @@ from shardviz.core.program.report import (
     needed_bytes,
 )
 from shardviz.core.program.stages import Stages
+from shardviz.core.program.too_large import TooLarge
 
 STAGES = ("partitioned", "compiled")
 PER = ("step", "collective", "device", *COLLECTIVE_KINDS)
@@ -101,6 +102,7 @@ class Broken(Fact):
         differences: how it differs from the lock.
         lock: the name of the lock.
         error: of a program that has one.
+        large: what fills the memory of a compiled program that takes too much.
     """
 
     code: str
@@ -120,6 +122,7 @@ class Broken(Fact):
     differences: Any = None
     lock: str = ""
     error: Any = None
+    large: TooLarge | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -365,21 +368,40 @@ class Expectation:
         """What was compiled; None for an audit or a plan."""
         report = self.subject
         if isinstance(report, Program):
-            return self._compiled(self.target)
+            return self._checked(self._compiled(self.target))
         if isinstance(report, Stages):
             report = report.report
         return self._checked(report) if isinstance(report, Report) else None
 
     def _compiled(self, target: Any) -> Report:
+        """The compile of a Program, which may have failed; made once for a target."""
         assert self.compile is not None
-        # The one of the expectation's own target is kept.
-        if target == self.target and "_report" in self.__dict__:
-            return self.__dict__["_report"]
-        report = self.compile(self.subject, target)
-        # A target that is not there says nothing about the program.
-        if report.error is not None and report.error.stage == "target":
-            raise TargetError(report.error.message)
-        return self._checked(report)
+        if target not in self._by_target:
+            report = self.compile(self.subject, target)
+            # A target that is not there says nothing about the program.
+            if report.error is not None and report.error.stage == "target":
+                raise TargetError(report.error.message)
+            self._by_target[target] = report
+        return self._by_target[target]
+
+    @cached_property
+    def _by_target(self) -> dict[Any, Report]:
+        return {}
+
+    def _with_memory(self, target: Any) -> Report | None:
+        """What was compiled, also if it does not fit; None for an audit or a plan.
+
+        Args:
+            target: what a Program is compiled for.
+        """
+        report = self.subject
+        if isinstance(report, Program):
+            report = self._compiled(target)
+        elif isinstance(report, Stages):
+            report = report.report
+        if not isinstance(report, Report):
+            return None
+        return report if report.too_large is not None else self._checked(report)
 
     def _checked(self, made: Any) -> Any:
         """A plan or report without an error."""
@@ -415,7 +437,7 @@ class Expectation:
             held, size = row.bytes_per_device or 0, row.array.bytes
             arrays.append(HeldArray(row.path, size, held, is_split, row.spec, row))
         if isinstance(self.subject, Report):
-            for name, layout in self._checked(self.subject).in_layouts.items():
+            for name, layout in self.subject.in_layouts.items():
                 size = size_in_bytes(math.prod(layout.shape), layout.dtype)
                 held, is_split = layout.bytes_per_device, layout.num_blocks > 1
                 arrays.append(HeldArray(name, size, held, is_split, layout.spec))
@@ -479,17 +501,15 @@ class Expectation:
             of, held = "arguments", sum(row.held for row in self._arrays)
             # Compiling what is too large anyway may take minutes, or all memory.
             if held <= most:
-                report = self._compiled(target)
-        elif self._report is None:
+                report = self._with_memory(target)
+        elif (report := self._with_memory(target)) is None:
             of, held = "ends", 0
             plan = self._plan
             assert plan is not None  # what has neither is an audit
             for op in plan.ops:
                 if op.kind != "op":
                     held += bytes_per_device(op, plan.mesh)
-        else:
-            of, held, report = "compiled", 0, self._report
-        compiled_for = ""
+        compiled_for, large, is_refused = "", None, False
         if report is not None:
             needed = needed_bytes(report.memory)
             if needed is None:
@@ -497,9 +517,15 @@ class Expectation:
                     f"The compiler did not say how much memory {self._name} takes."
                 )
             of, held, compiled_for = "compiled", needed, report.target
+            # A compiler refuses some programs that need less than the chip has.
+            is_refused = bool(where) and report.error is not None
+            if is_refused and report.memory.capacity is not None:
+                most = min(most, report.memory.capacity)
         fit = Fit(held, most, where, uncounted=left_out)
-        if not fit.ok:  # nor where some arrays may be of any size
-            about = {"of": of, "target": compiled_for, "fit": fit}
+        if is_refused or not fit.ok:  # nor if some arrays may be of any size
+            if report is not None:
+                large = TooLarge.of(self._name, where, fit, report.memory)
+            about = {"of": of, "target": compiled_for, "fit": fit, "large": large}
             raise self._broken("too large", arrays=self._arrays, **about)
 
     def _of_collectives(
@@ -517,8 +543,11 @@ class Expectation:
     def _capacity(self, target: Any) -> tuple[int, str]:
         """Bytes of one device of a target, and its title."""
         is_compiled = isinstance(self.subject, (Report, Stages))
-        if target is None and is_compiled and self._report is not None:
-            known = self._report.roofline
+        if target is None and is_compiled:
+            report = self._with_memory(target)
+            if report is not None and report.too_large is not None:
+                return report.too_large.fit.capacity or 0, report.too_large.target
+            known = report and report.roofline
             if known is not None and known.capacity:
                 return known.capacity, known.where
         if not isinstance(target, str) or not is_described(target):

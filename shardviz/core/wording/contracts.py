@@ -12,6 +12,7 @@ from shardviz.core.program.contracts import Broken, HeldArray
 from shardviz.core.program.plan_folds import fold_collectives, fold_line
 from shardviz.core.program.plan_values import parent_axis
 from shardviz.core.program.report import Collective
+from shardviz.core.wording.too_large import largest_values, needed_by_kind
 
 SHOWN = 5  # collectives, arrays or axes that are named
 _BYTES_OF = {
@@ -129,6 +130,13 @@ def _too_large(fact: Broken) -> list[str]:
         fact.of, f"as compiled{clause(' for {}', fact.target)} it takes"
     )
     needed = f"{takes} {bytes_text(fit.needed)}"
+    if fact.large is not None and fact.large.code != "arguments":
+        # Values in between take the most, and not the arguments.
+        what = f"to fit on {fit.device}"
+        if not fit.device:
+            what = f"to take at most {bytes_text(fit.capacity or 0)} of each device"
+        head = f"Expected {fact.name} {what}; {needed} on each device:"
+        return [f"{head} {needed_by_kind(fact.large)}", *largest_values(fact.large)]
     if fit.device:
         what = f"to fit on {fit.device}; {needed} on each device. {fit}"
         instead = "take a larger target"

@@ -30,12 +30,16 @@ def too_large(fact: TooLarge) -> str:
     >>> print(too_large(TooLarge("f", "TPU v5e 2×2", Fit(9, 8), {"temporaries": 9})))
     f does not fit TPU v5e 2×2: 9 B of temporaries; the chip has 8 B.
     """
+    return f"{fact.program} does not fit {fact.target}: {needed_by_kind(fact)}"
+
+
+def needed_by_kind(fact: TooLarge) -> str:
+    """The bytes that it needs on each device by kind, and what there is."""
     parts = [f"{bytes_text(size)} of {kind}" for kind, size in fact.kinds.items()]
     needed = " + ".join(parts) or bytes_text(fact.fit.needed)
-    capacity = _capacity(fact.fit.capacity or 0)
-    return (
-        f"{fact.program} does not fit {fact.target}: {needed}; the chip has {capacity}."
-    )
+    # A limit that the user set belongs to no chip.
+    owner = "the chip has" if fact.target else "the limit is"
+    return f"{needed}; {owner} {_capacity(fact.fit.capacity or 0)}."
 
 
 def _capacity(size: int) -> str:
@@ -45,6 +49,11 @@ def _capacity(size: int) -> str:
 
 def details(fact: TooLarge) -> str:
     """The largest values, a line each, and what to try."""
+    return "\n".join([*largest_values(fact), advice(fact)])
+
+
+def largest_values(fact: TooLarge) -> list[str]:
+    """The largest values, a line each."""
     lines, loop = [], ""
     if fact.values:
         lines.append("Largest values per device:")
@@ -57,7 +66,7 @@ def details(fact: TooLarge) -> str:
         total = bytes_text(sum(value.total for value in rest))
         count = plural(sum(value.count for value in rest), "more value")
         lines.append(f"  … and {count}, {total}")
-    return "\n".join([*lines, advice(fact)])
+    return lines
 
 
 def _amount(value: LargeValue) -> str:
