@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from shardviz.api.movements import chosen_collective
 from shardviz.core.display import StageClock
 from shardviz.core.errors import ProgramError, import_optional
-from shardviz.core.format import shown
+from shardviz.core.format import listed, shown, suggestion
 from shardviz.core.program.candidates import Changes
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
@@ -15,9 +16,15 @@ from shardviz.core.program.report import Report
 from shardviz.core.program.stages import Stages
 
 
-def changes(thing: Any, collective: Any = None, *, target: Any = None) -> Changes:
+def changes(
+    thing: Any,
+    collective: Any = None,
+    *,
+    goal: str | None = None,
+    target: Any = None,
+) -> Changes:
     """The smallest edits of a program's shardings after which a collective is gone or
-    smaller; or, for `"memory"`, changes after which the program needs less memory.
+    smaller; or, for `goal="memory"`, changes after which the program needs less memory.
 
     Each was compiled, and its results compared with the original's on simulated
     devices where they are small enough. What else it costs is beside it.
@@ -25,9 +32,11 @@ def changes(thing: Any, collective: Any = None, *, target: Any = None) -> Change
     Args:
         thing: a Report, Plan or Stages, or a program.
         collective: which one: itself, its number among the `collectives`, or its name
-            in the compiled text; the one that sends the most where left out. `"memory"`
-            for what lowers the peak: arguments are donated, the backward pass computes
-            again what is saved for it, the largest saved values are split.
+            in the compiled text; by default the one that sends the most. A goal may be
+            given here as well.
+        goal: `"memory"` for a lower peak, also of a program that does not fit its
+            target: arguments are donated or split, the backward pass computes values
+            again instead of saving them, the largest saved values are split.
             For a program in a form that jax accepts: `"types"` for one that it refuses,
             `"explicit"` for its form on Explicit axes, `"pmap"` for a function of
             `jax.pmap` as one of `jax.shard_map`.
@@ -39,8 +48,8 @@ def changes(thing: Any, collective: Any = None, *, target: Any = None) -> Change
         `.bytes`, `.values`. `.refused` is what was tried and dropped.
 
     Raises:
-        ShardvizError: for what has no program or no such collective, or where the
-            program does not compile.
+        ShardvizError: for what has no program or no such collective, or if the program
+            does not compile.
 
     >>> import jax.numpy as jnp, shardviz as sv
     >>> x = sv.array("x", (64, 8), spec="data")
@@ -64,9 +73,41 @@ def changes(thing: Any, collective: Any = None, *, target: Any = None) -> Change
         )
     changes = "shardviz.core.backend.candidates.changes"
     finding = import_optional(changes, "sv.changes", "jax")
-    with StageClock(program.name) as clock:
+    if goal is not None:
+        if collective is not None:
+            raise ProgramError("sv.changes takes a collective or a goal, and got both.")
+        _check_goal(goal, finding.WAYS)
+        collective = goal
+    with StageClock(program.name, after=3.0, lines=True) as clock:
         if collective not in finding.WAYS:
             if isinstance(thing, Program):
                 thing = finding.compiled(program, where, clock)
+            _require_compiled(thing)
             collective = chosen_collective(thing, collective)
-        return finding.find_changes(program, collective, where, clock)
+        report = thing if isinstance(thing, Report) and target is None else None
+        if report is not None and report.error and report.too_large is None:
+            report = None  # it may have failed for another reason than its program
+        return finding.find_changes(program, collective, where, clock, report=report)
+
+
+def _check_goal(goal: Any, goals: Sequence[str]) -> None:
+    if goal not in goals:
+        raise ProgramError(
+            f"goal is one of {listed(goals)}; got {shown(goal)}."
+            f"{suggestion(goal, goals)}"
+        )
+
+
+def _require_compiled(thing: Report | Plan) -> None:
+    """Refuses a report whose collectives are unknown, since its program has failed."""
+    if thing.error is None:
+        return
+    advice = ""
+    if isinstance(thing, Report) and thing.too_large is not None:
+        advice = ' Changes that need less memory: sv.changes(report, goal="memory").'
+    elif isinstance(thing, Report) and thing.error.refusals:
+        advice = ' Edits that jax accepts: sv.changes(report, goal="types").'
+    raise ProgramError(
+        f"{thing.program} has failed, so its collectives cannot be compared with those"
+        f" of a change. {thing.error.message}{advice}"
+    )

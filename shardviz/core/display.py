@@ -62,17 +62,22 @@ class Fact:
         return sentence(self)
 
 
+_LINE_SECONDS = 10.0
+
+
 class StageClock:
     """One line on a terminal that says what is done and for how long, until it is done.
 
-    Nothing is written where the stream is no terminal, such as a log or a notebook, nor
-    in the first seconds.
+    Nothing is written in the first seconds. To a stream that is no terminal, such as
+    that of a notebook's cell, nothing is written unless lines are asked for.
 
     Args:
         what: what is worked on, such as the name of a program.
         stream: where to; by default the standard error.
         after: how many seconds pass before anything is written.
         every: seconds from one line to the next.
+        lines: whether a stream that is no terminal gets a line of its own for each
+            stage, at most one every 10 s.
 
     >>> with StageClock("step") as stage:
     ...     stage("compile")
@@ -84,18 +89,23 @@ class StageClock:
         stream: TextIO | None = None,
         after: float = 2.0,
         every: float = 1.0,
+        lines: bool = False,
     ) -> None:
         # Not as a default: pytest and notebooks replace sys.stderr.
         self._what, self._stream = what, stream or sys.stderr
         self._after, self._every, self._stage = after, every, ""
+        self._lines = lines
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Callable[[str], None]:
         # A stream that was closed or replaced may have no isatty.
+        tick = self._write_lines if self._lines else None
         if getattr(self._stream, "isatty", bool)():
+            tick = self._tick
+        if tick is not None:
             self._thread = threading.Thread(
-                target=self._tick, name="shardviz-clock", daemon=True
+                target=tick, name="shardviz-clock", daemon=True
             )
             self._thread.start()
         return self._enter
@@ -107,6 +117,17 @@ class StageClock:
 
     def _enter(self, stage: str) -> None:
         self._stage = stage
+
+    def _write_lines(self) -> None:
+        begun, pause, shown = time.monotonic(), self._after, None
+        while not self._done.wait(pause):
+            # A stage that goes on is in the line before.
+            if (stage := self._stage) != shown:
+                line = clock_line(self._what, stage, time.monotonic() - begun)
+                self._stream.write(f"{line}\n")
+                self._stream.flush()
+                shown = stage
+            pause = max(self._every, _LINE_SECONDS)
 
     def _tick(self) -> None:
         begun, pause, length = time.monotonic(), self._after, 0

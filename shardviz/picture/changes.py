@@ -29,12 +29,14 @@ def draw_changes(found: Changes | Candidate, title: str | None = None) -> Pictur
 
 def _row(one: Candidate) -> Bar:
     memory = time = ""
+    # The collectives of a program that does not fit are unknown.
+    sent = None if one.report.collectives is None else one.bytes
     if one.peak_bytes is not None:
         memory = bytes_text(one.peak_bytes)
     if one.least_seconds is not None:
         time = seconds_text(one.least_seconds)
     words = (memory, time, edits_in_words(one.edits))
-    return Bar(one.bytes, bytes_text(one.bytes), words)
+    return Bar(sent, "" if sent is None else bytes_text(sent), words)
 
 
 def changes_text(found: Changes | Candidate, width: int) -> str:

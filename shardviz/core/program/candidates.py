@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardviz.core.display import Displayed, Fact, sentence
+from shardviz.core.hardware.chips import CHIPS, Chip
 from shardviz.core.program.checks import Check
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Report, peak_bytes
@@ -149,6 +150,30 @@ class Candidate(Displayed):
     def peak_bytes(self) -> int | None:
         """The peak of its memory on each device; None where the compiler said none."""
         return peak_bytes(self.report.memory)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether it fits its target; None if that is unknown."""
+        if self.report.too_large is not None:
+            return False
+        fit = self.report.fit
+        return None if fit is None else fit.ok
+
+    @property
+    def chips(self) -> tuple[Chip, ...]:
+        """The chips whose memory holds its peak, the smallest first.
+
+        `()` if it was compiled for a chip, or if every chip holds the original.
+        """
+        here, before = self.report.on, peak_bytes(self.before.memory)
+        if here is None or here.platform != "cpu" or before is None:
+            return ()
+        sized = [chip for chip in CHIPS.values() if chip.device_bytes is not None]
+        sized.sort(key=lambda chip: chip.device_bytes or 0)
+        if before <= (sized[0].device_bytes or 0):
+            return ()
+        needed = self.peak_bytes or 0
+        return tuple(chip for chip in sized if needed <= (chip.device_bytes or 0))
 
     def __repr__(self) -> str:
         return f"Candidate({'; '.join(map(str, self.edits))})"

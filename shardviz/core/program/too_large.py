@@ -121,6 +121,35 @@ def _code(values: tuple[LargeValue, ...], kinds: Mapping[str, int], most: int) -
     return max(totals, key=lambda code: totals[code])
 
 
+@dataclass(frozen=True)
+class MemoryAdvice(Fact):
+    """What to write so that a program needs less memory, which cannot be tried here.
+
+    Attributes:
+        large: what fills the memory.
+    """
+
+    large: TooLarge
+
+
+def memory_advice(report: Any) -> tuple[MemoryAdvice, ...]:
+    """What to do about the memory of a compiled program beside the edits of it, if any.
+
+    Args:
+        report: of its compile, which may be one that does not fit.
+    """
+    fit = report.fit
+    if fit is None:
+        return ()
+    large = TooLarge.of(report.program, report.target, fit, report.memory)
+    if large.code == "layers":
+        saved = sum(value.total for value in large.values if value.is_saved)
+        return (MemoryAdvice(large),) if 2 * saved > fit.needed else ()
+    if report.too_large is not None and large.code in ("arguments", "value"):
+        return (MemoryAdvice(large),)
+    return ()
+
+
 def largest_values(timeline: MemoryTimeline) -> tuple[LargeValue, ...]:
     """The values at the peak, those of one line, shape and use together.
 

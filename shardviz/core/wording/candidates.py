@@ -44,6 +44,7 @@ _EDITS = {
     " device ({source})",
     "option": "Set an option of jax: {code}",
 }
+_MOST_CHIPS = 4
 #: Stands above those that are refused.
 DROPPED = "Tried, and not proposed:"
 _REFUSALS = {
@@ -99,16 +100,18 @@ def costs(fact: Candidate, about: Collective | None = None) -> str:
     it sends in collectives of the kind of one, over its mesh axes.
     """
     before, after = fact.before.memory, fact.peak_bytes
-    sent = sent_bytes(fact.before.collectives or ())
+    sides = fact.before.collectives, fact.report.collectives
+    # The collectives of a program that does not fit are unknown.
+    known = [side for side in sides if side is not None]
     parts = []
     if about is not None:
         name, alike = about.kind + about.over, []
-        for some in (fact.before.collectives or (), fact.collectives):
+        for some in known:
             same = [one for one in some if one.kind + one.over == name]
             alike.append(bytes_text(sent_bytes(same)))
         parts.append(_pair(name, *alike))
-    if sent or fact.bytes:
-        parts.append(_pair("sends", bytes_text(sent), bytes_text(fact.bytes)))
+    if any(map(sent_bytes, known)):
+        parts.append(_pair("sends", *(bytes_text(sent_bytes(side)) for side in known)))
     if (needed := peak_bytes(before)) is not None and after is not None:
         parts.append(_pair("memory", bytes_text(needed), bytes_text(after)))
     least, seconds = fact.before.roofline, fact.least_seconds
@@ -123,8 +126,14 @@ def _pair(name: str, *texts: str) -> str:
 
 
 def candidate(fact: Candidate) -> str:
-    """What is changed, and what that costs."""
-    return f"{edits_in_words(fact.edits)}: {costs(fact)}."
+    """What is changed, what that costs, and whether it then fits."""
+    words = f"{edits_in_words(fact.edits)}: {costs(fact)}."
+    if fact.fits is False:
+        words += " It still does not fit."
+    if chips := fact.chips:
+        names = joined([chip.title for chip in chips], limit=_MOST_CHIPS)
+        words += f" As compiled for CPUs, it fits {names}."
+    return words
 
 
 def refusal(fact: Refusal) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardviz.core.format import bytes_text, joined, plural
-from shardviz.core.program.too_large import LargeValue, TooLarge
+from shardviz.core.program.too_large import LargeValue, MemoryAdvice, TooLarge
 
 _MOST = 6  # values
 _MOST_TITLES = 4
@@ -11,11 +11,11 @@ _TRIES = {
     "arguments": "Arguments and results alone are too large, so nothing inside the function"
     " helps. Use more devices, split the arrays over more axes, donate arguments that"
     " come back with new values, or store fewer bytes per number.",
-    "loops": "Try jax.checkpoint around the body of the scan ({loops}); ",
+    "loops": "Try jax.checkpoint around the body of the scan ({loops})",
     "layers": "The backward pass needs values of every layer. Try jax.checkpoint around"
-    " each layer: layer = jax.checkpoint(layer) before the Python loop that calls it; ",
+    " each layer: layer = jax.checkpoint(layer) before the Python loop that calls it",
     "value": "Try to split {value} over more axes, or to compute it in parts, as with"
-    " jax.lax.map over a dimension; ",
+    " jax.lax.map over a dimension",
     "unknown": "",
 }
 _CHANGES = 'sv.changes(report, goal="memory") compiles changes for this target.'
@@ -99,19 +99,29 @@ def _about(value: LargeValue, loop: str) -> str:
 
 
 def advice(fact: TooLarge) -> str:
-    """What to try first.
+    """What to try first, and who compiles it.
 
     >>> from shardviz.core.layout.fit import Fit
     >>> advice(TooLarge("f", "TPU v5e 2×2", Fit(9, 8)))[:32]
     'sv.changes(report, goal="memory"'
     """
-    first = next((v for v in fact.values if v.kind == "temporaries"), None)
-    name = first and f"{first.titles[0]} ({first.source})"
-    words = _TRIES[fact.code].format(loops=joined(fact.loops), value=name)
+    words = _try(fact)
     if fact.code == "arguments":
         return words
-    return words + (_COMPILES if fact.code == "loops" else _CHANGES)
+    compiled = _COMPILES if fact.code == "loops" else _CHANGES
+    return f"{words}; {compiled}" if words else compiled
 
 
-SENTENCES = {TooLarge: too_large}
+def _try(fact: TooLarge) -> str:
+    first = next((v for v in fact.values if v.kind == "temporaries"), None)
+    name = first and f"{first.titles[0]} ({first.source})"
+    return _TRIES[fact.code].format(loops=joined(fact.loops), value=name)
+
+
+def memory_advice(fact: MemoryAdvice) -> str:
+    """What to write in the program."""
+    return f"{_try(fact.large).rstrip('.')}."
+
+
+SENTENCES = {TooLarge: too_large, MemoryAdvice: memory_advice}
 EXPLANATIONS = {TooLarge: details}

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from shardviz.core.backend.candidates import patterns  # noqa: F401  adds proposals
 from shardviz.core.backend.candidates.lower import lower_peak
 from shardviz.core.backend.candidates.proposals import Proposal, Wanted, proposals
-from shardviz.core.backend.candidates.trials import Trials, in_time
+from shardviz.core.backend.candidates.trials import Trials, in_turn
 from shardviz.core.backend.candidates.types import typed_changes
 from shardviz.core.backend.run.hosts.run import compile_program
 from shardviz.core.backend.shardy.build_plan import plan_program
@@ -28,7 +28,11 @@ from shardviz.core.program.report import Collective, Report, peak_bytes
 
 #: What there are changes for in place of a collective.
 WAYS = ("memory", "types", "explicit", "pmap")
+# The budget. It counts work and not time, so that a busy machine finds the same changes.
+_PLANNED_OPERATIONS = 60_000  # of all plans together
+_LEAST_PLANNED = 12
 _MOST_PARTITIONED = 16  # of what is planned
+_MOST_COMPILED = 8
 _MOST_PROPOSED = 5
 _REFUSED = 12
 _MORE_WORK = 1.3  # times the arithmetic of the original
@@ -53,6 +57,7 @@ def find_changes(
     target: Target | str | None = None,
     clock: Callable[[str], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
+    report: Report | None = None,
 ) -> Changes:
     """Edits after which a collective of a program is gone or smaller, each tried.
 
@@ -61,12 +66,14 @@ def find_changes(
         collective: one of its plan, or of a compile of it; or one of `WAYS`.
         target: what for, as for `sv.compile`.
         clock: called with what is done, and how much of it.
-        cancelled: called between stages; True ends it with what was found so far.
+        cancelled: called between stages; True ends it with what was found so far, as
+            an interrupt does.
+        report: the compile of the program for the target, if there is one already.
 
     Raises:
         ProgramError: where the program itself does not compile.
     """
-    trials = Trials(program, target, clock, cancelled)
+    trials = Trials(program, target, clock, cancelled, report)
     if collective == "memory":
         return lower_peak(trials)
     if not isinstance(collective, Collective):
@@ -80,11 +87,20 @@ def find_changes(
     known = before.collectives or trials.before.collectives or ()
     about = _as_partitioned(collective, known)
     wanted, refused = Wanted(trials, about, plan_program(program)), list[Refusal]()
-    # Each round takes more time for a program than the one before, and leaves fewer.
-    planned = _planned(wanted, before, refused)
-    better = _partitioned(wanted, before, planned, refused)
-    found = _compiled(wanted, better, refused)
-    found += _in_better_order(trials)
+    by_subject: dict[Any, Candidate] = {}
+    reordered: list[Candidate] = []
+    try:
+        # Each round takes more time for a program than the one before, and leaves fewer.
+        planned = _planned(wanted, before, refused)
+        better = _partitioned(wanted, before, planned, refused)
+        _compile(wanted, better, refused, by_subject)
+        reordered = _in_better_order(trials)
+    except KeyboardInterrupt:
+        pass  # the changes so far are returned
+    found = sorted(
+        by_subject.values(), key=lambda one: _rank(one.report, trials.before, about)
+    )
+    found += reordered
     return Changes.of(found, collective, refused[:_REFUSED], untried=trials.untried)
 
 
@@ -94,7 +110,10 @@ def _planned(wanted: Wanted, before: Report, refused: list[Refusal]) -> list[_Tr
     Plans do not have all collectives of XLA, so they only say what to try first.
     """
     trials, planned = wanted.trials, []
-    for proposal in in_time(trials, "plan", 15, proposals(wanted)):
+    # A plan takes as long as its program has operations.
+    most = _PLANNED_OPERATIONS // max(len(wanted.plan.ops), 1)
+    most = max(_LEAST_PLANNED, most)
+    for proposal in in_turn(trials, "plan", proposals(wanted), most):
         program = trials.made(proposal.edits)
         if isinstance(program, Refusal):
             refused.append(program)
@@ -112,7 +131,7 @@ def _partitioned(
 ) -> list[_Tried]:
     """Those that the partitioner finds better, the best first."""
     trials, better = wanted.trials, []
-    for one in in_time(trials, "partition", 20, planned):
+    for one in in_turn(trials, "partition", planned):
         report = trials.partitioned(one.program)
         code = _why_not(one.proposal, report, before, wanted.collective)
         if not code:
@@ -123,15 +142,28 @@ def _partitioned(
     return sorted(better, key=lambda one: one.rank)
 
 
-def _compiled(
-    wanted: Wanted, better: list[_Tried], refused: list[Refusal]
-) -> list[Candidate]:
-    """The best few of different subjects, compiled for the target and compared."""
+def _compile(
+    wanted: Wanted,
+    better: list[_Tried],
+    refused: list[Refusal],
+    found: dict[Any, Candidate],
+) -> None:
+    """Compiles and compares the best few for the target, one for each subject.
+
+    Args:
+        wanted: the collective that should go.
+        better: what the partitioner finds better, the best first.
+        refused: those that are no better are added here.
+        found: the candidates are added here, by subject.
+    """
     trials, about, before = wanted.trials, wanted.collective, wanted.trials.before
-    found: dict[Any, Candidate] = {}
-    for one in in_time(trials, "compile", 20, better, found):
+    compiles = 0
+    for one in in_turn(trials, "compile", better):
         if one.proposal.subject in found or len(found) == _MOST_PROPOSED:
             continue
+        if compiles == _MOST_COMPILED:
+            break
+        compiles += 1
         made = trials.candidate(one.proposal.edits, one.program)
         if isinstance(made, Candidate):
             code = _why_not(one.proposal, made.report, before, about)
@@ -143,7 +175,6 @@ def _compiled(
                 continue
             made = _refusal(one.proposal, code, made.report, before)
         refused.insert(0, made)
-    return sorted(found.values(), key=lambda one: _rank(one.report, before, about))
 
 
 def _in_better_order(trials: Trials) -> list[Candidate]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -12,84 +12,172 @@ from shardviz.core.backend.bridge import jax_dtype
 from shardviz.core.backend.candidates import proposals
 from shardviz.core.backend.candidates.microbatches import compared_sums
 from shardviz.core.backend.candidates.remat import POLICIES, rematerialised
-from shardviz.core.backend.candidates.trials import Trials, in_time
+from shardviz.core.backend.candidates.trials import Trials, in_turn
 from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.backend.tracing.edited import values_of
 from shardviz.core.backend.tracing.trace import donated_leaves
 from shardviz.core.program.candidates import Candidate, Changes, Edit, Refusal, edit
+from shardviz.core.program.checks import found as finding
+from shardviz.core.program.plan_values import bytes_per_device
 from shardviz.core.program.report import peak_bytes
+from shardviz.core.program.too_large import memory_advice
 
 _MOST_SPLITS = 4
+_MOST_ARGUMENTS = 6  # that are split together
 _PARTS = (2, 4)  # of a batch
-_SECONDS = 90  # once something is found
+# Of what was planned; then up to one of each kind is added to the best. The budget
+# counts compiles and not seconds, so that a busy machine finds the same changes.
+_MOST_COMPILED = 8
+_LEAST_GAIN = 0.01  # of the peak
 
 
 def lower_peak(trials: Trials) -> Changes:
     """Changes after which a program needs less memory per device on the target.
 
-    Arguments are donated, loops save less for their backward loops, and batches are
-    taken in parts. Each is compiled for the target; what needs no less memory,
-    or gives other values on simulated devices, is among the refused.
+    Arguments are donated or split, loops save less for their backward loops, large
+    values are split, and batches are taken in parts. Plans choose which of these are
+    compiled for the target. A change that needs no less memory, or has other values on
+    simulated devices, is among the refused. A program that does not fit the target is
+    compared by the memory that the compiler had in mind.
 
     Returns:
-        The least memory first; of equal ones the one with the least time.
+        The least memory first; of equal ones the one with the least time. The first ones
+        may not fit, if nothing does.
 
     Raises:
-        ProgramError: where the program itself does not compile.
+        ProgramError: if the program fails otherwise than by its memory.
     """
     trials.require_original()
     kept: list[Candidate] = []
+    together: list[Candidate] = []
     refused: list[Refusal] = []
-    edits = list(edits_to_try(trials))
-    for one in in_time(trials, "compile", _SECONDS, edits, kept):
-        found = _tried(trials, [one], peak_bytes(trials.before.memory))
-        if isinstance(found, Refusal):
-            refused.append(found)
-        else:
-            kept.append(found)
-    kept.sort(key=_rank)
-    # One of each kind is added to the best, where that lowers the peak further.
-    together = kept[:1]
-    for one in kept:
-        edits, (other,) = together[-1].edits, one.edits
-        if other.code not in map(attrgetter("code"), edits):
-            found = _tried(trials, [*edits, other], together[-1].peak_bytes)
-            if isinstance(found, Candidate):
-                together.append(found)
+    try:
+        least = peak_bytes(trials.before.memory)
+        for edits in in_turn(trials, "compile", _ordered(trials), _MOST_COMPILED):
+            found = _tried(trials, edits, least)
+            if isinstance(found, Refusal):
+                refused.append(found)
+            else:
+                kept.append(found)
+        kept.sort(key=_rank)
+        # One of each kind is added to the best, if that lowers the peak further.
+        together += kept[:1]
+        for one in kept:
+            edits, codes = together[-1].edits, {one.code for one in together[-1].edits}
+            if codes.isdisjoint(edit.code for edit in one.edits):
+                trials.enter("compile")
+                found = _tried(trials, [*edits, *one.edits], together[-1].peak_bytes)
+                if isinstance(found, Candidate):
+                    together.append(found)
+    except KeyboardInterrupt:
+        pass  # the changes so far are returned
     found = sorted(kept + together[1:], key=_rank)
-    return Changes.of(found, refused=refused, untried=trials.untried)
+    advice = memory_advice(trials.before)
+    return Changes.of(found, None, refused, advice, trials.untried)
+
+
+def _ordered(trials: Trials) -> list[list[Edit]]:
+    """The changes to try, those first whose plans need least; the best of each kind
+    before the second of any.
+    """
+    planned: list[tuple[int, list[Edit]]] = []
+    seen: set[tuple[str, int]] = set()
+    for edits in edits_to_try(trials):
+        trials.enter(f"plan {len(planned) + 1}")
+        needed = _planned_bytes(trials, edits)
+        # Policies that save the same values make one program.
+        if (edits[0].code, needed) not in seen:
+            seen.add((edits[0].code, needed))
+            planned.append((needed, edits))
+    planned.sort(key=lambda row: row[0])
+    turns: Counter[str] = Counter()
+    ordered: list[tuple[int, list[Edit]]] = []
+    for _, edits in planned:
+        turns[edits[0].code] += 1
+        ordered.append((turns[edits[0].code], edits))
+    return [edits for _, edits in sorted(ordered, key=lambda row: row[0])]
+
+
+def _planned_bytes(trials: Trials, edits: Sequence[Edit]) -> int:
+    """The bytes of all values and of what lasts, by the plan of a changed program."""
+    program = trials.made(_in_order(edits))
+    if isinstance(program, Refusal):
+        return 0  # it is refused without a compile
+    plan, total = plan_program(trials.quick(program)), 0
+    for op in plan.ops:
+        size = bytes_per_device(op, plan.mesh)
+        total += size
+        # Results take the memory of donated arguments.
+        total += size if op.kind == "argument" and not op.donated else 0
+    return total
 
 
 def _rank(candidate: Candidate) -> tuple[int, float]:
     return candidate.peak_bytes or 0, candidate.least_seconds or 0.0
 
 
-def _tried(trials: Trials, edits: list[Edit], least: int | None) -> Candidate | Refusal:
+def _tried(
+    trials: Trials, edits: Sequence[Edit], least: int | None
+) -> Candidate | Refusal:
     """Some edits as a candidate, if the peak is then below `least` bytes."""
-    # A smaller batch is traced anew, before edits of what was traced.
-    edits.sort(key=lambda edit: edit.code != "microbatches")
+    edits = _in_order(edits)
+    in_parts = edits[0].code == "microbatches"
+    if in_parts and not trials.is_comparable:
+        # They are right only if values are equal, so nothing is compiled in vain.
+        return Refusal(
+            tuple(edits), "not compared", str(finding("not run", said="too large"))
+        )
     program = trials.made(edits)
     if isinstance(program, Refusal):
         return program
-    needed = peak_bytes(trials.compiled(program).memory)
-    # Values are compared where there is something to gain.
-    if least is not None and needed is not None and needed >= least:
+    report = trials.compiled(program)
+    needed = peak_bytes(report.memory)
+    # Values are compared only if there is something to gain.
+    gains = needed is None or least is None or needed <= (1 - _LEAST_GAIN) * least
+    if not gains:
         return Refusal(tuple(edits), "no less memory", "", needed, least)
-    if edits[0].code == "microbatches":
+    if in_parts and (report.error is None or report.too_large is not None):
         same = compared_sums(trials.program, edits[0])
         if not same.ok:
             code = "values differ" if same.ok is False else "not compared"
             return Refusal(tuple(edits), code, same.detail)
-    return trials.candidate(edits, program)
+    return trials.candidate(edits, program, must_fit=False)
 
 
-def edits_to_try(trials: Trials) -> Iterator[Edit]:
-    """The changes that may lower the peak."""
-    yield from donations_and_remats(trials)
-    yield from itertools.islice(_splits(trials), _MOST_SPLITS)
+def _in_order(edits: Sequence[Edit]) -> list[Edit]:
+    # A smaller batch is traced again, before edits of what was traced.
+    return sorted(edits, key=lambda edit: edit.code != "microbatches")
+
+
+def edits_to_try(trials: Trials) -> Iterator[list[Edit]]:
+    """The changes that may lower the peak, each of one or more edits."""
+    for one in donations_and_remats(trials):
+        yield [one]
+    for one in itertools.islice(_splits(trials), _MOST_SPLITS):
+        yield [one]
+    yield from _split_arguments(trials)
     batch = _state_and_batch(trials)[1]
     for count in _PARTS if batch else ():
-        yield edit("microbatches", count=count, arrays=tuple(batch))
+        yield [edit("microbatches", count=count, arrays=tuple(batch))]
+
+
+def _split_arguments(trials: Trials) -> Iterator[list[Edit]]:
+    """The largest arguments split over one more axis, all that an axis can split."""
+    program = trials.program
+    requests = [row for row in program.requests if row.bytes_per_device]
+    requests.sort(key=lambda row: row.bytes_per_device or 0, reverse=True)
+    for axis, size in program.mesh.shape.items():
+        edits = []
+        for row in requests if size > 1 else ():
+            spec = row.spec
+            if spec is None or axis in spec.axes or len(edits) == _MOST_ARGUMENTS:
+                continue
+            more = proposals.variants(row.array.shape, spec, [axis], program.mesh)
+            for changed in itertools.islice(more, 1):
+                fields = {"array": row.array.name, "spec": changed, "before": spec}
+                edits.append(edit("argument", **fields))
+        if edits:
+            yield edits
 
 
 def donations_and_remats(trials: Trials) -> Iterator[Edit]:

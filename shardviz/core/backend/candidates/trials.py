@@ -23,6 +23,7 @@ from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.cache import ExecutableCache, cache
 from shardviz.core.program.candidates import Candidate, Edit, Refusal
 from shardviz.core.program.checks import Check, found
+from shardviz.core.program.op_costs import op_costs
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program, Target
 from shardviz.core.program.report import Report
@@ -32,7 +33,9 @@ from shardviz.core.program.roofline import with_operations
 _QUICK = {"xla_backend_optimization_level": 0}
 _MOST_COMPARED = 256 << 20  # bytes of arguments and results, in all
 _MOST_DEVICES = 64  # that are simulated to compare values
-_MOST_SECONDS = 15.0  # for one run that is compared
+_MOST_WORK = 3e10  # operations and bytes of one run that is compared, on all devices
+# For one run, whose loops may be longer than a plan can know.
+_MOST_SECONDS = 120.0
 _Item = TypeVar("_Item")
 # What a comparison of values found, the worst first.
 _COMPARED = {False: "value differs", None: "undecided", True: "as the original"}
@@ -48,6 +51,7 @@ class Trials:
         target: what it is compiled for, as for `sv.compile`.
         clock: called with the name of every stage as it begins.
         cancelled: called between stages, and while a worker works; True ends it.
+        before: the compile of the original for the target, if there is one already.
 
     >>> from shardviz.core.layout.array_spec import ArraySpec
     >>> from shardviz.core.layout.mesh import make_mesh
@@ -63,14 +67,15 @@ class Trials:
         target: Target | str | None = None,
         clock: Callable[[str], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
+        before: Report | None = None,
     ) -> None:
-        self.program, self.target = program, target
+        self.program, self.target, self._before = program, target, before
         self.clock = clock or (lambda _: None)
         self.cancelled = cancelled or (lambda: False)
         self.cache = ExecutableCache(size=512)
         #: How far a search is, for the clock.
         self.progress = ""
-        #: Of what should have been tried, how much there was no time for.
+        #: How many changes were left when the budget was used up.
         self.untried = 0
         #: Whether the partitioner of the target is asked, and not that of CPUs.
         self.on_target = program.mesh.size > MOST_SIMULATED
@@ -88,9 +93,19 @@ class Trials:
     @cached_property
     def before(self) -> Report:
         """The compile of the original, which most have made before."""
-        how = {"progress": self.enter, "cancelled": self.cancelled}
-        report = compile_program(self.program, self.target, cache=cache, **how)
+        report = self._before
+        if report is None:
+            how = {"progress": self.enter, "cancelled": self.cancelled}
+            report = compile_program(self.program, self.target, cache=cache, **how)
         return with_least_time(report, lambda: plan_program(self.program))
+
+    @cached_property
+    def work(self) -> float:
+        """Operations and bytes of one run on all devices, by the plan's count."""
+        total = 0.0
+        for cost in op_costs(plan_program(self.quick(self.program))):
+            total += ((cost.flops or 0.0) + cost.bytes) * cost.executions
+        return total * self.program.mesh.size
 
     def enter(self, stage: str) -> None:
         """Tells the clock what is done."""
@@ -99,10 +114,13 @@ class Trials:
     def require_original(self) -> None:
         """Compiles the original, with which all is compared.
 
+        A program that does not fit its target has been compiled, except for the last
+        step: its memory is known.
+
         Raises:
-            ProgramError: where it does not compile.
+            ProgramError: if it does not compile.
         """
-        if self.before.error is not None:
+        if self.before.error is not None and self.before.too_large is None:
             raise ProgramError(
                 "The program does not compile, so no change of it can be compared with"
                 f" it. {self.before.error}"
@@ -158,22 +176,27 @@ class Trials:
         return compile_program(program, target or self.target, cache=self.cache, **how)
 
     def candidate(
-        self, edits: Sequence[Edit], program: Program | None = None
+        self,
+        edits: Sequence[Edit],
+        program: Program | None = None,
+        must_fit: bool = True,
     ) -> Candidate | Refusal:
         """Some edits as a candidate, compiled and compared; or why it is none.
 
         Args:
             edits: what is changed.
             program: the program after the edits; None to make it here.
+            must_fit: whether a program that does not fit the target is refused.
         """
         edits, made = tuple(edits), program or self.made(edits)
         if isinstance(made, Refusal):
             return made
         report = self.compiled(made)
-        if report.error is not None:
+        if report.too_large is not None:
+            if must_fit:
+                return Refusal(edits, "no memory", str(report.too_large))
+        elif report.error is not None:
             return Refusal(edits, "does not compile", str(report.error))
-        if report.fit is not None and report.fit.ok is False:
-            return Refusal(edits, "no memory", str(report.fit))
         report = with_least_time(report, lambda: plan_program(self.quick(made)))
         values = self.values(made)
         if any(one.code == "option" for one in edits):
@@ -195,10 +218,11 @@ class Trials:
             A Check whose `ok` is None where the program has effects, is too large, or
             does not run there.
         """
-        size, expected, results = sum(a.bytes for a in program.arrays), [], []
+        expected: list[Any] = []
+        results: list[Any] = []
         if self.traced.effects:
             why = "effects"
-        elif size > _MOST_COMPARED or program.mesh.size > _MOST_DEVICES:
+        elif not self.is_comparable:
             why = "too large"
         else:
             expected, why = self._original
@@ -215,6 +239,14 @@ class Trials:
         worst = min(checks, key=lambda one: [*_COMPARED].index(one.ok))
         finding = found(_COMPARED[worst.ok], name=worst.about)
         return Check("values", worst.ok, finding)
+
+    @cached_property
+    def is_comparable(self) -> bool:
+        """Whether the original is small enough to run it on simulated devices."""
+        size = sum(array.bytes for array in self.program.arrays)
+        if size > _MOST_COMPARED or self.program.mesh.size > _MOST_DEVICES:
+            return False
+        return self.work <= _MOST_WORK
 
     @cached_property
     def _original(self) -> tuple[list[Any], str]:
@@ -257,25 +289,28 @@ def with_least_time(report: Report, plan: Callable[[], Plan]) -> Report:
     return report.replace(roofline=with_operations(report, plan()))
 
 
-def in_time(
-    trials: Trials,
-    stage: str,
-    seconds: float,
-    items: Sequence[_Item],
-    found: Any = True,
+def in_turn(
+    trials: Trials, stage: str, items: Sequence[_Item], most: int | None = None
 ) -> Iterator[_Item]:
-    """The items while there is time, and until something is found; tells the clock.
+    """The first items, within a budget of work; tells the clock.
 
-    Those that are left then are counted in `trials.untried`.
+    Those that are left, also after an interrupt, are counted in `trials.untried`.
+
+    Args:
+        trials: the trials.
+        stage: what is done with each.
+        items: the items, the most promising first.
+        most: how many there is work for; None for all.
     """
-    end = time.monotonic() + seconds
-    for number, item in enumerate(items, 1):
-        if trials.cancelled() or (found and time.monotonic() > end):
-            trials.untried += len(items) - number + 1
+    trials.untried += len(items)
+    count = len(items) if most is None else min(most, len(items))
+    for number, item in enumerate(items[:count], 1):
+        if trials.cancelled():
             break
-        trials.progress = f" {number} of {len(items)}"
+        trials.progress = f" {number} of {count}"
         trials.enter(stage)
         yield item
+        trials.untried -= 1
     trials.progress = ""
 
 
