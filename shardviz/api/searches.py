@@ -18,11 +18,12 @@ def search(
     over: str | Sequence[str] | None = None,
     under: str | int | None = None,
     target: str | Target | None = None,
-    seconds: float = 120.0,
+    seconds: float | None = None,
 ) -> Search:
     """Finds shardings of a program with the least time that fit in memory.
 
-    Plans say where to look; what is proposed was compiled for the target. An interrupt
+    Plans say where to look; what is proposed was compiled for the target. Its budget is
+    a number of plans and compiles, so that a busy machine finds the same. An interrupt
     ends the search with the best so far.
 
     Args:
@@ -37,11 +38,13 @@ def search(
         under: the most memory for each device, in bytes or as `"16 GiB"`; by default
             what the chip has.
         target: the described hardware, such as `"tpu:v5e:4x4"`.
-        seconds: after these it ends with the best so far.
+        seconds: after these it ends with the best so far; by default its budget alone
+            ends it.
 
     Returns:
         A Search: the candidates, the least time first; `.frontier`, of least time
-        against memory; `.explain(a, b)`; `.ended` and `.exhaustive`.
+        against memory; `.explain(a, b)`; `.ended` and `.exhaustive`; `.plans`, the
+        planned points with their bytes.
 
     Raises:
         ShardvizError: for a program that cannot be planned, for what cannot vary, or a
@@ -68,5 +71,5 @@ def search(
     searching = import_optional(
         "shardviz.core.backend.candidates.search", "sv.search", "jax"
     )
-    with StageClock(program.name) as clock:
+    with StageClock(program.name, after=3.0, lines=True) as clock:
         return searching.search(program, name, over, limit, seconds, clock)

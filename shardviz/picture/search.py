@@ -9,19 +9,21 @@ from shardviz.core.wording.candidates import edits_in_words
 from shardviz.picture import page, tables
 from shardviz.picture.picture import Label, Picture
 
+_MOST_PLANS = 8  # that are shown where nothing compiled fits
 _LEFT, _TOP, _WIDTH, _HEIGHT, _DOT = 70.0, 26.0, 240.0, 160.0, 7.0  # points
 
 
 def draw_search(search: Search, title: str | None = None) -> Picture:
     """Least time against memory of all that was compiled; the frontier by number."""
-    panels = []
-    # Where nothing was compiled in time there is nothing to compare.
+    panels, lines = [], [str(search)]
     if search:
         panels = [_plot(search), _table(search).picture()]
+    else:  # nothing compiled and fitted, so there is nothing to compare
+        lines = _lines(search)
     return page.side_by_side(
         panels,
         title=page.titled(title, f"{wording.TIME} × {wording.MEMORY}"),
-        notes=[page.note(str(search))],
+        notes=list(map(page.note, lines)),
         alt=page.sentences(_lines(search)),
     )
 
@@ -32,7 +34,10 @@ def search_text(search: Search, width: int) -> str:
 
 
 def _lines(search: Search) -> list[str]:
-    return [str(search), *_table(search).lines("")]
+    lines = [str(search), *_table(search).lines("")]
+    if not search and search.plans:
+        lines += [wording.PLANNED, *map(wording.planned, search.plans[:_MOST_PLANS])]
+    return lines
 
 
 def _table(search: Search) -> tables.Table:

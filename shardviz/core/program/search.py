@@ -10,7 +10,7 @@ from shardviz.core.display import Displayed, Fact, sentence
 from shardviz.core.errors import ProgramError
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.program.candidates import Candidate, Refusal
+from shardviz.core.program.candidates import Candidate, Edit, Refusal
 from shardviz.core.program.op_costs import held_bytes, op_costs
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_causes import MoveCause
@@ -26,6 +26,21 @@ class Estimate(NamedTuple):
     total: float  # these three one after another
     values: int  # bytes of all values, as if none were freed or fused
     held: int  # bytes of arguments and results; no program needs less memory
+
+
+class PlannedPoint(NamedTuple):
+    """A combination that was planned.
+
+    Attributes:
+        edits: what it changes.
+        estimate: what its plan says.
+        needed: the bytes that its compile needs on each device; None if it was not
+            compiled, or fits.
+    """
+
+    edits: tuple[Edit, ...]
+    estimate: Estimate
+    needed: int | None = None
 
 
 def estimate(plan: Plan, topology: Topology, mesh: MeshSpec) -> Estimate:
@@ -115,7 +130,10 @@ class Search(tuple[Candidate, ...], Displayed):
         planned, compiled: how many of them were planned, and compiled.
         ended: why it ended: `"all compiled"`, except for those whose arguments and
             results alone need more memory; `"no better"`, where plans promise nothing
-            better of all others; `"seconds"` or `"interrupted"`.
+            better of all others; `"no room"`, where they promise that nothing fits;
+            `"budget"` of compiles, `"seconds"` or `"interrupted"`.
+        plans: all points that were planned, the fewest bytes first.
+        limit: the bytes that each device has for it; None where that is not known.
 
     >>> Search.of([], ended="seconds").exhaustive
     False
@@ -127,6 +145,8 @@ class Search(tuple[Candidate, ...], Displayed):
     planned: int = 0
     compiled: int = 0
     ended: str = "all compiled"
+    plans: tuple[PlannedPoint, ...] = ()
+    limit: int | None = None
 
     @classmethod
     def of(cls, found: Iterable[Candidate | Refusal], **facts: Any) -> Search:

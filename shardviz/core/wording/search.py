@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from shardviz.core.format import bytes_text, seconds_text
 from shardviz.core.program.candidates import Candidate
-from shardviz.core.program.search import Preference, Search
+from shardviz.core.program.search import PlannedPoint, Preference, Search
 from shardviz.core.wording.candidates import edits_in_words
 
 TIME, MEMORY = "minimum time", "memory per device"
 _ENDED = {
     "all compiled": "Every one that could fit was compiled.",
     "no better": "The plans of all others promise nothing better, which is no proof.",
+    "no room": "By their plans all others need more memory still, which is no proof.",
+    "budget": "The budget of compiles is used up; others may be better.",
     "seconds": "The time was over; others may be better.",
     "interrupted": "It was interrupted; others may be better.",
 }
@@ -24,13 +26,32 @@ def candidate(one: Candidate) -> str:
 
 def search(found: Search) -> str:
     """What the best is, and how far the search came."""
-    best = (
-        "Nothing that was compiled fits." if found.compiled else "Nothing was compiled."
-    )
+    best = "Nothing was compiled."
+    if found.compiled:
+        best = (
+            "Nothing that was compiled fits. over=('remat', 'donate') also varies what"
+            " loops save, and which arguments are donated."
+        )
     if found.best is not None:
         best = f"Best of {found.points:,}: {candidate(found.best)}"
     counts = f"{found.planned:,} planned, {found.compiled:,} compiled."
     return f"{best} {counts} {_ENDED[found.ended]}"
+
+
+PLANNED = "Planned, the fewest bytes first:"
+
+
+def planned(point: PlannedPoint) -> str:
+    """What a planned point changes, and its bytes: of its plan, and of its compile."""
+    known = point.estimate
+    words = (
+        f"{edits_in_words(point.edits)}: {bytes_text(known.held)} of arguments and results,"
+        f" {bytes_text(known.values)} of all values as if none were freed, at least"
+        f" {seconds_text(known.seconds)}"
+    )
+    if point.needed is not None:
+        words += f"; compiled, it needs {bytes_text(point.needed)}"
+    return f"{words}."
 
 
 def preference(value: Preference) -> str:

@@ -16,6 +16,7 @@ from shardviz.core.backend.candidates.trials import Trials, in_turn
 from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.backend.tracing.edited import values_of
 from shardviz.core.backend.tracing.trace import donated_leaves
+from shardviz.core.display import Fact
 from shardviz.core.program.candidates import Candidate, Changes, Edit, Refusal, edit
 from shardviz.core.program.checks import found as finding
 from shardviz.core.program.plan_values import bytes_per_device
@@ -53,7 +54,8 @@ def lower_peak(trials: Trials) -> Changes:
     refused: list[Refusal] = []
     try:
         least = peak_bytes(trials.before.memory)
-        for edits in in_turn(trials, "compile", _ordered(trials), _MOST_COMPILED):
+        ordered = _ordered(trials, refused)
+        for edits in in_turn(trials, "compile", ordered, _MOST_COMPILED):
             found = _tried(trials, edits, least)
             if isinstance(found, Refusal):
                 refused.append(found)
@@ -72,22 +74,33 @@ def lower_peak(trials: Trials) -> Changes:
     except KeyboardInterrupt:
         pass  # the changes so far are returned
     found = sorted(kept + together[1:], key=_rank)
-    advice = memory_advice(trials.before)
+    advice: Sequence[Fact] = ()
+    if not any(one.fits for one in found):
+        advice = memory_advice(trials.before)
     return Changes.of(found, None, refused, advice, trials.untried)
 
 
-def _ordered(trials: Trials) -> list[list[Edit]]:
-    """The changes to try, those first whose plans need least; the best of each kind
+def _ordered(trials: Trials, refused: list[Refusal]) -> list[list[Edit]]:
+    """The changes to compile, those first whose plans need least; the best of each kind
     before the second of any.
+
+    Args:
+        trials: tries changed programs.
+        refused: changes whose plans promise nothing are added here.
     """
+    # Plans count all values as if none were freed, so they promise too much at most.
+    before = _planned_bytes(trials, ())
+    least_gain = _LEAST_GAIN * (peak_bytes(trials.before.memory) or 0)
     planned: list[tuple[int, list[Edit]]] = []
     seen: set[tuple[str, int]] = set()
     for edits in edits_to_try(trials):
         trials.enter(f"plan {len(planned) + 1}")
-        needed = _planned_bytes(trials, edits)
+        needed, code = _planned_bytes(trials, edits), edits[0].code
+        if before - needed < least_gain:
+            refused.append(Refusal(tuple(edits), "plan needs no less"))
         # Policies that save the same values make one program.
-        if (edits[0].code, needed) not in seen:
-            seen.add((edits[0].code, needed))
+        elif (code, needed) not in seen:
+            seen.add((code, needed))
             planned.append((needed, edits))
     planned.sort(key=lambda row: row[0])
     turns: Counter[str] = Counter()

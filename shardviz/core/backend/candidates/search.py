@@ -2,8 +2,9 @@
 
 Plans (milliseconds) say where to look, and compiles for the target decide. Of a small
 space every point is planned, of a larger one those that lead down from today's specs, on
-each mesh. Points are compiled in the order of their planned times, until plans promise
-nothing better.
+each mesh. From the start a new best plan is compiled after every few plans; then the
+others are compiled in the order of their planned times, until plans promise nothing
+better. The budget counts plans and compiles, so that a busy machine finds the same.
 """
 
 from __future__ import annotations
@@ -33,13 +34,16 @@ from shardviz.core.program.candidates import Candidate, Edit, Refusal
 from shardviz.core.program.orders import order_edit
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import Report
-from shardviz.core.program.search import Estimate, Search, estimate
+from shardviz.core.program.report import Report, peak_bytes
+from shardviz.core.program.search import Estimate, PlannedPoint, Search, estimate
 from shardviz.core.program.search_space import Choice, Point, choices_of, edits_of
 
 Edits = tuple[Edit, ...]
 _SMALL = 256  # of so many points all are planned
-_MOST_PLANNED = 500  # of more
+_MOST_PLANNED, _LEAST_PLANNED = 500, 64  # of more
+_PLANNED_OPERATIONS = 500_000  # of all plans together, which take time by operation
+_MOST_COMPILED = 32
+_PLANS_EACH = 24  # plans from one compile to the next
 _TURNS = 4  # for each mesh
 _TRUST = 0.5  # the part of its planned time that a program takes at least
 _IN_VAIN = 6  # compiles in a row of a large space that are no faster, and end it
@@ -50,7 +54,7 @@ def search(
     target: str,
     over: Sequence[str] | None,
     under: int | None,
-    seconds: float,
+    seconds: float | None,
     clock: Callable[[str], None],
 ) -> Search:
     """Finds the candidates with the least time, as `sv.search` says."""
@@ -66,9 +70,11 @@ def search(
             f" {program.mesh.size:,}. Give a mesh of that size: the search finds its axes."
         )
     limit = min(under or math.inf, topology.chip.device_bytes or math.inf)
-    run = _Run(program, topology, limit, time.monotonic() + seconds, clock)
+    end = math.inf if seconds is None else time.monotonic() + seconds
+    run = _Run(program, topology, limit, end, clock)
     try:
-        run.plan_points(over)
+        run.prepare(over)
+        run.compile_while_planning()
         ended = run.compile_points()
         if over is not None and "device order" in over:
             run.order_devices()
@@ -84,6 +90,8 @@ def search(
         planned=len(run.planned) - list(run.planned.values()).count(None),
         compiled=len(run.compiled),
         ended=ended,
+        plans=run.least_memory(),
+        limit=None if math.isinf(limit) else int(limit),
     )
 
 
@@ -113,7 +121,11 @@ class _Run:
         self.plans: dict[Any, Plan] = {}
         # Points that differ along axes of size 1 have the same edits, and are one program.
         self.planned: dict[Edits, tuple[Estimate, Edits, Program] | None] = {}
-        self.compiled: set[Edits] = set()
+        self.most_planned = _MOST_PLANNED
+        self.allowed = _PLANS_EACH  # plans until the next compile
+        # Of compiled programs that do not fit, the bytes of each device.
+        self.compiled: dict[Edits, int | None] = {}
+        self.skipped: set[Edits] = set()
         self.found: dict[Edits, Candidate | Refusal] = {}
         self.before: Report | None = None
 
@@ -123,7 +135,9 @@ class _Run:
 
     def meanwhile(self) -> bool:
         """Plans while another process compiles; whether the time is over."""
-        next(self.planning, None)
+        # No further than to the next compile, so that its choice depends on no timing.
+        if len(self.planned) < self.allowed:
+            next(self.planning, None)
         return time.monotonic() > self.end
 
     @property
@@ -131,8 +145,8 @@ class _Run:
         """The fastest so far."""
         return Search.of(self.found.values()).best
 
-    def plan_points(self, over: Sequence[str] | None) -> None:
-        """Plans points, and meanwhile compiles the program as it is."""
+    def prepare(self, over: Sequence[str] | None) -> None:
+        """Finds what may vary, and compiles the program as it is."""
         plan = plan_program(self.program)
         if plan.error is not None:
             raise ProgramError(f"The program cannot be planned: {plan.error}")
@@ -150,10 +164,78 @@ class _Run:
         # The meshes in turn, so that none is left out where there is no time for all.
         ways = map(self.plan_mesh, range(self.sizes[0]))
         self.planning = itertools.zip_longest(*ways)
+        operations = max(len(plan.ops), 1)
+        most = max(_LEAST_PLANNED, _PLANNED_OPERATIONS // operations)
+        self.most_planned = min(most, _MOST_PLANNED)
         self.found[()] = self.compile((), self.program)
+
+    def compile_while_planning(self) -> None:
+        """Plans all points that it may, and compiles the best after every few of them,
+        if it is a new one.
+        """
+        best = math.inf
+        while self.plan_some():
+            waiting = self.waiting()
+            # Later compiles decide between plans that are nearly alike.
+            if waiting and waiting[0][0].seconds < best and self.has_budget:
+                estimate, edits, program = waiting[0]
+                best = estimate.seconds
+                self.found[edits] = self.compile(edits, program)
+
+    def plan_some(self) -> bool:
+        """Plans as many points as one compile is worth; whether there were any."""
+        self.allowed = len(self.planned) + _PLANS_EACH
         for _ in self.planning:
             if time.monotonic() > self.end:
                 raise _Late
+            if len(self.planned) >= self.allowed:
+                return True
+        return False
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether it may compile once more."""
+        return len(self.compiled) < _MOST_COMPILED
+
+    def waiting(self) -> list[tuple[Estimate, Edits, Program]]:
+        """Planned points that may be compiled, the most promising first.
+
+        Those that should fit come first, by their least time; then those that should
+        not, by memory.
+        """
+        ratio = self.bytes_of_values()
+        ranked = []
+        for number, point in enumerate(self.planned.values()):
+            # What its arguments and results take, a program needs in any case.
+            if point is None or point[0].held > self.limit:
+                continue
+            if point[1] in self.found or point[1] in self.skipped:
+                continue
+            needed = ratio * point[0].values
+            excess = needed if needed > self.limit else 0.0
+            ranked.append((excess, point[0], number, point))
+        ranked.sort(key=lambda row: row[:3])
+        return [point for *_, point in ranked]
+
+    def bytes_of_values(self) -> float:
+        """How many bytes a program needs for each byte of its planned values: the least
+        that a compile has shown; 0 before anything that does not fit was compiled.
+        """
+        ratios = [0.0]
+        for edits, needed in self.compiled.items():
+            point = self.planned.get(edits)
+            if point is not None and needed is not None:
+                ratios.append(needed / max(point[0].values, 1))
+        return min(ratios[1:], default=0.0)
+
+    def least_memory(self) -> tuple[PlannedPoint, ...]:
+        """The planned points, the least memory first: by compile, else by plan."""
+        points = []
+        for point in self.planned.values():
+            if point is not None:
+                estimate, edits, _ = point
+                points.append(PlannedPoint(edits, estimate, self.compiled.get(edits)))
+        return tuple(sorted(points, key=lambda one: one.estimate.values))
 
     def plan_mesh(self, mesh: int) -> Iterator[None]:
         """Plans points of one mesh: of a small space all, else some from today's on.
@@ -181,7 +263,7 @@ class _Run:
                         other = (*point[:number], option, *point[number + 1 :])
                         if self.cost(other, turn % 2) < self.cost(point, turn % 2):
                             point = other
-                        if len(self.planned) > _MOST_PLANNED:
+                        if len(self.planned) > self.most_planned:
                             return
                         yield
 
@@ -252,33 +334,44 @@ class _Run:
 
     def compile_points(self) -> str:
         """Compiles points in the order of their planned times; why it ended."""
-        waiting = []
-        for known in self.planned.values():
-            # What its arguments and results take, a program needs in any case.
-            if known is not None and known[0].held <= self.limit:
-                waiting.append(known)
-        waiting.sort(key=lambda one: one[0])
-        if waiting:
-            # The other end of the frontier; perhaps nothing else fits.
-            waiting.insert(0, min(waiting, key=lambda one: one[0].values))
-        small, best, in_vain = self.points <= _SMALL, math.inf, 0
+        small, in_vain = self.points <= _SMALL, 0
+        best = self.best
+        fastest = math.inf if best is None else best.least_seconds or 0.0
         tried: set[Estimate] = set()
-        for found, edits, program in waiting:
-            enough = in_vain == _IN_VAIN and not small
-            if enough or _TRUST * found.seconds >= best:
+        smallest = self.smallest()
+        while waiting := self.waiting():
+            if not self.has_budget:
+                return "budget"
+            estimate, edits, program = waiting[0]
+            # The other end of the frontier; perhaps nothing else fits.
+            if smallest is not None:
+                (estimate, edits, program), smallest = smallest, None
+            elif _TRUST * estimate.seconds >= fastest:
+                return "no better"
+            elif in_vain == _IN_VAIN and self.best is None:
+                return "no room"
+            elif in_vain == _IN_VAIN and not small:
                 return "no better"
             # Most that are equal in every number are one program by other names.
-            if found in tried and not small:
+            elif estimate in tried and not small:
+                self.skipped.add(edits)
                 continue
-            tried.add(found)
-            made = self.found.get(edits) or self.compile(edits, program)
-            self.found[edits] = made
-            if isinstance(made, Candidate) and (made.least_seconds or 0.0) < best:
-                best, in_vain = made.least_seconds or 0.0, 0
-            # What has no room says nothing of how fast the next ones are.
-            elif isinstance(made, Candidate) or made.code != "no memory":
-                in_vain += 1
+            tried.add(estimate)
+            made = self.found[edits] = self.compile(edits, program)
+            if isinstance(made, Candidate) and (made.least_seconds or 0.0) < fastest:
+                fastest, in_vain = made.least_seconds or 0.0, 0
+            else:
+                # A program that does not fit says nothing about the time of the next
+                # ones, unless these should not fit either.
+                fitted = isinstance(made, Candidate) or made.code != "no memory"
+                should_fit = self.bytes_of_values() * estimate.values <= self.limit
+                in_vain += fitted or not should_fit
         return "all compiled" if small else "no better"
+
+    def smallest(self) -> tuple[Estimate, Edits, Program] | None:
+        """The planned point with the fewest bytes, unless it is compiled."""
+        waiting = self.waiting()
+        return min(waiting, key=lambda point: point[0].values, default=None)
 
     def compile(self, edits: Edits, program: Program) -> Candidate | Refusal:
         """Some edits as a candidate, or why they are none."""
@@ -287,16 +380,18 @@ class _Run:
             raise _Late
         # The first one is the program as it is.
         self.before = self.before or report
-        self.compiled.add(edits)
+        needed = peak_bytes(report.memory)
+        fits = report.too_large is None and (needed or 0) <= self.limit
+        self.compiled[edits] = None if fits else needed
+        if not fits:
+            # The compiler refuses only what exceeds the chip, not what exceeds `under`.
+            said = str(report.too_large or report.fit)
+            return Refusal(edits, "no memory", said, needed)
         if report.error is not None:
             code = "no memory" if report.error.lacks_memory else "does not compile"
             return Refusal(edits, code, str(report.error))
         report = with_least_time(report, lambda: self.plan(program))
-        made = Candidate(edits, program, report, self.before)
-        # The compiler refuses only what exceeds the chip, not what exceeds `under`.
-        if (made.peak_bytes or 0) > self.limit:
-            return Refusal(edits, "no memory", str(report.fit))
-        return made
+        return Candidate(edits, program, report, self.before)
 
     def order_devices(self) -> None:
         """Compiles the fastest once more, with its devices in the best order."""
