@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -249,3 +251,60 @@ def test_the_peak_of_a_tpu_is_of_its_main_memory():
     found = Candidate((), program_of(step_of(scanned), WS, X), report, report)
     assert found.peak_bytes == memory.peak.bytes == 90
     assert "memory 90 B" in costs(found)
+
+
+needs_tpu = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="the TPU compiler is not installed"
+)
+
+
+@needs_tpu
+def test_changes_work_from_a_program_that_does_not_fit():
+    ws, x = sv.array("ws", (8, 1024, 1024)), sv.array("x", (1 << 19, 1024), spec="data")
+    program = sv.program(wide_step, ws, x, mesh="data=4")
+    report = sv.compile(program, target="tpu:v5e:2x2")
+    # Its arguments are too large to compare values, so microbatches cannot be proposed.
+    found = sv.changes(report, goal="memory")
+    assert report.error.lacks_memory
+    assert found[0].fits
+    assert found[0].edits[0].code == "remat"
+    # jax itself compiles what is proposed.
+    again = sv.compile(found[0].program, target="tpu:v5e:2x2")
+    assert again.ok
+    assert peak_bytes(again.memory) == found[0].peak_bytes
+    sizes = [one.peak_bytes for one in found]
+    assert sizes == sorted(sizes)
+
+
+def wide_step(ws, x):
+    def body(h, w):
+        return jnp.tanh(jnp.tanh(jnp.tanh(h @ w) * 2) * 3), None
+
+    def loss(ws):
+        return jnp.mean(jax.lax.scan(body, x, ws)[0] ** 2)
+
+    return ws - 0.1 * jax.grad(loss)(ws)
+
+
+@needs_tpu
+def test_arguments_that_do_not_fit_are_split():
+    a, b = sv.array("a", (1 << 16, 1 << 16)), sv.array("b", (1 << 16, 128))
+    program = sv.program(jnp.dot, a, b, mesh="data=4")
+    found = sv.changes(program, goal="memory", target="tpu:v5e:2x2")
+    assert found[0].fits
+    assert found[0].edits[0].code == "argument"
+
+
+def test_a_goal_that_is_unknown_or_beside_a_collective_is_refused():
+    program = program_of(step_of(scanned), WS, X)
+    with pytest.raises(sv.ShardvizError, match="memory"):
+        sv.changes(program, goal="memroy")
+    with pytest.raises(sv.ShardvizError, match="goal"):
+        sv.changes(program, 0, goal="memory")
+
+
+def test_layers_in_a_python_loop_get_a_checkpoint_in_words():
+    x = jax.ShapeDtypeStruct((1 << 13, WIDTH), jnp.float32)
+    found = lower_peak(Trials(program_of(step_of(unrolled), WS, x, donate=(0,)), "cpu:4"))
+    assert [one.large.code for one in found.advice] == ["layers"]
+    assert "jax.checkpoint(" in sv.text(found)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -12,7 +13,8 @@ from shardviz.core.layout.fit import Fit
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.memory import Buffer, MemoryTimeline
 
-_SMALL = 100  # a value below this part of the whole explains nothing
+# Values below these parts of the whole explain nothing, and say nothing of the order.
+_SMALL, _TINY = 100, 10_000
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,8 @@ class TooLarge(Fact):
         values, code = (), "unknown"
         if memory.timeline is not None:
             values = largest_values(memory.timeline)
-            code = _code(values, kinds, fit.capacity or 0)
-        elif kinds["arguments"] + outputs > (fit.capacity or 0):
+            code = _code(values, kinds, fit.capacity)
+        elif fit.capacity and kinds["arguments"] + outputs > fit.capacity:
             code = "arguments"
         return cls(program, target, fit, present, values, code)
 
@@ -109,8 +111,10 @@ class TooLarge(Fact):
         return tuple(dict.fromkeys(lines))
 
 
-def _code(values: tuple[LargeValue, ...], kinds: Mapping[str, int], most: int) -> str:
-    if kinds["arguments"] + kinds["outputs"] > most:
+def _code(
+    values: tuple[LargeValue, ...], kinds: Mapping[str, int], capacity: int | None
+) -> str:
+    if capacity and kinds["arguments"] + kinds["outputs"] > capacity:
         return "arguments"
     totals = {"loops": 0, "layers": 0, "value": 0}
     for value in values:
@@ -158,11 +162,16 @@ def largest_values(timeline: MemoryTimeline) -> tuple[LargeValue, ...]:
     >>> [(v.titles, v.is_saved) for v in largest_values(MemoryTimeline((up, mul)))]
     [(('tanh',), True), (('b',), False)]
     """
-    backward = [b.start for b in timeline.buffers if b.phase == "backward"]
-    last = max(backward, default=-1)
+    backward = []
+    for buffer in timeline.buffers:
+        # The compiler may place scalars of the backward pass anywhere.
+        is_tiny = buffer.bytes * _TINY < timeline.peak.bytes
+        if buffer.phase == "backward" and not is_tiny:
+            backward.append(buffer.start)
+    backward.sort()
     alike: dict[tuple[Any, ...], list[Buffer]] = {}
     for buffer in timeline.peak.buffers:
-        is_saved = _is_saved(buffer, last)
+        is_saved = _is_saved(buffer, backward)
         # One line may save several values of one shape, as an activation does.
         key = (buffer.shape, buffer.bytes, buffer.kind, buffer.source, is_saved)
         if buffer.kind in ("arguments", "outputs"):
@@ -179,7 +188,7 @@ def largest_values(timeline: MemoryTimeline) -> tuple[LargeValue, ...]:
             first.shape,
             first.kind,
             first.source,
-            _is_saved(first, last),
+            _is_saved(first, backward),
             first.loop,
             first.spec,
         )
@@ -188,14 +197,17 @@ def largest_values(timeline: MemoryTimeline) -> tuple[LargeValue, ...]:
     return tuple(sorted(values, key=attrgetter("total"), reverse=True))
 
 
-def _is_saved(buffer: Buffer, last: int) -> bool:
+def _is_saved(buffer: Buffer, backward: Sequence[int]) -> bool:
     """Whether a buffer holds a forward value until the backward pass is under way.
 
     Args:
         buffer: the buffer.
-        last: the last position at which the backward pass fills a buffer.
+        backward: the positions at which the backward pass fills buffers, in order.
     """
-    computed = buffer.kind in ("temporaries", "collectives")
-    # XLA itself computes some values a second time, which then were not saved.
-    computed = computed and ".remat" not in buffer.name
-    return computed and buffer.phase == "forward" and buffer.start < last <= buffer.end
+    if buffer.kind not in ("temporaries", "collectives") or buffer.phase != "forward":
+        return False
+    later = bisect(backward, buffer.start)
+    # XLA itself computes some values a second time, in the midst of the backward pass.
+    if ".remat" in buffer.name and later > 0:
+        return False
+    return later < len(backward) and backward[later] <= buffer.end
