@@ -22,7 +22,7 @@ class LargeValue:
     """Buffers of one size and shape that are alive at the peak, for one source line.
 
     Attributes:
-        titles: the names of their values, else of the operations that make them.
+        titles: the operations that make them; of arguments and results their names.
         count: how many buffers there are.
         bytes: the bytes of each on one device.
         shape: type and shape on one device.
@@ -162,39 +162,56 @@ def largest_values(timeline: MemoryTimeline) -> tuple[LargeValue, ...]:
     >>> [(v.titles, v.is_saved) for v in largest_values(MemoryTimeline((up, mul)))]
     [(('tanh',), True), (('b',), False)]
     """
-    backward = []
-    for buffer in timeline.buffers:
-        # The compiler may place scalars of the backward pass anywhere.
-        is_tiny = buffer.bytes * _TINY < timeline.peak.bytes
-        if buffer.phase == "backward" and not is_tiny:
-            backward.append(buffer.start)
-    backward.sort()
+    # The compiler may place scalars of the backward pass anywhere.
+    backward = _backward_positions(timeline, _TINY)
+    begins = min(_backward_positions(timeline, _SMALL), default=len(timeline.times))
     alike: dict[tuple[Any, ...], list[Buffer]] = {}
+    saved: dict[int, bool] = {}
     for buffer in timeline.peak.buffers:
-        is_saved = _is_saved(buffer, backward)
+        # Values that XLA computes again during the backward pass were not saved.
+        is_again = ".remat" in buffer.name and buffer.start > begins
+        is_saved = not is_again and _is_saved(buffer, backward)
         # One line may save several values of one shape, as an activation does.
         key = (buffer.shape, buffer.bytes, buffer.kind, buffer.source, is_saved)
         if buffer.kind in ("arguments", "outputs"):
             key += (buffer.title,)
         alike.setdefault((*key, buffer.loop, str(buffer.spec)), []).append(buffer)
+        saved[id(buffer)] = is_saved
     values = []
     for buffers in alike.values():
-        first = buffers[0]
-        titles = tuple(dict.fromkeys(buffer.title for buffer in buffers))
+        example = buffers[0]
+        # Of temporaries an operation says more than its number in the plan.
+        titles = dict.fromkeys(b.op.rpartition("/")[2] or b.title for b in buffers)
+        if example.kind in ("arguments", "outputs"):
+            titles = dict.fromkeys(b.title for b in buffers)
         large = LargeValue(
-            titles,
+            tuple(titles),
             len(buffers),
-            first.bytes,
-            first.shape,
-            first.kind,
-            first.source,
-            _is_saved(first, backward),
-            first.loop,
-            first.spec,
+            example.bytes,
+            example.shape,
+            example.kind,
+            example.source,
+            saved[id(example)],
+            example.loop,
+            example.spec,
         )
         if large.total * _SMALL >= timeline.peak.bytes:
             values.append(large)
     return tuple(sorted(values, key=attrgetter("total"), reverse=True))
+
+
+def _backward_positions(timeline: MemoryTimeline, parts: int) -> list[int]:
+    """Where the backward pass fills buffers that are a part of the peak, in order.
+
+    Args:
+        timeline: the timeline.
+        parts: how many such buffers would make the peak, at most.
+    """
+    positions = []
+    for buffer in timeline.buffers:
+        if buffer.phase == "backward" and buffer.bytes * parts >= timeline.peak.bytes:
+            positions.append(buffer.start)
+    return sorted(positions)
 
 
 def _is_saved(buffer: Buffer, backward: Sequence[int]) -> bool:
@@ -207,7 +224,4 @@ def _is_saved(buffer: Buffer, backward: Sequence[int]) -> bool:
     if buffer.kind not in ("temporaries", "collectives") or buffer.phase != "forward":
         return False
     later = bisect(backward, buffer.start)
-    # XLA itself computes some values a second time, in the midst of the backward pass.
-    if ".remat" in buffer.name and later > 0:
-        return False
     return later < len(backward) and backward[later] <= buffer.end

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -40,6 +40,7 @@ from shardviz.core.xla.collectives import read_collectives
 from shardviz.core.xla.dataflow import Placement
 from shardviz.core.xla.module import Module, is_user_file
 from shardviz.core.xla.replica_groups import slices_of
+from shardviz.core.xla.wire import Message
 
 _SOURCE_LINE = re.compile(r'loc\("((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 _MOST = 8
@@ -199,11 +200,7 @@ def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
     """
     dumped = compile_with_dump(lowered.stage, compiler_options(lowered.traced.program))
     stage, before = dumped.compiled, dumped.partitioned
-    arguments = compiled_names(lowered.traced.program)
-    traced_on = lowered.traced.mesh
-    ids: tuple[int, ...] = ()
-    if isinstance(traced_on, Mesh):
-        ids = tuple(d.id for d in traced_on.devices.flat)
+    arguments, ids = compiled_names(lowered.traced.program), _device_ids(lowered)
 
     def collectives_of(module: Module) -> tuple[Collective, ...]:
         return read_collectives(
@@ -211,16 +208,7 @@ def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
         )
 
     final = final_module(stage)
-    splits: dict[str, tuple[str, ...]] = {}
-    for name, request in zip(arguments, lowered.traced.program.requests, strict=True):
-        spec = request.spec
-        # The compiler chooses how an unconstrained dimension is split.
-        if spec is not None and not spec.unconstrained:
-            splits[name] = (*spec.axes, *spec.unreduced)
-    placement = Placement(
-        mesh.axis_names, mesh.axis_sizes, splits, slices_of(final, ids)
-    )
-    timeline, unread = _buffers(dumped.final, arguments, final, placement)
+    timeline, unread = _buffers(dumped.final, lowered, mesh, final)
     collectives, partitioned = collectives_of(final), None
     if mesh.size == 1:
         partitioned = ()  # nothing to partition
@@ -242,6 +230,14 @@ def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
         reused_leaves(lowered.traced.program, final),
         unread,
     )
+
+
+def _device_ids(lowered: Lowered) -> tuple[int, ...]:
+    """The ids of the devices that a program was lowered for; `()` without devices."""
+    mesh = lowered.traced.mesh
+    if not isinstance(mesh, Mesh):
+        return ()
+    return tuple(device.id for device in mesh.devices.flat)
 
 
 def fingerprint(
@@ -316,34 +312,46 @@ _SIZES = {
 
 
 def _buffers(
-    dumped: bytes | None,
-    arguments: Mapping[str, str],
-    final: Module | None = None,
-    placement: Placement | None = None,
+    dumped: bytes | None, lowered: Lowered, mesh: MeshSpec, final: Module | None = None
 ) -> tuple[MemoryTimeline | None, Note | None]:
-    """What is alive when; or why that could not be read, where XLA wrote it.
+    """What is alive when; or why that could not be read, if XLA wrote it.
 
-    >>> _buffers(b"\\xff", {})[1].code
-    'buffers not read'
+    Args:
+        dumped: the final module with its buffers, as XLA dumped it.
+        lowered: what was compiled.
+        mesh: its mesh.
+        final: the module alone, if it was read before.
     """
     if dumped is None:
         return None, None
+    program = lowered.traced.program
+    arguments, ids = compiled_names(program), _device_ids(lowered)
+    splits: dict[str, tuple[str, ...]] = {}
+    for name, request in zip(arguments, program.requests, strict=True):
+        spec = request.spec
+        # The compiler chooses how an unconstrained dimension is split.
+        if spec is not None and not spec.unconstrained:
+            splits[name] = (*spec.axes, *spec.unreduced)
     try:
         # What is dumped has the same instructions, and need not be read again.
+        final = final or Module(Message(dumped).bytes(1))
+        slices = slices_of(final, ids)
+        placement = Placement(mesh.axis_names, mesh.axis_sizes, splits, slices)
         return read_memory(dumped, arguments, final, placement), None
     # XLA promises nothing of this form; without it all else is still known.
     except (ValueError, LookupError) as error:
         return None, Note("buffers not read", (repr(error),))
 
 
-def refused_memory(program: Program, final: bytes) -> Memory:
+def refused_memory(final: bytes, lowered: Lowered, mesh: MeshSpec) -> Memory:
     """The memory of a module that the compiler refused, counted at its peak.
 
     Args:
-        program: what was compiled.
-        final: the module with its buffers.
+        final: the module with its buffers, as XLA dumped it.
+        lowered: what was compiled.
+        mesh: its mesh.
     """
-    timeline, _ = _buffers(final, compiled_names(program))
+    timeline, _ = _buffers(final, lowered, mesh)
     if timeline is None:
         return Memory()
     at_peak = Counter[str]()

@@ -148,7 +148,9 @@ class Here(Runner):
         try:
             return compile_lowered(lowered, program.mesh)
         except TooLargeToCompile as refusal:
-            memory = self.with_capacity(refused_memory(program, refusal.final))
+            memory = self.with_capacity(
+                refused_memory(refusal.final, lowered, program.mesh)
+            )
             available = available_memory(refusal.error) or memory.capacity
             self.job.note(memory=memory.replace(capacity=available))
             raise refusal.error from None
