@@ -102,12 +102,16 @@ def _require_compiled(thing: Report | Plan) -> None:
     """Refuses a report whose collectives are unknown, since its program has failed."""
     if thing.error is None:
         return
-    advice = ""
     if isinstance(thing, Report) and thing.too_large is not None:
-        advice = ' Changes that need less memory: sv.changes(report, goal="memory").'
-    elif isinstance(thing, Report) and thing.error.refusals:
-        advice = ' Edits that jax accepts: sv.changes(report, goal="types").'
+        raise ProgramError(
+            f"{thing.error.message} So its collectives cannot be compared with those of a"
+            ' change. Changes that need less memory: sv.changes(report, goal="memory").'
+        )
+    if thing.error.refusals:
+        raise ProgramError(
+            f"{thing.program} has failed, so it has no collectives. {thing.error.message}"
+            ' Edits that jax accepts: sv.changes(program, goal="types").'
+        )
     raise ProgramError(
-        f"{thing.program} has failed, so its collectives cannot be compared with those"
-        f" of a change. {thing.error.message}{advice}"
+        f"{thing.program} has failed, so it has no collectives. {thing.error.message}"
     )

@@ -72,7 +72,7 @@ def edit(code: str, /, **fields: Any) -> Edit:
 #   moved elsewhere   other collectives send at least what it saves
 #   more work         each device computes much more
 #   no less memory
-#   plan needs no less: it was not compiled
+#   no less planned   nor by its plan, so it was not compiled
 @dataclass(frozen=True)
 class Refusal(Fact):
     """A change that was tried and dropped.

@@ -20,7 +20,11 @@ from shardviz.core.program.roofline import collective_bound, total_bounds
 
 
 class Estimate(NamedTuple):
-    """What a plan says of a program on each device; the smaller one is the better."""
+    """What a plan says of a program on each device; the smaller one is the better.
+
+    >>> Estimate(0.1, 0.3, values=100, held=60) < Estimate(0.2, 0.2, values=10, held=5)
+    True
+    """
 
     seconds: float  # the most of arithmetic, memory and collectives
     total: float  # these three one after another
@@ -36,6 +40,9 @@ class PlannedPoint(NamedTuple):
         estimate: what its plan says.
         needed: the bytes that its compile needs on each device; None if it was not
             compiled, or fits.
+
+    >>> PlannedPoint((), Estimate(0.1, 0.3, values=100, held=60), needed=80).needed
+    80
     """
 
     edits: tuple[Edit, ...]

@@ -56,7 +56,7 @@ _REFUSALS = {
     "more work": "each device then computes much more than before",
     "not compared": "it is only right if its values are equal. {said}",
     "no less memory": "it needs {after} per device, and {before} before",
-    "plan needs no less": "it needs hardly less memory by its plan",
+    "no less planned": "it needs hardly less memory by its plan",
     "no memory": "it has no room. {said}",
 }
 

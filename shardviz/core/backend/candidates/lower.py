@@ -97,7 +97,7 @@ def _ordered(trials: Trials, refused: list[Refusal]) -> list[list[Edit]]:
         trials.enter(f"plan {len(planned) + 1}")
         needed, code = _planned_bytes(trials, edits), edits[0].code
         if before - needed < least_gain:
-            refused.append(Refusal(tuple(edits), "plan needs no less"))
+            refused.append(Refusal(tuple(edits), "no less planned"))
         # Policies that save the same values make one program.
         elif (code, needed) not in seen:
             seen.add((code, needed))
