@@ -254,7 +254,8 @@ def _moves(block: np.ndarray, expected: np.ndarray) -> np.ndarray:
     same = (block == expected) | (np.isnan(block) & np.isnan(expected))
     with np.errstate(invalid="ignore"):
         moves = np.abs(block - expected)
-    moves[~np.isfinite(moves)] = np.inf
+    # A result without dimensions makes a number here, and no array.
+    moves = np.where(np.isfinite(moves), moves, np.inf)
     moves[same] = 0.0
     return moves
 
