@@ -140,6 +140,10 @@ class Program(Displayed):
             for none. It is traced as there, unless a mesh is in force where it is
             planned, compiled or run. So it is with the rules of flax's
             `nn.logical_axis_rules`.
+        mesh_from: where the mesh comes from: `"given"`, `"arrays"` (or what `jax.jit`
+            was given), `"context"` or `"function"`. A given mesh takes the place of the
+            one in context; otherwise the program is traced in the context of the user's
+            own call.
 
     Raises:
         ProgramError: if the parts do not fit together.
@@ -156,6 +160,7 @@ class Program(Displayed):
     name: str = ""
     notes: tuple[str, ...] = ()
     context: MeshContext | None = None
+    mesh_from: str = "given"
 
     def __post_init__(self) -> None:
         if not callable(self.fn):
@@ -184,6 +189,8 @@ class Program(Displayed):
         >>> program.replace(mesh="data=8").mesh.size
         8
         """
+        if "mesh" in changes:
+            changes.setdefault("mesh_from", "given")
         mesh = changes.get("mesh")
         if mesh is not None and not isinstance(mesh, MeshSpec):
             changes["mesh"] = mesh_of(mesh) or _typed_alike(make_mesh(mesh), self.mesh)

@@ -8,13 +8,16 @@ program.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+from jax.sharding import SingleDeviceSharding
 
-from shardviz.core.backend.bridge import adopt_mesh
+from shardviz.core.backend.bridge import adopt_mesh, to_jax
 from shardviz.core.backend.tracing.arguments import (
     as_spec,
     check_mesh,
@@ -32,9 +35,11 @@ from shardviz.core.backend.tracing.arguments import (
     without_rules_note,
 )
 from shardviz.core.backend.tracing.calls import BoundCall, Call, is_of, read_call
+from shardviz.core.backend.tracing.jaxprs import meshes_in
 from shardviz.core.backend.tracing.mesh_context import mesh_context
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import joined, plural, shown
+from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.array_tree import Names
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import MeshSpec
@@ -80,7 +85,10 @@ def build_program(
         axis_names=axis_names,
     )
     jit_mesh = mesh_of_shardings((settings.in_shardings, settings.out_shardings))
-    mesh = _first_mesh(call, (mesh, on, jit_mesh, context.mesh))
+    meshes = {"given": mesh, "arrays": on or jit_mesh, "context": context.mesh}
+    mesh, mesh_from = _first_mesh(call, meshes) or _mesh_in(call, arrays, tree)
+    if mesh_from != "given":
+        _refuse_single_devices(call, arrays, mesh)
     notes: list[str] = []
     if call.jitted.unreadable:
         notes.append(str(Note("jit unreadable", (call.jitted.unreadable,))))
@@ -129,6 +137,7 @@ def build_program(
         tuple(notes),
         # Without one, the context of the later call counts.
         None if context.in_force == "none" and not context.rules else context,
+        mesh_from,
     )
 
 
@@ -143,9 +152,17 @@ def _jit_specs(call: Call, tree: Any) -> list[Any]:
     return spec_leaves(shardings, tree, "in_shardings of jax.jit")
 
 
-def _first_mesh(call: Call, meshes: Sequence[MeshSpec | None]) -> MeshSpec:
-    """The first known mesh: given, of the arrays, of jax.jit, in force, passed."""
-    given, own = meshes[0], call.own_mesh
+def _first_mesh(
+    call: Call, meshes: Mapping[str, MeshSpec | None]
+) -> tuple[MeshSpec, str] | None:
+    """The first known mesh, and where it comes from; None if there is none.
+
+    Args:
+        call: the call that the program is made of.
+        meshes: the mesh that was given, that of the arrays or `jax.jit`, and that in
+            context.
+    """
+    given, own = meshes["given"], call.own_mesh
     if own is not None and given is not None and given.shape != own.shape:
         raise ProgramError(
             f"A function under jax.pmap has a mesh of its own, ({own}), made of the"
@@ -153,16 +170,70 @@ def _first_mesh(call: Call, meshes: Sequence[MeshSpec | None]) -> MeshSpec:
             f" mesh='{own}'."
         )
     if given is None and own is not None:
-        return own
-    for mesh in meshes:
+        return own, "given"
+    for mesh_from, mesh in meshes.items():
         if mesh is not None:
-            return mesh
+            return mesh, mesh_from
     for passed in call.meshes:
-        return passed if isinstance(passed, MeshSpec) else adopt_mesh(passed)
+        mesh = passed if isinstance(passed, MeshSpec) else adopt_mesh(passed)
+        return mesh, "given"
+    return None
+
+
+def _mesh_in(
+    call: Call, arrays: Sequence[ArraySpec], tree: Any
+) -> tuple[MeshSpec, str]:
+    """The first mesh that the function itself names, found by tracing it.
+
+    Raises:
+        ProgramError: if it names none.
+    """
+    jaxpr = _traced_without_mesh(call.fn, arrays, tree)
+    for named, _ in () if jaxpr is None else meshes_in(jaxpr):
+        mesh = adopt_mesh(named)
+        # A mesh without devices does not make jax use all of them.
+        return mesh, "function" if mesh.concrete else "given"
     raise ProgramError(
-        "A program needs a mesh; got none, and no array's sharding brings one. Give"
-        " mesh=sv.mesh(data=4, model=2)."
+        "A program needs a mesh; got none: no array's sharding brings one, jax.set_mesh"
+        " set none, and the function names none. Give mesh=sv.mesh(data=4, model=2)."
     )
+
+
+def _refuse_single_devices(
+    call: Call, arrays: Sequence[ArraySpec], mesh: MeshSpec
+) -> None:
+    """Refuses arrays that are on one device beside a mesh of several, as jax does.
+
+    Raises:
+        ProgramError: with the name of the first.
+    """
+    leaves = [leaf for _, leaf, _ in leaves_with_paths(call.arguments)[0]]
+    for array, leaf in zip(arrays, leaves, strict=True):
+        sharding = getattr(leaf, "sharding", None)
+        if isinstance(sharding, SingleDeviceSharding) and mesh.size > 1:
+            if getattr(leaf, "committed", False):
+                raise ProgramError(
+                    f"{array.name} is on one device, {leaf.device}, and the program is on"
+                    f" the mesh ({mesh}). jax refuses such a call, or runs it on that"
+                    " device alone. Move the array to the mesh with jax.device_put."
+                )
+
+
+def _traced_without_mesh(fn: Any, arrays: Sequence[ArraySpec], tree: Any) -> Any:
+    """The jaxpr of a function whose arrays are on no mesh; None if jax refuses it."""
+    calls = [fn]
+    if isinstance(fn, BoundCall):
+        calls.append(fn.with_static_numbers((bool, int, float, complex))[0])
+    for call in calls:
+
+        def arrays_of_result(*leaves: Any, call: Any = call) -> list[Any]:
+            result = jax.tree.leaves(call(*tree.unflatten(leaves)))
+            return [leaf for leaf in result if is_array(leaf)]
+
+        # The function may raise anything, which the user sees once there is a mesh.
+        with contextlib.suppress(Exception):
+            return jax.make_jaxpr(arrays_of_result)(*map(to_jax, arrays))
+    return None
 
 
 def _for_arguments(in_specs: Any, call: Call) -> Any:

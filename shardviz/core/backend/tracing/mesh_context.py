@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from shardviz.core.backend.bridge import adopt_mesh, to_jax
+from shardviz.core.backend.bridge import abstract_mesh, adopt_mesh, to_jax
 from shardviz.core.backend.devices import mesh_of_names
 from shardviz.core.backend.jax_compat import concrete_mesh, entered_meshes
 from shardviz.core.errors import ShardvizError
@@ -145,6 +145,33 @@ def users_mesh(context: MeshContext) -> AbstractMesh | None:
         return to_jax(made).abstract_mesh
     except ShardvizError:  # another process has its devices
         return None
+
+
+@contextlib.contextmanager
+def in_users_context(context: MeshContext) -> Iterator[None]:
+    """Traces and lowers in the user's context: the current one, or a recorded one.
+
+    Args:
+        context: the user's context, as `context_of` returns it.
+
+    Raises:
+        TargetError: if devices of the recorded context are not attached here.
+    """
+    with contextlib.ExitStack() as entered, warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # the user wrote `with mesh:`
+        if mesh_context().in_force == "none":
+            if context.entered is not None:
+                entered.enter_context(to_jax(context.entered))
+            if context.current is not None:
+                entered.enter_context(jax.set_mesh(to_jax(context.current)))
+            if context.abstract is not None and (
+                context.current is None or context.overlaid
+            ):
+                inner = abstract_mesh(context.abstract)
+                entered.enter_context(jax.sharding.use_abstract_mesh(inner))
+        yield
 
 
 @contextlib.contextmanager

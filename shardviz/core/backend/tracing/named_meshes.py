@@ -23,6 +23,7 @@ from shardviz.core.backend.tracing.jaxprs import (
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import joined, plural
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.mesh_context import MeshContext
 
 
 def refuse_other_device_order(jaxpr: Any, mesh: MeshSpec) -> None:
@@ -44,6 +45,25 @@ def refuse_other_device_order(jaxpr: Any, mesh: MeshSpec) -> None:
                 " devices: make both meshes from one array of devices, or move the array"
                 " first with jax.device_put."
             )
+
+
+def refuse_other_devices(context: MeshContext, mesh: MeshSpec) -> None:
+    """Refuses a program whose arrays are on other devices than `jax.set_mesh` has set.
+
+    Raises:
+        ProgramError: with both lists of devices.
+    """
+    current = context.current
+    if current is None or not (current.concrete and mesh.concrete):
+        return
+    on, in_context = (m.device_ids.ravel().tolist() for m in (mesh, current))
+    if on != in_context:
+        raise ProgramError(
+            f"The arrays are on a mesh of the devices {joined(map(str, on), 'and', 16)},"
+            f" and the mesh of jax.set_mesh, ({current}), has the devices"
+            f" {joined(map(str, in_context), 'and', 16)}. jax refuses such a call. Set the"
+            " arrays' own mesh, or move the arrays with jax.device_put."
+        )
 
 
 def naming_operation(equation: Any) -> str:

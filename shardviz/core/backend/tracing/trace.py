@@ -27,7 +27,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from shardviz.core.backend.bridge import jax_dtype, named_sharding
+from shardviz.core.backend.bridge import jax_dtype, named_sharding, to_jax
 from shardviz.core.backend.devices import lowering_without_backend
 from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.tracing.arguments import unique
@@ -41,6 +41,7 @@ from shardviz.core.backend.tracing.mesh_context import (
     context_of,
     in_context,
     in_rules,
+    in_users_context,
     is_set,
     other_mesh_note,
     users_mesh,
@@ -51,11 +52,13 @@ from shardviz.core.backend.tracing.named_meshes import (
     noting_conflict,
     refuse_other_axes,
     refuse_other_device_order,
+    refuse_other_devices,
 )
 from shardviz.core.backend.tracing.pmapped import check_devices
 from shardviz.core.backend.tracing.shard_maps import UnboundShardMaps, unbound
 from shardviz.core.backend.tracing.watching import CallListener
 from shardviz.core.errors import ProgramError, ShardvizError
+from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.layout.partition_spec import Spec, memory_of
 from shardviz.core.program.notes import Note
 from shardviz.core.program.program import Program
@@ -85,6 +88,8 @@ class Traced:
         out_specs: one Spec a leaf of the result, or None where the compiler chooses.
         notes: what the user should know about how it was traced.
         around: enters the context that it was traced in.
+        other_mesh: whether another mesh than the program's is in that context, as in
+            the user's own call.
     """
 
     program: Program
@@ -97,6 +102,7 @@ class Traced:
     out_specs: tuple[Spec | None, ...] = ()
     notes: tuple[str, ...] = ()
     around: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+    other_mesh: bool = False
 
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
@@ -105,7 +111,8 @@ class Traced:
         Without devices jax also asks for a mesh in context.
         """
         if isinstance(self.mesh, AbstractMesh):
-            with in_context(self.mesh), lowering_without_backend():
+            around = self.around() if self.other_mesh else in_context(self.mesh)
+            with around, lowering_without_backend():
                 yield
         else:
             with self.around():
@@ -163,6 +170,10 @@ def _in_some_context(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
     users, own = context_of(program.context), None
     contexts = ["user", "program", "function", "none"]
     notes = other_mesh_note(users, program.mesh)
+    if program.mesh_from != "given":
+        refuse_other_devices(users, program.mesh)
+        if notes:
+            return _with_other_mesh(program, mesh, users)
     if is_set(users):
         contexts.remove("user")
         own = users_mesh(users)
@@ -213,6 +224,22 @@ def _in_some_context(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
             traced = replace(traced, notes=(needed, *traced.notes))
         return traced
     raise AssertionError(contexts)
+
+
+def _with_other_mesh(
+    program: Program, mesh: Mesh | AbstractMesh, users: MeshContext
+) -> Traced:
+    """A program traced in the user's context, whose mesh is not that of the arrays.
+
+    What jax refuses here it refuses in the user's own call.
+    """
+    if isinstance(mesh, AbstractMesh) and program.mesh.concrete:
+        # With its kind of device, which jax compares with that of the mesh in context.
+        mesh = to_jax(program.mesh).abstract_mesh
+    around = functools.partial(in_users_context, users)
+    conflict = MeshConflict(mesh.abstract_mesh)
+    traced = _traced(program, mesh, around, conflict, (), [])
+    return replace(traced, other_mesh=True)
 
 
 def _asks_when_lowered(traced: Traced) -> bool:
@@ -304,12 +331,18 @@ def argument_structs(
 def left_to_compiler(program: Program) -> frozenset[int]:
     """The positions of arrays that jax lets the compiler split, since nobody says how.
 
-    So it is with uncommitted arrays beside others that are on a mesh of Auto axes.
-    Where no array is on the mesh, jax would take one device; then all are replicated.
+    These are uncommitted arrays if something else names the mesh, of Auto axes: another
+    array, `jax.set_mesh` or the function. Otherwise jax would use one device; then all
+    of them are replicated.
     """
     if set(program.mesh.axis_types) != {"Auto"}:
         return frozenset()
-    free, on_mesh = set(), False
+    context = program.context
+    in_force = context is not None and context.in_force == "set_mesh"
+    on_mesh = program.mesh_from == "function" or (
+        program.mesh_from == "context" and in_force
+    )
+    free = set()
     for i, array in enumerate(program.arrays):
         ruled = array.logical is not None and program.rules is not None
         if array.uncommitted and array.spec is None and not ruled:
