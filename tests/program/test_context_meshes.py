@@ -130,7 +130,7 @@ def test_a_plan_says_which_operation_is_over_another_mesh(made, sizes, eight_dev
     program = sv.program(made(inside), sv.array("x", (16, 8), spec="data"), mesh=sv.mesh(TWO_FOUR))
     error = sv.plan(program).error
     assert error is not None
-    assert error.stage == "trace"
+    assert error.stage == "propagate"
     assert "(test_context_meshes.py:" in error.message
     if made is rows_over or jax.__version_info__ < (0, 12):  # there XLA ends the process
         assert sv.compile(program, "attached").error is None

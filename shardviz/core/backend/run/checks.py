@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from shardviz.core.backend.devices import (
     capacity_of,
@@ -124,12 +124,11 @@ def _layout(
     output: Output, sharding: Any, mesh: MeshSpec, ids: Mapping[Any, int]
 ) -> Layout:
     if isinstance(sharding, NamedSharding):
-        own = sharding.mesh
-        names, sizes = tuple(own.axis_names), tuple(own.axis_sizes)
-        if (names, sizes) == (mesh.axis_names, mesh.axis_sizes):
+        on = _same_devices(sharding.mesh, mesh, list(ids))
+        if on is not None:
             try:
                 spec = spec_of(sharding.spec)
-                return lay_out(output.shape, spec, mesh, output.dtype)
+                return lay_out(output.shape, spec, on, output.dtype)
             except LayoutError:
                 pass  # a compiler may split what does not divide: its indices say how
     indices = sharding.devices_indices_map(output.shape)
@@ -139,6 +138,32 @@ def _layout(
             by_id[name] = indices[device] or ()
     known_mesh = mesh if len(by_id) == mesh.size else None
     return layout_from_indices(output.shape, output.dtype, by_id, known_mesh)
+
+
+def _same_devices(
+    other: Mesh | AbstractMesh, mesh: MeshSpec, devices: Sequence[Any]
+) -> MeshSpec | None:
+    """A mesh of an output in terms of the program's devices; None if it has others.
+
+    Args:
+        other: the mesh of the output's sharding.
+        mesh: the mesh of the program.
+        devices: the devices of `mesh`, in order.
+    """
+    names, sizes = tuple(other.axis_names), tuple(other.axis_sizes)
+    if (names, sizes) == (mesh.axis_names, mesh.axis_sizes):
+        return mesh
+    # A function may name another mesh of the same devices for its results.
+    if not isinstance(other, Mesh) or list(other.devices.flat) != devices:
+        return None
+    return MeshSpec(
+        names,
+        sizes,
+        tuple(kind.name for kind in other.axis_types),
+        mesh.device_ids.reshape(sizes),
+        mesh.process_indices.reshape(sizes),
+        mesh.concrete,
+    )
 
 
 def spec_checks(

@@ -110,9 +110,10 @@ class _PlanRun:
         self.stage = "trace"
         traced = self._trace()
         jaxpr = traced.stage.jaxpr
-        refuse_other_meshes(jaxpr, self.program.mesh)
         self._note(*traced.notes, *random_note(jaxpr))
         self._note(*sum_notes(jaxpr), *spec_notes(jaxpr))
+        self.stage = "propagate"
+        refuse_other_meshes(jaxpr, self.program.mesh)
         self.plan = replace(self.plan, trace_s=traced.seconds)
         refusal = refusal_on(jaxpr.effects, self.program.mesh.size)
         if refusal:
@@ -248,8 +249,7 @@ def refuse_other_meshes(jaxpr: Any, mesh: MeshSpec) -> None:
     for named, equation in meshes_in(jaxpr):
         if list(zip(named.axis_names, named.axis_sizes, strict=True)) != own:
             raise ProgramError(
-                f"{naming_operation(equation)} is over a mesh of its own,"
-                f" {mesh_sizes(named)}, and the program's mesh is {mesh}."
-                " Give both the same mesh, or use"
-                " sv.compile, which shows what XLA makes of two."
+                "Plans do not cover programs over two meshes:"
+                f" {naming_operation(equation)} is over {mesh_sizes(named)}, and the"
+                f" program's mesh is {mesh}. sv.compile shows what XLA makes of both."
             )

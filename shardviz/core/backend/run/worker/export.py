@@ -27,7 +27,7 @@ from jax.sharding import NamedSharding
 from jaxlib.mlir import ir
 from jaxlib.version import __version__ as jaxlib_version
 
-from shardviz.core.backend.bridge import abstract_mesh, jax_dtype
+from shardviz.core.backend.bridge import abstract_mesh, adopt_mesh, jax_dtype
 from shardviz.core.backend.devices import MOST_NAMED, mesh_to_lower_on
 from shardviz.core.backend.failures import in_words, said_by
 from shardviz.core.backend.jax_compat import (
@@ -87,13 +87,14 @@ class LoweredModule:
         bytecode: the StableHLO module.
         kept: the positions of the arguments that it takes: jax drops those that nothing
             reads.
-        results: shape, dtype and, on a mesh with Explicit axes, spec of each result.
+        results: shape and dtype of each result; on a mesh with Explicit axes its spec;
+            and the mesh of its type, unless that is the program's.
         effects: the classes of its ordered and of its other effects.
     """
 
     bytecode: bytes
     kept: tuple[int, ...]
-    results: tuple[tuple[tuple[int, ...], str, Spec | None], ...]
+    results: tuple[tuple[tuple[int, ...], str, Spec | None, MeshSpec | None], ...]
     effects: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
 
@@ -257,11 +258,12 @@ def _lowered(
             "jax cannot lower the program without its devices, so it cannot be sent to"
             f" another process. {in_words(error)}"
         ) from error
-    return lowered, module_of(lowered.stage), take_callbacks(lowered.stage)
+    module = module_of(lowered.stage, traced.program.mesh)
+    return lowered, module, take_callbacks(lowered.stage)
 
 
-def module_of(lowered: Any) -> LoweredModule:
-    """The module of jax's own `Lowered`, to be sent."""
+def module_of(lowered: Any, mesh: MeshSpec) -> LoweredModule:
+    """The module of jax's own `Lowered` of a program on a mesh, to be sent."""
     arguments = compile_arguments(lowered)
     for name, what in BESIDE.items():
         if arguments.get(name) or lowering_attribute(lowered, name):
@@ -274,7 +276,8 @@ def module_of(lowered: Any) -> LoweredModule:
     stablehlo_module(lowered).operation.write_bytecode(file)
     results = []
     for aval in arguments["global_out_avals"]:
-        results.append((tuple(aval.shape), dtype_name(aval.dtype), spec_of_type(aval)))
+        shape, dtype = tuple(aval.shape), dtype_name(aval.dtype)
+        results.append((shape, dtype, spec_of_type(aval), _other_mesh(aval, mesh)))
     return LoweredModule(
         file.getvalue(),
         tuple(sorted(arguments["kept_var_idx"])),
@@ -286,6 +289,18 @@ def module_of(lowered: Any) -> LoweredModule:
     )
 
 
+def _other_mesh(aval: Any, mesh: MeshSpec) -> MeshSpec | None:
+    """The mesh of a result's type if its axes are not those of `mesh`.
+
+    jax reads the sharding of a compiled result in terms of the mesh of its type.
+    """
+    own = getattr(getattr(aval, "sharding", None), "mesh", None)
+    if own is None or own.empty:
+        return None
+    sizes = dict(zip(own.axis_names, own.axis_sizes, strict=True))
+    return None if [*sizes.items()] == [*mesh.shape.items()] else adopt_mesh(own)
+
+
 def _classes(effects: Any) -> tuple[str, ...]:
     return tuple(sorted(type(e).__name__ for e in effects))
 
@@ -295,9 +310,11 @@ def placeholder(module: LoweredModule, name: str) -> Callable[..., Any]:
     effects = effects_of(module.effects)
 
     def call(*arguments: Any) -> tuple[Any, ...]:
-        mesh = jax.sharding.get_abstract_mesh()
         results = []
-        for shape, dtype, spec in module.results:
+        for shape, dtype, spec, other in module.results:
+            mesh = jax.sharding.get_abstract_mesh()
+            if other is not None:
+                mesh, spec = abstract_mesh(other), spec or Spec()
             sharding = None if spec is None else NamedSharding(mesh, spec.to_jax())
             results.append(ShapedArray(shape, jax_dtype(dtype), sharding=sharding))
         # jax has dropped the others from the module.

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from shardviz.core.backend.devices import MOST_SIMULATED, count_of
+from shardviz.core.backend.devices import MOST_SIMULATED, count_of, mesh_of
 from shardviz.core.backend.exits import WorkerError
 from shardviz.core.backend.failures import in_words, source_of
 from shardviz.core.backend.run.agree import join
@@ -244,7 +244,9 @@ class InWorker(Elsewhere):
             elif on is None or layout is None or layout.spec is None:
                 arrays.append(jax.device_put(leaf))
             else:
-                sharding = NamedSharding(on, layout.spec.to_jax())
+                # It may be on another mesh of the same devices.
+                there = mesh_of(list(on.devices.flat), layout.mesh)
+                sharding = NamedSharding(there, layout.spec.to_jax())
                 arrays.append(jax.device_put(leaf, sharding))
         return arrays
 
