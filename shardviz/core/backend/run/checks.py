@@ -137,7 +137,40 @@ def _layout(
         if device in indices:
             by_id[name] = indices[device] or ()
     known_mesh = mesh if len(by_id) == mesh.size else None
-    return layout_from_indices(output.shape, output.dtype, by_id, known_mesh)
+    return with_spec(layout_from_indices(output.shape, output.dtype, by_id, known_mesh))
+
+
+def with_spec(layout: Layout) -> Layout:
+    """A layout made of indices with the spec that describes it, if there is one.
+
+    jax names no axes in the shardings of arguments that it leaves to the compiler.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> mesh, rows = make_mesh(x=2, y=2), {0: 0, 1: 2, 2: 1, 3: 3}
+    >>> boxes = {device: (slice(row, row + 1),) for device, row in rows.items()}
+    >>> with_spec(layout_from_indices((4,), "int8", boxes, mesh)).spec
+    P(('y', 'x'))
+    """
+    mesh, dims = layout.mesh, []
+    for number in layout.blocks:
+        steps: dict[str, int] = {}
+        for axis, name in enumerate(mesh.axis_names if number is not None else ()):
+            if mesh.axis_sizes[axis] > 1:
+                along = np.moveaxis(number, axis, 0)
+                steps[name] = int(along[1].flat[0] - along[0].flat[0])
+        # The axis with the largest step is the major one.
+        axes = sorted((name for name in steps if steps[name]), key=lambda n: -steps[n])
+        dims.append(tuple(axes))
+    try:
+        described = lay_out(layout.shape, Spec(tuple(dims)), mesh, layout.dtype)
+    except LayoutError:
+        return layout
+    for number, same in zip(layout.blocks, described.blocks, strict=True):
+        if (number is None) != (same is None):
+            return layout
+        if number is not None and (number != same).any():
+            return layout
+    return described
 
 
 def _same_devices(

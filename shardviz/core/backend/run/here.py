@@ -106,10 +106,16 @@ class Here(Runner):
         if chip is not None:
             self.job.note(roofline=roofline(self.job.report, chip))
 
-    def inputs(self, lowered: Lowered) -> Inputs:
+    def inputs(self, lowered: Lowered, executable: Executable) -> Inputs:
         """The arguments of a run."""
-        positive = self.positive(lowered.traced)
-        return Inputs(self.job.program, self.mesh, self.job.leaves, positive)
+        job, positive = self.job, self.positive(lowered.traced)
+        chosen = _input_shardings(executable)
+        compiled = {}
+        # Those that no spec of the program's mesh describes are still free.
+        for position in left_to_compiler(job.program):
+            if chosen[position] is not None:
+                compiled[position] = chosen[position]
+        return Inputs(job.program, self.mesh, job.leaves, positive, compiled)
 
     def before_compile(self, lowered: Lowered) -> None:
         """Refuses what must not be compiled in this process: nothing."""
@@ -188,9 +194,7 @@ class Here(Runner):
         # Most programs say how every argument is split.
         if not free:
             return
-        shardings = jax.tree.leaves(
-            executable.stage.input_shardings, is_leaf=lambda s: s is None
-        )
+        shardings = _input_shardings(executable)
         # None is the sharding of an argument that nothing reads.
         taken = [i for i in sorted(free) if shardings[i] is not None]
         arrays = list(job.program.arrays)
@@ -213,7 +217,7 @@ class Here(Runner):
     def run(self, lowered: Lowered, executable: Executable) -> None:
         job = self.job
         job.enter("place")
-        inputs = self.inputs(lowered)
+        inputs = self.inputs(lowered, executable)
         self.refuse_if_too_big(executable, inputs)
         self._meet("place")
         begun = time.perf_counter()
@@ -221,8 +225,9 @@ class Here(Runner):
         job.note(place_s=time.perf_counter() - begun)
         # A wrong placement would explain a wrong result, so it is looked at first.
         for request, array in zip(job.program.requests, placed, strict=True):
-            if request.layout is not None:
-                self._check_shards(request.array.name, request.layout, array)
+            layout = job.report.in_layouts.get(request.array.name, request.layout)
+            if layout is not None:
+                self._check_shards(request.array.name, layout, array)
         self._meet("run")
         job.enter("run")
         try:
@@ -304,3 +309,9 @@ class Here(Runner):
     @copies_allowed()
     def _check_shards(self, name: str, layout: Layout, array: jax.Array) -> None:
         self.job.check(shards_check(name, layout, array, self.ids))
+
+
+def _input_shardings(executable: Executable) -> list[Any]:
+    """The sharding of each argument as compiled; None if nothing reads it."""
+    shardings = executable.stage.input_shardings
+    return jax.tree.leaves(shardings, is_leaf=lambda sharding: sharding is None)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from shardviz.core.backend.bridge import jax_dtype, key_implementation
 from shardviz.core.backend.tracing.arguments import parameter_names
@@ -38,7 +39,7 @@ def value_leaves(program: Program, values: Sequence[Any]) -> list[Any] | None:
 
 
 def example(
-    array: ArraySpec, sharding: NamedSharding, seed: int, positive: bool = False
+    array: ArraySpec, sharding: Sharding, seed: int, positive: bool = False
 ) -> jax.Array:
     """A made-up array: small pseudo-random numbers, the same every time.
 
@@ -130,7 +131,7 @@ def _numbers(bits: np.ndarray, dtype: Any, positive: bool) -> np.ndarray:
     return floats.astype(dtype)
 
 
-def _example_keys(array: ArraySpec, sharding: NamedSharding, seed: int) -> jax.Array:
+def _example_keys(array: ArraySpec, sharding: Sharding, seed: int) -> jax.Array:
     # One key more than needed, since an empty split is refused.
     key = jax.random.key(seed, impl=key_implementation(array.dtype))
     keys = jax.random.split(key, math.prod(array.shape) + 1)
@@ -138,7 +139,7 @@ def _example_keys(array: ArraySpec, sharding: NamedSharding, seed: int) -> jax.A
 
 
 def _spread(
-    leaf: Any, array: ArraySpec, sharding: NamedSharding, copy: bool = False
+    leaf: Any, array: ArraySpec, sharding: Sharding, copy: bool = False
 ) -> jax.Array:
     """A value that this process has, on its devices; `copy` where it must be a new one.
 
@@ -234,6 +235,8 @@ class Inputs:
         mesh: the jax mesh to place them on.
         leaves: the user's values, checked; None for examples.
         positive: the positions of arguments whose examples are above 0.
+        compiled: by position, the shardings that the compiler chose and no spec
+            describes.
     """
 
     def __init__(
@@ -242,8 +245,10 @@ class Inputs:
         mesh: Mesh,
         leaves: list[Any] | None,
         positive: Sequence[int] = (),
+        compiled: Mapping[int, Sharding] = MappingProxyType({}),
     ) -> None:
         self.program, self.mesh, self.leaves = program, mesh, leaves
+        self._compiled = compiled
         self.donated, self.positive = donated_leaves(program), positive
 
     @property
@@ -292,14 +297,18 @@ class Inputs:
                 placed.append(jax.device_put(value, sharding))
         return placed
 
-    def _example(self, position: int, sharding: NamedSharding) -> jax.Array:
+    def _example(self, position: int, sharding: Sharding) -> jax.Array:
         array = self.program.arrays[position]
         return example(array, sharding, position, position in self.positive)
 
     def _place(self, position: int) -> jax.Array:
         wanted = sharding = self._sharding(position)
         given = () if self.leaves is None else self.leaves[position : position + 1]
-        if sharding.spec.unreduced and not any(map(partial_axes, given)):
+        if (
+            isinstance(sharding, NamedSharding)
+            and sharding.spec.unreduced
+            and not any(map(partial_axes, given))
+        ):
             # jax makes partial sums only of an array that is on the devices.
             full = PartitionSpec(*sharding.spec.partitions)
             kind = sharding.memory_kind
@@ -310,16 +319,16 @@ class Inputs:
             placed = self._example(position, sharding)
         return placed if sharding is wanted else jax.device_put(placed, wanted)
 
-    def _placed_value(
-        self, position: int, leaf: Any, sharding: NamedSharding
-    ) -> jax.Array:
+    def _placed_value(self, position: int, leaf: Any, sharding: Sharding) -> jax.Array:
         donated = position in self.donated
         if sharding.is_fully_addressable or is_global(leaf):
             # A donated array is used up, so it must not be the user's own.
             return jax.device_put(leaf, sharding, may_alias=False if donated else None)
         return _spread(leaf, self.program.arrays[position], sharding, donated)
 
-    def _sharding(self, position: int) -> NamedSharding:
+    def _sharding(self, position: int) -> Sharding:
+        if position in self._compiled:
+            return self._compiled[position]
         spec = placed_spec(self.program.requests[position].spec or Spec())
         kind = self.program.arrays[position].memory_kind
         return NamedSharding(self.mesh, spec.to_jax(), memory_kind=kind)

@@ -238,7 +238,7 @@ def prepare(
         devices = [by_id[int(i)] for i in exported.mesh.device_ids.ravel()]
         runner = HereForKernel(job, exported, None, mesh_of(devices, exported.mesh))
         lowered, executable = runner.compile_sent()
-        runner.refuse_if_too_big(executable, runner.inputs(lowered))
+        runner.refuse_if_too_big(executable, runner.inputs(lowered, executable))
         # Flags of XLA are no part of it, and change what it makes of the same text.
         compiled = fingerprint(lowered, runner.devices, exported.options)
         flags = [os.environ.get(name, "") for name in _FLAGS]

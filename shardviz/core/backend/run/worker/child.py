@@ -47,6 +47,7 @@ from shardviz.core.backend.run.worker.messages import (
 )
 from shardviz.core.backend.tracing.trace import Traced, trace
 from shardviz.core.errors import ProgramError, TargetError
+from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program, Target
 from shardviz.core.program.report import Memory, Report
@@ -339,15 +340,18 @@ def value_of(leaf: Any) -> Value:
 
 def sent_program(exported: ExportedProgram, folder: str) -> Program:
     """The program that does what an exported one does, with a dump to a folder."""
-    options = dict(exported.options)
-    if exported.mesh.size > 1:
+    options, mesh = dict(exported.options), exported.mesh
+    if mesh.size > 1:
         options.setdefault("xla_dump_to", str(Path(folder) / DUMP))
         options.setdefault("xla_dump_hlo_as_proto", True)
     return Program(
         placeholder(exported.module, exported.name),
         exported.arrays,
-        exported.mesh,
+        mesh,
         out_specs=exported.out_specs or None,
         options=options,
         name=exported.name,
+        # The mesh of arguments that are on none, unless another argument is on it.
+        context=MeshContext(current=mesh, abstract=mesh) if exported.free else None,
+        mesh_from="context" if exported.free else "given",
     )

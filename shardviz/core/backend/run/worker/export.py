@@ -23,15 +23,16 @@ from typing import Any
 import jax
 from jax.core import ShapedArray
 from jax.interpreters import mlir
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxlib.mlir import ir
 from jaxlib.version import __version__ as jaxlib_version
 
 from shardviz.core.backend.bridge import abstract_mesh, adopt_mesh, jax_dtype
-from shardviz.core.backend.devices import MOST_NAMED, mesh_to_lower_on
+from shardviz.core.backend.devices import MOST_NAMED, mesh_of, mesh_to_lower_on
 from shardviz.core.backend.failures import in_words, said_by
 from shardviz.core.backend.jax_compat import (
     Primitive,
+    concrete_mesh,
     keep_module,
     kept_module,
     lowering_attribute,
@@ -118,6 +119,7 @@ class ExportedProgram:
         x64: whether jax is set to 64 bits.
         capacity: bytes of memory on each device; None to ask the device itself.
         positive: the positions of arguments whose made-up values are above 0.
+        free: whether the compiler chooses how to split some of its arguments.
     """
 
     name: str
@@ -134,6 +136,7 @@ class ExportedProgram:
     x64: bool = False
     capacity: int | None = None
     positive: tuple[int, ...] = ()
+    free: bool = False
 
 
 @dataclass
@@ -208,6 +211,7 @@ def export_program(
         bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
         capacity,
         positive_arguments(traced.stage.jaxpr),
+        bool(free),
     )
 
 
@@ -319,8 +323,16 @@ def placeholder(module: LoweredModule, name: str) -> Callable[..., Any]:
             results.append(ShapedArray(shape, jax_dtype(dtype), sharding=sharding))
         # jax has dropped the others from the module.
         kept = [arguments[i] for i in module.kept]
-        made = _program.bind(*kept, results=tuple(results), has_effects=effects)
-        return tuple(made)
+        values = _program.bind(*kept, results=tuple(results), has_effects=effects)
+        for number, (*_, spec, other) in enumerate(module.results):
+            set_mesh = concrete_mesh()
+            if other is not None and spec is None and set_mesh is not None:
+                # If no argument has a sharding, jax reads those of the results in terms
+                # of the mesh of the first constraint.
+                there = mesh_of(list(set_mesh.devices.flat), other)
+                named = NamedSharding(there, PartitionSpec())
+                values[number] = jax.lax.with_sharding_constraint(values[number], named)
+        return tuple(values)
 
     call.__name__ = call.__qualname__ = name
     return call
