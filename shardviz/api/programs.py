@@ -190,10 +190,21 @@ def compile(
     if report.error is not None and report.memory.timeline is None:
         return report
     # A plan takes a small part of a compile's time.
-    planned = plan(program)
+    planned = _plan_for(program, report.on)
     if report.error is None:
         report = _with_operations(report, planned)
     return with_values(report, planned)
+
+
+def _plan_for(program: Program, target: Any) -> Plan:
+    """The plan of a program, lowered for the platform of a target."""
+    planning = import_optional(
+        "shardviz.core.backend.shardy.build_plan", "sv.plan", "jax"
+    )
+    from shardviz.core.backend.run.targets import lowering_platform
+
+    platform = lowering_platform(target, program.mesh.size)
+    return planning.plan_program(program, platform)
 
 
 def _with_operations(report: Report, planned: Plan | None) -> Report:
@@ -234,7 +245,7 @@ def stages(thing: Any, /, *arrays: Any, target: Any = None, **keywords: Any) -> 
     arrays, target = _target_after(thing, arrays, target)
     program = _program_of(thing, "stages", arrays, keywords, {"target": target})
     # First, so that it is there where the compile fails.
-    planned = plan(program)
+    planned = _plan_for(program, target)
     runner = import_optional("shardviz.core.backend.run.hosts.run", "sv.stages", "jax")
     with _clock(program) as clock:
         report = runner.compile_program(program, target, cache=cache, progress=clock)
@@ -282,7 +293,7 @@ def run(
             program, *values, target=target, repeat=repeat, cache=cache, progress=clock
         )
     # A plan counts loops as often as they run, if the chip's rates are known.
-    planned = None if report.roofline is None else plan(program)
+    planned = None if report.roofline is None else _plan_for(program, report.on)
     return with_values(_with_operations(report, planned), planned)
 
 

@@ -72,6 +72,8 @@ class StageResults:
 
     Attributes:
         plan, plan_revision: the propagated stage; None where there is none.
+        plan_platform: the platform that the plan is lowered for; `""` if no target
+            names one.
         report, report_revision, target: the partitioned and the compiled stage, and
             their target.
         not_run: why the partitioner does not run by itself; `""` where it does.
@@ -82,6 +84,7 @@ class StageResults:
 
     plan: Plan | None = None
     plan_revision: int = -1
+    plan_platform: str = ""
     report: Report | None = None
     report_revision: int = -1
     target: str = ""
@@ -219,12 +222,16 @@ class Planner:
     # --- plans ------------------------------------------------------------------------
 
     def _plan(self, job: Job, stop: Stop) -> None:
-        if self.state.plan_revision != job.revision:
+        state, platform = self.state, _platform(job)
+        # Without a target a plan is lowered for CPUs.
+        same = (state.plan_platform or "cpu") == (platform or "cpu")
+        if state.plan_revision != job.revision or not same:
             self._update(running="planning")
-            plan = plan_of(job.program)
+            plan = plan_of(job.program, platform)
             if stop():
                 return
-            self._update(plan=plan, plan_revision=job.revision)
+            revision = job.revision
+            self._update(plan=plan, plan_revision=revision, plan_platform=platform)
         self._partition(job)
 
     def _plan_failed(self, job: Job, error: BaseException) -> None:
@@ -323,12 +330,22 @@ class Planner:
             self._changed()
 
 
-def plan_of(program: Program) -> Plan:
-    """The plan of a program, by Shardy."""
+def _platform(job: Job) -> str:
+    """The platform of a job's target; `""` if only a start of jax's backend tells."""
+    named = job.target not in ("", "attached") and hosts_size(job.target) is None
+    if not named and not _backend_started():
+        return ""
+    from shardviz.core.backend.run.targets import lowering_platform
+
+    return lowering_platform(job.target, job.program.mesh.size)
+
+
+def plan_of(program: Program, platform: str = "") -> Plan:
+    """The plan of a program, by Shardy, lowered for a platform."""
     # Here, and not at the top: the Explorer opens and edits without jax.
     from shardviz.core.backend.shardy.build_plan import plan_program
 
-    return plan_program(program)
+    return plan_program(program, platform)
 
 
 def do_job(

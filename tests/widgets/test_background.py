@@ -105,7 +105,7 @@ class Pretended:
         self.seen: list[tuple[Any, ...]] = []
         self.planner = Planner(self.changed, ExecutableCache())
 
-    def plan_of(self, wanted: Program) -> Plan:
+    def plan_of(self, wanted: Program, platform: str) -> Plan:
         self.plans.append(wanted.name)
         if self.raises is not None:
             raise self.raises

@@ -460,6 +460,13 @@ class _XlaForm:
         return getattr(form(self._key[2]), name)
 
 
+def platforms_of(equation: Any) -> frozenset[str]:
+    """The platforms that have a lowering rule of their own for an operation."""
+    rules = private("jax._src.interpreters.mlir", "_platform_specific_lowerings") or {}
+    primitive = equation.primitive
+    return frozenset(name for name in rules if primitive in rules[name])
+
+
 # Types of values, and operations bound once more.
 
 

@@ -119,6 +119,11 @@ def _lowering() -> bool:
     return kept and compat.compile_arguments(lowered) is not None
 
 
+def _platforms() -> bool:
+    jaxpr = jax.make_jaxpr(jax.lax.linalg.lu)(jnp.ones((2, 2)))
+    return {"cpu", "tpu"} <= compat.platforms_of(jaxpr.eqns[0])
+
+
 def _passes() -> bool:
     manager = importlib.import_module("jaxlib.mlir.passmanager").PassManager
     module: Any = jax.jit(abs).lower(1.0).compiler_ir("stablehlo")
@@ -197,6 +202,7 @@ PRIVATE_NAMES: Mapping[str, Callable[[], bool]] = {
     "jax._src.interpreters.mlir": (
         _has("jax._src.interpreters.mlir", "refine_polymorphic_shapes")
     ),
+    "jax._src.interpreters.mlir._platform_specific_lowerings": _platforms,
     f"jax.sharding.NamedSharding.{compat.XLA_FORM}": _large_sharding,
     "jaxlib.mlir.passmanager": _passes,
 }

@@ -19,11 +19,12 @@ class PlanNote(Fact):
         code: of a value: `"unused"`, `"call"` (of code that XLA does not look into),
             `"host"` (a call of Python), `"no rule"`, `"no body"`, `"shard_map"`,
             `"inside shard_map"`. Of a plan: `"size one"` (mesh axes), `"not covered"`
-            and `"uncertain"` (values), `"for TPUs"`, `"no calls"` (its constraint calls
-            are not known), `"after step"`.
+            and `"uncertain"` (values), `"for TPUs"`, `"platform"` (operations whose
+            lowering depends on it), `"not lowered"` (for a platform), `"no calls"` (its
+            constraint calls are not known), `"after step"`.
         names: the values, mesh axes or functions that it is about.
         step: of `"after step"`, its number; -1 for what was requested.
-        words: of `"no calls"`, why.
+        words: of `"no calls"` and `"not lowered"`, why.
 
     >>> PlanNote("size one", ("data",)).names
     ('data',)

@@ -39,6 +39,10 @@ LOSSES: Mapping[str, str] = {
     "jax._src.interpreters.mlir": (
         "The plan of an exported program shows symbols in place of sizes."
     ),
+    "jax._src.interpreters.mlir._platform_specific_lowerings": (
+        "Plans without a target do not name the operations whose lowering depends on the"
+        " platform."
+    ),
     "jax.sharding.NamedSharding._to_xla_hlo_sharding": (
         "Plans for large meshes take more time and memory."
     ),

@@ -189,13 +189,24 @@ def note(fact: PlanNote) -> str:
             f"{joined(names)} {have} size 1: {it} {split} nothing and no sharding names"
             f" {them}."
         ),
-        "not covered": f"{values} not covered: {first}, for one.",
+        "not covered": (
+            f"{values} not covered: {joined(names, 'and', 3)}. A compile for the target"
+            " shows what its partitioner does there."
+        ),
         "uncertain": (
             f"The estimate is uncertain at {values}: {joined(names, 'and', 3)}."
             f" plan.why({shown(first)}) says why; a compile says what XLA's partitioner"
             " does."
         ),
         "for TPUs": "It is lowered for TPUs: a Pallas kernel has no form for CPUs.",
+        "platform": (
+            f"It is lowered for CPUs. Other platforms run {joined(names)} in another way,"
+            " with other collectives perhaps: sv.stages(program, target) plans for the"
+            " target's platform."
+        ),
+        "not lowered": (
+            f"It is lowered for CPUs: jax cannot lower it for {first} here. {fact.words}"
+        ),
         "no calls": f"Which constraints are called is unknown. {fact.words}",
         "after step": f"As {when}, without collectives: these are those of the end.",
     }[fact.code]

@@ -33,7 +33,7 @@ from shardviz.core.backend.devices import (
     refuse_too_few,
 )
 from shardviz.core.backend.jax_compat import backend_started
-from shardviz.core.errors import TargetError
+from shardviz.core.errors import ShardvizError, TargetError
 from shardviz.core.format import plural, shown
 from shardviz.core.hardware.topology import (
     EXAMPLES,
@@ -122,6 +122,31 @@ def decide(text: str | Target | None, needed: int) -> Target:
             " a smaller mesh."
         )
     return Target("cpu", "cpu", count, worker=True)
+
+
+def lowering_platform(target: str | Target | None, needed: int) -> str:
+    """What jax calls the platform of a target: `"cpu"`, `"tpu"` or `"cuda"`.
+
+    `""` if the target does not name one, or cannot be used. Without a target it is that
+    of the devices a compile would use, for which jax's backend starts.
+
+    Args:
+        target: as for `decide`.
+        needed: how many devices the mesh has.
+
+    >>> lowering_platform("gpu:h100:2x8", 16), lowering_platform("cpu:8", 8)
+    ('cuda', 'cpu')
+    """
+    try:
+        word = _word(target)
+        kind = word.partition(":")[0].strip()
+        if is_described(word):
+            kind = Topology.parse(word).chip.platform
+        elif kind not in ("cpu", *_PLATFORMS):
+            kind = decide(target, needed).platform
+    except ShardvizError:
+        return ""
+    return "cuda" if kind == "gpu" else kind
 
 
 def choose(text: str | Target | None, needed: int) -> Target:

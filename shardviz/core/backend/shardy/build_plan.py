@@ -55,11 +55,16 @@ from shardviz.core.program.program import Program
 from shardviz.core.program.report import Failure
 
 
-def plan_program(program: Program) -> Plan:
+def plan_program(program: Program, platform: str = "") -> Plan:
     """The plan of a program: every value's sharding, where it came from, and an
     estimate.
 
     Its cost does not depend on the number of devices.
+
+    Args:
+        program: what to plan.
+        platform: what to lower for, as `targets.lowering_platform` returns it; `""` if
+            no target was chosen.
 
     Raises:
         ProgramError: for what is no Program at all.
@@ -78,7 +83,7 @@ def plan_program(program: Program) -> Plan:
             "What is planned is a program, made by sv.program(fn, ...); got"
             f" {shown(program)}."
         )
-    run = _PlanRun(program)
+    run = _PlanRun(program, platform)
     try:
         run.run()
     except Exception as error:  # noqa: BLE001  a user's function may raise anything
@@ -89,8 +94,8 @@ def plan_program(program: Program) -> Plan:
 class _PlanRun:
     """The stages of planning one program, and how far they came."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, program: Program, platform: str) -> None:
+        self.program, self.platform = program, platform
         self.plan = Plan(program.name, program.mesh, notes=program.notes, of=program)
         self.stage = "program"
         self.mesh = abstract_mesh(program.mesh)
@@ -120,7 +125,7 @@ class _PlanRun:
             self.stage = "program"
             raise ProgramError(refusal)
         self.stage = "lower"
-        lowered = lower_to_plan(self.program, with_partial_sums(traced))
+        lowered = lower_to_plan(self.program, with_partial_sums(traced), self.platform)
         self.plan = replace(self.plan, lower_s=lowered.seconds)
         self._note(*lowered.notes)
         self.stage = "propagate"

@@ -13,11 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardviz.core.backend.devices import mesh_to_lower_on
+from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.jax_compat import stablehlo_module
 from shardviz.core.backend.run.worker.process import WorkerError, workers
 from shardviz.core.backend.run.worker.settings import Settings
 from shardviz.core.backend.shardy import pipeline
-from shardviz.core.backend.tracing.jaxprs import device_meshes_in
+from shardviz.core.backend.tracing.jaxprs import (
+    depends_on_platform,
+    device_meshes_in,
+)
 from shardviz.core.backend.tracing.trace import Traced, trace
 from shardviz.core.errors import ProgramError
 from shardviz.core.program.plan_notes import PlanNote
@@ -37,6 +41,7 @@ class LoweredProgram:
     Attributes:
         traced: what it was lowered from.
         module: the StableHLO module.
+        platform: what it was lowered for.
         seconds: how long it took to lower.
         notes: notes on how it was lowered.
     """
@@ -44,38 +49,60 @@ class LoweredProgram:
     traced: Traced
     module: Any
     seconds: float
+    platform: str = "cpu"
     notes: tuple[PlanNote, ...] = ()
 
 
-def lower_to_plan(program: Program, traced: Traced) -> LoweredProgram:
+def lower_to_plan(
+    program: Program, traced: Traced, platform: str = ""
+) -> LoweredProgram:
     """Lowers a traced program for a plan.
 
     Args:
         program: the program.
         traced: what tracing on `abstract_mesh` made of it.
+        platform: what to lower for: `"cpu"`, `"tpu"` or `"cuda"`; `""` for CPUs, with a
+            note if other platforms run another program.
 
     Raises:
         ProgramError: for callbacks on a mesh too large for fake devices.
         Exception: whatever jax raises.
     """
-    begun = time.perf_counter()
-    notes: tuple[PlanNote, ...] = ()
+    begun, notes = time.perf_counter(), list[PlanNote]()
+    names = depends_on_platform(traced.stage.jaxpr)
+    if names and not platform:
+        notes.append(PlanNote("platform", names))
+    # Other operations are lowered alike, and jax may have them for CPUs already.
+    chosen = platform if names and platform else "cpu"
     try:
-        module = _module(traced, "cpu")
-    except (ValueError, NotImplementedError) as error:
-        words = str(error)
-        if _WANTS_TPU in words:
-            module = _module(traced, "tpu")
-            notes = (PlanNote("for TPUs"),)
-        elif _WANTS_DEVICES in words or _WANTS_ONE_MESH in words:
-            traced = trace(program, _device_mesh(program, traced))
-            module = _module(traced, "cpu")
+        traced, module = _lowered(program, traced, chosen)
+    except Exception as error:
+        if chosen == "cpu" and _WANTS_TPU in str(error):
+            chosen = "tpu"
+            notes = [PlanNote("for TPUs")]
+        elif chosen != "cpu":
+            chosen = "cpu"
+            notes.append(PlanNote("not lowered", (platform,), words=in_words(error)))
         else:
             raise
-    return LoweredProgram(traced, module, time.perf_counter() - begun, notes)
+        traced, module = _lowered(program, traced, chosen)
+    seconds = time.perf_counter() - begun
+    return LoweredProgram(traced, module, seconds, chosen, tuple(notes))
 
 
-def _device_mesh(program: Program, traced: Traced) -> Any:
+def _lowered(program: Program, traced: Traced, platform: str) -> tuple[Traced, Any]:
+    """The module of a traced program, traced again if jax lowers it for devices only."""
+    try:
+        return traced, _module(traced, platform)
+    except (ValueError, NotImplementedError) as error:
+        words = str(error)
+        if _WANTS_DEVICES not in words and _WANTS_ONE_MESH not in words:
+            raise
+        traced = trace(program, _device_mesh(program, traced, platform))
+        return traced, _module(traced, platform)
+
+
+def _device_mesh(program: Program, traced: Traced, platform: str) -> Any:
     """A mesh of devices to lower what calls Python on.
 
     The function may name devices itself, in a mesh that jax takes only beside an equal
@@ -85,7 +112,7 @@ def _device_mesh(program: Program, traced: Traced) -> Any:
     for mesh, _ in device_meshes_in(traced.stage.jaxpr):
         if tuple(mesh.shape.items()) == shape:
             return mesh
-    return mesh_to_lower_on(program.mesh)
+    return mesh_to_lower_on(program.mesh, platform)
 
 
 def _module(traced: Traced, platform: str) -> Any:

@@ -40,8 +40,13 @@ from shardviz.core.backend.shardy.simplify import REPLACES, simplify
 from shardviz.core.errors import ProgramError
 
 _LOOP = "stablehlo.while"
-# XLA does not decompose these, and Shardy knows them as custom calls of these names.
-_CALLS = {"chlo.top_k": "mhlo.topk", "chlo.erf": "mhlo.erf"}
+# XLA does not decompose these: Shardy sees custom calls of these names, and has no rule
+# for that of ragged_dot, whose operands are gathered.
+_CALLS = {
+    "chlo.top_k": "mhlo.topk",
+    "chlo.erf": "mhlo.erf",
+    "chlo.ragged_dot": "mhlo.ragged_dot",
+}
 _CONCATENATE = "stablehlo.concatenate"
 _COMPOSITE = "stablehlo.composite"
 # The XLA of jax 0.10 shows Shardy an erf that it has no rule for, so no sharding

@@ -20,6 +20,7 @@ from shardviz.core.backend.jax_compat import (
     effect_class,
     is_backward,
     line_frames,
+    platforms_of,
     without_context_mesh,
 )
 from shardviz.core.layout.libraries import spec_of
@@ -209,6 +210,35 @@ def meshes_in(jaxpr: Any) -> Iterator[tuple[Mesh | AbstractMesh, Any]]:
                 # Outside of any mesh, jax names an empty one.
                 if mesh is not None and not mesh.empty:
                     yield mesh, operation.equation
+
+
+# Operations whose lowerings differ between platforms in the form of a call or in
+# rounding, and are split alike.
+_SPLIT_ALIKE = frozenset({
+    "all_gather", "all_gather_invariant", "all_gather_reduced",
+    "all_gather_reduced_start", "all_gather_start", "asin", "conv_general_dilated",
+    "debug_callback", "debug_print", "device_put", "dot_general", "empty", "logistic",
+    "pbroadcast", "pbroadcast_dynamic", "pbroadcast_start", "precv", "psend",
+    "scatter-add", "scatter-sub", "select_and_scatter_add", "threefry2x32",
+})  # fmt: skip
+
+
+def depends_on_platform(jaxpr: Any) -> tuple[str, ...]:
+    """The operations that jax lowers differently for CPUs, TPUs and GPUs, sorted.
+
+    >>> import jax
+    >>> depends_on_platform(jax.make_jaxpr(jax.numpy.linalg.qr)(jax.numpy.ones((2, 2))))
+    ('geqrf', 'householder_product')
+    """
+    names = set()
+    for operation in operations(jaxpr):
+        name = operation.name
+        if name == "platform_index":
+            names.add("platform_dependent")
+        elif name not in _SPLIT_ALIKE and name not in names:
+            if platforms_of(operation.equation):
+                names.add(name)
+    return tuple(sorted(names))
 
 
 def device_meshes_in(jaxpr: Any) -> Iterator[tuple[Mesh, Any]]:
